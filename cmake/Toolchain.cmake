@@ -1,0 +1,27 @@
+# Compiler cache, linker, warnings and sanitizers. Nothing here changes what a translation unit means.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
+  message(FATAL_ERROR "stepc needs g++ 12 or newer, found ${CMAKE_CXX_COMPILER_VERSION}")
+endif()
+
+find_program(STEPC_CCACHE ccache)
+if(STEPC_CCACHE)
+  # Precompiled headers are only cacheable when ccache is told that their time stamps and defines may differ.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${STEPC_CCACHE})
+endif()
+find_program(STEPC_MOLD mold)
+if(STEPC_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+add_compile_options(-Wall -Wextra -Wno-unused-parameter -fpch-preprocess -fno-omit-frame-pointer)
+# The same line in every build folder: __FILE__ in error messages is relative to the source tree.
+add_compile_options(-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
+if(STEPC_SANITIZE)
+  add_compile_options(-fsanitize=${STEPC_SANITIZE} -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${STEPC_SANITIZE})
+endif()
+
+# Two heavy LibTorch files at once need about 2.5 GB; more jobs than cores gain nothing.
+set_property(GLOBAL PROPERTY JOB_POOLS link=2)
+set(CMAKE_JOB_POOL_LINK link)

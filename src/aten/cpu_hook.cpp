@@ -1,0 +1,169 @@
+#include "aten/cpu_hook.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <c10/core/CPUAllocator.h>
+
+#include "base/check.h"
+
+namespace stepc {
+
+namespace {
+
+// What a thread and its intra-op workers share. A worker keeps pointing at the team of the thread that last led it; the
+// team is never freed, so a worker that outlives its leader finds no client there and falls through.
+struct Team {
+  std::atomic<AllocationClient*> client{nullptr};
+};
+
+struct Member {
+  Team* team = nullptr;
+  int worker = 0;
+};
+thread_local Member t_member;         // whom this thread allocates for
+thread_local Team* t_team = nullptr;  // the team that this thread leads; leaked on purpose, see Team
+
+AllocationClient* current_client() {
+  return t_member.team == nullptr ? nullptr : t_member.team->client.load(std::memory_order_acquire);
+}
+
+struct Range {
+  std::atomic<uintptr_t> begin{0};
+  std::atomic<uintptr_t> end{0};
+};
+
+class Hook final : public c10::Allocator {
+ public:
+  explicit Hook(c10::Allocator* base) : base_(base), base_free_(base->raw_deleter()) {}
+
+  c10::DataPtr allocate(size_t bytes) override {
+    AllocationClient* client = bytes == 0 ? nullptr : current_client();
+    void* memory = client == nullptr ? nullptr : client->allocate(bytes, t_member.worker);
+    if (memory == nullptr) {
+      memory = base_->raw_allocate(bytes);
+      if (client != nullptr && memory != nullptr) client->on_system_allocation(memory, bytes, t_member.worker);
+    }
+    return {memory, memory, &free_memory, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_memory; }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+  void add_range(uintptr_t begin, uintptr_t end) {
+    const std::lock_guard lock(ranges_mutex_);
+    const size_t count = range_count_.load();
+    INTERNAL_CHECK_LT(count, ranges_.size(), "too many arenas");
+    ranges_[count].begin = begin;
+    ranges_[count].end = end;
+    range_count_.store(count + 1, std::memory_order_release);
+  }
+
+  void add_watcher(AllocationClient* client) {
+    const std::unique_lock lock(watchers_mutex_);
+    watchers_.push_back(client);
+    watcher_count_ = watchers_.size();
+  }
+  void remove_watcher(AllocationClient* client) {
+    const std::unique_lock lock(watchers_mutex_);
+    watchers_.erase(std::remove(watchers_.begin(), watchers_.end(), client), watchers_.end());
+    watcher_count_ = watchers_.size();
+  }
+
+  c10::Allocator* base() const { return base_; }
+  void free_to_system(void* memory) { base_free_(memory); }
+
+  static Hook*& instance() {
+    static Hook* hook = nullptr;  // leaked: tensors are freed after static destructors
+    return hook;
+  }
+
+ private:
+  static void free_memory(void* memory) {
+    if (memory == nullptr) return;
+    Hook& hook = *instance();
+    const auto address = reinterpret_cast<uintptr_t>(memory);
+    const size_t count = hook.range_count_.load(std::memory_order_acquire);
+    for (size_t i = 0; i < count; ++i) {
+      if (address < hook.ranges_[i].begin.load(std::memory_order_relaxed) ||
+          address >= hook.ranges_[i].end.load(std::memory_order_relaxed))
+        continue;
+      if (AllocationClient* client = current_client()) client->on_arena_free(memory, t_member.worker);
+      return;
+    }
+    if (hook.watcher_count_.load(std::memory_order_acquire) != 0) {
+      // Before the memory goes back: its address must not be handed out again while the watcher thinks it lives.
+      const std::shared_lock lock(hook.watchers_mutex_);
+      for (AllocationClient* client : hook.watchers_) client->on_system_free(memory);
+    }
+    hook.base_free_(memory);
+  }
+
+  c10::Allocator* base_;
+  c10::DeleterFnPtr base_free_;
+  std::mutex ranges_mutex_;
+  std::array<Range, 64> ranges_;
+  std::atomic<size_t> range_count_{0};
+  std::shared_mutex watchers_mutex_;
+  std::vector<AllocationClient*> watchers_;
+  std::atomic<size_t> watcher_count_{0};
+};
+
+// Points every intra-op worker of the calling thread at its team. libgomp keeps a pool of workers for each leading
+// thread, so the pool that this region reaches is the pool that the kernels will use; it is bound anew for every scope
+// because the runtime may replace workers when the team's size changes in between.
+void bind_workers(Team* team) {
+  const int threads = at::get_num_threads();
+  if (threads > 1 && !at::in_parallel_region()) {
+    at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t) { t_member = {team, static_cast<int>(begin)}; });
+  }
+  t_member = {team, 0};
+}
+
+}  // namespace
+
+AllocationScope::AllocationScope(AllocationClient& client, bool watch_frees)
+    : client_(client), watch_frees_(watch_frees) {
+  INTERNAL_CHECK(Hook::instance() != nullptr, "install_cpu_hook() comes first");
+  if (t_team == nullptr) t_team = new Team;
+  INTERNAL_CHECK(t_team->client.load() == nullptr, "this thread already lends its allocations");
+  bind_workers(t_team);
+  if (watch_frees_) Hook::instance()->add_watcher(&client_);
+  t_team->client.store(&client_, std::memory_order_release);
+}
+
+AllocationScope::~AllocationScope() {
+  t_team->client.store(nullptr, std::memory_order_release);
+  if (watch_frees_) Hook::instance()->remove_watcher(&client_);
+}
+
+void install_cpu_hook() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    c10::Allocator* base = c10::GetCPUAllocator();
+    USER_CHECK(
+        base != nullptr && base->raw_deleter() != nullptr,
+        "the CPU allocator of this process cannot be wrapped (it has no raw deleter): create the accelerated step "
+        "before another library replaces PyTorch's CPU allocator");
+    Hook::instance() = new Hook(base);
+    c10::SetCPUAllocator(Hook::instance(), 255);
+    USER_CHECK(c10::GetCPUAllocator() == Hook::instance(),
+               "another library has replaced PyTorch's CPU allocator with the highest priority; stepc must see every "
+               "allocation and cannot work beside it");
+  });
+}
+
+void register_arena_range(const void* begin, size_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(begin);
+  Hook::instance()->add_range(address, address + bytes);
+}
+
+void* system_allocate(size_t bytes) { return Hook::instance()->base()->raw_allocate(bytes); }
+void system_free(void* memory) { Hook::instance()->free_to_system(memory); }
+
+}  // namespace stepc

@@ -1,0 +1,70 @@
+#include "capture/allocation_log.h"
+
+#include <algorithm>
+
+namespace stepc {
+
+namespace {
+constexpr uint64_t kAlignment = 64;
+uint64_t aligned(uint64_t bytes) { return (std::max<uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment; }
+}  // namespace
+
+void AllocationLog::begin_call(CallId call) {
+  const std::lock_guard lock(mutex_);
+  call_ = call;
+  call_begin_ = clock_++;
+  slabs_.clear();
+}
+
+void AllocationLog::end_call() {
+  const std::lock_guard lock(mutex_);
+  ++clock_;
+  uint64_t high_water = 0;
+  for (const auto& [worker, slab] : slabs_) high_water = std::max(high_water, slab.high_water);
+  // A worker's block that outlives its call cannot come from a slab that others use a call later: then none does.
+  if (high_water != 0 && worker_live_.empty()) scratch_.push_back({call_, high_water, call_begin_, clock_});
+  call_ = CallId();
+}
+
+std::optional<size_t> AllocationLog::find_live(const void* memory) {
+  const std::lock_guard lock(mutex_);
+  const auto found = live_.find(const_cast<void*>(memory));
+  if (found == live_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::vector<WorkerScratch> AllocationLog::take_scratch() { return std::move(scratch_); }
+
+void* AllocationLog::allocate(size_t, int) { return nullptr; }
+
+void AllocationLog::on_system_allocation(void* memory, size_t bytes, int worker) {
+  const std::lock_guard lock(mutex_);
+  live_bytes_ += aligned(bytes);
+  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
+  if (worker != 0) {
+    WorkerSlab& slab = slabs_[worker];
+    slab.top += aligned(bytes);
+    slab.high_water = std::max(slab.high_water, slab.top);
+    ++slab.live;
+    worker_live_[memory] = {worker, bytes};
+    return;
+  }
+  live_[memory] = events_.size();
+  events_.push_back({call_, bytes, clock_++, -1});
+}
+
+void AllocationLog::on_system_free(void* memory) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = live_.find(memory); found != live_.end()) {
+    events_[found->second].last = clock_++;
+    live_bytes_ -= aligned(events_[found->second].bytes);
+    live_.erase(found);
+  } else if (const auto block = worker_live_.find(memory); block != worker_live_.end()) {
+    live_bytes_ -= aligned(block->second.bytes);
+    WorkerSlab& slab = slabs_[block->second.worker];
+    if (--slab.live <= 0) slab = {0, slab.high_water, 0};
+    worker_live_.erase(block);
+  }
+}
+
+}  // namespace stepc

@@ -1,0 +1,67 @@
+// The recorder's view of memory: every allocation and free of the recording thread and its intra-op workers, on one
+// event clock. Owns no memory.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "aten/cpu_hook.h"
+#include "ir/trace.h"
+
+namespace stepc {
+
+class AllocationLog final : public AllocationClient {
+ public:
+  struct Event {
+    CallId call;  // invalid: between calls
+    uint64_t bytes = 0;
+    int64_t first = 0;
+    int64_t last = -1;  // -1: still live
+  };
+
+  // The call that is running; allocations belong to it. Invalid between calls.
+  void begin_call(CallId call);
+  void end_call();
+
+  // The live allocation that begins at `memory`.
+  std::optional<size_t> find_live(const void* memory);
+  const std::vector<Event>& events() const { return events_; }
+  // Scratch that workers need, one row for each call that has any.
+  std::vector<WorkerScratch> take_scratch();
+  int64_t ticks() const { return clock_; }
+  uint64_t peak_bytes() const { return peak_bytes_; }
+
+  void* allocate(size_t bytes, int worker) override;
+  void on_system_allocation(void* memory, size_t bytes, int worker) override;
+  void on_system_free(void* memory) override;
+  void on_arena_free(void*, int) override {}
+
+ private:
+  // What one worker holds during a call, served by a bump pointer that returns to zero when all is freed: the same rule
+  // as the executor's slabs, so that the recorded high-water mark is what replay needs.
+  struct WorkerSlab {
+    uint64_t top = 0;
+    uint64_t high_water = 0;
+    int live = 0;
+  };
+  struct WorkerBlock {
+    int worker = 0;
+    uint64_t bytes = 0;
+  };
+
+  std::mutex mutex_;
+  CallId call_;
+  int64_t call_begin_ = 0;
+  int64_t clock_ = 0;
+  uint64_t live_bytes_ = 0;
+  uint64_t peak_bytes_ = 0;
+  std::vector<Event> events_;
+  std::unordered_map<void*, size_t> live_;
+  std::unordered_map<void*, WorkerBlock> worker_live_;
+  std::unordered_map<int, WorkerSlab> slabs_;
+  std::vector<WorkerScratch> scratch_;
+};
+
+}  // namespace stepc

@@ -1,0 +1,98 @@
+// accelerate(): the C++ door. Takes the user's training step as it is and returns a function that is called the same
+// way; after a few recorded calls it replays the step from a plan.
+//
+//   auto step = stepc::accelerate(
+//       [&](const at::Tensor& batch) {
+//         at::Tensor loss = model->loss(batch);
+//         loss.backward();
+//         optimizer.step();
+//         optimizer.zero_grad();
+//         return loss;
+//       },
+//       {model}, {optimizer});
+//   for (const at::Tensor& batch : batches) at::Tensor loss = step(batch);
+//
+// The step may read and write its batch, the modules' parameters, gradients and buffers, and the optimizers' state. A
+// step that does more (reads a value on the host, uses other tensors) runs eagerly, with one warning that says why.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "engine/config.h"
+#include "engine/flatten.h"
+#include "engine/program.h"
+#include "engine/step.h"
+
+namespace stepc {
+
+template <class Fn>
+class Accelerated {
+ public:
+  Accelerated(Fn train_step, Program program, Config config)
+      : train_step_(std::move(train_step)), step_(std::make_unique<Step>(std::move(program), config)) {}
+
+  // One training step. Arguments and result are those of the user's function and made of tensors (engine/flatten.h says
+  // of which shapes); tensors in the result own their storage and carry no grad_fn.
+  template <class... Batch>
+  auto operator()(const Batch&... batch) -> std::decay_t<std::invoke_result_t<Fn&, const Batch&...>> {
+    using Result = std::decay_t<std::invoke_result_t<Fn&, const Batch&...>>;
+    std::vector<at::Tensor> inputs;
+    (append(inputs, tensors_in(batch)), ...);
+    if constexpr (std::is_void_v<Result>) {
+      step_->run(inputs, [&] {
+        train_step_(batch...);
+        return std::vector<at::Tensor>();
+      });
+    } else {
+      std::vector<at::Tensor> outputs = step_->run(inputs, [&] {
+        Result result = train_step_(batch...);
+        std::vector<at::Tensor> tensors = tensors_in(result);
+        keep_shape(std::move(result));
+        return tensors;
+      });
+      Result result = *std::static_pointer_cast<Result>(shape_);
+      size_t next = 0;
+      for_each_tensor_in(result, [&](at::Tensor& tensor) { tensor = std::move(outputs[next++]); });
+      return result;
+    }
+  }
+
+  [[nodiscard]] const Stats& stats() const { return step_->stats(); }
+  // Planned beside measured, in words.
+  [[nodiscard]] std::string report() const { return step_->report(); }
+  // The captured step as text.
+  [[nodiscard]] std::string graph_text() const { return step_->graph_text(); }
+
+ private:
+  static void append(std::vector<at::Tensor>& to, std::vector<at::Tensor> from) {
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  }
+
+  // Keeps the result's structure (sizes of vectors, keys of maps) without its tensors: a replay fills it in.
+  template <class Result>
+  void keep_shape(Result result) {
+    for_each_tensor_in(result, [](at::Tensor& tensor) { tensor.reset(); });
+    shape_ = std::make_shared<Result>(std::move(result));
+  }
+
+  Fn train_step_;
+  std::unique_ptr<Step> step_;
+  std::shared_ptr<void> shape_;
+};
+
+// `modules` and `optimizers` are all that the step trains; a temporary module or optimizer is not enough, both must
+// live as long as the result. Throws UserError when the process cannot be recorded (another library owns the dispatch
+// key).
+template <class Fn>
+Accelerated<std::decay_t<Fn>> accelerate(Fn&& train_step, std::vector<ModuleRef> modules,
+                                         std::vector<OptimizerRef> optimizers, Config config = {}) {
+  return {std::forward<Fn>(train_step), Program(std::move(modules), std::move(optimizers)), config};
+}
+
+}  // namespace stepc

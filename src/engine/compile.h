@@ -1,0 +1,19 @@
+// The compiler, from a recorded step to something that runs. The only place that knows the order of the stages.
+#pragma once
+
+#include <memory>
+
+#include "ir/trace.h"
+#include "runtime/executable.h"
+
+namespace stepc {
+
+struct Compiled {
+  std::unique_ptr<Executable> executable;
+  double seconds = 0;  // planning and binding
+};
+
+// `exact` mode: the trace's own calls, memory planned. `threads` is the intra-op thread count it was recorded with.
+Compiled compile_exact(const Trace& trace, int threads);
+
+}  // namespace stepc

@@ -1,0 +1,40 @@
+// The report that a person reads after a run: planned beside measured.
+#include "base/text.h"
+#include "engine/step.h"
+
+namespace stepc {
+
+namespace {
+std::string ratio(uint64_t a, uint64_t b) {
+  return b == 0 ? "-" : str("{:.3f}", static_cast<double>(a) / static_cast<double>(b));
+}
+}  // namespace
+
+std::string Step::report() const {
+  const Stats& s = stats_;
+  if (s.plans == 0)
+    return str("stepc report: no plan, mode {}; {} eager calls, {} recordings\n", name_of(config_.mode), s.eager_calls,
+               s.recordings);
+  std::string out;
+  out += str("stepc report: mode {}\n", name_of(config_.mode));
+  out += str("  step        {} ATen calls, {} replayed as instructions, the others only make views\n", s.nodes,
+             s.instructions);
+  out += str("  calls       {} replayed, {} recorded, {} eager\n", s.replays, s.recordings, s.eager_calls);
+  out += str("  time        capture {:.3f} s, planning {:.3f} s, verification {:.3f} s\n", s.capture_seconds,
+             s.planning_seconds, s.verify_seconds);
+  out += "  memory                     planned     measured        eager\n";
+  out += str("    step peak           {:>12} {:>12} {:>12}\n", human_bytes(s.planned_peak_bytes),
+             human_bytes(s.measured_peak_bytes), human_bytes(s.eager_peak_bytes));
+  out += str("    beside eager        {:>12} {:>12}\n", ratio(s.planned_peak_bytes, s.eager_peak_bytes),
+             ratio(s.measured_peak_bytes, s.eager_peak_bytes));
+  out += str("    arena               {:>12}   {} of the largest sum of live bytes ({})\n", human_bytes(s.arena_bytes),
+             ratio(s.arena_bytes, s.live_lower_bound_bytes), s.layout_algorithm);
+  out += str("    model and optimizer {:>12}\n", human_bytes(s.state_bytes));
+  if (s.verification_bytes != 0)
+    out += str("    verification        {:>12}   once, beside the above\n", human_bytes(s.verification_bytes));
+  out += str("  allocations {} a step from the arena, {} outside the plan in all replays\n", s.served_allocations,
+             s.unplanned_allocations);
+  return out;
+}
+
+}  // namespace stepc

@@ -1,0 +1,181 @@
+#include "ir/trace.h"
+
+#include <set>
+
+#include "base/check.h"
+
+namespace stepc {
+
+std::string_view name_of(Phase phase) {
+  switch (phase) {
+    case Phase::kForward:
+      return "forward";
+    case Phase::kBackward:
+      return "backward";
+    case Phase::kUpdate:
+      return "update";
+  }
+  return "?";
+}
+
+std::string_view name_of(Owner owner) {
+  switch (owner) {
+    case Owner::kParameter:
+      return "parameter";
+    case Owner::kGradient:
+      return "gradient";
+    case Owner::kBuffer:
+      return "buffer";
+    case Owner::kOptimizerState:
+      return "optimizer_state";
+    case Owner::kBatch:
+      return "batch";
+    case Owner::kCaptured:
+      return "captured";
+  }
+  return "?";
+}
+
+int64_t extent_of(const Value& value) {
+  int64_t last = value.offset;
+  for (size_t d = 0; d < value.sizes.size(); ++d) {
+    if (value.sizes[d] == 0) return value.offset;
+    last += (value.sizes[d] - 1) * value.strides[d];
+  }
+  return last + 1;
+}
+
+bool is_contiguous(const Value& value) {
+  int64_t expected = 1;
+  for (size_t d = value.sizes.size(); d-- > 0;) {
+    if (value.strides[d] != expected) return false;
+    expected *= value.sizes[d];
+  }
+  return true;
+}
+
+bool is_view(const Trace& trace, const Call& call) {
+  if (!call.writes.empty()) return false;
+  std::set<StorageId> read;
+  for_each_value(call.args, [&](ValueId value) { read.insert(trace.values[value.index()].storage); });
+  bool any = false;
+  bool all = true;
+  for_each_value(call.results, [&](ValueId value) {
+    any = true;
+    all = all && read.count(trace.values[value.index()].storage) != 0;
+  });
+  return any && all;
+}
+
+namespace {
+std::string describe(const Trace& trace, ValueId id) {
+  const Value& value = trace.values[id.index()];
+  return str("{}[{}]", name_of(value.dtype), fmt::join(value.sizes, ", "));
+}
+
+void verify_values(const Trace& trace) {
+  for (size_t i = 0; i < trace.values.size(); ++i) {
+    const Value& value = trace.values[i];
+    INTERNAL_CHECK_LT(value.storage.index(), trace.storages.size(), "value %{}", i);
+    INTERNAL_CHECK_EQ(value.sizes.size(), value.strides.size(), "value %{}", i);
+    INTERNAL_CHECK(value.offset >= 0, "value %{} begins at {}", i, value.offset);
+    for (int64_t size : value.sizes) INTERNAL_CHECK(size >= 0, "value %{}", i);
+    const auto bytes = static_cast<uint64_t>(extent_of(value) * size_of(value.dtype));
+    bool empty = false;
+    for (int64_t size : value.sizes) empty = empty || size == 0;
+    if (!empty)
+      INTERNAL_CHECK_LE(bytes, trace.storages[value.storage.index()].bytes, "value %{} leaves its storage", i);
+  }
+}
+
+void verify_calls(const Trace& trace) {
+  std::vector<bool> known(trace.storages.size(), false);
+  for (size_t s = 0; s < trace.storages.size(); ++s) known[s] = trace.storages[s].external;
+  for (size_t c = 0; c < trace.calls.size(); ++c) {
+    const Call& call = trace.calls[c];
+    INTERNAL_CHECK(call.op.find("::") != std::string::npos, "call {} has the op name '{}'", c, call.op);
+    for_each_value(call.args, [&](ValueId value) {
+      INTERNAL_CHECK_LT(value.index(), trace.values.size(), "call {} {}", c, call.op);
+      INTERNAL_CHECK(known[trace.values[value.index()].storage.index()], "call {} {} reads %{} before it is made", c,
+                     call.op, value);
+    });
+    for (ValueId value : call.writes) INTERNAL_CHECK_LT(value.index(), trace.values.size(), "call {} {}", c, call.op);
+    for_each_value(call.results, [&](ValueId value) {
+      INTERNAL_CHECK_LT(value.index(), trace.values.size(), "call {} {}", c, call.op);
+      known[trace.values[value.index()].storage.index()] = true;
+    });
+  }
+  for (ValueId value : trace.outputs)
+    if (value.valid()) INTERNAL_CHECK_LT(value.index(), trace.values.size(), "output");
+  for (const GradientOut& gradient : trace.gradients)
+    if (gradient.value.valid())
+      INTERNAL_CHECK_LT(gradient.value.index(), trace.values.size(), "gradient {}", gradient.key);
+}
+
+void verify_memory(const Trace& trace) {
+  CallId previous(0);
+  std::set<StorageId> allocated;
+  for (const Allocation& allocation : trace.allocations) {
+    INTERNAL_CHECK_LT(allocation.call.index(), trace.calls.size());
+    INTERNAL_CHECK(previous <= allocation.call, "allocations are not in the order of their calls");
+    previous = allocation.call;
+    INTERNAL_CHECK(0 <= allocation.first && allocation.first < allocation.last && allocation.last <= trace.ticks,
+                   "allocation of call {} lives in [{}, {}) of {} ticks", allocation.call, allocation.first,
+                   allocation.last, trace.ticks);
+    if (!allocation.storage.valid()) continue;
+    INTERNAL_CHECK_LT(allocation.storage.index(), trace.storages.size());
+    INTERNAL_CHECK(!trace.storages[allocation.storage.index()].external, "storage s{} is external and allocated",
+                   allocation.storage);
+    INTERNAL_CHECK(allocated.insert(allocation.storage).second, "storage s{} is allocated twice", allocation.storage);
+  }
+  for (const WorkerScratch& scratch : trace.scratch) INTERNAL_CHECK_LT(scratch.call.index(), trace.calls.size());
+}
+}  // namespace
+
+void verify(const Trace& trace) {
+  verify_values(trace);
+  std::set<std::pair<Owner, std::string>> keys;
+  for (const External& external : trace.externals) {
+    INTERNAL_CHECK_LT(external.value.index(), trace.values.size(), "external {}", external.key);
+    const StorageId storage = trace.values[external.value.index()].storage;
+    INTERNAL_CHECK(trace.storages[storage.index()].external, "{} '{}' lies in a storage that the step makes",
+                   name_of(external.owner), external.key);
+    INTERNAL_CHECK(keys.insert({external.owner, external.key}).second, "{} '{}' appears twice", name_of(external.owner),
+                   external.key);
+  }
+  verify_calls(trace);
+  verify_memory(trace);
+}
+
+std::string first_difference(const Trace& a, const Trace& b) {
+  const size_t calls = std::min(a.calls.size(), b.calls.size());
+  for (size_t c = 0; c < calls; ++c) {
+    const Call& x = a.calls[c];
+    const Call& y = b.calls[c];
+    if (x.op != y.op) return str("call {} was {} and then {} (in {})", c, x.op, y.op, y.module);
+    if (x == y) continue;
+    for (size_t i = 0; i < std::min(x.args.size(), y.args.size()); ++i)
+      if (x.args[i] != y.args[i])
+        return str("call {} {} (in '{}') got another argument {} than before", c, x.op, y.module, i);
+    return str("call {} {} (in '{}') differs from the call before", c, x.op, y.module);
+  }
+  if (a.calls.size() != b.calls.size()) return str("{} calls and then {}", a.calls.size(), b.calls.size());
+  for (size_t v = 0; v < std::min(a.values.size(), b.values.size()); ++v)
+    if (!(a.values[v] == b.values[v]))
+      return str("a tensor was {} and then {}, or laid out differently", describe(a, ValueId(v)),
+                 describe(b, ValueId(v)));
+  if (!(a.externals == b.externals)) return "the step used other parameters, state or batch tensors than before";
+  if (!(a.storages == b.storages)) return "the step kept other tensors than before";
+  if (!(a.outputs == b.outputs) || !(a.gradients == b.gradients)) return "the step returned or left other tensors";
+  if (a.allocations.size() != b.allocations.size())
+    return str("{} allocations and then {}", a.allocations.size(), b.allocations.size());
+  for (size_t i = 0; i < a.allocations.size(); ++i) {
+    const Allocation& x = a.allocations[i];
+    const Allocation& y = b.allocations[i];
+    if (x.call != y.call || x.bytes != y.bytes || x.storage != y.storage || x.kept != y.kept)
+      return str("allocation {} was {} B in call {} and then {} B in call {}", i, x.bytes, x.call, y.bytes, y.call);
+  }
+  return {};
+}
+
+}  // namespace stepc

@@ -1,0 +1,78 @@
+#include "runtime/arena.h"
+
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include <sys/mman.h>
+
+#include "aten/cpu_hook.h"
+#include "base/check.h"
+
+namespace stepc {
+
+namespace {
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
+
+struct Pool {
+  std::mutex mutex;
+  std::vector<Arena*> free;
+};
+Pool& pool() {
+  static auto* instance = new Pool;  // leaked: threads may end after static destructors
+  return *instance;
+}
+
+// Gives the arena back when its thread ends.
+struct Lease {
+  Arena* arena = nullptr;
+  ~Lease() {
+    if (arena == nullptr) return;
+    const std::lock_guard lock(pool().mutex);
+    pool().free.push_back(arena);
+  }
+};
+}  // namespace
+
+Arena::Arena() {
+  install_cpu_hook();
+  // Address space costs nothing; half of what is refused is tried next, down to what no plan would fit in anyway.
+  for (uint64_t bytes = uint64_t{4} << 40; bytes >= uint64_t{1} << 30; bytes /= 2) {
+    void* memory = mmap(nullptr, bytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) continue;
+    const auto address = reinterpret_cast<uintptr_t>(memory);
+    base_ = reinterpret_cast<std::byte*>((address + kHugePage - 1) / kHugePage * kHugePage);
+    reserved_bytes_ = bytes;
+    register_arena_range(base_, reserved_bytes_);
+    return;
+  }
+  user_error("no address space for the arena: {} (is a limit set with ulimit -v?)", std::strerror(errno));
+}
+
+void Arena::grow_to(uint64_t bytes) {
+  if (bytes <= bytes_) return;
+  const uint64_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  USER_CHECK(rounded <= reserved_bytes_, "the plan needs {}, but only {} of address space could be reserved",
+             human_bytes(bytes), human_bytes(reserved_bytes_));
+  USER_CHECK(mprotect(base_, rounded, PROT_READ | PROT_WRITE) == 0, "the system refuses {} for the arena: {}",
+             human_bytes(bytes), std::strerror(errno));
+  madvise(base_, rounded, MADV_HUGEPAGE);  // a hint: fewer page faults and TLB misses where it is granted
+  bytes_ = rounded;
+}
+
+Arena& arena_of_this_thread() {
+  thread_local Lease lease;
+  if (lease.arena != nullptr) return *lease.arena;
+  {
+    const std::lock_guard lock(pool().mutex);
+    if (!pool().free.empty()) {
+      lease.arena = pool().free.back();
+      pool().free.pop_back();
+    }
+  }
+  if (lease.arena == nullptr) lease.arena = new Arena;
+  return *lease.arena;
+}
+
+}  // namespace stepc

@@ -1,0 +1,35 @@
+// Arena: one stretch of address space that holds every planned byte of a step. It grows in place and never moves, so
+// tensors may point into it for the life of the process. All plans that a thread runs share one arena: its size is the
+// largest of them, not their sum.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace stepc {
+
+class Arena {
+ public:
+  // Reserves address space (no memory yet). Throws UserError when the process may not.
+  Arena();
+  ~Arena() = delete;  // arenas are pooled for the life of the process
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Makes the first `bytes` usable. Throws UserError when the reserved address space is too small.
+  void grow_to(uint64_t bytes);
+
+  [[nodiscard]] std::byte* base() const { return base_; }
+  [[nodiscard]] uint64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* base_ = nullptr;
+  uint64_t reserved_bytes_ = 0;
+  uint64_t bytes_ = 0;
+};
+
+// The calling thread's arena. When a thread ends, its arena goes to the next thread that asks.
+Arena& arena_of_this_thread();
+
+}  // namespace stepc

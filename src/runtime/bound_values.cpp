@@ -1,0 +1,179 @@
+#include "runtime/bound_values.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+
+#include "aten/constants.h"
+#include "base/check.h"
+
+namespace stepc {
+
+namespace {
+
+// A window on `storage`, beginning `shift` elements later than recorded.
+at::Tensor window(const c10::Storage& storage, const Value& value, int64_t shift) {
+  at::Tensor tensor =
+      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                               c10::scalarTypeToTypeMeta(scalar_type_of(value.dtype)));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(value.sizes, value.strides, value.offset + shift);
+  if (value.conj) tensor._set_conj(true);
+  if (value.neg) tensor._set_neg(true);
+  return tensor;
+}
+
+bool looks_like(const at::Tensor& tensor, const Value& value) {
+  return tensor.defined() && tensor.device().is_cpu() && tensor.layout() == c10::Layout::Strided &&
+         tensor.scalar_type() == scalar_type_of(value.dtype) && tensor.sizes() == c10::IntArrayRef(value.sizes) &&
+         tensor.strides() == c10::IntArrayRef(value.strides) && tensor.is_conj() == value.conj &&
+         tensor.is_neg() == value.neg;
+}
+
+std::string describe(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "nothing";
+  return str("{}[{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
+}
+}  // namespace
+
+BoundValues::BoundValues(const Trace& trace, const Schedule& schedule)
+    : trace_(trace), storages_(trace.storages.size()), tensors_(trace.values.size()) {
+  for (size_t s = 0; s < storages_.size(); ++s) {
+    if (trace.storages[s].external)
+      storages_[s].kind = Kind::kOwned;
+    else if (trace.storages[s].escapes)
+      storages_[s].kind = Kind::kKept;
+  }
+  for (size_t v = 0; v < trace.values.size(); ++v) storages_[trace.values[v].storage.index()].values.emplace_back(v);
+  for (const Placement& placement : schedule.placements)
+    if (placement.storage.valid()) storages_[placement.storage.index()].offset = placement.offset;
+  for (size_t e = 0; e < trace.externals.size(); ++e) {
+    const External& external = trace.externals[e];
+    StorageInfo& info = storages_[trace.values[external.value.index()].storage.index()];
+    if (info.external < 0) info.external = static_cast<ssize_t>(e);
+    info.transient = info.transient || external.owner == Owner::kBatch || external.owner == Owner::kGradient;
+  }
+  std::set<StorageId> written;
+  for (const Call& call : trace.calls)
+    for (ValueId value : call.writes) written.insert(trace.values[value.index()].storage);
+  for (size_t e = 0; e < trace.externals.size(); ++e)
+    if (written.count(trace.values[trace.externals[e].value.index()].storage) != 0) written_externals_.push_back(e);
+}
+
+bool BoundValues::lasts(ValueId value) const {
+  const StorageInfo& info = storages_[trace_.values[value.index()].storage.index()];
+  return info.kind == Kind::kPlanned || (info.kind == Kind::kOwned && !info.transient);
+}
+
+std::string BoundValues::why_not(const std::vector<at::Tensor>& externals) const {
+  INTERNAL_CHECK_EQ(externals.size(), trace_.externals.size());
+  std::vector<std::pair<const c10::StorageImpl*, size_t>> memory;  // (storage now, storage in the trace)
+  memory.reserve(externals.size());
+  for (size_t e = 0; e < externals.size(); ++e) {
+    const External& external = trace_.externals[e];
+    const Value& value = trace_.values[external.value.index()];
+    if (!looks_like(externals[e], value))
+      return str("{} '{}' was {}[{}] and is now {}", name_of(external.owner), external.key, name_of(value.dtype),
+                 fmt::join(value.sizes, ", "), describe(externals[e]));
+    const StorageInfo& info = storages_[value.storage.index()];
+    const at::Tensor& first = externals[static_cast<size_t>(info.external)];
+    const int64_t shift = first.storage_offset() -
+                          trace_.values[trace_.externals[static_cast<size_t>(info.external)].value.index()].offset;
+    if (externals[e].storage_offset() - value.offset != shift)
+      return str("{} '{}' lies elsewhere in the memory that it shares", name_of(external.owner), external.key);
+    memory.emplace_back(externals[e].storage().unsafeGetStorageImpl(), value.storage.index());
+  }
+  // The same tensors share memory as before, and no others do.
+  std::sort(memory.begin(), memory.end());
+  for (size_t i = 1; i < memory.size(); ++i)
+    if (memory[i].first == memory[i - 1].first && memory[i].second != memory[i - 1].second)
+      return "two of the step's tensors now share memory";
+  for (size_t e = 0; e < externals.size(); ++e) {
+    const auto& info = storages_[trace_.values[trace_.externals[e].value.index()].storage.index()];
+    if (externals[e].storage().unsafeGetStorageImpl() !=
+        externals[static_cast<size_t>(info.external)].storage().unsafeGetStorageImpl())
+      return str("{} '{}' no longer shares its memory", name_of(trace_.externals[e].owner), trace_.externals[e].key);
+  }
+  return {};
+}
+
+void BoundValues::bind_arena(std::byte* arena) {
+  if (arena == arena_) return;
+  arena_ = arena;
+  ++generation_;
+  for (size_t s = 0; s < storages_.size(); ++s) {
+    const StorageInfo& info = storages_[s];
+    if (info.kind != Kind::kPlanned) continue;
+    const c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(trace_.storages[s].bytes),
+                               c10::DataPtr(arena + info.offset, c10::Device(c10::kCPU)), nullptr, false);
+    for (ValueId value : info.values) tensors_[value.index()] = window(storage, trace_.values[value.index()], 0);
+  }
+}
+
+void BoundValues::bind_owned(StorageInfo& info, const at::Tensor& tensor) {
+  const auto external = static_cast<size_t>(info.external);
+  const int64_t shift = tensor.storage_offset() - trace_.values[trace_.externals[external].value.index()].offset;
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  if (storage == info.bound && shift == info.shift) return;
+  info.bound = storage;
+  info.shift = shift;
+  if (!info.transient) ++generation_;
+  const int64_t shift_bytes = shift * size_of(trace_.values[trace_.externals[external].value.index()].dtype);
+  for (ValueId value : info.values) {
+    const Value& recorded = trace_.values[value.index()];
+    const int64_t moved = shift_bytes / size_of(recorded.dtype);
+    const int64_t end = (extent_of(recorded) + moved) * size_of(recorded.dtype);
+    INTERNAL_CHECK_LE(static_cast<uint64_t>(end), tensor.storage().nbytes(), "a window leaves '{}'",
+                      trace_.externals[external].key);
+    tensors_[value.index()] = window(tensor.storage(), recorded, moved);
+  }
+}
+
+void BoundValues::release() {
+  for (StorageInfo& info : storages_) {
+    if (info.kind == Kind::kPlanned || (info.kind == Kind::kOwned && !info.transient)) continue;
+    info.bound = nullptr;
+    for (ValueId value : info.values) tensors_[value.index()].reset();
+  }
+}
+
+BoundValues::Run::Run(BoundValues& values, const std::vector<at::Tensor>& externals, std::byte* arena)
+    : values_(values) {
+  values.bind_arena(arena);
+  for (StorageInfo& info : values.storages_)
+    if (info.external >= 0) values.bind_owned(info, externals[static_cast<size_t>(info.external)]);
+}
+BoundValues::Run::~Run() { values_.release(); }
+
+void BoundValues::define(ValueId value, const at::Tensor& made) {
+  const StorageId id = trace_.values[value.index()].storage;
+  const StorageInfo& info = storages_[id.index()];
+  if (info.kind == Kind::kKept) {
+    for (ValueId alias : info.values)
+      tensors_[alias.index()] = alias == value ? made : window(made.storage(), trace_.values[alias.index()], 0);
+    return;
+  }
+  const void* memory = made.storage().data();
+  void* planned = arena_ + info.offset;
+  if (memory == planned || made.storage().nbytes() == 0) return;
+  INTERNAL_CHECK_EQ(made.storage().nbytes(), trace_.storages[id.index()].bytes, "%{} changed its size", value);
+  std::memcpy(planned, memory, made.storage().nbytes());
+}
+
+at::Tensor BoundValues::hand_out(ValueId value) const {
+  if (!value.valid()) return {};
+  const Value& recorded = trace_.values[value.index()];
+  const StorageInfo& info = storages_[recorded.storage.index()];
+  INTERNAL_CHECK(info.kind != Kind::kPlanned, "%{} is handed out of the arena", value);
+  const at::Tensor& tensor = tensors_[value.index()];
+  return window(tensor.storage(), recorded, tensor.storage_offset() - recorded.offset);
+}
+
+void BoundValues::bump_versions(const std::vector<at::Tensor>& externals) const {
+  for (size_t e : written_externals_)
+    if (!externals[e].is_inference()) externals[e].unsafeGetTensorImpl()->bump_version();
+}
+
+}  // namespace stepc

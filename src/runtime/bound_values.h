@@ -1,0 +1,77 @@
+// The tensors of a replay, one for each value of the trace. Three kinds of storage:
+//
+//   planned    in the arena: tensors made once for each arena, views included, so view calls need not run
+//   owned      the program's: tensors made when the program's tensor is first seen or has changed
+//   kept       outlives the step: tensors made anew in every run, on the memory that the call returned
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "ir/trace.h"
+#include "schedule/schedule.h"
+
+namespace stepc {
+
+class BoundValues {
+ public:
+  BoundValues(const Trace& trace, const Schedule& schedule);
+
+  const at::Tensor& operator[](ValueId value) const { return tensors_[value.index()]; }
+
+  // Whether the value's tensor stays the same from run to run while generation() does.
+  bool lasts(ValueId value) const;
+  uint64_t generation() const { return generation_; }
+
+  std::string why_not(const std::vector<at::Tensor>& externals) const;
+
+  // Binds the program's tensors and the arena for one run; lets go of what must not be held between runs.
+  class Run {
+   public:
+    Run(BoundValues& values, const std::vector<at::Tensor>& externals, std::byte* arena);
+    ~Run();
+    Run(const Run&) = delete;
+    Run& operator=(const Run&) = delete;
+
+   private:
+    BoundValues& values_;
+  };
+
+  // A call has made `value`'s storage: for a planned storage its memory must be the planned one (it is copied there if
+  // the allocator had to fall through), for a kept one all its values are made on it.
+  void define(ValueId value, const at::Tensor& made);
+
+  // A tensor for the program: a kept value as it is, a window of its own on the program's memory otherwise.
+  at::Tensor hand_out(ValueId value) const;
+
+  // In-place writes to the program's tensors are seen by autograd's version counters, as in eager.
+  void bump_versions(const std::vector<at::Tensor>& externals) const;
+
+ private:
+  enum class Kind : uint8_t { kPlanned, kOwned, kKept };
+  struct StorageInfo {
+    Kind kind = Kind::kPlanned;
+    std::vector<ValueId> values;
+    ssize_t external = -1;              // owned: the external that names it
+    bool transient = false;             // owned: a batch tensor or gradient, let go after the run
+    uint64_t offset = 0;                // planned: in the arena
+    c10::StorageImpl* bound = nullptr;  // owned: the storage that the values are windows on
+    int64_t shift = 0;                  // owned: where its tensor begins now, relative to the recording
+  };
+
+  void bind_arena(std::byte* arena);
+  void bind_owned(StorageInfo& info, const at::Tensor& tensor);
+  void release();
+
+  const Trace& trace_;
+  std::vector<StorageInfo> storages_;
+  std::vector<at::Tensor> tensors_;
+  std::vector<size_t> written_externals_;
+  std::byte* arena_ = nullptr;
+  uint64_t generation_ = 1;
+};
+
+}  // namespace stepc
