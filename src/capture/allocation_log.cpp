@@ -20,7 +20,7 @@ void AllocationLog::end_call() {
   const std::lock_guard lock(mutex_);
   ++clock_;
   uint64_t high_water = 0;
-  for (const auto& [worker, slab] : slabs_) high_water = std::max(high_water, slab.high_water);
+  for (const auto& [worker, slab] : slabs_) high_water = std::max(high_water, slab.high_water());
   // A worker's block that outlives its call cannot come from a slab that others use a call later: then none does.
   if (high_water != 0 && worker_live_.empty()) scratch_.push_back({call_, high_water, call_begin_, clock_});
   call_ = CallId();
@@ -42,11 +42,7 @@ void AllocationLog::on_system_allocation(void* memory, size_t bytes, int worker)
   live_bytes_ += aligned(bytes);
   peak_bytes_ = std::max(peak_bytes_, live_bytes_);
   if (worker != 0) {
-    WorkerSlab& slab = slabs_[worker];
-    slab.top += aligned(bytes);
-    slab.high_water = std::max(slab.high_water, slab.top);
-    ++slab.live;
-    worker_live_[memory] = {worker, bytes};
+    worker_live_[memory] = {worker, slabs_[worker].allocate(bytes).value(), bytes};
     return;
   }
   live_[memory] = events_.size();
@@ -61,8 +57,7 @@ void AllocationLog::on_system_free(void* memory) {
     live_.erase(found);
   } else if (const auto block = worker_live_.find(memory); block != worker_live_.end()) {
     live_bytes_ -= aligned(block->second.bytes);
-    WorkerSlab& slab = slabs_[block->second.worker];
-    if (--slab.live <= 0) slab = {0, slab.high_water, 0};
+    slabs_[block->second.worker].free(block->second.offset);
     worker_live_.erase(block);
   }
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "aten/cpu_hook.h"
+#include "aten/worker_slab.h"
 #include "ir/trace.h"
 
 namespace stepc {
@@ -39,15 +40,9 @@ class AllocationLog final : public AllocationClient {
   void on_arena_free(void*, int) override {}
 
  private:
-  // What one worker holds during a call, served by a bump pointer that returns to zero when all is freed: the same rule
-  // as the executor's slabs, so that the recorded high-water mark is what replay needs.
-  struct WorkerSlab {
-    uint64_t top = 0;
-    uint64_t high_water = 0;
-    int live = 0;
-  };
   struct WorkerBlock {
     int worker = 0;
+    uint64_t offset = 0;  // in the worker's slab
     uint64_t bytes = 0;
   };
 

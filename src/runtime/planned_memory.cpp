@@ -24,7 +24,7 @@ void PlannedMemory::begin(const Instruction& instruction) {
   next_ = schedule_.placements.data() + instruction.first_placement;
   end_ = next_ + instruction.placements;
   if (instruction.scratch_bytes != 0)
-    for (int w = 0; w <= schedule_.workers; ++w) slabs_[static_cast<size_t>(w)] = {};
+    for (int w = 0; w <= schedule_.workers; ++w) slabs_[static_cast<size_t>(w)].blocks.clear();
 }
 
 MemoryCounts PlannedMemory::counts() const {
@@ -51,14 +51,14 @@ void* PlannedMemory::allocate(size_t bytes, int worker) {
 
 void* PlannedMemory::allocate_from_slab(size_t bytes, int worker) {
   if (instruction_ == nullptr || worker > schedule_.workers) return nullptr;
-  Slab& slab = slabs_[static_cast<size_t>(worker)];
-  if (slab.top + aligned(bytes) > instruction_->scratch_bytes) return nullptr;
-  std::byte* memory = arena_ + instruction_->scratch_offset +
-                      static_cast<uint64_t>(worker - 1) * instruction_->scratch_bytes + slab.top;
-  slab.top += aligned(bytes);
-  ++slab.live;
+  const auto offset = slabs_[static_cast<size_t>(worker)].blocks.allocate(bytes, instruction_->scratch_bytes);
+  if (!offset.has_value()) return nullptr;
   worker_served_.fetch_add(1, std::memory_order_relaxed);
-  return memory;
+  return slab_begin(worker) + *offset;
+}
+
+std::byte* PlannedMemory::slab_begin(int worker) const {
+  return arena_ + instruction_->scratch_offset + static_cast<uint64_t>(worker - 1) * instruction_->scratch_bytes;
 }
 
 void PlannedMemory::on_system_allocation(void*, size_t bytes, int worker) {
@@ -76,12 +76,10 @@ void PlannedMemory::on_system_allocation(void*, size_t bytes, int worker) {
 
 void PlannedMemory::on_arena_free(void* memory, int worker) {
   if (worker == 0 || worker > schedule_.workers || instruction_ == nullptr || instruction_->scratch_bytes == 0) return;
-  const std::byte* slab_begin =
-      arena_ + instruction_->scratch_offset + static_cast<uint64_t>(worker - 1) * instruction_->scratch_bytes;
+  const std::byte* begin = slab_begin(worker);
   const auto* freed = static_cast<const std::byte*>(memory);
-  if (freed < slab_begin || freed >= slab_begin + instruction_->scratch_bytes) return;
-  Slab& slab = slabs_[static_cast<size_t>(worker)];
-  if (--slab.live == 0) slab.top = 0;
+  if (freed < begin || freed >= begin + instruction_->scratch_bytes) return;
+  slabs_[static_cast<size_t>(worker)].blocks.free(static_cast<uint64_t>(freed - begin));
 }
 
 }  // namespace stepc

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "aten/cpu_hook.h"
+#include "aten/worker_slab.h"
 #include "schedule/schedule.h"
 
 namespace stepc {
@@ -37,10 +38,10 @@ class PlannedMemory final : public AllocationClient {
  private:
   // Touched by its own worker alone.
   struct alignas(64) Slab {
-    uint64_t top = 0;
-    int64_t live = 0;
+    WorkerSlab blocks;
   };
   void* allocate_from_slab(size_t bytes, int worker);
+  std::byte* slab_begin(int worker) const;
 
   const Schedule& schedule_;
   std::byte* arena_ = nullptr;
