@@ -1,0 +1,19 @@
+// Learning-rate schedules: pure functions of the step, counted from 0.
+#pragma once
+
+#include <cstdint>
+
+namespace stepc::optim {
+
+struct LrSchedule {
+  enum class Kind { kConstant, kCosine };
+  Kind kind = Kind::kCosine;
+  double peak = 1e-3;
+  int64_t warmup_steps = 0;  // linear: step 0 gets peak / warmup_steps, step warmup_steps - 1 the peak
+  int64_t total_steps = 0;   // where the cosine ends; the rate stays there afterwards
+  double min_ratio = 0.1;    // of the peak, at the end of the cosine
+};
+
+double learning_rate(const LrSchedule& schedule, int64_t step);
+
+}  // namespace stepc::optim

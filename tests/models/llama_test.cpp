@@ -1,0 +1,250 @@
+#include "models/llama.h"
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/check.h"
+#include "base/module_scope.h"
+
+namespace stepc::models {
+namespace {
+
+LlamaConfig tiny() {
+  LlamaConfig config;
+  config.vocab_size = 48;
+  config.hidden_size = 32;
+  config.intermediate_size = 40;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 4;
+  config.head_dim = 8;
+  return config;
+}
+
+LlamaForCausalLM made(const LlamaConfig& config, at::ScalarType dtype = at::kFloat) {
+  LlamaForCausalLM model(config, dtype);
+  model->initialize(7);
+  return model;
+}
+
+at::Tensor some_ids(int64_t batch, int64_t seq) {
+  return (at::arange(batch * seq, at::kLong) * 11 % 47).view({batch, seq});
+}
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::vector<std::string> names_of(const NamedTensors& state) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : state) names.push_back(name);
+  return names;
+}
+
+TEST(Llama, ParametersHaveTheNamesAndShapesOfHuggingFace) {
+  LlamaConfig config = tiny();
+  config.num_key_value_heads = 2;
+  config.attention_bias = true;
+  const LlamaForCausalLM model = made(config);
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const auto& [name, tensor] : model->persistent_state()) shapes[name] = tensor.sizes().vec();
+  using Shape = std::vector<int64_t>;
+  EXPECT_EQ(shapes.size(), 3 + 2 * (9 + 4));
+  EXPECT_EQ(shapes.at("model.embed_tokens.weight"), (Shape{48, 32}));
+  EXPECT_EQ(shapes.at("model.layers.0.input_layernorm.weight"), (Shape{32}));
+  EXPECT_EQ(shapes.at("model.layers.0.post_attention_layernorm.weight"), (Shape{32}));
+  EXPECT_EQ(shapes.at("model.layers.1.self_attn.q_proj.weight"), (Shape{32, 32}));
+  EXPECT_EQ(shapes.at("model.layers.1.self_attn.k_proj.weight"), (Shape{16, 32}));
+  EXPECT_EQ(shapes.at("model.layers.1.self_attn.v_proj.bias"), (Shape{16}));
+  EXPECT_EQ(shapes.at("model.layers.1.self_attn.o_proj.weight"), (Shape{32, 32}));
+  EXPECT_EQ(shapes.at("model.layers.0.mlp.gate_proj.weight"), (Shape{40, 32}));
+  EXPECT_EQ(shapes.at("model.layers.0.mlp.down_proj.weight"), (Shape{32, 40}));
+  EXPECT_EQ(shapes.at("model.norm.weight"), (Shape{32}));
+  EXPECT_EQ(shapes.at("lm_head.weight"), (Shape{48, 32}));
+  EXPECT_TRUE(model->named_buffers().is_empty());
+}
+
+TEST(Llama, CountsItsParameters) {
+  for (const bool extras : {false, true}) {
+    LlamaConfig config = tiny();
+    config.attention_bias = config.mlp_bias = config.tie_word_embeddings = extras;
+    int64_t count = 0;
+    for (const auto& [name, tensor] : made(config)->persistent_state()) count += tensor.numel();
+    EXPECT_EQ(count, config.parameter_count());
+  }
+}
+
+TEST(Llama, InitializationIsSeededAndTheSameInEveryDtype) {
+  const NamedTensors first = made(tiny())->persistent_state();
+  const NamedTensors again = made(tiny())->persistent_state();
+  const NamedTensors rounded = made(tiny(), at::kBFloat16)->persistent_state();
+  LlamaForCausalLM other(tiny());
+  other->initialize(8);
+  for (size_t i = 0; i < first.size(); ++i) {
+    EXPECT_TRUE(at::equal(first[i].second, again[i].second)) << first[i].first;
+    EXPECT_TRUE(at::equal(first[i].second.to(at::kBFloat16), rounded[i].second)) << first[i].first;
+  }
+  EXPECT_FALSE(at::equal(first[0].second, other->persistent_state()[0].second));
+  EXPECT_NEAR(first[0].second.std().item<double>(), 0.02, 0.002);
+}
+
+TEST(Llama, FutureTokensDoNotChangePastLogits) {
+  LlamaConfig grouped = tiny();
+  grouped.num_key_value_heads = 1;
+  for (const LlamaConfig& config : {tiny(), grouped}) {
+    const torch::NoGradGuard no_grad;
+    LlamaForCausalLM model = made(config);
+    const at::Tensor ids = some_ids(2, 9);
+    at::Tensor changed = ids.clone();
+    changed.slice(1, 5).fill_(3);
+    const at::Tensor before = model->forward(ids);
+    const at::Tensor after = model->forward(changed);
+    EXPECT_EQ(before.sizes(), (std::vector<int64_t>{2, 9, 48}));
+    EXPECT_TRUE(at::allclose(before.slice(1, 0, 5), after.slice(1, 0, 5), 1e-6, 1e-7));
+    EXPECT_FALSE(at::allclose(before.slice(1, 5), after.slice(1, 5), 1e-3, 1e-4));
+    // A prefix alone gives the same logits; one token alone too.
+    EXPECT_TRUE(at::allclose(model->forward(ids.slice(1, 0, 1)), before.slice(1, 0, 1), 1e-5, 1e-6));
+  }
+}
+
+TEST(Llama, GroupedQueriesEqualRepeatedKeysAndValues) {
+  const torch::NoGradGuard no_grad;
+  LlamaConfig config = tiny();
+  config.num_key_value_heads = 2;
+  LlamaForCausalLM grouped = made(config);
+  LlamaForCausalLM full(tiny());
+  NamedTensors repeated;
+  for (const auto& [name, tensor] : grouped->persistent_state()) {
+    const bool shared = name.find("k_proj") != std::string::npos || name.find("v_proj") != std::string::npos;
+    repeated.emplace_back(name,
+                          shared ? tensor.view({2, 1, 8, 32}).expand({2, 2, 8, 32}).reshape({32, 32}).clone() : tensor);
+  }
+  full->load_state(repeated);
+  EXPECT_TRUE(at::allclose(full->forward(some_ids(2, 7)), grouped->forward(some_ids(2, 7)), 1e-5, 1e-6));
+}
+
+TEST(Llama, TiedEmbeddingsAreOneTensorWithBothGradients) {
+  LlamaConfig config = tiny();
+  config.tie_word_embeddings = true;
+  LlamaForCausalLM tied = made(config);
+  EXPECT_THAT(names_of(tied->persistent_state()), testing::Not(testing::Contains("lm_head.weight")));
+
+  LlamaForCausalLM untied(tiny());
+  NamedTensors weights = tied->persistent_state();
+  weights.emplace_back("lm_head.weight", tied->persistent_state()[0].second);
+  untied->load_state(weights);
+  const at::Tensor ids = some_ids(2, 6);
+  EXPECT_TRUE(at::equal(tied->forward(ids), untied->forward(ids)));
+
+  tied->loss(ids, ids).backward();
+  untied->loss(ids, ids).backward();
+  const auto parameters = untied->named_parameters();
+  EXPECT_TRUE(at::allclose(tied->persistent_state()[0].second.grad(),
+                           parameters["model.embed_tokens.weight"].grad() + parameters["lm_head.weight"].grad(), 1e-5,
+                           1e-7));
+  tied->load_state(weights);  // files of tied models may carry the second name
+}
+
+TEST(Llama, LossIgnoresMaskedLabelsAndAddsUpOverMicroBatches) {
+  const torch::NoGradGuard no_grad;
+  LlamaForCausalLM model = made(tiny());
+  const at::Tensor ids = some_ids(4, 6);
+  at::Tensor labels = ids.roll(-1, 1);
+  labels.slice(1, 5).fill_(-100);
+  labels.select(0, 2).fill_(-100);
+
+  const at::Tensor log_p = model->forward(ids).to(at::kDouble).log_softmax(-1);
+  const at::Tensor kept = labels.ne(-100);
+  const at::Tensor picked = log_p.gather(-1, labels.clamp_min(0).unsqueeze(-1)).squeeze(-1);
+  const double expected = -picked.masked_select(kept).mean().item<double>();
+  EXPECT_NEAR(model->loss(ids, labels).item<double>(), expected, 1e-5);
+
+  const at::Tensor count = kept.sum();
+  const at::Tensor first = model->loss(ids.slice(0, 0, 1), labels.slice(0, 0, 1), count);
+  const at::Tensor second = model->loss(ids.slice(0, 1), labels.slice(0, 1), count);
+  EXPECT_NEAR((first + second).item<double>(), expected, 1e-5);
+}
+
+TEST(Llama, LossIsFloat32ForBfloat16Weights) {
+  LlamaForCausalLM model = made(tiny(), at::kBFloat16);
+  const at::Tensor loss = model->loss(some_ids(2, 6), some_ids(2, 6));
+  EXPECT_EQ(loss.scalar_type(), at::kFloat);
+  loss.backward();
+  for (const auto& [name, tensor] : model->persistent_state()) EXPECT_EQ(tensor.grad().scalar_type(), at::kBFloat16);
+  EXPECT_NEAR(loss.item<double>(), std::log(48.0), 0.1);
+}
+
+TEST(Llama, PaddingRowIsZeroAndGetsNoGradient) {
+  LlamaConfig config = tiny();
+  config.pad_token_id = 0;
+  LlamaForCausalLM model = made(config);
+  const at::Tensor ids = some_ids(2, 6);
+  ASSERT_TRUE(ids.eq(0).any().item<bool>());
+  model->loss(ids, ids).backward();
+  const at::Tensor embedding = model->persistent_state()[0].second;
+  EXPECT_EQ(embedding[0].abs().sum().item<double>(), 0.0);
+  EXPECT_EQ(embedding.grad()[0].abs().sum().item<double>(), 0.0);
+  EXPECT_GT(embedding.grad()[11].abs().sum().item<double>(), 0.0);
+}
+
+TEST(Llama, LoadStateIsStrictAndAllOrNothing) {
+  LlamaForCausalLM model = made(tiny());
+  const at::Tensor before = model->persistent_state()[0].second.detach().clone();
+  NamedTensors state;
+  for (const auto& [name, tensor] : model->persistent_state()) state.emplace_back(name, at::ones_like(tensor));
+
+  NamedTensors missing(state.begin(), state.end() - 1);
+  EXPECT_THAT(error_of([&] { model->load_state(missing); }), testing::HasSubstr("the weights lack lm_head.weight"));
+  NamedTensors unknown = state;
+  unknown.emplace_back("model.extra", at::ones({1}));
+  EXPECT_THAT(error_of([&] { model->load_state(unknown); }), testing::HasSubstr("hold model.extra"));
+  NamedTensors misshapen = state;
+  misshapen.back().second = at::ones({32, 48});
+  EXPECT_THAT(error_of([&] { model->load_state(misshapen); }),
+              testing::HasSubstr("lm_head.weight has shape (32, 48) in the weights and (48, 32) by the config"));
+  NamedTensors integers = state;
+  integers.back().second = at::ones({48, 32}, at::kLong);
+  EXPECT_THAT(error_of([&] { model->load_state(integers); }), testing::HasSubstr("lm_head.weight has type Long"));
+  EXPECT_TRUE(at::equal(model->persistent_state()[0].second, before));
+
+  state.emplace_back("model.layers.0.self_attn.rotary_emb.inv_freq", at::ones({4}));
+  model->load_state(state);
+  EXPECT_EQ(model->persistent_state()[0].second.min().item<double>(), 1.0);
+}
+
+TEST(Llama, RefusesIdsThatAreNotABatch) {
+  LlamaForCausalLM model = made(tiny());
+  EXPECT_THAT(error_of([&] { model->forward(at::zeros({4}, at::kLong)); }), testing::HasSubstr("1 dimensions"));
+  EXPECT_THAT(error_of([&] { model->forward(at::zeros({1, 4})); }), testing::HasSubstr("type Float"));
+}
+
+// Sees every operation of a forward, and so the scope it runs in.
+TEST(Llama, ForwardsOpenScopesOfTheirParametersPaths) {
+  static std::set<std::string> seen;
+  seen.clear();
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+        seen.insert(ModuleScope::current());
+        return nullptr;
+      }).scopes({at::RecordScope::FUNCTION}));
+  made(tiny())->forward(some_ids(1, 4));
+  at::removeCallback(handle);
+  for (const auto& [name, tensor] : made(tiny())->persistent_state())
+    EXPECT_THAT(seen, testing::Contains(name.substr(0, name.rfind('.'))));
+  EXPECT_THAT(seen, testing::Contains("model.layers.1.mlp"));
+  EXPECT_THAT(seen, testing::Contains("model.rotary_emb"));
+  EXPECT_EQ(ModuleScope::current(), "");
+}
+
+}  // namespace
+}  // namespace stepc::models
