@@ -55,8 +55,15 @@ void for_each_tensor(const c10::IValue& value, F&& f) {
   }
 }
 
-bool is_written(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+// Arguments that a kernel changes although its schema does not say so: batch norm's running statistics.
+constexpr std::pair<std::string_view, std::pair<size_t, size_t>> kUndeclaredWrites[] = {
+    {"aten::native_batch_norm", {3, 4}}, {"aten::batch_norm_update_stats", {1, 2}}};
+
+bool is_written(const std::string& op, const c10::Argument& argument, size_t index) {
+  if (argument.alias_info() != nullptr) return argument.alias_info()->isWrite();
+  for (const auto& [name, range] : kUndeclaredWrites)
+    if (name == op && range.first <= index && index <= range.second) return true;
+  return false;
 }
 }  // namespace
 
@@ -269,7 +276,7 @@ void RecordingState::begin_call(const c10::OperatorHandle& op, const torch::jit:
   try {
     for (size_t i = 0; i < arguments.size(); ++i) {
       open_.args.push_back(argument_of(values[i], arguments[i], op));
-      if (!is_written(arguments[i])) continue;
+      if (!is_written(open_.op, arguments[i], i)) continue;
       std::vector<Arg> written = {open_.args.back()};
       for_each_value(written, [&](ValueId value) { open_.writes.push_back(value); });
     }
@@ -294,8 +301,8 @@ void RecordingState::check_reads(const Call& call) {
     const bool written = std::find(call.writes.begin(), call.writes.end(), value) != call.writes.end();
     if (!tracked.filled && !written && trace_.storages[trace_.values[value.index()].storage.index()].bytes != 0)
       obstacle(
-          str("{} (in '{}') reads memory that no operator of the step filled: a tensor made from host values, as by "
-              "torch::tensor({{...}}), is not captured",
+          str("{} (in '{}') reads memory that no operator of the step filled; what the program writes through a data "
+              "pointer is not captured",
               call.op, call.module));
   });
 }
@@ -332,35 +339,37 @@ void RecordingState::abandon_call(const c10::OperatorHandle& op) {
 
 // ---- the end of a step
 
-void RecordingState::check_owned_storages(const std::vector<OwnedTensor>& owned) {
-  INTERNAL_CHECK_EQ(owned.size(), owned_.size(), "tensors came or went during the step");
-  for (size_t i = 0; i < owned.size(); ++i) {
-    INTERNAL_CHECK(owned[i].key == owned_[i].key && owned[i].owner == owned_[i].owner);
-    if (owned[i].owner == Owner::kGradient) continue;
-    const c10::StorageImpl* storage =
-        owned[i].tensor.defined() ? owned[i].tensor.storage().unsafeGetStorageImpl() : nullptr;
-    if (storage != owned_[i].storage)
-      obstacle(str("{} '{}' is given other memory inside the step", name_of(owned[i].owner), owned[i].key));
+void RecordingState::check_owned_storages(const OwnedNow& now) {
+  for (const OwnedMeta& before : owned_) {
+    if (before.owner == Owner::kGradient) continue;
+    const auto found = now.find({before.owner, before.key});
+    const bool same = found != now.end() && found->second.defined() &&
+                      found->second.storage().unsafeGetStorageImpl() == before.storage;
+    if (!same && (before.storage != nullptr || found == now.end()))
+      obstacle(str("{} '{}' is given other memory inside the step", name_of(before.owner), before.key));
   }
+  // State that an optimizer makes in its first step: the next recording finds it in place.
+  if (now.size() != owned_.size()) obstacle("parameters, buffers or optimizer state come or go inside the step");
 }
 
-void RecordingState::find_gradients(const std::vector<OwnedTensor>& owned) {
-  for (size_t i = 0; i < owned.size(); ++i) {
-    if (owned[i].owner != Owner::kGradient) continue;
-    const at::Tensor& gradient = owned[i].tensor;
-    if (!gradient.defined()) {
-      if (owned_[i].storage != nullptr) trace_.gradients.push_back({owned[i].key, {}});
+void RecordingState::find_gradients(const OwnedNow& now) {
+  for (const OwnedMeta& before : owned_) {
+    if (before.owner != Owner::kGradient) continue;
+    const auto found = now.find({before.owner, before.key});
+    if (found == now.end() || !found->second.defined()) {
+      if (before.storage != nullptr) trace_.gradients.push_back({before.key, {}});
       continue;
     }
+    const at::Tensor& gradient = found->second;
     c10::StorageImpl* storage = gradient.storage().unsafeGetStorageImpl();
-    if (storage == owned_[i].storage) continue;  // accumulated in place, or untouched
-    const auto found = ids_.find(storage);
-    if (found == ids_.end()) {
-      obstacle(str("the gradient of '{}' is replaced by a tensor that no operator of the step made", owned[i].key));
+    if (storage == before.storage) continue;  // accumulated in place, or untouched
+    const auto made = ids_.find(storage);
+    if (made == ids_.end()) {
+      obstacle(str("the gradient of '{}' is replaced by a tensor that no operator of the step made", before.key));
       continue;
     }
-    trace_.gradients.push_back({owned[i].key, value_on(found->second, gradient)});
-    trace_.storages[found->second.index()].escapes = true;
+    trace_.gradients.push_back({before.key, value_on(made->second, gradient)});
+    trace_.storages[made->second.index()].escapes = true;
   }
 }
 
@@ -400,8 +409,10 @@ void RecordingState::list_allocations() {
 
 void RecordingState::finish(const std::vector<OwnedTensor>& owned, const std::vector<at::Tensor>& outputs) {
   const auto begin = std::chrono::steady_clock::now();
+  OwnedNow now;
+  for (const OwnedTensor& one : owned) now[{one.owner, one.key}] = one.tensor;
   try {
-    check_owned_storages(owned);
+    check_owned_storages(now);
     for (const at::Tensor& output : outputs) {
       if (!output.defined()) {
         trace_.outputs.emplace_back();
@@ -416,7 +427,7 @@ void RecordingState::finish(const std::vector<OwnedTensor>& owned, const std::ve
       trace_.outputs.push_back(value_on(found->second, output));
       if (tracked_[found->second.index()].owned < 0) trace_.storages[found->second.index()].escapes = true;
     }
-    find_gradients(owned);
+    find_gradients(now);
   } catch (const UserError& error) {
     obstacle(error.what());
   }

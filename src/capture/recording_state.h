@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -57,6 +58,8 @@ class RecordingState final : public c10::DebugInfoBase {
     bool used = false;
   };
 
+  using OwnedNow = std::map<std::pair<Owner, std::string>, at::Tensor>;
+
   Arg tensor_argument(const at::Tensor& tensor, const c10::OperatorHandle& op);
   Arg argument_of(const c10::IValue& value, const c10::Argument& argument, const c10::OperatorHandle& op);
   Arg result_of(const c10::IValue& value, const c10::Argument& argument);
@@ -70,8 +73,8 @@ class RecordingState final : public c10::DebugInfoBase {
   Phase phase_now();
   std::string module_now(const Call& call);
   void obstacle(std::string reason);
-  void check_owned_storages(const std::vector<OwnedTensor>& owned);
-  void find_gradients(const std::vector<OwnedTensor>& owned);
+  void check_owned_storages(const OwnedNow& now);
+  void find_gradients(const OwnedNow& now);
   void find_escapes();
   void list_allocations();
 

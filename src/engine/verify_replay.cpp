@@ -29,14 +29,17 @@ struct Named {
   uint64_t hash = 0;
 };
 
-// Indices of the externals whose memory the step writes.
+// What the step may have changed: all that the program keeps from step to step, whether or not a schema declares the
+// write, and those batch tensors that are declared written.
 std::vector<size_t> written_externals(const Trace& trace) {
   std::vector<bool> written(trace.storages.size(), false);
   for (const Call& call : trace.calls)
     for (ValueId value : call.writes) written[trace.values[value.index()].storage.index()] = true;
   std::vector<size_t> out;
   for (size_t e = 0; e < trace.externals.size(); ++e)
-    if (written[trace.values[trace.externals[e].value.index()].storage.index()]) out.push_back(e);
+    if (trace.externals[e].owner != Owner::kBatch ||
+        written[trace.values[trace.externals[e].value.index()].storage.index()])
+      out.push_back(e);
   return out;
 }
 
