@@ -51,12 +51,12 @@ template <class... Args>
     if (!(condition)) ::stepc::user_error(__VA_ARGS__); \
   } while (false)
 
-// INTERNAL_CHECK(condition[, "format", args...]), INTERNAL_CHECK_EQ(a, b[, ...]) and so on: our own promises. (Not CHECK:
-// LibTorch's logging header defines that name.)
-#define INTERNAL_CHECK(condition, ...)                                                                         \
-  do {                                                                                                         \
-    if (!(condition))                                                                                          \
-      ::stepc::detail::throw_internal(__FILE__, __LINE__, #condition, ::stepc::detail::message(__VA_ARGS__));  \
+// INTERNAL_CHECK(condition[, "format", args...]), INTERNAL_CHECK_EQ(a, b[, ...]) and so on: our own promises. (Not
+// CHECK: LibTorch's logging header defines that name.)
+#define INTERNAL_CHECK(condition, ...)                                                                        \
+  do {                                                                                                        \
+    if (!(condition))                                                                                         \
+      ::stepc::detail::throw_internal(__FILE__, __LINE__, #condition, ::stepc::detail::message(__VA_ARGS__)); \
   } while (false)
 #define INTERNAL_CHECK_OP_(op, a, b, ...)                                                          \
   do {                                                                                             \
@@ -69,12 +69,3 @@ template <class... Args>
 #define INTERNAL_CHECK_EQ(a, b, ...) INTERNAL_CHECK_OP_(==, a, b __VA_OPT__(, ) __VA_ARGS__)
 #define INTERNAL_CHECK_LT(a, b, ...) INTERNAL_CHECK_OP_(<, a, b __VA_OPT__(, ) __VA_ARGS__)
 #define INTERNAL_CHECK_LE(a, b, ...) INTERNAL_CHECK_OP_(<=, a, b __VA_OPT__(, ) __VA_ARGS__)
-// Being renamed away: use the names above.
-#undef CHECK
-#undef CHECK_EQ
-#undef CHECK_LT
-#undef CHECK_LE
-#define CHECK INTERNAL_CHECK
-#define CHECK_EQ INTERNAL_CHECK_EQ
-#define CHECK_LT INTERNAL_CHECK_LT
-#define CHECK_LE INTERNAL_CHECK_LE

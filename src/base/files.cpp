@@ -134,7 +134,7 @@ FileWriter::~FileWriter() {
 }
 
 void FileWriter::write(std::span<const std::byte> bytes) {
-  CHECK(descriptor_ >= 0, "write after commit");
+  INTERNAL_CHECK(descriptor_ >= 0, "write after commit");
   while (!bytes.empty()) {
     const ssize_t wrote = ::write(descriptor_, bytes.data(), bytes.size());
     if (wrote < 0 && errno != EINTR) system_error("write", path_, errno);
@@ -143,7 +143,7 @@ void FileWriter::write(std::span<const std::byte> bytes) {
 }
 
 void FileWriter::commit() {
-  CHECK(descriptor_ >= 0, "committed twice");
+  INTERNAL_CHECK(descriptor_ >= 0, "committed twice");
   if (::fsync(descriptor_) != 0) system_error("sync", path_, errno);
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) system_error("write", path_, errno);
   const int closed = ::close(std::exchange(descriptor_, -1));
@@ -185,7 +185,7 @@ DirectoryTransaction::~DirectoryTransaction() {
 }
 
 void DirectoryTransaction::commit() {
-  CHECK(open_, "committed twice");
+  INTERNAL_CHECK(open_, "committed twice");
   sync_tree(temporary_);
   std::error_code error;
   const bool exists = fs::symlink_status(final_, error).type() != fs::file_type::not_found;

@@ -129,13 +129,13 @@ std::vector<std::string_view> layout_algorithms() {
 Layout layout_with(std::string_view name, const LayoutProblem& problem) {
   const auto* const algorithm = std::find_if(kAlgorithms.begin(), kAlgorithms.end(),
                                              [&](const Algorithm& candidate) { return candidate.name == name; });
-  CHECK(algorithm != kAlgorithms.end(), "no layout algorithm is called '{}'", name);
+  INTERNAL_CHECK(algorithm != kAlgorithms.end(), "no layout algorithm is called '{}'", name);
   const std::vector<Span> spans = memory::make_spans(problem);
   return to_layout(problem, spans, place_all(spans, *algorithm), algorithm->name);
 }
 
 void verify_layout(const LayoutProblem& problem, const Layout& layout) {
-  CHECK_EQ(layout.offsets.size(), problem.intervals.size());
+  INTERNAL_CHECK_EQ(layout.offsets.size(), problem.intervals.size());
   struct Change {
     int64_t time;
     bool begins;  // false sorts first: what ends at a tick makes room for what begins there
@@ -144,10 +144,11 @@ void verify_layout(const LayoutProblem& problem, const Layout& layout) {
   std::vector<Change> changes;
   for (uint32_t i = 0; i < problem.intervals.size(); ++i) {
     const auto& [bytes, first, last] = problem.intervals[i];
-    CHECK_LT(first, last, "interval {} is never live", i);
-    CHECK_EQ(layout.offsets[i] % problem.alignment, 0U, "interval {} at {}", i, layout.offsets[i]);
-    CHECK(layout.offsets[i] <= layout.bytes && bytes <= layout.bytes - layout.offsets[i],
-          "interval {} of {} bytes at {} leaves the arena of {} bytes", i, bytes, layout.offsets[i], layout.bytes);
+    INTERNAL_CHECK_LT(first, last, "interval {} is never live", i);
+    INTERNAL_CHECK_EQ(layout.offsets[i] % problem.alignment, 0U, "interval {} at {}", i, layout.offsets[i]);
+    INTERNAL_CHECK(layout.offsets[i] <= layout.bytes && bytes <= layout.bytes - layout.offsets[i],
+                   "interval {} of {} bytes at {} leaves the arena of {} bytes", i, bytes, layout.offsets[i],
+                   layout.bytes);
     if (bytes == 0) continue;
     changes.push_back({first, true, i});
     changes.push_back({last, false, i});
@@ -157,10 +158,10 @@ void verify_layout(const LayoutProblem& problem, const Layout& layout) {
 
   std::map<uint64_t, uint32_t> live;  // offset -> interval; disjoint, so only the neighbours can overlap a new one
   const auto check_disjoint = [&](uint32_t lower, uint32_t upper) {
-    CHECK(problem.intervals[lower].bytes <= layout.offsets[upper] - layout.offsets[lower],
-          "intervals {} ({} bytes at {}) and {} ({} bytes at {}) are live together and overlap", lower,
-          problem.intervals[lower].bytes, layout.offsets[lower], upper, problem.intervals[upper].bytes,
-          layout.offsets[upper]);
+    INTERNAL_CHECK(problem.intervals[lower].bytes <= layout.offsets[upper] - layout.offsets[lower],
+                   "intervals {} ({} bytes at {}) and {} ({} bytes at {}) are live together and overlap", lower,
+                   problem.intervals[lower].bytes, layout.offsets[lower], upper, problem.intervals[upper].bytes,
+                   layout.offsets[upper]);
   };
   for (const Change& change : changes) {
     const uint64_t offset = layout.offsets[change.interval];

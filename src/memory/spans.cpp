@@ -54,15 +54,15 @@ class RangeMaximum {
 std::vector<Span> make_spans(const LayoutProblem& problem) {
   const std::vector<Interval>& intervals = problem.intervals;
   const uint64_t mask = problem.alignment - 1;
-  CHECK(std::has_single_bit(problem.alignment), "alignment {} is not a power of two", problem.alignment);
-  CHECK_LT(intervals.size(), uint64_t{1} << 30);
+  INTERNAL_CHECK(std::has_single_bit(problem.alignment), "alignment {} is not a power of two", problem.alignment);
+  INTERNAL_CHECK_LT(intervals.size(), uint64_t{1} << 30);
 
   std::vector<int64_t> times;
   times.reserve(2 * intervals.size());
   uint64_t total = 0;
   for (size_t i = 0; i < intervals.size(); ++i) {
     const auto& [bytes, first, last] = intervals[i];
-    CHECK_LT(first, last, "interval {} is never live", i);
+    INTERNAL_CHECK_LT(first, last, "interval {} is never live", i);
     if (bytes == 0) continue;
     USER_CHECK(bytes <= kLargestTotal - mask && ((bytes + mask) & ~mask) <= kLargestTotal - total,
                "tensor {} of {} asks for {} bytes: together more than 8 EiB, no memory holds this step", i + 1,

@@ -9,7 +9,7 @@
 namespace stepc::optim {
 
 double learning_rate(const LrSchedule& schedule, int64_t step) {
-  CHECK(step >= 0, "step {}", step);
+  INTERNAL_CHECK(step >= 0, "step {}", step);
   if (step < schedule.warmup_steps)
     return schedule.peak * static_cast<double>(step + 1) / static_cast<double>(schedule.warmup_steps);
   if (schedule.kind == LrSchedule::Kind::kConstant) return schedule.peak;

@@ -24,22 +24,22 @@ TEST(Check, UserErrorIsTheMessageAlone) {
 }
 
 TEST(Check, InternalErrorHasPlaceAndCondition) {
-  const std::string text = message_of<InternalError>([] { CHECK(1 > 2, "node {}", 7); });
+  const std::string text = message_of<InternalError>([] { INTERNAL_CHECK(1 > 2, "node {}", 7); });
   EXPECT_NE(text.find("tests/base/check_test.cpp:"), std::string::npos) << text;
   EXPECT_NE(text.find("1 > 2: node 7"), std::string::npos) << text;
 }
 
 TEST(Check, ComparisonShowsBothSides) {
   const int two = 2;
-  const std::string text = message_of<InternalError>([&] { CHECK_EQ(two + 1, 4, "sum"); });
+  const std::string text = message_of<InternalError>([&] { INTERNAL_CHECK_EQ(two + 1, 4, "sum"); });
   EXPECT_NE(text.find("two + 1 == 4: 3 vs 4; sum"), std::string::npos) << text;
-  EXPECT_NO_THROW(CHECK_LT(two, 3));
-  EXPECT_NO_THROW(CHECK_LE(two, 2));
+  EXPECT_NO_THROW(INTERNAL_CHECK_LT(two, 3));
+  EXPECT_NO_THROW(INTERNAL_CHECK_LE(two, 2));
 }
 
 TEST(Check, OperandsAreEvaluatedOnce) {
   int calls = 0;
-  CHECK_EQ(++calls, 1);
+  INTERNAL_CHECK_EQ(++calls, 1);
   EXPECT_EQ(calls, 1);
 }
 

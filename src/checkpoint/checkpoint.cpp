@@ -1,0 +1,175 @@
+#include "checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "checkpoint/manifest.h"
+
+namespace stepc {
+
+namespace fs = std::filesystem;
+
+namespace {
+constexpr const char* kStateName = "trainer_state.json";
+constexpr const char* kPrefix = "checkpoint-";
+constexpr const char* kTemporary = ".tmp-";
+constexpr uint64_t kMaxStateBytes = 1 << 20;
+
+fs::path directory_of(const fs::path& output, int64_t step) { return output / str("{}{:06}", kPrefix, step); }
+
+// Numbers above 2^53 go as text: other readers of JSON keep numbers as doubles.
+void write_state(const fs::path& path, const TrainerState& state) {
+  const nlohmann::ordered_json json = {{"step", state.step},
+                                       {"next_sample", state.next_sample},
+                                       {"seed", std::to_string(state.seed)},
+                                       {"data_hash", std::to_string(state.data_hash)}};
+  write_file_synced(path, json.dump(2) + "\n");
+}
+
+uint64_t uint64_of(const Json& json, const std::string& key, const std::string& what) {
+  const std::string& text = json_string(json, key, what);
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  USER_CHECK(error == std::errc() && end == text.data() + text.size(),
+             "{}: {} must be a 64-bit number in text, found {}", what, in_quotes(key), in_quotes(text));
+  return value;
+}
+
+TrainerState read_state(const fs::path& path) {
+  const std::string what = path.string();
+  const Json json = read_json(path, kMaxStateBytes);
+  TrainerState state;
+  state.step = json_int(json, "step", what, 0, INT64_MAX);
+  state.next_sample = json_int(json, "next_sample", what, 0, INT64_MAX);
+  state.seed = uint64_of(json, "seed", what);
+  state.data_hash = uint64_of(json, "data_hash", what);
+  return state;
+}
+
+// Every `checkpoint-*` directory, complete or not, in order of name.
+std::vector<fs::path> list_directories(const fs::path& output) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  fs::directory_iterator entry(output, error);
+  if (error == std::errc::no_such_file_or_directory) return found;
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    std::error_code ignored;
+    if (entry->path().filename().string().starts_with(kPrefix) && entry->is_directory(ignored))
+      found.push_back(entry->path());
+  }
+  USER_CHECK(!error, "cannot list {}: {}", output.string(), error.message());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+bool is_temporary(const fs::path& directory) {
+  return directory.filename().string().find(kTemporary) != std::string::npos;
+}
+
+// A half-written directory of a process that is gone.
+bool is_abandoned(const fs::path& directory) {
+  const std::string name = directory.filename().string();
+  const size_t at = name.find(kTemporary);
+  if (at == std::string::npos) return false;
+  const std::string_view digits = std::string_view(name).substr(at + std::string_view(kTemporary).size());
+  pid_t pid = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), pid);
+  if (error != std::errc() || end != digits.data() + digits.size() || pid <= 0) return false;
+  return ::kill(pid, 0) != 0 && errno == ESRCH;
+}
+
+struct Candidate {
+  fs::path directory;
+  Manifest manifest;
+};
+
+// Directories with a readable manifest, most steps first; `skipped` is told why another is not one.
+template <class Skipped>
+std::vector<Candidate> list_candidates(const fs::path& output, const Skipped& skipped) {
+  std::vector<Candidate> candidates;
+  for (const auto& directory : list_directories(output)) {
+    if (is_temporary(directory)) continue;
+    try {
+      candidates.push_back({directory, read_manifest(directory)});
+    } catch (const UserError& error) {
+      skipped(error);
+    }
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.manifest.step > b.manifest.step; });
+  return candidates;
+}
+
+Checkpoint verified(const fs::path& directory, const Manifest& manifest) {
+  USER_CHECK(manifest.files.contains(kStateName), "{}: the manifest lacks {}", directory.string(), kStateName);
+  check_hashes(directory, manifest);
+  Checkpoint checkpoint{directory, read_state(directory / kStateName)};
+  USER_CHECK(checkpoint.state.step == manifest.step, "{}: {} is of step {}, the manifest of step {}",
+             directory.string(), kStateName, checkpoint.state.step, manifest.step);
+  return checkpoint;
+}
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(const fs::path& output, const TrainerState& state)
+    : state_(state), transaction_(directory_of(output, state.step), DirectoryTransaction::Existing::kReplace) {}
+
+fs::path CheckpointWriter::commit() {
+  write_state(path() / kStateName, state_);
+  write_manifest(path(), make_manifest(path(), state_.step));
+  transaction_.commit();
+  return transaction_.final_path();
+}
+
+Checkpoint read_checkpoint(const fs::path& directory) { return verified(directory, read_manifest(directory)); }
+
+std::optional<Checkpoint> find_latest_checkpoint(const fs::path& output) {
+  // The error names the file.
+  const auto warn = [](const UserError& error) { log().warn("skipping a damaged checkpoint: {}", error.what()); };
+  for (const auto& candidate : list_candidates(output, warn)) {
+    try {
+      return verified(candidate.directory, candidate.manifest);
+    } catch (const UserError& error) {
+      warn(error);
+    }
+  }
+  return std::nullopt;
+}
+
+void prune_checkpoints(const fs::path& output, int64_t keep) {
+  INTERNAL_CHECK_LE(1, keep);
+  int64_t kept = 0;
+  for (const auto& candidate : list_candidates(output, [](const UserError&) {})) {
+    if (kept < keep) {
+      // A damaged one does not count, so that it never takes the place of the last good one; it is left to be looked
+      // at.
+      try {
+        check_sizes(candidate.directory, candidate.manifest);
+        ++kept;
+      } catch (const UserError&) {
+      }
+      continue;
+    }
+    // Out of sight first: a removal that is cut short must not leave half a checkpoint under its name.
+    fs::path aside = candidate.directory;
+    aside += str("{}{}", kTemporary, ::getpid());
+    std::error_code error;
+    fs::rename(candidate.directory, aside, error);
+    USER_CHECK(!error, "cannot remove {}: {}", candidate.directory.string(), error.message());
+    remove_tree(aside);
+  }
+  for (const auto& directory : list_directories(output))
+    if (is_abandoned(directory)) remove_tree(directory);
+}
+
+}  // namespace stepc

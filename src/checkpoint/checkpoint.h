@@ -1,0 +1,59 @@
+// Training checkpoints: directories `<output>/checkpoint-000200/` that Hugging Face loads as they are (the caller
+// writes its model files into them) and that training resumes from. A manifest written last holds the size and hash of
+// every file, so that a damaged checkpoint is known as one.
+//
+//   checkpoint-000200/
+//     config.json model.safetensors tokenizer.json ...   the caller's model files
+//     optimizer.safetensors                              the caller's optimizer and generator state
+//     trainer_state.json                                 TrainerState
+//     manifest.json                                      {format, version, step, files: {name: {bytes, xxh3}}}
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "base/files.h"
+
+namespace stepc {
+
+struct TrainerState {
+  int64_t step = 0;         // optimizer steps done
+  int64_t next_sample = 0;  // data position: index of the first sample that was not used yet
+  uint64_t seed = 0;        // of the sample order and of fresh weights
+  uint64_t data_hash = 0;   // of the token stream, to notice that a run resumes on other data
+  bool operator==(const TrainerState&) const = default;
+};
+
+// Writes one checkpoint; nothing is seen under its name before commit(), and without commit() nothing stays.
+class CheckpointWriter {
+ public:
+  // An older checkpoint of the same step is replaced.
+  CheckpointWriter(const std::filesystem::path& output, const TrainerState& state);
+
+  // Where the caller writes its files, all in this directory itself.
+  [[nodiscard]] const std::filesystem::path& path() const { return transaction_.path(); }
+  // Adds trainer_state.json and the manifest, syncs and renames. Returns the checkpoint's directory.
+  std::filesystem::path commit();
+
+ private:
+  TrainerState state_;
+  DirectoryTransaction transaction_;
+};
+
+struct Checkpoint {
+  std::filesystem::path directory;
+  TrainerState state;
+};
+
+// Verifies every file's size and hash first.
+Checkpoint read_checkpoint(const std::filesystem::path& directory);
+
+// The valid checkpoint with the most steps in `output`. Damaged ones are skipped with a warning that says why.
+std::optional<Checkpoint> find_latest_checkpoint(const std::filesystem::path& output);
+
+// Removes all but the `keep` newest complete checkpoints, and what killed processes left half-written. Directories
+// without a stepc manifest are not touched.
+void prune_checkpoints(const std::filesystem::path& output, int64_t keep);
+
+}  // namespace stepc

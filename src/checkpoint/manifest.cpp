@@ -1,0 +1,84 @@
+#include "checkpoint/manifest.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/hash.h"
+#include "base/json.h"
+
+namespace stepc {
+
+namespace fs = std::filesystem;
+
+namespace {
+constexpr const char* kFormat = "stepc checkpoint";
+constexpr int64_t kVersion = 1;
+constexpr uint64_t kMaxManifestBytes = 16 << 20;
+}  // namespace
+
+Manifest make_manifest(const fs::path& directory, int64_t step) {
+  Manifest manifest;
+  manifest.step = step;
+  std::error_code error;
+  fs::directory_iterator entry(directory, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const MappedFile file(entry->path());  // refuses what is not a file
+    manifest.files[entry->path().filename().string()] = {file.bytes().size(), hash_text(hash_bytes(file.bytes()))};
+  }
+  USER_CHECK(!error, "cannot list {}: {}", directory.string(), error.message());
+  return manifest;
+}
+
+void write_manifest(const fs::path& directory, const Manifest& manifest) {
+  nlohmann::ordered_json json = {{"format", kFormat}, {"version", kVersion}, {"step", manifest.step}};
+  auto& files = json["files"] = nlohmann::ordered_json::object();
+  for (const auto& [name, file] : manifest.files) files[name] = {{"bytes", file.bytes}, {"xxh3", file.xxh3}};
+  write_file_synced(directory / kManifestName, json.dump(2) + "\n");
+}
+
+Manifest read_manifest(const fs::path& directory) {
+  const fs::path path = directory / kManifestName;
+  const std::string what = path.string();
+  const Json json = read_json(path, kMaxManifestBytes);
+  const std::string& format = json_string(json, "format", what);
+  USER_CHECK(format == kFormat, "{}: format is {}, expected \"{}\"", what, in_quotes(format), kFormat);
+  const int64_t version = json_int(json, "version", what, 1, INT64_MAX);
+  USER_CHECK(version == kVersion, "{}: version {}, this stepc reads version {}", what, version, kVersion);
+
+  Manifest manifest;
+  manifest.step = json_int(json, "step", what, 0, INT64_MAX);
+  const Json& files = json_object(json, "files", what);
+  for (const auto& [name, entry] : files.items()) {
+    const bool plain = !name.empty() && name != "." && name != ".." &&
+                       name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
+    USER_CHECK(plain, "{}: {} is not a plain file name", what, in_quotes(name));
+    const std::string file = str("{}: {}", what, in_quotes(name));
+    manifest.files[name] = {static_cast<uint64_t>(json_int(entry, "bytes", file, 0, INT64_MAX)),
+                            json_string(entry, "xxh3", file)};
+  }
+  return manifest;
+}
+
+void check_sizes(const fs::path& directory, const Manifest& manifest) {
+  for (const auto& [name, expected] : manifest.files) {
+    const fs::path path = directory / name;
+    std::error_code error;
+    const uint64_t bytes = fs::file_size(path, error);
+    USER_CHECK(!error, "{}: {}", path.string(), error.message());
+    USER_CHECK(bytes == expected.bytes, "{}: {} bytes, the manifest says {}", path.string(), bytes, expected.bytes);
+  }
+}
+
+void check_hashes(const fs::path& directory, const Manifest& manifest) {
+  check_sizes(directory, manifest);
+  for (const auto& [name, expected] : manifest.files) {
+    const fs::path path = directory / name;
+    const MappedFile file(path);
+    const std::string found = hash_text(hash_bytes(file.bytes()));
+    USER_CHECK(found == expected.xxh3, "{}: the content is damaged: XXH3 {}, the manifest says {}", path.string(),
+               found, in_quotes(expected.xxh3));
+  }
+}
+
+}  // namespace stepc

@@ -1,0 +1,32 @@
+// Tensors from and to safetensors files: the one place of this folder that knows LibTorch.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "checkpoint/safetensors.h"
+#include "ir/dtype.h"
+
+namespace stepc {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+at::ScalarType to_scalar_type(DType dtype);
+// nullopt for a type that stepc does not have (quantized, uint16, ...).
+std::optional<DType> from_scalar_type(at::ScalarType type);
+
+// Contiguous CPU copies, in the file's order.
+NamedTensors load_tensors(const std::filesystem::path& path);
+// All weights of a Hugging Face directory, one file or several.
+NamedTensors load_model_tensors(const std::filesystem::path& directory);
+
+// Tensors of any layout and device; each is made contiguous on the CPU first.
+void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                  const SafetensorsMetadata& metadata = {});
+
+}  // namespace stepc

@@ -1,0 +1,9 @@
+// The command line: subcommands, flags, help, and how errors become one line and an exit code.
+//   0 done   1 the run failed   2 wrong usage or bad input   130 SIGINT   143 SIGTERM
+#pragma once
+
+namespace stepc::train {
+
+int run_app(int argc, char** argv);
+
+}  // namespace stepc::train

@@ -1,0 +1,55 @@
+#include "train/commands.h"
+
+#include <cstdio>
+
+#include <fmt/ranges.h>
+
+#include <ATen/Parallel.h>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "data/text_dataset.h"
+#include "train/evaluate.h"
+#include "train/model_directory.h"
+
+namespace stepc::train {
+namespace fs = std::filesystem;
+
+std::string preset_list() { return str("{}", fmt::join(models::LlamaConfig::preset_names(), ", ")); }
+
+int run_init(const InitOptions& options) {
+  const int64_t parameters = init_model(options);
+  fmt::print("{}: {} with {} parameters, byte-level tokenizer\n", options.directory.string(), options.preset,
+             human_count(static_cast<double>(parameters)));
+  return 0;
+}
+
+int run_eval(const RunConfig& config, const std::string& model) {
+  if (config.train.threads > 0) at::set_num_threads(static_cast<int>(config.train.threads));
+  const fs::path finished = fs::path(config.output.dir) / "model";
+  const fs::path chosen = !model.empty()         ? fs::path(model)
+                          : fs::exists(finished) ? finished
+                                                 : fs::path(config.model.path);
+  const ModelDirectory directory = open_model_directory(chosen);
+  const auto network = load_model(directory, models::scalar_type(config.model.compute));
+  TextDatasetOptions options;
+  options.files.assign(config.data.train.begin(), config.data.train.end());
+  options.seq_len = config.data.seq_len;
+  options.eval_fraction = config.data.eval_fraction;
+  const TextDataset dataset(directory.tokenizer, options);
+  const HeldOutLoss loss =
+      evaluate(network, directory.tokenizer, dataset, config.data.eval_windows, config.train.batch_size);
+  fmt::print("{}: held-out loss {:.4f} nats per token, {:.4f} nats per byte ({} tokens, {} bytes)\n", chosen.string(),
+             loss.nats_per_token, loss.nats_per_byte, loss.tokens, loss.bytes);
+  return 0;
+}
+
+int run_generate(const GenerateCommand& command) {
+  const ModelDirectory directory = open_model_directory(command.directory);
+  const auto model = load_model(directory, at::kFloat);
+  const std::string text = sample_text(model, directory.tokenizer, command.prompt, command.sample);
+  fmt::print("{}{}\n", command.prompt, text);
+  return 0;
+}
+
+}  // namespace stepc::train

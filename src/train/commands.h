@@ -1,0 +1,27 @@
+// What each subcommand but `train` does, after its flags are read. They return exit codes and print to standard output.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "train/init_model.h"
+#include "train/run_config.h"
+#include "train/sample.h"
+
+namespace stepc::train {
+
+struct GenerateCommand {
+  std::filesystem::path directory;
+  std::string prompt;
+  SampleOptions sample;
+};
+
+int run_init(const InitOptions& options);
+// `model`: the directory to evaluate; empty: the run's finished model, else the model it starts from.
+int run_eval(const RunConfig& config, const std::string& model);
+int run_generate(const GenerateCommand& command);
+
+// "llama-10m, llama-134m, ..."
+std::string preset_list();
+
+}  // namespace stepc::train

@@ -1,0 +1,27 @@
+// Held-out loss: the mean over the predicted tokens of a fixed set of windows, so that two evaluations compare.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "data/text_dataset.h"
+#include "data/tokenizer.h"
+#include "models/llama.h"
+
+namespace stepc::train {
+
+struct HeldOutLoss {
+  double nats_per_token = 0;
+  double nats_per_byte = 0;  // comparable between tokenizers
+  int64_t tokens = 0;
+  int64_t bytes = 0;
+};
+
+// `count` of `windows` indices, evenly spread, first one first; all of them when there are not more.
+std::vector<int64_t> spread_windows(int64_t windows, int64_t count);
+
+// At most `count` windows, `batch` at a time. Runs without gradients.
+HeldOutLoss evaluate(models::LlamaForCausalLM model, const Tokenizer& tokenizer, const TextDataset& dataset,
+                     int64_t count, int64_t batch);
+
+}  // namespace stepc::train

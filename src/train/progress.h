@@ -1,0 +1,55 @@
+// What a person sees of a run, on standard output: one line rewritten in place on a terminal, plain lines every
+// `log_every` steps elsewhere, and notes between them. Owns nothing but what is on the screen now.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+namespace stepc::train {
+
+struct StepLine {
+  int64_t step = 0;
+  int64_t steps = 0;
+  double loss = 0;  // nats per token
+  double grad_norm = 0;
+  double lr = 0;
+  double tokens_per_second = 0;
+  double mfu = 0;  // part of the machine's own matmul rate
+  double seconds_left = 0;
+};
+
+// The first step, every `log_every`th and the last.
+bool is_logged(const StepLine& line, int64_t log_every);
+
+// "step 120/300  loss 1.8342  grad 0.94  lr 1.50e-03  5.3 k tok/s  MFU 41 %  ETA 1m10s"
+std::string step_text(const StepLine& line);
+
+// Width of the terminal behind `out`; 0 where it is not a terminal.
+int terminal_columns(std::FILE* out);
+
+class Progress {
+ public:
+  // `columns`: width of the line to rewrite in place, 0 for plain lines.
+  Progress(std::FILE* out, int columns, int64_t log_every);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void step(const StepLine& line);
+  // Shown until the next line, on a terminal only: "tokenising 45 %".
+  void status(const std::string& text);
+  // A whole line that stays, above the line that is rewritten.
+  void note(const std::string& text);
+
+ private:
+  void clear();
+  void show(const std::string& text);
+
+  std::FILE* out_;
+  int columns_;
+  int64_t log_every_;
+  std::string shown_;  // the line that is rewritten
+};
+
+}  // namespace stepc::train

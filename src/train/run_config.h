@@ -1,0 +1,60 @@
+// What one run.toml says, as a plain value. Defaults stand here and nowhere else; names, bounds and help of every key
+// are the table in run_config_keys.h.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace stepc::train {
+
+struct RunConfig {
+  struct Model {
+    std::string path;
+    std::string compute = "bfloat16";
+  } model;
+  struct Data {
+    std::vector<std::string> train;
+    double eval_fraction = 0.02;
+    int64_t eval_windows = 64;
+    int64_t seq_len = 256;
+  } data;
+  struct Train {
+    int64_t steps = 1000;
+    int64_t batch_size = 8;
+    int64_t grad_accum = 1;
+    int64_t seed = 1;
+    int64_t threads = 0;
+    std::string mode = "exact";
+  } train;
+  struct Optim {
+    double lr = 1e-3;
+    double min_lr_ratio = 0.1;
+    int64_t warmup_steps = 100;
+    double weight_decay = 0.1;
+    std::array<double, 2> betas = {0.9, 0.95};
+    double eps = 1e-8;
+    double clip = 1.0;
+  } optim;
+  struct Output {
+    std::string dir;
+    int64_t save_every = 500;
+    int64_t keep_last = 2;
+    int64_t log_every = 10;
+    int64_t eval_every = 0;
+    int64_t sample_tokens = 200;
+  } output;
+};
+
+// `--section.key=value`, as given on the command line.
+struct Override {
+  std::string key;
+  std::string value;
+};
+
+// Reads the TOML file, then the overrides. Strict: an unknown key, a wrong type, a value out of range or a missing
+// required key is a UserError of one line that names the file, the line, the key, the value and what is allowed.
+RunConfig load_run_config(const std::string& path, const std::vector<Override>& overrides);
+
+}  // namespace stepc::train

@@ -1,0 +1,48 @@
+// The output directory of one run, locked for this process:
+//
+//   .lock               held with flock while a run writes here
+//   metrics.jsonl
+//   checkpoint-000200/  see checkpoint/checkpoint.h
+//   model/              the finished model; its presence says that the run is complete
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "checkpoint/checkpoint.h"
+
+namespace stepc::train {
+
+// An exclusive lock on a file, held until the object or the process ends, however it ends.
+class FileLock {
+ public:
+  // Throws UserError when the file cannot be made or another process holds the lock.
+  explicit FileLock(const std::filesystem::path& file);
+  ~FileLock();
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+class RunDirectory {
+ public:
+  // Creates the directory where needed and takes the lock. Throws UserError when another process has it, or when
+  // `resume` is false and an earlier run left its work here.
+  RunDirectory(const std::filesystem::path& path, bool resume);
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
+  [[nodiscard]] std::filesystem::path model() const { return path_ / "model"; }
+  [[nodiscard]] bool finished() const;
+  // The newest valid checkpoint as it was when the directory was opened.
+  [[nodiscard]] const std::optional<Checkpoint>& checkpoint() const { return checkpoint_; }
+
+ private:
+  std::filesystem::path path_;
+  FileLock lock_;
+  std::optional<Checkpoint> checkpoint_;
+};
+
+}  // namespace stepc::train

@@ -1,0 +1,81 @@
+#include "train/run_tables.h"
+
+#include "base/text.h"
+
+namespace stepc::train {
+namespace {
+
+std::string row(const char* name, const std::string& text) { return str("  {:<11} {}\n", name, text); }
+
+// "134 GFLOP", "1.40 TFLOP".
+std::string human_flops(double flops) {
+  constexpr double kGiga = 1e9;
+  constexpr double kTera = 1e12;
+  if (flops < kTera) return str("{:.3g} GFLOP", flops / kGiga);
+  return str("{:.3g} TFLOP", flops / kTera);
+}
+
+std::string plural(int64_t count, const char* noun) { return str("{} {}{}", count, noun, count == 1 ? "" : "s"); }
+
+}  // namespace
+
+RunNumbers derive_numbers(const RunConfig& config, const models::LlamaConfig& model, const TextDataset& dataset,
+                          double matmul_flops_rate) {
+  RunNumbers numbers;
+  numbers.parameters = model.parameter_count();
+  numbers.samples_per_step = config.train.batch_size * config.train.grad_accum;
+  numbers.tokens_per_step = numbers.samples_per_step * config.data.seq_len;
+  numbers.tokens = numbers.tokens_per_step * config.train.steps;
+  numbers.epochs =
+      static_cast<double>(numbers.samples_per_step * config.train.steps) / static_cast<double>(dataset.train_windows());
+  numbers.flops_per_step =
+      model.train_flops_per_token(config.data.seq_len) * static_cast<double>(numbers.tokens_per_step);
+  numbers.matmul_flops_rate = matmul_flops_rate;
+  numbers.least_step_seconds = numbers.flops_per_step / matmul_flops_rate;
+  return numbers;
+}
+
+std::string start_table(const RunConfig& config, const models::LlamaConfig& model, const TextDataset& dataset,
+                        const RunNumbers& numbers) {
+  std::string text;
+  text += row("model", str("{}: {} parameters, {} layers, hidden size {}, vocabulary {}", config.model.path,
+                           human_count(static_cast<double>(numbers.parameters)), model.num_hidden_layers,
+                           model.hidden_size, model.vocab_size));
+  text += row("compute", str("{}, float32 optimizer, {}, mode {}", config.model.compute,
+                             plural(config.train.threads, "thread"), config.train.mode));
+  text += row("data", str("{}, {}: {} tokens, {} training and {} held-out windows",
+                          plural(static_cast<int64_t>(config.data.train.size()), "file"),
+                          human_bytes(dataset.text_bytes()), human_count(static_cast<double>(dataset.total_tokens())),
+                          dataset.train_windows(), dataset.eval_windows()));
+  text += row("batch", str("{} x {} sequences x {} tokens = {} tokens a step",
+                           str("{} micro-batch{}", config.train.grad_accum, config.train.grad_accum == 1 ? "" : "es"),
+                           config.train.batch_size, config.data.seq_len, numbers.tokens_per_step));
+  text += row("steps", str("{}: {} tokens, {:.2f} epochs", config.train.steps,
+                           human_count(static_cast<double>(numbers.tokens)), numbers.epochs));
+  text +=
+      row("optimizer", str("AdamW, lr {:.2e} after {} warm-up steps, cosine to {:.2e}, weight decay {:g}, clip {:g}",
+                           config.optim.lr, config.optim.warmup_steps, config.optim.lr * config.optim.min_lr_ratio,
+                           config.optim.weight_decay, config.optim.clip));
+  text += row("FLOPs", str("{} a step; this machine multiplies matrices at {}/s: at least {:.3f} s a step",
+                           human_flops(numbers.flops_per_step), human_flops(numbers.matmul_flops_rate),
+                           numbers.least_step_seconds));
+  text += row("output", config.output.dir);
+  return text;
+}
+
+std::string end_table(const EndOfRun& end, const RunNumbers& numbers) {
+  const auto seconds = [](double value) { return value > 0 ? str("{:.3f} s", value) : std::string("-"); };
+  const std::string mfu =
+      end.step_seconds > 0 ? str(", MFU {:.0f} %", 100 * numbers.least_step_seconds / end.step_seconds) : std::string();
+  std::string text;
+  text += "  time                          at best     measured\n";
+  text += str("    step (median)       {:>12} {:>12}   at best: every FLOP at the matmul rate{}\n",
+              seconds(numbers.least_step_seconds), seconds(end.step_seconds), mfu);
+  text += str("    whole run           {:>12} {:>12}   {} steps in all\n", "", human_seconds(end.seconds), end.steps);
+  text += "  held-out loss                  before        after\n";
+  text += str("    nats per byte       {:>12} {:>12.4f}\n",
+              end.held_out_before ? str("{:.4f}", *end.held_out_before) : std::string("-"), end.held_out_after);
+  return text;
+}
+
+}  // namespace stepc::train

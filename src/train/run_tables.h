@@ -1,0 +1,42 @@
+// Every number that follows from a run's config, its model, its data and this machine; the table that shows them before
+// the first step, and the one that shows what came of them after the last.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "data/text_dataset.h"
+#include "models/llama_config.h"
+#include "train/run_config.h"
+
+namespace stepc::train {
+
+struct RunNumbers {
+  int64_t parameters = 0;
+  int64_t samples_per_step = 0;  // sequences
+  int64_t tokens_per_step = 0;
+  int64_t tokens = 0;  // of the whole run
+  double epochs = 0;
+  double flops_per_step = 0;      // 6 a matmul weight and token, and causal attention
+  double matmul_flops_rate = 0;   // of this machine, measured, operations a second
+  double least_step_seconds = 0;  // at that rate
+};
+
+RunNumbers derive_numbers(const RunConfig& config, const models::LlamaConfig& model, const TextDataset& dataset,
+                          double matmul_flops_rate);
+
+// `config.train.threads` is resolved.
+std::string start_table(const RunConfig& config, const models::LlamaConfig& model, const TextDataset& dataset,
+                        const RunNumbers& numbers);
+
+struct EndOfRun {
+  int64_t steps = 0;
+  double seconds = 0;       // of this process
+  double step_seconds = 0;  // median, recordings left out; 0 where no step was measured
+  std::optional<double> held_out_before;
+  double held_out_after = 0;  // nats per byte
+};
+std::string end_table(const EndOfRun& end, const RunNumbers& numbers);
+
+}  // namespace stepc::train

@@ -1,0 +1,27 @@
+// Text from a model: what it learned, at a glance.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "data/text_dataset.h"
+#include "data/tokenizer.h"
+#include "models/llama.h"
+
+namespace stepc::train {
+
+struct SampleOptions {
+  int64_t tokens = 200;
+  double temperature = 0.8;  // 0: always the likeliest token
+  int64_t top_k = 40;        // 0: the whole vocabulary
+  uint64_t seed = 1;
+};
+
+// The continuation of the prompt, without the prompt. Stops at the model's end-of-text tokens.
+std::string sample_text(const models::LlamaForCausalLM& model, const Tokenizer& tokenizer, const std::string& prompt,
+                        const SampleOptions& options);
+
+// The beginning of the held-out text, to be continued.
+std::string held_out_prompt(const Tokenizer& tokenizer, const TextDataset& dataset);
+
+}  // namespace stepc::train

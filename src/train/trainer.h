@@ -1,0 +1,20 @@
+// A training run from its config to a finished model directory: set-up, the loop, checkpoints, the report.
+#pragma once
+
+#include <stdexcept>
+
+#include "train/run_config.h"
+
+namespace stepc::train {
+
+// A run that began and could not go on: a loss that is not a number, a full disk.
+class RunFailure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Returns 0 when the run is complete, 128 + signal when Ctrl-C or SIGTERM stopped it at a step boundary. Throws
+// UserError before the first step, RunFailure after.
+int train(RunConfig config, bool resume);
+
+}  // namespace stepc::train
