@@ -42,7 +42,7 @@ constexpr double kMaxNorm = 1.0;
 class Answers {
  public:
   Answers() : file_(::fdopen(::dup(STDOUT_FILENO), "w")) {
-    CHECK(file_ != nullptr && ::dup2(STDERR_FILENO, STDOUT_FILENO) >= 0, "cannot redirect stdout");
+    INTERNAL_CHECK(file_ != nullptr && ::dup2(STDERR_FILENO, STDOUT_FILENO) >= 0, "cannot redirect stdout");
   }
   void send(const json& answer) {
     std::fprintf(file_, "%s\n", answer.dump().c_str());
@@ -59,7 +59,7 @@ struct ResidentBytes {
 };
 ResidentBytes resident_bytes() {
   rusage usage{};
-  CHECK_EQ(::getrusage(RUSAGE_SELF, &usage), 0);
+  INTERNAL_CHECK_EQ(::getrusage(RUSAGE_SELF, &usage), 0);
   uint64_t mapped_pages = 0;
   uint64_t resident_pages = 0;
   std::ifstream("/proc/self/statm") >> mapped_pages >> resident_pages;

@@ -63,7 +63,7 @@ class TrainingTrace {
 // Reads lines "bytes first last"; '#' starts a comment line.
 inline LayoutProblem read_trace(const std::string& path) {
   std::ifstream file(path);
-  CHECK(file.good(), "cannot read {}", path);
+  INTERNAL_CHECK(file.good(), "cannot read {}", path);
   LayoutProblem problem;
   while (file >> std::ws && !file.eof()) {
     if (file.peek() == '#') {
@@ -71,7 +71,7 @@ inline LayoutProblem read_trace(const std::string& path) {
       continue;
     }
     Interval interval;
-    CHECK(file >> interval.bytes >> interval.first >> interval.last, "{}: not 'bytes first last'", path);
+    INTERNAL_CHECK(file >> interval.bytes >> interval.first >> interval.last, "{}: not 'bytes first last'", path);
     problem.intervals.push_back(interval);
   }
   return problem;

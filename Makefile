@@ -1,0 +1,42 @@
+# Everything one does with stepc, one word each. What a target does is in the script that it calls.
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test bench check asan tsan clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' Makefile
+
+setup: ## install what a build needs and is missing: Debian packages, LibTorch into .venv
+	@tools/setup build
+
+build: setup ## build everything into build/release
+	@tools/build release
+
+demo: ## set up, build stepc, train a 10 M parameter Llama on English text into runs/demo
+	@tools/setup demo
+	@tools/build release stepc
+	@tools/demo
+
+test: ## set up with PyTorch and transformers, build everything, run every check and test
+	@tools/setup test
+	@tools/test
+
+bench: ## compare with PyTorch eager and torch.compile; table and build/bench.json
+	@tools/setup bench
+	@tools/build release
+	@.venv/bin/python benchmarks/bench.py
+
+check: ## format, tidy, layer directions, docs (tools/check --all adds the LibTorch folders)
+	@tools/setup test
+	@tools/build --configure release
+	@tools/check
+
+asan: setup ## build and test the folders without LibTorch under ASan and UBSan
+	@tools/build asan
+	@ctest --preset asan
+
+tsan: setup ## build and test under TSan
+	@tools/build tsan
+	@ctest --preset tsan
+
+clean: ## remove every build folder; keeps .venv and runs
+	rm -rf build

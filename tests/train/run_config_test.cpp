@@ -1,0 +1,99 @@
+#include "train/run_config.h"
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/expect_user_error.h"
+#include "tests/temp_dir.h"
+#include "train/run_config_keys.h"
+
+namespace stepc::train {
+namespace {
+
+constexpr const char* kLeast = "[model]\npath = 'm'\n[data]\ntrain = ['a.txt']\n[output]\ndir = 'out'\n";
+
+class RunConfigTest : public ::testing::Test {
+ protected:
+  RunConfig load(const std::string& text, const std::vector<Override>& overrides = {}) {
+    std::ofstream(path()) << text;
+    return load_run_config(path(), overrides);
+  }
+  RunConfig load_with(const Override& override) { return load(kLeast, {override}); }
+  [[nodiscard]] std::string path() const { return (directory_ / "run.toml").string(); }
+
+ private:
+  TempDir directory_;
+};
+
+TEST_F(RunConfigTest, KeepsDefaultsAndTakesValues) {
+  const RunConfig config = load(str("{}[train]\nsteps = 7\n[optim]\nlr = 1\nbetas = [0, 0.5]\n", kLeast));
+  EXPECT_EQ(config.model.path, "m");
+  EXPECT_EQ(config.data.train, std::vector<std::string>{"a.txt"});
+  EXPECT_EQ(config.train.steps, 7);
+  EXPECT_EQ(config.optim.lr, 1.0);  // an integer is a number
+  EXPECT_EQ(config.optim.betas[1], 0.5);
+  EXPECT_EQ(config.train.batch_size, RunConfig().train.batch_size);
+}
+
+TEST_F(RunConfigTest, OverridesReplaceTheFile) {
+  const RunConfig config = load(kLeast, {{"train.steps", "12"},
+                                         {"optim.lr", "3e-4"},
+                                         {"model.path", "123"},
+                                         {"data.train", "['b.txt', 'c.txt']"},
+                                         {"output.dir", "runs/x y"}});
+  EXPECT_EQ(config.train.steps, 12);
+  EXPECT_EQ(config.optim.lr, 3e-4);
+  EXPECT_EQ(config.model.path, "123");
+  EXPECT_EQ(config.data.train, (std::vector<std::string>{"b.txt", "c.txt"}));
+  EXPECT_EQ(config.output.dir, "runs/x y");
+  EXPECT_EQ(load_with({"data.train", "d.txt"}).data.train, std::vector<std::string>{"d.txt"});
+}
+
+TEST_F(RunConfigTest, UnknownKeysNameTheLineAndTheNearestKey) {
+  EXPECT_USER_ERROR(load(str("{}[train]\nstep = 7\n", kLeast)),
+                    path() + ":8: unknown key train.step = 7; did you mean train.steps?");
+  EXPECT_USER_ERROR(
+      load(str("{}[train]\ncolour = 'red'\n", kLeast)),
+      ":8: unknown key train.colour = 'red'; [train] has steps, batch_size, grad_accum, seed, threads, mode");
+  EXPECT_USER_ERROR(load(str("{}[trian]\nsteps = 7\n", kLeast)), ":7: unknown section [trian]; did you mean [train]?");
+  EXPECT_USER_ERROR(load(str("steps = 7\n{}", kLeast)), ":1: unknown key steps = 7; did you mean steps in [train]?");
+  EXPECT_USER_ERROR(load_with({"optim.lrr", "1"}), "--optim.lrr=1: unknown key optim.lrr; did you mean optim.lr?");
+}
+
+TEST_F(RunConfigTest, WrongTypesAndRangesSayWhatIsAllowed) {
+  EXPECT_USER_ERROR(load(str("{}[train]\nsteps = 'ten'\n", kLeast)),
+                    ":8: train.steps = 'ten': must be an integer, at least 1, at most 1000000000");
+  EXPECT_USER_ERROR(load(str("{}[train]\nsteps = 1.0\n", kLeast)), ":8: train.steps = 1.0: must be an integer");
+  EXPECT_USER_ERROR(load(str("{}[train]\nsteps = 0\n", kLeast)), ":8: train.steps = 0: must be");
+  EXPECT_USER_ERROR(load(str("{}[train]\nmode = 'fast'\n", kLeast)),
+                    ":8: train.mode = 'fast': must be one of exact, eager");
+  EXPECT_USER_ERROR(load_with({"optim.lr", "0"}), "--optim.lr=0: optim.lr: must be a number, above 0, at most 10");
+  EXPECT_USER_ERROR(load_with({"optim.lr", "nan"}), "must be a number");
+  EXPECT_USER_ERROR(load_with({"optim.lr", "2 * 3"}), "must be a number");
+  EXPECT_USER_ERROR(load_with({"optim.betas", "[0.9, 1.0]"}), "must be two numbers, at least 0, below 1");
+  EXPECT_USER_ERROR(load_with({"optim.betas", "[0.9]"}), "must be two numbers");
+  EXPECT_USER_ERROR(load_with({"output.dir", ""}), "must be a text, not empty");
+  EXPECT_USER_ERROR(load(str("{}[train]\nseed = 1979-05-27\n", kLeast)), "train.seed = 1979-05-27: must be");
+}
+
+TEST_F(RunConfigTest, MissingKeysAndBrokenFiles) {
+  EXPECT_USER_ERROR(load("[model]\npath = 'm'\n"), "run.toml: data.train is missing: text files");
+  EXPECT_USER_ERROR(load("[model]\npath = \n"), "run.toml:2: not TOML: ");
+  EXPECT_USER_ERROR(load("[model]\npath = 'm'\npath = 'n'\n"), "run.toml:3: not TOML: ");
+  EXPECT_USER_ERROR(load_run_config("/nowhere/run.toml", {}), "/nowhere/run.toml: cannot be read");
+}
+
+// Every key can be printed, read back, and has a default that it allows itself.
+TEST_F(RunConfigTest, PrintsAConfigThatReadsBack) {
+  RunConfig config = load(kLeast, {{"output.dir", "a \"b\" \\ c"}, {"optim.lr", "0.1"}, {"optim.eps", "1e-9"}});
+  const RunConfig again = load(to_toml(config));
+  EXPECT_EQ(to_toml(again), to_toml(config));
+  EXPECT_EQ(again.output.dir, "a \"b\" \\ c");
+  for (const Key& key : run_config_keys()) EXPECT_NE(keys_help().find("  " + bare_name(key)), std::string::npos);
+}
+
+}  // namespace
+}  // namespace stepc::train

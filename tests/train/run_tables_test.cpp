@@ -1,0 +1,65 @@
+#include "train/run_tables.h"
+
+#include <fstream>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "data/tokenizer_json.h"
+#include "tests/temp_dir.h"
+#include "train/evaluate.h"
+
+namespace stepc::train {
+namespace {
+
+class RunTablesTest : public ::testing::Test {
+ protected:
+  RunTablesTest() {
+    std::ofstream(directory_ / "text.txt") << std::string(1999, 'x');  // and the separator: 2,000 tokens
+    config_.data.train = {(directory_ / "text.txt").string()};
+    config_.data.seq_len = 9;
+    config_.data.eval_fraction = 0.5;
+    config_.train.steps = 10;
+    config_.train.batch_size = 3;
+    config_.train.grad_accum = 2;
+  }
+  [[nodiscard]] TextDataset dataset() const {
+    const Tokenizer tokenizer(parse_tokenizer_json(make_byte_tokenizer_json(), "t"), "t");
+    return {tokenizer, {.files = {config_.data.train[0]}, .seq_len = 9, .eval_fraction = 0.5}};
+  }
+
+  TempDir directory_;
+  RunConfig config_;
+};
+
+TEST_F(RunTablesTest, NumbersFollowFromTheConfig) {
+  const auto model = models::LlamaConfig::preset("llama-10m");
+  const TextDataset data = dataset();
+  const RunNumbers numbers = derive_numbers(config_, model, data, 1e12);
+  EXPECT_EQ(numbers.samples_per_step, 6);
+  EXPECT_EQ(numbers.tokens_per_step, 54);
+  EXPECT_EQ(numbers.tokens, 540);
+  EXPECT_EQ(data.train_windows(), 111);
+  EXPECT_DOUBLE_EQ(numbers.epochs, 60.0 / 111);
+  EXPECT_DOUBLE_EQ(numbers.flops_per_step, model.train_flops_per_token(9) * 54);
+  EXPECT_DOUBLE_EQ(numbers.least_step_seconds, numbers.flops_per_step / 1e12);
+  const std::string table = start_table(config_, model, data, numbers);
+  EXPECT_NE(table.find("2 micro-batches x 3 sequences x 9 tokens = 54 tokens a step"), std::string::npos) << table;
+  EXPECT_NE(table.find("this machine multiplies matrices at 1 TFLOP/s"), std::string::npos) << table;
+}
+
+TEST_F(RunTablesTest, EndTableSetsBeforeBesideAfter) {
+  const std::string table =
+      end_table({.steps = 10, .seconds = 61, .step_seconds = 0.5, .held_out_before = 5.7, .held_out_after = 1.6},
+                {.least_step_seconds = 0.1});
+  EXPECT_NE(table.find("MFU 20 %"), std::string::npos) << table;
+  EXPECT_NE(table.find("5.7000       1.6000"), std::string::npos) << table;
+}
+
+TEST(Evaluate, WindowsAreSpreadEvenly) {
+  EXPECT_EQ(spread_windows(10, 3), (std::vector<int64_t>{0, 3, 6}));
+  EXPECT_EQ(spread_windows(2, 5), (std::vector<int64_t>{0, 1}));
+}
+
+}  // namespace
+}  // namespace stepc::train

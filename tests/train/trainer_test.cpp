@@ -1,0 +1,204 @@
+// Whole runs of a small model: what a checkpoint brings back, and that replay changes nothing.
+#include "train/trainer.h"
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/tensors.h"
+#include "data/tokenizer_json.h"
+#include "tests/expect_user_error.h"
+#include "tests/temp_dir.h"
+#include "train/evaluate.h"
+#include "train/model_directory.h"
+
+namespace stepc::train {
+namespace {
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// Prose of a kind: words in an order that a small generator gives.
+std::string prose(size_t bytes) {
+  const std::vector<std::string> words = {"light", "and", "the", "deep", "was", "upon", "face", "of", "waters"};
+  std::string text;
+  uint32_t state = 1;
+  while (text.size() < bytes) {
+    state = state * 1664525 + 1013904223;
+    text += words[(state >> 16) % words.size()] + ((state >> 28) == 0 ? ".\n" : " ");
+  }
+  return text;
+}
+
+class TrainerTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  TrainerTest() {
+    fs::create_directory(directory_ / "model");
+    models::LlamaConfig shape;
+    shape.vocab_size = 257;
+    shape.hidden_size = 32;
+    shape.intermediate_size = 64;
+    shape.num_hidden_layers = 2;
+    shape.num_attention_heads = shape.num_key_value_heads = 2;
+    shape.head_dim = 16;
+    models::LlamaForCausalLM model(shape);
+    model->initialize(1);
+    write_model_files(directory_ / "model", shape, {{"tokenizer.json", make_byte_tokenizer_json()}},
+                      model->persistent_state());
+    std::ofstream(directory_ / "text.txt") << prose(20000);
+  }
+
+  // Twenty steps with a checkpoint every ten, as run `name`.
+  [[nodiscard]] RunConfig config(const std::string& name) const {
+    RunConfig config;
+    config.model.path = (directory_ / "model").string();
+    config.model.compute = "float32";
+    config.data.train = {(directory_ / "text.txt").string()};
+    config.data.seq_len = 32;
+    config.data.eval_windows = 4;
+    config.data.eval_fraction = 0.1;
+    config.train.steps = 20;
+    config.train.batch_size = 2;
+    config.train.grad_accum = 2;
+    config.train.threads = 2;
+    config.optim.lr = 3e-3;
+    config.optim.warmup_steps = 4;
+    config.output.dir = output(name).string();
+    config.output.save_every = 10;
+    config.output.keep_last = 5;
+    config.output.log_every = 1;
+    config.output.sample_tokens = 4;
+    return config;
+  }
+  [[nodiscard]] fs::path output(const std::string& name) const { return directory_ / name; }
+
+  // step -> (loss, gradient norm), held-out loss under its step as well; every step once.
+  [[nodiscard]] std::map<std::string, std::vector<double>> metrics(const std::string& name) const {
+    std::map<std::string, std::vector<double>> lines;
+    std::ifstream file(output(name) / "metrics.jsonl");
+    for (std::string text; std::getline(file, text);) {
+      const json line = json::parse(text);
+      const bool held_out = line.contains("held_out_loss");
+      const std::string key = (held_out ? "held out " : "step ") + std::to_string(line.at("step").get<int64_t>());
+      EXPECT_FALSE(lines.contains(key)) << key << " is there twice";
+      lines[key] = held_out ? std::vector{line.at("held_out_loss").get<double>()}
+                            : std::vector{line.at("loss").get<double>(), line.at("grad_norm").get<double>()};
+    }
+    return lines;
+  }
+
+  void expect_same_tensors(const fs::path& a, const fs::path& b) const {
+    const NamedTensors left = load_tensors(a);
+    const NamedTensors right = load_tensors(b);
+    ASSERT_EQ(left.size(), right.size());
+    for (size_t i = 0; i < left.size(); ++i) {
+      EXPECT_EQ(left[i].first, right[i].first);
+      EXPECT_TRUE(at::equal(left[i].second, right[i].second)) << left[i].first << " in " << b;
+    }
+  }
+  void expect_same_run(const std::string& a, const std::string& b) const {
+    EXPECT_EQ(metrics(a), metrics(b));
+    for (const char* file : {"checkpoint-000020/model.safetensors", "checkpoint-000020/optimizer.safetensors",
+                             "model/model.safetensors"}) {
+      expect_same_tensors(output(a) / file, output(b) / file);
+    }
+  }
+
+  TempDir directory_;
+};
+
+TEST_P(TrainerTest, TwentyStepsEqualTenAndTenMore) {
+  RunConfig straight = config("straight");
+  straight.model.compute = GetParam();
+  ASSERT_EQ(train(straight, false), 0);
+
+  // A run that died some steps after its checkpoint.
+  fs::create_directory(output("resumed"));
+  fs::copy(output("straight") / "checkpoint-000010", output("resumed") / "checkpoint-000010",
+           fs::copy_options::recursive);
+  fs::copy(output("straight") / "metrics.jsonl", output("resumed") / "metrics.jsonl");
+  RunConfig resumed = straight;
+  resumed.output.dir = output("resumed").string();
+  ASSERT_EQ(train(resumed, true), 0);
+
+  expect_same_run("straight", "resumed");
+  EXPECT_EQ(metrics("straight").size(), 22U);  // and two evaluations
+  EXPECT_LT(metrics("straight").at("held out 20")[0], metrics("straight").at("held out 0")[0]);
+}
+INSTANTIATE_TEST_SUITE_P(Compute, TrainerTest, ::testing::Values("float32", "bfloat16"));
+
+using TrainerRun = TrainerTest;
+
+TEST_F(TrainerRun, ReplayedStepsEqualEagerSteps) {
+  ASSERT_EQ(train(config("exact"), false), 0);
+  RunConfig eager = config("eager");
+  eager.train.mode = "eager";
+  ASSERT_EQ(train(eager, false), 0);
+  expect_same_run("exact", "eager");
+}
+
+// The same global batch in one piece or in two: the loss is a mean over all its tokens.
+TEST_F(TrainerRun, AccumulationDoesNotChangeWhatIsMinimised) {
+  RunConfig whole = config("whole");
+  whole.train.batch_size = 4;
+  whole.train.grad_accum = 1;
+  whole.train.steps = 3;
+  RunConfig halves = config("halves");
+  halves.train.steps = 3;
+  ASSERT_EQ(train(whole, false), 0);
+  ASSERT_EQ(train(halves, false), 0);
+  for (const auto& [step, values] : metrics("whole")) {
+    for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], metrics("halves").at(step)[i], 1e-4) << step;
+  }
+}
+
+TEST_F(TrainerRun, ALossThatIsNotANumberIsNotSaved) {
+  const fs::path file = directory_ / "model/model.safetensors";
+  NamedTensors weights = load_tensors(file);
+  weights.front().second.fill_(std::numeric_limits<float>::infinity());
+  save_tensors(file, weights);
+  try {
+    train(config("run"), false);
+    FAIL() << "no error";
+  } catch (const RunFailure& error) {
+    EXPECT_NE(std::string(error.what()).find("step 1: loss"), std::string::npos) << error.what();
+  }
+  EXPECT_FALSE(fs::exists(output("run") / "model"));
+  EXPECT_FALSE(fs::exists(output("run") / "checkpoint-000001"));
+}
+
+TEST_F(TrainerRun, OtherDataIsNotResumedOn) {
+  RunConfig run = config("run");
+  ASSERT_EQ(train(run, false), 0);
+  EXPECT_EQ(train(run, true), 0);  // finished already
+  run.train.steps = 25;
+  std::ofstream(directory_ / "text.txt", std::ios::app) << "more";
+  EXPECT_USER_ERROR(train(run, true), "not the data that");
+}
+
+TEST_F(TrainerRun, AFinishedRunCanBeExtended) {
+  RunConfig run = config("run");
+  ASSERT_EQ(train(run, false), 0);
+  run.train.steps = 22;
+  ASSERT_EQ(train(run, true), 0);
+  EXPECT_TRUE(metrics("run").contains("step 22"));
+  EXPECT_TRUE(fs::exists(output("run") / "checkpoint-000022"));
+}
+
+TEST_F(TrainerRun, ADamagedCheckpointIsSkipped) {
+  RunConfig run = config("run");
+  ASSERT_EQ(train(run, false), 0);
+  fs::copy(output("run") / "metrics.jsonl", output("run") / "before.jsonl");
+  fs::remove_all(output("run") / "model");
+  fs::resize_file(output("run") / "checkpoint-000020/optimizer.safetensors", 1000);
+  ASSERT_EQ(train(run, true), 0);  // from step 10
+  EXPECT_EQ(metrics("run").size(), 22U);
+}
+
+}  // namespace
+}  // namespace stepc::train
