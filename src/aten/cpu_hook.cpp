@@ -8,6 +8,8 @@
 #include <shared_mutex>
 #include <vector>
 
+#include <malloc.h>
+
 #include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
 
@@ -74,9 +76,6 @@ class Hook final : public c10::Allocator {
     watchers_.erase(std::remove(watchers_.begin(), watchers_.end(), client), watchers_.end());
     watcher_count_ = watchers_.size();
   }
-
-  c10::Allocator* base() const { return base_; }
-  void free_to_system(void* memory) { base_free_(memory); }
 
   static Hook*& instance() {
     static Hook* hook = nullptr;  // leaked: tensors are freed after static destructors
@@ -163,7 +162,10 @@ void register_arena_range(const void* begin, size_t bytes) {
   Hook::instance()->add_range(address, address + bytes);
 }
 
-void* system_allocate(size_t bytes) { return Hook::instance()->base()->raw_allocate(bytes); }
-void system_free(void* memory) { Hook::instance()->free_to_system(memory); }
+void release_free_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
 
 }  // namespace stepc

@@ -47,8 +47,8 @@ void install_cpu_hook();
 // stay registered for the life of the process; at most 64.
 void register_arena_range(const void* begin, size_t bytes);
 
-// The allocator that was there before: for memory that must outlive a step whatever scope is open.
-void* system_allocate(size_t bytes);
-void system_free(void* memory);
+// Gives memory that has been freed back to the operating system, where the C library can: after a recording and a
+// verification the process has held a step's memory twice, and replay will not ask for it again.
+void release_free_memory();
 
 }  // namespace stepc

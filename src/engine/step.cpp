@@ -5,6 +5,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "aten/cpu_hook.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "engine/signature.h"
@@ -73,6 +74,7 @@ std::vector<at::Tensor> Step::record_once(Plan& plan, const std::vector<at::Tens
     if (reason.empty()) {
       compile(plan, recording.trace, program_.list(batch));
       plan.previous.reset();
+      release_free_memory();
       return std::move(recording.outputs);
     }
   }
@@ -157,6 +159,7 @@ std::vector<at::Tensor> Step::verify_first(Plan& plan, const std::vector<at::Ten
   Verification verification = verify_replay(
       *plan.compiled.executable, externals, [&] { return program_.list(batch); }, eager);
   plan.verified = true;
+  release_free_memory();
   ++stats_.eager_calls;
   stats_.verification_bytes = std::max(stats_.verification_bytes, verification.snapshot_bytes);
   stats_.verify_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

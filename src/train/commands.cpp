@@ -48,7 +48,7 @@ int run_generate(const GenerateCommand& command) {
   const ModelDirectory directory = open_model_directory(command.directory);
   const auto model = load_model(directory, at::kFloat);
   const std::string text = sample_text(model, directory.tokenizer, command.prompt, command.sample);
-  fmt::print("{}{}\n", command.prompt, text);
+  fmt::print("{}{}\n", command.prompt, printable(text));
   return 0;
 }
 

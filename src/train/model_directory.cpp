@@ -26,7 +26,7 @@ auto in_directory(const fs::path& path, Fn&& read) {
     return read();
   } catch (const UserError& error) {
     const std::string text = error.what();
-    if (text.find(path.string()) != std::string::npos) throw;
+    if (text.find((path / "").string()) != std::string::npos) throw;
     user_error("{}: {}", path.string(), text);
   }
 }

@@ -11,6 +11,7 @@
 #include <toml++/toml.h>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "base/text.h"
 #include "train/run_config_keys.h"
 
@@ -95,13 +96,12 @@ void set(RunConfig& config, const std::string& name, const Written& value, const
 }
 
 void read_file(const std::string& path, RunConfig& config, std::set<std::string>& given) {
+  constexpr uint64_t kMaxBytes = 1 << 20;
   toml::table file;
   try {
-    file = toml::parse_file(path);
+    file = toml::parse(read_text(path, kMaxBytes), path);
   } catch (const toml::parse_error& error) {
-    const auto line = error.source().begin.line;
-    if (line == 0) user_error("{}: cannot be read: is it a file?", path);
-    user_error("{}:{}: not TOML: {}", path, line, error.description());
+    user_error("{}:{}: not TOML: {}", path, error.source().begin.line, error.description());
   }
   for (const auto& [section, node] : file) {
     const std::string section_name(section.str());

@@ -4,9 +4,25 @@
 #include <vector>
 
 #include "base/check.h"
+#include "data/utf8.h"
 #include "models/generate.h"
 
 namespace stepc::train {
+
+std::string printable(std::string_view text) {
+  constexpr char32_t kReplacement = 0xFFFD;
+  constexpr char32_t kDelete = 0x7F;
+  constexpr char32_t kLastControl = 0x9F;
+  std::string clean;
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Char c = decode_utf8(text, at);
+    const bool control =
+        (c.value < U' ' && c.value != U'\n' && c.value != U'\t') || (c.value >= kDelete && c.value <= kLastControl);
+    append_utf8(clean, c.bytes == 0 || control ? kReplacement : c.value);
+    at += std::max<size_t>(1, c.bytes);
+  }
+  return clean;
+}
 
 std::string sample_text(const models::LlamaForCausalLM& model, const Tokenizer& tokenizer, const std::string& prompt,
                         const SampleOptions& options) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "data/text_dataset.h"
 #include "data/tokenizer.h"
@@ -16,6 +17,9 @@ struct SampleOptions {
   int64_t top_k = 40;        // 0: the whole vocabulary
   uint64_t seed = 1;
 };
+
+// Text fit for a terminal: what is not UTF-8, and control characters but line breaks and tabs, become U+FFFD.
+std::string printable(std::string_view text);
 
 // The continuation of the prompt, without the prompt. Stops at the model's end-of-text tokens.
 std::string sample_text(const models::LlamaForCausalLM& model, const Tokenizer& tokenizer, const std::string& prompt,

@@ -86,7 +86,7 @@ ModelDirectory start_directory(const RunConfig& config, const RunDirectory& dire
 RunNumbers measured_numbers(const RunConfig& config, const models::LlamaConfig& model, const TextDataset& dataset) {
   constexpr int64_t kSide = 1024;
   const double rate = measure_matmul_rate(models::scalar_type(config.model.compute),
-                                          {{kSide, kSide, kSide}, {2 * kSide, 2 * kSide, 2 * kSide}});
+                                          {{kSide, kSide, kSide}, {2 * kSide, kSide, kSide}});
   return derive_numbers(config, model, dataset, rate);
 }
 
@@ -168,10 +168,11 @@ void Run::take_step() {
   const double seconds = seconds_since(began);
   ++step_;
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
-    throw RunFailure(str("step {}: loss {}, gradient norm {}: stopped before saving; {}", step_, result.loss,
-                         result.grad_norm,
-                         saved_step_ > 0 ? str("the checkpoint of step {} is good", saved_step_)
-                                         : std::string("a lower optim.lr may help")));
+    const std::string advice = saved_step_ > 0 ? str("the checkpoint of step {} is good", saved_step_)
+                                               : std::string("a lower optim.lr may help");
+    // Neither is ever negative: abs() takes the sign from a NaN.
+    throw RunFailure(str("step {}: loss {:.4g}, gradient norm {:.4g}: stopped before saving; {}", step_,
+                         std::abs(result.loss), std::abs(result.grad_norm), advice));
   }
   const Stats& after = learner_.stats();
   if (after.verify_seconds != before.verify_seconds && after.plans > 0) {
@@ -245,14 +246,15 @@ void Run::finish() {
   end.step_seconds = pace_.overall();
   end.held_out_before = metrics_->find(0, kHeldOut);
   end.held_out_after = after;
-  progress_.note("\n" + learner_.report() + end_table(end, numbers_));
+  progress_.note(str("\n{}{}", learner_.report(), end_table(end, numbers_)));
   if (config_.output.sample_tokens > 0) {
     const Tokenizer& tokenizer = learner_.directory().tokenizer;
     const std::string prompt = held_out_prompt(tokenizer, dataset_);
     const SampleOptions options{.tokens = config_.output.sample_tokens,
                                 .seed = static_cast<uint64_t>(config_.train.seed)};
-    progress_.note(str("sample, held-out text continued after \"|\":\n{}|{}\n", prompt,
-                       sample_text(learner_.model(), tokenizer, prompt, options)));
+    const std::string continuation = sample_text(learner_.model(), tokenizer, prompt, options);
+    progress_.note(
+        str("sample, held-out text continued after \"|\":\n{}|{}\n", printable(prompt), printable(continuation)));
   }
   progress_.note(str("model: {}", directory_.model().string()));
 }

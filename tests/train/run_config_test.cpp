@@ -83,7 +83,8 @@ TEST_F(RunConfigTest, MissingKeysAndBrokenFiles) {
   EXPECT_USER_ERROR(load("[model]\npath = 'm'\n"), "run.toml: data.train is missing: text files");
   EXPECT_USER_ERROR(load("[model]\npath = \n"), "run.toml:2: not TOML: ");
   EXPECT_USER_ERROR(load("[model]\npath = 'm'\npath = 'n'\n"), "run.toml:3: not TOML: ");
-  EXPECT_USER_ERROR(load_run_config("/nowhere/run.toml", {}), "/nowhere/run.toml: cannot be read");
+  EXPECT_USER_ERROR(load_run_config("/nowhere/run.toml", {}),
+                    "cannot open /nowhere/run.toml: No such file or directory");
 }
 
 // Every key can be printed, read back, and has a default that it allows itself.

@@ -25,7 +25,11 @@ class RunTablesTest : public ::testing::Test {
   }
   [[nodiscard]] TextDataset dataset() const {
     const Tokenizer tokenizer(parse_tokenizer_json(make_byte_tokenizer_json(), "t"), "t");
-    return {tokenizer, {.files = {config_.data.train[0]}, .seq_len = 9, .eval_fraction = 0.5}};
+    TextDatasetOptions options;
+    options.files = {config_.data.train[0]};
+    options.seq_len = config_.data.seq_len;
+    options.eval_fraction = config_.data.eval_fraction;
+    return {tokenizer, options};
   }
 
   TempDir directory_;

@@ -1,0 +1,76 @@
+"""Tests that drive the built binaries: where those are, and a small run to start from."""
+
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+RUN_TOML = """\
+[model]
+path = "model"
+compute = "float32"
+
+[data]
+train = ["text.txt"]
+eval_fraction = 0.1
+eval_windows = 4
+seq_len = 32
+
+[train]
+steps = 4
+batch_size = 2
+
+[optim]
+warmup_steps = 2
+
+[output]
+dir = "out"
+log_every = 1
+sample_tokens = 5
+"""
+
+
+def pytest_addoption(parser):
+    parser.addoption("--build-dir", default="build/release", help="where the binaries were built")
+
+
+@pytest.fixture(scope="session")
+def build_dir(request):
+    return ROOT / request.config.getoption("--build-dir")
+
+
+class Workspace:
+    """A directory with a model, a text and a run.toml in it, and the stepc command run there."""
+
+    def __init__(self, binary, path):
+        self.binary = binary
+        self.path = path
+
+    def __call__(self, *arguments):
+        return subprocess.run([self.binary, *map(str, arguments)], cwd=self.path, capture_output=True, text=True,
+                              timeout=120)
+
+    def start(self, *arguments):
+        return subprocess.Popen([self.binary, *map(str, arguments)], cwd=self.path, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="session")
+def small_model(build_dir, tmp_path_factory):
+    path = tmp_path_factory.mktemp("small") / "model"
+    subprocess.run([build_dir / "src/stepc", "init", path, "--preset", "llama-2m"], check=True, capture_output=True)
+    return path
+
+
+@pytest.fixture
+def stepc(build_dir, small_model, tmp_path):
+    (tmp_path / "model").mkdir()
+    for file in small_model.iterdir():
+        (tmp_path / "model" / file.name).write_bytes(file.read_bytes())
+    words = "light and the deep was upon face of waters earth heaven void".split()
+    (tmp_path / "text.txt").write_text(" ".join(random.Random(0).choices(words, k=4000)))
+    (tmp_path / "run.toml").write_text(RUN_TOML)
+    return Workspace(build_dir / "src/stepc", tmp_path)

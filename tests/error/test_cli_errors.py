@@ -1,0 +1,218 @@
+"""Bad input to the stepc command: the exit code, one exact line on standard error, and nothing lost."""
+
+import json
+import os
+import re
+import signal
+
+import pytest
+
+NO_MODEL = ("{}: not a directory; a model directory has config.json, tokenizer.json and model.safetensors "
+            "(`stepc init` makes one)")
+
+USAGE = {
+    "no command": ([], "give a command: init, train, eval, generate; `stepc --help` says more"),
+    "unknown command": (["trian", "run.toml"],
+                        'unknown command "trian", did you mean train?; the commands are init, train, eval, generate'),
+    "no config": (["train"], "config is required; `stepc train --help` says more"),
+    "missing config": (["train", "nope.toml"], "cannot open nope.toml: No such file or directory"),
+    "extra argument": (["train", "run.toml", "more"],
+                       'unexpected argument "more"; `stepc train --help` says more'),
+    "unknown option": (["train", "run.toml", "--fast"], "unknown option --fast; `stepc train --help` says more"),
+    "override without value": (["train", "run.toml", "--train.steps"],
+                               "--train.steps: give the value as --train.steps=value"),
+    "override of an unknown key": (["train", "run.toml", "--train.step=3"],
+                                   "--train.step=3: unknown key train.step; did you mean train.steps?"),
+    "override of a wrong type": (
+        ["train", "run.toml", "--train.steps=x"],
+        "--train.steps=x: train.steps: must be an integer, at least 1, at most 1000000000"),
+    "override out of range": (["train", "run.toml", "--optim.lr=0"],
+                              "--optim.lr=0: optim.lr: must be a number, above 0, at most 10"),
+    "no model": (["train", "run.toml", "--model.path=nowhere"], NO_MODEL.format("nowhere")),
+    "no text": (["train", "run.toml", "--data.train=nowhere.txt"],
+                "cannot open nowhere.txt: No such file or directory"),
+    "long sequences": (["train", "run.toml", "--data.seq_len=4096"],
+                       "data.seq_len = 4096: must be at most 2048, max_position_embeddings of model"),
+    "output cannot be made": (["train", "run.toml", "--output.dir=/proc/stepc"],
+                              "output.dir = /proc/stepc: cannot be created: No such file or directory"),
+    "output is a file": (["train", "run.toml", "--output.dir=text.txt"],
+                         "output.dir = text.txt: cannot be created: Not a directory"),
+    "eval of no model": (["eval", "run.toml", "--model", "nowhere"], NO_MODEL.format("nowhere")),
+    "init into a model": (["init", "model"],
+                          "model: not empty; choose another directory, or --force to replace the model files in it"),
+    "init onto a file": (["init", "text.txt"], "text.txt: exists and is not a directory"),
+    "unknown preset": (["init", "new", "--preset", "llama-10"],
+                       re.compile(r'there is no preset "llama-10" \("llama-10m"\?\); the presets are llama-10m, .*')),
+    "seed is no number": (["init", "new", "--seed", "abc"],
+                          "Could not convert: --seed = abc; `stepc init --help` says more"),
+    "generate without prompt": (["generate", "model"], "--prompt is required; `stepc generate --help` says more"),
+    "empty prompt": (["generate", "model", "--prompt", ""], "--prompt is empty: give some text to continue"),
+    "no tokens": (["generate", "model", "--prompt", "a", "--tokens", "0"],
+                  "--tokens: Value 0 not in range 1 to 1000000; `stepc generate --help` says more"),
+    "generate from no model": (["generate", "nowhere", "--prompt", "a"], NO_MODEL.format("nowhere")),
+}
+
+
+def files_of(path):
+    return {file.relative_to(path): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def expect_error(result, code, message):
+    assert result.returncode == code, result.stderr
+    assert result.stderr.endswith("\n") and result.stderr.count("\n") == 1, result.stderr
+    assert result.stderr.startswith("stepc: "), result.stderr
+    text = result.stderr[len("stepc: "):-1]
+    if isinstance(message, re.Pattern):
+        assert message.fullmatch(text), text
+    else:
+        assert text == message
+
+
+@pytest.mark.parametrize("case", USAGE)
+def test_usage(stepc, case):
+    arguments, message = USAGE[case]
+    before = files_of(stepc.path)
+    expect_error(stepc(*arguments), 2, message)
+    after = {name: data for name, data in files_of(stepc.path).items() if name.name != ".lock"}
+    assert after == before
+
+
+CONFIG = {
+    "unknown key": ("seq_len = 32", "seq_length = 32",
+                    "run.toml:9: unknown key data.seq_length = 32; did you mean data.seq_len?"),
+    "unknown section": ("[optim]", "[optims]",
+                        "run.toml:15: unknown section [optims]; did you mean [optim]?"),
+    "wrong type": ("steps = 4", 'steps = "four"',
+                   "run.toml:12: train.steps = 'four': must be an integer, at least 1, at most 1000000000"),
+    "out of range": ("steps = 4", "steps = -4",
+                     "run.toml:12: train.steps = -4: must be an integer, at least 1, at most 1000000000"),
+    "missing key": ('path = "model"', "", "run.toml: model.path is missing: Hugging Face model directory to start "
+                                          "from (`stepc init` makes one)"),
+    "not TOML": ("steps = 4", "steps = ", re.compile(r"run\.toml:12: not TOML: .*")),
+}
+
+
+@pytest.mark.parametrize("case", CONFIG)
+def test_config(stepc, case):
+    old, new, message = CONFIG[case]
+    config = stepc.path / "run.toml"
+    config.write_text(config.read_text().replace(old, new))
+    expect_error(stepc("train", "run.toml"), 2, message)
+    expect_error(stepc("eval", "run.toml"), 2, message)
+
+
+def rewrite(path, change):
+    fields = json.loads(path.read_text())
+    change(fields)
+    path.write_text(json.dumps(fields))
+
+
+MODEL = {
+    "cut weights": (lambda model: os.truncate(model / "model.safetensors", 1000),
+                    "model/model.safetensors: header of 4136 bytes in a file of 1000: it was cut off"),
+    "no weights": (lambda model: (model / "model.safetensors").unlink(),
+                   "cannot open model/model.safetensors: No such file or directory"),
+    "noise for weights": (lambda model: (model / "model.safetensors").write_bytes(b"\xff" * 100),
+                          re.compile(r"model/model\.safetensors: header of .* bytes, .*: not safetensors\?")),
+    "cut tokenizer": (lambda model: os.truncate(model / "tokenizer.json", 100),
+                      re.compile(r"model/tokenizer\.json: not valid JSON: .*")),
+    "no tokenizer": (lambda model: (model / "tokenizer.json").unlink(),
+                     "cannot open model/tokenizer.json: No such file or directory"),
+    "no config": (lambda model: (model / "config.json").unlink(),
+                  "cannot open model/config.json: No such file or directory"),
+    "another kind of model": (lambda model: rewrite(model / "config.json", lambda c: c.update(model_type="gpt2")),
+                              'model: config.json: model_type is "gpt2"; stepc supports only "llama"'),
+    "other shapes": (
+        lambda model: rewrite(model / "config.json", lambda c: c.update(vocab_size=4097)),
+        "model: model.embed_tokens.weight has shape (4096, 128) in the weights and (4097, 128) by the config"),
+    "too many tokens": (lambda model: rewrite(model / "config.json", lambda c: c.update(
+        vocab_size=200, bos_token_id=1, eos_token_id=2)),
+        "model: tokenizer.json has 257 tokens, but config.json has vocab_size 200"),
+}
+
+
+@pytest.mark.parametrize("case", MODEL)
+def test_model(stepc, case):
+    damage, message = MODEL[case]
+    damage(stepc.path / "model")
+    expect_error(stepc("train", "run.toml"), 2, message)
+    expect_error(stepc("generate", "model", "--prompt", "a"), 2, message)
+
+
+def test_empty_text(stepc):
+    (stepc.path / "text.txt").write_text("")
+    expect_error(stepc("train", "run.toml"), 2, "text.txt is empty")
+
+
+def test_loss_that_is_not_a_number(stepc):
+    result = stepc("train", "run.toml", "--optim.lr=10", "--optim.clip=1e9", "--optim.weight_decay=10",
+                   "--optim.warmup_steps=0", "--train.steps=100")  # weights grow a hundredfold a step
+    expect_error(result, 1, re.compile(r"step \d+: loss .*, gradient norm (inf|nan): stopped before saving; "
+                                       r"a lower optim\.lr may help"))
+    assert not (stepc.path / "out/model").exists()
+    assert not list((stepc.path / "out").glob("checkpoint-*"))
+
+
+def test_a_finished_run_is_kept(stepc):
+    assert stepc("train", "run.toml").returncode == 0
+    before = files_of(stepc.path)
+    expect_error(stepc("train", "run.toml"), 2,
+                 "output.dir = out: holds a finished run; continue it with --resume or choose another output.dir")
+    assert stepc("train", "run.toml", "--resume").stdout.splitlines()[-1] == \
+        "finished already: out/model has step 4 of 4"
+    expect_error(stepc("train", "run.toml", "--resume", "--train.steps=8", "--train.batch_size=4"), 2,
+                 "train.batch_size = 4: the checkpoint to resume from has 2; give that, or choose another output.dir")
+    assert files_of(stepc.path) == before
+
+
+def read_until(process, start):
+    for line in process.stdout:
+        if line.startswith(start):
+            return
+    pytest.fail(f"the process ended before a line {start!r}: {process.stderr.read()}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_stops(stepc, number):
+    process = stepc.start("train", "run.toml", "--train.steps=100000", "--output.log_every=1")
+    read_until(process, "step 7/")
+    process.send_signal(number)
+    output, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (128 + number, "")
+    saved = re.fullmatch(rf"stopped by {number.name}: step (\d+) is saved, continue with --resume",
+                         output.splitlines()[-1])
+    assert saved, output
+    step = int(saved.group(1))
+    assert (stepc.path / f"out/checkpoint-{step:06}/manifest.json").exists()
+
+    result = stepc("train", "run.toml", "--resume", f"--train.steps={step + 2}")
+    assert result.returncode == 0, result.stderr
+    steps = [json.loads(line) for line in (stepc.path / "out/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in steps if "loss" in line] == list(range(1, step + 3))
+
+
+def test_a_second_run_is_refused(stepc):
+    process = stepc.start("train", "run.toml", "--train.steps=100000")
+    read_until(process, "step 1/")
+    expect_error(stepc("train", "run.toml"), 2,
+                 "output.dir = out: another run is writing there; wait for it or choose another output.dir")
+    process.kill()
+    process.communicate(timeout=60)
+    assert stepc("train", "run.toml").returncode == 0  # the lock went with the process
+
+
+def test_init_by_force_keeps_other_files(stepc):
+    notes = stepc.path / "model/notes.txt"
+    notes.write_text("mine")
+    weights = (stepc.path / "model/model.safetensors").read_bytes()
+    result = stepc("init", "model", "--preset", "llama-2m", "--seed", "2", "--force")
+    assert result.returncode == 0, result.stderr
+    assert notes.read_text() == "mine"
+    assert (stepc.path / "model/model.safetensors").read_bytes() != weights
+
+
+@pytest.mark.parametrize("command", [[], ["init"], ["train"], ["eval"], ["generate"]])
+def test_help(stepc, command):
+    result = stepc(*command, "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "Usage: stepc" in result.stdout
