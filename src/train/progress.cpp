@@ -35,15 +35,27 @@ Progress::~Progress() {
 }
 
 void Progress::step(const StepLine& line) {
-  if (columns_ > 0) {
+  if (columns_ > 0 && line.step < line.steps) {
     show(step_text(line));
-  } else if (is_logged(line, log_every_)) {
+    stays_ = true;
+  } else if (columns_ > 0 || is_logged(line, log_every_)) {
+    stays_ = false;
     note(step_text(line));
   }
 }
 
 void Progress::status(const std::string& text) {
-  if (columns_ > 0) show(text);
+  if (columns_ == 0) return;
+  show(text);
+  stays_ = false;
+}
+
+void Progress::note(const std::string& text) {
+  clear();
+  if (!stays_) shown_.clear();
+  std::fputs((text + "\n").c_str(), out_);
+  std::fputs(shown_.c_str(), out_);
+  std::fflush(out_);
 }
 
 // A line that wraps cannot be rewritten: it is cut.
@@ -51,13 +63,6 @@ void Progress::show(const std::string& text) {
   clear();
   shown_ = text.substr(0, static_cast<size_t>(columns_ - 1));
   std::fputs(shown_.c_str(), out_);
-  std::fflush(out_);
-}
-
-void Progress::note(const std::string& text) {
-  clear();
-  std::fputs((text + "\n").c_str(), out_);
-  if (!shown_.empty()) std::fputs(shown_.c_str(), out_);
   std::fflush(out_);
 }
 

@@ -49,7 +49,8 @@ class Progress {
   std::FILE* out_;
   int columns_;
   int64_t log_every_;
-  std::string shown_;  // the line that is rewritten
+  std::string shown_;   // the line that is rewritten
+  bool stays_ = false;  // below the next note
 };
 
 }  // namespace stepc::train

@@ -59,6 +59,16 @@ TEST(Progress, ATerminalLineIsRewrittenAndCutToItsWidth) {
   EXPECT_EQ(text, second + "\r\033[Ksaved\n" + second + "\r\033[K" + third + "\n");
 }
 
+TEST(Progress, AStatusGoesWithTheNextNoteAndTheLastStepStays) {
+  const std::string text = written(200, 10, [](Progress& progress) {
+    progress.status("evaluating");
+    progress.note("loss 5");
+    progress.step(line_of(300));
+    progress.note("done");
+  });
+  EXPECT_EQ(text, "evaluating\r\033[Kloss 5\n" + step_text(line_of(300)) + "\ndone\n");
+}
+
 TEST(Progress, AFileIsNoTerminal) {
   std::FILE* file = std::tmpfile();
   EXPECT_EQ(terminal_columns(file), 0);
