@@ -34,7 +34,7 @@ asan: setup ## build and test the folders without LibTorch under ASan and UBSan
 	@tools/build asan
 	@ctest --preset asan
 
-tsan: setup ## build and test under TSan
+tsan: setup ## build and test the folders without LibTorch under TSan
 	@tools/build tsan
 	@ctest --preset tsan
 

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 #include <c10/core/ScalarType.h>
