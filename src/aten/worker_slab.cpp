@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "ir/alignment.h"
+
 namespace stepc {
 
 std::optional<uint64_t> WorkerSlab::allocate(uint64_t bytes, uint64_t limit) {
-  const uint64_t size = (bytes + 63) / 64 * 64;
+  const uint64_t size = aligned(bytes);
   uint64_t begin = 0;
   auto before = blocks_.begin();
   while (before != blocks_.end() && before->begin < begin + size) {

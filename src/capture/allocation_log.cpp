@@ -2,12 +2,9 @@
 
 #include <algorithm>
 
-namespace stepc {
+#include "ir/alignment.h"
 
-namespace {
-constexpr uint64_t kAlignment = 64;
-uint64_t aligned(uint64_t bytes) { return (std::max<uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment; }
-}  // namespace
+namespace stepc {
 
 void AllocationLog::begin_call(CallId call) {
   const std::lock_guard lock(mutex_);

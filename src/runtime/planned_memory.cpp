@@ -2,11 +2,9 @@
 
 #include <algorithm>
 
-namespace stepc {
+#include "ir/alignment.h"
 
-namespace {
-uint64_t aligned(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
-}  // namespace
+namespace stepc {
 
 PlannedMemory::PlannedMemory(const Schedule& schedule)
     : schedule_(schedule), slabs_(new Slab[static_cast<size_t>(schedule.workers) + 1]) {}

@@ -3,15 +3,13 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "ir/alignment.h"
 #include "memory/layout.h"
 #include "memory/liveness.h"
 
 namespace stepc {
 
 namespace {
-constexpr uint64_t kAlignment = 64;
-uint64_t aligned(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 // The intervals that the arena holds: planned allocations first, then the workers' scratch, in the trace's order.
 LayoutProblem layout_problem(const Trace& trace, int workers) {
   LayoutProblem problem;
