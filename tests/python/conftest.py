@@ -1,0 +1,35 @@
+"""The Python door's tests: where the package was built, and an ambient state that no test leaves behind."""
+
+import os
+import random
+import sys
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # every model is built from a config; nothing is downloaded
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # steps this small would wait for spinning workers
+
+import numpy
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+THREADS = 2
+
+
+def pytest_configure(config):
+    sys.path.insert(0, str(ROOT / config.getoption("--build-dir") / "python"))
+
+
+@pytest.fixture(autouse=True)
+def ambient_state():
+    """Starts every test from the same ambient state and restores what a step may have changed."""
+    torch.set_num_threads(THREADS)
+    random.seed(0)
+    numpy.random.seed(0)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(THREADS)
+    torch.set_default_dtype(torch.float32)
+    torch.set_float32_matmul_precision("highest")
+    torch.use_deterministic_algorithms(False)
+    torch.set_grad_enabled(True)
