@@ -1,0 +1,80 @@
+#include "aten/virtual_memory.h"
+
+#include <utility>
+
+#include <ATen/EmptyTensor.h>
+#include <c10/core/CPUAllocator.h>
+
+#include "base/check.h"
+
+namespace stepc {
+
+namespace {
+
+constexpr const char* kMessage =
+    "this tensor has no values: it was made under virtual capture or in a virtual region, where nothing is computed. "
+    "What reads its values has to run after it was materialised";
+
+// Marks virtual storages; there is nothing to free.
+void no_memory(void*) {}
+
+// StorageImpl turns its data access off for good. The address of a private member may be named in an explicit
+// instantiation, which is how it is turned on again.
+struct ThrowsOnAccess {
+  friend bool c10::StorageImpl::*throws_on_access(ThrowsOnAccess);
+};
+bool c10::StorageImpl::*throws_on_access(ThrowsOnAccess);
+template <class Tag, bool c10::StorageImpl::*kMember>
+struct PrivateMember {
+  friend bool c10::StorageImpl::*throws_on_access(Tag) { return kMember; }
+};
+template struct PrivateMember<ThrowsOnAccess, &c10::StorageImpl::throw_on_immutable_data_ptr_>;
+
+}  // namespace
+
+c10::Storage virtual_storage(size_t bytes) {
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes),
+      c10::DataPtr(nullptr, nullptr, &no_memory, c10::Device(c10::kCPU)), c10::GetCPUAllocator(), /*resizable=*/true);
+  // A tensor without bytes has nothing to protect, and kernels take its null pointer as it is.
+  if (bytes != 0) storage->release_data_and_set_meta_custom_data_ptr_error_msg_(kMessage);
+  return c10::Storage(std::move(storage));
+}
+
+at::Tensor tensor_on(const c10::Storage& storage, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset,
+                     c10::ScalarType dtype) {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  return tensor;
+}
+
+at::Tensor virtual_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype) {
+  return tensor_on(virtual_storage(at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype))), sizes,
+                   strides, 0, dtype);
+}
+
+bool is_virtual(const c10::StorageImpl& storage) {
+  // The accessor without checks is not const.
+  return const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get_deleter() == &no_memory;
+}
+
+bool is_virtual(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() && is_virtual(*tensor.storage().unsafeGetStorageImpl());
+}
+
+void materialise(const at::Tensor& tensor) {
+  if (!is_virtual(tensor)) return;
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  c10::DataPtr memory;
+  try {
+    memory = c10::GetCPUAllocator()->allocate(storage->nbytes());
+  } catch (const c10::Error&) {
+    user_error("there is no memory for a tensor of {}: materialise fewer tensors at a time, or on a larger machine",
+               human_bytes(storage->nbytes()));
+  }
+  storage->*throws_on_access(ThrowsOnAccess()) = false;
+  storage->set_data_ptr_noswap(std::move(memory));  // takes the changed switch into account
+}
+
+}  // namespace stepc
