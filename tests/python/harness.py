@@ -204,7 +204,13 @@ class Twin:
 
 
 def detached(value):
-    return torch.utils._pytree.tree_map(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, value)
+    def detach(leaf):
+        if dataclasses.is_dataclass(leaf):
+            fields = {field.name: detached(getattr(leaf, field.name)) for field in dataclasses.fields(leaf)}
+            return dataclasses.replace(leaf, **fields)
+        return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
+
+    return torch.utils._pytree.tree_map(detach, value)
 
 
 def accelerate_found(training, config=None):
