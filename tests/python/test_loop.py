@@ -1,0 +1,303 @@
+"""The loop unchanged: `model, optimizer = stepc.accelerate(model, optimizer)`, and everything between as written.
+
+A loop is a generator that yields what it sees in every step; it runs once over an eager twin and once over an
+accelerated one, step by step, and all that `harness.state_leaves` knows is compared after each.
+"""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import stepc
+from harness import Training, Twin, assert_same, decay, leaves, source_of, state_leaves
+from models import MODELS, enable_checkpointing
+
+ROWS, BATCH_SIZE = 72, 4
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.GELU(), nn.Dropout(0.1), nn.Linear(16, 4))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def build(module_type=Net, optimizer_type=torch.optim.AdamW):
+    model = module_type()
+    optimizer = optimizer_type(model.parameters(), lr=1e-2)
+    return Training(None, [model], [optimizer], [decay(optimizer)])
+
+
+def load(shuffle=False):
+    source = source_of(0)
+    rows = TensorDataset(torch.randn(ROWS, 6, generator=source), torch.randint(4, (ROWS,), generator=source))
+    return DataLoader(rows, BATCH_SIZE, shuffle=shuffle, generator=source_of(1))
+
+
+class Loop:
+    """One twin's loop: the generator, its model and the random state that goes with it."""
+
+    def __init__(self, build, loop, load, config):
+        self.twin = Twin(build, lambda training: None)
+        training = self.twin.training
+        (model,), (optimizer,), loader = training.modules, training.optimizers, load()
+        if config is not None:
+            model, optimizer = stepc.accelerate(model, optimizer, config=config)
+            loader = stepc.AsyncLoader(loader, next(model.parameters()).device)
+        self.model = model
+        self.steps = loop(model, optimizer, training.schedulers[0], loader)
+
+    def advance(self):
+        with self.twin.turn():
+            seen = next(self.steps, None)
+        return seen, list(state_leaves(self.twin.training))
+
+
+def run_loops(loop, build=build, load=load, replays=5, config=None):
+    """Runs both loops to their end and returns the accelerated model."""
+    config = config or stepc.Config(mode="exact", verify="first")
+    eager, accelerated = Loop(build, loop, load, None), Loop(build, loop, load, config)
+    step = 0
+    while True:
+        (expected, expected_state), (seen, state) = eager.advance(), accelerated.advance()
+        assert_same(leaves(expected), leaves(seen), f"step {step}")
+        assert_same(expected_state, state, f"state after step {step}")
+        if expected is None:
+            break
+        step += 1
+    stats = accelerated.model.stats
+    assert stats["replays"] >= replays, stats
+    assert not stats["warnings"], stats["warnings"]
+    return accelerated.model
+
+
+def plain(model, optimizer, scheduler, loader):
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+def accumulating(model, optimizer, scheduler, loader):
+    optimizer.zero_grad()
+    for number, (x, y) in enumerate(loader):
+        loss = nn.functional.cross_entropy(model(x), y) / 2
+        loss.backward()
+        if number % 2:
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        yield loss.item()
+
+
+def clipping(model, optimizer, scheduler, loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        logits = model(x)
+        loss = nn.functional.cross_entropy(logits, y) + 1e-3 * logits.square().mean()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        scheduler.step()
+        yield {"loss": loss.detach(), "norm": norm, "rate": optimizer.param_groups[0]["lr"]}
+
+
+def evaluating(model, optimizer, scheduler, loader):
+    held_out = torch.randn(10, 6, generator=source_of(9))
+    for number, (x, y) in enumerate(loader):
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        seen = [loss.detach()]
+        if number % 4 == 3:
+            model.eval()
+            with torch.no_grad():
+                seen.append(model(held_out).softmax(-1))
+            model.train()
+        yield seen
+
+
+def logging_much(model, optimizer, scheduler, loader):
+    """Looks at everything there is between the three marks."""
+    for number, (x, y) in enumerate(loader):
+        logits = model(x)
+        accuracy = (logits.argmax(-1) == y).float().mean().item()
+        loss = nn.functional.cross_entropy(logits, y)
+        loss.backward()
+        gradients = {name: parameter.grad.norm().item() for name, parameter in model.named_parameters()}
+        if gradients["layers.0.weight"] > 0.3:  # a float branch: the loop's own, so as written
+            for parameter in model.parameters():
+                parameter.grad.mul_(0.5)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        state = {name: value.sum() for name, value in model.state_dict().items()}
+        yield number, accuracy, loss.item(), gradients, state, len(optimizer.state_dict()["state"])
+
+
+def two_losses(model, optimizer, scheduler, loader):
+    """The forward segment runs twice before there is a backward, as contrastive training does."""
+    for x, y in loader:
+        first, second = model(x), model(x + 0.1)
+        loss = nn.functional.cross_entropy(first, y) + (first - second).square().mean()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+def skipping(model, optimizer, scheduler, loader):
+    """Some outputs never see a backward, and some updates are left out."""
+    for number, (x, y) in enumerate(loader):
+        loss = nn.functional.cross_entropy(model(x), y)
+        if number % 5 == 4:
+            yield loss.detach()
+            continue
+        loss.backward()
+        if number % 7 != 6:
+            optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+@pytest.mark.parametrize("loop", [plain, accumulating, clipping, evaluating, logging_much], ids=lambda loop: loop.__name__)
+def test_loop_is_bit_equal(loop):
+    run_loops(loop)
+
+
+@pytest.mark.parametrize("loop", [two_losses, skipping], ids=lambda loop: loop.__name__)
+def test_unusual_loops_are_bit_equal(loop):
+    run_loops(loop, replays=3)
+
+
+def test_loop_with_shuffled_batches_of_which_the_last_is_short():
+    def load_uneven():
+        source = source_of(0)
+        rows = TensorDataset(torch.randn(30, 6, generator=source), torch.randint(4, (30,), generator=source))
+        return DataLoader(rows, BATCH_SIZE, shuffle=True, generator=source_of(2))
+
+    def epochs(model, optimizer, scheduler, loader):
+        for _ in range(3):
+            yield from plain(model, optimizer, scheduler, loader)
+
+    run_loops(epochs, load=load_uneven)
+
+
+@pytest.mark.parametrize("optimizer_type", [torch.optim.SGD, torch.optim.RAdam, torch.optim.Adagrad])
+def test_loop_with_other_optimizers(optimizer_type):
+    run_loops(clipping, build=lambda: build(optimizer_type=optimizer_type))
+
+
+class Dictionaries:
+    """Batches as transformers' models want them."""
+
+    def __init__(self, model, masked):
+        self.batches = [model.batch(source_of(i), masked) for i in range(12)]
+
+    def __iter__(self):
+        return iter(self.batches)
+
+    def __len__(self):
+        return len(self.batches)
+
+
+def language_loop(model, optimizer, scheduler, loader):
+    for batch in loader:
+        output = model(**batch)
+        output.loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        yield output.loss.detach(), output.logits.detach()
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "t5", "bert"])
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["plain", "checkpointed"])
+def test_models_of_transformers_in_a_loop(name, checkpointed):
+    model = MODELS[name]
+
+    def build_model():
+        module = model.build().train()
+        if checkpointed:
+            enable_checkpointing(module)
+        return module
+
+    run_loops(language_loop, build=lambda: build(build_model), load=lambda: Dictionaries(model, True))
+
+
+def test_bf16_by_config_trains_an_unmodified_model():
+    """`precision="bf16"` is autocast around the model's forward, and nothing else."""
+
+    class Autocast(Net):
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return super().forward(x)
+
+    eager = Loop(lambda: build(Autocast), plain, load, None)
+    config = stepc.Config(mode="exact", verify="first", precision="bf16")
+    accelerated = Loop(build, plain, load, config)
+    for step in range(ROWS // BATCH_SIZE):
+        (expected, expected_state), (seen, state) = eager.advance(), accelerated.advance()
+        assert_same(leaves(expected), leaves(seen), f"step {step}")
+        assert_same(expected_state, state, f"state after step {step}")
+    assert accelerated.model.stats["replays"] >= 5
+    assert all(parameter.dtype == torch.float32 for parameter in accelerated.model.parameters())
+
+
+def test_state_dict_has_the_names_of_the_unmodified_model():
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    names = list(model.state_dict())
+    fast, fast_optimizer = stepc.accelerate(model, optimizer, config=stepc.Config(mode="exact"))
+    assert list(fast.state_dict()) == names
+    assert [name for name, _ in fast.named_parameters()] == [name for name, _ in model.named_parameters()]
+    assert isinstance(fast, nn.Module) and isinstance(fast_optimizer, torch.optim.Optimizer)
+    assert fast_optimizer.state_dict() == optimizer.state_dict()
+
+
+def test_async_loader_gives_the_same_batches():
+    """In order, every one, again in the next epoch, and an error of the loader is the caller's."""
+    loader = load()
+    fast = stepc.AsyncLoader(load(), torch.device("cpu"))
+    assert len(fast) == len(loader)
+    for _ in range(2):
+        for expected, seen in zip(loader, fast, strict=True):
+            assert_same(leaves(expected), leaves(seen), "batch")
+
+    class Broken:
+        def __iter__(self):
+            yield torch.zeros(2)
+            raise ValueError("a torn file")
+
+    seen = []
+    with pytest.raises(ValueError, match="a torn file"):
+        for batch in stepc.AsyncLoader(Broken(), torch.device("cpu")):
+            seen.append(batch)
+    assert len(seen) == 1
+
+
+def test_async_loader_left_early():
+    """A loop that breaks leaves no thread behind that goes on loading."""
+    loaded = []
+
+    class Endless:
+        def __iter__(self):
+            while True:
+                loaded.append(1)
+                yield torch.zeros(2)
+
+    for number, _ in enumerate(stepc.AsyncLoader(Endless(), torch.device("cpu"))):
+        if number == 3:
+            break
+    assert len(loaded) < 100
