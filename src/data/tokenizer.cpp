@@ -1,192 +1,232 @@
 #include "data/tokenizer.h"
 
 #include <algorithm>
-#include <unordered_map>
+#include <map>
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/hash.h"
 #include "base/json.h"
-#include "data/byte_alphabet.h"
+#include "data/tokenize/sentencepiece_model.h"
+#include "data/tokenize/word_cache.h"
+#include "data/tokenize/word_model.h"
 
 namespace stepc {
 
 namespace {
 constexpr uint64_t kMaxFileBytes = uint64_t{128} << 20;
-
-std::array<int32_t, 256> byte_ids_of(const TokenizerFile& file, std::string_view what) {
-  std::array<int32_t, 256> ids = {};
-  for (size_t byte = 0; byte < ids.size(); ++byte) {
-    const std::string token = alphabet_text(std::string(1, static_cast<char>(byte)));
-    const auto found = file.vocab.find(token);
-    USER_CHECK(found != file.vocab.end(), "{}: model.vocab lacks the token {} of byte {}", what, in_quotes(token),
-               byte);
-    ids[byte] = found->second;
-  }
-  return ids;
-}
-
-int32_t id_of(const TokenizerFile& file, const std::string& token, std::string_view what) {
-  const auto found = file.vocab.find(token);
-  USER_CHECK(found != file.vocab.end(), "{}: model.merges needs the token {}, which model.vocab lacks", what,
-             in_quotes(token));
-  return found->second;
-}
-
-// What a token's spelling decodes to; spellings outside the alphabet stand for themselves.
-std::string decoded(const std::string& token) { return alphabet_bytes(token).value_or(token); }
 }  // namespace
 
-Tokenizer::Tokenizer(const TokenizerFile& file, std::string_view what) : bpe_(byte_ids_of(file, what)) {
-  int32_t largest = 0;
-  for (const auto& [token, id] : file.vocab) largest = std::max(largest, id);
-  for (const auto& token : file.added_tokens) largest = std::max(largest, token.id);
-  bytes_of_id_.resize(static_cast<size_t>(largest) + 1);
-  std::vector<bool> taken(bytes_of_id_.size());
-  for (const auto& [token, id] : file.vocab) {
-    USER_CHECK(!token.empty(), "{}: model.vocab has an empty token", what);
-    USER_CHECK(!taken[id], "{}: model.vocab gives id {} to two tokens, one is {}", what, id, in_quotes(token));
-    taken[id] = true;
-    bytes_of_id_[id] = decoded(token);
-  }
-  add_merges(file, what);
-  add_tokens(file, what);
+// Either what tokenizer.json says or, where `library` is set, that alone.
+struct Tokenizer::Parts {
+  AddedTokenMatcher raw, normalized;  // the first is matched first, over the whole text
+  std::vector<NormalizerStep> normalizer;
+  WordCut words;
+  std::unique_ptr<const WordModel> model;
+  std::vector<DecoderStep> decoder;
+  std::vector<std::string> spellings;  // by id
+  std::map<std::string, int32_t, std::less<>> added;
+  std::vector<int32_t> prefix, suffix;
+  bool bytes_only = false;  // byte-level without merges: cutting into words changes nothing
+  uint64_t hash = 0;
+  std::unique_ptr<const SentencePieceModel> library;
+
+  void spell(const std::string& token, int32_t id, std::string_view what);
+  void add(const AddedToken& token, const BpeFile* bpe, std::string_view what);
+};
+
+void Tokenizer::Parts::spell(const std::string& token, int32_t id, std::string_view what) {
+  USER_CHECK(!token.empty(), "{}: model.vocab has an empty token", what);
+  if (static_cast<size_t>(id) >= spellings.size()) spellings.resize(static_cast<size_t>(id) + 1);
+  USER_CHECK(spellings[id].empty(), "{}: model.vocab gives id {} to two tokens, one is {}", what, id, in_quotes(token));
+  spellings[id] = token;
 }
 
-void Tokenizer::add_merges(const TokenizerFile& file, std::string_view what) {
-  for (const auto& [left, right] : file.merges) {
-    const int32_t left_id = id_of(file, left, what);
-    const int32_t right_id = id_of(file, right, what);
-    const bool is_new = bpe_.add_merge(left_id, right_id, id_of(file, left + right, what));
-    USER_CHECK(is_new, "{}: model.merges has {} {} twice", what, in_quotes(left), in_quotes(right));
+void Tokenizer::Parts::add(const AddedToken& token, const BpeFile* bpe, std::string_view what) {
+  if (static_cast<size_t>(token.id) >= spellings.size()) spellings.resize(static_cast<size_t>(token.id) + 1);
+  const auto in_vocab = bpe ? bpe->vocab.find(token.content) : std::map<std::string, int32_t>::const_iterator();
+  if (bpe && in_vocab != bpe->vocab.end()) {
+    USER_CHECK(in_vocab->second == token.id, "{}: added token {} has id {}, in model.vocab it has {}", what,
+               in_quotes(token.content), token.id, in_vocab->second);
+  } else {
+    USER_CHECK(spellings[token.id].empty() || spellings[token.id] == token.content,
+               "{}: added token {} has id {}, which another token has", what, in_quotes(token.content), token.id);
   }
-  if (bpe_.has_merges() && file.split_words) words_.emplace();
+  USER_CHECK(added.emplace(token.content, token.id).second, "{}: added token {} is there twice", what,
+             in_quotes(token.content));
+  spellings[token.id] = token.content;
+  if (token.normalized) {
+    normalized.add(token, stepc::normalized(token.content, normalizer));
+  } else {
+    raw.add(token, token.content);
+  }
 }
 
-void Tokenizer::add_tokens(const TokenizerFile& file, std::string_view what) {
-  for (const auto& token : file.added_tokens) {
-    const auto in_vocab = file.vocab.find(token.content);
-    if (in_vocab != file.vocab.end()) {
-      USER_CHECK(in_vocab->second == token.id, "{}: added token {} has id {}, in model.vocab it has {}", what,
-                 in_quotes(token.content), token.id, in_vocab->second);
-    } else {
-      USER_CHECK(bytes_of_id_[token.id].empty(), "{}: added token {} has id {}, which another token has", what,
-                 in_quotes(token.content), token.id);
-    }
-    USER_CHECK(!added_token(token.content), "{}: added token {} is there twice", what, in_quotes(token.content));
-    bytes_of_id_[token.id] = decoded(token.content);
-    const Added added = {token.content, token.id};
-    added_.push_back(added);
-    Matcher& matcher = token.normalized ? normalized_ : raw_;
-    matcher.empty = false;
-    matcher.by_byte[static_cast<uint8_t>(token.content[0])].push_back(added);
+Tokenizer::Tokenizer(const TokenizerFile& file, std::string_view what) {
+  auto parts = std::make_shared<Parts>();
+  parts->normalizer = file.normalizer;
+  parts->words = file.words;
+  parts->decoder = file.decoder;
+  parts->prefix = file.prefix;
+  parts->suffix = file.suffix;
+  parts->hash = file.hash;
+  const auto* bpe = std::get_if<BpeFile>(&file.model);
+  if (bpe) {
+    for (const auto& [token, id] : bpe->vocab) parts->spell(token, id, what);
+    parts->model = bpe->byte_level ? make_byte_bpe(*bpe, what) : make_char_bpe(*bpe, what);
+    parts->bytes_only = bpe->byte_level && bpe->merges.empty() && !bpe->ignore_merges;
+  } else {
+    const auto& unigram = std::get<UnigramFile>(file.model);
+    parts->model = make_unigram(unigram, what);
+    for (const auto& [piece, score] : unigram.pieces) parts->spellings.push_back(piece);
   }
-  for (Matcher* matcher : {&raw_, &normalized_})
-    for (auto& tokens : matcher->by_byte)
-      std::sort(tokens.begin(), tokens.end(),
-                [](const Added& a, const Added& b) { return a.content.size() > b.content.size(); });
+  for (const AddedToken& token : file.added_tokens) parts->add(token, bpe, what);
+  parts_ = std::move(parts);
 }
 
 Tokenizer Tokenizer::load(const std::filesystem::path& path) {
-  return Tokenizer(parse_tokenizer_json(read_text(path, kMaxFileBytes), path.string()), path.string());
+  const std::string text = read_text(path, kMaxFileBytes);
+  if (path.extension() != ".model") return Tokenizer(parse_tokenizer_json(text, path.string()), path.string());
+  auto parts = std::make_shared<Parts>();
+  parts->library = std::make_unique<const SentencePieceModel>(text, path.string());
+  parts->hash = hash_bytes(std::as_bytes(std::span(text)));
+  return Tokenizer(std::move(parts));
+}
+
+int32_t Tokenizer::vocab_size() const {
+  return parts_->library ? parts_->library->vocab_size() : static_cast<int32_t>(parts_->spellings.size());
 }
 
 std::optional<int32_t> Tokenizer::added_token(std::string_view content) const {
-  for (const auto& added : added_)
-    if (added.content == content) return added.id;
-  return std::nullopt;
+  if (parts_->library) return parts_->library->added_token(content);
+  const auto found = parts_->added.find(content);
+  return found == parts_->added.end() ? std::nullopt : std::optional(found->second);
 }
 
-const Tokenizer::Added* Tokenizer::Matcher::at(std::string_view text) const {
-  for (const auto& added : by_byte[static_cast<uint8_t>(text[0])])
-    if (text.starts_with(added.content)) return &added;
-  return nullptr;
+std::string_view Tokenizer::spelling(int32_t id) const {
+  if (parts_->library) return parts_->library->spelling(id);
+  return id >= 0 && id < vocab_size() ? std::string_view(parts_->spellings[id]) : std::string_view();
 }
 
-class Tokenizer::Encoding {
+const std::vector<int32_t>& Tokenizer::prefix() const { return parts_->prefix; }
+const std::vector<int32_t>& Tokenizer::suffix() const { return parts_->suffix; }
+uint64_t Tokenizer::hash() const { return parts_->hash; }
+
+std::string Tokenizer::decode(std::span<const int32_t> ids) const {
+  if (parts_->library) return parts_->library->decode(ids);
+  std::vector<std::string> tokens;
+  for (const int32_t id : ids) {
+    const std::string_view token = spelling(id);
+    if (!token.empty()) tokens.emplace_back(token);
+  }
+  return decoded(std::move(tokens), parts_->decoder);
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, const Progress& progress) const {
+  std::vector<int32_t> ids;
+  Encoder(*this, text.size()).encode(text, ids, progress);
+  return ids;
+}
+
+class Tokenizer::Encoder::State {
  public:
-  Encoding(const Tokenizer& tokenizer, const Progress& progress) : tokenizer_(tokenizer), progress_(progress) {}
+  State(std::shared_ptr<const Parts> parts, uint64_t expected_bytes)
+      : parts_(std::move(parts)), cache_(std::clamp<uint64_t>(expected_bytes / 8, 16, kMaxSlots)) {}
 
-  std::vector<int32_t> run(std::string_view text) {
-    ids_.reserve(tokenizer_.bpe_.has_merges() ? text.size() / 3 : text.size());
-    split_added(text, tokenizer_.raw_, [this](std::string_view between) {
-      split_added(between, tokenizer_.normalized_, [this](std::string_view plain) { encode_plain(plain); });
-    });
-    if (progress_) progress_(done_);
-    return std::move(ids_);
+  void encode(std::string_view text, std::vector<int32_t>& ids, const Progress& progress) {
+    ids_ = &ids;
+    progress_ = &progress;
+    done_ = 0;
+    next_report_ = kReportEvery;
+    if (parts_->library) {
+      parts_->library->encode(text, ids);
+    } else {
+      const auto token = [&](int32_t id) { put_added(id); };
+      parts_->raw.split(
+          text, [&](std::string_view part, size_t at) { encode_raw(part, at == 0); }, token);
+    }
+    if (progress) progress(text.size());
   }
 
  private:
-  template <class Between>
-  void split_added(std::string_view text, const Matcher& matcher, const Between& between) {
-    size_t begin = 0;
-    for (size_t at = 0; at < text.size() && !matcher.empty;) {
-      const Added* added = matcher.at(text.substr(at));
-      if (!added) {
-        ++at;
-        continue;
-      }
-      if (at > begin) between(text.substr(begin, at - begin));
-      ids_.push_back(added->id);
-      advance(added->content.size());
-      begin = at += added->content.size();
-    }
-    if (begin < text.size()) between(text.substr(begin));
-  }
+  static constexpr uint64_t kMaxSlots = 1 << 16;
+  static constexpr uint64_t kReportEvery = 1 << 20;
 
-  void encode_plain(std::string_view text) {
-    if (!tokenizer_.bpe_.has_merges()) {
-      for (const char byte : text) {
-        ids_.push_back(tokenizer_.bpe_.byte_id(byte));
-        advance(1);
-      }
-    } else if (tokenizer_.words_) {
-      (*tokenizer_.words_)(text, [this](std::string_view word) { encode_word(word); });
+  void encode_raw(std::string_view text, bool first) {
+    const auto encode_parts = [&](std::string_view whole) {
+      parts_->normalized.split(
+          whole, [&](std::string_view part, size_t at) { encode_plain(part, first && at == 0); },
+          [&](int32_t id) { put_added(id); });
+    };
+    if (parts_->normalizer.empty()) {
+      encode_parts(text);
     } else {
-      encode_word(text);
+      encode_parts(normalized(text, parts_->normalizer));
     }
   }
 
-  // Text repeats its words: each is merged once, and its ids copied from then on.
-  void encode_word(std::string_view word) {
-    constexpr size_t kMaxCachedBytes = 32;
-    constexpr size_t kMaxCachedWords = 1 << 18;
-    const auto found = cache_.find(word);
-    const size_t begin = ids_.size();
-    if (found != cache_.end()) {
-      const auto [first, count] = found->second;
-      ids_.resize(begin + count);
-      std::copy_n(ids_.begin() + static_cast<ptrdiff_t>(first), count, ids_.begin() + static_cast<ptrdiff_t>(begin));
-    } else {
-      tokenizer_.bpe_.encode(word, ids_);
-      if (word.size() <= kMaxCachedBytes && cache_.size() < kMaxCachedWords)
-        cache_.emplace(word, std::pair(begin, ids_.size() - begin));
+  void encode_plain(std::string_view text, bool first) {
+    if (parts_->bytes_only) {
+      for (; text.size() > kReportEvery; text.remove_prefix(kReportEvery)) encode_new(text.substr(0, kReportEvery));
+      return encode_new(text);
     }
+    const auto* cut = std::get_if<ByteLevelCut>(&parts_->words);
+    if (!cut || cut->add_prefix_space)
+      return cut_words(parts_->words, text, first, [this](std::string_view word) { encode_word(word, word.size()); });
+    // The same as cut_words, without a call through a pointer a word.
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = word_end(cut->pattern, text, begin);
+      encode_word(text.substr(begin, end - begin), text.size() - begin);
+      begin = end;
+    }
+  }
+
+  void encode_new(std::string_view word) {
+    parts_->model->encode(word, *ids_);
     advance(word.size());
   }
 
-  void advance(size_t bytes) {
-    constexpr uint64_t kReportEvery = 1 << 20;
-    const uint64_t before = done_;
-    done_ += bytes;
-    if (progress_ && before / kReportEvery != done_ / kReportEvery) progress_(done_);
+  void encode_word(std::string_view word, size_t readable) {
+    if (word.size() > WordCache::kMaxBytes) return encode_new(word);
+    WordCache::Entry& entry = cache_.find(word, readable);
+    if (entry.count > 0) {
+      ids_->insert(ids_->end(), entry.ids.begin(), entry.ids.begin() + entry.count);
+      return advance(word.size());
+    }
+    const size_t begin = ids_->size();
+    encode_new(word);
+    const size_t count = ids_->size() - begin;
+    if (count > WordCache::kMaxIds) return;
+    std::copy_n(ids_->end() - static_cast<ptrdiff_t>(count), count, entry.ids.begin());
+    entry.count = static_cast<uint8_t>(count);
   }
 
-  const Tokenizer& tokenizer_;
-  const Progress& progress_;
-  std::vector<int32_t> ids_;
-  std::unordered_map<std::string_view, std::pair<size_t, size_t>> cache_;  // word -> where its ids lie in ids_
-  uint64_t done_ = 0;
+  void put_added(int32_t id) {
+    ids_->push_back(id);
+    advance(parts_->spellings[id].size());
+  }
+
+  void advance(size_t bytes) {
+    done_ += bytes;
+    if (done_ < next_report_) return;
+    next_report_ = done_ / kReportEvery * kReportEvery + kReportEvery;
+    if (*progress_) (*progress_)(done_);
+  }
+
+  std::shared_ptr<const Parts> parts_;
+  WordCache cache_;
+  std::vector<int32_t>* ids_ = nullptr;
+  const Progress* progress_ = nullptr;
+  uint64_t done_ = 0, next_report_ = 0;
 };
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, const Progress& progress) const {
-  return Encoding(*this, progress).run(text);
-}
+Tokenizer::Encoder::Encoder(const Tokenizer& tokenizer, uint64_t expected_bytes)
+    : state_(std::make_unique<State>(tokenizer.parts_, expected_bytes)) {}
+Tokenizer::Encoder::~Encoder() = default;
+Tokenizer::Encoder::Encoder(Encoder&&) noexcept = default;
 
-std::string Tokenizer::decode(std::span<const int32_t> ids) const {
-  std::string text;
-  for (const int32_t id : ids)
-    if (id >= 0 && id < vocab_size()) text += bytes_of_id_[id];
-  return text;
+void Tokenizer::Encoder::encode(std::string_view text, std::vector<int32_t>& ids, const Progress& progress) {
+  state_->encode(text, ids, progress);
 }
 
 }  // namespace stepc

@@ -2,30 +2,32 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <variant>
 #include <vector>
+
+#include "data/tokenize/added_tokens.h"
+#include "data/tokenize/decoder.h"
+#include "data/tokenize/model_file.h"
+#include "data/tokenize/normalizer.h"
+#include "data/tokenize/word_cut.h"
 
 namespace stepc {
 
 // Types are checked, ids are in [0, kMaxTokenId]; whether the parts fit together is not checked here.
 struct TokenizerFile {
-  struct AddedToken {
-    std::string content;
-    int32_t id = 0;
-    bool normalized = false;
-  };
-  std::map<std::string, int32_t, std::less<>> vocab;  // spelled in the byte alphabet
-  std::vector<std::pair<std::string, std::string>> merges;
   std::vector<AddedToken> added_tokens;
-  bool split_words = true;  // GPT-2's split before merging
+  std::vector<NormalizerStep> normalizer;
+  WordCut words;
+  std::variant<BpeFile, UnigramFile> model;
+  std::vector<DecoderStep> decoder;
+  std::vector<int32_t> prefix, suffix;  // what the post-processor puts around a text
+  uint64_t hash = 0;                    // of the file's text
 };
 
-inline constexpr int32_t kMaxTokenId = (1 << 22) - 1;
-
-// What stepc does not do (another model, a normalizer, ...) is a UserError that names the field; `what` names the file.
+// What stepc does not do (another model, another normalizer, ...) is a UserError that names the field; `what` names
+// the file.
 TokenizerFile parse_tokenizer_json(std::string_view text, std::string_view what);
 
 // A tokenizer.json of 256 byte tokens, id = byte, and the special tokens from id 256 on.

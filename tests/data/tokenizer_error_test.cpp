@@ -34,35 +34,92 @@ TEST(TokenizerError, NamesTheField) {
   const Case cases[] = {
       {"field \"extra\" is not supported", [](Json& j) { j["extra"] = 1; }},
       {"\"version\" is \"2.0\"", [](Json& j) { j["version"] = "2.0"; }},
-      {"\"normalizer\" is of type \"NFC\"; stepc supports null only", [](Json& j) { j["normalizer"]["type"] = "NFC"; }},
+      {"normalizer: type \"Lowercase\" is not supported", [](Json& j) { j["normalizer"]["type"] = "Lowercase"; }},
+      {"normalizer: field \"x\" is not supported",
+       [](Json& j) {
+         j["normalizer"] = {{"type", "NFC"}, {"x", 1}};
+       }},
+      {"normalizer: \"precompiled_charsmap\" is not base64",
+       [](Json& j) {
+         j["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", "!!!!"}};
+       }},
+      {"normalizer: the character map says its trie has 16777216 bytes, and 2 follow",
+       [](Json& j) {
+         j["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", "AAAAAQAA"}};
+       }},
+      {"pattern \"a+\" is not supported",
+       [](Json& j) {
+         j["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", "a+"}}}, {"content", ""}};
+       }},
+      {"normalizer.pattern is empty",
+       [](Json& j) {
+         j["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", ""}}}, {"content", ""}};
+       }},
+      {"normalizer.normalizers[1]: type \"Nmt\" is not supported",
+       [](Json& j) {
+         j["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}, {{"type", "Nmt"}}}}};
+       }},
       {"\"truncation\" is an object", [](Json& j) { j["truncation"] = Json::object(); }},
       {"\"padding\" is 3", [](Json& j) { j["padding"] = 3; }},
       {"pre_tokenizer: type \"Whitespace\" is not supported",
        [](Json& j) { j["pre_tokenizer"]["type"] = "Whitespace"; }},
-      {"pre_tokenizer: type \"Sequence\" is not supported",
+      {"pre_tokenizer.pretokenizers[1]: type \"Metaspace\" is not supported in this place",
        [](Json& j) {
-         j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", Json::array()}};
+         j["pre_tokenizer"] = {{"type", "Sequence"},
+                               {"pretokenizers", {j["pre_tokenizer"], {{"type", "Metaspace"}, {"replacement", "_"}}}}};
        }},
-      {"pre_tokenizer: expected an object, found null", [](Json& j) { j["pre_tokenizer"] = nullptr; }},
-      {"\"pre_tokenizer\" is missing", [](Json& j) { j.erase("pre_tokenizer"); }},
-      {"\"add_prefix_space\" is true", [](Json& j) { j["pre_tokenizer"]["add_prefix_space"] = true; }},
+      {"pre_tokenizer: pattern \"a b\" is not supported, only those of GPT-2, Llama 3 and Qwen",
+       [](Json& j) {
+         j["pre_tokenizer"] = {
+             {"type", "Split"}, {"pattern", {{"Regex", "a b"}}}, {"behavior", "Isolated"}, {"invert", false}};
+       }},
+      {"prepend_scheme \"last\" is not supported",
+       [](Json& j) {
+         j["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "last"}};
+       }},
       {"\"use_regex\" must be true or false, found 1", [](Json& j) { j["pre_tokenizer"]["use_regex"] = 1; }},
       {"\"decoder\" is missing", [](Json& j) { j.erase("decoder"); }},
       {"decoder: type \"WordPiece\"",
        [](Json& j) {
          j["decoder"] = {{"type", "WordPiece"}};
        }},
-      {"post_processor: type \"TemplateProcessing\"",
+      {"post_processor: type \"BertProcessing\" is not supported",
+       [](Json& j) {
+         j["post_processor"] = {{"type", "BertProcessing"}};
+       }},
+      {"post_processor: \"single\" is missing",
        [](Json& j) {
          j["post_processor"] = {{"type", "TemplateProcessing"}};
        }},
+      {"post_processor: \"single\" has no text",
+       [](Json& j) {
+         j["post_processor"] = {{"type", "TemplateProcessing"}, {"single", Json::array()}};
+       }},
       {"\"model\" is missing", [](Json& j) { j.erase("model"); }},
       {"model: expected an object, found a list", [](Json& j) { j["model"] = Json::array(); }},
-      {"model: type \"Unigram\" is not supported", [](Json& j) { j["model"]["type"] = "Unigram"; }},
+      {"model: type \"WordPiece\" is not supported", [](Json& j) { j["model"]["type"] = "WordPiece"; }},
+      {"a Unigram model with a byte-level split is not supported",
+       [](Json& j) {
+         j["model"] = {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", Json::array({Json::array({"<unk>", 0.0})})}};
+       }},
+      {"model.vocab[0]: a list is no piece with its score",
+       [](Json& j) {
+         j["model"] = {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", Json::array({Json::array({"<unk>", "0"})})}};
+       }},
+      {"model.unk_id is 7, and model.vocab has 1",
+       [](Json& j) {
+         j["pre_tokenizer"] = nullptr;
+         j["model"] = {{"type", "Unigram"}, {"unk_id", 7}, {"vocab", Json::array({Json::array({"<unk>", 0.0})})}};
+       }},
+      {"model.unk_token is \"<unk>\", which model.vocab lacks",
+       [](Json& j) {
+         j["pre_tokenizer"] = nullptr;
+         j["model"]["unk_token"] = "<unk>";
+       }},
       {"model: \"type\" must be text", [](Json& j) { j["model"]["type"] = 5; }},
       {"model: \"dropout\" is 0.5", [](Json& j) { j["model"]["dropout"] = 0.5; }},
       {"model: \"byte_fallback\" is true", [](Json& j) { j["model"]["byte_fallback"] = true; }},
-      {"model: \"ignore_merges\" is true", [](Json& j) { j["model"]["ignore_merges"] = true; }},
+      {"model: \"ignore_merges\" must be true or false, found 3", [](Json& j) { j["model"]["ignore_merges"] = 3; }},
       {"model: \"end_of_word_suffix\" is \"</w>\"", [](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }},
       {"model: field \"scores\" is not supported", [](Json& j) { j["model"]["scores"] = 1; }},
       {"\"vocab\" must be an object, found a list", [](Json& j) { j["model"]["vocab"] = Json::array(); }},
@@ -74,7 +131,11 @@ TEST(TokenizerError, NamesTheField) {
       {"found 1.5", [](Json& j) { j["model"]["vocab"]["ab"] = 1.5; }},
       {"found \"7\"", [](Json& j) { j["model"]["vocab"]["ab"] = "7"; }},
       {"gives id 97 to two tokens", [](Json& j) { j["model"]["vocab"]["ab"] = 97; }},
-      {"lacks the token \"a\" of byte 97", [](Json& j) { j["model"]["vocab"].erase("a"); }},
+      {"lacks the token \"a\" of byte 97",
+       [](Json& j) {
+         j["model"]["vocab"].erase("a");
+         j["model"]["merges"] = Json::array();
+       }},
       {"has an empty token", [](Json& j) { j["model"]["vocab"][""] = 300; }},
       {"needs the token \"ab\", which model.vocab lacks", [](Json& j) { j["model"]["vocab"].erase("ab"); }},
       {"needs the token \"xyz\"", [](Json& j) { j["model"]["merges"].push_back("xyz a"); }},
@@ -95,8 +156,7 @@ TEST(TokenizerError, NamesTheField) {
       {"added_tokens[0]: \"content\" is missing", [](Json& j) { j["added_tokens"][0].erase("content"); }},
       {"added_tokens[0]: \"id\" must be a whole number", [](Json& j) { j["added_tokens"][0]["id"] = 1e18; }},
       {"added_tokens[0]: \"id\" must be a whole number", [](Json& j) { j["added_tokens"][0]["id"] = INT64_MAX; }},
-      {"added_tokens[0]: \"lstrip\" is true", [](Json& j) { j["added_tokens"][0]["lstrip"] = true; }},
-      {"added_tokens[0]: \"single_word\" is true", [](Json& j) { j["added_tokens"][0]["single_word"] = true; }},
+      {"added_tokens[0]: \"lstrip\" must be true or false", [](Json& j) { j["added_tokens"][0]["lstrip"] = 1; }},
       {"has id 97, which another token has", [](Json& j) { j["added_tokens"][0]["id"] = 97; }},
       {"has id 256, in model.vocab it has 97", [](Json& j) { j["added_tokens"][0]["content"] = "a"; }},
       {"is there twice",

@@ -8,7 +8,7 @@
 #include <rapidcheck.h>
 
 #include "base/json.h"
-#include "data/byte_alphabet.h"
+#include "data/tokenize/byte_alphabet.h"
 
 namespace stepc {
 namespace {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
-#include "data/byte_alphabet.h"
+#include "data/tokenize/byte_alphabet.h"
 
 namespace stepc {
 namespace {

@@ -1,0 +1,64 @@
+#include "data/tokenize/added_tokens.h"
+
+#include <algorithm>
+
+#include "data/tokenize/char_class.h"
+#include "data/utf8.h"
+
+namespace stepc {
+
+namespace {
+// Where the character before `end` begins.
+size_t character_before(std::string_view text, size_t end) {
+  size_t begin = end - 1;
+  while (begin > 0 && end - begin < 4 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
+  return begin;
+}
+
+bool is_word_at(std::string_view text, size_t at) {
+  const Utf8Char next = decode_utf8(text, at);
+  return next.bytes > 0 && is_word_char(next.value);
+}
+}  // namespace
+
+void AddedTokenMatcher::add(const AddedToken& token, std::string spelling) {
+  if (spelling.empty()) return;
+  auto& entries = by_byte_[static_cast<uint8_t>(spelling[0])];
+  std::erase_if(entries, [&](const Entry& entry) { return entry.spelling == spelling; });
+  const auto longer = [&](const Entry& entry) { return entry.spelling.size() > spelling.size(); };
+  const auto place = std::partition_point(entries.begin(), entries.end(), longer);
+  entries.insert(place, {std::move(spelling), token});
+  empty_ = false;
+}
+
+const AddedTokenMatcher::Entry* AddedTokenMatcher::at(std::string_view text) const {
+  for (const Entry& entry : by_byte_[static_cast<uint8_t>(text[0])])
+    if (text.starts_with(entry.spelling)) return &entry;
+  return nullptr;
+}
+
+bool AddedTokenMatcher::stands_alone(std::string_view text, size_t begin, size_t end) {
+  const bool word_before = begin > 0 && is_word_at(text, character_before(text, begin));
+  const bool word_after = end < text.size() && is_word_at(text, end);
+  return !word_before && !word_after;
+}
+
+size_t AddedTokenMatcher::before_space(std::string_view text, size_t end) {
+  while (end > 0) {
+    const size_t begin = character_before(text, end);
+    if (classed_char_at(text, begin).kind != CharClass::kSpace) break;
+    end = begin;
+  }
+  return end;
+}
+
+size_t AddedTokenMatcher::after_space(std::string_view text, size_t begin) {
+  while (begin < text.size()) {
+    const ClassedChar next = classed_char_at(text, begin);
+    if (next.kind != CharClass::kSpace) break;
+    begin += next.bytes;
+  }
+  return begin;
+}
+
+}  // namespace stepc
