@@ -269,7 +269,7 @@ def test_state_dict_has_the_names_of_the_unmodified_model():
 def test_async_loader_gives_the_same_batches():
     """In order, every one, again in the next epoch, and an error of the loader is the caller's."""
     loader = load()
-    fast = stepc.AsyncLoader(load(), torch.device("cpu"))
+    fast = stepc.AsyncLoader(load(), prefetch=3)
     assert len(fast) == len(loader)
     for _ in range(2):
         for expected, seen in zip(loader, fast, strict=True):
