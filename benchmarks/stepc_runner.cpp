@@ -25,8 +25,8 @@
 
 #include "base/check.h"
 #include "engine/stepc.h"
-#include "models/llama.h"
-#include "models/llama_config.h"
+#include "models/decoder.h"
+#include "models/decoder_config.h"
 #include "optim/adamw.h"
 #include "optim/clip.h"
 
@@ -99,7 +99,8 @@ struct Task {
 class Trainer {
  public:
   explicit Trainer(const Task& task)
-      : model_(stepc::models::LlamaConfig::preset(task.preset), task.precision == "bf16" ? at::kBFloat16 : at::kFloat),
+      : model_(stepc::models::DecoderConfig::preset(task.preset),
+               task.precision == "bf16" ? at::kBFloat16 : at::kFloat),
         autocast_(task.precision == "autocast") {
     model_->initialize(0);
     stepc::optim::AdamWOptions options;
@@ -121,11 +122,11 @@ class Trainer {
     return loss.detach();
   }
 
-  stepc::models::LlamaForCausalLM& model() { return model_; }
+  stepc::models::Decoder& model() { return model_; }
   std::shared_ptr<stepc::optim::AdamW>& optimizer() { return optimizer_; }
 
  private:
-  stepc::models::LlamaForCausalLM model_;
+  stepc::models::Decoder model_;
   std::shared_ptr<stepc::optim::AdamW> optimizer_;
   bool autocast_;
 };
@@ -133,7 +134,7 @@ class Trainer {
 // Random tokens; labels are the next token, and nothing at the last position.
 std::vector<at::Tensor> make_batches(const Task& task) {
   torch::manual_seed(0);
-  const int64_t vocab = stepc::models::LlamaConfig::preset(task.preset).vocab_size;
+  const int64_t vocab = stepc::models::DecoderConfig::preset(task.preset).vocab_size;
   std::vector<at::Tensor> batches;
   for (int64_t i = 0; i < kBatches; ++i) {
     const at::Tensor ids = torch::randint(vocab, {task.batch, task.seq}, at::kLong);
@@ -226,7 +227,7 @@ void serve(Runner& runner) {
 
 int run_main(const std::vector<std::string>& arguments) {
   if (arguments.size() == 2 && arguments[0] == "config") {
-    std::fputs(stepc::models::LlamaConfig::preset(arguments[1]).to_json().c_str(), stdout);
+    std::fputs(stepc::models::DecoderConfig::preset(arguments[1]).to_json().c_str(), stdout);
     return 0;
   }
   constexpr size_t kArguments = 6;

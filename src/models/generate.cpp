@@ -18,8 +18,7 @@ int64_t draw(at::Tensor logits, const GenerateOptions& options, const at::Genera
 }
 }  // namespace
 
-std::vector<int64_t> generate(LlamaForCausalLM model, const std::vector<int64_t>& prompt,
-                              const GenerateOptions& options) {
+std::vector<int64_t> generate(Decoder model, const std::vector<int64_t>& prompt, const GenerateOptions& options) {
   const int64_t model_vocab = model->config().vocab_size;
   const int64_t vocab = options.vocab_size > 0 ? options.vocab_size : model_vocab;
   USER_CHECK(!prompt.empty(), "the prompt is empty; give at least one token to continue");
@@ -30,6 +29,7 @@ std::vector<int64_t> generate(LlamaForCausalLM model, const std::vector<int64_t>
     USER_CHECK(id >= 0 && id < model_vocab, "the prompt holds token {}; the model knows 0 to {}", id, model_vocab - 1);
 
   const torch::NoGradGuard no_grad;
+  const EvaluationScope no_dropout(model);
   const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
   std::vector<int64_t> ids = prompt;
   for (int64_t i = 0; i < options.new_tokens; ++i) {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/llama.h"
+#include "models/decoder.h"
 
 namespace stepc::models {
 
@@ -20,7 +20,6 @@ struct GenerateOptions {
 };
 
 // The new tokens, without the prompt and without the stop token that may have ended them.
-std::vector<int64_t> generate(LlamaForCausalLM model, const std::vector<int64_t>& prompt,
-                              const GenerateOptions& options);
+std::vector<int64_t> generate(Decoder model, const std::vector<int64_t>& prompt, const GenerateOptions& options);
 
 }  // namespace stepc::models

@@ -15,7 +15,7 @@
 namespace stepc::train {
 namespace fs = std::filesystem;
 
-std::string preset_list() { return str("{}", fmt::join(models::LlamaConfig::preset_names(), ", ")); }
+std::string preset_list() { return str("{}", fmt::join(models::DecoderConfig::preset_names(), ", ")); }
 
 int run_init(const InitOptions& options) {
   const int64_t parameters = init_model(options);

@@ -28,9 +28,10 @@ std::vector<int64_t> spread_windows(int64_t windows, int64_t count) {
   return indices;
 }
 
-HeldOutLoss evaluate(models::LlamaForCausalLM model, const Tokenizer& tokenizer, const TextDataset& dataset,
-                     int64_t count, int64_t batch) {
+HeldOutLoss evaluate(models::Decoder model, const Tokenizer& tokenizer, const TextDataset& dataset, int64_t count,
+                     int64_t batch) {
   const torch::NoGradGuard no_grad;
+  const models::EvaluationScope no_dropout(model);
   const std::vector<int64_t> bytes = bytes_of_tokens(tokenizer);
   const std::vector<int64_t> windows = spread_windows(dataset.eval_windows(), count);
   const int64_t seq_len = dataset.seq_len();

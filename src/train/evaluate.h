@@ -6,7 +6,7 @@
 
 #include "data/text_dataset.h"
 #include "data/tokenizer.h"
-#include "models/llama.h"
+#include "models/decoder.h"
 
 namespace stepc::train {
 
@@ -21,7 +21,7 @@ struct HeldOutLoss {
 std::vector<int64_t> spread_windows(int64_t windows, int64_t count);
 
 // At most `count` windows, `batch` at a time. Runs without gradients.
-HeldOutLoss evaluate(models::LlamaForCausalLM model, const Tokenizer& tokenizer, const TextDataset& dataset,
-                     int64_t count, int64_t batch);
+HeldOutLoss evaluate(models::Decoder model, const Tokenizer& tokenizer, const TextDataset& dataset, int64_t count,
+                     int64_t batch);
 
 }  // namespace stepc::train

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "data/tokenizer_json.h"
-#include "models/llama.h"
+#include "models/decoder.h"
 #include "train/model_directory.h"
 
 namespace stepc::train {
@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kEndOfText = 256;  // the first id after the 256 bytes
 
-models::LlamaConfig byte_level(models::LlamaConfig config) {
+models::DecoderConfig byte_level(models::DecoderConfig config) {
   USER_CHECK(config.vocab_size > kEndOfText, "the preset's vocabulary of {} is too small for bytes", config.vocab_size);
   config.bos_token_id = kEndOfText;
   config.eos_token_ids = {kEndOfText};
@@ -26,7 +26,7 @@ models::LlamaConfig byte_level(models::LlamaConfig config) {
 
 int64_t init_model(const InitOptions& options) {
   const fs::path& directory = options.directory;
-  const models::LlamaConfig config = byte_level(models::LlamaConfig::preset(options.preset));
+  const models::DecoderConfig config = byte_level(models::DecoderConfig::preset(options.preset));
   USER_CHECK(!fs::exists(directory) || fs::is_directory(directory), "{}: exists and is not a directory",
              directory.string());
   const bool occupied = fs::exists(directory) && !fs::is_empty(directory);
@@ -37,7 +37,7 @@ int64_t init_model(const InitOptions& options) {
              "{}: holds a model of several files (model.safetensors.index.json), which --force does not replace",
              directory.string());
 
-  models::LlamaForCausalLM model(config, models::scalar_type(config.dtype));
+  models::Decoder model(config, models::scalar_type(config.dtype));
   model->initialize(options.seed);
   const std::map<std::string, std::string> tokenizer = {
       {"tokenizer.json", make_byte_tokenizer_json()},

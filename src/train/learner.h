@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "engine/stepc.h"
-#include "models/llama.h"
+#include "models/decoder.h"
 #include "optim/adamw.h"
 #include "train/model_directory.h"
 #include "train/run_config.h"
@@ -37,7 +37,7 @@ class Learner {
   // The optimizer's part of a checkpoint, after construction from its model files.
   void load_optimizer(const std::filesystem::path& checkpoint);
 
-  [[nodiscard]] models::LlamaForCausalLM model() const { return model_; }
+  [[nodiscard]] models::Decoder model() const { return model_; }
   [[nodiscard]] const ModelDirectory& directory() const { return directory_; }
   [[nodiscard]] const Stats& stats() const { return step_->stats(); }
   [[nodiscard]] std::string report() const { return step_->report(); }
@@ -49,7 +49,7 @@ class Learner {
   [[nodiscard]] NamedTensors weights() const;
 
   ModelDirectory directory_;
-  models::LlamaForCausalLM model_;
+  models::Decoder model_;
   std::shared_ptr<optim::AdamW> optimizer_;
   std::optional<Accelerated<TrainStep>> step_;
 };

@@ -44,8 +44,8 @@ std::map<std::string, std::string> read_companions(const fs::path& path) {
 ModelDirectory open_model_directory(const fs::path& path) {
   USER_CHECK(fs::is_directory(path), "{}: not a directory; a model directory has config.json, tokenizer.json and {}",
              path.string(), "model.safetensors (`stepc init` makes one)");
-  models::LlamaConfig config = in_directory(
-      path, [&] { return models::LlamaConfig::from_json(read_text(path / "config.json", kMaxConfigBytes)); });
+  models::DecoderConfig config = in_directory(
+      path, [&] { return models::DecoderConfig::from_json(read_text(path / "config.json", kMaxConfigBytes)); });
   Tokenizer tokenizer = in_directory(path, [&] { return Tokenizer::load(path / "tokenizer.json"); });
   USER_CHECK(tokenizer.vocab_size() <= config.vocab_size,
              "{}: tokenizer.json has {} tokens, but config.json has vocab_size {}", path.string(),
@@ -53,7 +53,7 @@ ModelDirectory open_model_directory(const fs::path& path) {
   return {path, std::move(config), std::move(tokenizer), read_companions(path)};
 }
 
-NamedTensors load_weights(const ModelDirectory& directory, models::LlamaForCausalLM& model) {
+NamedTensors load_weights(const ModelDirectory& directory, models::Decoder& model) {
   return in_directory(directory.path, [&] {
     NamedTensors weights = load_model_tensors(directory.path);
     model->load_state(weights);
@@ -61,13 +61,13 @@ NamedTensors load_weights(const ModelDirectory& directory, models::LlamaForCausa
   });
 }
 
-models::LlamaForCausalLM load_model(const ModelDirectory& directory, at::ScalarType dtype) {
-  models::LlamaForCausalLM model(directory.config, dtype);
+models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype) {
+  models::Decoder model(directory.config, dtype);
   load_weights(directory, model);
   return model;
 }
 
-void write_model_files(const fs::path& destination, const models::LlamaConfig& config,
+void write_model_files(const fs::path& destination, const models::DecoderConfig& config,
                        const std::map<std::string, std::string>& companions, const NamedTensors& weights) {
   const at::ScalarType dtype = models::scalar_type(config.dtype);
   NamedTensors converted;

@@ -8,14 +8,14 @@
 
 #include "checkpoint/tensors.h"
 #include "data/tokenizer.h"
-#include "models/llama.h"
-#include "models/llama_config.h"
+#include "models/decoder.h"
+#include "models/decoder_config.h"
 
 namespace stepc::train {
 
 struct ModelDirectory {
   std::filesystem::path path;
-  models::LlamaConfig config;
+  models::DecoderConfig config;
   Tokenizer tokenizer;
   std::map<std::string, std::string> companions;  // file name -> content: tokenizer.json, generation_config.json, ...
 };
@@ -24,14 +24,14 @@ struct ModelDirectory {
 ModelDirectory open_model_directory(const std::filesystem::path& path);
 
 // The directory's weights, copied into the model in the model's dtype; returns them as they are in the files.
-NamedTensors load_weights(const ModelDirectory& directory, models::LlamaForCausalLM& model);
+NamedTensors load_weights(const ModelDirectory& directory, models::Decoder& model);
 
 // A model of the directory with its weights, in the dtype.
-models::LlamaForCausalLM load_model(const ModelDirectory& directory, at::ScalarType dtype);
+models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype);
 
 // Writes config.json, model.safetensors and the companions into `destination`, which exists. The weights are converted
 // to config.dtype.
-void write_model_files(const std::filesystem::path& destination, const models::LlamaConfig& config,
+void write_model_files(const std::filesystem::path& destination, const models::DecoderConfig& config,
                        const std::map<std::string, std::string>& companions, const NamedTensors& weights);
 
 }  // namespace stepc::train

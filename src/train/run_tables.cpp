@@ -19,7 +19,7 @@ std::string plural(int64_t count, const char* noun) { return str("{} {}{}", coun
 
 }  // namespace
 
-RunNumbers derive_numbers(const RunConfig& config, const models::LlamaConfig& model, const TextDataset& dataset,
+RunNumbers derive_numbers(const RunConfig& config, const models::DecoderConfig& model, const TextDataset& dataset,
                           double matmul_flops_rate) {
   RunNumbers numbers;
   numbers.parameters = model.parameter_count();
@@ -35,7 +35,7 @@ RunNumbers derive_numbers(const RunConfig& config, const models::LlamaConfig& mo
   return numbers;
 }
 
-std::string start_table(const RunConfig& config, const models::LlamaConfig& model, const TextDataset& dataset,
+std::string start_table(const RunConfig& config, const models::DecoderConfig& model, const TextDataset& dataset,
                         const RunNumbers& numbers) {
   std::string text;
   text += row("model", str("{}: {} parameters, {} layers, hidden size {}, vocabulary {}", config.model.path,

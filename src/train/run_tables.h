@@ -7,7 +7,7 @@
 #include <string>
 
 #include "data/text_dataset.h"
-#include "models/llama_config.h"
+#include "models/decoder_config.h"
 #include "train/run_config.h"
 
 namespace stepc::train {
@@ -23,11 +23,11 @@ struct RunNumbers {
   double least_step_seconds = 0;  // at that rate
 };
 
-RunNumbers derive_numbers(const RunConfig& config, const models::LlamaConfig& model, const TextDataset& dataset,
+RunNumbers derive_numbers(const RunConfig& config, const models::DecoderConfig& model, const TextDataset& dataset,
                           double matmul_flops_rate);
 
 // `config.train.threads` is resolved.
-std::string start_table(const RunConfig& config, const models::LlamaConfig& model, const TextDataset& dataset,
+std::string start_table(const RunConfig& config, const models::DecoderConfig& model, const TextDataset& dataset,
                         const RunNumbers& numbers);
 
 struct EndOfRun {

@@ -24,7 +24,7 @@ std::string printable(std::string_view text) {
   return clean;
 }
 
-std::string sample_text(const models::LlamaForCausalLM& model, const Tokenizer& tokenizer, const std::string& prompt,
+std::string sample_text(const models::Decoder& model, const Tokenizer& tokenizer, const std::string& prompt,
                         const SampleOptions& options) {
   USER_CHECK(!prompt.empty(), "--prompt is empty: give some text to continue");
   const std::vector<int32_t> encoded = tokenizer.encode(prompt);

@@ -7,7 +7,7 @@
 
 #include "data/text_dataset.h"
 #include "data/tokenizer.h"
-#include "models/llama.h"
+#include "models/decoder.h"
 
 namespace stepc::train {
 
@@ -22,7 +22,7 @@ struct SampleOptions {
 std::string printable(std::string_view text);
 
 // The continuation of the prompt, without the prompt. Stops at the model's end-of-text tokens.
-std::string sample_text(const models::LlamaForCausalLM& model, const Tokenizer& tokenizer, const std::string& prompt,
+std::string sample_text(const models::Decoder& model, const Tokenizer& tokenizer, const std::string& prompt,
                         const SampleOptions& options);
 
 // The beginning of the held-out text, to be continued.

@@ -83,7 +83,7 @@ ModelDirectory start_directory(const RunConfig& config, const RunDirectory& dire
   return model;
 }
 
-RunNumbers measured_numbers(const RunConfig& config, const models::LlamaConfig& model, const TextDataset& dataset) {
+RunNumbers measured_numbers(const RunConfig& config, const models::DecoderConfig& model, const TextDataset& dataset) {
   constexpr int64_t kSide = 1024;
   const double rate = measure_matmul_rate(models::scalar_type(config.model.compute),
                                           {{kSide, kSide, kSide}, {2 * kSide, kSide, kSide}});

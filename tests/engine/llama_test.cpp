@@ -1,22 +1,21 @@
 // Llama, the model that the trainer trains: bit-equal to eager in every precision, plain, checkpoint-free, with dropout
 // and with several micro-batches in one step.
-#include "models/llama.h"
-
 #include <gtest/gtest.h>
 
 #include <ATen/autocast_mode.h>
 
+#include "models/decoder.h"
 #include "tests/engine/twins.h"
 
 namespace stepc {
 namespace {
 
-using models::LlamaConfig;
-using models::LlamaForCausalLM;
-using Twins = test::TwinsOf<LlamaForCausalLM>;
+using models::Decoder;
+using models::DecoderConfig;
+using Twins = test::TwinsOf<Decoder>;
 
-LlamaConfig tiny() {
-  LlamaConfig config;
+DecoderConfig tiny() {
+  DecoderConfig config;
   config.vocab_size = 128;
   config.hidden_size = 64;
   config.intermediate_size = 160;
@@ -27,8 +26,8 @@ LlamaConfig tiny() {
   return config;
 }
 
-LlamaForCausalLM make() {
-  LlamaForCausalLM model(tiny());
+Decoder make() {
+  Decoder model(tiny());
   model->initialize(3);
   return model;
 }
@@ -39,7 +38,7 @@ at::Tensor tokens(int i) {
   return torch::randint(0, 128, {2, 33}, at::kLong);
 }
 
-at::Tensor next_token_loss(LlamaForCausalLM& model, const at::Tensor& batch) {
+at::Tensor next_token_loss(Decoder& model, const at::Tensor& batch) {
   return model->loss(batch.slice(1, 0, 32), batch.slice(1, 1, 33));
 }
 
@@ -67,7 +66,7 @@ TEST_P(LlamaIn, PlainIsBitEqualToEager) {
 TEST_P(LlamaIn, AccumulatedIsBitEqualToEager) {
   Twins twins(
       make,
-      [](LlamaForCausalLM& model, const at::Tensor& batch) {
+      [](Decoder& model, const at::Tensor& batch) {
         // One micro-batch a row; the last one's loss is left to the caller's backward().
         const at::Tensor count = at::full({}, 64.0, at::kFloat);
         const auto part = [&](int64_t row) {
@@ -88,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(Precision, LlamaIn, ::testing::Values(at::kFloat, at::k
                          [](const auto& info) { return std::string(c10::toString(info.param)); });
 
 TEST(Llama, AutocastIsBitEqualToEager) {
-  Twins twins(make, [](LlamaForCausalLM& model, const at::Tensor& batch) {
+  Twins twins(make, [](Decoder& model, const at::Tensor& batch) {
     at::autocast::set_autocast_enabled(at::kCPU, true);
     at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
     at::Tensor loss = next_token_loss(model, batch);
@@ -101,7 +100,7 @@ TEST(Llama, AutocastIsBitEqualToEager) {
 }
 
 TEST(Llama, DropoutDrawsTheSameNumbersAsEager) {
-  Twins twins(make, [](LlamaForCausalLM& model, const at::Tensor& batch) {
+  Twins twins(make, [](Decoder& model, const at::Tensor& batch) {
     const at::Tensor logits = model->forward(batch.slice(1, 0, 32));
     return torch::dropout(logits.to(at::kFloat), 0.2, true).pow(2).mean();
   });

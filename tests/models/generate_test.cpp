@@ -8,19 +8,19 @@
 namespace stepc::models {
 namespace {
 
-LlamaForCausalLM small_model() {
-  LlamaConfig config = LlamaConfig::preset("bench-1.8m");
+Decoder small_model() {
+  DecoderConfig config = DecoderConfig::preset("bench-1.8m");
   config.vocab_size = 64;
   config.num_hidden_layers = 1;
   config.initializer_range = 0.5;  // peaked distributions
-  LlamaForCausalLM model(config);
+  Decoder model(config);
   model->initialize(3);
   return model;
 }
 
 TEST(Generate, GreedyFollowsTheLikeliestToken) {
   const torch::NoGradGuard no_grad;
-  LlamaForCausalLM model = small_model();
+  Decoder model = small_model();
   const std::vector<int64_t> out = generate(model, {5, 9}, {.new_tokens = 6, .temperature = 0.0});
   ASSERT_EQ(out.size(), 6);
   std::vector<int64_t> ids = {5, 9};
@@ -32,7 +32,7 @@ TEST(Generate, GreedyFollowsTheLikeliestToken) {
 }
 
 TEST(Generate, SamplingIsSeededAndStaysWithinTheBounds) {
-  LlamaForCausalLM model = small_model();
+  Decoder model = small_model();
   const GenerateOptions options{.new_tokens = 40, .temperature = 5.0, .context = 4, .vocab_size = 20, .seed = 1};
   const auto first = generate(model, {5}, options);
   EXPECT_EQ(first, generate(model, {5}, options));
@@ -43,20 +43,20 @@ TEST(Generate, SamplingIsSeededAndStaysWithinTheBounds) {
 }
 
 TEST(Generate, TopOneIsGreedyAtAnyTemperature) {
-  LlamaForCausalLM model = small_model();
+  Decoder model = small_model();
   EXPECT_EQ(generate(model, {5}, {.new_tokens = 8, .temperature = 9.0, .top_k = 1}),
             generate(model, {5}, {.new_tokens = 8, .temperature = 0.0}));
 }
 
 TEST(Generate, StopsBeforeAStopToken) {
-  LlamaForCausalLM model = small_model();
+  Decoder model = small_model();
   const auto free = generate(model, {5}, {.new_tokens = 8, .temperature = 0.0});
   const auto stopped = generate(model, {5}, {.new_tokens = 8, .temperature = 0.0, .stop_ids = {free[0]}});
   EXPECT_TRUE(stopped.empty());
 }
 
 TEST(Generate, RefusesWhatTheModelCannotRead) {
-  LlamaForCausalLM model = small_model();
+  Decoder model = small_model();
   EXPECT_THROW(generate(model, {}, {}), UserError);
   EXPECT_THROW(generate(model, {64}, {}), UserError);
   EXPECT_THROW(generate(model, {-1}, {}), UserError);

@@ -37,7 +37,7 @@ class RunTablesTest : public ::testing::Test {
 };
 
 TEST_F(RunTablesTest, NumbersFollowFromTheConfig) {
-  const auto model = models::LlamaConfig::preset("llama-10m");
+  const auto model = models::DecoderConfig::preset("llama-10m");
   const TextDataset data = dataset();
   const RunNumbers numbers = derive_numbers(config_, model, data, 1e12);
   EXPECT_EQ(numbers.samples_per_step, 6);

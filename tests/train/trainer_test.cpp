@@ -39,14 +39,14 @@ class TrainerTest : public ::testing::TestWithParam<std::string> {
  protected:
   TrainerTest() {
     fs::create_directory(directory_ / "model");
-    models::LlamaConfig shape;
+    models::DecoderConfig shape;
     shape.vocab_size = 257;
     shape.hidden_size = 32;
     shape.intermediate_size = 64;
     shape.num_hidden_layers = 2;
     shape.num_attention_heads = shape.num_key_value_heads = 2;
     shape.head_dim = 16;
-    models::LlamaForCausalLM model(shape);
+    models::Decoder model(shape);
     model->initialize(1);
     write_model_files(directory_ / "model", shape, {{"tokenizer.json", make_byte_tokenizer_json()}},
                       model->persistent_state());

@@ -1,4 +1,4 @@
-#include "models/llama.h"
+#include "models/decoder.h"
 
 #include <cmath>
 #include <functional>
@@ -14,8 +14,8 @@
 namespace stepc::models {
 namespace {
 
-LlamaConfig tiny() {
-  LlamaConfig config;
+DecoderConfig tiny() {
+  DecoderConfig config;
   config.vocab_size = 48;
   config.hidden_size = 32;
   config.intermediate_size = 40;
@@ -26,8 +26,8 @@ LlamaConfig tiny() {
   return config;
 }
 
-LlamaForCausalLM made(const LlamaConfig& config, at::ScalarType dtype = at::kFloat) {
-  LlamaForCausalLM model(config, dtype);
+Decoder made(const DecoderConfig& config, at::ScalarType dtype = at::kFloat) {
+  Decoder model(config, dtype);
   model->initialize(7);
   return model;
 }
@@ -51,11 +51,11 @@ std::vector<std::string> names_of(const NamedTensors& state) {
   return names;
 }
 
-TEST(Llama, ParametersHaveTheNamesAndShapesOfHuggingFace) {
-  LlamaConfig config = tiny();
+TEST(Decoder, ParametersHaveTheNamesAndShapesOfHuggingFace) {
+  DecoderConfig config = tiny();
   config.num_key_value_heads = 2;
-  config.attention_bias = true;
-  const LlamaForCausalLM model = made(config);
+  config.query_key_value_bias = config.attention_output_bias = true;
+  const Decoder model = made(config);
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const auto& [name, tensor] : model->persistent_state()) shapes[name] = tensor.sizes().vec();
   using Shape = std::vector<int64_t>;
@@ -74,21 +74,21 @@ TEST(Llama, ParametersHaveTheNamesAndShapesOfHuggingFace) {
   EXPECT_TRUE(model->named_buffers().is_empty());
 }
 
-TEST(Llama, CountsItsParameters) {
+TEST(Decoder, CountsItsParameters) {
   for (const bool extras : {false, true}) {
-    LlamaConfig config = tiny();
-    config.attention_bias = config.mlp_bias = config.tie_word_embeddings = extras;
+    DecoderConfig config = tiny();
+    config.query_key_value_bias = config.attention_output_bias = config.mlp_bias = config.tie_word_embeddings = extras;
     int64_t count = 0;
     for (const auto& [name, tensor] : made(config)->persistent_state()) count += tensor.numel();
     EXPECT_EQ(count, config.parameter_count());
   }
 }
 
-TEST(Llama, InitializationIsSeededAndTheSameInEveryDtype) {
+TEST(Decoder, InitializationIsSeededAndTheSameInEveryDtype) {
   const NamedTensors first = made(tiny())->persistent_state();
   const NamedTensors again = made(tiny())->persistent_state();
   const NamedTensors rounded = made(tiny(), at::kBFloat16)->persistent_state();
-  LlamaForCausalLM other(tiny());
+  Decoder other(tiny());
   other->initialize(8);
   for (size_t i = 0; i < first.size(); ++i) {
     EXPECT_TRUE(at::equal(first[i].second, again[i].second)) << first[i].first;
@@ -98,12 +98,12 @@ TEST(Llama, InitializationIsSeededAndTheSameInEveryDtype) {
   EXPECT_NEAR(first[0].second.std().item<double>(), 0.02, 0.002);
 }
 
-TEST(Llama, FutureTokensDoNotChangePastLogits) {
-  LlamaConfig grouped = tiny();
+TEST(Decoder, FutureTokensDoNotChangePastLogits) {
+  DecoderConfig grouped = tiny();
   grouped.num_key_value_heads = 1;
-  for (const LlamaConfig& config : {tiny(), grouped}) {
+  for (const DecoderConfig& config : {tiny(), grouped}) {
     const torch::NoGradGuard no_grad;
-    LlamaForCausalLM model = made(config);
+    Decoder model = made(config);
     const at::Tensor ids = some_ids(2, 9);
     at::Tensor changed = ids.clone();
     changed.slice(1, 5).fill_(3);
@@ -117,12 +117,12 @@ TEST(Llama, FutureTokensDoNotChangePastLogits) {
   }
 }
 
-TEST(Llama, GroupedQueriesEqualRepeatedKeysAndValues) {
+TEST(Decoder, GroupedQueriesEqualRepeatedKeysAndValues) {
   const torch::NoGradGuard no_grad;
-  LlamaConfig config = tiny();
+  DecoderConfig config = tiny();
   config.num_key_value_heads = 2;
-  LlamaForCausalLM grouped = made(config);
-  LlamaForCausalLM full(tiny());
+  Decoder grouped = made(config);
+  Decoder full(tiny());
   NamedTensors repeated;
   for (const auto& [name, tensor] : grouped->persistent_state()) {
     const bool shared = name.find("k_proj") != std::string::npos || name.find("v_proj") != std::string::npos;
@@ -133,13 +133,13 @@ TEST(Llama, GroupedQueriesEqualRepeatedKeysAndValues) {
   EXPECT_TRUE(at::allclose(full->forward(some_ids(2, 7)), grouped->forward(some_ids(2, 7)), 1e-5, 1e-6));
 }
 
-TEST(Llama, TiedEmbeddingsAreOneTensorWithBothGradients) {
-  LlamaConfig config = tiny();
+TEST(Decoder, TiedEmbeddingsAreOneTensorWithBothGradients) {
+  DecoderConfig config = tiny();
   config.tie_word_embeddings = true;
-  LlamaForCausalLM tied = made(config);
+  Decoder tied = made(config);
   EXPECT_THAT(names_of(tied->persistent_state()), testing::Not(testing::Contains("lm_head.weight")));
 
-  LlamaForCausalLM untied(tiny());
+  Decoder untied(tiny());
   NamedTensors weights = tied->persistent_state();
   weights.emplace_back("lm_head.weight", tied->persistent_state()[0].second);
   untied->load_state(weights);
@@ -155,9 +155,9 @@ TEST(Llama, TiedEmbeddingsAreOneTensorWithBothGradients) {
   tied->load_state(weights);  // files of tied models may carry the second name
 }
 
-TEST(Llama, LossIgnoresMaskedLabelsAndAddsUpOverMicroBatches) {
+TEST(Decoder, LossIgnoresMaskedLabelsAndAddsUpOverMicroBatches) {
   const torch::NoGradGuard no_grad;
-  LlamaForCausalLM model = made(tiny());
+  Decoder model = made(tiny());
   const at::Tensor ids = some_ids(4, 6);
   at::Tensor labels = ids.roll(-1, 1);
   labels.slice(1, 5).fill_(-100);
@@ -175,8 +175,8 @@ TEST(Llama, LossIgnoresMaskedLabelsAndAddsUpOverMicroBatches) {
   EXPECT_NEAR((first + second).item<double>(), expected, 1e-5);
 }
 
-TEST(Llama, LossIsFloat32ForBfloat16Weights) {
-  LlamaForCausalLM model = made(tiny(), at::kBFloat16);
+TEST(Decoder, LossIsFloat32ForBfloat16Weights) {
+  Decoder model = made(tiny(), at::kBFloat16);
   const at::Tensor loss = model->loss(some_ids(2, 6), some_ids(2, 6));
   EXPECT_EQ(loss.scalar_type(), at::kFloat);
   loss.backward();
@@ -184,10 +184,10 @@ TEST(Llama, LossIsFloat32ForBfloat16Weights) {
   EXPECT_NEAR(loss.item<double>(), std::log(48.0), 0.1);
 }
 
-TEST(Llama, PaddingRowIsZeroAndGetsNoGradient) {
-  LlamaConfig config = tiny();
+TEST(Decoder, PaddingRowIsZeroAndGetsNoGradient) {
+  DecoderConfig config = tiny();
   config.pad_token_id = 0;
-  LlamaForCausalLM model = made(config);
+  Decoder model = made(config);
   const at::Tensor ids = some_ids(2, 6);
   ASSERT_TRUE(ids.eq(0).any().item<bool>());
   model->loss(ids, ids).backward();
@@ -197,8 +197,8 @@ TEST(Llama, PaddingRowIsZeroAndGetsNoGradient) {
   EXPECT_GT(embedding.grad()[11].abs().sum().item<double>(), 0.0);
 }
 
-TEST(Llama, LoadStateIsStrictAndAllOrNothing) {
-  LlamaForCausalLM model = made(tiny());
+TEST(Decoder, LoadStateIsStrictAndAllOrNothing) {
+  Decoder model = made(tiny());
   const at::Tensor before = model->persistent_state()[0].second.detach().clone();
   NamedTensors state;
   for (const auto& [name, tensor] : model->persistent_state()) state.emplace_back(name, at::ones_like(tensor));
@@ -222,14 +222,14 @@ TEST(Llama, LoadStateIsStrictAndAllOrNothing) {
   EXPECT_EQ(model->persistent_state()[0].second.min().item<double>(), 1.0);
 }
 
-TEST(Llama, RefusesIdsThatAreNotABatch) {
-  LlamaForCausalLM model = made(tiny());
+TEST(Decoder, RefusesIdsThatAreNotABatch) {
+  Decoder model = made(tiny());
   EXPECT_THAT(error_of([&] { model->forward(at::zeros({4}, at::kLong)); }), testing::HasSubstr("1 dimensions"));
   EXPECT_THAT(error_of([&] { model->forward(at::zeros({1, 4})); }), testing::HasSubstr("type Float"));
 }
 
 // Sees every operation of a forward, and so the scope it runs in.
-TEST(Llama, ForwardsOpenScopesOfTheirParametersPaths) {
+TEST(Decoder, ForwardsOpenScopesOfTheirParametersPaths) {
   static std::set<std::string> seen;
   seen.clear();
   const auto handle = at::addThreadLocalCallback(
