@@ -1,0 +1,211 @@
+#include "capture/virtual/virtual_kernels.h"
+
+#include <algorithm>
+#include <array>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/EmptyTensor.h>
+
+#include "aten/virtual_memory.h"
+#include "base/check.h"
+#include "capture/virtual/factory_geometry.h"
+#include "capture/virtual/known_masks.h"
+#include "capture/virtual/shape_kernels.h"
+#include "capture/virtual/stand_ins.h"
+
+namespace stepc {
+
+namespace {
+
+using torch::jit::Stack;
+
+// A kernel without a shape function may be run on zeros instead, while that is cheap.
+constexpr size_t kLargestRehearsal = size_t{64} << 20;
+
+// Calls f for every defined tensor in `value` until it returns false; returns whether it never did.
+template <class F>
+bool each_tensor(const c10::IValue& value, F&& f) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    return !tensor.defined() || f(tensor);
+  }
+  if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorList())
+      if (tensor.defined() && !f(tensor)) return false;
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
+      if (tensor.has_value() && tensor->defined() && !f(*tensor)) return false;
+  }
+  return true;
+}
+
+// Whether what a call makes of these arguments is small enough to be computed: their sizes broadcast, times what a
+// `repeats` says.
+bool is_moderate(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> values) {
+  constexpr size_t kMaxDims = 64;
+  std::array<int64_t, kMaxDims> sizes{};
+  size_t dims = 0;
+  size_t element = 1;
+  bool counts = true;
+  double elements = 1;
+  for (size_t i = 0; i < values.size(); ++i) {
+    each_tensor(values[i], [&](const at::Tensor& tensor) {
+      if (!tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+        element = std::max(element, static_cast<size_t>(tensor.element_size()));
+        counts = counts && c10::isIntegralType(tensor.scalar_type(), true);
+      }
+      dims = std::max(dims, static_cast<size_t>(tensor.dim()));
+      for (size_t d = 0; d < static_cast<size_t>(tensor.dim()); ++d)
+        sizes[d] = std::max(sizes[d], tensor.size(tensor.dim() - 1 - static_cast<int64_t>(d)));
+      return true;
+    });
+    if (op.schema().arguments()[i].name() == "repeats" && values[i].isIntList())
+      for (int64_t count : values[i].toIntVector()) elements *= static_cast<double>(count);
+  }
+  for (size_t d = 0; d < dims; ++d) elements *= static_cast<double>(sizes[d]);
+  return elements * static_cast<double>(element) <=
+         static_cast<double>(counts ? kLargestKnownInteger : kLargestKnownFloat);
+}
+
+at::Generator generator_of(const c10::OperatorHandle& op, const Stack& stack) {
+  for (const c10::IValue& value : torch::jit::last(stack, op.schema().arguments().size()))
+    if (value.isGenerator()) return value.toGenerator();
+  return at::detail::getDefaultCPUGenerator();
+}
+
+}  // namespace
+
+const OperatorTraits& VirtualKernels::traits(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema* key = &op.schema();
+  if (const auto found = traits_.find(key); found != traits_.end()) return found->second;
+  return traits_.emplace(key, traits_of(op)).first->second;
+}
+
+bool VirtualKernels::all_known(c10::ArrayRef<c10::IValue> arguments) {
+  return std::all_of(arguments.begin(), arguments.end(), [&](const c10::IValue& value) {
+    return each_tensor(value, [&](const at::Tensor& tensor) { return values_.is_known(tensor); });
+  });
+}
+
+void VirtualKernels::run(const c10::OperatorHandle& op, c10::DispatchKeySet below, Stack* stack) {
+  const OperatorTraits& t = traits(op);
+  if (t.metadata_only) {
+    if (t.name == "aten::resize_") grow(*stack, op.schema().arguments().size());
+    op.redispatchBoxed(below, stack);
+    return;
+  }
+  if (t.fills) {
+    fill(t, op, below, stack);
+    return;
+  }
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  if (all_known(arguments) && (t.reads_values || is_moderate(op, arguments))) {
+    execute(t, op, below, stack);
+    return;
+  }
+  if (t.name == "aten::masked_select" && select_by_known_mask(values_, stack)) return;
+  USER_CHECK(
+      !t.reads_values || !t.writes.empty() || (t.name == "aten::index.Tensor" && replace_known_masks(values_, stack)),
+      "{} reads a value that was never computed: virtual capture runs no kernels, it knows the values of the "
+      "batch given for real and of what follows from it alone",
+      t.name);
+  skip(t, op, below, stack);
+}
+
+void VirtualKernels::grow(const Stack& stack, size_t arguments) {
+  const auto values = torch::jit::last(stack, arguments);
+  const at::Tensor& self = values[0].toTensor();
+  if (!is_virtual(self)) return;
+  const size_t bytes = at::detail::computeStorageNbytesContiguous(values[1].toIntVector(), self.element_size(),
+                                                                  static_cast<size_t>(self.storage_offset()));
+  c10::StorageImpl* storage = self.storage().unsafeGetStorageImpl();
+  if (bytes > storage->nbytes()) storage->set_nbytes(bytes);
+}
+
+// The call runs for real, its results are known.
+void VirtualKernels::execute(const OperatorTraits& t, const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                             Stack* stack) {
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  for (size_t i : t.writes)
+    each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+      values_.keep(tensor);
+      return true;
+    });
+  if (t.draws) values_.keep(generator_of(op, *stack));
+  op.redispatchBoxed(below, stack);
+  const auto results = torch::jit::last(*stack, t.returned.size());
+  for (size_t i = 0; i < t.returned.size(); ++i)
+    if (t.returned[i] < 0)
+      each_tensor(results[i], [&](const at::Tensor& tensor) {
+        values_.made(tensor, true);
+        return true;
+      });
+}
+
+void VirtualKernels::fill(const OperatorTraits& t, const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                          Stack* stack) {
+  const auto geometry = factory_geometry(op, *stack);
+  const bool is_like = t.takes_tensors || t.name.starts_with("aten::empty");
+  if (geometry.has_value() && geometry->bytes > largest_filled(geometry->dtype, is_like)) {
+    if (t.draws) draw(op, *stack);
+    torch::jit::drop(*stack, op.schema().arguments().size());
+    stack->emplace_back(virtual_tensor(geometry->sizes, geometry->strides, geometry->dtype));
+    return;
+  }
+  execute(t, op, below, stack);
+}
+
+// The call does not run. What it writes becomes unknown, what it returns gets a geometry.
+void VirtualKernels::skip(const OperatorTraits& t, const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                          Stack* stack) {
+  const size_t count = op.schema().arguments().size();
+  if (really_draws(t, op, *stack)) draw(op, *stack);
+  const std::vector<c10::IValue> arguments = torch::jit::pop(*stack, count);
+  for (size_t i : t.writes)
+    each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+      values_.mark(tensor, false);
+      return true;
+    });
+  const bool makes = std::any_of(t.returned.begin(), t.returned.end(), [](int argument) { return argument < 0; });
+  Stack made;
+  if (makes) made = compute(t, op, below, arguments);
+  for (size_t i = 0; i < t.returned.size(); ++i)
+    stack->push_back(t.returned[i] < 0 ? std::move(made[i]) : arguments[static_cast<size_t>(t.returned[i])]);
+}
+
+Stack VirtualKernels::compute(const OperatorTraits& t, const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                              const std::vector<c10::IValue>& arguments) {
+  size_t bytes = 0;
+  if (t.shapes == nullptr)
+    for (const c10::IValue& value : arguments)
+      each_tensor(value, [&](const at::Tensor& tensor) {
+        bytes += static_cast<size_t>(tensor.numel()) * tensor.element_size();
+        return true;
+      });
+  const bool rehearse = t.shapes == nullptr && bytes <= kLargestRehearsal;
+  USER_CHECK(rehearse || t.shapes != nullptr || t.slow_shapes != nullptr,
+             "{} cannot be captured without running it: nothing tells the shape of its result", t.name);
+  StandIns stand_ins(rehearse ? StandIns::Kind::kZeros : StandIns::Kind::kMeta);
+  Stack stack;
+  stack.reserve(arguments.size());
+  for (const c10::IValue& argument : arguments) stack.push_back(stand_ins.replace(argument));
+  if (rehearse)
+    op.redispatchBoxed(below, &stack);
+  else
+    (t.shapes != nullptr ? t.shapes : t.slow_shapes)
+        ->callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  for (c10::IValue& result : stack) result = stand_ins.give_back(result);
+  return stack;
+}
+
+// A token for the numbers that the kernel would have taken: the generator's state changes as it would, to another one.
+void VirtualKernels::draw(const c10::OperatorHandle& op, const Stack& stack) {
+  const at::Generator generator = generator_of(op, stack);
+  if (!is_cpu_generator(generator)) return;
+  values_.keep(generator);
+  auto* cpu = at::check_generator<at::CPUGeneratorImpl>(generator);
+  const std::lock_guard lock(cpu->mutex_);
+  cpu->random();
+}
+
+}  // namespace stepc
