@@ -42,4 +42,19 @@ std::optional<DType> dtype_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+bool is_complex(DType dtype) { return dtype == DType::kC64 || dtype == DType::kC128; }
+bool is_floating(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kF32:
+    case DType::kF64:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace stepc

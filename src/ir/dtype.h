@@ -30,5 +30,7 @@ int64_t size_of(DType dtype);
 // Short text name: "f32", "bf16", "i64", "bool"; the spelling of traces, graphs and reports.
 std::string_view name_of(DType dtype);
 std::optional<DType> dtype_from_name(std::string_view name);
+bool is_floating(DType dtype);  // real floating-point types
+bool is_complex(DType dtype);
 
 }  // namespace stepc

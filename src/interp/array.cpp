@@ -1,0 +1,228 @@
+#include "interp/array.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/check.h"
+
+namespace stepc {
+
+namespace {
+// Rounds to a format with `digits` significant bits whose smallest normal exponent is `lowest`.
+double round_to_format(double value, int digits, int lowest, double largest) {
+  if (!std::isfinite(value) || value == 0) return value;
+  const int exponent = std::max(std::ilogb(value), lowest);
+  const double unit = std::ldexp(1.0, exponent - digits + 1);
+  const double result = std::nearbyint(value / unit) * unit;
+  return std::abs(result) > largest ? std::copysign(std::numeric_limits<double>::infinity(), value) : result;
+}
+// Out of range is undefined in C++; the machine's answer is the smallest integer.
+int64_t truncated(double value) {
+  return std::abs(value) < 0x1p63 ? static_cast<int64_t>(value) : std::numeric_limits<int64_t>::min();
+}
+}  // namespace
+
+double rounded(double value, DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return value;
+    case DType::kF32:
+      return static_cast<double>(static_cast<float>(value));
+    case DType::kBF16:
+      return round_to_format(value, 8, -126, 0x1.FEp127);
+    case DType::kF16:
+      return round_to_format(value, 11, -14, 65504.0);
+    default:
+      INTERNAL_CHECK(false, "{} is not interpreted", name_of(dtype));
+  }
+  return value;
+}
+
+int64_t wrapped(int64_t value, DType dtype) {
+  switch (dtype) {
+    case DType::kBool:
+      return value != 0 ? 1 : 0;
+    case DType::kU8:
+      return static_cast<uint8_t>(value);
+    case DType::kI8:
+      return static_cast<int8_t>(value);
+    case DType::kI16:
+      return static_cast<int16_t>(value);
+    case DType::kI32:
+      return static_cast<int32_t>(value);
+    case DType::kI64:
+      return value;
+    default:
+      INTERNAL_CHECK(false, "{} is no integer type", name_of(dtype));
+  }
+  return value;
+}
+
+Array::Array(TensorType of) : type(std::move(of)) {
+  INTERNAL_CHECK(!is_complex(type.dtype), "{} is not interpreted", name_of(type.dtype));
+  const auto size = static_cast<size_t>(element_count(type.shape));
+  if (is_real())
+    reals.assign(size, 0.0);
+  else
+    integers.assign(size, 0);
+}
+
+double Array::real(int64_t i) const {
+  const auto place = static_cast<size_t>(i);
+  return is_real() ? reals[place] : static_cast<double>(integers[place]);
+}
+int64_t Array::integer(int64_t i) const {
+  return is_real() ? truncated(reals[static_cast<size_t>(i)]) : integers[static_cast<size_t>(i)];
+}
+void Array::set(int64_t i, double value) {
+  if (is_real())
+    reals[static_cast<size_t>(i)] = rounded(value, type.dtype);
+  else
+    integers[static_cast<size_t>(i)] = wrapped(truncated(value), type.dtype);
+}
+void Array::set(int64_t i, int64_t value) {
+  if (is_real())
+    reals[static_cast<size_t>(i)] = rounded(static_cast<double>(value), type.dtype);
+  else
+    integers[static_cast<size_t>(i)] = wrapped(value, type.dtype);
+}
+
+bool same_bits(const Array& a, const Array& b) {
+  if (!(a.type == b.type) || a.integers != b.integers || a.reals.size() != b.reals.size()) return false;
+  for (size_t i = 0; i < a.reals.size(); ++i) {
+    if (std::isnan(a.reals[i]) && std::isnan(b.reals[i])) continue;
+    if (std::bit_cast<uint64_t>(a.reals[i]) != std::bit_cast<uint64_t>(b.reals[i])) return false;
+  }
+  return true;
+}
+
+double largest_error(const Array& a, const Array& b) {
+  if (a.type.shape != b.type.shape) return std::numeric_limits<double>::infinity();
+  double largest = 0;
+  for (int64_t i = 0; i < a.count(); ++i) {
+    const double x = a.real(i);
+    const double y = b.real(i);
+    if (x == y || (std::isnan(x) && std::isnan(y))) continue;
+    const double error = std::abs(x - y) / (1 + std::abs(y));
+    largest = std::isnan(error) ? std::numeric_limits<double>::infinity() : std::max(largest, error);
+  }
+  return largest;
+}
+
+std::string to_text(const Array& array) {
+  std::string out = to_text(array.type) + " {";
+  for (int64_t i = 0; i < array.count(); ++i) out += str("{}{}", i == 0 ? "" : ", ", array.real(i));
+  return out + "}";
+}
+
+namespace {
+template <class T>
+void put(std::vector<uint8_t>& out, T value) {
+  uint8_t bytes[sizeof(T)];
+  std::memcpy(bytes, &value, sizeof(T));
+  out.insert(out.end(), bytes, bytes + sizeof(T));
+}
+template <class T>
+T get(const std::vector<uint8_t>& bytes, size_t i) {
+  T value;
+  std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
+  return value;
+}
+
+uint16_t half_bits(double value) {
+  const auto sign = static_cast<uint16_t>(std::signbit(value) ? 0x8000 : 0);
+  if (std::isnan(value)) return sign | 0x7E00;
+  if (std::isinf(value)) return sign | 0x7C00;
+  const double size = std::abs(value);
+  if (size < 0x1p-14) return static_cast<uint16_t>(sign | static_cast<uint16_t>(size * 0x1p24));
+  const int exponent = std::ilogb(size);
+  const auto fraction = static_cast<uint16_t>(std::ldexp(size, 10 - exponent)) & 0x3FF;
+  return static_cast<uint16_t>(sign | ((exponent + 15) << 10) | fraction);
+}
+double half_value(uint16_t bits) {
+  const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
+  const int exponent = (bits >> 10) & 31;
+  const int fraction = bits & 0x3FF;
+  if (exponent == 31) return fraction != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * HUGE_VAL;
+  if (exponent == 0) return sign * std::ldexp(fraction, -24);
+  return sign * std::ldexp(1024 + fraction, exponent - 25);
+}
+}  // namespace
+
+std::vector<uint8_t> to_bytes(const Array& array) {
+  std::vector<uint8_t> out;
+  for (int64_t i = 0; i < array.count(); ++i) {
+    switch (array.type.dtype) {
+      case DType::kF64:
+        put(out, array.real(i));
+        break;
+      case DType::kF32:
+        put(out, static_cast<float>(array.real(i)));
+        break;
+      case DType::kBF16:
+        put(out, static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(array.real(i))) >> 16));
+        break;
+      case DType::kF16:
+        put(out, half_bits(array.real(i)));
+        break;
+      case DType::kI64:
+        put(out, array.integer(i));
+        break;
+      case DType::kI32:
+        put(out, static_cast<int32_t>(array.integer(i)));
+        break;
+      case DType::kI16:
+        put(out, static_cast<int16_t>(array.integer(i)));
+        break;
+      default:
+        INTERNAL_CHECK_EQ(size_of(array.type.dtype), 1, "{}", name_of(array.type.dtype));
+        put(out, static_cast<uint8_t>(array.integer(i)));
+    }
+  }
+  return out;
+}
+
+Array from_bytes(const TensorType& type, const std::vector<uint8_t>& bytes) {
+  INTERNAL_CHECK_EQ(static_cast<int64_t>(bytes.size()), bytes_of(type));
+  Array out(type);
+  for (int64_t i = 0; i < out.count(); ++i) {
+    const auto place = static_cast<size_t>(i);
+    switch (type.dtype) {
+      case DType::kF64:
+        out.set(i, get<double>(bytes, place));
+        break;
+      case DType::kF32:
+        out.set(i, static_cast<double>(get<float>(bytes, place)));
+        break;
+      case DType::kBF16:
+        out.set(i, static_cast<double>(std::bit_cast<float>(uint32_t{get<uint16_t>(bytes, place)} << 16)));
+        break;
+      case DType::kF16:
+        out.set(i, half_value(get<uint16_t>(bytes, place)));
+        break;
+      case DType::kI64:
+        out.set(i, get<int64_t>(bytes, place));
+        break;
+      case DType::kI32:
+        out.set(i, int64_t{get<int32_t>(bytes, place)});
+        break;
+      case DType::kI16:
+        out.set(i, int64_t{get<int16_t>(bytes, place)});
+        break;
+      default:
+        out.set(i, static_cast<int64_t>(bytes[place]));
+    }
+  }
+  return out;
+}
+
+void copy_element(Array& out, int64_t to, const Array& value, int64_t from) {
+  if (out.is_real())
+    out.reals[static_cast<size_t>(to)] = value.reals[static_cast<size_t>(from)];
+  else
+    out.integers[static_cast<size_t>(to)] = value.integers[static_cast<size_t>(from)];
+}
+
+}  // namespace stepc

@@ -1,0 +1,171 @@
+#include "ir/graph.h"
+
+#include <set>
+
+#include "base/check.h"
+
+namespace stepc {
+
+int64_t element_count(const Shape& shape) {
+  int64_t count = 1;
+  for (int64_t size : shape) count *= size;
+  return count;
+}
+
+int64_t bytes_of(const TensorType& type) { return element_count(type.shape) * size_of(type.dtype); }
+
+Shape contiguous_strides(const Shape& shape) {
+  Shape strides(shape.size(), 1);
+  for (size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+  return strides;
+}
+
+std::string to_text(const TensorType& type) { return str("{}[{}]", name_of(type.dtype), fmt::join(type.shape, ", ")); }
+
+std::string_view name_of(InputKind kind) {
+  switch (kind) {
+    case InputKind::kParameter:
+      return "parameter";
+    case InputKind::kGradient:
+      return "gradient";
+    case InputKind::kOptimizerState:
+      return "optimizer_state";
+    case InputKind::kBuffer:
+      return "buffer";
+    case InputKind::kBatch:
+      return "batch";
+    case InputKind::kCaptured:
+      return "captured";
+    case InputKind::kScalar:
+      return "scalar";
+    case InputKind::kRng:
+      return "rng";
+  }
+  return "?";
+}
+
+const Node* Graph::producer(TensorId id) const {
+  const NodeId node = tensors[id.index()].producer;
+  return node.valid() ? &nodes[node.index()] : nullptr;
+}
+
+TensorId Graph::add_input(GraphInput input, TensorType type) {
+  input.tensor = TensorId(tensors.size());
+  tensors.push_back({std::move(type), NodeId(), static_cast<uint32_t>(inputs.size())});
+  inputs.push_back(std::move(input));
+  return inputs.back().tensor;
+}
+
+NodeId Graph::add_node(Node node, const std::vector<TensorType>& output_types) {
+  const NodeId id(nodes.size());
+  node.outputs.clear();
+  for (const TensorType& type : output_types) {
+    const auto place = static_cast<uint32_t>(node.outputs.size());
+    node.outputs.emplace_back(tensors.size());
+    tensors.push_back({type, id, place});
+  }
+  nodes.push_back(std::move(node));
+  return id;
+}
+
+std::vector<uint32_t> use_counts(const Graph& graph) {
+  std::vector<uint32_t> counts(graph.tensors.size(), 0);
+  for (const Node& node : graph.nodes)
+    for (TensorId input : node.inputs) ++counts[input.index()];
+  for (const GraphOutput& output : graph.outputs)
+    if (output.tensor.valid()) ++counts[output.tensor.index()];
+  return counts;
+}
+
+namespace {
+
+void verify_tensor(const Graph& graph, TensorId id, NodeId producer, size_t place, std::vector<bool>& defined) {
+  INTERNAL_CHECK_LT(id.index(), graph.tensors.size());
+  const GraphTensor& tensor = graph.tensors[id.index()];
+  INTERNAL_CHECK(!defined[id.index()], "%{} is defined twice", id);
+  INTERNAL_CHECK(tensor.producer == producer && tensor.place == place, "%{} does not know where it is made", id);
+  for (int64_t size : tensor.type.shape) INTERNAL_CHECK(size >= 0, "%{} has the shape {}", id, to_text(tensor.type));
+  defined[id.index()] = true;
+}
+
+void verify_aten_call(const Graph& graph, const Node& node, size_t index) {
+  size_t next = 0;
+  for_each_value(node.aten->args, [&](ValueId value) {
+    INTERNAL_CHECK_EQ(value.index(), next, "node {} {} numbers its arguments out of order", index, node.op);
+    ++next;
+  });
+  INTERNAL_CHECK_EQ(next, node.inputs.size(), "node {} {}", index, node.op);
+  next = 0;
+  for_each_value(node.aten->results, [&](ValueId value) {
+    INTERNAL_CHECK_EQ(value.index(), next, "node {} {} numbers its results out of order", index, node.op);
+    ++next;
+  });
+  INTERNAL_CHECK_EQ(next + node.aten->writes.size(), node.outputs.size(), "node {} {}", index, node.op);
+  for (size_t w = 0; w < node.aten->writes.size(); ++w) {
+    INTERNAL_CHECK_LT(node.aten->writes[w], node.inputs.size(), "node {} {}", index, node.op);
+    const TensorType& before = graph.type(node.inputs[node.aten->writes[w]]);
+    const TensorType& after = graph.type(node.outputs[next + w]);
+    INTERNAL_CHECK(before == after, "node {} {} writes a {} and gives a {}", index, node.op, to_text(before),
+                   to_text(after));
+  }
+}
+
+void verify_window(const Shape& shape, const Shape& strides, std::string_view what) {
+  INTERNAL_CHECK(strides.empty() || strides.size() == shape.size(), "{} has {} strides and {} dimensions", what,
+                 strides.size(), shape.size());
+}
+
+void verify_outputs(const Graph& graph, const std::vector<bool>& defined) {
+  std::set<uint32_t> updated;
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    const GraphOutput& output = graph.outputs[i];
+    if (!output.tensor.valid()) {
+      INTERNAL_CHECK(output.kind == GraphOutput::Kind::kRebind || output.kind == GraphOutput::Kind::kReturn,
+                     "output {} has no tensor", i);
+      continue;
+    }
+    INTERNAL_CHECK_LT(output.tensor.index(), defined.size(), "output {}", i);
+    INTERNAL_CHECK(defined[output.tensor.index()], "output {} is never made", i);
+    verify_window(graph.shape(output.tensor), output.strides, "an output");
+    if (output.kind == GraphOutput::Kind::kGuard)
+      INTERNAL_CHECK(graph.type(output.tensor) == (TensorType{DType::kBool, {}}), "guard {} is a {}", i,
+                     to_text(graph.type(output.tensor)));
+    if (output.kind == GraphOutput::Kind::kNumber)
+      INTERNAL_CHECK(graph.shape(output.tensor).empty(), "number {} is a {}", i, to_text(graph.type(output.tensor)));
+    if (output.kind != GraphOutput::Kind::kUpdate) continue;
+    INTERNAL_CHECK_LT(output.input, graph.inputs.size(), "output {}", i);
+    INTERNAL_CHECK(updated.insert(output.input).second, "input {} is updated twice", output.input);
+    const TensorType& before = graph.type(graph.inputs[output.input].tensor);
+    INTERNAL_CHECK(before == graph.type(output.tensor), "input {} is a {} and is updated with a {}", output.input,
+                   to_text(before), to_text(graph.type(output.tensor)));
+  }
+}
+
+}  // namespace
+
+void verify(const Graph& graph) {
+  std::vector<bool> defined(graph.tensors.size(), false);
+  std::set<std::pair<InputKind, std::string>> keys;
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    const GraphInput& input = graph.inputs[i];
+    verify_tensor(graph, input.tensor, NodeId(), i, defined);
+    verify_window(graph.shape(input.tensor), input.strides, "an input");
+    INTERNAL_CHECK(keys.insert({input.kind, input.key}).second, "{} '{}' is an input twice", name_of(input.kind),
+                   input.key);
+  }
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    for (TensorId input : node.inputs) {
+      INTERNAL_CHECK_LT(input.index(), graph.tensors.size(), "node {} {}", n, node.op);
+      INTERNAL_CHECK(defined[input.index()], "node {} {} reads %{} before it is made", n, node.op, input);
+    }
+    for (size_t k = 0; k < node.outputs.size(); ++k) verify_tensor(graph, node.outputs[k], NodeId(n), k, defined);
+    const bool is_aten = node.op.find("::") != std::string::npos;
+    INTERNAL_CHECK_EQ(is_aten, node.aten.has_value(), "node {} {}", n, node.op);
+    if (is_aten) verify_aten_call(graph, node, n);
+  }
+  for (size_t t = 0; t < defined.size(); ++t) INTERNAL_CHECK(defined[t], "%{} is never made", t);
+  verify_outputs(graph, defined);
+}
+
+}  // namespace stepc

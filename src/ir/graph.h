@@ -1,0 +1,145 @@
+// Graph: one training step as a pure program in SSA form. Nodes make tensors from tensors; nothing is changed in place
+// and nothing aliases. What the step changes in the program's memory leaves as outputs that say which input they
+// update. Plain data: the Graph owns everything, ids are dense indices into its vectors, nodes stand in program order.
+//
+//   input %0: f32[4, 8] = parameter "weight"
+//   input %1: f32[2, 8] = batch "0"
+//   %2: f32[2, 4] = matmul(%1, %0) {transpose_a=false, transpose_b=true} | forward "proj"
+//   %3: f32[4, 8] = ...                                                  | update ""
+//   update %0 = %3
+//   return %2
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "ir/attrs.h"
+#include "ir/dtype.h"
+#include "ir/trace.h"
+
+namespace stepc {
+
+// A value of a Graph is a tensor; a value of a Trace is a window on a storage. Their ids do not mix.
+using TensorId = Id<struct TensorTag>;
+using NodeId = Id<struct NodeTag>;
+using Shape = std::vector<int64_t>;
+
+struct TensorType {
+  DType dtype = DType::kF32;
+  Shape shape;
+  bool operator==(const TensorType&) const = default;
+};
+int64_t element_count(const Shape& shape);
+int64_t bytes_of(const TensorType& type);
+Shape contiguous_strides(const Shape& shape);
+std::string to_text(const TensorType& type);  // "f32[4, 8]"
+
+struct GraphTensor {
+  TensorType type;
+  NodeId producer;     // invalid: a graph input
+  uint32_t place = 0;  // which of the producer's outputs, or which graph input
+  bool operator==(const GraphTensor&) const = default;
+};
+
+// Where a node comes from in the user's program.
+struct Source {
+  Phase phase = Phase::kForward;
+  std::string module;
+  bool operator==(const Source&) const = default;
+};
+
+// What an ATen call without a row in the op table needs to be run, with its effects. Its tensor arguments are the
+// node's inputs, its fresh results and then the new contents of what it writes are the node's outputs.
+struct AtenCall {
+  // ValueId k: the node's input k; each occurrence is an input of its own, in order. Where ATen takes a number, that
+  // input is 0-dim and its value is passed.
+  std::vector<Arg> args;
+  std::vector<Arg> results;      // ValueId k: the node's output k, in order; none: not a fresh tensor
+  std::vector<uint32_t> writes;  // inputs that the call changes; their new contents are the last outputs
+  bool draws = false;            // takes random numbers: not repeated, not merged, kept in order
+  bool operator==(const AtenCall&) const = default;
+};
+
+struct Node {
+  std::string op;  // a name of the op table ("matmul"), or an ATen call's with '::'
+  std::vector<TensorId> inputs;
+  std::vector<TensorId> outputs;
+  Attrs attrs;
+  std::optional<AtenCall> aten;
+  Source source;
+  bool operator==(const Node&) const = default;
+};
+
+enum class InputKind : uint8_t {
+  kParameter,
+  kGradient,
+  kOptimizerState,
+  kBuffer,
+  kBatch,
+  kCaptured,
+  kScalar,  // a host number, as a 0-dim tensor
+  kRng,     // (seed, step) of this call's random draws, i64[2]
+};
+std::string_view name_of(InputKind kind);
+
+// A window of the program's own memory: offset and strides in elements. Empty strides: contiguous.
+struct GraphInput {
+  InputKind kind = InputKind::kCaptured;
+  std::string key;
+  TensorId tensor;
+  Shape strides;
+  int64_t offset = 0;
+  bool operator==(const GraphInput&) const = default;
+};
+
+// What leaves the step.
+//   kUpdate   new contents of an input's memory
+//   kRebind   a tensor that the program finds in a slot of its own afterwards (a gradient); none: the slot is cleared
+//   kGuard    a 0-dim bool that must be true, or this graph is not the step's; checked before anything is updated
+//   kReturn   a tensor that the step returns; none: an undefined one
+//   kNumber   a 0-dim tensor that the step returns as a host number
+struct GraphOutput {
+  enum class Kind : uint8_t { kUpdate, kRebind, kGuard, kReturn, kNumber };
+  Kind kind = Kind::kReturn;
+  TensorId tensor;
+  uint32_t input = 0;                      // kUpdate: which graph input
+  InputKind owner = InputKind::kGradient;  // kRebind: whose slot,
+  std::string key;                         // and which
+  Shape strides;                           // how the program sees it; empty: contiguous
+  bool operator==(const GraphOutput&) const = default;
+};
+
+struct Graph {
+  std::vector<Node> nodes;  // producers before users
+  std::vector<GraphTensor> tensors;
+  std::vector<GraphInput> inputs;
+  std::vector<GraphOutput> outputs;
+  bool operator==(const Graph&) const = default;
+
+  [[nodiscard]] const TensorType& type(TensorId id) const { return tensors[id.index()].type; }
+  [[nodiscard]] const Shape& shape(TensorId id) const { return type(id).shape; }
+  // The node that makes a tensor; nullptr for a graph input.
+  [[nodiscard]] const Node* producer(TensorId id) const;
+
+  // Appends. The input's tensor and the node's outputs are made here.
+  TensorId add_input(GraphInput input, TensorType type);
+  NodeId add_node(Node node, const std::vector<TensorType>& output_types);
+};
+
+// How often each tensor is read, graph outputs included; by tensor.
+std::vector<uint32_t> use_counts(const Graph& graph);
+
+// Throws InternalError naming the first promise that `graph` breaks: ids in range, one definition a tensor and before
+// its uses, updates that fit their input, opaque calls whose tensors are numbered as AtenCall says. What ops mean is
+// checked by verify_ops() in ops/.
+void verify(const Graph& graph);
+
+// The text form; parse_graph(to_text(g)) == g. parse_graph throws UserError with the line number.
+std::string to_text(const Graph& graph);
+Graph parse_graph(std::string_view text);
+
+}  // namespace stepc

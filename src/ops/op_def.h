@@ -1,0 +1,98 @@
+// OpDef: everything that the compiler knows about an op, as one table row: types, traits, shape rule, sharding rule,
+// cost, decomposition and scalar body. Rows live in the family files; whoever asks `op == "x"` elsewhere misses a
+// trait.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+#include "ops/scalar_expr.h"
+#include "ops/sharding_rule.h"
+
+namespace stepc {
+
+// One use of an op, by types.
+struct OpCall {
+  std::vector<TensorType> inputs;
+  Attrs attrs;
+  [[nodiscard]] const TensorType& in(size_t i) const { return inputs[i]; }
+};
+
+enum class Trait : uint32_t {
+  kElementwise = 1 << 0,  // each result element is scalar body(operands' elements there), operands broadcast
+  kCommutative = 1 << 1,  // two operands in any order
+  kView = 1 << 2,         // moves elements, computes nothing; a kernel may read through it
+  kReduction = 1 << 3,    // drops dimensions `dims`
+  kConstant = 1 << 4,     // no operands: made from attributes
+  kRandom = 1 << 5,       // a function of the rng input and its `stream`: repeated freely, never with another stream
+  kShapeAttr = 1 << 6,    // attribute `shape` is the result's shape: a shard's call has the shard's shape there
+  kComposite = 1 << 7,    // always has a decomposition into core ops
+};
+constexpr uint32_t operator|(Trait a, Trait b) { return static_cast<uint32_t>(a) | static_cast<uint32_t>(b); }
+constexpr uint32_t operator|(uint32_t a, Trait b) { return a | static_cast<uint32_t>(b); }
+
+enum class AttrKind : uint8_t { kBool, kInt, kReal, kNumber, kDType, kInts, kReals };  // kNumber: as the dtype asks
+
+struct AttrDef {
+  std::string_view name;
+  AttrKind kind;
+  std::optional<AttrValue> otherwise;  // what a builder fills in; none: must be given
+};
+
+class GraphBuilder;
+// Builds the op from core ops; gives its outputs.
+using DecomposeFn = std::vector<TensorId> (*)(GraphBuilder& b, const std::vector<TensorId>& inputs, const Attrs& attrs);
+using InferFn = std::vector<TensorType> (*)(const OpCall& call);
+using ShardingFn = ShardingRule (*)(const OpCall& call, const std::vector<TensorType>& results);
+using CountFn = double (*)(const OpCall& call, const std::vector<TensorType>& results);
+
+inline constexpr size_t kMany = 1000;  // as many operands as one likes
+
+struct OpDef {
+  std::string_view name;
+  std::string_view summary;  // for docs/ops.md
+  size_t min_inputs = 1;
+  size_t max_inputs = 1;
+  size_t outputs = 1;
+  std::vector<AttrDef> attrs;
+  uint32_t traits = 0;
+  InferFn infer = nullptr;
+  ShardingFn sharding = nullptr;    // none: no dimension may be split
+  CountFn flops = nullptr;          // none: 0
+  CountFn bytes = nullptr;          // none: operands read and results written once, nothing for a view
+  DecomposeFn decompose = nullptr;  // none: a core op
+  ScalarFn body = nullptr;          // elementwise ops
+  std::string_view family = {};     // set by the table
+
+  [[nodiscard]] bool has(Trait trait) const { return (traits & static_cast<uint32_t>(trait)) != 0; }
+};
+
+struct OpFamily {
+  std::string_view name;
+  std::string_view summary;
+  std::vector<OpDef> ops;
+};
+const std::vector<OpFamily>& op_families();
+const OpDef* find_op(std::string_view name);  // nullptr: no row, an ATen call's name
+const OpDef& op_def(std::string_view name);   // InternalError for an unknown name
+
+OpCall call_of(const Graph& graph, const Node& node);
+// Attributes with everything that has a default filled in; an unknown, missing or ill-typed one is an InternalError.
+Attrs complete_attrs(const OpDef& op, Attrs attrs);
+// Checked arity, then the shape rule.
+std::vector<TensorType> infer_types(const OpDef& op, const OpCall& call);
+
+// Rough costs, for planning: floating-point operations and bytes of memory traffic when nothing is fused.
+double flops_of(const OpDef& op, const OpCall& call);
+double bytes_moved(const OpDef& op, const OpCall& call);
+
+// verify() of the graph, and of every node against its row: arity, attributes, types.
+void verify_ops(const Graph& graph);
+
+// docs/ops.md.
+std::string ops_page();
+
+}  // namespace stepc

@@ -1,0 +1,70 @@
+// docs/ops.md, printed from the table.
+#include "ops/op_def.h"
+
+namespace stepc {
+
+namespace {
+std::string_view name_of(AttrKind kind) {
+  switch (kind) {
+    case AttrKind::kBool:
+      return "bool";
+    case AttrKind::kInt:
+      return "int";
+    case AttrKind::kReal:
+      return "real";
+    case AttrKind::kNumber:
+      return "number";
+    case AttrKind::kDType:
+      return "dtype";
+    case AttrKind::kInts:
+      return "ints";
+    case AttrKind::kReals:
+      return "reals";
+  }
+  return "?";
+}
+
+std::string operands_text(const OpDef& op) {
+  if (op.max_inputs == kMany) return str("{}+", op.min_inputs);
+  return op.min_inputs == op.max_inputs ? str("{}", op.min_inputs) : str("{}-{}", op.min_inputs, op.max_inputs);
+}
+
+std::string attrs_text(const OpDef& op) {
+  std::vector<std::string> parts;
+  for (const AttrDef& attr : op.attrs)
+    parts.push_back(attr.otherwise ? str("`{}` {} = {}", attr.name, name_of(attr.kind), to_text(*attr.otherwise))
+                                   : str("`{}` {}", attr.name, name_of(attr.kind)));
+  return str("{}", fmt::join(parts, ", "));
+}
+
+std::string traits_text(const OpDef& op) {
+  constexpr std::pair<Trait, std::string_view> kNames[] = {
+      {Trait::kCommutative, "commutative"}, {Trait::kView, "view"},     {Trait::kReduction, "reduction"},
+      {Trait::kConstant, "constant"},       {Trait::kRandom, "random"}, {Trait::kComposite, "composite"}};
+  std::vector<std::string_view> parts;
+  for (const auto& [trait, name] : kNames)
+    if (op.has(trait)) parts.push_back(name);
+  return str("{}", fmt::join(parts, ", "));
+}
+}  // namespace
+
+std::string ops_page() {
+  size_t count = 0;
+  for (const OpFamily& family : op_families()) count += family.ops.size();
+  std::string out = str(
+      "# Ops\n\nThe {} ops of a Graph, printed from the op table by `irtool --ops`. An ATen call that no row of the "
+      "ATen map\ncovers stays in the Graph as an opaque node under its own name.\n",
+      count);
+  for (const OpFamily& family : op_families()) {
+    out +=
+        str("\n## {}\n\n{}\n\n| op | operands | results | attributes | traits | what it gives "
+            "|\n|---|---|---|---|---|---|\n",
+            family.name, family.summary);
+    for (const OpDef& op : family.ops)
+      out += str("| `{}` | {} | {} | {} | {} | {} |\n", op.name, operands_text(op), op.outputs, attrs_text(op),
+                 traits_text(op), op.summary);
+  }
+  return out;
+}
+
+}  // namespace stepc

@@ -1,0 +1,387 @@
+#include "passes/functionalise.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "base/check.h"
+#include "ops/aten_map.h"
+#include "ops/op_def.h"
+#include "passes/random_streams.h"
+#include "passes/storage_contents.h"
+
+namespace stepc {
+
+namespace {
+
+InputKind kind_of(Owner owner) {
+  switch (owner) {
+    case Owner::kParameter:
+      return InputKind::kParameter;
+    case Owner::kGradient:
+      return InputKind::kGradient;
+    case Owner::kBuffer:
+      return InputKind::kBuffer;
+    case Owner::kOptimizerState:
+      return InputKind::kOptimizerState;
+    case Owner::kBatch:
+      return InputKind::kBatch;
+    case Owner::kCaptured:
+    case Owner::kConstant:
+      return InputKind::kCaptured;
+  }
+  return InputKind::kCaptured;
+}
+
+Shape strides_unless_contiguous(const Window& window) {
+  return window.strides == contiguous_strides(window.sizes) ? Shape() : window.strides;
+}
+
+class Functionaliser {
+ public:
+  explicit Functionaliser(const Trace& trace) : trace_(trace), contents_(trace, b_), streams_(trace) {}
+
+  Graph run() {
+    for (const External& external : trace_.externals) add_external(external);
+    find_host_calls();
+    for (size_t c = 0; c < trace_.calls.size(); ++c) {
+      for (const HostEvent& event : trace_.events)
+        if (event.begin.index() == c)
+          for (const Rebinding& gradient : event.gradients) rebind(gradient);
+      if (!on_host_[c]) add_call(CallId(c));
+    }
+    add_outputs();
+    return b_.take();
+  }
+
+ private:
+  struct Taken {  // an external's memory as a graph input
+    uint32_t input;
+    StorageId storage;
+    StorageContents::Base base;
+  };
+
+  const Value& value(ValueId id) const { return trace_.values[id.index()]; }
+  TensorType type_of(ValueId id) const { return {value(id).dtype, value(id).sizes}; }
+
+  // ---- inputs
+
+  void add_external(const External& external) {
+    const StorageId storage = value(external.value).storage;
+    if (contents_.known(storage)) return;  // tied: the first name stands for all
+    const StorageContents::Base base = contents_.base_for(external.value);
+    if (external.owner == Owner::kConstant) return contents_.introduce(storage, base, constant(external, base));
+    GraphInput input;
+    input.kind = kind_of(external.owner);
+    input.key = external.key;
+    input.strides = strides_unless_contiguous(base.window);
+    input.offset = base.window.offset;
+    const auto index = static_cast<uint32_t>(b_.graph().inputs.size());
+    const TensorId tensor = b_.graph().add_input(std::move(input), {base.dtype, base.window.sizes});
+    taken_.push_back({index, storage, base});
+    contents_.introduce(storage, base, tensor);
+  }
+
+  // The bytes of a tensor that host data made, as a constant: bytes, seen as the dtype.
+  TensorId constant(const External& external, const StorageContents::Base& base) {
+    const auto found = std::ranges::find(trace_.constants, external.key, &Constant::key);
+    INTERNAL_CHECK(found != trace_.constants.end(), "constant '{}' has no bytes", external.key);
+    const Window all = {{static_cast<int64_t>(found->bytes.size())}, {1}, 0};
+    Shape bytes;
+    for (char c : found->bytes) bytes.push_back(static_cast<uint8_t>(c));
+    const TensorId raw =
+        b_.add("constant", {}, {{"shape", all.sizes}, {"dtype", DType::kU8}, {"integers", std::move(bytes)}});
+    const TensorId typed = base.dtype == DType::kU8 ? raw : b_.add("bitcast", {raw}, {{"dtype", base.dtype}});
+    return view_of(b_, typed, {b_.shape(typed), {1}, 0}, base.window);
+  }
+
+  TensorId rng() {
+    if (!rng_.valid()) rng_ = b_.graph().add_input({InputKind::kRng, "", {}, {}, 0}, {DType::kI64, {2}});
+    return rng_;
+  }
+
+  // A number that the host gives anew at each call.
+  TensorId scalar(const std::string& key, DType dtype) {
+    return b_.graph().add_input({InputKind::kScalar, key, {}, {}, 0}, {dtype, {}});
+  }
+
+  // ---- host events: calls that the host makes itself, and numbers that it passes
+
+  void find_host_calls() {
+    on_host_.assign(trace_.calls.size(), false);
+    event_of_.assign(trace_.calls.size(), nullptr);
+    for (const HostEvent& event : trace_.events) {
+      for (size_t c = event.begin.index(); c < event.end.index(); ++c) {
+        if (event.kind == HostEvent::Kind::kEager) on_host_[c] = true;
+        event_of_[c] = &event;
+      }
+      for (CallId call : event.own_calls) on_host_[call.index()] = true;
+    }
+  }
+
+  // The real numbers among a call's arguments, where a host event supplies them, as scalar inputs.
+  std::vector<Arg> with_host_numbers(CallId id) {
+    std::vector<Arg> args = trace_.calls[id.index()].args;
+    const HostEvent* event = event_of_[id.index()];
+    if (event == nullptr) return args;
+    const auto key = [&](size_t i) { return str("{}:{}:{}", event->key, id.index() - event->begin.index(), i); };
+    for (size_t i = 0; i < args.size(); ++i) {
+      const auto* wrapped = std::get_if<WrappedNumber>(&args[i]);
+      const bool is_real = std::holds_alternative<double>(args[i]) ||
+                           (wrapped != nullptr && std::holds_alternative<double>(wrapped->number));
+      if (is_real) args[i] = as_value(scalar(key(i), DType::kF64));
+      if (const auto* reals = std::get_if<std::vector<double>>(&args[i])) {
+        std::vector<ValueId> values;
+        for (size_t k = 0; k < reals->size(); ++k)
+          values.push_back(as_value(scalar(str("{}:{}", key(i), k), DType::kF64)));
+        args[i] = std::move(values);
+      }
+    }
+    return args;
+  }
+
+  // A tensor that no value of the trace stands for, under a number behind the trace's own.
+  ValueId as_value(TensorId tensor) {
+    extra_.push_back(tensor);
+    return ValueId(trace_.values.size() + extra_.size() - 1);
+  }
+  TensorId read(ValueId id) {
+    if (id.index() >= trace_.values.size()) return extra_[id.index() - trace_.values.size()];
+    return contents_.read(id);
+  }
+
+  TensorId number(const ReadNumber& read) {
+    const auto found = numbers_.find(read.read);
+    USER_CHECK(found != numbers_.end(),
+               "{} reads a number on the host that later calls use; a Graph cannot say what it computes",
+               trace_.calls[read.read.index()].op);
+    switch (read.kind) {
+      case ReadNumber::Kind::kBool:
+        return b_.cast(found->second, DType::kBool);
+      case ReadNumber::Kind::kInt:
+        return b_.cast(found->second, DType::kI64);
+      case ReadNumber::Kind::kDouble:
+        return b_.cast(found->second, DType::kF64);
+    }
+    return {};
+  }
+
+  // What a call that gives the host a number computes, as a 0-dim tensor.
+  void add_host_read(CallId id) {
+    const Call& call = trace_.calls[id.index()];
+    const std::string_view name = std::string_view(call.op).substr(0, call.op.find('.'));
+    const auto* first = call.args.empty() ? nullptr : std::get_if<ValueId>(&call.args[0]);
+    if (first == nullptr) return;
+    if (name == "aten::_local_scalar_dense" || name == "aten::item") {
+      numbers_[id] = b_.reshape(read(*first), {});
+    } else if (name == "aten::is_nonzero") {
+      numbers_[id] = b_.cast(b_.reshape(read(*first), {}), DType::kBool);
+    } else if (name == "aten::equal") {
+      const TensorId same = b_.add("eq", {read(*first), read(std::get<ValueId>(call.args[1]))});
+      Shape dims;
+      for (size_t d = 0; d < b_.shape(same).size(); ++d) dims.push_back(static_cast<int64_t>(d));
+      numbers_[id] = b_.add("all", {same}, {{"dims", dims}});
+    }
+  }
+
+  // ---- calls
+
+  void add_call(CallId id) {
+    const Call& call = trace_.calls[id.index()];
+    b_.set_source({call.phase, call.module});
+    streams_.before(id);
+    if (std::ranges::any_of(trace_.reads, [&](const HostRead& read) { return read.call == id; })) {
+      add_host_read(id);
+      return;
+    }
+    // What the call changes: each written value, then the first value on each storage that it makes.
+    std::vector<ValueId> fresh;
+    std::set<StorageId> made;
+    for_each_value(call.results, [&](ValueId result) {
+      const StorageId storage = value(result).storage;
+      if (!contents_.known(storage) && made.insert(storage).second) fresh.push_back(result);
+    });
+    if (call.writes.empty() && fresh.empty()) return;  // views, checks
+    const std::vector<Arg> args = with_host_numbers(id);
+    if (!map_call(call, args, fresh)) add_opaque(call, args, fresh);
+    streams_.after(id);
+  }
+
+  void take_results(const Call& call, const std::vector<ValueId>& fresh, const std::vector<TensorId>& tensors) {
+    INTERNAL_CHECK_EQ(tensors.size(), call.writes.size() + fresh.size(), "{}", call.op);
+    for (size_t k = 0; k < tensors.size(); ++k) {
+      const bool is_write = k < call.writes.size();
+      const ValueId target = is_write ? call.writes[k] : fresh[k - call.writes.size()];
+      INTERNAL_CHECK(b_.type(tensors[k]) == type_of(target), "{} (in '{}') gave a {} and its row a {}", call.op,
+                     call.module, to_text(type_of(target)), to_text(b_.type(tensors[k])));
+      if (is_write)
+        contents_.write(target, tensors[k]);
+      else
+        contents_.introduce(target, tensors[k]);
+    }
+  }
+
+  // By the ATen map; false where it has no row that fits, with nothing left behind but unused nodes.
+  bool map_call(const Call& call, const std::vector<Arg>& args, const std::vector<ValueId>& fresh) {
+    if (find_aten_row(call.op).row == nullptr) return false;
+    std::vector<TensorType> types;
+    for (ValueId written : call.writes) types.push_back(type_of(written));
+    for (ValueId result : fresh) types.push_back(type_of(result));
+    const AtenMapper::Environment environment = {[&](ValueId id) { return read(id); },
+                                                 [&](const ReadNumber& n) { return number(n); }, [&] { return rng(); },
+                                                 [&](const std::vector<Arg>& of) { return streams_.next(of); }};
+    AtenMapper mapper(b_, environment, args, types);
+    try {
+      take_results(call, fresh, map_aten(call.op, mapper));
+    } catch (const AtenMapper::Unmapped&) {
+      return false;
+    }
+    return true;
+  }
+
+  void add_opaque(const Call& call, const std::vector<Arg>& args, const std::vector<ValueId>& fresh) {
+    Node node;
+    node.op = call.op;
+    node.aten.emplace();
+    node.aten->draws = draws_random(call.op);
+    std::vector<ValueId> given;  // the value of each input
+    const auto input = [&](ValueId id) {
+      if (!id.valid()) return ValueId();
+      node.inputs.push_back(read(id));
+      given.push_back(id);
+      return ValueId(node.inputs.size() - 1);
+    };
+    for (const Arg& arg : args) {
+      if (const auto* one = std::get_if<ValueId>(&arg)) {
+        node.aten->args.emplace_back(input(*one));
+      } else if (const auto* list = std::get_if<std::vector<ValueId>>(&arg)) {
+        std::vector<ValueId> inputs;
+        for (ValueId id : *list) inputs.push_back(input(id));
+        node.aten->args.emplace_back(std::move(inputs));
+      } else if (const auto* host = std::get_if<ReadNumber>(&arg)) {
+        node.inputs.push_back(number(*host));
+        given.emplace_back();
+        node.aten->args.emplace_back(ValueId(node.inputs.size() - 1));
+      } else {
+        node.aten->args.push_back(arg);
+      }
+    }
+    std::vector<TensorType> types;
+    const auto output = [&](ValueId id) {
+      if (std::ranges::find(fresh, id) == fresh.end()) return ValueId();
+      types.push_back(type_of(id));
+      return ValueId(types.size() - 1);
+    };
+    for (const Arg& result : call.results) {
+      if (const auto* one = std::get_if<ValueId>(&result)) {
+        const ValueId made = output(*one);
+        if (made.valid())
+          node.aten->results.emplace_back(made);
+        else
+          node.aten->results.emplace_back(std::monostate());
+      } else if (const auto* list = std::get_if<std::vector<ValueId>>(&result)) {
+        std::vector<ValueId> outputs;
+        for (ValueId id : *list) outputs.push_back(output(id));
+        node.aten->results.emplace_back(std::move(outputs));
+      } else {
+        node.aten->results.emplace_back(std::monostate());
+      }
+    }
+    for (ValueId written : call.writes) {
+      const auto place = std::ranges::find(given, written);
+      INTERNAL_CHECK(place != given.end(), "{} writes what it is not given", call.op);
+      node.aten->writes.push_back(static_cast<uint32_t>(place - given.begin()));
+      types.push_back(type_of(written));
+    }
+    std::vector<TensorId> outputs = b_.add_aten(std::move(node), types);
+    std::ranges::rotate(outputs, outputs.end() - static_cast<ptrdiff_t>(call.writes.size()));  // writes first
+    take_results(call, fresh, outputs);
+  }
+
+  // ---- outputs
+
+  void add_output(GraphOutput::Kind kind, ValueId id, const std::string& key = {}, Owner owner = Owner::kGradient) {
+    GraphOutput output;
+    output.kind = kind;
+    output.key = key;
+    if (kind == GraphOutput::Kind::kRebind) output.owner = kind_of(owner);
+    if (id.valid()) {
+      output.tensor = read(id);
+      output.strides = strides_unless_contiguous(window_of(value(id)));
+    }
+    b_.graph().outputs.push_back(std::move(output));
+  }
+  void rebind(const Rebinding& slot) { add_output(GraphOutput::Kind::kRebind, slot.value, slot.key, slot.owner); }
+
+  void add_guards() {
+    for (const HostRead& read : trace_.reads) {
+      if (!read.guard || numbers_.count(read.call) == 0) continue;
+      const TensorId x = numbers_[read.call];
+      const Arg& expected = trace_.calls[read.call.index()].results.at(0);
+      TensorId constant;
+      if (const auto* flag = std::get_if<bool>(&expected))
+        constant = b_.full(*flag ? 1 : 0, DType::kBool);
+      else if (const auto* integer = std::get_if<int64_t>(&expected))
+        constant = b_.add("full", {}, {{"value", *integer}, {"dtype", DType::kI64}, {"shape", Shape()}});
+      else if (const auto* real = std::get_if<double>(&expected))
+        constant = b_.full(*real, DType::kF64);
+      else
+        continue;
+      GraphOutput output;
+      output.kind = GraphOutput::Kind::kGuard;
+      output.tensor = b_.add("eq", {b_.cast(x, b_.dtype(constant)), constant});
+      b_.graph().outputs.push_back(std::move(output));
+    }
+  }
+
+  void add_numbers() {
+    for (const Arg& arg : trace_.numbers) {
+      GraphOutput output;
+      output.kind = GraphOutput::Kind::kNumber;
+      if (const auto* read = std::get_if<ReadNumber>(&arg))
+        output.tensor = number(*read);
+      else if (const auto* flag = std::get_if<bool>(&arg))
+        output.tensor = b_.full(*flag ? 1 : 0, DType::kBool);
+      else if (const auto* integer = std::get_if<int64_t>(&arg))
+        output.tensor = b_.add("full", {}, {{"value", *integer}, {"dtype", DType::kI64}, {"shape", Shape()}});
+      else
+        output.tensor = b_.full(std::get<double>(arg), DType::kF64);
+      b_.graph().outputs.push_back(std::move(output));
+    }
+  }
+
+  void add_outputs() {
+    b_.set_source({Phase::kUpdate, ""});
+    add_guards();
+    for (const Taken& taken : taken_) {
+      const TensorId now = contents_.read(taken.storage, taken.base);
+      if (now == b_.graph().inputs[taken.input].tensor) continue;
+      GraphOutput output;
+      output.kind = GraphOutput::Kind::kUpdate;
+      output.input = taken.input;
+      output.tensor = now;
+      b_.graph().outputs.push_back(std::move(output));
+    }
+    for (const Rebinding& slot : trace_.rebindings) rebind(slot);
+    for (ValueId output : trace_.outputs) add_output(GraphOutput::Kind::kReturn, output);
+    add_numbers();
+  }
+
+  const Trace& trace_;
+  GraphBuilder b_;
+  StorageContents contents_;
+  RandomStreams streams_;
+  std::vector<Taken> taken_;
+  std::vector<bool> on_host_;               // by call
+  std::vector<const HostEvent*> event_of_;  // by call
+  std::map<CallId, TensorId> numbers_;      // what host reads read
+  std::vector<TensorId> extra_;
+  TensorId rng_;
+};
+
+}  // namespace
+
+Graph functionalise(const Trace& trace) { return Functionaliser(trace).run(); }
+
+}  // namespace stepc

@@ -1,0 +1,13 @@
+// functionalise: Trace -> Graph. In-place calls, views, aliases and detached uses become pure SSA: every storage is
+// followed as the tensor that it holds, a window on it is had by view ops, and what the step changed in the program's
+// memory comes out as updates of inputs. Calls without a row in the ATen map become opaque nodes. Pre: verify(trace).
+// Post: verify_ops(graph).
+#pragma once
+
+#include "ir/graph.h"
+
+namespace stepc {
+
+Graph functionalise(const Trace& trace);
+
+}  // namespace stepc

@@ -1,0 +1,58 @@
+// RandomStreams: numbers the random draws of a Trace while it becomes a Graph. Every draw gets a stream of its own; a
+// draw after an earlier generator state was put back (recomputed dropout) gets the earlier draw's stream again.
+#pragma once
+
+#include <vector>
+
+#include "ir/trace.h"
+
+namespace stepc {
+
+class RandomStreams {
+ public:
+  explicit RandomStreams(const Trace& trace) : trace_(trace), next_(std::max<size_t>(trace.generators.size(), 1), 0) {}
+
+  // Around each call, in order.
+  void before(CallId call) {
+    for (const GeneratorLoad& load : trace_.loads)
+      if (load.before == call) next_[trace_.states[load.state.index()].generator.index()] = position_of(load.state);
+  }
+  void after(CallId call) {
+    for (size_t s = 0; s < trace_.states.size(); ++s) {
+      const GeneratorState& state = trace_.states[s];
+      if (state.kind != GeneratorState::Kind::kAfterCall || state.call != call) continue;
+      saved_.resize(trace_.states.size(), 0);
+      saved_[s] = next_[state.generator.index()];
+    }
+  }
+  // The stream of the next draw of the generator among `args`, the default one if none is.
+  int64_t next(const std::vector<Arg>& args) {
+    size_t generator = 0;
+    for (const Arg& arg : args)
+      if (const auto* given = std::get_if<GeneratorArg>(&arg)) generator = given->generator.index();
+    return static_cast<int64_t>(generator) * kDrawsEach + next_[generator]++;
+  }
+
+ private:
+  static constexpr int64_t kDrawsEach = 1 << 24;
+  static constexpr int64_t kDrawsAfterSeed = 1 << 12;
+
+  int64_t position_of(StateId id) const {
+    const GeneratorState& state = trace_.states[id.index()];
+    switch (state.kind) {
+      case GeneratorState::Kind::kInitial:
+        return 0;
+      case GeneratorState::Kind::kAfterCall:
+        return id.index() < saved_.size() ? saved_[id.index()] : 0;
+      case GeneratorState::Kind::kConstant:  // a seed set in the step: draws of its own, the same for the same state
+        return static_cast<int64_t>(id.index() + 1) * kDrawsAfterSeed;
+    }
+    return 0;
+  }
+
+  const Trace& trace_;
+  std::vector<int64_t> next_;   // by generator
+  std::vector<int64_t> saved_;  // by state
+};
+
+}  // namespace stepc
