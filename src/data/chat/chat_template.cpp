@@ -1,0 +1,135 @@
+#include "data/chat/chat_template.h"
+
+#include <algorithm>
+#include <array>
+
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "data/chat/template_run.h"
+
+namespace stepc {
+
+namespace {
+constexpr size_t kMaxTemplateBytes = 1 << 20;
+
+struct BuiltIn {
+  std::string_view name, bos, eos, jinja;
+};
+
+// Written for stepc after the formats that the model families document.
+constexpr std::array<BuiltIn, 6> kBuiltIns = {{
+    {"chatml", "", "<|im_end|>",
+     R"({% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endfor %})"
+     R"({% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})"},
+    {"llama2", "<s>", "</s>",
+     R"({% set ns = namespace(system='') %}{% for message in messages %})"
+     R"({% if message.role == 'system' %}{% set ns.system = '<<SYS>>\n' + message.content + '\n<</SYS>>\n\n' %})"
+     R"({% elif message.role == 'user' %}{{ bos_token + '[INST] ' + ns.system + message.content + ' [/INST]' }}{% set ns.system = '' %})"
+     R"({% else %}{{ ' ' + message.content + ' ' + eos_token }}{% endif %}{% endfor %})"},
+    {"llama3", "<|begin_of_text|>", "<|eot_id|>",
+     R"({{ bos_token }}{% for message in messages %})"
+     R"({{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' + message.content | trim + '<|eot_id|>' }}{% endfor %})"
+     R"({% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %})"},
+    {"zephyr", "<s>", "</s>",
+     R"({% for message in messages %}{{ '<|' + message.role + '|>\n' + message.content + eos_token + '\n' }}{% endfor %})"
+     R"({% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %})"},
+    {"mistral", "<s>", "</s>",
+     R"({{ bos_token }}{% for message in messages %})"
+     R"({% if message.role == 'user' %}{{ '[INST] ' + message.content + ' [/INST]' }})"
+     R"({% elif message.role == 'assistant' %}{{ ' ' + message.content + eos_token }})"
+     R"({% else %}{{ raise_exception('only the roles user and assistant are known') }}{% endif %}{% endfor %})"},
+    {"gemma", "<bos>", "<eos>",
+     R"({{ bos_token }}{% for message in messages %})"
+     R"({% if message.role == 'system' %}{{ raise_exception('the role system is not known') }}{% endif %})"
+     R"({{ '<start_of_turn>' + ('model' if message.role == 'assistant' else message.role) + '\n' + message.content | trim + '<end_of_turn>\n' }}{% endfor %})"
+     R"({% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %})"},
+}};
+
+// A special token stands as text or as an object with "content"; null is none.
+void add_special_token(const Json& json, const std::string& key,
+                       std::vector<std::pair<std::string, TemplateValue>>& tokens) {
+  const auto found = json.find(key);
+  if (found == json.end()) return;
+  const Json& token = found->is_object() && found->contains("content") ? (*found)["content"] : *found;
+  if (token.is_string()) tokens.emplace_back(key, token.get<std::string>());
+}
+
+void check_messages(const Json& messages) {
+  USER_CHECK(messages.is_array() && !messages.empty(), "the messages must be a list of at least one");
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const std::string what = str("message {}", i + 1);
+    json_string(messages[i], "role", what);
+    json_string(messages[i], "content", what);
+  }
+}
+}  // namespace
+
+ChatTemplate::ChatTemplate(std::string_view jinja, std::vector<std::pair<std::string, TemplateValue>> special_tokens,
+                           std::string what)
+    : special_tokens_(std::move(special_tokens)), what_(std::move(what)) {
+  USER_CHECK(jinja.size() <= kMaxTemplateBytes, "{}: a template of {}, at most {} are read", what_,
+             human_bytes(jinja.size()), human_bytes(kMaxTemplateBytes));
+  nodes_ = std::make_shared<const std::vector<TemplateNode>>(parse_template(jinja, what_));
+  std::string all(jinja);
+  for (const auto& [name, token] : special_tokens_) all += '\0' + name + '\0' + printed(token);
+  hash_ = hash_bytes(std::as_bytes(std::span(all)));
+}
+
+std::vector<std::string> ChatTemplate::names() {
+  std::vector<std::string> names;
+  for (const BuiltIn& known : kBuiltIns) names.emplace_back(known.name);
+  return names;
+}
+
+ChatTemplate ChatTemplate::named(std::string_view name) {
+  for (const BuiltIn& known : kBuiltIns)
+    if (known.name == name)
+      return {known.jinja,
+              {{"bos_token", std::string(known.bos)}, {"eos_token", std::string(known.eos)}},
+              str("chat template {}", name)};
+  user_error("unknown chat template {}; the built-in ones are {}", in_quotes(name), fmt::join(names(), ", "));
+}
+
+ChatTemplate ChatTemplate::from_tokenizer_config(std::string_view text, std::string_view what) {
+  const Json json = parse_json(text, what);
+  const std::string& jinja = json_string(json, "chat_template", what);
+  std::vector<std::pair<std::string, TemplateValue>> tokens;
+  for (const auto* key : {"bos_token", "eos_token", "pad_token", "unk_token"}) add_special_token(json, key, tokens);
+  return {jinja, std::move(tokens), str("{}: chat_template", what)};
+}
+
+std::string ChatTemplate::render_first(const Json& messages, size_t count, bool add_generation_prompt) const {
+  auto variables = special_tokens_;
+  TemplateValue::List list;
+  for (size_t i = 0; i < count; ++i) list.push_back(TemplateValue::from_json(messages[i]));
+  variables.emplace_back("messages", TemplateValue::list(std::move(list)));
+  variables.emplace_back("add_generation_prompt", add_generation_prompt);
+  return run_template(*nodes_, variables, what_);
+}
+
+std::string ChatTemplate::render(const Json& messages, bool add_generation_prompt) const {
+  check_messages(messages);
+  return render_first(messages, messages.size(), add_generation_prompt);
+}
+
+RenderedChat ChatTemplate::render_for_training(const Json& messages) const {
+  check_messages(messages);
+  RenderedChat chat = {render_first(messages, messages.size(), false), {}};
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i]["role"] != "assistant") continue;
+    USER_CHECK(i > 0, "{}: the assistant speaks first, before there is a prompt", what_);
+    const std::string prompt = render_first(messages, i, true);
+    const std::string after = i + 1 == messages.size() ? chat.text : render_first(messages, i + 1, false);
+    USER_CHECK(
+        after.starts_with(prompt) && chat.text.starts_with(after),
+        "{}: its text of the first {} messages is not the beginning of the whole, so the assistant's part cannot "
+        "be told",
+        what_, i + 1);
+    if (after.size() > prompt.size()) chat.learned.emplace_back(prompt.size(), after.size());
+  }
+  return chat;
+}
+
+}  // namespace stepc

@@ -1,0 +1,23 @@
+// Runs a parsed chat template. It can read its variables and make text, and nothing else; steps and bytes are bounded,
+// so it ends soon whatever it says. Every failure is a UserError.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "data/chat/template_syntax.h"
+
+namespace stepc {
+
+struct TemplateLimits {
+  uint64_t steps = 2'000'000;            // one for each node evaluated and for each 64 bytes of text made
+  size_t text_bytes = size_t{64} << 20;  // of one text
+};
+
+std::string run_template(const std::vector<TemplateNode>& nodes,
+                         const std::vector<std::pair<std::string, TemplateValue>>& variables, std::string_view what,
+                         const TemplateLimits& limits = {});
+
+}  // namespace stepc

@@ -1,0 +1,137 @@
+#include "data/shard/token_shard.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "data/tokenize/model_file.h"
+
+namespace stepc {
+
+static_assert(std::endian::native == std::endian::little, "shards are little-endian");
+
+namespace {
+uint64_t padded(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
+
+uint64_t header_hash(const ShardHeader& header) {
+  const auto bytes = std::as_bytes(std::span(&header, 1));
+  return hash_bytes(bytes.first(offsetof(ShardHeader, header_hash)));
+}
+
+struct Layout {
+  uint64_t tokens, ends, learned, file;  // where the parts begin, and the size of all
+};
+
+Layout layout_of(const ShardHeader& header) {
+  Layout layout = {};
+  layout.tokens = sizeof(ShardHeader);
+  layout.ends = layout.tokens + padded(header.token_count * header.token_bytes);
+  layout.learned = layout.ends + header.document_count * sizeof(uint64_t);
+  layout.file = layout.learned + (header.has_learned != 0 ? padded((header.token_count + 7) / 8) : 0);
+  return layout;
+}
+
+template <class T>
+void append(std::vector<std::byte>& payload, std::span<const T> values) {
+  const auto bytes = std::as_bytes(values);
+  payload.insert(payload.end(), bytes.begin(), bytes.end());
+  payload.resize(padded(payload.size()));
+}
+}  // namespace
+
+void write_shard(const std::filesystem::path& path, const TokenizedDocuments& documents, int32_t vocab_size) {
+  INTERNAL_CHECK(documents.ends.empty() ? documents.tokens.empty() : documents.ends.back() == documents.tokens.size());
+  INTERNAL_CHECK(documents.learned.empty() || documents.learned.size() == documents.tokens.size());
+  ShardHeader header;
+  header.token_bytes = vocab_size <= 1 << 16 ? 2 : 4;
+  header.token_count = documents.tokens.size();
+  header.document_count = documents.ends.size();
+  header.vocab_size = static_cast<uint64_t>(vocab_size);
+  header.text_bytes = documents.text_bytes;
+  header.has_learned = documents.learned.empty() ? 0 : 1;
+
+  std::vector<std::byte> payload;
+  payload.reserve(layout_of(header).file - sizeof header);
+  if (header.token_bytes == 2) {
+    const std::vector<uint16_t> narrow(documents.tokens.begin(), documents.tokens.end());
+    append(payload, std::span(narrow));
+  } else {
+    append(payload, std::span(documents.tokens));
+  }
+  append(payload, std::span(documents.ends));
+  if (header.has_learned != 0) {
+    std::vector<uint8_t> bits((documents.learned.size() + 7) / 8);
+    for (size_t i = 0; i < documents.learned.size(); ++i)
+      if (documents.learned[i]) bits[i / 8] |= static_cast<uint8_t>(1U << (i % 8));
+    append(payload, std::span<const uint8_t>(bits));
+  }
+  header.payload_hash = hash_bytes(payload);
+  header.header_hash = header_hash(header);
+  FileWriter writer(path);
+  writer.write(std::as_bytes(std::span(&header, 1)));
+  writer.write(payload);
+  writer.commit();
+}
+
+TokenShard::TokenShard(const std::filesystem::path& path) : path_(path), file_(path) {
+  const std::span<const std::byte> bytes = file_.bytes();
+  const std::string name = path.string();
+  USER_CHECK(bytes.size() >= sizeof header_, "{}: no token shard: {} bytes, a header has {}", name, bytes.size(),
+             sizeof header_);
+  std::memcpy(&header_, bytes.data(), sizeof header_);
+  USER_CHECK(header_.magic == ShardHeader::kMagic, "{}: no token shard: it begins with {}", name,
+             hash_text(header_.magic));
+  USER_CHECK(header_.header_hash == header_hash(header_), "{}: damaged token shard: the header's hash is wrong", name);
+  // Bounded so that no product overflows.
+  const uint64_t most = bytes.size();
+  const bool sane = (header_.token_bytes == 2 || header_.token_bytes == 4) && header_.has_learned <= 1 &&
+                    header_.token_count <= most && header_.document_count <= most && header_.vocab_size >= 1 &&
+                    header_.vocab_size <= uint64_t{kMaxTokenId} + 1;
+  USER_CHECK(sane && layout_of(header_).file == most,
+             "{}: damaged token shard: {} bytes do not hold {} tokens of {} documents", name, most, header_.token_count,
+             header_.document_count);
+  const Layout layout = layout_of(header_);
+  tokens_ = bytes.subspan(layout.tokens, header_.token_count * header_.token_bytes);
+  // The map begins at a page, the part at a multiple of eight.
+  ends_ = {reinterpret_cast<const uint64_t*>(bytes.data() + layout.ends), header_.document_count};
+  if (header_.has_learned != 0) learned_ = bytes.subspan(layout.learned);
+  uint64_t last = 0;
+  for (const uint64_t end : ends_) {
+    USER_CHECK(end >= last && end <= header_.token_count, "{}: damaged token shard: a document ends at {} after {}",
+               name, end, last);
+    last = end;
+  }
+  USER_CHECK(last == header_.token_count, "{}: damaged token shard: the last document ends at {} of {} tokens", name,
+             last, header_.token_count);
+}
+
+void TokenShard::verify() const {
+  USER_CHECK(hash_bytes(file_.bytes().subspan(sizeof header_)) == header_.payload_hash,
+             "{}: damaged token shard: the content's hash is wrong; remove the file and run again", path_.string());
+}
+
+template <class Token>
+void TokenShard::copy_from(uint64_t begin, std::span<int64_t> out) const {
+  const auto* tokens = reinterpret_cast<const Token*>(tokens_.data()) + begin;
+  Token largest = 0;
+  for (size_t i = 0; i < out.size(); ++i) {
+    largest = std::max(largest, tokens[i]);
+    out[i] = tokens[i];
+  }
+  USER_CHECK(largest < header_.vocab_size, "{}: damaged token shard: token {} in a vocabulary of {}", path_.string(),
+             largest, header_.vocab_size);
+}
+
+void TokenShard::copy(uint64_t begin, std::span<int64_t> out) const {
+  INTERNAL_CHECK(begin <= size() && out.size() <= size() - begin, "{} + {} of {}", begin, out.size(), size());
+  if (header_.token_bytes == 2) {
+    copy_from<uint16_t>(begin, out);
+  } else {
+    copy_from<uint32_t>(begin, out);
+  }
+}
+
+}  // namespace stepc

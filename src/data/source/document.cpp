@@ -1,0 +1,76 @@
+#include "data/source/document.h"
+
+#include <array>
+
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "base/hash.h"
+
+namespace stepc {
+
+namespace {
+constexpr size_t kMaxLineBytes = size_t{256} << 20;
+
+void use_line(std::string_view line, const DocumentFormat& format, const std::string& what,
+              const std::function<void(const Document&)>& use) {
+  USER_CHECK(line.size() <= kMaxLineBytes, "{}: a line of {}, at most {} are read", what, human_bytes(line.size()),
+             human_bytes(kMaxLineBytes));
+  const Json json = parse_json(line, what);
+  if (!format.chat) {
+    const std::string& text = json_string(json, format.field, what);
+    if (!text.empty()) use({text, false, {}});
+    return;
+  }
+  RenderedChat chat;
+  try {
+    chat = format.chat->render_for_training(json_array(json, format.field, what));
+  } catch (const UserError& error) {
+    const std::string_view said = error.what();
+    if (said.starts_with(what)) throw;
+    user_error("{}: {}", what, said);
+  }
+  use({chat.text, true, std::move(chat.learned)});
+}
+}  // namespace
+
+uint64_t DocumentFormat::hash() const {
+  const std::array<uint64_t, 2> parts = {hash_bytes(std::as_bytes(std::span(field))), chat ? chat->hash() : 0};
+  return hash_bytes(std::as_bytes(std::span(parts)));
+}
+
+FileKind file_kind_of(const std::filesystem::path& path) {
+  const std::string ending = path.extension().string();
+  if (ending == ".jsonl" || ending == ".ndjson") return FileKind::kJsonl;
+  USER_CHECK(ending != ".parquet" && ending != ".arrow",
+             "{}: Parquet and Arrow files are not read by this build; convert the column to .jsonl", path.string());
+  USER_CHECK(ending != ".gz" && ending != ".zst" && ending != ".xz" && ending != ".zip",
+             "{}: compressed files are not read; unpack it first", path.string());
+  USER_CHECK(ending != ".json", "{}: one JSON value a file is not read; write one a line into a .jsonl", path.string());
+  return FileKind::kText;
+}
+
+void for_each_document(std::string_view part, FileKind kind, const DocumentFormat& format, const std::string& name,
+                       const std::function<uint64_t()>& first_line, const std::function<void(const Document&)>& use) {
+  if (kind == FileKind::kText) {
+    USER_CHECK(!format.chat, "{}: chat messages are read from .jsonl files only", name);
+    if (!part.empty()) use({part, false, {}});
+    return;
+  }
+  uint64_t line_in_part = 0;
+  for (size_t at = 0; at < part.size(); ++line_in_part) {
+    const size_t end = std::min(part.find('\n', at), part.size());
+    const std::string_view line = trim(part.substr(at, end - at));
+    at = end + 1;
+    if (line.empty()) continue;
+    try {
+      use_line(line, format, name, use);
+    } catch (const UserError& error) {
+      const std::string_view said = error.what();
+      if (!said.starts_with(name)) throw;
+      user_error("{}:{}{}", name, first_line() + line_in_part, said.substr(name.size()));
+    }
+  }
+}
+
+}  // namespace stepc

@@ -1,0 +1,41 @@
+// Documents out of files: .txt (a file is a document) and .jsonl (a line is one: the text of a field, or chat
+// messages).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "data/chat/chat_template.h"
+
+namespace stepc {
+
+struct DocumentFormat {
+  std::string field = "text";                // of a .jsonl line
+  std::shared_ptr<const ChatTemplate> chat;  // set: the field holds messages; unset: it holds text
+  // Of everything that decides about the documents of a file.
+  [[nodiscard]] uint64_t hash() const;
+};
+
+enum class FileKind { kText, kJsonl };
+// By the file's ending; what cannot be read is a UserError that says what to do.
+FileKind file_kind_of(const std::filesystem::path& path);
+
+struct Document {
+  std::string_view text;
+  bool is_chat = false;
+  // The byte ranges that are learned from, in order; of a document that is no chat all of it is.
+  std::vector<std::pair<size_t, size_t>> learned;
+};
+
+// Calls `use` for the documents in a part of a file, which begins and ends at the borders of lines. `line_of` gives the
+// number of the part's first line, for messages; it is asked for only where there is one.
+void for_each_document(std::string_view part, FileKind kind, const DocumentFormat& format, const std::string& name,
+                       const std::function<uint64_t()>& first_line, const std::function<void(const Document&)>& use);
+
+}  // namespace stepc

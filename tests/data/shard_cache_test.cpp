@@ -1,0 +1,205 @@
+#include "data/shard/shard_cache.h"
+
+#include <algorithm>
+#include <fstream>
+#include <thread>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/files.h"
+#include "data/shard/token_stream.h"
+#include "tests/expect_user_error.h"
+#include "tests/temp_dir.h"
+
+namespace stepc {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ShardCacheTest : public ::testing::Test {
+ protected:
+  ShardCacheTest() : tokenizer_(parse_tokenizer_json(make_byte_tokenizer_json(), "t"), "t") {
+    options_.directory = dir_ / "cache";
+  }
+  fs::path write(const std::string& name, const std::string& text) {
+    write_file_synced(dir_ / name, text);
+    return dir_ / name;
+  }
+  ShardCacheResult run(const std::vector<fs::path>& files) { return tokenize_files(tokenizer_, files, options_); }
+  // All tokens, 256 as '|'.
+  static std::string text_of(const ShardCacheResult& result) {
+    const TokenStream stream(result.shards);
+    std::vector<int64_t> tokens(stream.size());
+    stream.copy(0, tokens);
+    std::string text;
+    for (const int64_t token : tokens) text += token == 256 ? '|' : static_cast<char>(token);
+    return text;
+  }
+  static std::string lines(int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i) text += R"({"text": "line )" + std::to_string(i) + "\"}\n";
+    return text;
+  }
+
+  TempDir dir_;
+  Tokenizer tokenizer_;
+  ShardCacheOptions options_;
+};
+
+TEST_F(ShardCacheTest, TextAndLinesBecomeDocuments) {
+  const auto result =
+      run({write("a.txt", "one\ntwo"), write("b.jsonl", "{\"text\": \"x\\u00e9\"}\n\n{\"id\": 3, \"text\": \"y\"}")});
+  EXPECT_EQ(text_of(result), "one\ntwo|x\xC3\xA9|y|");
+  EXPECT_EQ(TokenStream(result.shards).documents(), 3U);
+}
+
+TEST_F(ShardCacheTest, ChatsAreLearnedFromTheAssistant) {
+  options_.format = {"messages", std::make_shared<ChatTemplate>(ChatTemplate::named("zephyr"))};
+  const auto result = run(
+      {write("c.jsonl", R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})")});
+  const TokenShard shard(result.shards.at(0));
+  std::string learned;
+  std::vector<int64_t> tokens(shard.size());
+  shard.copy(0, tokens);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    if (shard.learned(i)) learned += static_cast<char>(tokens[i]);
+  EXPECT_EQ(text_of(result), "<|user|>\nq</s>\n<|assistant|>\na</s>\n");
+  EXPECT_EQ(learned, "a</s>\n");
+}
+
+TEST_F(ShardCacheTest, ThreadsAndChunksDoNotChangeTheTokens) {
+  const auto file = write("a.jsonl", lines(2000));
+  const auto expected = text_of(run({file}));
+  for (const int threads : {1, 4})
+    for (const uint64_t chunk : {100, 1000, 1'000'000}) {
+      options_.directory = dir_ / ("cache" + std::to_string(threads) + "-" + std::to_string(chunk));
+      options_.threads = threads;
+      options_.chunk_bytes = chunk;
+      EXPECT_EQ(text_of(run({file})), expected) << threads << " " << chunk;
+    }
+}
+
+TEST_F(ShardCacheTest, TheSameTextIsTokenisedOnceAndAChangedOneAgain) {
+  options_.chunk_bytes = 1000;
+  const auto file = write("a.jsonl", lines(200));
+  const auto first = run({file});
+  EXPECT_GT(first.made, 3U);
+  EXPECT_EQ(run({file}).made, 0U);
+  const auto copy = write("copy.jsonl", lines(200));
+  EXPECT_EQ(run({copy}).made, 0U) << "named by content";
+  std::string changed = lines(200);
+  changed[changed.size() - 10] = 'X';
+  write("a.jsonl", changed);
+  const auto second = run({file});
+  EXPECT_EQ(second.made, 1U) << "the last chunk alone";
+  EXPECT_NE(text_of(second), text_of(first));
+  options_.separator = "";
+  EXPECT_EQ(run({file}).made, first.made) << "another format";
+}
+
+TEST_F(ShardCacheTest, AFileThatDidNotChangeIsNotRead) {
+  const auto file = write("a.txt", "some text");
+  const auto old = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  run({file});
+  EXPECT_TRUE(fs::directory_iterator(options_.directory) != fs::directory_iterator());
+  fs::last_write_time(file, old);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2100));  // its inode was changed just now
+  run({file});
+  const auto has_set = [&] {
+    return std::any_of(fs::directory_iterator(options_.directory), fs::directory_iterator(),
+                       [](const auto& entry) { return entry.path().extension() == ".set"; });
+  };
+  EXPECT_TRUE(has_set());
+  EXPECT_EQ(run({file}).made, 0U);
+  for (const auto& entry : fs::directory_iterator(options_.directory))
+    if (entry.path().extension() == ".tokens") fs::remove(entry.path());
+  EXPECT_EQ(run({file}).made, 1U) << "a set whose shard is gone is not known";
+}
+
+TEST_F(ShardCacheTest, GoesOnWhereItWasInterrupted) {
+  options_.chunk_bytes = 1000;
+  const auto file = dir_ / "a.jsonl";
+  std::string bad = lines(2000);
+  bad[bad.size() - 3] = '\\';
+  write("a.jsonl", bad);
+  EXPECT_USER_ERROR(run({file}), "a.jsonl:2000: not valid JSON");
+  write("a.jsonl", lines(2000));
+  std::ofstream(options_.directory / "x.tokens.tmp-1") << "left by a dead process";
+  const auto result = run({file});
+  EXPECT_EQ(result.made, 1U);
+  EXPECT_FALSE(fs::exists(options_.directory / "x.tokens.tmp-1"));
+}
+
+TEST_F(ShardCacheTest, AThrowingProgressEndsTheWork) {
+  struct Stop {};
+  const auto file = write("a.jsonl", lines(300'000));
+  options_.chunk_bytes = 100'000;
+  options_.progress = [](uint64_t, uint64_t) { throw Stop(); };
+  EXPECT_THROW(run({file}), Stop);
+  options_.progress = {};
+  EXPECT_EQ(TokenStream(run({file}).shards).documents(), 300'000U);
+}
+
+TEST_F(ShardCacheTest, TwoProcessesDoTheWorkOnce) {
+  options_.chunk_bytes = 20'000;
+  const auto file = write("a.jsonl", lines(60'000));
+  std::vector<pid_t> children;
+  for (int i = 0; i < 2; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      size_t made = 0;
+      try {
+        made = run({file}).made;
+      } catch (...) {
+        ::_exit(255);
+      }
+      ::_exit(made == 0 ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  std::vector<int> codes;
+  for (const pid_t child : children) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    codes.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+  }
+  std::sort(codes.begin(), codes.end());
+  EXPECT_EQ(codes, (std::vector<int>{0, 1}));
+}
+
+TEST_F(ShardCacheTest, ReportsProgress) {
+  const auto file = write("a.jsonl", lines(1000));
+  std::vector<uint64_t> seen;
+  options_.progress = [&](uint64_t done, uint64_t total) {
+    EXPECT_EQ(total, fs::file_size(file));
+    seen.push_back(done);
+  };
+  run({file});
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+  EXPECT_EQ(seen.back(), fs::file_size(file));
+}
+
+TEST_F(ShardCacheTest, SaysWhatIsWrongAndWhere) {
+  const auto said = [&](const std::string& text, const std::string& message) {
+    EXPECT_USER_ERROR(run({write("bad.jsonl", text)}), message);
+  };
+  said("{\"text\": \"a\"}\n[1]\n", "bad.jsonl:2: expected an object, found a list");
+  said("{\"text\": 3}", "bad.jsonl:1: \"text\" must be text, found 3");
+  said("\n\n{\"other\": \"a\"}", "bad.jsonl:3: \"text\" is missing");
+  said("{\"text\": \"\xFF\"}", "bad.jsonl:1: not valid JSON");
+  said("{\"text\": \"\\ud800\"}", "bad.jsonl:1: not valid JSON");
+  EXPECT_USER_ERROR(run({write("empty.txt", "")}), "empty.txt is empty");
+  EXPECT_USER_ERROR(run({dir_ / "none.txt"}), "none.txt: No such file");
+  EXPECT_USER_ERROR(run({dir_ / "a.parquet"}), "Parquet and Arrow files are not read by this build");
+  EXPECT_USER_ERROR(run({dir_ / "a.txt.gz"}), "unpack it first");
+  options_.format = {"messages", std::make_shared<ChatTemplate>(ChatTemplate::named("mistral"))};
+  said(R"({"messages": []})", "bad.jsonl:1: the messages must be a list of at least one");
+  said(R"({"messages": [{"role": "user"}]})", "bad.jsonl:1: message 1: \"content\" is missing");
+  said(R"({"messages": [{"role": "tool", "content": ""}]})",
+       "bad.jsonl:1: chat template mistral: line 1: the template refuses");
+  EXPECT_USER_ERROR(run({write("chat.txt", "x")}), "chat messages are read from .jsonl files only");
+}
+
+}  // namespace
+}  // namespace stepc

@@ -1,0 +1,167 @@
+"""Chat templates: the subset of Jinja gives what transformers gives, the built-in templates give what the models' own
+formats are, and what is outside of the subset is refused by name.
+
+Needs the program chat_parity: `ninja -C build/release chat_parity && pytest tests/parity/test_chat_templates.py`.
+"""
+
+import json
+import subprocess
+
+import pytest
+from transformers.utils.chat_template_utils import render_jinja_template
+
+CHATS = [
+    [("user", "Hello"), ("assistant", "Hi there.")],
+    [("system", "Be short."), ("user", " What is 2+2?\n"), ("assistant", "4"), ("user", "Sure?"), ("assistant", " Yes. \n")],
+    [("user", "naïve 中文 🙂 {{ not a tag }} {% nor this %}"), ("assistant", "<|im_end|> 'quoted' \"twice\" \\n")],
+    [("user", "only a question")],
+]
+
+# In the manner of what models ship: white space control, namespaces, filters, tests, loops with conditions.
+TEMPLATES = {
+    "like_chatml": """{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system
+You are helpful.<|im_end|>
+' }}{% endif %}{{'<|im_start|>' + message['role'] + '
+' + message['content'] + '<|im_end|>' + '
+'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant
+' }}{% endif %}""",
+    "like_llama": """{{- bos_token }}
+{%- if messages[0].role == 'system' %}
+    {%- set system_message = messages[0]['content'] | trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+{{- "<|system|>" ~ system_message ~ "<|end|>" }}
+{%- for message in messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('Conversation roles must alternate') }}
+    {%- endif %}
+    {%- if message.role in ['user', 'tool'] %}
+        {{- '<|' + message.role|upper + '|>\\n' + message['content'] | trim + '\\n' }}
+    {%- elif message.role == "assistant" %}
+        {{- '<|bot|>' + message.content.strip() + eos_token }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|bot|>' }}
+{%- endif %}
+""",
+    "blocks": """{# a comment #}
+{% set ns = namespace(found=false, count=0) %}
+{% for m in messages if m.role != 'system' %}
+  {% set ns.count = ns.count + 1 %}
+  {% if not ns.found and m['role'] == 'user' %}
+    {% set ns.found = true %}
+first user at {{ loop.index }} of {{ loop.length }}: {{ m.content[:5] }}|{{ m.content[-3:] }}|{{ m.content|length }}
+  {% endif %}
+{{ loop.index0 }}{{ ' last' if loop.last else ' more' }} {{ m.role }}: {{ m.content | replace('a', 'AA') }}
+{% else %}
+nobody
+{% endfor %}
+count={{ ns.count }} {{ -ns.count // 2 }} {{ 7 % 3 }} {{ 2 * 3 + 1 }} {{ ns.count > 1 and 'many' or 'few' }}
+{% for key, value in {'k': 1, 'j': 'two'}.items() %}{{ key }}={{ value|tojson }};{% endfor +%}
+{{ missing is defined }} {{ bos_token is string }} {{ messages is iterable }} {{ none is none }} {{ missing | default('d') }}
+{{ ['x', "y"] | join('-') }} {{ {'a': 1, 'b': [true, none, 1.5]} | tojson }} {{ 'a' in 'abc' }} {{ 'q' not in ['q'] }}
+{{ ' s '.strip() }}|{{ 'a,b,,c'.split(',') | tojson }}|{{ 'x y  z'.split() | length }}|{{ 'Ab'.lower() }}{{ 'éa'[0] }}
+{{ messages[-1].content.split('?')[0] }}{{ range(3) | list | tojson }}{{ 'ends'.endswith('ds') }} {{ "it's" }} {{ 'two' 'x' if false else 'y' }}
+""".replace(" {{ 'two' 'x' if false else 'y' }}", ""),
+    "whitespace": "  {%- if true -%}  a  {%- endif %}  \n\t{% if true %}\n b {% endif %}\n{{ 'c' }}\n  {#- x -#}  \n d {%+ if true %}e{% endif %}\n\n",
+}
+
+REFUSED = {
+    "statement \"macro\" is not supported": "{% macro f(x) %}{{ x }}{% endmacro %}{{ f(1) }}",
+    "statement \"include\" is not supported": "{% include 'x' %}",
+    "filter \"selectattr\" is not supported": "{{ messages | selectattr('role') | list }}",
+    "method \"format\" is not supported": "{{ '%s'.format(1) }}",
+    "function \"cycler\" is not supported": "{{ cycler('a') }}",
+    "expected a name": "{{ 1 + }}",
+    "\"if\" without its end": "{% if true %}x",
+    "\"endfor\" without its beginning": "x{% endfor %}",
+    "is not closed": "{{ 'x }}",
+    "more than": "{% for a in range(2000) %}{% for b in range(2000) %}{% endfor %}{% endfor %}",
+    "the template takes more than 2000000 steps": "{% set ns = namespace(x='aaaaaaaa') %}{% for a in range(90) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+    "of an undefined value": "{{ nothing.at.all }}",
+    "no namespace": "{% set messages.x = 1 %}",
+    "nested more than": "{{ " + "(" * 500 + "1" + ")" * 500 + " }}",
+    "nests values more than": "{% set ns = namespace(x=[]) %}{% for a in range(100) %}{% set ns.x = [ns.x] %}{% endfor %}",
+    "looks at more than": "{% set ns = namespace(x=[1]) %}{% for a in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | tojson }}",
+    "division by zero": "{{ 1 // 0 }}",
+    "the template refuses these messages: \"no\"": "{{ raise_exception('no') }}",
+    "\"__mro__\" of an undefined value": "{{ ''.__class__.__mro__ }}",
+}
+
+
+def as_messages(chat):
+    return [{"role": role, "content": content} for role, content in chat]
+
+
+@pytest.fixture(scope="module")
+def outputs(build_dir, tmp_path_factory):
+    """Folder name -> our results, for every template at once."""
+    directory = tmp_path_factory.mktemp("chats")
+    chats = [{"messages": as_messages(chat), "add_generation_prompt": prompt} for chat in CHATS for prompt in (False, True)]
+    templates = dict(TEMPLATES) | {f"refused{i}": text for i, text in enumerate(REFUSED.values())}
+    for name in [*templates, "chatml", "llama2", "llama3", "zephyr", "mistral", "gemma", "nameless"]:
+        (directory / name).mkdir()
+        (directory / name / "chats.json").write_text(json.dumps(chats))
+        if name in templates:
+            config = {"chat_template": templates[name], "bos_token": "<s>", "eos_token": {"content": "</s>"}}
+            (directory / name / "tokenizer_config.json").write_text(json.dumps(config))
+    done = subprocess.run([build_dir / "tests/chat_parity", directory], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return {path.parent.name: json.loads(path.read_text()) for path in directory.glob("*/ours.json")}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_subset_gives_what_transformers_gives(outputs, name):
+    rows = iter(outputs[name])
+    for chat in CHATS:
+        for prompt in (False, True):
+            ours = next(rows)
+            try:
+                theirs, _ = render_jinja_template([as_messages(chat)], chat_template=TEMPLATES[name], bos_token="<s>",
+                                                  eos_token="</s>", add_generation_prompt=prompt)
+            except Exception as error:
+                assert "error" in ours and str(error) in ours["error"]
+                continue
+            if "error" in ours:  # rendered, but its beginnings are no beginnings
+                assert name in ("blocks", "whitespace") and "cannot be told" in ours["error"]
+                continue
+            assert ours["text"] == theirs[0]
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_is_outside_is_refused_with_its_reason(outputs, reason):
+    for ours in outputs[f"refused{list(REFUSED).index(reason)}"]:
+        assert reason in ours["error"] and "\n" not in ours["error"]
+
+
+def learned(row):
+    text = row["text"].encode()
+    return [text[begin:end].decode() for begin, end in row.get("learned", [])]
+
+
+def test_built_in_templates_learn_the_assistants_turns(outputs):
+    assert learned(outputs["chatml"][2]) == ["4<|im_end|>\n", " Yes. \n<|im_end|>\n"]
+    assert learned(outputs["llama3"][2]) == ["4<|eot_id|>", "Yes.<|eot_id|>"]
+    assert learned(outputs["zephyr"][2]) == ["4</s>\n", " Yes. \n</s>\n"]
+    assert learned(outputs["llama2"][2]) == [" 4 </s>", "  Yes. \n </s>"]
+    assert learned(outputs["mistral"][0]) == [" Hi there.</s>"]
+    assert learned(outputs["gemma"][0]) == ["Hi there.<end_of_turn>\n"]
+    assert all(learned(outputs[name][6]) == [] for name in ("chatml", "llama3", "zephyr"))
+    assert "only the roles user and assistant" in outputs["mistral"][2]["error"]
+
+
+def test_built_in_templates_are_the_models_formats(outputs):
+    assert outputs["chatml"][2]["text"].startswith(
+        "<|im_start|>system\nBe short.<|im_end|>\n<|im_start|>user\n What is 2+2?\n<|im_end|>\n<|im_start|>assistant\n4<|im_end|>\n")
+    assert outputs["llama3"][0]["text"] == (
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\nHi there.<|eot_id|>")
+    assert outputs["llama3"][1]["text"].endswith("<|start_header_id|>assistant<|end_header_id|>\n\n")
+    assert outputs["llama2"][2]["text"].startswith(
+        "<s>[INST] <<SYS>>\nBe short.\n<</SYS>>\n\n What is 2+2?\n [/INST] 4 </s><s>[INST] Sure? [/INST]")
+    assert outputs["mistral"][0]["text"] == "<s>[INST] Hello [/INST] Hi there.</s>"
+    assert outputs["gemma"][1]["text"].endswith("<start_of_turn>model\n")
+    assert "unknown chat template \"nameless\"; the built-in ones are chatml, llama2" in outputs["nameless"][0]["error"]
