@@ -19,7 +19,8 @@ at::Tensor StandIns::replace(const at::Tensor& tensor) {
     stand_in = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
   } else {
     stand_in = at::detail::empty_strided_cpu(tensor.sizes(), tensor.strides(), tensor.scalar_type());
-    stand_in.zero_();
+    // Harmless as weights, probabilities and divisors; as indices, lengths and masks.
+    stand_in.fill_(c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/true) ? 0 : 1);
   }
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) stand_in.unsafeGetTensorImpl()->set_wrapped_number(true);
   replaced_.emplace_back(stand_in.storage().unsafeGetStorageImpl(), tensor);

@@ -13,8 +13,8 @@ namespace stepc {
 class StandIns {
  public:
   enum class Kind {
-    kMeta,   // no memory, for shape kernels
-    kZeros,  // zeros, for real kernels
+    kMeta,    // no memory, for shape kernels
+    kValues,  // ones, and zeros among integers, for real kernels
   };
   explicit StandIns(Kind kind) : kind_(kind) {}
 

@@ -19,8 +19,11 @@ namespace {
 
 using torch::jit::Stack;
 
-// A kernel without a shape function may be run on zeros instead, while that is cheap.
+// A kernel without a shape function is run on stand-ins instead, while that is cheap.
 constexpr size_t kLargestRehearsal = size_t{64} << 20;
+// So is one that takes random numbers, while it is cheaper still: the generator then goes on as it really would, and
+// what is drawn after it for real (stochastic depth, time steps) has the values of a real run.
+constexpr size_t kLargestDrawRehearsal = size_t{256} << 10;
 
 // Calls f for every defined tensor in `value` until it returns false; returns whether it never did.
 template <class F>
@@ -67,10 +70,22 @@ bool is_moderate(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> value
          static_cast<double>(counts ? kLargestKnownInteger : kLargestKnownFloat);
 }
 
-at::Generator generator_of(const c10::OperatorHandle& op, const Stack& stack) {
-  for (const c10::IValue& value : torch::jit::last(stack, op.schema().arguments().size()))
+at::Generator generator_of(c10::ArrayRef<c10::IValue> arguments) {
+  for (const c10::IValue& value : arguments)
     if (value.isGenerator()) return value.toGenerator();
   return at::detail::getDefaultCPUGenerator();
+}
+
+// Calls `kernel` on stand-ins for `arguments`; its results are the program's.
+template <class Kernel>
+Stack call_on_stand_ins(StandIns::Kind kind, const std::vector<c10::IValue>& arguments, Kernel&& kernel) {
+  StandIns stand_ins(kind);
+  Stack stack;
+  stack.reserve(arguments.size());
+  for (const c10::IValue& argument : arguments) stack.push_back(stand_ins.replace(argument));
+  kernel(&stack);
+  for (c10::IValue& result : stack) result = stand_ins.give_back(result);
+  return stack;
 }
 
 }  // namespace
@@ -131,7 +146,7 @@ void VirtualKernels::execute(const OperatorTraits& t, const c10::OperatorHandle&
       values_.keep(tensor);
       return true;
     });
-  if (t.draws) values_.keep(generator_of(op, *stack));
+  if (t.draws) draw(arguments, /*token=*/false);
   op.redispatchBoxed(below, stack);
   const auto results = torch::jit::last(*stack, t.returned.size());
   for (size_t i = 0; i < t.returned.size(); ++i)
@@ -147,7 +162,7 @@ void VirtualKernels::fill(const OperatorTraits& t, const c10::OperatorHandle& op
   const auto geometry = factory_geometry(op, *stack);
   const bool is_like = t.takes_tensors || t.name.starts_with("aten::empty");
   if (geometry.has_value() && geometry->bytes > largest_filled(geometry->dtype, is_like)) {
-    if (t.draws) draw(op, *stack);
+    if (t.draws) draw(torch::jit::last(*stack, op.schema().arguments().size()), /*token=*/true);
     torch::jit::drop(*stack, op.schema().arguments().size());
     stack->emplace_back(virtual_tensor(geometry->sizes, geometry->strides, geometry->dtype));
     return;
@@ -158,51 +173,47 @@ void VirtualKernels::fill(const OperatorTraits& t, const c10::OperatorHandle& op
 // The call does not run. What it writes becomes unknown, what it returns gets a geometry.
 void VirtualKernels::skip(const OperatorTraits& t, const c10::OperatorHandle& op, c10::DispatchKeySet below,
                           Stack* stack) {
-  const size_t count = op.schema().arguments().size();
-  if (really_draws(t, op, *stack)) draw(op, *stack);
-  const std::vector<c10::IValue> arguments = torch::jit::pop(*stack, count);
+  const bool draws = really_draws(t, op, *stack);
+  const std::vector<c10::IValue> arguments = torch::jit::pop(*stack, op.schema().arguments().size());
+  size_t bytes = 0;
+  if (draws || t.shapes == nullptr)
+    for (const c10::IValue& value : arguments)
+      each_tensor(value, [&](const at::Tensor& tensor) {
+        bytes += static_cast<size_t>(tensor.numel()) * tensor.element_size();
+        return true;
+      });
   for (size_t i : t.writes)
     each_tensor(arguments[i], [&](const at::Tensor& tensor) {
       values_.mark(tensor, false);
       return true;
     });
   const bool makes = std::any_of(t.returned.begin(), t.returned.end(), [](int argument) { return argument < 0; });
+  const bool rehearse = draws ? bytes <= kLargestDrawRehearsal : t.shapes == nullptr && bytes <= kLargestRehearsal;
+  if (draws) draw(arguments, /*token=*/!rehearse);
   Stack made;
-  if (makes) made = compute(t, op, below, arguments);
+  if (rehearse && (makes || draws))
+    made = call_on_stand_ins(StandIns::Kind::kValues, arguments,
+                             [&](Stack* stand_ins) { op.redispatchBoxed(below, stand_ins); });
+  else if (makes)
+    made = call_on_stand_ins(StandIns::Kind::kMeta, arguments, [&](Stack* stand_ins) { shape(t, op, stand_ins); });
   for (size_t i = 0; i < t.returned.size(); ++i)
     stack->push_back(t.returned[i] < 0 ? std::move(made[i]) : arguments[static_cast<size_t>(t.returned[i])]);
 }
 
-Stack VirtualKernels::compute(const OperatorTraits& t, const c10::OperatorHandle& op, c10::DispatchKeySet below,
-                              const std::vector<c10::IValue>& arguments) {
-  size_t bytes = 0;
-  if (t.shapes == nullptr)
-    for (const c10::IValue& value : arguments)
-      each_tensor(value, [&](const at::Tensor& tensor) {
-        bytes += static_cast<size_t>(tensor.numel()) * tensor.element_size();
-        return true;
-      });
-  const bool rehearse = t.shapes == nullptr && bytes <= kLargestRehearsal;
-  USER_CHECK(rehearse || t.shapes != nullptr || t.slow_shapes != nullptr,
-             "{} cannot be captured without running it: nothing tells the shape of its result", t.name);
-  StandIns stand_ins(rehearse ? StandIns::Kind::kZeros : StandIns::Kind::kMeta);
-  Stack stack;
-  stack.reserve(arguments.size());
-  for (const c10::IValue& argument : arguments) stack.push_back(stand_ins.replace(argument));
-  if (rehearse)
-    op.redispatchBoxed(below, &stack);
-  else
-    (t.shapes != nullptr ? t.shapes : t.slow_shapes)
-        ->callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
-  for (c10::IValue& result : stack) result = stand_ins.give_back(result);
-  return stack;
+void VirtualKernels::shape(const OperatorTraits& t, const c10::OperatorHandle& op, Stack* stack) {
+  const c10::KernelFunction* kernel = t.shapes != nullptr ? t.shapes : t.slow_shapes;
+  USER_CHECK(kernel != nullptr, "{} cannot be captured without running it: nothing tells the shape of its result",
+             t.name);
+  kernel->callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
 }
 
-// A token for the numbers that the kernel would have taken: the generator's state changes as it would, to another one.
-void VirtualKernels::draw(const c10::OperatorHandle& op, const Stack& stack) {
-  const at::Generator generator = generator_of(op, stack);
+// Before a call takes random numbers from its generator, or instead of it: a token changes the generator's state, as
+// the call would, to another one.
+void VirtualKernels::draw(c10::ArrayRef<c10::IValue> arguments, bool token) {
+  const at::Generator generator = generator_of(arguments);
   if (!is_cpu_generator(generator)) return;
   values_.keep(generator);
+  if (!token) return;
   auto* cpu = at::check_generator<at::CPUGeneratorImpl>(generator);
   const std::lock_guard lock(cpu->mutex_);
   cpu->random();

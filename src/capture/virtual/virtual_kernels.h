@@ -47,9 +47,8 @@ class VirtualKernels {
             torch::jit::Stack* stack);
   void skip(const OperatorTraits& t, const c10::OperatorHandle& op, c10::DispatchKeySet below,
             torch::jit::Stack* stack);
-  torch::jit::Stack compute(const OperatorTraits& t, const c10::OperatorHandle& op, c10::DispatchKeySet below,
-                            const std::vector<c10::IValue>& arguments);
-  void draw(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+  static void shape(const OperatorTraits& t, const c10::OperatorHandle& op, torch::jit::Stack* stack);
+  void draw(c10::ArrayRef<c10::IValue> arguments, bool token);
   static void grow(const torch::jit::Stack& stack, size_t arguments);
 
   KnownValues values_;
