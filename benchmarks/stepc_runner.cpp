@@ -105,7 +105,7 @@ class Trainer {
     model_->initialize(0);
     stepc::optim::AdamWOptions options;
     options.lr = kLearningRate;
-    options.master_weights = false;  // what torch.optim.AdamW does
+    options.rules.low_precision = stepc::optim::LowPrecision::kRounded;  // what torch.optim.AdamW does
     optimizer_ = std::make_shared<stepc::optim::AdamW>(model_->persistent_state(), options);
   }
 

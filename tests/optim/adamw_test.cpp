@@ -7,20 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "base/check.h"
+#include "tests/optim/parameters.h"
 
 namespace stepc::optim {
 namespace {
-
-at::Tensor parameter(at::IntArrayRef sizes, at::ScalarType dtype, uint64_t seed = 1) {
-  const at::Tensor values =
-      at::empty(sizes, at::kDouble).normal_(0.0, 1.0, at::make_generator<at::CPUGeneratorImpl>(seed));
-  return values.to(dtype).detach().requires_grad_(true);
-}
-
-// A gradient that changes from step to step.
-void set_grad(at::Tensor p, int step) {
-  p.mutable_grad() = (p.detach().to(at::kDouble) * (step + 1) * 0.3 + 0.1 * step).sin().to(p.scalar_type());
-}
 
 std::string error_of(const std::function<void()>& call) {
   try {
@@ -93,17 +83,17 @@ TEST(AdamW, NormsAndBiasesDoNotDecay) {
 }
 
 TEST(AdamW, MasterWeightsKeepUpdatesThatBfloat16WouldLose) {
-  const auto after_many_tiny_steps = [](bool master_weights) {
+  const auto after_many_tiny_steps = [](LowPrecision low_precision) {
     at::Tensor p = at::ones({8, 8}, at::kBFloat16).requires_grad_(true);
-    AdamW adamw({{"w", p}}, {.lr = 1e-4, .weight_decay = 0.0, .master_weights = master_weights});
+    AdamW adamw({{"w", p}}, {.lr = 1e-4, .weight_decay = 0.0, .rules = {.low_precision = low_precision}});
     for (int t = 0; t < 500; ++t) {
       p.mutable_grad() = at::ones_like(p);
       adamw.step();
     }
     return p.detach()[0][0].item<double>();
   };
-  EXPECT_NEAR(after_many_tiny_steps(true), 0.95, 0.004);  // 500 steps of 1e-4, rounded once
-  EXPECT_EQ(after_many_tiny_steps(false), 1.0);           // each step is below half a unit in the last place
+  EXPECT_NEAR(after_many_tiny_steps(LowPrecision::kMasterWeights), 0.95, 0.004);  // 500 steps of 1e-4, rounded once
+  EXPECT_EQ(after_many_tiny_steps(LowPrecision::kRounded), 1.0);  // each step is below half a unit in the last place
 }
 
 TEST(AdamW, StateExistsFromTheStartAndKeepsItsStorage) {
