@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "train/commands.h"
+#include "train/data_command.h"
 #include "train/run_config_keys.h"
 #include "train/trainer.h"
 
@@ -101,6 +102,8 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
   generate->add_option("--seed", options.sample.seed, "of the draws")->capture_default_str();
 
+  const DataCommand data = add_data_command(app);
+
   return {
       {init, [&] { return run_init(arguments.init); }},
       {train,
@@ -110,6 +113,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
       {eval, [&arguments,
               eval] { return run_eval(load_run_config(arguments.config, overrides_of(*eval)), arguments.model); }},
       {generate, [&] { return run_generate(arguments.generate); }},
+      {data.app, data.run},
   };
 }
 
