@@ -39,3 +39,9 @@ if(TorchWheel_FOUND AND NOT TARGET TorchWheel::torch)
                         ${STEPC_TORCH_DIR}/lib/libgomp.so.1)
   target_link_options(TorchWheel::torch INTERFACE -Wl,--allow-shlib-undefined -Wl,-rpath,${STEPC_TORCH_DIR}/lib)
 endif()
+
+# For Python extensions: torch/torch.h's bindings. Wheels that have no Python part (libtorch alone) have it too.
+if(TorchWheel_FOUND AND NOT TARGET TorchWheel::python)
+  add_library(TorchWheel::python INTERFACE IMPORTED)
+  target_link_libraries(TorchWheel::python INTERFACE TorchWheel::torch ${STEPC_TORCH_DIR}/lib/libtorch_python.so)
+endif()

@@ -156,6 +156,8 @@ struct ToIValue {
   c10::IValue operator()(const WrappedNumber& number) const { return tensor_of(number); }
   c10::IValue operator()(ValueId) const { return not_constant(); }
   c10::IValue operator()(const std::vector<ValueId>&) const { return not_constant(); }
+  c10::IValue operator()(const ReadNumber&) const { return not_constant(); }
+  c10::IValue operator()(const GeneratorArg&) const { return not_constant(); }
 
   static c10::IValue not_constant() {
     INTERNAL_CHECK(false, "a value is no constant");

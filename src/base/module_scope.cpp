@@ -1,19 +1,21 @@
 #include "base/module_scope.h"
 
+#include <utility>
 #include <vector>
 
 namespace stepc {
 namespace {
 // Keeps its capacity, so opening a scope does not allocate once a thread has been this deep.
-thread_local std::vector<std::string_view> open_scopes;
+thread_local std::vector<std::pair<std::string_view, ModuleScope::Path>> open_scopes;
 }  // namespace
 
-ModuleScope::ModuleScope(std::string_view name) { open_scopes.push_back(name); }
+ModuleScope::ModuleScope(std::string_view name, Path path) { open_scopes.emplace_back(name, path); }
 ModuleScope::~ModuleScope() { open_scopes.pop_back(); }
 
 std::string ModuleScope::current() {
   std::string path;
-  for (const std::string_view name : open_scopes) {
+  for (const auto& [name, kind] : open_scopes) {
+    if (kind == Path::kWhole) path.clear();
     if (!path.empty()) path += '.';
     path += name;
   }

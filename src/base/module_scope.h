@@ -9,7 +9,9 @@ namespace stepc {
 
 class ModuleScope {
  public:
-  explicit ModuleScope(std::string_view name);
+  // kPart: the name is put after those of the open scopes. kWhole: it is the path from the root.
+  enum class Path : bool { kPart, kWhole };
+  explicit ModuleScope(std::string_view name, Path path = Path::kPart);
   ~ModuleScope();
   ModuleScope(const ModuleScope&) = delete;
   ModuleScope& operator=(const ModuleScope&) = delete;

@@ -1,13 +1,14 @@
-// Capture by recording: runs a step eagerly and writes down every ATen call, alias and allocation as a Trace. Sits
-// below autograd and autocast (DispatchKey::Fake, included for the recording thread alone), so it sees the forward
-// pass, the backward pass and the update alike, and changes nothing about how they run: it holds no tensor, only weak
-// references to storages. All state belongs to one recording and travels with ThreadLocalState to autograd's threads.
+// Capture by recording: runs a step eagerly and writes down every ATen call, alias and allocation as a Trace, and what
+// the host had to do with it: numbers it read, generators it set, optimizers it ran. Changes nothing about how the step
+// runs: it holds no tensor, only weak references to storages.
 #pragma once
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 #include "ir/trace.h"
@@ -21,27 +22,73 @@ struct OwnedTensor {
   at::Tensor tensor;
 };
 
+// The program around a step, as a recording sees it.
+class RecordedProgram {
+ public:
+  virtual ~RecordedProgram() = default;
+  // All tensors that outlive the step. Asked before the step and after it, because gradients come and go.
+  virtual std::vector<OwnedTensor> list() = 0;
+  // Random generators that outlive the step, beside the process's default one.
+  virtual std::vector<std::pair<std::string, at::Generator>> generators() { return {}; }
+  // Whether a replay can give the program's slot another tensor, as the step may have done.
+  virtual bool can_rebind(Owner owner) { return owner == Owner::kGradient; }
+  // Adds events that the program cannot mark with HostEventScope; they cannot be run eagerly.
+  virtual void find_events(Trace&) {}
+  // The line of the user's source that runs now, "model.py:12", empty if unknown.
+  virtual std::string source_line() { return {}; }
+  // Lets go of tensors that only garbage holds.
+  virtual void settle() {}
+};
+
+// What a step returned, its structure left to the door.
+struct StepOutput {
+  std::vector<at::Tensor> tensors;
+  std::vector<Arg> numbers;
+};
+
+// Something that outlives the step and that the program did not list.
+struct Stranger {
+  Stranger(at::Tensor t, std::string why) : tensor(std::move(t)), obstacle(std::move(why)) {}
+  Stranger(at::Generator g, std::string why) : generator(std::move(g)), obstacle(std::move(why)) {}
+  at::Tensor tensor;        // its storage as bytes
+  at::Generator generator;  // or this
+  std::string obstacle;     // why the trace cannot be replayed while nobody owns it
+};
+
 struct Recording {
   Trace trace;
-  // The step's own results, detached. They are the program's: nothing else refers to them.
-  std::vector<at::Tensor> outputs;
-  // Why the trace must not be replayed, one sentence each with the op and the module; empty if it may be.
+  // The step's own results, tensors detached. They are the program's: nothing else refers to them.
+  StepOutput output;
+  // Why the trace must not be replayed, one sentence each with the op and the module; empty if it may be, once
+  // `strangers` are explained.
   std::vector<std::string> obstacles;
+  std::vector<Stranger> strangers;
   uint64_t peak_bytes = 0;      // largest sum of live bytes that the eager step allocated
   double overhead_seconds = 0;  // spent recording, kernels excluded
 };
 
-// Runs `step` once, recording. `list_owned` gives the program's tensors: it is asked before and after the step, because
-// gradients come and go and a parameter may be given other storage inside it. Whatever `step` throws passes through,
-// with the recorder taken down. Throws UserError when another library owns the dispatch key, or inside another
-// recording.
-Recording record(const std::function<std::vector<OwnedTensor>()>& list_owned,
-                 const std::function<std::vector<at::Tensor>()>& step);
+// Runs `step` once, recording. Whatever `step` throws passes through, with the recorder taken down. Throws UserError
+// when another library owns the dispatch key, or inside another recording.
+Recording record(RecordedProgram& program, const std::function<StepOutput()>& step);
 
-// Takes the dispatch key for this process; record() does it too. Idempotent.
+// Takes the dispatch key and the allocator hook for this process; record() does it too. Idempotent.
 void install_recorder();
 
 // True while the calling thread records.
 bool is_recording();
+
+// ---- called by the step while it is recorded; nothing happens otherwise
+
+// The calls until the scope ends are made by host code that has state of its own: see HostEvent.
+class HostEventScope {
+ public:
+  explicit HostEventScope(std::string key);
+  ~HostEventScope();
+  HostEventScope(const HostEventScope&) = delete;
+  HostEventScope& operator=(const HostEventScope&) = delete;
+};
+
+// The step does something that a recording cannot hold.
+void report_obstacle(const std::string& reason);
 
 }  // namespace stepc

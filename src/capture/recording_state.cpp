@@ -7,17 +7,13 @@
 #include <torch/csrc/autograd/function.h>
 
 #include "aten/constants.h"
+#include "aten/operators.h"
 #include "base/check.h"
 #include "base/module_scope.h"
 
 namespace stepc {
 
 namespace {
-std::string op_name(const c10::OperatorHandle& op) {
-  const auto& name = op.operator_name();
-  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-}
-
 std::string describe(const at::Tensor& tensor) {
   return str("{}[{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
 }
@@ -30,6 +26,9 @@ bool is_dense_cpu(const at::Tensor& tensor) {
 bool makes_unfilled(const std::string& op) {
   return op.starts_with("aten::empty") || op.starts_with("aten::new_empty");
 }
+
+// Host data larger than this is no constant of a program.
+constexpr size_t kMaxConstantBytes = size_t{1} << 20;
 
 Value window_of(const at::Tensor& tensor, StorageId storage) {
   Value value;
@@ -67,8 +66,8 @@ bool is_written(const std::string& op, const c10::Argument& argument, size_t ind
 }
 }  // namespace
 
-RecordingState::RecordingState(const std::vector<OwnedTensor>& owned) {
-  for (const OwnedTensor& one : owned) {
+RecordingState::RecordingState(RecordedProgram& program) : program_(program), random_(program.generators()) {
+  for (const OwnedTensor& one : program.list()) {
     OwnedMeta meta{one.owner, one.key, {}, nullptr, std::nullopt, false};
     if (one.tensor.defined() && is_dense_cpu(one.tensor)) {
       meta.window = window_of(one.tensor, {});
@@ -86,12 +85,21 @@ void RecordingState::obstacle(std::string reason) {
     obstacles_.push_back(std::move(reason));
 }
 
+std::string RecordingState::place() {
+  std::string where;
+  const std::string module = module_now(open_);
+  if (!module.empty()) where = str("in '{}'", module);
+  if (const std::string line = program_.source_line(); !line.empty())
+    where += str("{}at {}", where.empty() ? "" : " ", line);
+  return where.empty() ? "" : str(" ({})", where);
+}
+
 // ---- storages and values
 
 StorageId RecordingState::track(const at::Tensor& tensor, int owned) {
   const c10::Storage& storage = tensor.storage();
   const StorageId id(tracked_.size());
-  TrackedStorage tracked{storage.getWeakStorageImpl(), {}, owned, -1, -1, owned >= 0};
+  TrackedStorage tracked{storage.getWeakStorageImpl(), {}, owned, -1, -1, owned >= 0, {}};
   if (owned < 0)
     if (const auto event = log_.find_live(storage.data())) tracked.allocation = static_cast<ssize_t>(*event);
   tracked_.push_back(std::move(tracked));
@@ -131,6 +139,29 @@ void RecordingState::use_owned(int index) {
   trace_.externals.push_back({owned.owner, owned.key, id});
 }
 
+// Memory that no operator of the step made and that nobody owns: either host data that the step made a tensor of
+// (torch.tensor(3.0)), a constant then, or something that outlives the step and that the program has to explain.
+StorageId RecordingState::track_stranger(const at::Tensor& tensor, const c10::OperatorHandle& op) {
+  const StorageId id = track(tensor, -1);
+  TrackedStorage& tracked = tracked_[id.index()];
+  tracked.filled = true;
+  tracked.stranger =
+      str("{}{} reads a {} tensor that is no parameter, buffer, gradient, optimizer state or batch tensor and was not "
+          "made by an operator of the step",
+          name_of(op), place(), describe(tensor));
+  const size_t bytes = tensor.storage().nbytes();
+  if (bytes > kMaxConstantBytes) {
+    obstacle(tracked.stranger);
+    return id;
+  }
+  trace_.storages[id.index()].external = true;
+  const std::string key = str("{}", trace_.constants.size());
+  const auto* data = static_cast<const char*>(tensor.storage().data());
+  trace_.constants.push_back({key, std::string(data, bytes)});
+  trace_.externals.push_back({Owner::kConstant, key, value_on(id, tensor)});
+  return id;
+}
+
 StorageId RecordingState::find_or_adopt(const at::Tensor& tensor, const c10::OperatorHandle& op) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   if (const auto found = ids_.find(storage); found != ids_.end()) return found->second;
@@ -139,17 +170,13 @@ StorageId RecordingState::find_or_adopt(const at::Tensor& tensor, const c10::Ope
     use_owned(found->second);
     return id;
   }
-  obstacle(
-      str("{} (in '{}') reads a {} tensor that is no parameter, buffer, gradient, optimizer state or batch tensor and "
-          "was not made by an operator of the step",
-          op_name(op), module_now(open_), describe(tensor)));
-  return track(tensor, -1);
+  return track_stranger(tensor, op);
 }
 
 Arg RecordingState::tensor_argument(const at::Tensor& tensor, const c10::OperatorHandle& op) {
   if (!tensor.defined()) return ValueId();
   if (!is_dense_cpu(tensor)) {
-    obstacle(str("{} takes a {} tensor that is not dense CPU memory", op_name(op), describe(tensor)));
+    obstacle(str("{} takes a {} tensor that is not dense CPU memory", name_of(op), describe(tensor)));
     return ValueId();
   }
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number() && ids_.count(tensor.storage().unsafeGetStorageImpl()) == 0)
@@ -164,7 +191,7 @@ Arg RecordingState::argument_of(const c10::IValue& value, const c10::Argument& a
     std::vector<ValueId> ids;
     const auto add = [&](const at::Tensor& tensor) {
       const Arg one = tensor_argument(tensor, op);
-      if (!std::holds_alternative<ValueId>(one)) obstacle(str("{} takes a number inside a tensor list", op_name(op)));
+      if (!std::holds_alternative<ValueId>(one)) obstacle(str("{} takes a number inside a tensor list", name_of(op)));
       ids.push_back(std::holds_alternative<ValueId>(one) ? std::get<ValueId>(one) : ValueId());
     };
     if (value.isTensorList()) {
@@ -174,8 +201,13 @@ Arg RecordingState::argument_of(const c10::IValue& value, const c10::Argument& a
     }
     return ids;
   }
+  if (value.isGenerator()) {
+    if (is_cpu_generator(value.toGenerator())) return random_.argument(value.toGenerator());
+    obstacle(str("{} takes a random generator that is not the CPU's", name_of(op)));
+    return std::monostate();
+  }
   if (auto constant = constant_from_ivalue(value, argument)) return std::move(*constant);
-  obstacle(str("{} takes an argument '{}' of type {}, which is not captured", op_name(op), argument.name(),
+  obstacle(str("{} takes an argument '{}' of type {}, which is not captured", name_of(op), argument.name(),
                value.tagKind()));
   return std::monostate();
 }
@@ -237,7 +269,7 @@ std::string RecordingState::module_now(const Call& call) {
   }
   std::string path;
   for_each_value(call.args, [&](ValueId value) {
-    const int owned = tracked_[trace_.values[value.index()].storage.index()].owned;
+    const int owned = tracked(value).owned;
     if (!path.empty() || owned < 0 || owned_[static_cast<size_t>(owned)].owner != Owner::kParameter) return;
     const std::string& key = owned_[static_cast<size_t>(owned)].key;
     path = key.substr(0, std::min(key.rfind('.'), key.size()));
@@ -245,10 +277,17 @@ std::string RecordingState::module_now(const Call& call) {
   return path;
 }
 
-// Results that depend on data leave the recording: another batch would take another path.
+// Whether the call gives the host a number.
+bool reads_host(const c10::OperatorHandle& op) {
+  const auto& returns = op.schema().returns();
+  return op.hasTag(at::Tag::data_dependent_output) && returns.size() == 1 &&
+         returns.front().type()->kind() != c10::TypeKind::TensorType;
+}
+
+// Shapes that depend on data leave the recording: another batch would take another path.
 void RecordingState::check_effects(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  if (op.hasTag(at::Tag::data_dependent_output)) {
-    obstacle(str("{} (in '{}') reads a tensor's value on the host", op_name(op), open_.module));
+  if (op.hasTag(at::Tag::data_dependent_output) && !reads_host(op)) {
+    obstacle(str("{}{} makes tensors that depend on a value read on the host", name_of(op), place()));
   } else if (op.hasTag(at::Tag::dynamic_output_shape)) {
     const auto& arguments = op.schema().arguments();
     bool indexes = false;
@@ -261,16 +300,32 @@ void RecordingState::check_effects(const c10::OperatorHandle& op, const torch::j
       });
     }
     // Indexing with integers has a static shape, with masks it has not.
-    if (!indexes || mask)
-      obstacle(str("{} (in '{}') makes a tensor whose shape depends on data", op_name(op), open_.module));
+    if (!indexes || mask) obstacle(str("{}{} makes a tensor whose shape depends on data", name_of(op), place()));
   }
+}
+
+void RecordingState::call(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) {
+  if (stopped_) {
+    op.redispatchBoxed(below, stack);
+    return;
+  }
+  begin_call(op, *stack);
+  try {
+    op.redispatchBoxed(below, stack);
+  } catch (...) {
+    abandon_call(op);
+    throw;
+  }
+  end_call(op, *stack);
 }
 
 void RecordingState::begin_call(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const auto begin = std::chrono::steady_clock::now();
   const auto& arguments = op.schema().arguments();
+  const CallId id(trace_.calls.size());
+  random_.before_call(id);
   open_ = Call();
-  open_.op = op_name(op);
+  open_.op = name_of(op);
   open_.phase = phase_now();
   const auto values = torch::jit::last(stack, arguments.size());
   try {
@@ -290,20 +345,19 @@ void RecordingState::begin_call(const c10::OperatorHandle& op, const torch::jit:
     module_of_sequence_[static_cast<int64_t>(at::sequence_number::peek()) - 1] = open_.module;
   }
   check_effects(op, stack);
-  log_.begin_call(CallId(trace_.calls.size()));
+  log_.begin_call(id);
   overhead_ += std::chrono::steady_clock::now() - begin;
 }
 
 void RecordingState::check_reads(const Call& call) {
   if (is_view(trace_, call)) return;
   for_each_value(call.args, [&](ValueId value) {
-    const TrackedStorage& tracked = tracked_[trace_.values[value.index()].storage.index()];
     const bool written = std::find(call.writes.begin(), call.writes.end(), value) != call.writes.end();
-    if (!tracked.filled && !written && trace_.storages[trace_.values[value.index()].storage.index()].bytes != 0)
+    if (!tracked(value).filled && !written && trace_.storages[trace_.values[value.index()].storage.index()].bytes != 0)
       obstacle(
-          str("{} (in '{}') reads memory that no operator of the step filled; what the program writes through a data "
+          str("{}{} reads memory that no operator of the step filled; what the program writes through a data "
               "pointer is not captured",
-              call.op, call.module));
+              call.op, place()));
   });
 }
 
@@ -320,12 +374,17 @@ void RecordingState::end_call(const c10::OperatorHandle& op, const torch::jit::S
   log_.end_call();
   if (op.hasTag(at::Tag::inplace_view)) open_.writes.clear();  // changes a tensor's window, not memory
   check_reads(open_);
-  const auto used = [&](ValueId value) {
-    tracked_[trace_.values[value.index()].storage.index()].last_use = log_.ticks();
-  };
+  const auto used = [&](ValueId value) { tracked(value).last_use = log_.ticks(); };
   for_each_value(open_.args, used);
   for_each_value(open_.results, used);
-  for (ValueId value : open_.writes) tracked_[trace_.values[value.index()].storage.index()].filled = true;
+  for (ValueId value : open_.writes) tracked(value).filled = true;
+  const CallId id(trace_.calls.size());
+  random_.after_call(id);
+  if (reads_host(op)) {
+    trace_.reads.push_back({id, false, program_.source_line()});
+    if (std::holds_alternative<std::complex<double>>(open_.results.front()))
+      obstacle(str("{}{} reads a complex number on the host", open_.op, place()));
+  }
   trace_.calls.push_back(std::move(open_));
   open_ = Call();
   overhead_ += std::chrono::steady_clock::now() - begin;
@@ -333,117 +392,8 @@ void RecordingState::end_call(const c10::OperatorHandle& op, const torch::jit::S
 
 void RecordingState::abandon_call(const c10::OperatorHandle& op) {
   log_.end_call();
-  obstacle(str("{} threw", op_name(op)));
+  obstacle(str("{} threw", name_of(op)));
   stopped_ = true;
-}
-
-// ---- the end of a step
-
-void RecordingState::check_owned_storages(const OwnedNow& now) {
-  for (const OwnedMeta& before : owned_) {
-    if (before.owner == Owner::kGradient) continue;
-    const auto found = now.find({before.owner, before.key});
-    const bool same = found != now.end() && found->second.defined() &&
-                      found->second.storage().unsafeGetStorageImpl() == before.storage;
-    if (!same && (before.storage != nullptr || found == now.end()))
-      obstacle(str("{} '{}' is given other memory inside the step", name_of(before.owner), before.key));
-  }
-  // State that an optimizer makes in its first step: the next recording finds it in place.
-  if (now.size() != owned_.size()) obstacle("parameters, buffers or optimizer state come or go inside the step");
-}
-
-void RecordingState::find_gradients(const OwnedNow& now) {
-  for (const OwnedMeta& before : owned_) {
-    if (before.owner != Owner::kGradient) continue;
-    const auto found = now.find({before.owner, before.key});
-    if (found == now.end() || !found->second.defined()) {
-      if (before.storage != nullptr) trace_.gradients.push_back({before.key, {}});
-      continue;
-    }
-    const at::Tensor& gradient = found->second;
-    c10::StorageImpl* storage = gradient.storage().unsafeGetStorageImpl();
-    if (storage == before.storage) continue;  // accumulated in place, or untouched
-    const auto made = ids_.find(storage);
-    if (made == ids_.end()) {
-      obstacle(str("the gradient of '{}' is replaced by a tensor that no operator of the step made", before.key));
-      continue;
-    }
-    trace_.gradients.push_back({before.key, value_on(made->second, gradient)});
-    trace_.storages[made->second.index()].escapes = true;
-  }
-}
-
-void RecordingState::find_escapes() {
-  for (size_t s = 0; s < tracked_.size(); ++s) {
-    TrackedStorage& tracked = tracked_[s];
-    if (tracked.owned >= 0 || trace_.storages[s].escapes || trace_.storages[s].bytes == 0) continue;
-    if (tracked.weak.expired()) continue;
-    const Value& value = trace_.values[tracked.values.front().index()];
-    obstacle(str("a {}[{}] tensor that the step made is kept after it and is neither returned nor a gradient",
-                 name_of(value.dtype), fmt::join(value.sizes, ", ")));
-  }
-}
-
-void RecordingState::list_allocations() {
-  trace_.ticks = log_.ticks() + 1;
-  const auto& events = log_.events();
-  std::vector<StorageId> storage_of(events.size());
-  for (size_t s = 0; s < tracked_.size(); ++s)
-    if (tracked_[s].allocation >= 0) storage_of[static_cast<size_t>(tracked_[s].allocation)] = StorageId(s);
-  for (size_t e = 0; e < events.size(); ++e) {
-    const AllocationLog::Event& event = events[e];
-    if (!event.call.valid() || event.bytes == 0) continue;
-    Allocation allocation{event.call, event.bytes, event.first, event.last, storage_of[e], false};
-    if (allocation.storage.valid()) {
-      // The memory is free again once the last call that names it has ended, however long the program held it.
-      allocation.last = std::max(tracked_[allocation.storage.index()].last_use, event.first + 1);
-      allocation.kept = trace_.storages[allocation.storage.index()].escapes;
-    } else {
-      allocation.kept = event.last < 0;
-    }
-    if (allocation.kept) allocation.last = trace_.ticks;
-    trace_.allocations.push_back(allocation);
-  }
-  trace_.scratch = log_.take_scratch();
-}
-
-void RecordingState::finish(const std::vector<OwnedTensor>& owned, const std::vector<at::Tensor>& outputs) {
-  const auto begin = std::chrono::steady_clock::now();
-  OwnedNow now;
-  for (const OwnedTensor& one : owned) now[{one.owner, one.key}] = one.tensor;
-  try {
-    check_owned_storages(now);
-    for (const at::Tensor& output : outputs) {
-      if (!output.defined()) {
-        trace_.outputs.emplace_back();
-        continue;
-      }
-      const auto found = is_dense_cpu(output) ? ids_.find(output.storage().unsafeGetStorageImpl()) : ids_.end();
-      if (found == ids_.end()) {
-        obstacle(str("the step returns a {} tensor that none of its operators made", describe(output)));
-        trace_.outputs.emplace_back();
-        continue;
-      }
-      trace_.outputs.push_back(value_on(found->second, output));
-      if (tracked_[found->second.index()].owned < 0) trace_.storages[found->second.index()].escapes = true;
-    }
-    find_gradients(now);
-  } catch (const UserError& error) {
-    obstacle(error.what());
-  }
-  find_escapes();
-  list_allocations();
-  overhead_ += std::chrono::steady_clock::now() - begin;
-}
-
-Recording RecordingState::take(std::vector<at::Tensor> outputs) {
-  Recording recording;
-  recording.trace = std::move(trace_);
-  recording.outputs = std::move(outputs);
-  recording.obstacles = std::move(obstacles_);
-  recording.peak_bytes = log_.peak_bytes();
-  recording.overhead_seconds = std::chrono::duration<double>(overhead_).count();
-  return recording;
 }
 
 }  // namespace stepc

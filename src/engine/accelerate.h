@@ -26,7 +26,7 @@
 
 #include "engine/config.h"
 #include "engine/flatten.h"
-#include "engine/program.h"
+#include "engine/module_program.h"
 #include "engine/step.h"
 
 namespace stepc {
@@ -34,7 +34,7 @@ namespace stepc {
 template <class Fn>
 class Accelerated {
  public:
-  Accelerated(Fn train_step, Program program, Config config)
+  Accelerated(Fn train_step, std::unique_ptr<Program> program, Config config)
       : train_step_(std::move(train_step)), step_(std::make_unique<Step>(std::move(program), config)) {}
 
   // One training step. Arguments and result are those of the user's function and made of tensors (engine/flatten.h says
@@ -42,23 +42,23 @@ class Accelerated {
   template <class... Batch>
   auto operator()(const Batch&... batch) -> std::decay_t<std::invoke_result_t<Fn&, const Batch&...>> {
     using Result = std::decay_t<std::invoke_result_t<Fn&, const Batch&...>>;
-    std::vector<at::Tensor> inputs;
-    (append(inputs, tensors_in(batch)), ...);
+    StepInput input;
+    (append(input.tensors, tensors_in(batch)), ...);
     if constexpr (std::is_void_v<Result>) {
-      step_->run(inputs, [&] {
+      step_->run(input, [&] {
         train_step_(batch...);
-        return std::vector<at::Tensor>();
+        return StepOutput();
       });
     } else {
-      std::vector<at::Tensor> outputs = step_->run(inputs, [&] {
+      StepOutput output = step_->run(input, [&] {
         Result result = train_step_(batch...);
-        std::vector<at::Tensor> tensors = tensors_in(result);
+        StepOutput tensors{tensors_in(result), {}};
         keep_shape(std::move(result));
         return tensors;
       });
       Result result = *std::static_pointer_cast<Result>(shape_);
       size_t next = 0;
-      for_each_tensor_in(result, [&](at::Tensor& tensor) { tensor = std::move(outputs[next++]); });
+      for_each_tensor_in(result, [&](at::Tensor& tensor) { tensor = std::move(output.tensors[next++]); });
       return result;
     }
   }
@@ -92,7 +92,8 @@ class Accelerated {
 template <class Fn>
 Accelerated<std::decay_t<Fn>> accelerate(Fn&& train_step, std::vector<ModuleRef> modules,
                                          std::vector<OptimizerRef> optimizers, Config config = {}) {
-  return {std::forward<Fn>(train_step), Program(std::move(modules), std::move(optimizers)), config};
+  return {std::forward<Fn>(train_step), std::make_unique<ModuleProgram>(std::move(modules), std::move(optimizers)),
+          config};
 }
 
 }  // namespace stepc

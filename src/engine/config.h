@@ -12,16 +12,30 @@ enum class Mode : uint8_t {
 };
 std::string_view name_of(Mode mode);
 
-enum class Verify : uint8_t {
-  kOff,
-  kFirst,  // the first replay of every plan is compared with eager, bit by bit
+// Which replays are compared with eager, bit by bit. The eager step is the one that counts then.
+struct Verify {
+  enum class Kind : uint8_t {
+    kOff,
+    kFirst,  // the first replay of every plan
+    kEvery,  // that, and every `interval`-th after it
+  };
+  Kind kind = Kind::kFirst;
+  int64_t interval = 0;
+
+  static Verify off() { return {Kind::kOff, 0}; }
+  static Verify first() { return {Kind::kFirst, 0}; }
+  static Verify every(int64_t interval) { return {Kind::kEvery, interval}; }
+  static Verify always() { return every(1); }
 };
+
+// "off", "first", "always" or "every:N". Throws UserError otherwise.
+Verify parse_verify(std::string_view text);
 
 struct Config {
   Mode mode = Mode::kExact;
-  Verify verify = Verify::kFirst;
-  int max_plans = 8;       // plans kept, least recently used out first
-  int max_recordings = 6;  // recordings of one signature before it stays eager
+  Verify verify;
+  int max_plans = 8;       // signatures whose plans are kept, least recently used out first; and plans of one signature
+  int max_recordings = 6;  // recordings of one signature without a plan before it stays eager
 };
 
 }  // namespace stepc

@@ -1,71 +1,65 @@
-// The program around a step: its modules and optimizers, seen as tensors with an owner and a key. Holds the modules and
-// optimizers, never their tensors: those are listed anew for every call.
+// The program around a step, behind one interface for every door: its tensors with owners and keys, its random
+// generators, and the host code inside the step (optimizers). engine/module_program.h is C++'s, python/ has Python's.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <torch/nn/module.h>
-#include <torch/nn/pimpl.h>
-#include <torch/optim/optimizer.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 
 #include "capture/recorder.h"
-#include "optim/optimizer.h"
+#include "ir/trace.h"
 
 namespace stepc {
 
-// A module, given as std::shared_ptr<M> or as a module holder (torch::nn::Linear).
-class ModuleRef {
- public:
-  template <class M>
-  ModuleRef(std::shared_ptr<M> module) : module_(std::move(module)) {}  // NOLINT: implicit on purpose
-  template <class M>
-  ModuleRef(const torch::nn::ModuleHolder<M>& holder) : module_(holder.ptr()) {}  // NOLINT
-  torch::nn::Module& operator*() const { return *module_; }
-
- private:
-  std::shared_ptr<torch::nn::Module> module_;
-};
-
-// An optimizer of stepc or of PyTorch, owned by the caller, who keeps it alive as long as the step.
-class OptimizerRef {
- public:
-  OptimizerRef(optim::Optimizer& optimizer) : ours_(&optimizer) {}           // NOLINT: implicit on purpose
-  OptimizerRef(torch::optim::Optimizer& optimizer) : torchs_(&optimizer) {}  // NOLINT
-  template <class T>
-  OptimizerRef(const std::shared_ptr<T>& optimizer) : OptimizerRef(*optimizer) {}  // NOLINT
-  template <class T>
-  OptimizerRef(const std::unique_ptr<T>& optimizer) : OptimizerRef(*optimizer) {}  // NOLINT
-
-  optim::Optimizer* ours() const { return ours_; }
-  torch::optim::Optimizer* torchs() const { return torchs_; }
-
- private:
-  optim::Optimizer* ours_ = nullptr;
-  torch::optim::Optimizer* torchs_ = nullptr;
+struct OwnedKey {
+  Owner owner = Owner::kCaptured;
+  std::string key;
+  bool operator==(const OwnedKey&) const = default;
 };
 
 class Program {
  public:
-  Program(std::vector<ModuleRef> modules, std::vector<OptimizerRef> optimizers);
+  virtual ~Program() = default;
 
-  // Parameters, their gradients (undefined ones too), buffers, optimizer state, then the batch. The order is the same
-  // from call to call while modules and optimizers keep their structure.
-  std::vector<OwnedTensor> list(const std::vector<at::Tensor>& batch) const;
+  // Looks at the program's structure: modules, parameters, optimizers. What keys() and generators() return is of the
+  // last refresh. Called once before every step, so it must be quick while nothing changes.
+  virtual void refresh() = 0;
+  // All but the batch. The same order from step to step while the structure stays; each parameter has a gradient of
+  // the same key.
+  virtual const std::vector<OwnedKey>& keys() const = 0;
+  // One tensor for each key, as it is now; undefined where there is none. Appends.
+  virtual void append_tensors(std::vector<at::Tensor>& out) const = 0;
+  virtual std::vector<std::pair<std::string, at::Generator>> generators() const { return {}; }
 
-  // Replaces or drops the gradient of the parameter `key`.
-  void set_gradient(const std::string& key, const at::Tensor& gradient) const;
+  // Differs when keys() do.
+  virtual uint64_t structure() const = 0;
 
-  // Host values that the step's arithmetic may depend on and that no recording shows: training flags, and the
-  // hyper-parameters of PyTorch's optimizers. Appended to `out` in a binary form.
-  void append_host_state(std::string& out) const;
+  // Host values that decide what the step does and that no recording shows: training flags, structure. Compact.
+  virtual void append_host_state(std::string& out) const = 0;
+  // The same in words, for log lines.
+  virtual void describe(std::map<std::string, std::string>&) const {}
 
- private:
-  std::vector<std::pair<std::string, at::Tensor>> parameters() const;
-  std::vector<ModuleRef> modules_;
-  std::vector<OptimizerRef> optimizers_;
+  // Gives a slot of the program another tensor; gradients are not asked for.
+  virtual bool can_rebind(Owner) const { return false; }
+  virtual void rebind(Owner, const std::string&, const at::Tensor&) {}
+
+  // Runs the host code of an event: an optimizer's step().
+  virtual void run_event(const std::string& key) = 0;
+  // Adds to a trace the events that the door cannot mark while the step runs.
+  virtual void find_events(Trace&) {}
+  // The state that host code has outside of tensors, so that it may run once more.
+  virtual std::shared_ptr<void> save_host_state() = 0;
+  virtual void restore_host_state(const std::shared_ptr<void>& state) = 0;
+
+  // Looks for the owner of something that outlives the step; true: it is among keys() or generators() from now on.
+  virtual bool explain(const Stranger&) { return false; }
+  virtual std::string source_line() { return {}; }
+  virtual void settle() {}
 };
 
 }  // namespace stepc

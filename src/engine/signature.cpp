@@ -3,7 +3,9 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 
 #include "aten/constants.h"
 #include "base/text.h"
@@ -16,64 +18,90 @@ void append(std::string& out, const T& value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-std::string type_text(const at::Tensor& tensor) {
+std::string shape_text(const at::Tensor& tensor) {
   if (!tensor.defined()) return "none";
-  std::string text = str("{}[{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
-  if (!tensor.is_contiguous()) text += str("({})", fmt::join(tensor.strides(), ", "));
+  std::string text = tensor.dim() == 0 ? "scalar" : str("{}", fmt::join(tensor.sizes(), "x"));
+  if (!tensor.is_contiguous()) text += str(" strided {}", fmt::join(tensor.strides(), "x"));
   return text;
 }
-}  // namespace
 
-std::string signature_of(const Program& program, const std::vector<OwnedTensor>& owned) {
-  std::string out;
-  out.reserve(256 + owned.size());
+// What decides which kernels run and how, beside the tensors.
+void append_ambient(std::string& out) {
+  const at::Context& context = at::globalContext();
   append(out, at::get_num_threads());
   append(out, at::autocast::is_autocast_enabled(at::kCPU));
   append(out, at::autocast::get_autocast_dtype(at::kCPU));
   append(out, at::autocast::is_autocast_cache_enabled());
   append(out, c10::GradMode::is_enabled());
-  append(out, at::globalContext().deterministicAlgorithms());
-  append(out, at::globalContext().float32MatmulPrecision());
-  append(out, at::globalContext().userEnabledMkldnn());
+  append(out, c10::InferenceMode::is_enabled());
+  append(out, c10::get_default_dtype_as_scalartype());
+  append(out, context.deterministicAlgorithms());
+  append(out, at::globalContext().deterministicFillUninitializedMemory());
+  append(out, context.float32MatmulPrecision());
+  append(out, context.userEnabledMkldnn());
+  append(out, context.userEnabledFlashSDP());
+  append(out, context.userEnabledMemEfficientSDP());
+  append(out, context.userEnabledMathSDP());
+}
+}  // namespace
+
+std::string signature_of(const Program& program, const std::vector<at::Tensor>& tensors, const StepInput& input) {
+  std::string out;
+  out.reserve(512 + tensors.size());
+  append_ambient(out);
+  append(out, program.structure());
   program.append_host_state(out);
-  std::vector<const void*> batch_memory;
-  for (const OwnedTensor& one : owned) {
-    if (one.owner == Owner::kParameter) out += one.tensor.requires_grad() ? 'g' : '-';
-    if (one.owner == Owner::kGradient) out += one.tensor.defined() ? 'd' : '-';
-    if (one.owner != Owner::kBatch) continue;
-    append(out, one.tensor.defined());
-    if (!one.tensor.defined()) continue;
-    append(out, one.tensor.scalar_type());
-    append(out, one.tensor.dim());
-    append(out, one.tensor.requires_grad());
-    for (int64_t size : one.tensor.sizes()) append(out, size);
-    for (int64_t stride : one.tensor.strides()) append(out, stride);
+  const std::vector<OwnedKey>& keys = program.keys();
+  for (size_t k = 0; k < keys.size(); ++k) {
+    if (keys[k].owner == Owner::kParameter) out += tensors[k].requires_grad() ? 'g' : '-';
+    if (keys[k].owner == Owner::kGradient) out += tensors[k].defined() ? 'd' : '-';
+  }
+  std::vector<const void*> memory_of;
+  for (const at::Tensor& tensor : input.tensors) {
+    append(out, tensor.defined());
+    if (!tensor.defined()) continue;
+    append(out, tensor.scalar_type());
+    append(out, tensor.dim());
+    append(out, tensor.requires_grad());
+    append(out, tensor.device().type());
+    append(out, tensor.layout());
+    if (tensor.layout() != c10::Layout::Strided) continue;  // not captured: the recorder will say so
+    for (int64_t size : tensor.sizes()) append(out, size);
+    for (int64_t stride : tensor.strides()) append(out, stride);
     // Which batch tensors share memory: the index of the first that has the same storage.
-    const void* memory = one.tensor.storage().unsafeGetStorageImpl();
+    const void* memory = tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
     size_t first = 0;
-    while (first < batch_memory.size() && batch_memory[first] != memory) ++first;
-    batch_memory.push_back(memory);
+    while (first < memory_of.size() && memory_of[first] != memory) ++first;
+    memory_of.push_back(memory);
     append(out, first);
   }
-  return out;
+  return out + input.constants;
 }
 
-std::map<std::string, std::string> describe_signature(const std::vector<OwnedTensor>& owned) {
+std::map<std::string, std::string> describe_signature(const Program& program, const std::vector<at::Tensor>& tensors,
+                                                      const StepInput& input) {
   std::map<std::string, std::string> out;
-  out["threads"] = str("{}", at::get_num_threads());
-  out["autocast"] =
+  for (size_t t = 0; t < input.tensors.size(); ++t) {
+    const std::string name = t < input.names.size() ? input.names[t] : str("batch {}", t);
+    out["shape: " + name] = shape_text(input.tensors[t]);
+    if (input.tensors[t].defined()) out["type: " + name] = c10::toString(input.tensors[t].scalar_type());
+  }
+  out["setting: arguments"] = input.constants;
+  out["setting: threads"] = str("{}", at::get_num_threads());
+  out["setting: autocast"] =
       at::autocast::is_autocast_enabled(at::kCPU) ? c10::toString(at::autocast::get_autocast_dtype(at::kCPU)) : "off";
-  out["grad mode"] = c10::GradMode::is_enabled() ? "on" : "off";
-  out["deterministic algorithms"] = at::globalContext().deterministicAlgorithms() ? "on" : "off";
+  out["setting: grad mode"] = c10::GradMode::is_enabled() ? "on" : "off";
+  out["setting: deterministic algorithms"] = at::globalContext().deterministicAlgorithms() ? "on" : "off";
   size_t frozen = 0;
   size_t gradients = 0;
-  for (const OwnedTensor& one : owned) {
-    if (one.owner == Owner::kParameter && !one.tensor.requires_grad()) ++frozen;
-    if (one.owner == Owner::kGradient && one.tensor.defined()) ++gradients;
-    if (one.owner == Owner::kBatch) out["batch " + one.key] = type_text(one.tensor);
+  const std::vector<OwnedKey>& keys = program.keys();
+  for (size_t k = 0; k < keys.size(); ++k) {
+    if (keys[k].owner == Owner::kParameter && !tensors[k].requires_grad()) ++frozen;
+    if (keys[k].owner == Owner::kGradient && tensors[k].defined()) ++gradients;
   }
-  out["frozen parameters"] = str("{}", frozen);
-  out["gradients before the step"] = str("{}", gradients);
+  out["setting: frozen parameters"] = str("{}", frozen);
+  out["setting: gradients before the step"] = str("{}", gradients);
+  program.describe(out);
   return out;
 }
 
@@ -83,9 +111,9 @@ std::string explain_change(const std::map<std::string, std::string>& before,
     const auto found = before.find(what);
     const std::string was = found == before.end() ? "absent" : found->second;
     if (was == now) continue;
-    return str("new {}: {} {} -> {}", what.starts_with("batch") ? "shape" : "setting", what, was, now);
+    return str("new {} {} -> {}", what, was, now);
   }
-  return "new training flags, optimizer settings or memory layout";
+  return "new structure of modules or optimizers, or other tensors share memory";
 }
 
 }  // namespace stepc

@@ -7,18 +7,19 @@
 #include <string>
 #include <vector>
 
-#include "capture/recorder.h"
 #include "engine/program.h"
+#include "engine/step_input.h"
 
 namespace stepc {
 
-// Compact and exact; compared byte by byte.
-std::string signature_of(const Program& program, const std::vector<OwnedTensor>& owned);
+// Compact and exact; compared byte by byte. `tensors` are the program's, by its keys.
+std::string signature_of(const Program& program, const std::vector<at::Tensor>& tensors, const StepInput& input);
 
-// The same in words, for log lines: "batch 0" -> "i64[8, 512]", "threads" -> "2".
-std::map<std::string, std::string> describe_signature(const std::vector<OwnedTensor>& owned);
+// The same in words, for log lines: "input_ids" -> "8x512", "threads" -> "2".
+std::map<std::string, std::string> describe_signature(const Program& program, const std::vector<at::Tensor>& tensors,
+                                                      const StepInput& input);
 
-// "new shape: batch 0 i64[8, 512] -> i64[8, 384]": what separates `after` from `before`, in one line.
+// "new shape: input_ids 8x512 -> 8x384": what separates `after` from `before`, in one line.
 std::string explain_change(const std::map<std::string, std::string>& before,
                            const std::map<std::string, std::string>& after);
 

@@ -1,5 +1,7 @@
 #include "engine/torch_optimizer.h"
 
+#include <optional>
+
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -30,50 +32,55 @@ std::vector<NamedTensor> tensors_of(const torch::optim::OptimizerParamState& sta
   return {};  // an unknown optimizer's state is reported by the recorder as a tensor without owner
 }
 
-template <class... T>
-void append(std::vector<double>& out, T... values) {
-  (out.push_back(static_cast<double>(values)), ...);
+// The step count that the state keeps as a host number, nullopt without one.
+std::optional<int64_t> count_of(const torch::optim::OptimizerParamState& state) {
+  if (const auto* adamw = dynamic_cast<const torch::optim::AdamWParamState*>(&state)) return adamw->step();
+  if (const auto* adam = dynamic_cast<const torch::optim::AdamParamState*>(&state)) return adam->step();
+  if (const auto* adagrad = dynamic_cast<const torch::optim::AdagradParamState*>(&state)) return adagrad->step();
+  if (const auto* rmsprop = dynamic_cast<const torch::optim::RMSpropParamState*>(&state)) return rmsprop->step();
+  return std::nullopt;
 }
 
-void append_options(std::vector<double>& out, const torch::optim::OptimizerOptions& options) {
-  if (const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options))
-    append(out, adamw->lr(), std::get<0>(adamw->betas()), std::get<1>(adamw->betas()), adamw->eps(),
-           adamw->weight_decay(), adamw->amsgrad());
-  else if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&options))
-    append(out, adam->lr(), std::get<0>(adam->betas()), std::get<1>(adam->betas()), adam->eps(), adam->weight_decay(),
-           adam->amsgrad());
-  else if (const auto* sgd = dynamic_cast<const torch::optim::SGDOptions*>(&options))
-    append(out, sgd->lr(), sgd->momentum(), sgd->dampening(), sgd->weight_decay(), sgd->nesterov());
-  else if (const auto* adagrad = dynamic_cast<const torch::optim::AdagradOptions*>(&options))
-    append(out, adagrad->lr(), adagrad->lr_decay(), adagrad->weight_decay(), adagrad->eps());
-  else if (const auto* rmsprop = dynamic_cast<const torch::optim::RMSpropOptions*>(&options))
-    append(out, rmsprop->lr(), rmsprop->alpha(), rmsprop->eps(), rmsprop->weight_decay(), rmsprop->momentum(),
-           rmsprop->centered());
-  else
-    append(out, options.get_lr());
+void set_count(torch::optim::OptimizerParamState& state, int64_t count) {
+  if (auto* adamw = dynamic_cast<torch::optim::AdamWParamState*>(&state)) adamw->step(count);
+  if (auto* adam = dynamic_cast<torch::optim::AdamParamState*>(&state)) adam->step(count);
+  if (auto* adagrad = dynamic_cast<torch::optim::AdagradParamState*>(&state)) adagrad->step(count);
+  if (auto* rmsprop = dynamic_cast<torch::optim::RMSpropParamState*>(&state)) rmsprop->step(count);
+}
+
+template <class F>
+void for_each_param_state(torch::optim::Optimizer& optimizer, F&& f) {
+  auto& states = optimizer.state();
+  for (const auto& group : optimizer.param_groups()) {  // in the groups' order: the map's own is not deterministic
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = states.find(parameter.unsafeGetTensorImpl());
+      if (found != states.end()) f(parameter, *found->second);
+    }
+  }
 }
 }  // namespace
 
 void for_each_state(torch::optim::Optimizer& optimizer, const std::function<std::string(const at::Tensor&)>& name_of,
                     const std::function<void(std::string, const at::Tensor&)>& f) {
-  const auto& states = optimizer.state();
-  for (const auto& group : optimizer.param_groups()) {  // in the groups' order: the map's own is not deterministic
-    for (const at::Tensor& parameter : group.params()) {
-      const auto found = states.find(parameter.unsafeGetTensorImpl());
-      if (found == states.end()) continue;
-      for (const auto& [key, tensor] : tensors_of(*found->second))
-        if (tensor.defined()) f(name_of(parameter) + "." + key, tensor);
-    }
-  }
+  for_each_param_state(optimizer, [&](const at::Tensor& parameter, torch::optim::OptimizerParamState& state) {
+    for (const auto& [key, tensor] : tensors_of(state))
+      if (tensor.defined()) f(name_of(parameter) + "." + key, tensor);
+  });
 }
 
-std::vector<double> hyper_parameters(torch::optim::Optimizer& optimizer) {
-  std::vector<double> out;
-  for (const auto& group : optimizer.param_groups()) {
-    append(out, group.params().size());
-    if (group.has_options()) append_options(out, group.options());
-  }
+std::vector<int64_t> step_counts(torch::optim::Optimizer& optimizer) {
+  std::vector<int64_t> out;
+  for_each_param_state(optimizer, [&](const at::Tensor&, torch::optim::OptimizerParamState& state) {
+    if (const auto count = count_of(state)) out.push_back(*count);
+  });
   return out;
+}
+
+void set_step_counts(torch::optim::Optimizer& optimizer, const std::vector<int64_t>& counts) {
+  size_t next = 0;
+  for_each_param_state(optimizer, [&](const at::Tensor&, torch::optim::OptimizerParamState& state) {
+    if (count_of(state) && next < counts.size()) set_count(state, counts[next++]);
+  });
 }
 
 }  // namespace stepc

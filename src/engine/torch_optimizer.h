@@ -1,8 +1,9 @@
-// State and hyper-parameters of PyTorch's C++ optimizers, which keep them in types of their own.
+// State of PyTorch's C++ optimizers, which keep them in types of their own.
 #pragma once
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include <torch/optim/optimizer.h>
 
@@ -12,7 +13,8 @@ namespace stepc {
 void for_each_state(torch::optim::Optimizer& optimizer, const std::function<std::string(const at::Tensor&)>& name_of,
                     const std::function<void(std::string, const at::Tensor&)>& f);
 
-// The numbers of every parameter group, in order: learning rate, momentum, betas, ... as far as the type is known.
-std::vector<double> hyper_parameters(torch::optim::Optimizer& optimizer);
+// The step counts that the states keep as host numbers, in the groups' order, and back.
+std::vector<int64_t> step_counts(torch::optim::Optimizer& optimizer);
+void set_step_counts(torch::optim::Optimizer& optimizer, const std::vector<int64_t>& counts);
 
 }  // namespace stepc

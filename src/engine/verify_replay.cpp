@@ -1,11 +1,12 @@
 #include "engine/verify_replay.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Functions.h>
+#include <span>
+
 #include <c10/core/GradMode.h>
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "ir/agree.h"
 
 namespace stepc {
 
@@ -17,11 +18,9 @@ uint64_t hash_of(const at::Tensor& tensor) {
   return hash_bytes({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
 }
 
-at::Tensor generator_state() { return at::detail::getDefaultCPUGenerator().get_state(); }
-void set_generator_state(const at::Tensor& state) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
+uint64_t hash_of(const at::Generator& generator) {
+  const std::string state = to_bytes(read_generator(generator));
+  return hash_bytes(std::as_bytes(std::span(state)));
 }
 
 struct Named {
@@ -29,74 +28,95 @@ struct Named {
   uint64_t hash = 0;
 };
 
-// What the step may have changed: all that the program keeps from step to step, whether or not a schema declares the
-// write, and those batch tensors that are declared written.
-std::vector<size_t> written_externals(const Trace& trace) {
-  std::vector<bool> written(trace.storages.size(), false);
-  for (const Call& call : trace.calls)
-    for (ValueId value : call.writes) written[trace.values[value.index()].storage.index()] = true;
-  std::vector<size_t> out;
-  for (size_t e = 0; e < trace.externals.size(); ++e)
-    if (trace.externals[e].owner != Owner::kBatch ||
-        written[trace.values[trace.externals[e].value.index()].storage.index()])
-      out.push_back(e);
-  return out;
+// Everything that a step leaves behind, in one order for both runs.
+class Remains {
+ public:
+  Remains(const Plan& plan, const Program& program, size_t tensors) : plan_(plan), program_(program), count_(tensors) {}
+
+  std::vector<Named> of(const StepOutput& output, const std::vector<at::Tensor>& tensors,
+                        const std::function<at::Tensor(const Rebinding&)>& rebound) const {
+    std::vector<Named> out;
+    for (size_t o = 0; o < output.tensors.size(); ++o)
+      out.push_back({str("returned value {}", o), hash_of(output.tensors[o])});
+    const std::vector<OwnedKey>& keys = program_.keys();
+    for (size_t k = 0; k < count_; ++k) {
+      const bool batch = k >= keys.size();
+      if (!batch && keys[k].owner == Owner::kGradient) continue;
+      out.push_back(
+          {batch ? str("batch tensor {}", k - keys.size()) : str("{} '{}'", name_of(keys[k].owner), keys[k].key),
+           hash_of(tensors[k])});
+    }
+    for (const Rebinding& rebinding : plan_.trace().rebindings)
+      out.push_back({str("{} '{}'", name_of(rebinding.owner), rebinding.key), hash_of(rebound(rebinding))});
+    out.push_back({"random generator", hash_of(at::detail::getDefaultCPUGenerator())});
+    for (const auto& [key, generator] : program_.generators())
+      out.push_back({str("random generator '{}'", key), hash_of(generator)});
+    return out;
+  }
+
+ private:
+  const Plan& plan_;
+  const Program& program_;
+  size_t count_;
+};
+
+std::string numbers_difference(const std::vector<Arg>& replayed, const std::vector<Arg>& eager) {
+  if (replayed.size() != eager.size()) return "the count of returned numbers";
+  for (size_t i = 0; i < eager.size(); ++i)
+    if (!same_number(replayed[i], eager[i]) && replayed[i] != eager[i]) return str("returned number {}", i);
+  return {};
 }
 
 }  // namespace
 
-Verification verify_replay(Executable& executable, const std::vector<at::Tensor>& externals,
-                           const std::function<std::vector<OwnedTensor>()>& list_owned,
-                           const std::function<std::vector<at::Tensor>()>& step) {
-  const Trace& trace = executable.trace();
-  const std::vector<size_t> written = written_externals(trace);
+Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>& tensors,
+                           const std::function<StepOutput()>& step) {
   Verification verification;
-  std::vector<at::Tensor> snapshot;
-  at::Tensor generator_before;
+  const Remains remains(plan, program, tensors.size());
   std::vector<Named> replayed;
+  std::vector<Arg> numbers;
   {
     const c10::AutoGradMode no_grad(false);
-    for (size_t e : written) {
-      snapshot.push_back(externals[e].detach().clone());
-      verification.snapshot_bytes += snapshot.back().nbytes();
-    }
-    generator_before = generator_state();
-    const StepResult result = executable.run(externals);
-    verification.memory = result.memory;
-    for (size_t o = 0; o < result.outputs.size(); ++o)
-      replayed.push_back({str("returned value {}", o), hash_of(result.outputs[o])});
-    for (size_t e : written)
-      replayed.push_back(
-          {str("{} '{}'", name_of(trace.externals[e].owner), trace.externals[e].key), hash_of(externals[e])});
-    for (const auto& [key, gradient] : result.gradients)
-      replayed.push_back({str("gradient of '{}'", key), hash_of(gradient)});
-    replayed.push_back({"random generator", hash_of(generator_state())});
-    for (size_t i = 0; i < written.size(); ++i) externals[written[i]].detach().copy_(snapshot[i]);
-    snapshot.clear();
-    set_generator_state(generator_before);
+    Undo undo(program, plan.changed(tensors), plan.generators(program));
+    const SavedGradients gradients(program.keys(), tensors);
+    verification.snapshot_bytes = undo.bytes();
+    verification.outcome = plan.run(program, tensors);
+    if (!verification.outcome.result.has_value()) return verification;
+    StepResult& result = *verification.outcome.result;
+    size_t next = 0;
+    replayed =
+        remains.of({result.outputs, {}}, tensors, [&](const Rebinding&) { return result.rebindings[next++].tensor; });
+    numbers = std::move(result.numbers);
+    result.outputs.clear();
+    result.rebindings.clear();
+    gradients.restore();
+    undo.restore();
   }
 
-  // `externals` may hold gradients that the step is about to drop; eager sees the same references as without us.
-  verification.outputs = step();
-  for (at::Tensor& output : verification.outputs)
+  std::vector<at::Tensor> kept = tensors;
+  for (size_t k = 0; k < program.keys().size(); ++k)
+    if (program.keys()[k].owner == Owner::kGradient) kept[k].reset();
+  tensors.clear();  // no references to gradients while eager runs
+  verification.output = step();
+  for (at::Tensor& output : verification.output.tensors)
     if (output.defined()) output = output.detach();
 
   const c10::AutoGradMode no_grad(false);
-  size_t next = 0;
-  const auto compare = [&](const at::Tensor& tensor) {
-    if (verification.difference.empty() && replayed[next].hash != hash_of(tensor))
-      verification.difference = replayed[next].what;
-    ++next;
-  };
-  for (const at::Tensor& output : verification.outputs) compare(output);
-  for (size_t e : written) compare(externals[e]);
-  const std::vector<OwnedTensor> owned = list_owned();
-  for (const GradientOut& gradient : trace.gradients) {
-    for (const OwnedTensor& one : owned)
-      if (one.owner == Owner::kGradient && one.key == gradient.key) compare(one.tensor);
-  }
-  compare(generator_state());
-  INTERNAL_CHECK_EQ(next, replayed.size(), "eager and replay leave different sets of tensors");
+  std::vector<at::Tensor> now;
+  program.append_tensors(now);
+  for (size_t k = 0; k < now.size(); ++k)
+    if (program.keys()[k].owner != Owner::kCaptured) kept[k] = now[k];
+  const std::vector<Named> eager = remains.of(verification.output, kept, [&](const Rebinding& rebinding) {
+    for (size_t k = 0; k < now.size(); ++k)
+      if (program.keys()[k].owner == rebinding.owner && program.keys()[k].key == rebinding.key) return now[k];
+    return at::Tensor();
+  });
+  INTERNAL_CHECK_EQ(eager.size(), replayed.size(), "eager and replay leave different sets of tensors");
+  for (size_t i = 0; i < eager.size() && verification.difference.empty(); ++i)
+    if (eager[i].hash != replayed[i].hash) verification.difference = eager[i].what;
+  if (verification.difference.empty())
+    verification.difference = numbers_difference(numbers, verification.output.numbers);
+  tensors = std::move(kept);
   return verification;
 }
 

@@ -1,26 +1,24 @@
-// The proof of a new plan: its first replay against eager, bit by bit. The eager step is the one that counts, so
-// effects happen once and a wrong plan changes nothing.
+// The proof of a plan: a replay against eager, bit by bit. The eager step is the one that counts, so effects happen
+// once and a wrong plan changes nothing.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "capture/recorder.h"
-#include "runtime/executable.h"
+#include "engine/plan.h"
 
 namespace stepc {
 
 struct Verification {
-  std::string difference;           // empty: the replay is bit-equal to eager
-  std::vector<at::Tensor> outputs;  // eager's
-  MemoryCounts memory;              // of the replay
-  uint64_t snapshot_bytes = 0;      // what the comparison itself held
+  Plan::Outcome outcome;        // of the replay; without a result eager did not run and nothing changed
+  std::string difference;       // empty: the replay is bit-equal to eager
+  StepOutput output;            // eager's
+  uint64_t snapshot_bytes = 0;  // what the comparison itself held
 };
 
-// `externals` are the program's tensors in the order of the trace; `list_owned` and `step` as for record().
-Verification verify_replay(Executable& executable, const std::vector<at::Tensor>& externals,
-                           const std::function<std::vector<OwnedTensor>()>& list_owned,
-                           const std::function<std::vector<at::Tensor>()>& step);
+// `tensors` are the program's by its keys, and the batch's after them. `step` runs the user's function.
+Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>& tensors,
+                           const std::function<StepOutput()>& step);
 
 }  // namespace stepc

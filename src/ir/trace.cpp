@@ -32,6 +32,8 @@ std::string_view name_of(Owner owner) {
       return "batch";
     case Owner::kCaptured:
       return "captured";
+    case Owner::kConstant:
+      return "constant";
   }
   return "?";
 }
@@ -107,9 +109,46 @@ void verify_calls(const Trace& trace) {
   }
   for (ValueId value : trace.outputs)
     if (value.valid()) INTERNAL_CHECK_LT(value.index(), trace.values.size(), "output");
-  for (const GradientOut& gradient : trace.gradients)
-    if (gradient.value.valid())
-      INTERNAL_CHECK_LT(gradient.value.index(), trace.values.size(), "gradient {}", gradient.key);
+  for (const Rebinding& rebinding : trace.rebindings)
+    if (rebinding.value.valid())
+      INTERNAL_CHECK_LT(rebinding.value.index(), trace.values.size(), "{} '{}'", name_of(rebinding.owner),
+                        rebinding.key);
+}
+
+// Host reads, generator states and events name calls that are there, in order.
+void verify_host_side(const Trace& trace) {
+  CallId previous;
+  for (const HostRead& read : trace.reads) {
+    INTERNAL_CHECK_LT(read.call.index(), trace.calls.size(), "a host read");
+    INTERNAL_CHECK(!previous.valid() || previous < read.call, "host reads are not in the order of their calls");
+    previous = read.call;
+  }
+  for (const GeneratorState& state : trace.states) {
+    INTERNAL_CHECK_LT(state.generator.index(), trace.generators.size(), "a generator's state");
+    if (state.kind == GeneratorState::Kind::kAfterCall)
+      INTERNAL_CHECK_LT(state.call.index(), trace.calls.size(), "a generator's state");
+  }
+  for (const GeneratorLoad& load : trace.loads) {
+    INTERNAL_CHECK_LT(load.state.index(), trace.states.size(), "a generator's load");
+    INTERNAL_CHECK_LE(load.before.index(), trace.calls.size(), "a generator's load");
+  }
+  CallId end(0);
+  for (const HostEvent& event : trace.events) {
+    INTERNAL_CHECK(end <= event.begin && event.begin <= event.end && event.end.index() <= trace.calls.size(),
+                   "event '{}' makes calls [{}, {}) of {}", event.key, event.begin, event.end, trace.calls.size());
+    end = event.end;
+    for (CallId call : event.own_calls)
+      INTERNAL_CHECK(event.begin <= call && call < event.end, "event '{}' runs call {}", event.key, call);
+  }
+  const auto check_arg = [&](const Arg& arg) {
+    if (const auto* number = std::get_if<ReadNumber>(&arg))
+      INTERNAL_CHECK_LT(number->read.index(), trace.calls.size(), "a number that was read");
+    if (const auto* generator = std::get_if<GeneratorArg>(&arg))
+      INTERNAL_CHECK_LT(generator->generator.index(), trace.generators.size(), "a generator");
+  };
+  for (const Call& call : trace.calls)
+    for (const Arg& arg : call.args) check_arg(arg);
+  for (const Arg& number : trace.numbers) check_arg(number);
 }
 
 void verify_memory(const Trace& trace) {
@@ -143,7 +182,10 @@ void verify(const Trace& trace) {
     INTERNAL_CHECK(keys.insert({external.owner, external.key}).second, "{} '{}' appears twice", name_of(external.owner),
                    external.key);
   }
+  for (const Constant& constant : trace.constants)
+    INTERNAL_CHECK(keys.count({Owner::kConstant, constant.key}) != 0, "constant '{}' is no external", constant.key);
   verify_calls(trace);
+  verify_host_side(trace);
   verify_memory(trace);
 }
 
@@ -166,7 +208,13 @@ std::string first_difference(const Trace& a, const Trace& b) {
                  describe(b, ValueId(v)));
   if (!(a.externals == b.externals)) return "the step used other parameters, state or batch tensors than before";
   if (!(a.storages == b.storages)) return "the step kept other tensors than before";
-  if (!(a.outputs == b.outputs) || !(a.gradients == b.gradients)) return "the step returned or left other tensors";
+  if (!(a.outputs == b.outputs) || !(a.rebindings == b.rebindings)) return "the step returned or left other tensors";
+  if (!(a.numbers == b.numbers)) return "the step returned other numbers";
+  if (!(a.constants == b.constants)) return "a tensor made from host data inside the step had other values than before";
+  if (!(a.reads == b.reads)) return "the step read other values on the host";
+  if (!(a.generators == b.generators) || !(a.states == b.states) || !(a.loads == b.loads))
+    return "random generators were given other states inside the step";
+  if (!(a.events == b.events)) return "the optimizers' updates differ";
   if (a.allocations.size() != b.allocations.size())
     return str("{} allocations and then {}", a.allocations.size(), b.allocations.size());
   for (size_t i = 0; i < a.allocations.size(); ++i) {

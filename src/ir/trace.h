@@ -22,12 +22,15 @@ namespace stepc {
 using StorageId = Id<struct StorageTag>;
 using ValueId = Id<struct ValueTag>;
 using CallId = Id<struct CallTag>;
+using GeneratorId = Id<struct GeneratorTag>;
+using StateId = Id<struct StateTag>;
 
 enum class Phase : uint8_t { kForward, kBackward, kUpdate };
 std::string_view name_of(Phase phase);
 
 // Who holds a storage that the step did not make.
-enum class Owner : uint8_t { kParameter, kGradient, kBuffer, kOptimizerState, kBatch, kCaptured };
+// kConstant: nobody; the tensor was made from host data inside the step and its bytes are in Trace::constants.
+enum class Owner : uint8_t { kParameter, kGradient, kBuffer, kOptimizerState, kBatch, kCaptured, kConstant };
 std::string_view name_of(Owner owner);
 
 // A strided window on a storage. Offset and strides count elements.
@@ -77,9 +80,26 @@ struct WrappedNumber {
   bool operator==(const WrappedNumber&) const = default;
 };
 
+// A number that an earlier call read from a tensor (`.item()`): replay passes on what it reads itself, as the kind of
+// number that was passed here.
+struct ReadNumber {
+  enum class Kind : uint8_t { kBool, kInt, kDouble };
+  CallId read;
+  Kind kind = Kind::kDouble;
+  bool wrapped = false;  // arrives as a 0-dim tensor, see WrappedNumber
+  bool operator==(const ReadNumber&) const = default;
+};
+
+// A random generator, by its place in Trace::generators.
+struct GeneratorArg {
+  GeneratorId generator;
+  bool operator==(const GeneratorArg&) const = default;
+};
+
 // An argument or result. An invalid ValueId stands for an undefined tensor.
 using Arg = std::variant<std::monostate, bool, int64_t, double, std::complex<double>, std::string, std::vector<int64_t>,
-                         std::vector<double>, std::vector<bool>, Symbol, WrappedNumber, ValueId, std::vector<ValueId>>;
+                         std::vector<double>, std::vector<bool>, Symbol, WrappedNumber, ValueId, std::vector<ValueId>,
+                         ReadNumber, GeneratorArg>;
 
 struct Call {
   std::string op;  // "aten::add_.Tensor": schema name and overload
@@ -112,22 +132,81 @@ struct WorkerScratch {
   bool operator==(const WorkerScratch&) const = default;
 };
 
-// What became of a parameter's gradient in the step. Invalid: none is left.
-struct GradientOut {
+// What became of a slot of the program (a gradient, an attribute) that the step gave another tensor. Invalid: none is
+// left there.
+struct Rebinding {
+  Owner owner = Owner::kGradient;
   std::string key;
   ValueId value;
-  bool operator==(const GradientOut&) const = default;
+  bool operator==(const Rebinding&) const = default;
+};
+
+// A call that gave the host a number. A guard's number decided what the step did next: replay must read the same, or
+// this trace is not the step's.
+struct HostRead {
+  CallId call;
+  bool guard = false;
+  std::string source;  // the line of the program that read it, "model.py:12", empty if unknown
+  bool operator==(const HostRead&) const = default;
+};
+
+// The content of a kConstant external, by the external's key.
+struct Constant {
+  std::string key;
+  std::string bytes;
+  bool operator==(const Constant&) const = default;
+};
+
+// A random generator's state at some point of the step: what it was when the step began, after a call, or a constant
+// (a seed set inside the step).
+struct GeneratorState {
+  enum class Kind : uint8_t { kInitial, kAfterCall, kConstant };
+  GeneratorId generator;
+  Kind kind = Kind::kInitial;
+  CallId call;        // kAfterCall
+  std::string bytes;  // kConstant
+  bool operator==(const GeneratorState&) const = default;
+};
+
+// Host code gave a generator an earlier state back: replay does so before `before` (calls.size(): at the end).
+struct GeneratorLoad {
+  CallId before;
+  StateId state;
+  bool operator==(const GeneratorLoad&) const = default;
+};
+
+// Host code of the program that makes calls [begin, end) and has state of its own: an optimizer's step(), a learning
+// rate schedule.
+//   kShadow  before a replay it runs without kernels: only `own_calls` (step counters and what follows from them on
+//            the host) run for real, then and not in the replay; the numbers it passes replace the recorded ones
+//   kEager   replay gives it the gradients and lets it run as it is; none of its calls are replayed
+struct HostEvent {
+  enum class Kind : uint8_t { kShadow, kEager };
+  Kind kind = Kind::kShadow;
+  std::string key;
+  CallId begin;
+  CallId end;
+  std::vector<CallId> own_calls;
+  std::vector<Rebinding> gradients;  // the gradients that it finds
+  bool operator==(const HostEvent&) const = default;
 };
 
 struct Trace {
   std::vector<Storage> storages;
   std::vector<Value> values;
   std::vector<External> externals;
+  std::vector<Constant> constants;
+  std::vector<std::string> generators;  // keys; 0 is the process's default generator
+  std::vector<GeneratorState> states;
   std::vector<Call> calls;
+  std::vector<HostRead> reads;          // in the order of calls
+  std::vector<GeneratorLoad> loads;     // in the order of calls
+  std::vector<HostEvent> events;        // in the order of calls, not nested
   std::vector<Allocation> allocations;  // in the order in which each call made them
   std::vector<WorkerScratch> scratch;   // by call
-  std::vector<ValueId> outputs;         // what the step returned
-  std::vector<GradientOut> gradients;
+  std::vector<ValueId> outputs;         // tensors that the step returned
+  std::vector<Arg> numbers;             // numbers that the step returned: constants and ReadNumbers
+  std::vector<Rebinding> rebindings;
   int64_t ticks = 0;
   bool operator==(const Trace&) const = default;
 };

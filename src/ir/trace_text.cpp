@@ -9,12 +9,21 @@
 //     alloc 1024 @s2 [0, 9)
 //     scratch 65536 [1, 2)
 //   call 1 = aten::add_.Tensor(%0, %3, alpha) writes %0 | update ""
-//   gradient "model.weight" none
+//   rebind gradient "model.weight" none
 //   return %5
+//   numbers read(7, double), 3
 //   ticks 12
 //
 // Constants: none, true, 3, 2.5 (always with a point or exponent), (1.0+2.0j), "text", [1, 2], f[1.0], b[true],
-// dtype:bf16, number(2), [%1, none].
+// dtype:bf16, number(2), [%1, none]. What the host has to do with the step stands before the calls:
+//
+//   data "0" 3f800000                              bytes of the constant "0"
+//   generator "default"
+//   state 0 initial | state 0 after 12 | state 0 constant 0a0b     of generator 0; states are numbered in order
+//   load 1 before 17
+//   read 7 guard "model.py:12"
+//   event shadow "optimizer" [20, 40) runs 20, 21
+//     finds gradient "model.weight" %9
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -65,6 +74,8 @@ std::string_view name_of(Symbol::Kind kind) {
   return "?";
 }
 
+constexpr std::string_view kReadKinds[] = {"bool", "int", "double"};
+
 class Printer {
  public:
   explicit Printer(const Trace& trace) : trace_(trace), typed_(trace.values.size(), false) {}
@@ -78,6 +89,7 @@ class Printer {
     }
     for (const External& external : trace_.externals)
       out_ += str("{} = {} {}\n", define(external.value), stepc::name_of(external.owner), quoted(external.key));
+    print_host_side();
     size_t allocation = 0;
     size_t scratch = 0;
     for (size_t c = 0; c < trace_.calls.size(); ++c) {
@@ -89,13 +101,17 @@ class Printer {
                     trace_.scratch[scratch].last);
     }
     for (ValueId value : trace_.outputs) define_alias(value);
-    for (const GradientOut& gradient : trace_.gradients) define_alias(gradient.value);
-    for (const GradientOut& gradient : trace_.gradients)
-      out_ += str("gradient {} {}\n", quoted(gradient.key), name(gradient.value));
+    for (const Rebinding& rebinding : trace_.rebindings) define_alias(rebinding.value);
+    for (const Rebinding& rebinding : trace_.rebindings) print_rebinding("rebind", rebinding);
     if (!trace_.outputs.empty()) {
       std::vector<std::string> names;
       for (ValueId value : trace_.outputs) names.push_back(name(value));
       out_ += str("return {}\n", fmt::join(names, ", "));
+    }
+    if (!trace_.numbers.empty()) {
+      std::vector<std::string> numbers;
+      for (const Arg& number : trace_.numbers) numbers.push_back(text_of(number, false));
+      out_ += str("numbers {}\n", fmt::join(numbers, ", "));
     }
     out_ += str("ticks {}\n", trace_.ticks);
     return std::move(out_);
@@ -103,6 +119,39 @@ class Printer {
 
  private:
   static std::string name(ValueId id) { return id.valid() ? str("%{}", id) : "none"; }
+
+  static std::string hex(const std::string& bytes) {
+    std::string out;
+    for (const char byte : bytes) out += str("{:02x}", static_cast<unsigned char>(byte));
+    return out.empty() ? "none" : out;
+  }
+
+  void print_rebinding(std::string_view word, const Rebinding& rebinding) {
+    out_ += str("{} {} {} {}\n", word, stepc::name_of(rebinding.owner), quoted(rebinding.key), name(rebinding.value));
+  }
+
+  void print_host_side() {
+    for (const Constant& constant : trace_.constants)
+      out_ += str("data {} {}\n", quoted(constant.key), hex(constant.bytes));
+    for (const std::string& key : trace_.generators) out_ += str("generator {}\n", quoted(key));
+    for (const GeneratorState& state : trace_.states) {
+      out_ += str("state {} ", state.generator);
+      if (state.kind == GeneratorState::Kind::kInitial) out_ += "initial\n";
+      if (state.kind == GeneratorState::Kind::kAfterCall) out_ += str("after {}\n", state.call);
+      if (state.kind == GeneratorState::Kind::kConstant) out_ += str("constant {}\n", hex(state.bytes));
+    }
+    for (const GeneratorLoad& load : trace_.loads) out_ += str("load {} before {}\n", load.state, load.before);
+    for (const HostRead& read : trace_.reads)
+      out_ += str("read {}{} {}\n", read.call, read.guard ? " guard" : "", quoted(read.source));
+    for (const HostEvent& event : trace_.events) {
+      for (const Rebinding& gradient : event.gradients) define_alias(gradient.value);
+      out_ += str("event {} {} [{}, {})", event.kind == HostEvent::Kind::kShadow ? "shadow" : "eager",
+                  quoted(event.key), event.begin, event.end);
+      if (!event.own_calls.empty()) out_ += str(" runs {}", fmt::join(event.own_calls, ", "));
+      out_ += "\n";
+      for (const Rebinding& gradient : event.gradients) print_rebinding("  finds", gradient);
+    }
+  }
 
   // "%3: f32[8, 32](1, 8)+64 @s2 conj" at the first mention, "%3" afterwards.
   std::string define(ValueId id) {
@@ -167,6 +216,10 @@ class Printer {
         for (ValueId id : v) parts.push_back((*this)(id));
         return str("t[{}]", fmt::join(parts, ", "));
       }
+      std::string operator()(const ReadNumber& v) const {
+        return str("read({}, {}{})", v.read, kReadKinds[static_cast<size_t>(v.kind)], v.wrapped ? ", wrapped" : "");
+      }
+      std::string operator()(const GeneratorArg& v) const { return str("generator({})", v.generator); }
     };
     return std::visit(Visitor{*this, result}, arg);
   }
@@ -399,6 +452,12 @@ class Parser {
     }
     if (accept("[")) return integers("]");
     if (accept("number(")) return wrapped();
+    if (accept("read(")) return read_number();
+    if (accept("generator(")) {
+      const GeneratorArg generator{GeneratorId(index())};
+      expect(")");
+      return generator;
+    }
     for (auto kind : {Symbol::Kind::kDType, Symbol::Kind::kDevice, Symbol::Kind::kLayout, Symbol::Kind::kMemoryFormat})
       if (accept(str("{}:", name_of(kind)))) return Symbol{kind, std::string(word())};
     const auto constant = number();
@@ -429,6 +488,81 @@ class Parser {
     return out;
   }
 
+  ReadNumber read_number() {
+    ReadNumber out;
+    out.read = CallId(index());
+    expect(",");
+    bool found = false;
+    for (size_t k = 0; k < std::size(kReadKinds); ++k) {
+      if (found || !accept(kReadKinds[k])) continue;
+      out.kind = static_cast<ReadNumber::Kind>(k);
+      found = true;
+    }
+    if (!found) fail("expected bool, int or double");
+    if (accept(",")) {
+      expect("wrapped");
+      out.wrapped = true;
+    }
+    expect(")");
+    return out;
+  }
+
+  std::string hex_bytes() {
+    std::string out;
+    if (accept("none")) return out;
+    const auto digit = [&](char c) -> int {
+      if (c >= '0' && c <= '9') return c - '0';
+      if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+      fail("expected hexadecimal digits");
+    };
+    if (line_.size() % 2 != 0) fail("a byte has two hexadecimal digits");
+    for (size_t i = 0; i < line_.size(); i += 2) out += static_cast<char>(digit(line_[i]) * 16 + digit(line_[i + 1]));
+    line_ = {};
+    return out;
+  }
+
+  Rebinding rebinding() {
+    Rebinding out;
+    out.owner = owner();
+    out.key = quoted_text();
+    out.value = value();
+    return out;
+  }
+
+  void parse_state() {
+    GeneratorState state;
+    state.generator = GeneratorId(index());
+    if (accept("after")) {
+      state.kind = GeneratorState::Kind::kAfterCall;
+      state.call = CallId(index());
+    } else if (accept("constant")) {
+      state.kind = GeneratorState::Kind::kConstant;
+      state.bytes = hex_bytes();
+    } else {
+      expect("initial");
+    }
+    trace_.states.push_back(std::move(state));
+  }
+
+  void parse_event() {
+    HostEvent event;
+    if (accept("eager"))
+      event.kind = HostEvent::Kind::kEager;
+    else
+      expect("shadow");
+    event.key = quoted_text();
+    expect("[");
+    event.begin = CallId(index());
+    expect(",");
+    event.end = CallId(index());
+    expect(")");
+    if (accept("runs")) {
+      do event.own_calls.emplace_back(index());
+      while (accept(","));
+    }
+    trace_.events.push_back(std::move(event));
+  }
+
   std::pair<int64_t, int64_t> range() {
     expect("[");
     const int64_t first = integer();
@@ -444,9 +578,31 @@ class Parser {
     if (accept("call ")) return parse_call();
     if (accept("alloc ")) return parse_allocation();
     if (accept("scratch ")) return parse_scratch();
-    if (accept("gradient ")) {
+    if (accept("rebind ")) {
+      trace_.rebindings.push_back(rebinding());
+    } else if (accept("finds ")) {
+      if (trace_.events.empty()) fail("no event stands before this line");
+      trace_.events.back().gradients.push_back(rebinding());
+    } else if (accept("data ")) {
       std::string key = quoted_text();
-      trace_.gradients.push_back({std::move(key), value()});
+      trace_.constants.push_back({std::move(key), hex_bytes()});
+    } else if (accept("generator ")) {
+      trace_.generators.push_back(quoted_text());
+    } else if (accept("state ")) {
+      parse_state();
+    } else if (accept("load ")) {
+      const StateId state(index());
+      expect("before");
+      trace_.loads.push_back({CallId(index()), state});
+    } else if (accept("read ")) {
+      const CallId call(index());
+      const bool guard = accept("guard");
+      trace_.reads.push_back({call, guard, quoted_text()});
+    } else if (accept("event ")) {
+      parse_event();
+    } else if (accept("numbers ")) {
+      do trace_.numbers.push_back(argument());
+      while (accept(","));
     } else if (accept("return ")) {
       do trace_.outputs.push_back(value());
       while (accept(","));
@@ -465,8 +621,8 @@ class Parser {
     end_of_line();
   }
   Owner owner() {
-    for (auto owner :
-         {Owner::kParameter, Owner::kGradient, Owner::kBuffer, Owner::kOptimizerState, Owner::kBatch, Owner::kCaptured})
+    for (auto owner : {Owner::kParameter, Owner::kGradient, Owner::kBuffer, Owner::kOptimizerState, Owner::kBatch,
+                       Owner::kCaptured, Owner::kConstant})
       if (accept(str("{} ", stepc::name_of(owner)))) return owner;
     fail("expected 'alias' or an owner");
   }

@@ -53,13 +53,28 @@ BoundValues::BoundValues(const Trace& trace, const Schedule& schedule)
     const External& external = trace.externals[e];
     StorageInfo& info = storages_[trace.values[external.value.index()].storage.index()];
     if (info.external < 0) info.external = static_cast<ssize_t>(e);
-    info.transient = info.transient || external.owner == Owner::kBatch || external.owner == Owner::kGradient;
+    info.transient = info.transient || external.owner == Owner::kBatch || external.owner == Owner::kGradient ||
+                     external.owner == Owner::kCaptured;
   }
   std::set<StorageId> written;
   for (const Call& call : trace.calls)
     for (ValueId value : call.writes) written.insert(trace.values[value.index()].storage);
   for (size_t e = 0; e < trace.externals.size(); ++e)
-    if (written.count(trace.values[trace.externals[e].value.index()].storage) != 0) written_externals_.push_back(e);
+    if (trace.externals[e].owner != Owner::kConstant &&
+        written.count(trace.values[trace.externals[e].value.index()].storage) != 0)
+      written_externals_.push_back(e);
+  for (size_t e = 0; e < trace.externals.size(); ++e)
+    if (trace.externals[e].owner == Owner::kConstant) make_constant(e);
+}
+
+void BoundValues::make_constant(size_t external) {
+  const auto found =
+      std::find_if(trace_.constants.begin(), trace_.constants.end(),
+                   [&](const stepc::Constant& constant) { return constant.key == trace_.externals[external].key; });
+  INTERNAL_CHECK(found != trace_.constants.end(), "constant '{}' has no bytes", trace_.externals[external].key);
+  const Value& value = trace_.values[trace_.externals[external].value.index()];
+  const at::Tensor bytes = at::empty({static_cast<int64_t>(found->bytes.size())}, at::kByte);
+  constants_.push_back({external, window(bytes.storage(), value, 0), &found->bytes});
 }
 
 bool BoundValues::lasts(ValueId value) const {
@@ -73,6 +88,7 @@ std::string BoundValues::why_not(const std::vector<at::Tensor>& externals) const
   memory.reserve(externals.size());
   for (size_t e = 0; e < externals.size(); ++e) {
     const External& external = trace_.externals[e];
+    if (external.owner == Owner::kConstant) continue;
     const Value& value = trace_.values[external.value.index()];
     if (!looks_like(externals[e], value))
       return str("{} '{}' was {}[{}] and is now {}", name_of(external.owner), external.key, name_of(value.dtype),
@@ -142,8 +158,16 @@ void BoundValues::release() {
 BoundValues::Run::Run(BoundValues& values, const std::vector<at::Tensor>& externals, std::byte* arena)
     : values_(values) {
   values.bind_arena(arena);
-  for (StorageInfo& info : values.storages_)
-    if (info.external >= 0) values.bind_owned(info, externals[static_cast<size_t>(info.external)]);
+  for (const Constant& constant : values.constants_) {  // anew for each run: the step may write to it
+    const Value& value = values.trace_.values[values.trace_.externals[constant.external].value.index()];
+    std::memcpy(constant.tensor.storage().mutable_data(), constant.bytes->data(), constant.bytes->size());
+    values.bind_owned(values.storages_[value.storage.index()], constant.tensor);
+  }
+  for (StorageInfo& info : values.storages_) {
+    if (info.external < 0) continue;
+    const auto external = static_cast<size_t>(info.external);
+    if (values.trace_.externals[external].owner != Owner::kConstant) values.bind_owned(info, externals[external]);
+  }
 }
 BoundValues::Run::~Run() { values_.release(); }
 
@@ -168,6 +192,8 @@ at::Tensor BoundValues::hand_out(ValueId value) const {
   const StorageInfo& info = storages_[recorded.storage.index()];
   INTERNAL_CHECK(info.kind != Kind::kPlanned, "%{} is handed out of the arena", value);
   const at::Tensor& tensor = tensors_[value.index()];
+  if (info.external >= 0 && trace_.externals[static_cast<size_t>(info.external)].owner == Owner::kConstant)
+    return tensor.clone();
   return window(tensor.storage(), recorded, tensor.storage_offset() - recorded.offset);
 }
 

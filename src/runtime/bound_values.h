@@ -1,8 +1,8 @@
 // The tensors of a replay, one for each value of the trace. Three kinds of storage:
 //
 //   planned    in the arena: tensors made once for each arena, views included, so view calls need not run
-//   owned      the program's: tensors made when the program's tensor is first seen or has changed
-//   kept       outlives the step: tensors made anew in every run, on the memory that the call returned
+//   owned      the program's, or a constant of the trace: tensors made when the program's tensor is first seen or has
+//   changed kept       outlives the step: tensors made anew in every run, on the memory that the call returned
 #pragma once
 
 #include <cstddef>
@@ -62,6 +62,14 @@ class BoundValues {
     int64_t shift = 0;                  // owned: where its tensor begins now, relative to the recording
   };
 
+  // A constant of the trace: memory of its own, filled anew for each run.
+  struct Constant {
+    size_t external = 0;
+    at::Tensor tensor;
+    const std::string* bytes = nullptr;
+  };
+
+  void make_constant(size_t external);
   void bind_arena(std::byte* arena);
   void bind_owned(StorageInfo& info, const at::Tensor& tensor);
   void release();
@@ -70,6 +78,7 @@ class BoundValues {
   std::vector<StorageInfo> storages_;
   std::vector<at::Tensor> tensors_;
   std::vector<size_t> written_externals_;
+  std::vector<Constant> constants_;
   std::byte* arena_ = nullptr;
   uint64_t generation_ = 1;
 };

@@ -1,64 +1,26 @@
 #include "runtime/executable.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
-#include <c10/core/StorageImpl.h>
-#include <c10/core/TensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "aten/constants.h"
+#include "aten/generator_snapshot.h"
 #include "base/check.h"
+#include "ir/agree.h"
 #include "runtime/arena.h"
+#include "runtime/bound_call.h"
 #include "runtime/bound_values.h"
 
 namespace stepc {
 
 namespace {
-
-c10::OperatorHandle find_op(const std::string& op) {
-  const size_t dot = op.find('.', op.find("::"));
-  const std::string name = op.substr(0, dot);
-  const std::string overload = dot == std::string::npos ? "" : op.substr(dot + 1);
-  const auto found = c10::Dispatcher::singleton().findSchema({name, overload});
-  USER_CHECK(found.has_value(), "the trace calls {}, which this LibTorch does not have", op);
-  return *found;
-}
-
-// An argument, ready to be pushed: a constant, a value, or a list of values.
-struct BoundArg {
-  enum class Kind : uint8_t { kConstant, kValue, kList, kOptionalList };
-  Kind kind = Kind::kConstant;
-  c10::IValue constant;
-  ValueId value;
-  std::vector<ValueId> list;
-  bool lasting = false;  // a list of arena and bound values only: built once for each binding
-  c10::IValue built;
-  uint64_t built_for = 0;
+// What happens between instructions, where the program's host code ran: a generator gets a state, an event runs.
+struct Stop {
+  size_t instruction = 0;  // before it
+  ssize_t state = -1;      // index into trace.states
+  ssize_t event = -1;      // or index into trace.events
 };
-
-// A result that defines a storage: where it must lie, or that it is handed out.
-struct BoundResult {
-  size_t position = 0;   // among the call's results
-  ssize_t element = -1;  // within a list result
-  ValueId value;
-};
-
-struct BoundCall {
-  c10::OperatorHandle op;
-  std::vector<BoundArg> args;
-  std::vector<BoundResult> results;
-};
-
-bool is_optional_list(const c10::Argument& argument) {
-  const c10::TypePtr& type = argument.type();
-  return type->kind() == c10::TypeKind::ListType &&
-         type->expectRef<c10::ListType>().getElementType()->kind() == c10::TypeKind::OptionalType;
-}
-
 }  // namespace
 
 struct Executable::Impl {
@@ -66,68 +28,71 @@ struct Executable::Impl {
   Schedule schedule;
   PlannedMemory memory;
   BoundValues values;
-  std::vector<BoundCall> calls;  // one an instruction
+  std::vector<BoundCall> calls;           // one an instruction
+  std::vector<ssize_t> instruction_of;    // by call, -1: not replayed
+  std::vector<Stop> stops;                // by instruction
+  std::vector<GeneratorSnapshot> states;  // by trace.states: constants, and those seen in this run
+  std::vector<size_t> initial_states;     // those to save when a run begins
+  std::vector<at::Generator> generators;  // of this run; the step's own ones live here
+  std::vector<c10::IValue> numbers;       // what this run has read, by trace.reads
   torch::jit::Stack stack;
 
-  Impl(Trace t, Schedule s) : trace(std::move(t)), schedule(std::move(s)), memory(schedule), values(trace, schedule) {
-    std::vector<bool> defined(trace.storages.size(), false);
-    for (size_t i = 0; i < defined.size(); ++i) defined[i] = trace.storages[i].external;
-    for (const Instruction& instruction : schedule.instructions)
-      calls.push_back(bind_call(trace.calls[instruction.call.index()], defined));
+  Impl(Trace t, Schedule s)
+      : trace(std::move(t)),
+        schedule(std::move(s)),
+        memory(schedule),
+        values(trace, schedule),
+        instruction_of(trace.calls.size(), -1),
+        states(trace.states.size()),
+        numbers(trace.reads.size()) {
+    std::vector<bool> made(trace.storages.size(), false);
+    for (size_t i = 0; i < made.size(); ++i) made[i] = trace.storages[i].external;
+    std::vector<ssize_t> read_of(trace.calls.size(), -1);
+    for (size_t r = 0; r < trace.reads.size(); ++r) read_of[trace.reads[r].call.index()] = static_cast<ssize_t>(r);
+    for (const Instruction& instruction : schedule.instructions) {
+      const size_t call = instruction.call.index();
+      instruction_of[call] = static_cast<ssize_t>(calls.size());
+      calls.push_back(bind_call(trace, trace.calls[call], values, read_of, made));
+      calls.back().read = read_of[call];
+    }
+    bind_generators();
+    list_stops();
   }
 
-  BoundArg bind_arg(const Arg& arg, const c10::Argument& argument) const {
-    BoundArg bound;
-    if (const auto* value = std::get_if<ValueId>(&arg)) {
-      bound.kind = BoundArg::Kind::kValue;
-      bound.value = *value;
-      if (!value->valid()) {
-        bound.kind = BoundArg::Kind::kConstant;
-        bound.constant = at::Tensor();
+  void bind_generators() {
+    for (size_t g = 0; g < trace.generators.size(); ++g)
+      generators.push_back(g == 0 ? at::detail::getDefaultCPUGenerator() : at::detail::createCPUGenerator());
+    for (size_t s = 0; s < trace.states.size(); ++s) {
+      const GeneratorState& state = trace.states[s];
+      switch (state.kind) {
+        case GeneratorState::Kind::kInitial:
+          initial_states.push_back(s);
+          break;
+        case GeneratorState::Kind::kAfterCall:
+          INTERNAL_CHECK(instruction_of[state.call.index()] >= 0, "a call that draws is not replayed");
+          calls[static_cast<size_t>(instruction_of[state.call.index()])].saves.push_back(s);
+          break;
+        case GeneratorState::Kind::kConstant:
+          states[s] = snapshot_from_bytes(state.bytes);
+          break;
       }
-    } else if (const auto* list = std::get_if<std::vector<ValueId>>(&arg)) {
-      bound.kind = is_optional_list(argument) ? BoundArg::Kind::kOptionalList : BoundArg::Kind::kList;
-      bound.list = *list;
-      bound.lasting = std::all_of(list->begin(), list->end(), [&](ValueId v) { return !v.valid() || values.lasts(v); });
-    } else {
-      bound.constant = constant_to_ivalue(arg, argument);
     }
-    return bound;
   }
 
-  BoundCall bind_call(const Call& call, std::vector<bool>& defined) const {
-    BoundCall bound{find_op(call.op), {}, {}};
-    const auto& arguments = bound.op.schema().arguments();
-    USER_CHECK(arguments.size() == call.args.size(), "the trace calls {} with {} arguments, this LibTorch's takes {}",
-               call.op, call.args.size(), arguments.size());
-    for (size_t i = 0; i < arguments.size(); ++i) bound.args.push_back(bind_arg(call.args[i], arguments[i]));
-    const auto define = [&](ValueId value, size_t position, ssize_t element) {
-      if (!value.valid()) return;
-      const StorageId storage = trace.values[value.index()].storage;
-      if (defined[storage.index()]) return;
-      defined[storage.index()] = true;
-      bound.results.push_back({position, element, value});
-    };
-    for (size_t r = 0; r < call.results.size(); ++r) {
-      if (const auto* value = std::get_if<ValueId>(&call.results[r])) define(*value, r, -1);
-      if (const auto* list = std::get_if<std::vector<ValueId>>(&call.results[r]))
-        for (size_t e = 0; e < list->size(); ++e) define((*list)[e], r, static_cast<ssize_t>(e));
-    }
-    return bound;
+  // The first instruction that is not before `call`.
+  size_t instruction_at(CallId call) const {
+    const auto found = std::partition_point(schedule.instructions.begin(), schedule.instructions.end(),
+                                            [&](const Instruction& instruction) { return instruction.call < call; });
+    return static_cast<size_t>(found - schedule.instructions.begin());
   }
 
-  c10::IValue build_list(const BoundArg& arg) const {
-    if (arg.kind == BoundArg::Kind::kList) {
-      c10::List<at::Tensor> list;
-      list.reserve(arg.list.size());
-      for (ValueId value : arg.list) list.push_back(value.valid() ? values[value] : at::Tensor());
-      return list;
-    }
-    c10::List<std::optional<at::Tensor>> list;
-    list.reserve(arg.list.size());
-    for (ValueId value : arg.list)
-      list.push_back(value.valid() ? std::optional<at::Tensor>(values[value]) : std::nullopt);
-    return list;
+  void list_stops() {
+    for (const GeneratorLoad& load : trace.loads)
+      stops.push_back({instruction_at(load.before), static_cast<ssize_t>(load.state.index()), -1});
+    for (size_t e = 0; e < trace.events.size(); ++e)
+      stops.push_back({instruction_at(trace.events[e].begin), -1, static_cast<ssize_t>(e)});
+    std::stable_sort(stops.begin(), stops.end(),
+                     [](const Stop& a, const Stop& b) { return a.instruction < b.instruction; });
   }
 
   void push(BoundArg& arg) {
@@ -138,14 +103,20 @@ struct Executable::Impl {
       case BoundArg::Kind::kValue:
         stack.emplace_back(values[arg.value]);
         return;
+      case BoundArg::Kind::kRead:
+        stack.push_back(pass_on(arg.number, numbers[arg.number.read.index()]));
+        return;
+      case BoundArg::Kind::kGenerator:
+        stack.emplace_back(generators[arg.generator]);
+        return;
       case BoundArg::Kind::kList:
       case BoundArg::Kind::kOptionalList:
         if (!arg.lasting) {
-          stack.push_back(build_list(arg));
+          stack.push_back(build_list(arg, values));
           return;
         }
         if (arg.built_for != values.generation()) {
-          arg.built = build_list(arg);
+          arg.built = build_list(arg, values);
           arg.built_for = values.generation();
         }
         stack.push_back(arg.built);
@@ -160,24 +131,35 @@ struct Executable::Impl {
     values.define(result.value, tensor);
   }
 
-  void run_instruction(size_t index) {
+  // False: the call is a guard and read another number than recorded.
+  bool run_instruction(size_t index) {
     BoundCall& call = calls[index];
     memory.begin(schedule.instructions[index]);
     stack.clear();
     for (BoundArg& arg : call.args) push(arg);
     call.op.callBoxed(&stack);
     for (const BoundResult& result : call.results) take_result(result);
+    for (size_t state : call.saves) save(state);
+    return call.read < 0 || take_number(static_cast<size_t>(call.read));
   }
 
-  // The run loop: everything has been decided.
-  void run_instructions() {
+  bool take_number(size_t read) {
+    numbers[read] = stack.front();
+    return !trace.reads[read].guard || same_number(number_read(trace, trace.reads[read]), arg_of(numbers[read]));
+  }
+
+  void save(size_t state) { states[state] = read_generator(generators[trace.states[state].generator.index()]); }
+
+  // Instructions [begin, end): everything has been decided. Returns where it stopped: at a guard that missed, or `end`.
+  size_t run_instructions(size_t begin, size_t end) {
     // Below autograd and autocast, where the calls were recorded.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
     const AllocationScope scope(memory, /*watch_frees=*/false);
-    size_t index = 0;
+    size_t index = begin;
     try {
-      for (; index < calls.size(); ++index) run_instruction(index);
+      for (; index < end; ++index)
+        if (!run_instruction(index)) break;
     } catch (c10::Error& error) {
       const Call& call = trace.calls[schedule.instructions[index].call.index()];
       error.add_context(str("in the replayed step: call {} {}, {} of '{}'", schedule.instructions[index].call, call.op,
@@ -185,6 +167,40 @@ struct Executable::Impl {
       throw;
     }
     stack.clear();
+    return index;
+  }
+
+  std::string run_event(size_t index, const RunInputs& inputs) {
+    std::vector<Bound> gradients;
+    const HostEvent& event = trace.events[index];
+    if (event.kind == HostEvent::Kind::kEager)
+      for (const Rebinding& gradient : event.gradients)
+        gradients.push_back(
+            {gradient.owner, gradient.key, gradient.value.valid() ? values.hand_out(gradient.value) : at::Tensor()});
+    return inputs.on_event(index, gradients);
+  }
+
+  // All instructions, and what the host does between them. False: stopped early, and `result` says why.
+  bool run_all(const RunInputs& inputs, StepResult& result) {
+    size_t begin = 0;
+    for (size_t s = 0; s <= stops.size(); ++s) {
+      const size_t end = s == stops.size() ? calls.size() : stops[s].instruction;
+      const size_t stopped = begin < end ? run_instructions(begin, end) : end;
+      if (stopped != end) {
+        result.missed_read = static_cast<size_t>(calls[stopped].read);
+        result.read = arg_of(numbers[*result.missed_read]);
+        return false;
+      }
+      begin = end;
+      if (s == stops.size()) break;
+      if (stops[s].state >= 0) {
+        const auto state = static_cast<size_t>(stops[s].state);
+        write_generator(generators[trace.states[state].generator.index()], states[state]);
+      } else if (result.stopped = run_event(static_cast<size_t>(stops[s].event), inputs); !result.stopped.empty()) {
+        return false;
+      }
+    }
+    return true;
   }
 };
 
@@ -196,19 +212,40 @@ std::string Executable::why_not(const std::vector<at::Tensor>& externals) const 
   return impl_->values.why_not(externals);
 }
 
-StepResult Executable::run(const std::vector<at::Tensor>& externals) {
+void Executable::supply(CallId call, size_t arg, const c10::IValue& number) {
+  const ssize_t instruction = impl_->instruction_of[call.index()];
+  if (instruction < 0) return;  // the event's own call
+  BoundArg& bound = impl_->calls[static_cast<size_t>(instruction)].args[arg];
+  bound.kind = BoundArg::Kind::kConstant;
+  bound.constant = number;
+}
+
+StepResult Executable::run(const RunInputs& inputs) {
   Impl& impl = *impl_;
   Arena& arena = arena_of_this_thread();
   arena.grow_to(impl.schedule.arena_bytes);
-  const BoundValues::Run bound(impl.values, externals, arena.base());
+  const BoundValues::Run bound(impl.values, inputs.externals, arena.base());
+  for (size_t g = 1; g < inputs.generators.size(); ++g)
+    if (inputs.generators[g].defined()) impl.generators[g] = inputs.generators[g];
+  for (size_t state : impl.initial_states) impl.save(state);
   impl.memory.begin_step(arena.base());
-  impl.run_instructions();
 
   StepResult result;
-  for (ValueId value : impl.trace.outputs) result.outputs.push_back(impl.values.hand_out(value));
-  for (const GradientOut& gradient : impl.trace.gradients)
-    result.gradients.emplace_back(gradient.key, impl.values.hand_out(gradient.value));
-  impl.values.bump_versions(externals);
+  if (impl.run_all(inputs, result)) {
+    for (ValueId value : impl.trace.outputs) result.outputs.push_back(impl.values.hand_out(value));
+    for (const Arg& number : impl.trace.numbers) {
+      const auto* read = std::get_if<ReadNumber>(&number);
+      if (read == nullptr) {
+        result.numbers.push_back(number);
+        continue;
+      }
+      for (size_t r = 0; r < impl.trace.reads.size(); ++r)
+        if (impl.trace.reads[r].call == read->read) result.numbers.push_back(arg_of(pass_on(*read, impl.numbers[r])));
+    }
+    for (const Rebinding& rebinding : impl.trace.rebindings)
+      result.rebindings.push_back({rebinding.owner, rebinding.key, impl.values.hand_out(rebinding.value)});
+  }
+  impl.values.bump_versions(inputs.externals);
   result.memory = impl.memory.counts();
   return result;
 }

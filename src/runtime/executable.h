@@ -3,12 +3,16 @@
 // and optimizer state stay bound between runs and are rebound when they change).
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
 #include "ir/trace.h"
 #include "runtime/planned_memory.h"
@@ -16,10 +20,33 @@
 
 namespace stepc {
 
+// A program's slot and the tensor that it gets; undefined: none.
+struct Bound {
+  Owner owner = Owner::kGradient;
+  std::string key;
+  at::Tensor tensor;
+};
+
 struct StepResult {
-  std::vector<at::Tensor> outputs;                            // own their storage, carry no grad_fn
-  std::vector<std::pair<std::string, at::Tensor>> gradients;  // new gradient of each parameter named; undefined: none
+  std::vector<at::Tensor> outputs;  // own their storage, carry no grad_fn
+  std::vector<Arg> numbers;         // what the step returns beside tensors
+  std::vector<Bound> rebindings;
   MemoryCounts memory;
+  // Set when the run stopped early, with everything above empty: the step reads another number than recorded, or host
+  // code does something else. What was written until then stays written.
+  std::optional<size_t> missed_read;  // index into trace().reads
+  Arg read;                           // what was read instead
+  std::string stopped;                // why on_event stopped it
+};
+
+// What a run borrows from the program.
+struct RunInputs {
+  std::vector<at::Tensor> externals;  // one for each of trace().externals; constants are left undefined
+  std::vector<at::Generator>
+      generators;  // one for each of trace().generators; the default and the step's own undefined
+  // Called at each event with its index and the gradients that it finds; runs the program's host code. Returns why the
+  // run cannot go on, empty if it can.
+  std::function<std::string(size_t event, const std::vector<Bound>& gradients)> on_event;
 };
 
 class Executable {
@@ -34,9 +61,12 @@ class Executable {
   // sizes, strides, and which of them share memory. Returns why not, empty if they are.
   std::string why_not(const std::vector<at::Tensor>& externals) const;
 
-  // Runs the step once on the calling thread, in its arena. `externals` must fit. Whatever a kernel throws passes
+  // From now on `call` is given `number` as its argument `arg`.
+  void supply(CallId call, size_t arg, const c10::IValue& number);
+
+  // Runs the step once on the calling thread, in its arena. The externals must fit. Whatever a kernel throws passes
   // through with the call named; what the step wrote until then stays written, as in eager.
-  StepResult run(const std::vector<at::Tensor>& externals);
+  StepResult run(const RunInputs& inputs);
 
   const Trace& trace() const;
   const Schedule& schedule() const;

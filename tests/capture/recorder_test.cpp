@@ -11,6 +11,22 @@
 namespace stepc {
 namespace {
 
+// A program whose tensors a function lists.
+class Listed final : public RecordedProgram {
+ public:
+  explicit Listed(std::function<std::vector<OwnedTensor>()> list) : list_(std::move(list)) {}
+  std::vector<OwnedTensor> list() override { return list_(); }
+
+ private:
+  std::function<std::vector<OwnedTensor>()> list_;
+};
+
+Recording record_listed(const std::function<std::vector<OwnedTensor>()>& list,
+                        const std::function<std::vector<at::Tensor>()>& step) {
+  Listed program(list);
+  return record(program, [&] { return StepOutput{step(), {}}; });
+}
+
 // A linear model with plain SGD, as small as a whole step can be.
 struct Tiny {
   at::Tensor weight = torch::ones({4, 4}, torch::requires_grad());
@@ -35,7 +51,7 @@ struct Tiny {
     return {loss};
   }
   Recording record_step() const {
-    return record([this] { return owned(); }, [this] { return step(); });
+    return record_listed([this] { return owned(); }, [this] { return step(); });
   }
 };
 
@@ -69,7 +85,7 @@ TEST(Recorder, WritesDownAWholeStep) {
   EXPECT_EQ(backward, 1);
   ASSERT_EQ(trace.outputs.size(), 1U);
   EXPECT_TRUE(trace.storages[trace.values[trace.outputs[0].index()].storage.index()].escapes);
-  EXPECT_FALSE(recording.outputs[0].requires_grad());
+  EXPECT_FALSE(recording.output.tensors[0].requires_grad());
   EXPECT_GT(recording.peak_bytes, 0U);
 }
 
@@ -83,7 +99,7 @@ TEST(Recorder, DoesNotChangeTheStep) {
   const Tiny recorded;
   for (int i = 0; i < 3; ++i) {
     const at::Tensor loss = eager.step()[0];
-    EXPECT_TRUE(torch::equal(loss, recorded.record_step().outputs[0]));
+    EXPECT_TRUE(torch::equal(loss, recorded.record_step().output.tensors[0]));
     EXPECT_TRUE(torch::equal(eager.weight, recorded.weight));
   }
 }
@@ -91,7 +107,7 @@ TEST(Recorder, DoesNotChangeTheStep) {
 TEST(Recorder, WorkspacesInsideKernelsAreListed) {
   const at::Tensor x = torch::randn({1, 3, 32, 32});
   const at::Tensor w = torch::randn({8, 3, 3, 3});
-  const Recording recording = record(
+  const Recording recording = record_listed(
       [&] {
         return std::vector<OwnedTensor>{{Owner::kBatch, "x", x}, {Owner::kBatch, "w", w}};
       },
@@ -105,11 +121,11 @@ TEST(Recorder, WorkspacesInsideKernelsAreListed) {
 
 TEST(Recorder, ExceptionsPassAndTakeItDown) {
   const Tiny tiny;
-  EXPECT_THROW(record([&] { return tiny.owned(); },
-                      [&]() -> std::vector<at::Tensor> {
-                        tiny.batch.matmul(torch::ones({3}));
-                        return {};
-                      }),
+  EXPECT_THROW(record_listed([&] { return tiny.owned(); },
+                             [&]() -> std::vector<at::Tensor> {
+                               tiny.batch.matmul(torch::ones({3}));
+                               return {};
+                             }),
                c10::Error);
   EXPECT_FALSE(is_recording());
   EXPECT_TRUE(tiny.record_step().obstacles.empty());
@@ -118,7 +134,7 @@ TEST(Recorder, ExceptionsPassAndTakeItDown) {
 TEST(Recorder, ConstantsOfEveryKindSurvive) {
   // Every constant that a recorded call holds becomes the same IValue again.
   const at::Tensor x = torch::randn({2, 3, 4, 4});
-  const Recording recording = record(
+  const Recording recording = record_listed(
       [&] {
         return std::vector<OwnedTensor>{{Owner::kBatch, "x", x}};
       },

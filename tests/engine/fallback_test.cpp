@@ -47,7 +47,8 @@ TEST(Fallback, HostReadRunsEagerlyWithOneWarning) {
   EXPECT_EQ(twins.stats().plans, 0U);
   EXPECT_EQ(lines.count("runs eagerly"), 1) << lines.text();
   EXPECT_NE(lines.text().find("aten::_local_scalar_dense"), std::string::npos) << lines.text();
-  EXPECT_NE(lines.text().find("reads a tensor's value on the host"), std::string::npos) << lines.text();
+  EXPECT_NE(lines.text().find("reads a float that changes from step to step on the host"), std::string::npos)
+      << lines.text();
 }
 
 TEST(Fallback, DataDependentShapeRunsEagerly) {
@@ -130,7 +131,7 @@ TEST(Fallback, FirstReplayIsVerifiedAndEagerCounts) {
   });
   twins.run(8, batch);
   EXPECT_EQ(twins.stats().replays, 0U);
-  EXPECT_NE(lines.text().find("first replay differs from eager in"), std::string::npos) << lines.text();
+  EXPECT_NE(lines.text().find("a replay differs from eager in"), std::string::npos) << lines.text();
 }
 
 TEST(Fallback, NewShapeIsAnotherPlanWithItsReason) {
@@ -139,7 +140,7 @@ TEST(Fallback, NewShapeIsAnotherPlanWithItsReason) {
   twins.run(5, batch);
   twins.run(5, [](int i) { return batch(i).slice(0, 0, 3).contiguous(); });
   EXPECT_EQ(twins.stats().plans, 2U);
-  EXPECT_NE(lines.text().find("new shape: batch 0 Float[4, 8] -> Float[3, 8]"), std::string::npos) << lines.text();
+  EXPECT_NE(lines.text().find("new shape: batch 0 4x8 -> 3x8"), std::string::npos) << lines.text();
 }
 
 TEST(Fallback, ChangesBetweenStepsAreNoticed) {
@@ -247,52 +248,6 @@ TEST(Fallback, GradientsThatTheUserKeepsOwnTheirStorage) {
   EXPECT_GE(step.stats().replays, 3U);
   EXPECT_EQ(step.stats().unplanned_allocations, 0U);
   for (const auto& [expected, held] : kept) test::expect_same_bits(expected, held, "kept gradient");
-}
-
-TEST(Fallback, PytorchsSgdWithMomentumIsReplayed) {
-  const auto make_model = [] {
-    torch::manual_seed(1);
-    return torch::nn::Linear(8, 4);
-  };
-  torch::nn::Linear a = make_model();
-  torch::nn::Linear b = make_model();
-  const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
-  torch::optim::SGD oa(a->parameters(), options);
-  torch::optim::SGD ob(b->parameters(), options);
-  const auto body = [](torch::nn::Linear& model, torch::optim::SGD& optimizer, const at::Tensor& x) {
-    at::Tensor loss = model->forward(x).pow(2).mean();
-    loss.backward();
-    optimizer.step();
-    optimizer.zero_grad();
-    return loss;
-  };
-  auto step = accelerate([&](const at::Tensor& x) { return body(b, ob, x); }, {b}, {ob});
-  for (int i = 0; i < 12; ++i) {
-    if (i == 8)  // a learning rate is host state: noticed, recorded anew
-      for (auto* optimizer : {&oa, &ob})
-        static_cast<torch::optim::SGDOptions&>(optimizer->param_groups()[0].options()).lr(0.01);
-    const at::Tensor loss = body(a, oa, batch(i));
-    test::expect_same_bits(loss, step(batch(i)), "loss");
-    test::expect_same_bits(a->weight, b->weight, "weight");
-  }
-  EXPECT_GE(step.stats().replays, 3U);
-}
-
-TEST(Fallback, PytorchsAdamWChangesItsNumbersAndStaysEager) {
-  torch::nn::Linear model(8, 4);
-  torch::optim::AdamW optimizer(model->parameters());
-  auto step = accelerate(
-      [&](const at::Tensor& x) {
-        at::Tensor loss = model->forward(x).pow(2).mean();
-        loss.backward();
-        optimizer.step();
-        optimizer.zero_grad();
-        return loss;
-      },
-      {model}, {optimizer});
-  for (int i = 0; i < 10; ++i) step(batch(i));
-  EXPECT_EQ(step.stats().plans, 0U);
-  EXPECT_EQ(step.stats().replays, 0U);
 }
 
 TEST(Fallback, BatchesOfAnyNest) {

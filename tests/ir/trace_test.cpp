@@ -27,7 +27,7 @@ call 0 %3: f32[8, 32] @s2 = aten::mm(%1, %2) | forward "model"
 call 1 %3 = aten::mul_.Tensor(%3, number(0.5)) writes %3 | forward "model"
 call 2 %4: f32[] @s3 = aten::sum(%3, dtype:f32) | forward ""
   alloc 4 @s3 [6, 9) kept
-gradient "model.weight" none
+rebind gradient "model.weight" none
 return %4
 ticks 9
 )";

@@ -56,7 +56,7 @@ TEST(Executable, RunsATraceWrittenAsText) {
     const at::Tensor scaled = w * 0.5;
     ASSERT_EQ(executable->why_not({w, x}), "");
     const auto version = w._version();
-    const StepResult result = executable->run({w, x});
+    const StepResult result = executable->run({{w, x}, {}, {}});
     EXPECT_TRUE(torch::equal(result.outputs[0], expected));
     EXPECT_TRUE(torch::equal(w, scaled));
     EXPECT_GT(w._version(), version) << "autograd must see in-place writes";
@@ -71,7 +71,7 @@ TEST(Executable, FollowsAParameterThatGetsOtherMemory) {
   const at::Tensor x = torch::ones({4, 4});
   for (int i = 1; i <= 3; ++i) {
     const at::Tensor w = torch::full({4, 4}, static_cast<float>(i));
-    EXPECT_EQ(executable->run({w, x}).outputs[0].item<float>(), 64.0F * static_cast<float>(i));
+    EXPECT_EQ(executable->run({{w, x}, {}, {}}).outputs[0].item<float>(), 64.0F * static_cast<float>(i));
   }
 }
 
@@ -81,7 +81,7 @@ TEST(Executable, FollowsABatchThatIsASliceOfSomethingLarger) {
   const at::Tensor data = torch::arange(64).reshape({16, 4}).to(at::kFloat);
   const at::Tensor x = data.slice(0, 4, 8);
   ASSERT_EQ(executable->why_not({w, x}), "");
-  EXPECT_EQ(executable->run({w, x}).outputs[0].item<float>(), x.sum().item<float>());
+  EXPECT_EQ(executable->run({{w, x}, {}, {}}).outputs[0].item<float>(), x.sum().item<float>());
 }
 
 TEST(Executable, RunsOnAnyThread) {
@@ -89,8 +89,8 @@ TEST(Executable, RunsOnAnyThread) {
   const at::Tensor x = torch::ones({4, 4});
   float here = 0;
   float there = 0;
-  here = executable->run({torch::ones({4, 4}), x}).outputs[0].item<float>();
-  std::thread([&] { there = executable->run({torch::ones({4, 4}), x}).outputs[0].item<float>(); }).join();
+  here = executable->run({{torch::ones({4, 4}), x}, {}, {}}).outputs[0].item<float>();
+  std::thread([&] { there = executable->run({{torch::ones({4, 4}), x}, {}, {}}).outputs[0].item<float>(); }).join();
   EXPECT_EQ(here, there);
 }
 
@@ -120,7 +120,7 @@ TEST(Executable, AnAllocationThatIsNotAsPlannedIsCountedAndStaysRight) {
   const at::Tensor x = torch::randn({4, 4});
   const at::Tensor w = torch::randn({4, 4});
   const at::Tensor expected = torch::relu(x.mm(w.t())).sum();
-  const StepResult result = executable->run({w, x});
+  const StepResult result = executable->run({{w, x}, {}, {}});
   EXPECT_TRUE(torch::equal(result.outputs[0], expected));
   EXPECT_EQ(result.memory.unplanned, 1U);
   EXPECT_EQ(result.memory.unplanned_bytes, 64U);

@@ -75,7 +75,9 @@ Tensor complex_of(const Tensor& x, const Tensor& y) {
 
 // ---- activations with more than one result, and backward functions
 
-std::tuple<Tensor, Tensor> log_sigmoid_forward(const Tensor& x) { return {dense_like(x), dense_like(x)}; }
+std::tuple<Tensor, Tensor> log_sigmoid_forward(const Tensor& x) {
+  return {dense(x.sizes(), x.scalar_type()), dense(x.sizes(), x.scalar_type())};
+}
 Tensor log_sigmoid_backward(const Tensor& grad, const Tensor& x, const Tensor&) {
   return elementwise(x.scalar_type(), {x, grad});
 }
@@ -103,15 +105,17 @@ Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double) {
 Tensor reduced(const Tensor& loss, int64_t reduction) {
   return reduction == at::Reduction::None ? loss : dense({}, loss.scalar_type());
 }
+// Reduced into the memory of the losses.
 Tensor binary_cross_entropy(const Tensor& x, const Tensor&, const OptionalTensor&, int64_t reduction) {
-  return reduced(dense_like(x), reduction);
+  const Tensor losses = dense_like(x);
+  return reduction == at::Reduction::None ? losses : losses.as_strided({}, {});
 }
 Tensor binary_cross_entropy_backward(const Tensor&, const Tensor& x, const Tensor&, const OptionalTensor&, int64_t) {
   return dense_like(x);
 }
-Tensor cross_entropy_with_logits(const Tensor& x, const Tensor& target, const OptionalTensor&, const OptionalTensor&,
+Tensor cross_entropy_with_logits(const Tensor&, const Tensor& target, const OptionalTensor&, const OptionalTensor&,
                                  int64_t reduction) {
-  return reduced(promoted(x, target), reduction);
+  return reduced(iterated(target), reduction);
 }
 Tensor huber_loss(const Tensor& x, const Tensor& target, int64_t reduction, double) {
   return reduced(promoted(x, target), reduction);

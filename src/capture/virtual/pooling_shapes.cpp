@@ -48,7 +48,7 @@ Tensor padded(const Tensor& x, c10::SymIntArrayRef padding) {
   std::vector<int64_t> sizes = x.sizes().vec();
   for (size_t i = 0; i < padding.size() / 2; ++i)
     sizes[sizes.size() - 1 - i] += padding[2 * i].expect_int() + padding[2 * i + 1].expect_int();
-  return dense(sizes, x.scalar_type(), x.dim() == 4 ? x.suggest_memory_format() : c10::MemoryFormat::Contiguous);
+  return dense(sizes, x.scalar_type(), x.dim() >= 4 ? x.suggest_memory_format() : c10::MemoryFormat::Contiguous);
 }
 Tensor padded_backward(const Tensor&, const Tensor& x, c10::SymIntArrayRef) {
   return suggested_like(x, x.scalar_type());
@@ -78,6 +78,10 @@ ShapeKernels pooling_shapes() {
       shape_kernel<at::_ops::max_pool3d_with_indices_backward>(max_pool3d_backward),
       shape_kernel<at::_ops::reflection_pad2d>(padded),
       shape_kernel<at::_ops::reflection_pad2d_backward>(padded_backward),
+      shape_kernel<at::_ops::replication_pad2d>(padded),
+      shape_kernel<at::_ops::replication_pad2d_backward>(padded_backward),
+      shape_kernel<at::_ops::reflection_pad3d>(padded),
+      shape_kernel<at::_ops::replication_pad3d>(padded),
       shape_kernel<at::_ops::grid_sampler_2d>(grid_sample),
       shape_kernel<at::_ops::grid_sampler_3d>(grid_sample),
       shape_kernel<at::_ops::grid_sampler_2d_backward>(grid_sample_backward),

@@ -1,0 +1,44 @@
+#include "capture/observer.h"
+
+#include <mutex>
+
+#include <torch/library.h>
+
+#include "base/check.h"
+
+namespace stepc {
+
+namespace {
+constexpr c10::DebugInfoKind kSlot = c10::DebugInfoKind::TEST_INFO_2;
+
+void observe(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard below_observer(kObserverKey);
+  const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kObserverKey);
+  CallObserver* observer = current_observer();
+  if (observer == nullptr || op.schema().name().starts_with("profiler::"))
+    op.redispatchBoxed(below, stack);
+  else
+    observer->call(op, below, stack);
+}
+}  // namespace
+
+CallObserver* current_observer() { return dynamic_cast<CallObserver*>(c10::ThreadLocalDebugInfo::get(kSlot)); }
+
+ObserverScope::ObserverScope(const std::shared_ptr<CallObserver>& observer)
+    : slot_(kSlot, observer), key_(c10::DispatchKeySet(kObserverKey)) {}
+
+void install_observer() {
+  static std::mutex mutex;
+  static torch::Library* library = nullptr;  // leaked: the registration lasts as long as the process
+  const std::lock_guard lock(mutex);
+  if (library != nullptr) return;
+  USER_CHECK(!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kObserverKey),
+             "another library in this process has taken PyTorch's dispatch key '{}' with a fallback of its own; stepc "
+             "records steps there and cannot work beside it",
+             c10::toString(kObserverKey));
+  auto taken = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kObserverKey, __FILE__, __LINE__);
+  taken->fallback(torch::CppFunction::makeFromBoxedFunction<&observe>());
+  library = taken.release();
+}
+
+}  // namespace stepc

@@ -1,0 +1,42 @@
+// The seam to PyTorch's dispatcher: an observer sees every ATen call of the thread that switched it on, below autograd
+// and autocast and above the kernels, and decides how it runs. Travels with ThreadLocalState to autograd's threads.
+//
+// Depends on LibTorch internals: DispatchKey::Fake (PyTorch's own fake tensors use Python's key instead) and the
+// TEST_INFO_2 slot of ThreadLocalDebugInfo, which PyTorch uses in its tests only.
+#pragma once
+
+#include <memory>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+namespace stepc {
+
+inline constexpr c10::DispatchKey kObserverKey = c10::DispatchKey::Fake;
+
+class CallObserver : public c10::DebugInfoBase {
+ public:
+  // One call, its arguments on the stack; leaves its results there. `below` are the dispatch keys under the observer:
+  // op.redispatchBoxed(below, stack) runs the kernel. Calls that kernels make themselves are not seen.
+  virtual void call(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) = 0;
+};
+
+// The calling thread's observer, nullptr without one.
+CallObserver* current_observer();
+
+// Switches `observer` on for the calling thread until the scope ends. Scopes do not nest.
+class ObserverScope {
+ public:
+  explicit ObserverScope(const std::shared_ptr<CallObserver>& observer);
+
+ private:
+  c10::DebugInfoGuard slot_;
+  c10::impl::IncludeDispatchKeyGuard key_;
+};
+
+// Takes the dispatch key for this process. Idempotent. Throws UserError when another library has it.
+void install_observer();
+
+}  // namespace stepc

@@ -1,0 +1,86 @@
+#include "capture/random_states.h"
+
+#include "base/text.h"
+
+namespace stepc {
+
+RandomStates::RandomStates(const std::vector<std::pair<std::string, at::Generator>>& owned) {
+  watch("default", at::detail::getDefaultCPUGenerator(), true);
+  for (const auto& [key, generator] : owned)
+    if (is_cpu_generator(generator)) watch(key, generator, true);
+}
+
+void RandomStates::watch(std::string key, const at::Generator& generator, bool owned) {
+  Watched& one = watched_.emplace_back();
+  one.generator = generator;
+  one.key = std::move(key);
+  one.owned = owned;
+  see(watched_.size() - 1, owned ? GeneratorState::Kind::kInitial : GeneratorState::Kind::kConstant, {});
+}
+
+void RandomStates::see(size_t watched, GeneratorState::Kind kind, CallId call) {
+  Watched& one = watched_[watched];
+  Seen& seen = one.seen.emplace_back();
+  seen.snapshot = read_generator(one.generator);
+  seen.state.generator = GeneratorId(watched);
+  seen.state.kind = kind;
+  seen.state.call = call;
+  if (kind == GeneratorState::Kind::kConstant) seen.state.bytes = to_bytes(seen.snapshot);
+  one.current = one.seen.size() - 1;
+}
+
+GeneratorArg RandomStates::argument(const at::Generator& generator) {
+  for (size_t w = 0; w < watched_.size(); ++w)
+    if (watched_[w].generator == generator) return {GeneratorId(w)};
+  const GeneratorId id(watched_.size());
+  watch(str("step {}", id), generator, false);
+  return {id};
+}
+
+void RandomStates::before_call(CallId call) {
+  for (size_t w = 0; w < watched_.size(); ++w) {
+    Watched& one = watched_[w];
+    if (is_in_state(one.generator, one.seen[one.current].snapshot)) continue;
+    size_t found = one.seen.size();
+    while (found > 0 && !is_in_state(one.generator, one.seen[found - 1].snapshot)) --found;
+    if (found == 0)
+      see(w, GeneratorState::Kind::kConstant, {});
+    else
+      one.current = found - 1;
+    loads_.push_back({call, w, one.current});
+  }
+}
+
+void RandomStates::after_call(CallId call) {
+  for (size_t w = 0; w < watched_.size(); ++w)
+    if (!is_in_state(watched_[w].generator, watched_[w].seen[watched_[w].current].snapshot))
+      see(w, GeneratorState::Kind::kAfterCall, call);
+}
+
+void RandomStates::finish(CallId end, Trace& trace) {
+  before_call(end);
+  std::vector<std::vector<StateId>> ids(watched_.size());
+  for (size_t w = 0; w < watched_.size(); ++w) {
+    trace.generators.push_back(watched_[w].key);
+    ids[w].resize(watched_[w].seen.size());
+    // The step's own generator begins in its constant state, without the host putting it back.
+    if (!watched_[w].owned) loads_.insert(loads_.begin(), {CallId(0), w, 0});
+  }
+  for (const Load& load : loads_) {
+    StateId& id = ids[load.watched][load.seen];
+    if (!id.valid()) {
+      id = StateId(trace.states.size());
+      trace.states.push_back(watched_[load.watched].seen[load.seen].state);
+    }
+    trace.loads.push_back({load.before, id});
+  }
+}
+
+std::vector<at::Generator> RandomStates::strangers() const {
+  std::vector<at::Generator> out;
+  for (const Watched& one : watched_)
+    if (!one.owned && one.generator.getIntrusivePtr().use_count() > 1) out.push_back(one.generator);
+  return out;
+}
+
+}  // namespace stepc

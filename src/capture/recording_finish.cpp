@@ -1,0 +1,218 @@
+// The end of a recording: what the step left behind, and what its host code did.
+#include <algorithm>
+
+#include "base/check.h"
+#include "capture/event_calls.h"
+#include "capture/recording_state.h"
+
+namespace stepc {
+
+namespace {
+// All of a storage, as bytes.
+at::Tensor whole(const c10::intrusive_ptr<c10::StorageImpl>& storage) {
+  return at::empty({0}, at::kByte).set_(c10::Storage(storage));
+}
+
+std::string describe(const Trace& trace, const std::vector<ValueId>& values) {
+  const Value& value = trace.values[values.front().index()];
+  return str("{}[{}]", name_of(value.dtype), fmt::join(value.sizes, ", "));
+}
+
+bool is_dense_cpu(const at::Tensor& tensor) {
+  return tensor.layout() == c10::Layout::Strided && tensor.device().is_cpu() && tensor.has_storage();
+}
+}  // namespace
+
+// ---- host events
+
+std::vector<Rebinding> RecordingState::gradients_now() {
+  std::vector<Rebinding> out;
+  for (const OwnedTensor& one : program_.list()) {
+    if (one.owner != Owner::kGradient || !one.tensor.defined()) continue;
+    Rebinding gradient{Owner::kGradient, one.key, {}};
+    if (is_dense_cpu(one.tensor)) {
+      c10::StorageImpl* storage = one.tensor.storage().unsafeGetStorageImpl();
+      if (const auto found = ids_.find(storage); found != ids_.end())
+        gradient.value = value_on(found->second, one.tensor);
+    }
+    out.push_back(std::move(gradient));
+  }
+  return out;
+}
+
+void RecordingState::begin_event(std::string key) {
+  const auto begin = std::chrono::steady_clock::now();
+  if (event_open_) obstacle(str("'{}' is called inside another optimizer's step", key));
+  HostEvent event;
+  event.key = std::move(key);
+  event.begin = event.end = CallId(trace_.calls.size());
+  event.gradients = gradients_now();
+  trace_.events.push_back(std::move(event));
+  event_open_ = true;
+  overhead_ += std::chrono::steady_clock::now() - begin;
+}
+
+void RecordingState::end_event() {
+  if (!event_open_) return;
+  trace_.events.back().end = CallId(trace_.calls.size());
+  event_open_ = false;
+}
+
+// ---- what is left
+
+void RecordingState::check_owned_storages(const OwnedNow& now) {
+  size_t gone = 0;
+  for (const OwnedMeta& before : owned_) {
+    const auto found = now.find({before.owner, before.key});
+    if (found == now.end()) {
+      gone += before.owner != Owner::kGradient ? 1 : 0;
+      continue;
+    }
+    if (program_.can_rebind(before.owner)) continue;
+    const bool same = found->second.defined() ? found->second.storage().unsafeGetStorageImpl() == before.storage ||
+                                                    before.storage == nullptr
+                                              : before.storage == nullptr;
+    if (!same) obstacle(str("{} '{}' is given other memory inside the step", name_of(before.owner), before.key));
+  }
+  // State that an optimizer makes in its first step: the next recording finds it in place.
+  if (gone != 0 || now.size() != owned_.size())
+    obstacle("parameters, buffers or optimizer state come or go inside the step");
+}
+
+void RecordingState::find_rebindings(const OwnedNow& now) {
+  for (const OwnedMeta& before : owned_) {
+    if (!program_.can_rebind(before.owner)) continue;
+    const auto found = now.find({before.owner, before.key});
+    if (found == now.end() || !found->second.defined()) {
+      if (before.storage != nullptr) trace_.rebindings.push_back({before.owner, before.key, {}});
+      continue;
+    }
+    const at::Tensor& tensor = found->second;
+    c10::StorageImpl* storage = is_dense_cpu(tensor) ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+    if (storage == before.storage) continue;  // written in place, or untouched
+    const auto made = ids_.find(storage);
+    if (made == ids_.end()) {
+      obstacle(
+          str("{} '{}' is replaced by a tensor that no operator of the step made", name_of(before.owner), before.key));
+      continue;
+    }
+    trace_.rebindings.push_back({before.owner, before.key, value_on(made->second, tensor)});
+    if (tracked_[made->second.index()].owned < 0) trace_.storages[made->second.index()].escapes = true;
+  }
+}
+
+void RecordingState::list_output(const at::Tensor& output) {
+  if (!output.defined()) {
+    trace_.outputs.emplace_back();
+    return;
+  }
+  const auto found = is_dense_cpu(output) ? ids_.find(output.storage().unsafeGetStorageImpl()) : ids_.end();
+  if (found != ids_.end()) {
+    trace_.outputs.push_back(value_on(found->second, output));
+    if (!trace_.storages[found->second.index()].external) trace_.storages[found->second.index()].escapes = true;
+    return;
+  }
+  const auto owned =
+      is_dense_cpu(output) ? owned_by_storage_.find(output.storage().unsafeGetStorageImpl()) : owned_by_storage_.end();
+  if (owned != owned_by_storage_.end()) {  // handed back as it is
+    const StorageId id = track(output, owned->second);
+    use_owned(owned->second);
+    trace_.outputs.push_back(value_on(id, output));
+    return;
+  }
+  obstacle(str("the step returns a {}[{}] tensor that none of its operators made", c10::toString(output.scalar_type()),
+               fmt::join(output.sizes(), ", ")));
+  trace_.outputs.emplace_back();
+}
+
+// Constants that outlive the step are somebody's state.
+void RecordingState::find_strangers(const std::vector<at::Tensor>& outputs) {
+  for (size_t s = 0; s < tracked_.size(); ++s) {
+    const TrackedStorage& tracked = tracked_[s];
+    if (tracked.stranger.empty() || trace_.storages[s].bytes == 0) continue;
+    const auto returned = std::count_if(outputs.begin(), outputs.end(), [&](const at::Tensor& output) {
+      if (!output.defined() || !output.has_storage()) return false;
+      const auto found = ids_.find(output.storage().unsafeGetStorageImpl());
+      return found != ids_.end() && found->second.index() == s;
+    });
+    if (static_cast<int64_t>(tracked.weak.use_count()) <= returned) continue;
+    if (const auto storage = tracked.weak.lock()) strangers_.emplace_back(whole(storage), tracked.stranger);
+  }
+  for (const at::Generator& generator : random_.strangers())
+    strangers_.emplace_back(
+        generator, "the step draws from a random generator that outlives it and that the program does not know");
+}
+
+void RecordingState::find_escapes() {
+  for (size_t s = 0; s < tracked_.size(); ++s) {
+    TrackedStorage& tracked = tracked_[s];
+    if (trace_.storages[s].external || trace_.storages[s].escapes || trace_.storages[s].bytes == 0) continue;
+    if (tracked.values.empty()) continue;
+    if (const auto storage = tracked.weak.lock())
+      strangers_.emplace_back(whole(storage), str("a {} tensor that the step made is kept after it and is neither "
+                                                  "returned nor a gradient",
+                                                  describe(trace_, tracked.values)));
+  }
+}
+
+void RecordingState::list_allocations() {
+  trace_.ticks = log_.ticks() + 1;
+  const auto& events = log_.events();
+  std::vector<StorageId> storage_of(events.size());
+  for (size_t s = 0; s < tracked_.size(); ++s)
+    if (tracked_[s].allocation >= 0) storage_of[static_cast<size_t>(tracked_[s].allocation)] = StorageId(s);
+  for (size_t e = 0; e < events.size(); ++e) {
+    const AllocationLog::Event& event = events[e];
+    if (!event.call.valid() || event.bytes == 0) continue;
+    Allocation allocation{event.call, event.bytes, event.first, event.last, storage_of[e], false};
+    if (allocation.storage.valid()) {
+      // The memory is free again once the last call that names it has ended, however long the program held it.
+      allocation.last = std::max(tracked_[allocation.storage.index()].last_use, event.first + 1);
+      allocation.kept = trace_.storages[allocation.storage.index()].escapes;
+    } else {
+      allocation.kept = event.last < 0;
+    }
+    if (allocation.kept) allocation.last = trace_.ticks;
+    trace_.allocations.push_back(allocation);
+  }
+  trace_.scratch = log_.take_scratch();
+}
+
+void RecordingState::finish(const StepOutput& output) {
+  const auto begin = std::chrono::steady_clock::now();
+  if (event_open_) end_event();
+  stopped_ = true;  // what follows is ours
+  program_.settle();
+  OwnedNow now;
+  for (const OwnedTensor& one : program_.list()) now[{one.owner, one.key}] = one.tensor;
+  try {
+    check_owned_storages(now);
+    for (const at::Tensor& tensor : output.tensors) list_output(tensor);
+    trace_.numbers = output.numbers;
+    find_rebindings(now);
+    random_.finish(CallId(trace_.calls.size()), trace_);
+    const size_t marked = trace_.events.size();
+    if (marked == 0) program_.find_events(trace_);
+    for (HostEvent& event : trace_.events)
+      if (const std::string why = classify_event(trace_, event, marked != 0); !why.empty()) obstacle(why);
+  } catch (const UserError& error) {
+    obstacle(error.what());
+  }
+  find_strangers(output.tensors);
+  find_escapes();
+  list_allocations();
+  overhead_ += std::chrono::steady_clock::now() - begin;
+}
+
+Recording RecordingState::take(StepOutput output) {
+  Recording recording;
+  recording.trace = std::move(trace_);
+  recording.output = std::move(output);
+  recording.obstacles = std::move(obstacles_);
+  recording.strangers = std::move(strangers_);
+  recording.peak_bytes = log_.peak_bytes();
+  recording.overhead_seconds = std::chrono::duration<double>(overhead_).count();
+  return recording;
+}
+
+}  // namespace stepc

@@ -1,0 +1,25 @@
+#include "engine/config.h"
+
+#include <charconv>
+
+#include "base/check.h"
+
+namespace stepc {
+
+std::string_view name_of(Mode mode) { return mode == Mode::kEager ? "eager" : "exact"; }
+
+Verify parse_verify(std::string_view text) {
+  if (text == "off") return Verify::off();
+  if (text == "first") return Verify::first();
+  if (text == "always") return Verify::always();
+  constexpr std::string_view kEvery = "every:";
+  int64_t interval = 0;
+  if (text.starts_with(kEvery)) {
+    const std::string_view digits = text.substr(kEvery.size());
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), interval);
+    if (error == std::errc() && end == digits.data() + digits.size() && interval > 0) return Verify::every(interval);
+  }
+  user_error("verify is \"{}\"; it is one of \"off\", \"first\", \"always\", \"every:N\" with N at least 1", text);
+}
+
+}  // namespace stepc

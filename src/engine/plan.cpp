@@ -1,0 +1,255 @@
+#include "engine/plan.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+
+#include "base/check.h"
+#include "ir/agree.h"
+
+namespace stepc {
+
+namespace {
+constexpr size_t kNowhere = SIZE_MAX;
+
+void set_gradient(const at::Tensor& parameter, const at::Tensor& gradient) {
+  if (!parameter.grad().is_same(gradient)) parameter.mutable_grad() = gradient;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+}  // namespace
+
+SavedGradients::SavedGradients(const std::vector<OwnedKey>& keys, const std::vector<at::Tensor>& tensors) {
+  for (size_t k = 0; k < keys.size(); ++k)
+    if (keys[k].owner == Owner::kParameter) gradients_.emplace_back(tensors[k], tensors[k].grad());
+}
+void SavedGradients::restore() const {
+  for (const auto& [parameter, gradient] : gradients_) set_gradient(parameter, gradient);
+}
+
+Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors, int threads)
+    : recorded_(std::move(recorded)) {
+  Compiled compiled = compile_exact(agreed, threads);
+  executable_ = std::move(compiled.executable);
+  planning_seconds_ = compiled.seconds;
+  find_places(program);
+  find_undo();
+  prepare_events();
+}
+
+void Plan::find_places(const Program& program) {
+  std::map<std::pair<Owner, std::string>, size_t> places;
+  const std::vector<OwnedKey>& keys = program.keys();
+  for (size_t k = 0; k < keys.size(); ++k) places[{keys[k].owner, keys[k].key}] = k;
+  for (size_t k = 0; k < keys.size(); ++k) {
+    if (keys[k].owner != Owner::kParameter) continue;
+    parameters_.push_back(k);
+    gradients_.push_back(places.at({Owner::kGradient, keys[k].key}));
+    parameter_keys_.push_back(keys[k].key);
+  }
+  std::set<std::string> read;
+  for (const External& external : trace().externals) {
+    if (external.owner == Owner::kGradient) read.insert(external.key);
+    if (external.owner == Owner::kConstant) {
+      externals_.push_back(kNowhere);
+    } else if (external.owner == Owner::kBatch) {
+      externals_.push_back(keys.size() + static_cast<size_t>(std::stoul(external.key)));
+    } else {
+      const auto found = places.find({external.owner, external.key});
+      INTERNAL_CHECK(found != places.end(), "{} '{}' is gone", name_of(external.owner), external.key);
+      externals_.push_back(found->second);
+    }
+  }
+  for (const Rebinding& rebinding : trace().rebindings) {
+    if (rebinding.owner != Owner::kGradient || read.count(rebinding.key) != 0) continue;
+    const auto found = std::find(parameter_keys_.begin(), parameter_keys_.end(), rebinding.key);
+    if (found != parameter_keys_.end()) dropped_.push_back(static_cast<size_t>(found - parameter_keys_.begin()));
+  }
+}
+
+// What must be copied before a run: all that is written before the last point where the replay may turn back, which is
+// a guard or the host code of an event.
+void Plan::find_undo() {
+  const Trace& t = trace();
+  size_t last = 0;
+  for (const HostRead& read : t.reads)
+    if (read.guard) last = std::max(last, read.call.index());
+  CallId first_guard;
+  for (const HostRead& read : t.reads)
+    if (read.guard && !first_guard.valid()) first_guard = read.call;
+  for (const HostEvent& event : t.events) {
+    EventRun& run = events_.emplace_back();
+    run.in_place = event.kind == HostEvent::Kind::kEager || (first_guard.valid() && first_guard < event.begin);
+    if (run.in_place) last = std::max(last, event.begin.index());
+  }
+  may_turn_back_ = first_guard.valid() || !t.events.empty();
+
+  std::vector<bool> written(t.storages.size(), false);
+  std::vector<bool> written_early(t.storages.size(), false);
+  for (size_t c = 0; c < t.calls.size(); ++c)
+    for (ValueId value : t.calls[c].writes) {
+      written[t.values[value.index()].storage.index()] = true;
+      if (c < last) written_early[t.values[value.index()].storage.index()] = true;
+    }
+  for (const HostEvent& event : t.events)
+    for (CallId call : event.own_calls)
+      for (ValueId value : t.calls[call.index()].writes) written_early[t.values[value.index()].storage.index()] = true;
+  for (size_t e = 0; e < t.externals.size(); ++e) {
+    if (externals_[e] == kNowhere) continue;
+    const size_t storage = t.values[t.externals[e].value.index()].storage.index();
+    if (written_early[storage]) undo_.push_back(externals_[e]);
+    // What the program keeps from step to step may change without any declared write.
+    if (written[storage] || t.externals[e].owner != Owner::kBatch) may_change_.push_back(externals_[e]);
+  }
+}
+
+void Plan::prepare_events() {
+  for (size_t e = 0; e < trace().events.size(); ++e) {
+    const HostEvent& event = trace().events[e];
+    if (event.kind == HostEvent::Kind::kEager) continue;
+    events_[e].shadow = std::make_unique<Shadow>(trace(), e);
+    events_[e].stand_ins.resize(parameters_.size());
+    for (const Rebinding& gradient : event.gradients) {
+      const auto found = std::find(parameter_keys_.begin(), parameter_keys_.end(), gradient.key);
+      if (found == parameter_keys_.end() || !gradient.value.valid()) continue;
+      events_[e].stand_ins[static_cast<size_t>(found - parameter_keys_.begin())] =
+          stand_in(trace().values[gradient.value.index()]);
+    }
+  }
+}
+
+std::vector<at::Tensor> Plan::gather(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors) const {
+  std::vector<at::Tensor> out;
+  out.reserve(places.size());
+  for (size_t place : places) out.push_back(place < tensors.size() ? tensors[place] : at::Tensor());
+  return out;
+}
+
+std::vector<at::Tensor> Plan::changed(const std::vector<at::Tensor>& tensors) const {
+  return gather(may_change_, tensors);
+}
+
+std::vector<at::Generator> Plan::generators(const Program& program) const {
+  std::vector<at::Generator> out;
+  const auto owned = program.generators();
+  for (const std::string& key : trace().generators) {
+    const auto found = std::find_if(owned.begin(), owned.end(), [&](const auto& one) { return one.first == key; });
+    out.push_back(found == owned.end() ? at::Generator() : found->second);
+  }
+  return out;
+}
+
+// Runs the event's host code without its kernels and takes over its numbers.
+std::string Plan::shadow(size_t event, Program& program, const std::vector<at::Tensor>& tensors) {
+  const auto begin = std::chrono::steady_clock::now();
+  EventRun& run = events_[event];
+  std::vector<at::Tensor> kept(parameters_.size());
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    const at::Tensor& parameter = tensors[parameters_[p]];
+    kept[p] = parameter.grad();
+    set_gradient(parameter, run.stand_ins[p]);
+  }
+  const auto restore = [&] {
+    for (size_t p = 0; p < parameters_.size(); ++p) set_gradient(tensors[parameters_[p]], kept[p]);
+  };
+  std::string difference;
+  try {
+    const std::string& key = trace().events[event].key;
+    difference = run.shadow->run(
+        [&] { program.run_event(key); },
+        [&](CallId call, size_t arg, const c10::IValue& number) { executable_->supply(call, arg, number); });
+    if (!difference.empty()) difference = str("{} changed: {}", key, difference);
+  } catch (...) {
+    restore();
+    throw;
+  }
+  restore();
+  shadow_seconds_ += seconds_since(begin);
+  return difference;
+}
+
+std::string Plan::run_event(size_t event, Program& program, const std::vector<at::Tensor>& tensors,
+                            const std::vector<Bound>& gradients) {
+  if (events_[event].shadow != nullptr)
+    return events_[event].in_place ? shadow(event, program, tensors) : std::string();
+  for (const Bound& gradient : gradients) {
+    const auto found = std::find(parameter_keys_.begin(), parameter_keys_.end(), gradient.key);
+    if (found != parameter_keys_.end() && gradient.tensor.defined())
+      set_gradient(tensors[parameters_[static_cast<size_t>(found - parameter_keys_.begin())]], gradient.tensor);
+  }
+  program.run_event(trace().events[event].key);
+  return {};
+}
+
+Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors) {
+  Outcome outcome;
+  RunInputs inputs;
+  inputs.externals = gather(externals_, tensors);
+  outcome.change = executable_->why_not(inputs.externals);
+  if (!outcome.change.empty()) return outcome;
+  if (trace().generators.size() > 1) inputs.generators = generators(program);
+
+  std::optional<Undo> undo;
+  std::optional<SavedGradients> gradients;
+  if (may_turn_back_) {
+    undo.emplace(program, gather(undo_, tensors), inputs.generators);
+    gradients.emplace(program.keys(), tensors);
+  }
+  const auto turn_back = [&] {
+    gradients->restore();
+    undo->restore();
+  };
+  for (size_t e = 0; e < events_.size() && outcome.change.empty(); ++e)
+    if (!events_[e].in_place) outcome.change = shadow(e, program, tensors);
+  if (!outcome.change.empty()) {
+    turn_back();
+    return outcome;
+  }
+  // Gradients that the step throws away unread are memory that it may use.
+  for (size_t p : dropped_) set_gradient(tensors[parameters_[p]], {});
+  inputs.on_event = [&](size_t event, const std::vector<Bound>& found) {
+    return run_event(event, program, tensors, found);
+  };
+  StepResult result = executable_->run(inputs);
+  if (result.missed_read.has_value() || !result.stopped.empty()) {
+    turn_back();
+    outcome.missed_read = result.missed_read;
+    outcome.read = result.read;
+    outcome.change = std::move(result.stopped);
+    return outcome;
+  }
+  ++replays;
+  outcome.result = std::move(result);
+  return outcome;
+}
+
+void Plan::apply(Program& program, const std::vector<at::Tensor>& tensors, const StepResult& result) const {
+  for (const Bound& bound : result.rebindings) {
+    if (bound.owner != Owner::kGradient) {
+      program.rebind(bound.owner, bound.key, bound.tensor);
+      continue;
+    }
+    const auto found = std::find(parameter_keys_.begin(), parameter_keys_.end(), bound.key);
+    INTERNAL_CHECK(found != parameter_keys_.end(), "no parameter '{}'", bound.key);
+    set_gradient(tensors[parameters_[static_cast<size_t>(found - parameter_keys_.begin())]], bound.tensor);
+  }
+}
+
+bool Plan::continues(const Plan& other, size_t index, const Arg& number) const {
+  const std::vector<HostRead>& reads = trace().reads;
+  if (reads.size() <= index) return false;
+  for (size_t r = 0; r <= index; ++r) {
+    if (!reads[r].guard) continue;
+    const Arg& expected = number_read(trace(), reads[r]);
+    if (r == index ? !same_number(expected, number)
+                   : other.trace().reads[r].guard &&
+                         !same_number(expected, number_read(other.trace(), other.trace().reads[r])))
+      return false;
+  }
+  return reads[index].call == other.trace().reads[index].call;
+}
+
+}  // namespace stepc

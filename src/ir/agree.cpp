@@ -1,0 +1,189 @@
+#include "ir/agree.h"
+
+#include <bit>
+#include <optional>
+
+#include "base/check.h"
+
+namespace stepc {
+
+namespace {
+
+// A scalar argument in the one form that all numbers are compared in.
+struct Number {
+  ReadNumber::Kind kind = ReadNumber::Kind::kDouble;
+  bool wrapped = false;
+  int64_t integer = 0;
+  double real = 0;
+};
+
+Number number_of(bool value) { return {ReadNumber::Kind::kBool, false, value ? 1 : 0, value ? 1.0 : 0.0}; }
+Number number_of(int64_t value) { return {ReadNumber::Kind::kInt, false, value, static_cast<double>(value)}; }
+Number number_of(double value) { return {ReadNumber::Kind::kDouble, false, 0, value}; }
+
+std::optional<Number> number_of(const Arg& arg) {
+  if (const auto* value = std::get_if<bool>(&arg)) return number_of(*value);
+  if (const auto* value = std::get_if<int64_t>(&arg)) return number_of(*value);
+  if (const auto* value = std::get_if<double>(&arg)) return number_of(*value);
+  const auto* wrapped = std::get_if<WrappedNumber>(&arg);
+  if (wrapped == nullptr || std::holds_alternative<std::complex<double>>(wrapped->number)) return std::nullopt;
+  Number number = std::visit(
+      [](const auto& value) -> Number {
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::complex<double>>)
+          return {};
+        else
+          return number_of(value);
+      },
+      wrapped->number);
+  number.wrapped = true;
+  return number;
+}
+
+bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
+
+// Whether passing on `read` gives `passed`: the same value, an integer perhaps as a float.
+bool passes_on(const Number& read, const Number& passed) {
+  if (passed.kind == ReadNumber::Kind::kDouble || read.kind == ReadNumber::Kind::kDouble)
+    return same_bits(read.real, passed.real);
+  return read.integer == passed.integer;
+}
+
+bool may_be_supplied(const Arg& a, const Arg& b) {
+  if (a.index() != b.index()) return false;
+  if (number_of(a).has_value()) return true;
+  if (const auto* reals = std::get_if<std::vector<double>>(&a))
+    return reals->size() == std::get<std::vector<double>>(b).size();
+  if (const auto* integers = std::get_if<std::vector<int64_t>>(&a))
+    return integers->size() == std::get<std::vector<int64_t>>(b).size();
+  return false;
+}
+
+// " (in 'model.layers.0' at model.py:12)"
+std::string place(const Call& call, const HostRead& read) {
+  std::string where = call.module.empty() ? std::string() : str("in '{}'", call.module);
+  if (!read.source.empty()) where += str("{}at {}", where.empty() ? "" : " ", read.source);
+  return where.empty() ? where : str(" ({})", where);
+}
+
+// One read, in both recordings.
+struct ReadPair {
+  size_t index = 0;  // among the reads
+  CallId call;
+  Number before;
+  Number now;
+  bool used = false;
+  bool same() const { return before.kind == now.kind && passes_on(before, now); }
+};
+
+class Agree {
+ public:
+  Agree(const Trace& before, const Trace& now) : before_(before), now_(now) {}
+
+  Agreement run() {
+    Agreement agreement;
+    pair_calls();
+    pair_numbers();
+    agreement.difference = first_difference(before_, now_);
+    if (agreement.difference.empty()) classify(agreement);
+    agreement.trace = std::move(now_);
+    return agreement;
+  }
+
+ private:
+  const HostEvent* event_of(size_t call) {
+    while (event_ < now_.events.size() && now_.events[event_].end.index() <= call) ++event_;
+    if (event_ == now_.events.size() || call < now_.events[event_].begin.index()) return nullptr;
+    return &now_.events[event_];
+  }
+
+  // The latest read that explains both numbers.
+  bool bind(Arg& a, Arg& b) {
+    const auto before = number_of(a);
+    const auto now = number_of(b);
+    if (!before || !now || before->kind != now->kind || before->wrapped != now->wrapped) return false;
+    for (size_t r = reads_.size(); r-- > 0;) {
+      ReadPair& read = reads_[r];
+      if (!passes_on(read.before, *before) || !passes_on(read.now, *now)) continue;
+      read.used = true;
+      a = b = ReadNumber{read.call, now->kind, now->wrapped};
+      return true;
+    }
+    return false;
+  }
+
+  void pair_calls() {
+    const size_t calls = std::min(before_.calls.size(), now_.calls.size());
+    size_t read = 0;
+    for (size_t c = 0; c < calls; ++c) {
+      Call& x = before_.calls[c];
+      Call& y = now_.calls[c];
+      if (x.op != y.op || x.args.size() != y.args.size()) return;
+      const HostEvent* event = event_of(c);
+      for (size_t i = 0; i < x.args.size(); ++i) {
+        if (x.args[i] == y.args[i]) continue;
+        if (event != nullptr && may_be_supplied(x.args[i], y.args[i]))
+          x.args[i] = y.args[i];
+        else
+          bind(x.args[i], y.args[i]);
+      }
+      if (read == now_.reads.size() || now_.reads[read].call.index() != c) continue;
+      const auto was = number_of(x.results.front());
+      const auto is = number_of(y.results.front());
+      if (event == nullptr && was && is) reads_.push_back({read, CallId(c), *was, *is, false});
+      x.results = y.results;
+      ++read;
+    }
+  }
+
+  void pair_numbers() {
+    if (before_.numbers.size() != now_.numbers.size()) return;
+    for (size_t i = 0; i < now_.numbers.size(); ++i) {
+      if (before_.numbers[i] == now_.numbers[i]) continue;
+      if (!bind(before_.numbers[i], now_.numbers[i]) && unexplained_.empty())
+        unexplained_ = "the step returns a number that changes and that no operator of it made";
+      before_.numbers[i] = now_.numbers[i];
+    }
+  }
+
+  void classify(Agreement& agreement) {
+    agreement.obstacle = unexplained_;
+    for (const ReadPair& read : reads_) {
+      const Call& call = now_.calls[read.call.index()];
+      if (read.same()) {
+        now_.reads[read.index].guard = true;
+      } else if (!read.used && read.now.kind != ReadNumber::Kind::kDouble) {
+        agreement.difference = str("{}{} read another value on the host", call.op, place(call, now_.reads[read.index]));
+        return;
+      } else if (!read.used && agreement.obstacle.empty()) {
+        agreement.obstacle =
+            str("{}{} reads a float that changes from step to step on the host, and the step neither returns it nor "
+                "passes it to an operator: what it decides cannot be seen",
+                call.op, place(call, now_.reads[read.index]));
+      }
+    }
+  }
+
+  Trace before_;
+  Trace now_;
+  std::vector<ReadPair> reads_;
+  size_t event_ = 0;
+  std::string unexplained_;
+};
+
+}  // namespace
+
+Agreement agree(const Trace& before, const Trace& now) { return Agree(before, now).run(); }
+
+const Arg& number_read(const Trace& trace, const HostRead& read) {
+  const Call& call = trace.calls[read.call.index()];
+  INTERNAL_CHECK_EQ(call.results.size(), size_t{1}, "host read {}", call.op);
+  return call.results.front();
+}
+
+bool same_number(const Arg& a, const Arg& b) {
+  const auto x = number_of(a);
+  const auto y = number_of(b);
+  return x && y && x->kind == y->kind && passes_on(*x, *y);
+}
+
+}  // namespace stepc

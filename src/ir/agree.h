@@ -1,0 +1,32 @@
+// Agreement of two recordings of one step: whether they are the same program, and which of the numbers that reached the
+// host were passed on, decided what came next, or did neither.
+#pragma once
+
+#include <string>
+
+#include "ir/trace.h"
+
+namespace stepc {
+
+struct Agreement {
+  // One sentence each; a trace that may be replayed has neither.
+  std::string difference;  // the two took different paths: another branch, another shape
+  std::string obstacle;    // the same path, but a number that no trace explains took part in it
+  Trace trace;
+};
+
+// A number that a call read on the host and that
+//   differs between the recordings and is passed to an operator or returned   becomes a ReadNumber there
+//   is the same in both                                                       becomes a guard
+//   differs, is a bool or integer and is passed on nowhere                    is a difference: another branch
+//   differs, is a float and is passed on nowhere                              is an obstacle: its use cannot be seen
+// Numbers inside the calls of a shadow event may differ freely: the event supplies them.
+Agreement agree(const Trace& before, const Trace& now);
+
+// The call's number, which its only result holds.
+const Arg& number_read(const Trace& trace, const HostRead& read);
+
+// Whether two numbers are the same bit by bit; false for what is no number.
+bool same_number(const Arg& a, const Arg& b);
+
+}  // namespace stepc

@@ -1,0 +1,183 @@
+// The Python module stepc._C: the engine's Step behind stepc.accelerate, and what a recording needs from Python.
+#include <memory>
+#include <mutex>
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <spdlog/sinks/base_sink.h>
+
+#include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/module_scope.h"
+#include "engine/step.h"
+#include "python/python_program.h"
+
+namespace stepc {
+namespace {
+
+// Log lines go to Python's logging, logger "stepc".
+class LoggingSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    const py::gil_scoped_acquire gil;
+    const py::object logger = py::module_::import("logging").attr("getLogger")("stepc");
+    const std::string text(message.payload.data(), message.payload.size());
+    const int level = static_cast<int>(message.level) * 10;  // debug 10, info 20, warning 30, as in Python
+    logger.attr("log")(level, "%s", text);
+  }
+  void flush_() override {}
+};
+
+Arg number_of(const py::handle& number) {
+  if (py::isinstance<py::bool_>(number)) return number.cast<bool>();
+  if (py::isinstance<py::int_>(number)) return number.cast<int64_t>();
+  return number.cast<double>();
+}
+
+py::object object_of(const Arg& number) {
+  if (const auto* value = std::get_if<bool>(&number)) return py::bool_(*value);
+  if (const auto* value = std::get_if<int64_t>(&number)) return py::int_(*value);
+  return py::float_(std::get<double>(number));
+}
+
+std::vector<at::Tensor> tensors_of(const py::list& list) {
+  std::vector<at::Tensor> out;
+  out.reserve(list.size());
+  for (const py::handle& item : list) out.push_back(THPVariable_Unpack(item.ptr()));
+  return out;
+}
+
+py::dict dict_of(const Stats& s) {
+  py::dict out;
+  const auto put = [&](const char* name, const auto& value) { out[name] = py::cast(value); };
+  put("nodes", s.nodes);
+  put("instructions", s.instructions);
+  put("guards", s.guards);
+  put("arena_bytes", s.arena_bytes);
+  put("live_lower_bound_bytes", s.live_lower_bound_bytes);
+  put("planned_peak_bytes", s.planned_peak_bytes);
+  put("measured_peak_bytes", s.measured_peak_bytes);
+  put("eager_peak_bytes", s.eager_peak_bytes);
+  put("verification_bytes", s.verification_bytes);
+  put("state_bytes", s.state_bytes);
+  put("served_allocations", s.served_allocations);
+  put("unplanned_allocations", s.unplanned_allocations);
+  put("recordings", s.recordings);
+  put("replays", s.replays);
+  put("eager_calls", s.eager_calls);
+  put("verifications", s.verifications);
+  put("guard_misses", s.guard_misses);
+  put("plans", s.plans);
+  put("capture_seconds", s.capture_seconds);
+  put("planning_seconds", s.planning_seconds);
+  put("verify_seconds", s.verify_seconds);
+  put("shadow_seconds", s.shadow_seconds);
+  put("layout_algorithm", s.layout_algorithm);
+  put("warnings", s.warnings);
+  return out;
+}
+
+class PythonStep {
+ public:
+  PythonStep(py::object scout, const std::string& mode, const std::string& verify, int max_plans, int max_recordings)
+      : step_(std::make_unique<PythonProgram>(std::move(scout)), config(mode, verify, max_plans, max_recordings)) {}
+
+  // `eager` returns (tensors, numbers), and so does this.
+  py::tuple run(const py::list& tensors, std::vector<std::string> names, std::string constants,
+                const py::object& eager) {
+    StepInput input{tensors_of(tensors), std::move(names), std::move(constants)};
+    StepOutput output;
+    {
+      const py::gil_scoped_release released;
+      output = step_.run(input, [&] { return call(eager); });
+      input.tensors.clear();
+    }
+    py::list out(output.tensors.size());
+    for (size_t i = 0; i < output.tensors.size(); ++i)
+      out[i] = py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(output.tensors[i])));
+    py::list numbers(output.numbers.size());
+    for (size_t i = 0; i < output.numbers.size(); ++i) numbers[i] = object_of(output.numbers[i]);
+    return py::make_tuple(out, numbers);
+  }
+
+  py::dict stats() const { return dict_of(step_.stats()); }
+  std::string report() const { return step_.report(); }
+  std::string graph_text() const { return step_.graph_text(); }
+
+ private:
+  static Config config(const std::string& mode, const std::string& verify, int max_plans, int max_recordings) {
+    Config config;
+    USER_CHECK(mode == "exact" || mode == "eager", "mode is \"{}\"; it is one of \"exact\", \"eager\"", mode);
+    config.mode = mode == "exact" ? Mode::kExact : Mode::kEager;
+    config.verify = parse_verify(verify);
+    config.max_plans = max_plans;
+    config.max_recordings = max_recordings;
+    return config;
+  }
+
+  static StepOutput call(const py::object& eager) {
+    const py::gil_scoped_acquire gil;
+    const auto result = eager().cast<py::tuple>();
+    StepOutput output;
+    output.tensors = tensors_of(result[0].cast<py::list>());
+    for (const py::handle& number : result[1].cast<py::list>()) output.numbers.push_back(number_of(number));
+    return output;
+  }
+
+  Step step_;
+};
+
+// Scopes that Python's module hooks open and close. Names are kept: a scope holds a view of its own.
+class OpenScopes {
+ public:
+  void open(const std::string& name) {
+    names_.push_back(std::make_unique<std::string>(name));
+    scopes_.push_back(std::make_unique<ModuleScope>(*names_.back(), ModuleScope::Path::kWhole));
+  }
+  void close() {
+    if (scopes_.empty()) return;
+    scopes_.pop_back();
+    names_.pop_back();
+  }
+
+ private:
+  std::vector<std::unique_ptr<std::string>> names_;
+  std::vector<std::unique_ptr<ModuleScope>> scopes_;
+};
+
+class OpenEvent {
+ public:
+  explicit OpenEvent(std::string key) : scope_(std::make_unique<HostEventScope>(std::move(key))) {}
+  void close() { scope_.reset(); }
+
+ private:
+  std::unique_ptr<HostEventScope> scope_;
+};
+
+}  // namespace
+}  // namespace stepc
+
+PYBIND11_MODULE(_C, module) {
+  using namespace stepc;  // NOLINT: the binding of the whole namespace
+  py::register_exception<UserError>(module, "UserError", PyExc_RuntimeError);
+  py::register_exception<InternalError>(module, "InternalError", PyExc_RuntimeError);
+  log().sinks() = {std::make_shared<LoggingSink>()};
+  log().set_level(spdlog::level::debug);
+
+  py::class_<PythonStep>(module, "Step")
+      .def(py::init<py::object, const std::string&, const std::string&, int, int>())
+      .def("run", &PythonStep::run)
+      .def("stats", &PythonStep::stats)
+      .def("report", &PythonStep::report)
+      .def("graph_text", &PythonStep::graph_text);
+  py::class_<OpenScopes>(module, "Scopes")
+      .def(py::init<>())
+      .def("open", &OpenScopes::open)
+      .def("close", &OpenScopes::close);
+  py::class_<OpenEvent>(module, "Event").def(py::init<std::string>()).def("close", &OpenEvent::close);
+  module.def("is_recording", &is_recording);
+  module.def("report_obstacle", &report_obstacle);
+}

@@ -1,0 +1,225 @@
+#include "python/python_program.h"
+
+#include <span>
+
+#include <torch/csrc/Generator.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "base/check.h"
+#include "base/hash.h"
+
+namespace stepc {
+
+namespace {
+
+// Borrowed; nullptr where nothing stands there any more.
+PyObject* find(PyObject* container, PyObject* name, Slot::Kind kind) {
+  switch (kind) {
+    case Slot::Kind::kDict:
+      return PyDict_GetItemWithError(container, name);
+    case Slot::Kind::kSequence: {
+      const Py_ssize_t index = PyLong_AsSsize_t(name);
+      if (PyList_Check(container))
+        return index < PyList_GET_SIZE(container) ? PyList_GET_ITEM(container, index) : nullptr;
+      return index < PyTuple_GET_SIZE(container) ? PyTuple_GET_ITEM(container, index) : nullptr;
+    }
+    case Slot::Kind::kCell:
+      return PyCell_GET(container);
+    case Slot::Kind::kAttribute: {
+      PyObject* found = PyObject_GetAttr(container, name);
+      Py_XDECREF(found);  // the object keeps it
+      return found;
+    }
+  }
+  return nullptr;
+}
+
+Slot::Kind kind_of(const py::object& container) {
+  if (PyDict_Check(container.ptr())) return Slot::Kind::kDict;
+  if (PyList_Check(container.ptr()) || PyTuple_Check(container.ptr())) return Slot::Kind::kSequence;
+  if (PyCell_Check(container.ptr())) return Slot::Kind::kCell;
+  return Slot::Kind::kAttribute;
+}
+
+at::Tensor tensor_at(const Slot& slot) {
+  PyObject* found = find(slot.container.ptr(), slot.name.ptr(), slot.kind);
+  PyErr_Clear();
+  if (found == nullptr || !THPVariable_Check(found)) return {};
+  return THPVariable_Unpack(found);
+}
+
+Py_ssize_t length_of(PyObject* container) {
+  if (PyDict_Check(container)) return PyDict_GET_SIZE(container);
+  if (PyList_Check(container)) return PyList_GET_SIZE(container);
+  return PyTuple_GET_SIZE(container);
+}
+}  // namespace
+
+PythonProgram::PythonProgram(py::object scout) : scout_(std::move(scout)) { look(); }
+
+PythonProgram::~PythonProgram() {
+  const py::gil_scoped_acquire gil;
+  slots_.clear();
+  witnesses_.clear();
+  flagged_.clear();
+  scout_ = py::object();
+}
+
+bool PythonProgram::stands() const {
+  for (const Witness& witness : witnesses_) {
+    if (witness.name.is_none()) {
+      if (length_of(witness.container.ptr()) != witness.length) return false;
+      continue;
+    }
+    PyObject* found = find(witness.container.ptr(), witness.name.ptr(), kind_of(witness.container));
+    if (found != witness.expected.ptr()) return false;
+  }
+  return true;
+}
+
+void PythonProgram::refresh() {
+  const py::gil_scoped_acquire gil;
+  if (!looked_ || !stands()) look();
+}
+
+void PythonProgram::look() {
+  const py::dict found = scout_.attr("look")();
+  slots_.clear();
+  witnesses_.clear();
+  flagged_.clear();
+  generators_.clear();
+  keys_.clear();
+  std::vector<Slot> others;
+  for (const py::handle& item : found["slots"]) {
+    const auto row = py::reinterpret_borrow<py::tuple>(item);
+    Slot slot;
+    slot.owner = static_cast<Owner>(row[0].cast<int>());
+    slot.key = row[1].cast<std::string>();
+    slot.container = row[2];
+    slot.name = row[3];
+    slot.kind = kind_of(slot.container);
+    (slot.owner == Owner::kParameter ? slots_ : others).push_back(std::move(slot));
+  }
+  parameters_ = slots_.size();
+  for (const Slot& slot : slots_) keys_.push_back({Owner::kParameter, slot.key});
+  for (const Slot& slot : slots_) keys_.push_back({Owner::kGradient, slot.key});
+  for (Slot& slot : others) {
+    keys_.push_back({slot.owner, slot.key});
+    slots_.push_back(std::move(slot));
+  }
+  for (const py::handle& item : found["witnesses"]) {
+    const auto row = py::reinterpret_borrow<py::tuple>(item);
+    Witness witness{row[0], row[1], row[2], 0};
+    if (witness.name.is_none()) witness.length = row[2].cast<Py_ssize_t>();
+    witnesses_.push_back(std::move(witness));
+  }
+  for (const py::handle& item : found["modules"]) flagged_.push_back(py::reinterpret_borrow<py::object>(item));
+  for (const py::handle& item : found["generators"]) {
+    const auto row = py::reinterpret_borrow<py::tuple>(item);
+    generators_.emplace_back(row[0].cast<std::string>(), THPGenerator_Unwrap(py::object(row[1]).ptr()));
+  }
+  host_text_ = found["host_text"].cast<std::string>();
+  std::string text = host_text_;
+  for (const OwnedKey& key : keys_) text += str("{} {}\n", static_cast<int>(key.owner), key.key);
+  structure_ = hash_bytes(std::as_bytes(std::span(text)));
+  looked_ = true;
+}
+
+void PythonProgram::append_tensors(std::vector<at::Tensor>& out) const {
+  const py::gil_scoped_acquire gil;
+  const size_t begin = out.size();
+  out.reserve(begin + keys_.size());
+  for (size_t p = 0; p < parameters_; ++p) out.push_back(tensor_at(slots_[p]));
+  for (size_t p = 0; p < parameters_; ++p) {
+    const at::Tensor parameter = out[begin + p];
+    out.push_back(parameter.defined() && parameter.is_leaf() ? parameter.grad() : at::Tensor());
+  }
+  for (size_t s = parameters_; s < slots_.size(); ++s) out.push_back(tensor_at(slots_[s]));
+}
+
+void PythonProgram::append_host_state(std::string& out) const {
+  const py::gil_scoped_acquire gil;
+  static PyObject* training = PyUnicode_InternFromString("training");
+  for (const py::object& module : flagged_) out += PyDict_GetItem(module.ptr(), training) == Py_True ? 't' : 'e';
+}
+
+void PythonProgram::describe(std::map<std::string, std::string>& out) const {
+  std::string flags;
+  append_host_state(flags);
+  out["setting: modules in training mode"] = str("{}", std::count(flags.begin(), flags.end(), 't'));
+  out["setting: optimizers' groups"] = host_text_;
+}
+
+bool PythonProgram::can_rebind(Owner owner) const {
+  return owner == Owner::kCaptured || owner == Owner::kBuffer || owner == Owner::kOptimizerState;
+}
+
+void PythonProgram::rebind(Owner owner, const std::string& key, const at::Tensor& tensor) {
+  const py::gil_scoped_acquire gil;
+  for (const Slot& slot : slots_) {
+    if (slot.owner != owner || slot.key != key) continue;
+    const py::object value =
+        tensor.defined() ? py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor)) : py::none();
+    switch (slot.kind) {
+      case Slot::Kind::kDict:
+        PyDict_SetItem(slot.container.ptr(), slot.name.ptr(), value.ptr());
+        return;
+      case Slot::Kind::kSequence:
+        if (PyList_Check(slot.container.ptr()))
+          PyList_SetItem(slot.container.ptr(), PyLong_AsSsize_t(slot.name.ptr()), value.inc_ref().ptr());
+        return;
+      case Slot::Kind::kCell:
+        PyCell_Set(slot.container.ptr(), value.ptr());
+        return;
+      case Slot::Kind::kAttribute:
+        PyObject_SetAttr(slot.container.ptr(), slot.name.ptr(), value.ptr());
+        return;
+    }
+  }
+  INTERNAL_CHECK(false, "no slot '{}'", key);
+}
+
+void PythonProgram::run_event(const std::string& key) {
+  const py::gil_scoped_acquire gil;
+  scout_.attr("run_event")(key);
+}
+
+std::shared_ptr<void> PythonProgram::save_host_state() {
+  const py::gil_scoped_acquire gil;
+  auto* state = new py::object(scout_.attr("save_host_state")());
+  return {state, [](void* saved) {
+            const py::gil_scoped_acquire gil;
+            delete static_cast<py::object*>(saved);
+          }};
+}
+
+void PythonProgram::restore_host_state(const std::shared_ptr<void>& state) {
+  const py::gil_scoped_acquire gil;
+  scout_.attr("restore_host_state")(*std::static_pointer_cast<py::object>(state));
+}
+
+bool PythonProgram::explain(const Stranger& stranger) {
+  const py::gil_scoped_acquire gil;
+  bool found = false;
+  if (stranger.generator.defined()) {
+    found = scout_.attr("explain_generator")(py::reinterpret_steal<py::object>(THPGenerator_Wrap(stranger.generator)))
+                .cast<bool>();
+  } else {
+    found = scout_.attr("explain_tensor")(py::reinterpret_steal<py::object>(THPVariable_Wrap(stranger.tensor)))
+                .cast<bool>();
+  }
+  if (found) looked_ = false;
+  return found;
+}
+
+std::string PythonProgram::source_line() {
+  const py::gil_scoped_acquire gil;
+  return scout_.attr("source_line")().cast<std::string>();
+}
+
+void PythonProgram::settle() {
+  const py::gil_scoped_acquire gil;
+  scout_.attr("settle")();
+}
+
+}  // namespace stepc

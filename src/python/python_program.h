@@ -1,0 +1,75 @@
+// A Python program: its modules, optimizers and other objects, found by stepc/_program.py and read here at every step
+// without running Python code. Holds the containers that tensors stand in (a module's `_parameters`), never tensors.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <pybind11/pybind11.h>
+
+#include "engine/program.h"
+
+namespace stepc {
+
+namespace py = pybind11;
+
+// Where a tensor stands: container[name], container.name for an object.
+struct Slot {
+  enum class Kind : uint8_t { kDict, kSequence, kCell, kAttribute };
+  Owner owner = Owner::kCaptured;
+  std::string key;
+  Kind kind = Kind::kDict;
+  py::object container;
+  py::object name;
+};
+
+// What must not have changed since the program was looked at: a container's length, or which object stands somewhere.
+struct Witness {
+  py::object container;
+  py::object name;      // none: the length is meant
+  py::object expected;  // the object, or
+  Py_ssize_t length = 0;
+};
+
+class PythonProgram final : public Program {
+ public:
+  // `scout` is a stepc._program.Scout: it looks at the program's structure when that has changed, and runs what must be
+  // run in Python.
+  explicit PythonProgram(py::object scout);
+  ~PythonProgram() override;
+
+  void refresh() override;
+  const std::vector<OwnedKey>& keys() const override { return keys_; }
+  void append_tensors(std::vector<at::Tensor>& out) const override;
+  std::vector<std::pair<std::string, at::Generator>> generators() const override { return generators_; }
+  uint64_t structure() const override { return structure_; }
+  void append_host_state(std::string& out) const override;
+  void describe(std::map<std::string, std::string>& out) const override;
+  bool can_rebind(Owner owner) const override;
+  void rebind(Owner owner, const std::string& key, const at::Tensor& tensor) override;
+  void run_event(const std::string& key) override;
+  std::shared_ptr<void> save_host_state() override;
+  void restore_host_state(const std::shared_ptr<void>& state) override;
+  bool explain(const Stranger& stranger) override;
+  std::string source_line() override;
+  void settle() override;
+
+ private:
+  bool stands() const;  // every witness holds
+  void look();
+
+  py::object scout_;
+  std::vector<Slot> slots_;
+  std::vector<Witness> witnesses_;
+  std::vector<py::object> flagged_;  // the __dict__ of every module: `training` is read there
+  std::vector<OwnedKey> keys_;       // parameters, as many gradients, then the other slots
+  size_t parameters_ = 0;
+  std::vector<std::pair<std::string, at::Generator>> generators_;
+  std::string host_text_;
+  uint64_t structure_ = 0;
+  bool looked_ = false;
+};
+
+}  // namespace stepc

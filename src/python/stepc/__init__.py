@@ -1,0 +1,32 @@
+"""stepc: run a PyTorch training step from a plan.
+
+    import stepc
+
+    def train_step(batch):
+        loss = model(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    step = stepc.accelerate(train_step)
+    for batch in loader:
+        loss = step(batch)
+
+The first calls run the step as it is and record it; from then on it is replayed, bit-equal to eager, from memory that
+was planned before. A step that a recording cannot hold runs eagerly, with one warning that says why.
+"""
+
+import torch
+
+if torch.__version__.split("+")[0] != "2.11.0":
+    raise ImportError(f"stepc is built for torch 2.11.0, this is torch {torch.__version__}: install torch==2.11.0")
+
+from stepc._C import InternalError, UserError
+from stepc.config import Config
+from stepc.door import Accelerated, accelerate
+from stepc.loader import AsyncLoader
+
+__version__ = "0.1.0"
+__all__ = ["Accelerated", "AsyncLoader", "Config", "InternalError", "UserError", "accelerate"]

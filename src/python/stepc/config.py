@@ -1,0 +1,33 @@
+"""What a person may choose for an accelerated step."""
+
+import dataclasses
+
+from stepc._C import UserError
+
+MODES = ("exact", "eager")
+PRECISIONS = (None, "bf16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """How a step is accelerated.
+
+    mode: "exact" replays the recorded kernels, bit-equal to eager; "eager" runs the step as it is.
+    verify: which replays are compared with eager, bit by bit: "first" (of every plan), "every:N", "always" or "off".
+    precision: "bf16" runs the modules' forward passes under autocast, whatever their parameters are; None changes
+        nothing.
+    max_plans: signatures (shapes, flags, settings) whose plans are kept, and plans of one signature.
+    max_recordings: recordings of one signature without a plan before it stays eager.
+    """
+
+    mode: str = "exact"
+    verify: str = "first"
+    precision: str | None = None
+    max_plans: int = 8
+    max_recordings: int = 6
+
+    def __post_init__(self):
+        if self.mode not in MODES:
+            raise UserError(f'mode is "{self.mode}"; it is one of {", ".join(MODES)}')
+        if self.precision not in PRECISIONS:
+            raise UserError(f'precision is "{self.precision}"; it is "bf16" or None')

@@ -1,0 +1,164 @@
+"""What a recording needs from Python: module paths, the marks of optimizers' updates, and a watch for what the
+dispatcher cannot see."""
+
+import random
+
+import numpy
+import torch
+from torch.overrides import TorchFunctionMode
+
+from stepc import _C, walk
+
+# Tensor methods that hand values to the host behind the dispatcher's back.
+_UNSEEN = {
+    torch.Tensor.tolist: "tolist()",
+    torch.Tensor.numpy: "numpy()",
+    torch.Tensor.__array__: "numpy()",
+    torch.Tensor.data_ptr: "data_ptr()",
+    torch.Tensor.__dlpack__: "__dlpack__()",
+}
+_MAX_SCALARS = 100_000
+
+
+class _Watch(TorchFunctionMode):
+    def __init__(self, scout):
+        super().__init__()
+        self.scout = scout
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = _UNSEEN.get(func)
+        if name is not None:
+            line = self.scout.source_line()
+            _C.report_obstacle(f"Tensor.{name} (at {line}) gives values to the host that no recording sees")
+        return func(*args, **(kwargs or {}))
+
+
+class Recording:
+    """Around one recorded call of the step."""
+
+    def __init__(self, scout):
+        self.scout = scout
+        self.scopes = _C.Scopes()
+        self.handles = []
+        self.patched = []
+        self.watch = _Watch(scout)
+
+    def __enter__(self):
+        self.handles.append(torch.nn.modules.module.register_module_forward_pre_hook(self._enter_module))
+        self.handles.append(
+            torch.nn.modules.module.register_module_forward_hook(self._leave_module, always_call=True)
+        )
+        for key, one in self.scout.events():
+            if isinstance(one, torch.optim.Optimizer):
+                self._mark_optimizer(key, one)
+            else:
+                self._mark_scheduler(key, one)
+        self.before = self._host_state()
+        self.watch.__enter__()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.watch.__exit__(kind, error, trace)
+        for handle in self.handles:
+            handle.remove()
+        for one, name, original in self.patched:
+            if original is None:
+                del one.__dict__[name]
+            else:
+                one.__dict__[name] = original
+        if kind is None:
+            self._compare(self._host_state())
+        return False
+
+    # ---- module paths
+
+    def _enter_module(self, module, _):
+        self.scopes.open(self.scout.name_of(module) or type(module).__name__)
+
+    def _leave_module(self, *_):
+        self.scopes.close()
+
+    # ---- events
+
+    def _mark_optimizer(self, key, optimizer):
+        open_events = []
+
+        def begin(opt, args, kwargs):
+            if any(argument is not None for argument in args[1:]) or kwargs.get("closure") is not None:
+                _C.report_obstacle(f"{key}: step(closure) calls the step's own code")
+            # GradScaler hands these to a fused optimizer for the length of its step.
+            opt._stepc_attributes = {
+                name: torch.empty_like(value) if isinstance(value, torch.Tensor) else value
+                for name, value in ((n, opt.__dict__.get(n)) for n in ("grad_scale", "found_inf"))
+                if value is not None
+            }
+            open_events.append(_C.Event(key))
+
+        def end(*_):
+            open_events.pop().close()
+
+        self.handles.append(optimizer.register_step_pre_hook(begin))
+        self.handles.append(optimizer.register_step_post_hook(end))
+
+    def _mark_scheduler(self, key, scheduler):
+        original = scheduler.__dict__.get("step")
+        step = scheduler.step
+
+        def marked(*args, **kwargs):
+            if args or kwargs:
+                _C.report_obstacle(f"{key}: step() is given a value that a replay cannot know")
+            event = _C.Event(key)
+            try:
+                return step(*args, **kwargs)
+            finally:
+                event.close()
+
+        scheduler.__dict__["step"] = marked
+        self.patched.append((scheduler, "step", original))
+
+    # ---- effects that are no tensors
+
+    def _host_state(self):
+        """Python's and NumPy's generators and every Python scalar that the step can reach, by path."""
+        state = {"Python's random generator": random.getstate(), "NumPy's random generator": _numpy_state()}
+        skip = (torch.optim.Optimizer,) + tuple(type(one) for one in self.scout.schedulers.values())
+        count = 0
+        for container, name, value, path in walk.reachable(self.scout.step, skip=skip):
+            if container is None or path.startswith("__") or "_stepc_" in path:
+                continue
+            if isinstance(value, (int, float, bool, str)) or value is None:
+                state[(id(container), name)] = (path, value)
+                count += 1
+            elif isinstance(value, (list, dict, set)):
+                state[(id(value), None)] = (path, len(value))
+            elif isinstance(value, random.Random):
+                state[(id(value), None)] = (path, value.getstate())
+            elif isinstance(value, numpy.random.Generator):
+                state[(id(value), None)] = (path, repr(value.bit_generator.state))
+            if count > _MAX_SCALARS:
+                break
+        return state
+
+    def _compare(self, after):
+        for key, was in self.before.items():
+            now = after.get(key, was)
+            if now == was or (now != now and was != was):
+                continue
+            if isinstance(key, str):
+                _C.report_obstacle(f"the step draws from {key}, which a replay does not")
+            else:
+                path, value = now
+                if value != value and was[1] != was[1]:
+                    continue
+                _C.report_obstacle(f"the step changes Python state: '{path}' was {_short(was[1])} and is {_short(value)}")
+            return
+
+
+def _numpy_state():
+    name, keys, *rest = numpy.random.get_state()
+    return (name, keys.tobytes(), *rest)
+
+
+def _short(value):
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,231 @@
+"""The scout: finds a Python program's modules, optimizers and other state, and tells the engine where each tensor stands.
+
+The engine reads those places itself at every step; it asks the scout again when a witness (the length of a dict, the
+identity of an object) no longer holds.
+"""
+
+import gc
+import os
+import sys
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from stepc import walk
+
+PARAMETER, GRADIENT, BUFFER, OPTIMIZER_STATE, BATCH, CAPTURED = range(6)
+_SCHEDULERS = (LRScheduler, ReduceLROnPlateau)
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+
+
+def _storage(tensor):
+    return tensor.untyped_storage()._cdata
+
+
+class Scout:
+    """Finds and keeps the modules and optimizers of a step; both are held for the step's life."""
+
+    def __init__(self, step, modules=None, optimizers=None):
+        self.step = step
+        self.modules = dict(modules or {})
+        self.optimizers = dict(optimizers or {})
+        self.schedulers = {}
+        self._find(modules is None, optimizers is None)
+        self._captured = {}  # key -> (container, name)
+        self._parameters = {}  # parameters of no module: key -> (container, name)
+        self._generators = {}
+        self._names = {}
+
+    def _find(self, find_modules, find_optimizers):
+        """Modules that stand in no other, optimizers and schedulers, under the names by which they are reached."""
+        modules = {}
+        inner = set()
+        for _, _, value, path in walk.reachable(self.step, skip=(torch.nn.Module,)):
+            if find_modules and isinstance(value, torch.nn.Module):
+                modules[path] = value
+                inner.update(id(module) for module in value.modules() if module is not value)
+            elif find_optimizers and isinstance(value, torch.optim.Optimizer):
+                value = getattr(value, "optimizer", value)  # accelerate's wrapper
+                if isinstance(value, torch.optim.Optimizer) and value not in self.optimizers.values():
+                    self.optimizers[path] = value
+            elif isinstance(value, _SCHEDULERS):
+                self.schedulers[path] = value
+        if find_modules:
+            self.modules = {path: module for path, module in modules.items() if id(module) not in inner}
+
+    # ---- structure
+
+    def look(self):
+        slots, witnesses, flagged, seen = [], [], [], set()
+        names = {}
+        for prefix, module in self.modules.items():
+            before = "" if len(self.modules) == 1 else f"{prefix}."
+            for path, part in module.named_modules():
+                names[part] = f"{before}{path}".rstrip(".")
+                flagged.append(part.__dict__)
+                for kind in ("_parameters", "_buffers", "_modules"):
+                    witnesses.append((part.__dict__[kind], None, len(part.__dict__[kind])))
+                for name, child in part._modules.items():
+                    witnesses.append((part._modules, name, child))
+                dot = f"{before}{path}." if path else before
+                for name, parameter in part._parameters.items():
+                    if parameter is not None and id(parameter) not in seen:
+                        seen.add(id(parameter))
+                        slots.append((PARAMETER, f"{dot}{name}", part._parameters, name))
+                for name, buffer in part._buffers.items():
+                    if buffer is not None and id(buffer) not in seen:
+                        seen.add(id(buffer))
+                        slots.append((BUFFER, f"{dot}{name}", part._buffers, name))
+        self._names = names
+        for key, (container, name) in self._parameters.items():
+            seen.add(id(_value(container, name)))
+            slots.append((PARAMETER, key, container, name))
+        host_text = []
+        keys = {id(_value(slot[2], slot[3])): slot[1] for slot in slots if slot[0] == PARAMETER}
+        for path, optimizer in self.optimizers.items():
+            self._look_at_optimizer(path, optimizer, keys, slots, witnesses)
+            host_text.append("+".join(str(len(group["params"])) for group in optimizer.param_groups))
+        for key, (container, name) in self._captured.items():
+            slots.append((CAPTURED, key, container, name))
+        return {
+            "slots": slots,
+            "witnesses": witnesses,
+            "modules": flagged,
+            "generators": list(self._generators.items()),
+            "host_text": " ".join(host_text),
+        }
+
+    def _look_at_optimizer(self, path, optimizer, keys, slots, witnesses):
+        witnesses.append((optimizer.__dict__, "state", optimizer.state))
+        witnesses.append((optimizer.__dict__, "param_groups", optimizer.param_groups))
+        witnesses.append((optimizer.state, None, len(optimizer.state)))
+        witnesses.append((optimizer.param_groups, None, len(optimizer.param_groups)))
+        for g, group in enumerate(optimizer.param_groups):
+            witnesses.append((optimizer.param_groups, g, group))
+            witnesses.append((group["params"], None, len(group["params"])))
+            for name, value in group.items():
+                if isinstance(value, torch.Tensor):
+                    slots.append((OPTIMIZER_STATE, f"{path}.group{g}.{name}", group, name))
+            for p, parameter in enumerate(group["params"]):
+                witnesses.append((group["params"], p, parameter))
+                if id(parameter) not in keys:
+                    keys[id(parameter)] = f"{path}.group{g}.{p}"
+                    slots.append((PARAMETER, keys[id(parameter)], group["params"], p))
+                state = optimizer.state.get(parameter)
+                if not isinstance(state, dict):
+                    continue
+                witnesses.append((optimizer.state, parameter, state))
+                witnesses.append((state, None, len(state)))
+                for name, value in state.items():
+                    if isinstance(value, torch.Tensor):
+                        slots.append((OPTIMIZER_STATE, f"{path}.{keys[id(parameter)]}.{name}", state, name))
+
+    def name_of(self, module):
+        return self._names.get(module)
+
+    # ---- host code
+
+    def events(self):
+        """(key, object) of everything whose step() is host code with state of its own."""
+        yield from ((f"optimizer {path}", one) for path, one in self.optimizers.items())
+        yield from ((f"scheduler {path}", one) for path, one in self.schedulers.items())
+
+    def run_event(self, key):
+        for name, one in self.events():
+            if name != key:
+                continue
+            extra = getattr(one, "_stepc_attributes", None) or {}
+            for attribute, value in extra.items():
+                setattr(one, attribute, value)
+            try:
+                one.step()
+            finally:
+                for attribute in extra:
+                    delattr(one, attribute)
+            return
+        raise KeyError(key)
+
+    def save_host_state(self):
+        saved = []
+        for optimizer in self.optimizers.values():
+            groups = [(group, {k: v for k, v in group.items() if k != "params"}) for group in optimizer.param_groups]
+            states = []
+            for state in optimizer.state.values():
+                numbers = {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)}
+                if numbers:
+                    states.append((state, numbers))
+            saved.append((groups, states))
+        for scheduler in self.schedulers.values():
+            attributes = {k: v for k, v in scheduler.__dict__.items() if k != "optimizer" and k != "step"}
+            saved.append(([(scheduler.__dict__, attributes)], []))
+        return saved
+
+    def restore_host_state(self, saved):
+        for groups, states in saved:
+            for container, values in groups + states:
+                container.update(values)
+
+    # ---- owners of what is not listed
+
+    def explain_tensor(self, bytes_):
+        """Looks for the place where a tensor on this storage stands; it is read there from then on."""
+        target = _storage(bytes_)
+        for container, name, value, path in walk.reachable(self.step):
+            if isinstance(value, torch.Tensor) and _is_plain(value) and _storage(value) == target:
+                return self._adopt(container, name, value, path)
+        for value in gc.get_objects():
+            if issubclass(type(value), torch.Tensor) and _is_plain(value) and value is not bytes_:
+                if _storage(value) == target:
+                    place = walk.holder_of(value)
+                    if place is not None:
+                        return self._adopt(*place, value, f"object {len(self._captured)}.{place[1]}")
+        return False
+
+    def _adopt(self, container, name, value, path):
+        if container is None:
+            return False
+        if isinstance(value, torch.nn.Parameter):
+            if path in self._parameters:
+                return False
+            self._parameters[path] = (container, name)
+            return True
+        if path in self._captured:
+            if self._captured[path][0] is container:
+                return False
+            path = f"{path}#{len(self._captured)}"
+        self._captured[path] = (container, name)
+        return True
+
+    def explain_generator(self, generator):
+        for _, _, value, path in walk.reachable(self.step):
+            if value is generator and path not in self._generators:
+                self._generators[path] = generator
+                return True
+        path = f"generator {len(self._generators)}"
+        self._generators[path] = generator
+        return True
+
+    # ---- where the program is
+
+    def source_line(self):
+        frame = sys._getframe(1)
+        while frame is not None:
+            path = frame.f_code.co_filename
+            if not path.startswith((_HERE, _TORCH)) and not path.startswith("<"):
+                return f"{os.path.basename(path)}:{frame.f_lineno}"
+            frame = frame.f_back
+        return ""
+
+    def settle(self):
+        gc.collect()
+
+
+def _is_plain(tensor):
+    return tensor.layout is torch.strided and tensor.device.type == "cpu"
+
+
+def _value(container, name):
+    if isinstance(container, (dict, list, tuple)):
+        return container[name]
+    return getattr(container, "cell_contents" if type(container).__name__ == "cell" else name)
