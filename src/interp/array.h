@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "ops/rounding.h"
 
 namespace stepc {
 
@@ -26,10 +27,6 @@ struct Array {
   void set(int64_t i, double value);
   void set(int64_t i, int64_t value);
 };
-
-// The nearest value of the dtype, ties to even; f64 gives the value itself.
-double rounded(double value, DType dtype);
-int64_t wrapped(int64_t value, DType dtype);
 
 // The same type and the same values bit by bit, NaN equal to NaN.
 bool same_bits(const Array& a, const Array& b);

@@ -1,0 +1,10 @@
+// fold_constants: what is made of single values alone (full, and arithmetic and views on it) becomes a single value.
+#pragma once
+
+#include "ir/graph.h"
+
+namespace stepc {
+
+Graph fold_constants(Graph graph);
+
+}  // namespace stepc

@@ -1,0 +1,58 @@
+// Pass: a free function from Graph to Graph in a file of its own. The runner alone times, dumps and verifies; a pass
+// neither logs nor checks itself.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace stepc {
+
+// What a Graph may contain. kCore: no composites, only core ops and opaque nodes.
+enum class Stage : uint8_t { kCaptured, kCore };
+std::string_view name_of(Stage stage);
+// verify_ops() and what the stage allows; InternalError names the node.
+void verify_stage(const Graph& graph, Stage stage);
+
+struct Pass {
+  std::string_view name;
+  Graph (*run)(Graph graph);
+  Stage in, out;
+  std::string_view what;      // one sentence
+  std::string_view why_here;  // the order constraint
+};
+
+// All passes in the order in which they run.
+std::span<const Pass> pass_table();
+const Pass* find_pass(std::string_view name);
+
+struct PassRun {
+  std::string_view name;
+  double seconds = 0;
+  size_t nodes = 0;  // afterwards
+  bool changed = false;
+};
+
+struct RunOptions {
+  bool verify = false;               // after every pass
+  std::vector<std::string> only;     // names, in the order to run them; empty: all, as in the table
+  std::vector<std::string> without;  // names to leave out
+  std::function<void(std::string_view pass, const Graph& graph)> after;  // to dump
+};
+struct RunResult {
+  Graph graph;
+  std::vector<PassRun> runs;
+};
+// Throws UserError for a name that no pass has.
+RunResult run_passes(Graph graph, const RunOptions& options = {});
+// A line a pass: time, nodes left, whether anything changed.
+std::string to_text(const std::vector<PassRun>& runs);
+
+// docs/passes.md.
+std::string passes_page();
+
+}  // namespace stepc

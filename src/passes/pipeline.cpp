@@ -1,0 +1,107 @@
+// The passes in their order, and the runner.
+#include <algorithm>
+#include <chrono>
+
+#include "base/check.h"
+#include "ops/op_def.h"
+#include "passes/canonicalise.h"
+#include "passes/common_subexpressions.h"
+#include "passes/dead_code.h"
+#include "passes/decompose.h"
+#include "passes/fold_constants.h"
+#include "passes/pass.h"
+#include "passes/simplify.h"
+
+namespace stepc {
+
+namespace {
+constexpr Stage kCaptured = Stage::kCaptured;
+constexpr Stage kCore = Stage::kCore;
+constexpr Pass kPasses[] = {
+    {"fold_constants", fold_constants, kCaptured, kCaptured, "computes what follows from single values",
+     "first: the rules after it look for constants"},
+    {"canonicalise", canonicalise, kCaptured, kCaptured, "writes each thing in one way",
+     "before simplify and common_subexpressions, which then know one way each"},
+    {"simplify", simplify, kCaptured, kCaptured, "removes casts, views and arithmetic that change nothing",
+     "after canonicalise; brings transposes into the matmuls that can read them"},
+    {"common_subexpressions", common_subexpressions, kCaptured, kCaptured, "computes equal things once",
+     "after the rules that make things equal"},
+    {"dead_code", dead_code, kCaptured, kCaptured, "drops what no output needs",
+     "after everything that leaves nodes behind"},
+    {"decompose", decompose, kCaptured, kCore, "replaces composites by core ops",
+     "last: a composite that has a kernel of its own stops before"},
+};
+}  // namespace
+
+std::string_view name_of(Stage stage) { return stage == Stage::kCaptured ? "captured" : "core"; }
+
+void verify_stage(const Graph& graph, Stage stage) {
+  verify_ops(graph);
+  if (stage == Stage::kCaptured) return;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    INTERNAL_CHECK(node.aten || !op_def(node.op).has(Trait::kComposite), "node {} {} is a composite in stage {}", n,
+                   node.op, name_of(stage));
+  }
+}
+
+std::span<const Pass> pass_table() { return kPasses; }
+
+const Pass* find_pass(std::string_view name) {
+  const auto found = std::ranges::find(kPasses, name, &Pass::name);
+  return found == std::end(kPasses) ? nullptr : found;
+}
+
+RunResult run_passes(Graph graph, const RunOptions& options) {
+  const auto named = [](const std::string& name) {
+    const Pass* pass = find_pass(name);
+    std::vector<std::string> names;
+    for (const Pass& known : kPasses) names.emplace_back(known.name);
+    const auto near = nearest(name, names);
+    USER_CHECK(pass != nullptr, "no pass is named '{}'{}", name, near ? str("; did you mean '{}'?", *near) : "");
+    return pass;
+  };
+  std::vector<const Pass*> passes;
+  for (const std::string& name : options.only) passes.push_back(named(name));
+  if (options.only.empty())
+    for (const Pass& pass : kPasses) passes.push_back(&pass);
+  for (const std::string& name : options.without)
+    std::erase_if(passes, [pass = named(name)](const Pass* other) { return other == pass; });
+
+  RunResult result;
+  Stage stage = Stage::kCaptured;
+  for (const Pass* pass : passes) {
+    const auto begin = std::chrono::steady_clock::now();
+    Graph after = pass->run(graph);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    const bool changed = !(after == graph);
+    graph = std::move(after);
+    stage = std::max(stage, pass->out);
+    result.runs.push_back({pass->name, seconds.count(), graph.nodes.size(), changed});
+    if (options.verify) verify_stage(graph, stage);
+    if (options.after) options.after(pass->name, graph);
+  }
+  result.graph = std::move(graph);
+  return result;
+}
+
+std::string to_text(const std::vector<PassRun>& runs) {
+  std::string out;
+  for (const PassRun& run : runs)
+    out += str("{:<24} {:>8.2f} ms {:>7} nodes{}\n", run.name, run.seconds * 1e3, run.nodes,
+               run.changed ? "" : ", unchanged");
+  return out;
+}
+
+std::string passes_page() {
+  std::string out =
+      "# Passes\n\nIn the order in which they run, printed from the pass table by `irtool --passes`. Each takes a "
+      "Graph "
+      "and gives a Graph.\n\n| pass | what it does | takes | gives | why here |\n|---|---|---|---|---|\n";
+  for (const Pass& pass : kPasses)
+    out +=
+        str("| `{}` | {} | {} | {} | {} |\n", pass.name, pass.what, name_of(pass.in), name_of(pass.out), pass.why_here);
+  return out;
+}
+
+}  // namespace stepc
