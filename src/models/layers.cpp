@@ -27,18 +27,18 @@ at::Tensor Linear::forward(const at::Tensor& x) {
   const ModuleScope scope(name_);
   const at::Tensor y = at::linear(x, shape_.transposed ? weight_.t() : weight_, bias_);
   if (!a_.defined()) return y;
-  const at::Tensor dropped = low_rank_.dropout > 0.0 ? at::dropout(x, low_rank_.dropout, is_training()) : x;
-  return y + at::linear(at::linear(dropped, a_), b_) * low_rank_.scaling;
+  at::Tensor in = x.to(a_.scalar_type());
+  if (low_rank_.dropout > 0.0) in = at::dropout(in, low_rank_.dropout, is_training());
+  return (y + at::linear(at::linear(in, a_), b_) * low_rank_.scaling).to(y.scalar_type());
 }
 
 void Linear::adapt(const LowRank& low_rank, at::Generator generator) {
   INTERNAL_CHECK(!a_.defined(), "{} has an adapter already", name_);
   low_rank_ = low_rank;
-  weight_.requires_grad_(false);
-  if (bias_.defined()) bias_.requires_grad_(false);
   const double bound = 1.0 / std::sqrt(static_cast<double>(shape_.in));  // Kaiming uniform, as PEFT draws
   const at::Tensor drawn = at::empty({low_rank.rank, shape_.in}, at::kFloat).uniform_(-bound, bound, generator);
-  const auto options = weight_.options().requires_grad(false);
+  const auto options =
+      weight_.options().dtype(at::promote_types(weight_.scalar_type(), at::kFloat)).requires_grad(false);
   a_ = register_parameter("lora_A", drawn.to(options));
   b_ = register_parameter("lora_B", at::zeros({shape_.out, low_rank.rank}, options));
 }

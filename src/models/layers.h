@@ -30,7 +30,7 @@ class Linear : public torch::nn::Module {
   Linear(std::string_view name, Shape shape, at::TensorOptions options);
   at::Tensor forward(const at::Tensor& x);
 
-  // Freezes weight and bias and adds parameters "lora_A" (rank, in), drawn, and "lora_B" (out, rank), zero.
+  // Adds parameters "lora_A" (rank, in), drawn, and "lora_B" (out, rank), zero; of float32 at least.
   void adapt(const LowRank& low_rank, at::Generator generator);
   [[nodiscard]] const Shape& shape() const { return shape_; }
   [[nodiscard]] const std::string& name() const { return name_; }
