@@ -61,25 +61,32 @@ Three group_norm_backward(const Tensor&, const Tensor& x, const Tensor&, const T
 
 // ---- batch norm
 
-// Where a tensor is contiguous in two formats (no pixels, one channel), the plain one is taken.
-Tensor normalised(const Tensor& x) {
-  return x.is_contiguous() ? dense(x.sizes(), x.scalar_type()) : suggested_like(x, x.scalar_type());
+// The kernel for contiguous tensors prefers the plain format where a tensor is contiguous in two (no pixels, one
+// channel), the other kernel what the strides suggest.
+Tensor normalised(const Tensor& x, bool contiguous_kernel) {
+  const bool plain = contiguous_kernel && x.is_contiguous();
+  return plain ? dense(x.sizes(), x.scalar_type()) : suggested_like(x, x.scalar_type());
 }
 
+bool is_contiguous_or_missing(const OptionalTensor& parameter) { return !has(parameter) || parameter->is_contiguous(); }
+
 Three batch_norm(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias, const OptionalTensor& mean,
-                 const OptionalTensor&, bool training, double, double) {
+                 const OptionalTensor& variance, bool training, double, double) {
   const OptionalTensor& parameter = has(weight) ? weight : has(bias) ? bias : mean;
   const ScalarType type = statistics_type(x, parameter);
   const std::vector<int64_t> sizes = {training ? x.size(1) : 0};
-  return {normalised(x), dense(sizes, type), dense(sizes, type)};
+  const bool contiguous_kernel = is_contiguous_or_missing(weight) && is_contiguous_or_missing(bias) &&
+                                 is_contiguous_or_missing(mean) && is_contiguous_or_missing(variance);
+  return {normalised(x, contiguous_kernel), dense(sizes, type), dense(sizes, type)};
 }
 
-Three batch_norm_backward(const Tensor&, const Tensor& x, const OptionalTensor& weight, const OptionalTensor& mean,
+Three batch_norm_backward(const Tensor& grad, const Tensor& x, const OptionalTensor& weight, const OptionalTensor& mean,
                           const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool, double,
                           std::array<bool, 3> mask) {
   const ScalarType type = statistics_type(x, has(weight) ? weight : mean);
   const std::vector<int64_t> sizes = {x.size(1)};
-  return {if_asked(mask[0], normalised(x)), if_asked(mask[1], dense(sizes, type)),
+  const bool same_format = x.suggest_memory_format() == grad.suggest_memory_format();
+  return {if_asked(mask[0], normalised(x, same_format && grad.is_contiguous())), if_asked(mask[1], dense(sizes, type)),
           if_asked(mask[2], dense(sizes, type))};
 }
 
