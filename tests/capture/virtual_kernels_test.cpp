@@ -140,6 +140,15 @@ TEST(VirtualKernels, StoragesGrow) {
   EXPECT_TRUE(is_virtual(x));
 }
 
+TEST(VirtualKernels, ResizingAnOutTensorIsRefused) {
+  const VirtualRegion region;
+  const at::Tensor x = torch::empty({kWide});
+  at::Tensor right = torch::empty({kWide});
+  at::Tensor wrong = torch::empty({0});
+  torch::add_out(right, x, x);
+  EXPECT_USER_ERROR(torch::add_out(wrong, x, x), "aten::add.out resizes its out= tensor");
+}
+
 TEST(VirtualKernels, CallsAreCheap) {
   const VirtualRegion region;
   const torch::NoGradGuard no_grad;

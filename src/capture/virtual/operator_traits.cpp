@@ -75,6 +75,7 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
     aliases = aliases || argument.alias_info() != nullptr;
     if ((argument.alias_info() != nullptr && argument.alias_info()->isWrite()) || is_undeclared_write(traits.name, i))
       traits.writes.push_back(i);
+    if (argument.is_out()) traits.outs.push_back(i);
   }
   for (const c10::Argument& result : schema.returns()) traits.returned.push_back(argument_returned_as(schema, result));
   if (op.hasTag(at::Tag::inplace_view)) traits.writes.clear();

@@ -19,6 +19,7 @@ struct OperatorTraits {
   bool draws = false;          // takes random numbers; see really_draws()
   bool reads_values = false;   // returns, or shapes its results by, values of its arguments
   std::vector<size_t> writes;  // arguments that it changes, undeclared ones too
+  std::vector<size_t> outs;    // those of them that it resizes to its result
   std::vector<int> returned;   // for each result the argument that it is, -1: a tensor of its own
   // Computes the results' geometry from meta tensors; nullptr if neither we nor LibTorch's C++ part have such a kernel.
   const c10::KernelFunction* shapes = nullptr;

@@ -187,6 +187,13 @@ void VirtualKernels::skip(const OperatorTraits& t, const c10::OperatorHandle& op
       values_.mark(tensor, false);
       return true;
     });
+  for (size_t i : t.outs)
+    each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+      USER_CHECK(tensor.numel() != 0,
+                 "{} resizes its out= tensor, which virtual capture does not follow: give it one of the result's size",
+                 t.name);
+      return true;
+    });
   const bool makes = std::any_of(t.returned.begin(), t.returned.end(), [](int argument) { return argument < 0; });
   const bool rehearse = draws ? bytes <= kLargestDrawRehearsal : t.shapes == nullptr && bytes <= kLargestRehearsal;
   if (draws) draw(arguments, /*token=*/!rehearse);
