@@ -15,6 +15,21 @@ namespace stepc {
 
 namespace {
 constexpr uint64_t kMaxFileBytes = uint64_t{128} << 20;
+
+// Ids index arrays, so one that is far above the number of tokens would make a small file large in memory.
+void check_ids(const TokenizerFile& file, std::string_view what) {
+  size_t tokens = file.added_tokens.size();
+  int32_t largest = 0;
+  for (const auto& token : file.added_tokens) largest = std::max(largest, token.id);
+  if (const auto* bpe = std::get_if<BpeFile>(&file.model)) {
+    tokens += bpe->vocab.size();
+    for (const auto& [token, id] : bpe->vocab) largest = std::max(largest, id);
+  } else {
+    tokens += std::get<UnigramFile>(file.model).pieces.size();
+  }
+  USER_CHECK(static_cast<size_t>(largest) < 4 * tokens + 4096, "{}: an id is {}, and there are {} tokens", what,
+             largest, tokens);
+}
 }  // namespace
 
 // Either what tokenizer.json says or, where `library` is set, that alone.
@@ -63,6 +78,7 @@ void Tokenizer::Parts::add(const AddedToken& token, const BpeFile* bpe, std::str
 }
 
 Tokenizer::Tokenizer(const TokenizerFile& file, std::string_view what) {
+  check_ids(file, what);
   auto parts = std::make_shared<Parts>();
   parts->normalizer = file.normalizer;
   parts->words = file.words;

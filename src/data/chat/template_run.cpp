@@ -386,9 +386,9 @@ class Run {
     if (sign == "~") return made(printed(left) + printed(right));
     if (sign == "+" && left.text() && right.text()) return made(*left.text() + *right.text());
     if (sign == "+" && left.list() && right.list()) {
+      spend(4 * (left.list()->size() + right.list()->size()));
       List list = *left.list();
       list.insert(list.end(), right.list()->begin(), right.list()->end());
-      spend(list.size());
       return TemplateValue::list(std::move(list));
     }
     if (left.text() && right.text() && sign.find_first_of("<>") == 0)

@@ -1,0 +1,287 @@
+// The fuzz targets on seeds that are damaged by rule: none may crash, hang over a second, throw anything but a
+// UserError of one line, or ask for much more memory than its input has. The random numbers are seeded, so a failure
+// comes again.
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <new>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include "base/files.h"
+#include "data/shard/token_shard.h"
+#include "data/tokenizer_json.h"
+#include "tests/fuzz/fuzz_input.h"
+
+using FuzzTarget = int (*)(const uint8_t*, size_t);
+extern "C" {
+int chat_template_fuzz(const uint8_t* data, size_t size);
+int jsonl_fuzz(const uint8_t* data, size_t size);
+int token_shard_fuzz(const uint8_t* data, size_t size);
+int tokenize_text_fuzz(const uint8_t* data, size_t size);
+int tokenizer_json_fuzz(const uint8_t* data, size_t size);
+}
+
+// What is allocated now and at most, in bytes.
+namespace {
+std::atomic<size_t> allocated = 0, allocated_most = 0;
+
+void* counted(void* memory) {
+  if (!memory) throw std::bad_alloc();
+  const size_t now = allocated += ::malloc_usable_size(memory);
+  if (now > allocated_most) allocated_most = now;
+  return memory;
+}
+void uncounted(void* memory) {
+  if (memory) allocated -= ::malloc_usable_size(memory);
+  std::free(memory);
+}
+}  // namespace
+
+void* operator new(size_t bytes) { return counted(std::malloc(bytes)); }
+void* operator new[](size_t bytes) { return counted(std::malloc(bytes)); }
+void operator delete(void* memory) noexcept { uncounted(memory); }
+void operator delete[](void* memory) noexcept { uncounted(memory); }
+void operator delete(void* memory, size_t /*bytes*/) noexcept { uncounted(memory); }
+void operator delete[](void* memory, size_t /*bytes*/) noexcept { uncounted(memory); }
+
+namespace stepc {
+namespace {
+
+// Pieces that break readers: ends of ranges, half characters, nesting, names that mean something.
+const std::vector<std::string> kNasty = {"\xFF",
+                                         "\xC3",
+                                         "\xED\xA0\x80",
+                                         std::string(1, '\0'),
+                                         "\\u0000",
+                                         "\\ud800",
+                                         "99999999999999999999",
+                                         "-1",
+                                         "1e999",
+                                         "NaN",
+                                         "null",
+                                         "true",
+                                         "{}",
+                                         "[]",
+                                         "\"\"",
+                                         "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
+                                         "{\"a\":{\"a\":{\"a\":",
+                                         "{%",
+                                         "%}",
+                                         "{{",
+                                         "}}",
+                                         "{#",
+                                         "9223372036854775807",
+                                         "4294967296",
+                                         "\"type\":\"Sequence\"",
+                                         "\"type\":\"Unigram\"",
+                                         "\"type\":\"Metaspace\"",
+                                         "\"id\":4194304",
+                                         "'",
+                                         "\"",
+                                         "|tojson",
+                                         "range(1000000000)",
+                                         " * 999999999",
+                                         "[:]",
+                                         "[-9223372036854775808]",
+                                         "\u2581",
+                                         "\u0344\u0344\u0344\u0344",
+                                         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
+
+std::string damaged(std::string text, std::mt19937& random) {
+  const auto below = [&](size_t count) { return count == 0 ? 0 : random() % count; };
+  for (size_t changes = 1 + below(4); changes > 0; --changes) {
+    const size_t at = below(text.size() + 1);
+    switch (random() % 7) {
+      case 0:
+        if (at < text.size()) text[at] = static_cast<char>(text[at] ^ (1U << below(8)));
+        break;
+      case 1:
+        text.insert(at, kNasty[below(kNasty.size())]);
+        break;
+      case 2:
+        text.erase(at, below(20));
+        break;
+      case 3:
+        text.insert(at, text.substr(below(text.size()), below(40)));
+        break;
+      case 4: {
+        const auto& nasty = kNasty[below(kNasty.size())];
+        text.replace(at, std::min(nasty.size(), text.size() - at), nasty);
+        break;
+      }
+      case 5:
+        if (below(4) == 0) text.resize(at);
+        break;
+      default:
+        for (size_t i = at; i < std::min(text.size(), at + 8); ++i) text[i] = static_cast<char>(random());
+    }
+  }
+  return text;
+}
+
+int run(FuzzTarget target, const std::string& input, size_t spare_bytes) {
+  const size_t before = allocated;
+  allocated_most = before;
+  const auto begin = std::chrono::steady_clock::now();
+  const int refused = target(reinterpret_cast<const uint8_t*>(input.data()), input.size());
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  EXPECT_LT(seconds, 1.0 * STEPC_SLOWNESS) << ::testing::PrintToString(input.substr(0, 300));
+  if (refused != 0) {
+    EXPECT_LE(allocated_most - before, 2 * input.size() + spare_bytes)
+        << ::testing::PrintToString(input.substr(0, 300));
+  }
+  return refused;
+}
+
+// Every seed must be taken as it is, and most of the damaged ones refused.
+void seeded_run(FuzzTarget target, const std::vector<std::string>& seeds, int rounds, size_t spare_bytes,
+                int least_refused) {
+  for (const auto& seed : seeds) EXPECT_EQ(run(target, seed, spare_bytes), 0) << seed.substr(0, 300);
+  std::mt19937 random(1);
+  int refused = 0;
+  for (int round = 0; round < rounds && !::testing::Test::HasFailure(); ++round)
+    refused += run(target, damaged(seeds[static_cast<size_t>(round) % seeds.size()], random), spare_bytes);
+  EXPECT_GE(refused, least_refused);
+}
+
+constexpr size_t kMebibyte = 1 << 20;
+
+TEST(SeededFuzz, TokenizerJson) {
+  const std::string unigram =
+      R"({"version":"1.0","added_tokens":[{"id":0,"content":"<unk>","special":true}],"normalizer":{"type":"Sequence",)"
+      R"("normalizers":[{"type":"NFKC"},{"type":"Strip","strip_left":true,"strip_right":false},{"type":"Replace",)"
+      R"("pattern":{"String":" "},"content":"  "},{"type":"Prepend","prepend":"x"}]},"pre_tokenizer":{"type":)"
+      R"("Metaspace","replacement":"_","prepend_scheme":"always","split":true},"post_processor":{"type":)"
+      R"("TemplateProcessing","single":[{"SpecialToken":{"id":"<unk>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],)"
+      R"("special_tokens":{"<unk>":{"id":"<unk>","ids":[0],"tokens":["<unk>"]}}},"decoder":{"type":"Metaspace",)"
+      R"("replacement":"_","prepend_scheme":"always"},"model":{"type":"Unigram","unk_id":0,"byte_fallback":false,)"
+      R"("vocab":[["<unk>",0.0],["_T",-1.5],["h",-2.0],["e",-2.0],["_first",-3.25]]}})";
+  const std::string bpe =
+      R"({"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":null,"decoder":{"type":"Sequence",)"
+      R"("decoders":[{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]},)"
+      R"("model":{"type":"BPE","dropout":null,"unk_token":"<unk>","fuse_unk":true,"byte_fallback":true,"vocab":)"
+      R"({"<unk>":0,"T":1,"h":2,"e":3,"Th":4,"The":5,"<0xE4>":6},"merges":["T h",["Th","e"]]}})";
+  seeded_run(tokenizer_json_fuzz, {make_byte_tokenizer_json(), unigram, bpe}, 3000, kMebibyte, 1500);
+}
+
+TEST(SeededFuzz, Text) {
+  const std::vector<std::string> seeds = {"The cat's  1234 naïve\r\n\r\n  words",
+                                          "e\u0301\u0316 中文 \u1100\u1161\u11A8 🙂", ""};
+  seeded_run(tokenize_text_fuzz, seeds, 3000, kMebibyte, 0);
+}
+
+TEST(SeededFuzz, Jsonl) {
+  const std::string seed =
+      "{\"text\": \"one\", \"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
+      "\"content\": \"a\"}]}\n";
+  seeded_run(jsonl_fuzz, {seed, seed + seed}, 3000, kMebibyte, 1000);
+}
+
+TEST(SeededFuzz, TokenShard) {
+  const auto path = std::filesystem::temp_directory_path() / ("stepc-fuzz-seed-" + std::to_string(::getpid()));
+  TokenizedDocuments documents;
+  for (int i = 0; i < 200; ++i) {
+    documents.tokens.push_back(i % 97);
+    documents.learned.push_back(i % 3 != 0);
+    if (i % 17 == 16) documents.ends.push_back(documents.tokens.size());
+  }
+  documents.ends.push_back(documents.tokens.size());
+  write_shard(path, documents, 100);
+  const std::string masked = read_text(path, kMebibyte);
+  documents.learned.clear();
+  write_shard(path, documents, 100'000);
+  const std::string wide = read_text(path, kMebibyte);
+  std::filesystem::remove(path);
+  seeded_run(token_shard_fuzz, {masked, wide}, 3000, 64 << 10, 2500);
+}
+
+// Made of what templates are made of, so that most of them run.
+TEST(SeededFuzz, ChatTemplate) {
+  const std::vector<std::string> seeds = {
+      "{% for m in messages %}{{ '<|' + m.role + '|>' + m['content'] | trim + '\\n' }}{% endfor %}",
+      "{%- set ns = namespace(n=0) -%}{% for m in messages if m.role != 'x' %}{% set ns.n = ns.n + 1 %}"
+      "{% if loop.first and not ns.n > 1 %}{{ bos_token }}{% elif m.role == 'user' %}u{% else %}{{ m.content[1:-1] "
+      "}}{% endif %}"
+      "{% endfor %}",
+      "{{ [1, 'two', {'a': none}] | tojson }}{% for k, v in messages[0].items() %}{{ k ~ v }}{% endfor %}",
+      "{% for m in messages %}{% for i in range(100) %}{{ m.content.split('a')[0].upper() }}{% endfor %}{% endfor %}"};
+  seeded_run(chat_template_fuzz, seeds, 3000, 80 * kMebibyte, 500);
+}
+
+// Hostile by construction: each of these must be refused.
+TEST(HostileFiles, TokenizerJson) {
+  const std::string good = make_byte_tokenizer_json();
+  std::vector<std::string> files = {std::string(30'000, '['),
+                                    std::string(30'000, '{'),
+                                    "{\"model\":" + std::string(30'000, '['),
+                                    "\"" + std::string(30'000, 'a'),
+                                    std::string(30'000, '\0'),
+                                    "\xEF\xBB\xBF",
+                                    "nul",
+                                    "1e400"};
+  for (size_t at = 1; at < good.size() - 2; at += 9) files.push_back(good.substr(0, at));  // cut anywhere
+  for (size_t at = 0; at < good.size(); at += 11) {                                        // a byte that is no text
+    files.push_back(good);
+    files.back()[at] = '\xFF';
+  }
+  // Each field in turn as every other kind of value.
+  for (const std::string field :
+       {"version", "added_tokens", "pre_tokenizer", "decoder", "model", "vocab", "merges", "content", "id", "type"})
+    for (const std::string value :
+         {"-1", "18446744073709551616", "1e308", "[[]]", "{\"a\": 1}", "false", "[1, 2]", "0.5"}) {
+      const size_t at = good.find("\"" + field + "\": ");
+      ASSERT_NE(at, std::string::npos) << field;
+      const size_t begin = at + field.size() + 4;
+      size_t end = begin;
+      int depth = 0;
+      for (; end < good.size(); ++end) {
+        if (good[end] == '{' || good[end] == '[') ++depth;
+        if (good[end] == '}' || good[end] == ']') --depth;
+        if (depth < 0 || (depth == 0 && (good[end] == ',' || good[end] == '\n'))) break;
+      }
+      files.push_back(good.substr(0, begin) + value + good.substr(end));
+    }
+  for (const std::string& file : files)
+    EXPECT_EQ(run(tokenizer_json_fuzz, file, kMebibyte), 1) << ::testing::PrintToString(file.substr(0, 200));
+  EXPECT_GT(files.size(), 900U);
+  RecordProperty("files", static_cast<int>(files.size()));
+}
+
+TEST(HostileFiles, ChatTemplatesThatWorkTooHard) {
+  for (const std::string file : {
+           "{% for a in range(100000) %}{% for b in range(100000) %}{{ a }}{% endfor %}{% endfor %}",
+           "{% set ns = namespace(x='ab') %}{% for a in range(100) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+           "{% set ns = namespace(x='ab') %}{% for a in range(100) %}{% set ns.x = ns.x.replace('a', ns.x) %}{% endfor "
+           "%}",
+           "{% set ns = namespace(x=[1]) %}{% for a in range(100) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+           "{% set ns = namespace(x=[1], y=[1]) %}{% for a in range(50) %}{% set ns.x = [ns.x, ns.x] %}"
+           "{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
+           "{% set ns = namespace(x=[1]) %}{% for a in range(50) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | "
+           "tojson }}",
+           "{% set ns = namespace(x=1) %}{% for a in range(100) %}{% set ns.x = [ns.x] %}{% endfor %}",
+           "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns | tojson }}",
+           "{% set ns = namespace() %}{{ [ns] }}",
+           "{{ range(9223372036854775807) }}",
+           "{{ 9223372036854775807 + 1 }}",
+           "{{ 1 % 0 }}",
+           "{{ 'a' * 1000000000 }}",
+       })
+    EXPECT_EQ(run(chat_template_fuzz, file, 80 * kMebibyte), 1) << file;
+  EXPECT_EQ(run(chat_template_fuzz, "{{ " + std::string(10'000, '(') + " }}", kMebibyte), 1);
+  EXPECT_EQ(run(chat_template_fuzz, "{{ " + std::string(10'000, '-') + "1 }}", kMebibyte), 1);
+  std::string nested;
+  for (int i = 0; i < 2000; ++i) nested += "{% if true %}";
+  EXPECT_EQ(run(chat_template_fuzz, nested, kMebibyte), 1);
+  nested = "{% if true %}";
+  for (int i = 0; i < 2000; ++i) nested += "{% elif true %}";
+  EXPECT_EQ(run(chat_template_fuzz, nested, kMebibyte), 1);
+}
+
+}  // namespace
+}  // namespace stepc
