@@ -92,6 +92,9 @@ DecoderConfig DecoderConfig::from_json(std::string_view text) {
   DecoderConfig config = family.defaults;
   exchange(fields, family, config);
   check_heads(config);
+  USER_CHECK(config.pad_token_id.value_or(0) < config.vocab_size,
+             "config.json: pad_token_id is absent, for which {} has {}; expected an integer from 0 to {}, or null",
+             config.model_type, *config.pad_token_id, config.vocab_size - 1);
   config.source = object.dump();
   return config;
 }

@@ -137,6 +137,7 @@ void baichuan(ConfigFields& f, DecoderConfig& c) {
   f.choice("hidden_act", c.activation, kActivations);
   rms_norm(f, c);
   if (f.reads()) {
+    f.only("rope_scaling", nullptr);
     c.positions = f.has("max_position_embeddings") ? Positions::kRotary : Positions::kAlibi;
     c.normalized_head = c.vocab_size == kSecondGenerationVocab;
   }

@@ -11,8 +11,10 @@ namespace {
 using nlohmann::json;
 
 json tiny() {
-  return {{"model_type", "llama"},   {"architectures", {"LlamaForCausalLM"}}, {"vocab_size", 100},       {"hidden_size", 64},
-          {"intermediate_size", 96}, {"num_hidden_layers", 2},       {"num_attention_heads", 4}};
+  return {{"model_type", "llama"},   {"architectures", {"LlamaForCausalLM"}},
+          {"vocab_size", 100},       {"hidden_size", 64},
+          {"intermediate_size", 96}, {"num_hidden_layers", 2},
+          {"num_attention_heads", 4}};
 }
 
 std::string error_of(const json& object) {
@@ -149,6 +151,7 @@ TEST(DecoderConfig, RefusesTheSwitchesOfAFamilyThatItDoesNotHave) {
       {"glm4", {"partial_rotary_factor", 0.0, "head_dim is 16, of which 0 are rotated"}},
       {"gemma2", {"final_logit_softcapping", -1.0, "final_logit_softcapping is -1"}},
       {"gemma2", {"hidden_activation", "relu", "hidden_activation is \"relu\""}},
+      {"baichuan", {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}, "rope_scaling is an object"}},
       {"baichuan", {"num_attention_heads", 5, "hidden_size is 64 and the number of attention heads 5"}},
       {"gpt2", {"scale_attn_by_inverse_layer_idx", true, "scale_attn_by_inverse_layer_idx is true"}},
       {"gpt2", {"add_cross_attention", true, "add_cross_attention is true"}},
@@ -170,6 +173,16 @@ TEST(DecoderConfig, RefusesTheSwitchesOfAFamilyThatItDoesNotHave) {
     object[refused.field] = refused.value;
     EXPECT_THAT(error_of(object), testing::HasSubstr("config.json: " + refused.message)) << object.dump();
   }
+}
+
+TEST(DecoderConfig, ADefaultTokenBeyondTheVocabularyIsRefused) {
+  json object = tiny();
+  object.erase("architectures");
+  object["model_type"] = "glm";
+  object["eos_token_id"] = nullptr;
+  EXPECT_THAT(error_of(object), testing::HasSubstr("pad_token_id is absent, for which glm has 151329"));
+  object["pad_token_id"] = nullptr;
+  EXPECT_EQ(error_of(object), "accepted");
 }
 
 TEST(DecoderConfig, ChangesOfAReadConfigAreWrittenBackAndNothingElse) {
