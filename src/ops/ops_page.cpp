@@ -46,6 +46,10 @@ std::string traits_text(const OpDef& op) {
     if (op.has(trait)) parts.push_back(name);
   return str("{}", fmt::join(parts, ", "));
 }
+std::string meaning_text(const OpDef& op) {
+  if (!op.summary.empty()) return std::string(op.summary);
+  return op.body == nullptr ? std::string() : str("`{}`", formula_text(scalar_expr(op.body)));
+}
 }  // namespace
 
 std::string ops_page() {
@@ -62,7 +66,7 @@ std::string ops_page() {
             family.name, family.summary);
     for (const OpDef& op : family.ops)
       out += str("| `{}` | {} | {} | {} | {} | {} |\n", op.name, operands_text(op), op.outputs, attrs_text(op),
-                 traits_text(op), op.summary);
+                 traits_text(op), meaning_text(op));
   }
   return out;
 }

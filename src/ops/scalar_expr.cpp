@@ -139,6 +139,24 @@ std::string to_text(const ScalarExpr& expr) {
   return out;
 }
 
+std::string formula_text(const ScalarExpr& expr) {
+  std::vector<std::string> texts;
+  for (const ScalarStep& step : expr.steps) {
+    std::vector<std::string> operands;
+    for (int k = 0; k < operand_count(step.primitive); ++k)
+      operands.push_back(texts[static_cast<size_t>(step.operands[static_cast<size_t>(k)])]);
+    if (step.primitive == Primitive::kArgument)
+      texts.push_back(std::string(1, static_cast<char>('a' + step.operands[0])));
+    else if (step.primitive == Primitive::kConstant)
+      texts.push_back(str("{}", step.constant));
+    else if (step.primitive == Primitive::kAttr)
+      texts.emplace_back(step.attr);
+    else
+      texts.push_back(str("{}({})", name_of(step.primitive), fmt::join(operands, ", ")));
+  }
+  return texts.back();
+}
+
 namespace {
 
 double apply(Primitive primitive, double a, double b, double c) {

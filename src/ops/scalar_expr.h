@@ -81,6 +81,8 @@ struct ScalarExpr {
   std::vector<ScalarStep> steps;  // the last one is the result
 };
 std::string to_text(const ScalarExpr& expr);
+// One line, operands called a, b, c: "div(a, add(1, exp(neg(a))))".
+std::string formula_text(const ScalarExpr& expr);
 
 // A value while an expression is written.
 class Scalar {

@@ -1,0 +1,124 @@
+#include "ir/graph.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "base/check.h"
+#include "tests/expect_user_error.h"
+
+namespace stepc {
+namespace {
+
+// Every kind of line: strided input, several outputs, an opaque call with effects, each kind of output.
+constexpr std::string_view kText = R"(stepc.graph 1
+input %0: f32[4, 8] = parameter "weight"
+input %1: f32[2, 8](9, 1)+1 = batch "0"
+input %2: i64[2] = rng ""
+%3: f32[2, 4] = matmul(%1, %0) {transpose_a=false, transpose_b=true} | forward "model.proj"
+%4: f32[2, 4], %5: i64[2, 4] = sort(%3) {descending=false, dim=1} | forward ""
+%6: f32[2], %7: f32[4, 8] = aten::frob_(%0, [1, 2], t[%3, undefined], number(0.5), dtype:bf16, generator(0), none) -> %, none writes 0 draws | backward "a \"b\""
+= aten::check(%6) | update ""
+%8: bool[] = full() {dtype=bool, shape=[], value=1} | update ""
+%9: f64[] = full() {dtype=f64, shape=[], value=-inf} | update ""
+guard %8
+update %0 = %7
+rebind gradient "weight" %7(1, 4)
+rebind gradient "bias" none
+return %6
+return none
+number %9
+)";
+
+TEST(GraphText, RoundTrips) {
+  const Graph graph = parse_graph(kText);
+  verify(graph);
+  EXPECT_EQ(to_text(graph), kText);
+  EXPECT_EQ(parse_graph(to_text(graph)), graph);
+  EXPECT_EQ(graph.inputs[1].strides, (Shape{9, 1}));
+  EXPECT_EQ(graph.inputs[1].offset, 1);
+  const AtenCall& call = *graph.nodes[2].aten;
+  EXPECT_EQ(call.writes, std::vector<uint32_t>{0});
+  EXPECT_TRUE(call.draws);
+  EXPECT_EQ(graph.nodes[2].inputs, (std::vector<TensorId>{TensorId(0), TensorId(3)}));
+  EXPECT_EQ(graph.nodes[2].source.phase, Phase::kBackward);
+}
+
+TEST(GraphText, EveryKindOfAttributeRoundTrips) {
+  Graph graph;
+  Node node;
+  node.op = "op";
+  node.attrs = {{"yes", true},
+                {"count", int64_t{-7}},
+                {"real", 0.1},
+                {"nan", static_cast<double>(NAN)},
+                {"tiny", 1e-300},
+                {"dtype", DType::kF8E4M3},
+                {"text", std::string("a \"quoted\" \\ text\n")},
+                {"ints", Shape{1, -2}},
+                {"none", Shape{}},
+                {"reals", std::vector<double>{0.5, -INFINITY}}};
+  graph.add_node(node, {});
+  EXPECT_EQ(parse_graph(to_text(graph)), graph) << to_text(graph);
+}
+
+TEST(GraphText, BadTextIsRefusedWithItsLine) {
+  const auto expect = [](const std::string& text, const std::string& message) {
+    EXPECT_USER_ERROR(parse_graph(text), message);
+  };
+  const std::string head = "stepc.graph 1\n";
+  expect("", "graph text, line 0: expected 'stepc.graph 1'");
+  expect(head + "hello\n", "graph text, line 2: expected '%'");
+  expect(head + "%0: f32[2] = add(%1) | forward \"\"\n", "%1 is used and never defined");
+  expect(head + "input %0: f33[2] = batch \"x\"\n", "expected a dtype");
+  expect(head + "input %0: f32[-2] = batch \"x\"\n", "a shape is out of range");
+  expect(head + "input %0: f32[4294967296, 4294967296, 4294967296] = batch \"x\"\n", "a shape is out of range");
+  expect(head + "input %0: f32[2](1, 1) = batch \"x\"\n", "as many strides as sizes are needed");
+  expect(head + "input %0: f32[2] = friend \"x\"\n", "expected what kind of input this is");
+  expect(head + "%0: f32[] = full() {value=1.0, value=2.0} | forward \"\"\n", "'value' is given twice");
+  expect(head + "%0: f32[] = full() | sideways \"\"\n", "expected a phase");
+  expect(head + "%0: f32[] = full() | forward \"\"\n%0: f32[] = full() | forward \"\"\n", "%0 is defined twice");
+  expect(head + "%0: f32[] = full() | forward \"\"\nupdate %0 = %0\n", "%0 is no input");
+  expect(head + "%99999999: f32[] = full() | forward \"\"\n", "index 99999999 is out of range");
+}
+
+void expect_broken(const std::string& what, const std::function<void(Graph&)>& change) {
+  Graph graph = parse_graph(kText);
+  change(graph);
+  try {
+    verify(graph);
+    FAIL() << "nothing was wrong; expected: " << what;
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
+  }
+}
+
+TEST(GraphVerify, NamesTheBrokenPromise) {
+  expect_broken("reads %6 before it is made", [](Graph& g) { std::swap(g.nodes[2], g.nodes[3]); });
+  expect_broken("does not know where it is made", [](Graph& g) { g.tensors[3].place = 1; });
+  expect_broken("is defined twice", [](Graph& g) { g.nodes[4].outputs[0] = TensorId(3); });
+  expect_broken("is never made", [](Graph& g) { g.tensors.emplace_back(); });
+  expect_broken("parameter 'weight' is an input twice", [](Graph& g) {
+    g.inputs[1].kind = InputKind::kParameter;
+    g.inputs[1].key = "weight";
+  });
+  expect_broken("input 0 is a f32[4, 8] and is updated with a f32[2]",
+                [](Graph& g) { g.outputs[1].tensor = TensorId(6); });
+  expect_broken("input 0 is updated twice", [](Graph& g) { g.outputs.push_back(g.outputs[1]); });
+  expect_broken("guard 0 is a f64[]", [](Graph& g) { g.outputs[0].tensor = TensorId(9); });
+  expect_broken("writes a f32[2, 4] and gives a f32[4, 8]", [](Graph& g) { g.nodes[2].aten->writes = {1}; });
+  expect_broken("numbers its arguments out of order", [](Graph& g) { g.nodes[2].aten->args[0] = ValueId(1); });
+  expect_broken("output 1 has no tensor", [](Graph& g) { g.outputs[1].tensor = TensorId(); });
+  expect_broken("has 1 strides and 2 dimensions", [](Graph& g) { g.inputs[1].strides = {1}; });
+}
+
+TEST(Graph, CountsUsesWithOutputs) {
+  const std::vector<uint32_t> uses = use_counts(parse_graph(kText));
+  EXPECT_EQ(uses[0], 2U);
+  EXPECT_EQ(uses[3], 2U);
+  EXPECT_EQ(uses[7], 2U) << "an update and a rebinding";
+  EXPECT_EQ(uses[5], 0U);
+}
+
+}  // namespace
+}  // namespace stepc
