@@ -140,6 +140,20 @@ TEST(VirtualKernels, StoragesGrow) {
   EXPECT_TRUE(is_virtual(x));
 }
 
+TEST(VirtualKernels, TensorsBecomeWindowsOnOtherStorages) {
+  const VirtualRegion region;
+  const at::Tensor x = torch::empty({64, kWide});
+  at::Tensor window = torch::empty({0});
+  window.set_(x.t());
+  EXPECT_EQ(window.sizes(), (std::vector<int64_t>{kWide, 64}));
+  EXPECT_TRUE(window.is_alias_of(x));
+  window.set_(x.storage(), 8, {2, 3}, {1, 2});
+  EXPECT_EQ(window.strides(), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(window.storage_offset(), 8);
+  window.set_(x.storage());
+  EXPECT_EQ(window.numel(), 64 * kWide);
+}
+
 TEST(VirtualKernels, ResizingAnOutTensorIsRefused) {
   const VirtualRegion region;
   const at::Tensor x = torch::empty({kWide});

@@ -70,6 +70,27 @@ bool is_moderate(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> value
          static_cast<double>(counts ? kLargestKnownInteger : kLargestKnownFloat);
 }
 
+// set_(): `self` becomes a window on another storage. The kernel compares the storages' memory, which virtual ones
+// lack; false where neither is one.
+bool set_window(c10::ArrayRef<c10::IValue> arguments) {
+  const at::Tensor& self = arguments[0].toTensor();
+  if (arguments.size() < 2) return false;
+  const bool from_tensor = arguments[1].isTensor();
+  const c10::Storage storage = from_tensor ? arguments[1].toTensor().storage() : arguments[1].toStorage();
+  if (!is_virtual(self) && !is_virtual(*storage.unsafeGetStorageImpl())) return false;
+  c10::TensorImpl* impl = self.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(storage);
+  if (arguments.size() == 5) {
+    impl->set_sizes_and_strides(arguments[3].toIntVector(), arguments[4].toIntVector(), arguments[2].toInt());
+  } else if (from_tensor) {
+    const at::Tensor& source = arguments[1].toTensor();
+    impl->set_sizes_and_strides(source.sizes(), source.strides(), source.storage_offset());
+  } else {
+    impl->set_sizes_contiguous({static_cast<int64_t>(storage.nbytes()) / self.element_size()});
+  }
+  return true;
+}
+
 at::Generator generator_of(c10::ArrayRef<c10::IValue> arguments) {
   for (const c10::IValue& value : arguments)
     if (value.isGenerator()) return value.toGenerator();
@@ -105,7 +126,12 @@ bool VirtualKernels::all_known(c10::ArrayRef<c10::IValue> arguments) {
 void VirtualKernels::run(const c10::OperatorHandle& op, c10::DispatchKeySet below, Stack* stack) {
   const OperatorTraits& t = traits(op);
   if (t.metadata_only) {
-    if (t.name == "aten::resize_") grow(*stack, op.schema().arguments().size());
+    const size_t count = op.schema().arguments().size();
+    if (t.name == "aten::resize_") grow(*stack, count);
+    if (t.name.starts_with("aten::set_.source") && set_window(torch::jit::last(*stack, count))) {
+      torch::jit::drop(*stack, count - 1);  // returns its first argument
+      return;
+    }
     op.redispatchBoxed(below, stack);
     return;
   }
