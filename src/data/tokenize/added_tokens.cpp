@@ -1,7 +1,5 @@
 #include "data/tokenize/added_tokens.h"
 
-#include <algorithm>
-
 #include "data/tokenize/char_class.h"
 #include "data/utf8.h"
 
@@ -21,20 +19,17 @@ bool is_word_at(std::string_view text, size_t at) {
 }
 }  // namespace
 
-void AddedTokenMatcher::add(const AddedToken& token, std::string spelling) {
+void AddedTokenMatcher::add(const AddedToken& token, const std::string& spelling) {
   if (spelling.empty()) return;
-  auto& entries = by_byte_[static_cast<uint8_t>(spelling[0])];
-  std::erase_if(entries, [&](const Entry& entry) { return entry.spelling == spelling; });
-  const auto longer = [&](const Entry& entry) { return entry.spelling.size() > spelling.size(); };
-  const auto place = std::partition_point(entries.begin(), entries.end(), longer);
-  entries.insert(place, {std::move(spelling), token});
-  empty_ = false;
+  spellings_.insert(spelling, static_cast<int32_t>(tokens_.size()));
+  begins_one_[static_cast<uint8_t>(spelling[0])] = true;
+  tokens_.push_back(token);
 }
 
-const AddedTokenMatcher::Entry* AddedTokenMatcher::at(std::string_view text) const {
-  for (const Entry& entry : by_byte_[static_cast<uint8_t>(text[0])])
-    if (text.starts_with(entry.spelling)) return &entry;
-  return nullptr;
+AddedTokenMatcher::Match AddedTokenMatcher::longest_at(std::string_view text) const {
+  Match match;
+  spellings_.prefixes(text, [&](size_t bytes, int32_t index) { match = {&tokens_[index], bytes}; });
+  return match;
 }
 
 bool AddedTokenMatcher::stands_alone(std::string_view text, size_t begin, size_t end) {

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "data/tokenize/byte_tokens.h"
-#include "data/tokenize/flat_map.h"
+#include "data/tokenize/byte_trie.h"
 #include "data/tokenize/word_model.h"
 #include "data/utf8.h"
 
@@ -25,7 +25,7 @@ class Unigram : public WordModel {
       least = std::min(least, score);
       ids_[piece] = static_cast<int32_t>(scores_.size() - 1);  // of two equal pieces the later counts
     }
-    for (const auto& [piece, score] : file.pieces) add_to_trie(piece, ids_[piece]);
+    for (const auto& [piece, score] : file.pieces) trie_.insert(piece, ids_[piece]);
     constexpr double kUnknownPenalty = 10;
     unk_score_ = least - kUnknownPenalty;
     if (file.byte_fallback)
@@ -40,16 +40,10 @@ class Unigram : public WordModel {
     for (size_t at = 0; at < word.size();) {
       const size_t char_bytes = std::max<size_t>(decode_utf8(word, at).bytes, 1);
       bool has_char = false;
-      int32_t node = 0;
-      for (size_t end = at; end < word.size();) {
-        const TrieNode* child = trie_.find(trie_key(node, word[end]));
-        if (!child) break;
-        node = child->index;
-        ++end;
-        if (child->piece < 0) continue;
-        offer(ends[end], ends[at].score + scores_[child->piece], at, child->piece);
-        has_char = has_char || end - at == char_bytes;
-      }
+      trie_.prefixes(word.substr(at), [&](size_t bytes, int32_t piece) {
+        offer(ends[at + bytes], ends[at].score + scores_[piece], at, piece);
+        has_char = has_char || bytes == char_bytes;
+      });
       if (!has_char) offer(ends[at + char_bytes], ends[at].score + unk_score_, at, unk_id_);
       at += char_bytes;
     }
@@ -63,26 +57,8 @@ class Unigram : public WordModel {
     size_t begin = kNone;  // of the piece that ends here
     int32_t id = 0;
   };
-  struct TrieNode {
-    int32_t index = 0;
-    int32_t piece = -1;
-  };
-
-  static uint64_t trie_key(int32_t node, char byte) {
-    return static_cast<uint64_t>(static_cast<uint32_t>(node)) << 8 | static_cast<uint8_t>(byte);
-  }
-
   static void offer(Node& node, double score, size_t begin, int32_t id) {
     if (node.begin == kNone || score > node.score) node = {score, begin, id};
-  }
-
-  void add_to_trie(std::string_view piece, int32_t id) {
-    int32_t node = 0;
-    for (size_t i = 0; i < piece.size(); ++i) {
-      TrieNode& child = trie_.get(trie_key(node, piece[i]), {static_cast<int32_t>(trie_.size()) + 1, -1});
-      if (i + 1 == piece.size()) child.piece = id;
-      node = child.index;
-    }
   }
 
   // Walks back from the end; unknown characters side by side are one unknown piece.
@@ -112,7 +88,7 @@ class Unigram : public WordModel {
 
   std::unordered_map<std::string, int32_t> ids_;
   std::vector<double> scores_;
-  FlatMap<TrieNode> trie_;  // by parent and byte
+  ByteTrie trie_;
   ByteTokens bytes_;
   int32_t unk_id_;
   double unk_score_ = 0;
