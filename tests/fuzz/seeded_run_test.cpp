@@ -15,6 +15,7 @@
 
 #include "base/files.h"
 #include "data/shard/token_shard.h"
+#include "data/source/document.h"
 #include "data/tokenizer_json.h"
 #include "tests/fuzz/fuzz_input.h"
 
@@ -176,6 +177,13 @@ TEST(SeededFuzz, Text) {
   seeded_run(tokenize_text_fuzz, seeds, 3000, kMebibyte, 0);
 }
 
+int jsonl_text_only(const uint8_t* data, size_t size) {
+  return fuzz_one([&] {
+    for_each_document(
+        fuzz_text(data, size), FileKind::kJsonl, {}, "a.jsonl", [] { return uint64_t{1}; }, [](const Document&) {});
+  });
+}
+
 TEST(SeededFuzz, Jsonl) {
   const std::string seed =
       "{\"text\": \"one\", \"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
@@ -251,6 +259,25 @@ TEST(HostileFiles, TokenizerJson) {
     EXPECT_EQ(run(tokenizer_json_fuzz, file, kMebibyte), 1) << ::testing::PrintToString(file.substr(0, 200));
   EXPECT_GT(files.size(), 900U);
   RecordProperty("files", static_cast<int>(files.size()));
+}
+
+// Lines of a megabyte: a line costs a small multiple of its size (the parser has buffers of its own), whatever is in
+// it.
+TEST(HostileFiles, Jsonl) {
+  const size_t count = kMebibyte / 2;
+  std::string zeros = "[0";
+  for (size_t i = 0; i < count; ++i) zeros += ",0";
+  const std::string lines[] = {"{\"text\": " + zeros,
+                               "{\"a\": " + zeros + "], \"text\": 1}",
+                               "{\"text\": \"" + std::string(count, 'a'),
+                               "{\"text\": \"" + std::string(count, 'a') + "\", \"text\": \"b\"}",
+                               std::string(count, '['),
+                               "{\"a\": " + std::string(count, '['),
+                               "{\"" + std::string(count, 'k') + "\": 1}",
+                               "{\"messages\": \"" + std::string(count, 'x') + "\"}",
+                               std::string(count, '\xFF')};
+  for (const std::string& line : lines)
+    EXPECT_EQ(run(jsonl_text_only, line, 3 * line.size() + kMebibyte), 1) << line.substr(0, 100);
 }
 
 TEST(HostileFiles, ChatTemplatesThatWorkTooHard) {

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "data/source/json_field.h"
 
 namespace stepc {
 
@@ -16,12 +17,12 @@ void use_line(std::string_view line, const DocumentFormat& format, const std::st
               const std::function<void(const Document&)>& use) {
   USER_CHECK(line.size() <= kMaxLineBytes, "{}: a line of {}, at most {} are read", what, human_bytes(line.size()),
              human_bytes(kMaxLineBytes));
-  const Json json = parse_json(line, what);
   if (!format.chat) {
-    const std::string& text = json_string(json, format.field, what);
+    const std::string text = json_text_field(line, format.field, what);
     if (!text.empty()) use({text, false, {}});
     return;
   }
+  const Json json = parse_json(line, what);
   RenderedChat chat;
   try {
     chat = format.chat->render_for_training(json_array(json, format.field, what));
