@@ -32,7 +32,7 @@ struct Options {
   int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   int64_t seq_len = 512;
   uint64_t seed = 0, sample = 0;
-  bool colour = false, borders = false;
+  bool colour = false, borders = false, verify = false;
 };
 
 // A file, or in a model directory tokenizer.json before tokenizer.model.
@@ -65,6 +65,7 @@ TokenStream tokenized(const Options& options, const Tokenizer& tokenizer, size_t
   cache.format = format_of(options);
   cache.separator = options.separator;
   cache.threads = options.threads;
+  cache.verify = options.verify;
   if (terminal)
     cache.progress = [](uint64_t done, uint64_t total) {
       std::fputs(str("\rtokenizing {} of {}\x1b[K", human_bytes(done), human_bytes(total)).c_str(), stderr);
@@ -126,6 +127,7 @@ DataCommand add_data_command(CLI::App& app) {
   data->require_subcommand(1);
   CLI::App* tokenize = data->add_subcommand("tokenize", "text files to token shards in a cache");
   add_options(*tokenize, *options);
+  tokenize->add_flag("--verify", options->verify, "read the shards that are there, and make damaged ones again");
   CLI::App* inspect = data->add_subcommand("inspect", "print a training sample, coloured by document and loss mask");
   add_options(*inspect, *options);
   inspect->add_option("--seq-len", options->seq_len, "tokens a sample")->capture_default_str();

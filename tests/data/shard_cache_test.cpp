@@ -131,6 +131,21 @@ TEST_F(ShardCacheTest, GoesOnWhereItWasInterrupted) {
   EXPECT_FALSE(fs::exists(options_.directory / "x.tokens.tmp-1"));
 }
 
+TEST_F(ShardCacheTest, ADamagedShardIsMadeAgain) {
+  const auto file = write("a.txt", "some text that is long enough");
+  const auto shard = run({file}).shards.at(0);
+  const std::string good = read_text(shard, 1 << 20);
+  write_file_synced(shard, good.substr(0, 70));
+  EXPECT_EQ(run({file}).made, 1U);
+  std::string other_token = good;
+  other_token[66] = 'X';
+  write_file_synced(shard, other_token);
+  EXPECT_EQ(run({file}).made, 0U) << "not noticed without reading it";
+  options_.verify = true;
+  EXPECT_EQ(run({file}).made, 1U);
+  EXPECT_EQ(read_text(shard, 1 << 20), good);
+}
+
 TEST_F(ShardCacheTest, AThrowingProgressEndsTheWork) {
   struct Stop {};
   const auto file = write("a.jsonl", lines(100'000));

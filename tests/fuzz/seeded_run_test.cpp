@@ -261,8 +261,7 @@ TEST(HostileFiles, TokenizerJson) {
   RecordProperty("files", static_cast<int>(files.size()));
 }
 
-// Lines of a megabyte: a line costs a small multiple of its size (the parser has buffers of its own), whatever is in
-// it.
+// Lines of a megabyte: whatever is in one, it costs a small multiple of its size, for the parser's buffers and message.
 TEST(HostileFiles, Jsonl) {
   const size_t count = kMebibyte / 2;
   std::string zeros = "[0";

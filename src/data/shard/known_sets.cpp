@@ -13,8 +13,7 @@ namespace stepc {
 
 namespace fs = std::filesystem;
 
-KnownSet::KnownSet(const fs::path& directory, const std::vector<fs::path>& files, uint64_t salt)
-    : directory_(directory) {
+KnownSet::KnownSet(const fs::path& directory, const std::vector<fs::path>& files, uint64_t salt) {
   constexpr time_t kSettledSeconds = 2;
   std::string key = hash_text(salt);
   const time_t now = std::time(nullptr);
@@ -35,8 +34,7 @@ std::optional<std::vector<std::string>> KnownSet::shards() const {
   std::vector<std::string> names;
   for (const std::string& name : split(trim(read_text(path_, kMaxBytes)), '\n')) {
     // A name from a file is a name in this directory and nothing else.
-    if (name.empty() || name.find('/') != std::string::npos || !fs::exists(directory_ / name, error))
-      return std::nullopt;
+    if (name.empty() || name.find('/') != std::string::npos) return std::nullopt;
     names.push_back(name);
   }
   return names;

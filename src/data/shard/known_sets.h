@@ -14,13 +14,13 @@ class KnownSet {
  public:
   KnownSet(const std::filesystem::path& directory, const std::vector<std::filesystem::path>& files, uint64_t salt);
 
-  // The names of the shards, if the set is known and all of them are there.
+  // The names of the shards, if the set is known.
   [[nodiscard]] std::optional<std::vector<std::string>> shards() const;
   // Nothing is remembered while a file may still change without its time changing.
   void remember(const std::vector<std::string>& shards) const;
 
  private:
-  std::filesystem::path directory_, path_;
+  std::filesystem::path path_;
   bool settled_ = true;
 };
 

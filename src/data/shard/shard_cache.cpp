@@ -23,6 +23,18 @@ namespace fs = std::filesystem;
 namespace {
 constexpr uint64_t kFormatVersion = 1;  // another one: other shards for the same text
 
+// Is there a shard, as far as opening it, or reading all of it, can tell?
+bool is_good_shard(const fs::path& path, bool verify) {
+  if (!fs::exists(path)) return false;
+  try {
+    const TokenShard shard(path);
+    if (verify) shard.verify();
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
 // Tokenises the chunks that have no shard yet, on several threads.
 class Work {
  public:
@@ -96,7 +108,7 @@ class Work {
     const Chunk& chunk = chunks_[index];
     names_[index] = hash_text(chunk_hash(files_, chunk, salt_)) + ".tokens";
     const fs::path path = options_.directory / names_[index];
-    if (!claim(names_[index]) || fs::exists(path)) {
+    if (!claim(names_[index]) || is_good_shard(path, options_.verify)) {
       done_ += chunk.bytes();
       return;
     }
@@ -168,7 +180,8 @@ ShardCacheResult tokenize_files(const Tokenizer& tokenizer, const std::vector<fs
   const KnownSet known(options.directory, files, salt);
   ShardCacheResult result;
   auto names = known.shards();
-  if (!names) {
+  const auto is_good = [&](const std::string& name) { return is_good_shard(options.directory / name, options.verify); };
+  if (!names || !std::all_of(names->begin(), names->end(), is_good)) {
     const std::vector<SourceFile> sources = open_sources(files);
     Work work(tokenizer, sources, options, salt);
     names = work.run();

@@ -21,6 +21,7 @@ struct ShardCacheOptions {
   // The added token put after every document that is no chat, if the tokenizer has it; empty for none.
   std::string separator = "<|endoftext|>";
   int threads = 1;
+  bool verify = false;  // read what is there in full; a shard that is found damaged is made again either way
   uint64_t chunk_bytes = uint64_t{16} << 20;  // of text a shard, about
   // Called on the calling thread with bytes done and bytes in all; what it throws ends the work.
   std::function<void(uint64_t done, uint64_t total)> progress;
