@@ -71,8 +71,10 @@ int64_t add_wrapping(int64_t a, int64_t b) {
 double nan_max(double a, double b) { return std::isnan(a) ? a : std::isnan(b) ? b : std::max(a, b); }
 double nan_min(double a, double b) { return std::isnan(a) ? a : std::isnan(b) ? b : std::min(a, b); }
 
+// The sum of one number is that number, so sums start from -0; the sum of none is 0.
 Arrays sum(const Arrays& in, const Attrs& attrs, const Types& types) {
-  return {folded(in[0], attrs.get<Shape>("dims"), types[0], 0.0, 0, std::plus<>(), add_wrapping)};
+  const double start = in[0].count() == 0 ? 0.0 : -0.0;
+  return {folded(in[0], attrs.get<Shape>("dims"), types[0], start, 0, std::plus<>(), add_wrapping)};
 }
 Arrays prod(const Arrays& in, const Attrs& attrs, const Types& types) {
   return {folded(in[0], attrs.get<Shape>("dims"), types[0], 1.0, 1, std::multiplies<>(), [](int64_t a, int64_t b) {

@@ -109,7 +109,8 @@ class MemoryRun {
     Shape kept = x.type.shape;
     for (int64_t d : dims) kept[static_cast<size_t>(d)] = 1;
     const Shape strides = contiguous_strides(kept);
-    std::vector<double> sums(static_cast<size_t>(element_count(kept)), 0.0);
+    // The sum of one number is that number, so sums start from -0; the sum of none is 0.
+    std::vector<double> sums(static_cast<size_t>(element_count(kept)), x.count() == 0 ? 0.0 : -0.0);
     for_each_index(x.type.shape, [&](const Shape& index, int64_t i) {
       int64_t to = 0;
       for (size_t d = 0; d < index.size(); ++d)

@@ -36,6 +36,8 @@ std::string_view name_of(InputKind kind) {
       return "batch";
     case InputKind::kCaptured:
       return "captured";
+    case InputKind::kIncoming:
+      return "incoming";
     case InputKind::kScalar:
       return "scalar";
     case InputKind::kRng:

@@ -81,8 +81,9 @@ enum class InputKind : uint8_t {
   kBuffer,
   kBatch,
   kCaptured,
-  kScalar,  // a host number, as a 0-dim tensor
-  kRng,     // (seed, step) of this call's random draws, i64[2]
+  kIncoming,  // what the program gives the step at a pause
+  kScalar,    // a host number, as a 0-dim tensor
+  kRng,       // (seed, step) of this call's random draws, i64[2]
 };
 std::string_view name_of(InputKind kind);
 
@@ -100,7 +101,7 @@ struct GraphInput {
 //   kUpdate   new contents of an input's memory
 //   kRebind   a tensor that the program finds in a slot of its own afterwards (a gradient); none: the slot is cleared
 //   kGuard    a 0-dim bool that must be true, or this graph is not the step's; checked before anything is updated
-//   kReturn   a tensor that the step returns; none: an undefined one
+//   kReturn   a tensor that the step returns, or that leaves at the pause `key`; none: an undefined one
 //   kNumber   a 0-dim tensor that the step returns as a host number
 struct GraphOutput {
   enum class Kind : uint8_t { kUpdate, kRebind, kGuard, kReturn, kNumber };
@@ -108,7 +109,7 @@ struct GraphOutput {
   TensorId tensor;
   uint32_t input = 0;                      // kUpdate: which graph input
   InputKind owner = InputKind::kGradient;  // kRebind: whose slot,
-  std::string key;                         // and which
+  std::string key;                         // and which; kReturn: the pause
   Shape strides;                           // how the program sees it; empty: contiguous
   bool operator==(const GraphOutput&) const = default;
 };

@@ -9,6 +9,7 @@
 //   rebind gradient "weight" %3(1, 4)
 //   guard %5
 //   return %2
+//   return %2 at "forward"
 //   number %6
 //
 // A return or rebind of none has no tensor.
@@ -24,7 +25,7 @@ namespace {
 
 constexpr InputKind kInputKinds[] = {InputKind::kParameter, InputKind::kGradient, InputKind::kOptimizerState,
                                      InputKind::kBuffer,    InputKind::kBatch,    InputKind::kCaptured,
-                                     InputKind::kScalar,    InputKind::kRng};
+                                     InputKind::kIncoming,  InputKind::kScalar,   InputKind::kRng};
 
 std::string_view name_of(Symbol::Kind kind) {
   switch (kind) {
@@ -137,7 +138,7 @@ std::string output_text(const Graph& graph, const GraphOutput& output) {
     case GraphOutput::Kind::kGuard:
       return str("guard {}\n", tensor);
     case GraphOutput::Kind::kReturn:
-      return str("return {}\n", tensor);
+      return output.key.empty() ? str("return {}\n", tensor) : str("return {} at {}\n", tensor, quoted(output.key));
     case GraphOutput::Kind::kNumber:
       return str("number {}\n", tensor);
   }
@@ -262,6 +263,7 @@ class GraphParser {
       output.tensor = tensor();
       output.strides = strides(graph_.shape(output.tensor));
     }
+    if (output.kind == GraphOutput::Kind::kReturn && in_.accept("at ")) output.key = in_.quoted_text();
     graph_.outputs.push_back(std::move(output));
   }
 

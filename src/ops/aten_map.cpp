@@ -197,7 +197,7 @@ const AtenRow* functional_row(const std::string& base, const std::string& overlo
     for (const char* o : {"", "Tensor", "Scalar"}) named(o);
   } else if (overload.ends_with("_out")) {
     const std::string stem = overload.substr(0, overload.size() - 4);
-    for (const std::string& o : {stem, "dim_" + stem}) named(o);
+    for (const std::string& o : {stem, str("dim_{}", stem)}) named(o);
   }
   for (const std::string& candidate : candidates)
     if (const AtenRow* row = row_of(candidate)) return row;

@@ -28,7 +28,11 @@ std::optional<AttrValue> folded(const OpDef& op, const Attrs& attrs, const std::
   if (is_complex(dtype) || size_of(dtype) == 0) return std::nullopt;
   if (real) {
     std::vector<double> arguments;
-    for (const Node* node : constants) arguments.push_back(node->attrs.number("value"));
+    for (const Node* node : constants) {
+      const auto held = node->attrs.get<DType>("dtype");
+      const double number = node->attrs.number("value");
+      arguments.push_back(is_floating(held) ? rounded(number, held) : number);
+    }
     const double value = evaluate(scalar_expr(op.body), arguments, attrs);
     if (dtype == DType::kBool) return int64_t{value != 0 ? 1 : 0};
     if (is_floating(dtype)) return rounded(value, dtype);

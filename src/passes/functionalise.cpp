@@ -27,6 +27,8 @@ InputKind kind_of(Owner owner) {
       return InputKind::kOptimizerState;
     case Owner::kBatch:
       return InputKind::kBatch;
+    case Owner::kIncoming:
+      return InputKind::kIncoming;
     case Owner::kCaptured:
     case Owner::kConstant:
       return InputKind::kCaptured;
@@ -46,11 +48,10 @@ class Functionaliser {
     for (const External& external : trace_.externals) add_external(external);
     find_host_calls();
     for (size_t c = 0; c < trace_.calls.size(); ++c) {
-      for (const HostEvent& event : trace_.events)
-        if (event.begin.index() == c)
-          for (const Rebinding& gradient : event.gradients) rebind(gradient);
+      leave_for_events(c);
       if (!on_host_[c]) add_call(CallId(c));
     }
+    leave_for_events(trace_.calls.size());
     add_outputs();
     return b_.take();
   }
@@ -117,6 +118,16 @@ class Functionaliser {
         event_of_[c] = &event;
       }
       for (CallId call : event.own_calls) on_host_[call.index()] = true;
+    }
+  }
+
+  // What the program gets before call `c`: gradients for an optimizer that runs on its own, a pause's outputs.
+  void leave_for_events(size_t c) {
+    for (const HostEvent& event : trace_.events) {
+      if (event.begin.index() != c) continue;
+      if (event.kind == HostEvent::Kind::kEager)
+        for (const Rebinding& gradient : event.gradients) rebind(gradient);
+      for (ValueId output : event.outputs) add_output(GraphOutput::Kind::kReturn, output, event.key);
     }
   }
 

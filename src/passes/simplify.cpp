@@ -17,10 +17,14 @@ bool same_shape(const RuleInput& m, size_t i) { return m.b.shape(m.in[i]) == m.t
 
 // ---- arithmetic
 
-template <int kNeutral>
-Found neutral_second(RuleInput& m) {
+Found one_second(RuleInput& m) {
   const auto value = m.value_of(1);
-  if (!value || *value != kNeutral || !same_shape(m, 0)) return std::nullopt;
+  if (!value || *value != 1 || !same_shape(m, 0)) return std::nullopt;
+  return m.in[0];
+}
+Found subtracted_zero(RuleInput& m) {
+  const auto value = m.value_of(1);
+  if (!value || *value != 0 || std::signbit(*value) || !same_shape(m, 0)) return std::nullopt;
   return m.in[0];
 }
 // x + 0 makes 0 of -0: left out for integers only, x + -0 for all.
@@ -191,10 +195,10 @@ Graph simplify(Graph graph) {
   static const RuleTable rules = {
       {"add", added_zero},
       {"add", added_negative},
-      {"sub", neutral_second<0>},
+      {"sub", subtracted_zero},
       {"sub", subtracted_negative},
-      {"mul", neutral_second<1>},
-      {"div", neutral_second<1>},
+      {"mul", one_second},
+      {"div", one_second},
       {"neg", twice_negated},
       {"where", known_condition},
       {"cast", same_cast},

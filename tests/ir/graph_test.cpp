@@ -27,6 +27,7 @@ rebind gradient "weight" %7(1, 4)
 rebind gradient "bias" none
 return %6
 return none
+return %6 at "forward"
 number %9
 )";
 

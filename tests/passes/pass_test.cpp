@@ -1,0 +1,240 @@
+// Every pass of the table on text (tests/passes/<pass>.ir) and on random graphs, whose meaning it keeps bit by bit.
+#include "passes/pass.h"
+
+#include <filesystem>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/text.h"
+#include "interp/interpret.h"
+#include "ops/graph_builder.h"
+#include "ops/op_def.h"
+#include "passes/dead_code.h"
+#include "tests/expect_user_error.h"
+
+namespace stepc {
+namespace {
+
+struct Case {
+  std::string name, before, after;
+};
+
+// Cases of one file: "# name", text, "=>", text; without the head line.
+std::vector<Case> cases_of(const std::string& path) {
+  std::vector<Case> out;
+  std::string* text = nullptr;
+  for (const std::string& line : split(read_text(path, 1 << 20), '\n')) {
+    if (line.starts_with("# ")) {
+      out.push_back({line.substr(2), "stepc.graph 1\n", "stepc.graph 1\n"});
+      text = &out.back().before;
+    } else if (line == "=>") {
+      text = &out.back().after;
+    } else if (!line.empty()) {
+      *text += line + "\n";
+    }
+  }
+  return out;
+}
+
+// Nodes that a pass leaves without use are not shown in the expected text.
+TEST(Pass, TextInTextOut) {
+  for (const Pass& pass : pass_table()) {
+    const std::vector<Case> cases = cases_of(str("{}/tests/passes/{}.ir", STEPC_SOURCE_DIR, pass.name));
+    EXPECT_FALSE(cases.empty()) << pass.name;
+    for (const Case& one : cases) {
+      SCOPED_TRACE(str("{}: {}", pass.name, one.name));
+      Graph graph = parse_graph(one.before);
+      verify_ops(graph);
+      graph = pass.run(std::move(graph));
+      verify_stage(graph, pass.out);
+      EXPECT_EQ(to_text(dead_code(std::move(graph))), one.after);
+    }
+  }
+}
+
+// A random graph of arithmetic, views, reductions, constants and composites on small tensors.
+Graph random_graph(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
+  GraphBuilder b;
+  std::vector<TensorId> values;
+  for (size_t i = 0, n = 1 + below(3); i < n; ++i) {
+    Shape shape;
+    for (size_t d = 0, rank = 1 + below(3); d < rank; ++d) shape.push_back(static_cast<int64_t>(1 + below(3)));
+    const DType dtype = below(4) == 0 ? DType::kBF16 : DType::kF32;
+    values.push_back(b.graph().add_input({InputKind::kBatch, str("{}", i), {}, {}, 0}, {dtype, shape}));
+  }
+  if (below(2) == 0) values.push_back(b.full(0.3, DType::kF32, {2, 3}));
+  const auto any = [&] { return values[below(values.size())]; };
+  for (size_t step = 0; step < 25; ++step) {
+    const TensorId x = any();
+    const Shape shape = b.shape(x);
+    const auto rank = static_cast<int64_t>(shape.size());
+    const auto dim = static_cast<size_t>(rank == 0 ? 0 : below(static_cast<size_t>(rank)));
+    TensorId made = x;
+    switch (below(14)) {
+      case 0:
+      case 1: {
+        constexpr std::string_view kUnary[] = {"neg", "abs", "exp", "tanh", "square", "silu", "relu"};
+        made = b.add(kUnary[below(std::size(kUnary))], {x});
+        break;
+      }
+      case 2:
+      case 3: {
+        constexpr std::string_view kBinary[] = {"add", "sub", "mul", "maximum"};
+        const TensorId y = any();
+        if (b.shape(y) != shape || b.dtype(y) != b.dtype(x)) continue;
+        made = b.add(kBinary[below(std::size(kBinary))], {x, y});
+        break;
+      }
+      case 4:
+      case 5: {
+        constexpr std::string_view kBinary[] = {"add", "sub", "mul", "div", "pow"};
+        constexpr double kValues[] = {0, -0.0, 1, 2, -1, 4, 0.3};
+        const std::string_view op = kBinary[below(std::size(kBinary))];
+        const TensorId number = b.full(kValues[below(std::size(kValues))], b.dtype(x), below(2) == 0 ? Shape() : shape);
+        made = below(3) == 0 ? b.add(op, {number, x}) : b.add(op, {x, number});
+        break;
+      }
+      case 6: {
+        Shape permutation(shape.size());
+        for (size_t d = 0; d < shape.size(); ++d) permutation[d] = static_cast<int64_t>(d);
+        std::shuffle(permutation.begin(), permutation.end(), random);
+        made = b.transpose(x, permutation);
+        break;
+      }
+      case 7:
+        made = b.reshape(x, below(2) == 0 ? Shape{element_count(shape)} : Shape{1, element_count(shape), 1});
+        break;
+      case 8: {
+        Shape wide = shape;
+        for (int64_t& size : wide)
+          if (size == 1) size = static_cast<int64_t>(1 + below(2));
+        made = b.expand(x, wide);
+        break;
+      }
+      case 9: {
+        if (rank == 0) continue;
+        Shape starts(shape.size(), 0);
+        Shape sizes = shape;
+        starts[dim] = static_cast<int64_t>(below(static_cast<size_t>(shape[dim])));
+        sizes[dim] = shape[dim] - starts[dim];
+        made = b.slice(x, starts, sizes, Shape(shape.size(), 1));
+        break;
+      }
+      case 10:
+        if (rank == 0) continue;
+        made = b.add(below(2) == 0 ? "sum" : "mean", {x},
+                     {{"dims", Shape{static_cast<int64_t>(dim)}}, {"keepdim", below(2) == 0}});
+        break;
+      case 11:
+        made = b.cast(x, b.dtype(x) == DType::kF32 ? DType::kBF16 : DType::kF32);
+        break;
+      case 12: {
+        const TensorId y = any();
+        if (rank == 0 || b.shape(y) != shape || b.dtype(y) != b.dtype(x)) continue;
+        made = b.add("concat", {x, y}, {{"dim", static_cast<int64_t>(dim)}});
+        break;
+      }
+      default: {
+        const TensorId y = any();
+        if (rank != 2 || b.shape(y).size() != 2 || b.dtype(y) != b.dtype(x)) continue;
+        const bool ta = below(2) == 0;
+        const bool tb = below(2) == 0;
+        if (shape[ta ? 0 : 1] != b.shape(y)[tb ? 1 : 0]) continue;
+        made = b.add("matmul", {x, y}, {{"transpose_a", ta}, {"transpose_b", tb}});
+      }
+    }
+    if (element_count(b.shape(made)) <= 200) values.push_back(made);
+  }
+  for (int i = 0; i < 4; ++i) {
+    b.graph().outputs.emplace_back();
+    b.graph().outputs.back().tensor = any();
+  }
+  return b.take();
+}
+
+std::vector<Array> random_inputs(const Graph& graph, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  constexpr double kValues[] = {0.0, -0.0, 1.0, -1.5, 0.3, 2.0, -0.25, 7.0};
+  std::vector<Array> out;
+  for (const GraphInput& input : graph.inputs) {
+    Array array(graph.type(input.tensor));
+    for (int64_t i = 0; i < array.count(); ++i) array.set(i, kValues[random() % std::size(kValues)]);
+    out.push_back(std::move(array));
+  }
+  return out;
+}
+
+void expect_same_meaning(const Graph& before, const Graph& after, uint64_t seed) {
+  const std::vector<Array> inputs = random_inputs(before, seed);
+  const std::vector<Array> want = interpret(before, inputs);
+  const std::vector<Array> have = interpret(after, inputs);
+  for (size_t i = 0; i < want.size(); ++i)
+    ASSERT_TRUE(same_bits(have[i], want[i])) << "output " << i << " of seed " << seed << " was " << to_text(want[i])
+                                             << " and is " << to_text(have[i]) << "\n"
+                                             << to_text(before) << to_text(after);
+}
+
+TEST(Pass, KeepsTheMeaningOfRandomGraphs) {
+  for (const Pass& pass : pass_table()) {
+    int changed = 0;
+    for (uint64_t seed = 0; seed < 300; ++seed) {
+      const Graph before = random_graph(seed);
+      const Graph after = pass.run(before);
+      verify_stage(after, pass.out);
+      changed += after == before ? 0 : 1;
+      expect_same_meaning(before, after, seed);
+      if (HasFatalFailure()) FAIL() << pass.name;
+      EXPECT_TRUE(pass.run(after) == after) << pass.name << " finds more to do the second time, seed " << seed;
+    }
+    EXPECT_GT(changed, 30) << pass.name;
+  }
+}
+
+TEST(Pass, WholePipelineKeepsTheMeaningOfRandomGraphs) {
+  for (uint64_t seed = 1000; seed < 1500; ++seed) {
+    const Graph before = random_graph(seed);
+    RunOptions options;
+    options.verify = true;
+    expect_same_meaning(before, run_passes(before, options).graph, seed);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Pipeline, RunsTheTableOrWhatIsAskedFor) {
+  const Graph graph = random_graph(3);
+  const RunResult all = run_passes(graph);
+  ASSERT_EQ(all.runs.size(), pass_table().size());
+  EXPECT_EQ(all.runs.back().nodes, all.graph.nodes.size());
+
+  RunOptions options;
+  options.only = {"dead_code", "simplify"};
+  std::vector<std::string> seen;
+  options.after = [&](std::string_view pass, const Graph&) { seen.emplace_back(pass); };
+  EXPECT_EQ(run_passes(graph, options).runs.size(), 2U);
+  EXPECT_EQ(seen, options.only);
+  options.without = {"simplify"};
+  EXPECT_EQ(run_passes(graph, options).runs.size(), 1U);
+  options.only = {"simplfy"};
+  EXPECT_USER_ERROR(run_passes(graph, options), "no pass is named 'simplfy'; did you mean 'simplify'?");
+}
+
+TEST(Pipeline, StageCoreAllowsNoComposite) {
+  GraphBuilder b;
+  const TensorId x = b.graph().add_input({InputKind::kBatch, "x", {}, {}, 0}, {DType::kF32, {2}});
+  b.add("softmax", {x}, {{"dim", int64_t{0}}});
+  EXPECT_NO_THROW(verify_stage(b.graph(), Stage::kCaptured));
+  EXPECT_THROW(verify_stage(b.graph(), Stage::kCore), InternalError);
+}
+
+TEST(Pipeline, PageIsFresh) {
+  EXPECT_EQ(read_text(STEPC_SOURCE_DIR "/docs/passes.md", 1 << 20), passes_page())
+      << "run: irtool --passes > docs/passes.md";
+}
+
+}  // namespace
+}  // namespace stepc
