@@ -1,0 +1,285 @@
+// functionalise() on small Traces, one construct each.
+#include <gtest/gtest.h>
+
+#include "base/check.h"
+#include "interp/interpret.h"
+#include "ops/op_def.h"
+#include "passes/dead_code.h"
+#include "passes/functionalise.h"
+
+namespace stepc {
+namespace {
+
+// The graph of a trace given without its head, nodes without use left out.
+Graph graph_of(const std::string& text) {
+  const Trace trace = parse_trace("stepc.trace 1\n" + text + "ticks 0\n");
+  verify(trace);
+  Graph graph = functionalise(trace);
+  verify_ops(graph);
+  return dead_code(std::move(graph));
+}
+void expect_graph(const std::string& trace, const std::string& graph) {
+  EXPECT_EQ(to_text(graph_of(trace)), "stepc.graph 1\n" + graph);
+}
+
+TEST(FunctionaliseCase, WriteThroughAViewUpdatesTheParameter) {
+  expect_graph(R"(storage s0 bytes=24 external
+%0: f32[2, 3] @s0 = parameter "w"
+call 0 %1: f32[2](3)+1 @s0 = aten::select.int(%0, 1, 1) | forward "m"
+call 1 %1 = aten::mul_.Scalar(%1, 2.0) writes %1 | update "m"
+return %1
+)",
+               R"(input %0: f32[2, 3] = parameter "w"
+%1: f32[2, 1] = slice(%0) {shape=[2, 1], starts=[0, 1], steps=[1, 1]} | update "m"
+%2: f32[2] = reshape(%1) {shape=[2]} | update "m"
+%3: f32[] = full() {dtype=f32, shape=[], value=2.0} | update "m"
+%4: f32[2] = mul(%2, %3) | update "m"
+%5: f32[2, 1] = reshape(%4) {shape=[2, 1]} | update "m"
+%6: f32[2, 3] = update_slice(%0, %5) {starts=[0, 1], steps=[1, 1]} | update "m"
+update %0 = %6
+return %4(3)
+)");
+}
+
+TEST(FunctionaliseCase, TiedParametersAreOneInput) {
+  const Graph graph = graph_of(R"(storage s0 bytes=8 external
+storage s1 bytes=8
+%0: f32[2] @s0 = parameter "embedding"
+%1: f32[2] @s0 = parameter "head"
+call 0 %2: f32[2] @s1 = aten::add.Tensor(%0, %1, 1) | forward ""
+call 1 %1 = aten::copy_(%1, %2) writes %1 | update ""
+return %0
+)");
+  ASSERT_EQ(graph.inputs.size(), 1U);
+  EXPECT_EQ(graph.inputs[0].key, "embedding");
+  EXPECT_EQ(graph.outputs[0].kind, GraphOutput::Kind::kUpdate);
+  EXPECT_EQ(graph.outputs[0].tensor, graph.outputs[1].tensor) << "the update is seen through the other name";
+}
+
+TEST(FunctionaliseCase, WindowsBeyondTheInputTakeAllOfItsMemory) {
+  expect_graph(R"(storage s0 bytes=32 external
+storage s1 bytes=8
+%0: f32[2](2)+1 @s0 = batch "0"
+%1: f32[2]+4 @s0 = alias
+call 0 %2: f32[2] @s1 = aten::add.Tensor(%0, %1, 1) | forward ""
+return %2
+)",
+               R"(input %0: f32[8] = batch "0"
+%1: f32[4, 2] = reshape(%0) {shape=[4, 2]} | forward ""
+%2: f32[2, 1] = slice(%1) {shape=[2, 1], starts=[0, 1], steps=[1, 1]} | forward ""
+%3: f32[2] = reshape(%2) {shape=[2]} | forward ""
+%4: f32[2] = slice(%0) {shape=[2], starts=[4], steps=[1]} | forward ""
+%5: f32[2] = add(%3, %4) | forward ""
+return %5
+)");
+}
+
+TEST(FunctionaliseCase, OneMemoryAsTwoDtypes) {
+  const Graph graph = graph_of(R"(storage s0 bytes=8 external
+%0: f32[2] @s0 = buffer "x"
+%1: i32[2] @s0 = alias
+call 0 %1 = aten::bitwise_and_.Scalar(%1, 2147483647) writes %1 | forward ""
+return %0
+)");
+  Array x({DType::kF32, {2}});
+  x.set(0, -1.5);
+  x.set(1, 2.0);
+  EXPECT_EQ(interpret(graph, {x})[0].reals, (std::vector<double>{1.5, 2.0})) << "the sign bit is gone";
+}
+
+TEST(FunctionaliseCase, CallsWithoutARowStayOpaqueWithTheirEffects) {
+  expect_graph(R"(storage s0 bytes=8 external
+storage s1 bytes=16 external
+storage s2 bytes=4
+%0: f32[2] @s0 = parameter "w"
+%1: f32[4] @s1 = buffer "b"
+call 0 %2: f32[2](2) @s1 = aten::slice.Tensor(%1, 0, 0, 4, 2) | forward ""
+call 1 %2; %3: f32[] @s2 = aten::frobnicate_(%2, t[%0, undefined], 0.5, dtype:f32) writes %2 | forward "net"
+call 2 %4: f32[2](2)+1 @s1 = aten::slice.Tensor(%1, 0, 1, 4, 2) | forward ""
+call 3 %4 = aten::bernoulli_.Tensor(%4, %0, none) writes %4 | forward "net"
+return %3
+)",
+               R"(input %0: f32[2] = parameter "w"
+input %1: f32[4] = buffer "b"
+%2: f32[2, 2] = reshape(%1) {shape=[2, 2]} | forward "net"
+%3: f32[2, 1] = slice(%2) {shape=[2, 1], starts=[0, 0], steps=[1, 1]} | forward "net"
+%4: f32[2] = reshape(%3) {shape=[2]} | forward "net"
+%5: f32[], %6: f32[2] = aten::frobnicate_(%4, t[%0, undefined], 0.5, dtype:f32) -> none, % writes 0 | forward "net"
+%7: f32[2, 1] = reshape(%6) {shape=[2, 1]} | forward "net"
+%8: f32[2, 2] = reshape(%1) {shape=[2, 2]} | forward "net"
+%9: f32[2, 2] = update_slice(%8, %7) {starts=[0, 0], steps=[1, 1]} | forward "net"
+%10: f32[4] = reshape(%9) {shape=[4]} | forward "net"
+%11: f32[2, 2] = reshape(%10) {shape=[2, 2]} | forward "net"
+%12: f32[2, 1] = slice(%11) {shape=[2, 1], starts=[0, 1], steps=[1, 1]} | forward "net"
+%13: f32[2] = reshape(%12) {shape=[2]} | forward "net"
+%14: f32[2] = aten::bernoulli_.Tensor(%13, %0, none) -> none writes 0 draws | forward "net"
+%15: f32[2, 1] = reshape(%14) {shape=[2, 1]} | forward "net"
+%16: f32[2, 2] = reshape(%10) {shape=[2, 2]} | forward "net"
+%17: f32[2, 2] = update_slice(%16, %15) {starts=[0, 1], steps=[1, 1]} | forward "net"
+%18: f32[4] = reshape(%17) {shape=[4]} | forward "net"
+update %1 = %18
+return %5
+)");
+}
+
+TEST(FunctionaliseCase, ARowThatDoesNotFitLeavesTheCallOpaque) {
+  const std::string head = R"(storage s0 bytes=8 external
+storage s1 bytes=8
+%0: f32[2] @s0 = batch "0"
+)";
+  const auto op_of = [&](const std::string& call) { return graph_of(head + call + "return %1\n").nodes.back().op; };
+  EXPECT_EQ(op_of("call 0 %1: f32[2] @s1 = aten::threshold_backward(%0, %0, 0) | forward \"\"\n"), "relu_backward");
+  EXPECT_EQ(op_of("call 0 %1: f32[2] @s1 = aten::threshold_backward(%0, %0, 0.5) | forward \"\"\n"),
+            "aten::threshold_backward");
+}
+
+constexpr std::string_view kTwoCalls = R"(stepc.trace 1
+storage s0 bytes=8 external
+storage s1 bytes=4 external
+storage s2 bytes=8
+%0: f32[2] @s0 = parameter "w"
+%1: f32[] @s1 = buffer "x"
+call 0 3.5 = aten::_local_scalar_dense(%1) | forward ""
+call 1 %2: f32[2] @s2 = aten::mul.Scalar(%0, 3.5) | update ""
+return %2
+ticks 0
+)";
+
+TEST(FunctionaliseCase, NumbersReadOnTheHostAreTensors) {
+  Trace trace = parse_trace(kTwoCalls);
+  HostRead read;
+  read.call = CallId(0);
+  trace.reads = {read};
+  trace.calls[1].args[1] = ReadNumber{CallId(0), ReadNumber::Kind::kDouble, false};
+  trace.numbers = {ReadNumber{CallId(0), ReadNumber::Kind::kInt, false}, Arg(true)};
+  const Graph graph = dead_code(functionalise(trace));
+  verify_ops(graph);
+  ASSERT_EQ(graph.outputs.size(), 3U);
+  EXPECT_EQ(graph.outputs[1].kind, GraphOutput::Kind::kNumber);
+  Array w({DType::kF32, {2}});
+  w.set(0, 2.0);
+  Array x({DType::kF32, {}});
+  x.set(0, 7.5);
+  std::vector<Array> inputs;
+  for (const GraphInput& input : graph.inputs) inputs.push_back(input.key == "w" ? w : x);
+  const std::vector<Array> out = interpret(graph, inputs);
+  EXPECT_EQ(out[0].reals, (std::vector<double>{15, 0})) << "7.5 as it is now, not 3.5 as it was recorded";
+  EXPECT_EQ(out[1].integers, (std::vector<int64_t>{7}));
+  EXPECT_EQ(out[2].integers, (std::vector<int64_t>{1}));
+}
+
+TEST(FunctionaliseCase, GuardsMustBeTrue) {
+  Trace trace = parse_trace(kTwoCalls);
+  HostRead read;
+  read.call = CallId(0);
+  read.guard = true;
+  trace.reads = {read};
+  const Graph graph = dead_code(functionalise(trace));
+  ASSERT_EQ(graph.outputs[0].kind, GraphOutput::Kind::kGuard);
+  for (double now : {3.5, 4.0}) {
+    std::vector<Array> inputs;
+    for (const GraphInput& input : graph.inputs) inputs.emplace_back(graph.type(input.tensor));
+    inputs[1].set(0, now);
+    EXPECT_EQ(interpret(graph, inputs)[0].integers[0], now == 3.5 ? 1 : 0);
+  }
+}
+
+TEST(FunctionaliseCase, ShadowEventsGiveTheirNumbersAnew) {
+  Trace trace = parse_trace(R"(stepc.trace 1
+storage s0 bytes=8 external
+storage s1 bytes=4 external
+%0: f32[2] @s0 = parameter "w"
+%1: f32[] @s1 = optimizer_state "step"
+call 0 %1 = aten::add_.Scalar(%1, 1, 1) writes %1 | update ""
+call 1 %0 = aten::mul_.Scalar(%0, 0.99) writes %0 | update ""
+call 2 %0 = aten::add_.Tensor(%0, %1, 1) writes %0 | update ""
+ticks 0
+)");
+  HostEvent event;
+  event.kind = HostEvent::Kind::kShadow;
+  event.key = "sgd";
+  event.begin = CallId(0);
+  event.end = CallId(2);
+  event.own_calls = {CallId(0)};
+  trace.events = {event};
+  const Graph graph = dead_code(functionalise(trace));
+  verify_ops(graph);
+  EXPECT_EQ(to_text(graph), R"(stepc.graph 1
+input %0: f32[2] = parameter "w"
+input %1: f32[] = optimizer_state "step"
+input %2: f64[] = scalar "sgd:1:1"
+%3: f32[] = cast(%2) {dtype=f32} | update ""
+%4: f32[2] = mul(%0, %3) | update ""
+%5: f32[2] = add(%4, %1) | update ""
+update %0 = %5
+)") << "the host has counted the step before; its own call is not in the graph";
+}
+
+TEST(FunctionaliseCase, EagerEventsGetTheirGradientsAndKeepTheirCalls) {
+  Trace trace = parse_trace(R"(stepc.trace 1
+storage s0 bytes=8 external
+storage s1 bytes=8 escapes
+%0: f32[2] @s0 = parameter "w"
+call 0 %1: f32[2] @s1 = aten::mul.Scalar(%0, 2.0) | backward ""
+call 1 %0 = aten::add_.Tensor(%0, %1, 1) writes %0 | update ""
+ticks 0
+)");
+  HostEvent event;
+  event.kind = HostEvent::Kind::kEager;
+  event.begin = CallId(1);
+  event.end = CallId(2);
+  event.gradients = {{Owner::kGradient, "w", ValueId(1)}};
+  trace.events = {event};
+  const Graph graph = dead_code(functionalise(trace));
+  ASSERT_EQ(graph.outputs.size(), 1U) << "the update is the optimizer's own";
+  EXPECT_EQ(graph.outputs[0].kind, GraphOutput::Kind::kRebind);
+  EXPECT_EQ(graph.outputs[0].key, "w");
+}
+
+TEST(FunctionaliseCase, RecomputedDrawsHaveTheirFirstStream) {
+  Trace trace = parse_trace(R"(stepc.trace 1
+storage s0 bytes=8
+storage s1 bytes=8
+storage s2 bytes=8
+call 0 %0: f32[2] @s0 = aten::rand([2]) | forward ""
+call 1 %1: f32[2] @s1 = aten::rand([2]) | forward ""
+call 2 %2: f32[2] @s2 = aten::rand([2]) | backward ""
+return %0, %1, %2
+ticks 0
+)");
+  trace.generators = {"default"};
+  GeneratorState state;
+  state.generator = GeneratorId(0);
+  state.kind = GeneratorState::Kind::kAfterCall;
+  state.call = CallId(0);
+  trace.states = {state};
+  trace.loads = {{CallId(2), StateId(0)}};
+  const Graph graph = functionalise(trace);
+  std::vector<int64_t> streams;
+  for (const Node& node : graph.nodes) streams.push_back(node.attrs.get<int64_t>("stream"));
+  EXPECT_EQ(streams, (std::vector<int64_t>{0, 1, 1}));
+}
+
+TEST(FunctionaliseCase, HostDataIsAConstant) {
+  Trace trace = parse_trace(R"(stepc.trace 1
+storage s0 bytes=8 external
+storage s1 bytes=8
+%0: f32[2] @s0 = captured "c"
+call 0 %1: f32[2] @s1 = aten::neg(%0) | forward ""
+return %1
+ticks 0
+)");
+  trace.externals[0].owner = Owner::kConstant;
+  Array data({DType::kF32, {2}});
+  data.set(0, 1.5);
+  data.set(1, -2.0);
+  const std::vector<uint8_t> bytes = to_bytes(data);
+  trace.constants = {{"c", std::string(bytes.begin(), bytes.end())}};
+  const Graph graph = functionalise(trace);
+  verify_ops(graph);
+  EXPECT_TRUE(graph.inputs.empty());
+  EXPECT_EQ(interpret(graph, {})[0].reals, (std::vector<double>{-1.5, 2.0}));
+}
+
+}  // namespace
+}  // namespace stepc
