@@ -20,22 +20,40 @@ void install_recorder() {
 
 bool is_recording() { return current_recording() != nullptr; }
 
-Recording record(RecordedProgram& program, const std::function<StepOutput()>& step) {
+Recorder::Recorder(RecordedProgram& program) {
   install_recorder();
   USER_CHECK(current_observer() == nullptr,
              "an accelerated step is called inside another one that is being recorded: accelerate the outer step only");
-  const auto state = std::make_shared<RecordingState>(program);
-  StepOutput output;
-  {
-    const AllocationScope allocations(state->log(), /*watch_frees=*/true);
-    const ObserverScope scope(state);
-    output = step();
+  state_ = std::make_shared<RecordingState>(program);
+}
+Recorder::~Recorder() = default;
+
+void Recorder::run(const std::function<void()>& part) {
+  USER_CHECK(current_observer() == nullptr,
+             "an accelerated step is called inside another one that is being recorded: accelerate the outer step only");
+  const AllocationScope allocations(state_->log(), /*watch_frees=*/true);
+  const ObserverScope scope(state_);
+  part();
+}
+
+void Recorder::pause(const std::vector<at::Tensor>& outputs) { state_->pause(outputs); }
+void Recorder::resume(const std::vector<at::Tensor>& incoming) { state_->resume(incoming); }
+
+Recording Recorder::finish(StepOutput output) {
+  run([&] {
     // Detached, so that the autograd graph of a returned loss does not keep the step's memory.
     for (at::Tensor& tensor : output.tensors)
       if (tensor.defined()) tensor = tensor.detach();
-    state->finish(output);
-  }
-  return state->take(std::move(output));
+    state_->finish(output);
+  });
+  return state_->take(std::move(output));
+}
+
+Recording record(RecordedProgram& program, const std::function<StepOutput()>& step) {
+  Recorder recorder(program);
+  StepOutput output;
+  recorder.run([&] { output = step(); });
+  return recorder.finish(std::move(output));
 }
 
 HostEventScope::HostEventScope(std::string key) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,6 +66,28 @@ struct Recording {
   std::vector<Stranger> strangers;
   uint64_t peak_bytes = 0;      // largest sum of live bytes that the eager step allocated
   double overhead_seconds = 0;  // spent recording, kernels excluded
+};
+
+// A recording in parts, for a step that the program leaves and comes back to.
+class Recorder {
+ public:
+  // Throws UserError when another library owns the dispatch key.
+  explicit Recorder(RecordedProgram& program);
+  ~Recorder();
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  // Runs a part of the step. Throws UserError inside another recording; what `part` throws passes through.
+  void run(const std::function<void()>& part);
+  // The program gets `outputs`, which the step made.
+  void pause(const std::vector<at::Tensor>& outputs);
+  // It comes back with these, undefined ones among them.
+  void resume(const std::vector<at::Tensor>& incoming);
+  // Ends the recording; the last part has run.
+  Recording finish(StepOutput output);
+
+ private:
+  std::shared_ptr<class RecordingState> state_;
 };
 
 // Runs `step` once, recording. Whatever `step` throws passes through, with the recorder taken down. Throws UserError

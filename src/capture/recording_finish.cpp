@@ -62,7 +62,12 @@ void RecordingState::end_event() {
 
 void RecordingState::check_owned_storages(const OwnedNow& now) {
   size_t gone = 0;
+  size_t incoming = 0;
   for (const OwnedMeta& before : owned_) {
+    if (before.owner == Owner::kIncoming) {
+      ++incoming;
+      continue;
+    }
     const auto found = now.find({before.owner, before.key});
     if (found == now.end()) {
       gone += before.owner != Owner::kGradient ? 1 : 0;
@@ -75,7 +80,7 @@ void RecordingState::check_owned_storages(const OwnedNow& now) {
     if (!same) obstacle(str("{} '{}' is given other memory inside the step", name_of(before.owner), before.key));
   }
   // State that an optimizer makes in its first step: the next recording finds it in place.
-  if (gone != 0 || now.size() != owned_.size())
+  if (gone != 0 || now.size() + incoming != owned_.size())
     obstacle("parameters, buffers or optimizer state come or go inside the step");
 }
 
@@ -101,28 +106,39 @@ void RecordingState::find_rebindings(const OwnedNow& now) {
   }
 }
 
-void RecordingState::list_output(const at::Tensor& output) {
-  if (!output.defined()) {
-    trace_.outputs.emplace_back();
-    return;
-  }
-  const auto found = is_dense_cpu(output) ? ids_.find(output.storage().unsafeGetStorageImpl()) : ids_.end();
-  if (found != ids_.end()) {
-    trace_.outputs.push_back(value_on(found->second, output));
+ValueId RecordingState::output_value(const at::Tensor& output) {
+  if (!output.defined()) return {};
+  c10::StorageImpl* storage = is_dense_cpu(output) ? output.storage().unsafeGetStorageImpl() : nullptr;
+  if (const auto found = ids_.find(storage); found != ids_.end()) {
     if (!trace_.storages[found->second.index()].external) trace_.storages[found->second.index()].escapes = true;
-    return;
+    return value_on(found->second, output);
   }
-  const auto owned =
-      is_dense_cpu(output) ? owned_by_storage_.find(output.storage().unsafeGetStorageImpl()) : owned_by_storage_.end();
-  if (owned != owned_by_storage_.end()) {  // handed back as it is
+  if (const auto owned = owned_by_storage_.find(storage); owned != owned_by_storage_.end()) {  // handed back as it is
     const StorageId id = track(output, owned->second);
     use_owned(owned->second);
-    trace_.outputs.push_back(value_on(id, output));
-    return;
+    return value_on(id, output);
   }
   obstacle(str("the step returns a {}[{}] tensor that none of its operators made", c10::toString(output.scalar_type()),
                fmt::join(output.sizes(), ", ")));
-  trace_.outputs.emplace_back();
+  return {};
+}
+
+void RecordingState::pause(const std::vector<at::Tensor>& outputs) {
+  HostEvent event;
+  event.kind = HostEvent::Kind::kPause;
+  event.key = "pause";
+  event.begin = event.end = CallId(trace_.calls.size());
+  for (const at::Tensor& output : outputs) event.outputs.push_back(output_value(output));
+  trace_.events.push_back(std::move(event));
+}
+
+void RecordingState::resume(const std::vector<at::Tensor>& incoming) {
+  for (size_t i = 0; i < incoming.size(); ++i) {
+    if (incoming[i].defined() && is_dense_cpu(incoming[i]) &&
+        ids_.count(incoming[i].storage().unsafeGetStorageImpl()) != 0)
+      obstacle("a gradient that comes back shares memory with what the step gave out");
+    own({Owner::kIncoming, str("{}", i), incoming[i]});
+  }
 }
 
 // Constants that outlive the step are somebody's state.
@@ -187,14 +203,16 @@ void RecordingState::finish(const StepOutput& output) {
   for (const OwnedTensor& one : program_.list()) now[{one.owner, one.key}] = one.tensor;
   try {
     check_owned_storages(now);
-    for (const at::Tensor& tensor : output.tensors) list_output(tensor);
+    for (const at::Tensor& tensor : output.tensors) trace_.outputs.push_back(output_value(tensor));
     trace_.numbers = output.numbers;
     find_rebindings(now);
     random_.finish(CallId(trace_.calls.size()), trace_);
     const size_t marked = trace_.events.size();
     if (marked == 0) program_.find_events(trace_);
-    for (HostEvent& event : trace_.events)
+    for (HostEvent& event : trace_.events) {
+      if (event.kind == HostEvent::Kind::kPause) continue;
       if (const std::string why = classify_event(trace_, event, marked != 0); !why.empty()) obstacle(why);
+    }
   } catch (const UserError& error) {
     obstacle(error.what());
   }

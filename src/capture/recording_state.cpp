@@ -67,17 +67,19 @@ bool is_written(const std::string& op, const c10::Argument& argument, size_t ind
 }  // namespace
 
 RecordingState::RecordingState(RecordedProgram& program) : program_(program), random_(program.generators()) {
-  for (const OwnedTensor& one : program.list()) {
-    OwnedMeta meta{one.owner, one.key, {}, nullptr, std::nullopt, false};
-    if (one.tensor.defined() && is_dense_cpu(one.tensor)) {
-      meta.window = window_of(one.tensor, {});
-      meta.storage = one.tensor.storage().unsafeGetStorageImpl();
-      meta.weak = one.tensor.storage().getWeakStorageImpl();
-      // Tied parameters: the first owner names the storage.
-      owned_by_storage_.try_emplace(meta.storage, static_cast<int>(owned_.size()));
-    }
-    owned_.push_back(std::move(meta));
+  for (const OwnedTensor& one : program.list()) own(one);
+}
+
+void RecordingState::own(const OwnedTensor& one) {
+  OwnedMeta meta{one.owner, one.key, {}, nullptr, std::nullopt, false};
+  if (one.tensor.defined() && is_dense_cpu(one.tensor)) {
+    meta.window = window_of(one.tensor, {});
+    meta.storage = one.tensor.storage().unsafeGetStorageImpl();
+    meta.weak = one.tensor.storage().getWeakStorageImpl();
+    // Tied parameters: the first owner names the storage.
+    owned_by_storage_.try_emplace(meta.storage, static_cast<int>(owned_.size()));
   }
+  owned_.push_back(std::move(meta));
 }
 
 void RecordingState::obstacle(std::string reason) {

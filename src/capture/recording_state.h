@@ -28,6 +28,9 @@ class RecordingState final : public CallObserver {
   void end_event();
   void obstacle(std::string reason);
 
+  void pause(const std::vector<at::Tensor>& outputs);
+  void resume(const std::vector<at::Tensor>& incoming);
+
   // Completes the trace. `output` holds the step's results, the only references to them.
   void finish(const StepOutput& output);
 
@@ -79,7 +82,8 @@ class RecordingState final : public CallObserver {
 
   void check_owned_storages(const OwnedNow& now);
   void find_rebindings(const OwnedNow& now);
-  void list_output(const at::Tensor& output);
+  void own(const OwnedTensor& one);
+  ValueId output_value(const at::Tensor& output);
   void find_strangers(const std::vector<at::Tensor>& outputs);
   void find_escapes();
   void list_allocations();

@@ -22,4 +22,10 @@ Verify parse_verify(std::string_view text) {
   user_error("verify is \"{}\"; it is one of \"off\", \"first\", \"always\", \"every:N\" with N at least 1", text);
 }
 
+void check(const Config& config) {
+  USER_CHECK(config.max_plans >= 1, "Config::max_plans is {}: at least one plan must be kept", config.max_plans);
+  USER_CHECK(config.max_recordings >= 2, "Config::max_recordings is {}: a plan needs two recordings that agree",
+             config.max_recordings);
+}
+
 }  // namespace stepc

@@ -38,4 +38,7 @@ struct Config {
   int max_recordings = 6;  // recordings of one signature without a plan before it stays eager
 };
 
+// Throws UserError naming the field that makes no sense.
+void check(const Config& config);
+
 }  // namespace stepc

@@ -1,6 +1,6 @@
 // The report that a person reads after a run: planned beside measured.
 #include "base/text.h"
-#include "engine/step.h"
+#include "engine/stats.h"
 
 namespace stepc {
 
@@ -10,18 +10,21 @@ std::string ratio(uint64_t a, uint64_t b) {
 }
 }  // namespace
 
-std::string Step::report() const {
-  const Stats& s = stats_;
+std::string report_text(const Stats& s, std::string_view mode) {
   if (s.plans == 0)
-    return str("stepc report: no plan, mode {}; {} eager calls, {} recordings\n", name_of(config_.mode), s.eager_calls,
-               s.recordings);
+    return str("stepc report: no plan, mode {}; {} eager calls, {} recordings\n", mode, s.eager_calls, s.recordings);
   std::string out;
-  out += str("stepc report: mode {}\n", name_of(config_.mode));
+  out += str("stepc report: mode {}\n", mode);
   out += str("  step        {} ATen calls, {} replayed as instructions, the others only make views\n", s.nodes,
              s.instructions);
-  out += str("  calls       {} replayed, {} recorded, {} eager\n", s.replays, s.recordings, s.eager_calls);
-  out += str("  time        capture {:.3f} s, planning {:.3f} s, verification {:.3f} s\n", s.capture_seconds,
+  out += str("  calls       {} replayed, {} recorded, {} eager ({} of them to verify a replay)\n", s.replays,
+             s.recordings, s.eager_calls, s.verifications);
+  out += str("  host        {} guards, {} missed\n", s.guards, s.guard_misses);
+  out += str("  time        capture {:.3f} s, planning {:.3f} s, verification {:.3f} s", s.capture_seconds,
              s.planning_seconds, s.verify_seconds);
+  if (s.replays != 0 && s.shadow_seconds > 0)
+    out += str(", optimizers' host code {:.3f} ms a step", 1e3 * s.shadow_seconds / static_cast<double>(s.replays));
+  out += "\n";
   out += "  memory                     planned     measured        eager\n";
   out += str("    step peak           {:>12} {:>12} {:>12}\n", human_bytes(s.planned_peak_bytes),
              human_bytes(s.measured_peak_bytes), human_bytes(s.eager_peak_bytes));

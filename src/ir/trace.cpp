@@ -34,6 +34,8 @@ std::string_view name_of(Owner owner) {
       return "captured";
     case Owner::kConstant:
       return "constant";
+    case Owner::kIncoming:
+      return "incoming";
   }
   return "?";
 }

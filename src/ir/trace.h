@@ -29,8 +29,9 @@ enum class Phase : uint8_t { kForward, kBackward, kUpdate };
 std::string_view name_of(Phase phase);
 
 // Who holds a storage that the step did not make.
-// kConstant: nobody; the tensor was made from host data inside the step and its bytes are in Trace::constants.
-enum class Owner : uint8_t { kParameter, kGradient, kBuffer, kOptimizerState, kBatch, kCaptured, kConstant };
+// kIncoming: what the program gives the step at a pause. kConstant: nobody; the tensor was made from host data inside
+// the step and its bytes are in Trace::constants.
+enum class Owner : uint8_t { kParameter, kGradient, kBuffer, kOptimizerState, kBatch, kCaptured, kConstant, kIncoming };
 std::string_view name_of(Owner owner);
 
 // A strided window on a storage. Offset and strides count elements.
@@ -180,14 +181,16 @@ struct GeneratorLoad {
 //   kShadow  before a replay it runs without kernels: only `own_calls` (step counters and what follows from them on
 //            the host) run for real, then and not in the replay; the numbers it passes replace the recorded ones
 //   kEager   replay gives it the gradients and lets it run as it is; none of its calls are replayed
+//   kPause   makes no calls: the program gets `outputs` and comes back later, with kIncoming tensors
 struct HostEvent {
-  enum class Kind : uint8_t { kShadow, kEager };
+  enum class Kind : uint8_t { kShadow, kEager, kPause };
   Kind kind = Kind::kShadow;
   std::string key;
   CallId begin;
   CallId end;
   std::vector<CallId> own_calls;
   std::vector<Rebinding> gradients;  // the gradients that it finds
+  std::vector<ValueId> outputs;      // kPause
   bool operator==(const HostEvent&) const = default;
 };
 

@@ -23,7 +23,7 @@
 //   load 1 before 17
 //   read 7 guard "model.py:12"
 //   event shadow "optimizer" [20, 40) runs 20, 21
-//     finds gradient "model.weight" %9
+//     finds gradient "model.weight" %9          and `gives %4` at a pause
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -74,6 +74,7 @@ std::string_view name_of(Symbol::Kind kind) {
   return "?";
 }
 
+constexpr std::string_view kEventKinds[] = {"shadow", "eager", "pause"};
 constexpr std::string_view kReadKinds[] = {"bool", "int", "double"};
 
 class Printer {
@@ -145,11 +146,13 @@ class Printer {
       out_ += str("read {}{} {}\n", read.call, read.guard ? " guard" : "", quoted(read.source));
     for (const HostEvent& event : trace_.events) {
       for (const Rebinding& gradient : event.gradients) define_alias(gradient.value);
-      out_ += str("event {} {} [{}, {})", event.kind == HostEvent::Kind::kShadow ? "shadow" : "eager",
-                  quoted(event.key), event.begin, event.end);
+      for (ValueId value : event.outputs) define_alias(value);
+      out_ += str("event {} {} [{}, {})", kEventKinds[static_cast<size_t>(event.kind)], quoted(event.key), event.begin,
+                  event.end);
       if (!event.own_calls.empty()) out_ += str(" runs {}", fmt::join(event.own_calls, ", "));
       out_ += "\n";
       for (const Rebinding& gradient : event.gradients) print_rebinding("  finds", gradient);
+      for (ValueId value : event.outputs) out_ += str("  gives {}\n", name(value));
     }
   }
 
@@ -546,10 +549,13 @@ class Parser {
 
   void parse_event() {
     HostEvent event;
-    if (accept("eager"))
-      event.kind = HostEvent::Kind::kEager;
-    else
-      expect("shadow");
+    bool found = false;
+    for (size_t k = 0; k < std::size(kEventKinds); ++k) {
+      if (found || !accept(kEventKinds[k])) continue;
+      event.kind = static_cast<HostEvent::Kind>(k);
+      found = true;
+    }
+    if (!found) fail("expected shadow, eager or pause");
     event.key = quoted_text();
     expect("[");
     event.begin = CallId(index());
@@ -583,6 +589,9 @@ class Parser {
     } else if (accept("finds ")) {
       if (trace_.events.empty()) fail("no event stands before this line");
       trace_.events.back().gradients.push_back(rebinding());
+    } else if (accept("gives ")) {
+      if (trace_.events.empty()) fail("no event stands before this line");
+      trace_.events.back().outputs.push_back(value());
     } else if (accept("data ")) {
       std::string key = quoted_text();
       trace_.constants.push_back({std::move(key), hex_bytes()});
@@ -622,7 +631,7 @@ class Parser {
   }
   Owner owner() {
     for (auto owner : {Owner::kParameter, Owner::kGradient, Owner::kBuffer, Owner::kOptimizerState, Owner::kBatch,
-                       Owner::kCaptured, Owner::kConstant})
+                       Owner::kCaptured, Owner::kConstant, Owner::kIncoming})
       if (accept(str("{} ", stepc::name_of(owner)))) return owner;
     fail("expected 'alias' or an owner");
   }

@@ -24,15 +24,18 @@ Pool& pool() {
   return *instance;
 }
 
-// Gives the arena back when its thread ends.
-struct Lease {
-  Arena* arena = nullptr;
-  ~Lease() {
-    if (arena == nullptr) return;
+// A thread's free arenas, the last used on top; they go to the process's pool when the thread ends.
+struct FreeOfThread {
+  std::vector<Arena*> arenas;
+  ~FreeOfThread() {
     const std::lock_guard lock(pool().mutex);
-    pool().free.push_back(arena);
+    pool().free.insert(pool().free.end(), arenas.begin(), arenas.end());
   }
 };
+std::vector<Arena*>& free_of_this_thread() {
+  thread_local FreeOfThread free;
+  return free.arenas;
+}
 }  // namespace
 
 Arena::Arena() {
@@ -61,18 +64,22 @@ void Arena::grow_to(uint64_t bytes) {
   bytes_ = rounded;
 }
 
-Arena& arena_of_this_thread() {
-  thread_local Lease lease;
-  if (lease.arena != nullptr) return *lease.arena;
+ArenaLease::ArenaLease() {
+  std::vector<Arena*>& own = free_of_this_thread();
+  if (!own.empty()) {
+    arena_ = own.back();
+    own.pop_back();
+    return;
+  }
   {
     const std::lock_guard lock(pool().mutex);
     if (!pool().free.empty()) {
-      lease.arena = pool().free.back();
+      arena_ = pool().free.back();
       pool().free.pop_back();
     }
   }
-  if (lease.arena == nullptr) lease.arena = new Arena;
-  return *lease.arena;
+  if (arena_ == nullptr) arena_ = new Arena;
 }
+ArenaLease::~ArenaLease() { free_of_this_thread().push_back(arena_); }
 
 }  // namespace stepc

@@ -29,7 +29,18 @@ class Arena {
   uint64_t bytes_ = 0;
 };
 
-// The calling thread's arena. When a thread ends, its arena goes to the next thread that asks.
-Arena& arena_of_this_thread();
+// An arena for the length of a run. A thread gets the same one again and again, and a second one only while the first
+// is taken by a run that is paused. When a thread ends, its arenas go to the next thread that asks.
+class ArenaLease {
+ public:
+  ArenaLease();
+  ~ArenaLease();
+  ArenaLease(const ArenaLease&) = delete;
+  ArenaLease& operator=(const ArenaLease&) = delete;
+  Arena& operator*() const { return *arena_; }
+
+ private:
+  Arena* arena_ = nullptr;
+};
 
 }  // namespace stepc

@@ -25,6 +25,9 @@ at::Tensor window(const c10::Storage& storage, const Value& value, int64_t shift
   return tensor;
 }
 
+// Not among the program's tensors when a run begins.
+bool comes_later(Owner owner) { return owner == Owner::kConstant || owner == Owner::kIncoming; }
+
 bool looks_like(const at::Tensor& tensor, const Value& value) {
   return tensor.defined() && tensor.device().is_cpu() && tensor.layout() == c10::Layout::Strided &&
          tensor.scalar_type() == scalar_type_of(value.dtype) && tensor.sizes() == c10::IntArrayRef(value.sizes) &&
@@ -54,13 +57,13 @@ BoundValues::BoundValues(const Trace& trace, const Schedule& schedule)
     StorageInfo& info = storages_[trace.values[external.value.index()].storage.index()];
     if (info.external < 0) info.external = static_cast<ssize_t>(e);
     info.transient = info.transient || external.owner == Owner::kBatch || external.owner == Owner::kGradient ||
-                     external.owner == Owner::kCaptured;
+                     external.owner == Owner::kCaptured || external.owner == Owner::kIncoming;
   }
   std::set<StorageId> written;
   for (const Call& call : trace.calls)
     for (ValueId value : call.writes) written.insert(trace.values[value.index()].storage);
   for (size_t e = 0; e < trace.externals.size(); ++e)
-    if (trace.externals[e].owner != Owner::kConstant &&
+    if (!comes_later(trace.externals[e].owner) &&
         written.count(trace.values[trace.externals[e].value.index()].storage) != 0)
       written_externals_.push_back(e);
   for (size_t e = 0; e < trace.externals.size(); ++e)
@@ -88,7 +91,7 @@ std::string BoundValues::why_not(const std::vector<at::Tensor>& externals) const
   memory.reserve(externals.size());
   for (size_t e = 0; e < externals.size(); ++e) {
     const External& external = trace_.externals[e];
-    if (external.owner == Owner::kConstant) continue;
+    if (comes_later(external.owner)) continue;
     const Value& value = trace_.values[external.value.index()];
     if (!looks_like(externals[e], value))
       return str("{} '{}' was {}[{}] and is now {}", name_of(external.owner), external.key, name_of(value.dtype),
@@ -107,6 +110,7 @@ std::string BoundValues::why_not(const std::vector<at::Tensor>& externals) const
     if (memory[i].first == memory[i - 1].first && memory[i].second != memory[i - 1].second)
       return "two of the step's tensors now share memory";
   for (size_t e = 0; e < externals.size(); ++e) {
+    if (comes_later(trace_.externals[e].owner)) continue;
     const auto& info = storages_[trace_.values[trace_.externals[e].value.index()].storage.index()];
     if (externals[e].storage().unsafeGetStorageImpl() !=
         externals[static_cast<size_t>(info.external)].storage().unsafeGetStorageImpl())
@@ -166,10 +170,30 @@ BoundValues::Run::Run(BoundValues& values, const std::vector<at::Tensor>& extern
   for (StorageInfo& info : values.storages_) {
     if (info.external < 0) continue;
     const auto external = static_cast<size_t>(info.external);
-    if (values.trace_.externals[external].owner != Owner::kConstant) values.bind_owned(info, externals[external]);
+    if (!comes_later(values.trace_.externals[external].owner)) values.bind_owned(info, externals[external]);
   }
 }
 BoundValues::Run::~Run() { values_.release(); }
+
+void BoundValues::Run::resume(const std::vector<at::Tensor>& incoming) {
+  for (const External& external : values_.trace_.externals) {
+    if (external.owner != Owner::kIncoming) continue;
+    const Value& value = values_.trace_.values[external.value.index()];
+    values_.bind_owned(values_.storages_[value.storage.index()], incoming[std::stoul(external.key)]);
+  }
+}
+
+std::string BoundValues::why_not_incoming(const std::vector<at::Tensor>& incoming) const {
+  for (const External& external : trace_.externals) {
+    if (external.owner != Owner::kIncoming) continue;
+    const Value& value = trace_.values[external.value.index()];
+    const size_t index = std::stoul(external.key);
+    if (index >= incoming.size() || !looks_like(incoming[index], value))
+      return str("incoming tensor {} was {}[{}] and is now {}", index, name_of(value.dtype),
+                 fmt::join(value.sizes, ", "), index < incoming.size() ? describe(incoming[index]) : "nothing");
+  }
+  return {};
+}
 
 void BoundValues::define(ValueId value, const at::Tensor& made) {
   const StorageId id = trace_.values[value.index()].storage;

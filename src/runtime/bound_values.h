@@ -27,12 +27,16 @@ class BoundValues {
   uint64_t generation() const { return generation_; }
 
   std::string why_not(const std::vector<at::Tensor>& externals) const;
+  // The same for what comes at a pause.
+  std::string why_not_incoming(const std::vector<at::Tensor>& incoming) const;
 
   // Binds the program's tensors and the arena for one run; lets go of what must not be held between runs.
   class Run {
    public:
     Run(BoundValues& values, const std::vector<at::Tensor>& externals, std::byte* arena);
     ~Run();
+    // Binds what came at a pause, by kIncoming external.
+    void resume(const std::vector<at::Tensor>& incoming);
     Run(const Run&) = delete;
     Run& operator=(const Run&) = delete;
 

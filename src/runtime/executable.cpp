@@ -1,6 +1,7 @@
 #include "runtime/executable.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -21,6 +22,19 @@ struct Stop {
   ssize_t state = -1;      // index into trace.states
   ssize_t event = -1;      // or index into trace.events
 };
+
+// A run between its beginning and its end, over a pause perhaps.
+struct Running {
+  Running(BoundValues& values, const RunInputs& from, uint64_t arena_bytes) : inputs(from) {
+    (*arena).grow_to(arena_bytes);
+    bound.emplace(values, inputs.externals, (*arena).base());
+  }
+  RunInputs inputs;
+  ArenaLease arena;
+  std::optional<BoundValues::Run> bound;
+  size_t instruction = 0;  // the next one
+  size_t stop = 0;
+};
 }  // namespace
 
 struct Executable::Impl {
@@ -36,6 +50,7 @@ struct Executable::Impl {
   std::vector<at::Generator> generators;  // of this run; the step's own ones live here
   std::vector<c10::IValue> numbers;       // what this run has read, by trace.reads
   torch::jit::Stack stack;
+  std::unique_ptr<Running> running;
 
   Impl(Trace t, Schedule s)
       : trace(std::move(t)),
@@ -180,27 +195,67 @@ struct Executable::Impl {
     return inputs.on_event(index, gradients);
   }
 
-  // All instructions, and what the host does between them. False: stopped early, and `result` says why.
-  bool run_all(const RunInputs& inputs, StepResult& result) {
-    size_t begin = 0;
-    for (size_t s = 0; s <= stops.size(); ++s) {
-      const size_t end = s == stops.size() ? calls.size() : stops[s].instruction;
-      const size_t stopped = begin < end ? run_instructions(begin, end) : end;
+  // From where the run stands to its end, a pause, or where it must stop; `result` says which.
+  void advance(StepResult& result) {
+    Running& run = *running;
+    for (; run.stop <= stops.size(); ++run.stop) {
+      const bool last = run.stop == stops.size();
+      const size_t end = last ? calls.size() : stops[run.stop].instruction;
+      const size_t stopped = run.instruction < end ? run_instructions(run.instruction, end) : end;
       if (stopped != end) {
         result.missed_read = static_cast<size_t>(calls[stopped].read);
         result.read = arg_of(numbers[*result.missed_read]);
-        return false;
+        return;
       }
-      begin = end;
-      if (s == stops.size()) break;
-      if (stops[s].state >= 0) {
-        const auto state = static_cast<size_t>(stops[s].state);
+      run.instruction = end;
+      if (last) return;
+      const Stop& stop = stops[run.stop];
+      if (stop.state >= 0) {
+        const auto state = static_cast<size_t>(stop.state);
         write_generator(generators[trace.states[state].generator.index()], states[state]);
-      } else if (result.stopped = run_event(static_cast<size_t>(stops[s].event), inputs); !result.stopped.empty()) {
-        return false;
+        continue;
       }
+      const HostEvent& event = trace.events[static_cast<size_t>(stop.event)];
+      if (event.kind == HostEvent::Kind::kPause) {
+        for (ValueId value : event.outputs) result.given.push_back(values.hand_out(value));
+        result.paused = true;
+        ++run.stop;
+        return;
+      }
+      result.stopped = run_event(static_cast<size_t>(stop.event), run.inputs);
+      if (!result.stopped.empty()) return;
     }
-    return true;
+  }
+
+  StepResult go_on() {
+    StepResult result;
+    try {
+      advance(result);
+    } catch (...) {
+      running.reset();
+      throw;
+    }
+    if (result.paused) return result;
+    if (!result.missed_read.has_value() && result.stopped.empty()) collect(result);
+    values.bump_versions(running->inputs.externals);
+    result.memory = memory.counts();
+    running.reset();
+    return result;
+  }
+
+  void collect(StepResult& result) const {
+    for (ValueId value : trace.outputs) result.outputs.push_back(values.hand_out(value));
+    for (const Arg& number : trace.numbers) {
+      const auto* read = std::get_if<ReadNumber>(&number);
+      if (read == nullptr) {
+        result.numbers.push_back(number);
+        continue;
+      }
+      for (size_t r = 0; r < trace.reads.size(); ++r)
+        if (trace.reads[r].call == read->read) result.numbers.push_back(arg_of(pass_on(*read, numbers[r])));
+    }
+    for (const Rebinding& rebinding : trace.rebindings)
+      result.rebindings.push_back({rebinding.owner, rebinding.key, values.hand_out(rebinding.value)});
   }
 };
 
@@ -222,33 +277,37 @@ void Executable::supply(CallId call, size_t arg, const c10::IValue& number) {
 
 StepResult Executable::run(const RunInputs& inputs) {
   Impl& impl = *impl_;
-  Arena& arena = arena_of_this_thread();
-  arena.grow_to(impl.schedule.arena_bytes);
-  const BoundValues::Run bound(impl.values, inputs.externals, arena.base());
+  INTERNAL_CHECK(impl.running == nullptr, "a run begins while another one is paused");
+  impl.running = std::make_unique<Running>(impl.values, inputs, impl.schedule.arena_bytes);
   for (size_t g = 1; g < inputs.generators.size(); ++g)
     if (inputs.generators[g].defined()) impl.generators[g] = inputs.generators[g];
   for (size_t state : impl.initial_states) impl.save(state);
-  impl.memory.begin_step(arena.base());
-
-  StepResult result;
-  if (impl.run_all(inputs, result)) {
-    for (ValueId value : impl.trace.outputs) result.outputs.push_back(impl.values.hand_out(value));
-    for (const Arg& number : impl.trace.numbers) {
-      const auto* read = std::get_if<ReadNumber>(&number);
-      if (read == nullptr) {
-        result.numbers.push_back(number);
-        continue;
-      }
-      for (size_t r = 0; r < impl.trace.reads.size(); ++r)
-        if (impl.trace.reads[r].call == read->read) result.numbers.push_back(arg_of(pass_on(*read, impl.numbers[r])));
-    }
-    for (const Rebinding& rebinding : impl.trace.rebindings)
-      result.rebindings.push_back({rebinding.owner, rebinding.key, impl.values.hand_out(rebinding.value)});
-  }
-  impl.values.bump_versions(inputs.externals);
-  result.memory = impl.memory.counts();
-  return result;
+  impl.memory.begin_step((*impl.running->arena).base());
+  return impl.go_on();
 }
+
+StepResult Executable::resume(std::vector<at::Tensor> incoming) {
+  Impl& impl = *impl_;
+  INTERNAL_CHECK(impl.running != nullptr, "a run goes on that was not paused");
+  for (const External& external : impl.trace.externals) {
+    if (external.owner != Owner::kIncoming) continue;
+    const size_t index = std::stoul(external.key);
+    const Value& value = impl.trace.values[external.value.index()];
+    if (index >= incoming.size() || !incoming[index].defined() || incoming[index].strides() == value.strides ||
+        incoming[index].sizes() != c10::IntArrayRef(value.sizes))
+      continue;
+    incoming[index] = at::empty_strided(value.sizes, value.strides, incoming[index].options()).copy_(incoming[index]);
+  }
+  if (const std::string why = impl.values.why_not_incoming(incoming); !why.empty()) {
+    abandon();
+    user_error("the backward pass begins otherwise than recorded: {}", why);
+  }
+  impl.running->bound->resume(incoming);
+  return impl.go_on();
+}
+
+void Executable::abandon() { impl_->running.reset(); }
+bool Executable::is_paused() const { return impl_->running != nullptr; }
 
 const Trace& Executable::trace() const { return impl_->trace; }
 const Schedule& Executable::schedule() const { return impl_->schedule; }

@@ -37,6 +37,9 @@ struct StepResult {
   std::optional<size_t> missed_read;  // index into trace().reads
   Arg read;                           // what was read instead
   std::string stopped;                // why on_event stopped it
+  // Set when the run came to a pause: what the program gets there. resume() or abandon() follows.
+  bool paused = false;
+  std::vector<at::Tensor> given;
 };
 
 // What a run borrows from the program.
@@ -67,6 +70,11 @@ class Executable {
   // Runs the step once on the calling thread, in its arena. The externals must fit. Whatever a kernel throws passes
   // through with the call named; what the step wrote until then stays written, as in eager.
   StepResult run(const RunInputs& inputs);
+  // Goes on after a pause with what the program came back with; strides are made to fit. Throws UserError when it does
+  // not fit otherwise, and abandons the run then.
+  StepResult resume(std::vector<at::Tensor> incoming);
+  void abandon();
+  bool is_paused() const;
 
   const Trace& trace() const;
   const Schedule& schedule() const;

@@ -127,7 +127,8 @@ TEST(Executable, AnAllocationThatIsNotAsPlannedIsCountedAndStaysRight) {
 }
 
 TEST(Arena, GrowsInPlace) {
-  Arena& arena = arena_of_this_thread();
+  const ArenaLease lease;
+  Arena& arena = *lease;
   std::byte* base = arena.base();
   arena.grow_to(1000);
   base[999] = std::byte{7};
@@ -142,10 +143,10 @@ TEST(Arena, GrowsInPlace) {
 TEST(Arena, GoesToTheNextThreadThatAsks) {
   const Arena* first = nullptr;
   const Arena* second = nullptr;
-  std::thread([&] { first = &arena_of_this_thread(); }).join();
-  std::thread([&] { second = &arena_of_this_thread(); }).join();
+  std::thread([&] { first = &*ArenaLease(); }).join();
+  std::thread([&] { second = &*ArenaLease(); }).join();
   EXPECT_EQ(first, second);
-  EXPECT_NE(first, &arena_of_this_thread());
+  EXPECT_NE(first, &*ArenaLease());
 }
 
 }  // namespace

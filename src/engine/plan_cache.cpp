@@ -1,0 +1,196 @@
+#include "engine/plan_cache.h"
+
+#include <algorithm>
+
+#include <ATen/Parallel.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/signature.h"
+#include "ir/agree.h"
+
+namespace stepc {
+
+namespace {
+// Recordings beyond the configured ones that may go into finding owners of tensors.
+constexpr int kMaxExplanations = 6;
+constexpr size_t kMaxOpen = 3;
+}  // namespace
+
+std::vector<at::Tensor> list_tensors(const Program& program, const StepInput& input) {
+  std::vector<at::Tensor> out;
+  program.append_tensors(out);
+  out.insert(out.end(), input.tensors.begin(), input.tensors.end());
+  return out;
+}
+
+std::vector<OwnedTensor> RecordedStep::list() {
+  program_.refresh();
+  std::vector<at::Tensor> tensors;
+  program_.append_tensors(tensors);
+  std::vector<OwnedTensor> out;
+  for (size_t k = 0; k < tensors.size(); ++k)
+    out.push_back({program_.keys()[k].owner, program_.keys()[k].key, tensors[k]});
+  for (size_t b = 0; b < input_.tensors.size(); ++b) out.push_back({Owner::kBatch, str("{}", b), input_.tensors[b]});
+  return out;
+}
+
+PlanCache::PlanCache(Program& program, const Config& config, Stats& stats)
+    : program_(program), config_(config), stats_(stats) {}
+
+PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInput& input) {
+  std::string signature = signature_of(program_, tensors, input);
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const PlanEntry& entry) { return entry.signature == signature; });
+  if (found != entries_.end()) {
+    entries_.splice(entries_.begin(), entries_, found);
+    return entries_.front();
+  }
+  PlanEntry entry;
+  entry.signature = std::move(signature);
+  entry.description = describe_signature(program_, tensors, input);
+  if (!entries_.empty() && stats_.plans > 0)
+    log().info("recording again: {}", explain_change(entries_.front().description, entry.description));
+  entries_.push_front(std::move(entry));
+  if (entries_.size() > static_cast<size_t>(config_.max_plans)) entries_.pop_back();
+  return entries_.front();
+}
+
+void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& input) {
+  ++stats_.recordings;
+  ++entry.recordings;
+  stats_.capture_seconds += recording.overhead_seconds;
+  stats_.eager_peak_bytes = recording.peak_bytes;
+
+  bool explained = false;
+  for (const Stranger& stranger : recording.strangers) {
+    if (program_.explain(stranger))
+      explained = true;
+    else
+      recording.obstacles.push_back(stranger.obstacle);
+  }
+  recording.strangers.clear();
+  if (explained && entry.explanations < kMaxExplanations) {
+    // The next recording knows these tensors by owner; nothing agrees with this one.
+    ++entry.explanations;
+    --entry.recordings;
+    entry.open.clear();
+    return;
+  }
+  std::string reason = recording.obstacles.empty() ? std::string() : recording.obstacles.front();
+  if (recording.obstacles.empty()) {
+    program_.refresh();
+    if (agree_with_any(entry, recording.trace, list_tensors(program_, input), reason)) return;
+    if (entry.open.size() == kMaxOpen) entry.open.erase(entry.open.begin());
+    entry.open.push_back(std::move(recording.trace));
+    entry.last_obstacle.clear();
+  } else if (reason == entry.last_obstacle) {
+    give_up(entry, str("{} recordings gave no plan: {}", entry.recordings, reason));
+    return;
+  } else {
+    entry.last_obstacle = reason;
+  }
+  if (entry.recordings >= config_.max_recordings)
+    give_up(entry, str("{} recordings gave no plan: {}", entry.recordings, reason));
+}
+
+void PlanCache::give_up(PlanEntry& entry, const std::string& why) {
+  entry.eager = true;
+  entry.open.clear();
+  entry.plans.clear();
+  stats_.warnings.push_back(str("this step runs eagerly: {}", why));
+  log().warn("{}", stats_.warnings.back());
+}
+
+// Makes a plan with the first earlier recording that `trace` agrees with.
+bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors,
+                               std::string& reason) {
+  const auto good = [&](Agreement& agreement) {
+    if (agreement.difference.empty() && agreement.obstacle.empty()) return true;
+    reason = agreement.difference.empty() ? agreement.obstacle : agreement.difference;
+    return false;
+  };
+  for (size_t o = entry.open.size(); o-- > 0;) {
+    Agreement agreement = agree(entry.open[o], trace);
+    if (!good(agreement)) continue;
+    entry.open.erase(entry.open.begin() + static_cast<ssize_t>(o));
+    add(entry, std::move(trace), std::move(agreement.trace), tensors);
+    return true;
+  }
+  // A plan whose guard was too narrow: what the guard held fixed is passed on now.
+  for (auto plan = entry.plans.begin(); plan != entry.plans.end(); ++plan) {
+    Agreement agreement = agree((*plan)->recorded(), trace);
+    if (!good(agreement)) continue;
+    entry.plans.erase(plan);
+    add(entry, std::move(trace), std::move(agreement.trace), tensors);
+    return true;
+  }
+  return false;
+}
+
+void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::vector<at::Tensor>& tensors) {
+  entry.plans.push_front(
+      std::make_shared<Plan>(std::move(recorded), std::move(agreed), program_, tensors, at::get_num_threads()));
+  entry.recordings = 0;
+  entry.explanations = 0;
+  entry.last_obstacle.clear();
+  if (entry.plans.size() > static_cast<size_t>(config_.max_plans)) entry.plans.pop_back();
+  Plan& plan = *entry.plans.front();
+  plan.verified = config_.verify.kind == Verify::Kind::kOff;
+  count(plan, tensors);
+  log().info("captured {} calls, planned {} for {} instructions in {:.2f} s", stats_.nodes,
+             human_bytes(stats_.planned_peak_bytes), stats_.instructions, plan.planning_seconds());
+  for (const HostEvent& event : plan.trace().events)
+    if (event.kind == HostEvent::Kind::kEager)
+      log().info(
+          "'{}' computes on the host with values that depend on data: its update runs eagerly, the rest is "
+          "replayed",
+          event.key);
+}
+
+void PlanCache::count(const Plan& plan, const std::vector<at::Tensor>& tensors) {
+  const Trace& trace = plan.trace();
+  const Schedule& schedule = plan.schedule();
+  ++stats_.plans;
+  stats_.nodes = trace.calls.size();
+  stats_.instructions = schedule.instructions.size();
+  stats_.guards = static_cast<uint64_t>(
+      std::count_if(trace.reads.begin(), trace.reads.end(), [](const HostRead& read) { return read.guard; }));
+  stats_.arena_bytes = schedule.arena_bytes;
+  stats_.live_lower_bound_bytes = schedule.live_lower_bound_bytes;
+  stats_.planned_peak_bytes = schedule.planned_peak_bytes;
+  stats_.layout_algorithm = schedule.layout_algorithm;
+  stats_.planning_seconds += plan.planning_seconds();
+  stats_.state_bytes = 0;
+  for (size_t k = 0; k < program_.keys().size(); ++k)
+    if (tensors[k].defined() && program_.keys()[k].owner != Owner::kGradient) stats_.state_bytes += tensors[k].nbytes();
+}
+
+std::shared_ptr<Plan> PlanCache::other_branch(PlanEntry& entry, const std::shared_ptr<Plan>& plan,
+                                              const Plan::Outcome& outcome) {
+  if (!outcome.missed_read.has_value()) {
+    log().info("recording again: {}", outcome.change);
+    entry.plans.remove(plan);
+    return nullptr;
+  }
+  ++stats_.guard_misses;
+  for (const std::shared_ptr<Plan>& other : entry.plans)
+    if (other != plan && other->continues(*plan, *outcome.missed_read, outcome.read)) return other;
+  const HostRead& read = plan->trace().reads[*outcome.missed_read];
+  log().info("recording again: another branch is taken in '{}' {}", plan->trace().calls[read.call.index()].module,
+             read.source);
+  return nullptr;
+}
+
+bool PlanCache::must_verify(const Plan& plan) const {
+  if (!plan.verified) return true;
+  return config_.verify.kind == Verify::Kind::kEvery && plan.replays % config_.verify.interval == 0;
+}
+
+const Plan* PlanCache::latest() const {
+  for (const PlanEntry& entry : entries_)
+    if (!entry.plans.empty()) return entry.plans.front().get();
+  return nullptr;
+}
+
+}  // namespace stepc

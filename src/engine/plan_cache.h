@@ -1,0 +1,85 @@
+// The plans of a step, by signature, and the recordings that have not become one yet.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/config.h"
+#include "engine/plan.h"
+#include "engine/program.h"
+#include "engine/stats.h"
+#include "engine/step_input.h"
+
+namespace stepc {
+
+// All that is known of one signature.
+struct PlanEntry {
+  std::string signature;
+  std::map<std::string, std::string> description;
+  std::list<std::shared_ptr<Plan>> plans;  // one a branch that the step takes; most recently used first
+  std::vector<Trace> open;                 // recordings that nothing agreed with yet
+  int recordings = 0;                      // since the last plan
+  int explanations = 0;                    // recordings that found new owners
+  std::string last_obstacle;
+  bool eager = false;  // no plan can be made
+};
+
+class PlanCache {
+ public:
+  // All three must outlive this.
+  PlanCache(Program& program, const Config& config, Stats& stats);
+
+  // The entry of the step's signature, a new one with a log line that says why. `tensors` are the program's, by its
+  // keys, and the batch's after them.
+  PlanEntry& find(const std::vector<at::Tensor>& tensors, const StepInput& input);
+
+  // Makes a plan of a recording that agrees with an earlier one, keeps it, or gives the signature up.
+  void keep(PlanEntry& entry, Recording& recording, const StepInput& input);
+
+  // Another plan of the entry for the branch that `outcome` of `plan` took; nullptr, with a log line, without one. A
+  // plan that does not fit any more is dropped.
+  std::shared_ptr<Plan> other_branch(PlanEntry& entry, const std::shared_ptr<Plan>& plan, const Plan::Outcome& outcome);
+
+  // The signature runs eagerly from now on, with one warning.
+  void give_up(PlanEntry& entry, const std::string& why);
+
+  // Whether the plan's next replay is to be compared with eager.
+  bool must_verify(const Plan& plan) const;
+
+  // The plan that ran last, nullptr before the first.
+  const Plan* latest() const;
+
+ private:
+  bool agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors, std::string& reason);
+  void add(PlanEntry& entry, Trace recorded, Trace agreed, const std::vector<at::Tensor>& tensors);
+  void count(const Plan& plan, const std::vector<at::Tensor>& tensors);
+
+  Program& program_;
+  const Config& config_;
+  Stats& stats_;
+  std::list<PlanEntry> entries_;  // most recently used first
+};
+
+// The program's tensors by its keys, and the batch's after them.
+std::vector<at::Tensor> list_tensors(const Program& program, const StepInput& input);
+
+// The program and the batch of one step, as the recorder asks for them.
+class RecordedStep final : public RecordedProgram {
+ public:
+  RecordedStep(Program& program, const StepInput& input) : program_(program), input_(input) {}
+  std::vector<OwnedTensor> list() override;
+  std::vector<std::pair<std::string, at::Generator>> generators() override { return program_.generators(); }
+  bool can_rebind(Owner owner) override { return owner == Owner::kGradient || program_.can_rebind(owner); }
+  void find_events(Trace& trace) override { program_.find_events(trace); }
+  std::string source_line() override { return program_.source_line(); }
+  void settle() override { program_.settle(); }
+
+ private:
+  Program& program_;
+  const StepInput& input_;
+};
+
+}  // namespace stepc

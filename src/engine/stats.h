@@ -1,0 +1,42 @@
+// What an accelerated step has measured.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace stepc {
+
+// Measured over the life of a step; the plan's own numbers are those of the plan that ran last.
+struct Stats {
+  uint64_t nodes = 0;         // ATen calls in the trace
+  uint64_t instructions = 0;  // of them replayed (views are not)
+  uint64_t guards = 0;        // host reads that a replay holds to the recorded number
+  uint64_t arena_bytes = 0;
+  uint64_t live_lower_bound_bytes = 0;
+  uint64_t planned_peak_bytes = 0;     // step memory: arena and what outlives the step
+  uint64_t measured_peak_bytes = 0;    // the same, counted in the last replay
+  uint64_t eager_peak_bytes = 0;       // live bytes that the recorded eager step reached
+  uint64_t verification_bytes = 0;     // held while a replay was compared
+  uint64_t state_bytes = 0;            // parameters, buffers and optimizer state, outside of the arena
+  uint64_t served_allocations = 0;     // of the last replay
+  uint64_t unplanned_allocations = 0;  // of all replays
+  uint64_t recordings = 0;
+  uint64_t replays = 0;
+  uint64_t eager_calls = 0;  // steps that ran eagerly: without a plan, or beside a replay to verify it
+  uint64_t verifications = 0;
+  uint64_t guard_misses = 0;
+  uint64_t plans = 0;
+  double capture_seconds = 0;  // recorder's own time, kernels excluded
+  double planning_seconds = 0;
+  double verify_seconds = 0;
+  double shadow_seconds = 0;  // optimizers run without kernels
+  std::string layout_algorithm;
+  std::vector<std::string> warnings;
+};
+
+// Planned beside measured, for people.
+std::string report_text(const Stats& stats, std::string_view mode);
+
+}  // namespace stepc
