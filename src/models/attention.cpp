@@ -19,10 +19,11 @@ at::Tensor rotate_half(const at::Tensor& x, bool interleaved) {
 
 at::Tensor rotated(const at::Tensor& x, const Places& places, bool interleaved) {
   const int64_t width = places.cosine.size(-1);
-  if (width == x.size(-1)) return x * places.cosine + rotate_half(x, interleaved) * places.sine;
-  const at::Tensor turning = x.slice(-1, 0, width);
-  const at::Tensor turned = turning * places.cosine + rotate_half(turning, interleaved) * places.sine;
-  return at::cat({turned, x.slice(-1, width)}, -1);
+  const bool whole = width == x.size(-1);
+  const at::Tensor turning = whole ? x : x.slice(-1, 0, width);
+  at::Tensor turned = turning * places.cosine + rotate_half(turning, interleaved) * places.sine;
+  turned = turned.to(x.scalar_type());
+  return whole ? turned : at::cat({turned, x.slice(-1, width)}, -1);
 }
 
 // (batch, kv_heads, seq, dim) -> (batch, heads, seq, dim)
@@ -36,7 +37,6 @@ at::Tensor repeated(const at::Tensor& x, int64_t heads) {
 Attention::Attention(const DecoderConfig& config, int64_t layer, at::TensorOptions options)
     : config_(config),
       slides_(config.slides(layer)),
-      grouped_(config.num_key_value_heads != config.num_attention_heads),
       scale_(1.0 / std::sqrt(config.query_scalar.value_or(static_cast<double>(config.head_dim)))) {
   const WeightNames& names = family_of(config.model_type).names;
   name_ = names.attention;
@@ -101,18 +101,16 @@ at::Tensor Attention::attend(const at::Tensor& q, const at::Tensor& k, const at:
   const int64_t seq = q.size(2);
   const double dropout = is_training() ? config_.attention_dropout : 0.0;
   if (!config_.attention_softcap) {
-    const bool causal = !mask.defined() && seq > 1;
     const std::optional<at::Tensor> given = mask.defined() ? std::optional(mask) : std::nullopt;
-    return at::scaled_dot_product_attention(q, k, v, given, dropout, causal, scale_, /*enable_gqa=*/grouped_);
+    return at::scaled_dot_product_attention(q, k, v, given, dropout, /*is_causal=*/!given && seq > 1, scale_);
   }
   const double cap = *config_.attention_softcap;
-  const int64_t heads = config_.num_attention_heads;
-  at::Tensor scores = at::matmul(q, repeated(k, heads).transpose(2, 3)) * scale_;
+  at::Tensor scores = at::matmul(q, k.transpose(2, 3)) * scale_;
   scores = at::tanh(scores / cap) * cap;
   const at::Tensor seen = mask.defined() ? mask : at::ones({seq, seq}, q.options().dtype(at::kBool)).tril();
   at::Tensor weights = scores.masked_fill(seen.logical_not(), -INFINITY).softmax(-1, at::kFloat).to(q.scalar_type());
   if (dropout > 0.0) weights = at::dropout(weights, dropout, /*train=*/true);
-  return at::matmul(weights, repeated(v, heads));
+  return at::matmul(weights, v);
 }
 
 at::Tensor Attention::forward(const at::Tensor& x, const Places& places) {
@@ -122,7 +120,10 @@ at::Tensor Attention::forward(const at::Tensor& x, const Places& places) {
     parts[0] = rotated(parts[0], places, config_.rotary.interleaved);
     parts[1] = rotated(parts[1], places, config_.rotary.interleaved);
   }
-  const at::Tensor mixed = attend(parts[0], parts[1], parts[2], slides_ ? places.sliding_mask : places.mask);
+  // Grouped heads are repeated here: the CPU's flash kernels know no groups, and asking for them means the slow way.
+  const int64_t heads = config_.num_attention_heads;
+  const at::Tensor mixed = attend(parts[0], repeated(parts[1], heads), repeated(parts[2], heads),
+                                  slides_ ? places.sliding_mask : places.mask);
   return output_->forward(mixed.transpose(1, 2).contiguous().view({x.size(0), x.size(1), -1}));
 }
 

@@ -40,7 +40,6 @@ class Attention : public torch::nn::Module {
   std::string name_;
   DecoderConfig config_;
   bool slides_;
-  bool grouped_;  // several query heads share a key and value head
   bool interleaved_query_key_value_;
   double scale_;
   std::shared_ptr<Linear> query_, key_, value_, query_key_value_, output_;  // null where the family has none

@@ -200,8 +200,12 @@ std::vector<Family> make_families() {
                                       .bos_token_id = {},
                                       .pad_token_id = kGlmPad,
                                       .eos_token_ids = {kGlmPad, 151336, 151338}};
-  const DecoderConfig olmo_defaults = {
-      .norm = Norm::kLayerBare, .norm_eps = 1e-5, .bos_token_id = {}, .pad_token_id = 1, .eos_token_ids = {50279}};
+  const DecoderConfig olmo_defaults = {.norm = Norm::kLayerBare,
+                                       .norm_eps = 1e-5,
+                                       .rotary = {.wide = true},
+                                       .bos_token_id = {},
+                                       .pad_token_id = 1,
+                                       .eos_token_ids = {50279}};
   DecoderConfig olmo2_defaults = olmo_defaults;
   olmo2_defaults.norm = Norm::kRmsWide;
   olmo2_defaults.norm_per_head = false;

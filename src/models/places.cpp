@@ -34,8 +34,9 @@ void add_rotation(Places& places, const DecoderConfig& config, const at::Tensor&
   const at::Tensor freqs = places.positions.to(at::kFloat).unsqueeze(-1) * inv_freq;  // (batch, seq, rotated / 2)
   const at::Tensor angles =
       (rotary.interleaved ? at::stack({freqs, freqs}, -1).flatten(-2) : at::cat({freqs, freqs}, -1)).unsqueeze(1);
-  places.cosine = angles.cos().to(hidden.scalar_type());
-  places.sine = angles.sin().to(hidden.scalar_type());
+  const at::ScalarType dtype = rotary.wide ? at::kFloat : hidden.scalar_type();
+  places.cosine = angles.cos().to(dtype);
+  places.sine = angles.sin().to(dtype);
 }
 
 // Powers of a base that depends on the number of heads, and where that is no power of two, every second one of the base
