@@ -329,7 +329,8 @@ class Run {
       for (const TemplateValue& item : items_of(object)) {
         if (!first && argument(0).text()) result += *argument(0).text();
         first = false;
-        result = made(result + printed(item));
+        result += made(printed(item));
+        check(result.size() <= limits_.text_bytes, "join makes too long a text");
       }
       return result;
     }

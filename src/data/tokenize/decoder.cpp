@@ -35,7 +35,7 @@ void run_step(Tokens& tokens, const ByteFallbackDecode& /*step*/) {
 void run_step(Tokens& tokens, const FuseDecode& /*step*/) {
   std::string all;
   for (const auto& token : tokens) all += token;
-  tokens.assign(1, std::move(all));
+  tokens = {all};
 }
 
 void run_step(Tokens& tokens, const StripDecode& step) {

@@ -111,7 +111,7 @@ WordCut read_pre_tokenizer(const Json& json, const std::string& what) {
       metaspace.at_white_space = !first;
       cut = metaspace;
     } else if (type == "WhitespaceSplit" && first) {
-      JsonSection(step, name, {"type"});
+      const JsonSection known_fields(step, name, {"type"});
     } else if (type == "Split" && first) {
       cut = read_split(step, name);
     } else if (type == "ByteLevel" && first) {
@@ -174,7 +174,7 @@ std::pair<std::vector<int32_t>, std::vector<int32_t>> read_post_processor(const 
     const std::string& type = json_string(step, "type", name);
     // This one changes character offsets only, which stepc does not give.
     if (type == "ByteLevel") {
-      JsonSection(step, name, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
+      const JsonSection known_fields(step, name, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
       return;
     }
     USER_CHECK(type == "TemplateProcessing" && !has_template, "{}: type {} is not supported", name, in_quotes(type));
