@@ -125,6 +125,11 @@ def leaves(value, path=""):
         yield path, value
 
 
+def gradients_of(value):
+    """What a backward pass may have left on the leaves of a nest."""
+    return [leaf.grad for _, leaf in leaves(value) if isinstance(leaf, torch.Tensor) and leaf.is_leaf]
+
+
 def state_leaves(training):
     """Everything that the step may have changed, generators last."""
     for number, module in enumerate(training.modules):

@@ -342,7 +342,7 @@ def test_several_losses():
 def test_gradient_penalty():
     def build():
         def loss_of(model, x):
-            x = x.requires_grad_()
+            x = x.clone().requires_grad_()
             scores = model(x).square().sum(-1)
             (gradient,) = torch.autograd.grad(scores.sum(), x, create_graph=True)
             return scores.mean() + 10 * (gradient.norm(dim=-1) - 1).square().mean()
@@ -479,7 +479,7 @@ def test_metrics_under_no_grad():
             loss = update(optimizer, cross_entropy(logits, y))
             with torch.no_grad():
                 guess = logits.argmax(-1)
-                confusion = torch.bincount(guess * 4 + y, minlength=16).view(4, 4)
+                confusion = torch.zeros(16, dtype=torch.long).scatter_add_(0, guess * 4 + y, torch.ones_like(y)).view(4, 4)
                 seen.add_(confusion)
                 top = logits.topk(2).indices.eq(y[:, None]).any(-1).float().mean()
             return Metrics(loss, (guess == y).float().mean(), confusion), {"top2": top, "logits": logits}

@@ -95,7 +95,7 @@ def use_numpy_of_hidden(model, x):
     return hidden.square().mean() * float(weight)
 
 
-@pytest.mark.parametrize("loss_of, op", [(branch_on_float, "item"), (use_list, "tolist"), (use_numpy, "numpy"),
+@pytest.mark.parametrize("loss_of, op", [(branch_on_float, "aten::_local_scalar_dense"), (use_list, "tolist"), (use_numpy, "numpy"),
                                          (use_numpy_of_hidden, "numpy")],
                          ids=lambda value: getattr(value, "__name__", ""))
 def test_host_reads_that_recordings_do_not_hold(loss_of, op, caplog):

@@ -1,0 +1,251 @@
+"""plan(): what is captured without running is what is captured by running; and models without memory."""
+
+import random
+import re
+import subprocess
+import sys
+
+import numpy
+import pytest
+import torch
+import transformers as hf
+
+import stepc
+from harness import assert_same, line_of, source_of, state_leaves, train
+from models import DECODER, MODELS, tokens
+
+OPTIMIZERS = {
+    "default": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
+    "foreach": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, foreach=True),
+    "fused": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, fused=True),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1e-2, momentum=0.9),
+}
+
+
+def seed():
+    random.seed(0)
+    numpy.random.seed(0)
+    torch.manual_seed(0)
+
+
+def build(model, optimizer=None):
+    seed()
+    module = model.build().train()
+    training = train(module, model.loss_of, optimizer and optimizer(list(module.parameters())))
+    seed()
+    return training
+
+
+def without_memory(text):
+    return [line for line in text.splitlines() if not line.lstrip().startswith(("alloc ", "scratch ", "ticks "))]
+
+
+def snapshot(training):
+    return [(path, leaf.clone() if isinstance(leaf, torch.Tensor) else leaf) for path, leaf in state_leaves(training)]
+
+
+def plan_unnoticed(training, batch):
+    """Plans, and checks that the program is as it was, bit by bit."""
+    before = snapshot(training)
+    given = {name: value.clone() for name, value in batch.items()}
+    plan = stepc.plan(training.step, batch)
+    assert_same(before, snapshot(training), "after plan()")
+    assert all(torch.equal(given[name], batch[name]) for name in batch)
+    return plan
+
+
+def assert_recorded_equally(build_training, batch, steps_before=0):
+    planned, recorded = build_training(), build_training()
+    seed()
+    for _ in range(steps_before):
+        planned.step(batch)
+    plan = plan_unnoticed(planned, batch)
+    assert plan.obstacle == ""
+    seed()
+    for _ in range(steps_before):
+        recorded.step(batch)
+    step = stepc.accelerate(recorded.step)
+    for _ in range(6):
+        if step.stats["plans"]:
+            break
+        step(batch)
+    assert step.stats["plans"] == 1, step.stats["warnings"]
+    a, b = without_memory(plan.graph_text()), without_memory(step.graph_text())
+    different = [f"{x}\n   recorded: {y}" for x, y in zip(a, b) if x != y]
+    assert not different, f"{len(different)} lines differ, first planned: {different[0]}"
+    assert len(a) == len(b)
+    assert plan.stats["calls"] == step.stats["nodes"]
+    assert plan.stats["state_bytes"] == step.stats["state_bytes"]
+    assert plan.stats["step_bytes_lower_bound"] <= step.stats["live_lower_bound_bytes"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_trace_is_the_recorded_one(name):
+    model = MODELS[name]
+    assert_recorded_equally(lambda: build(model), model.batch(source_of(0), model.masks))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_every_optimizer_form(optimizer, steps_before):
+    model = MODELS["llama"]
+    batch = model.batch(source_of(0), False)
+    assert_recorded_equally(lambda: build(model, OPTIMIZERS[optimizer]), batch, steps_before)
+
+
+def test_what_the_step_does_to_python_is_undone():
+    module = torch.nn.Linear(8, 8)
+    seen, count = [], {"steps": 0}
+
+    def step(x):
+        loss = module(x).sum()
+        loss.backward()
+        seen.append(loss)
+        count["steps"] += 1
+        module.last = loss
+        random.random()
+        return loss
+
+    before = random.getstate()
+    plan = stepc.plan(step, torch.randn(4, 8))
+    assert plan.obstacle
+    assert seen == [] and count == {"steps": 0} and not hasattr(module, "last")
+    assert module.weight.grad is None and random.getstate() == before
+
+
+def test_reading_what_was_never_computed_names_operator_and_line():
+    module = torch.nn.Linear(8, 8)
+
+    def step(x):
+        loss = module(x).sum()
+        if loss.item() > 0:  # reads
+            loss.backward()
+        return loss
+
+    with pytest.raises(stepc.UserError, match=r"aten::_local_scalar_dense reads a value") as error:
+        stepc.plan(step, torch.randn(4, 8))
+    assert line_of(step, "reads") in str(error.value)
+    assert module(torch.randn(4, 8)).sum().item()  # nothing is left switched on
+
+    def listing(x):
+        return module(x).tolist()  # lists
+
+    with pytest.raises(stepc.UserError, match="no values") as error:
+        stepc.plan(listing, torch.randn(4, 8))
+    assert line_of(listing, "lists") in str(error.value)
+
+
+def llama():
+    return hf.LlamaForCausalLM(hf.LlamaConfig(**DECODER | {"hidden_size": 256, "intermediate_size": 512}))
+
+
+def test_a_virtual_model_is_planned_and_materialised_from_weights(tmp_path):
+    import safetensors.torch
+
+    torch.manual_seed(1)
+    eager = llama()
+    with stepc.virtual():
+        model = llama()
+    assert any(stepc._C.is_virtual(parameter) for parameter in model.parameters())
+    ids = tokens(source_of(0))
+    batch = {"input_ids": ids, "labels": ids.clone()}
+    traces = []
+    for one in (eager, model):
+        step = train(one, lambda module, batch: module(**batch).loss).step
+        traces.append(without_memory(stepc.plan(step, batch).graph_text()))
+    assert traces[0] == traces[1]
+    with pytest.raises(stepc.UserError, match="no values|never computed"):
+        with stepc.virtual():
+            model.lm_head.weight.sum().item()
+
+    weights = {name: tensor.clone() for name, tensor in eager.state_dict().items()}
+    assert stepc.materialise(model, weights=weights) is model
+    assert_same(eager.state_dict().items(), model.state_dict().items(), "materialised")
+    assert torch.equal(eager(**batch).loss, model(**batch).loss)
+
+    with stepc.virtual():
+        again = llama()
+    path = tmp_path / "model.safetensors"
+    safetensors.torch.save_file(weights, path)
+    stepc.materialise(again, weights=path)
+    assert torch.equal(eager(**batch).loss, again(**batch).loss)
+
+    with stepc.virtual():
+        lacking = llama()
+    with pytest.raises(stepc.UserError, match="no tensor 'nothing'"):
+        stepc.materialise(lacking, weights={**weights, "nothing": torch.zeros(1)})
+    del weights["lm_head.weight"]
+    with pytest.raises(stepc.UserError, match="'lm_head.weight'"):
+        stepc.materialise(lacking, weights=weights)
+
+
+def test_own_initialisers():
+    with stepc.virtual():
+        model = llama()
+        plain = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.BatchNorm1d(4096))
+    stepc.materialise(plain)
+    assert torch.equal(plain[1].weight, torch.ones(4096)) and torch.equal(plain[1].running_var, torch.ones(4096))
+    assert 0 < plain[0].weight.abs().max() <= 1 / 16
+    stepc.materialise(model)
+    reference = llama()
+    for (name, a), (_, b) in zip(model.named_parameters(), reference.named_parameters()):
+        assert torch.isfinite(a).all(), name
+        assert abs(a.std() - b.std()) < 0.1 * b.std() + 1e-8, name
+
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.rand(512, 512))
+
+    with stepc.virtual():
+        own = Own()
+    with pytest.raises(stepc.UserError, match="'scale' of Own has no initialiser"):
+        stepc.materialise(own)
+
+
+SIZES = {
+    "8B": dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32),
+    "405B": dict(hidden_size=16384, intermediate_size=53248, num_hidden_layers=126, num_attention_heads=128),
+}
+PLAN = """
+import resource, sys, time, torch, transformers as hf, stepc
+hf.LlamaForCausalLM, stepc._C
+begin, cpu = time.time(), time.process_time()
+torch.set_default_dtype(torch.bfloat16)
+with stepc.virtual():
+    model = hf.LlamaForCausalLM(hf.LlamaConfig(vocab_size=128256, num_key_value_heads=8, use_cache=False, **{sizes}))
+if {checkpointed}:
+    model.gradient_checkpointing_enable()
+model.train()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+built = time.time() - begin
+def step(ids):
+    loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+plan = stepc.plan(step, torch.zeros(4, 8192, dtype=torch.long))
+print(f"{name}: built in {{built:.2f}} s, all in {{time.time() - begin:.2f}} s, processor {{time.process_time() - cpu:.2f}} s")
+print(plan.report())
+print("OBSTACLE", plan.obstacle)
+print("PARAMETERS", plan.stats["parameters"])
+print("RESIDENT", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.parametrize("name, checkpointed, parameters", [("8B", False, 8.03e9), ("405B", True, 405.8e9)])
+def test_large_models(name, checkpointed, parameters):
+    """In a process of its own, for its memory; the times are printed (pytest -s), for they are the machine's."""
+    script = PLAN.format(sizes=SIZES[name], checkpointed=checkpointed, name=name)
+    paths = [path for path in sys.path if path.endswith("python")]
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {paths}\n{script}"], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    print(run.stdout)
+    found = dict(re.findall(r"^([A-Z]+) (.*)$", run.stdout, re.MULTILINE))
+    assert found["OBSTACLE"] == ""
+    assert abs(float(found["PARAMETERS"]) - parameters) < 0.01 * parameters
+    assert float(found["RESIDENT"]) < 2e9
