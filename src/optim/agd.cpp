@@ -30,6 +30,10 @@ void Agd::begin_step() {
   rate_ = lr_ * root_ / correction_;
 }
 
+void Agd::end_step() {
+  for (at::Tensor* scalar : {&correction_, &previous_correction_, &root_, &rate_}) scalar->reset();
+}
+
 at::Tensor Agd::preconditioner(const Slot& slot, const at::Tensor& difference) const {
   const at::Tensor& average = slot.states[1];
   average.mul_(options_.beta2).add_(difference * difference, 1.0 - options_.beta2);

@@ -30,12 +30,13 @@ class Agd : public Optimizer {
 
  private:
   void begin_step() override;
+  void end_step() override;
   void update(const Slot& slot, const at::Tensor& value, const at::Tensor& grad) override;
   at::Tensor preconditioner(const Slot& slot, const at::Tensor& difference) const;
 
   AgdOptions options_;
   // Of the step that runs: 1 - beta1^t, the same of the step before (1 in the first), sqrt(1 - beta2^t), and the rate
-  // lr * sqrt(1 - beta2^t) / (1 - beta1^t). float64 scalars.
+  // lr * sqrt(1 - beta2^t) / (1 - beta1^t). float64 scalars, undefined between steps.
   at::Tensor correction_, previous_correction_, root_, rate_;
 };
 

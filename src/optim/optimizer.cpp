@@ -98,6 +98,7 @@ void Optimizer::step(const at::Tensor& skip) {
     });
   }
   unless_skipped(step_, steps_before);
+  end_step();
 }
 
 NamedTensors Optimizer::named_state() const {

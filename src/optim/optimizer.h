@@ -79,8 +79,10 @@ class Optimizer {
     at::Tensor master;  // undefined where there is none
     double weight_decay = 0;
   };
-  // Computes what all parameters share, after step_ was counted up.
+  // Computes what all parameters share, after step_ was counted up, and lets go of it: no tensor that a step makes may
+  // outlive it, unless it is state.
   virtual void begin_step() {}
+  virtual void end_step() {}
   // Updates `value` and the slot's states in place; both and grad have one dtype.
   virtual void update(const Slot& slot, const at::Tensor& value, const at::Tensor& grad) = 0;
 
