@@ -12,7 +12,7 @@
 namespace stepc {
 
 struct TemplateLimits {
-  uint64_t steps = 2'000'000;            // one for each node evaluated and for each 64 bytes of text made
+  uint64_t steps = 2'000'000;           // one for each node evaluated and for each 64 bytes of text made
   size_t text_bytes = size_t{8} << 20;  // of one text
 };
 
