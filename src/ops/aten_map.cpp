@@ -169,8 +169,8 @@ namespace {
 const std::map<std::string_view, const AtenRow*>& rows_by_name() {
   static const std::vector<AtenRow> rows = [] {
     std::vector<AtenRow> all;
-    for (auto rows :
-         {aten_pointwise_rows(), aten_shape_rows(), aten_reduce_rows(), aten_neural_rows(), aten_optimizer_rows()})
+    for (auto rows : {aten_pointwise_rows(), aten_shape_rows(), aten_reduce_rows(), aten_neural_rows(),
+                      aten_convolution_rows(), aten_optimizer_rows()})
       all.insert(all.end(), rows.begin(), rows.end());
     return all;
   }();

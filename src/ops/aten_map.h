@@ -92,6 +92,7 @@ std::vector<AtenRow> aten_pointwise_rows();
 std::vector<AtenRow> aten_shape_rows();
 std::vector<AtenRow> aten_reduce_rows();
 std::vector<AtenRow> aten_neural_rows();
+std::vector<AtenRow> aten_convolution_rows();
 std::vector<AtenRow> aten_optimizer_rows();
 
 }  // namespace stepc

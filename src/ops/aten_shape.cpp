@@ -174,7 +174,8 @@ Ids index_put(M& m) {  // (x, indices, values, accumulate)
   const auto [index, dim] = single_index(m, 1, x);
   Shape shape = m.b.shape(x);
   shape.erase(shape.begin() + dim);
-  shape.insert(shape.begin() + dim, m.b.shape(index).begin(), m.b.shape(index).end());
+  const Shape places = m.b.shape(index);
+  shape.insert(shape.begin() + dim, places.begin(), places.end());
   const TensorId values = m.b.expand(m.tensor(2, m.b.dtype(x)), shape);
   return {m.b.add(m.flag(3, false) ? "put_add" : "put", {x, index, values}, {{"dim", dim}})};
 }

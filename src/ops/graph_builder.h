@@ -31,8 +31,9 @@ class GraphBuilder {
   TensorId slice(TensorId x, const Shape& starts, const Shape& sizes, const Shape& steps);
   TensorId sum(TensorId x, const Shape& dims, bool keepdim = false);
 
-  [[nodiscard]] const TensorType& type(TensorId id) const { return graph_.type(id); }
-  [[nodiscard]] const Shape& shape(TensorId id) const { return graph_.shape(id); }
+  // By value: building moves the graph's tensors.
+  [[nodiscard]] TensorType type(TensorId id) const { return graph_.type(id); }
+  [[nodiscard]] Shape shape(TensorId id) const { return graph_.shape(id); }
   [[nodiscard]] DType dtype(TensorId id) const { return graph_.type(id).dtype; }
 
   Graph& graph() { return graph_; }

@@ -281,5 +281,51 @@ ticks 0
   EXPECT_EQ(interpret(graph, {})[0].reals, (std::vector<double>{-1.5, 2.0}));
 }
 
+// A convolution into patches of 2 x 3, its gradients by the mask; against the sums written out.
+TEST(FunctionaliseCase, PatchConvolutionsAreMatmuls) {
+  const Graph graph = graph_of(R"(storage s0 bytes=96 external
+storage s1 bytes=96 external
+storage s2 bytes=8 external
+storage s3 bytes=32
+storage s4 bytes=96
+storage s5 bytes=96
+storage s6 bytes=8
+%0: f32[1, 2, 4, 3] @s0 = batch "x"
+%1: f32[2, 2, 2, 3] @s1 = parameter "w"
+%2: f32[2] @s2 = parameter "b"
+call 0 %3: f32[1, 2, 2, 1] @s3 = aten::convolution(%0, %1, %2, [2, 3], [0, 0], [1, 1], false, [0, 0], 1) | forward ""
+call 1 %4: f32[1, 2, 4, 3] @s4; %5: f32[2, 2, 2, 3] @s5; %6: f32[2] @s6 = aten::convolution_backward(%3, %0, %1, [2], [2, 3], [0, 0], [1, 1], false, [0, 0], 1, b[true, true, true]) | backward ""
+return %3, %4, %5, %6
+)");
+  std::vector<Array> in;
+  for (const GraphInput& input : graph.inputs) {
+    in.emplace_back(graph.type(input.tensor));
+    for (int64_t i = 0; i < in.back().count(); ++i) in.back().set(i, static_cast<double>((i * 7) % 5) - 2);
+  }
+  const std::vector<Array> out = interpret(graph, in);
+  Array y(out[0].type), dx(out[1].type), dw(out[2].type), db(out[3].type);
+  for (bool backward : {false, true})
+    for (int64_t o = 0; o < 2; ++o)
+      for (int64_t row = 0; row < 2; ++row) {
+        double sum = in[2].real(o);
+        const double gradient = out[0].real(o * 2 + row);
+        if (backward) db.set(o, db.real(o) + gradient);
+        for (int64_t c = 0; c < 2; ++c)
+          for (int64_t i = 0; i < 2; ++i)
+            for (int64_t j = 0; j < 3; ++j) {
+              const int64_t x = (c * 4 + row * 2 + i) * 3 + j;
+              const int64_t w = ((o * 2 + c) * 2 + i) * 3 + j;
+              sum += in[0].real(x) * in[1].real(w);
+              if (backward) dx.set(x, dx.real(x) + gradient * in[1].real(w));
+              if (backward) dw.set(w, dw.real(w) + gradient * in[0].real(x));
+            }
+        y.set(o * 2 + row, sum);
+      }
+  EXPECT_TRUE(same_bits(out[0], y)) << to_text(out[0]);
+  EXPECT_TRUE(same_bits(out[1], dx)) << to_text(out[1]);
+  EXPECT_TRUE(same_bits(out[2], dw)) << to_text(out[2]);
+  EXPECT_TRUE(same_bits(out[3], db)) << to_text(out[3]);
+}
+
 }  // namespace
 }  // namespace stepc
