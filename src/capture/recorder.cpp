@@ -20,11 +20,11 @@ void install_recorder() {
 
 bool is_recording() { return current_recording() != nullptr; }
 
-Recorder::Recorder(RecordedProgram& program) {
+Recorder::Recorder(RecordedProgram& program, VirtualKernels* kernels) {
   install_recorder();
   USER_CHECK(current_observer() == nullptr,
              "an accelerated step is called inside another one that is being recorded: accelerate the outer step only");
-  state_ = std::make_shared<RecordingState>(program);
+  state_ = std::make_shared<RecordingState>(program, kernels);
 }
 Recorder::~Recorder() = default;
 
@@ -33,7 +33,13 @@ void Recorder::run(const std::function<void()>& part) {
              "an accelerated step is called inside another one that is being recorded: accelerate the outer step only");
   const AllocationScope allocations(state_->log(), /*watch_frees=*/true);
   const ObserverScope scope(state_);
-  part();
+  try {
+    part();
+  } catch (...) {
+    // On its way through Python or autograd the exception may have become another type.
+    if (!state_->refusal().empty()) user_error("{}", state_->refusal());
+    throw;
+  }
 }
 
 void Recorder::pause(const std::vector<at::Tensor>& outputs) { state_->pause(outputs); }
@@ -49,8 +55,8 @@ Recording Recorder::finish(StepOutput output) {
   return state_->take(std::move(output));
 }
 
-Recording record(RecordedProgram& program, const std::function<StepOutput()>& step) {
-  Recorder recorder(program);
+Recording record(RecordedProgram& program, const std::function<StepOutput()>& step, VirtualKernels* kernels) {
+  Recorder recorder(program, kernels);
   StepOutput output;
   recorder.run([&] { output = step(); });
   return recorder.finish(std::move(output));

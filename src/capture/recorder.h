@@ -16,6 +16,8 @@
 
 namespace stepc {
 
+class VirtualKernels;
+
 // A tensor that the program owns, as found right now. Undefined gradients are listed too.
 struct OwnedTensor {
   Owner owner = Owner::kCaptured;
@@ -69,10 +71,15 @@ struct Recording {
 };
 
 // A recording in parts, for a step that the program leaves and comes back to.
+//
+// With `kernels`, which must outlive it, nothing is computed: every call runs on them (capture/virtual/
+// virtual_kernels.h). The trace is the same but for allocations, which there are none of. What the step makes and
+// writes then has no values: the caller drops it, and calls kernels->restore(). A call that needs a value that was
+// never computed ends the step with UserError.
 class Recorder {
  public:
   // Throws UserError when another library owns the dispatch key.
-  explicit Recorder(RecordedProgram& program);
+  explicit Recorder(RecordedProgram& program, VirtualKernels* kernels = nullptr);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
@@ -92,7 +99,7 @@ class Recorder {
 
 // Runs `step` once, recording. Whatever `step` throws passes through, with the recorder taken down. Throws UserError
 // when another library owns the dispatch key, or inside another recording.
-Recording record(RecordedProgram& program, const std::function<StepOutput()>& step);
+Recording record(RecordedProgram& program, const std::function<StepOutput()>& step, VirtualKernels* kernels = nullptr);
 
 // Takes the dispatch key and the allocator hook for this process; record() does it too. Idempotent.
 void install_recorder();

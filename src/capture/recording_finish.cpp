@@ -173,6 +173,7 @@ void RecordingState::find_escapes() {
 
 void RecordingState::list_allocations() {
   trace_.ticks = log_.ticks() + 1;
+  if (kernels_ != nullptr) return;  // what was allocated is not what the step allocates
   const auto& events = log_.events();
   std::vector<StorageId> storage_of(events.size());
   for (size_t s = 0; s < tracked_.size(); ++s)
@@ -198,7 +199,6 @@ void RecordingState::finish(const StepOutput& output) {
   const auto begin = std::chrono::steady_clock::now();
   if (event_open_) end_event();
   stopped_ = true;  // what follows is ours
-  program_.settle();
   OwnedNow now;
   for (const OwnedTensor& one : program_.list()) now[{one.owner, one.key}] = one.tensor;
   try {
@@ -218,6 +218,12 @@ void RecordingState::finish(const StepOutput& output) {
   }
   find_strangers(output.tensors);
   find_escapes();
+  if (!strangers_.empty()) {  // perhaps only garbage holds them
+    strangers_.clear();
+    program_.settle();
+    find_strangers(output.tensors);
+    find_escapes();
+  }
   list_allocations();
   overhead_ += std::chrono::steady_clock::now() - begin;
 }

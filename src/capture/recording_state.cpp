@@ -8,8 +8,10 @@
 
 #include "aten/constants.h"
 #include "aten/operators.h"
+#include "aten/virtual_memory.h"
 #include "base/check.h"
 #include "base/module_scope.h"
+#include "capture/virtual/virtual_kernels.h"
 
 namespace stepc {
 
@@ -66,7 +68,8 @@ bool is_written(const std::string& op, const c10::Argument& argument, size_t ind
 }
 }  // namespace
 
-RecordingState::RecordingState(RecordedProgram& program) : program_(program), random_(program.generators()) {
+RecordingState::RecordingState(RecordedProgram& program, VirtualKernels* kernels)
+    : program_(program), kernels_(kernels), random_(program.generators()) {
   for (const OwnedTensor& one : program.list()) own(one);
 }
 
@@ -102,7 +105,7 @@ StorageId RecordingState::track(const at::Tensor& tensor, int owned) {
   const c10::Storage& storage = tensor.storage();
   const StorageId id(tracked_.size());
   TrackedStorage tracked{storage.getWeakStorageImpl(), {}, owned, -1, -1, owned >= 0, {}};
-  if (owned < 0)
+  if (owned < 0 && kernels_ == nullptr)
     if (const auto event = log_.find_live(storage.data())) tracked.allocation = static_cast<ssize_t>(*event);
   tracked_.push_back(std::move(tracked));
   ids_[storage.unsafeGetStorageImpl()] = id;
@@ -152,7 +155,7 @@ StorageId RecordingState::track_stranger(const at::Tensor& tensor, const c10::Op
           "made by an operator of the step",
           name_of(op), place(), describe(tensor));
   const size_t bytes = tensor.storage().nbytes();
-  if (bytes > kMaxConstantBytes) {
+  if (bytes > kMaxConstantBytes || is_virtual(tensor)) {
     obstacle(tracked.stranger);
     return id;
   }
@@ -232,7 +235,7 @@ ValueId RecordingState::result_value(const at::Tensor& tensor) {
     id = track(tensor, -1);
     TrackedStorage& tracked = tracked_[id.index()];
     tracked.filled = !makes_unfilled(open_.op);
-    if (tracked.allocation < 0 && tensor.storage().nbytes() != 0)
+    if (tracked.allocation < 0 && kernels_ == nullptr && tensor.storage().nbytes() != 0)
       obstacle(str("{} returns memory that it did not allocate in the step", open_.op));
   }
   return value_on(id, tensor);
@@ -286,34 +289,43 @@ bool reads_host(const c10::OperatorHandle& op) {
          returns.front().type()->kind() != c10::TypeKind::TensorType;
 }
 
-// Shapes that depend on data leave the recording: another batch would take another path.
-void RecordingState::check_effects(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  if (op.hasTag(at::Tag::data_dependent_output) && !reads_host(op)) {
-    obstacle(str("{}{} makes tensors that depend on a value read on the host", name_of(op), place()));
-  } else if (op.hasTag(at::Tag::dynamic_output_shape)) {
-    const auto& arguments = op.schema().arguments();
-    bool indexes = false;
-    bool mask = false;
-    for (const c10::IValue& value : torch::jit::last(stack, arguments.size())) {
-      if (!value.isOptionalTensorList()) continue;
-      indexes = true;
-      for_each_tensor(value, [&](const at::Tensor& tensor) {
-        mask = mask || (tensor.defined() && (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte));
-      });
-    }
-    // Indexing with integers has a static shape, with masks it has not.
-    if (!indexes || mask) obstacle(str("{}{} makes a tensor whose shape depends on data", name_of(op), place()));
+// Whether the shape of the call's first result depends on data.
+bool shape_depends_on_data(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  if (!op.hasTag(at::Tag::dynamic_output_shape)) return false;
+  bool indexes = false;
+  bool mask = false;
+  for (const c10::IValue& value : torch::jit::last(stack, op.schema().arguments().size())) {
+    if (!value.isOptionalTensorList()) continue;
+    indexes = true;
+    for_each_tensor(value, [&](const at::Tensor& tensor) {
+      mask = mask || (tensor.defined() && (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte));
+    });
+  }
+  // Indexing with integers has a static shape, with masks it has not.
+  return !indexes || mask;
+}
+
+void RecordingState::run(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) {
+  if (kernels_ == nullptr) {
+    op.redispatchBoxed(below, stack);
+    return;
+  }
+  try {
+    kernels_->run(op, below, stack);
+  } catch (const UserError& error) {
+    refusal_ = str("{}{}", error.what(), place());
+    user_error("{}", refusal_);
   }
 }
 
 void RecordingState::call(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) {
   if (stopped_) {
-    op.redispatchBoxed(below, stack);
+    run(op, below, stack);
     return;
   }
   begin_call(op, *stack);
   try {
-    op.redispatchBoxed(below, stack);
+    run(op, below, stack);
   } catch (...) {
     abandon_call(op);
     throw;
@@ -346,7 +358,9 @@ void RecordingState::begin_call(const c10::OperatorHandle& op, const torch::jit:
     // Autograd made the call's node just before: it holds the sequence number below the next one.
     module_of_sequence_[static_cast<int64_t>(at::sequence_number::peek()) - 1] = open_.module;
   }
-  check_effects(op, stack);
+  open_shape_depends_ = shape_depends_on_data(op, stack);
+  if (op.hasTag(at::Tag::data_dependent_output) && !reads_host(op))
+    obstacle(str("{}{} makes tensors that depend on a value read on the host", name_of(op), place()));
   log_.begin_call(id);
   overhead_ += std::chrono::steady_clock::now() - begin;
 }
@@ -382,6 +396,7 @@ void RecordingState::end_call(const c10::OperatorHandle& op, const torch::jit::S
   for (ValueId value : open_.writes) tracked(value).filled = true;
   const CallId id(trace_.calls.size());
   random_.after_call(id);
+  if (open_shape_depends_) trace_.reads.push_back({id, true, program_.source_line()});
   if (reads_host(op)) {
     trace_.reads.push_back({id, false, program_.source_line()});
     if (std::holds_alternative<std::complex<double>>(open_.results.front()))

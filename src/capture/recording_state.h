@@ -20,7 +20,8 @@ namespace stepc {
 
 class RecordingState final : public CallObserver {
  public:
-  explicit RecordingState(RecordedProgram& program);
+  // `kernels`: what calls run on instead of their own, nullptr: on their own.
+  RecordingState(RecordedProgram& program, VirtualKernels* kernels);
 
   void call(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) override;
 
@@ -37,6 +38,8 @@ class RecordingState final : public CallObserver {
   Recording take(StepOutput output);
 
   AllocationLog& log() { return log_; }
+  // Why virtual kernels could not go on, with the place; empty if they could.
+  const std::string& refusal() const { return refusal_; }
 
  private:
   struct TrackedStorage {
@@ -60,6 +63,7 @@ class RecordingState final : public CallObserver {
 
   using OwnedNow = std::map<std::pair<Owner, std::string>, at::Tensor>;
 
+  void run(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack);
   void begin_call(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
   void end_call(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
   void abandon_call(const c10::OperatorHandle& op);  // the kernel threw
@@ -74,7 +78,6 @@ class RecordingState final : public CallObserver {
   ValueId result_value(const at::Tensor& tensor);
   void use_owned(int index);
   TrackedStorage& tracked(ValueId value) { return tracked_[trace_.values[value.index()].storage.index()]; }
-  void check_effects(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
   void check_reads(const Call& call);
   Phase phase_now();
   std::string module_now(const Call& call);
@@ -90,6 +93,8 @@ class RecordingState final : public CallObserver {
   std::vector<Rebinding> gradients_now();
 
   RecordedProgram& program_;
+  VirtualKernels* kernels_;
+  std::string refusal_;
   Trace trace_;
   AllocationLog log_;
   RandomStates random_;
@@ -101,6 +106,7 @@ class RecordingState final : public CallObserver {
   std::vector<std::string> obstacles_;
   std::vector<Stranger> strangers_;
   Call open_;
+  bool open_shape_depends_ = false;
   bool event_open_ = false;
   bool backward_seen_ = false;
   bool stopped_ = false;

@@ -133,16 +133,16 @@ void ModuleProgram::find_events(Trace& trace) {
 }
 
 std::shared_ptr<void> ModuleProgram::save_host_state() {
-  auto counts = std::make_shared<std::vector<std::vector<int64_t>>>();
+  auto saved = std::make_shared<std::vector<OptimizerCounts>>();
   for (const OptimizerRef& optimizer : optimizers_)
-    counts->push_back(optimizer.torchs() == nullptr ? std::vector<int64_t>() : step_counts(*optimizer.torchs()));
-  return counts;
+    saved->push_back(optimizer.torchs() == nullptr ? OptimizerCounts() : save_counts(*optimizer.torchs()));
+  return saved;
 }
 
 void ModuleProgram::restore_host_state(const std::shared_ptr<void>& state) {
-  const auto& counts = *std::static_pointer_cast<std::vector<std::vector<int64_t>>>(state);
+  const auto& saved = *std::static_pointer_cast<std::vector<OptimizerCounts>>(state);
   for (size_t o = 0; o < optimizers_.size(); ++o)
-    if (optimizers_[o].torchs() != nullptr) set_step_counts(*optimizers_[o].torchs(), counts[o]);
+    if (optimizers_[o].torchs() != nullptr) restore_counts(*optimizers_[o].torchs(), saved[o]);
 }
 
 bool ModuleProgram::explain(const Stranger& stranger) {

@@ -213,7 +213,15 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   inputs.on_event = [&](size_t event, const std::vector<Bound>& found) {
     return run_event(event, program, tensors, found);
   };
-  StepResult result = executable_->run(inputs);
+  StepResult result;
+  try {
+    result = executable_->run(inputs);
+  } catch (const UserError& error) {  // an operator behaves otherwise than when it was recorded
+    if (!may_turn_back_) throw;
+    turn_back();
+    outcome.change = error.what();
+    return outcome;
+  }
   if (result.missed_read.has_value() || !result.stopped.empty()) {
     turn_back();
     outcome.missed_read = result.missed_read;
@@ -227,6 +235,16 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
 }
 
 void Plan::apply(Program& program, const std::vector<at::Tensor>& tensors, const StepResult& result) const {
+  // Gradients that were there for an eager event only.
+  for (const HostEvent& event : trace().events) {
+    if (event.kind != HostEvent::Kind::kEager) continue;
+    for (const Rebinding& gradient : event.gradients) {
+      const auto found = std::find(parameter_keys_.begin(), parameter_keys_.end(), gradient.key);
+      if (found == parameter_keys_.end()) continue;
+      const auto p = static_cast<size_t>(found - parameter_keys_.begin());
+      set_gradient(tensors[parameters_[p]], tensors[gradients_[p]]);
+    }
+  }
   for (const Bound& bound : result.rebindings) {
     if (bound.owner != Owner::kGradient) {
       program.rebind(bound.owner, bound.key, bound.tensor);

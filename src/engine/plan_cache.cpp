@@ -1,6 +1,7 @@
 #include "engine/plan_cache.h"
 
 #include <algorithm>
+#include <set>
 
 #include <ATen/Parallel.h>
 
@@ -13,7 +14,7 @@ namespace stepc {
 
 namespace {
 // Recordings beyond the configured ones that may go into finding owners of tensors.
-constexpr int kMaxExplanations = 6;
+constexpr int kMaxExplanations = 8;
 constexpr size_t kMaxOpen = 3;
 }  // namespace
 
@@ -22,6 +23,17 @@ std::vector<at::Tensor> list_tensors(const Program& program, const StepInput& in
   program.append_tensors(out);
   out.insert(out.end(), input.tensors.begin(), input.tensors.end());
   return out;
+}
+
+void own_results(StepOutput& output, const std::vector<at::Tensor>& program) {
+  std::set<const void*> storages;
+  for (const at::Tensor& tensor : program)
+    if (tensor.defined() && tensor.has_storage()) storages.insert(tensor.storage().unsafeGetStorageImpl());
+  for (at::Tensor& tensor : output.tensors) {
+    if (!tensor.defined()) continue;
+    tensor = tensor.detach();
+    if (tensor.has_storage() && storages.count(tensor.storage().unsafeGetStorageImpl()) != 0) tensor = tensor.clone();
+  }
 }
 
 std::vector<OwnedTensor> RecordedStep::list() {
@@ -70,13 +82,14 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
       recording.obstacles.push_back(stranger.obstacle);
   }
   recording.strangers.clear();
-  if (explained && entry.explanations < kMaxExplanations) {
+  if (explained && explanations_ < kMaxExplanations) {
     // The next recording knows these tensors by owner; nothing agrees with this one.
-    ++entry.explanations;
+    ++explanations_;
     --entry.recordings;
     entry.open.clear();
     return;
   }
+  if (explained) recording.obstacles.emplace_back("every recording finds other tensors that outlive the step");
   std::string reason = recording.obstacles.empty() ? std::string() : recording.obstacles.front();
   if (recording.obstacles.empty()) {
     program_.refresh();
@@ -132,7 +145,7 @@ void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::v
   entry.plans.push_front(
       std::make_shared<Plan>(std::move(recorded), std::move(agreed), program_, tensors, at::get_num_threads()));
   entry.recordings = 0;
-  entry.explanations = 0;
+  explanations_ = 0;
   entry.last_obstacle.clear();
   if (entry.plans.size() > static_cast<size_t>(config_.max_plans)) entry.plans.pop_back();
   Plan& plan = *entry.plans.front();

@@ -22,7 +22,6 @@ struct PlanEntry {
   std::list<std::shared_ptr<Plan>> plans;  // one a branch that the step takes; most recently used first
   std::vector<Trace> open;                 // recordings that nothing agreed with yet
   int recordings = 0;                      // since the last plan
-  int explanations = 0;                    // recordings that found new owners
   std::string last_obstacle;
   bool eager = false;  // no plan can be made
 };
@@ -61,10 +60,14 @@ class PlanCache {
   const Config& config_;
   Stats& stats_;
   std::list<PlanEntry> entries_;  // most recently used first
+  int explanations_ = 0;          // recordings since the last plan that found new owners of tensors
 };
 
 // The program's tensors by its keys, and the batch's after them.
 std::vector<at::Tensor> list_tensors(const Program& program, const StepInput& input);
+
+// Ends a step, recorded or not: what it returns owns its storage, apart from `program`'s, and carries no grad_fn.
+void own_results(StepOutput& output, const std::vector<at::Tensor>& program);
 
 // The program and the batch of one step, as the recorder asks for them.
 class RecordedStep final : public RecordedProgram {

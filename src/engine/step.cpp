@@ -17,7 +17,12 @@ Step::Step(std::unique_ptr<Program> program, Config config)
 }
 Step::~Step() = default;
 
-StepOutput Step::run(const StepInput& input, const EagerFn& eager) {
+StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
+  const EagerFn eager = [&] {
+    StepOutput output = user_step();
+    own_results(output, list_tensors(*program_, input));
+    return output;
+  };
   if (config_.mode == Mode::kEager) return run_eagerly(eager);
   USER_CHECK(current_observer() == nullptr,
              "an accelerated step is called inside another one that is being recorded: accelerate the outer step only");
@@ -38,10 +43,7 @@ StepOutput Step::run(const StepInput& input, const EagerFn& eager) {
 
 StepOutput Step::run_eagerly(const EagerFn& eager) {
   ++stats_.eager_calls;
-  StepOutput output = eager();
-  for (at::Tensor& tensor : output.tensors)
-    if (tensor.defined()) tensor = tensor.detach();
-  return output;
+  return eager();
 }
 
 // The step's output, or nothing where no plan fits: then the program is as it was.

@@ -25,7 +25,7 @@ class Step {
 
   // One training step: `eager` is the user's function applied to `input`. Returned tensors own their storage and carry
   // no grad_fn. Whatever the step throws passes through.
-  StepOutput run(const StepInput& input, const EagerFn& eager);
+  StepOutput run(const StepInput& input, const EagerFn& user_step);
 
   const Stats& stats() const { return stats_; }
   std::string report() const;

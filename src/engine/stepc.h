@@ -4,3 +4,4 @@
 #include "base/check.h"
 #include "base/module_scope.h"
 #include "engine/accelerate.h"
+#include "engine/virtual_door.h"

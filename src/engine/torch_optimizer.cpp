@@ -68,19 +68,26 @@ void for_each_state(torch::optim::Optimizer& optimizer, const std::function<std:
   });
 }
 
-std::vector<int64_t> step_counts(torch::optim::Optimizer& optimizer) {
-  std::vector<int64_t> out;
-  for_each_param_state(optimizer, [&](const at::Tensor&, torch::optim::OptimizerParamState& state) {
-    if (const auto count = count_of(state)) out.push_back(*count);
+OptimizerCounts save_counts(torch::optim::Optimizer& optimizer) {
+  OptimizerCounts saved;
+  for_each_param_state(optimizer, [&](const at::Tensor& parameter, torch::optim::OptimizerParamState& state) {
+    saved.parameters.push_back(parameter.unsafeGetTensorImpl());
+    saved.counts.push_back(count_of(state).value_or(0));
   });
-  return out;
+  return saved;
 }
 
-void set_step_counts(torch::optim::Optimizer& optimizer, const std::vector<int64_t>& counts) {
+void restore_counts(torch::optim::Optimizer& optimizer, const OptimizerCounts& saved) {
   size_t next = 0;
-  for_each_param_state(optimizer, [&](const at::Tensor&, torch::optim::OptimizerParamState& state) {
-    if (count_of(state) && next < counts.size()) set_count(state, counts[next++]);
+  std::vector<void*> gone;
+  for_each_param_state(optimizer, [&](const at::Tensor& parameter, torch::optim::OptimizerParamState& state) {
+    void* key = parameter.unsafeGetTensorImpl();
+    if (next < saved.parameters.size() && saved.parameters[next] == key)
+      set_count(state, saved.counts[next++]);
+    else
+      gone.push_back(key);
   });
+  for (void* key : gone) optimizer.state().erase(key);
 }
 
 }  // namespace stepc

@@ -13,8 +13,13 @@ namespace stepc {
 void for_each_state(torch::optim::Optimizer& optimizer, const std::function<std::string(const at::Tensor&)>& name_of,
                     const std::function<void(std::string, const at::Tensor&)>& f);
 
-// The step counts that the states keep as host numbers, in the groups' order, and back.
-std::vector<int64_t> step_counts(torch::optim::Optimizer& optimizer);
-void set_step_counts(torch::optim::Optimizer& optimizer, const std::vector<int64_t>& counts);
+// What the states keep beside tensors: which parameters have one, in the groups' order, and its step count (0: none).
+struct OptimizerCounts {
+  std::vector<void*> parameters;
+  std::vector<int64_t> counts;
+};
+OptimizerCounts save_counts(torch::optim::Optimizer& optimizer);
+// Puts them back; states that came since go.
+void restore_counts(torch::optim::Optimizer& optimizer, const OptimizerCounts& saved);
 
 }  // namespace stepc

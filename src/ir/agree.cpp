@@ -83,7 +83,7 @@ class Agree {
     Agreement agreement;
     pair_calls();
     pair_numbers();
-    agreement.difference = first_difference(before_, now_);
+    agreement.difference = difference_.empty() ? first_difference(before_, now_) : difference_;
     if (agreement.difference.empty()) classify(agreement);
     agreement.trace = std::move(now_);
     return agreement;
@@ -101,14 +101,15 @@ class Agree {
     const auto before = number_of(a);
     const auto now = number_of(b);
     if (!before || !now || before->kind != now->kind || before->wrapped != now->wrapped) return false;
+    bool bound = false;
     for (size_t r = reads_.size(); r-- > 0;) {
       ReadPair& read = reads_[r];
       if (!passes_on(read.before, *before) || !passes_on(read.now, *now)) continue;
-      read.used = true;
-      a = b = ReadNumber{read.call, now->kind, now->wrapped};
-      return true;
+      read.used = true;  // an earlier read of the same number is as good
+      if (!bound) a = b = ReadNumber{read.call, now->kind, now->wrapped};
+      bound = true;
     }
-    return false;
+    return bound;
   }
 
   void pair_calls() {
@@ -127,12 +128,28 @@ class Agree {
           bind(x.args[i], y.args[i]);
       }
       if (read == now_.reads.size() || now_.reads[read].call.index() != c) continue;
+      if (const std::string why = shape_difference(x, y, now_.reads[read]); !why.empty()) {
+        difference_ = why;
+        return;
+      }
       const auto was = number_of(x.results.front());
       const auto is = number_of(y.results.front());
       if (event == nullptr && was && is) reads_.push_back({read, CallId(c), *was, *is, false});
       x.results = y.results;
       ++read;
     }
+  }
+
+  // Two results of a call whose shape depends on data.
+  std::string shape_difference(const Call& x, const Call& y, const HostRead& read) const {
+    const auto* was = std::get_if<ValueId>(&x.results.front());
+    const auto* is = std::get_if<ValueId>(&y.results.front());
+    if (was == nullptr || is == nullptr || !was->valid() || !is->valid()) return {};
+    const auto& before = before_.values[was->index()].sizes;
+    const auto& now = now_.values[is->index()].sizes;
+    if (before == now) return {};
+    return str("{}{} makes a tensor whose shape depends on data: [{}] and then [{}]", y.op, place(y, read),
+               fmt::join(before, ", "), fmt::join(now, ", "));
   }
 
   void pair_numbers() {
@@ -156,7 +173,8 @@ class Agree {
         return;
       } else if (!read.used && agreement.obstacle.empty()) {
         agreement.obstacle =
-            str("{}{} reads a float that changes from step to step on the host, and the step neither returns it nor "
+            str("{}{} (.item(), float()) reads a float that changes from step to step on the host, and the step "
+                "neither returns it nor "
                 "passes it to an operator: what it decides cannot be seen",
                 call.op, place(call, now_.reads[read.index]));
       }
@@ -168,16 +186,21 @@ class Agree {
   std::vector<ReadPair> reads_;
   size_t event_ = 0;
   std::string unexplained_;
+  std::string difference_;
 };
 
 }  // namespace
 
 Agreement agree(const Trace& before, const Trace& now) { return Agree(before, now).run(); }
 
-const Arg& number_read(const Trace& trace, const HostRead& read) {
+Arg number_read(const Trace& trace, const HostRead& read) {
   const Call& call = trace.calls[read.call.index()];
-  INTERNAL_CHECK_EQ(call.results.size(), size_t{1}, "host read {}", call.op);
-  return call.results.front();
+  INTERNAL_CHECK(!call.results.empty(), "host read {}", call.op);
+  const auto* made = std::get_if<ValueId>(&call.results.front());
+  if (made == nullptr) return call.results.front();
+  int64_t elements = 1;
+  for (int64_t size : trace.values[made->index()].sizes) elements *= size;
+  return elements;
 }
 
 bool same_number(const Arg& a, const Arg& b) {

@@ -23,8 +23,8 @@ struct Agreement {
 // Numbers inside the calls of a shadow event may differ freely: the event supplies them.
 Agreement agree(const Trace& before, const Trace& now);
 
-// The call's number, which its only result holds.
-const Arg& number_read(const Trace& trace, const HostRead& read);
+// What the call read: its only result, or the count of elements where it made a tensor whose shape depends on data.
+Arg number_read(const Trace& trace, const HostRead& read);
 
 // Whether two numbers are the same bit by bit; false for what is no number.
 bool same_number(const Arg& a, const Arg& b);

@@ -142,7 +142,8 @@ struct Rebinding {
   bool operator==(const Rebinding&) const = default;
 };
 
-// A call that gave the host a number. A guard's number decided what the step did next: replay must read the same, or
+// A call that gave the host a number, or made a tensor whose shape depends on data: the count of its elements is the
+// number then. A guard's number decided what the step did next: replay must read the same, or
 // this trace is not the step's.
 struct HostRead {
   CallId call;

@@ -6,14 +6,15 @@
 #include <pybind11/stl.h>
 #include <spdlog/sinks/base_sink.h>
 
-#include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "base/module_scope.h"
 #include "engine/step.h"
 #include "python/python_program.h"
+#include "python/virtual_binding.h"
 
 namespace stepc {
 namespace {
@@ -179,5 +180,6 @@ PYBIND11_MODULE(_C, module) {
       .def("close", &OpenScopes::close);
   py::class_<OpenEvent>(module, "Event").def(py::init<std::string>()).def("close", &OpenEvent::close);
   module.def("is_recording", &is_recording);
+  bind_virtual(module);
   module.def("report_obstacle", &report_obstacle);
 }

@@ -1,6 +1,9 @@
 #include "python/python_program.h"
 
+#include <algorithm>
 #include <span>
+
+#include <pybind11/stl.h>
 
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -71,8 +74,13 @@ bool PythonProgram::stands() const {
       if (length_of(witness.container.ptr()) != witness.length) return false;
       continue;
     }
-    PyObject* found = find(witness.container.ptr(), witness.name.ptr(), kind_of(witness.container));
-    if (found != witness.expected.ptr()) return false;
+    PyObject* found = find(witness.container.ptr(), witness.name.ptr(), witness.kind);
+    if (found == witness.expected.ptr()) continue;
+    // Numbers and texts are compared by value; of anything else it must be the same object.
+    PyObject* expected = witness.expected.ptr();
+    if (found == nullptr || Py_TYPE(found) != Py_TYPE(expected)) return false;
+    if (!PyLong_CheckExact(found) && !PyFloat_CheckExact(found) && !PyUnicode_CheckExact(found)) return false;
+    if (PyObject_RichCompareBool(found, expected, Py_EQ) != 1) return false;
   }
   return true;
 }
@@ -109,7 +117,7 @@ void PythonProgram::look() {
   }
   for (const py::handle& item : found["witnesses"]) {
     const auto row = py::reinterpret_borrow<py::tuple>(item);
-    Witness witness{row[0], row[1], row[2], 0};
+    Witness witness{row[0], row[1], row[2], 0, kind_of(row[0])};
     if (witness.name.is_none()) witness.length = row[2].cast<Py_ssize_t>();
     witnesses_.push_back(std::move(witness));
   }
@@ -118,8 +126,9 @@ void PythonProgram::look() {
     const auto row = py::reinterpret_borrow<py::tuple>(item);
     generators_.emplace_back(row[0].cast<std::string>(), THPGenerator_Unwrap(py::object(row[1]).ptr()));
   }
-  host_text_ = found["host_text"].cast<std::string>();
-  std::string text = host_text_;
+  settings_ = found["settings"].cast<std::map<std::string, std::string>>();
+  std::string text;
+  for (const auto& [setting, value] : settings_) text += str("{}={}\n", setting, value);
   for (const OwnedKey& key : keys_) text += str("{} {}\n", static_cast<int>(key.owner), key.key);
   structure_ = hash_bytes(std::as_bytes(std::span(text)));
   looked_ = true;
@@ -141,13 +150,21 @@ void PythonProgram::append_host_state(std::string& out) const {
   const py::gil_scoped_acquire gil;
   static PyObject* training = PyUnicode_InternFromString("training");
   for (const py::object& module : flagged_) out += PyDict_GetItem(module.ptr(), training) == Py_True ? 't' : 'e';
+  // Hooks on parameters, which their Python objects keep.
+  for (size_t p = 0; p < parameters_; ++p) {
+    PyObject* parameter = find(slots_[p].container.ptr(), slots_[p].name.ptr(), slots_[p].kind);
+    if (parameter == nullptr || !THPVariable_Check(parameter)) continue;
+    const auto* variable = reinterpret_cast<const THPVariable*>(parameter);
+    for (PyObject* hooks : {variable->backward_hooks, variable->post_accumulate_grad_hooks})
+      out += hooks == nullptr || !PyDict_Check(hooks) ? '0' : static_cast<char>('0' + PyDict_GET_SIZE(hooks) % 64);
+  }
 }
 
 void PythonProgram::describe(std::map<std::string, std::string>& out) const {
   std::string flags;
   append_host_state(flags);
   out["setting: modules in training mode"] = str("{}", std::count(flags.begin(), flags.end(), 't'));
-  out["setting: optimizers' groups"] = host_text_;
+  for (const auto& [setting, value] : settings_) out["setting: " + setting] = value;
 }
 
 bool PythonProgram::can_rebind(Owner owner) const {

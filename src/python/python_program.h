@@ -2,6 +2,7 @@
 // without running Python code. Holds the containers that tensors stand in (a module's `_parameters`), never tensors.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -31,6 +32,7 @@ struct Witness {
   py::object name;      // none: the length is meant
   py::object expected;  // the object, or
   Py_ssize_t length = 0;
+  Slot::Kind kind = Slot::Kind::kDict;
 };
 
 class PythonProgram final : public Program {
@@ -67,7 +69,7 @@ class PythonProgram final : public Program {
   std::vector<OwnedKey> keys_;       // parameters, as many gradients, then the other slots
   size_t parameters_ = 0;
   std::vector<std::pair<std::string, at::Generator>> generators_;
-  std::string host_text_;
+  std::map<std::string, std::string> settings_;  // Python values that the step may read, in words
   uint64_t structure_ = 0;
   bool looked_ = false;
 };

@@ -103,6 +103,7 @@ c10::IValue pass_on(const ReadNumber& number, const c10::IValue& read) {
 }
 
 Arg arg_of(const c10::IValue& number) {
+  if (number.isTensor()) return number.toTensor().numel();
   if (number.isBool()) return number.toBool();
   if (number.isInt()) return number.toInt();
   return number.toDouble();

@@ -198,6 +198,7 @@ std::string BoundValues::why_not_incoming(const std::vector<at::Tensor>& incomin
 void BoundValues::define(ValueId value, const at::Tensor& made) {
   const StorageId id = trace_.values[value.index()].storage;
   const StorageInfo& info = storages_[id.index()];
+  USER_CHECK(made.defined(), "a replayed operator left out a result that it made while it was recorded");
   if (info.kind == Kind::kKept) {
     for (ValueId alias : info.values)
       tensors_[alias.index()] = alias == value ? made : window(made.storage(), trace_.values[alias.index()], 0);
@@ -211,6 +212,12 @@ void BoundValues::define(ValueId value, const at::Tensor& made) {
 }
 
 at::Tensor BoundValues::hand_out(ValueId value) const {
+  if (!value.valid()) return {};
+  const bool owned = storages_[trace_.values[value.index()].storage.index()].kind == Kind::kOwned;
+  return owned ? tensors_[value.index()].clone() : for_slot(value);
+}
+
+at::Tensor BoundValues::for_slot(ValueId value) const {
   if (!value.valid()) return {};
   const Value& recorded = trace_.values[value.index()];
   const StorageInfo& info = storages_[recorded.storage.index()];

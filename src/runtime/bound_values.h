@@ -48,8 +48,10 @@ class BoundValues {
   // the allocator had to fall through), for a kept one all its values are made on it.
   void define(ValueId value, const at::Tensor& made);
 
-  // A tensor for the program: a kept value as it is, a window of its own on the program's memory otherwise.
+  // A tensor for the program that owns its storage: a kept value as it is, a copy of the program's own memory.
   at::Tensor hand_out(ValueId value) const;
+  // A tensor for a slot of the program: a kept value, or a window on the program's own memory.
+  at::Tensor for_slot(ValueId value) const;
 
   // In-place writes to the program's tensors are seen by autograd's version counters, as in eager.
   void bump_versions(const std::vector<at::Tensor>& externals) const;

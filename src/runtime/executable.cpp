@@ -153,9 +153,10 @@ struct Executable::Impl {
     stack.clear();
     for (BoundArg& arg : call.args) push(arg);
     call.op.callBoxed(&stack);
+    if (call.read >= 0 && !take_number(static_cast<size_t>(call.read))) return false;
     for (const BoundResult& result : call.results) take_result(result);
     for (size_t state : call.saves) save(state);
-    return call.read < 0 || take_number(static_cast<size_t>(call.read));
+    return true;
   }
 
   bool take_number(size_t read) {
@@ -191,7 +192,7 @@ struct Executable::Impl {
     if (event.kind == HostEvent::Kind::kEager)
       for (const Rebinding& gradient : event.gradients)
         gradients.push_back(
-            {gradient.owner, gradient.key, gradient.value.valid() ? values.hand_out(gradient.value) : at::Tensor()});
+            {gradient.owner, gradient.key, gradient.value.valid() ? values.for_slot(gradient.value) : at::Tensor()});
     return inputs.on_event(index, gradients);
   }
 
@@ -255,7 +256,7 @@ struct Executable::Impl {
         if (trace.reads[r].call == read->read) result.numbers.push_back(arg_of(pass_on(*read, numbers[r])));
     }
     for (const Rebinding& rebinding : trace.rebindings)
-      result.rebindings.push_back({rebinding.owner, rebinding.key, values.hand_out(rebinding.value)});
+      result.rebindings.push_back({rebinding.owner, rebinding.key, values.for_slot(rebinding.value)});
   }
 };
 

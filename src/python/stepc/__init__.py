@@ -27,6 +27,18 @@ from stepc._C import InternalError, UserError
 from stepc.config import Config
 from stepc.door import Accelerated, accelerate
 from stepc.loader import AsyncLoader
+from stepc.virtual import Plan, materialise, plan, virtual
 
 __version__ = "0.1.0"
-__all__ = ["Accelerated", "AsyncLoader", "Config", "InternalError", "UserError", "accelerate"]
+__all__ = [
+    "Accelerated",
+    "AsyncLoader",
+    "Config",
+    "InternalError",
+    "Plan",
+    "UserError",
+    "accelerate",
+    "materialise",
+    "plan",
+    "virtual",
+]

@@ -90,6 +90,8 @@ def accelerate(train_step, modules=None, optimizers=None, config=None):
     train_step(*args, **kwargs) may take and return any nest of tensors, numbers, lists, tuples, dicts and dataclasses.
     Modules and optimizers may be given, else they are found in the function's closure, `self` and globals.
     """
+    if isinstance(train_step, Accelerated):
+        raise _C.UserError("this step is accelerated already")
     if not callable(train_step) or isinstance(train_step, torch.nn.Module):
         raise _C.UserError(f"accelerate() takes a training step, a function; this is a {type(train_step).__name__}")
     config = config or Config()

@@ -87,11 +87,10 @@ class Recording:
             if any(argument is not None for argument in args[1:]) or kwargs.get("closure") is not None:
                 _C.report_obstacle(f"{key}: step(closure) calls the step's own code")
             # GradScaler hands these to a fused optimizer for the length of its step.
-            opt._stepc_attributes = {
-                name: torch.empty_like(value) if isinstance(value, torch.Tensor) else value
-                for name, value in ((n, opt.__dict__.get(n)) for n in ("grad_scale", "found_inf"))
-                if value is not None
-            }
+            given = {name: opt.__dict__.get(name) for name in ("grad_scale", "found_inf")}
+            shapes = {n: (tuple(v.shape), v.dtype) for n, v in given.items() if isinstance(v, torch.Tensor)}
+            if shapes:
+                self.scout.found_attributes(key, shapes)
             open_events.append(_C.Event(key))
 
         def end(*_):

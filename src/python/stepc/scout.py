@@ -7,6 +7,7 @@ identity of an object) no longer holds.
 import gc
 import os
 import sys
+import types
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -15,6 +16,8 @@ from stepc import walk
 
 PARAMETER, GRADIENT, BUFFER, OPTIMIZER_STATE, BATCH, CAPTURED = range(6)
 _SCHEDULERS = (LRScheduler, ReduceLROnPlateau)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_CONTAINERS = (dict, list, types.CellType)
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 
@@ -35,6 +38,7 @@ class Scout:
         self._captured = {}  # key -> (container, name)
         self._parameters = {}  # parameters of no module: key -> (container, name)
         self._generators = {}
+        self._attributes = {}  # event -> attributes that its optimizer is given while it steps
         self._names = {}
 
     def _find(self, find_modules, find_optimizers):
@@ -58,12 +62,13 @@ class Scout:
 
     def look(self):
         slots, witnesses, flagged, seen = [], [], [], set()
-        names = {}
+        names, settings = {}, {}
         for prefix, module in self.modules.items():
             before = "" if len(self.modules) == 1 else f"{prefix}."
             for path, part in module.named_modules():
                 names[part] = f"{before}{path}".rstrip(".")
                 flagged.append(part.__dict__)
+                self._look_at_settings(f"{before}{path}".rstrip(".") or prefix, part, witnesses, settings)
                 for kind in ("_parameters", "_buffers", "_modules"):
                     witnesses.append((part.__dict__[kind], None, len(part.__dict__[kind])))
                 for name, child in part._modules.items():
@@ -81,11 +86,11 @@ class Scout:
         for key, (container, name) in self._parameters.items():
             seen.add(id(_value(container, name)))
             slots.append((PARAMETER, key, container, name))
-        host_text = []
         keys = {id(_value(slot[2], slot[3])): slot[1] for slot in slots if slot[0] == PARAMETER}
         for path, optimizer in self.optimizers.items():
             self._look_at_optimizer(path, optimizer, keys, slots, witnesses)
-            host_text.append("+".join(str(len(group["params"])) for group in optimizer.param_groups))
+            settings[f"parameters of {path}"] = "+".join(str(len(group["params"])) for group in optimizer.param_groups)
+        self._look_at_code(witnesses, settings)
         for key, (container, name) in self._captured.items():
             slots.append((CAPTURED, key, container, name))
         return {
@@ -93,8 +98,34 @@ class Scout:
             "witnesses": witnesses,
             "modules": flagged,
             "generators": list(self._generators.items()),
-            "host_text": " ".join(host_text),
+            "settings": settings,
         }
+
+    def _look_at_settings(self, path, module, witnesses, settings):
+        """Numbers that a module's forward may read (a dropout's p), and hooks."""
+        attributes = module.__dict__
+        witnesses.append((attributes, None, len(attributes)))
+        settings[f"type of {path}"] = type(module).__qualname__
+        for name, value in attributes.items():
+            if type(value) in (int, float, bool) and name != "training":
+                witnesses.append((attributes, name, value))
+                settings[f"{path}.{name}"] = repr(value)
+            elif name in _HOOKS:
+                witnesses.append((value, None, len(value)))
+                if value:
+                    settings[f"{path}.{name}"] = f"{len(value)} hooks"
+        if "forward" in attributes:
+            witnesses.append((attributes, "forward", attributes["forward"]))
+            settings[f"{path}.forward"] = f"replaced by {id(attributes['forward'])}"
+
+    def _look_at_code(self, witnesses, settings):
+        """Python numbers and texts that the step's own code can name."""
+        names = walk.names_in_code(self.step)
+        skip = (torch.nn.Module, torch.optim.Optimizer, *_SCHEDULERS)
+        for container, name, value, path in walk.reachable(self.step, skip=skip):
+            if type(value) in (int, float, bool, str) and name in names and isinstance(container, _CONTAINERS):
+                witnesses.append((container, name, value))
+                settings[path] = repr(value)
 
     def _look_at_optimizer(self, path, optimizer, keys, slots, witnesses):
         witnesses.append((optimizer.__dict__, "state", optimizer.state))
@@ -128,25 +159,37 @@ class Scout:
 
     def events(self):
         """(key, object) of everything whose step() is host code with state of its own."""
-        yield from ((f"optimizer {path}", one) for path, one in self.optimizers.items())
-        yield from ((f"scheduler {path}", one) for path, one in self.schedulers.items())
+        for path, one in (*self.optimizers.items(), *self.schedulers.items()):
+            yield f"{type(one).__name__} '{path}'", one
 
     def run_event(self, key):
         for name, one in self.events():
             if name != key:
                 continue
-            extra = getattr(one, "_stepc_attributes", None) or {}
+            extra = self._attributes.get(key, {})
             for attribute, value in extra.items():
                 setattr(one, attribute, value)
             try:
-                one.step()
+                self.call(one)
             finally:
                 for attribute in extra:
                     delattr(one, attribute)
             return
         raise KeyError(key)
 
+    def call(self, one):
+        """Runs the step of an optimizer or a scheduler."""
+        one.step()
+
+    def found_attributes(self, key, shapes):
+        """Tensors that a GradScaler gives a fused optimizer as attributes for the length of its step."""
+        self._attributes[key] = shapes
+
     def save_host_state(self):
+        for attributes in self._attributes.values():
+            for name, value in attributes.items():
+                if isinstance(value, tuple):  # its shape and type; made here, outside of any recording
+                    attributes[name] = torch.zeros(value[0], dtype=value[1])
         saved = []
         for optimizer in self.optimizers.values():
             groups = [(group, {k: v for k, v in group.items() if k != "params"}) for group in optimizer.param_groups]

@@ -4,6 +4,7 @@ Covers lists, tuples, named tuples, dicts, mappings such as transformers' output
 is none of these and no tensor is a constant.
 """
 
+import collections
 import dataclasses
 from collections.abc import Mapping
 
@@ -61,7 +62,11 @@ def unflatten(structure, leaves, numbers):
         values = [unflatten(item, leaves, numbers) for item in items]
         return kind(*values) if hasattr(kind, "_fields") else kind(values)
     values = {name: unflatten(item, leaves, numbers) for name, item in items}
-    return values if kind is dict else kind(**values)
+    if kind is dict:
+        return values
+    if issubclass(kind, collections.UserDict):
+        return kind(values)
+    return kind(**values)
 
 
 class _Constant:

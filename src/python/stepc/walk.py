@@ -33,6 +33,37 @@ def _global_names(code):
     return names
 
 
+def names_in_code(step):
+    """Every name and text constant in the step's own code: what it may read of the objects that it reaches."""
+    names = set()
+
+    def visit(code):
+        names.update(code.co_names)
+        names.update(code.co_freevars)
+        for constant in code.co_consts:
+            if isinstance(constant, str):
+                names.add(constant)
+            elif isinstance(constant, types.CodeType):
+                visit(constant)
+
+    seen = set()
+    waiting = list(functions_of(step)[0])
+    while waiting:
+        function = waiting.pop()
+        if function in seen:
+            continue
+        seen.add(function)
+        visit(function.__code__)
+        waiting += [value for _, _, value in _of_function(function) if _is_users(value)]
+        waiting += [value.__func__ for _, _, value in _of_function(function) if isinstance(value, types.MethodType)]
+    return names
+
+
+def _is_users(value):
+    library = ("torch", "transformers", "stepc", "accelerate")
+    return isinstance(value, types.FunctionType) and (value.__module__ or "").split(".")[0] not in library
+
+
 def _of_function(function):
     """(container, name, value) of everything that a function's code can name."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
@@ -63,7 +94,7 @@ def _children(value):
         for item in list(value)[:_MAX_LENGTH]:
             yield None, None, item
     elif isinstance(value, types.FunctionType):
-        if not value.__module__ or value.__module__.split(".")[0] not in ("torch", "transformers", "stepc"):
+        if _is_users(value):
             yield from _of_function(value)
     elif isinstance(value, types.MethodType):
         yield None, None, value.__func__
@@ -108,8 +139,11 @@ def reachable(step, skip=()):
             continue
         if isinstance(value, _OPAQUE):
             continue
-        for inner, key, child in _children(value):
-            queue.append((inner, key, child, f"{path}.{key}" if isinstance(key, str) else f"{path}[{key}]"))
+        for number, (inner, key, child) in enumerate(_children(value)):
+            if isinstance(key, str):
+                queue.append((inner, key, child, f"{path}.{key}"))
+            else:
+                queue.append((inner, key, child, f"{path}[{key if isinstance(key, int) else number}]"))
 
 
 def holder_of(tensor):

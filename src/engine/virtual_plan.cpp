@@ -1,0 +1,205 @@
+#include "engine/virtual_plan.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "base/check.h"
+#include "capture/virtual/virtual_kernels.h"
+#include "engine/plan.h"
+#include "engine/plan_cache.h"
+#include "ir/agree.h"
+#include "memory/layout.h"
+
+namespace stepc {
+
+namespace {
+
+// The first makes the optimizers' state, the next may each find the owner of a tensor that nobody listed.
+constexpr int kMaxRecordings = 10;
+
+// The program's tensors and host state before the step, and the way back. Holds handles, copies no values: virtual
+// kernels write to none, but for those that VirtualKernels itself keeps.
+class Before {
+ public:
+  Before(Program& program, const StepInput& input, VirtualKernels& kernels)
+      : program_(program),
+        kernels_(kernels),
+        keys_(program.keys()),
+        tensors_(list_tensors(program, input)),
+        gradients_(keys_, tensors_),
+        host_state_(program.save_host_state()) {
+    memory_.reserve(tensors_.size());
+    for (const at::Tensor& tensor : tensors_)
+      memory_.push_back(tensor.defined() ? tensor.variable_data() : at::Tensor());
+    for (size_t t = 0; t < tensors_.size(); ++t) tell(t < keys_.size() ? keys_[t].owner : Owner::kBatch, tensors_[t]);
+  }
+
+  void restore() {
+    kernels_.restore();
+    for (size_t t = 0; t < tensors_.size(); ++t)
+      if (tensors_[t].defined() && !tensors_[t].is_alias_of(memory_[t])) tensors_[t].set_data(memory_[t]);
+    program_.restore_host_state(host_state_);
+    program_.refresh();
+    std::vector<at::Tensor> now;
+    program_.append_tensors(now);
+    // A slot that is gone was not the program's structure: whoever took it puts it back.
+    const std::vector<OwnedKey>& keys = program_.keys();
+    for (size_t k = 0; k < keys_.size(); ++k) {
+      if (!program_.can_rebind(keys_[k].owner) || keys_[k].owner == Owner::kGradient) continue;
+      const auto found = std::find(keys.begin(), keys.end(), keys_[k]);
+      if (found != keys.end() && !now[static_cast<size_t>(found - keys.begin())].is_same(tensors_[k]))
+        program_.rebind(keys_[k].owner, keys_[k].key, tensors_[k]);
+    }
+    gradients_.restore();
+  }
+
+ private:
+  // Optimizers count their steps in tensors of one element, which their host code may read.
+  void tell(Owner owner, const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    if (owner == Owner::kBatch)
+      kernels_.mark_known(tensor);
+    else if (owner == Owner::kParameter || owner == Owner::kGradient ||
+             (owner == Owner::kOptimizerState && tensor.dim() != 0))
+      kernels_.mark_unknown(tensor);
+  }
+
+  Program& program_;
+  VirtualKernels& kernels_;
+  std::vector<OwnedKey> keys_;
+  std::vector<at::Tensor> tensors_;
+  std::vector<at::Tensor> memory_;  // the same, to recognise and put back a tensor that is given other memory
+  SavedGradients gradients_;
+  std::shared_ptr<void> host_state_;
+};
+
+// Records until two recordings agree; as engine/plan_cache.h does, so that the trace is the one that it would keep.
+void record_until_agreed(Program& program, const StepInput& input, const std::function<StepOutput()>& user_step,
+                         VirtualKernels& kernels, VirtualPlan& plan) {
+  const auto step = [&] {
+    StepOutput output = user_step();
+    own_results(output, list_tensors(program, input));
+    return output;
+  };
+  std::optional<Trace> open;
+  while (plan.recordings < kMaxRecordings) {
+    RecordedStep recorded(program, input);
+    Recording recording = record(recorded, step, &kernels);
+    ++plan.recordings;
+    recording.output = {};
+    bool explained = false;
+    for (const Stranger& stranger : recording.strangers) {
+      if (program.explain(stranger))
+        explained = true;
+      else
+        recording.obstacles.push_back(stranger.obstacle);
+    }
+    recording.strangers.clear();
+    if (explained) {
+      open.reset();
+      continue;
+    }
+    std::string reason = recording.obstacles.empty() ? std::string() : recording.obstacles.front();
+    if (reason.empty() && open.has_value()) {
+      Agreement agreement = agree(*open, recording.trace);
+      reason = agreement.difference.empty() ? agreement.obstacle : agreement.difference;
+      if (reason.empty()) {
+        plan.trace = std::move(agreement.trace);
+        plan.obstacle.clear();
+        return;
+      }
+    }
+    const bool again = !reason.empty() && reason == plan.obstacle;
+    plan.obstacle = std::move(reason);
+    if (again) {
+      plan.trace = std::move(recording.trace);
+      return;
+    }
+    if (recording.obstacles.empty())
+      open = std::move(recording.trace);
+    else
+      open.reset();
+  }
+  if (plan.obstacle.empty()) plan.obstacle = "every recording finds other tensors that outlive the step";
+  if (open.has_value()) plan.trace = std::move(*open);
+}
+
+void count_state(const Program& program, VirtualPlan& plan) {
+  std::vector<at::Tensor> tensors;
+  program.append_tensors(tensors);
+  const std::vector<OwnedKey>& keys = program.keys();
+  for (size_t k = 0; k < keys.size(); ++k) {
+    if (!tensors[k].defined()) continue;
+    const uint64_t bytes = tensors[k].nbytes();
+    if (keys[k].owner == Owner::kParameter) {
+      plan.parameters += static_cast<uint64_t>(tensors[k].numel());
+      plan.parameter_bytes += bytes;
+    } else if (keys[k].owner == Owner::kBuffer) {
+      plan.buffer_bytes += bytes;
+    } else if (keys[k].owner == Owner::kOptimizerState) {
+      plan.optimizer_bytes += bytes;
+    }
+  }
+}
+
+// A storage is needed from the first call that names it to the last, to the end if the program keeps it.
+uint64_t lower_bound_of(const Trace& trace) {
+  std::vector<Interval> uses(trace.storages.size());
+  const auto end = static_cast<int64_t>(trace.calls.size());
+  for (size_t c = 0; c < trace.calls.size(); ++c) {
+    const auto now = static_cast<int64_t>(c);
+    const auto use = [&](ValueId value) {
+      Interval& interval = uses[trace.values[value.index()].storage.index()];
+      if (interval.last == 0) interval.first = now;
+      interval.last = now + 1;
+    };
+    for_each_value(trace.calls[c].args, use);
+    for_each_value(trace.calls[c].results, use);
+  }
+  LayoutProblem problem;
+  for (size_t s = 0; s < uses.size(); ++s) {
+    const Storage& storage = trace.storages[s];
+    if (storage.external || uses[s].last == 0 || storage.bytes == 0) continue;
+    problem.intervals.push_back({storage.bytes, uses[s].first, storage.escapes ? end : uses[s].last});
+  }
+  return lower_bound(problem);
+}
+
+}  // namespace
+
+VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step) {
+  const auto begin = std::chrono::steady_clock::now();
+  program.refresh();
+  VirtualPlan plan;
+  VirtualKernels kernels;
+  Before before(program, input, kernels);
+  try {
+    record_until_agreed(program, input, step, kernels, plan);
+    program.refresh();
+    count_state(program, plan);
+  } catch (...) {
+    before.restore();
+    throw;
+  }
+  before.restore();
+  plan.calls = plan.trace.calls.size();
+  plan.step_bytes_lower_bound = lower_bound_of(plan.trace);
+  plan.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return plan;
+}
+
+std::string VirtualPlan::report() const {
+  std::string out = str("stepc plan: {} ATen calls, planned from {} recordings without executing them, {:.2f} s\n",
+                        calls, recordings, seconds);
+  out += str("  {}\n", obstacle.empty() ? "can be replayed" : str("runs eagerly: {}", obstacle));
+  out += str("  parameters          {:>12}   {}\n", human_count(static_cast<double>(parameters)),
+             human_bytes(parameter_bytes));
+  out += str("  buffers             {:>12}\n", human_bytes(buffer_bytes));
+  out += str("  optimizer state     {:>12}\n", human_bytes(optimizer_bytes));
+  out += str("  the step's own      {:>12}   at least, workspaces apart\n", human_bytes(step_bytes_lower_bound));
+  out += str("  together            {:>12}   at least\n", human_bytes(state_bytes() + step_bytes_lower_bound));
+  return out;
+}
+
+}  // namespace stepc

@@ -1,0 +1,258 @@
+"""Planning without running: plan(), and models that hold no memory until they are materialised."""
+
+import collections
+import functools
+import os
+import random
+
+import numpy
+import torch
+
+from stepc import _C, tree, walk
+from stepc.door import _named
+from stepc.recording import Recording
+from stepc.scout import Scout
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+# What the errors say that read values which do not exist; torch hands them on as RuntimeError.
+_NO_VALUES = ("this tensor has no values", "reads a value that was never computed")
+
+
+class Plan:
+    """A step that was captured without being run.
+
+    `obstacle` says why the step would run eagerly, and is empty if it can be replayed.
+    """
+
+    def __init__(self, plan):
+        self._plan = plan
+
+    @property
+    def obstacle(self):
+        return self._plan.obstacle
+
+    @property
+    def stats(self):
+        """Calls, parameters and bytes: a dict."""
+        return self._plan.stats()
+
+    def graph_text(self):
+        """The captured step as text: as Accelerated.graph_text(), without allocations."""
+        return self._plan.graph_text()
+
+    def save_graph(self, path):
+        """Writes graph_text() to a file."""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.graph_text())
+
+    def report(self):
+        """The plan in words."""
+        return self._plan.report()
+
+
+def plan(train_step, *batch, modules=None, optimizers=None):
+    """Captures train_step(*batch) without running its kernels and without the memory that it would take.
+
+    Tensors in `batch` keep their values, so masks and positions are computed from them. Model, optimizer, generators and
+    everything else that the step can reach are afterwards what they were. Models built inside virtual() hold no memory:
+    they may be larger than the machine. A step that needs a value that was never computed ends with UserError.
+    """
+    if not callable(train_step) or isinstance(train_step, torch.nn.Module):
+        raise _C.UserError(f"plan() takes a training step, a function; this is a {type(train_step).__name__}")
+    scout = Scout(train_step, _named(modules, "module"), _named(optimizers, "optimizer"))
+    leaves = []
+    tree.flatten(batch, leaves)
+
+    def step():
+        with Recording(scout):
+            result = train_step(*batch)
+        tensors, numbers = [], []
+        tree.flatten(result, tensors, numbers=numbers)
+        return tensors, numbers + [0]  # the number of the result's structure, as an accelerated step has it
+
+    before = _Before(functools.partial(train_step, scout.modules, scout.optimizers))
+    try:
+        with _explained():
+            return Plan(_C.plan(scout, leaves, step))
+    finally:
+        before.restore()
+
+
+class virtual:
+    """A region in which tensors get sizes but no memory, but for small ones.
+
+        with stepc.virtual():
+            model = LlamaForCausalLM(config)
+
+    The model can be planned as it is; materialise() gives it memory and values.
+    """
+
+    def __enter__(self):
+        self._region = _C.VirtualRegion()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self._region.close()
+        if error is not None:
+            _explain(error)
+        return False
+
+
+def materialise(module, weights=None):
+    """Gives a module that was built inside virtual() its memory and values, one tensor at a time.
+
+    `weights` is a dict of tensors by state-dict name or the path of a safetensors file; each tensor is copied, and a
+    tied one may be given once. Without it every part's own initialiser runs: `reset_parameters()`, and the
+    `_init_weights()` of a transformers model. Tensors that already have memory are overwritten too. Returns the module.
+    """
+    if weights is None:
+        _initialise(module)
+    elif isinstance(weights, (str, os.PathLike)):
+        import safetensors
+
+        with safetensors.safe_open(weights, framework="pt") as file:
+            _load(module, set(file.keys()), file.get_tensor)
+    else:
+        _load(module, set(weights), weights.__getitem__)
+    return module
+
+
+def _tensors(module):
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def _load(module, names, get):
+    given, loaded = set(), set()
+    for name, tensor in _tensors(module):
+        if name not in names:
+            continue
+        given.add(name)
+        value = get(name)
+        if value.shape != tensor.shape:
+            raise _C.UserError(f"the weights' '{name}' is {list(value.shape)}, the module's {list(tensor.shape)}")
+        _C.materialise(tensor)
+        with torch.no_grad():
+            tensor.copy_(value)
+        loaded.add(tensor.untyped_storage()._cdata)
+    unknown = sorted(names - given)
+    if unknown:
+        raise _C.UserError(f"the module has no tensor '{unknown[0]}' ({len(unknown)} unknown names in the weights)")
+    persistent = module.state_dict(keep_vars=True)
+    for name, tensor in _tensors(module):
+        missing = name in persistent and tensor.untyped_storage()._cdata not in loaded
+        if missing or _C.is_virtual(tensor):
+            raise _C.UserError(f"the weights have no tensor '{name}'")
+
+
+def _initialise(module):
+    owners = [(path, part) for path, part in module.named_modules() if hasattr(part, "_init_weights")]
+    for path, part in module.named_modules():
+        own = [*part._parameters.items(), *part._buffers.items()]
+        fresh = {f"{path}.{name}".lstrip("."): tensor for name, tensor in own if tensor is not None}
+        fresh = {name: tensor for name, tensor in fresh.items() if _C.is_virtual(tensor)}
+        for tensor in fresh.values():
+            _C.materialise(tensor)
+            _mark(tensor)
+        if hasattr(part, "reset_parameters"):
+            part.reset_parameters()
+        inner = [owner for above, owner in owners if path == above or not above or path.startswith(above + ".")]
+        with torch.no_grad():
+            for owner in inner[-1:]:
+                owner._init_weights(part)
+        for name, tensor in fresh.items():
+            if _is_marked(tensor):
+                raise _C.UserError(f"'{name}' of {type(part).__name__} has no initialiser: give materialise() weights")
+
+
+def _mark(tensor):
+    """Fills memory with what no initialiser writes."""
+    with torch.no_grad():
+        tensor.fill_(_mark_of(tensor.dtype))
+
+
+def _is_marked(tensor):
+    last = tensor.detach().reshape(-1)[-1]
+    return bool(last != last or last == _mark_of(tensor.dtype))
+
+
+def _mark_of(dtype):
+    if dtype.is_floating_point or dtype.is_complex:
+        return float("nan")
+    return True if dtype is torch.bool else torch.iinfo(dtype).min
+
+
+# ---- errors
+
+
+class _explained:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if error is not None:
+            _explain(error)
+        return False
+
+
+def _explain(error):
+    """Raises UserError with the user's line in place of an error about values that do not exist."""
+    text = str(error)
+    if isinstance(error, _C.UserError) or not any(words in text for words in _NO_VALUES):
+        return
+    line = ""
+    trace = error.__traceback__
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        if not path.startswith((_HERE, _TORCH)):
+            line = f" (at {os.path.basename(path)}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    raise _C.UserError(text.splitlines()[0] + line) from error
+
+
+# ---- putting back
+
+
+class _Before:
+    """Every container, attribute and host generator that a step can reach, to be put back as it was."""
+
+    def __init__(self, step):
+        self._containers = {}  # id -> (container, shallow copy)
+        self._places = []  # (container, name, value) of cells, slots and globals
+        for container, name, value, _ in walk.reachable(step):
+            if isinstance(container, dict) and "__builtins__" not in container:
+                self._keep(container)
+            elif container is not None and not isinstance(container, (tuple, list)):
+                self._places.append((container, name, value))
+            if isinstance(value, (dict, list, set, collections.deque)):
+                self._keep(value)
+        self._python = random.getstate()
+        self._numpy = numpy.random.get_state()
+
+    def _keep(self, container):
+        if id(container) not in self._containers:
+            self._containers[id(container)] = (container, container.copy())
+
+    def restore(self):
+        for container, copy in self._containers.values():
+            if isinstance(container, dict):
+                for key in [key for key in container if key not in copy]:
+                    del container[key]
+                for key, value in copy.items():
+                    if key not in container or container[key] is not value:
+                        container[key] = value
+            elif len(container) != len(copy) or any(a is not b for a, b in zip(container, copy)):
+                container.clear()
+                (container.update if isinstance(container, set) else container.extend)(copy)
+        for container, name, value in self._places:
+            if isinstance(container, dict):
+                if container.get(name) is not value:
+                    container[name] = value
+            elif hasattr(container, "cell_contents"):
+                if container.cell_contents is not value:
+                    container.cell_contents = value
+            elif getattr(container, name, None) is not value:
+                setattr(container, name, value)
+        random.setstate(self._python)
+        numpy.random.set_state(self._numpy)
