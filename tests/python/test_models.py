@@ -50,6 +50,19 @@ def test_reentrant_checkpointing(name):
     run_twins(lambda: build_training(model, "float32", True, reentrant=True), make_batches(model, "float32", True))
 
 
+def test_lengths_that_decide_shapes():
+    """SpeechT5's loss makes a tensor as long as every text: one plan for each length that comes, all of them replayed."""
+    model = MODELS["speech_t5"]
+
+    def make_batch(i):
+        batch = model.batch(source_of(i), False)
+        batch["attention_mask"][1, 7 + i % 2 :] = 0
+        return batch
+
+    step = run_twins(lambda: build_training(model, "float32", False), make_batch, steps=20, replays=8)
+    assert step.stats["plans"] == 2
+
+
 def test_routing_by_data_runs_eagerly_and_says_where():
     """Mixtral's experts get as many tokens as the router sends them: no recording holds that."""
     model = Model(mixtral, causal_batch)

@@ -76,7 +76,7 @@ def assert_recorded_equally(build_training, batch, steps_before=0):
     assert len(a) == len(b)
     assert plan.stats["calls"] == step.stats["nodes"]
     assert plan.stats["state_bytes"] == step.stats["state_bytes"]
-    assert plan.stats["step_bytes_lower_bound"] <= step.stats["live_lower_bound_bytes"]
+    assert 0 < plan.stats["step_bytes_lower_bound"] <= step.stats["planned_peak_bytes"]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -195,7 +195,7 @@ def test_own_initialisers():
     class Own(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.scale = torch.nn.Parameter(torch.rand(512, 512))
+            self.scale = torch.nn.Parameter(torch.rand(1024, 1024))
 
     with stepc.virtual():
         own = Own()
