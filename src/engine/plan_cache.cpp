@@ -14,7 +14,7 @@ namespace stepc {
 
 namespace {
 // Recordings beyond the configured ones that may go into finding owners of tensors.
-constexpr int kMaxExplanations = 8;
+constexpr int kMaxExplanations = 4;
 constexpr size_t kMaxOpen = 3;
 }  // namespace
 
@@ -34,6 +34,25 @@ void own_results(StepOutput& output, const std::vector<at::Tensor>& program) {
     tensor = tensor.detach();
     if (tensor.has_storage() && storages.count(tensor.storage().unsafeGetStorageImpl()) != 0) tensor = tensor.clone();
   }
+}
+
+bool explain_strangers(Program& program, Recording& recording) {
+  if (recording.strangers.empty()) return false;
+  // What the program lists by now (state that an optimizer has just made) needs no search.
+  program.refresh();
+  std::set<const void*> listed;
+  for (const at::Tensor& tensor : list_tensors(program, {}))
+    if (tensor.defined() && tensor.has_storage()) listed.insert(tensor.storage().unsafeGetStorageImpl());
+  bool explained = false;
+  for (const Stranger& stranger : recording.strangers) {
+    const bool known = stranger.tensor.defined() && listed.count(stranger.tensor.storage().unsafeGetStorageImpl()) != 0;
+    if (known || program.explain(stranger))
+      explained = true;
+    else
+      recording.obstacles.push_back(stranger.obstacle);
+  }
+  recording.strangers.clear();
+  return explained;
 }
 
 std::vector<OwnedTensor> RecordedStep::list() {
@@ -74,14 +93,7 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
   stats_.capture_seconds += recording.overhead_seconds;
   stats_.eager_peak_bytes = recording.peak_bytes;
 
-  bool explained = false;
-  for (const Stranger& stranger : recording.strangers) {
-    if (program_.explain(stranger))
-      explained = true;
-    else
-      recording.obstacles.push_back(stranger.obstacle);
-  }
-  recording.strangers.clear();
+  const bool explained = explain_strangers(program_, recording);
   if (explained && explanations_ < kMaxExplanations) {
     // The next recording knows these tensors by owner; nothing agrees with this one.
     ++explanations_;
@@ -90,20 +102,18 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
     return;
   }
   if (explained) recording.obstacles.emplace_back("every recording finds other tensors that outlive the step");
-  std::string reason = recording.obstacles.empty() ? std::string() : recording.obstacles.front();
-  if (recording.obstacles.empty()) {
+  bool obstacle = !recording.obstacles.empty();
+  std::string reason = obstacle ? recording.obstacles.front() : std::string();
+  if (!obstacle) {
     program_.refresh();
-    if (agree_with_any(entry, recording.trace, list_tensors(program_, input), reason)) return;
+    if (agree_with_any(entry, recording.trace, list_tensors(program_, input), reason, obstacle)) return;
     if (entry.open.size() == kMaxOpen) entry.open.erase(entry.open.begin());
     entry.open.push_back(std::move(recording.trace));
-    entry.last_obstacle.clear();
-  } else if (reason == entry.last_obstacle) {
-    give_up(entry, str("{} recordings gave no plan: {}", entry.recordings, reason));
-    return;
-  } else {
-    entry.last_obstacle = reason;
   }
-  if (entry.recordings >= config_.max_recordings)
+  // The same obstacle twice in a row will be there the next time too; another branch may not.
+  const bool again = obstacle && reason == entry.last_obstacle;
+  entry.last_obstacle = obstacle ? reason : std::string();
+  if (again || entry.recordings >= config_.max_recordings)
     give_up(entry, str("{} recordings gave no plan: {}", entry.recordings, reason));
 }
 
@@ -117,9 +127,10 @@ void PlanCache::give_up(PlanEntry& entry, const std::string& why) {
 
 // Makes a plan with the first earlier recording that `trace` agrees with.
 bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors,
-                               std::string& reason) {
+                               std::string& reason, bool& obstacle) {
   const auto good = [&](Agreement& agreement) {
     if (agreement.difference.empty() && agreement.obstacle.empty()) return true;
+    obstacle = agreement.difference.empty();
     reason = agreement.difference.empty() ? agreement.obstacle : agreement.difference;
     return false;
   };

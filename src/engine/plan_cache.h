@@ -52,7 +52,9 @@ class PlanCache {
   const Plan* latest() const;
 
  private:
-  bool agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors, std::string& reason);
+  // False: `reason` says why not, and `obstacle` whether another recording would meet the same.
+  bool agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors, std::string& reason,
+                      bool& obstacle);
   void add(PlanEntry& entry, Trace recorded, Trace agreed, const std::vector<at::Tensor>& tensors);
   void count(const Plan& plan, const std::vector<at::Tensor>& tensors);
 
@@ -68,6 +70,10 @@ std::vector<at::Tensor> list_tensors(const Program& program, const StepInput& in
 
 // Ends a step, recorded or not: what it returns owns its storage, apart from `program`'s, and carries no grad_fn.
 void own_results(StepOutput& output, const std::vector<at::Tensor>& program);
+
+// Finds the owners of what a recording says outlives the step, for the next recording to know; what has none becomes an
+// obstacle. Returns whether any was found.
+bool explain_strangers(Program& program, Recording& recording);
 
 // The program and the batch of one step, as the recorder asks for them.
 class RecordedStep final : public RecordedProgram {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
+#include <vector>
 
 #include "base/check.h"
 #include "capture/virtual/virtual_kernels.h"
@@ -82,47 +82,42 @@ void record_until_agreed(Program& program, const StepInput& input, const std::fu
     own_results(output, list_tensors(program, input));
     return output;
   };
-  std::optional<Trace> open;
+  std::vector<Trace> open;
+  std::string reason;
+  std::string last_obstacle;
   while (plan.recordings < kMaxRecordings) {
     RecordedStep recorded(program, input);
     Recording recording = record(recorded, step, &kernels);
     ++plan.recordings;
     recording.output = {};
-    bool explained = false;
-    for (const Stranger& stranger : recording.strangers) {
-      if (program.explain(stranger))
-        explained = true;
-      else
-        recording.obstacles.push_back(stranger.obstacle);
-    }
-    recording.strangers.clear();
-    if (explained) {
-      open.reset();
+    if (explain_strangers(program, recording)) {
+      open.clear();
       continue;
     }
-    std::string reason = recording.obstacles.empty() ? std::string() : recording.obstacles.front();
-    if (reason.empty() && open.has_value()) {
-      Agreement agreement = agree(*open, recording.trace);
-      reason = agreement.difference.empty() ? agreement.obstacle : agreement.difference;
-      if (reason.empty()) {
-        plan.trace = std::move(agreement.trace);
-        plan.obstacle.clear();
-        return;
+    bool obstacle = !recording.obstacles.empty();
+    reason = obstacle ? recording.obstacles.front() : std::string();
+    if (!obstacle) {
+      for (size_t o = open.size(); o-- > 0;) {
+        Agreement agreement = agree(open[o], recording.trace);
+        if (agreement.difference.empty() && agreement.obstacle.empty()) {
+          plan.trace = std::move(agreement.trace);
+          return;
+        }
+        obstacle = agreement.difference.empty();
+        reason = obstacle ? agreement.obstacle : agreement.difference;
       }
     }
-    const bool again = !reason.empty() && reason == plan.obstacle;
-    plan.obstacle = std::move(reason);
-    if (again) {
-      plan.trace = std::move(recording.trace);
-      return;
-    }
+    // The same obstacle twice in a row will be there the next time too; another branch may not.
+    const bool again = obstacle && reason == last_obstacle;
+    last_obstacle = obstacle ? reason : std::string();
     if (recording.obstacles.empty())
-      open = std::move(recording.trace);
+      open.push_back(std::move(recording.trace));
     else
-      open.reset();
+      plan.trace = std::move(recording.trace);
+    if (again) break;
   }
-  if (plan.obstacle.empty()) plan.obstacle = "every recording finds other tensors that outlive the step";
-  if (open.has_value()) plan.trace = std::move(*open);
+  plan.obstacle = reason.empty() ? "every recording finds other tensors that outlive the step" : reason;
+  if (!open.empty()) plan.trace = std::move(open.back());
 }
 
 void count_state(const Program& program, VirtualPlan& plan) {
@@ -135,10 +130,10 @@ void count_state(const Program& program, VirtualPlan& plan) {
     if (keys[k].owner == Owner::kParameter) {
       plan.parameters += static_cast<uint64_t>(tensors[k].numel());
       plan.parameter_bytes += bytes;
-    } else if (keys[k].owner == Owner::kBuffer) {
-      plan.buffer_bytes += bytes;
     } else if (keys[k].owner == Owner::kOptimizerState) {
       plan.optimizer_bytes += bytes;
+    } else if (keys[k].owner != Owner::kGradient) {
+      plan.buffer_bytes += bytes;
     }
   }
 }

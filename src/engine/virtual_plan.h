@@ -19,7 +19,7 @@ struct VirtualPlan {
   uint64_t calls = 0;
   uint64_t parameters = 0;  // elements
   uint64_t parameter_bytes = 0;
-  uint64_t buffer_bytes = 0;
+  uint64_t buffer_bytes = 0;  // and whatever else the program keeps for the step
   uint64_t optimizer_bytes = 0;
   // The largest sum of bytes that the step's own values need at once, gradients among them, kernels' workspaces not: no
   // memory layout is smaller.
