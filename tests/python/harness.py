@@ -262,11 +262,14 @@ def run_twins(build, make_batch, steps=None, replays=5, config=None, accelerate=
         kept.append((copy.deepcopy(seen[0][0]), seen[1][0]))
     for i, (eager_output, output) in enumerate(kept):
         assert_same(leaves(eager_output), leaves(output), f"output of step {i}, looked at after the last step")
-    stats = accelerated.call.stats
+    assert_replayed(accelerated.call.stats, replays, quiet)
+    return accelerated.call
+
+
+def assert_replayed(stats, replays, quiet=True):
     counts = {key: stats[key] for key in ("recordings", "replays", "eager_calls", "plans", "guard_misses")}
     assert stats["replays"] >= replays, f"{counts}, wanted {replays} replays; warnings: {stats['warnings']}"
     assert not (quiet and stats["warnings"]), stats["warnings"]
-    return accelerated.call
 
 
 def line_of(function, marker):

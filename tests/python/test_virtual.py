@@ -13,6 +13,7 @@ import transformers as hf
 import stepc
 from harness import assert_same, line_of, source_of, state_leaves, train
 from models import DECODER, MODELS, tokens
+from test_models import build_training, make_batches
 
 OPTIMIZERS = {
     "default": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
@@ -83,6 +84,20 @@ def assert_recorded_equally(build_training, batch, steps_before=0):
 def test_the_trace_is_the_recorded_one(name):
     model = MODELS[name]
     assert_recorded_equally(lambda: build(model), model.batch(source_of(0), model.masks))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "autocast"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "timm_swin", "unet"])
+def test_other_precisions_checkpointed(name, precision):
+    """With what checkpointing does to generators; dropout draws in all but the first."""
+
+    def built():
+        seed()
+        training = build_training(MODELS[name], precision, True)
+        seed()
+        return training
+
+    assert_recorded_equally(built, make_batches(MODELS[name], precision, MODELS[name].masks)(0))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
