@@ -51,6 +51,10 @@ void RandomStates::before_call(CallId call) {
   }
 }
 
+void RandomStates::resume() {
+  for (size_t w = 0; w < watched_.size(); ++w) see(w, GeneratorState::Kind::kResumed, {});
+}
+
 void RandomStates::after_call(CallId call) {
   for (size_t w = 0; w < watched_.size(); ++w)
     if (!is_in_state(watched_[w].generator, watched_[w].seen[watched_[w].current].snapshot))

@@ -21,6 +21,8 @@ class RandomStates {
   GeneratorArg argument(const at::Generator& generator);
 
   void before_call(CallId call);
+  // The program comes back from a pause, in which it may have drawn.
+  void resume();
   void after_call(CallId call);
 
   // Adds generators, states and loads to the trace; `end` is one past the last call. States that are never put back

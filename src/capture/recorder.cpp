@@ -42,7 +42,7 @@ void Recorder::run(const std::function<void()>& part) {
   }
 }
 
-void Recorder::pause(const std::vector<at::Tensor>& outputs) { state_->pause(outputs); }
+void Recorder::pause(const std::vector<at::Tensor>& outputs, int64_t structure) { state_->pause(outputs, structure); }
 void Recorder::resume(const std::vector<at::Tensor>& incoming) { state_->resume(incoming); }
 
 Recording Recorder::finish(StepOutput output) {

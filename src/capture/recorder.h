@@ -86,8 +86,8 @@ class Recorder {
 
   // Runs a part of the step. Throws UserError inside another recording; what `part` throws passes through.
   void run(const std::function<void()>& part);
-  // The program gets `outputs`, which the step made.
-  void pause(const std::vector<at::Tensor>& outputs);
+  // The program gets `outputs`, which the step made. `structure` is the door's number for what they are made into.
+  void pause(const std::vector<at::Tensor>& outputs, int64_t structure);
   // It comes back with these, undefined ones among them.
   void resume(const std::vector<at::Tensor>& incoming);
   // Ends the recording; the last part has run.

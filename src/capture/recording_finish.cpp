@@ -32,8 +32,13 @@ std::vector<Rebinding> RecordingState::gradients_now() {
     Rebinding gradient{Owner::kGradient, one.key, {}};
     if (is_dense_cpu(one.tensor)) {
       c10::StorageImpl* storage = one.tensor.storage().unsafeGetStorageImpl();
-      if (const auto found = ids_.find(storage); found != ids_.end())
+      if (const auto found = ids_.find(storage); found != ids_.end()) {
         gradient.value = value_on(found->second, one.tensor);
+      } else if (const auto owned = owned_by_storage_.find(storage); owned != owned_by_storage_.end()) {
+        const StorageId id = track(one.tensor, owned->second);  // from before the step, and not touched yet
+        use_owned(owned->second);
+        gradient.value = value_on(id, one.tensor);
+      }
     }
     out.push_back(std::move(gradient));
   }
@@ -123,16 +128,17 @@ ValueId RecordingState::output_value(const at::Tensor& output) {
   return {};
 }
 
-void RecordingState::pause(const std::vector<at::Tensor>& outputs) {
+void RecordingState::pause(const std::vector<at::Tensor>& outputs, int64_t structure) {
   HostEvent event;
   event.kind = HostEvent::Kind::kPause;
-  event.key = "pause";
+  event.key = str("{}", structure);
   event.begin = event.end = CallId(trace_.calls.size());
   for (const at::Tensor& output : outputs) event.outputs.push_back(output_value(output));
   trace_.events.push_back(std::move(event));
 }
 
 void RecordingState::resume(const std::vector<at::Tensor>& incoming) {
+  random_.resume();
   for (size_t i = 0; i < incoming.size(); ++i) {
     if (incoming[i].defined() && is_dense_cpu(incoming[i]) &&
         ids_.count(incoming[i].storage().unsafeGetStorageImpl()) != 0)

@@ -29,7 +29,7 @@ class RecordingState final : public CallObserver {
   void end_event();
   void obstacle(std::string reason);
 
-  void pause(const std::vector<at::Tensor>& outputs);
+  void pause(const std::vector<at::Tensor>& outputs, int64_t structure);
   void resume(const std::vector<at::Tensor>& incoming);
 
   // Completes the trace. `output` holds the step's results, the only references to them.

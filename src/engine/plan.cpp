@@ -53,7 +53,7 @@ void Plan::find_places(const Program& program) {
   std::set<std::string> read;
   for (const External& external : trace().externals) {
     if (external.owner == Owner::kGradient) read.insert(external.key);
-    if (external.owner == Owner::kConstant) {
+    if (external.owner == Owner::kConstant || external.owner == Owner::kIncoming) {
       externals_.push_back(kNowhere);
     } else if (external.owner == Owner::kBatch) {
       externals_.push_back(keys.size() + static_cast<size_t>(std::stoul(external.key)));
@@ -82,10 +82,11 @@ void Plan::find_undo() {
     if (read.guard && !first_guard.valid()) first_guard = read.call;
   for (const HostEvent& event : t.events) {
     EventRun& run = events_.emplace_back();
-    run.in_place = event.kind == HostEvent::Kind::kEager || (first_guard.valid() && first_guard < event.begin);
-    if (run.in_place) last = std::max(last, event.begin.index());
+    run.in_place = event.kind != HostEvent::Kind::kShadow || (first_guard.valid() && first_guard < event.begin);
+    if (run.in_place && event.kind != HostEvent::Kind::kPause) last = std::max(last, event.begin.index());
+    if (event.kind != HostEvent::Kind::kPause) may_turn_back_ = true;
   }
-  may_turn_back_ = first_guard.valid() || !t.events.empty();
+  if (first_guard.valid()) may_turn_back_ = true;
 
   std::vector<bool> written(t.storages.size(), false);
   std::vector<bool> written_early(t.storages.size(), false);
@@ -109,7 +110,7 @@ void Plan::find_undo() {
 void Plan::prepare_events() {
   for (size_t e = 0; e < trace().events.size(); ++e) {
     const HostEvent& event = trace().events[e];
-    if (event.kind == HostEvent::Kind::kEager) continue;
+    if (event.kind != HostEvent::Kind::kShadow) continue;
     events_[e].shadow = std::make_unique<Shadow>(trace(), e);
     events_[e].stand_ins.resize(parameters_.size());
     for (const Rebinding& gradient : event.gradients) {
@@ -216,11 +217,9 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   StepResult result;
   try {
     result = executable_->run(inputs);
-  } catch (const UserError& error) {  // an operator behaves otherwise than when it was recorded
-    if (!may_turn_back_) throw;
-    turn_back();
-    outcome.change = error.what();
-    return outcome;
+  } catch (...) {
+    if (may_turn_back_) turn_back();
+    throw;
   }
   if (result.missed_read.has_value() || !result.stopped.empty()) {
     turn_back();
@@ -254,6 +253,13 @@ void Plan::apply(Program& program, const std::vector<at::Tensor>& tensors, const
     INTERNAL_CHECK(found != parameter_keys_.end(), "no parameter '{}'", bound.key);
     set_gradient(tensors[parameters_[static_cast<size_t>(found - parameter_keys_.begin())]], bound.tensor);
   }
+}
+
+int64_t Plan::pause_structure() const {
+  for (const HostEvent& event : trace().events)
+    if (event.kind == HostEvent::Kind::kPause) return std::stoll(event.key);
+  INTERNAL_CHECK(false, "the plan has no pause");
+  return 0;
 }
 
 bool Plan::continues(const Plan& other, size_t index, const Arg& number) const {

@@ -54,6 +54,13 @@ class Plan {
   // Whether this is the variant that begins as `other` does up to its read `index`, and then reads `number`.
   bool continues(const Plan& other, size_t index, const Arg& number) const;
 
+  // A run that came to a pause, and how it goes on.
+  bool is_paused() const { return executable_->is_paused(); }
+  StepResult resume(const std::vector<at::Tensor>& incoming) { return executable_->resume(incoming); }
+  void abandon() { executable_->abandon(); }
+  // The door's number for what the outputs at the pause are made into.
+  int64_t pause_structure() const;
+
   const Trace& recorded() const { return recorded_; }
   const Trace& trace() const { return executable_->trace(); }
   const Schedule& schedule() const { return executable_->schedule(); }

@@ -87,6 +87,12 @@ PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInp
   return entries_.front();
 }
 
+PlanEntry* PlanCache::entry_of(const std::string& signature) {
+  for (PlanEntry& entry : entries_)
+    if (entry.signature == signature) return &entry;
+  return nullptr;
+}
+
 void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& input) {
   ++stats_.recordings;
   ++entry.recordings;

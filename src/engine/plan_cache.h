@@ -35,6 +35,9 @@ class PlanCache {
   // keys, and the batch's after them.
   PlanEntry& find(const std::vector<at::Tensor>& tensors, const StepInput& input);
 
+  // The entry of a signature that was found earlier; nullptr when it has gone since.
+  PlanEntry* entry_of(const std::string& signature);
+
   // Makes a plan of a recording that agrees with an earlier one, keeps it, or gives the signature up.
   void keep(PlanEntry& entry, Recording& recording, const StepInput& input);
 

@@ -6,19 +6,14 @@
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "engine/tensor_hash.h"
 #include "ir/agree.h"
 
 namespace stepc {
 
 namespace {
 
-uint64_t hash_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return 0;
-  const at::Tensor dense = tensor.detach().resolve_conj().resolve_neg().contiguous();
-  return hash_bytes({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
-}
-
-uint64_t hash_of(const at::Generator& generator) {
+uint64_t state_hash(const at::Generator& generator) {
   const std::string state = to_bytes(read_generator(generator));
   return hash_bytes(std::as_bytes(std::span(state)));
 }
@@ -50,9 +45,9 @@ class Remains {
     }
     for (const Rebinding& rebinding : plan_.trace().rebindings)
       out.push_back({str("{} '{}'", name_of(rebinding.owner), rebinding.key), hash_of(rebound(rebinding))});
-    out.push_back({"random generator", hash_of(at::detail::getDefaultCPUGenerator())});
+    out.push_back({"random generator", state_hash(at::detail::getDefaultCPUGenerator())});
     for (const auto& [key, generator] : program_.generators())
-      out.push_back({str("random generator '{}'", key), hash_of(generator)});
+      out.push_back({str("random generator '{}'", key), state_hash(generator)});
     return out;
   }
 
@@ -78,7 +73,6 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
   std::vector<Named> replayed;
   std::vector<Arg> numbers;
   {
-    const c10::AutoGradMode no_grad(false);
     Undo undo(program, plan.changed(tensors), plan.generators(program));
     const SavedGradients gradients(program.keys(), tensors);
     verification.snapshot_bytes = undo.bytes();

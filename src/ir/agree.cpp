@@ -82,8 +82,12 @@ class Agree {
   Agreement run() {
     Agreement agreement;
     pair_calls();
+    if (!unexplained_.empty()) {
+      agreement.obstacle = unexplained_;
+      return agreement;
+    }
     pair_numbers();
-    agreement.difference = difference_.empty() ? first_difference(before_, now_) : difference_;
+    agreement.difference = first_difference(before_, now_);
     if (agreement.difference.empty()) classify(agreement);
     agreement.trace = std::move(now_);
     return agreement;
@@ -129,7 +133,7 @@ class Agree {
       }
       if (read == now_.reads.size() || now_.reads[read].call.index() != c) continue;
       if (const std::string why = shape_difference(x, y, now_.reads[read]); !why.empty()) {
-        difference_ = why;
+        unexplained_ = why;
         return;
       }
       const auto was = number_of(x.results.front());
@@ -145,11 +149,8 @@ class Agree {
     const auto* was = std::get_if<ValueId>(&x.results.front());
     const auto* is = std::get_if<ValueId>(&y.results.front());
     if (was == nullptr || is == nullptr || !was->valid() || !is->valid()) return {};
-    const auto& before = before_.values[was->index()].sizes;
-    const auto& now = now_.values[is->index()].sizes;
-    if (before == now) return {};
-    return str("{}{} makes a tensor whose shape depends on data: [{}] and then [{}]", y.op, place(y, read),
-               fmt::join(before, ", "), fmt::join(now, ", "));
+    if (before_.values[was->index()].sizes == now_.values[is->index()].sizes) return {};
+    return str("{}{} makes a tensor whose shape depends on data", y.op, place(y, read));
   }
 
   void pair_numbers() {
@@ -186,7 +187,6 @@ class Agree {
   std::vector<ReadPair> reads_;
   size_t event_ = 0;
   std::string unexplained_;
-  std::string difference_;
 };
 
 }  // namespace

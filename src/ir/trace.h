@@ -159,10 +159,10 @@ struct Constant {
   bool operator==(const Constant&) const = default;
 };
 
-// A random generator's state at some point of the step: what it was when the step began, after a call, or a constant
-// (a seed set inside the step).
+// A random generator's state at some point of the step: what it was when the step began, when it went on after a pause,
+// after a call, or a constant (a seed set inside the step).
 struct GeneratorState {
-  enum class Kind : uint8_t { kInitial, kAfterCall, kConstant };
+  enum class Kind : uint8_t { kInitial, kResumed, kAfterCall, kConstant };
   GeneratorId generator;
   Kind kind = Kind::kInitial;
   CallId call;        // kAfterCall

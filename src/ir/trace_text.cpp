@@ -19,10 +19,8 @@
 //
 //   data "0" 3f800000                              bytes of the constant "0"
 //   generator "default"
-//   state 0 initial | state 0 after 12 | state 0 constant 0a0b     of generator 0; states are numbered in order
-//   load 1 before 17
-//   read 7 guard "model.py:12"
-//   event shadow "optimizer" [20, 40) runs 20, 21
+//   state 0 initial | resumed | state 0 after 12 | state 0 constant 0a0b     of generator 0; states are numbered in
+//   order load 1 before 17 read 7 guard "model.py:12" event shadow "optimizer" [20, 40) runs 20, 21
 //     finds gradient "model.weight" %9          and `gives %4` at a pause
 #include <charconv>
 #include <cmath>
@@ -138,6 +136,7 @@ class Printer {
     for (const GeneratorState& state : trace_.states) {
       out_ += str("state {} ", state.generator);
       if (state.kind == GeneratorState::Kind::kInitial) out_ += "initial\n";
+      if (state.kind == GeneratorState::Kind::kResumed) out_ += "resumed\n";
       if (state.kind == GeneratorState::Kind::kAfterCall) out_ += str("after {}\n", state.call);
       if (state.kind == GeneratorState::Kind::kConstant) out_ += str("constant {}\n", hex(state.bytes));
     }
@@ -541,6 +540,8 @@ class Parser {
     } else if (accept("constant")) {
       state.kind = GeneratorState::Kind::kConstant;
       state.bytes = hex_bytes();
+    } else if (accept("resumed")) {
+      state.kind = GeneratorState::Kind::kResumed;
     } else {
       expect("initial");
     }

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/module_scope.h"
+#include "engine/segments.h"
 #include "engine/step.h"
 #include "python/python_program.h"
 #include "python/virtual_binding.h"
@@ -47,8 +48,25 @@ py::object object_of(const Arg& number) {
 std::vector<at::Tensor> tensors_of(const py::list& list) {
   std::vector<at::Tensor> out;
   out.reserve(list.size());
-  for (const py::handle& item : list) out.push_back(THPVariable_Unpack(item.ptr()));
+  for (const py::handle& item : list) out.push_back(item.is_none() ? at::Tensor() : THPVariable_Unpack(item.ptr()));
   return out;
+}
+
+py::list list_of(const std::vector<at::Tensor>& tensors) {
+  py::list out(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i)
+    out[i] = tensors[i].defined() ? py::reinterpret_steal<py::object>(THPVariable_Wrap(tensors[i])) : py::none();
+  return out;
+}
+
+Config config_of(const std::string& mode, const std::string& verify, int max_plans, int max_recordings) {
+  Config config;
+  USER_CHECK(mode == "exact" || mode == "eager", "mode is \"{}\"; it is one of \"exact\", \"eager\"", mode);
+  config.mode = mode == "exact" ? Mode::kExact : Mode::kEager;
+  config.verify = parse_verify(verify);
+  config.max_plans = max_plans;
+  config.max_recordings = max_recordings;
+  return config;
 }
 
 py::dict dict_of(const Stats& s) {
@@ -84,7 +102,7 @@ py::dict dict_of(const Stats& s) {
 class PythonStep {
  public:
   PythonStep(py::object scout, const std::string& mode, const std::string& verify, int max_plans, int max_recordings)
-      : step_(std::make_unique<PythonProgram>(std::move(scout)), config(mode, verify, max_plans, max_recordings)) {}
+      : step_(std::make_unique<PythonProgram>(std::move(scout)), config_of(mode, verify, max_plans, max_recordings)) {}
 
   // `eager` returns (tensors, numbers), and so does this.
   py::tuple run(const py::list& tensors, std::vector<std::string> names, std::string constants,
@@ -96,9 +114,7 @@ class PythonStep {
       output = step_.run(input, [&] { return call(eager); });
       input.tensors.clear();
     }
-    py::list out(output.tensors.size());
-    for (size_t i = 0; i < output.tensors.size(); ++i)
-      out[i] = py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(output.tensors[i])));
+    const py::list out = list_of(output.tensors);
     py::list numbers(output.numbers.size());
     for (size_t i = 0; i < output.numbers.size(); ++i) numbers[i] = object_of(output.numbers[i]);
     return py::make_tuple(out, numbers);
@@ -109,16 +125,6 @@ class PythonStep {
   std::string graph_text() const { return step_.graph_text(); }
 
  private:
-  static Config config(const std::string& mode, const std::string& verify, int max_plans, int max_recordings) {
-    Config config;
-    USER_CHECK(mode == "exact" || mode == "eager", "mode is \"{}\"; it is one of \"exact\", \"eager\"", mode);
-    config.mode = mode == "exact" ? Mode::kExact : Mode::kEager;
-    config.verify = parse_verify(verify);
-    config.max_plans = max_plans;
-    config.max_recordings = max_recordings;
-    return config;
-  }
-
   static StepOutput call(const py::object& eager) {
     const py::gil_scoped_acquire gil;
     const auto result = eager().cast<py::tuple>();
@@ -129,6 +135,66 @@ class PythonStep {
   }
 
   Step step_;
+};
+
+// A forward pass that the loop has not come back from.
+class PythonCall {
+ public:
+  explicit PythonCall(std::unique_ptr<Segments::Call> call) : call_(std::move(call)) {}
+
+  // `eager` returns (tensors, structure), and so does this.
+  py::tuple forward(const py::object& eager) {
+    std::vector<at::Tensor> outputs;
+    {
+      const py::gil_scoped_release released;
+      outputs = call_->forward([&] {
+        const py::gil_scoped_acquire gil;
+        const auto result = eager().cast<py::tuple>();
+        call_->structure = result[1].cast<int64_t>();
+        return tensors_of(result[0].cast<py::list>());
+      });
+    }
+    return py::make_tuple(list_of(outputs), call_->structure);
+  }
+
+  // Gradients and results are lists with None where there is none.
+  py::list backward(const py::list& gradients, const py::object& eager) {
+    const std::vector<at::Tensor> incoming = tensors_of(gradients);
+    std::vector<at::Tensor> outputs;
+    {
+      const py::gil_scoped_release released;
+      outputs = call_->backward(incoming, [&](const std::vector<at::Tensor>& found) {
+        const py::gil_scoped_acquire gil;
+        return tensors_of(eager(list_of(found)).cast<py::list>());
+      });
+    }
+    return list_of(outputs);
+  }
+
+ private:
+  std::unique_ptr<Segments::Call> call_;
+};
+
+class PythonSegments {
+ public:
+  PythonSegments(py::object scout, const std::string& mode, const std::string& verify, int max_plans,
+                 int max_recordings)
+      : segments_(std::make_unique<PythonProgram>(std::move(scout)),
+                  config_of(mode, verify, max_plans, max_recordings)) {}
+
+  // None: the model runs as it is.
+  py::object begin(const py::list& tensors, std::vector<std::string> names, std::string constants) {
+    auto call = segments_.begin({tensors_of(tensors), std::move(names), std::move(constants)});
+    if (call == nullptr) return py::none();
+    return py::cast(std::make_unique<PythonCall>(std::move(call)));
+  }
+
+  py::dict stats() const { return dict_of(segments_.stats()); }
+  std::string report() const { return segments_.report(); }
+  std::string graph_text() const { return segments_.graph_text(); }
+
+ private:
+  Segments segments_;
 };
 
 // Scopes that Python's module hooks open and close. Names are kept: a scope holds a view of its own.
@@ -174,6 +240,13 @@ PYBIND11_MODULE(_C, module) {
       .def("stats", &PythonStep::stats)
       .def("report", &PythonStep::report)
       .def("graph_text", &PythonStep::graph_text);
+  py::class_<PythonSegments>(module, "Segments")
+      .def(py::init<py::object, const std::string&, const std::string&, int, int>())
+      .def("begin", &PythonSegments::begin)
+      .def("stats", &PythonSegments::stats)
+      .def("report", &PythonSegments::report)
+      .def("graph_text", &PythonSegments::graph_text);
+  py::class_<PythonCall>(module, "Call").def("forward", &PythonCall::forward).def("backward", &PythonCall::backward);
   py::class_<OpenScopes>(module, "Scopes")
       .def(py::init<>())
       .def("open", &OpenScopes::open)

@@ -33,6 +33,7 @@ struct Running {
   ArenaLease arena;
   std::optional<BoundValues::Run> bound;
   size_t instruction = 0;  // the next one
+  bool resumed = false;    // after a pause the program's graph may hold what was written before it
   size_t stop = 0;
 };
 }  // namespace
@@ -47,6 +48,7 @@ struct Executable::Impl {
   std::vector<Stop> stops;                // by instruction
   std::vector<GeneratorSnapshot> states;  // by trace.states: constants, and those seen in this run
   std::vector<size_t> initial_states;     // those to save when a run begins
+  std::vector<size_t> resumed_states;     // and when it goes on after a pause
   std::vector<at::Generator> generators;  // of this run; the step's own ones live here
   std::vector<c10::IValue> numbers;       // what this run has read, by trace.reads
   torch::jit::Stack stack;
@@ -82,6 +84,9 @@ struct Executable::Impl {
       switch (state.kind) {
         case GeneratorState::Kind::kInitial:
           initial_states.push_back(s);
+          break;
+        case GeneratorState::Kind::kResumed:
+          resumed_states.push_back(s);
           break;
         case GeneratorState::Kind::kAfterCall:
           INTERNAL_CHECK(instruction_of[state.call.index()] >= 0, "a call that draws is not replayed");
@@ -236,9 +241,10 @@ struct Executable::Impl {
       running.reset();
       throw;
     }
+    if (!running->resumed) values.bump_versions(running->inputs.externals);
+    running->resumed = true;
     if (result.paused) return result;
     if (!result.missed_read.has_value() && result.stopped.empty()) collect(result);
-    values.bump_versions(running->inputs.externals);
     result.memory = memory.counts();
     running.reset();
     return result;
@@ -304,6 +310,7 @@ StepResult Executable::resume(std::vector<at::Tensor> incoming) {
     user_error("the backward pass begins otherwise than recorded: {}", why);
   }
   impl.running->bound->resume(incoming);
+  for (size_t state : impl.resumed_states) impl.save(state);
   return impl.go_on();
 }
 

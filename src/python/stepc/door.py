@@ -1,13 +1,21 @@
 """accelerate(): the Python door."""
 
 import functools
+import os
 
 import torch
+
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from stepc import _C, tree
 from stepc.config import Config
 from stepc.recording import Recording
 from stepc.scout import Scout
+
+
+Modules = torch.nn.Module | Iterable[torch.nn.Module] | dict[str, torch.nn.Module]
+Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | dict[str, torch.optim.Optimizer]
 
 
 class Accelerated:
@@ -16,7 +24,7 @@ class Accelerated:
     `stats` are the numbers behind `report()`; `graph_text()` is the captured step as text.
     """
 
-    def __init__(self, train_step, scout, config):
+    def __init__(self, train_step: Callable[..., Any], scout: Scout, config: Config):
         functools.update_wrapper(self, train_step)
         self._train_step = train_step
         self._scout = scout
@@ -26,7 +34,7 @@ class Accelerated:
         self._structure_numbers = {}
         self._arguments = {}  # structure of arguments -> its text in the signature
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tensors, names = [], []
         arguments = tree.flatten(args[0], tensors) if len(args) == 1 and not kwargs else None
         if arguments is None:
@@ -58,19 +66,19 @@ class Accelerated:
         return tensors, numbers + [number]
 
     @property
-    def stats(self):
+    def stats(self) -> dict[str, Any]:
         """What was measured so far: a dict."""
         return self._engine.stats()
 
-    def report(self):
+    def report(self) -> str:
         """Planned beside measured, in words."""
         return self._engine.report()
 
-    def graph_text(self):
+    def graph_text(self) -> str:
         """The step that was captured last, as text; empty before."""
         return self._engine.graph_text()
 
-    def save_graph(self, path):
+    def save_graph(self, path: str | os.PathLike) -> None:
         """Writes graph_text() to a file."""
         with open(path, "w", encoding="utf-8") as file:
             file.write(self.graph_text())
@@ -84,16 +92,63 @@ def _named(objects, word):
     return {f"{word}{index}": one for index, one in enumerate(objects)}
 
 
-def accelerate(train_step, modules=None, optimizers=None, config=None):
-    """Takes a training step as it is and returns one that is called the same way.
+def accelerate(
+    train_step: Callable[..., Any] | torch.nn.Module,
+    *objects: torch.optim.Optimizer,
+    modules: Modules | None = None,
+    optimizers: Optimizers | None = None,
+    config: Config | None = None,
+) -> Any:
+    """Runs a training step, or the parts of a loop, from a plan.
 
+    step = accelerate(train_step): takes a training step as it is and returns one that is called the same way.
     train_step(*args, **kwargs) may take and return any nest of tensors, numbers, lists, tuples, dicts and dataclasses.
     Modules and optimizers may be given, else they are found in the function's closure, `self` and globals.
+
+    model, optimizer = accelerate(model, optimizer): for a loop that stays as it is. Both are the objects that were
+    given; calling the model, its backward pass and optimizer.step() run from plans, everything between them as written.
+    The whole step is the faster form.
     """
+    from stepc import loop  # it needs Accelerated
+
+    config = config or Config()
+    if isinstance(train_step, torch.nn.Module):
+        return _accelerate_loop(loop, train_step, objects, config)
     if isinstance(train_step, Accelerated):
         raise _C.UserError("this step is accelerated already")
-    if not callable(train_step) or isinstance(train_step, torch.nn.Module):
-        raise _C.UserError(f"accelerate() takes a training step, a function; this is a {type(train_step).__name__}")
-    config = config or Config()
+    if objects or not callable(train_step):
+        raise _C.UserError(
+            "accelerate() takes a training step, a function, or a model and its optimizers; this is a "
+            f"{type(train_step).__name__}"
+        )
     scout = Scout(train_step, _named(modules, "module"), _named(optimizers, "optimizer"))
+    for module in scout.modules.values():
+        _set_precision(module, config)
     return Accelerated(train_step, scout, config)
+
+
+def _accelerate_loop(loop, model, optimizers, config):
+    if hasattr(type(model), "graph_text"):
+        raise _C.UserError("this model is accelerated already")
+    for optimizer in optimizers:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise _C.UserError(f"accelerate(model, ...) takes optimizers, not a {type(optimizer).__name__}")
+    _set_precision(model, config)
+    loop.accelerate_model(model, config)
+    for optimizer in optimizers:
+        loop.accelerate_optimizer(optimizer, config)
+    return (model, *optimizers) if optimizers else model
+
+
+def _set_precision(module, config):
+    """Runs the module's forward pass under autocast."""
+    if config.precision is None:
+        return
+    forward = module.forward
+
+    @functools.wraps(forward)
+    def autocast(*args, **kwargs):
+        with torch.autocast("cpu", torch.bfloat16):
+            return forward(*args, **kwargs)
+
+    module.forward = autocast

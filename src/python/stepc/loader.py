@@ -2,6 +2,8 @@
 
 import queue
 import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch.utils import _pytree
@@ -14,20 +16,20 @@ class AsyncLoader:
     else (`len`, `dataset`, `batch_size`, `sampler` ...) is the loader's.
     """
 
-    def __init__(self, loader, device=None, prefetch=2):
+    def __init__(self, loader: Iterable, device: torch.device | str | None = None, prefetch: int = 2):
         if prefetch < 1:
             raise ValueError(f"prefetch is {prefetch}; at least one batch must be made ahead")
         self.loader = loader
         self.device = torch.device(device) if device is not None else None
         self.prefetch = prefetch
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.loader)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["loader"], name)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator:
         batches = queue.Queue(self.prefetch)
         stopped = threading.Event()
 

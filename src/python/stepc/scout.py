@@ -40,16 +40,24 @@ class Scout:
         self._generators = {}
         self._attributes = {}  # event -> attributes that its optimizer is given while it steps
         self._names = {}
+        self._unsteady = set()
 
     def _find(self, find_modules, find_optimizers):
         """Modules that stand in no other, optimizers and schedulers, under the names by which they are reached."""
         modules = {}
         inner = set()
         for _, _, value, path in walk.reachable(self.step, skip=(torch.nn.Module,)):
-            if find_modules and isinstance(value, torch.nn.Module):
+            if isinstance(value, torch.nn.Module):
                 modules[path] = value
                 inner.update(id(module) for module in value.modules() if module is not value)
-            elif find_optimizers and isinstance(value, torch.optim.Optimizer):
+        hooks = [hook for module in modules.values() for hook in _hooks_of(module)]
+        found = list(walk.reachable(self.step, skip=(torch.nn.Module,)))
+        for hook in hooks:  # an optimizer may be stepped by a hook alone
+            found += walk.reachable(hook, skip=(torch.nn.Module,))
+        for _, _, value, path in found:
+            if isinstance(value, torch.nn.Module):
+                continue
+            if find_optimizers and isinstance(value, torch.optim.Optimizer):
                 value = getattr(value, "optimizer", value)  # accelerate's wrapper
                 if isinstance(value, torch.optim.Optimizer) and value not in self.optimizers.values():
                     self.optimizers[path] = value
@@ -101,12 +109,18 @@ class Scout:
             "settings": settings,
         }
 
+    def is_unsteady(self, path):
+        """The step itself changes the Python value at `path`: it separates no plans."""
+        self._unsteady.add(path)
+
     def _look_at_settings(self, path, module, witnesses, settings):
         """Numbers that a module's forward may read (a dropout's p), and hooks."""
         attributes = module.__dict__
         witnesses.append((attributes, None, len(attributes)))
         settings[f"type of {path}"] = type(module).__qualname__
         for name, value in attributes.items():
+            if f"{path}.{name}" in self._unsteady:
+                continue
             if type(value) in (int, float, bool) and name != "training":
                 witnesses.append((attributes, name, value))
                 settings[f"{path}.{name}"] = repr(value)
@@ -123,7 +137,9 @@ class Scout:
         names = walk.names_in_code(self.step)
         skip = (torch.nn.Module, torch.optim.Optimizer, *_SCHEDULERS)
         for container, name, value, path in walk.reachable(self.step, skip=skip):
-            if type(value) in (int, float, bool, str) and name in names and isinstance(container, _CONTAINERS):
+            if path in self._unsteady or not isinstance(container, _CONTAINERS):
+                continue
+            if type(value) in (int, float, bool, str) and name in names:
                 witnesses.append((container, name, value))
                 settings[path] = repr(value)
 
@@ -262,6 +278,15 @@ class Scout:
 
     def settle(self):
         gc.collect()
+
+
+def _hooks_of(module):
+    for parameter in module.parameters():
+        for hooks in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks):
+            yield from (hooks or {}).values()
+    for part in module.modules():
+        for name in _HOOKS:
+            yield from part.__dict__[name].values()
 
 
 def _is_plain(tensor):
