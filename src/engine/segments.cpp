@@ -181,7 +181,8 @@ std::vector<at::Tensor> Segments::Call::backward(const std::vector<at::Tensor>& 
       USER_CHECK(plan_ != nullptr && plan_->is_paused(),
                  "a second backward pass through an accelerated model: it keeps no graph");
       GradientsAside aside(*owner_.program_);
-      StepResult result = plan_->resume(gradients);
+      const std::shared_ptr<Plan> plan = std::move(plan_);  // another call may run it from here on
+      StepResult result = plan->resume(gradients);
       aside.accumulate(result.rebindings);
       ++owner_.stats_.replays;
       owner_.stats_.served_allocations = result.memory.served;
