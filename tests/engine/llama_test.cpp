@@ -1,10 +1,13 @@
-// Llama, the model that the trainer trains: bit-equal to eager in every precision, plain, checkpoint-free, with dropout
-// and with several micro-batches in one step.
+// Llama, the model that the trainer trains: bit-equal to eager in every precision, plain, with dropout, with several
+// micro-batches in one step, and recomputed in its backward pass.
+#include <array>
+#include <string>
+#include <tuple>
+
 #include <gtest/gtest.h>
 
-#include <ATen/autocast_mode.h>
-
 #include "models/decoder.h"
+#include "tests/engine/recompute.h"
 #include "tests/engine/twins.h"
 
 namespace stepc {
@@ -26,8 +29,10 @@ DecoderConfig tiny() {
   return config;
 }
 
-Decoder make() {
-  Decoder model(tiny());
+Decoder make(double attention_dropout = 0.0) {
+  DecoderConfig config = tiny();
+  config.attention_dropout = attention_dropout;
+  Decoder model(config);
   model->initialize(3);
   return model;
 }
@@ -55,61 +60,60 @@ void expect_planned(const Twins& twins) {
   EXPECT_EQ(twins.stats().planned_peak_bytes, twins.stats().measured_peak_bytes) << twins.report();
 }
 
-class LlamaIn : public ::testing::TestWithParam<at::ScalarType> {};
+enum class Precision { kFloat32, kBFloat16, kAutocast };
+enum class Form { kPlain, kDropout, kAccumulated, kCheckpointed, kCheckpointedWithDropout };
+constexpr std::array<const char*, 3> kPrecisions = {"Float32", "BFloat16", "Autocast"};
+constexpr std::array<const char*, 5> kForms = {"Plain", "Dropout", "Accumulated", "Checkpointed",
+                                               "CheckpointedWithDropout"};
 
-TEST_P(LlamaIn, PlainIsBitEqualToEager) {
-  Twins twins(make, next_token_loss, GetParam());
-  twins.run(10, tokens);
-  expect_planned(twins);
+// One micro-batch a row; the last one's loss is left to the caller's backward().
+at::Tensor accumulated_loss(Decoder& model, const at::Tensor& batch) {
+  const at::Tensor count = at::full({}, 64.0, at::kFloat);
+  const auto part = [&](int64_t row) {
+    const at::Tensor ids = batch.slice(0, row, row + 1);
+    return model->loss(ids.slice(1, 0, 32), ids.slice(1, 1, 33), count);
+  };
+  at::Tensor first = part(0);
+  first.backward();
+  at::Tensor second = part(1);
+  return second + first.detach();
 }
 
-TEST_P(LlamaIn, AccumulatedIsBitEqualToEager) {
-  Twins twins(
-      make,
-      [](Decoder& model, const at::Tensor& batch) {
-        // One micro-batch a row; the last one's loss is left to the caller's backward().
-        const at::Tensor count = at::full({}, 64.0, at::kFloat);
-        const auto part = [&](int64_t row) {
-          const at::Tensor ids = batch.slice(0, row, row + 1);
-          return model->loss(ids.slice(1, 0, 32), ids.slice(1, 1, 33), count);
-        };
-        at::Tensor first = part(0);
-        first.backward();
-        at::Tensor second = part(1);
-        return second + first.detach();
-      },
-      GetParam());
-  twins.run(10, tokens);
-  expect_planned(twins);
+at::Tensor loss_in(Form form, Decoder& model, const at::Tensor& batch) {
+  if (form == Form::kAccumulated) return accumulated_loss(model, batch);
+  if (form == Form::kPlain || form == Form::kDropout) return next_token_loss(model, batch);
+  const at::Tensor anchor = at::zeros({}).requires_grad_();
+  return test::Recompute::apply(anchor, [model, batch]() mutable { return next_token_loss(model, batch); });
 }
 
-INSTANTIATE_TEST_SUITE_P(Precision, LlamaIn, ::testing::Values(at::kFloat, at::kBFloat16),
-                         [](const auto& info) { return std::string(c10::toString(info.param)); });
+class LlamaStep : public ::testing::TestWithParam<std::tuple<Precision, Form>> {};
 
-TEST(Llama, AutocastIsBitEqualToEager) {
-  Twins twins(make, [](Decoder& model, const at::Tensor& batch) {
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-    at::Tensor loss = next_token_loss(model, batch);
-    at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, false);
-    return loss;
-  });
+TEST_P(LlamaStep, IsBitEqualToEager) {
+  const auto [precision, form] = GetParam();
+  const bool dropout = form == Form::kDropout || form == Form::kCheckpointedWithDropout;
+  Twins twins([&] { return make(dropout ? 0.2 : 0.0); },
+              [&, precision = precision, form = form](Decoder& model, const at::Tensor& batch) {
+                const test::AutocastScope autocast(precision == Precision::kAutocast);
+                return loss_in(form, model, batch);
+              },
+              precision == Precision::kBFloat16 ? at::kBFloat16 : at::kFloat);
   twins.run(10, tokens);
   expect_planned(twins);
+  EXPECT_EQ(twins.graph_text().find("bernoulli") != std::string::npos, dropout) << "attention draws from the generator";
 }
 
-TEST(Llama, DropoutDrawsTheSameNumbersAsEager) {
-  Twins twins(make, [](Decoder& model, const at::Tensor& batch) {
-    const at::Tensor logits = model->forward(batch.slice(1, 0, 32));
-    return torch::dropout(logits.to(at::kFloat), 0.2, true).pow(2).mean();
-  });
-  twins.run(10, tokens);
-  expect_planned(twins);
-}
+INSTANTIATE_TEST_SUITE_P(Matrix, LlamaStep,
+                         ::testing::Combine(::testing::Values(Precision::kFloat32, Precision::kBFloat16,
+                                                              Precision::kAutocast),
+                                            ::testing::Values(Form::kPlain, Form::kDropout, Form::kAccumulated,
+                                                              Form::kCheckpointed, Form::kCheckpointedWithDropout)),
+                         [](const auto& info) {
+                           return std::string(kPrecisions[static_cast<size_t>(std::get<0>(info.param))]) +
+                                  kForms[static_cast<size_t>(std::get<1>(info.param))];
+                         });
 
 TEST(Llama, TraceNamesPhasesAndModules) {
-  Twins twins(make, next_token_loss);
+  Twins twins([] { return make(); }, next_token_loss);
   twins.run(4, tokens);
   const Trace trace = parse_trace(twins.graph_text());
   int phases[3] = {0, 0, 0};
