@@ -1,9 +1,18 @@
 # LibTorch out of the PyPI wheel, without Python and without a CUDA toolkit: find_package(Torch) of the wheel's own CMake
 # files stops where no toolkit is installed. Defines TorchWheel::torch. Installed beside stepcConfig.cmake.
-#   STEPC_TORCH_DIR  the wheel's `torch` folder; default: the project's own .venv
+#   STEPC_TORCH_DIR  the wheel's `torch` folder; default: that of the interpreter which pip builds for, else of the
+#                    project's own .venv
 if(STEPC_TORCH_DIR AND NOT EXISTS "${STEPC_TORCH_DIR}")  # .venv was made again, with another Python
   unset(STEPC_TORCH_DIR CACHE)
   unset(STEPC_TORCH_DIR)
+endif()
+if(NOT STEPC_TORCH_DIR AND SKBUILD)
+  # A build in isolation does not see the environment's packages on its path; they are there all the same.
+  execute_process(COMMAND ${Python_EXECUTABLE} -c "import sysconfig; print(sysconfig.get_path('platlib'))"
+                  OUTPUT_VARIABLE _site OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(EXISTS "${_site}/torch/version.py")
+    set(STEPC_TORCH_DIR ${_site}/torch)
+  endif()
 endif()
 if(NOT STEPC_TORCH_DIR)
   file(GLOB _candidates "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")

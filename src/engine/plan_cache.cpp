@@ -99,15 +99,20 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
   stats_.capture_seconds += recording.overhead_seconds;
   stats_.eager_peak_bytes = recording.peak_bytes;
 
-  const bool explained = explain_strangers(program_, recording);
-  if (explained && explanations_ < kMaxExplanations) {
-    // The next recording knows these tensors by owner; nothing agrees with this one.
-    ++explanations_;
-    --entry.recordings;
-    entry.open.clear();
-    return;
+  if (explanations_ < kMaxExplanations) {
+    if (explain_strangers(program_, recording)) {
+      // The next recording knows these tensors by owner; nothing agrees with this one.
+      ++explanations_;
+      --entry.recordings;
+      entry.open.clear();
+      return;
+    }
+  } else if (!recording.strangers.empty()) {
+    // Not looked for any more: every find would be another structure, for ever.
+    recording.obstacles.push_back(
+        str("every recording finds other tensors that outlive the step: {}", recording.strangers.front().obstacle));
+    recording.strangers.clear();
   }
-  if (explained) recording.obstacles.emplace_back("every recording finds other tensors that outlive the step");
   bool obstacle = !recording.obstacles.empty();
   std::string reason = obstacle ? recording.obstacles.front() : std::string();
   if (!obstacle) {

@@ -4,12 +4,14 @@ import collections
 import functools
 import os
 import random
+from collections.abc import Callable
+from typing import Any
 
 import numpy
 import torch
 
 from stepc import _C, tree, walk
-from stepc.door import _named
+from stepc.door import Modules, Optimizers, _named
 from stepc.recording import Recording
 from stepc.scout import Scout
 
@@ -29,29 +31,34 @@ class Plan:
         self._plan = plan
 
     @property
-    def obstacle(self):
+    def obstacle(self) -> str:
         return self._plan.obstacle
 
     @property
-    def stats(self):
+    def stats(self) -> dict[str, Any]:
         """Calls, parameters and bytes: a dict."""
         return self._plan.stats()
 
-    def graph_text(self):
+    def graph_text(self) -> str:
         """The captured step as text: as Accelerated.graph_text(), without allocations."""
         return self._plan.graph_text()
 
-    def save_graph(self, path):
+    def save_graph(self, path: str | os.PathLike) -> None:
         """Writes graph_text() to a file."""
         with open(path, "w", encoding="utf-8") as file:
             file.write(self.graph_text())
 
-    def report(self):
+    def report(self) -> str:
         """The plan in words."""
         return self._plan.report()
 
 
-def plan(train_step, *batch, modules=None, optimizers=None):
+def plan(
+    train_step: Callable[..., Any],
+    *batch: Any,
+    modules: Modules | None = None,
+    optimizers: Optimizers | None = None,
+) -> Plan:
     """Captures train_step(*batch) without running its kernels and without the memory that it would take.
 
     Tensors in `batch` keep their values, so masks and positions are computed from them. Model, optimizer, generators and
@@ -99,7 +106,7 @@ class virtual:
         return False
 
 
-def materialise(module, weights=None):
+def materialise(module: torch.nn.Module, weights: dict[str, torch.Tensor] | str | os.PathLike | None = None) -> torch.nn.Module:
     """Gives a module that was built inside virtual() its memory and values, one tensor at a time.
 
     `weights` is a dict of tensors by state-dict name or the path of a safetensors file; each tensor is copied, and a
