@@ -69,6 +69,15 @@ HostEventScope::~HostEventScope() {
   if (RecordingState* recording = current_recording()) recording->end_event();
 }
 
+size_t host_reads_so_far() {
+  const RecordingState* recording = current_recording();
+  return recording == nullptr ? 0 : recording->reads();
+}
+
+void report_comparison(size_t read) {
+  if (RecordingState* recording = current_recording()) recording->read_decides(read);
+}
+
 void report_obstacle(const std::string& reason) {
   if (RecordingState* recording = current_recording()) recording->obstacle(reason);
 }

@@ -118,6 +118,11 @@ class HostEventScope {
   HostEventScope& operator=(const HostEventScope&) = delete;
 };
 
+// How many numbers the host has read so far, and that it compared one of them: what a number decides is a guard, even
+// where it is also passed on.
+size_t host_reads_so_far();
+void report_comparison(size_t read);
+
 // The step does something that a recording cannot hold.
 void report_obstacle(const std::string& reason);
 

@@ -57,6 +57,10 @@ void RecordingState::begin_event(std::string key) {
   overhead_ += std::chrono::steady_clock::now() - begin;
 }
 
+void RecordingState::read_decides(size_t read) {
+  if (read < trace_.reads.size()) trace_.reads[read].decides = true;
+}
+
 void RecordingState::end_event() {
   if (!event_open_) return;
   trace_.events.back().end = CallId(trace_.calls.size());

@@ -396,9 +396,9 @@ void RecordingState::end_call(const c10::OperatorHandle& op, const torch::jit::S
   for (ValueId value : open_.writes) tracked(value).filled = true;
   const CallId id(trace_.calls.size());
   random_.after_call(id);
-  if (open_shape_depends_) trace_.reads.push_back({id, true, program_.source_line()});
+  if (open_shape_depends_) trace_.reads.push_back({id, true, false, program_.source_line()});
   if (reads_host(op)) {
-    trace_.reads.push_back({id, false, program_.source_line()});
+    trace_.reads.push_back({id, false, false, program_.source_line()});
     if (std::holds_alternative<std::complex<double>>(open_.results.front()))
       obstacle(str("{}{} reads a complex number on the host", open_.op, place()));
   }

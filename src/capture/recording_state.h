@@ -28,6 +28,8 @@ class RecordingState final : public CallObserver {
   void begin_event(std::string key);
   void end_event();
   void obstacle(std::string reason);
+  size_t reads() const { return trace_.reads.size(); }
+  void read_decides(size_t read);
 
   void pause(const std::vector<at::Tensor>& outputs, int64_t structure);
   void resume(const std::vector<at::Tensor>& incoming);

@@ -216,7 +216,9 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   };
   StepResult result;
   try {
+    const auto begin = std::chrono::steady_clock::now();
     result = executable_->run(inputs);
+    execute_seconds_ += seconds_since(begin);
   } catch (...) {
     if (may_turn_back_) turn_back();
     throw;

@@ -66,6 +66,7 @@ class Plan {
   const Schedule& schedule() const { return executable_->schedule(); }
   double planning_seconds() const { return planning_seconds_; }
   double shadow_seconds() const { return shadow_seconds_; }
+  double execute_seconds() const { return execute_seconds_; }
 
   int64_t replays = 0;
   bool verified = false;
@@ -89,6 +90,7 @@ class Plan {
   std::unique_ptr<Executable> executable_;
   double planning_seconds_ = 0;
   double shadow_seconds_ = 0;
+  double execute_seconds_ = 0;
   std::vector<size_t> externals_;   // where each of the trace's externals stands among the tensors
   std::vector<size_t> parameters_;  // where each parameter and its gradient stand
   std::vector<size_t> gradients_;

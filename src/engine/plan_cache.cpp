@@ -212,7 +212,7 @@ std::shared_ptr<Plan> PlanCache::other_branch(PlanEntry& entry, const std::share
   for (const std::shared_ptr<Plan>& other : entry.plans)
     if (other != plan && other->continues(*plan, *outcome.missed_read, outcome.read)) return other;
   const HostRead& read = plan->trace().reads[*outcome.missed_read];
-  log().info("recording again: another branch is taken in '{}' {}", plan->trace().calls[read.call.index()].module,
+  log().info("recording again: another branch is taken {} {}", plan->trace().calls[read.call.index()].module,
              read.source);
   return nullptr;
 }

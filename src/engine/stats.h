@@ -31,7 +31,8 @@ struct Stats {
   double capture_seconds = 0;  // recorder's own time, kernels excluded
   double planning_seconds = 0;
   double verify_seconds = 0;
-  double shadow_seconds = 0;  // optimizers run without kernels
+  double shadow_seconds = 0;   // optimizers run without kernels
+  double execute_seconds = 0;  // replays, from the first instruction to the last
   std::string layout_algorithm;
   std::vector<std::string> warnings;
 };

@@ -55,8 +55,10 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
       if (auto output = verify(entry, *plan, tensors, eager, outcome)) return output;
     } else {
       const double shadow_before = plan->shadow_seconds();
+      const double execute_before = plan->execute_seconds();
       outcome = plan->run(*program_, tensors);
       stats_.shadow_seconds += plan->shadow_seconds() - shadow_before;
+      stats_.execute_seconds += plan->execute_seconds() - execute_before;
       if (outcome.result.has_value()) {
         plan->apply(*program_, tensors, *outcome.result);
         ++stats_.replays;

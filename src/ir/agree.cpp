@@ -163,21 +163,23 @@ class Agree {
     }
   }
 
+  bool only_passed_on(const ReadPair& read) const { return read.used && !now_.reads[read.index].decides; }
+
   void classify(Agreement& agreement) {
     agreement.obstacle = unexplained_;
     for (const ReadPair& read : reads_) {
       const Call& call = now_.calls[read.call.index()];
       if (read.same()) {
         now_.reads[read.index].guard = true;
-      } else if (!read.used && read.now.kind != ReadNumber::Kind::kDouble) {
+      } else if (!only_passed_on(read) && read.now.kind != ReadNumber::Kind::kDouble) {
         agreement.difference = str("{}{} read another value on the host", call.op, place(call, now_.reads[read.index]));
         return;
-      } else if (!read.used && agreement.obstacle.empty()) {
+      } else if (!only_passed_on(read) && agreement.obstacle.empty()) {
         agreement.obstacle =
-            str("{}{} (.item(), float()) reads a float that changes from step to step on the host, and the step "
-                "neither returns it nor "
-                "passes it to an operator: what it decides cannot be seen",
-                call.op, place(call, now_.reads[read.index]));
+            str("{}{} (.item(), float()) reads a float that changes from step to step on the host, and {}", call.op,
+                place(call, now_.reads[read.index]),
+                read.used ? "the step compares it: it would take another branch unseen"
+                          : "the step neither returns it nor passes it to an operator: what it decides cannot be seen");
       }
     }
   }

@@ -20,7 +20,8 @@ struct Agreement {
 //   is the same in both                                                       becomes a guard
 //   differs, is a bool or integer and is passed on nowhere                    is a difference: another branch
 //   differs, is a float and is passed on nowhere                              is an obstacle: its use cannot be seen
-// Numbers inside the calls of a shadow event may differ freely: the event supplies them.
+// A number that the program compares counts as passed on nowhere. Numbers inside the calls of a shadow event may differ
+// freely: the event supplies them.
 Agreement agree(const Trace& before, const Trace& now);
 
 // What the call read: its only result, or the count of elements where it made a tensor whose shape depends on data.

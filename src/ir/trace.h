@@ -148,7 +148,8 @@ struct Rebinding {
 struct HostRead {
   CallId call;
   bool guard = false;
-  std::string source;  // the line of the program that read it, "model.py:12", empty if unknown
+  bool decides = false;  // the program was seen to compare the number, whatever else it does with it
+  std::string source;    // the line of the program that read it, "model.py:12", empty if unknown
   bool operator==(const HostRead&) const = default;
 };
 

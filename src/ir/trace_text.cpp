@@ -142,7 +142,8 @@ class Printer {
     }
     for (const GeneratorLoad& load : trace_.loads) out_ += str("load {} before {}\n", load.state, load.before);
     for (const HostRead& read : trace_.reads)
-      out_ += str("read {}{} {}\n", read.call, read.guard ? " guard" : "", quoted(read.source));
+      out_ += str("read {}{}{} {}\n", read.call, read.guard ? " guard" : "", read.decides ? " decides" : "",
+                  quoted(read.source));
     for (const HostEvent& event : trace_.events) {
       for (const Rebinding& gradient : event.gradients) define_alias(gradient.value);
       for (ValueId value : event.outputs) define_alias(value);
@@ -607,7 +608,8 @@ class Parser {
     } else if (accept("read ")) {
       const CallId call(index());
       const bool guard = accept("guard");
-      trace_.reads.push_back({call, guard, quoted_text()});
+      const bool decides = accept("decides");
+      trace_.reads.push_back({call, guard, decides, quoted_text()});
     } else if (accept("event ")) {
       parse_event();
     } else if (accept("numbers ")) {

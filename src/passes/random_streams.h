@@ -41,6 +41,7 @@ class RandomStreams {
     const GeneratorState& state = trace_.states[id.index()];
     switch (state.kind) {
       case GeneratorState::Kind::kInitial:
+      case GeneratorState::Kind::kResumed:
         return 0;
       case GeneratorState::Kind::kAfterCall:
         return id.index() < saved_.size() ? saved_[id.index()] : 0;

@@ -94,6 +94,7 @@ py::dict dict_of(const Stats& s) {
   put("planning_seconds", s.planning_seconds);
   put("verify_seconds", s.verify_seconds);
   put("shadow_seconds", s.shadow_seconds);
+  put("execute_seconds", s.execute_seconds);
   put("layout_algorithm", s.layout_algorithm);
   put("warnings", s.warnings);
   return out;
@@ -255,4 +256,6 @@ PYBIND11_MODULE(_C, module) {
   module.def("is_recording", &is_recording);
   bind_virtual(module);
   module.def("report_obstacle", &report_obstacle);
+  module.def("host_reads_so_far", &host_reads_so_far);
+  module.def("report_comparison", &report_comparison);
 }

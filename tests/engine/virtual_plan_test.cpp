@@ -121,7 +121,9 @@ TEST(VirtualPlan, LeavesTheProgramAsItWas) {
     const at::Tensor generator = at::detail::getDefaultCPUGenerator().get_state();
     planned(b, optimizer_b, batch);
     expect_same_bits(generator, at::detail::getDefaultCPUGenerator().get_state(), "generator");
-    if (i == 0) EXPECT_TRUE(optimizer_b.state().empty());
+    if (i == 0) {
+      EXPECT_TRUE(optimizer_b.state().empty());
+    }
     for (const at::Tensor& parameter : b->parameters()) EXPECT_FALSE(parameter.grad().defined());
     expect_same_bits(train(a, optimizer_a, batch), train(b, optimizer_b, batch), "loss");
     for (size_t p = 0; p < a->parameters().size(); ++p)

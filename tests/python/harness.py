@@ -96,6 +96,8 @@ def difference(a, b):
             return ""
         largest = (a.detach().to(torch.complex128) - b.detach().to(torch.complex128)).abs().max().item()
         return f"{a.dtype}{list(a.shape)}, largest difference {largest:.3g}"
+    if isinstance(a, float) and isinstance(b, float) and type(a) is not type(b):
+        a, b = float(a), float(b)  # a number read while the step is recorded says so when it is compared
     if type(a) is not type(b):
         return f"{type(a).__name__} and {type(b).__name__}"
     if isinstance(a, float):

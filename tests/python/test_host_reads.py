@@ -246,3 +246,26 @@ def test_error_if_nonfinite_is_checked_in_every_step():
         return x, y
 
     run_twins(build, make_batch, steps=18, replays=8, raises=(RuntimeError,))
+
+
+def test_number_that_is_returned_and_decides():
+    """Returned, it would be bound; compared, it would take another branch unseen: so it runs eagerly."""
+
+    def build():
+        def loss_of(model, x):
+            value = model(x).mean().item()
+            return (model(x).square().mean() * (2 if value > 0 else 1)), value
+
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x):
+            loss, value = loss_of(model, x)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return {"loss": loss, "value": value}
+
+        return Training(step, [model], [optimizer], [decay(optimizer)])
+
+    run_twins(build, lambda i: classes(i)[0], steps=20, replays=0, quiet=False)

@@ -30,7 +30,40 @@ class _Watch(TorchFunctionMode):
         if name is not None:
             line = self.scout.source_line()
             _C.report_obstacle(f"Tensor.{name} (at {line}) gives values to the host that no recording sees")
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if func is torch.Tensor.item and type(result) in _READ:
+            return _READ[type(result)](result, _C.host_reads_so_far() - 1)
+        return result
+
+
+def _read_number(kind):
+    """A number that says so when it is compared: the branch it decides is no branch that a recording sees."""
+
+    class Read(kind):
+        def __new__(cls, value, read):
+            number = super().__new__(cls, value)
+            number.read = read
+            return number
+
+        def __reduce__(self):
+            return kind, (kind(self),)
+
+        __hash__ = kind.__hash__
+
+    def compare(name):
+        def method(self, *others):
+            _C.report_comparison(self.read)
+            return getattr(kind, name)(self, *others)
+
+        return method
+
+    for name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "__bool__"):
+        setattr(Read, name, compare(name))
+    Read.__name__ = Read.__qualname__ = kind.__name__
+    return Read
+
+
+_READ = {kind: _read_number(kind) for kind in (float, int)}
 
 
 class Recording:

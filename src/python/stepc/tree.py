@@ -25,8 +25,8 @@ def flatten(value, leaves, names=None, path="", numbers=None):
         if names is not None:
             names.append(path or "batch")
         return TENSOR
-    if numbers is not None and kind in (bool, int, float):
-        numbers.append(value)
+    if numbers is not None and issubclass(kind, (bool, int, float)):
+        numbers.append(value if kind is bool else (int if issubclass(kind, int) else float)(value))
         return NUMBER
     if kind is dict or isinstance(value, Mapping):
         items = tuple(

@@ -1,0 +1,80 @@
+"""What capture and replay cost from Python, on unmodified transformers models, eager and accelerated interleaved.
+
+    PYTHONPATH=build/release/python .venv/bin/python benchmarks/capture_benchmark.py
+
+Prints one line a model: recorder's own time an ATen call, time a replayed instruction of the smallest model (whose
+kernels are next to nothing), what step(batch) costs beside the replay and the optimizer's host code, and the speed
+beside eager (median of paired steps).
+"""
+
+import statistics
+import time
+
+import torch
+import transformers
+
+import stepc
+
+# name, layers, width, vocabulary, batch, sequence, threads, steps
+MODELS = (
+    ("host overhead, 12 layers", 12, 16, 64, 1, 4, 1, 60),
+    ("4-layer toy", 4, 64, 256, 4, 32, 1, 60),
+    ("1.8M", 4, 128, 4096, 4, 128, 2, 40),
+)
+
+
+def build(layers, width, vocabulary):
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=vocabulary, hidden_size=width, intermediate_size=width * 3, num_hidden_layers=layers,
+        num_attention_heads=max(1, width // 32), use_cache=False,
+    )
+    model = transformers.LlamaForCausalLM(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def train_step(ids):
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return train_step
+
+
+def measure(name, layers, width, vocabulary, batch, sequence, threads, steps):
+    torch.set_num_threads(threads)
+    eager, step = build(layers, width, vocabulary), stepc.accelerate(build(layers, width, vocabulary))
+    batches = [torch.randint(vocabulary, (batch, sequence)) for _ in range(8)]
+    for i in range(5):
+        eager(batches[i])
+        step(batches[i])
+    before = step.stats
+    assert before["replays"] >= 1, before["warnings"]
+    ratios, host = [], []
+    for i in range(steps):
+        begin = time.perf_counter()
+        eager(batches[i % 8])
+        middle = time.perf_counter()
+        step(batches[i % 8])
+        end = time.perf_counter()
+        ratios.append((middle - begin) / (end - middle))
+        after = step.stats
+        inside = sum(after[k] - before[k] for k in ("execute_seconds", "shadow_seconds"))
+        host.append((end - middle - inside, after["execute_seconds"] - before["execute_seconds"],
+                     after["shadow_seconds"] - before["shadow_seconds"]))
+        before = after
+    stats = step.stats
+    overhead, execute, shadow = (statistics.median(column) for column in zip(*host))
+    print(f"{name}: {stats['nodes']} calls, {stats['instructions']} instructions; "
+          f"recorder {1e6 * stats['capture_seconds'] / stats['recordings'] / stats['nodes']:.1f} us a call; "
+          f"replay {1e6 * execute / stats['instructions']:.2f} us an instruction; "
+          f"step() beside it {1e6 * overhead:.0f} us, optimizer's host code {1e6 * shadow:.0f} us; "
+          f"{statistics.median(ratios):.2f}x eager")
+
+
+if __name__ == "__main__":
+    transformers.logging.set_verbosity_error()
+    for row in MODELS:
+        measure(*row)
