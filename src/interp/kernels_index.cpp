@@ -119,10 +119,10 @@ Arrays sort(const Arrays& in, const Attrs& attrs, const Types& types) {
 }  // namespace
 
 const KernelTable& index_kernels() {
-  static const KernelTable table = {{"gather", gather}, {"scatter", scatter}, {"scatter_add", scatter_add},
-                                    {"take", take},     {"put", put},         {"put_add", put_add},
-                                    {"sort", sort}};
-  return table;
+  static const KernelTable kTable = {{"gather", gather}, {"scatter", scatter}, {"scatter_add", scatter_add},
+                                     {"take", take},     {"put", put},         {"put_add", put_add},
+                                     {"sort", sort}};
+  return kTable;
 }
 
 }  // namespace stepc

@@ -39,8 +39,8 @@ std::vector<Array> matmul(const std::vector<Array>& in, const Attrs& attrs, cons
 }  // namespace
 
 const KernelTable& matmul_kernels() {
-  static const KernelTable table = {{"matmul", matmul}};
-  return table;
+  static const KernelTable kTable = {{"matmul", matmul}};
+  return kTable;
 }
 
 }  // namespace stepc

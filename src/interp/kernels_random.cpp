@@ -87,12 +87,12 @@ Arrays random_normal(const Arrays& in, const Attrs& attrs, const Types& types) {
 }  // namespace
 
 const KernelTable& random_kernels() {
-  static const KernelTable table = {{"full", full},
-                                    {"constant", constant},
-                                    {"iota", iota},
-                                    {"random_uniform", random_uniform},
-                                    {"random_normal", random_normal}};
-  return table;
+  static const KernelTable kTable = {{"full", full},
+                                     {"constant", constant},
+                                     {"iota", iota},
+                                     {"random_uniform", random_uniform},
+                                     {"random_normal", random_normal}};
+  return kTable;
 }
 
 }  // namespace stepc

@@ -134,10 +134,10 @@ Arrays cumsum(const Arrays& in, const Attrs& attrs, const Types& types) {
 }  // namespace
 
 const KernelTable& reduce_kernels() {
-  static const KernelTable table = {{"sum", sum},       {"prod", prod},     {"max", max},
-                                    {"min", min},       {"any", max},       {"all", min},
-                                    {"argmax", argmax}, {"argmin", argmin}, {"cumsum", cumsum}};
-  return table;
+  static const KernelTable kTable = {{"sum", sum},       {"prod", prod},     {"max", max},
+                                     {"min", min},       {"any", max},       {"all", min},
+                                     {"argmax", argmax}, {"argmin", argmin}, {"cumsum", cumsum}};
+  return kTable;
 }
 
 }  // namespace stepc

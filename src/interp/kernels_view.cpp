@@ -113,18 +113,18 @@ Arrays bitcast(const Arrays& in, const Attrs&, const Types& types) { return {fro
 }  // namespace
 
 const KernelTable& view_kernels() {
-  static const KernelTable table = {{"reshape", reshape},
-                                    {"transpose", transpose},
-                                    {"expand", expand},
-                                    {"slice", slice},
-                                    {"update_slice", update_slice},
-                                    {"pad", pad},
-                                    {"concat", concat},
-                                    {"reverse", reverse},
-                                    {"as_strided", as_strided},
-                                    {"as_strided_scatter", as_strided_scatter},
-                                    {"bitcast", bitcast}};
-  return table;
+  static const KernelTable kTable = {{"reshape", reshape},
+                                     {"transpose", transpose},
+                                     {"expand", expand},
+                                     {"slice", slice},
+                                     {"update_slice", update_slice},
+                                     {"pad", pad},
+                                     {"concat", concat},
+                                     {"reverse", reverse},
+                                     {"as_strided", as_strided},
+                                     {"as_strided_scatter", as_strided_scatter},
+                                     {"bitcast", bitcast}};
+  return kTable;
 }
 
 }  // namespace stepc

@@ -167,20 +167,20 @@ int64_t AtenMapper::dim(int64_t d, size_t rank) {
 namespace {
 
 const std::map<std::string_view, const AtenRow*>& rows_by_name() {
-  static const std::vector<AtenRow> rows = [] {
+  static const std::vector<AtenRow> kRows = [] {
     std::vector<AtenRow> all;
     for (auto rows : {aten_pointwise_rows(), aten_shape_rows(), aten_reduce_rows(), aten_neural_rows(),
                       aten_convolution_rows(), aten_optimizer_rows()})
       all.insert(all.end(), rows.begin(), rows.end());
     return all;
   }();
-  static const auto map = [] {
+  static const auto kMap = [] {
     std::map<std::string_view, const AtenRow*> by_name;
-    for (const AtenRow& row : rows)
+    for (const AtenRow& row : kRows)
       INTERNAL_CHECK(by_name.emplace(row.name, &row).second, "the ATen map has two rows for {}", row.name);
     return by_name;
   }();
-  return map;
+  return kMap;
 }
 
 const AtenRow* row_of(std::string_view name) {

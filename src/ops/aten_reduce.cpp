@@ -79,7 +79,7 @@ Ids arg_extreme(M& m) {
   return {m.b.reshape(out, m.result(0).shape)};
 }
 template <bool kAny>
-Ids truth_dims(M& m, Shape dims, bool keepdim) {
+Ids truth_dims(M& m, const Shape& dims, bool keepdim) {
   return {m.as_result(reduced(m, kAny ? "any" : "all", m.tensor(0, DType::kBool), dims, keepdim))};
 }
 template <bool kAny>

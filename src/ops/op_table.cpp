@@ -8,25 +8,25 @@
 namespace stepc {
 
 const std::vector<OpFamily>& op_families() {
-  static const std::vector<OpFamily> families = [] {
+  static const std::vector<OpFamily> kFamilies = [] {
     std::vector<OpFamily> all = {elementwise_ops(), view_ops(),  reduce_ops(), matmul_ops(), norm_ops(),
                                  attention_ops(),   index_ops(), random_ops(), loss_ops(),   optimizer_ops()};
     for (OpFamily& family : all)
       for (OpDef& op : family.ops) op.family = family.name;
     return all;
   }();
-  return families;
+  return kFamilies;
 }
 
 const OpDef* find_op(std::string_view name) {
-  static const auto by_name = [] {
+  static const auto kByName = [] {
     std::map<std::string_view, const OpDef*> map;
     for (const OpFamily& family : op_families())
       for (const OpDef& op : family.ops) INTERNAL_CHECK(map.emplace(op.name, &op).second, "{} has two rows", op.name);
     return map;
   }();
-  const auto found = by_name.find(name);
-  return found == by_name.end() ? nullptr : found->second;
+  const auto found = kByName.find(name);
+  return found == kByName.end() ? nullptr : found->second;
 }
 
 const OpDef& op_def(std::string_view name) {

@@ -17,7 +17,7 @@ std::vector<TensorType> infer_iota(const OpCall& call) {
   return infer_filled(call);
 }
 std::vector<TensorType> infer_constant(const OpCall& call) {
-  const std::vector<TensorType> types = infer_filled(call);
+  std::vector<TensorType> types = infer_filled(call);
   const size_t given = is_floating(types[0].dtype) ? call.attrs.get<std::vector<double>>("reals").size()
                                                    : call.attrs.get<Shape>("integers").size();
   INTERNAL_CHECK_EQ(given, static_cast<size_t>(element_count(types[0].shape)), "values of a constant");

@@ -147,7 +147,7 @@ constexpr char kOr[] = "logical_or";
 }  // namespace
 
 Graph canonicalise(Graph graph) {
-  static const RuleTable rules = {
+  static const RuleTable kRules = {
       {"add", constant_second<kAdd>},
       {"add", unexpand<kAdd>},
       {"mul", constant_second<kMul>},
@@ -180,7 +180,7 @@ Graph canonicalise(Graph graph) {
       {"expand", expand_by_units},
       {"update_slice", window_in_zeros},
   };
-  return apply_rules(std::move(graph), rules);
+  return apply_rules(std::move(graph), kRules);
 }
 
 }  // namespace stepc

@@ -17,7 +17,7 @@ struct Key {
 };
 }  // namespace
 
-Graph common_subexpressions(Graph graph) {
+Graph common_subexpressions(Graph graph) {  // NOLINT(performance-unnecessary-value-param): a PassFn
   Rewriter r(graph);
   std::map<Key, std::vector<TensorId>> made;
   for (const Node& node : graph.nodes) {

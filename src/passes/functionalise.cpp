@@ -306,7 +306,8 @@ class Functionaliser {
       types.push_back(type_of(written));
     }
     std::vector<TensorId> outputs = b_.add_aten(std::move(node), types);
-    std::ranges::rotate(outputs, outputs.end() - static_cast<ptrdiff_t>(call.writes.size()));  // writes first
+    std::rotate(outputs.begin(), outputs.end() - static_cast<ptrdiff_t>(call.writes.size()),
+                outputs.end());  // writes first
     take_results(call, fresh, outputs);
   }
 

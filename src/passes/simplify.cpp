@@ -192,7 +192,7 @@ Found transpose_of_matmul(RuleInput& m) {
 }  // namespace
 
 Graph simplify(Graph graph) {
-  static const RuleTable rules = {
+  static const RuleTable kRules = {
       {"add", added_zero},
       {"add", added_negative},
       {"sub", subtracted_zero},
@@ -217,7 +217,7 @@ Graph simplify(Graph graph) {
       {"matmul", matmul_of_transposed},
       {"transpose", transpose_of_matmul},
   };
-  return apply_rules(std::move(graph), rules);
+  return apply_rules(std::move(graph), kRules);
 }
 
 }  // namespace stepc
