@@ -76,13 +76,13 @@ std::vector<std::string> words(WordPattern pattern, std::string_view text) {
 }
 
 std::string random_text(std::mt19937& random) {
-  static const std::vector<std::string> few = {
+  static const std::vector<std::string> kFew = {
       "a",  "B",  "the",    " ",      "  ",     "\n",      "\r",     "\t",     "'",      "'s", "'T",         "'re",
       "'v", "ll", "'ll",    "'LL",    "\u017F", "'\u017F", "\u00E9", "\u4E2D", "\u00BD", "7",  "1234",       "\u0663",
       "!",  ".",  "\u2026", "\u00A0", "\u0085", "\u3000",  "\u180E", "\u200B", "\u0301", "_",  "\U0001F642", "d"};
   std::string text;
   const size_t count = random() % 24;
-  for (size_t i = 0; i < count; ++i) text += few[random() % few.size()];
+  for (size_t i = 0; i < count; ++i) text += kFew[random() % kFew.size()];
   return text;
 }
 

@@ -35,7 +35,7 @@ int fuzz_one(const Body& body) {
 
 // The input as a file, for readers that map one. One a process.
 inline std::filesystem::path fuzz_file(const uint8_t* data, size_t size) {
-  const auto path = std::filesystem::temp_directory_path() / ("stepc-fuzz-" + std::to_string(::getpid()));
+  auto path = std::filesystem::temp_directory_path() / ("stepc-fuzz-" + std::to_string(::getpid()));
   std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
   return path;
 }

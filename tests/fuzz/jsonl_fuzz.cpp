@@ -4,8 +4,8 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace stepc;
-  static const DocumentFormat text_format;
-  static const DocumentFormat chat_format = {"messages", std::make_shared<ChatTemplate>(ChatTemplate::named("llama3"))};
+  static const DocumentFormat kTextFormat;
+  static const DocumentFormat kChatFormat = {"messages", std::make_shared<ChatTemplate>(ChatTemplate::named("llama3"))};
   const auto read = [&](const DocumentFormat& format) {
     return fuzz_one([&] {
       for_each_document(
@@ -16,6 +16,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
           });
     });
   };
-  const int refused_text = read(text_format);
-  return read(chat_format) + refused_text == 2 ? 1 : 0;
+  const int refused_text = read(kTextFormat);
+  return read(kChatFormat) + refused_text == 2 ? 1 : 0;
 }

@@ -6,10 +6,10 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace stepc;
-  static const Tokenizer tokenizer(parse_tokenizer_json(make_byte_tokenizer_json(), "t"), "t");
+  static const Tokenizer kTokenizer(parse_tokenizer_json(make_byte_tokenizer_json(), "t"), "t");
   return fuzz_one([&] {
     const std::string_view text = fuzz_text(data, size);
-    if (tokenizer.decode(tokenizer.encode(text)) != text) std::abort();
+    if (kTokenizer.decode(kTokenizer.encode(text)) != text) std::abort();
     for (const auto pattern : {WordPattern::kGpt2, WordPattern::kLlama3, WordPattern::kQwen}) {
       for (size_t at = 0; at < text.size();) {
         const size_t end = word_end(pattern, text, at);

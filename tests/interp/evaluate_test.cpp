@@ -13,7 +13,6 @@ namespace stepc {
 namespace {
 
 using test::f64;
-using test::i64;
 
 Array reals(Shape shape, std::vector<double> values, DType dtype = DType::kF64) {
   Array out({dtype, std::move(shape)});

@@ -39,7 +39,7 @@ inline const std::multimap<std::string, Example>& other_examples() {
   const Attrs rows = {{"dim", int64_t{0}}};
   const Attrs columns = {{"dim", int64_t{1}}};
   const TensorType rng = i64({2});
-  static const std::multimap<std::string, Example> table = {
+  static const std::multimap<std::string, Example> kTable = {
       {"reshape", {{f64({6, 4})}, {{"shape", Shape{2, 3, 4}}}}},
       {"reshape", {{f64({4, 3, 2})}, {{"shape", Shape{4, 6}}}}},
       {"reshape", {{f64({4, 6})}, {{"shape", Shape{8, 3}}}}},
@@ -101,7 +101,7 @@ inline const std::multimap<std::string, Example>& other_examples() {
       {"sgd_update",
        {{f64({4, 6}), f64({4, 6}), f64({4, 6}), number(), number(), number(), number()}, {{"nesterov", true}}}},
   };
-  return table;
+  return kTable;
 }
 
 // Empty: the op has no example, which is an error of the test.

@@ -14,10 +14,10 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-double on(std::string_view op, std::vector<double> arguments) {
+double on(std::string_view op, const std::vector<double>& arguments) {
   return evaluate(scalar_expr(op_def(op).body), arguments, {});
 }
-int64_t on_integers(std::string_view op, std::vector<int64_t> arguments) {
+int64_t on_integers(std::string_view op, const std::vector<int64_t>& arguments) {
   return evaluate(scalar_expr(op_def(op).body), arguments, {});
 }
 
