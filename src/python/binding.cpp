@@ -201,6 +201,15 @@ class PythonSegments {
 // Scopes that Python's module hooks open and close. Names are kept: a scope holds a view of its own.
 class OpenScopes {
  public:
+  OpenScopes() = default;
+  ~OpenScopes() {
+    while (!scopes_.empty()) close();  // innermost first: each scope puts back what it found
+  }
+  OpenScopes(const OpenScopes&) = delete;
+  OpenScopes& operator=(const OpenScopes&) = delete;
+  OpenScopes(OpenScopes&&) = delete;
+  OpenScopes& operator=(OpenScopes&&) = delete;
+
   void open(const std::string& name) {
     names_.push_back(std::make_unique<std::string>(name));
     scopes_.push_back(std::make_unique<ModuleScope>(*names_.back(), ModuleScope::Path::kWhole));

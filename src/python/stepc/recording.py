@@ -2,6 +2,7 @@
 dispatcher cannot see."""
 
 import random
+import threading
 
 import numpy
 import torch
@@ -72,6 +73,7 @@ class Recording:
     def __init__(self, scout):
         self.scout = scout
         self.scopes = _C.Scopes()
+        self.thread = threading.get_ident()  # the module hooks are the process's: other threads' modules meet them too
         self.handles = []
         self.patched = []
         self.watch = _Watch(scout)
@@ -106,10 +108,12 @@ class Recording:
     # ---- module paths
 
     def _enter_module(self, module, _):
-        self.scopes.open(self.scout.name_of(module) or type(module).__name__)
+        if threading.get_ident() == self.thread:
+            self.scopes.open(self.scout.name_of(module) or type(module).__name__)
 
     def _leave_module(self, *_):
-        self.scopes.close()
+        if threading.get_ident() == self.thread:
+            self.scopes.close()
 
     # ---- events
 
