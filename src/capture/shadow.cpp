@@ -10,6 +10,7 @@
 #include "aten/constants.h"
 #include "aten/operators.h"
 #include "base/check.h"
+#include "base/interrupt.h"
 #include "capture/observer.h"
 
 namespace stepc {
@@ -144,6 +145,8 @@ std::string Shadow::run(const std::function<void()>& host_code, const SupplyFn& 
   try {
     const ObserverScope scope(observer_);
     host_code();
+  } catch (const Interrupt&) {
+    throw;
   } catch (...) {
     // Through Python the exception comes back as another type: what counts is that the run strayed.
     if (std::string difference = observer_->end(); !difference.empty()) return difference;

@@ -82,6 +82,10 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
       // A kernel may want what a replay does not have. Where eager throws too, it says so itself.
       verification.outcome.result.emplace();
       verification.difference = str("an error: {}", first_line(error.what()));
+    } catch (...) {
+      gradients.restore();
+      undo.restore();
+      throw;
     }
     if (!verification.outcome.result.has_value()) return verification;
     if (!verification.difference.empty()) {

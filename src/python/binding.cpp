@@ -10,6 +10,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "base/check.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/module_scope.h"
 #include "engine/segments.h"
@@ -241,6 +242,13 @@ PYBIND11_MODULE(_C, module) {
   using namespace stepc;  // NOLINT: the binding of the whole namespace
   py::register_exception<UserError>(module, "UserError", PyExc_RuntimeError);
   py::register_exception<InternalError>(module, "InternalError", PyExc_RuntimeError);
+  py::register_exception_translator([](std::exception_ptr thrown) {
+    try {
+      std::rethrow_exception(std::move(thrown));
+    } catch (const Interrupt& interrupt) {
+      std::rethrow_exception(interrupt.cause());  // the program's own exception, which pybind11 translates itself
+    }
+  });
   log().sinks() = {std::make_shared<LoggingSink>()};
   log().set_level(spdlog::level::debug);
 

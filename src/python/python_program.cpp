@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "base/interrupt.h"
 
 namespace stepc {
 
@@ -30,6 +31,7 @@ PyObject* find(PyObject* container, PyObject* name, Slot::Kind kind) {
       return PyCell_GET(container);
     case Slot::Kind::kAttribute: {
       PyObject* found = PyObject_GetAttr(container, name);
+      if (found == nullptr && PyErr_ExceptionMatches(PyExc_Exception) == 0) throw py::error_already_set();
       Py_XDECREF(found);  // the object keeps it
       return found;
     }
@@ -46,7 +48,7 @@ Slot::Kind kind_of(const py::object& container) {
 
 at::Tensor tensor_at(const Slot& slot) {
   PyObject* found = find(slot.container.ptr(), slot.name.ptr(), slot.kind);
-  PyErr_Clear();
+  if (found == nullptr) PyErr_Clear();
   if (found == nullptr || !THPVariable_Check(found)) return {};
   return THPVariable_Unpack(found);
 }
@@ -75,6 +77,7 @@ bool PythonProgram::stands() const {
       continue;
     }
     PyObject* found = find(witness.container.ptr(), witness.name.ptr(), witness.kind);
+    if (found == nullptr) PyErr_Clear();
     if (found == witness.expected.ptr()) continue;
     // Numbers and texts are compared by value; of anything else it must be the same object.
     PyObject* expected = witness.expected.ptr();
@@ -198,7 +201,12 @@ void PythonProgram::rebind(Owner owner, const std::string& key, const at::Tensor
 
 void PythonProgram::run_event(const std::string& key) {
   const py::gil_scoped_acquire gil;
-  scout_.attr("run_event")(key);
+  try {
+    scout_.attr("run_event")(key);
+  } catch (const py::error_already_set& error) {
+    if (error.matches(PyExc_Exception)) throw;
+    throw Interrupt(std::current_exception());
+  }
 }
 
 std::shared_ptr<void> PythonProgram::save_host_state() {

@@ -120,8 +120,11 @@ MODEL = {
                      "cannot open model/tokenizer.json: No such file or directory"),
     "no config": (lambda model: (model / "config.json").unlink(),
                   "cannot open model/config.json: No such file or directory"),
-    "another kind of model": (lambda model: rewrite(model / "config.json", lambda c: c.update(model_type="gpt2")),
-                              'model: config.json: model_type is "gpt2"; stepc supports only "llama"'),
+    "another kind of model": (lambda model: rewrite(model / "config.json", lambda c: c.update(model_type="bert")),
+                              re.compile('model: config.json: model_type is "bert"; stepc supports llama, .*')),
+    "another kind's architecture": (lambda model: rewrite(model / "config.json", lambda c: c.update(model_type="gpt2")),
+                                    'model: config.json: architectures is "LlamaForCausalLM"; '
+                                    'stepc supports only "GPT2LMHeadModel"'),
     "other shapes": (
         lambda model: rewrite(model / "config.json", lambda c: c.update(vocab_size=4097)),
         "model: model.embed_tokens.weight has shape (4096, 128) in the weights and (4097, 128) by the config"),

@@ -168,6 +168,51 @@ def test_signal_in_the_middle_of_replays():
     assert torch.isfinite(step(make_batch(0))) and not torch.equal(before, model[0].weight)
 
 
+@pytest.mark.parametrize("verify", ["first", "off"])
+@pytest.mark.parametrize("at", range(1, 9))
+def test_interrupt_in_an_optimizers_host_code(at, verify):
+    """Recorded, verified or replayed: the program gets its KeyboardInterrupt, and the step has written nothing."""
+
+    def build():
+        torch.manual_seed(0)
+        model, armed = mlp(), []
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+        def interrupt(*_):
+            if armed:
+                armed.clear()
+                raise KeyboardInterrupt
+
+        optimizer.register_step_pre_hook(interrupt)
+
+        def train_step(x):
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        return model, optimizer, train_step, armed
+
+    runs = []
+    for accelerated in (False, True):
+        model, optimizer, step, armed = build()
+        if accelerated:
+            step = stepc.accelerate(step, config=stepc.Config(mode="exact", verify=verify))
+        for i in range(12):
+            if i == at:
+                before = [parameter.detach().clone() for parameter in model.parameters()]
+                armed.append(True)
+                with pytest.raises(KeyboardInterrupt):
+                    step(make_batch(i))
+                optimizer.zero_grad()
+                assert all(map(torch.equal, before, model.parameters()))
+            step(make_batch(i))
+        runs.append(list(model.parameters()))
+    assert all(map(torch.equal, *runs))
+    assert step.stats["replays"] >= 2 and not step.stats["warnings"], step.stats
+
+
 # ---- threads and processes
 
 
