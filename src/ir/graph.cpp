@@ -1,5 +1,6 @@
 #include "ir/graph.h"
 
+#include <map>
 #include <set>
 
 #include "base/check.h"
@@ -143,7 +144,58 @@ void verify_outputs(const Graph& graph, const std::vector<bool>& defined) {
   }
 }
 
+void verify_groups(const Graph& graph) {
+  std::set<uint32_t> seen;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const std::optional<uint32_t> group = graph.nodes[n].group;
+    if (!group || (n > 0 && graph.nodes[n - 1].group == group)) continue;
+    INTERNAL_CHECK(seen.insert(*group).second, "node {} {} continues group {} after a gap", n, graph.nodes[n].op,
+                   *group);
+  }
+}
+
 }  // namespace
+
+GroupGraph extract_group(const Graph& graph, uint32_t group) {
+  GroupGraph out;
+  std::map<TensorId, TensorId> inside;  // by tensor of the whole graph
+  const auto input_of = [&](TensorId id) {
+    const auto key = str("{}", out.inputs.size());
+    out.inputs.push_back(id);
+    return out.graph.add_input({InputKind::kCaptured, key, {}, {}, 0}, graph.type(id));
+  };
+  for (const Node& node : graph.nodes) {
+    if (node.group != group) continue;
+    Node copy = node;
+    copy.group.reset();
+    for (TensorId& input : copy.inputs) {
+      auto found = inside.find(input);
+      if (found == inside.end()) found = inside.emplace(input, input_of(input)).first;
+      input = found->second;
+    }
+    std::vector<TensorType> types;
+    for (TensorId output : node.outputs) types.push_back(graph.type(output));
+    const NodeId id = out.graph.add_node(std::move(copy), types);
+    for (size_t k = 0; k < node.outputs.size(); ++k) inside[node.outputs[k]] = out.graph.nodes[id.index()].outputs[k];
+  }
+  INTERNAL_CHECK(!out.graph.nodes.empty(), "no node is in group {}", group);
+
+  std::set<TensorId> read_outside;
+  for (const Node& node : graph.nodes)
+    if (node.group != group) read_outside.insert(node.inputs.begin(), node.inputs.end());
+  for (const GraphOutput& output : graph.outputs)
+    if (output.tensor.valid()) read_outside.insert(output.tensor);
+  for (const Node& node : graph.nodes) {
+    if (node.group != group) continue;
+    for (TensorId output : node.outputs) {
+      if (!read_outside.contains(output)) continue;
+      out.outputs.push_back(output);
+      out.graph.outputs.emplace_back();
+      out.graph.outputs.back().tensor = inside.at(output);
+    }
+  }
+  return out;
+}
 
 void verify(const Graph& graph) {
   std::vector<bool> defined(graph.tensors.size(), false);
@@ -168,6 +220,7 @@ void verify(const Graph& graph) {
   }
   for (size_t t = 0; t < defined.size(); ++t) INTERNAL_CHECK(defined[t], "%{} is never made", t);
   verify_outputs(graph, defined);
+  verify_groups(graph);
 }
 
 }  // namespace stepc

@@ -71,6 +71,7 @@ struct Node {
   Attrs attrs;
   std::optional<AtenCall> aten;
   Source source;
+  std::optional<uint32_t> group;  // nodes of one group stand in a row and run as one kernel
   bool operator==(const Node&) const = default;
 };
 
@@ -134,9 +135,17 @@ struct Graph {
 // How often each tensor is read, graph outputs included; by tensor.
 std::vector<uint32_t> use_counts(const Graph& graph);
 
+// The nodes of one group as a Graph of their own: its inputs are the tensors that the group reads from outside, in the
+// order in which it reads them (captured "0", "1", ..., contiguous), its returns those that the rest of `graph` reads.
+struct GroupGraph {
+  Graph graph;
+  std::vector<TensorId> inputs, outputs;  // as tensors of the whole graph, in the order of graph.inputs and .outputs
+};
+GroupGraph extract_group(const Graph& graph, uint32_t group);
+
 // Throws InternalError naming the first promise that `graph` breaks: ids in range, one definition a tensor and before
-// its uses, updates that fit their input, opaque calls whose tensors are numbered as AtenCall says. What ops mean is
-// checked by verify_ops() in ops/.
+// its uses, updates that fit their input, opaque calls whose tensors are numbered as AtenCall says, groups without
+// gaps. What ops mean is checked by verify_ops() in ops/.
 void verify(const Graph& graph);
 
 // The text form; parse_graph(to_text(g)) == g. parse_graph throws UserError with the line number.

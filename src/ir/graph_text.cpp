@@ -4,6 +4,7 @@
 //   input %0: f32[4, 8] = parameter "weight"
 //   input %1: f32[2, 8](9, 1)+1 = batch "0"
 //   %2: f32[2, 4] = matmul(%1, %0) {transpose_b=true} | forward "proj"
+//   %7: f32[2, 4] = exp(%2) | forward "proj" group 3
 //   %3: f32[2], %4: f32[4, 8] = aten::op(%2, [1, 2], t[%0, undefined]) -> %, none writes 1 draws | forward ""
 //   update %0 = %4
 //   rebind gradient "weight" %3(1, 4)
@@ -121,9 +122,9 @@ std::string node_text(const Graph& graph, const Node& node) {
     for (TensorId id : node.inputs) inputs.push_back(str("%{}", id));
   }
   const std::string attrs = to_text(node.attrs);
-  return str("{}{}= {}({}){}{}{} | {} {}\n", fmt::join(outputs, ", "), outputs.empty() ? "" : " ", node.op,
+  return str("{}{}= {}({}){}{}{} | {} {}{}\n", fmt::join(outputs, ", "), outputs.empty() ? "" : " ", node.op,
              fmt::join(inputs, ", "), attrs.empty() ? "" : " ", attrs, tail, name_of(node.source.phase),
-             quoted(node.source.module));
+             quoted(node.source.module), node.group ? str(" group {}", *node.group) : "");
 }
 
 std::string output_text(const Graph& graph, const GraphOutput& output) {
@@ -286,6 +287,7 @@ class GraphParser {
       if (in_.accept("{")) in_.list("}", [&] { parse_attr(node.attrs); });
     }
     parse_source(node.source);
+    if (in_.accept("group ")) node.group = static_cast<uint32_t>(in_.index());
     graph_.nodes.push_back(std::move(node));
   }
 

@@ -19,7 +19,7 @@ input %2: i64[2] = rng ""
 %4: f32[2, 4], %5: i64[2, 4] = sort(%3) {descending=false, dim=1} | forward ""
 %6: f32[2], %7: f32[4, 8] = aten::frob_(%0, [1, 2], t[%3, undefined], number(0.5), dtype:bf16, generator(0), none) -> %, none writes 0 draws | backward "a \"b\""
 = aten::check(%6) | update ""
-%8: bool[] = full() {dtype=bool, shape=[], value=1} | update ""
+%8: bool[] = full() {dtype=bool, shape=[], value=1} | update "" group 3
 %9: f64[] = full() {dtype=f64, shape=[], value=-inf} | update ""
 guard %8
 update %0 = %7
@@ -111,6 +111,41 @@ TEST(GraphVerify, NamesTheBrokenPromise) {
   expect_broken("numbers its arguments out of order", [](Graph& g) { g.nodes[2].aten->args[0] = ValueId(1); });
   expect_broken("output 1 has no tensor", [](Graph& g) { g.outputs[1].tensor = TensorId(); });
   expect_broken("has 1 strides and 2 dimensions", [](Graph& g) { g.inputs[1].strides = {1}; });
+}
+
+TEST(GraphVerify, AGroupHasNoGap) {
+  expect_broken("continues group 3 after a gap", [](Graph& g) {
+    g.nodes[0].group = 3;
+    g.nodes[1].group = 4;
+  });
+}
+
+TEST(Graph, AGroupIsAGraphOfItsOwn) {
+  const Graph graph = parse_graph(R"(stepc.graph 1
+input %0: f32[4](2) = parameter "x"
+%1: f32[4] = neg(%0) | forward ""
+%2: f32[4] = exp(%1) | forward "" group 7
+%3: f32[4] = mul(%2, %0) | forward "" group 7
+%4: f32[4] = add(%3, %2) | forward "" group 7
+%5: f32[4] = neg(%2) | forward ""
+return %4
+return %5
+)");
+  verify(graph);
+  const GroupGraph group = extract_group(graph, 7);
+  verify(group.graph);
+  EXPECT_EQ(to_text(group.graph), R"(stepc.graph 1
+input %0: f32[4] = captured "0"
+input %2: f32[4] = captured "1"
+%1: f32[4] = exp(%0) | forward ""
+%3: f32[4] = mul(%1, %2) | forward ""
+%4: f32[4] = add(%3, %1) | forward ""
+return %1
+return %4
+)");
+  EXPECT_EQ(group.inputs, (std::vector<TensorId>{TensorId(1), TensorId(0)}));
+  EXPECT_EQ(group.outputs, (std::vector<TensorId>{TensorId(2), TensorId(4)}));
+  EXPECT_THROW(extract_group(graph, 8), InternalError);
 }
 
 TEST(Graph, CountsUsesWithOutputs) {
