@@ -1,0 +1,129 @@
+// The attention part of row_kernels_impl.h: the online softmax of a block of scores, and the gradient of one.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "blocked/packing_impl.h"
+#include "blocked/row_kernels.h"
+#include "blocked/vector_impl.h"
+
+namespace stepc::blocked {
+namespace {
+
+// Weights are rounded to their type, so a bf16 weight needs fewer terms.
+template <class T>
+inline constexpr int kExpTerms = sizeof(T) == sizeof(float) ? 5 : 4;
+
+template <class T>
+inline void fill_zero(T* row, int64_t from, int64_t to) {
+  if (from < to) std::memset(static_cast<void*>(row + from), 0, static_cast<size_t>(to - from) * sizeof(T));
+}
+
+inline float top_of(const float* row, int64_t from, int64_t to) {
+  Vec top = splat(-INFINITY);
+  Vec other = top;
+  int64_t j = from;
+  for (; j + 2 * kLanes <= to; j += 2 * kLanes) {
+    top = max(top, load(row + j));
+    other = max(other, load(row + j + kLanes));
+  }
+  if (j < to) top = max(top, load(row + j));
+  return max_of(max(top, other));
+}
+
+// weights = exp2((row - top) * factor) in [from, to); returns their sum.
+template <class T>
+inline float exponentials(const float* row, int64_t from, int64_t to, float top, float factor, T* weights) {
+  const Vec tops = splat(top);
+  const Vec factors = splat(factor);
+  Vec sum{};
+  Vec other{};
+  int64_t j = from;
+  for (; j + 2 * kLanes <= to; j += 2 * kLanes) {
+    const Vec low = exp2_negative<kExpTerms<T>>((load(row + j) - tops) * factors);
+    const Vec high = exp2_negative<kExpTerms<T>>((load(row + j + kLanes) - tops) * factors);
+    sum += low;
+    other += high;
+    store_two(weights + j, low, high);
+  }
+  if (j < to) {
+    const Vec last = exp2_negative<kExpTerms<T>>((load(row + j) - tops) * factors);
+    sum += last;
+    store(weights + j, last);
+  }
+  return sum_of(sum + other);
+}
+
+template <class T>
+void softmax(const SoftmaxTile& tile) {
+  for (int64_t i = 0; i < tile.rows; ++i) {
+    float* row = tile.scores + i * tile.ld;
+    T* weights = static_cast<T*>(tile.weights) + i * tile.ld_weights;
+    const auto visible = [&](int32_t key) { return std::clamp<int64_t>(key - tile.first_key, 0, tile.columns); };
+    const int64_t begin = visible(tile.begin[i]);
+    const int64_t end = visible(tile.end[i]);
+    if (begin >= end) {
+      fill_zero(weights, 0, tile.columns);
+      continue;
+    }
+    const int64_t from = begin / kLanes * kLanes;
+    const int64_t to = round_up(end, kLanes);
+    std::fill(row + from, row + begin, -INFINITY);
+    std::fill(row + end, row + to, -INFINITY);
+    const float top = std::max(tile.top[i], top_of(row, from, to));
+    fill_zero(weights, 0, from);
+    fill_zero(weights, to, tile.columns);
+    // A row of nothing but -inf has no weight; its NaNs, if any, still come through.
+    const float sum = exponentials(row, from, to, top == -INFINITY ? 0.0F : top, tile.factor, weights);
+    if (!tile.first && tile.top[i] != top && tile.top[i] != -INFINITY) {
+      const float factor = std::exp2((tile.top[i] - top) * tile.factor);
+      tile.sum[i] *= factor;
+      float* total = tile.total + i * tile.ld_total;
+      for (int64_t d = 0; d < tile.total_columns; d += kLanes) store(total + d, load(total + d) * splat(factor));
+    }
+    tile.top[i] = top;
+    tile.sum[i] += sum;
+  }
+}
+
+// Row `key` of the tile: weights and score gradients of one key for all queries.
+template <class T>
+inline void gradient_row(const GradientTile& tile, int64_t key) {
+  const float* scores = tile.scores + key * tile.ld;
+  const float* incoming = tile.weight_gradients + key * tile.ld;
+  T* weights = static_cast<T*>(tile.weights) + key * tile.ld;
+  T* gradients = static_cast<T*>(tile.score_gradients) + key * tile.ld;
+  const Vec factor = splat(tile.factor);
+  const Vec scale = splat(tile.scale);
+  const VecInt index = VecInt{} + (tile.first_key + static_cast<int32_t>(key));
+  for (int64_t j = 0; j < tile.columns; j += 2 * kLanes) {
+    Vec weight[2];
+    Vec gradient[2];
+    for (int64_t half = 0; half < 2; ++half) {
+      const int64_t q = j + half * kLanes;
+      weight[half] = exp2_negative<kExpTerms<T>>((load(scores + q) - load(tile.logsumexp + q)) * factor);
+      if (tile.masked) {
+        weight[half] =
+            select_range(weight[half], index, load_bytes<VecInt>(tile.begin + q), load_bytes<VecInt>(tile.end + q));
+      }
+      gradient[half] = weight[half] * scale * (load(incoming + q) - load(tile.delta + q));
+    }
+    store_two(weights + j, weight[0], weight[1]);
+    store_two(gradients + j, gradient[0], gradient[1]);
+  }
+}
+
+template <class T>
+void attention_gradient(const GradientTile& tile) {
+  T* gradients = static_cast<T*>(tile.score_gradients);
+  T* pairs = static_cast<T*>(tile.score_gradient_pairs);
+  for (int64_t key = 0; key < tile.rows; key += 2) {
+    gradient_row<T>(tile, key);
+    gradient_row<T>(tile, key + 1);
+    make_pairs({2, tile.columns, tile.ld, 2, tile.columns, tile.ld}, gradients + key * tile.ld, pairs + key * tile.ld);
+  }
+}
+
+}  // namespace
+}  // namespace stepc::blocked

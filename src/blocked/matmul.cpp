@@ -1,0 +1,245 @@
+// First A and the Bs that need it are packed, shared by all threads; then every task makes the tiles of one block of
+// 128 rows and one group of panels. A group of B stays in L2 while the row blocks pass, a tile of C in L1.
+#include "blocked/matmul.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "blocked/brgemm.h"
+#include "blocked/packed_operand.h"
+#include "blocked/workspace.h"
+
+namespace stepc::blocked {
+
+namespace {
+
+constexpr int64_t kGroupBytes = 512 * 1024;  // of packed B that should stay in L2
+constexpr int64_t kDepthBytes = 2048;        // of one row of A in one step of the micro-kernel
+
+bool is_gated(const Matmul& call) { return call.gated.data != nullptr; }
+int64_t panels_of(const Product& product) { return ceil_div(product.n, kTileColumns); }
+
+template <class T>
+struct Packed {  // where the operands are once packed
+  T* a = nullptr;
+  std::array<T*, 8> b = {};
+  float* tiles = nullptr;  // two for each worker
+};
+
+constexpr int64_t kTile = kTileRows * kTileColumns;
+
+template <class T>
+Packed<T> divide(const Matmul& call, int threads, Workspace& workspace) {
+  Packed<T> packed;
+  if (!readable_rows<T>(call.a, call.k)) {
+    packed.a = workspace.take<T>((call.a.batch_stride == 0 ? 1 : call.batch) * call.m * packed_row_stride<T>(call.k));
+  }
+  for (size_t p = 0; p < call.products.size(); ++p) {
+    const Product& product = call.products[p];
+    if (product.packed) continue;
+    packed.b[p] = workspace.take<T>((product.b.batch_stride == 0 ? 1 : call.batch) * panels_of(product) *
+                                    panel_elements<T>(call.k));
+  }
+  packed.tiles = workspace.take<float>(std::max(threads, 1) * 2 * kTile);
+  return packed;
+}
+
+template <class T>
+class Run {
+ public:
+  Run(const Matmul& call, const MicroKernels& kernels, int threads, void* memory)
+      : call_(call), kernels_(kernels), threads_(threads), table_(rows_of(kernels.avx512)), multiply_(kernels, table_) {
+    Workspace workspace(memory);
+    packed_ = divide<T>(call, threads, workspace);
+  }
+
+  void pack() {
+    const int64_t row_blocks = ceil_div(call_.m, kTileRows);
+    const int64_t a_tasks = packed_.a == nullptr ? 0 : (call_.a.batch_stride == 0 ? 1 : call_.batch) * row_blocks;
+    int64_t tasks = a_tasks;
+    for (size_t p = 0; p < call_.products.size(); ++p) tasks += b_tasks(p);
+    for_tasks(kernels_, threads_, tasks, [&](int, int64_t task) {
+      if (task < a_tasks) return pack_a(task / row_blocks, task % row_blocks);
+      task -= a_tasks;
+      size_t p = 0;
+      for (; task >= b_tasks(p); ++p) task -= b_tasks(p);
+      const Product& product = call_.products[p];
+      const T* data = static_cast<const T*>(product.b.data) + task / panels_of(product) * product.b.batch_stride;
+      pack_panel<T>(table_, product.b, data, call_.k, product.n, task % panels_of(product),
+                    packed_.b[p] + task * panel_elements<T>(call_.k));
+    });
+  }
+
+  void multiply() {
+    int64_t panels = 0;
+    for (const Product& product : call_.products) panels += panels_of(product);
+    if (is_gated(call_)) panels /= 2;
+    const int64_t panel_bytes =
+        panel_elements<T>(call_.k) * static_cast<int64_t>(sizeof(T)) * (is_gated(call_) ? 2 : 1);
+    const int64_t row_blocks = ceil_div(call_.m, kTileRows);
+    int64_t group = std::max<int64_t>(1, kGroupBytes / std::max<int64_t>(panel_bytes, 1));
+    // Few rows: smaller groups, so that every thread has work. Bits do not depend on groups.
+    const int64_t wanted = ceil_div(4 * threads_, std::max<int64_t>(1, row_blocks * call_.batch));
+    group = std::clamp<int64_t>(panels / std::max<int64_t>(wanted, 1), 1, group);
+    const int64_t groups = ceil_div(panels, group);
+    for_tasks(kernels_, threads_, call_.batch * groups * row_blocks, [&](int worker, int64_t task) {
+      const int64_t row_block = task % row_blocks;
+      const int64_t first = task / row_blocks % groups * group;
+      const int64_t batch = task / row_blocks / groups;
+      for (int64_t panel = first; panel < std::min(first + group, panels); ++panel) {
+        make_tiles(worker, batch, row_block * kTileRows, panel);
+      }
+    });
+  }
+
+ private:
+  int64_t b_tasks(size_t p) const {
+    const Product& product = call_.products[p];
+    if (product.packed) return 0;
+    return (product.b.batch_stride == 0 ? 1 : call_.batch) * panels_of(product);
+  }
+
+  void pack_a(int64_t batch, int64_t row_block) {
+    const int64_t row = row_block * kTileRows;
+    const T* data = static_cast<const T*>(call_.a.data) + batch * call_.a.batch_stride;
+    pack_rows<T>(table_, call_.a, data, call_.k, row, std::min(kTileRows, call_.m - row),
+                 packed_.a + (batch * call_.m + row) * packed_row_stride<T>(call_.k));
+  }
+
+  // One tile, or the two of a gate. `panel` counts through all products.
+  void make_tiles(int worker, int64_t batch, int64_t row, int64_t panel) {
+    float* tile = packed_.tiles + worker * 2 * kTile;
+    if (is_gated(call_)) {
+      const TileRef first = make_tile(tile, 0, batch, row, panel);
+      make_tile(tile + kTile, 1, batch, row, panel);
+      table_.gate(tile, tile + kTile, kTileColumns, first.rows, first.columns, tile);
+      store(first, call_.gated);
+      return;
+    }
+    size_t p = 0;
+    for (; panel >= panels_of(call_.products[p]); ++p) panel -= panels_of(call_.products[p]);
+    make_tile(tile, p, batch, row, panel);
+  }
+
+  TileRef make_tile(float* tile, size_t p, int64_t batch, int64_t row, int64_t panel) {
+    const Product& product = call_.products[p];
+    const int64_t column = panel * kTileColumns;
+    const TileRef ref{tile,
+                      kTileColumns,
+                      static_cast<int64_t>(p),
+                      batch,
+                      row,
+                      column,
+                      std::min(kTileRows, call_.m - row),
+                      std::min(kTileColumns, product.n - column)};
+    multiply_tile(ref, product);
+    finish(ref, product);
+    return ref;
+  }
+
+  void multiply_tile(const TileRef& ref, const Product& product) {
+    const int64_t lda = packed_.a == nullptr ? call_.a.row_stride : packed_row_stride<T>(call_.k);
+    const T* a = nullptr;
+    if (packed_.a == nullptr) {
+      a = static_cast<const T*>(call_.a.data) + ref.batch * call_.a.batch_stride + ref.row * lda;
+    } else {
+      a = packed_.a + ((call_.a.batch_stride == 0 ? 0 : ref.batch * call_.m) + ref.row) * lda;
+    }
+    const int64_t panel =
+        ref.column / kTileColumns + (product.b.batch_stride == 0 ? 0 : ref.batch * panels_of(product));
+    const T* b = product.packed ? static_cast<const T*>(product.b.data) : packed_.b[static_cast<size_t>(ref.product)];
+    b += panel * panel_elements<T>(call_.k);
+    const int64_t depth = depth_of<T>(call_.k);
+    const int64_t steps = std::max<int64_t>(1, ceil_div(depth * static_cast<int64_t>(sizeof(T)), kDepthBytes));
+    const int64_t step = round_up(ceil_div(depth, steps), 32);
+    // Whole vectors of columns: the padding of B is zeros.
+    const int64_t columns = round_up(ref.columns, 16);
+    for (int64_t k = 0; k < depth || k == 0; k += std::max<int64_t>(step, 1)) {
+      multiply_({ref.rows, columns, std::min(step, depth - k)}, a + k, lda, b + k * kTileColumns, kTileColumns,
+                ref.values, ref.ld, k > 0);
+    }
+  }
+
+  void add(const TileRef& ref, const void* data, Number type, int64_t offset, int64_t ld, float factor) {
+    if (type == Number::kF32) {
+      table_.f32.add(ref.values, ref.ld, ref.rows, ref.columns, static_cast<const float*>(data) + offset, ld, factor);
+    } else {
+      table_.bf16.add(ref.values, ref.ld, ref.rows, ref.columns, static_cast<const Bf16*>(data) + offset, ld, factor);
+    }
+  }
+  void add(const TileRef& ref, const Result& matrix, float factor) {
+    add(ref, matrix.data, matrix.type, offset_in(ref, matrix), matrix.row_stride, factor);
+  }
+  static int64_t offset_in(const TileRef& ref, const Result& matrix) {
+    return ref.batch * matrix.batch_stride + ref.row * matrix.row_stride + ref.column;
+  }
+
+  void finish(const TileRef& ref, const Product& product) {
+    const Epilogue& epilogue = product.epilogue;
+    if (epilogue.scale != 1) table_.scale(ref.values, ref.ld, ref.rows, ref.columns, epilogue.scale);
+    if (epilogue.bias != nullptr) add(ref, epilogue.bias, epilogue.bias_type, ref.column, 0, 1);
+    if (epilogue.residual.data != nullptr) add(ref, epilogue.residual, 1);
+    if (epilogue.accumulate != 0 && product.c.data != nullptr) add(ref, product.c, epilogue.accumulate);
+    if (epilogue.tile != nullptr) epilogue.tile(ref, epilogue.context);
+    store(ref, product.c);
+  }
+
+  void store(const TileRef& ref, const Result& to) {
+    if (to.data == nullptr) return;
+    const int64_t offset = offset_in(ref, to);
+    if (to.type == Number::kF32) {
+      table_.f32.store(ref.values, ref.ld, ref.rows, ref.columns, static_cast<float*>(to.data) + offset, to.row_stride);
+    } else {
+      table_.bf16.store(ref.values, ref.ld, ref.rows, ref.columns, static_cast<Bf16*>(to.data) + offset, to.row_stride);
+    }
+  }
+
+  const Matmul& call_;
+  const MicroKernels& kernels_;
+  int threads_;
+  RowTable table_;
+  BlockProduct multiply_;
+  Packed<T> packed_;
+};
+
+template <class T>
+void run(const Matmul& call, const MicroKernels& kernels, int threads, void* workspace) {
+  Run<T> run(call, kernels, threads, workspace);
+  run.pack();
+  run.multiply();
+}
+
+void check(const Matmul& call) {
+  INTERNAL_CHECK(!call.products.empty(), "a matmul without products");
+  INTERNAL_CHECK_LE(call.products.size(), std::tuple_size_v<decltype(Packed<float>::b)>, "products of one call");
+  INTERNAL_CHECK(call.batch >= 0 && call.m >= 0 && call.k >= 0, "sizes {}, {}, {}", call.batch, call.m, call.k);
+  for (const Product& product : call.products) INTERNAL_CHECK_LE(0, product.n);
+  if (is_gated(call)) {
+    INTERNAL_CHECK_EQ(call.products.size(), 2U, "a gate takes two products");
+    INTERNAL_CHECK_EQ(call.products[0].n, call.products[1].n, "a gate takes products of one width");
+  }
+}
+
+}  // namespace
+
+size_t workspace_bytes(const Matmul& call, int threads) {
+  check(call);
+  Workspace workspace(nullptr);
+  if (call.type == Number::kF32) {
+    divide<float>(call, threads, workspace);
+  } else {
+    divide<Bf16>(call, threads, workspace);
+  }
+  return workspace.bytes();
+}
+
+void matmul(const Matmul& call, const MicroKernels& kernels, int threads, void* workspace) {
+  check(call);
+  if (call.type == Number::kF32) {
+    run<float>(call, kernels, threads, workspace);
+  } else {
+    run<Bf16>(call, kernels, threads, workspace);
+  }
+}
+
+}  // namespace stepc::blocked

@@ -1,0 +1,108 @@
+#include "blocked/packed_operand.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "blocked/brgemm.h"
+
+namespace stepc::blocked {
+
+template <class T>
+void pack_rows(const RowTable& table, const Operand& a, const T* data, int64_t k, int64_t row, int64_t rows, T* out) {
+  const int64_t ld_out = packed_row_stride<T>(k);
+  const int64_t depth = depth_of<T>(k);
+  const T* from = data + row * a.row_stride;
+  if (a.column_stride == 1) {
+    table.of<T>().copy_rows({rows, k, a.row_stride, rows, depth, ld_out}, from, out);
+  } else if (a.row_stride == 1) {
+    table.of<T>().transpose({k, rows, a.column_stride, depth, rows, ld_out}, from, out);
+  } else {
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < depth; ++j) {
+        out[i * ld_out + j] = j < k ? from[i * a.row_stride + j * a.column_stride] : T{};
+      }
+    }
+  }
+}
+
+namespace {
+
+// Where element (row, column) of a panel is.
+template <class T>
+int64_t place_in_panel(int64_t row, int64_t column) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return row * kTileColumns + column;
+  } else {
+    return row / 2 * 2 * kTileColumns + 2 * column + row % 2;
+  }
+}
+
+template <class T>
+void unpack(int64_t k, int64_t n, const T* packed, T* out, int64_t row_stride, int64_t column_stride) {
+  for (int64_t j = 0; j < n; ++j) {
+    const T* panel = packed + j / kTileColumns * panel_elements<T>(k);
+    for (int64_t i = 0; i < k; ++i) {
+      out[i * row_stride + j * column_stride] = panel[place_in_panel<T>(i, j % kTileColumns)];
+    }
+  }
+}
+
+template <class T>
+void pack(int64_t k, int64_t n, const Operand& b, const MicroKernels& kernels, int threads, T* packed) {
+  const RowTable table = rows_of(kernels.avx512);
+  for_tasks(kernels, threads, ceil_div(n, kTileColumns), [&](int, int64_t panel) {
+    pack_panel<T>(table, b, static_cast<const T*>(b.data), k, n, panel, packed + panel * panel_elements<T>(k));
+  });
+}
+
+}  // namespace
+
+template <class T>
+void pack_panel(const RowTable& table, const Operand& b, const T* data, int64_t k, int64_t n, int64_t panel, T* out) {
+  const int64_t first = panel * kTileColumns;
+  const int64_t columns = std::min(kTileColumns, n - first);
+  const int64_t depth = depth_of<T>(k);
+  const T* from = data + first * b.column_stride;
+  if (b.column_stride == 1) {
+    table.of<T>().pairs({k, columns, b.row_stride, depth, kTileColumns, kTileColumns}, from, out);
+  } else if (b.row_stride == 1) {
+    table.of<T>().transpose_pairs({columns, k, b.column_stride, kTileColumns, depth, kTileColumns}, from, out);
+  } else {
+    for (int64_t i = 0; i < depth; ++i) {
+      for (int64_t j = 0; j < kTileColumns; ++j) {
+        const bool there = i < k && j < columns;
+        out[place_in_panel<T>(i, j)] = there ? from[i * b.row_stride + j * b.column_stride] : T{};
+      }
+    }
+  }
+}
+
+template void pack_rows(const RowTable&, const Operand&, const float*, int64_t, int64_t, int64_t, float*);
+template void pack_rows(const RowTable&, const Operand&, const Bf16*, int64_t, int64_t, int64_t, Bf16*);
+template void pack_panel(const RowTable&, const Operand&, const float*, int64_t, int64_t, int64_t, float*);
+template void pack_panel(const RowTable&, const Operand&, const Bf16*, int64_t, int64_t, int64_t, Bf16*);
+
+size_t packed_b_bytes(Number type, int64_t k, int64_t n) {
+  const int64_t panel = type == Number::kF32 ? panel_elements<float>(k) : panel_elements<Bf16>(k);
+  return static_cast<size_t>(ceil_div(n, kTileColumns) * panel) * bytes_of(type);
+}
+
+void pack_b(Number type, int64_t k, int64_t n, const Operand& b, const MicroKernels& kernels, int threads,
+            void* packed) {
+  if (type == Number::kF32) {
+    pack(k, n, b, kernels, threads, static_cast<float*>(packed));
+  } else {
+    pack(k, n, b, kernels, threads, static_cast<Bf16*>(packed));
+  }
+}
+
+void unpack_b(Number type, int64_t k, int64_t n, const void* packed, void* out, int64_t row_stride,
+              int64_t column_stride) {
+  if (type == Number::kF32) {
+    unpack(k, n, static_cast<const float*>(packed), static_cast<float*>(out), row_stride, column_stride);
+  } else {
+    unpack(k, n, static_cast<const Bf16*>(packed), static_cast<Bf16*>(out), row_stride, column_stride);
+  }
+}
+
+}  // namespace stepc::blocked

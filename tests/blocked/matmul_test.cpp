@@ -1,0 +1,199 @@
+#include "blocked/matmul.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/blocked/reference.h"
+
+namespace stepc::blocked {
+namespace {
+
+Operand operand(const at::Tensor& tensor) {  // (batch, rows, columns) or (rows, columns)
+  const int64_t d = tensor.dim();
+  return {tensor.data_ptr(), tensor.stride(d - 2), tensor.stride(d - 1), d == 3 ? tensor.stride(0) : 0};
+}
+Result result(const at::Tensor& tensor) {
+  const int64_t d = tensor.dim();
+  return {tensor.data_ptr(), tensor.scalar_type() == at::kFloat ? Number::kF32 : Number::kBf16, tensor.stride(d - 2),
+          d == 3 ? tensor.stride(0) : 0};
+}
+void run(const Matmul& call, const MicroKernels& kernels, int threads = 2) {
+  const size_t bytes = workspace_bytes(call, threads);
+  const at::Tensor memory = at::full({static_cast<int64_t>(bytes) + 64}, 0x7f, at::kByte);  // NaN, if it leaks
+  auto address = reinterpret_cast<uintptr_t>(memory.data_ptr());
+  matmul(call, kernels, threads, reinterpret_cast<void*>((address + 63) / 64 * 64));
+}
+
+// A matrix of these sizes in one of the layouts that programs have.
+at::Tensor laid_out(Random& random, int64_t rows, int64_t columns, Number number) {
+  switch (random.between(0, 3)) {
+    case 0:
+      return random_tensor({rows, columns}, number);
+    case 1:
+      return random_tensor({columns, rows}, number).t();
+    case 2:
+      return random_tensor({rows + 1, columns + 3}, number).slice(0, 1).slice(1, 2, columns + 2);
+    default:
+      return random_tensor({rows, columns, 2}, number).select(2, 1);
+  }
+}
+
+// Not more than twice what ATen's own product errs on the same numbers, or the rounding of a single element.
+void expect_near(const at::Tensor& got, const at::Tensor& a, const at::Tensor& b, const std::string& what) {
+  const at::Tensor exact = at::matmul(a.to(at::kDouble), b.to(at::kDouble));
+  const double atens = distance(at::matmul(a, b), exact);
+  const double limit = std::max(2 * atens, got.scalar_type() == at::kFloat ? 2e-6 : 2.1e-3);
+  ASSERT_LE(distance(got, exact), limit) << what;
+}
+
+TEST(Matmul, EqualsTheReferenceOverRandomShapesLayoutsAndTypes) {
+  at::manual_seed(1);
+  Random random(1);
+  const std::vector<int64_t> sizes = {1, 2, 3, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 257};
+  for (int round = 0; round < 160; ++round) {
+    const Number number = random.coin() ? Number::kBf16 : Number::kF32;
+    const Number out_number = random.coin() ? number : Number::kF32;
+    const int64_t m = random.one_of(sizes), n = random.one_of(sizes), k = random.one_of(sizes);
+    const at::Tensor a = laid_out(random, m, k, number), b = laid_out(random, k, n, number);
+    const at::Tensor c = at::full({m, n + 5}, 9).to(aten_type(out_number)).slice(1, 0, n);
+    const Product product{n, operand(b), false, result(c), {}};
+    const MicroKernels kernels = random.one_of(machines());
+    run({number, 1, m, k, operand(a), {&product, 1}, {}}, kernels, static_cast<int>(random.between(1, 3)));
+    expect_near(c, a, b, str("round {}: {} x {} x {} on {}", round, m, n, k, to_text(kernels)));
+  }
+}
+
+TEST(Matmul, LargeEnoughForEveryBlockIsRightAndRepeatsItsBits) {
+  at::manual_seed(2);
+  for (const Number number : {Number::kF32, Number::kBf16}) {
+    const at::Tensor a = random_tensor({300, 2100}, number), b = random_tensor({2100, 700}, number);
+    std::vector<std::byte> first;
+    for (const int threads : {1, 2, 3, 1}) {
+      const at::Tensor c = at::zeros({300, 700}, aten_type(number));
+      const Product product{700, operand(b), false, result(c), {}};
+      run({number, 1, 300, 2100, operand(a), {&product, 1}, {}}, probe_micro_kernels(), threads);
+      expect_near(c, a, b, "large");
+      if (first.empty()) first = bytes_of_tensor(c);
+      ASSERT_EQ(bytes_of_tensor(c), first) << threads << " threads";
+    }
+  }
+}
+
+TEST(Matmul, Batches) {
+  at::manual_seed(3);
+  for (const MicroKernels& kernels : machines()) {
+    for (const bool shared : {false, true}) {
+      const at::Tensor a = random_tensor({3, 70, 40}, Number::kBf16);
+      const at::Tensor b =
+          shared ? random_tensor({90, 40}, Number::kBf16).t() : random_tensor({3, 40, 90}, Number::kBf16);
+      const at::Tensor c = at::zeros({3, 70, 90}, at::kBFloat16);
+      const Product product{90, operand(b), false, result(c), {}};
+      run({Number::kBf16, 3, 70, 40, operand(a), {&product, 1}, {}}, kernels);
+      expect_near(c, a, b, "batch");
+      const at::Tensor one = a.select(0, 0).t();  // one A for all: (40, 70) seen as rows of 70
+      const at::Tensor many = at::zeros({3, 40, 90}, at::kFloat);
+      const at::Tensor right = random_tensor({3, 70, 90}, Number::kBf16);
+      const Product second{90, operand(right), false, result(many), {}};
+      run({Number::kBf16, 3, 40, 70, operand(one), {&second, 1}, {}}, kernels);
+      ASSERT_LE(distance(many, at::matmul(one.to(at::kDouble), right.to(at::kDouble))), 1e-6);
+    }
+  }
+}
+
+TEST(Matmul, NothingToSumOrToMake) {
+  for (const auto& [m, n, k] : {std::array<int64_t, 3>{3, 5, 0}, {0, 5, 4}, {3, 0, 4}}) {
+    const at::Tensor a = at::ones({m, k}), b = at::ones({k, n}), c = at::ones({m, n});
+    Product product{n, operand(b), false, result(c), {}};
+    product.epilogue.accumulate = 2;
+    run({Number::kF32, 1, m, k, operand(a), {&product, 1}, {}}, probe_micro_kernels());
+    EXPECT_TRUE(at::equal(c, at::full({m, n}, k == 0 ? 2.0F : 1.0F)));
+  }
+}
+
+TEST(Matmul, EpilogueInItsOrder) {
+  at::manual_seed(4);
+  for (const MicroKernels& kernels : machines()) {
+    const at::Tensor a = random_tensor({150, 64}, Number::kBf16), b = random_tensor({64, 75}, Number::kBf16);
+    const at::Tensor bias = random_tensor({75}, Number::kBf16), residual = random_tensor({150, 75}, Number::kF32);
+    const at::Tensor before = at::randn({150, 75}), c = before.clone();
+    Product product{75, operand(b), false, result(c), {}};
+    Epilogue& epilogue = product.epilogue;
+    epilogue.scale = 0.5F;
+    epilogue.bias = bias.data_ptr();
+    epilogue.bias_type = Number::kBf16;
+    epilogue.residual = result(residual);
+    epilogue.accumulate = 3;
+    epilogue.tile = [](const TileRef& tile, void* context) {
+      for (int64_t i = 0; i < tile.rows; ++i) {
+        for (int64_t j = 0; j < tile.columns; ++j) {
+          tile.values[i * tile.ld + j] *= static_cast<const float*>(context)[tile.row + i];
+        }
+      }
+    };
+    const at::Tensor row_factor = at::randn({150});
+    epilogue.context = row_factor.data_ptr();
+    run({Number::kBf16, 1, 150, 64, operand(a), {&product, 1}, {}}, kernels);
+    const at::Tensor sums = at::matmul(a.to(at::kDouble), b.to(at::kDouble));
+    const at::Tensor expected = (0.5 * sums + bias.to(at::kDouble) + residual + 3 * before) * row_factor.unsqueeze(1);
+    EXPECT_LE(distance(c, expected), 1e-6);
+  }
+}
+
+TEST(Matmul, ProductsOfOneInputAndTheGateOfTwo) {
+  at::manual_seed(5);
+  for (const MicroKernels& kernels : machines()) {
+    const at::Tensor x = random_tensor({140, 96}, Number::kBf16);
+    std::vector<at::Tensor> weights, results;
+    std::vector<Product> products;
+    for (const int64_t n : {130, 64, 33}) {
+      weights.push_back(random_tensor({n, 96}, Number::kBf16).t());
+      results.push_back(at::zeros({140, n}, at::kBFloat16));
+      products.push_back({n, operand(weights.back()), false, result(results.back()), {}});
+    }
+    run({Number::kBf16, 1, 140, 96, operand(x), products, {}}, kernels);
+    for (size_t i = 0; i < weights.size(); ++i) expect_near(results[i], x, weights[i], str("product {}", i));
+
+    const at::Tensor gate = random_tensor({96, 100}, Number::kBf16), up = random_tensor({96, 100}, Number::kBf16);
+    const at::Tensor kept = at::zeros({140, 100}, at::kBFloat16), out = at::zeros({140, 100}, at::kFloat);
+    const Product pair[] = {{100, operand(gate), false, result(kept), {}}, {100, operand(up), false, {}, {}}};
+    run({Number::kBf16, 1, 140, 96, operand(x), pair, result(out)}, kernels);
+    const at::Tensor wide = x.to(at::kDouble);
+    const at::Tensor expected = at::silu(at::matmul(wide, gate.to(at::kDouble))) * at::matmul(wide, up.to(at::kDouble));
+    EXPECT_LE(distance(out, expected), 2e-6);
+    expect_near(kept, x, gate, "the gate's own product");
+  }
+}
+
+TEST(Matmul, PackedOnceGivesTheSameBitsAndUnpacks) {
+  at::manual_seed(6);
+  for (const Number number : {Number::kF32, Number::kBf16}) {
+    for (const MicroKernels& kernels : machines()) {
+      const at::Tensor a = random_tensor({50, 77}, number), b = random_tensor({90, 77}, number).t();
+      const at::Tensor first = at::zeros({50, 90}, aten_type(number)), second = first.clone();
+      const Product plain{90, operand(b), false, result(first), {}};
+      run({number, 1, 50, 77, operand(a), {&plain, 1}, {}}, kernels);
+      const at::Tensor buffer = at::empty({static_cast<int64_t>(packed_b_bytes(number, 77, 90))}, at::kByte);
+      pack_b(number, 77, 90, operand(b), kernels, 2, buffer.data_ptr());
+      const Product packed{90, {buffer.data_ptr()}, true, result(second), {}};
+      run({number, 1, 50, 77, operand(a), {&packed, 1}, {}}, kernels);
+      EXPECT_TRUE(at::equal(first, second));
+      const at::Tensor back = at::zeros({90, 77}, aten_type(number)).t();
+      unpack_b(number, 77, 90, buffer.data_ptr(), back.data_ptr(), back.stride(0), back.stride(1));
+      EXPECT_TRUE(at::equal(back, b));
+    }
+  }
+}
+
+TEST(Matmul, NanAndInfinityGoWhereTheyBelong) {
+  const at::Tensor a = at::ones({20, 40}), b = at::ones({40, 70}), c = at::zeros({20, 70});
+  a[3][5] = NAN;
+  b[7][64] = INFINITY;
+  const Product product{70, operand(b), false, result(c), {}};
+  for (const MicroKernels& kernels : machines()) {
+    run({Number::kF32, 1, 20, 40, operand(a), {&product, 1}, {}}, kernels);
+    EXPECT_TRUE(at::equal(at::isnan(c), at::isnan(at::matmul(a, b))));
+    EXPECT_TRUE(at::equal(at::isinf(c), at::isinf(at::matmul(a, b))));
+  }
+}
+
+}  // namespace
+}  // namespace stepc::blocked
