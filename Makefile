@@ -20,10 +20,11 @@ test: ## set up with PyTorch and transformers, build everything, run every check
 	@tools/setup test
 	@tools/test
 
-bench: ## compare with PyTorch eager and torch.compile; table and build/bench.json
+bench: ## compare with PyTorch eager and torch.compile; table and build/bench.json; what capture costs
 	@tools/setup bench
 	@tools/build release
 	@.venv/bin/python benchmarks/bench.py
+	@PYTHONPATH=build/release/python .venv/bin/python benchmarks/capture_benchmark.py
 
 check: ## format, tidy, layer directions, docs (tools/check --all adds the LibTorch folders)
 	@tools/setup test

@@ -2,9 +2,9 @@
 
     PYTHONPATH=build/release/python .venv/bin/python benchmarks/capture_benchmark.py
 
-Prints one line a model: recorder's own time an ATen call, time a replayed instruction of the smallest model (whose
+Prints one row a model: recorder's own time an ATen call, time a replayed instruction of the smallest model (whose
 kernels are next to nothing), what step(batch) costs beside the replay and the optimizer's host code, and the speed
-beside eager (median of paired steps).
+beside eager (median of paired steps); then each limit and whether it was reached.
 """
 
 import statistics
@@ -67,14 +67,37 @@ def measure(name, layers, width, vocabulary, batch, sequence, threads, steps):
         before = after
     stats = step.stats
     overhead, execute, shadow = (statistics.median(column) for column in zip(*host))
-    print(f"{name}: {stats['nodes']} calls, {stats['instructions']} instructions; "
-          f"recorder {1e6 * stats['capture_seconds'] / stats['recordings'] / stats['nodes']:.1f} us a call; "
-          f"replay {1e6 * execute / stats['instructions']:.2f} us an instruction; "
-          f"step() beside it {1e6 * overhead:.0f} us, optimizer's host code {1e6 * shadow:.0f} us; "
-          f"{statistics.median(ratios):.2f}x eager")
+    return {
+        "name": name,
+        "calls": stats["nodes"],
+        "recorder_us_a_call": 1e6 * stats["capture_seconds"] / stats["recordings"] / stats["nodes"],
+        "replay_us_an_instruction": 1e6 * execute / stats["instructions"],
+        "step_us": 1e6 * overhead,
+        "optimizer_host_us": 1e6 * shadow,
+        "speed_of_eager": statistics.median(ratios),
+    }
+
+
+def main():
+    transformers.logging.set_verbosity_error()
+    rows = {row[0]: measure(*row) for row in MODELS}
+    print(f"{'model':<26} {'calls':>6} {'recorder':>9} {'replay':>8} {'step()':>8} {'optimizer':>10} {'of eager':>9}")
+    print(f"{'':<26} {'':>6} {'us/call':>9} {'us/instr':>8} {'us':>8} {'host us':>10} {'x':>9}")
+    for row in rows.values():
+        print(f"{row['name']:<26} {row['calls']:>6} {row['recorder_us_a_call']:>9.1f} "
+              f"{row['replay_us_an_instruction']:>8.2f} {row['step_us']:>8.0f} {row['optimizer_host_us']:>10.0f} "
+              f"{row['speed_of_eager']:>9.2f}")
+    small, toy, larger = rows.values()
+    for what, value, limit, good in (
+        ("recorder, us a call", max(row["recorder_us_a_call"] for row in rows.values()), 5, False),
+        ("replay, us an instruction of next to no work", small["replay_us_an_instruction"], 2, False),
+        ("step() at 12 layers beside replay and optimizer, us", small["step_us"], 100, False),
+        ("1.8M model, x eager", larger["speed_of_eager"], 1.1, True),
+        ("4-layer toy, x eager", toy["speed_of_eager"], 1.3, True),
+    ):
+        reached = value >= limit if good else value <= limit
+        print(f"{'reached' if reached else 'MISSED ':<8} {what}: {value:.2f}, limit {limit}")
 
 
 if __name__ == "__main__":
-    transformers.logging.set_verbosity_error()
-    for row in MODELS:
-        measure(*row)
+    main()

@@ -68,6 +68,7 @@ struct Recording {
   std::vector<Stranger> strangers;
   uint64_t peak_bytes = 0;      // largest sum of live bytes that the eager step allocated
   double overhead_seconds = 0;  // spent recording, kernels excluded
+  double settle_seconds = 0;    // the program dropped its garbage
 };
 
 // A recording in parts, for a step that the program leaves and comes back to.

@@ -230,12 +230,14 @@ void RecordingState::finish(const StepOutput& output) {
   find_escapes();
   if (!strangers_.empty()) {  // perhaps only garbage holds them
     strangers_.clear();
+    const auto settling = std::chrono::steady_clock::now();
     program_.settle();
+    settling_ = std::chrono::steady_clock::now() - settling;
     find_strangers(output.tensors);
     find_escapes();
   }
   list_allocations();
-  overhead_ += std::chrono::steady_clock::now() - begin;
+  overhead_ += std::chrono::steady_clock::now() - begin - settling_;
 }
 
 Recording RecordingState::take(StepOutput output) {
@@ -246,6 +248,7 @@ Recording RecordingState::take(StepOutput output) {
   recording.strangers = std::move(strangers_);
   recording.peak_bytes = log_.peak_bytes();
   recording.overhead_seconds = std::chrono::duration<double>(overhead_).count();
+  recording.settle_seconds = std::chrono::duration<double>(settling_).count();
   return recording;
 }
 

@@ -113,6 +113,7 @@ class RecordingState final : public CallObserver {
   bool backward_seen_ = false;
   bool stopped_ = false;
   std::chrono::steady_clock::duration overhead_{};
+  std::chrono::steady_clock::duration settling_{};
 };
 
 }  // namespace stepc

@@ -196,8 +196,10 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   std::optional<Undo> undo;
   std::optional<SavedGradients> gradients;
   if (may_turn_back_) {
+    const auto begin = std::chrono::steady_clock::now();
     undo.emplace(program, gather(undo_, tensors), inputs.generators);
     gradients.emplace(program.keys(), tensors);
+    if (!events_.empty()) shadow_seconds_ += seconds_since(begin);
   }
   const auto turn_back = [&] {
     gradients->restore();

@@ -97,6 +97,7 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
   ++stats_.recordings;
   ++entry.recordings;
   stats_.capture_seconds += recording.overhead_seconds;
+  stats_.settle_seconds += recording.settle_seconds;
   stats_.eager_peak_bytes = recording.peak_bytes;
 
   if (explanations_ < kMaxExplanations) {

@@ -20,8 +20,8 @@ std::string report_text(const Stats& s, std::string_view mode) {
   out += str("  calls       {} replayed, {} recorded, {} eager ({} of them to verify a replay)\n", s.replays,
              s.recordings, s.eager_calls, s.verifications);
   out += str("  host        {} guards, {} missed\n", s.guards, s.guard_misses);
-  out += str("  time        capture {:.3f} s, planning {:.3f} s, verification {:.3f} s", s.capture_seconds,
-             s.planning_seconds, s.verify_seconds);
+  out += str("  time        capture {:.3f} s, garbage collection {:.3f} s, planning {:.3f} s, verification {:.3f} s",
+             s.capture_seconds, s.settle_seconds, s.planning_seconds, s.verify_seconds);
   if (s.replays != 0 && s.shadow_seconds > 0)
     out += str(", optimizers' host code {:.3f} ms a step", 1e3 * s.shadow_seconds / static_cast<double>(s.replays));
   out += "\n";

@@ -29,9 +29,10 @@ struct Stats {
   uint64_t guard_misses = 0;
   uint64_t plans = 0;
   double capture_seconds = 0;  // recorder's own time, kernels excluded
+  double settle_seconds = 0;   // the program's garbage collections that recordings asked for
   double planning_seconds = 0;
   double verify_seconds = 0;
-  double shadow_seconds = 0;   // optimizers run without kernels
+  double shadow_seconds = 0;   // optimizers run without kernels, and what is copied to take that back
   double execute_seconds = 0;  // replays, from the first instruction to the last
   std::string layout_algorithm;
   std::vector<std::string> warnings;

@@ -27,7 +27,8 @@ class Undo {
  private:
   Program& program_;
   std::vector<at::Tensor> tensors_;
-  std::vector<at::Tensor> copies_;
+  std::vector<std::byte> bytes_of_dense_;  // of the tensors without gaps, one after the other
+  std::vector<at::Tensor> copies_;         // of the others
   std::vector<std::pair<at::Generator, GeneratorSnapshot>> generators_;
   std::shared_ptr<void> host_state_;
   uint64_t bytes_ = 0;

@@ -92,6 +92,7 @@ py::dict dict_of(const Stats& s) {
   put("guard_misses", s.guard_misses);
   put("plans", s.plans);
   put("capture_seconds", s.capture_seconds);
+  put("settle_seconds", s.settle_seconds);
   put("planning_seconds", s.planning_seconds);
   put("verify_seconds", s.verify_seconds);
   put("shadow_seconds", s.shadow_seconds);

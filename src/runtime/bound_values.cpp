@@ -28,13 +28,6 @@ at::Tensor window(const c10::Storage& storage, const Value& value, int64_t shift
 // Not among the program's tensors when a run begins.
 bool comes_later(Owner owner) { return owner == Owner::kConstant || owner == Owner::kIncoming; }
 
-bool looks_like(const at::Tensor& tensor, const Value& value) {
-  return tensor.defined() && tensor.device().is_cpu() && tensor.layout() == c10::Layout::Strided &&
-         tensor.scalar_type() == scalar_type_of(value.dtype) && tensor.sizes() == c10::IntArrayRef(value.sizes) &&
-         tensor.strides() == c10::IntArrayRef(value.strides) && tensor.is_conj() == value.conj &&
-         tensor.is_neg() == value.neg;
-}
-
 std::string describe(const at::Tensor& tensor) {
   if (!tensor.defined()) return "nothing";
   return str("{}[{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
@@ -68,6 +61,34 @@ BoundValues::BoundValues(const Trace& trace, const Schedule& schedule)
       written_externals_.push_back(e);
   for (size_t e = 0; e < trace.externals.size(); ++e)
     if (trace.externals[e].owner == Owner::kConstant) make_constant(e);
+  for (size_t s = 0; s < storages_.size(); ++s) {
+    if (storages_[s].external >= 0) owned_.push_back(s);
+    if (storages_[s].kind == Kind::kKept || (storages_[s].kind == Kind::kOwned && storages_[s].transient))
+      released_.push_back(s);
+  }
+  list_expected();
+}
+
+void BoundValues::list_expected() {
+  for (size_t e = 0; e < trace_.externals.size(); ++e) {
+    const Value& value = trace_.values[trace_.externals[e].value.index()];
+    expected_.push_back({e, static_cast<size_t>(storages_[value.storage.index()].external), value.offset,
+                         static_cast<uint32_t>(shapes_.size()), static_cast<uint32_t>(value.sizes.size()),
+                         scalar_type_of(value.dtype), value.conj, value.neg});
+    shapes_.insert(shapes_.end(), value.sizes.begin(), value.sizes.end());
+    shapes_.insert(shapes_.end(), value.strides.begin(), value.strides.end());
+  }
+  memory_.resize(expected_.size());
+}
+
+bool BoundValues::looks_like(const at::Tensor& tensor, const Expected& expected) const {
+  if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != c10::Layout::Strided ||
+      tensor.scalar_type() != expected.dtype || tensor.is_conj() != expected.conj || tensor.is_neg() != expected.neg ||
+      tensor.dim() != expected.dims)
+    return false;
+  const int64_t* sizes = shapes_.data() + expected.shape;
+  return std::equal(sizes, sizes + expected.dims, tensor.sizes().begin()) &&
+         std::equal(sizes + expected.dims, sizes + 2 * expected.dims, tensor.strides().begin());
 }
 
 void BoundValues::make_constant(size_t external) {
@@ -85,38 +106,45 @@ bool BoundValues::lasts(ValueId value) const {
   return info.kind == Kind::kPlanned || (info.kind == Kind::kOwned && !info.transient);
 }
 
-std::string BoundValues::why_not(const std::vector<at::Tensor>& externals) const {
+std::string BoundValues::why_not(const std::vector<at::Tensor>& externals) {
   INTERNAL_CHECK_EQ(externals.size(), trace_.externals.size());
-  std::vector<std::pair<const c10::StorageImpl*, size_t>> memory;  // (storage now, storage in the trace)
-  memory.reserve(externals.size());
-  for (size_t e = 0; e < externals.size(); ++e) {
-    const External& external = trace_.externals[e];
+  bool moved = false;
+  for (const Expected& expected : expected_) {
+    const External& external = trace_.externals[expected.external];
     if (comes_later(external.owner)) continue;
-    const Value& value = trace_.values[external.value.index()];
-    if (!looks_like(externals[e], value))
+    const at::Tensor& tensor = externals[expected.external];
+    if (!looks_like(tensor, expected)) {
+      const Value& value = trace_.values[external.value.index()];
       return str("{} '{}' was {}[{}] and is now {}", name_of(external.owner), external.key, name_of(value.dtype),
-                 fmt::join(value.sizes, ", "), describe(externals[e]));
-    const StorageInfo& info = storages_[value.storage.index()];
-    const at::Tensor& first = externals[static_cast<size_t>(info.external)];
-    const int64_t shift = first.storage_offset() -
-                          trace_.values[trace_.externals[static_cast<size_t>(info.external)].value.index()].offset;
-    if (externals[e].storage_offset() - value.offset != shift)
+                 fmt::join(value.sizes, ", "), describe(tensor));
+    }
+    const int64_t shift = externals[expected.first].storage_offset() - expected_[expected.first].offset;
+    if (tensor.storage_offset() - expected.offset != shift)
       return str("{} '{}' lies elsewhere in the memory that it shares", name_of(external.owner), external.key);
-    memory.emplace_back(externals[e].storage().unsafeGetStorageImpl(), value.storage.index());
+    const c10::StorageImpl* memory = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    moved = moved || memory != memory_[expected.external];
+    memory_[expected.external] = memory;
   }
-  // The same tensors share memory as before, and no others do.
+  return moved ? why_not_memory() : std::string();
+}
+
+// The same tensors share memory as before, and no others do.
+std::string BoundValues::why_not_memory() {
+  std::string why;
+  std::vector<std::pair<const c10::StorageImpl*, size_t>> memory;  // (storage now, storage in the trace)
+  for (const Expected& expected : expected_) {
+    const External& external = trace_.externals[expected.external];
+    if (comes_later(external.owner)) continue;
+    memory.emplace_back(memory_[expected.external], trace_.values[external.value.index()].storage.index());
+    if (memory_[expected.external] != memory_[expected.first])
+      why = str("{} '{}' no longer shares its memory", name_of(external.owner), external.key);
+  }
   std::sort(memory.begin(), memory.end());
   for (size_t i = 1; i < memory.size(); ++i)
     if (memory[i].first == memory[i - 1].first && memory[i].second != memory[i - 1].second)
-      return "two of the step's tensors now share memory";
-  for (size_t e = 0; e < externals.size(); ++e) {
-    if (comes_later(trace_.externals[e].owner)) continue;
-    const auto& info = storages_[trace_.values[trace_.externals[e].value.index()].storage.index()];
-    if (externals[e].storage().unsafeGetStorageImpl() !=
-        externals[static_cast<size_t>(info.external)].storage().unsafeGetStorageImpl())
-      return str("{} '{}' no longer shares its memory", name_of(trace_.externals[e].owner), trace_.externals[e].key);
-  }
-  return {};
+      why = "two of the step's tensors now share memory";
+  if (!why.empty()) std::fill(memory_.begin(), memory_.end(), nullptr);  // the next run is looked at anew
+  return why;
 }
 
 void BoundValues::bind_arena(std::byte* arena) {
@@ -152,8 +180,8 @@ void BoundValues::bind_owned(StorageInfo& info, const at::Tensor& tensor) {
 }
 
 void BoundValues::release() {
-  for (StorageInfo& info : storages_) {
-    if (info.kind == Kind::kPlanned || (info.kind == Kind::kOwned && !info.transient)) continue;
+  for (size_t storage : released_) {
+    StorageInfo& info = storages_[storage];
     info.bound = nullptr;
     for (ValueId value : info.values) tensors_[value.index()].reset();
   }
@@ -167,8 +195,8 @@ BoundValues::Run::Run(BoundValues& values, const std::vector<at::Tensor>& extern
     std::memcpy(constant.tensor.storage().mutable_data(), constant.bytes->data(), constant.bytes->size());
     values.bind_owned(values.storages_[value.storage.index()], constant.tensor);
   }
-  for (StorageInfo& info : values.storages_) {
-    if (info.external < 0) continue;
+  for (size_t storage : values.owned_) {
+    StorageInfo& info = values.storages_[storage];
     const auto external = static_cast<size_t>(info.external);
     if (!comes_later(values.trace_.externals[external].owner)) values.bind_owned(info, externals[external]);
   }
@@ -188,7 +216,8 @@ std::string BoundValues::why_not_incoming(const std::vector<at::Tensor>& incomin
     if (external.owner != Owner::kIncoming) continue;
     const Value& value = trace_.values[external.value.index()];
     const size_t index = std::stoul(external.key);
-    if (index >= incoming.size() || !looks_like(incoming[index], value))
+    const auto place = static_cast<size_t>(&external - trace_.externals.data());
+    if (index >= incoming.size() || !looks_like(incoming[index], expected_[place]))
       return str("incoming tensor {} was {}[{}] and is now {}", index, name_of(value.dtype),
                  fmt::join(value.sizes, ", "), index < incoming.size() ? describe(incoming[index]) : "nothing");
   }

@@ -26,7 +26,7 @@ class BoundValues {
   bool lasts(ValueId value) const;
   uint64_t generation() const { return generation_; }
 
-  std::string why_not(const std::vector<at::Tensor>& externals) const;
+  std::string why_not(const std::vector<at::Tensor>& externals);
   // The same for what comes at a pause.
   std::string why_not_incoming(const std::vector<at::Tensor>& incoming) const;
 
@@ -75,6 +75,20 @@ class BoundValues {
     const std::string* bytes = nullptr;
   };
 
+  // What one of the program's tensors must look like, packed: all of them are looked at before every run.
+  struct Expected {
+    size_t external = 0;
+    size_t first = 0;  // external that stands for the storage
+    int64_t offset = 0;
+    uint32_t shape = 0;  // in shapes_: sizes, then strides
+    uint32_t dims = 0;
+    at::ScalarType dtype = at::kFloat;
+    bool conj = false, neg = false;
+  };
+
+  void list_expected();
+  bool looks_like(const at::Tensor& tensor, const Expected& expected) const;
+  std::string why_not_memory();
   void make_constant(size_t external);
   void bind_arena(std::byte* arena);
   void bind_owned(StorageInfo& info, const at::Tensor& tensor);
@@ -83,6 +97,11 @@ class BoundValues {
   const Trace& trace_;
   std::vector<StorageInfo> storages_;
   std::vector<at::Tensor> tensors_;
+  std::vector<size_t> owned_;     // storages that an external names
+  std::vector<size_t> released_;  // storages whose values are let go after a run
+  std::vector<Expected> expected_;
+  std::vector<int64_t> shapes_;
+  std::vector<const c10::StorageImpl*> memory_;  // by expected: where it lay when the last run began
   std::vector<size_t> written_externals_;
   std::vector<Constant> constants_;
   std::byte* arena_ = nullptr;

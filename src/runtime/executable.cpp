@@ -270,9 +270,7 @@ Executable::Executable(Trace trace, Schedule schedule)
     : impl_(std::make_unique<Impl>(std::move(trace), std::move(schedule))) {}
 Executable::~Executable() = default;
 
-std::string Executable::why_not(const std::vector<at::Tensor>& externals) const {
-  return impl_->values.why_not(externals);
-}
+std::string Executable::why_not(const std::vector<at::Tensor>& externals) { return impl_->values.why_not(externals); }
 
 void Executable::supply(CallId call, size_t arg, const c10::IValue& number) {
   const ssize_t instruction = impl_->instruction_of[call.index()];

@@ -62,7 +62,7 @@ class Executable {
 
   // Whether the program's tensors, one for each of trace().externals, are what this was built for: element types,
   // sizes, strides, and which of them share memory. Returns why not, empty if they are.
-  std::string why_not(const std::vector<at::Tensor>& externals) const;
+  std::string why_not(const std::vector<at::Tensor>& externals);
 
   // From now on `call` is given `number` as its argument `arg`.
   void supply(CallId call, size_t arg, const c10::IValue& number);
