@@ -1,0 +1,444 @@
+// Lanes are explicit: what moves with the vector loop's variable is an LLVM vector, the rest a scalar. A vector loop
+// runs whole vectors first, a few at a time where it accumulates, and then once under a mask, so that an element's bits
+// do not depend on where it stands; lanes and copies of an accumulator are combined in a fixed order.
+#include "codegen/llvm_module.h"
+
+#include <bit>
+#include <functional>
+#include <limits>
+
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/IntrinsicInst.h>
+
+#include "base/check.h"
+#include "codegen/llvm_scalar.h"
+
+namespace stepc {
+
+namespace {
+
+class PhaseEmitter {
+ public:
+  PhaseEmitter(llvm::Module& module, const LoopProgram& program, const LoopPhase& phase, const CpuTarget& target,
+               const std::string& name)
+      : program_(program),
+        phase_(phase),
+        lanes_(static_cast<unsigned>(std::max(1, target.vector_bits / 32))),
+        b_(module.getContext()),
+        scalar_(b_, module, target) {
+    llvm::Type* pointer = b_.getPtrTy();
+    llvm::Type* number = b_.getInt64Ty();
+    auto* type = llvm::FunctionType::get(b_.getVoidTy(), {pointer, number, number, pointer}, false);
+    function_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
+    function_->addFnAttr(llvm::Attribute::NoUnwind);
+    function_->addFnAttr("target-cpu", target.name);
+    function_->addFnAttr("target-features", target.features);
+    function_->addFnAttr("prefer-vector-width", std::to_string(target.vector_bits));
+    entry_ = llvm::BasicBlock::Create(module.getContext(), "entry", function_);
+    b_.SetInsertPoint(entry_);
+    values_.resize(phase.instructions.size());
+    variables_.resize(phase.variables.size());
+    accumulators_.resize(phase.instructions.size());
+  }
+
+  void emit() {
+    bind_buffers();
+    auto* body = llvm::BasicBlock::Create(b_.getContext(), "body", function_);
+    b_.SetInsertPoint(body);
+    emit_range(0, phase_.instructions.size());
+    b_.CreateRetVoid();
+    b_.SetInsertPoint(entry_);
+    b_.CreateBr(body);
+  }
+
+ private:
+  using V = llvm::Value;
+  static constexpr size_t kNone = std::numeric_limits<size_t>::max();
+
+  // ---- memory
+
+  void bind_buffers() {
+    for (size_t k = 0; k < program_.buffers.size(); ++k) {
+      const LoopBuffer& buffer = program_.buffers[k];
+      if (buffer.kind == LoopBuffer::Kind::kScratch)
+        pointers_.push_back(b_.CreateConstInBoundsGEP1_64(b_.getInt8Ty(), function_->getArg(3),
+                                                          static_cast<uint64_t>(buffer.scratch_byte)));
+      else
+        pointers_.push_back(
+            b_.CreateLoad(b_.getPtrTy(), b_.CreateConstInBoundsGEP1_64(b_.getPtrTy(), function_->getArg(0), k)));
+    }
+    zero_ = b_.CreateAlloca(b_.getInt64Ty());
+    b_.CreateStore(b_.getInt64(0), zero_);
+  }
+
+  V* i64(int64_t value) { return b_.getInt64(static_cast<uint64_t>(value)); }
+  // The form at lane 0, and how far it moves a lane.
+  V* at_first_lane(const Affine& affine) {
+    V* sum = affine.offset == 0 && !affine.terms.empty() ? nullptr : i64(affine.offset);
+    for (const AffineTerm& term : affine.terms) {
+      V* part = variables_[term.loop];
+      if (term.stride != 1) part = b_.CreateMul(part, i64(term.stride));
+      sum = sum == nullptr ? part : b_.CreateAdd(sum, part);
+    }
+    return sum;
+  }
+  [[nodiscard]] int64_t lane_stride(const Affine& affine) const {
+    return in_vector() ? affine.stride_of(static_cast<uint32_t>(vector_variable_)) : 0;
+  }
+  [[nodiscard]] bool in_vector() const { return vector_variable_ != kNone; }
+  V* lane_numbers() {
+    std::vector<llvm::Constant*> numbers;
+    for (unsigned lane = 0; lane < lanes_; ++lane) numbers.push_back(b_.getInt64(lane));
+    return llvm::ConstantVector::get(numbers);
+  }
+  V* splat(V* value) { return scalar_.is_vector(value) ? value : b_.CreateVectorSplat(lanes_, value); }
+  V* index_vector(const Affine& affine) {
+    V* first = at_first_lane(affine);
+    const int64_t stride = lane_stride(affine);
+    if (stride == 0) return first;
+    return b_.CreateAdd(splat(first), b_.CreateMul(lane_numbers(), splat(i64(stride))));
+  }
+  V* address(const LoopBuffer& buffer, uint32_t number, V* index) {
+    return b_.CreateGEP(scalar_.memory_type(buffer.dtype), pointers_[number], index);
+  }
+  V* both(V* a, V* b) { return a == nullptr ? b : b == nullptr ? a : b_.CreateAnd(splat(a), splat(b)); }
+
+  V* emit_load(const LoopInstruction& one) {
+    const LoopBuffer& buffer = program_.buffers[one.buffer];
+    llvm::Type* memory = scalar_.memory_type(buffer.dtype);
+    const llvm::Align align(static_cast<uint64_t>(size_of(buffer.dtype)));
+    V* condition = one.args[1] >= 0 ? values_[static_cast<size_t>(one.args[1])] : nullptr;
+    V* chosen = one.args[0] >= 0 ? values_[static_cast<size_t>(one.args[0])] : nullptr;
+    const int64_t stride = lane_stride(one.index);
+    const bool is_vector = stride != 0 || (chosen != nullptr && scalar_.is_vector(chosen)) ||
+                           (condition != nullptr && scalar_.is_vector(condition));
+    if (!is_vector) {
+      V* index = at_first_lane(one.index);
+      if (chosen != nullptr) index = b_.CreateAdd(index, b_.CreateMul(chosen, i64(one.indirect)));
+      V* place = address(buffer, one.buffer, index);
+      if (condition != nullptr) place = b_.CreateSelect(condition, place, zero_);
+      return scalar_.widened(b_.CreateAlignedLoad(memory, place, align), buffer.dtype);
+    }
+    auto* type = llvm::FixedVectorType::get(memory, lanes_);
+    V* mask = both(mask_, condition);
+    if (chosen == nullptr && stride == 1) {
+      V* place = address(buffer, one.buffer, at_first_lane(one.index));
+      V* loaded = mask == nullptr ? static_cast<V*>(b_.CreateAlignedLoad(type, place, align))
+                                  : b_.CreateMaskedLoad(type, place, align, mask, llvm::Constant::getNullValue(type));
+      return scalar_.widened(loaded, buffer.dtype);
+    }
+    V* index = splat(index_vector(one.index));
+    if (chosen != nullptr) index = b_.CreateAdd(index, b_.CreateMul(splat(chosen), splat(i64(one.indirect))));
+    if (mask == nullptr) mask = b_.CreateVectorSplat(lanes_, b_.getTrue());
+    V* gathered = b_.CreateMaskedGather(type, address(buffer, one.buffer, index), align, splat(mask),
+                                        llvm::Constant::getNullValue(type));
+    return scalar_.widened(gathered, buffer.dtype);
+  }
+
+  void emit_store(const LoopInstruction& one) {
+    const LoopBuffer& buffer = program_.buffers[one.buffer];
+    const llvm::Align align(static_cast<uint64_t>(size_of(buffer.dtype)));
+    V* value = scalar_.narrowed(values_[static_cast<size_t>(one.args[0])], buffer.dtype);
+    const int64_t stride = lane_stride(one.index);
+    if (stride == 0) {
+      INTERNAL_CHECK(!scalar_.is_vector(value), "lanes are stored to one place");
+      b_.CreateAlignedStore(value, address(buffer, one.buffer, at_first_lane(one.index)), align);
+      return;
+    }
+    value = splat(value);
+    if (stride == 1) {
+      V* place = address(buffer, one.buffer, at_first_lane(one.index));
+      if (mask_ == nullptr)
+        b_.CreateAlignedStore(value, place, align);
+      else
+        b_.CreateMaskedStore(value, place, align, mask_);
+      return;
+    }
+    V* mask = mask_ != nullptr ? mask_ : b_.CreateVectorSplat(lanes_, b_.getTrue());
+    b_.CreateMaskedScatter(value, address(buffer, one.buffer, index_vector(one.index)), align, mask);
+  }
+
+  // ---- accumulators
+
+  struct Accumulator {
+    std::vector<llvm::AllocaInst*> copies;
+    bool across_lanes = false;  // lanes are combined at the end
+  };
+
+  // Whether something inside a vector loop is added to `accumulator`.
+  [[nodiscard]] bool gathers_lanes(size_t accumulator) const {
+    int vectors = 0;
+    std::vector<bool> open;
+    for (size_t i = accumulator + 1; i < phase_.instructions.size(); ++i) {
+      const LoopInstruction& one = phase_.instructions[i];
+      const bool is_mine = one.args[0] == static_cast<int32_t>(accumulator);
+      if (one.op == LoopOp::kLoop) {
+        open.push_back(phase_.variables[one.loop].vector);
+        vectors += open.back() ? 1 : 0;
+      } else if (one.op == LoopOp::kEnd) {
+        if (open.empty()) return false;
+        vectors -= open.back() ? 1 : 0;
+        open.pop_back();
+      } else if (one.op == LoopOp::kFinish && is_mine) {
+        return false;
+      } else if (one.op == LoopOp::kAccumulate && is_mine && vectors > 0) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  V* start_value(const LoopInstruction& one) {
+    const bool is_real = one.type == ValueType::kF32 || one.type == ValueType::kF64;
+    llvm::Type* type = scalar_.type_of(one.type);
+    return is_real ? llvm::ConstantFP::get(type, one.real)
+                   : static_cast<V*>(llvm::ConstantInt::get(type, static_cast<uint64_t>(one.integer), true));
+  }
+
+  void emit_accumulator(size_t place, const LoopInstruction& one) {
+    Accumulator made;
+    made.across_lanes = !in_vector() && gathers_lanes(place);
+    const bool is_vector = in_vector() || made.across_lanes;
+    V* start = start_value(one);
+    if (is_vector) start = b_.CreateVectorSplat(lanes_, start);
+    for (int copy = 0; copy < (made.across_lanes ? kCopies : 1); ++copy) {
+      const llvm::IRBuilderBase::InsertPointGuard guard(b_);
+      llvm::IRBuilder<> at_entry(entry_, entry_->begin());
+      made.copies.push_back(at_entry.CreateAlloca(start->getType()));
+    }
+    for (llvm::AllocaInst* slot : made.copies) b_.CreateStore(start, slot);
+    accumulators_[place] = std::move(made);
+  }
+
+  void emit_accumulate(const LoopInstruction& one) {
+    const auto place = static_cast<size_t>(one.args[0]);
+    const Accumulator& accumulator = accumulators_[place];
+    const size_t copy = accumulator.across_lanes && in_vector() ? copy_ : 0;
+    llvm::AllocaInst* slot = accumulator.copies[copy];
+    V* value = values_[static_cast<size_t>(one.args[1])];
+    V* old = b_.CreateLoad(slot->getAllocatedType(), slot);
+    if (scalar_.is_vector(old)) {
+      // A number that all lanes share counts once a turn, wherever it is added.
+      value = splat(value);
+    }
+    V* now = scalar_.combined(phase_.instructions[place].combine, old, value);
+    if (mask_ != nullptr && scalar_.is_vector(old)) now = b_.CreateSelect(mask_, now, old);
+    b_.CreateStore(now, slot);
+  }
+
+  V* emit_finish(const LoopInstruction& one) {
+    const auto place = static_cast<size_t>(one.args[0]);
+    const Accumulator& accumulator = accumulators_[place];
+    const Combine combine = phase_.instructions[place].combine;
+    std::vector<V*> parts;
+    for (llvm::AllocaInst* slot : accumulator.copies) parts.push_back(b_.CreateLoad(slot->getAllocatedType(), slot));
+    if (!accumulator.across_lanes) return parts[0];
+    for (size_t half = parts.size() / 2; half > 0; half /= 2)
+      for (size_t k = 0; k < half; ++k) parts[k] = scalar_.combined(combine, parts[k], parts[k + half]);
+    V* all = parts[0];
+    for (unsigned half = lanes_ / 2; half > 0; half /= 2) {
+      std::vector<int> low, high;
+      for (unsigned lane = 0; lane < half; ++lane) {
+        low.push_back(static_cast<int>(lane));
+        high.push_back(static_cast<int>(lane + half));
+      }
+      all = scalar_.combined(combine, b_.CreateShuffleVector(all, low), b_.CreateShuffleVector(all, high));
+    }
+    return b_.CreateExtractElement(all, uint64_t{0});
+  }
+
+  // ---- loops
+
+  [[nodiscard]] size_t end_of(size_t loop) const {
+    int depth = 0;
+    for (size_t i = loop; i < phase_.instructions.size(); ++i) {
+      if (phase_.instructions[i].op == LoopOp::kLoop) ++depth;
+      if (phase_.instructions[i].op == LoopOp::kEnd && --depth == 0) return i;
+    }
+    INTERNAL_CHECK(false, "a loop without an end");
+    return 0;
+  }
+
+  void set_variable(uint32_t number, V* value) {
+    variables_[number] = value;
+    for (size_t k = 0; k < phase_.variables.size(); ++k) {
+      const LoopVariable& digit = phase_.variables[k];
+      if (digit.kind != LoopVariable::Kind::kDigit || digit.source != number) continue;
+      V* quotient = digit.divisor == 1 ? value : b_.CreateUDiv(value, i64(digit.divisor));
+      const bool is_top = digit.divisor * digit.extent >= extent_of(number);
+      variables_[k] = is_top ? quotient : b_.CreateURem(quotient, i64(digit.extent));
+    }
+  }
+  [[nodiscard]] int64_t extent_of(uint32_t number) const {
+    const LoopVariable& variable = phase_.variables[number];
+    return variable.kind == LoopVariable::Kind::kItem ? phase_.items : variable.extent;
+  }
+
+  std::pair<V*, V*> bounds_of(uint32_t number) {
+    const LoopVariable& variable = phase_.variables[number];
+    switch (variable.kind) {
+      case LoopVariable::Kind::kItem:
+        return {function_->getArg(1), function_->getArg(2)};
+      case LoopVariable::Kind::kChunk: {
+        V* low = b_.CreateMul(variables_[0], i64(variable.block));
+        V* high = b_.CreateAdd(low, i64(variable.block));
+        return {low, b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, high, i64(variable.extent))};
+      }
+      default:
+        return {i64(0), i64(variable.extent)};
+    }
+  }
+
+  // for (variable = low; variable < high; variable += step) body()
+  void counted_loop(uint32_t number, V* low, V* high, int64_t step, const std::function<void()>& body) {
+    llvm::BasicBlock* before = b_.GetInsertBlock();
+    auto* turn = llvm::BasicBlock::Create(b_.getContext(), "turn", function_);
+    auto* after = llvm::BasicBlock::Create(b_.getContext(), "after", function_);
+    b_.CreateCondBr(b_.CreateICmpSLT(low, high), turn, after);
+    b_.SetInsertPoint(turn);
+    llvm::PHINode* variable = b_.CreatePHI(b_.getInt64Ty(), 2);
+    variable->addIncoming(low, before);
+    set_variable(number, variable);
+    body();
+    V* next = b_.CreateAdd(variable, i64(step), "", true, true);
+    variable->addIncoming(next, b_.GetInsertBlock());
+    b_.CreateCondBr(b_.CreateICmpSLT(next, high), turn, after);
+    b_.SetInsertPoint(after);
+  }
+
+  // How many vectors a turn takes: several where the turn before would have to be waited for.
+  [[nodiscard]] int copies_of(size_t first, size_t last) const {
+    constexpr size_t kLongBody = 60;
+    if (last - first > kLongBody) return 1;
+    for (size_t i = first; i < last; ++i) {
+      const LoopInstruction& one = phase_.instructions[i];
+      if (one.op == LoopOp::kAccumulate && static_cast<size_t>(one.args[0]) < first) return kCopies;
+    }
+    return 1;
+  }
+
+  void vector_loop(uint32_t number, V* low, V* high, size_t first, size_t last) {
+    vector_variable_ = number;
+    const int64_t width = lanes_;
+    const auto whole_up_to = [&](V* from, int64_t step) {
+      V* count = b_.CreateSub(high, from);
+      return b_.CreateAdd(from, b_.CreateMul(b_.CreateSDiv(count, i64(step)), i64(step)));
+    };
+    const auto one_vector = [&] { emit_range(first, last); };
+    const int copies = copies_of(first, last);
+    V* from = low;
+    if (copies > 1) {
+      V* stop = whole_up_to(from, copies * width);
+      counted_loop(number, from, stop, copies * width, [&] {
+        V* base = variables_[number];
+        for (int copy = 0; copy < copies; ++copy) {
+          copy_ = static_cast<size_t>(copy);
+          if (copy > 0) set_variable(number, b_.CreateAdd(base, i64(copy * width)));
+          one_vector();
+        }
+        copy_ = 0;
+      });
+      from = stop;
+    }
+    V* stop = whole_up_to(from, width);
+    counted_loop(number, from, stop, width, one_vector);
+    // The rest, fewer than a vector, under a mask. Written as a loop of at most one turn.
+    counted_loop(number, stop, high, width, [&] {
+      V* left = b_.CreateSub(high, variables_[number]);
+      mask_ = b_.CreateICmpSLT(lane_numbers(), splat(left));
+      one_vector();
+      mask_ = nullptr;
+    });
+    vector_variable_ = kNone;
+  }
+
+  void emit_loop(size_t place, size_t end) {
+    const uint32_t number = phase_.instructions[place].loop;
+    const auto [low, high] = bounds_of(number);
+    if (phase_.variables[number].vector && lanes_ > 1)
+      vector_loop(number, low, high, place + 1, end);
+    else
+      counted_loop(number, low, high, 1, [&] { emit_range(place + 1, end); });
+  }
+
+  // ---- instructions
+
+  void emit_range(size_t first, size_t last) {
+    for (size_t i = first; i < last; ++i) {
+      const LoopInstruction& one = phase_.instructions[i];
+      switch (one.op) {
+        case LoopOp::kLoop: {
+          const size_t end = end_of(i);
+          emit_loop(i, end);
+          i = end;
+          break;
+        }
+        case LoopOp::kAccumulator:
+          emit_accumulator(i, one);
+          break;
+        case LoopOp::kAccumulate:
+          emit_accumulate(one);
+          break;
+        case LoopOp::kFinish:
+          values_[i] = emit_finish(one);
+          break;
+        case LoopOp::kConstant:
+          values_[i] = start_value(one);
+          break;
+        case LoopOp::kIndex:
+          values_[i] = index_vector(one.index);
+          break;
+        case LoopOp::kLoad:
+          values_[i] = emit_load(one);
+          break;
+        case LoopOp::kStore:
+          emit_store(one);
+          break;
+        default:
+          values_[i] = emit_computation(one);
+      }
+    }
+  }
+
+  V* emit_computation(const LoopInstruction& one) {
+    std::vector<V*> args;
+    bool is_vector = false;
+    for (size_t k = 0; k < operand_count(one.op); ++k) {
+      args.push_back(values_[static_cast<size_t>(one.args[k])]);
+      is_vector = is_vector || scalar_.is_vector(args.back());
+    }
+    if (is_vector)
+      for (V*& arg : args) arg = splat(arg);
+    const ValueType from = phase_.instructions[static_cast<size_t>(one.args[0])].type;
+    return scalar_.compute(one, from, args);
+  }
+
+  static constexpr int kCopies = 4;
+  const LoopProgram& program_;
+  const LoopPhase& phase_;
+  unsigned lanes_;
+  llvm::IRBuilder<> b_;
+  LlvmScalar scalar_;
+  llvm::Function* function_ = nullptr;
+  llvm::BasicBlock* entry_ = nullptr;
+  std::vector<V*> pointers_;  // by buffer
+  V* zero_ = nullptr;         // where a load reads whose condition does not hold
+  std::vector<V*> values_;    // by instruction, of the latest turn written
+  std::vector<V*> variables_;
+  std::vector<Accumulator> accumulators_;  // by instruction
+  size_t vector_variable_ = kNone;
+  V* mask_ = nullptr;  // lanes that count; none: all
+  size_t copy_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<llvm::Module> llvm_module(llvm::LLVMContext& context, const LoopProgram& program,
+                                          const CpuTarget& target) {
+  auto module = std::make_unique<llvm::Module>("kernel", context);
+  for (size_t p = 0; p < program.phases.size(); ++p)
+    PhaseEmitter(*module, program, program.phases[p], target, phase_name(p)).emit();
+  return module;
+}
+
+}  // namespace stepc

@@ -1,0 +1,348 @@
+#include "codegen/llvm_scalar.h"
+
+#include <cmath>
+
+#include <llvm/IR/Intrinsics.h>
+#include <llvm/IR/Module.h>
+
+#include "base/check.h"
+
+namespace stepc {
+
+namespace {
+
+// Base to a whole power modulo 2^64; a negative exponent leaves 1 and -1 what they are and makes 0 of the rest.
+extern "C" int64_t stepc_integer_power(int64_t base, int64_t exponent) {
+  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 == 0 ? 1 : -1) : 0;
+  uint64_t result = 1;
+  auto factor = static_cast<uint64_t>(base);
+  for (auto rest = static_cast<uint64_t>(exponent); rest != 0; rest >>= 1) {
+    if ((rest & 1) != 0) result *= factor;
+    factor *= factor;
+  }
+  return static_cast<int64_t>(result);
+}
+
+template <class F>
+void* address(F* function) {
+  return reinterpret_cast<void*>(function);  // NOLINT: what a symbol table holds
+}
+
+}  // namespace
+
+std::span<const CalledFunction> called_functions() {
+  static const CalledFunction kFunctions[] = {
+      {"exp", address<double(double)>(std::exp)},
+      {"log", address<double(double)>(std::log)},
+      {"log1p", address<double(double)>(std::log1p)},
+      {"expm1", address<double(double)>(std::expm1)},
+      {"sin", address<double(double)>(std::sin)},
+      {"cos", address<double(double)>(std::cos)},
+      {"tan", address<double(double)>(std::tan)},
+      {"tanh", address<double(double)>(std::tanh)},
+      {"erf", address<double(double)>(std::erf)},
+      {"pow", address<double(double, double)>(std::pow)},
+      {"atan2", address<double(double, double)>(std::atan2)},
+      {"fmod", address<double(double, double)>(std::fmod)},
+      {"floor", address<double(double)>(std::floor)},
+      {"ceil", address<double(double)>(std::ceil)},
+      {"nearbyint", address<double(double)>(std::nearbyint)},
+      {"trunc", address<double(double)>(std::trunc)},
+      {"floorf", address<float(float)>(std::floor)},
+      {"ceilf", address<float(float)>(std::ceil)},
+      {"nearbyintf", address<float(float)>(std::nearbyint)},
+      {"truncf", address<float(float)>(std::trunc)},
+      {"stepc_integer_power", address<int64_t(int64_t, int64_t)>(stepc_integer_power)},
+  };
+  return kFunctions;
+}
+
+llvm::Type* LlvmScalar::type_of(ValueType type) {
+  switch (type) {
+    case ValueType::kF32:
+      return b_.getFloatTy();
+    case ValueType::kF64:
+      return b_.getDoubleTy();
+    case ValueType::kI32:
+      return b_.getInt32Ty();
+    case ValueType::kI64:
+      return b_.getInt64Ty();
+    case ValueType::kBool:
+      return b_.getInt1Ty();
+  }
+  return nullptr;
+}
+
+llvm::Type* LlvmScalar::memory_type(DType dtype) {
+  if (dtype == DType::kF32) return b_.getFloatTy();
+  if (dtype == DType::kF64) return b_.getDoubleTy();
+  return b_.getIntNTy(static_cast<unsigned>(8 * size_of(dtype)));
+}
+
+llvm::Type* LlvmScalar::like(const V* shape, llvm::Type* element) {
+  const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(shape->getType());
+  return vector == nullptr ? element : llvm::FixedVectorType::get(element, vector->getNumElements());
+}
+llvm::Value* LlvmScalar::real(const V* shape, llvm::Type* element, double value) {
+  return llvm::ConstantFP::get(like(shape, element), value);
+}
+llvm::Value* LlvmScalar::whole(const V* shape, llvm::Type* element, uint64_t value) {
+  return llvm::ConstantInt::get(like(shape, element), value);
+}
+
+llvm::Value* LlvmScalar::widened(V* loaded, DType dtype) {
+  llvm::Type* i32 = b_.getInt32Ty();
+  switch (dtype) {
+    case DType::kBF16:
+      return b_.CreateBitCast(b_.CreateShl(b_.CreateZExt(loaded, like(loaded, i32)), whole(loaded, i32, 16)),
+                              like(loaded, b_.getFloatTy()));
+    case DType::kF16:
+      return f16_from_bits(loaded);
+    case DType::kBool:
+      return b_.CreateICmpNE(loaded, whole(loaded, b_.getInt8Ty(), 0));
+    case DType::kU8:
+      return b_.CreateZExt(loaded, like(loaded, b_.getInt64Ty()));
+    case DType::kI8:
+    case DType::kI16:
+    case DType::kI32:
+      return b_.CreateSExt(loaded, like(loaded, b_.getInt64Ty()));
+    default:
+      return loaded;
+  }
+}
+
+llvm::Value* LlvmScalar::narrowed(V* value, DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return bits_of_bf16(value);
+    case DType::kF16:
+      return bits_of_f16(value);
+    case DType::kBool:
+      return b_.CreateZExt(value, like(value, b_.getInt8Ty()));
+    case DType::kU8:
+    case DType::kI8:
+    case DType::kI16:
+    case DType::kI32:
+      return b_.CreateTrunc(value, like(value, memory_type(dtype)));
+    default:
+      return value;
+  }
+}
+
+// To nearest, ties to even: adding half a unit carries into the kept bits. A NaN stays one, quiet.
+llvm::Value* LlvmScalar::bits_of_bf16(V* f32) {
+  llvm::Type* i32 = b_.getInt32Ty();
+  V* bits = b_.CreateBitCast(f32, like(f32, i32));
+  V* top = b_.CreateLShr(bits, whole(bits, i32, 16));
+  V* odd = b_.CreateAnd(top, whole(bits, i32, 1));
+  V* moved = b_.CreateAdd(bits, b_.CreateAdd(odd, whole(bits, i32, 0x7FFF)));
+  V* nearest = b_.CreateLShr(moved, whole(bits, i32, 16));
+  V* nan = b_.CreateOr(top, whole(bits, i32, 0x40));
+  return b_.CreateTrunc(b_.CreateSelect(b_.CreateFCmpUNO(f32, f32), nan, nearest), like(f32, b_.getInt16Ty()));
+}
+
+llvm::Value* LlvmScalar::f16_from_bits(V* i16) {
+  llvm::Type* i32 = b_.getInt32Ty();
+  if (target_.has_f16c)
+    return b_.CreateFPExt(b_.CreateBitCast(i16, like(i16, b_.getHalfTy())), like(i16, b_.getFloatTy()));
+  // Exponent and fraction at their f32 places, then times 2^112: that gives subnormals too. Infinity and NaN apart.
+  V* bits = b_.CreateZExt(i16, like(i16, i32));
+  V* sign = b_.CreateShl(b_.CreateAnd(bits, whole(bits, i32, 0x8000)), whole(bits, i32, 16));
+  V* rest = b_.CreateShl(b_.CreateAnd(bits, whole(bits, i32, 0x7FFF)), whole(bits, i32, 13));
+  llvm::Type* f32 = like(bits, b_.getFloatTy());
+  V* scaled = b_.CreateFMul(b_.CreateBitCast(rest, f32), real(bits, b_.getFloatTy(), 0x1p112));
+  V* special = b_.CreateOr(rest, whole(bits, i32, 0x7F800000));
+  V* is_special = b_.CreateICmpUGE(rest, whole(bits, i32, 0x0F800000));
+  V* magnitude = b_.CreateSelect(is_special, special, b_.CreateBitCast(scaled, bits->getType()));
+  return b_.CreateBitCast(b_.CreateOr(sign, magnitude), f32);
+}
+
+llvm::Value* LlvmScalar::bits_of_f16(V* f32) {
+  if (target_.has_f16c)
+    return b_.CreateBitCast(b_.CreateFPTrunc(f32, like(f32, b_.getHalfTy())), like(f32, b_.getInt16Ty()));
+  llvm::Type* i32 = b_.getInt32Ty();
+  V* bits = b_.CreateBitCast(f32, like(f32, i32));
+  V* magnitude = b_.CreateAnd(bits, whole(bits, i32, 0x7FFFFFFF));
+  V* sign = b_.CreateLShr(b_.CreateAnd(bits, whole(bits, i32, 0x80000000)), whole(bits, i32, 16));
+  // Normal: the exponent moves by 112, half a unit carries. From 65520 on that is infinity.
+  V* odd = b_.CreateAnd(b_.CreateLShr(magnitude, whole(bits, i32, 13)), whole(bits, i32, 1));
+  V* moved =
+      b_.CreateAdd(b_.CreateSub(magnitude, whole(bits, i32, 112U << 23)), b_.CreateAdd(odd, whole(bits, i32, 0xFFF)));
+  V* normal = b_.CreateLShr(moved, whole(bits, i32, 13));
+  // Subnormal: adding 0.5 puts the unit of f16's smallest numbers at the last place of the sum, which rounds.
+  V* shifted = b_.CreateFAdd(b_.CreateBitCast(magnitude, f32->getType()), real(f32, b_.getFloatTy(), 0.5));
+  V* small = b_.CreateSub(b_.CreateBitCast(shifted, bits->getType()), whole(bits, i32, 0x3F000000));
+  V* finite = b_.CreateSelect(b_.CreateICmpULT(magnitude, whole(bits, i32, 113U << 23)), small, normal);
+  V* infinite =
+      b_.CreateSelect(b_.CreateICmpUGE(magnitude, whole(bits, i32, 0x477FF000)), whole(bits, i32, 0x7C00), finite);
+  V* nan = b_.CreateSelect(b_.CreateFCmpUNO(f32, f32), whole(bits, i32, 0x7E00), infinite);
+  return b_.CreateTrunc(b_.CreateOr(sign, nan), like(f32, b_.getInt16Ty()));
+}
+
+// To f32 so that a second rounding, to fewer digits, gives what one would have: an inexact result is made odd.
+llvm::Value* LlvmScalar::to_odd_f32(V* f64) {
+  llvm::Type* i32 = b_.getInt32Ty();
+  V* nearest = b_.CreateFPTrunc(f64, like(f64, b_.getFloatTy()));
+  V* back = b_.CreateFPExt(nearest, f64->getType());
+  V* bits = b_.CreateBitCast(nearest, like(f64, i32));
+  V* too_large = b_.CreateFCmpOGT(b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, back),
+                                  b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, f64));
+  V* below = b_.CreateSelect(too_large, b_.CreateSub(bits, whole(bits, i32, 1)), bits);
+  V* odd = b_.CreateSelect(b_.CreateFCmpONE(back, f64), b_.CreateOr(below, whole(bits, i32, 1)), bits);
+  return b_.CreateBitCast(odd, nearest->getType());
+}
+
+llvm::Value* LlvmScalar::rounded_to(V* value, DType dtype) {
+  if (value->getType()->getScalarType()->isDoubleTy()) value = to_odd_f32(value);
+  return widened(narrowed(value, dtype), dtype);
+}
+
+// NaN wins.
+llvm::Value* LlvmScalar::extreme(bool largest, V* a, V* b) {
+  llvm::Type* type = a->getType()->getScalarType();
+  if (type->isIntegerTy(1)) return largest ? b_.CreateOr(a, b) : b_.CreateAnd(a, b);
+  if (type->isIntegerTy())
+    return b_.CreateBinaryIntrinsic(largest ? llvm::Intrinsic::smax : llvm::Intrinsic::smin, a, b);
+  V* wins = largest ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b);
+  return b_.CreateSelect(b_.CreateOr(wins, b_.CreateFCmpUNO(a, a)), a, b);
+}
+
+llvm::Value* LlvmScalar::combined(Combine combine, V* a, V* b) {
+  const bool is_real = a->getType()->getScalarType()->isFloatingPointTy();
+  switch (combine) {
+    case Combine::kSum:
+      return is_real ? b_.CreateFAdd(a, b) : b_.CreateAdd(a, b);
+    case Combine::kProduct:
+      return is_real ? b_.CreateFMul(a, b) : b_.CreateMul(a, b);
+    case Combine::kMax:
+      return extreme(true, a, b);
+    case Combine::kMin:
+      return extreme(false, a, b);
+  }
+  return a;
+}
+
+llvm::Value* LlvmScalar::converted(V* value, ValueType from, ValueType to) {
+  const auto is_real = [](ValueType type) { return type == ValueType::kF32 || type == ValueType::kF64; };
+  llvm::Type* type = like(value, type_of(to));
+  if (from == to) return value;
+  if (to == ValueType::kBool) {
+    if (is_real(from)) return b_.CreateFCmpUNE(value, llvm::Constant::getNullValue(value->getType()));
+    return b_.CreateICmpNE(value, llvm::Constant::getNullValue(value->getType()));
+  }
+  if (is_real(from) && is_real(to)) return b_.CreateFPCast(value, type);
+  if (from == ValueType::kBool) return is_real(to) ? b_.CreateUIToFP(value, type) : b_.CreateZExt(value, type);
+  if (is_real(to)) return b_.CreateSIToFP(value, type);
+  if (!is_real(from)) return b_.CreateIntCast(value, type, true);
+  // Out of range, and NaN: the smallest integer.
+  const double limit = to == ValueType::kI64 ? 0x1p63 : 0x1p31;
+  V* inside = b_.CreateFCmpOLT(b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, value),
+                               llvm::ConstantFP::get(value->getType(), limit));
+  V* safe = b_.CreateSelect(inside, value, llvm::Constant::getNullValue(value->getType()));
+  const uint64_t smallest = to == ValueType::kI64 ? uint64_t{1} << 63 : uint64_t{1} << 31;
+  return b_.CreateSelect(inside, b_.CreateFPToSI(safe, type), llvm::ConstantInt::get(type, smallest));
+}
+
+llvm::Value* LlvmScalar::call_a_lane(const std::string& name, const std::vector<V*>& args, llvm::Type* type) {
+  const std::vector<llvm::Type*> types(args.size(), type);
+  llvm::FunctionCallee callee = module_.getOrInsertFunction(name, llvm::FunctionType::get(type, types, false));
+  auto* function = llvm::cast<llvm::Function>(callee.getCallee());
+  function->setDoesNotThrow();
+  function->setDoesNotAccessMemory();
+  if (!is_vector(args[0])) return b_.CreateCall(callee, args);
+  const unsigned lanes = llvm::cast<llvm::FixedVectorType>(args[0]->getType())->getNumElements();
+  V* out = llvm::PoisonValue::get(args[0]->getType());
+  for (unsigned lane = 0; lane < lanes; ++lane) {
+    std::vector<V*> one;
+    for (V* arg : args) one.push_back(b_.CreateExtractElement(arg, lane));
+    out = b_.CreateInsertElement(out, b_.CreateCall(callee, one), lane);
+  }
+  return out;
+}
+
+// By calls in f64. Those of f32 that have polynomials have become other instructions before.
+llvm::Value* LlvmScalar::elementary(LoopOp op, const std::vector<V*>& args) {
+  llvm::Type* type = args[0]->getType();
+  if (type->getScalarType()->isIntegerTy()) return call_a_lane("stepc_integer_power", args, b_.getInt64Ty());
+  std::vector<V*> wide;
+  for (V* arg : args) wide.push_back(b_.CreateFPCast(arg, like(arg, b_.getDoubleTy())));
+  if (op == LoopOp::kRsqrt)
+    return b_.CreateFPCast(
+        b_.CreateFDiv(real(wide[0], b_.getDoubleTy(), 1), b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, wide[0])),
+        type);
+  return b_.CreateFPCast(call_a_lane(std::string(name_of(op)), wide, b_.getDoubleTy()), type);
+}
+
+llvm::Value* LlvmScalar::compute(const LoopInstruction& one, ValueType from, const std::vector<V*>& args) {
+  const bool is_real = from == ValueType::kF32 || from == ValueType::kF64;
+  V* a = args[0];
+  V* second = args.size() > 1 ? args[1] : nullptr;
+  switch (one.op) {
+    case LoopOp::kNeg:
+      return is_real ? b_.CreateFNeg(a) : b_.CreateNeg(a);
+    case LoopOp::kAbs:
+      return is_real ? b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, a)
+                     : b_.CreateBinaryIntrinsic(llvm::Intrinsic::abs, a, b_.getFalse());
+    case LoopOp::kSqrt:
+      return b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, a);
+    case LoopOp::kFloor:
+      return b_.CreateUnaryIntrinsic(llvm::Intrinsic::floor, a);
+    case LoopOp::kCeil:
+      return b_.CreateUnaryIntrinsic(llvm::Intrinsic::ceil, a);
+    case LoopOp::kRound:
+      return b_.CreateUnaryIntrinsic(llvm::Intrinsic::nearbyint, a);
+    case LoopOp::kTrunc:
+      return b_.CreateUnaryIntrinsic(llvm::Intrinsic::trunc, a);
+    case LoopOp::kAdd:
+      return is_real ? b_.CreateFAdd(a, second) : b_.CreateAdd(a, second);
+    case LoopOp::kSub:
+      return is_real ? b_.CreateFSub(a, second) : b_.CreateSub(a, second);
+    case LoopOp::kMul:
+      return is_real ? b_.CreateFMul(a, second) : b_.CreateMul(a, second);
+    case LoopOp::kDiv:
+      return b_.CreateFDiv(a, second);
+    case LoopOp::kFma:
+      if (target_.has_fma) return b_.CreateIntrinsic(llvm::Intrinsic::fma, {a->getType()}, {a, second, args[2]});
+      return b_.CreateFAdd(b_.CreateFMul(a, second), args[2]);
+    case LoopOp::kMin:
+      return extreme(false, a, second);
+    case LoopOp::kMax:
+      return extreme(true, a, second);
+    case LoopOp::kQuotient:
+      return b_.CreateSDiv(a, second);
+    case LoopOp::kBitAnd:
+      return b_.CreateAnd(a, second);
+    case LoopOp::kBitOr:
+      return b_.CreateOr(a, second);
+    case LoopOp::kBitXor:
+      return b_.CreateXor(a, second);
+    case LoopOp::kShiftLeft:
+      return b_.CreateShl(a, second);
+    case LoopOp::kShiftRight:
+      return b_.CreateAShr(a, second);
+    case LoopOp::kShiftRightLogical:
+      return b_.CreateLShr(a, second);
+    case LoopOp::kEq:
+      return is_real ? b_.CreateFCmpOEQ(a, second) : b_.CreateICmpEQ(a, second);
+    case LoopOp::kNe:
+      return is_real ? b_.CreateFCmpUNE(a, second) : b_.CreateICmpNE(a, second);
+    case LoopOp::kLt:
+      return is_real ? b_.CreateFCmpOLT(a, second) : b_.CreateICmpSLT(a, second);
+    case LoopOp::kLe:
+      return is_real ? b_.CreateFCmpOLE(a, second) : b_.CreateICmpSLE(a, second);
+    case LoopOp::kIsNan:
+      return b_.CreateFCmpUNO(a, a);
+    case LoopOp::kSelect:
+      return b_.CreateSelect(a, second, args[2]);
+    case LoopOp::kConvert:
+      return converted(a, from, one.type);
+    case LoopOp::kRoundTo:
+      return rounded_to(a, one.dtype);
+    case LoopOp::kBits:
+      return b_.CreateBitCast(a, like(a, type_of(one.type)));
+    default:
+      return elementary(one.op, args);
+  }
+}
+
+}  // namespace stepc

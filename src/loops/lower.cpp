@@ -1,0 +1,556 @@
+#include "loops/lower.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/check.h"
+#include "loops/element_writer.h"
+
+namespace stepc {
+
+namespace {
+
+using LoopValue = PhaseWriter::Value;
+using Loops = std::vector<uint32_t>;
+
+bool contains(const Loops& loops, uint32_t loop) { return std::ranges::find(loops, loop) != loops.end(); }
+bool includes(const Loops& all, const Loops& some) {
+  return std::ranges::all_of(some, [&](uint32_t loop) { return contains(all, loop); });
+}
+Loops without(const Loops& all, const Loops& some) {
+  Loops out;
+  for (uint32_t loop : all)
+    if (!contains(some, loop)) out.push_back(loop);
+  return out;
+}
+
+// A reduction that loops, as the space sees it.
+struct Reduction {
+  const Node* node = nullptr;
+  Loops operand, dropped;  // loops
+  bool across = false;     // over rows: the shares of the items are added in a phase of its own
+  int depth = 0;           // of a row's reduction: after how many others
+  uint32_t shares = 0;     // across: the scratch buffer
+};
+
+class Lowering {
+ public:
+  Lowering(const Graph& group, const LoopFactors& factors) : group_(group), space_(find_loop_space(group, factors)) {
+    for (uint32_t loop = 0; loop < space_.extents.size(); ++loop) all_.push_back(loop);
+  }
+
+  LoopProgram run() {
+    make_buffers();
+    find_reductions();
+    choose_form();
+    classify();
+    write_main();
+    write_shares();
+    write_rest();
+    if (program_.phases.empty()) write_nothing();
+    find_in_place();
+    return std::move(program_);
+  }
+
+ private:
+  [[nodiscard]] TensorId operand_of(const Reduction& one) const { return one.node->inputs[0]; }
+  [[nodiscard]] TensorId result_of(const Reduction& one) const { return one.node->outputs[0]; }
+  const IndexMap& map_of(TensorId id) const {
+    const auto& map = space_.maps[id.index()];
+    if (!map) throw NoLoops(str("%{} has no loops in common with the largest tensor", id));
+    return *map;
+  }
+
+  void make_buffers() {
+    for (const GraphInput& input : group_.inputs) {
+      const TensorType& type = group_.type(input.tensor);
+      const Shape strides = strides_of(group_, input);
+      int64_t count = 0;
+      if (element_count(type.shape) > 0) {
+        count = 1 + input.offset;
+        for (size_t d = 0; d < strides.size(); ++d) count += (type.shape[d] - 1) * strides[d];
+      }
+      program_.buffers.push_back({LoopBuffer::Kind::kInput, type.dtype, count, 0});
+    }
+    for (const GraphOutput& output : group_.outputs) {
+      const TensorType& type = group_.type(output.tensor);
+      program_.buffers.push_back({LoopBuffer::Kind::kOutput, type.dtype, element_count(type.shape), 0});
+    }
+  }
+
+  void find_reductions() {
+    for (const Node& node : group_.nodes) {
+      if (!op_def(node.op).has(Trait::kReduction)) continue;
+      fold_of(node, group_.type(node.inputs[0]).dtype);
+      if (element_count(group_.shape(node.inputs[0])) == 0) continue;
+      const IndexMap& map = map_of(node.inputs[0]);
+      Reduction one;
+      one.node = &node;
+      one.operand = loops_of(map);
+      IndexMap dropped;
+      for (int64_t dim : node.attrs.get<Shape>("dims")) dropped.push_back(map[static_cast<size_t>(dim)]);
+      one.dropped = loops_of(dropped);
+      if (!one.dropped.empty()) reductions_.push_back(std::move(one));
+    }
+  }
+
+  // Whether something that loops over what `one` drops is made from its result.
+  bool feeds_back(const Reduction& one) const {
+    std::set<TensorId> after = {result_of(one)};
+    for (const Node& node : group_.nodes) {
+      const bool reads = std::ranges::any_of(node.inputs, [&](TensorId input) { return after.contains(input); });
+      if (!reads) continue;
+      for (TensorId output : node.outputs) {
+        after.insert(output);
+        const auto& map = space_.maps[output.index()];
+        if (!map) continue;
+        const Loops loops = loops_of(*map);
+        if (std::ranges::any_of(one.dropped, [&](uint32_t loop) { return contains(loops, loop); })) return true;
+      }
+    }
+    return false;
+  }
+
+  void set_rows(PhaseForm::Kind kind, const Loops& columns) { form_ = {kind, without(all_, columns), columns}; }
+
+  void choose_form() {
+    using Kind = PhaseForm::Kind;
+    if (reductions_.empty()) return;
+    const uint32_t last = all_.back();
+    for (const Reduction& one : reductions_)
+      if (contains(one.dropped, last) && one.dropped != all_) return set_rows(Kind::kRows, one.dropped);
+    for (const Reduction& one : reductions_) {
+      if (one.dropped == all_) continue;
+      const Loops kept = without(all_, one.dropped);
+      const bool is_leading = one.dropped.back() < kept.front();
+      if (is_leading && !feeds_back(one)) return set_rows(Kind::kChunks, kept);
+      return set_rows(Kind::kLanes, one.dropped);
+    }
+    // All of it to one number.
+    constexpr int64_t kMostInOneItem = 1 << 16;
+    int64_t count = 1;
+    for (int64_t extent : space_.extents) count *= extent;
+    const bool whole = std::ranges::any_of(reductions_, [&](const Reduction& one) { return feeds_back(one); });
+    if (whole && count > kMostInOneItem) throw NoLoops("all rows wait for a sum over all of them");
+    set_rows(whole ? Kind::kRows : Kind::kFlatChunks, all_);
+  }
+
+  void classify() {
+    const Loops& rows = form_.rows;
+    const Loops& columns = form_.columns;
+    for (Reduction& one : reductions_) {
+      if (one.dropped == columns && form_.kind != PhaseForm::Kind::kFlatChunks) continue;
+      const Loops kept = without(one.operand, one.dropped);
+      const bool over_rows = includes(one.dropped, rows) && includes(columns, kept) &&
+                             (kept.empty() || kept == columns) && includes(one.operand, rows);
+      const bool has_chunks = form_.kind == PhaseForm::Kind::kRows || form_.kind == PhaseForm::Kind::kChunks ||
+                              form_.kind == PhaseForm::Kind::kFlatChunks;
+      if (!over_rows || !has_chunks) throw NoLoops(str("{} runs over other loops than the rest", one.node->op));
+      one.across = true;
+      if (form_.kind == PhaseForm::Kind::kRows) form_.kind = PhaseForm::Kind::kChunks;
+    }
+    depths_.assign(group_.tensors.size(), 0);
+    final_.assign(group_.tensors.size(), false);
+    for (const Node& node : group_.nodes) {
+      int depth = 0;
+      bool is_final = false;
+      for (TensorId input : node.inputs) {
+        depth = std::max(depth, depths_[input.index()]);
+        is_final = is_final || final_[input.index()];
+      }
+      for (Reduction& one : reductions_) {
+        if (one.node != &node) continue;
+        if (is_final) throw NoLoops(str("{} of what a sum over all rows gives", node.op));
+        one.depth = depth;
+        is_final = one.across;
+        if (!one.across) ++depth;
+      }
+      for (TensorId output : node.outputs) {
+        depths_[output.index()] = depth;
+        final_[output.index()] = is_final;
+      }
+    }
+  }
+
+  [[nodiscard]] uint32_t output_buffer(size_t place) const {
+    return static_cast<uint32_t>(group_.inputs.size() + place);
+  }
+  void store_output(PhaseWriter& w, Level level, size_t place, LoopValue value) {
+    const TensorId id = group_.outputs[place].tensor;
+    w.store(level, output_buffer(place), position_of(map_of(id), contiguous_strides(group_.shape(id)), 0), value);
+  }
+
+  // Outputs that the main phase stores: one element for every row, or for every element of a row.
+  void sort_outputs() {
+    for (size_t place = 0; place < group_.outputs.size(); ++place) {
+      const TensorId id = group_.outputs[place].tensor;
+      if (element_count(group_.shape(id)) == 0) continue;
+      if (final_[id.index()]) {
+        final_outputs_.push_back(place);
+        continue;
+      }
+      const Loops loops = loops_of(map_of(id));
+      const Loops in_columns = without(loops, form_.rows);
+      const bool once = form_.rows.empty() && form_.kind != PhaseForm::Kind::kRows;  // an item is no row
+      const bool main = includes(loops, form_.rows) && (in_columns == form_.columns || (in_columns.empty() && !once));
+      if (main && !reductions_.empty())
+        (in_columns.empty() ? row_outputs_ : element_outputs_).push_back(place);
+      else
+        other_outputs_.push_back(place);
+    }
+  }
+
+  // Writes a phase twice: first to see which loops always move together, then with those as one.
+  template <class F>
+  void add_phase(const PhaseForm& form, F&& write) {
+    std::vector<bool> merged(space_.extents.size(), false);
+    for (bool last : {false, true}) {
+      PhaseWriter w(form, space_.extents, merged);
+      ElementWriter elements(group_, space_, w);
+      write(w, elements);
+      if (last) program_.phases.push_back(w.take());
+      merged = w.mergeable();
+    }
+  }
+
+  void write_main() {
+    sort_outputs();
+    if (reductions_.empty()) return;
+    for (Reduction& one : reductions_) {
+      if (!one.across) continue;
+      one.shares = static_cast<uint32_t>(program_.buffers.size());
+      program_.buffers.push_back({LoopBuffer::Kind::kScratch, share_dtype(one), 0, 0});
+    }
+    flatten_chunks();
+    add_phase(form_, [&](PhaseWriter& w, ElementWriter& elements) { write_rows(w, elements); });
+    items_ = program_.phases.back().items;
+    for (Reduction& one : reductions_) {
+      if (!one.across) continue;
+      LoopBuffer& buffer = program_.buffers[one.shares];
+      buffer.count = items_ * kept_size(one);
+      buffer.scratch_byte = program_.scratch_bytes;
+      program_.scratch_bytes += (buffer.count * size_of(buffer.dtype) + 63) / 64 * 64;
+    }
+  }
+
+  // One number from everything: a share is a piece of one long loop where the loops merge into one, else some rows.
+  void flatten_chunks() {
+    if (form_.kind != PhaseForm::Kind::kFlatChunks) return;
+    PhaseForm flat = form_;
+    flat.kind = PhaseForm::Kind::kRows;
+    PhaseWriter w(flat, space_.extents, std::vector<bool>(space_.extents.size(), false));
+    ElementWriter elements(group_, space_, w);
+    w.begin_sweep();
+    for (const Reduction& one : reductions_) elements.element(operand_of(one), map_of(operand_of(one)));
+    for (size_t place : element_outputs_)
+      store_output(w, Level::kSweep, place,
+                   elements.element(group_.outputs[place].tensor, map_of(group_.outputs[place].tensor)));
+    const std::vector<bool> merged = w.mergeable();
+    size_t first = all_.size() - 1;
+    while (first > 0 && merged[all_[first]]) --first;
+    if (first == 0) return;
+    set_rows(PhaseForm::Kind::kChunks, {all_.begin() + static_cast<ptrdiff_t>(first), all_.end()});
+  }
+
+  [[nodiscard]] DType share_dtype(const Reduction& one) const {
+    switch (value_type_of(group_.type(operand_of(one)).dtype)) {
+      case ValueType::kF64:
+        return DType::kF64;
+      case ValueType::kI64:
+        return DType::kI64;
+      case ValueType::kBool:
+        return DType::kBool;
+      default:
+        return DType::kF32;
+    }
+  }
+  [[nodiscard]] Loops kept_loops(const Reduction& one) const { return without(one.operand, one.dropped); }
+  [[nodiscard]] int64_t kept_size(const Reduction& one) const {
+    int64_t size = 1;
+    for (uint32_t loop : kept_loops(one)) size *= space_.extents[loop];
+    return size;
+  }
+  // Where the shares of one item begin and which of them belongs to a point of the columns.
+  [[nodiscard]] Affine share_position(const Reduction& one, const Affine& item) const {
+    Affine position;
+    int64_t stride = 1;
+    const Loops kept = kept_loops(one);
+    for (size_t i = kept.size(); i-- > 0;) {
+      position = position + Affine::of(kept[i], stride);
+      stride *= space_.extents[kept[i]];
+    }
+    return position + item * stride;
+  }
+
+  LoopValue begin_fold(PhaseWriter& w, Level level, const Reduction& one) const {
+    const DType dtype = group_.type(operand_of(one)).dtype;
+    const Fold fold = fold_of(*one.node, dtype);
+    return w.accumulator(level, value_type_of(dtype), fold.combine, fold.real, fold.integer);
+  }
+  // Integers wrap to their type as they would have on the way.
+  LoopValue end_fold(PhaseWriter& w, Level level, const Reduction& one, LoopValue accumulator) const {
+    const LoopValue value = w.finish(level, accumulator);
+    return w.type(value) == ValueType::kI64 ? w.round_to(value, group_.type(operand_of(one)).dtype) : value;
+  }
+  static LoopOp combining_op(Combine combine, ValueType type) {
+    const bool is_bool = type == ValueType::kBool;
+    switch (combine) {
+      case Combine::kSum:
+        return LoopOp::kAdd;
+      case Combine::kProduct:
+        return LoopOp::kMul;
+      case Combine::kMax:
+        return is_bool ? LoopOp::kBitOr : LoopOp::kMax;
+      case Combine::kMin:
+        return is_bool ? LoopOp::kBitAnd : LoopOp::kMin;
+    }
+    return LoopOp::kAdd;
+  }
+
+  // Shares that are kept for every column start as nothing.
+  void clear_shares(PhaseWriter& w) {
+    w.begin_sweep(Level::kItem);
+    for (const Reduction& one : reductions_) {
+      if (!one.across || kept_loops(one).empty()) continue;
+      const DType dtype = group_.type(operand_of(one)).dtype;
+      const Fold fold = fold_of(*one.node, dtype);
+      const ValueType type = value_type_of(dtype);
+      const LoopValue start = is_floating(dtype) ? w.constant(type, fold.real) : w.integer(type, fold.integer);
+      w.store(Level::kSweep, one.shares, share_position(one, PhaseWriter::item()), start);
+    }
+    w.end_sweep();
+  }
+
+  void write_rows(PhaseWriter& w, ElementWriter& elements) {
+    clear_shares(w);
+    std::map<const Reduction*, LoopValue> folds;
+    for (const Reduction& one : reductions_)
+      if (one.across && kept_loops(one).empty()) folds[&one] = begin_fold(w, Level::kItem, one);
+    int sweeps = 0;
+    for (const Reduction& one : reductions_) sweeps = std::max(sweeps, one.depth);
+    for (size_t place : element_outputs_) sweeps = std::max(sweeps, depths_[group_.outputs[place].tensor.index()]);
+    for (int sweep = 0; sweep <= sweeps; ++sweep) write_sweep(w, elements, sweep, folds);
+    for (size_t place : row_outputs_) {
+      const TensorId id = group_.outputs[place].tensor;
+      store_output(w, Level::kRow, place, elements.element(id, map_of(id)));
+    }
+    w.end_rows();
+    for (const Reduction& one : reductions_)
+      if (one.across && kept_loops(one).empty())
+        w.store(Level::kItem, one.shares, PhaseWriter::item(), end_fold(w, Level::kItem, one, folds[&one]));
+  }
+
+  // All reductions of what is known before this sweep, and all outputs that need no more.
+  void write_sweep(PhaseWriter& w, ElementWriter& elements, int sweep, std::map<const Reduction*, LoopValue>& folds) {
+    w.begin_sweep();
+    elements.forget_sweep();
+    std::vector<std::pair<const Reduction*, LoopValue>> terms;
+    for (const Reduction& one : reductions_)
+      if (one.depth == sweep) terms.emplace_back(&one, elements.element(operand_of(one), map_of(operand_of(one))));
+    std::vector<std::pair<size_t, LoopValue>> stores;
+    for (size_t place : element_outputs_) {
+      const TensorId id = group_.outputs[place].tensor;
+      if (depths_[id.index()] == sweep) stores.emplace_back(place, elements.element(id, map_of(id)));
+    }
+    std::vector<const Reduction*> finished;
+    for (const auto& [one, value] : terms) {
+      if (!one->across) {
+        folds[one] = begin_fold(w, Level::kRow, *one);
+        w.accumulate(Level::kSweep, folds[one], value);
+        finished.push_back(one);
+      } else if (kept_loops(*one).empty()) {
+        const bool in_columns = includes(one->dropped, form_.columns) && !form_.columns.empty();
+        w.accumulate(in_columns ? Level::kSweep : Level::kRow, folds[one], value);
+      } else {
+        const Affine position = share_position(*one, PhaseWriter::item());
+        const ValueType type = value_type_of(share_dtype(*one));
+        const LoopOp op = combining_op(fold_of(*one->node, share_dtype(*one)).combine, type);
+        w.store(Level::kSweep, one->shares, position, w.compute(op, {w.load(one->shares, type, position), value}));
+      }
+    }
+    for (const auto& [place, value] : stores) store_output(w, Level::kSweep, place, value);
+    w.end_sweep();
+    for (const Reduction* one : finished) elements.set(result_of(*one), end_fold(w, Level::kRow, *one, folds[one]));
+  }
+
+  // A phase for all outputs over the same loops, without rows to wait for.
+  template <class F>
+  void write_pointwise(const Loops& loops, const std::vector<size_t>& places, F&& prepare) {
+    const auto write = [&](PhaseWriter& w, ElementWriter& elements) {
+      w.begin_sweep();
+      prepare(w, elements);
+      std::vector<LoopValue> values;
+      for (size_t place : places) {
+        const TensorId id = group_.outputs[place].tensor;
+        values.push_back(elements.element(id, map_of(id)));
+      }
+      for (size_t i = 0; i < places.size(); ++i) store_output(w, Level::kSweep, places[i], values[i]);
+      w.end_sweep();
+    };
+    // One long loop where the loops merge into one, else rows of what merges with the last.
+    PhaseForm form{PhaseForm::Kind::kRows, {}, loops};
+    PhaseWriter trial(form, space_.extents, std::vector<bool>(space_.extents.size(), false));
+    ElementWriter elements(group_, space_, trial);
+    write(trial, elements);
+    const std::vector<bool> merged = trial.mergeable();
+    size_t first = loops.empty() ? 0 : loops.size() - 1;
+    while (first > 0 && merged[loops[first]]) --first;
+    if (first == 0) {
+      form.kind = PhaseForm::Kind::kFlat;
+    } else {
+      form.rows.assign(loops.begin(), loops.begin() + static_cast<ptrdiff_t>(first));
+      form.columns.assign(loops.begin() + static_cast<ptrdiff_t>(first), loops.end());
+    }
+    add_phase(form, write);
+  }
+
+  // Outputs by the loops that they run over, in the order of the first.
+  [[nodiscard]] std::vector<std::pair<Loops, std::vector<size_t>>> by_loops(const std::vector<size_t>& places) const {
+    std::vector<std::pair<Loops, std::vector<size_t>>> out;
+    for (size_t place : places) {
+      const Loops loops = loops_of(map_of(group_.outputs[place].tensor));
+      const auto same = std::ranges::find(out, loops, &std::pair<Loops, std::vector<size_t>>::first);
+      if (same == out.end())
+        out.push_back({loops, {place}});
+      else
+        same->second.push_back(place);
+    }
+    return out;
+  }
+
+  // Adds up the items' shares, in the order of the items, and computes what is made of the sums.
+  void write_shares() {
+    for (const auto& [loops, places] : by_loops(final_outputs_)) {
+      for (const Reduction& one : reductions_) {
+        if (!one.across || kept_loops(one) == loops) continue;
+        for (size_t place : places)
+          if (depends_on(group_.outputs[place].tensor, result_of(one)))
+            throw NoLoops("a sum over all rows is spread over other loops");
+      }
+      write_pointwise(loops, places, [&, loops = loops](PhaseWriter& w, ElementWriter& elements) {
+        for (const Reduction& one : reductions_) {
+          if (!one.across || kept_loops(one) != loops) continue;
+          const LoopValue fold = begin_fold(w, Level::kSweep, one);
+          const Affine item = w.begin_serial(items_);
+          w.accumulate(Level::kSweep, fold,
+                       w.load(one.shares, value_type_of(share_dtype(one)), share_position(one, item)));
+          w.end_serial();
+          elements.set(result_of(one), end_fold(w, Level::kSweep, one, fold));
+        }
+      });
+    }
+  }
+  [[nodiscard]] bool depends_on(TensorId tensor, TensorId source) const {
+    if (tensor == source) return true;
+    const Node* node = group_.producer(tensor);
+    return node != nullptr &&
+           std::ranges::any_of(node->inputs, [&](TensorId input) { return depends_on(input, source); });
+  }
+
+  void write_rest() {
+    for (const auto& [loops, places] : by_loops(other_outputs_))
+      write_pointwise(loops, places, [](PhaseWriter&, ElementWriter&) {});
+  }
+
+  // No output has an element.
+  void write_nothing() {
+    add_phase({PhaseForm::Kind::kFlat, {}, {}}, [](PhaseWriter&, ElementWriter&) {});
+  }
+
+  // An input that is read only where, and in the sweep in which, an output of the same size is written.
+  void find_in_place() {
+    for (size_t place = 0; place < group_.outputs.size(); ++place)
+      for (uint32_t input = 0; input < group_.inputs.size(); ++input)
+        if (moves_together(input, output_buffer(place))) program_.in_place.emplace_back(input, output_buffer(place));
+  }
+  [[nodiscard]] bool moves_together(uint32_t input, uint32_t output) const {
+    const LoopBuffer& in = program_.buffers[input];
+    const LoopBuffer& out = program_.buffers[output];
+    if (size_of(in.dtype) != size_of(out.dtype) || in.count != out.count || in.count == 0) return false;
+    const LoopInstruction* store = nullptr;
+    std::vector<const LoopInstruction*> loads;
+    std::vector<std::pair<const LoopPhase*, size_t>> places;  // the loop that each stands in
+    for (const LoopPhase& phase : program_.phases) {
+      std::vector<size_t> open;
+      for (size_t i = 0; i < phase.instructions.size(); ++i) {
+        const LoopInstruction& one = phase.instructions[i];
+        if (one.op == LoopOp::kLoop) open.push_back(i);
+        if (one.op == LoopOp::kEnd) open.pop_back();
+        const bool is_load = one.op == LoopOp::kLoad && one.buffer == input;
+        const bool is_store = one.op == LoopOp::kStore && one.buffer == output;
+        if (!is_load && !is_store) continue;
+        if (open.empty() || (is_load && (one.args[0] >= 0 || one.args[1] >= 0))) return false;
+        if (is_store) store = &one;
+        if (is_load) loads.push_back(&one);
+        places.emplace_back(&phase, open.back());
+      }
+    }
+    if (store == nullptr || loads.empty()) return false;
+    return std::ranges::all_of(loads, [&](const LoopInstruction* load) { return load->index == store->index; }) &&
+           std::ranges::all_of(places, [&](const auto& place) { return place == places[0]; });
+  }
+
+  const Graph& group_;
+  LoopSpace space_;
+  Loops all_;
+  std::vector<Reduction> reductions_;
+  PhaseForm form_;
+  std::vector<int> depths_;  // by tensor: how many of a row's reductions come before it
+  std::vector<bool> final_;  // by tensor: made of sums over all rows
+  std::vector<size_t> element_outputs_, row_outputs_, final_outputs_, other_outputs_;
+  int64_t items_ = 1;
+  LoopProgram program_;
+};
+
+void check_types(const Graph& group) {
+  const auto has_loops = [](DType dtype) {
+    return !is_complex(dtype) && dtype != DType::kF8E4M3 && dtype != DType::kF8E5M2;
+  };
+  for (const GraphTensor& tensor : group.tensors)
+    if (!has_loops(tensor.type.dtype)) throw NoLoops(str("{} has no loops", name_of(tensor.type.dtype)));
+  for (const Node& node : group.nodes) {
+    if (node.aten) throw NoLoops(str("{} is an ATen call", node.op));
+    if (op_def(node.op).has(Trait::kComposite)) throw NoLoops(str("{} is a composite", node.op));
+    if (node.outputs.size() != 1) throw NoLoops(str("{} has {} results", node.op, node.outputs.size()));
+  }
+  for (const GraphOutput& output : group.outputs)
+    if (!output.tensor.valid() || group.producer(output.tensor) == nullptr)
+      throw NoLoops("it returns what it does not make");
+  if (group.outputs.empty()) throw NoLoops("it returns nothing");
+}
+
+LoopProgram lower_or_throw(const Graph& group) {
+  check_types(group);
+  LoopFactors factors = domain_factors(group);
+  constexpr int kMostSplits = 24;
+  for (int attempt = 0; attempt < kMostSplits; ++attempt) {
+    try {
+      return Lowering(group, factors).run();
+    } catch (const SplitNeeded& needed) {
+      split_loop(factors, needed.split);
+    }
+  }
+  throw NoLoops("its reshapes have no common loops");
+}
+
+}  // namespace
+
+std::string why_no_loops(const Graph& group) {
+  try {
+    lower_or_throw(group);
+    return {};
+  } catch (const NoLoops& reason) {
+    return reason.what();
+  }
+}
+
+LoopProgram lower(const Graph& group) {
+  try {
+    return lower_or_throw(group);
+  } catch (const NoLoops& reason) {
+    user_error("a group of {} nodes is not one kernel: {}", group.nodes.size(), reason.what());
+  }
+}
+
+}  // namespace stepc
