@@ -121,6 +121,7 @@ void attention_gradient(const GradientTile& tile) {
   for (int64_t key = 0; key < tile.rows; key += 2) {
     gradient_row<T>(tile, key);
     gradient_row<T>(tile, key + 1);
+    if constexpr (sizeof(T) == sizeof(float)) continue;
     make_pairs({2, tile.columns, tile.ld, 2, tile.columns, tile.ld}, gradients + key * tile.ld, pairs + key * tile.ld);
   }
 }

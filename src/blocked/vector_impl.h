@@ -74,7 +74,7 @@ inline Vec round_whole(Vec value) {  // for |value| < 2^22
 inline Vec scale_by_power(Vec value, Vec power) {  // value near 1; flushes results below 2^-126 to zero
   const VecInt exponent = __builtin_convertvector(power, VecInt);
   const VecInt bits = reinterpret_cast<VecInt>(value) + (exponent << 23);
-  return reinterpret_cast<Vec>(bits & (exponent > -126));
+  return reinterpret_cast<Vec>(bits & ~(power <= splat(-126.0F)));  // a NaN is not below
 }
 inline void store(Bf16* to, Vec value) {
   for (int i = 0; i < kLanes; ++i) to[i] = to_bf16(value[i]);

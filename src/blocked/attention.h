@@ -1,0 +1,71 @@
+// softmax(scale q k' + bias) v over blocks of queries and keys, and its gradients. Scores are never stored: forward
+// leaves the logsumexp of each row, backward makes the weights again from it. bf16 or f32 in and out, sums in f32; the
+// same inputs give the same bits for any number of threads. The caller owns every buffer; nothing is allocated.
+//
+// A row that sees no key gives zeros, a logsumexp of 0 and no gradient, as PyTorch's does.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "blocked/micro_kernels.h"
+#include "blocked/number.h"
+
+namespace stepc::blocked {
+
+// (batch, heads, sequence, dim) in any order of the first three; elements of one head side by side. Strides in
+// elements.
+struct HeadStrides {
+  int64_t batch = 0, head = 0, sequence = 0;
+};
+struct HeadTensor {
+  const void* data = nullptr;
+  HeadStrides strides;
+};
+struct HeadResult {
+  void* data = nullptr;
+  HeadStrides strides;
+};
+
+// Added to the scores, or for kBool: what is false is hidden. A stride of 0 broadcasts.
+struct AttentionMask {
+  enum class Kind : uint8_t { kNone, kBool, kF32, kBf16 };
+  Kind kind = Kind::kNone;
+  const void* data = nullptr;
+  int64_t batch_stride = 0, head_stride = 0, query_stride = 0, key_stride = 0;
+};
+
+struct Attention {
+  Number type = Number::kF32;
+  int64_t batch = 0, heads = 0, key_heads = 0;  // heads / key_heads consecutive heads share one key and value head
+  int64_t queries = 0, keys = 0, dim = 0, value_dim = 0;
+  float scale = 1;
+  // Query i sees keys i - before ... i + after; negative: no limit. Causal is after = 0, a sliding window of w keys
+  // before = w - 1.
+  int64_t before = -1, after = -1;
+  // (batch, queries), may be null: query i of a batch row sees keys [begin, end). Packed documents: the start of the
+  // query's document, and its end where attention is not causal.
+  const int32_t* key_begin = nullptr;
+  const int32_t* key_end = nullptr;
+  AttentionMask mask;
+  const float* slopes = nullptr;  // (heads): ALiBi, adds -slope |i - j|
+  HeadTensor q, k, v;
+};
+
+size_t workspace_bytes(const Attention& call, int threads);
+// `logsumexp` (batch, heads, queries), natural logarithm.
+void attention(const Attention& call, const HeadResult& out, float* logsumexp, const MicroKernels& kernels, int threads,
+               void* workspace);
+
+struct AttentionGradient {
+  HeadTensor gradient;  // of `out`
+  HeadTensor out;
+  const float* logsumexp = nullptr;
+  HeadResult q, k, v;
+};
+
+size_t backward_workspace_bytes(const Attention& call, int threads);
+void attention_backward(const Attention& call, const AttentionGradient& gradient, const MicroKernels& kernels,
+                        int threads, void* workspace);
+
+}  // namespace stepc::blocked

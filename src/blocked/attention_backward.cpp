@@ -1,0 +1,260 @@
+// One task is one key head with the heads that share it, so nothing is summed between threads. Scores are made turned,
+// (keys, queries), because then weights and score gradients are left operands as they are:
+//   dv += p' dout     dk += ds' q     dq' += k' ds        (p' and ds' are the turned tiles)
+#include <algorithm>
+
+#include "blocked/attention.h"
+#include "blocked/brgemm.h"
+#include "blocked/score_bias.h"
+#include "blocked/workspace.h"
+
+namespace stepc::blocked {
+
+namespace {
+
+constexpr int64_t kKeys = 64;      // of one tile
+constexpr int64_t kQueries = 128;  // of one tile
+constexpr float kLog2E = 1.4426950408889634F;
+
+struct Sizes {
+  int64_t dim, value_dim, keys, queries;  // padded
+};
+Sizes sizes_of(const Attention& call) {
+  const int64_t step = call.type == Number::kF32 ? 16 : 32;
+  return {round_up(call.dim, step), round_up(call.value_dim, step), round_up(call.keys, kKeys),
+          round_up(call.queries, kQueries)};
+}
+
+template <class T>
+struct Scratch {                 // of one worker; "blocks" are of kQueries queries or kKeys keys
+  T* keys;                       // (keys, dim)
+  T* values;                     // (keys, value_dim)
+  T* keys_turned;                // blocks of (dim, kKeys)
+  T* queries_turned;             // blocks of (dim, kQueries) in pairs
+  T* gradient_turned;            // blocks of (value_dim, kQueries) in pairs
+  T* queries;                    // (queries, dim) in pairs
+  T* gradient;                   // (queries, value_dim) in pairs
+  T* weights;                    // (kKeys, kQueries)
+  T* score_gradients;            // (kKeys, kQueries)
+  T* score_gradient_pairs;       // the same in pairs
+  float* scores;                 // (kKeys, kQueries)
+  float* weight_gradients;       // (kKeys, kQueries)
+  float* query_gradient_turned;  // blocks of (dim, kQueries)
+  float* query_gradient;         // (kQueries, dim)
+  float* key_gradient;           // (keys, dim)
+  float* value_gradient;         // (keys, value_dim)
+  float* logsumexp;              // (queries)
+  float* delta;
+  int32_t* begin;
+  int32_t* end;
+};
+
+template <class T>
+Scratch<T> take_scratch(const Sizes& s, Workspace& w) {
+  Scratch<T> scratch{};
+  scratch.keys = w.take<T>(s.keys * s.dim);
+  scratch.values = w.take<T>(s.keys * s.value_dim);
+  scratch.keys_turned = w.take<T>(s.keys * s.dim);
+  scratch.queries_turned = w.take<T>(s.queries * s.dim);
+  scratch.gradient_turned = w.take<T>(s.queries * s.value_dim);
+  scratch.queries = w.take<T>(s.queries * s.dim);
+  scratch.gradient = w.take<T>(s.queries * s.value_dim);
+  scratch.weights = w.take<T>(kKeys * kQueries);
+  scratch.score_gradients = w.take<T>(kKeys * kQueries);
+  scratch.score_gradient_pairs = sizeof(T) == sizeof(float) ? scratch.score_gradients : w.take<T>(kKeys * kQueries);
+  scratch.scores = w.take<float>(kKeys * kQueries);
+  scratch.weight_gradients = w.take<float>(kKeys * kQueries);
+  scratch.query_gradient_turned = w.take<float>(s.queries * s.dim);
+  scratch.query_gradient = w.take<float>(kQueries * s.dim);
+  scratch.key_gradient = w.take<float>(s.keys * s.dim);
+  scratch.value_gradient = w.take<float>(s.keys * s.value_dim);
+  scratch.logsumexp = w.take<float>(s.queries);
+  scratch.delta = w.take<float>(s.queries);
+  scratch.begin = w.take<int32_t>(s.queries);
+  scratch.end = w.take<int32_t>(s.queries);
+  return scratch;
+}
+
+template <class T>
+size_t scratch_bytes(const Sizes& sizes) {
+  Workspace workspace(nullptr);
+  take_scratch<T>(sizes, workspace);
+  return workspace.bytes();
+}
+
+template <class T>
+class Backward {
+ public:
+  Backward(const Attention& call, const AttentionGradient& gradient, const MicroKernels& kernels)
+      : call_(call),
+        gradient_(gradient),
+        sizes_(sizes_of(call)),
+        table_(rows_of(kernels.avx512)),
+        rows_(table_.of<T>()),
+        multiply_(kernels, table_),
+        biased_(needs_bias(call)) {}
+
+  void key_head(const Scratch<T>& scratch, int64_t batch, int64_t key_head) {
+    pack_keys(scratch, batch, key_head);
+    std::fill_n(scratch.key_gradient, sizes_.keys * sizes_.dim, 0.0F);
+    std::fill_n(scratch.value_gradient, sizes_.keys * sizes_.value_dim, 0.0F);
+    visible_keys(call_, batch, 0, sizes_.queries, scratch.begin, scratch.end);
+    const int64_t group = call_.heads / call_.key_heads;
+    for (int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
+      pack_queries(scratch, batch, head);
+      std::fill_n(scratch.query_gradient_turned, sizes_.queries * sizes_.dim, 0.0F);
+      for (int64_t key = 0; key < sizes_.keys; key += kKeys) {
+        for (int64_t query = 0; query < sizes_.queries; query += kQueries) {
+          const KeyRange range = range_of(scratch.begin + query, scratch.end + query, kQueries);
+          if (range.some_end <= key || key + kKeys <= range.some_begin) continue;
+          const bool masked = range.all_begin > key || range.all_end < key + kKeys;
+          tile(scratch, {batch, head, query, kQueries, key, kKeys}, masked);
+        }
+      }
+      store_queries(scratch, batch, head);
+    }
+    store_rows(gradient_.k, scratch.key_gradient, sizes_.dim, call_.dim, batch, key_head);
+    store_rows(gradient_.v, scratch.value_gradient, sizes_.value_dim, call_.value_dim, batch, key_head);
+  }
+
+ private:
+  static const T* head_of(const HeadTensor& tensor, int64_t batch, int64_t head) {
+    return static_cast<const T*>(tensor.data) + head_offset(tensor.strides, batch, head);
+  }
+
+  void pack_keys(const Scratch<T>& scratch, int64_t batch, int64_t head) {
+    const T* k = head_of(call_.k, batch, head);
+    const int64_t ld = call_.k.strides.sequence;
+    rows_.copy_rows({call_.keys, call_.dim, ld, sizes_.keys, sizes_.dim, sizes_.dim}, k, scratch.keys);
+    rows_.copy_rows(
+        {call_.keys, call_.value_dim, call_.v.strides.sequence, sizes_.keys, sizes_.value_dim, sizes_.value_dim},
+        head_of(call_.v, batch, head), scratch.values);
+    for (int64_t key = 0; key < sizes_.keys; key += kKeys) {
+      const int64_t count = std::min(kKeys, call_.keys - key);
+      rows_.transpose({count, call_.dim, ld, kKeys, sizes_.dim, kKeys}, k + key * ld,
+                      scratch.keys_turned + key * sizes_.dim);
+    }
+  }
+
+  // Both forms of one query-side operand.
+  void pack_queries(const HeadTensor& tensor, int64_t batch, int64_t head, int64_t dim, int64_t padded_dim, T* turned,
+                    T* pairs) {
+    const T* rows = head_of(tensor, batch, head);
+    const int64_t ld = tensor.strides.sequence;
+    rows_.pairs({call_.queries, dim, ld, sizes_.queries, padded_dim, padded_dim}, rows, pairs);
+    for (int64_t query = 0; query < sizes_.queries; query += kQueries) {
+      const int64_t count = std::min(kQueries, call_.queries - query);
+      rows_.transpose_pairs({count, dim, ld, kQueries, padded_dim, kQueries}, rows + query * ld,
+                            turned + query * padded_dim);
+    }
+  }
+
+  void pack_queries(const Scratch<T>& scratch, int64_t batch, int64_t head) {
+    pack_queries(call_.q, batch, head, call_.dim, sizes_.dim, scratch.queries_turned, scratch.queries);
+    pack_queries(gradient_.gradient, batch, head, call_.value_dim, sizes_.value_dim, scratch.gradient_turned,
+                 scratch.gradient);
+    rows_.dot_rows(head_of(gradient_.out, batch, head), gradient_.out.strides.sequence,
+                   head_of(gradient_.gradient, batch, head), gradient_.gradient.strides.sequence, call_.queries,
+                   call_.value_dim, scratch.delta);
+    const float* logsumexp = gradient_.logsumexp + (batch * call_.heads + head) * call_.queries;
+    const float unit = biased_ ? 1.0F : 1.0F / call_.scale;
+    for (int64_t i = 0; i < call_.queries; ++i) scratch.logsumexp[i] = logsumexp[i] * unit;
+    std::fill(scratch.delta + call_.queries, scratch.delta + sizes_.queries, 0.0F);
+    std::fill(scratch.logsumexp + call_.queries, scratch.logsumexp + sizes_.queries, 0.0F);
+  }
+
+  void tile(const Scratch<T>& scratch, const ScoreBlock& block, bool masked) {
+    const T* keys = scratch.keys + block.key * sizes_.dim;
+    multiply_({kKeys, kQueries, sizes_.dim}, keys, sizes_.dim, scratch.queries_turned + block.query * sizes_.dim,
+              kQueries, scratch.scores, kQueries, false);
+    multiply_({kKeys, kQueries, sizes_.value_dim}, scratch.values + block.key * sizes_.value_dim, sizes_.value_dim,
+              scratch.gradient_turned + block.query * sizes_.value_dim, kQueries, scratch.weight_gradients, kQueries,
+              false);
+    if (biased_) apply_bias(call_, block, true, scratch.scores, kQueries);
+    GradientTile tile{};
+    tile.scores = scratch.scores;
+    tile.weight_gradients = scratch.weight_gradients;
+    tile.ld = kQueries;
+    tile.rows = kKeys;
+    tile.columns = kQueries;
+    tile.begin = scratch.begin + block.query;
+    tile.end = scratch.end + block.query;
+    tile.first_key = static_cast<int32_t>(block.key);
+    tile.masked = masked;
+    tile.logsumexp = scratch.logsumexp + block.query;
+    tile.delta = scratch.delta + block.query;
+    tile.factor = biased_ ? kLog2E : call_.scale * kLog2E;
+    tile.scale = call_.scale;
+    tile.weights = scratch.weights;
+    tile.score_gradients = scratch.score_gradients;
+    tile.score_gradient_pairs = scratch.score_gradient_pairs;
+    rows_.attention_gradient(tile);
+    multiply_({kKeys, sizes_.value_dim, kQueries}, scratch.weights, kQueries,
+              scratch.gradient + block.query * sizes_.value_dim, sizes_.value_dim,
+              scratch.value_gradient + block.key * sizes_.value_dim, sizes_.value_dim, true);
+    multiply_({kKeys, sizes_.dim, kQueries}, scratch.score_gradients, kQueries,
+              scratch.queries + block.query * sizes_.dim, sizes_.dim, scratch.key_gradient + block.key * sizes_.dim,
+              sizes_.dim, true);
+    multiply_({sizes_.dim, kQueries, kKeys}, scratch.keys_turned + block.key * sizes_.dim, kKeys,
+              scratch.score_gradient_pairs, kQueries, scratch.query_gradient_turned + block.query * sizes_.dim,
+              kQueries, true);
+  }
+
+  void store_queries(const Scratch<T>& scratch, int64_t batch, int64_t head) {
+    T* to = static_cast<T*>(gradient_.q.data) + head_offset(gradient_.q.strides, batch, head);
+    const int64_t ld = gradient_.q.strides.sequence;
+    for (int64_t query = 0; query < call_.queries; query += kQueries) {
+      table_.f32.transpose({sizes_.dim, kQueries, kQueries, sizes_.dim, kQueries, sizes_.dim},
+                           scratch.query_gradient_turned + query * sizes_.dim, scratch.query_gradient);
+      rows_.store(scratch.query_gradient, sizes_.dim, std::min(kQueries, call_.queries - query), call_.dim,
+                  to + query * ld, ld);
+    }
+  }
+
+  void store_rows(const HeadResult& result, const float* values, int64_t ld, int64_t dim, int64_t batch, int64_t head) {
+    rows_.store(values, ld, call_.keys, dim, static_cast<T*>(result.data) + head_offset(result.strides, batch, head),
+                result.strides.sequence);
+  }
+
+  const Attention& call_;
+  const AttentionGradient& gradient_;
+  Sizes sizes_;
+  RowTable table_;
+  const RowKernels<T>& rows_;
+  BlockProduct multiply_;
+  bool biased_;
+};
+
+template <class T>
+void run(const Attention& call, const AttentionGradient& gradient, const MicroKernels& kernels, int threads,
+         void* memory) {
+  Backward<T> backward(call, gradient, kernels);
+  const Sizes sizes = sizes_of(call);
+  const size_t bytes = scratch_bytes<T>(sizes);
+  for_tasks(kernels, threads, call.batch * call.key_heads, [&](int worker, int64_t task) {
+    Workspace workspace(static_cast<std::byte*>(memory) + static_cast<size_t>(worker) * bytes);
+    const Scratch<T> scratch = take_scratch<T>(sizes, workspace);
+    backward.key_head(scratch, task / call.key_heads, task % call.key_heads);
+  });
+}
+
+}  // namespace
+
+size_t backward_workspace_bytes(const Attention& call, int threads) {
+  check_attention(call);
+  const Sizes sizes = sizes_of(call);
+  const size_t bytes = call.type == Number::kF32 ? scratch_bytes<float>(sizes) : scratch_bytes<Bf16>(sizes);
+  return bytes * static_cast<size_t>(std::max(threads, 1));
+}
+
+void attention_backward(const Attention& call, const AttentionGradient& gradient, const MicroKernels& kernels,
+                        int threads, void* workspace) {
+  check_attention(call);
+  if (call.type == Number::kF32) {
+    run<float>(call, gradient, kernels, threads, workspace);
+  } else {
+    run<Bf16>(call, gradient, kernels, threads, workspace);
+  }
+}
+
+}  // namespace stepc::blocked

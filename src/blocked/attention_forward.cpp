@@ -1,0 +1,217 @@
+// One task is some blocks of 64 queries of one head. A worker packs the keys and values of a head once and keeps them
+// while it gets tasks of that head. For each block of queries: scores of 256 keys, online softmax, weights x values.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "blocked/attention.h"
+#include "blocked/brgemm.h"
+#include "blocked/score_bias.h"
+#include "blocked/workspace.h"
+
+namespace stepc::blocked {
+
+namespace {
+
+constexpr int64_t kQueries = 64;   // of one block
+constexpr int64_t kKeys = 256;     // of one block of scores
+constexpr int64_t kKeyPanel = 64;  // packed keys: panels of so many
+constexpr float kLog2E = 1.4426950408889634F;
+
+struct Sizes {
+  int64_t dim, value_dim, keys;  // padded
+  int64_t query_blocks;
+};
+Sizes sizes_of(const Attention& call) {
+  const int64_t step = call.type == Number::kF32 ? 16 : 32;
+  return {round_up(call.dim, step), round_up(call.value_dim, 16), round_up(call.keys, kKeyPanel),
+          ceil_div(call.queries, kQueries)};
+}
+
+template <class T>
+struct Scratch {  // of one worker
+  T* keys;        // panels of (dim, kKeyPanel) in pairs
+  T* values;      // (keys, value_dim) in pairs
+  T* queries;     // (kQueries, dim)
+  T* weights;     // (kQueries, kKeys)
+  float* scores;  // (kQueries, kKeys)
+  float* total;   // (kQueries, value_dim)
+  float* top;     // (kQueries)
+  float* sum;
+  int32_t* begin;
+  int32_t* end;
+  int64_t* packed_head;  // which batch row and key head `keys` and `values` hold; -1 at first
+};
+
+template <class T>
+Scratch<T> take_scratch(const Sizes& sizes, Workspace& workspace) {
+  return {workspace.take<T>(sizes.keys * sizes.dim),
+          workspace.take<T>(sizes.keys * sizes.value_dim),
+          workspace.take<T>(kQueries * sizes.dim),
+          workspace.take<T>(kQueries * kKeys),
+          workspace.take<float>(kQueries * kKeys),
+          workspace.take<float>(kQueries * sizes.value_dim),
+          workspace.take<float>(kQueries),
+          workspace.take<float>(kQueries),
+          workspace.take<int32_t>(kQueries),
+          workspace.take<int32_t>(kQueries),
+          workspace.take<int64_t>(1)};
+}
+
+template <class T>
+size_t scratch_bytes(const Sizes& sizes) {
+  Workspace workspace(nullptr);
+  take_scratch<T>(sizes, workspace);
+  return workspace.bytes();
+}
+
+template <class T>
+class Forward {
+ public:
+  Forward(const Attention& call, const HeadResult& out, float* logsumexp, const MicroKernels& kernels)
+      : call_(call),
+        out_(out),
+        logsumexp_(logsumexp),
+        sizes_(sizes_of(call)),
+        table_(rows_of(kernels.avx512)),
+        rows_(table_.of<T>()),
+        multiply_(kernels, table_),
+        biased_(needs_bias(call)) {}
+
+  void query_block(const Scratch<T>& scratch, int64_t batch, int64_t head, int64_t block) {
+    pack_head(scratch, batch, head / (call_.heads / call_.key_heads));
+    const int64_t query = block * kQueries;
+    const int64_t count = std::min(kQueries, call_.queries - query);
+    const T* q = static_cast<const T*>(call_.q.data) + head_offset(call_.q.strides, batch, head);
+    rows_.copy_rows({count, call_.dim, call_.q.strides.sequence, count, sizes_.dim, sizes_.dim},
+                    q + query * call_.q.strides.sequence, scratch.queries);
+    visible_keys(call_, batch, query, count, scratch.begin, scratch.end);
+    std::fill_n(scratch.top, kQueries, -INFINITY);
+    std::fill_n(scratch.sum, kQueries, 0.0F);
+
+    const KeyRange range = range_of(scratch.begin, scratch.end, count);
+    const int64_t first = range.some_begin / kKeyPanel * kKeyPanel;
+    if (range.some_begin >= range.some_end) std::fill_n(scratch.total, kQueries * sizes_.value_dim, 0.0F);
+    for (int64_t key = first; key < range.some_end; key += kKeys) {
+      const int64_t keys = std::min(kKeys, round_up(range.some_end - key, kKeyPanel));
+      key_block(scratch, {batch, head, query, count, key, keys}, key == first);
+    }
+    finish(scratch, batch, head, query, count);
+  }
+
+ private:
+  void pack_head(const Scratch<T>& scratch, int64_t batch, int64_t key_head) {
+    const int64_t wanted = batch * call_.key_heads + key_head;
+    if (*scratch.packed_head == wanted) return;
+    *scratch.packed_head = wanted;
+    const T* k = static_cast<const T*>(call_.k.data) + head_offset(call_.k.strides, batch, key_head);
+    const T* v = static_cast<const T*>(call_.v.data) + head_offset(call_.v.strides, batch, key_head);
+    const int64_t ld = call_.k.strides.sequence;
+    for (int64_t key = 0; key < sizes_.keys; key += kKeyPanel) {
+      const int64_t count = std::min(kKeyPanel, call_.keys - key);
+      rows_.transpose_pairs({count, call_.dim, ld, kKeyPanel, sizes_.dim, kKeyPanel}, k + key * ld,
+                            scratch.keys + key * sizes_.dim);
+    }
+    rows_.pairs(
+        {call_.keys, call_.value_dim, call_.v.strides.sequence, sizes_.keys, sizes_.value_dim, sizes_.value_dim}, v,
+        scratch.values);
+  }
+
+  void key_block(const Scratch<T>& scratch, const ScoreBlock& block, bool first) {
+    for (int64_t key = 0; key < block.keys; key += kKeyPanel) {
+      multiply_({block.queries, kKeyPanel, sizes_.dim}, scratch.queries, sizes_.dim,
+                scratch.keys + (block.key + key) * sizes_.dim, kKeyPanel, scratch.scores + key, kKeys, false);
+    }
+    if (biased_) apply_bias(call_, block, false, scratch.scores, kKeys);
+    SoftmaxTile tile{};
+    tile.scores = scratch.scores;
+    tile.ld = kKeys;
+    tile.rows = block.queries;
+    tile.columns = block.keys;
+    tile.begin = scratch.begin;
+    tile.end = scratch.end;
+    tile.first_key = static_cast<int32_t>(block.key);
+    tile.factor = factor();
+    tile.weights = scratch.weights;
+    tile.ld_weights = kKeys;
+    tile.top = scratch.top;
+    tile.sum = scratch.sum;
+    tile.total = scratch.total;
+    tile.ld_total = sizes_.value_dim;
+    tile.total_columns = sizes_.value_dim;
+    tile.first = first;
+    rows_.softmax(tile);
+    multiply_({block.queries, sizes_.value_dim, block.keys}, scratch.weights, kKeys,
+              scratch.values + block.key * sizes_.value_dim, sizes_.value_dim, scratch.total, sizes_.value_dim, !first);
+  }
+
+  // exp2(factor x score) is the weight.
+  float factor() const { return biased_ ? kLog2E : call_.scale * kLog2E; }
+
+  void finish(const Scratch<T>& scratch, int64_t batch, int64_t head, int64_t query, int64_t count) {
+    float* logsumexp = logsumexp_ + (batch * call_.heads + head) * call_.queries + query;
+    for (int64_t i = 0; i < count; ++i) {
+      const bool empty = scratch.sum[i] == 0;
+      const float top = biased_ ? scratch.top[i] : scratch.top[i] * call_.scale;
+      logsumexp[i] = empty ? 0.0F : top + std::log(scratch.sum[i]);
+      scratch.sum[i] = empty ? 0.0F : 1.0F / scratch.sum[i];
+    }
+    T* out = static_cast<T*>(out_.data) + head_offset(out_.strides, batch, head) + query * out_.strides.sequence;
+    rows_.store_scaled(scratch.total, sizes_.value_dim, count, call_.value_dim, scratch.sum, out,
+                       out_.strides.sequence);
+  }
+
+  const Attention& call_;
+  const HeadResult& out_;
+  float* logsumexp_;
+  Sizes sizes_;
+  RowTable table_;
+  const RowKernels<T>& rows_;
+  BlockProduct multiply_;
+  bool biased_;
+};
+
+template <class T>
+void run(const Attention& call, const HeadResult& out, float* logsumexp, const MicroKernels& kernels, int threads,
+         void* memory) {
+  Forward<T> forward(call, out, logsumexp, kernels);
+  const Sizes sizes = sizes_of(call);
+  const size_t bytes = scratch_bytes<T>(sizes);
+  const auto scratch_of = [&](int worker) {
+    Workspace workspace(static_cast<std::byte*>(memory) + static_cast<size_t>(worker) * bytes);
+    return take_scratch<T>(sizes, workspace);
+  };
+  for (int worker = 0; worker < std::max(threads, 1); ++worker) *scratch_of(worker).packed_head = -1;
+  // Few heads: several tasks a head, so that every thread has work.
+  const int64_t heads = call.batch * call.heads;
+  if (heads == 0 || sizes.query_blocks == 0) return;
+  const int64_t parts = std::clamp<int64_t>(ceil_div(4 * threads, heads), 1, sizes.query_blocks);
+  for_tasks(kernels, threads, heads * parts, [&](int worker, int64_t task) {
+    const Scratch<T> scratch = scratch_of(worker);
+    const int64_t head = task / parts;
+    for (int64_t block = task % parts; block < sizes.query_blocks; block += parts) {
+      forward.query_block(scratch, head / call.heads, head % call.heads, block);
+    }
+  });
+}
+
+}  // namespace
+
+size_t workspace_bytes(const Attention& call, int threads) {
+  check_attention(call);
+  const Sizes sizes = sizes_of(call);
+  const size_t bytes = call.type == Number::kF32 ? scratch_bytes<float>(sizes) : scratch_bytes<Bf16>(sizes);
+  return bytes * static_cast<size_t>(std::max(threads, 1));
+}
+
+void attention(const Attention& call, const HeadResult& out, float* logsumexp, const MicroKernels& kernels, int threads,
+               void* workspace) {
+  check_attention(call);
+  if (call.type == Number::kF32) {
+    run<float>(call, out, logsumexp, kernels, threads, workspace);
+  } else {
+    run<Bf16>(call, out, logsumexp, kernels, threads, workspace);
+  }
+}
+
+}  // namespace stepc::blocked

@@ -1,0 +1,104 @@
+#include "blocked/score_bias.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace stepc::blocked {
+
+void check_attention(const Attention& call) {
+  INTERNAL_CHECK(call.batch >= 0 && call.queries >= 0 && call.keys >= 0, "attention of {} x {} x {}", call.batch,
+                 call.queries, call.keys);
+  INTERNAL_CHECK(call.key_heads > 0 && call.heads % call.key_heads == 0, "{} heads over {} key heads", call.heads,
+                 call.key_heads);
+  INTERNAL_CHECK(call.dim > 0 && call.value_dim > 0, "head sizes {} and {}", call.dim, call.value_dim);
+  INTERNAL_CHECK_LT(std::max(call.queries, call.keys), int64_t{1} << 30, "positions");
+}
+
+void visible_keys(const Attention& call, int64_t batch, int64_t query, int64_t count, int32_t* begin, int32_t* end) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t position = query + i;
+    int64_t first = 0;
+    int64_t last = position < call.queries ? call.keys : 0;
+    if (call.before >= 0) first = std::max(first, position - call.before);
+    if (call.after >= 0) last = std::min(last, position + call.after + 1);
+    if (position < call.queries) {
+      if (call.key_begin != nullptr) first = std::max<int64_t>(first, call.key_begin[batch * call.queries + position]);
+      if (call.key_end != nullptr) last = std::min<int64_t>(last, call.key_end[batch * call.queries + position]);
+    }
+    begin[i] = static_cast<int32_t>(std::min(first, std::max<int64_t>(last, 0)));
+    end[i] = static_cast<int32_t>(std::max<int64_t>(last, 0));
+  }
+}
+
+KeyRange range_of(const int32_t* begin, const int32_t* end, int64_t count) {
+  constexpr int64_t kFar = int64_t{1} << 40;
+  KeyRange range{kFar, 0, 0, kFar};
+  for (int64_t i = 0; i < count; ++i) {
+    if (begin[i] < end[i]) {
+      range.some_begin = std::min<int64_t>(range.some_begin, begin[i]);
+      range.some_end = std::max<int64_t>(range.some_end, end[i]);
+    }
+    range.all_begin = std::max<int64_t>(range.all_begin, begin[i]);
+    range.all_end = std::min<int64_t>(range.all_end, end[i]);
+  }
+  return range;
+}
+
+bool needs_bias(const Attention& call) {
+  return call.mask.kind != AttentionMask::Kind::kNone || call.slopes != nullptr || !(call.scale > 0);
+}
+
+namespace {
+
+// Calls body(score, query, key) for each score of the block, in the order of memory.
+template <class Body>
+void for_scores(const ScoreBlock& block, bool turned, float* scores, int64_t ld, const Body& body) {
+  const int64_t rows = turned ? block.keys : block.queries;
+  const int64_t columns = turned ? block.queries : block.keys;
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      body(scores[i * ld + j], block.query + (turned ? j : i), block.key + (turned ? i : j));
+    }
+  }
+}
+
+template <class T, class Bias>
+void add_mask(const Attention& call, const ScoreBlock& block, bool turned, float* scores, int64_t ld,
+              const Bias& bias) {
+  const AttentionMask& mask = call.mask;
+  const T* data = static_cast<const T*>(mask.data) + block.batch * mask.batch_stride + block.head * mask.head_stride;
+  for_scores(block, turned, scores, ld, [&](float& score, int64_t query, int64_t key) {
+    score = score * call.scale + bias(data[query * mask.query_stride + key * mask.key_stride]);
+  });
+}
+
+}  // namespace
+
+void apply_bias(const Attention& call, const ScoreBlock& whole, bool turned, float* scores, int64_t ld) {
+  ScoreBlock block = whole;  // what the mask covers; the padding beyond is hidden anyway
+  block.queries = std::min(block.queries, call.queries - block.query);
+  block.keys = std::min(block.keys, call.keys - block.key);
+  switch (call.mask.kind) {
+    case AttentionMask::Kind::kNone:
+      for_scores(block, turned, scores, ld, [&](float& score, int64_t, int64_t) { score *= call.scale; });
+      break;
+    case AttentionMask::Kind::kBool:
+      add_mask<uint8_t>(call, block, turned, scores, ld, [](uint8_t seen) { return seen != 0 ? 0.0F : -INFINITY; });
+      break;
+    case AttentionMask::Kind::kF32:
+      add_mask<float>(call, block, turned, scores, ld, [](float value) { return value; });
+      break;
+    case AttentionMask::Kind::kBf16:
+      add_mask<Bf16>(call, block, turned, scores, ld, [](Bf16 value) { return to_float(value); });
+      break;
+  }
+  if (call.slopes == nullptr) return;
+  const float slope = call.slopes[block.head];
+  for_scores(block, turned, scores, ld, [&](float& score, int64_t query, int64_t key) {
+    score -= slope * static_cast<float>(std::abs(query - key));
+  });
+}
+
+}  // namespace stepc::blocked

@@ -1,0 +1,39 @@
+// Which keys a query sees, and what is added to its scores. Internal to blocked/.
+#pragma once
+
+#include <cstdint>
+
+#include "blocked/attention.h"
+
+namespace stepc::blocked {
+
+// Checks sizes and promises of `call`.
+void check_attention(const Attention& call);
+
+// Visible keys [begin, end) of `count` queries of a batch row; what lies beyond the last query sees nothing.
+void visible_keys(const Attention& call, int64_t batch, int64_t query, int64_t count, int32_t* begin, int32_t* end);
+
+// The keys that some query, and those that every query of a block sees.
+struct KeyRange {
+  int64_t some_begin, some_end;
+  int64_t all_begin, all_end;
+};
+KeyRange range_of(const int32_t* begin, const int32_t* end, int64_t count);
+
+// True where scores must be scaled and biased before the softmax, instead of being scaled inside it.
+bool needs_bias(const Attention& call);
+
+struct ScoreBlock {
+  int64_t batch, head;
+  int64_t query, queries;
+  int64_t key, keys;
+};
+// scores = scale x scores + mask + slopes over a block, (queries, keys) or, turned, (keys, queries).
+void apply_bias(const Attention& call, const ScoreBlock& block, bool turned, float* scores, int64_t ld);
+
+// Offset of one head's first element.
+inline int64_t head_offset(const HeadStrides& strides, int64_t batch, int64_t head) {
+  return batch * strides.batch + head * strides.head;
+}
+
+}  // namespace stepc::blocked

@@ -1,0 +1,307 @@
+#include "blocked/attention.h"
+
+#include <array>
+#include <optional>
+
+#include <gtest/gtest.h>
+
+#include "tests/blocked/reference.h"
+
+namespace stepc::blocked {
+namespace {
+
+HeadStrides strides_of(const at::Tensor& x) { return {x.stride(0), x.stride(1), x.stride(2)}; }
+HeadTensor heads(const at::Tensor& x) { return {x.data_ptr(), strides_of(x)}; }
+HeadResult head_result(const at::Tensor& x) { return {x.data_ptr(), strides_of(x)}; }
+
+// (batch, heads, sequence, dim) as a view of either order.
+at::Tensor head_tensor(Random& random, int64_t batch, int64_t heads, int64_t sequence, int64_t dim, Number number) {
+  if (random.coin()) return random_tensor({batch, heads, sequence, dim}, number);
+  return random_tensor({batch, sequence, heads, dim}, number).transpose(1, 2);
+}
+
+// A call with the tensors that it points to, and the float64 bias that says the same.
+struct Case {
+  Attention call;
+  at::Tensor q, k, v, gradient, bias, mask, slopes, begin, end;
+};
+
+struct Answer {
+  at::Tensor out, logsumexp, q, k, v;
+};
+
+at::Tensor repeated(const at::Tensor& x, int64_t heads) { return x.repeat_interleave(heads / x.size(1), 1); }
+at::Tensor summed(const at::Tensor& x, int64_t heads) {
+  return x.reshape({x.size(0), heads, x.size(1) / heads, x.size(2), x.size(3)}).sum(2);
+}
+
+Answer exact(const Case& c) {
+  const int64_t heads = c.q.size(1);
+  const at::Tensor q = c.q.to(at::kDouble), k = repeated(c.k.to(at::kDouble), heads);
+  const at::Tensor v = repeated(c.v.to(at::kDouble), heads), gradient = c.gradient.to(at::kDouble);
+  const at::Tensor scores = at::matmul(q, k.transpose(-1, -2)) * c.call.scale + c.bias;
+  const at::Tensor empty = at::isinf(scores.amax(-1, true));
+  const at::Tensor weights = at::where(empty, at::zeros({}, at::kDouble), at::softmax(scores, -1));
+  Answer answer;
+  answer.out = at::matmul(weights, v);
+  answer.logsumexp = at::where(empty.squeeze(-1), at::zeros({}, at::kDouble), at::logsumexp(scores, -1));
+  const at::Tensor incoming = at::matmul(gradient, v.transpose(-1, -2));
+  const at::Tensor delta = (gradient * answer.out).sum(-1, true);
+  const at::Tensor score_gradients = weights * (incoming - delta) * c.call.scale;
+  answer.q = at::matmul(score_gradients, k);
+  answer.k = summed(at::matmul(score_gradients.transpose(-1, -2), q), c.k.size(1));
+  answer.v = summed(at::matmul(weights.transpose(-1, -2), gradient), c.k.size(1));
+  return answer;
+}
+
+Answer atens(const Case& c) {
+  const int64_t heads = c.q.size(1);
+  const at::Tensor k = repeated(c.k, heads), v = repeated(c.v, heads), bias = c.bias.to(at::kFloat);
+  const auto [out, logsumexp] =
+      at::_scaled_dot_product_flash_attention_for_cpu(c.q, k, v, 0, false, bias, c.call.scale);
+  const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      c.gradient, c.q, k, v, out, logsumexp, 0, false, bias, c.call.scale);
+  return {out, logsumexp, dq, summed(dk.to(at::kDouble), c.k.size(1)).to(c.k.scalar_type()),
+          summed(dv.to(at::kDouble), c.k.size(1)).to(c.k.scalar_type())};
+}
+
+at::Tensor workspace_of(size_t bytes) { return at::full({static_cast<int64_t>(bytes) + 64}, 0x7f, at::kByte); }
+void* aligned_data(const at::Tensor& memory) {
+  return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory.data_ptr()) + 63) / 64 * 64);
+}
+
+Answer ours(const Case& c, const MicroKernels& kernels, int threads = 2) {
+  Answer answer{at::full_like(c.gradient, 7), at::full({c.q.size(0), c.q.size(1), c.q.size(2)}, 7.0, at::kFloat),
+                at::full_like(c.q, 7), at::full_like(c.k, 7), at::full_like(c.v, 7)};
+  const at::Tensor forward = workspace_of(workspace_bytes(c.call, threads));
+  attention(c.call, head_result(answer.out), answer.logsumexp.data_ptr<float>(), kernels, threads,
+            aligned_data(forward));
+  const AttentionGradient gradient{heads(c.gradient),     heads(answer.out),     answer.logsumexp.data_ptr<float>(),
+                                   head_result(answer.q), head_result(answer.k), head_result(answer.v)};
+  const at::Tensor backward = workspace_of(backward_workspace_bytes(c.call, threads));
+  attention_backward(c.call, gradient, kernels, threads, aligned_data(backward));
+  return answer;
+}
+
+void add_visibility(Random& random, Case& c) {
+  Attention& call = c.call;
+  if (random.coin()) call.after = random.one_of<int64_t>({0, 0, 0, 3});
+  if (random.between(0, 3) == 0) call.before = random.between(0, 150);
+  const at::Tensor i = at::arange(call.queries).unsqueeze(1), j = at::arange(call.keys).unsqueeze(0);
+  at::Tensor seen = at::ones({call.batch, 1, call.queries, call.keys}, at::kBool);
+  if (call.after >= 0) seen = seen.logical_and(j <= i + call.after);
+  if (call.before >= 0) seen = seen.logical_and(j >= i - call.before);
+  if (random.between(0, 2) == 0) {  // documents of a random length
+    const int64_t length = random.between(1, 100);
+    c.begin = (at::arange(call.queries) / length).floor().mul(length).to(at::kInt).repeat({call.batch, 1});
+    c.end = at::minimum(c.begin + length, at::scalar_tensor(call.keys, at::kInt));
+    call.key_begin = c.begin.data_ptr<int32_t>();
+    seen = seen.logical_and(j >= c.begin.unsqueeze(1).unsqueeze(3));
+    if (call.after != 0) {
+      call.key_end = c.end.data_ptr<int32_t>();
+      seen = seen.logical_and(j < c.end.unsqueeze(1).unsqueeze(3));
+    }
+  }
+  c.bias = at::zeros({call.batch, call.heads, call.queries, call.keys}, at::kDouble);
+  c.bias.masked_fill_(seen.logical_not(), -INFINITY);
+}
+
+void add_mask(Random& random, Case& c) {
+  using Kind = AttentionMask::Kind;
+  Attention& call = c.call;
+  const Kind kind = random.one_of<Kind>({Kind::kNone, Kind::kNone, Kind::kBool, Kind::kF32, Kind::kBf16});
+  if (kind != Kind::kNone) {
+    const at::Tensor small = at::randn(
+        {random.coin() ? call.batch : 1, random.coin() ? call.heads : 1, random.coin() ? call.queries : 1, call.keys});
+    if (kind == Kind::kBool) c.mask = small > -0.8;
+    if (kind == Kind::kF32) c.mask = small;
+    if (kind == Kind::kBf16) c.mask = small.to(at::kBFloat16);
+    if (kind != Kind::kBool && random.coin()) c.mask.masked_fill_(small < -1, -INFINITY);
+    const at::Tensor seen = c.mask.expand({call.batch, call.heads, call.queries, call.keys});
+    call.mask = {kind, seen.data_ptr(), seen.stride(0), seen.stride(1), seen.stride(2), seen.stride(3)};
+    if (kind == Kind::kBool) {
+      c.bias.masked_fill_(seen.logical_not(), -INFINITY);
+    } else {
+      c.bias += seen;
+    }
+  }
+  if (random.between(0, 3) == 0) {
+    c.slopes = at::rand({call.heads});
+    call.slopes = c.slopes.data_ptr<float>();
+    const at::Tensor distance = (at::arange(call.queries).unsqueeze(1) - at::arange(call.keys).unsqueeze(0)).abs();
+    c.bias -= c.slopes.view({-1, 1, 1}).to(at::kDouble) * distance;
+  }
+}
+
+Case random_case(Random& random, int64_t longest) {
+  Case c;
+  Attention& call = c.call;
+  call.type = random.coin() ? Number::kBf16 : Number::kF32;
+  call.batch = random.between(1, 2);
+  call.key_heads = random.between(1, 2);
+  call.heads = call.key_heads * random.between(1, 3);
+  call.queries = random.one_of<int64_t>({1, 2, 17, 63, 64, 65, 128, 150, random.between(1, longest)});
+  call.keys = random.coin() ? call.queries : random.between(1, longest);
+  call.dim = random.one_of<int64_t>({16, 24, 40, 64, 80, 128, 256});
+  call.value_dim = call.dim;
+  call.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(call.dim)));
+  c.q = head_tensor(random, call.batch, call.heads, call.queries, call.dim, call.type);
+  c.k = head_tensor(random, call.batch, call.key_heads, call.keys, call.dim, call.type);
+  c.v = head_tensor(random, call.batch, call.key_heads, call.keys, call.value_dim, call.type);
+  c.gradient = head_tensor(random, call.batch, call.heads, call.queries, call.value_dim, call.type);
+  call.q = heads(c.q);
+  call.k = heads(c.k);
+  call.v = heads(c.v);
+  add_visibility(random, c);
+  add_mask(random, c);
+  return c;
+}
+
+void expect_near(const Answer& got, const Case& c, const std::string& what) {
+  const Answer reference = exact(c), peer = atens(c);
+  const double floor = c.call.type == Number::kF32 ? 3e-6 : 3e-3;
+  using Field = at::Tensor Answer::*;
+  for (const auto& [field, name] : {std::pair<Field, const char*>{&Answer::out, "out"},
+                                    {&Answer::logsumexp, "logsumexp"},
+                                    {&Answer::q, "q"},
+                                    {&Answer::k, "k"},
+                                    {&Answer::v, "v"}}) {
+    const at::Tensor& expected = reference.*field;
+    double limit = std::max(2 * distance(peer.*field, expected), floor);
+    // A gradient that is nearly zero everywhere is all rounding: measure it by the gradient of v.
+    double error = distance(got.*field, expected);
+    const double size = expected.norm().item<double>(), scale = reference.v.norm().item<double>();
+    if (size < 1e-3 * scale) error *= size / scale;
+    ASSERT_LE(error, limit) << name << " of " << what;
+  }
+}
+
+TEST(Attention, EqualsTheReferenceOverRandomCalls) {
+  at::manual_seed(1);
+  Random random(7);
+  const std::vector<MicroKernels> all = machines();
+  for (int round = 0; round < 120; ++round) {
+    const Case c = random_case(random, 300);
+    const MicroKernels& kernels = all[static_cast<size_t>(round) % all.size()];
+    const std::string what =
+        str("round {}: {} queries, {} keys, {} of {} heads, dim {}, after {}, before {} on {}", round, c.call.queries,
+            c.call.keys, c.call.key_heads, c.call.heads, c.call.dim, c.call.after, c.call.before, to_text(kernels));
+    expect_near(ours(c, kernels, static_cast<int>(random.between(1, 3))), c, what);
+  }
+}
+
+TEST(Attention, LongSequencesRepeatTheirBitsForAnyThreads) {
+  at::manual_seed(2);
+  Random random(3);
+  for (const Number number : {Number::kF32, Number::kBf16}) {
+    Case c;
+    c.call.type = number;
+    c.call.batch = 1;
+    c.call.heads = 2;
+    c.call.key_heads = 1;
+    c.call.queries = c.call.keys = 700;
+    c.call.dim = c.call.value_dim = 64;
+    c.call.scale = 0.125F;
+    c.call.after = 0;
+    c.q = head_tensor(random, 1, 2, 700, 64, number);
+    c.k = head_tensor(random, 1, 1, 700, 64, number);
+    c.v = head_tensor(random, 1, 1, 700, 64, number);
+    c.gradient = head_tensor(random, 1, 2, 700, 64, number);
+    c.call.q = heads(c.q);
+    c.call.k = heads(c.k);
+    c.call.v = heads(c.v);
+    c.bias = at::zeros({700, 700}, at::kDouble);
+    c.bias.masked_fill_(at::ones({700, 700}, at::kBool).tril().logical_not(), -INFINITY);
+    c.bias = c.bias.expand({1, 2, 700, 700});
+    const Answer first = ours(c, probe_micro_kernels(), 1);
+    expect_near(first, c, "700 x 700");
+    for (const int threads : {2, 3, 2}) {
+      const Answer again = ours(c, probe_micro_kernels(), threads);
+      EXPECT_EQ(bytes_of_tensor(again.out), bytes_of_tensor(first.out));
+      EXPECT_EQ(bytes_of_tensor(again.q), bytes_of_tensor(first.q));
+      EXPECT_EQ(bytes_of_tensor(again.k), bytes_of_tensor(first.k));
+      EXPECT_EQ(bytes_of_tensor(again.v), bytes_of_tensor(first.v));
+    }
+  }
+}
+
+TEST(Attention, RowsThatSeeNothingAreZeroAsInPyTorch) {
+  at::manual_seed(4);
+  Random random(5);
+  for (const MicroKernels& kernels : machines()) {
+    for (const Number number : {Number::kF32, Number::kBf16}) {
+      Case c;
+      c.call.type = number;
+      c.call.batch = c.call.heads = c.call.key_heads = 1;
+      c.call.queries = c.call.keys = 5;
+      c.call.dim = c.call.value_dim = 16;
+      c.q = random_tensor({1, 1, 5, 16}, number);
+      c.k = random_tensor({1, 1, 5, 16}, number);
+      c.v = random_tensor({1, 1, 5, 16}, number);
+      c.gradient = random_tensor({1, 1, 5, 16}, number);
+      c.call.q = heads(c.q);
+      c.call.k = heads(c.k);
+      c.call.v = heads(c.v);
+      c.mask = at::ones({5, 5}, at::kBool);
+      c.mask[2].fill_(false);
+      c.call.mask = {AttentionMask::Kind::kBool, c.mask.data_ptr(), 0, 0, 5, 1};
+      const Answer answer = ours(c, kernels);
+      const at::Tensor theirs = at::scaled_dot_product_attention(c.q, c.k, c.v, c.mask, 0, false, 1.0);
+      EXPECT_TRUE(at::equal(answer.out[0][0][2], theirs[0][0][2]));
+      EXPECT_EQ(answer.out[0][0][2].abs().sum().item<float>(), 0);
+      EXPECT_EQ(answer.logsumexp[0][0][2].item<float>(), 0);
+      EXPECT_EQ(answer.q[0][0][2].abs().sum().item<float>(), 0);
+      EXPECT_LE(distance(answer.out, theirs), 1e-2);
+      EXPECT_FALSE(at::isnan(answer.k).any().item<bool>());
+    }
+  }
+}
+
+TEST(Attention, TheLowestNumberAsAMaskIsAnAverageAndNanStays) {
+  at::manual_seed(6);
+  for (const MicroKernels& kernels : machines()) {
+    Case c;
+    c.call.batch = c.call.heads = c.call.key_heads = 1;
+    c.call.queries = c.call.keys = 40;
+    c.call.dim = c.call.value_dim = 16;
+    c.q = at::randn({1, 1, 40, 16});
+    c.k = at::randn({1, 1, 40, 16});
+    c.v = at::randn({1, 1, 40, 16});
+    c.gradient = at::randn({1, 1, 40, 16});
+    c.q[0][0][7][3] = NAN;
+    c.call.q = heads(c.q);
+    c.call.k = heads(c.k);
+    c.call.v = heads(c.v);
+    c.mask = at::zeros({40, 40});
+    c.mask[2].fill_(std::numeric_limits<float>::lowest());
+    c.call.mask = {AttentionMask::Kind::kF32, c.mask.data_ptr(), 0, 0, 40, 1};
+    const Answer answer = ours(c, kernels);
+    EXPECT_LE(distance(answer.out[0][0][2], c.v[0][0].mean(0)), 1e-6);
+    EXPECT_TRUE(at::isnan(answer.out[0][0][7]).all().item<bool>());
+    EXPECT_EQ(at::isnan(answer.out).sum().item<int64_t>(), 16);
+  }
+}
+
+TEST(Attention, NothingToDo) {
+  Case c;
+  c.call.batch = c.call.heads = c.call.key_heads = 1;
+  c.call.dim = c.call.value_dim = 16;
+  for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{0, 3}, {3, 0}, {0, 0}}) {
+    c.call.queries = queries;
+    c.call.keys = keys;
+    c.q = at::ones({1, 1, queries, 16});
+    c.k = at::ones({1, 1, keys, 16});
+    c.v = at::ones({1, 1, keys, 16});
+    c.gradient = at::ones({1, 1, queries, 16});
+    c.call.q = heads(c.q);
+    c.call.k = heads(c.k);
+    c.call.v = heads(c.v);
+    const Answer answer = ours(c, probe_micro_kernels());
+    for (const at::Tensor& tensor : {answer.out, answer.q, answer.k, answer.v}) {
+      EXPECT_EQ(tensor.abs().sum().item<float>(), 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stepc::blocked
