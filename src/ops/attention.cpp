@@ -140,7 +140,7 @@ Ids decompose_attention_backward(GraphBuilder& b, const Ids& in, const Attrs& at
 }  // namespace
 
 OpFamily attention_ops() {
-  const auto composite = static_cast<uint32_t>(Trait::kComposite);
+  const uint32_t composite = Trait::kComposite | Trait::kOwnKernel;
   const std::vector<AttrDef> attrs = {{"scale", AttrKind::kReal, {}}, {"causal", AttrKind::kBool, {}}};
   return {"attention",
           "softmax(scale q k' + mask) v over (batch, heads, sequence, head size).",

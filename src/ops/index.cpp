@@ -7,6 +7,8 @@ namespace stepc {
 
 namespace {
 
+constexpr auto kOverwritesTrait = static_cast<uint32_t>(Trait::kOverwrites);
+
 void check_index(const TensorType& index) {
   INTERNAL_CHECK(index.dtype == DType::kI64 || index.dtype == DType::kI32, "an index is {}", name_of(index.dtype));
 }
@@ -106,12 +108,12 @@ OpFamily index_ops() {
               {"gather", "(x, index): result[i, j] = x[index[i, j], j] for dim 0", 2, 2, 1, dim, 0, infer_gather,
                shard_along, nullptr, bytes_gather},
               {"scatter", "(x, index, values): x with x[index[i, j], j] = values[i, j]; the last one stays", 3, 3, 1,
-               dim, 0, infer_scatter, shard_along},
-              {"scatter_add", "(x, index, values): x with x[index[i, j], j] += values[i, j]", 3, 3, 1, dim, 0,
+               dim, kOverwritesTrait, infer_scatter, shard_along},
+              {"scatter_add", "(x, index, values): x with x[index[i, j], j] += values[i, j]", 3, 3, 1, dim, kOverwritesTrait,
                infer_scatter, shard_along, flops_scatter},
               {"take", "(x, index): whole slices along dim; the index's shape takes the place of dim", 2, 2, 1, dim, 0,
                infer_take, shard_take, nullptr, bytes_gather},
-              {"put", "(x, index, values): x with whole slices replaced; the last one stays", 3, 3, 1, dim, 0,
+              {"put", "(x, index, values): x with whole slices replaced; the last one stays", 3, 3, 1, dim, kOverwritesTrait,
                infer_put, shard_put},
               {"put_add", "(x, index, values): x with whole slices added to", 3, 3, 1, dim, 0, infer_put, shard_put,
                flops_scatter},

@@ -30,6 +30,8 @@ enum class Trait : uint32_t {
   kRandom = 1 << 5,       // a function of the rng input and its `stream`: repeated freely, never with another stream
   kShapeAttr = 1 << 6,    // attribute `shape` is the result's shape: a shard's call has the shard's shape there
   kComposite = 1 << 7,    // always has a decomposition into core ops
+  kOverwrites = 1 << 8,   // the first operand with some elements replaced: may be written in its memory
+  kOwnKernel = 1 << 9,    // a composite that has a kernel of its own: decomposed only to say what it means
 };
 constexpr uint32_t operator|(Trait a, Trait b) { return static_cast<uint32_t>(a) | static_cast<uint32_t>(b); }
 constexpr uint32_t operator|(uint32_t a, Trait b) { return a | static_cast<uint32_t>(b); }

@@ -39,8 +39,10 @@ std::string attrs_text(const OpDef& op) {
 
 std::string traits_text(const OpDef& op) {
   constexpr std::pair<Trait, std::string_view> kNames[] = {
-      {Trait::kCommutative, "commutative"}, {Trait::kView, "view"},     {Trait::kReduction, "reduction"},
-      {Trait::kConstant, "constant"},       {Trait::kRandom, "random"}, {Trait::kComposite, "composite"}};
+      {Trait::kCommutative, "commutative"}, {Trait::kView, "view"},
+      {Trait::kReduction, "reduction"},     {Trait::kConstant, "constant"},
+      {Trait::kRandom, "random"},           {Trait::kComposite, "composite"},
+      {Trait::kOwnKernel, "own kernel"},    {Trait::kOverwrites, "overwrites"}};
   std::vector<std::string_view> parts;
   for (const auto& [trait, name] : kNames)
     if (op.has(trait)) parts.push_back(name);

@@ -163,6 +163,7 @@ ShardingRule shard_reshape(const OpCall& call, const std::vector<TensorType>& re
 }
 
 constexpr auto kViewTrait = static_cast<uint32_t>(Trait::kView);
+constexpr auto kOverwritesTrait = static_cast<uint32_t>(Trait::kOverwrites);
 const AttrDef kShapeAttrDef{"shape", AttrKind::kInts, {}};
 
 }  // namespace
@@ -217,7 +218,7 @@ OpFamily view_ops() {
                2,
                1,
                {starts, steps},
-               0,
+               kOverwritesTrait,
                infer_update_slice,
                nullptr},
               {"pad",
@@ -263,7 +264,7 @@ OpFamily view_ops() {
                2,
                1,
                {strides, offset},
-               0,
+               kOverwritesTrait,
                infer_as_strided_scatter,
                nullptr},
               {"bitcast",

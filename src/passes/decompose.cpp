@@ -8,7 +8,9 @@
 namespace stepc {
 
 namespace {
-bool is_composite(const Node& node) { return !node.aten && op_def(node.op).has(Trait::kComposite); }
+bool is_composite(const Node& node) {
+  return !node.aten && op_def(node.op).has(Trait::kComposite) && !op_def(node.op).has(Trait::kOwnKernel);
+}
 }  // namespace
 
 Graph decompose(Graph graph) {

@@ -3,12 +3,14 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "loops/lower.h"
 #include "ops/op_def.h"
 #include "passes/canonicalise.h"
 #include "passes/common_subexpressions.h"
 #include "passes/dead_code.h"
 #include "passes/decompose.h"
 #include "passes/fold_constants.h"
+#include "passes/fuse.h"
 #include "passes/pass.h"
 #include "passes/simplify.h"
 
@@ -17,31 +19,34 @@ namespace stepc {
 namespace {
 constexpr Stage kCaptured = Stage::kCaptured;
 constexpr Stage kCore = Stage::kCore;
+constexpr Stage kFused = Stage::kFused;
 constexpr Pass kPasses[] = {
     {"fold_constants", fold_constants, kCaptured, kCaptured, "computes what follows from single values",
      "first: the rules after it look for constants"},
     {"canonicalise", canonicalise, kCaptured, kCaptured, "writes each thing in one way",
      "before simplify and common_subexpressions, which then know one way each"},
+    {"decompose", decompose, kCaptured, kCore, "replaces composites by core ops, but those with a kernel of their own",
+     "before the clean-up, which then sees what composites have in common"},
     {"simplify", simplify, kCaptured, kCaptured, "removes casts, views and arithmetic that change nothing",
      "after canonicalise; brings transposes into the matmuls that can read them"},
     {"common_subexpressions", common_subexpressions, kCaptured, kCaptured, "computes equal things once",
      "after the rules that make things equal"},
-    {"dead_code", dead_code, kCaptured, kCaptured, "drops what no output needs",
-     "after everything that leaves nodes behind"},
-    {"decompose", decompose, kCaptured, kCore, "replaces composites by core ops",
-     "last: a composite that has a kernel of its own stops before"},
+    {"dead_code", dead_code, kCaptured, kCaptured, "drops what no output needs", "after everything that leaves nodes behind"},
 };
 }  // namespace
 
-std::string_view name_of(Stage stage) { return stage == Stage::kCaptured ? "captured" : "core"; }
+std::string_view name_of(Stage stage) {
+  constexpr std::string_view kNames[] = {"captured", "core", "fused"};
+  return kNames[static_cast<size_t>(stage)];
+}
 
 void verify_stage(const Graph& graph, Stage stage) {
   verify_ops(graph);
   if (stage == Stage::kCaptured) return;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
-    INTERNAL_CHECK(node.aten || !op_def(node.op).has(Trait::kComposite), "node {} {} is a composite in stage {}", n,
-                   node.op, name_of(stage));
+    INTERNAL_CHECK(node.aten || !op_def(node.op).has(Trait::kComposite) || op_def(node.op).has(Trait::kOwnKernel),
+                   "node {} {} is a composite in stage {}", n, node.op, name_of(stage));
   }
 }
 

@@ -1,0 +1,274 @@
+#include "runtime/graph_executable.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "aten/constants.h"
+#include "base/check.h"
+#include "runtime/aten_ops.h"
+#include "runtime/opaque_call.h"
+
+namespace stepc {
+
+namespace {
+// One instruction: what runs, and which tensors nobody reads after it.
+struct Unit {
+  NodeId node;
+  std::optional<OpaqueCall> opaque;
+  std::vector<TensorId> dead;
+};
+
+// Where a graph input comes from.
+struct Origin {
+  size_t external = 0;  // of the program's memory: index into the trace's externals
+  int64_t offset = 0;   // its window begins so many elements after the external's own
+  at::Tensor scalar;    // of a host number: a 0-dim tensor that lives here
+};
+
+// The arguments that the host supplies, by call: graph inputs, one a number (a list has several).
+using Supplies = std::map<std::pair<CallId, size_t>, std::vector<size_t>>;
+
+std::optional<Owner> owner_of(InputKind kind) {
+  switch (kind) {
+    case InputKind::kParameter:
+      return Owner::kParameter;
+    case InputKind::kGradient:
+      return Owner::kGradient;
+    case InputKind::kOptimizerState:
+      return Owner::kOptimizerState;
+    case InputKind::kBuffer:
+      return Owner::kBuffer;
+    case InputKind::kBatch:
+      return Owner::kBatch;
+    case InputKind::kCaptured:
+      return Owner::kCaptured;
+    case InputKind::kIncoming:
+      return Owner::kIncoming;
+    case InputKind::kScalar:
+    case InputKind::kRng:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+void check_can_run(const Trace& trace) {
+  for (const HostEvent& event : trace.events)
+    USER_CHECK(event.kind == HostEvent::Kind::kShadow, "host code runs between the step's kernels ({})", event.key);
+  USER_CHECK(trace.generators.size() <= 1, "the step draws from generators of its own");
+  for (const HostRead& read : trace.reads)
+    for (const HostEvent& event : trace.events)
+      USER_CHECK(!read.guard || event.begin < read.call, "a decision stands before '{}'", event.key);
+}
+}  // namespace
+
+struct GraphExecutable::Impl {
+  Trace trace;
+  Graph graph;
+  std::vector<Unit> units;
+  std::vector<Origin> origins;  // by graph input
+  Supplies supplies;
+  at::Tensor rng;                  // (seed, step) of this run
+  std::vector<at::Tensor> values;  // by tensor, of this run
+
+  Impl(const Trace& recorded, Graph g) : trace(recorded), graph(std::move(g)), values(graph.tensors.size()) {
+    check_can_run(trace);
+    find_origins();
+    make_units();
+  }
+
+  // ---- binding
+
+  void find_origins() {
+    std::map<std::pair<InputKind, std::string>, size_t> scalars;
+    for (size_t i = 0; i < graph.inputs.size(); ++i) {
+      const GraphInput& input = graph.inputs[i];
+      Origin& origin = origins.emplace_back();
+      if (input.kind == InputKind::kRng) {
+        rng = origin.scalar = at::zeros({2}, at::kLong);
+      } else if (input.kind == InputKind::kScalar) {
+        origin.scalar = at::zeros({}, scalar_type_of(graph.type(input.tensor).dtype));
+        scalars[{input.kind, input.key}] = i;
+      } else {
+        find_external(input, origin);
+      }
+    }
+    for (const HostEvent& event : trace.events)
+      for (size_t c = event.begin.index(); c < event.end.index(); ++c)
+        for (size_t a = 0; a < trace.calls[c].args.size(); ++a) find_supply(event, CallId(c), a, scalars);
+  }
+
+  void find_external(const GraphInput& input, Origin& origin) {
+    const Owner owner = *owner_of(input.kind);
+    const auto found = std::ranges::find_if(
+        trace.externals, [&](const External& one) { return one.owner == owner && one.key == input.key; });
+    INTERNAL_CHECK(found != trace.externals.end(), "{} '{}' is no external", name_of(input.kind), input.key);
+    const Value& value = trace.values[found->value.index()];
+    USER_CHECK(value.dtype == graph.type(input.tensor).dtype, "{} '{}' is used as another type", name_of(input.kind),
+               input.key);
+    origin.external = static_cast<size_t>(found - trace.externals.begin());
+    origin.offset = input.offset - value.offset;
+  }
+
+  // functionalise names a host number by its event, the call's place in it, the argument and its place in a list.
+  void find_supply(const HostEvent& event, CallId call, size_t arg,
+                   const std::map<std::pair<InputKind, std::string>, size_t>& scalars) {
+    const std::string key = str("{}:{}:{}", event.key, call.index() - event.begin.index(), arg);
+    std::vector<size_t> inputs;
+    if (const auto one = scalars.find({InputKind::kScalar, key}); one != scalars.end()) inputs.push_back(one->second);
+    for (size_t k = 0;; ++k) {
+      const auto element = scalars.find({InputKind::kScalar, str("{}:{}", key, k)});
+      if (element == scalars.end()) break;
+      inputs.push_back(element->second);
+    }
+    if (!inputs.empty()) supplies[{call, arg}] = std::move(inputs);
+  }
+
+  void make_units() {
+    std::vector<size_t> last_use(graph.tensors.size(), SIZE_MAX);
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      for (TensorId out : graph.nodes[n].outputs) last_use[out.index()] = n;
+      for (TensorId in : graph.nodes[n].inputs) last_use[in.index()] = n;
+      Unit& unit = units.emplace_back();
+      unit.node = NodeId(n);
+      if (graph.nodes[n].aten) unit.opaque.emplace(graph.nodes[n]);
+    }
+    for (const GraphOutput& output : graph.outputs)
+      if (output.tensor.valid()) last_use[output.tensor.index()] = SIZE_MAX;
+    for (size_t t = 0; t < last_use.size(); ++t)
+      if (last_use[t] != SIZE_MAX) units[last_use[t]].dead.push_back(TensorId(t));
+  }
+
+  // ---- running
+
+  void bind_inputs(const std::vector<at::Tensor>& externals) {
+    for (size_t i = 0; i < graph.inputs.size(); ++i) {
+      const GraphInput& input = graph.inputs[i];
+      const Origin& origin = origins[i];
+      if (origin.scalar.defined()) {
+        values[input.tensor.index()] = origin.scalar;
+        continue;
+      }
+      const at::Tensor& whole = externals[origin.external];
+      const Shape& shape = graph.shape(input.tensor);
+      const Shape strides = input.strides.empty() ? contiguous_strides(shape) : input.strides;
+      values[input.tensor.index()] = whole.as_strided(shape, strides, whole.storage_offset() + origin.offset);
+    }
+    if (!rng.defined()) return;
+    // One number from the generator seeds the step's draws: seeding, saving and restoring it work as they do in eager.
+    rng.mutable_data_ptr<int64_t>()[0] = at::randint(INT64_MAX, {}, at::kLong).item<int64_t>();
+  }
+
+  void run_unit(const Unit& unit) {
+    const Node& node = graph.nodes[unit.node.index()];
+    std::vector<at::Tensor> inputs;
+    for (TensorId in : node.inputs) inputs.push_back(values[in.index()]);
+    std::vector<TensorType> types;
+    for (TensorId out : node.outputs) types.push_back(graph.type(out));
+    std::vector<at::Tensor> results =
+        unit.opaque ? unit.opaque->run(std::move(inputs)) : run_aten_op(node, inputs, types);
+    for (size_t r = 0; r < results.size(); ++r) values[node.outputs[r].index()] = std::move(results[r]);
+    for (TensorId dead : unit.dead) values[dead.index()].reset();
+  }
+
+  bool guards_hold() const {
+    return std::ranges::all_of(graph.outputs, [&](const GraphOutput& output) {
+      return output.kind != GraphOutput::Kind::kGuard || values[output.tensor.index()].item<bool>();
+    });
+  }
+
+  // A tensor for the program: memory of its own, laid out as the program saw it.
+  at::Tensor handed_out(const GraphOutput& output) const {
+    if (!output.tensor.valid()) return {};
+    const at::Tensor& value = values[output.tensor.index()];
+    const Shape& shape = graph.shape(output.tensor);
+    at::Tensor own =
+        at::empty_strided(shape, output.strides.empty() ? contiguous_strides(shape) : output.strides, value.options());
+    return own.copy_(value);
+  }
+
+  StepResult finish() {
+    StepResult result;
+    // Everything that leaves is read before anything is written: an update may stand for another output's memory.
+    std::vector<std::pair<at::Tensor, at::Tensor>> updates;
+    for (const GraphOutput& output : graph.outputs) {
+      switch (output.kind) {
+        case GraphOutput::Kind::kUpdate:
+          updates.emplace_back(values[graph.inputs[output.input].tensor.index()], values[output.tensor.index()]);
+          break;
+        case GraphOutput::Kind::kRebind:
+          result.rebindings.push_back({*owner_of(output.owner), output.key, handed_out(output)});
+          break;
+        case GraphOutput::Kind::kReturn:
+          result.outputs.push_back(handed_out(output));
+          break;
+        case GraphOutput::Kind::kNumber:
+          result.numbers.push_back(number_in(values[output.tensor.index()]));
+          break;
+        case GraphOutput::Kind::kGuard:
+          break;
+      }
+    }
+    write(updates);
+    return result;
+  }
+
+  // A new value may be a view of old contents that another update writes: those are copied first.
+  static void write(std::vector<std::pair<at::Tensor, at::Tensor>>& updates) {
+    std::set<const void*> targets;
+    for (const auto& [target, value] : updates) targets.insert(target.storage().unsafeGetStorageImpl());
+    for (auto& [target, value] : updates)
+      if (targets.count(value.storage().unsafeGetStorageImpl()) != 0) value = value.clone();
+    for (const auto& [target, value] : updates) {
+      target.copy_(value);
+      target.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+
+  static Arg number_in(const at::Tensor& value) {
+    if (value.scalar_type() == at::kBool) return value.item<bool>();
+    if (at::isIntegralType(value.scalar_type(), /*includeBool=*/false)) return value.item<int64_t>();
+    return value.item<double>();
+  }
+};
+
+GraphExecutable::GraphExecutable(const Trace& trace, Graph graph)
+    : impl_(std::make_unique<Impl>(trace, std::move(graph))) {}
+GraphExecutable::~GraphExecutable() = default;
+
+bool GraphExecutable::supply(CallId call, size_t arg, const c10::IValue& number) {
+  const auto found = impl_->supplies.find({call, arg});
+  if (found == impl_->supplies.end()) {
+    const Arg& recorded = impl_->trace.calls[call.index()].args[arg];
+    const auto* integer = std::get_if<int64_t>(&recorded);
+    return integer == nullptr || (number.isInt() && number.toInt() == *integer);
+  }
+  const auto put = [&](size_t input, double value) { impl_->origins[input].scalar.fill_(value); };
+  if (number.isDoubleList()) {
+    const std::vector<double> list = number.toDoubleVector();
+    for (size_t k = 0; k < list.size() && k < found->second.size(); ++k) put(found->second[k], list[k]);
+    return list.size() == found->second.size();
+  }
+  put(found->second.front(), number.isTensor() ? number.toTensor().item<double>() : number.toScalar().toDouble());
+  return true;
+}
+
+std::optional<StepResult> GraphExecutable::run(const RunInputs& inputs) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
+  Impl& impl = *impl_;
+  impl.bind_inputs(inputs.externals);
+  for (const Unit& unit : impl.units) impl.run_unit(unit);
+  std::optional<StepResult> result;
+  if (impl.guards_hold()) result = impl.finish();
+  for (at::Tensor& value : impl.values) value.reset();
+  return result;
+}
+
+const Graph& GraphExecutable::graph() const { return impl_->graph; }
+
+}  // namespace stepc

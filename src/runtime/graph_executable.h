@@ -1,0 +1,39 @@
+// GraphExecutable: a Graph bound to kernels, the `fast` counterpart of Executable. Owns what the step makes while it
+// runs; borrows the program's tensors for the length of a run. What it writes into the program is written at the end,
+// after every guard has held.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "ir/graph.h"
+#include "ir/trace.h"
+#include "runtime/executable.h"
+
+namespace stepc {
+
+class GraphExecutable {
+ public:
+  // `trace` is what `graph` was made of: it says where inputs stand and which numbers host code supplies. Throws
+  // UserError for a step that a Graph cannot run: pauses, host code between kernels, generators of the program's own.
+  GraphExecutable(const Trace& trace, Graph graph);
+  ~GraphExecutable();
+  GraphExecutable(const GraphExecutable&) = delete;
+  GraphExecutable& operator=(const GraphExecutable&) = delete;
+
+  // From now on the trace's `call` is given `number` as its argument `arg`. False: the Graph has another number built
+  // in, so it is not this step's.
+  bool supply(CallId call, size_t arg, const c10::IValue& number);
+
+  // Runs the step once on the calling thread. The externals are the trace's, as for Executable, and must fit. nullopt:
+  // a guard did not hold, and nothing was written.
+  std::optional<StepResult> run(const RunInputs& inputs);
+
+  const Graph& graph() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace stepc

@@ -1,0 +1,94 @@
+#include "runtime/opaque_call.h"
+
+#include "aten/constants.h"
+#include "aten/operators.h"
+#include "base/check.h"
+
+namespace stepc {
+
+namespace {
+
+bool takes_number(const c10::TypePtr& type) {
+  if (const auto optional = type->cast<c10::OptionalType>()) return takes_number(optional->getElementType());
+  return type->kind() == c10::TypeKind::NumberType || type->kind() == c10::TypeKind::FloatType ||
+         type->kind() == c10::TypeKind::IntType || type->kind() == c10::TypeKind::BoolType;
+}
+
+c10::IValue number_in(const at::Tensor& tensor, const c10::TypePtr& type) {
+  const at::Scalar number = tensor.item();
+  if (const auto optional = type->cast<c10::OptionalType>()) return number_in(tensor, optional->getElementType());
+  switch (type->kind()) {
+    case c10::TypeKind::FloatType:
+      return number.toDouble();
+    case c10::TypeKind::IntType:
+      return number.toLong();
+    case c10::TypeKind::BoolType:
+      return number.toBool();
+    default:
+      return number;
+  }
+}
+
+c10::IValue list_of(const std::vector<ValueId>& ids, const std::vector<at::Tensor>& inputs, const c10::TypePtr& type) {
+  c10::TypePtr element = type;
+  if (const auto optional = element->cast<c10::OptionalType>()) element = optional->getElementType();
+  element = element->expectRef<c10::ListType>().getElementType();
+  if (element->kind() == c10::TypeKind::OptionalType) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (ValueId id : ids) list.push_back(id.valid() ? std::optional(inputs[id.index()]) : std::nullopt);
+    return list;
+  }
+  if (takes_number(element)) {
+    c10::List<double> list;
+    for (ValueId id : ids) list.push_back(inputs[id.index()].item<double>());
+    return list;
+  }
+  c10::List<at::Tensor> list;
+  for (ValueId id : ids) list.push_back(inputs[id.index()]);
+  return list;
+}
+
+}  // namespace
+
+OpaqueCall::OpaqueCall(const Node& node) : op_(find_operator(node.op)), call_(*node.aten) {}
+
+std::vector<at::Tensor> OpaqueCall::run(std::vector<at::Tensor> inputs) const {
+  for (uint32_t written : call_.writes) inputs[written] = inputs[written].clone();
+  const auto& schema = op_.schema().arguments();
+  torch::jit::Stack stack;
+  for (size_t a = 0; a < call_.args.size(); ++a) {
+    const Arg& arg = call_.args[a];
+    if (const auto* id = std::get_if<ValueId>(&arg)) {
+      if (!id->valid())
+        stack.emplace_back(at::Tensor());
+      else if (takes_number(schema[a].type()))
+        stack.push_back(number_in(inputs[id->index()], schema[a].type()));
+      else
+        stack.emplace_back(inputs[id->index()]);
+    } else if (const auto* ids = std::get_if<std::vector<ValueId>>(&arg)) {
+      stack.push_back(list_of(*ids, inputs, schema[a].type()));
+    } else {
+      stack.push_back(constant_to_ivalue(arg, schema[a]));
+    }
+  }
+  op_.callBoxed(&stack);
+
+  std::vector<at::Tensor> outputs;
+  const auto put = [&](ValueId id, const at::Tensor& tensor) {
+    if (!id.valid()) return;
+    if (outputs.size() <= id.index()) outputs.resize(id.index() + 1);
+    outputs[id.index()] = tensor;
+  };
+  for (size_t r = 0; r < call_.results.size(); ++r) {
+    if (const auto* id = std::get_if<ValueId>(&call_.results[r])) {
+      put(*id, stack[r].toTensor());
+    } else if (const auto* ids = std::get_if<std::vector<ValueId>>(&call_.results[r])) {
+      const std::vector<at::Tensor> list = stack[r].toTensorVector();
+      for (size_t i = 0; i < ids->size(); ++i) put((*ids)[i], list[i]);
+    }
+  }
+  for (uint32_t written : call_.writes) outputs.push_back(inputs[written]);
+  return outputs;
+}
+
+}  // namespace stepc

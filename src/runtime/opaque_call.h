@@ -1,0 +1,26 @@
+// An opaque node's ATen call: its arguments from the node's inputs, its results to the node's outputs.
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "ir/graph.h"
+
+namespace stepc {
+
+class OpaqueCall {
+ public:
+  // Throws UserError when this LibTorch has no such operator.
+  explicit OpaqueCall(const Node& node);
+
+  // The node's outputs: fresh results, then the new contents of what the call writes, which is copied before.
+  std::vector<at::Tensor> run(std::vector<at::Tensor> inputs) const;
+
+ private:
+  c10::OperatorHandle op_;
+  AtenCall call_;
+};
+
+}  // namespace stepc
