@@ -82,8 +82,9 @@ struct RowKernels {
   void (*add)(float* values, int64_t ld, int64_t rows, int64_t columns, const T* x, int64_t ld_x, float factor);
   // result[row] = sum of a x b over the row
   void (*dot_rows)(const T* a, int64_t ld_a, const T* b, int64_t ld_b, int64_t rows, int64_t columns, float* result);
-  // values[row][column] *= factor[column] in place
-  void (*scale_columns)(T* values, int64_t ld, int64_t rows, int64_t columns, const float* factor);
+  // values[row][column] = values[row][column] * factor[column] - subtract[column]
+  void (*scale_columns)(T* values, int64_t ld, int64_t rows, int64_t columns, const float* factor,
+                        const float* subtract);
   void (*store)(const float* values, int64_t ld, int64_t rows, int64_t columns, T* out, int64_t ld_out);
 };
 

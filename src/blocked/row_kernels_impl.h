@@ -67,10 +67,11 @@ void exp_tile(const ExpTile& tile) {
       top = max(top, logit);
       logit_sum += logit;
     }
+    top = max(splat(-3.4e38F), top);  // nothing but -inf: no weight
     Vec sum{};
     for (int64_t i = 0; i < tile.rows; ++i) {
       const Vec logit = load_some(tile.logits + i * tile.ld + j, count);
-      const Vec weight = exp2_negative<kExpTerms<T>>((logit - top) * log2e);
+      const Vec weight = exp2_negative<5>((logit - top) * log2e);
       sum += weight;
       store_some(static_cast<T*>(tile.weights) + i * tile.ld_weights + j, weight, count);
     }
@@ -114,11 +115,11 @@ void dot_rows(const T* a, int64_t ld_a, const T* b, int64_t ld_b, int64_t rows, 
 }
 
 template <class T>
-void scale_columns(T* values, int64_t ld, int64_t rows, int64_t columns, const float* factor) {
+void scale_columns(T* values, int64_t ld, int64_t rows, int64_t columns, const float* factor, const float* subtract) {
   for (int64_t i = 0; i < rows; ++i) {
     for_lanes(columns, [&](int64_t j, int64_t count) {
       T* at = values + i * ld + j;
-      store_some(at, load_some(at, count) * load_some(factor + j, count), count);
+      store_some(at, load_some(at, count) * load_some(factor + j, count) - load_some(subtract + j, count), count);
     });
   }
 }

@@ -91,8 +91,8 @@ inline void store_two(float* to, Vec low, Vec high) {
   store(to + kLanes, high);
 }
 
-// 2^x for x <= 0: relative error below 3e-6 (kTerms 4) or 2e-7 (5); NaN stays, below -126 gives 0. The polynomials are
-// minimax fits of 2^f on [-1/2, 1/2].
+// 2^x for x <= 0: relative error below 4e-6 (kTerms 4) or 2e-7 (5); 0 gives 1, NaN stays, below -126 gives 0. The polynomials are
+// minimax fits of 2^f on [-1/2, 1/2] with their last term made 1.
 template <int kTerms>
 inline Vec exp2_negative(Vec x) {
   x = max(splat(-1000.0F), x);
@@ -103,13 +103,13 @@ inline Vec exp2_negative(Vec x) {
     p = splat(0.009570100345F) * f + splat(0.05591785908F);
     p = p * f + splat(0.2402474433F);
     p = p * f + splat(0.6931217909F);
-    p = p * f + splat(0.9999992847F);
+    p = p * f + splat(1.0F);
   } else {
     p = splat(0.001327647013F) * f + splat(0.009675540961F);
     p = p * f + splat(0.05550713092F);
     p = p * f + splat(0.2402212024F);
     p = p * f + splat(0.693146944F);
-    p = p * f + splat(1.000000119F);
+    p = p * f + splat(1.0F);
   }
   return scale_by_power(p, whole);
 }

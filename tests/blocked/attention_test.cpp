@@ -177,6 +177,7 @@ void expect_near(const Answer& got, const Case& c, const std::string& what) {
 }
 
 TEST(Attention, EqualsTheReferenceOverRandomCalls) {
+  const OneThread one;
   at::manual_seed(1);
   Random random(7);
   const std::vector<MicroKernels> all = machines();
@@ -226,6 +227,7 @@ TEST(Attention, LongSequencesRepeatTheirBitsForAnyThreads) {
 }
 
 TEST(Attention, RowsThatSeeNothingAreZeroAsInPyTorch) {
+  const OneThread one;
   at::manual_seed(4);
   Random random(5);
   for (const MicroKernels& kernels : machines()) {

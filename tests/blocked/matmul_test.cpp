@@ -46,6 +46,7 @@ void expect_near(const at::Tensor& got, const at::Tensor& a, const at::Tensor& b
 }
 
 TEST(Matmul, EqualsTheReferenceOverRandomShapesLayoutsAndTypes) {
+  const OneThread one;
   at::manual_seed(1);
   Random random(1);
   const std::vector<int64_t> sizes = {1, 2, 3, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 257};
@@ -79,6 +80,7 @@ TEST(Matmul, LargeEnoughForEveryBlockIsRightAndRepeatsItsBits) {
 }
 
 TEST(Matmul, Batches) {
+  const OneThread one;
   at::manual_seed(3);
   for (const MicroKernels& kernels : machines()) {
     for (const bool shared : {false, true}) {
@@ -110,6 +112,7 @@ TEST(Matmul, NothingToSumOrToMake) {
 }
 
 TEST(Matmul, EpilogueInItsOrder) {
+  const OneThread one;
   at::manual_seed(4);
   for (const MicroKernels& kernels : machines()) {
     const at::Tensor a = random_tensor({150, 64}, Number::kBf16), b = random_tensor({64, 75}, Number::kBf16);
@@ -139,6 +142,7 @@ TEST(Matmul, EpilogueInItsOrder) {
 }
 
 TEST(Matmul, ProductsOfOneInputAndTheGateOfTwo) {
+  const OneThread one;
   at::manual_seed(5);
   for (const MicroKernels& kernels : machines()) {
     const at::Tensor x = random_tensor({140, 96}, Number::kBf16);
@@ -164,6 +168,7 @@ TEST(Matmul, ProductsOfOneInputAndTheGateOfTwo) {
 }
 
 TEST(Matmul, PackedOnceGivesTheSameBitsAndUnpacks) {
+  const OneThread one;
   at::manual_seed(6);
   for (const Number number : {Number::kF32, Number::kBf16}) {
     for (const MicroKernels& kernels : machines()) {

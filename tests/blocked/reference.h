@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include "base/text.h"
 #include "blocked/micro_kernels.h"
@@ -25,6 +26,18 @@ inline std::vector<MicroKernels> machines() {
 
 inline at::ScalarType aten_type(Number number) { return number == Number::kF32 ? at::kFloat : at::kBFloat16; }
 inline at::Tensor random_tensor(at::IntArrayRef shape, Number number) { return at::randn(shape).to(aten_type(number)); }
+
+// Cores that others use make a pool of threads wait for long: only the tests of threads have one.
+class OneThread {
+ public:
+  OneThread() { at::set_num_threads(1); }
+  ~OneThread() { at::set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_ = at::get_num_threads();
+};
 
 // Relative L2 distance to a float64 reference; absolute where the reference is zero.
 inline double distance(const at::Tensor& result, const at::Tensor& reference) {
