@@ -112,6 +112,16 @@ class Lowering {
     return false;
   }
 
+  // A few long rows are added up lane by lane: shares of them would be as large as they are.
+  [[nodiscard]] bool is_short(const Reduction& one) const {
+    constexpr int64_t kFewRows = 64;
+    int64_t rows = 1;
+    for (uint32_t loop : one.dropped) rows *= space_.extents[loop];
+    const bool alone = std::ranges::all_of(
+        reductions_, [&](const Reduction& other) { return other.dropped == one.dropped && !feeds_back(other); });
+    return rows <= kFewRows && alone;
+  }
+
   void set_rows(PhaseForm::Kind kind, const Loops& columns) { form_ = {kind, without(all_, columns), columns}; }
 
   void choose_form() {
@@ -124,7 +134,7 @@ class Lowering {
       if (one.dropped == all_) continue;
       const Loops kept = without(all_, one.dropped);
       const bool is_leading = one.dropped.back() < kept.front();
-      if (is_leading && !feeds_back(one)) return set_rows(Kind::kChunks, kept);
+      if (is_leading && !is_short(one) && !feeds_back(one)) return set_rows(Kind::kChunks, kept);
       return set_rows(Kind::kLanes, one.dropped);
     }
     // All of it to one number.

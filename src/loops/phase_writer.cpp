@@ -91,6 +91,12 @@ void PhaseWriter::make_variables() {
       add_digits(rows_, rows_.size(), 0);
       break;
     case Kind::kLanes:
+      if (rows_.size() == 1) {  // lanes are items
+        items_ = rows();
+        variables_[0].vector = true;
+        assign(rows_[0], 0);
+        break;
+      }
       items_ = rows() / rows_.back().extent;
       add_digits(rows_, rows_.size() - 1, 0);
       assign(rows_.back(), add_variable({LoopVariable::Kind::kCount, rows_.back().extent, true}));

@@ -1,0 +1,387 @@
+// Nodes are taken in program order; each joins the groups that make what it reads, or that read the same memory, where
+// loops and order allow. The order: every group and every node outside has a slot on a line, after all that it reads
+// and before all that reads it, so no two groups ever wait for each other.
+#include "passes/fuse.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/check.h"
+#include "loops/lower.h"
+#include "ops/op_def.h"
+
+namespace stepc {
+
+namespace {
+
+constexpr int kNoGroup = -1;
+constexpr size_t kMostNodes = 200;
+constexpr size_t kMostTensors = 48;  // read and written by a kernel
+constexpr size_t kMostPieces = 8;    // operands of a concat inside a kernel
+constexpr size_t kNearby = 64;       // nodes between readers of the same memory
+constexpr int64_t kMuchSmaller = 16;
+
+enum class Role : uint8_t {
+  kOutside,
+  kFree,  // costs nothing inside a kernel: every group that reads it makes it for itself
+  kWork,
+};
+
+struct Unit {                 // a group, or a node outside
+  std::vector<size_t> nodes;  // ascending
+  double slot = 0;
+};
+
+class Fuser {
+ public:
+  explicit Fuser(const Graph& graph) : graph_(graph), group_of_(graph.nodes.size(), kNoGroup) {
+    users_.resize(graph.tensors.size());
+    returned_.resize(graph.tensors.size(), false);
+    for (size_t n = 0; n < graph.nodes.size(); ++n)
+      for (TensorId input : graph.nodes[n].inputs) users_[input.index()].push_back(n);
+    for (const GraphOutput& output : graph.outputs)
+      if (output.tensor.valid()) returned_[output.tensor.index()] = true;
+    assign_roles();
+  }
+
+  Graph run() {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n)
+      if (roles_[n] == Role::kWork) place(n);
+    return written();
+  }
+
+ private:
+  // ---- roles
+
+  [[nodiscard]] static Role role_of(const Graph& graph, const Node& node) {
+    if (node.aten || node.outputs.size() != 1) return Role::kOutside;
+    const OpDef& op = op_def(node.op);
+    if (op.has(Trait::kComposite) || node.op == "bitcast") return Role::kOutside;
+    if (op.has(Trait::kView)) return Role::kFree;
+    if (op.has(Trait::kConstant))
+      return node.op == "constant" && element_count(graph.shape(node.outputs[0])) != 1 ? Role::kOutside : Role::kFree;
+    const bool moves = node.op == "pad" || (node.op == "concat" && node.inputs.size() <= kMostPieces);
+    const bool reads = node.op == "take" || node.op == "gather";
+    const bool works = op.has(Trait::kElementwise) || op.has(Trait::kReduction) || op.has(Trait::kRandom);
+    return works || moves || reads ? Role::kWork : Role::kOutside;
+  }
+
+  void assign_roles() {
+    for (const Node& node : graph_.nodes) roles_.push_back(role_of(graph_, node));
+    // A cast to a wider type is cheaper made again by each reader than written and read.
+    for (size_t n = graph_.nodes.size(); n-- > 0;)
+      if (roles_[n] == Role::kWork && is_widening(graph_.nodes[n]) && only_work_reads(graph_.nodes[n].outputs[0]))
+        roles_[n] = Role::kFree;
+  }
+  [[nodiscard]] bool is_widening(const Node& node) const {
+    if (node.op != "cast") return false;
+    const DType from = graph_.type(node.inputs[0]).dtype;
+    const DType to = graph_.type(node.outputs[0]).dtype;
+    return is_floating(from) && is_floating(to) && size_of(from) < size_of(to);
+  }
+  [[nodiscard]] bool only_work_reads(TensorId tensor) const {
+    if (returned_[tensor.index()] || users_[tensor.index()].empty()) return false;
+    return std::ranges::all_of(users_[tensor.index()], [&](size_t user) {
+      if (roles_[user] == Role::kFree) return only_work_reads(graph_.nodes[user].outputs[0]);
+      return roles_[user] == Role::kWork;
+    });
+  }
+
+  // ---- what a node reads and who reads it, through what is free
+
+  [[nodiscard]] std::set<TensorId> read_by(size_t node) const {
+    std::set<TensorId> tensors;
+    for (TensorId input : graph_.nodes[node].inputs) add_sources(input, tensors);
+    return tensors;
+  }
+  void add_sources(TensorId tensor, std::set<TensorId>& tensors) const {
+    const NodeId producer = graph_.tensors[tensor.index()].producer;
+    if (!producer.valid() || roles_[producer.index()] != Role::kFree) {
+      tensors.insert(tensor);
+      return;
+    }
+    for (TensorId input : graph_.nodes[producer.index()].inputs) add_sources(input, tensors);
+  }
+  // Nodes that are not free and read `tensor`; whether the graph returns it, or a view of it.
+  bool add_readers(TensorId tensor, std::set<size_t>& readers) const {
+    bool returned = returned_[tensor.index()];
+    for (size_t user : users_[tensor.index()]) {
+      if (roles_[user] == Role::kFree)
+        returned = add_readers(graph_.nodes[user].outputs[0], readers) || returned;
+      else
+        readers.insert(user);
+    }
+    return returned;
+  }
+  [[nodiscard]] bool escapes(TensorId tensor, const std::set<size_t>& members) const {
+    std::set<size_t> readers;
+    return add_readers(tensor, readers) ||
+           std::ranges::any_of(readers, [&](size_t reader) { return !members.contains(reader); }) || readers.empty();
+  }
+  [[nodiscard]] double slot_of(size_t node) const {
+    return group_of_[node] == kNoGroup ? static_cast<double>(node) : groups_[static_cast<size_t>(group_of_[node])].slot;
+  }
+
+  // ---- a set of nodes as a kernel
+
+  // The graph that the members would be; also what extract_group() gives in the end.
+  class GroupBuilder {
+   public:
+    GroupBuilder(const Fuser& fuser, const std::set<size_t>& members) : fuser_(fuser), members_(members) {}
+
+    Graph build() {
+      for (size_t member : members_) add(member);
+      for (size_t member : members_) {
+        const TensorId made = fuser_.graph_.nodes[member].outputs[0];
+        if (!fuser_.escapes(made, members_)) continue;
+        group_.outputs.emplace_back();
+        group_.outputs.back().tensor = inside_.at(made);
+      }
+      return std::move(group_);
+    }
+
+   private:
+    TensorId inside(TensorId tensor) {
+      if (const auto found = inside_.find(tensor); found != inside_.end()) return found->second;
+      const NodeId producer = fuser_.graph_.tensors[tensor.index()].producer;
+      if (producer.valid() && fuser_.roles_[producer.index()] == Role::kFree) {
+        add(producer.index());
+        return inside_.at(tensor);
+      }
+      const TensorId input = group_.add_input({InputKind::kCaptured, str("{}", group_.inputs.size()), {}, {}, 0},
+                                              fuser_.graph_.type(tensor));
+      inside_[tensor] = input;
+      return input;
+    }
+    void add(size_t place) {
+      Node node = fuser_.graph_.nodes[place];
+      const TensorId made = node.outputs[0];
+      for (TensorId& input : node.inputs) input = inside(input);
+      const NodeId id = group_.add_node(std::move(node), {fuser_.graph_.type(made)});
+      inside_[made] = group_.nodes[id.index()].outputs[0];
+    }
+
+    const Fuser& fuser_;
+    const std::set<size_t>& members_;
+    Graph group_;
+    std::map<TensorId, TensorId> inside_;
+  };
+
+  [[nodiscard]] bool is_kernel(const std::set<size_t>& members) const {
+    if (members.size() > kMostNodes) return false;
+    const Graph group = GroupBuilder(*this, members).build();
+    if (group.inputs.size() + group.outputs.size() > kMostTensors) return false;
+    return group.outputs.empty() || why_no_loops(group).empty();
+  }
+
+  // Elementwise on operands of one shape and on single numbers: always a kernel.
+  [[nodiscard]] bool is_plain(size_t node) const {
+    const Node& one = graph_.nodes[node];
+    if (!op_def(one.op).has(Trait::kElementwise)) return false;
+    const Shape& shape = graph_.shape(one.outputs[0]);
+    return std::ranges::all_of(one.inputs, [&](TensorId input) {
+      const NodeId producer = graph_.tensors[input.index()].producer;
+      const bool viewed = producer.valid() && roles_[producer.index()] == Role::kFree &&
+                          op_def(graph_.nodes[producer.index()].op).has(Trait::kView);
+      return !viewed && (graph_.shape(input) == shape || graph_.shape(input).empty());
+    });
+  }
+  [[nodiscard]] bool are_plain(const std::set<size_t>& members) const {
+    Shape shape;
+    for (size_t member : members) {
+      const Shape& own = graph_.shape(graph_.nodes[member].outputs[0]);
+      if (!is_plain(member) || (!shape.empty() && !own.empty() && own != shape)) return false;
+      if (!own.empty()) shape = own;
+    }
+    return members.size() <= kMostNodes;
+  }
+
+  // The slots that `members` may have: after all they read, before all that reads them. None: false.
+  bool find_slot(const std::set<size_t>& members, double wanted, double& slot) const {
+    double low = -1;
+    double high = 2.0 * static_cast<double>(graph_.nodes.size());
+    for (size_t member : members) {
+      for (TensorId tensor : read_by(member)) {
+        const NodeId producer = graph_.tensors[tensor.index()].producer;
+        if (producer.valid() && !members.contains(producer.index())) low = std::max(low, slot_of(producer.index()));
+      }
+      std::set<size_t> readers;
+      add_readers(graph_.nodes[member].outputs[0], readers);
+      for (size_t reader : readers)
+        if (!members.contains(reader)) high = std::min(high, slot_of(reader));
+    }
+    if (low >= high) return false;
+    slot = low < wanted && wanted < high ? wanted : low + (high - low) / 2;
+    return low < slot && slot < high;
+  }
+
+  // ---- joining
+
+  [[nodiscard]] int64_t size_of_group(const std::set<size_t>& members) const {
+    int64_t most = 0;
+    for (size_t member : members) {
+      most = std::max(most, element_count(graph_.shape(graph_.nodes[member].outputs[0])));
+      for (TensorId input : graph_.nodes[member].inputs)
+        if (op_def(graph_.nodes[member].op).has(Trait::kReduction))
+          most = std::max(most, element_count(graph_.shape(input)));
+    }
+    return most;
+  }
+
+  // What is made once for many readers is not made part of one of them.
+  [[nodiscard]] bool serves_others(const std::set<size_t>& small, const std::set<size_t>& large) const {
+    if (size_of_group(small) * kMuchSmaller > size_of_group(large)) return false;
+    for (size_t member : small) {
+      std::set<size_t> readers;
+      const bool returned = add_readers(graph_.nodes[member].outputs[0], readers);
+      if (returned) return true;
+      for (size_t reader : readers)
+        if (!small.contains(reader) && !large.contains(reader)) return true;
+    }
+    return false;
+  }
+
+  // Groups that `node` could join, the latest first.
+  [[nodiscard]] std::vector<int> candidates(size_t node) const {
+    std::vector<int> groups;
+    const auto add = [&](size_t other) {
+      const int group = group_of_[other];
+      if (group == kNoGroup || graph_.nodes[other].source.phase != graph_.nodes[node].source.phase) return;
+      if (std::ranges::find(groups, group) == groups.end()) groups.push_back(group);
+    };
+    const std::set<TensorId> tensors = read_by(node);
+    for (TensorId tensor : tensors)
+      if (const NodeId producer = graph_.tensors[tensor.index()].producer; producer.valid()) add(producer.index());
+    std::ranges::sort(groups, std::greater<>());
+    std::vector<int> makers = std::move(groups);
+    groups.clear();
+    const int64_t size = size_of_group({node});
+    for (TensorId tensor : tensors) {
+      if (element_count(graph_.shape(tensor)) != size || size == 1) continue;
+      std::set<size_t> readers;
+      add_readers(tensor, readers);
+      for (size_t reader : readers)
+        if (reader < node && node - reader <= kNearby && size_of_group({reader}) == size) add(reader);
+    }
+    std::ranges::sort(groups, std::greater<>());
+    for (int group : groups)
+      if (std::ranges::find(makers, group) == makers.end()) makers.push_back(group);
+    return makers;
+  }
+
+  void place(size_t node) {
+    std::set<size_t> members = {node};
+    if (!are_plain(members) && !is_kernel(members)) {
+      roles_[node] = Role::kOutside;
+      return;
+    }
+    double slot = static_cast<double>(node);
+    std::vector<int> joined;
+    for (int group : candidates(node)) {
+      const Unit& unit = groups_[static_cast<size_t>(group)];
+      const std::set<size_t> other(unit.nodes.begin(), unit.nodes.end());
+      if (serves_others(other, members)) continue;
+      std::set<size_t> both = members;
+      both.insert(other.begin(), other.end());
+      double now = slot;
+      if (!find_slot(both, slot, now) || (!are_plain(both) && !is_kernel(both))) continue;
+      members = std::move(both);
+      slot = now;
+      joined.push_back(group);
+    }
+    const auto home = static_cast<size_t>(joined.empty() ? static_cast<int>(groups_.size()) : joined[0]);
+    if (home == groups_.size()) groups_.emplace_back();
+    for (int group : joined) groups_[static_cast<size_t>(group)] = {};
+    groups_[home] = {{members.begin(), members.end()}, slot};
+    for (size_t member : members) group_of_[member] = static_cast<int>(home);
+  }
+
+  // ---- writing
+
+  class Writer {
+   public:
+    explicit Writer(const Fuser& fuser) : fuser_(fuser), now_(fuser.graph_.tensors.size()) {}
+
+    Graph write() {
+      const Graph& graph = fuser_.graph_;
+      for (const GraphInput& input : graph.inputs)
+        now_[input.tensor.index()] = out_.add_input(input, graph.type(input.tensor));
+      std::vector<std::pair<double, Unit>> units;
+      for (size_t n = 0; n < graph.nodes.size(); ++n)
+        if (fuser_.roles_[n] == Role::kOutside) units.push_back({static_cast<double>(n), {{n}, 0}});
+      for (const Unit& group : fuser_.groups_)
+        if (!group.nodes.empty()) units.push_back({group.slot, group});
+      std::ranges::stable_sort(units, {}, &std::pair<double, Unit>::first);
+      for (const auto& [slot, unit] : units) {
+        const size_t first = unit.nodes.front();
+        if (fuser_.group_of_[first] == kNoGroup)
+          keep(first, std::nullopt);
+        else
+          write_group(unit);
+      }
+      for (GraphOutput output : graph.outputs) {
+        if (output.tensor.valid()) output.tensor = outside(output.tensor);
+        out_.outputs.push_back(std::move(output));
+      }
+      return std::move(out_);
+    }
+
+   private:
+    void write_group(const Unit& unit) {
+      copies_.clear();
+      for (size_t member : unit.nodes) keep(member, groups_);
+      ++groups_;
+    }
+    // A tensor as a node outside reads it: free nodes are made when first needed.
+    TensorId outside(TensorId tensor) {
+      TensorId& now = now_[tensor.index()];
+      if (!now.valid()) keep(fuser_.graph_.tensors[tensor.index()].producer.index(), std::nullopt);
+      return now_[tensor.index()];
+    }
+    TensorId in_group(TensorId tensor) {
+      const NodeId producer = fuser_.graph_.tensors[tensor.index()].producer;
+      if (!producer.valid() || fuser_.roles_[producer.index()] != Role::kFree) return now_[tensor.index()];
+      if (const auto found = copies_.find(tensor); found != copies_.end()) return found->second;
+      const TensorId copy = append(producer.index(), groups_)[0];
+      copies_[tensor] = copy;
+      return copy;
+    }
+    const std::vector<TensorId>& append(size_t place, std::optional<uint32_t> group) {
+      Node node = fuser_.graph_.nodes[place];
+      std::vector<TensorType> types;
+      for (TensorId output : node.outputs) types.push_back(fuser_.graph_.type(output));
+      for (TensorId& input : node.inputs) input = group ? in_group(input) : outside(input);
+      node.group = group;
+      return out_.nodes[out_.add_node(std::move(node), types).index()].outputs;
+    }
+    void keep(size_t place, std::optional<uint32_t> group) {
+      const std::vector<TensorId> made = append(place, group);
+      const Node& node = fuser_.graph_.nodes[place];
+      for (size_t k = 0; k < made.size(); ++k) now_[node.outputs[k].index()] = made[k];
+    }
+
+    const Fuser& fuser_;
+    Graph out_;
+    std::vector<TensorId> now_;            // by old tensor
+    std::map<TensorId, TensorId> copies_;  // of free nodes, in the group at hand
+    uint32_t groups_ = 0;
+  };
+  [[nodiscard]] Graph written() const { return Writer(*this).write(); }
+
+  const Graph& graph_;
+  std::vector<Role> roles_;  // by node
+  std::vector<std::vector<size_t>> users_;
+  std::vector<bool> returned_;
+  std::vector<int> group_of_;
+  std::vector<Unit> groups_;
+};
+
+}  // namespace
+
+Graph fuse(Graph graph) {
+  const bool has_groups = std::ranges::any_of(graph.nodes, [](const Node& node) { return node.group.has_value(); });
+  return has_groups ? graph : Fuser(graph).run();
+}
+
+}  // namespace stepc
