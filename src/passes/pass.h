@@ -12,8 +12,9 @@
 
 namespace stepc {
 
-// What a Graph may contain. kCore: no composites, only core ops and opaque nodes.
-enum class Stage : uint8_t { kCaptured, kCore };
+// What a Graph may contain. kCore: no composites, only core ops and opaque nodes. kFused: groups, each of them one
+// kernel.
+enum class Stage : uint8_t { kCaptured, kCore, kFused };
 std::string_view name_of(Stage stage);
 // verify_ops() and what the stage allows; InternalError names the node.
 void verify_stage(const Graph& graph, Stage stage);

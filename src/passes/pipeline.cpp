@@ -31,7 +31,10 @@ constexpr Pass kPasses[] = {
      "after canonicalise; brings transposes into the matmuls that can read them"},
     {"common_subexpressions", common_subexpressions, kCaptured, kCaptured, "computes equal things once",
      "after the rules that make things equal"},
-    {"dead_code", dead_code, kCaptured, kCaptured, "drops what no output needs", "after everything that leaves nodes behind"},
+    {"dead_code", dead_code, kCaptured, kCaptured, "drops what no output needs",
+     "after everything that leaves nodes behind"},
+    {"fuse", fuse, kCore, kFused, "puts what can be one kernel into a group",
+     "last: groups stand in a row, which no other pass keeps up"},
 };
 }  // namespace
 
@@ -39,6 +42,19 @@ std::string_view name_of(Stage stage) {
   constexpr std::string_view kNames[] = {"captured", "core", "fused"};
   return kNames[static_cast<size_t>(stage)];
 }
+
+namespace {
+void verify_groups(const Graph& graph) {
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const std::optional<uint32_t> group = graph.nodes[n].group;
+    if (!group || (n > 0 && graph.nodes[n - 1].group == group)) continue;
+    const GroupGraph kernel = extract_group(graph, *group);
+    if (kernel.outputs.empty()) continue;  // nothing needs it
+    const std::string problem = why_no_loops(kernel.graph);
+    INTERNAL_CHECK(problem.empty(), "group {} is not one kernel: {}", *group, problem);
+  }
+}
+}  // namespace
 
 void verify_stage(const Graph& graph, Stage stage) {
   verify_ops(graph);
@@ -48,6 +64,7 @@ void verify_stage(const Graph& graph, Stage stage) {
     INTERNAL_CHECK(node.aten || !op_def(node.op).has(Trait::kComposite) || op_def(node.op).has(Trait::kOwnKernel),
                    "node {} {} is a composite in stage {}", n, node.op, name_of(stage));
   }
+  if (stage == Stage::kFused) verify_groups(graph);
 }
 
 std::span<const Pass> pass_table() { return kPasses; }
