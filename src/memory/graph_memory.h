@@ -1,0 +1,43 @@
+// GraphMemory: which tensors of a Graph need memory of their own, as an OrderProblem that any order of its nodes can be
+// held against. The rules:
+//
+//   inputs     lie in the program's memory, for the whole step, and cost nothing here
+//   views      share their operand's memory: whoever reads them reads through. They belong to no unit
+//   groups     are one unit (a fused kernel): tensors that only the group reads need no memory, and a view that is read
+//              outside of its group is a result like any other
+//   updates    are written straight into the input that they replace, so they wait for its other readers, and for
+//              guards. So are the intermediate results of which they are made one after the other in place. An update
+//              that cannot wait (the program reads the old contents after it) has memory of its own, to the step's end
+//   in place   pointwise work, and what replaces some elements of an operand, may take over the memory of what it reads
+//              last
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "ir/graph.h"
+#include "memory/order/order_problem.h"
+
+namespace stepc {
+
+// The scratch memory of a node's kernel; none: no node has any.
+using WorkspaceFn = std::function<uint64_t(const Graph& graph, const Node& node)>;
+
+struct GraphMemory {
+  OrderProblem problem;
+  std::vector<std::vector<NodeId>> nodes_of;  // by unit, in program order
+  std::vector<TensorId> tensor_of;            // by value: the tensor that the memory is named after
+  std::vector<uint32_t> input_of;             // by value: the graph input in whose memory it lies; kNone: in its own
+  std::vector<uint32_t> value_of;  // by tensor: in whose memory it is; kNone: an input's, or never outside a kernel
+};
+
+GraphMemory graph_memory(const Graph& graph, const WorkspaceFn& workspace_bytes = {});
+
+// What the inputs of a kind take in the program's memory.
+uint64_t bytes_of_inputs(const Graph& graph, InputKind kind);
+
+// All nodes in the units' order, each view outside of groups before the first node that needs it.
+std::vector<NodeId> node_order(const Graph& graph, const GraphMemory& memory, const UnitOrder& order);
+
+}  // namespace stepc

@@ -1,0 +1,109 @@
+#include "memory/in_place.h"
+
+#include <algorithm>
+
+#include "ops/graph_builder.h"
+#include "ops/op_def.h"
+
+namespace stepc::memory {
+namespace {
+
+bool is_single(const Graph& graph, TensorId tensor) { return element_count(graph.shape(tensor)) == 1; }
+
+// Whether each element of the results, of shape `shape` or single, is made from the operands' elements at its place and
+// from single values. A composite is what its decomposition says.
+bool is_pointwise(const Graph& graph, const Node& node, const Shape& shape) {
+  if (node.aten) return false;
+  const auto fits = [&](TensorId tensor) { return graph.shape(tensor) == shape || is_single(graph, tensor); };
+  const auto single = [&](TensorId tensor) { return is_single(graph, tensor); };
+  if (!std::ranges::all_of(node.outputs, fits)) return false;
+  const OpDef& op = op_def(node.op);
+  if (op.has(Trait::kElementwise)) return true;
+  if (std::ranges::all_of(node.outputs, single) && std::ranges::all_of(node.inputs, single)) return true;
+  if (op.decompose == nullptr) return false;
+  GraphBuilder builder;
+  std::vector<TensorId> inputs;
+  for (TensorId input : node.inputs) inputs.push_back(builder.graph().add_input({}, graph.type(input)));
+  op.decompose(builder, inputs, node.attrs);
+  const Graph parts = builder.take();
+  return std::ranges::all_of(parts.nodes, [&](const Node& part) { return is_pointwise(parts, part, shape); });
+}
+
+std::vector<InPlace> overwritten(const Graph& graph, const Roots& roots, const Node& node) {
+  std::vector<InPlace> pairs;
+  const auto add = [&](size_t input, TensorId result) {
+    const TensorId root = roots[node.inputs[input]];
+    if (!roots.whole[node.inputs[input].index()] || bytes_of(graph.type(root)) != bytes_of(graph.type(result))) return;
+    for (size_t i = 0; i < node.inputs.size(); ++i)  // an opaque call names an argument once for every place it has
+      if (i != input && roots[node.inputs[i]] == root) return;
+    pairs.push_back({root, result});
+  };
+  if (!node.aten) {
+    if (op_def(node.op).has(Trait::kOverwrites)) add(0, node.outputs[0]);
+    return pairs;
+  }
+  const std::vector<uint32_t>& writes = node.aten->writes;
+  const size_t fresh = node.outputs.size() - writes.size();
+  for (size_t w = 0; w < writes.size(); ++w) add(writes[w], node.outputs[fresh + w]);
+  return pairs;
+}
+
+}  // namespace
+
+Roots roots_of(const Graph& graph) {
+  std::vector<bool> leaves_group(graph.tensors.size(), false);
+  const auto group_of = [&](TensorId id) {
+    const Node* producer = graph.producer(id);
+    return producer == nullptr ? std::nullopt : producer->group;
+  };
+  for (const Node& node : graph.nodes)
+    for (TensorId input : node.inputs)
+      if (group_of(input) && group_of(input) != node.group) leaves_group[input.index()] = true;
+  for (const GraphOutput& output : graph.outputs)
+    if (output.tensor.valid() && group_of(output.tensor)) leaves_group[output.tensor.index()] = true;
+
+  Roots roots{{}, std::vector<bool>(graph.tensors.size(), true)};
+  for (size_t t = 0; t < graph.tensors.size(); ++t) roots.root.emplace_back(t);
+  for (const Node& node : graph.nodes) {
+    if (node.aten || !op_def(node.op).has(Trait::kView) || leaves_group[node.outputs[0].index()]) continue;
+    const size_t view = node.outputs[0].index();
+    const size_t of = node.inputs[0].index();
+    roots.root[view] = roots.root[of];
+    roots.whole[view] = roots.whole[of] && (node.op == "reshape" || node.op == "bitcast");
+  }
+  return roots;
+}
+
+std::vector<InPlace> in_place_pairs(const Graph& graph, const Roots& roots, const std::vector<NodeId>& nodes) {
+  if (nodes.size() == 1) {
+    std::vector<InPlace> pairs = overwritten(graph, roots, graph.nodes[nodes[0].index()]);
+    if (!pairs.empty()) return pairs;
+  }
+  Shape shape;  // of the loop; what has another shape must be single values
+  for (NodeId id : nodes)
+    for (TensorId output : graph.nodes[id.index()].outputs)
+      if (shape.empty() || !is_single(graph, output)) shape = graph.shape(output);
+  for (NodeId id : nodes)
+    if (!is_pointwise(graph, graph.nodes[id.index()], shape)) return {};
+
+  std::vector<TensorId> operands, refused, results;  // refused: read in another way too
+  for (NodeId id : nodes) {
+    const Node& node = graph.nodes[id.index()];
+    for (TensorId input : node.inputs) {
+      const bool fits = roots.whole[input.index()] && graph.shape(input) == shape;
+      std::vector<TensorId>& list = fits ? operands : refused;
+      if (std::ranges::find(list, roots[input]) == list.end()) list.push_back(roots[input]);
+    }
+    for (TensorId output : node.outputs)
+      if (graph.shape(output) == shape) results.push_back(output);
+  }
+  std::vector<InPlace> pairs;
+  for (TensorId result : results)
+    for (TensorId operand : operands)
+      if (std::ranges::find(refused, operand) == refused.end() &&
+          bytes_of(graph.type(operand)) == bytes_of(graph.type(result)))
+        pairs.push_back({operand, result});
+  return pairs;
+}
+
+}  // namespace stepc::memory

@@ -1,0 +1,28 @@
+// Which memory a tensor is in, and which results may be written over which operands. Internal to memory/.
+#pragma once
+
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace stepc::memory {
+
+// By tensor: the tensor in whose memory it is (itself, or through views another one), and whether it is all of that in
+// the same order of bytes.
+struct Roots {
+  std::vector<TensorId> root;
+  std::vector<bool> whole;
+  [[nodiscard]] TensorId operator[](TensorId id) const { return root[id.index()]; }
+};
+Roots roots_of(const Graph& graph);
+
+// Element i of `result` is made from element i of `operand` and from single values, and of `operand` nothing else is
+// read; or the result is the operand with some elements replaced.
+struct InPlace {
+  TensorId operand;  // a root
+  TensorId result;
+};
+// For the nodes of one unit, in program order.
+std::vector<InPlace> in_place_pairs(const Graph& graph, const Roots& roots, const std::vector<NodeId>& nodes);
+
+}  // namespace stepc::memory

@@ -1,0 +1,78 @@
+// OrderProblem: units of work and the values between them, all that matters for the order in which they run and for the
+// bytes that are live meanwhile. Plain data; memory/graph_memory.h makes it from a Graph.
+//
+// While a unit runs, what it reads and what it makes are live, and its workspace is. Afterwards a value that no later
+// unit reads is gone. A value of no bytes is a dependency alone: a tensor that lies in the program's own memory.
+//
+//   unit  reads  makes        live while it runs: order 0 1 2 3      order 0 2 1 3
+//   0     -      A 10, B 10                            20 30 40 40         20 30 40 40   (C and D: 10 each, E 20,
+//   1     A      C 10                                                                     no memory taken over)
+//   2     B      D 10         with Reuse{A, C} and Reuse{B, D}: 20 20 20 40
+//   3     C, D   E 20
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "memory/layout.h"
+
+namespace stepc {
+
+inline constexpr uint32_t kNone = UINT32_MAX;
+
+struct OrderValue {
+  uint64_t bytes = 0;           // rounded up to the alignment
+  uint32_t producer = kNone;    // a unit; kNone: there from the start
+  bool kept = false;            // stays to the end of the step
+  std::vector<uint32_t> users;  // units, ascending
+  bool operator==(const OrderValue&) const = default;
+};
+
+// `result` may be written over `operand`, of as many bytes, where this unit is the last to need it.
+struct Reuse {
+  uint32_t operand = kNone;
+  uint32_t result = kNone;
+  bool operator==(const Reuse&) const = default;
+};
+
+struct OrderUnit {
+  std::vector<uint32_t> reads;   // values, ascending
+  std::vector<uint32_t> makes;   // values
+  std::vector<uint32_t> after;   // units that must have run, beyond the producers of what it reads
+  std::vector<Reuse> reuses;     // taken in this order, each value at most once
+  uint64_t workspace_bytes = 0;  // rounded up to the alignment
+  bool operator==(const OrderUnit&) const = default;
+};
+
+// Units stand in program order: what they need comes before them.
+struct OrderProblem {
+  std::vector<OrderUnit> units;
+  std::vector<OrderValue> values;
+  bool operator==(const OrderProblem&) const = default;
+};
+
+using UnitOrder = std::vector<uint32_t>;
+UnitOrder program_order(const OrderProblem& problem);
+
+// Throws InternalError naming the first promise that the problem breaks.
+void verify(const OrderProblem& problem);
+// Throws InternalError unless every unit comes once and after what it needs.
+void verify_order(const OrderProblem& problem, const UnitOrder& order);
+
+// By unit: the units that must come directly before it, ascending, and directly after it.
+std::vector<std::vector<uint32_t>> predecessors(const OrderProblem& problem);
+std::vector<std::vector<uint32_t>> successors(const OrderProblem& problem);
+
+// The largest sum of live bytes of an order.
+uint64_t peak_bytes(const OrderProblem& problem, const UnitOrder& order);
+
+// What an order needs memory for: values, with those that take over another's memory in one interval, and workspaces.
+// Time is the position in the order.
+struct OrderIntervals {
+  LayoutProblem layout;
+  std::vector<uint32_t> interval_of;            // by value; kNone: no bytes
+  std::vector<uint32_t> workspace_interval_of;  // by unit; kNone: no workspace
+};
+OrderIntervals intervals_of(const OrderProblem& problem, const UnitOrder& order);
+
+}  // namespace stepc

@@ -1,0 +1,26 @@
+// The order in which a step runs and where its memory lies, together: several orders, the best layout of each that can
+// still win, the best of all. Never above program order or list scheduling, whatever layout those get. Pure and
+// deterministic; work is bounded by counts.
+#pragma once
+
+#include <string_view>
+
+#include "memory/layout.h"
+#include "memory/order/order_problem.h"
+
+namespace stepc {
+
+struct PlannedOrder {
+  UnitOrder order;
+  std::string_view algorithm;  // who found it, for reports
+  uint64_t peak_bytes = 0;     // the largest sum of live bytes
+  uint64_t bound_bytes = 0;    // no order has a lower peak
+  OrderIntervals intervals;
+  Layout layout;  // of intervals.layout
+};
+
+PlannedOrder plan_order(const OrderProblem& problem);
+// The order alone, by its peak.
+UnitOrder lowest_peak_order(const OrderProblem& problem);
+
+}  // namespace stepc
