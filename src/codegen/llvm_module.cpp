@@ -101,7 +101,10 @@ class PhaseEmitter {
   V* address(const LoopBuffer& buffer, uint32_t number, V* index) {
     return b_.CreateGEP(scalar_.memory_type(buffer.dtype), pointers_[number], index);
   }
-  V* both(V* a, V* b) { return a == nullptr ? b : b == nullptr ? a : b_.CreateAnd(splat(a), splat(b)); }
+  V* both(V* mask, V* condition) {
+    if (condition == nullptr) return mask;
+    return mask == nullptr ? splat(condition) : b_.CreateAnd(mask, splat(condition));
+  }
 
   V* emit_load(const LoopInstruction& one) {
     const LoopBuffer& buffer = program_.buffers[one.buffer];

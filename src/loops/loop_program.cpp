@@ -272,6 +272,7 @@ class PhaseVerifier {
         break;
       case LoopOp::kIsNan:
       case LoopOp::kConvert:
+      case LoopOp::kRoundTo:
       case LoopOp::kBits:
         break;
       default:

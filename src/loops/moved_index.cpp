@@ -84,6 +84,14 @@ MovedIndex back_through_transpose(const Move& move) {
   return {std::move(map), {}, {}, true};
 }
 
+// Where nothing is repeated.
+MovedIndex back_through_expand(const Move& move) {
+  if (element_count(move.in()) != element_count(move.out())) return {};
+  IndexMap map(move.out().size());
+  for (size_t d = 0; d < move.map.size(); ++d) map[map.size() - move.map.size() + d] = move.map[d];
+  return {std::move(map), {}, {}, true};
+}
+
 using MoveFn = MovedIndex (*)(const Move& move);
 const std::map<std::string_view, MoveFn>& operand_moves() {
   static const std::map<std::string_view, MoveFn> kMoves = {
@@ -94,8 +102,10 @@ const std::map<std::string_view, MoveFn>& operand_moves() {
   return kMoves;
 }
 const std::map<std::string_view, MoveFn>& result_moves() {
-  static const std::map<std::string_view, MoveFn> kMoves = {
-      {"reshape", back_through_reshape}, {"transpose", back_through_transpose}, {"reverse", through_reverse}};
+  static const std::map<std::string_view, MoveFn> kMoves = {{"reshape", back_through_reshape},
+                                                            {"transpose", back_through_transpose},
+                                                            {"reverse", through_reverse},
+                                                            {"expand", back_through_expand}};
   return kMoves;
 }
 

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "loops/lower.h"
 #include "ops/op_def.h"
+#include "passes/dead_code.h"
 
 namespace stepc {
 
@@ -117,7 +118,7 @@ class Fuser {
   [[nodiscard]] bool escapes(TensorId tensor, const std::set<size_t>& members) const {
     std::set<size_t> readers;
     return add_readers(tensor, readers) ||
-           std::ranges::any_of(readers, [&](size_t reader) { return !members.contains(reader); }) || readers.empty();
+           std::ranges::any_of(readers, [&](size_t reader) { return !members.contains(reader); });
   }
   [[nodiscard]] double slot_of(size_t node) const {
     return group_of_[node] == kNoGroup ? static_cast<double>(node) : groups_[static_cast<size_t>(group_of_[node])].slot;
@@ -381,7 +382,10 @@ class Fuser {
 
 Graph fuse(Graph graph) {
   const bool has_groups = std::ranges::any_of(graph.nodes, [](const Node& node) { return node.group.has_value(); });
-  return has_groups ? graph : Fuser(graph).run();
+  if (has_groups) return graph;
+  // A node that nothing needs would have its say in what loops there are.
+  graph = dead_code(std::move(graph));
+  return Fuser(graph).run();
 }
 
 }  // namespace stepc

@@ -46,8 +46,8 @@ void expect_like_interpreter(const Graph& group, double tolerance, uint64_t seed
     const std::vector<Array> have = run_kernel(compiler, group, inputs);
     for (size_t i = 0; i < want.size(); ++i) {
       Array got = have[i].is_real() ? in_double(have[i]) : have[i];
-      EXPECT_LE(largest_error(got, want[i]), tolerance)
-          << target.name << " output " << i << "\n" << to_text(lower(group)) << to_text(got) << to_text(want[i]);
+      EXPECT_LE(largest_error(got, want[i]), tolerance) << target.name << " output " << i << "\n"
+                                                        << to_text(lower(group)) << to_text(got) << to_text(want[i]);
     }
     for (Cuts cuts : {Cuts::kSingle, Cuts::kUneven}) {
       const std::vector<Array> again = run_kernel(compiler, group, inputs, cuts);
