@@ -2,21 +2,39 @@
 
 #include <chrono>
 
+#include "passes/functionalise.h"
+#include "passes/pass.h"
 #include "schedule/schedule.h"
 
 namespace stepc {
 
-//   Trace --schedule--> Schedule --bind--> Executable
-//
-// `fast` mode will go Trace -> Graph -> passes -> Graph first; everything after the Schedule stays the same.
+namespace {
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+}  // namespace
+
+//   exact   Trace --schedule--> Schedule --bind--> Executable
 Compiled compile_exact(const Trace& trace, int threads) {
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   verify(trace);
   Schedule schedule = schedule_trace(trace, threads);
   verify(trace, schedule);
   Compiled compiled;
   compiled.executable = std::make_unique<Executable>(trace, std::move(schedule));
-  compiled.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  compiled.seconds = seconds_since(begin);
+  return compiled;
+}
+
+//   fast    Trace --functionalise--> Graph --passes--> Graph --bind--> GraphExecutable
+CompiledGraph compile_fast(const Trace& trace) {
+  const auto begin = Clock::now();
+  verify(trace);
+  Graph graph = functionalise(trace);
+  graph = run_passes(std::move(graph)).graph;
+  verify_stage(graph, Stage::kCore);
+  CompiledGraph compiled;
+  compiled.executable = std::make_unique<GraphExecutable>(trace, std::move(graph));
+  compiled.seconds = seconds_since(begin);
   return compiled;
 }
 

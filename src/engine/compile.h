@@ -5,6 +5,7 @@
 
 #include "ir/trace.h"
 #include "runtime/executable.h"
+#include "runtime/graph_executable.h"
 
 namespace stepc {
 
@@ -15,5 +16,12 @@ struct Compiled {
 
 // `exact` mode: the trace's own calls, memory planned. `threads` is the intra-op thread count it was recorded with.
 Compiled compile_exact(const Trace& trace, int threads);
+
+struct CompiledGraph {
+  std::unique_ptr<GraphExecutable> executable;
+  double seconds = 0;
+};
+// `fast` mode: the step as a Graph. Throws UserError for a step that a Graph cannot express.
+CompiledGraph compile_fast(const Trace& trace);
 
 }  // namespace stepc

@@ -6,7 +6,23 @@
 
 namespace stepc {
 
-std::string_view name_of(Mode mode) { return mode == Mode::kEager ? "eager" : "exact"; }
+std::string_view name_of(Mode mode) {
+  switch (mode) {
+    case Mode::kEager:
+      return "eager";
+    case Mode::kExact:
+      return "exact";
+    case Mode::kFast:
+      return "fast";
+  }
+  return "";
+}
+
+std::optional<Mode> parse_mode(std::string_view text) {
+  for (const Mode mode : {Mode::kEager, Mode::kExact, Mode::kFast})
+    if (name_of(mode) == text) return mode;
+  return std::nullopt;
+}
 
 Verify parse_verify(std::string_view text) {
   if (text == "off") return Verify::off();

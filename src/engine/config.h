@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace stepc {
@@ -9,8 +10,10 @@ namespace stepc {
 enum class Mode : uint8_t {
   kEager,  // runs the step as it is: the baseline for measurements
   kExact,  // replays the recorded kernels from a planned arena, bit-equal to eager
+  kFast,   // runs the step's Graph, simplified and fused; as exact where a Graph cannot express the step
 };
 std::string_view name_of(Mode mode);
+std::optional<Mode> parse_mode(std::string_view text);
 
 // Which replays are compared with eager, bit by bit. The eager step is the one that counts then.
 struct Verify {

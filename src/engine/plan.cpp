@@ -30,14 +30,26 @@ void SavedGradients::restore() const {
   for (const auto& [parameter, gradient] : gradients_) set_gradient(parameter, gradient);
 }
 
-Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors, int threads)
+Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors, int threads,
+           Mode mode)
     : recorded_(std::move(recorded)) {
   Compiled compiled = compile_exact(agreed, threads);
   executable_ = std::move(compiled.executable);
   planning_seconds_ = compiled.seconds;
+  if (mode == Mode::kFast) compile_graph(agreed);
   find_places(program);
   find_undo();
   prepare_events();
+}
+
+void Plan::compile_graph(const Trace& agreed) {
+  try {
+    CompiledGraph compiled = compile_fast(agreed);
+    fast_ = std::move(compiled.executable);
+    planning_seconds_ += compiled.seconds;
+  } catch (const UserError& error) {
+    why_exact_ = error.what();
+  }
 }
 
 void Plan::find_places(const Program& program) {
@@ -159,9 +171,11 @@ std::string Plan::shadow(size_t event, Program& program, const std::vector<at::T
   std::string difference;
   try {
     const std::string& key = trace().events[event].key;
-    difference = run.shadow->run(
-        [&] { program.run_event(key); },
-        [&](CallId call, size_t arg, const c10::IValue& number) { executable_->supply(call, arg, number); });
+    difference = run.shadow->run([&] { program.run_event(key); },
+                                 [&](CallId call, size_t arg, const c10::IValue& number) {
+                                   executable_->supply(call, arg, number);
+                                   if (fast_ != nullptr) fast_fits_ = fast_->supply(call, arg, number) && fast_fits_;
+                                 });
     if (!difference.empty()) difference = str("{} changed: {}", key, difference);
   } catch (...) {
     restore();
@@ -185,6 +199,13 @@ std::string Plan::run_event(size_t event, Program& program, const std::vector<at
   return {};
 }
 
+// As a Graph where that fits; a guard that misses there is found again, and named, by the recorded calls.
+StepResult Plan::execute(const RunInputs& inputs) {
+  if (fast_ != nullptr && fast_fits_)
+    if (std::optional<StepResult> result = fast_->run(inputs)) return std::move(*result);
+  return executable_->run(inputs);
+}
+
 Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors) {
   Outcome outcome;
   RunInputs inputs;
@@ -205,6 +226,7 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
     gradients->restore();
     undo->restore();
   };
+  fast_fits_ = true;
   for (size_t e = 0; e < events_.size() && outcome.change.empty(); ++e)
     if (!events_[e].in_place) outcome.change = shadow(e, program, tensors);
   if (!outcome.change.empty()) {
@@ -219,7 +241,7 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   StepResult result;
   try {
     const auto begin = std::chrono::steady_clock::now();
-    result = executable_->run(inputs);
+    result = execute(inputs);
     execute_seconds_ += seconds_since(begin);
   } catch (...) {
     if (may_turn_back_) turn_back();
@@ -257,6 +279,11 @@ void Plan::apply(Program& program, const std::vector<at::Tensor>& tensors, const
     INTERNAL_CHECK(found != parameter_keys_.end(), "no parameter '{}'", bound.key);
     set_gradient(tensors[parameters_[static_cast<size_t>(found - parameter_keys_.begin())]], bound.tensor);
   }
+}
+
+bool Plan::draws_random() const {
+  return graph() != nullptr &&
+         std::ranges::any_of(graph()->inputs, [](const GraphInput& input) { return input.kind == InputKind::kRng; });
 }
 
 int64_t Plan::pause_structure() const {

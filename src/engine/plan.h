@@ -11,6 +11,7 @@
 
 #include "capture/shadow.h"
 #include "engine/compile.h"
+#include "engine/config.h"
 #include "engine/program.h"
 #include "engine/undo.h"
 
@@ -30,7 +31,9 @@ class Plan {
  public:
   // `recorded` is the last of the recordings that agreed, `agreed` what they agreed on; `tensors` are the program's by
   // its keys, and the batch's after them.
-  Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors, int threads);
+  // In fast mode why_exact() says why a Graph cannot be the step.
+  Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors, int threads,
+       Mode mode);
 
   // What one run came to. Without `result` nothing has changed in the program.
   struct Outcome {
@@ -64,6 +67,10 @@ class Plan {
   const Trace& recorded() const { return recorded_; }
   const Trace& trace() const { return executable_->trace(); }
   const Schedule& schedule() const { return executable_->schedule(); }
+  // Set when the step runs as a Graph.
+  const Graph* graph() const { return fast_ == nullptr ? nullptr : &fast_->graph(); }
+  bool draws_random() const;  // as a Graph: numbers of its own
+  const std::string& why_exact() const { return why_exact_; }
   double planning_seconds() const { return planning_seconds_; }
   double shadow_seconds() const { return shadow_seconds_; }
   double execute_seconds() const { return execute_seconds_; }
@@ -80,14 +87,19 @@ class Plan {
 
   void find_places(const Program& program);
   void find_undo();
+  void compile_graph(const Trace& agreed);
   void prepare_events();
   std::vector<at::Tensor> gather(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors) const;
   std::string shadow(size_t event, Program& program, const std::vector<at::Tensor>& tensors);
+  StepResult execute(const RunInputs& inputs);
   std::string run_event(size_t event, Program& program, const std::vector<at::Tensor>& tensors,
                         const std::vector<Bound>& gradients);
 
   Trace recorded_;
   std::unique_ptr<Executable> executable_;
+  std::unique_ptr<GraphExecutable> fast_;  // fast mode; runs in the other's stead while it fits
+  std::string why_exact_;
+  bool fast_fits_ = true;  // the host's numbers are those that the Graph was made for
   double planning_seconds_ = 0;
   double shadow_seconds_ = 0;
   double execute_seconds_ = 0;

@@ -165,8 +165,8 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
 }
 
 void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::vector<at::Tensor>& tensors) {
-  entry.plans.push_front(
-      std::make_shared<Plan>(std::move(recorded), std::move(agreed), program_, tensors, at::get_num_threads()));
+  entry.plans.push_front(std::make_shared<Plan>(std::move(recorded), std::move(agreed), program_, tensors,
+                                                at::get_num_threads(), config_.mode));
   entry.recordings = 0;
   explanations_ = 0;
   entry.last_obstacle.clear();
@@ -176,6 +176,7 @@ void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::v
   count(plan, tensors);
   log().info("captured {} calls, planned {} for {} instructions in {:.2f} s", stats_.nodes,
              human_bytes(stats_.planned_peak_bytes), stats_.instructions, plan.planning_seconds());
+  if (!plan.why_exact().empty()) log().info("the plan replays the recorded calls: {}", plan.why_exact());
   for (const HostEvent& event : plan.trace().events)
     if (event.kind == HostEvent::Kind::kEager)
       log().info(

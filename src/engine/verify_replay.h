@@ -1,5 +1,6 @@
-// The proof of a plan: a replay against eager, bit by bit. The eager step is the one that counts, so effects happen
-// once and a wrong plan changes nothing.
+// The proof of a plan: a replay against eager, bit by bit where recorded kernels ran, within rounding where a Graph did
+// (not at all where it draws random numbers of its own). The eager step is the one that counts, so effects happen once
+// and a wrong plan changes nothing.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,7 @@ namespace stepc {
 
 struct Verification {
   Plan::Outcome outcome;        // of the replay; without a result eager did not run and nothing changed
-  std::string difference;       // empty: the replay is bit-equal to eager
+  std::string difference;       // empty: the replay agrees with eager
   StepOutput output;            // eager's
   uint64_t snapshot_bytes = 0;  // what the comparison itself held
 };

@@ -62,8 +62,9 @@ py::list list_of(const std::vector<at::Tensor>& tensors) {
 
 Config config_of(const std::string& mode, const std::string& verify, int max_plans, int max_recordings) {
   Config config;
-  USER_CHECK(mode == "exact" || mode == "eager", "mode is \"{}\"; it is one of \"exact\", \"eager\"", mode);
-  config.mode = mode == "exact" ? Mode::kExact : Mode::kEager;
+  const std::optional<Mode> known = parse_mode(mode);
+  USER_CHECK(known.has_value(), "mode is \"{}\"; it is one of \"exact\", \"fast\", \"eager\"", mode);
+  config.mode = *known;
   config.verify = parse_verify(verify);
   config.max_plans = max_plans;
   config.max_recordings = max_recordings;

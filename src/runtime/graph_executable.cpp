@@ -139,6 +139,7 @@ struct GraphExecutable::Impl {
     }
     for (const GraphOutput& output : graph.outputs)
       if (output.tensor.valid()) last_use[output.tensor.index()] = SIZE_MAX;
+    for (const GraphInput& input : graph.inputs) last_use[input.tensor.index()] = SIZE_MAX;  // the program's own
     for (size_t t = 0; t < last_use.size(); ++t)
       if (last_use[t] != SIZE_MAX) units[last_use[t]].dead.push_back(TensorId(t));
   }

@@ -52,7 +52,7 @@ Learner::Learner(ModelDirectory directory, const RunConfig& config)
   directory_.config.dtype = saved_dtype(directory_.config.dtype, config.model.compute);
 
   Config engine;
-  engine.mode = config.train.mode == "eager" ? Mode::kEager : Mode::kExact;
+  engine.mode = *parse_mode(config.train.mode);
   step_.emplace(accelerate(train_step(config.optim.clip), {model_}, {optimizer_}, engine));
 }
 

@@ -4,7 +4,7 @@ import dataclasses
 
 from stepc._C import UserError
 
-MODES = ("exact", "eager")
+MODES = ("exact", "fast", "eager")
 PRECISIONS = (None, "bf16")
 
 
@@ -12,7 +12,8 @@ PRECISIONS = (None, "bf16")
 class Config:
     """How a step is accelerated.
 
-    mode: "exact" replays the recorded kernels, bit-equal to eager; "eager" runs the step as it is.
+    mode: "exact" replays the recorded kernels, bit-equal to eager; "fast" runs the step as one simplified graph with
+        fused kernels, as accurate as eager; "eager" runs the step as it is.
     verify: which replays are compared with eager, bit by bit: "first" (of every plan), "every:N", "always" or "off".
     precision: "bf16" runs the modules' forward passes under autocast, whatever their parameters are; None changes
         nothing.
