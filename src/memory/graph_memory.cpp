@@ -29,6 +29,7 @@ class Builder {
   GraphMemory build(const WorkspaceFn& workspace_bytes) {
     make_units();
     if (has_guards()) renumber_units();
+    keep_draws_in_order();
     make_values();
     for (size_t u = 0; u < units_.size(); ++u) {
       pairs_.push_back(memory::in_place_pairs(graph_, roots_, memory_.nodes_of[u]));
@@ -72,6 +73,16 @@ class Builder {
     units_.resize(memory_.nodes_of.size());
   }
 
+  void keep_draws_in_order() {
+    uint32_t last = kNone;
+    for (uint32_t u = 0; u < units_.size(); ++u) {
+      const Node& node = graph_.nodes[memory_.nodes_of[u][0].index()];
+      if (!node.aten || !node.aten->draws) continue;
+      if (last != kNone) units_[u].after.push_back(last);
+      last = u;
+    }
+  }
+
   [[nodiscard]] bool has_guards() const {
     return std::ranges::any_of(graph_.outputs,
                                [](const GraphOutput& output) { return output.kind == GraphOutput::Kind::kGuard; });
@@ -90,9 +101,9 @@ class Builder {
       for (NodeId node : memory_.nodes_of[u])
         for (TensorId input : graph_.nodes[node.index()].inputs) guards[roots_[input].index()] = true;
     }
-    std::vector<std::pair<size_t, size_t>> places;  // to stand after this unit; the unit
+    std::vector<std::pair<size_t, size_t>> places;  // how many units to stand after at least; the unit
     for (size_t u = 0; u < count; ++u) {
-      size_t place = moves[u] ? 0 : u;
+      size_t place = moves[u] ? 0 : u + 1;
       if (moves[u])
         for (NodeId node : memory_.nodes_of[u])
           for (TensorId input : graph_.nodes[node.index()].inputs)

@@ -8,6 +8,7 @@
 //   updates    are written straight into the input that they replace, so they wait for its other readers, and for
 //              guards. So are the intermediate results of which they are made one after the other in place. An update
 //              that cannot wait (the program reads the old contents after it) has memory of its own, to the step's end
+//   draws      opaque calls that take random numbers keep their order
 //   in place   pointwise work, and what replaces some elements of an operand, may take over the memory of what it reads
 //              last
 #pragma once

@@ -11,6 +11,7 @@
 #include "passes/decompose.h"
 #include "passes/fold_constants.h"
 #include "passes/fuse.h"
+#include "passes/order.h"
 #include "passes/pass.h"
 #include "passes/simplify.h"
 
@@ -34,7 +35,9 @@ constexpr Pass kPasses[] = {
     {"dead_code", dead_code, kCaptured, kCaptured, "drops what no output needs",
      "after everything that leaves nodes behind"},
     {"fuse", fuse, kCore, kFused, "puts what can be one kernel into a group",
-     "last: groups stand in a row, which no other pass keeps up"},
+     "before order alone: groups stand in a row, which no other pass keeps up"},
+    {"order", order, kFused, kFused, "puts nodes in the order that needs the least memory",
+     "last: memory is planned for the kernels that there are"},
 };
 }  // namespace
 

@@ -1,0 +1,11 @@
+// order: puts nodes in the order of the lowest peak of live bytes that is found (memory/order/plan_order.h), weight
+// updates where they free gradients. Nothing else changes.
+#pragma once
+
+#include "ir/graph.h"
+
+namespace stepc {
+
+Graph order(Graph graph);
+
+}  // namespace stepc
