@@ -25,6 +25,7 @@ bench: ## compare with PyTorch eager and torch.compile; table and build/bench.js
 	@tools/build release
 	@.venv/bin/python benchmarks/bench.py
 	@PYTHONPATH=build/release/python .venv/bin/python benchmarks/capture_benchmark.py
+	@PYTHONPATH=build/release/python .venv/bin/python benchmarks/planning_benchmark.py
 
 check: ## format, tidy, layer directions, docs (tools/check --all adds the LibTorch folders)
 	@tools/setup test
