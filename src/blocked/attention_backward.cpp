@@ -12,41 +12,43 @@ namespace stepc::blocked {
 
 namespace {
 
-constexpr int64_t kKeys = 64;      // of one tile
-constexpr int64_t kQueries = 128;  // of one tile
 constexpr float kLog2E = 1.4426950408889634F;
 
 struct Sizes {
+  int64_t block;                          // queries and keys of one tile
   int64_t dim, value_dim, keys, queries;  // padded
 };
 Sizes sizes_of(const Attention& call) {
   const int64_t step = call.type == Number::kF32 ? 16 : 32;
-  return {round_up(call.dim, step), round_up(call.value_dim, step), round_up(call.keys, kKeys),
-          round_up(call.queries, kQueries)};
+  // Large tiles cost less to call, small ones waste less where the diagonal cuts them.
+  const int64_t block = std::min(call.queries, call.keys) <= 1024 ? 64 : 128;
+  return {block, round_up(call.dim, step), round_up(call.value_dim, step), round_up(call.keys, block),
+          round_up(call.queries, block)};
 }
 
 template <class T>
-struct Scratch {                 // of one worker; "blocks" are of kQueries queries or kKeys keys
+struct Scratch {                 // of one worker; "blocks" are of Sizes::block
   T* keys;                       // (keys, dim)
   T* values;                     // (keys, value_dim)
-  T* keys_turned;                // blocks of (dim, kKeys)
-  T* queries_turned;             // blocks of (dim, kQueries) in pairs
-  T* gradient_turned;            // blocks of (value_dim, kQueries) in pairs
+  T* keys_turned;                // blocks of (dim, block)
+  T* queries_turned;             // blocks of (dim, block) in pairs
+  T* gradient_turned;            // blocks of (value_dim, block) in pairs
   T* queries;                    // (queries, dim) in pairs
   T* gradient;                   // (queries, value_dim) in pairs
-  T* weights;                    // (kKeys, kQueries)
-  T* score_gradients;            // (kKeys, kQueries)
+  T* weights;                    // (block, block)
+  T* score_gradients;            // (block, block)
   T* score_gradient_pairs;       // the same in pairs
-  float* scores;                 // (kKeys, kQueries)
-  float* weight_gradients;       // (kKeys, kQueries)
-  float* query_gradient_turned;  // blocks of (dim, kQueries)
-  float* query_gradient;         // (kQueries, dim)
+  float* scores;                 // (block, block)
+  float* weight_gradients;       // (block, block)
+  float* query_gradient_turned;  // blocks of (dim, block)
+  float* query_gradient;         // (block, dim)
   float* key_gradient;           // (keys, dim)
   float* value_gradient;         // (keys, value_dim)
   float* logsumexp;              // (queries)
   float* delta;
-  int32_t* begin;
+  int32_t* begin;  // (queries)
   int32_t* end;
+  KeyRange* ranges;  // of each block of queries
 };
 
 template <class T>
@@ -59,19 +61,20 @@ Scratch<T> take_scratch(const Sizes& s, Workspace& w) {
   scratch.gradient_turned = w.take<T>(s.queries * s.value_dim);
   scratch.queries = w.take<T>(s.queries * s.dim);
   scratch.gradient = w.take<T>(s.queries * s.value_dim);
-  scratch.weights = w.take<T>(kKeys * kQueries);
-  scratch.score_gradients = w.take<T>(kKeys * kQueries);
-  scratch.score_gradient_pairs = sizeof(T) == sizeof(float) ? scratch.score_gradients : w.take<T>(kKeys * kQueries);
-  scratch.scores = w.take<float>(kKeys * kQueries);
-  scratch.weight_gradients = w.take<float>(kKeys * kQueries);
+  scratch.weights = w.take<T>(s.block * s.block);
+  scratch.score_gradients = w.take<T>(s.block * s.block);
+  scratch.score_gradient_pairs = sizeof(T) == sizeof(float) ? scratch.score_gradients : w.take<T>(s.block * s.block);
+  scratch.scores = w.take<float>(s.block * s.block);
+  scratch.weight_gradients = w.take<float>(s.block * s.block);
   scratch.query_gradient_turned = w.take<float>(s.queries * s.dim);
-  scratch.query_gradient = w.take<float>(kQueries * s.dim);
+  scratch.query_gradient = w.take<float>(s.block * s.dim);
   scratch.key_gradient = w.take<float>(s.keys * s.dim);
   scratch.value_gradient = w.take<float>(s.keys * s.value_dim);
   scratch.logsumexp = w.take<float>(s.queries);
   scratch.delta = w.take<float>(s.queries);
   scratch.begin = w.take<int32_t>(s.queries);
   scratch.end = w.take<int32_t>(s.queries);
+  scratch.ranges = w.take<KeyRange>(s.queries / s.block);
   return scratch;
 }
 
@@ -89,6 +92,7 @@ class Backward {
       : call_(call),
         gradient_(gradient),
         sizes_(sizes_of(call)),
+        block_(sizes_.block),
         table_(rows_of(kernels.avx512)),
         rows_(table_.of<T>()),
         multiply_(kernels, table_),
@@ -99,16 +103,19 @@ class Backward {
     std::fill_n(scratch.key_gradient, sizes_.keys * sizes_.dim, 0.0F);
     std::fill_n(scratch.value_gradient, sizes_.keys * sizes_.value_dim, 0.0F);
     visible_keys(call_, batch, 0, sizes_.queries, scratch.begin, scratch.end);
+    for (int64_t i = 0; i < sizes_.queries / block_; ++i) {
+      scratch.ranges[i] = range_of(scratch.begin + i * block_, scratch.end + i * block_, block_);
+    }
     const int64_t group = call_.heads / call_.key_heads;
     for (int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
       pack_queries(scratch, batch, head);
       std::fill_n(scratch.query_gradient_turned, sizes_.queries * sizes_.dim, 0.0F);
-      for (int64_t key = 0; key < sizes_.keys; key += kKeys) {
-        for (int64_t query = 0; query < sizes_.queries; query += kQueries) {
-          const KeyRange range = range_of(scratch.begin + query, scratch.end + query, kQueries);
-          if (range.some_end <= key || key + kKeys <= range.some_begin) continue;
-          const bool masked = range.all_begin > key || range.all_end < key + kKeys;
-          tile(scratch, {batch, head, query, kQueries, key, kKeys}, masked);
+      for (int64_t key = 0; key < sizes_.keys; key += block_) {
+        for (int64_t query = 0; query < sizes_.queries; query += block_) {
+          const KeyRange& range = scratch.ranges[query / block_];
+          if (range.some_end <= key || key + block_ <= range.some_begin) continue;
+          const bool masked = range.all_begin > key || range.all_end < key + block_;
+          tile(scratch, {batch, head, query, block_, key, block_}, masked);
         }
       }
       store_queries(scratch, batch, head);
@@ -129,9 +136,9 @@ class Backward {
     rows_.copy_rows(
         {call_.keys, call_.value_dim, call_.v.strides.sequence, sizes_.keys, sizes_.value_dim, sizes_.value_dim},
         head_of(call_.v, batch, head), scratch.values);
-    for (int64_t key = 0; key < sizes_.keys; key += kKeys) {
-      const int64_t count = std::min(kKeys, call_.keys - key);
-      rows_.transpose({count, call_.dim, ld, kKeys, sizes_.dim, kKeys}, k + key * ld,
+    for (int64_t key = 0; key < sizes_.keys; key += block_) {
+      const int64_t count = std::min(block_, call_.keys - key);
+      rows_.transpose({count, call_.dim, ld, block_, sizes_.dim, block_}, k + key * ld,
                       scratch.keys_turned + key * sizes_.dim);
     }
   }
@@ -142,9 +149,9 @@ class Backward {
     const T* rows = head_of(tensor, batch, head);
     const int64_t ld = tensor.strides.sequence;
     rows_.pairs({call_.queries, dim, ld, sizes_.queries, padded_dim, padded_dim}, rows, pairs);
-    for (int64_t query = 0; query < sizes_.queries; query += kQueries) {
-      const int64_t count = std::min(kQueries, call_.queries - query);
-      rows_.transpose_pairs({count, dim, ld, kQueries, padded_dim, kQueries}, rows + query * ld,
+    for (int64_t query = 0; query < sizes_.queries; query += block_) {
+      const int64_t count = std::min(block_, call_.queries - query);
+      rows_.transpose_pairs({count, dim, ld, block_, padded_dim, block_}, rows + query * ld,
                             turned + query * padded_dim);
     }
   }
@@ -165,18 +172,18 @@ class Backward {
 
   void tile(const Scratch<T>& scratch, const ScoreBlock& block, bool masked) {
     const T* keys = scratch.keys + block.key * sizes_.dim;
-    multiply_({kKeys, kQueries, sizes_.dim}, keys, sizes_.dim, scratch.queries_turned + block.query * sizes_.dim,
-              kQueries, scratch.scores, kQueries, false);
-    multiply_({kKeys, kQueries, sizes_.value_dim}, scratch.values + block.key * sizes_.value_dim, sizes_.value_dim,
-              scratch.gradient_turned + block.query * sizes_.value_dim, kQueries, scratch.weight_gradients, kQueries,
+    multiply_({block_, block_, sizes_.dim}, keys, sizes_.dim, scratch.queries_turned + block.query * sizes_.dim, block_,
+              scratch.scores, block_, false);
+    multiply_({block_, block_, sizes_.value_dim}, scratch.values + block.key * sizes_.value_dim, sizes_.value_dim,
+              scratch.gradient_turned + block.query * sizes_.value_dim, block_, scratch.weight_gradients, block_,
               false);
-    if (biased_) apply_bias(call_, block, true, scratch.scores, kQueries);
+    if (biased_) apply_bias(call_, block, true, scratch.scores, block_);
     GradientTile tile{};
     tile.scores = scratch.scores;
     tile.weight_gradients = scratch.weight_gradients;
-    tile.ld = kQueries;
-    tile.rows = kKeys;
-    tile.columns = kQueries;
+    tile.ld = block_;
+    tile.rows = block_;
+    tile.columns = block_;
     tile.begin = scratch.begin + block.query;
     tile.end = scratch.end + block.query;
     tile.first_key = static_cast<int32_t>(block.key);
@@ -189,24 +196,23 @@ class Backward {
     tile.score_gradients = scratch.score_gradients;
     tile.score_gradient_pairs = scratch.score_gradient_pairs;
     rows_.attention_gradient(tile);
-    multiply_({kKeys, sizes_.value_dim, kQueries}, scratch.weights, kQueries,
+    multiply_({block_, sizes_.value_dim, block_}, scratch.weights, block_,
               scratch.gradient + block.query * sizes_.value_dim, sizes_.value_dim,
               scratch.value_gradient + block.key * sizes_.value_dim, sizes_.value_dim, true);
-    multiply_({kKeys, sizes_.dim, kQueries}, scratch.score_gradients, kQueries,
-              scratch.queries + block.query * sizes_.dim, sizes_.dim, scratch.key_gradient + block.key * sizes_.dim,
-              sizes_.dim, true);
-    multiply_({sizes_.dim, kQueries, kKeys}, scratch.keys_turned + block.key * sizes_.dim, kKeys,
-              scratch.score_gradient_pairs, kQueries, scratch.query_gradient_turned + block.query * sizes_.dim,
-              kQueries, true);
+    multiply_({block_, sizes_.dim, block_}, scratch.score_gradients, block_, scratch.queries + block.query * sizes_.dim,
+              sizes_.dim, scratch.key_gradient + block.key * sizes_.dim, sizes_.dim, true);
+    multiply_({sizes_.dim, block_, block_}, scratch.keys_turned + block.key * sizes_.dim, block_,
+              scratch.score_gradient_pairs, block_, scratch.query_gradient_turned + block.query * sizes_.dim, block_,
+              true);
   }
 
   void store_queries(const Scratch<T>& scratch, int64_t batch, int64_t head) {
     T* to = static_cast<T*>(gradient_.q.data) + head_offset(gradient_.q.strides, batch, head);
     const int64_t ld = gradient_.q.strides.sequence;
-    for (int64_t query = 0; query < call_.queries; query += kQueries) {
-      table_.f32.transpose({sizes_.dim, kQueries, kQueries, sizes_.dim, kQueries, sizes_.dim},
+    for (int64_t query = 0; query < call_.queries; query += block_) {
+      table_.f32.transpose({sizes_.dim, block_, block_, sizes_.dim, block_, sizes_.dim},
                            scratch.query_gradient_turned + query * sizes_.dim, scratch.query_gradient);
-      rows_.store(scratch.query_gradient, sizes_.dim, std::min(kQueries, call_.queries - query), call_.dim,
+      rows_.store(scratch.query_gradient, sizes_.dim, std::min(block_, call_.queries - query), call_.dim,
                   to + query * ld, ld);
     }
   }
@@ -219,6 +225,7 @@ class Backward {
   const Attention& call_;
   const AttentionGradient& gradient_;
   Sizes sizes_;
+  int64_t block_;
   RowTable table_;
   const RowKernels<T>& rows_;
   BlockProduct multiply_;

@@ -1,5 +1,5 @@
 // One task is some blocks of 64 queries of one head. A worker packs the keys and values of a head once and keeps them
-// while it gets tasks of that head. For each block of queries: scores of 256 keys, online softmax, weights x values.
+// while it gets tasks of that head. For each block of queries: scores of 512 keys, online softmax, weights x values.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,7 +14,7 @@ namespace stepc::blocked {
 namespace {
 
 constexpr int64_t kQueries = 64;   // of one block
-constexpr int64_t kKeys = 256;     // of one block of scores
+constexpr int64_t kKeys = 512;     // of one block of scores
 constexpr int64_t kKeyPanel = 64;  // packed keys: panels of so many
 constexpr float kLog2E = 1.4426950408889634F;
 

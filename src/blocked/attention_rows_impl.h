@@ -13,7 +13,7 @@ namespace {
 
 // Weights are rounded to their type, so a bf16 weight needs fewer terms.
 template <class T>
-inline constexpr int kExpTerms = sizeof(T) == sizeof(float) ? 5 : 4;
+inline constexpr int kExpTerms = sizeof(T) == sizeof(float) ? 5 : 3;
 
 template <class T>
 inline void fill_zero(T* row, int64_t from, int64_t to) {
@@ -55,35 +55,54 @@ inline float exponentials(const float* row, int64_t from, int64_t to, float top,
   return sum_of(sum + other);
 }
 
+// The vectors of a row that hold visible columns; what is hidden in them becomes -inf.
+struct RowSpan {
+  int64_t from, to;
+};
+inline RowSpan visible_span(const SoftmaxTile& tile, int64_t i) {
+  const int64_t begin = std::clamp<int64_t>(tile.begin[i] - tile.first_key, 0, tile.columns);
+  const int64_t end = std::clamp<int64_t>(tile.end[i] - tile.first_key, 0, tile.columns);
+  if (begin >= end) return {0, 0};
+  float* row = tile.scores + i * tile.ld;
+  const RowSpan span{begin / kLanes * kLanes, round_up(end, kLanes)};
+  for (int64_t j = span.from; j < begin; ++j) row[j] = -INFINITY;
+  for (int64_t j = end; j < span.to; ++j) row[j] = -INFINITY;
+  return span;
+}
+
+// Row i of the tile, whose maximum with what came before is `top`.
+template <class T>
+inline void softmax_row(const SoftmaxTile& tile, int64_t i, const RowSpan& span, float top) {
+  T* weights = static_cast<T*>(tile.weights) + i * tile.ld_weights;
+  fill_zero(weights, 0, span.from);
+  fill_zero(weights, span.to, tile.columns);
+  if (span.from == span.to) return;
+  // A row of nothing but -inf has no weight; its NaNs, if any, still come through.
+  const float sum =
+      exponentials(tile.scores + i * tile.ld, span.from, span.to, top == -INFINITY ? 0.0F : top, tile.factor, weights);
+  if (!tile.first && tile.top[i] != top && tile.top[i] != -INFINITY) {
+    const float factor = std::exp2((tile.top[i] - top) * tile.factor);
+    tile.sum[i] *= factor;
+    float* total = tile.total + i * tile.ld_total;
+    for (int64_t d = 0; d < tile.total_columns; d += kLanes) store(total + d, load(total + d) * splat(factor));
+  }
+  tile.top[i] = top;
+  tile.sum[i] += sum;
+}
+
+// Some rows at a time, so that the reductions at the end of each do not wait for one another.
 template <class T>
 void softmax(const SoftmaxTile& tile) {
-  for (int64_t i = 0; i < tile.rows; ++i) {
-    float* row = tile.scores + i * tile.ld;
-    T* weights = static_cast<T*>(tile.weights) + i * tile.ld_weights;
-    const auto visible = [&](int32_t key) { return std::clamp<int64_t>(key - tile.first_key, 0, tile.columns); };
-    const int64_t begin = visible(tile.begin[i]);
-    const int64_t end = visible(tile.end[i]);
-    if (begin >= end) {
-      fill_zero(weights, 0, tile.columns);
-      continue;
+  constexpr int64_t kRows = 4;
+  for (int64_t i = 0; i < tile.rows; i += kRows) {
+    const int64_t count = std::min(kRows, tile.rows - i);
+    RowSpan spans[kRows];
+    float tops[kRows];
+    for (int64_t r = 0; r < count; ++r) {
+      spans[r] = visible_span(tile, i + r);
+      tops[r] = std::max(tile.top[i + r], top_of(tile.scores + (i + r) * tile.ld, spans[r].from, spans[r].to));
     }
-    const int64_t from = begin / kLanes * kLanes;
-    const int64_t to = round_up(end, kLanes);
-    std::fill(row + from, row + begin, -INFINITY);
-    std::fill(row + end, row + to, -INFINITY);
-    const float top = std::max(tile.top[i], top_of(row, from, to));
-    fill_zero(weights, 0, from);
-    fill_zero(weights, to, tile.columns);
-    // A row of nothing but -inf has no weight; its NaNs, if any, still come through.
-    const float sum = exponentials(row, from, to, top == -INFINITY ? 0.0F : top, tile.factor, weights);
-    if (!tile.first && tile.top[i] != top && tile.top[i] != -INFINITY) {
-      const float factor = std::exp2((tile.top[i] - top) * tile.factor);
-      tile.sum[i] *= factor;
-      float* total = tile.total + i * tile.ld_total;
-      for (int64_t d = 0; d < tile.total_columns; d += kLanes) store(total + d, load(total + d) * splat(factor));
-    }
-    tile.top[i] = top;
-    tile.sum[i] += sum;
+    for (int64_t r = 0; r < count; ++r) softmax_row<T>(tile, i + r, spans[r], tops[r]);
   }
 }
 

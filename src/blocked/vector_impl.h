@@ -91,19 +91,18 @@ inline void store_two(float* to, Vec low, Vec high) {
   store(to + kLanes, high);
 }
 
-// 2^x for x <= 0: relative error below 4e-6 (kTerms 4) or 2e-7 (5); 0 gives 1, NaN stays, below -126 gives 0. The polynomials are
-// minimax fits of 2^f on [-1/2, 1/2] with their last term made 1.
+// 2^x for x <= 0: relative error below 8e-5 (kTerms 3: far below bf16's rounding) or 2e-7 (5); NaN stays, below -126
+// gives 0. The polynomials are minimax fits of 2^f on [-1/2, 1/2].
 template <int kTerms>
 inline Vec exp2_negative(Vec x) {
   x = max(splat(-1000.0F), x);
   const Vec whole = round_whole(x);
   const Vec f = x - whole;
   Vec p;
-  if constexpr (kTerms == 4) {
-    p = splat(0.009570100345F) * f + splat(0.05591785908F);
-    p = p * f + splat(0.2402474433F);
-    p = p * f + splat(0.6931217909F);
-    p = p * f + splat(1.0F);
+  if constexpr (kTerms == 3) {
+    p = splat(0.05517165735F) * f + splat(0.2426111251F);
+    p = p * f + splat(0.6932609677F);
+    p = p * f + splat(0.9999280572F);
   } else {
     p = splat(0.001327647013F) * f + splat(0.009675540961F);
     p = p * f + splat(0.05550713092F);

@@ -143,7 +143,7 @@ Case random_case(Random& random, int64_t longest) {
   call.queries = random.one_of<int64_t>({1, 2, 17, 63, 64, 65, 128, 150, random.between(1, longest)});
   call.keys = random.coin() ? call.queries : random.between(1, longest);
   call.dim = random.one_of<int64_t>({16, 24, 40, 64, 80, 128, 256});
-  call.value_dim = call.dim;
+  call.value_dim = random.between(0, 3) == 0 ? 48 : call.dim;
   call.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(call.dim)));
   c.q = head_tensor(random, call.batch, call.heads, call.queries, call.dim, call.type);
   c.k = head_tensor(random, call.batch, call.key_heads, call.keys, call.dim, call.type);
@@ -158,8 +158,10 @@ Case random_case(Random& random, int64_t longest) {
 }
 
 void expect_near(const Answer& got, const Case& c, const std::string& what) {
-  const Answer reference = exact(c), peer = atens(c);
-  const double floor = c.call.type == Number::kF32 ? 3e-6 : 3e-3;
+  // ATen's kernel has one head size for all: otherwise its usual error is the measure.
+  const bool peers = c.call.dim == c.call.value_dim;
+  const Answer reference = exact(c), peer = peers ? atens(c) : reference;
+  const double floor = (c.call.type == Number::kF32 ? 3e-6 : 3e-3) * (peers ? 1 : 2);
   using Field = at::Tensor Answer::*;
   for (const auto& [field, name] : {std::pair<Field, const char*>{&Answer::out, "out"},
                                     {&Answer::logsumexp, "logsumexp"},
@@ -200,22 +202,22 @@ TEST(Attention, LongSequencesRepeatTheirBitsForAnyThreads) {
     c.call.batch = 1;
     c.call.heads = 2;
     c.call.key_heads = 1;
-    c.call.queries = c.call.keys = 700;
+    c.call.queries = c.call.keys = 1100;
     c.call.dim = c.call.value_dim = 64;
     c.call.scale = 0.125F;
     c.call.after = 0;
-    c.q = head_tensor(random, 1, 2, 700, 64, number);
-    c.k = head_tensor(random, 1, 1, 700, 64, number);
-    c.v = head_tensor(random, 1, 1, 700, 64, number);
-    c.gradient = head_tensor(random, 1, 2, 700, 64, number);
+    c.q = head_tensor(random, 1, 2, 1100, 64, number);
+    c.k = head_tensor(random, 1, 1, 1100, 64, number);
+    c.v = head_tensor(random, 1, 1, 1100, 64, number);
+    c.gradient = head_tensor(random, 1, 2, 1100, 64, number);
     c.call.q = heads(c.q);
     c.call.k = heads(c.k);
     c.call.v = heads(c.v);
-    c.bias = at::zeros({700, 700}, at::kDouble);
-    c.bias.masked_fill_(at::ones({700, 700}, at::kBool).tril().logical_not(), -INFINITY);
-    c.bias = c.bias.expand({1, 2, 700, 700});
+    c.bias = at::zeros({1100, 1100}, at::kDouble);
+    c.bias.masked_fill_(at::ones({1100, 1100}, at::kBool).tril().logical_not(), -INFINITY);
+    c.bias = c.bias.expand({1, 2, 1100, 1100});
     const Answer first = ours(c, probe_micro_kernels(), 1);
-    expect_near(first, c, "700 x 700");
+    expect_near(first, c, "1100 x 1100");
     for (const int threads : {2, 3, 2}) {
       const Answer again = ours(c, probe_micro_kernels(), threads);
       EXPECT_EQ(bytes_of_tensor(again.out), bytes_of_tensor(first.out));
