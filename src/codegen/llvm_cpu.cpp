@@ -113,7 +113,8 @@ CpuTarget host_cpu() {
   target.name = llvm::sys::getHostCPUName().str();
   const llvm::StringMap<bool> features = llvm::sys::getHostCPUFeatures();
   std::vector<std::string> listed;
-  for (const auto& feature : features) listed.push_back(str("{}{}", feature.getValue() ? "+" : "-", feature.getKey().str()));
+  for (const auto& feature : features)
+    listed.push_back(str("{}{}", feature.getValue() ? "+" : "-", feature.getKey().str()));
   std::ranges::sort(listed);
   target.features = str("{}", fmt::join(listed, ","));
   const auto has = [&](const char* name) { return features.lookup(name); };

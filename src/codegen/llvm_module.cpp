@@ -63,12 +63,21 @@ class PhaseEmitter {
       if (buffer.kind == LoopBuffer::Kind::kScratch)
         pointers_.push_back(b_.CreateConstInBoundsGEP1_64(b_.getInt8Ty(), function_->getArg(3),
                                                           static_cast<uint64_t>(buffer.scratch_byte)));
+      else if (buffer.kind == LoopBuffer::Kind::kLocal)
+        pointers_.push_back(local_memory(buffer));
       else
         pointers_.push_back(
             b_.CreateLoad(b_.getPtrTy(), b_.CreateConstInBoundsGEP1_64(b_.getPtrTy(), function_->getArg(0), k)));
     }
     zero_ = b_.CreateAlloca(b_.getInt64Ty());
     b_.CreateStore(b_.getInt64(0), zero_);
+  }
+
+  V* local_memory(const LoopBuffer& buffer) {
+    auto* slots =
+        b_.CreateAlloca(llvm::ArrayType::get(scalar_.memory_type(buffer.dtype), static_cast<uint64_t>(buffer.count)));
+    slots->setAlignment(llvm::Align(64));
+    return slots;
   }
 
   V* i64(int64_t value) { return b_.getInt64(static_cast<uint64_t>(value)); }
@@ -327,29 +336,22 @@ class PhaseEmitter {
       V* count = b_.CreateSub(high, from);
       return b_.CreateAdd(from, b_.CreateMul(b_.CreateSDiv(count, i64(step)), i64(step)));
     };
-    const auto one_vector = [&] { emit_range(first, last); };
     const int copies = copies_of(first, last);
-    V* from = low;
-    if (copies > 1) {
-      V* stop = whole_up_to(from, copies * width);
-      counted_loop(number, from, stop, copies * width, [&] {
-        V* base = variables_[number];
-        for (int copy = 0; copy < copies; ++copy) {
-          copy_ = static_cast<size_t>(copy);
-          if (copy > 0) set_variable(number, b_.CreateAdd(base, i64(copy * width)));
-          one_vector();
-        }
-        copy_ = 0;
-      });
-      from = stop;
-    }
-    V* stop = whole_up_to(from, width);
-    counted_loop(number, from, stop, width, one_vector);
-    // The rest, fewer than a vector, under a mask. Written as a loop of at most one turn.
+    V* stop = whole_up_to(low, copies * width);
+    counted_loop(number, low, stop, copies * width, [&] {
+      V* base = variables_[number];
+      for (int copy = 0; copy < copies; ++copy) {
+        copy_ = static_cast<size_t>(copy);
+        if (copy > 0) set_variable(number, b_.CreateAdd(base, i64(copy * width)));
+        emit_range(first, last);
+      }
+      copy_ = 0;
+    });
+    // The rest, the last of it fewer lanes than a vector has.
     counted_loop(number, stop, high, width, [&] {
       V* left = b_.CreateSub(high, variables_[number]);
       mask_ = b_.CreateICmpSLT(lane_numbers(), splat(left));
-      one_vector();
+      emit_range(first, last);
       mask_ = nullptr;
     });
     vector_variable_ = kNone;

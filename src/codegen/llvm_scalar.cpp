@@ -203,8 +203,9 @@ llvm::Value* LlvmScalar::extreme(bool largest, V* a, V* b) {
   if (type->isIntegerTy(1)) return largest ? b_.CreateOr(a, b) : b_.CreateAnd(a, b);
   if (type->isIntegerTy())
     return b_.CreateBinaryIntrinsic(largest ? llvm::Intrinsic::smax : llvm::Intrinsic::smin, a, b);
+  // The inner choice is one instruction of the machine, which gives b where one is NaN.
   V* wins = largest ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b);
-  return b_.CreateSelect(b_.CreateOr(wins, b_.CreateFCmpUNO(a, a)), a, b);
+  return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, b_.CreateSelect(wins, a, b));
 }
 
 llvm::Value* LlvmScalar::combined(Combine combine, V* a, V* b) {

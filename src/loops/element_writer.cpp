@@ -38,14 +38,67 @@ Fold fold_of(const Node& node, DType dtype) {
   throw NoLoops(str("{} is no reduction of a kernel", node.op));
 }
 
+namespace {
+// Whether the op's body has a function that is a polynomial or a call.
+bool is_costly(const Node& node) {
+  const OpDef& op = op_def(node.op);
+  if (op.has(Trait::kRandom)) return true;
+  if (op.body == nullptr) return false;
+  constexpr Primitive kCostly[] = {Primitive::kExp, Primitive::kLog, Primitive::kLog1p, Primitive::kExpm1,
+                                   Primitive::kSin, Primitive::kCos, Primitive::kTan,   Primitive::kTanh,
+                                   Primitive::kErf, Primitive::kPow, Primitive::kAtan2, Primitive::kFmod};
+  const ScalarExpr body = scalar_expr(op.body);
+  return std::ranges::any_of(body.steps, [&](const ScalarStep& step) {
+    return std::ranges::find(kCostly, step.primitive) != std::end(kCostly);
+  });
+}
+DType stored_type(ValueType type) {
+  switch (type) {
+    case ValueType::kF64:
+      return DType::kF64;
+    case ValueType::kI64:
+      return DType::kI64;
+    case ValueType::kBool:
+      return DType::kBool;
+    default:
+      return DType::kF32;
+  }
+}
+}  // namespace
+
 void ElementWriter::forget_sweep() { known_in_sweep_.clear(); }
+
+void ElementWriter::keep_costly(Affine column, std::function<std::optional<uint32_t>(DType)> make) {
+  column_ = std::move(column);
+  make_buffer_ = std::move(make);
+}
+
+// What an earlier sweep made, from memory.
+ElementWriter::Value ElementWriter::kept(const Key& key) {
+  const auto found = costly_.find(key);
+  if (found == costly_.end() || found->second.sweep == w_.sweep()) return PhaseWriter::kNone;
+  Kept& one = found->second;
+  const ValueType type = w_.type(one.value);
+  if (!one.buffer) {
+    one.buffer = make_buffer_(stored_type(type));
+    if (!one.buffer) return PhaseWriter::kNone;
+    w_.store_in(one.sweep, *one.buffer, column_, one.value);
+  }
+  return w_.load(*one.buffer, type, column_);
+}
 
 ElementWriter::Value ElementWriter::element(TensorId tensor, const IndexMap& map,
                                             const std::vector<IndexGuard>& guards) {
   const Key key{tensor, map, guards};
   for (const auto* known : {&known_, &known_in_sweep_})
     if (const auto found = known->find(key); found != known->end()) return found->second;
-  const Value value = written(tensor, map, guards);
+  Value value = kept(key);
+  if (value == PhaseWriter::kNone) {
+    value = written(tensor, map, guards);
+    const Node* node = group_.producer(tensor);
+    const bool keeps = make_buffer_ && guards.empty() && w_.level(value) == Level::kSweep;
+    if (keeps && node != nullptr && is_costly(*node)) costly_[key] = {w_.sweep(), value, {}};
+  }
   (w_.level(value) == Level::kSweep ? known_in_sweep_ : known_).emplace(key, value);
   return value;
 }

@@ -3,7 +3,9 @@
 // it.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -25,8 +27,11 @@ class ElementWriter {
   Value element(TensorId tensor, const IndexMap& map, const std::vector<IndexGuard>& guards = {});
   // From now on elements of `tensor`, a reduction's, are `value` where they are asked for at the space's own index.
   void set(TensorId tensor, Value value) { made_[tensor] = value; }
-  // A new sweep: what was written in the last one is out of reach.
+  // A new sweep: what was written in the last one is out of reach, but for what is worth keeping.
   void forget_sweep();
+  // Elements that take long to compute are kept from one sweep to the next, in a buffer that `make` gives for a type;
+  // `column` is an element's place in its row.
+  void keep_costly(Affine column, std::function<std::optional<uint32_t>(DType)> make);
 
  private:
   Value written(TensorId tensor, const IndexMap& map, const std::vector<IndexGuard>& guards);
@@ -48,6 +53,16 @@ class ElementWriter {
   std::map<TensorId, Value> made_;
   using Key = std::tuple<TensorId, IndexMap, std::vector<IndexGuard>>;
   std::map<Key, Value> known_, known_in_sweep_;
+
+  struct Kept {
+    size_t sweep = 0;
+    Value value = PhaseWriter::kNone;
+    std::optional<uint32_t> buffer;  // once it is read again
+  };
+  Value kept(const Key& key);
+  std::map<Key, Kept> costly_;
+  Affine column_;
+  std::function<std::optional<uint32_t>(DType)> make_buffer_;
 };
 
 // The buffer of a group input is its number.

@@ -6,8 +6,9 @@
 
 namespace stepc {
 
-// Bounds in units of the last place, over all finite arguments (tests/codegen/math_test.cpp measures them); special
-// values as in C: exp 1, log 1, log1p 2, expm1 2, sin and cos 2, tanh 3, erf 3, rsqrt 2.
+// Bounds in units of the last place, measured by tests/codegen/math_test.cpp over arguments of all sizes: exp, log and
+// rsqrt 1.5; log1p, expm1, tanh, erf 2; sin and cos 2 up to 2^27, beyond it some value from -1 to 1. Special values are
+// as in C.
 LoopProgram expand_math(const LoopProgram& program);
 
 }  // namespace stepc

@@ -332,7 +332,31 @@ class Lowering {
     w.end_sweep();
   }
 
+  // A thread's own memory for a row's costly elements, if the row is not too long. Both writings of a phase use the
+  // same buffers.
+  void keep_costly(ElementWriter& elements) {
+    constexpr int64_t kMostBytes = 1 << 16;
+    if (form_.kind != PhaseForm::Kind::kRows && form_.kind != PhaseForm::Kind::kChunks) return;
+    Affine column;
+    int64_t count = 1;
+    for (size_t i = form_.columns.size(); i-- > 0;) {
+      column = column + Affine::of(form_.columns[i], count);
+      count *= space_.extents[form_.columns[i]];
+    }
+    elements.keep_costly(column, [this, count, used = size_t{0}](DType dtype) mutable -> std::optional<uint32_t> {
+      if (count * size_of(dtype) > kMostBytes) return std::nullopt;
+      if (used < locals_.size() && program_.buffers[locals_[used]].dtype == dtype) return locals_[used++];
+      if (used == locals_.size() && used < 2) {
+        locals_.push_back(static_cast<uint32_t>(program_.buffers.size()));
+        program_.buffers.push_back({LoopBuffer::Kind::kLocal, dtype, count, 0});
+        return locals_[used++];
+      }
+      return std::nullopt;
+    });
+  }
+
   void write_rows(PhaseWriter& w, ElementWriter& elements) {
+    keep_costly(elements);
     clear_shares(w);
     std::map<const Reduction*, LoopValue> folds;
     for (const Reduction& one : reductions_)
@@ -509,6 +533,7 @@ class Lowering {
   std::vector<int> depths_;  // by tensor: how many of a row's reductions come before it
   std::vector<bool> final_;  // by tensor: made of sums over all rows
   std::vector<size_t> element_outputs_, row_outputs_, final_outputs_, other_outputs_;
+  std::vector<uint32_t> locals_;  // buffers of a row's costly elements
   int64_t items_ = 1;
   LoopProgram program_;
 };

@@ -322,6 +322,12 @@ PhaseWriter::Value PhaseWriter::bits(Value value, ValueType to) {
   return append(level(value), one);
 }
 
+void PhaseWriter::store_in(size_t sweep, uint32_t buffer, const Affine& position, Value value) {
+  std::swap(sweep_, sweep);
+  store(Level::kSweep, buffer, position, value);
+  std::swap(sweep_, sweep);
+}
+
 void PhaseWriter::store(Level place, uint32_t buffer, const Affine& position, Value value) {
   LoopInstruction one;
   one.op = LoopOp::kStore;

@@ -59,6 +59,9 @@ class PhaseWriter {
   // A sweep over the columns, in each row or once an item.
   void begin_sweep(Level in = Level::kRow);
   void end_sweep();
+  // For a store into a sweep that is over, of a value made there.
+  [[nodiscard]] size_t sweep() const { return sweep_; }
+  void store_in(size_t sweep, uint32_t buffer, const Affine& position, Value value);
   // What is written on level kItem from now on comes after the item's rows.
   void end_rows();
   // The number of the item, as a form.
