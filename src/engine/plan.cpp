@@ -49,6 +49,8 @@ void Plan::compile_graph(const Trace& agreed) {
     planning_seconds_ += compiled.seconds;
   } catch (const UserError& error) {
     why_exact_ = error.what();
+  } catch (const std::exception& error) {
+    why_exact_ = str("a fault of stepc: {}", error.what());
   }
 }
 
@@ -174,7 +176,7 @@ std::string Plan::shadow(size_t event, Program& program, const std::vector<at::T
     difference = run.shadow->run([&] { program.run_event(key); },
                                  [&](CallId call, size_t arg, const c10::IValue& number) {
                                    executable_->supply(call, arg, number);
-                                   if (fast_ != nullptr) fast_fits_ = fast_->supply(call, arg, number) && fast_fits_;
+                                   if (fast_ != nullptr) fast_->supply(call, arg, number);
                                  });
     if (!difference.empty()) difference = str("{} changed: {}", key, difference);
   } catch (...) {
@@ -201,7 +203,7 @@ std::string Plan::run_event(size_t event, Program& program, const std::vector<at
 
 // As a Graph where that fits; a guard that misses there is found again, and named, by the recorded calls.
 StepResult Plan::execute(const RunInputs& inputs) {
-  if (fast_ != nullptr && fast_fits_)
+  if (fast_ != nullptr && !fast_->is_unfit())
     if (std::optional<StepResult> result = fast_->run(inputs)) return std::move(*result);
   return executable_->run(inputs);
 }
@@ -226,7 +228,6 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
     gradients->restore();
     undo->restore();
   };
-  fast_fits_ = true;
   for (size_t e = 0; e < events_.size() && outcome.change.empty(); ++e)
     if (!events_[e].in_place) outcome.change = shadow(e, program, tensors);
   if (!outcome.change.empty()) {

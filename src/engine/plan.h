@@ -70,6 +70,8 @@ class Plan {
   // Set when the step runs as a Graph.
   const Graph* graph() const { return fast_ == nullptr ? nullptr : &fast_->graph(); }
   bool draws_random() const;  // as a Graph: numbers of its own
+  // The program's host code passes integers that the Graph has built in as others.
+  bool is_unfit() const { return fast_ != nullptr && fast_->is_unfit(); }
   const std::string& why_exact() const { return why_exact_; }
   double planning_seconds() const { return planning_seconds_; }
   double shadow_seconds() const { return shadow_seconds_; }
@@ -99,7 +101,6 @@ class Plan {
   std::unique_ptr<Executable> executable_;
   std::unique_ptr<GraphExecutable> fast_;  // fast mode; runs in the other's stead while it fits
   std::string why_exact_;
-  bool fast_fits_ = true;  // the host's numbers are those that the Graph was made for
   double planning_seconds_ = 0;
   double shadow_seconds_ = 0;
   double execute_seconds_ = 0;

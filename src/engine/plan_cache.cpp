@@ -166,7 +166,7 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
 
 void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::vector<at::Tensor>& tensors) {
   entry.plans.push_front(std::make_shared<Plan>(std::move(recorded), std::move(agreed), program_, tensors,
-                                                at::get_num_threads(), config_.mode));
+                                                at::get_num_threads(), entry.exact ? Mode::kExact : config_.mode));
   entry.recordings = 0;
   explanations_ = 0;
   entry.last_obstacle.clear();
@@ -207,6 +207,7 @@ std::shared_ptr<Plan> PlanCache::other_branch(PlanEntry& entry, const std::share
                                               const Plan::Outcome& outcome) {
   if (!outcome.missed_read.has_value()) {
     log().info("recording again: {}", outcome.change);
+    entry.exact = entry.exact || plan->is_unfit();
     entry.plans.remove(plan);
     return nullptr;
   }

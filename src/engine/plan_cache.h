@@ -24,6 +24,7 @@ struct PlanEntry {
   int recordings = 0;                      // since the last plan
   std::string last_obstacle;
   bool eager = false;  // no plan can be made
+  bool exact = false;  // its plans replay the recorded calls, whatever the mode
 };
 
 class PlanCache {

@@ -70,7 +70,8 @@ class Remains {
 
  private:
   static std::string group_of(Owner owner, const std::string& key) {
-    return str("{} {}", name_of(owner), key.substr(key.rfind('.') + 1));
+    const bool state = owner == Owner::kOptimizerState || owner == Owner::kBuffer;
+    return str("{} {}", name_of(owner), state ? key.substr(key.rfind('.') + 1) : "");
   }
 
   const Plan& plan_;

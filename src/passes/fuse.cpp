@@ -263,7 +263,9 @@ class Fuser {
       std::set<size_t> readers;
       add_readers(tensor, readers);
       for (size_t reader : readers)
-        if (reader < node && node - reader <= kNearby && size_of_group({reader}) == size) add(reader);
+        if (reader < node && node - reader <= kNearby && roles_[reader] == Role::kWork &&
+            size_of_group({reader}) == size)
+          add(reader);
     }
     std::ranges::sort(groups, std::greater<>());
     for (int group : groups)

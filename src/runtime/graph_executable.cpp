@@ -60,9 +60,6 @@ void check_can_run(const Trace& trace) {
   for (const HostEvent& event : trace.events)
     USER_CHECK(event.kind == HostEvent::Kind::kShadow, "host code runs between the step's kernels ({})", event.key);
   USER_CHECK(trace.generators.size() <= 1, "the step draws from generators of its own");
-  for (const HostRead& read : trace.reads)
-    for (const HostEvent& event : trace.events)
-      USER_CHECK(!read.guard || event.begin < read.call, "a decision stands before '{}'", event.key);
 }
 }  // namespace
 
@@ -72,6 +69,9 @@ struct GraphExecutable::Impl {
   std::vector<Unit> units;
   std::vector<Origin> origins;  // by graph input
   Supplies supplies;
+  std::vector<size_t> early;       // units that guards need
+  std::vector<size_t> late;        // all others
+  bool unfit = false;              // the host supplies what the Graph cannot take
   at::Tensor rng;                  // (seed, step) of this run
   std::vector<at::Tensor> values;  // by tensor, of this run
 
@@ -79,6 +79,7 @@ struct GraphExecutable::Impl {
     check_can_run(trace);
     find_origins();
     make_units();
+    split_units();
   }
 
   // ---- binding
@@ -129,19 +130,47 @@ struct GraphExecutable::Impl {
   }
 
   void make_units() {
-    std::vector<size_t> last_use(graph.tensors.size(), SIZE_MAX);
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
-      for (TensorId out : graph.nodes[n].outputs) last_use[out.index()] = n;
-      for (TensorId in : graph.nodes[n].inputs) last_use[in.index()] = n;
       Unit& unit = units.emplace_back();
       unit.node = NodeId(n);
       if (graph.nodes[n].aten) unit.opaque.emplace(graph.nodes[n]);
+    }
+  }
+
+  // After which unit each tensor is let go, for units that run in this order.
+  void find_deaths(const std::vector<size_t>& order) {
+    std::vector<size_t> last_use(graph.tensors.size(), SIZE_MAX);
+    for (size_t u : order) {
+      const Node& node = graph.nodes[units[u].node.index()];
+      for (TensorId out : node.outputs) last_use[out.index()] = u;
+      for (TensorId in : node.inputs) last_use[in.index()] = u;
     }
     for (const GraphOutput& output : graph.outputs)
       if (output.tensor.valid()) last_use[output.tensor.index()] = SIZE_MAX;
     for (const GraphInput& input : graph.inputs) last_use[input.tensor.index()] = SIZE_MAX;  // the program's own
     for (size_t t = 0; t < last_use.size(); ++t)
       if (last_use[t] != SIZE_MAX) units[last_use[t]].dead.push_back(TensorId(t));
+  }
+
+  // Guards first: nothing that they need comes from the host's numbers.
+  void split_units() {
+    std::vector<bool> needed(graph.tensors.size(), false);
+    for (const GraphOutput& output : graph.outputs)
+      if (output.kind == GraphOutput::Kind::kGuard) needed[output.tensor.index()] = true;
+    std::vector<bool> is_early(units.size(), false);
+    for (size_t u = units.size(); u-- > 0;) {
+      const Node& node = graph.nodes[units[u].node.index()];
+      is_early[u] = std::ranges::any_of(node.outputs, [&](TensorId out) { return needed[out.index()]; });
+      if (!is_early[u]) continue;
+      for (TensorId in : node.inputs) needed[in.index()] = true;
+    }
+    for (const GraphInput& input : graph.inputs)
+      USER_CHECK(input.kind != InputKind::kScalar || trace.events.empty() || !needed[input.tensor.index()],
+                 "a decision depends on what '{}' supplies", input.key);
+    for (size_t u = 0; u < units.size(); ++u) (is_early[u] ? early : late).push_back(u);
+    std::vector<size_t> order = early;
+    order.insert(order.end(), late.begin(), late.end());
+    find_deaths(order);
   }
 
   // ---- running
@@ -159,6 +188,9 @@ struct GraphExecutable::Impl {
       const Shape strides = input.strides.empty() ? contiguous_strides(shape) : input.strides;
       values[input.tensor.index()] = whole.as_strided(shape, strides, whole.storage_offset() + origin.offset);
     }
+  }
+
+  void draw_seed() {
     if (!rng.defined()) return;
     // One number from the generator seeds the step's draws: seeding, saving and restoring it work as they do in eager.
     rng.mutable_data_ptr<int64_t>()[0] = at::randint(INT64_MAX, {}, at::kLong).item<int64_t>();
@@ -174,6 +206,13 @@ struct GraphExecutable::Impl {
         unit.opaque ? unit.opaque->run(std::move(inputs)) : run_aten_op(node, inputs, types);
     for (size_t r = 0; r < results.size(); ++r) values[node.outputs[r].index()] = std::move(results[r]);
     for (TensorId dead : unit.dead) values[dead.index()].reset();
+  }
+
+  void run_units(const std::vector<size_t>& order) {
+    // Below autograd and autocast, where the calls were recorded.
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
+    for (size_t unit : order) run_unit(units[unit]);
   }
 
   bool guards_hold() const {
@@ -193,6 +232,7 @@ struct GraphExecutable::Impl {
   }
 
   StepResult finish() {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
     StepResult result;
     // Everything that leaves is read before anything is written: an update may stand for another output's memory.
     std::vector<std::pair<at::Tensor, at::Tensor>> updates;
@@ -237,36 +277,55 @@ struct GraphExecutable::Impl {
   }
 };
 
+// Lets go of a run's tensors, however it ends.
+struct GraphExecutable::RunValues {
+  explicit RunValues(Impl& impl) : impl(impl) {}
+  ~RunValues() {
+    for (at::Tensor& value : impl.values) value.reset();
+  }
+  RunValues(const RunValues&) = delete;
+  RunValues& operator=(const RunValues&) = delete;
+  Impl& impl;
+};
+
 GraphExecutable::GraphExecutable(const Trace& trace, Graph graph)
     : impl_(std::make_unique<Impl>(trace, std::move(graph))) {}
 GraphExecutable::~GraphExecutable() = default;
 
-bool GraphExecutable::supply(CallId call, size_t arg, const c10::IValue& number) {
+void GraphExecutable::supply(CallId call, size_t arg, const c10::IValue& number) {
   const auto found = impl_->supplies.find({call, arg});
   if (found == impl_->supplies.end()) {
-    const Arg& recorded = impl_->trace.calls[call.index()].args[arg];
-    const auto* integer = std::get_if<int64_t>(&recorded);
-    return integer == nullptr || (number.isInt() && number.toInt() == *integer);
+    const auto* integer = std::get_if<int64_t>(&impl_->trace.calls[call.index()].args[arg]);
+    if (integer != nullptr && (!number.isInt() || number.toInt() != *integer)) impl_->unfit = true;
+    return;
   }
   const auto put = [&](size_t input, double value) { impl_->origins[input].scalar.fill_(value); };
   if (number.isDoubleList()) {
     const std::vector<double> list = number.toDoubleVector();
+    if (list.size() != found->second.size()) impl_->unfit = true;
     for (size_t k = 0; k < list.size() && k < found->second.size(); ++k) put(found->second[k], list[k]);
-    return list.size() == found->second.size();
+    return;
   }
   put(found->second.front(), number.isTensor() ? number.toTensor().item<double>() : number.toScalar().toDouble());
-  return true;
 }
 
+bool GraphExecutable::is_unfit() const { return impl_->unfit; }
+
 std::optional<StepResult> GraphExecutable::run(const RunInputs& inputs) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
   Impl& impl = *impl_;
-  impl.bind_inputs(inputs.externals);
-  for (const Unit& unit : impl.units) impl.run_unit(unit);
+  const RunValues values(impl);
   std::optional<StepResult> result;
-  if (impl.guards_hold()) result = impl.finish();
-  for (at::Tensor& value : impl.values) value.reset();
+  impl.bind_inputs(inputs.externals);
+  impl.run_units(impl.early);
+  if (!impl.guards_hold()) return result;
+  result.emplace();
+  for (size_t event = 0; event < impl.trace.events.size() && result->stopped.empty(); ++event)
+    result->stopped = inputs.on_event(event, {});
+  if (impl.unfit && result->stopped.empty()) result->stopped = "the optimizer passes another integer";
+  if (!result->stopped.empty()) return result;
+  impl.draw_seed();
+  impl.run_units(impl.late);
+  result = impl.finish();
   return result;
 }
 

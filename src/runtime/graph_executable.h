@@ -21,18 +21,22 @@ class GraphExecutable {
   GraphExecutable(const GraphExecutable&) = delete;
   GraphExecutable& operator=(const GraphExecutable&) = delete;
 
-  // From now on the trace's `call` is given `number` as its argument `arg`. False: the Graph has another number built
-  // in, so it is not this step's.
-  bool supply(CallId call, size_t arg, const c10::IValue& number);
+  // The trace's `call` is given `number` as its argument `arg` in the next run.
+  void supply(CallId call, size_t arg, const c10::IValue& number);
 
-  // Runs the step once on the calling thread. The externals are the trace's, as for Executable, and must fit. nullopt:
-  // a guard did not hold, and nothing was written.
+  // Runs the step once on the calling thread. The externals are the trace's, as for Executable, and must fit. What a
+  // guard needs runs first, then the program's host code that stands after guards (on_event), then the rest.
+  // `stopped` of the result says why host code does something else. nullopt: a guard did not hold. Either way nothing
+  // was written.
   std::optional<StepResult> run(const RunInputs& inputs);
+  // The host has supplied an integer that the Graph has built in as another one: it is not the program's step.
+  bool is_unfit() const;
 
   const Graph& graph() const;
 
  private:
   struct Impl;
+  struct RunValues;
   std::unique_ptr<Impl> impl_;
 };
 
