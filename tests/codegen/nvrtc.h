@@ -1,0 +1,56 @@
+// NVRTC, where a CUDA toolkit is: loaded when it is asked for, so that nothing links to it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <dlfcn.h>
+
+#include "base/check.h"
+
+namespace stepc {
+
+class Nvrtc {
+ public:
+  Nvrtc() {
+    for (const char* name : {"libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"})
+      if (library_ == nullptr) library_ = dlopen(name, RTLD_NOW);
+  }
+  [[nodiscard]] bool found() const { return library_ != nullptr; }
+
+  // Machine code of `source` for "sm_90"; InternalError with the compiler's words.
+  [[nodiscard]] std::string cubin(const std::string& source, const std::vector<std::string>& options) const {
+    using Program = void*;
+    Program program = nullptr;
+    call<int(Program*, const char*, const char*, int, const char* const*, const char* const*)>("nvrtcCreateProgram")(
+        &program, source.c_str(), "kernel.cu", 0, nullptr, nullptr);
+    std::vector<const char*> words;
+    for (const std::string& option : options) words.push_back(option.c_str());
+    const int result = call<int(Program, int, const char* const*)>("nvrtcCompileProgram")(
+        program, static_cast<int>(words.size()), words.data());
+    const std::string log = text(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog");
+    INTERNAL_CHECK(result == 0, "NVRTC: {}\n{}", log, source);
+    std::string code = text(program, "nvrtcGetCUBINSize", "nvrtcGetCUBIN");
+    call<int(Program*)>("nvrtcDestroyProgram")(&program);
+    return code;
+  }
+
+ private:
+  template <class F>
+  F* call(const char* name) const {
+    void* found = dlsym(library_, name);
+    INTERNAL_CHECK(found != nullptr, "NVRTC has no {}", name);
+    return reinterpret_cast<F*>(found);  // NOLINT: what dlsym gives
+  }
+  [[nodiscard]] std::string text(void* program, const char* size_name, const char* name) const {
+    size_t size = 0;
+    call<int(void*, size_t*)>(size_name)(program, &size);
+    std::string out(size, '\0');
+    call<int(void*, char*)>(name)(program, out.data());
+    return out;
+  }
+
+  void* library_ = nullptr;
+};
+
+}  // namespace stepc
