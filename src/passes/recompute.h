@@ -1,0 +1,37 @@
+// recompute: what the forward pass keeps for the backward pass alone is made again there where that is worth its bytes.
+// The cheapest goes first: pointwise chains, then reductions and normalisations, attention, products last; of each kind
+// the most bytes for the least time by the cost model. Draws of a stream are made again as the same numbers; opaque
+// calls are never repeated. The meaning stays, bit by bit. Runs after
+// common_subexpressions, which would undo it, and before fuse.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "cost/target.h"
+#include "ir/graph.h"
+
+namespace stepc {
+
+struct RecomputeOptions {
+  // The peak of live bytes to come down to, the program's own memory (parameters, state, batch) not counted. None: as
+  // low as `most_extra` of the step's time goes.
+  std::optional<uint64_t> budget_bytes;
+  double most_extra = 0.08;  // without a budget
+  Target target;
+};
+
+struct RecomputeResult {
+  Graph graph;
+  uint64_t peak_before = 0;  // of the best order found, as order() finds it
+  uint64_t peak_after = 0;   // never above peak_before
+  size_t nodes = 0;          // that run twice
+  double step_seconds = 0;   // as priced, before
+  double extra_seconds = 0;
+  std::string why_not;  // empty: the budget, if there is one, is met
+};
+
+RecomputeResult recompute(Graph graph, const RecomputeOptions& options = {});
+
+}  // namespace stepc
