@@ -25,15 +25,15 @@ Compiled compile_exact(const Trace& trace, int threads) {
   return compiled;
 }
 
-//   fast    Trace --functionalise--> Graph --passes--> Graph --bind--> GraphExecutable
-CompiledGraph compile_fast(const Trace& trace) {
+//   fast    Trace --functionalise--> Graph --passes--> Graph --codegen, bind--> GraphExecutable
+CompiledGraph compile_fast(const Trace& trace, KernelCompiler& compiler) {
   const auto begin = Clock::now();
   verify(trace);
   Graph graph = functionalise(trace);
   graph = run_passes(std::move(graph)).graph;
-  verify_stage(graph, Stage::kCore);
+  verify_stage(graph, Stage::kFused);
   CompiledGraph compiled;
-  compiled.executable = std::make_unique<GraphExecutable>(trace, std::move(graph));
+  compiled.executable = std::make_unique<GraphExecutable>(trace, std::move(graph), compiler);
   compiled.seconds = seconds_since(begin);
   return compiled;
 }

@@ -31,20 +31,20 @@ void SavedGradients::restore() const {
 }
 
 Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors, int threads,
-           Mode mode)
+           KernelCompiler* compiler)
     : recorded_(std::move(recorded)) {
   Compiled compiled = compile_exact(agreed, threads);
   executable_ = std::move(compiled.executable);
   planning_seconds_ = compiled.seconds;
-  if (mode == Mode::kFast) compile_graph(agreed);
+  if (compiler != nullptr) compile_graph(agreed, *compiler);
   find_places(program);
   find_undo();
   prepare_events();
 }
 
-void Plan::compile_graph(const Trace& agreed) {
+void Plan::compile_graph(const Trace& agreed, KernelCompiler& compiler) {
   try {
-    CompiledGraph compiled = compile_fast(agreed);
+    CompiledGraph compiled = compile_fast(agreed, compiler);
     fast_ = std::move(compiled.executable);
     planning_seconds_ += compiled.seconds;
   } catch (const UserError& error) {

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "engine/kernel_directory.h"
 #include "engine/signature.h"
 #include "ir/agree.h"
 
@@ -165,8 +166,13 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
 }
 
 void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::vector<at::Tensor>& tensors) {
+  KernelCompiler* compiler = nullptr;
+  if (config_.mode == Mode::kFast && !entry.exact) {
+    if (compiler_ == nullptr) compiler_ = std::make_unique<KernelCompiler>(host_cpu(), kernel_directory());
+    compiler = compiler_.get();
+  }
   entry.plans.push_front(std::make_shared<Plan>(std::move(recorded), std::move(agreed), program_, tensors,
-                                                at::get_num_threads(), entry.exact ? Mode::kExact : config_.mode));
+                                                at::get_num_threads(), compiler));
   entry.recordings = 0;
   explanations_ = 0;
   entry.last_obstacle.clear();
@@ -177,6 +183,9 @@ void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::v
   log().info("captured {} calls, planned {} for {} instructions in {:.2f} s", stats_.nodes,
              human_bytes(stats_.planned_peak_bytes), stats_.instructions, plan.planning_seconds());
   if (!plan.why_exact().empty()) log().info("the plan replays the recorded calls: {}", plan.why_exact());
+  if (plan.graph() != nullptr && !plan.fallbacks().empty())
+    log().warn("{} of the step's kernels could not be generated and run as ATen calls; the first: {}",
+               plan.fallbacks().size(), plan.fallbacks().front());
   for (const HostEvent& event : plan.trace().events)
     if (event.kind == HostEvent::Kind::kEager)
       log().info(

@@ -10,16 +10,21 @@
 
 #include "aten/constants.h"
 #include "base/check.h"
+#include "ops/op_def.h"
 #include "runtime/aten_ops.h"
+#include "runtime/kernel_call.h"
 #include "runtime/opaque_call.h"
 
 namespace stepc {
 
 namespace {
-// One instruction: what runs, and which tensors nobody reads after it.
+// One instruction: a node, or a group of nodes as one kernel, and which tensors nobody reads after it.
 struct Unit {
-  NodeId node;
+  std::vector<NodeId> nodes;
+  std::vector<TensorId> inputs, outputs;
   std::optional<OpaqueCall> opaque;
+  std::optional<KernelCall> kernel;
+  std::vector<ssize_t> shares;  // by output of the kernel: the graph input whose memory it is written to, or -1
   std::vector<TensorId> dead;
 };
 
@@ -74,12 +79,15 @@ struct GraphExecutable::Impl {
   bool unfit = false;              // the host supplies what the Graph cannot take
   at::Tensor rng;                  // (seed, step) of this run
   std::vector<at::Tensor> values;  // by tensor, of this run
+  std::vector<std::string> fallbacks;
 
-  Impl(const Trace& recorded, Graph g) : trace(recorded), graph(std::move(g)), values(graph.tensors.size()) {
+  Impl(const Trace& recorded, Graph g, KernelCompiler& compiler)
+      : trace(recorded), graph(std::move(g)), values(graph.tensors.size()) {
     check_can_run(trace);
     find_origins();
-    make_units();
+    make_units(compiler);
     split_units();
+    share_memory();
   }
 
   // ---- binding
@@ -129,11 +137,81 @@ struct GraphExecutable::Impl {
     if (!inputs.empty()) supplies[{call, arg}] = std::move(inputs);
   }
 
-  void make_units() {
+  void make_units(KernelCompiler& compiler) {
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      const Node& node = graph.nodes[n];
+      if (node.group && n > 0 && graph.nodes[n - 1].group == node.group) {
+        units.back().nodes.emplace_back(n);
+        continue;
+      }
       Unit& unit = units.emplace_back();
-      unit.node = NodeId(n);
-      if (graph.nodes[n].aten) unit.opaque.emplace(graph.nodes[n]);
+      unit.nodes.emplace_back(n);
+      if (node.aten) unit.opaque.emplace(node);
+    }
+    for (Unit& unit : units) {
+      const Node& first = graph.nodes[unit.nodes.front().index()];
+      if (first.group) {
+        GroupGraph group = extract_group(graph, *first.group);
+        unit.inputs = std::move(group.inputs);
+        unit.outputs = std::move(group.outputs);
+        make_kernel(unit, group.graph, *first.group, compiler);
+      } else {
+        unit.inputs = first.inputs;
+        unit.outputs = first.outputs;
+      }
+    }
+  }
+
+  void make_kernel(Unit& unit, const Graph& group, uint32_t number, KernelCompiler& compiler) {
+    try {
+      if (group.outputs.empty()) return;  // nothing needs it
+      unit.kernel.emplace(group, compiler);
+      unit.shares.assign(unit.outputs.size(), -1);
+    } catch (const std::exception& error) {
+      fallbacks.push_back(str("group {} ({}): {}", number, graph.nodes[unit.nodes.front().index()].op, error.what()));
+    }
+  }
+
+  // The tensor whose memory `tensor` may be a window on.
+  TensorId root_of(TensorId tensor) const {
+    for (const Node* node = graph.producer(tensor); node != nullptr; node = graph.producer(tensor)) {
+      if (node->aten || !(op_def(node->op).has(Trait::kView) || node->op == "cast")) break;
+      tensor = node->inputs[0];
+    }
+    return tensor;
+  }
+
+  // New contents of a program's tensor go right into its memory where the kernel that makes them is the last to read
+  // it.
+  void share_memory() {
+    std::vector<size_t> order = early;
+    order.insert(order.end(), late.begin(), late.end());
+    std::vector<size_t> last(graph.tensors.size(), 0);  // position in the order of the last unit that reads it
+    for (size_t place = 0; place < order.size(); ++place)
+      for (TensorId in : units[order[place]].inputs) {
+        last[in.index()] = place;
+        last[root_of(in).index()] = place;
+      }
+    std::vector<bool> leaves(graph.tensors.size(), false);
+    for (const GraphOutput& output : graph.outputs)
+      if (output.tensor.valid()) leaves[root_of(output.tensor).index()] = true;
+    for (size_t place = early.size(); place < order.size(); ++place) {
+      Unit& unit = units[order[place]];
+      if (!unit.kernel) continue;
+      for (const GraphOutput& output : graph.outputs) {
+        if (output.kind != GraphOutput::Kind::kUpdate) continue;
+        const GraphInput& target = graph.inputs[output.input];
+        const auto made = std::ranges::find(unit.outputs, output.tensor);
+        const auto read = std::ranges::find(unit.inputs, target.tensor);
+        if (made == unit.outputs.end() || leaves[target.tensor.index()] || !target.strides.empty()) continue;
+        if (last[target.tensor.index()] > place || origins[output.input].scalar.defined()) continue;
+        const auto o = static_cast<size_t>(made - unit.outputs.begin());
+        const bool safe =
+            read == unit.inputs.end() || unit.kernel->may_share(static_cast<size_t>(read - unit.inputs.begin()), o);
+        const bool again = read != unit.inputs.end() && std::ranges::count(unit.inputs, target.tensor) != 1;
+        if (!safe || again || unit.shares[o] >= 0) continue;
+        unit.shares[o] = output.input;
+      }
     }
   }
 
@@ -141,9 +219,8 @@ struct GraphExecutable::Impl {
   void find_deaths(const std::vector<size_t>& order) {
     std::vector<size_t> last_use(graph.tensors.size(), SIZE_MAX);
     for (size_t u : order) {
-      const Node& node = graph.nodes[units[u].node.index()];
-      for (TensorId out : node.outputs) last_use[out.index()] = u;
-      for (TensorId in : node.inputs) last_use[in.index()] = u;
+      for (TensorId out : units[u].outputs) last_use[out.index()] = u;
+      for (TensorId in : units[u].inputs) last_use[in.index()] = u;
     }
     for (const GraphOutput& output : graph.outputs)
       if (output.tensor.valid()) last_use[output.tensor.index()] = SIZE_MAX;
@@ -159,10 +236,9 @@ struct GraphExecutable::Impl {
       if (output.kind == GraphOutput::Kind::kGuard) needed[output.tensor.index()] = true;
     std::vector<bool> is_early(units.size(), false);
     for (size_t u = units.size(); u-- > 0;) {
-      const Node& node = graph.nodes[units[u].node.index()];
-      is_early[u] = std::ranges::any_of(node.outputs, [&](TensorId out) { return needed[out.index()]; });
+      is_early[u] = std::ranges::any_of(units[u].outputs, [&](TensorId out) { return needed[out.index()]; });
       if (!is_early[u]) continue;
-      for (TensorId in : node.inputs) needed[in.index()] = true;
+      for (TensorId in : units[u].inputs) needed[in.index()] = true;
     }
     for (const GraphInput& input : graph.inputs)
       USER_CHECK(input.kind != InputKind::kScalar || trace.events.empty() || !needed[input.tensor.index()],
@@ -196,15 +272,37 @@ struct GraphExecutable::Impl {
     rng.mutable_data_ptr<int64_t>()[0] = at::randint(INT64_MAX, {}, at::kLong).item<int64_t>();
   }
 
-  void run_unit(const Unit& unit) {
-    const Node& node = graph.nodes[unit.node.index()];
-    std::vector<at::Tensor> inputs;
-    for (TensorId in : node.inputs) inputs.push_back(values[in.index()]);
+  std::vector<at::Tensor> values_of(const std::vector<TensorId>& tensors) const {
+    std::vector<at::Tensor> out;
+    out.reserve(tensors.size());
+    for (TensorId tensor : tensors) out.push_back(values[tensor.index()]);
+    return out;
+  }
+
+  void run_kernel(const Unit& unit) {
+    std::vector<at::Tensor> results(unit.outputs.size());
+    for (size_t o = 0; o < results.size(); ++o)
+      if (unit.shares[o] >= 0) {
+        const at::Tensor& target = values[graph.inputs[static_cast<size_t>(unit.shares[o])].tensor.index()];
+        if (target.is_contiguous()) results[o] = target;
+      }
+    unit.kernel->run(values_of(unit.inputs), results);
+    for (size_t o = 0; o < results.size(); ++o) values[unit.outputs[o].index()] = std::move(results[o]);
+  }
+
+  void run_node(const Node& node, const std::optional<OpaqueCall>& opaque) {
     std::vector<TensorType> types;
     for (TensorId out : node.outputs) types.push_back(graph.type(out));
     std::vector<at::Tensor> results =
-        unit.opaque ? unit.opaque->run(std::move(inputs)) : run_aten_op(node, inputs, types);
+        opaque ? opaque->run(values_of(node.inputs)) : run_aten_op(node, values_of(node.inputs), types);
     for (size_t r = 0; r < results.size(); ++r) values[node.outputs[r].index()] = std::move(results[r]);
+  }
+
+  void run_unit(const Unit& unit) {
+    if (unit.kernel)
+      run_kernel(unit);
+    else
+      for (NodeId node : unit.nodes) run_node(graph.nodes[node.index()], unit.opaque);
     for (TensorId dead : unit.dead) values[dead.index()].reset();
   }
 
@@ -263,9 +361,9 @@ struct GraphExecutable::Impl {
     std::set<const void*> targets;
     for (const auto& [target, value] : updates) targets.insert(target.storage().unsafeGetStorageImpl());
     for (auto& [target, value] : updates)
-      if (targets.count(value.storage().unsafeGetStorageImpl()) != 0) value = value.clone();
+      if (!target.is_same(value) && targets.count(value.storage().unsafeGetStorageImpl()) != 0) value = value.clone();
     for (const auto& [target, value] : updates) {
-      target.copy_(value);
+      if (!target.is_same(value)) target.copy_(value);
       target.unsafeGetTensorImpl()->bump_version();
     }
   }
@@ -288,8 +386,8 @@ struct GraphExecutable::RunValues {
   Impl& impl;
 };
 
-GraphExecutable::GraphExecutable(const Trace& trace, Graph graph)
-    : impl_(std::make_unique<Impl>(trace, std::move(graph))) {}
+GraphExecutable::GraphExecutable(const Trace& trace, Graph graph, KernelCompiler& compiler)
+    : impl_(std::make_unique<Impl>(trace, std::move(graph), compiler)) {}
 GraphExecutable::~GraphExecutable() = default;
 
 void GraphExecutable::supply(CallId call, size_t arg, const c10::IValue& number) {
@@ -330,5 +428,6 @@ std::optional<StepResult> GraphExecutable::run(const RunInputs& inputs) {
 }
 
 const Graph& GraphExecutable::graph() const { return impl_->graph; }
+const std::vector<std::string>& GraphExecutable::fallbacks() const { return impl_->fallbacks; }
 
 }  // namespace stepc

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "codegen/codegen.h"
 #include "ir/graph.h"
 #include "ir/trace.h"
 #include "runtime/executable.h"
@@ -16,7 +17,8 @@ class GraphExecutable {
  public:
   // `trace` is what `graph` was made of: it says where inputs stand and which numbers host code supplies. Throws
   // UserError for a step that a Graph cannot run: pauses, host code between kernels, generators of the program's own.
-  GraphExecutable(const Trace& trace, Graph graph);
+  // Groups run as kernels of `compiler`; those that it cannot make run as ATen calls, see fallbacks().
+  GraphExecutable(const Trace& trace, Graph graph, KernelCompiler& compiler);
   ~GraphExecutable();
   GraphExecutable(const GraphExecutable&) = delete;
   GraphExecutable& operator=(const GraphExecutable&) = delete;
@@ -33,6 +35,8 @@ class GraphExecutable {
   bool is_unfit() const;
 
   const Graph& graph() const;
+  // Groups that run as ATen calls, and why.
+  const std::vector<std::string>& fallbacks() const;
 
  private:
   struct Impl;
