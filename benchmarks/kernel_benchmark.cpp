@@ -29,10 +29,7 @@ constexpr int kRounds = 15;
 at::ScalarType aten_type(Number number) { return number == Number::kF32 ? at::kFloat : at::kBFloat16; }
 const char* name_of(Number number) { return number == Number::kF32 ? "f32" : "bf16"; }
 
-at::Tensor bytes(size_t count) { return at::empty({static_cast<int64_t>(count) + 64}, at::kByte); }
-void* aligned_data(const at::Tensor& memory) {
-  return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory.data_ptr()) + 63) / 64 * 64);
-}
+at::Tensor bytes(size_t count) { return at::empty({static_cast<int64_t>(count)}, at::kByte); }  // 64-byte aligned
 
 // The micro-kernel over and over on one block that stays in the cache, on every thread.
 class Peak {
@@ -90,17 +87,17 @@ void matmul_lines(Number number, int threads, const MicroKernels& kernels) {
   const Peak peak(number, threads, kernels);
   const at::Tensor packed = bytes(packed_b_bytes(number, kK, kN));
   const Operand weight{w.data_ptr(), 1, kK};
-  pack_b(number, kK, kN, weight, kernels, threads, aligned_data(packed));
+  pack_b(number, kK, kN, weight, kernels, threads, packed.data_ptr());
   const double flops = 2.0 * kM * kN * kK;
   for (const bool prepacked : {false, true}) {
     const Product product{
-        kN, prepacked ? Operand{aligned_data(packed)} : weight, prepacked, {y.data_ptr(), number, kN}, {}};
+        kN, prepacked ? Operand{packed.data_ptr()} : weight, prepacked, {y.data_ptr(), number, kN}, {}};
     const Matmul call{number, 1, kM, kK, {x.data_ptr(), kK, 1}, {&product, 1}, {}};
     const at::Tensor workspace = bytes(workspace_bytes(call, threads));
     print_line(
         str("matmul 2048x2048x768 {} {} thread(s), {}", name_of(number), threads,
             prepacked ? "packed before" : "packed in the call"),
-        flops, peak, [&] { matmul(call, kernels, threads, aligned_data(workspace)); },
+        flops, peak, [&] { matmul(call, kernels, threads, workspace.data_ptr()); },
         [&] { at::mm_out(const_cast<at::Tensor&>(y), x, w.t()); }, 0.85);
   }
 }
@@ -138,8 +135,7 @@ void attention_lines(const AttentionCase& c, int threads, const MicroKernels& ke
   print_line(
       "attention forward " + what, flops, peak,
       [&] {
-        attention(call, {out.data_ptr(), strides}, logsumexp.data_ptr<float>(), kernels, threads,
-                  aligned_data(forward));
+        attention(call, {out.data_ptr(), strides}, logsumexp.data_ptr<float>(), kernels, threads, forward.data_ptr());
       },
       [&] { at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0, true); }, c.forward_limit);
   const AttentionGradient gradients{{gradient.data_ptr(), strides}, {out.data_ptr(), strides},
@@ -148,7 +144,7 @@ void attention_lines(const AttentionCase& c, int threads, const MicroKernels& ke
   const at::Tensor backward = bytes(backward_workspace_bytes(call, threads));
   print_line(
       "attention backward " + what, 2.5 * flops, peak,
-      [&] { attention_backward(call, gradients, kernels, threads, aligned_data(backward)); },
+      [&] { attention_backward(call, gradients, kernels, threads, backward.data_ptr()); },
       [&] { at::_scaled_dot_product_flash_attention_for_cpu_backward(gradient, q, k, v, out, logsumexp, 0, true); },
       c.backward_limit);
 }
@@ -218,7 +214,7 @@ void loss_lines(Number number, int threads, const MicroKernels& kernels) {
     result.hidden_gradient = dh.data_ptr();
     result.hidden_gradient_stride = kWidth;
     result.weight_gradient = dw.data_ptr<float>();
-    linear_cross_entropy(call, result, kernels, threads, aligned_data(workspace));
+    linear_cross_entropy(call, result, kernels, threads, workspace.data_ptr());
   };
   const Peak peak(number, threads, kernels);
   const std::vector<double> seconds = best_interleaved({[&] { peak(); }, ours, eager}, 4);

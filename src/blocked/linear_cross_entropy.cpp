@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "blocked/brgemm.h"
 #include "blocked/matmul.h"
+#include "blocked/packed_operand.h"
 #include "blocked/workspace.h"
 
 namespace stepc::blocked {
@@ -24,6 +25,10 @@ namespace {
 constexpr int64_t kSlab = 4096;  // classes whose weights are packed at a time
 
 int64_t chunk_of(const LinearCrossEntropy& call) { return std::max<int64_t>(1, std::min(call.chunk, call.tokens)); }
+// From one class to the next.
+int64_t row_stride_of(const LinearCrossEntropy& call) {
+  return call.type == Number::kF32 ? packed_row_stride<float>(chunk_of(call)) : packed_row_stride<Bf16>(chunk_of(call));
+}
 int64_t tiles_of(const LinearCrossEntropy& call) { return ceil_div(call.classes, kTileRows); }
 
 // Where what a run keeps lies.
@@ -50,8 +55,9 @@ size_t product_bytes(const LinearCrossEntropy& call, int64_t count, int threads)
   return std::max(
       {workspace_bytes({call.type, 1, call.classes, call.width, {nullptr, call.weight_stride, 1}, {&logits, 1}, {}},
                        threads),
-       workspace_bytes({call.type, 1, call.classes, count, {nullptr, chunk_of(call), 1}, {&weights, 1}, {}}, threads),
-       workspace_bytes({call.type, 1, count, slab, {nullptr, 1, chunk_of(call)}, {&hidden, 1}, {}}, threads)});
+       workspace_bytes({call.type, 1, call.classes, count, {nullptr, row_stride_of(call), 1}, {&weights, 1}, {}},
+                       threads),
+       workspace_bytes({call.type, 1, count, slab, {nullptr, 1, row_stride_of(call)}, {&hidden, 1}, {}}, threads)});
 }
 
 template <class T>
@@ -59,7 +65,7 @@ Scratch<T> take_scratch(const LinearCrossEntropy& call, int threads, Workspace& 
   const int64_t chunk = chunk_of(call);
   const int64_t tiles = tiles_of(call) * chunk;
   Scratch<T> scratch{};
-  scratch.exponentials = workspace.take<T>(call.classes * chunk);
+  scratch.exponentials = workspace.take<T>(call.classes * row_stride_of(call));
   scratch.top = workspace.take<float>(tiles);
   scratch.sum = workspace.take<float>(tiles);
   scratch.logit_sum = workspace.take<float>(tiles);
@@ -86,6 +92,7 @@ class Sweep {
         kernels_(kernels),
         threads_(threads),
         chunk_(chunk_of(call)),
+        stride_(row_stride_of(call)),
         table_(rows_of(kernels.avx512)) {
     Workspace workspace(memory);
     scratch_ = take_scratch<T>(call, threads, workspace);
@@ -131,7 +138,7 @@ class Sweep {
   void finish_tile(const TileRef& tile) {
     const int64_t place = tile.row / kTileRows * chunk_ + tile.column;
     table_.of<T>().exp_tile({tile.values, tile.ld, tile.rows, tile.columns,
-                             scratch_.exponentials + tile.row * chunk_ + tile.column, chunk_, scratch_.top + place,
+                             scratch_.exponentials + tile.row * stride_ + tile.column, stride_, scratch_.top + place,
                              scratch_.sum + place, scratch_.logit_sum + place});
     for (int64_t j = 0; j < tile.columns; ++j) {  // a target lies in exactly one tile
       const int64_t token = tile.column + j;
@@ -151,12 +158,12 @@ class Sweep {
     for_tasks(kernels_, threads_, tiles_of(call_), [&](int, int64_t tile) {
       const int64_t row = tile * kTileRows;
       const int64_t rows = std::min(kTileRows, call_.classes - row);
-      T* values = scratch_.exponentials + row * chunk_;
-      table_.of<T>().scale_columns(values, chunk_, rows, count_, scratch_.factor + tile * chunk_, scratch_.subtract);
+      T* values = scratch_.exponentials + row * stride_;
+      table_.of<T>().scale_columns(values, stride_, rows, count_, scratch_.factor + tile * chunk_, scratch_.subtract);
       for (int64_t token = 0; token < count_; ++token) {
         const int64_t target = call_.targets[first_ + token] - row;
         if (ignored(first_ + token) || target < 0 || target >= rows) continue;
-        values[target * chunk_ + token] = from_float<T>(target_gradient(token, weight));
+        values[target * stride_ + token] = from_float<T>(target_gradient(token, weight));
       }
     });
   }
@@ -197,7 +204,7 @@ class Sweep {
                     {result_.weight_gradient, Number::kF32, call_.width},
                     {}};
     product.epilogue.accumulate = accumulate ? 1.0F : 0.0F;
-    matmul({call_.type, 1, call_.classes, count_, {scratch_.exponentials, chunk_, 1}, {&product, 1}, {}}, kernels_,
+    matmul({call_.type, 1, call_.classes, count_, {scratch_.exponentials, stride_, 1}, {&product, 1}, {}}, kernels_,
            threads_, scratch_.products);
   }
 
@@ -219,7 +226,7 @@ class Sweep {
               1,
               count_,
               std::min(kSlab, call_.classes - row),
-              {scratch_.exponentials + row * chunk_, 1, chunk_},
+              {scratch_.exponentials + row * stride_, 1, stride_},
               {&product, 1},
               {}},
              kernels_, threads_, scratch_.products);
@@ -231,6 +238,7 @@ class Sweep {
   const MicroKernels& kernels_;
   int threads_;
   int64_t chunk_;
+  int64_t stride_;                 // of the exponentials
   int64_t first_ = 0, count_ = 0;  // tokens of the chunk at hand
   RowTable table_;
   Scratch<T> scratch_;

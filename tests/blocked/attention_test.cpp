@@ -65,21 +65,15 @@ Answer atens(const Case& c) {
           summed(dv.to(at::kDouble), c.k.size(1)).to(c.k.scalar_type())};
 }
 
-at::Tensor workspace_of(size_t bytes) { return at::full({static_cast<int64_t>(bytes) + 64}, 0x7f, at::kByte); }
-void* aligned_data(const at::Tensor& memory) {
-  return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory.data_ptr()) + 63) / 64 * 64);
-}
-
 Answer ours(const Case& c, const MicroKernels& kernels, int threads = 2) {
   Answer answer{at::full_like(c.gradient, 7), at::full({c.q.size(0), c.q.size(1), c.q.size(2)}, 7.0, at::kFloat),
                 at::full_like(c.q, 7), at::full_like(c.k, 7), at::full_like(c.v, 7)};
-  const at::Tensor forward = workspace_of(workspace_bytes(c.call, threads));
-  attention(c.call, head_result(answer.out), answer.logsumexp.data_ptr<float>(), kernels, threads,
-            aligned_data(forward));
+  const at::Tensor forward = dirty_memory(workspace_bytes(c.call, threads));
+  attention(c.call, head_result(answer.out), answer.logsumexp.data_ptr<float>(), kernels, threads, forward.data_ptr());
   const AttentionGradient gradient{heads(c.gradient),     heads(answer.out),     answer.logsumexp.data_ptr<float>(),
                                    head_result(answer.q), head_result(answer.k), head_result(answer.v)};
-  const at::Tensor backward = workspace_of(backward_workspace_bytes(c.call, threads));
-  attention_backward(c.call, gradient, kernels, threads, aligned_data(backward));
+  const at::Tensor backward = dirty_memory(backward_workspace_bytes(c.call, threads));
+  attention_backward(c.call, gradient, kernels, threads, backward.data_ptr());
   return answer;
 }
 

@@ -9,9 +9,8 @@ namespace stepc::blocked {
 namespace {
 
 void run(const EmbeddingGradient& call, const MicroKernels& kernels, int threads) {
-  const at::Tensor memory = at::full({static_cast<int64_t>(workspace_bytes(call, threads)) + 64}, 0x7f, at::kByte);
-  embedding_gradient(call, kernels, threads,
-                     reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory.data_ptr()) + 63) / 64 * 64));
+  const at::Tensor memory = dirty_memory(workspace_bytes(call, threads));
+  embedding_gradient(call, kernels, threads, memory.data_ptr());
 }
 
 TEST(EmbeddingGradient, EqualsASumInTokenOrder) {

@@ -62,9 +62,8 @@ Answer ours(const Case& c, const MicroKernels& kernels, int threads = 2) {
   result.hidden_gradient = answer.hidden.data_ptr();
   result.hidden_gradient_stride = c.call.width;
   result.weight_gradient = answer.weight.data_ptr<float>();
-  const at::Tensor memory = at::full({static_cast<int64_t>(workspace_bytes(c.call, threads)) + 64}, 0x7f, at::kByte);
-  linear_cross_entropy(c.call, result, kernels, threads,
-                       reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory.data_ptr()) + 63) / 64 * 64));
+  const at::Tensor memory = dirty_memory(workspace_bytes(c.call, threads));
+  linear_cross_entropy(c.call, result, kernels, threads, memory.data_ptr());
   return answer;
 }
 
@@ -132,9 +131,8 @@ TEST(LinearCrossEntropy, AddsToAGradientThatIsThere) {
   LinearCrossEntropyResult result;
   result.weight_gradient = sum.data_ptr<float>();
   result.accumulate = true;
-  const at::Tensor memory = at::empty({static_cast<int64_t>(workspace_bytes(c.call, 2)) + 64}, at::kByte);
-  linear_cross_entropy(c.call, result, probe_micro_kernels(), 2,
-                       reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory.data_ptr()) + 63) / 64 * 64));
+  const at::Tensor memory = dirty_memory(workspace_bytes(c.call, 2));
+  linear_cross_entropy(c.call, result, probe_micro_kernels(), 2, memory.data_ptr());
   EXPECT_LE(distance(sum, 2 * once.weight.to(at::kDouble)), 1e-6);
 }
 

@@ -17,10 +17,8 @@ Result result(const at::Tensor& tensor) {
           d == 3 ? tensor.stride(0) : 0};
 }
 void run(const Matmul& call, const MicroKernels& kernels, int threads = 2) {
-  const size_t bytes = workspace_bytes(call, threads);
-  const at::Tensor memory = at::full({static_cast<int64_t>(bytes) + 64}, 0x7f, at::kByte);  // NaN, if it leaks
-  auto address = reinterpret_cast<uintptr_t>(memory.data_ptr());
-  matmul(call, kernels, threads, reinterpret_cast<void*>((address + 63) / 64 * 64));
+  const at::Tensor memory = dirty_memory(workspace_bytes(call, threads));
+  matmul(call, kernels, threads, memory.data_ptr());
 }
 
 // A matrix of these sizes in one of the layouts that programs have.

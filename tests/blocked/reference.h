@@ -39,6 +39,9 @@ class OneThread {
   int before_ = at::get_num_threads();
 };
 
+// 64-byte aligned memory full of NaN, in case a kernel reads what it did not write.
+inline at::Tensor dirty_memory(size_t bytes) { return at::full({static_cast<int64_t>(bytes)}, 0xff, at::kByte); }
+
 // Relative L2 distance to a float64 reference; absolute where the reference is zero.
 inline double distance(const at::Tensor& result, const at::Tensor& reference) {
   const at::Tensor wide = reference.to(at::kDouble);
