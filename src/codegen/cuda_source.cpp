@@ -162,7 +162,7 @@ class PhasePrinter {
     std::string index = form_text(one.index);
     if (one.args[0] >= 0) index += str(" + v{} * {}LL", one.args[0], one.indirect);
     const DType dtype = program_.buffers[one.buffer].dtype;
-    const std::string element = from_memory(dtype, str("b{}[{}]", one.buffer, index));
+    std::string element = from_memory(dtype, str("b{}[{}]", one.buffer, index));
     if (one.args[1] < 0) return element;
     return str("v{} ? ({})({}) : ({})0", one.args[1], type_text(one.type), element, type_text(one.type));
   }

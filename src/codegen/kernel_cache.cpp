@@ -78,7 +78,7 @@ std::string KernelCache::keep(std::string_view key, std::string_view object) con
   }
   std::filesystem::rename(temporary, path, error);
   if (!error) return {};
-  const std::string problem = str("cannot write {}: {}", path.string(), error.message());
+  std::string problem = str("cannot write {}: {}", path.string(), error.message());
   std::filesystem::remove(temporary, error);
   return problem;
 }

@@ -30,7 +30,7 @@ class BodyWriter {
         std::vector<LoopValue> operands;
         for (int k = 0; k < operand_count(step.primitive); ++k)
           operands.push_back(values[static_cast<size_t>(step.operands[static_cast<size_t>(k)])]);
-        values.push_back(real() ? real_step(step, operands, expr) : integer_step(step, operands));
+        values.push_back(real() ? real_step(step.primitive, operands) : integer_step(step.primitive, operands));
       }
     }
     return values.back();
@@ -125,7 +125,7 @@ class BodyWriter {
   }
 
   // Small whole exponents are multiplications.
-  LoopValue power_of(const ScalarStep& step, const std::vector<LoopValue>& args) {
+  LoopValue power_of(const std::vector<LoopValue>& args) {
     if (const std::optional<double> exponent = w_.constant_value(args[1])) {
       if (*exponent == 1) return numeric(args[0]);
       const LoopValue square = op(LoopOp::kMul, {args[0], args[0]});
@@ -136,9 +136,9 @@ class BodyWriter {
     return w_.convert(in_double(LoopOp::kPow, args), number_);
   }
 
-  LoopValue real_step(const ScalarStep& step, const std::vector<LoopValue>& args, const ScalarExpr& expr) {
-    if (const auto value = shared_step(step.primitive, args)) return *value;
-    switch (step.primitive) {
+  LoopValue real_step(Primitive primitive, const std::vector<LoopValue>& args) {
+    if (const auto value = shared_step(primitive, args)) return *value;
+    switch (primitive) {
       case Primitive::kSign:
         return sign_of(args[0]);
       case Primitive::kIsNan:
@@ -182,11 +182,11 @@ class BodyWriter {
       case Primitive::kFmod:
         return w_.convert(in_double(LoopOp::kFmod, args), number_);
       case Primitive::kPow:
-        return power_of(step, args);
+        return power_of(args);
       case Primitive::kAtan2:
         return w_.convert(in_double(LoopOp::kAtan2, args), number_);
       default:
-        INTERNAL_CHECK(false, "{} has no loops on real numbers", name_of(step.primitive));
+        INTERNAL_CHECK(false, "{} has no loops on real numbers", name_of(primitive));
     }
     return args[0];
   }
@@ -211,11 +211,11 @@ class BodyWriter {
     return op(LoopOp::kSub, {a, op(LoopOp::kMul, {op(LoopOp::kQuotient, {a, safe}), safe})});
   }
 
-  LoopValue integer_step(const ScalarStep& step, const std::vector<LoopValue>& operands) {
-    if (const auto value = shared_step(step.primitive, operands)) return *value;
+  LoopValue integer_step(Primitive primitive, const std::vector<LoopValue>& operands) {
+    if (const auto value = shared_step(primitive, operands)) return *value;
     std::vector<LoopValue> args;
     for (LoopValue operand : operands) args.push_back(numeric(operand));
-    switch (step.primitive) {
+    switch (primitive) {
       case Primitive::kSign:
         return sign_of(args[0]);
       case Primitive::kFloor:
@@ -242,7 +242,7 @@ class BodyWriter {
       case Primitive::kBitXor:
         return op(LoopOp::kBitXor, args);
       default:
-        INTERNAL_CHECK(false, "{} has no loops on integers", name_of(step.primitive));
+        INTERNAL_CHECK(false, "{} has no loops on integers", name_of(primitive));
     }
     return args[0];
   }
