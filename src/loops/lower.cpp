@@ -36,7 +36,9 @@ struct Reduction {
 
 class Lowering {
  public:
-  Lowering(const Graph& group, const LoopFactors& factors) : group_(group), space_(find_loop_space(group, factors)) {
+  // `only_check`: what run() gives is of no use, but it throws as it would.
+  Lowering(const Graph& group, const LoopFactors& factors, bool only_check)
+      : group_(group), space_(find_loop_space(group, factors)), only_check_(only_check) {
     for (uint32_t loop = 0; loop < space_.extents.size(); ++loop) all_.push_back(loop);
   }
 
@@ -48,6 +50,7 @@ class Lowering {
     write_main();
     write_shares();
     write_rest();
+    if (only_check_) return {};
     if (program_.phases.empty()) write_nothing();
     find_in_place();
     return std::move(program_);
@@ -219,6 +222,7 @@ class Lowering {
       PhaseWriter w(form, space_.extents, merged);
       ElementWriter elements(group_, space_, w);
       write(w, elements);
+      if (only_check_) return;
       if (last) program_.phases.push_back(w.take());
       merged = w.mergeable();
     }
@@ -234,6 +238,7 @@ class Lowering {
     }
     flatten_chunks();
     add_phase(form_, [&](PhaseWriter& w, ElementWriter& elements) { write_rows(w, elements); });
+    if (only_check_) return;
     items_ = program_.phases.back().items;
     for (Reduction& one : reductions_) {
       if (!one.across) continue;
@@ -427,6 +432,7 @@ class Lowering {
     PhaseWriter trial(form, space_.extents, std::vector<bool>(space_.extents.size(), false));
     ElementWriter elements(group_, space_, trial);
     write(trial, elements);
+    if (only_check_) return;
     const std::vector<bool> merged = trial.mergeable();
     size_t first = loops.empty() ? 0 : loops.size() - 1;
     while (first > 0 && merged[loops[first]]) --first;
@@ -527,6 +533,7 @@ class Lowering {
 
   const Graph& group_;
   LoopSpace space_;
+  bool only_check_;
   Loops all_;
   std::vector<Reduction> reductions_;
   PhaseForm form_;
@@ -555,13 +562,13 @@ void check_types(const Graph& group) {
   if (group.outputs.empty()) throw NoLoops("it returns nothing");
 }
 
-LoopProgram lower_or_throw(const Graph& group) {
+LoopProgram lower_or_throw(const Graph& group, bool only_check) {
   check_types(group);
   LoopFactors factors = domain_factors(group);
   constexpr int kMostSplits = 24;
   for (int attempt = 0; attempt < kMostSplits; ++attempt) {
     try {
-      return Lowering(group, factors).run();
+      return Lowering(group, factors, only_check).run();
     } catch (const SplitNeeded& needed) {
       split_loop(factors, needed.split);
     }
@@ -573,7 +580,7 @@ LoopProgram lower_or_throw(const Graph& group) {
 
 std::string why_no_loops(const Graph& group) {
   try {
-    lower_or_throw(group);
+    lower_or_throw(group, true);
     return {};
   } catch (const NoLoops& reason) {
     return reason.what();
@@ -582,7 +589,7 @@ std::string why_no_loops(const Graph& group) {
 
 LoopProgram lower(const Graph& group) {
   try {
-    return lower_or_throw(group);
+    return lower_or_throw(group, false);
   } catch (const NoLoops& reason) {
     user_error("a group of {} nodes is not one kernel: {}", group.nodes.size(), reason.what());
   }
