@@ -55,7 +55,7 @@ class Scheduler {
 
   // Notes whether a ready unit frees memory.
   void look_at(uint32_t unit) {
-    if (bytes_.look(unit).net <= 0) free_units_.insert(unit);
+    if (bytes_.look(unit).net < 0) free_units_.insert(unit);
   }
   bool run_free_unit() {
     for (uint32_t unit : free_units_) {
@@ -113,7 +113,7 @@ class Scheduler {
     for (auto it = open_branches_.begin(); it != open_branches_.end();) {
       const uint32_t branch = *it++;
       const LiveBytes::Step step = look_at_branch(branch);
-      if (!fits(step) || (!any && step.net > 0)) continue;
+      if (!fits(step) || (!any && step.net >= 0)) continue;
       if (best != kNone && step.rise >= best_step.rise) continue;
       best = branch;
       best_step = step;

@@ -1,0 +1,56 @@
+// Where a planned step's bytes go, as data, as a table and as a picture: what is live at the peak, by owner, and over
+// time, by class. Pure functions of a plan; nothing has to have run.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+#include "memory/graph_memory.h"
+#include "memory/order/plan_order.h"
+
+namespace stepc {
+
+// Inputs are in the program's memory all the time, the other classes in the arena. Activations are what the forward
+// pass makes, temporaries what the backward pass and the update make beside gradients of parameters.
+enum class ByteClass : uint8_t {
+  kParameters,
+  kOptimizerState,
+  kBuffers,
+  kBatch,
+  kOtherInputs,
+  kGradients,
+  kActivations,
+  kTemporaries,
+  kWorkspaces,
+};
+inline constexpr size_t kByteClasses = 9;
+std::string_view name_of(ByteClass byte_class);
+
+struct ModuleBytes {
+  std::string module;  // "layers.0.mlp"
+  uint64_t bytes = 0;
+};
+
+struct MemoryReport {
+  std::array<uint64_t, kByteClasses> at_peak = {};           // by class
+  uint64_t peak_bytes = 0;                                   // their sum: the program's memory and the live bytes
+  uint64_t arena_bytes = 0;                                  // what the live bytes need once they have addresses
+  size_t peak_step = 0;                                      // the position in the order
+  std::string peak_node;                                     // what runs there: "backward matmul in 'layers.0.mlp'"
+  std::vector<ModuleBytes> activations;                      // live at the peak, largest first
+  std::vector<std::array<uint64_t, kByteClasses>> timeline;  // by position in the order: live while the unit runs
+};
+
+MemoryReport memory_report(const Graph& graph, const GraphMemory& memory, const PlannedOrder& plan);
+
+// A line a class, then the largest modules' activations, at most `modules`.
+std::string to_text(const MemoryReport& report, size_t modules = 10);
+
+// Live bytes by instruction, stacked by class: an SVG file's text.
+std::string timeline_svg(const MemoryReport& report, std::string_view title);
+
+}  // namespace stepc
