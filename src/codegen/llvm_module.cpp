@@ -147,10 +147,18 @@ class PhaseEmitter {
     return scalar_.widened(gathered, buffer.dtype);
   }
 
+  // A store rounds: what was just rounded to the same type need not be.
+  [[nodiscard]] size_t unrounded(int32_t value, DType dtype) const {
+    const LoopInstruction& made = phase_.instructions[static_cast<size_t>(value)];
+    if (made.op != LoopOp::kRoundTo || made.dtype != dtype) return static_cast<size_t>(value);
+    const bool is_same = phase_.instructions[static_cast<size_t>(made.args[0])].type == made.type;
+    return static_cast<size_t>(is_same ? made.args[0] : value);
+  }
+
   void emit_store(const LoopInstruction& one) {
     const LoopBuffer& buffer = program_.buffers[one.buffer];
     const llvm::Align align(static_cast<uint64_t>(size_of(buffer.dtype)));
-    V* value = scalar_.narrowed(values_[static_cast<size_t>(one.args[0])], buffer.dtype);
+    V* value = scalar_.narrowed(values_[unrounded(one.args[0], buffer.dtype)], buffer.dtype);
     const int64_t stride = lane_stride(one.index);
     if (stride == 0) {
       INTERNAL_CHECK(!scalar_.is_vector(value), "lanes are stored to one place");
