@@ -44,14 +44,14 @@ class Peak {
   void operator()() const {
     for_tasks(kernels_, threads_, threads_, [&](int, int64_t task) {
       const BlockProduct multiply(kernels_, table_);
-      float* c = c_[task].data_ptr<float>();
+      const at::Tensor a = a_[task], b = b_[task], c = c_[task];
       for (int i = 0; i < kRepeats; ++i) {
         if (number_ == Number::kF32) {
-          multiply({kRows, kColumns, kDepth}, a_[task].data_ptr<float>(), kDepth, b_[task].data_ptr<float>(), kColumns,
-                   c, kColumns, false);
+          multiply({kRows, kColumns, kDepth}, a.data_ptr<float>(), kDepth, b.data_ptr<float>(), kColumns,
+                   c.data_ptr<float>(), kColumns, false);
         } else {
-          multiply({kRows, kColumns, kDepth}, static_cast<const Bf16*>(a_[task].data_ptr()), kDepth,
-                   static_cast<const Bf16*>(b_[task].data_ptr()), kColumns, c, kColumns, false);
+          multiply({kRows, kColumns, kDepth}, static_cast<const Bf16*>(a.data_ptr()), kDepth,
+                   static_cast<const Bf16*>(b.data_ptr()), kColumns, c.data_ptr<float>(), kColumns, false);
         }
       }
     });
@@ -249,8 +249,11 @@ int main(int argc, char** argv) {
     for (const Number number : {Number::kBf16, Number::kF32}) matmul_lines(number, threads, kernels);
   }
   if (wanted("attention")) {
-    attention_lines({4, 12, 512, 64, 0.60, 0.53}, 2, kernels);
-    attention_lines({1, 16, 2048, 128, 0.70, 0.70}, 2, kernels);
+    for (const int threads : {1, 2}) {
+      at::set_num_threads(threads);
+      attention_lines({4, 12, 512, 64, 0.60, 0.53}, threads, kernels);
+      attention_lines({1, 16, 2048, 128, 0.70, 0.70}, threads, kernels);
+    }
   }
   if (wanted("loss")) {
     for (const Number number : {Number::kBf16, Number::kF32}) loss_lines(number, 2, kernels);

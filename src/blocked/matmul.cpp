@@ -124,20 +124,34 @@ class Run {
   TileRef make_tile(float* tile, size_t p, int64_t batch, int64_t row, int64_t panel) {
     const Product& product = call_.products[p];
     const int64_t column = panel * kTileColumns;
-    const TileRef ref{tile,
-                      kTileColumns,
-                      static_cast<int64_t>(p),
-                      batch,
-                      row,
-                      column,
-                      std::min(kTileRows, call_.m - row),
-                      std::min(kTileColumns, product.n - column)};
-    multiply_tile(ref, product);
-    finish(ref, product);
+    TileRef ref{tile,
+                kTileColumns,
+                static_cast<int64_t>(p),
+                batch,
+                row,
+                column,
+                std::min(kTileRows, call_.m - row),
+                std::min(kTileColumns, product.n - column)};
+    if (goes_straight(ref, product)) {
+      ref.values = static_cast<float*>(product.c.data) + offset_in(ref, product.c);
+      ref.ld = product.c.row_stride;
+      multiply_tile(ref, product, product.epilogue.accumulate == 1);
+    } else {
+      multiply_tile(ref, product, false);
+      finish(ref, product);
+    }
     return ref;
   }
 
-  void multiply_tile(const TileRef& ref, const Product& product) {
+  // True where the micro-kernel can sum in C itself: no copy, and stores that the products hide.
+  bool goes_straight(const TileRef& ref, const Product& product) const {
+    const Epilogue& epilogue = product.epilogue;
+    return product.c.data != nullptr && product.c.type == Number::kF32 && !is_gated(call_) && ref.columns % 16 == 0 &&
+           epilogue.scale == 1 && epilogue.bias == nullptr && epilogue.residual.data == nullptr &&
+           epilogue.tile == nullptr && (epilogue.accumulate == 0 || epilogue.accumulate == 1);
+  }
+
+  void multiply_tile(const TileRef& ref, const Product& product, bool accumulate) {
     const int64_t lda = packed_.a == nullptr ? call_.a.row_stride : packed_row_stride<T>(call_.k);
     const T* a = nullptr;
     if (packed_.a == nullptr) {
@@ -156,7 +170,7 @@ class Run {
     const int64_t columns = round_up(ref.columns, 16);
     for (int64_t k = 0; k < depth || k == 0; k += std::max<int64_t>(step, 1)) {
       multiply_({ref.rows, columns, std::min(step, depth - k)}, a + k, lda, b + k * kTileColumns, kTileColumns,
-                ref.values, ref.ld, k > 0);
+                ref.values, ref.ld, accumulate || k > 0);
     }
   }
 
