@@ -90,8 +90,7 @@ class Chooser {
       }
     }
     std::ranges::sort(newly_kept);
-    const auto twice = std::ranges::unique(newly_kept);
-    newly_kept.erase(twice.begin(), twice.end());
+    newly_kept.erase(std::unique(newly_kept.begin(), newly_kept.end()), newly_kept.end());
     double gain = 0;
     for (TensorId output : graph_.nodes[chain[0].index()].outputs)
       if (kept_[output.index()] && !leaves(output)) gain += bytes(output);

@@ -21,8 +21,7 @@ inline OrderProblem random_order_problem(size_t units, uint64_t seed) {
       unit.reads.push_back(made - 1 - below(window));
     }
     std::ranges::sort(unit.reads);
-    const auto twice = std::ranges::unique(unit.reads);
-    unit.reads.erase(twice.begin(), twice.end());
+    unit.reads.erase(std::unique(unit.reads.begin(), unit.reads.end()), unit.reads.end());
     for (uint32_t value : unit.reads) problem.values[value].users.push_back(u);
     for (uint32_t i = 0, n = below(6) == 0 ? 2 : 1; i < n; ++i) {
       unit.makes.push_back(static_cast<uint32_t>(problem.values.size()));

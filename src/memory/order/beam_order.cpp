@@ -42,8 +42,9 @@ class Beam {
       std::vector<State> next;
       for (uint32_t s = 0; s < layers.back().size(); ++s) expand(layers.back()[s], s, next);
       std::ranges::sort(next, {}, [](const State& state) { return std::tuple(state.done, state.peak, state.parent); });
-      const auto twice = std::ranges::unique(next, {}, &State::done);
-      next.erase(twice.begin(), twice.end());
+      next.erase(std::unique(next.begin(), next.end(),
+                             [](const State& one, const State& other) { return one.done == other.done; }),
+                 next.end());
       if (next.size() > width_) {
         exact = false;
         std::ranges::sort(next, {}, [](const State& state) { return std::tuple(state.peak, state.live, state.done); });

@@ -98,8 +98,7 @@ int64_t least_rise(const OrderProblem& problem, uint32_t unit) {
   }
   const auto bytes = [&](std::vector<uint32_t> values) {
     std::ranges::sort(values);
-    const auto twice = std::ranges::unique(values);
-    values.erase(twice.begin(), twice.end());
+    values.erase(std::unique(values.begin(), values.end()), values.end());
     int64_t sum = 0;
     for (uint32_t value : values) sum += static_cast<int64_t>(problem.values[value].bytes);
     return sum;

@@ -41,10 +41,12 @@ class Search {
  public:
   explicit Search(const OrderProblem& problem)
       : problem_(problem), branches_(find_branches(problem)), bound_(order_bound(problem, branches_)) {
-    offer(program_order(problem), "program order");
-    offer(least_increase_order(problem), "least increase");
-    const size_t bases = candidates_.size();
-    for (size_t base = 0; base < bases && best().peak_bytes > bound_; ++base) lower_targets(candidates_[base].order);
+    const UnitOrder program = program_order(problem);
+    const UnitOrder least = least_increase_order(problem);
+    offer(program, "program order");
+    offer(least, "least increase");
+    for (const UnitOrder* base : {&program, &least})
+      if (best().peak_bytes > bound_) lower_targets(*base);
     if (best().peak_bytes > bound_) {
       UnitOrder improved = improve_runs(problem, best().order, bound_);
       if (improved != best().order) offer(std::move(improved), "improved runs");
@@ -69,8 +71,7 @@ class Search {
     candidates_.push_back({std::move(order), algorithm, peak});
   }
   // The lowest target that `base` can be bent to, by halving.
-  void lower_targets(const UnitOrder& given) {
-    const UnitOrder base = given;
+  void lower_targets(const UnitOrder& base) {
     uint64_t low = bound_;
     uint64_t high = best().peak_bytes;
     for (uint64_t target = low; low + high / kFineness < high; target = low + (high - low) / 2) {
