@@ -18,6 +18,7 @@ namespace {
 constexpr int64_t kLanes = 16;
 using Vec = float __attribute__((vector_size(64)));
 using VecInt = int32_t __attribute__((vector_size(64)));
+using VecWord = uint32_t __attribute__((vector_size(64)));
 using VecHalf = uint16_t __attribute__((vector_size(32)));
 
 template <class V, class P>
@@ -72,9 +73,9 @@ inline Vec round_whole(Vec value) {  // for |value| < 2^22
   return (value + magic) - magic;
 }
 inline Vec scale_by_power(Vec value, Vec power) {  // value near 1; flushes results below 2^-126 to zero
-  const VecInt exponent = __builtin_convertvector(power, VecInt);
-  const VecInt bits = reinterpret_cast<VecInt>(value) + (exponent << 23);
-  return reinterpret_cast<Vec>(bits & ~(power <= splat(-126.0F)));  // a NaN is not below
+  const auto exponent = reinterpret_cast<VecWord>(__builtin_convertvector(power, VecInt));
+  const VecWord bits = reinterpret_cast<VecWord>(value) + (exponent << 23);
+  return reinterpret_cast<Vec>(bits & ~reinterpret_cast<VecWord>(power <= splat(-126.0F)));  // a NaN is not below
 }
 inline void store(Bf16* to, Vec value) {
   for (int i = 0; i < kLanes; ++i) to[i] = to_bf16(value[i]);
