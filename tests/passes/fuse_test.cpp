@@ -1,0 +1,74 @@
+#include "passes/fuse.h"
+
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "ops/graph_builder.h"
+#include "passes/decompose.h"
+#include "passes/pass.h"
+
+namespace stepc {
+namespace {
+
+TensorId input(GraphBuilder& b, InputKind kind, TensorType type) {
+  const std::string key = std::to_string(b.graph().inputs.size());
+  return b.graph().add_input({kind, key, {}, {}, 0}, std::move(type));
+}
+
+std::set<std::optional<uint32_t>> groups_of(const Graph& graph) {
+  std::set<std::optional<uint32_t>> groups;
+  for (const Node& node : graph.nodes) groups.insert(node.group);
+  return groups;
+}
+
+// Reads gradient, mean, mean square and parameter, writes three of them, and computes its numbers itself.
+TEST(Fuse, AParametersUpdateIsOneKernel) {
+  GraphBuilder b;
+  std::vector<TensorId> in;
+  for (int k = 0; k < 4; ++k) in.push_back(input(b, InputKind::kParameter, {DType::kBF16, {48, 32}}));
+  for (int k = 0; k < 6; ++k) in.push_back(input(b, InputKind::kScalar, {DType::kF64, {}}));
+  const std::vector<TensorId> now = b.add_all("adamw_update", in);
+  for (size_t k = 0; k < 3; ++k) {
+    GraphOutput output;
+    output.kind = GraphOutput::Kind::kUpdate;
+    output.input = static_cast<uint32_t>(k == 0 ? 0 : k + 1);
+    output.tensor = now[k];
+    b.graph().outputs.push_back(output);
+  }
+  const Graph fused = fuse(decompose(b.take()));
+  verify_stage(fused, Stage::kFused);
+  EXPECT_EQ(groups_of(fused), (std::set<std::optional<uint32_t>>{0}));
+  const GroupGraph kernel = extract_group(fused, 0);
+  EXPECT_EQ(kernel.inputs.size(), 10U);
+  EXPECT_EQ(kernel.outputs.size(), 3U);
+}
+
+// A cast to a wider type is not written for the next kernel to read: each reads the narrow one.
+TEST(Fuse, AWideningCastIsMadeByEachReader) {
+  GraphBuilder b;
+  const TensorId x = input(b, InputKind::kBatch, {DType::kBF16, {1024, 128}});
+  const TensorId wide = b.cast(x, DType::kF32);
+  const TensorId norm = b.add("sqrt", {b.sum(b.add("square", {wide}), {0, 1})});
+  const TensorId scaled = b.add("div", {wide, norm});
+  b.graph().outputs.emplace_back();
+  b.graph().outputs.back().tensor = scaled;
+  const Graph fused = fuse(b.take());
+  verify_stage(fused, Stage::kFused);
+  for (uint32_t group : {0, 1})
+    for (TensorId read : extract_group(fused, group).inputs)
+      EXPECT_TRUE(fused.type(read).dtype == DType::kBF16 || fused.shape(read).empty()) << group;
+}
+
+TEST(Fuse, PhasesOfAStepDoNotShareAKernel) {
+  GraphBuilder b;
+  const TensorId x = input(b, InputKind::kBatch, {DType::kF32, {64}});
+  const TensorId y = b.add("exp", {x});
+  b.set_source({Phase::kBackward, ""});
+  b.graph().outputs.emplace_back();
+  b.graph().outputs.back().tensor = b.add("neg", {y});
+  EXPECT_EQ(groups_of(fuse(b.take())).size(), 2U);
+}
+
+}  // namespace
+}  // namespace stepc
