@@ -26,14 +26,14 @@ Compiled compile_exact(const Trace& trace, int threads) {
 }
 
 //   fast    Trace --functionalise--> Graph --passes--> Graph --codegen, bind--> GraphExecutable
-CompiledGraph compile_fast(const Trace& trace, KernelCompiler& compiler) {
+CompiledGraph compile_fast(const Trace& trace, KernelSources& kernels) {
   const auto begin = Clock::now();
   verify(trace);
   Graph graph = functionalise(trace);
   graph = run_passes(std::move(graph)).graph;
   verify_stage(graph, Stage::kFused);
   CompiledGraph compiled;
-  compiled.executable = std::make_unique<GraphExecutable>(trace, std::move(graph), compiler);
+  compiled.executable = std::make_unique<GraphExecutable>(trace, std::move(graph), kernels);
   compiled.seconds = seconds_since(begin);
   return compiled;
 }

@@ -22,6 +22,6 @@ struct CompiledGraph {
   double seconds = 0;
 };
 // `fast` mode: the step as a Graph. Throws UserError for a step that a Graph cannot express.
-CompiledGraph compile_fast(const Trace& trace, KernelCompiler& compiler);
+CompiledGraph compile_fast(const Trace& trace, KernelSources& kernels);
 
 }  // namespace stepc

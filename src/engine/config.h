@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string_view>
 
@@ -37,6 +38,7 @@ Verify parse_verify(std::string_view text);
 struct Config {
   Mode mode = Mode::kExact;
   Verify verify;
+  std::filesystem::path kernel_directory;  // where generated kernels are kept between runs; empty: nowhere
   int max_plans = 8;       // signatures whose plans are kept, least recently used out first; and plans of one signature
   int max_recordings = 6;  // recordings of one signature without a plan before it stays eager
 };

@@ -31,20 +31,20 @@ void SavedGradients::restore() const {
 }
 
 Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors, int threads,
-           KernelCompiler* compiler)
+           KernelSources* kernels)
     : recorded_(std::move(recorded)) {
   Compiled compiled = compile_exact(agreed, threads);
   executable_ = std::move(compiled.executable);
   planning_seconds_ = compiled.seconds;
-  if (compiler != nullptr) compile_graph(agreed, *compiler);
+  if (kernels != nullptr) compile_graph(agreed, *kernels);
   find_places(program);
   find_undo();
   prepare_events();
 }
 
-void Plan::compile_graph(const Trace& agreed, KernelCompiler& compiler) {
+void Plan::compile_graph(const Trace& agreed, KernelSources& kernels) {
   try {
-    CompiledGraph compiled = compile_fast(agreed, compiler);
+    CompiledGraph compiled = compile_fast(agreed, kernels);
     fast_ = std::move(compiled.executable);
     planning_seconds_ += compiled.seconds;
   } catch (const UserError& error) {

@@ -30,9 +30,9 @@ class Plan {
  public:
   // `recorded` is the last of the recordings that agreed, `agreed` what they agreed on; `tensors` are the program's by
   // its keys, and the batch's after them.
-  // With a `compiler` the step runs as a Graph, in fast mode; why_exact() says where it cannot.
+  // With `kernels` the step runs as a Graph, in fast mode; why_exact() says where it cannot.
   Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors, int threads,
-       KernelCompiler* compiler = nullptr);
+       KernelSources* kernels = nullptr);
 
   // What one run came to. Without `result` nothing has changed in the program.
   struct Outcome {
@@ -67,8 +67,8 @@ class Plan {
   const Trace& trace() const { return executable_->trace(); }
   const Schedule& schedule() const { return executable_->schedule(); }
   // Set when the step runs as a Graph.
+  const GraphExecutable* fast() const { return fast_.get(); }
   const Graph* graph() const { return fast_ == nullptr ? nullptr : &fast_->graph(); }
-  const std::vector<std::string>& fallbacks() const { return fast_->fallbacks(); }
   bool draws_random() const;  // as a Graph: numbers of its own
   // The program's host code passes integers that the Graph has built in as others.
   bool is_unfit() const { return fast_ != nullptr && fast_->is_unfit(); }
@@ -89,7 +89,7 @@ class Plan {
 
   void find_places(const Program& program);
   void find_undo();
-  void compile_graph(const Trace& agreed, KernelCompiler& compiler);
+  void compile_graph(const Trace& agreed, KernelSources& kernels);
   void prepare_events();
   std::vector<at::Tensor> gather(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors) const;
   std::string shadow(size_t event, Program& program, const std::vector<at::Tensor>& tensors);

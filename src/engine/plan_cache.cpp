@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "engine/kernel_directory.h"
 #include "engine/signature.h"
 #include "ir/agree.h"
 
@@ -166,13 +165,13 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
 }
 
 void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::vector<at::Tensor>& tensors) {
-  KernelCompiler* compiler = nullptr;
+  KernelSources* kernels = nullptr;
   if (config_.mode == Mode::kFast && !entry.exact) {
-    if (compiler_ == nullptr) compiler_ = std::make_unique<KernelCompiler>(host_cpu(), kernel_directory());
-    compiler = compiler_.get();
+    if (kernels_ == nullptr) kernels_ = std::make_unique<KernelSources>(config_.kernel_directory);
+    kernels = kernels_.get();
   }
   entry.plans.push_front(std::make_shared<Plan>(std::move(recorded), std::move(agreed), program_, tensors,
-                                                at::get_num_threads(), compiler));
+                                                at::get_num_threads(), kernels));
   entry.recordings = 0;
   explanations_ = 0;
   entry.last_obstacle.clear();
@@ -183,9 +182,9 @@ void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::v
   log().info("captured {} calls, planned {} for {} instructions in {:.2f} s", stats_.nodes,
              human_bytes(stats_.planned_peak_bytes), stats_.instructions, plan.planning_seconds());
   if (!plan.why_exact().empty()) log().info("the plan replays the recorded calls: {}", plan.why_exact());
-  if (plan.graph() != nullptr && !plan.fallbacks().empty())
+  if (plan.fast() != nullptr && !plan.fast()->fallbacks().empty())
     log().warn("{} of the step's kernels could not be generated and run as ATen calls; the first: {}",
-               plan.fallbacks().size(), plan.fallbacks().front());
+               plan.fast()->fallbacks().size(), plan.fast()->fallbacks().front());
   for (const HostEvent& event : plan.trace().events)
     if (event.kind == HostEvent::Kind::kEager)
       log().info(
@@ -200,6 +199,9 @@ void PlanCache::count(const Plan& plan, const std::vector<at::Tensor>& tensors) 
   ++stats_.plans;
   stats_.nodes = trace.calls.size();
   stats_.instructions = schedule.instructions.size();
+  stats_.graph_nodes = plan.fast() == nullptr ? 0 : plan.graph()->nodes.size();
+  stats_.kernels = plan.fast() == nullptr ? 0 : plan.fast()->kernels();
+  if (plan.fast() != nullptr) stats_.instructions = plan.fast()->instructions();
   stats_.guards = static_cast<uint64_t>(
       std::count_if(trace.reads.begin(), trace.reads.end(), [](const HostRead& read) { return read.guard; }));
   stats_.arena_bytes = schedule.arena_bytes;

@@ -65,9 +65,9 @@ class PlanCache {
   Program& program_;
   const Config& config_;
   Stats& stats_;
-  std::unique_ptr<KernelCompiler> compiler_;  // made when fast mode needs it
-  std::list<PlanEntry> entries_;              // most recently used first
-  int explanations_ = 0;                      // recordings since the last plan that found new owners of tensors
+  std::unique_ptr<KernelSources> kernels_;  // made when fast mode needs them
+  std::list<PlanEntry> entries_;            // most recently used first
+  int explanations_ = 0;                    // recordings since the last plan that found new owners of tensors
 };
 
 // The program's tensors by its keys, and the batch's after them.

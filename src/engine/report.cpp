@@ -15,8 +15,12 @@ std::string report_text(const Stats& s, std::string_view mode) {
     return str("stepc report: no plan, mode {}; {} eager calls, {} recordings\n", mode, s.eager_calls, s.recordings);
   std::string out;
   out += str("stepc report: mode {}\n", mode);
-  out += str("  step        {} ATen calls, {} replayed as instructions, the others only make views\n", s.nodes,
-             s.instructions);
+  if (s.graph_nodes != 0)
+    out += str("  step        {} ATen calls, a graph of {} nodes, {} instructions, {} of them generated kernels\n",
+               s.nodes, s.graph_nodes, s.instructions, s.kernels);
+  else
+    out += str("  step        {} ATen calls, {} replayed as instructions, the others only make views\n", s.nodes,
+               s.instructions);
   out += str("  calls       {} replayed, {} recorded, {} eager ({} of them to verify a replay)\n", s.replays,
              s.recordings, s.eager_calls, s.verifications);
   out += str("  host        {} guards, {} missed\n", s.guards, s.guard_misses);
@@ -25,6 +29,7 @@ std::string report_text(const Stats& s, std::string_view mode) {
   if (s.replays != 0 && s.shadow_seconds > 0)
     out += str(", optimizers' host code {:.3f} ms a step", 1e3 * s.shadow_seconds / static_cast<double>(s.replays));
   out += "\n";
+  if (s.graph_nodes != 0) return out + "  memory      taken from the allocator: the graph's is not planned yet\n";
   out += "  memory                     planned     measured        eager\n";
   out += str("    step peak           {:>12} {:>12} {:>12}\n", human_bytes(s.planned_peak_bytes),
              human_bytes(s.measured_peak_bytes), human_bytes(s.eager_peak_bytes));

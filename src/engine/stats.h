@@ -11,7 +11,9 @@ namespace stepc {
 // Measured over the life of a step; the plan's own numbers are those of the plan that ran last.
 struct Stats {
   uint64_t nodes = 0;         // ATen calls in the trace
-  uint64_t instructions = 0;  // of them replayed (views are not)
+  uint64_t instructions = 0;  // of them replayed (views are not), or of the Graph
+  uint64_t graph_nodes = 0;   // fast mode: of the Graph that runs in their stead; 0: none does
+  uint64_t kernels = 0;       // generated ones among its instructions
   uint64_t guards = 0;        // host reads that a replay holds to the recorded number
   uint64_t arena_bytes = 0;
   uint64_t live_lower_bound_bytes = 0;

@@ -203,6 +203,8 @@ class Functionaliser {
     b_.set_source({call.phase, call.module});
     streams_.before(id);
     if (std::ranges::any_of(trace_.reads, [&](const HostRead& read) { return read.call == id; })) {
+      USER_CHECK(call.results.empty() || !std::holds_alternative<ValueId>(call.results[0]),
+                 "the shape of what {} makes depends on data", call.op);
       add_host_read(id);
       return;
     }

@@ -60,12 +60,14 @@ py::list list_of(const std::vector<at::Tensor>& tensors) {
   return out;
 }
 
-Config config_of(const std::string& mode, const std::string& verify, int max_plans, int max_recordings) {
+Config config_of(const std::string& mode, const std::string& verify, const std::string& kernel_directory, int max_plans,
+                 int max_recordings) {
   Config config;
   const std::optional<Mode> known = parse_mode(mode);
   USER_CHECK(known.has_value(), "mode is \"{}\"; it is one of \"exact\", \"fast\", \"eager\"", mode);
   config.mode = *known;
   config.verify = parse_verify(verify);
+  config.kernel_directory = kernel_directory;
   config.max_plans = max_plans;
   config.max_recordings = max_recordings;
   return config;
@@ -92,6 +94,8 @@ py::dict dict_of(const Stats& s) {
   put("verifications", s.verifications);
   put("guard_misses", s.guard_misses);
   put("plans", s.plans);
+  put("graph_nodes", s.graph_nodes);
+  put("kernels", s.kernels);
   put("capture_seconds", s.capture_seconds);
   put("settle_seconds", s.settle_seconds);
   put("planning_seconds", s.planning_seconds);
@@ -105,8 +109,10 @@ py::dict dict_of(const Stats& s) {
 
 class PythonStep {
  public:
-  PythonStep(py::object scout, const std::string& mode, const std::string& verify, int max_plans, int max_recordings)
-      : step_(std::make_unique<PythonProgram>(std::move(scout)), config_of(mode, verify, max_plans, max_recordings)) {}
+  PythonStep(py::object scout, const std::string& mode, const std::string& verify, const std::string& kernel_directory,
+             int max_plans, int max_recordings)
+      : step_(std::make_unique<PythonProgram>(std::move(scout)),
+              config_of(mode, verify, kernel_directory, max_plans, max_recordings)) {}
 
   // `eager` returns (tensors, numbers), and so does this.
   py::tuple run(const py::list& tensors, std::vector<std::string> names, std::string constants,
@@ -181,10 +187,10 @@ class PythonCall {
 
 class PythonSegments {
  public:
-  PythonSegments(py::object scout, const std::string& mode, const std::string& verify, int max_plans,
-                 int max_recordings)
+  PythonSegments(py::object scout, const std::string& mode, const std::string& verify,
+                 const std::string& kernel_directory, int max_plans, int max_recordings)
       : segments_(std::make_unique<PythonProgram>(std::move(scout)),
-                  config_of(mode, verify, max_plans, max_recordings)) {}
+                  config_of(mode, verify, kernel_directory, max_plans, max_recordings)) {}
 
   // None: the model runs as it is.
   py::object begin(const py::list& tensors, std::vector<std::string> names, std::string constants) {
@@ -255,13 +261,13 @@ PYBIND11_MODULE(_C, module) {
   log().set_level(spdlog::level::debug);
 
   py::class_<PythonStep>(module, "Step")
-      .def(py::init<py::object, const std::string&, const std::string&, int, int>())
+      .def(py::init<py::object, const std::string&, const std::string&, const std::string&, int, int>())
       .def("run", &PythonStep::run)
       .def("stats", &PythonStep::stats)
       .def("report", &PythonStep::report)
       .def("graph_text", &PythonStep::graph_text);
   py::class_<PythonSegments>(module, "Segments")
-      .def(py::init<py::object, const std::string&, const std::string&, int, int>())
+      .def(py::init<py::object, const std::string&, const std::string&, const std::string&, int, int>())
       .def("begin", &PythonSegments::begin)
       .def("stats", &PythonSegments::stats)
       .def("report", &PythonSegments::report)

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "ops/op_def.h"
 #include "runtime/aten_ops.h"
+#include "runtime/blocked_attention.h"
 #include "runtime/kernel_call.h"
 #include "runtime/opaque_call.h"
 
@@ -79,13 +80,14 @@ struct GraphExecutable::Impl {
   bool unfit = false;              // the host supplies what the Graph cannot take
   at::Tensor rng;                  // (seed, step) of this run
   std::vector<at::Tensor> values;  // by tensor, of this run
+  blocked::MicroKernels micro_kernels;
   std::vector<std::string> fallbacks;
 
-  Impl(const Trace& recorded, Graph g, KernelCompiler& compiler)
-      : trace(recorded), graph(std::move(g)), values(graph.tensors.size()) {
+  Impl(const Trace& recorded, Graph g, KernelSources& kernels)
+      : trace(recorded), graph(std::move(g)), values(graph.tensors.size()), micro_kernels(kernels.micro_kernels) {
     check_can_run(trace);
     find_origins();
-    make_units(compiler);
+    make_units(kernels);
     split_units();
     share_memory();
   }
@@ -137,7 +139,7 @@ struct GraphExecutable::Impl {
     if (!inputs.empty()) supplies[{call, arg}] = std::move(inputs);
   }
 
-  void make_units(KernelCompiler& compiler) {
+  void make_units(KernelSources& kernels) {
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       const Node& node = graph.nodes[n];
       if (node.group && n > 0 && graph.nodes[n - 1].group == node.group) {
@@ -154,7 +156,7 @@ struct GraphExecutable::Impl {
         GroupGraph group = extract_group(graph, *first.group);
         unit.inputs = std::move(group.inputs);
         unit.outputs = std::move(group.outputs);
-        make_kernel(unit, group.graph, *first.group, compiler);
+        make_kernel(unit, group.graph, *first.group, kernels);
       } else {
         unit.inputs = first.inputs;
         unit.outputs = first.outputs;
@@ -162,10 +164,10 @@ struct GraphExecutable::Impl {
     }
   }
 
-  void make_kernel(Unit& unit, const Graph& group, uint32_t number, KernelCompiler& compiler) {
+  void make_kernel(Unit& unit, const Graph& group, uint32_t number, KernelSources& kernels) {
     try {
       if (group.outputs.empty()) return;  // nothing needs it
-      unit.kernel.emplace(group, compiler);
+      unit.kernel.emplace(group, kernels.compiler);
       unit.shares.assign(unit.outputs.size(), -1);
     } catch (const std::exception& error) {
       fallbacks.push_back(str("group {} ({}): {}", number, graph.nodes[unit.nodes.front().index()].op, error.what()));
@@ -293,9 +295,19 @@ struct GraphExecutable::Impl {
   void run_node(const Node& node, const std::optional<OpaqueCall>& opaque) {
     std::vector<TensorType> types;
     for (TensorId out : node.outputs) types.push_back(graph.type(out));
-    std::vector<at::Tensor> results =
-        opaque ? opaque->run(values_of(node.inputs)) : run_aten_op(node, values_of(node.inputs), types);
+    std::vector<at::Tensor> results;
+    if (opaque)
+      results = opaque->run(values_of(node.inputs));
+    else if (auto blocked = run_blocked(node))
+      results = std::move(*blocked);
+    else
+      results = run_aten_op(node, values_of(node.inputs), types);
     for (size_t r = 0; r < results.size(); ++r) values[node.outputs[r].index()] = std::move(results[r]);
+  }
+
+  std::optional<std::vector<at::Tensor>> run_blocked(const Node& node) const {
+    if (!op_def(node.op).has(Trait::kOwnKernel)) return std::nullopt;
+    return run_blocked_attention(node, values_of(node.inputs), micro_kernels);
   }
 
   void run_unit(const Unit& unit) {
@@ -386,8 +398,8 @@ struct GraphExecutable::RunValues {
   Impl& impl;
 };
 
-GraphExecutable::GraphExecutable(const Trace& trace, Graph graph, KernelCompiler& compiler)
-    : impl_(std::make_unique<Impl>(trace, std::move(graph), compiler)) {}
+GraphExecutable::GraphExecutable(const Trace& trace, Graph graph, KernelSources& kernels)
+    : impl_(std::make_unique<Impl>(trace, std::move(graph), kernels)) {}
 GraphExecutable::~GraphExecutable() = default;
 
 void GraphExecutable::supply(CallId call, size_t arg, const c10::IValue& number) {
@@ -428,6 +440,10 @@ std::optional<StepResult> GraphExecutable::run(const RunInputs& inputs) {
 }
 
 const Graph& GraphExecutable::graph() const { return impl_->graph; }
+size_t GraphExecutable::instructions() const { return impl_->units.size(); }
+size_t GraphExecutable::kernels() const {
+  return static_cast<size_t>(std::ranges::count_if(impl_->units, [](const Unit& u) { return u.kernel.has_value(); }));
+}
 const std::vector<std::string>& GraphExecutable::fallbacks() const { return impl_->fallbacks; }
 
 }  // namespace stepc

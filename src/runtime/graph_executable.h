@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "blocked/micro_kernels.h"
 #include "codegen/codegen.h"
 #include "ir/graph.h"
 #include "ir/trace.h"
@@ -13,12 +14,20 @@
 
 namespace stepc {
 
+// Where the kernels of Graphs come from. Outlives the Graphs that are bound with it.
+struct KernelSources {
+  explicit KernelSources(std::filesystem::path directory)
+      : compiler(host_cpu(), std::move(directory)), micro_kernels(blocked::probe_micro_kernels()) {}
+  KernelCompiler compiler;
+  blocked::MicroKernels micro_kernels;
+};
+
 class GraphExecutable {
  public:
   // `trace` is what `graph` was made of: it says where inputs stand and which numbers host code supplies. Throws
   // UserError for a step that a Graph cannot run: pauses, host code between kernels, generators of the program's own.
-  // Groups run as kernels of `compiler`; those that it cannot make run as ATen calls, see fallbacks().
-  GraphExecutable(const Trace& trace, Graph graph, KernelCompiler& compiler);
+  // Groups run as generated kernels; those that it cannot make run as ATen calls, see fallbacks().
+  GraphExecutable(const Trace& trace, Graph graph, KernelSources& kernels);
   ~GraphExecutable();
   GraphExecutable(const GraphExecutable&) = delete;
   GraphExecutable& operator=(const GraphExecutable&) = delete;
@@ -35,6 +44,8 @@ class GraphExecutable {
   bool is_unfit() const;
 
   const Graph& graph() const;
+  size_t instructions() const;
+  size_t kernels() const;  // generated ones among them
   // Groups that run as ATen calls, and why.
   const std::vector<std::string>& fallbacks() const;
 

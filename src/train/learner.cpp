@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "optim/clip.h"
+#include "train/kernel_directory.h"
 
 namespace stepc::train {
 namespace {
@@ -53,6 +54,7 @@ Learner::Learner(ModelDirectory directory, const RunConfig& config)
 
   Config engine;
   engine.mode = *parse_mode(config.train.mode);
+  engine.kernel_directory = kernel_directory();
   step_.emplace(accelerate(train_step(config.optim.clip), {model_}, {optimizer_}, engine));
 }
 

@@ -1,6 +1,7 @@
 """What a person may choose for an accelerated step."""
 
 import dataclasses
+import os
 
 from stepc._C import UserError
 
@@ -17,6 +18,8 @@ class Config:
     verify: which replays are compared with eager, bit by bit: "first" (of every plan), "every:N", "always" or "off".
     precision: "bf16" runs the modules' forward passes under autocast, whatever their parameters are; None changes
         nothing.
+    kernel_directory: where generated kernels are kept between runs: None is $XDG_CACHE_HOME/stepc/kernels or
+        ~/.cache/stepc/kernels, "" nowhere.
     max_plans: signatures (shapes, flags, settings) whose plans are kept, and plans of one signature.
     max_recordings: recordings of one signature without a plan before it stays eager.
     """
@@ -24,11 +27,19 @@ class Config:
     mode: str = "exact"
     verify: str = "first"
     precision: str | None = None
+    kernel_directory: str | None = None
     max_plans: int = 8
     max_recordings: int = 6
 
     def __post_init__(self):
+        if self.kernel_directory is None:
+            cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+            object.__setattr__(self, "kernel_directory", os.path.join(cache, "stepc", "kernels"))
         if self.mode not in MODES:
             raise UserError(f'mode is "{self.mode}"; it is one of {", ".join(MODES)}')
         if self.precision not in PRECISIONS:
             raise UserError(f'precision is "{self.precision}"; it is "bf16" or None')
+
+    def for_engine(self):
+        """What the engine is made with."""
+        return self.mode, self.verify, self.kernel_directory, self.max_plans, self.max_recordings

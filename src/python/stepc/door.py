@@ -29,7 +29,7 @@ class Accelerated:
         self._train_step = train_step
         self._scout = scout
         self.config = config
-        self._engine = _C.Step(scout, config.mode, config.verify, config.max_plans, config.max_recordings)
+        self._engine = _C.Step(scout, *config.for_engine())
         self._structures = []  # of results, by number
         self._structure_numbers = {}
         self._arguments = {}  # structure of arguments -> its text in the signature

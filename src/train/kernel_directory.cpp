@@ -1,4 +1,4 @@
-#include "engine/kernel_directory.h"
+#include "train/kernel_directory.h"
 
 #include <cstdlib>
 

@@ -1,0 +1,161 @@
+"""Fast mode: no further from the step in float64 than twice eager's own error, on every model of the parity tests.
+
+Eager, fast and float64 train the same model from the same parameters on the same batches, with dropout off (fast mode
+draws its own numbers). What is compared is relative to the largest error that eager has among tensors of one kind and
+size class, the median of three seeds: a single tensor's error at a few steps is mostly luck.
+"""
+
+import copy
+import statistics
+
+import pytest
+import torch
+
+import stepc
+from harness import Training, decay, source_of
+from models import MODELS, cast, enable_checkpointing
+
+STEPS = 6
+SEEDS = 3
+FLOOR = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
+# They draw noise inside of the step.
+NOISY = ("unet", "dit")
+
+
+def without_dropout(module):
+    for part in module.modules():
+        for name, value in list(vars(part).items()):
+            if isinstance(value, float) and ("drop" in name or name == "p"):
+                setattr(part, name, 0.0)
+        config = getattr(part, "config", None)
+        for name, value in list(vars(config).items()) if config is not None else ():
+            if isinstance(value, float) and ("drop" in name or name.startswith("mask_")):
+                setattr(config, name, 0.0)
+    return module
+
+
+def training(model, module):
+    optimizer = torch.optim.SGD(module.parameters(), lr=1e-2, momentum=0.9)
+    norms = []
+
+    def step(batch):
+        loss = model.loss_of(module, batch)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss, norm
+
+    return Training(step, [module], [optimizer], [decay(optimizer)], norms)
+
+
+def run(model, module, dtype, config=None):
+    """The losses and gradient norms of all steps, and the parameters after them, in float64."""
+    one = training(model, module.to(dtype))
+    step = stepc.accelerate(one.step, config=config) if config else one.step
+    results = {}
+    for i in range(STEPS):
+        results[f"step {i}"] = torch.stack([x.detach().double() for x in step(cast(model.batch(source_of(i), model.masks), dtype))])
+        one.schedulers[0].step()
+    results.update((name, parameter.detach().double()) for name, parameter in module.named_parameters())
+    return results, step
+
+
+def error(result, reference):
+    return float((result - reference).norm() / (reference.norm() + 1e-30))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in NOISY])
+def test_error_beside_eager(name, dtype):
+    model = MODELS[name]
+    ratios = {}
+    for seed in range(SEEDS):
+        torch.manual_seed(seed)
+        module = without_dropout(model.build().train())
+        module.to(dtype)  # the same numbers for all three
+        reference, _ = run(model, copy.deepcopy(module), torch.float64)
+        eager, _ = run(model, copy.deepcopy(module), dtype)
+        fast, step = run(model, copy.deepcopy(module), dtype, stepc.Config(mode="fast"))
+        assert step.stats["graph_nodes"] > 0 and step.stats["replays"] >= 2, step.stats
+        assert not step.stats["warnings"]
+        for what, wanted in reference.items():
+            ratio = error(fast[what], wanted) / max(error(eager[what], wanted), FLOOR[dtype])
+            ratios.setdefault(what, []).append(ratio)
+    worst = {what: statistics.median(of_seeds) for what, of_seeds in ratios.items()}
+    bad = {what: ratio for what, ratio in worst.items() if not ratio <= 2}
+    assert not bad, bad
+
+
+def test_checkpointing_is_seen_through():
+    """Recomputed activations are the same tensors of the graph: computed once, with the same results."""
+    model = MODELS["llama"]
+    torch.manual_seed(0)
+    module = model.build().train()
+    plain, step = run(model, copy.deepcopy(module), torch.float32, stepc.Config(mode="fast"))
+    enable_checkpointing(module, False)
+    checkpointed, other = run(model, module, torch.float32, stepc.Config(mode="fast"))
+    assert step.stats["graph_nodes"] > 0 and other.stats["graph_nodes"] > 0
+    assert all(torch.allclose(plain[what], checkpointed[what], rtol=1e-5, atol=1e-7) for what in plain)
+
+
+def test_the_same_bits_every_time():
+    model = MODELS["llama"]
+    results = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        results.append(run(model, model.build().train(), torch.float32, stepc.Config(mode="fast"))[0])
+    assert all(torch.equal(results[0][what], results[1][what]) for what in results[0])
+
+
+def test_dropout_draws_anew_and_again_after_a_seed():
+    """Other numbers every step, the same after the same seed, and about as many as eager drops."""
+    dropout = torch.nn.Dropout(0.25)
+    weight = torch.nn.Parameter(torch.ones(64, 64))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+
+    def train_step(x):
+        kept = dropout(x * weight)
+        kept.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return kept
+
+    step = stepc.accelerate(train_step, config=stepc.Config(mode="fast"))
+    x = torch.ones(64, 64)
+    for _ in range(4):
+        step(x)
+    assert step.stats["replays"] >= 1 and step.stats["graph_nodes"] > 0
+    torch.manual_seed(5)
+    first, second = step(x), step(x)
+    torch.manual_seed(5)
+    assert torch.equal(first, step(x)) and torch.equal(second, step(x))
+    assert not torch.equal(first, second)
+    for kept in (first, second):
+        assert torch.equal(kept.unique(), torch.tensor([0.0, 1 / 0.75]))
+        assert abs((kept == 0).float().mean() - 0.25) < 0.03
+
+
+def test_other_branches_and_what_a_graph_cannot_express():
+    """A guard that misses finds the other plan; an optimizer with arithmetic on the host replays recorded calls."""
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def train_step(x):
+        loss = (x * weight).sum()
+        if bool(x.sum() > 0):
+            loss = loss * 2
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    step = stepc.accelerate(train_step, config=stepc.Config(mode="fast"))
+    twin, expected = torch.ones(4), []
+    for i in range(16):
+        x = torch.full((4,), 1.0 if i % 2 else -1.0)
+        expected = (x * twin).sum() * (2 if i % 2 else 1)
+        twin = twin - 0.1 * x * (2 if i % 2 else 1)
+        assert torch.allclose(step(x), expected)
+    assert torch.allclose(weight, twin)
+    assert step.stats["plans"] == 2 and step.stats["replays"] >= 6 and step.stats["graph_nodes"] > 0
