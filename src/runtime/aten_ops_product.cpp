@@ -18,10 +18,11 @@ Tensors matmul(const Tensors& x, const Attrs& attrs, const Types&) {
       at::matmul(attrs.get<bool>("transpose_a") ? x[0].mT() : x[0], attrs.get<bool>("transpose_b") ? x[1].mT() : x[1])};
 }
 
-// ---- attention: ATen's kernel wants as many key heads as query heads
+// ---- attention: ATen's kernel wants as many key heads as query heads, and the elements of a head side by side
 
+Tensor dense_heads(const Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
 Tensor repeat_heads(const Tensor& x, int64_t heads) {
-  if (x.size(1) == heads) return x;
+  if (x.size(1) == heads) return dense_heads(x);
   return x.unsqueeze(2)
       .expand({x.size(0), x.size(1), heads / x.size(1), x.size(2), x.size(3)})
       .reshape({x.size(0), heads, x.size(2), x.size(3)});
@@ -32,20 +33,20 @@ Tensor sum_heads(const Tensor& x, int64_t heads) {
 }
 std::optional<Tensor> mask_at(const Tensors& x, size_t place, at::ScalarType type) {
   if (x.size() <= place) return std::nullopt;
-  return x[place].to(type);
+  return dense_heads(x[place].to(type));
 }
 Tensors attention(const Tensors& x, const Attrs& attrs, const Types&) {
   const int64_t heads = x[0].size(1);
   auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
-      x[0], repeat_heads(x[1], heads), repeat_heads(x[2], heads), 0.0, attrs.get<bool>("causal"),
+      dense_heads(x[0]), repeat_heads(x[1], heads), repeat_heads(x[2], heads), 0.0, attrs.get<bool>("causal"),
       mask_at(x, 3, x[0].scalar_type()), attrs.get<double>("scale"));
   return {out, sums};
 }
 Tensors attention_backward(const Tensors& x, const Attrs& attrs, const Types&) {
   const int64_t heads = x[1].size(1);
   auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      x[0], x[1], repeat_heads(x[2], heads), repeat_heads(x[3], heads), x[4], x[5], 0.0, attrs.get<bool>("causal"),
-      mask_at(x, 6, x[1].scalar_type()), attrs.get<double>("scale"));
+      dense_heads(x[0]), dense_heads(x[1]), repeat_heads(x[2], heads), repeat_heads(x[3], heads), dense_heads(x[4]),
+      x[5].contiguous(), 0.0, attrs.get<bool>("causal"), mask_at(x, 6, x[1].scalar_type()), attrs.get<double>("scale"));
   return {dq, sum_heads(dk, x[2].size(1)), sum_heads(dv, x[3].size(1))};
 }
 
@@ -114,8 +115,7 @@ Tensors iota(const Tensors&, const Attrs& attrs, const Types& types) {
 
 template <double (philox::Draw::*kElement)(int64_t) const>
 Tensors random(const Tensors& x, const Attrs& attrs, const Types& types) {
-  const auto* rng = x[0].const_data_ptr<int64_t>();
-  const philox::Draw draw{rng[0], rng[1], attrs.get<int64_t>("stream")};
+  const philox::Draw draw{x[0][0].item<int64_t>(), x[0][1].item<int64_t>(), attrs.get<int64_t>("stream")};
   const Tensor out = at::empty(types[0].shape, at::kDouble);
   auto* elements = out.mutable_data_ptr<double>();
   at::parallel_for(0, out.numel(), 4096, [&](int64_t begin, int64_t end) {
