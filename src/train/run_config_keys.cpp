@@ -87,7 +87,7 @@ const std::vector<Key>& run_config_keys() {
       {"train.seed", at(&R::train, &R::Train::seed), at_least(0), "of the data order and of the sample"},
       {"train.threads", at(&R::train, &R::Train::threads), between(0, 4096), "CPU threads; 0: all cores"},
       {"train.mode", at(&R::train, &R::Train::mode), one_of({"exact", "fast", "eager"}),
-       "exact: captured, planned and replayed, bit-equal to eager; eager: op by op"},
+       "exact: captured, planned and replayed, bit-equal to eager; fast: as one fused graph; eager: op by op"},
 
       {"optim.lr", at(&R::optim, &R::Optim::lr), above(0, 10), "peak learning rate of AdamW"},
       {"optim.min_lr_ratio", at(&R::optim, &R::Optim::min_lr_ratio), between(0, 1),
