@@ -287,6 +287,12 @@ bool Plan::draws_random() const {
          std::ranges::any_of(graph()->inputs, [](const GraphInput& input) { return input.kind == InputKind::kRng; });
 }
 
+bool Plan::is_narrow() const {
+  return graph() != nullptr && std::ranges::any_of(graph()->tensors, [](const GraphTensor& tensor) {
+           return is_floating(tensor.type.dtype) && size_of(tensor.type.dtype) < 4;
+         });
+}
+
 int64_t Plan::pause_structure() const {
   for (const HostEvent& event : trace().events)
     if (event.kind == HostEvent::Kind::kPause) return std::stoll(event.key);

@@ -70,6 +70,7 @@ class Plan {
   const GraphExecutable* fast() const { return fast_.get(); }
   const Graph* graph() const { return fast_ == nullptr ? nullptr : &fast_->graph(); }
   bool draws_random() const;  // as a Graph: numbers of its own
+  bool is_narrow() const;     // as a Graph: some of it is bf16 or f16
   // The program's host code passes integers that the Graph has built in as others.
   bool is_unfit() const { return fast_ != nullptr && fast_->is_unfit(); }
   const std::string& why_exact() const { return why_exact_; }

@@ -88,7 +88,8 @@ std::string difference_in_bits(const std::vector<Named>& replayed, const std::ve
 
 // Rounding may differ; a wrong kernel shows as more. Relative to the tensor's own root mean square, and to the largest
 // of its group, for what is rounding alone (the gradient of a bias that softmax cancels).
-std::string difference_in_values(const std::vector<Named>& replayed, const std::vector<Named>& eager) {
+// `narrow`: the step computes in bf16 or f16, whatever its results are kept in.
+std::string difference_in_values(const std::vector<Named>& replayed, const std::vector<Named>& eager, bool narrow) {
   const auto rms = [](const at::Tensor& tensor) { return tensor.square().mean().item<double>(); };
   const auto wide = [](const at::Tensor& tensor) { return tensor.to(at::kDouble); };
   std::map<std::string, double> largest;
@@ -105,7 +106,6 @@ std::string difference_in_values(const std::vector<Named>& replayed, const std::
       if (!now.equal(then)) return eager[i].what;
       continue;
     }
-    const bool narrow = then.element_size() < 4;
     const double error = std::sqrt(rms(wide(now) - wide(then)));
     const double size = std::sqrt(rms(wide(then)));
     if (!(error <= (narrow ? 5e-2 : 1e-3) * size + (narrow ? 1e-2 : 1e-4) * largest[eager[i].group]))
@@ -184,7 +184,7 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
     if (verification.difference.empty())
       verification.difference = numbers_difference(numbers, verification.output.numbers);
   } else if (!plan.draws_random()) {
-    verification.difference = difference_in_values(replayed, eager);
+    verification.difference = difference_in_values(replayed, eager, plan.is_narrow());
   }
   tensors = std::move(kept);
   return verification;
