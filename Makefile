@@ -25,7 +25,10 @@ bench: ## compare with PyTorch eager and torch.compile; table and build/bench.js
 	@tools/build release
 	@.venv/bin/python benchmarks/bench.py
 	@PYTHONPATH=build/release/python .venv/bin/python benchmarks/capture_benchmark.py
+	@PYTHONPATH=build/release/python .venv/bin/python benchmarks/mode_benchmark.py
 	@PYTHONPATH=build/release/python .venv/bin/python benchmarks/planning_benchmark.py
+	@build/release/benchmarks/kernel_benchmark
+	@build/release/benchmarks/codegen_benchmark
 
 check: ## format, tidy, layer directions, docs (tools/check --all adds the LibTorch folders)
 	@tools/setup test
