@@ -5,6 +5,7 @@
 #include <set>
 
 #include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -336,9 +337,21 @@ struct GraphExecutable::Impl {
     if (!output.tensor.valid()) return {};
     const at::Tensor& value = values[output.tensor.index()];
     const Shape& shape = graph.shape(output.tensor);
-    at::Tensor own =
+    const at::Tensor own =
         at::empty_strided(shape, output.strides.empty() ? contiguous_strides(shape) : output.strides, value.options());
-    return own.copy_(value);
+    // Of what an expanded dimension repeats, one is written.
+    at::Tensor to = own;
+    at::Tensor from = value;
+    for (int64_t d = 0; d < own.dim(); ++d) {
+      if (own.stride(d) != 0 || own.size(d) == 0) continue;
+      to = to.narrow(d, 0, 1);
+      from = from.narrow(d, 0, 1);
+    }
+    if (to.is_non_overlapping_and_dense() || at::has_internal_overlap(to) == at::MemOverlap::No) {
+      to.copy_(from);
+      return own;
+    }
+    return value.clone(at::MemoryFormat::Contiguous);  // windows that meet each other
   }
 
   StepResult finish() {
