@@ -70,7 +70,8 @@ def main():
     parser.add_argument("--steps", type=int, default=12, help="measured steps of each (12)")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
-    print(f"{'model':<8} {'precision':<9} {'eager s':>9} {'exact s':>9} {'fast s':>9} {'exact x':>8} {'fast x':>7}  planning s")
+    print(f"{'model':<8} {'precision':<9} {'eager s':>9} {'exact s':>9} {'fast s':>9} {'exact x':>8} {'fast x':>7}  "
+          "planning s")
     for name, layers, width, vocabulary, batch, sequence, precisions in MODELS:
         if name == "134M" and not arguments.large:
             continue
