@@ -64,8 +64,10 @@ std::optional<Owner> owner_of(InputKind kind) {
 }
 
 void check_can_run(const Trace& trace) {
-  for (const HostEvent& event : trace.events)
-    USER_CHECK(event.kind == HostEvent::Kind::kShadow, "host code runs between the step's kernels ({})", event.key);
+  for (const HostEvent& event : trace.events) {
+    USER_CHECK(event.kind != HostEvent::Kind::kPause, "the step pauses for the loop around it");
+    USER_CHECK(event.kind == HostEvent::Kind::kShadow, "'{}' computes on the host between kernels", event.key);
+  }
   USER_CHECK(trace.generators.size() <= 1, "the step draws from generators of its own");
 }
 }  // namespace
