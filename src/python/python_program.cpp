@@ -16,8 +16,8 @@ namespace stepc {
 
 namespace {
 
-// Borrowed; nullptr where nothing stands there any more.
-PyObject* find(PyObject* container, PyObject* name, Slot::Kind kind) {
+// Borrowed; nullptr, perhaps with an error, where nothing stands there any more.
+PyObject* look_up(PyObject* container, PyObject* name, Slot::Kind kind) {
   switch (kind) {
     case Slot::Kind::kDict:
       return PyDict_GetItemWithError(container, name);
@@ -31,11 +31,20 @@ PyObject* find(PyObject* container, PyObject* name, Slot::Kind kind) {
       return PyCell_GET(container);
     case Slot::Kind::kAttribute: {
       PyObject* found = PyObject_GetAttr(container, name);
-      if (found == nullptr && PyErr_ExceptionMatches(PyExc_Exception) == 0) throw py::error_already_set();
       Py_XDECREF(found);  // the object keeps it
       return found;
     }
   }
+  return nullptr;
+}
+
+// A look-up may run Python (a tensor's __hash__, a property), where a KeyboardInterrupt may come: that is the
+// program's.
+PyObject* find(PyObject* container, PyObject* name, Slot::Kind kind) {
+  PyObject* found = look_up(container, name, kind);
+  if (found != nullptr || PyErr_Occurred() == nullptr) return found;
+  if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw py::error_already_set();
+  PyErr_Clear();
   return nullptr;
 }
 
@@ -48,7 +57,6 @@ Slot::Kind kind_of(const py::object& container) {
 
 at::Tensor tensor_at(const Slot& slot) {
   PyObject* found = find(slot.container.ptr(), slot.name.ptr(), slot.kind);
-  if (found == nullptr) PyErr_Clear();
   if (found == nullptr || !THPVariable_Check(found)) return {};
   return THPVariable_Unpack(found);
 }
@@ -77,7 +85,6 @@ bool PythonProgram::stands() const {
       continue;
     }
     PyObject* found = find(witness.container.ptr(), witness.name.ptr(), witness.kind);
-    if (found == nullptr) PyErr_Clear();
     if (found == witness.expected.ptr()) continue;
     // Numbers and texts are compared by value; of anything else it must be the same object.
     PyObject* expected = witness.expected.ptr();
