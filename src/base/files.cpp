@@ -1,11 +1,12 @@
 #include "base/files.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <fcntl.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -36,9 +37,8 @@ class Descriptor {
   int value_;
 };
 
-void sync_path(const fs::path& path, int flags) {
-  const Descriptor descriptor(path, O_RDONLY | flags, "open");
-  if (::fsync(descriptor.get()) != 0) system_error("sync", path, errno);
+void check(int error, const char* action, const fs::path& path) {
+  if (error != 0) system_error(action, path, error);
 }
 
 fs::path parent_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
@@ -49,36 +49,27 @@ fs::path beside(const fs::path& path, const char* ending) {
   return result;
 }
 
-// Files first, then the directories that name them, the inner ones before the outer.
-void sync_tree(const fs::path& directory) {
+// What is in a directory, in order of name.
+std::vector<fs::path> list_directory(const fs::path& directory) {
+  std::vector<fs::path> found;
   std::error_code error;
   fs::directory_iterator entry(directory, error);
-  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    const fs::file_status status = entry->symlink_status(error);
-    if (error) break;
-    if (fs::is_directory(status)) sync_tree(entry->path());
-    if (fs::is_regular_file(status)) sync_path(entry->path(), 0);
-  }
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) found.push_back(entry->path());
   if (error) system_error("list", directory, error.value());
-  sync_directory(directory);
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
-// Puts `from` where `to` is. One atomic exchange where the file system knows it; else `to` steps aside first and comes
-// back if the rename fails.
-void replace_directory(const fs::path& from, const fs::path& to) {
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
-    remove_tree(from);
-    return;
+// Files first, then the directories that name them, the inner ones before the outer.
+void sync_tree(const fs::path& directory, FileSystem& files) {
+  for (const fs::path& path : list_directory(directory)) {
+    std::error_code error;
+    const fs::file_status status = fs::symlink_status(path, error);
+    if (error) system_error("read", path, error.value());
+    if (fs::is_directory(status)) sync_tree(path, files);
+    if (fs::is_regular_file(status)) check(files.sync_path(path), "sync", path);
   }
-  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) system_error("replace", to, errno);
-  const fs::path old = beside(to, "old");
-  if (::rename(to.c_str(), old.c_str()) != 0) system_error("replace", to, errno);
-  if (::rename(from.c_str(), to.c_str()) != 0) {
-    const int error = errno;
-    ::rename(old.c_str(), to.c_str());
-    system_error("replace", to, error);
-  }
-  remove_tree(old);
+  sync_directory(directory, files);
 }
 }  // namespace
 
@@ -122,49 +113,55 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-FileWriter::FileWriter(fs::path path) : path_(std::move(path)), temporary_(beside(path_, "tmp")) {
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) system_error("write", path_, errno);
+FileWriter::FileWriter(fs::path path, FileSystem& files)
+    : files_(files), path_(std::move(path)), temporary_(beside(path_, "tmp")) {
+  check(files_.create(temporary_, descriptor_), "write", path_);
 }
 
 FileWriter::~FileWriter() {
   if (descriptor_ < 0) return;
-  ::close(descriptor_);
-  ::unlink(temporary_.c_str());
+  files_.close(descriptor_);
+  files_.unlink(temporary_);
 }
 
 void FileWriter::write(std::span<const std::byte> bytes) {
   INTERNAL_CHECK(descriptor_ >= 0, "write after commit");
-  while (!bytes.empty()) {
-    const ssize_t wrote = ::write(descriptor_, bytes.data(), bytes.size());
-    if (wrote < 0 && errno != EINTR) system_error("write", path_, errno);
-    if (wrote > 0) bytes = bytes.subspan(static_cast<size_t>(wrote));
-  }
+  check(files_.write(descriptor_, bytes), "write", path_);
 }
 
 void FileWriter::commit() {
   INTERNAL_CHECK(descriptor_ >= 0, "committed twice");
-  if (::fsync(descriptor_) != 0) system_error("sync", path_, errno);
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) system_error("write", path_, errno);
-  const int closed = ::close(std::exchange(descriptor_, -1));
-  if (closed != 0) system_error("write", path_, errno);
-  sync_directory(parent_of(path_));
+  check(files_.sync(descriptor_), "sync", path_);
+  check(files_.rename(temporary_, path_), "write", path_);
+  check(files_.close(std::exchange(descriptor_, -1)), "write", path_);
+  sync_directory(parent_of(path_), files_);
 }
 
-void write_file_synced(const fs::path& path, std::span<const std::byte> bytes) {
-  FileWriter writer(path);
+void write_file_synced(const fs::path& path, std::span<const std::byte> bytes, FileSystem& files) {
+  FileWriter writer(path, files);
   writer.write(bytes);
   writer.commit();
 }
 
-void write_file_synced(const fs::path& path, std::string_view text) {
-  write_file_synced(path, std::as_bytes(std::span(text)));
+void write_file_synced(const fs::path& path, std::string_view text, FileSystem& files) {
+  write_file_synced(path, std::as_bytes(std::span(text)), files);
 }
 
-void sync_directory(const fs::path& path) { sync_path(path, O_DIRECTORY); }
+void sync_directory(const fs::path& path, FileSystem& files) { check(files.sync_path(path), "sync", path); }
 
-DirectoryTransaction::DirectoryTransaction(const fs::path& final_path, Existing existing)
-    : final_(final_path.lexically_normal()), existing_(existing) {
+void make_directories(const fs::path& path, FileSystem& files) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return;
+  const fs::path parent = parent_of(path);
+  if (parent != path) make_directories(parent, files);
+  const int failed = files.make_directory(path);
+  if (failed != EEXIST) check(failed, "create", path);
+  check(fs::is_directory(path, error) ? 0 : ENOTDIR, "create", path);
+  sync_directory(parent, files);
+}
+
+DirectoryTransaction::DirectoryTransaction(const fs::path& final_path, Existing existing, FileSystem& files)
+    : files_(files), final_(final_path.lexically_normal()), existing_(existing) {
   if (!final_.has_filename()) final_ = final_.parent_path();  // "out/" means "out"
   const std::string name = final_.filename().string();
   USER_CHECK(!name.empty() && name != "." && name != "..", "cannot write a directory named \"{}\"",
@@ -173,36 +170,65 @@ DirectoryTransaction::DirectoryTransaction(const fs::path& final_path, Existing 
   const bool exists = fs::symlink_status(final_, error).type() != fs::file_type::not_found;
   USER_CHECK(!exists || existing == Existing::kReplace, "{} exists already", final_.string());
   temporary_ = beside(final_, "tmp");
-  fs::create_directories(parent_of(final_), error);
-  if (error) system_error("create", parent_of(final_), error.value());
-  remove_tree(temporary_);  // left by a dead process that had our pid
-  if (::mkdir(temporary_.c_str(), 0777) != 0) system_error("create", temporary_, errno);
+  make_directories(parent_of(final_), files_);
+  remove_tree(temporary_, files_);  // left by a dead process that had our pid
+  check(files_.make_directory(temporary_), "create", temporary_);
 }
 
 DirectoryTransaction::~DirectoryTransaction() {
-  std::error_code ignored;
-  if (open_) fs::remove_all(temporary_, ignored);
+  if (!open_) return;
+  try {
+    remove_tree(temporary_, files_);
+  } catch (const std::exception&) {
+    // It stays as it is; its name says that it is not to be used.
+  }
 }
 
 void DirectoryTransaction::commit() {
   INTERNAL_CHECK(open_, "committed twice");
-  sync_tree(temporary_);
+  sync_tree(temporary_, files_);
   std::error_code error;
   const bool exists = fs::symlink_status(final_, error).type() != fs::file_type::not_found;
   USER_CHECK(!exists || existing_ == Existing::kReplace, "{} exists already", final_.string());
   if (exists) {
-    replace_directory(temporary_, final_);
-  } else if (::rename(temporary_.c_str(), final_.c_str()) != 0) {
-    system_error("create", final_, errno);
+    replace_existing();
+  } else {
+    check(files_.rename(temporary_, final_), "create", final_);
+    open_ = false;
+    sync_directory(parent_of(final_), files_);
   }
-  open_ = false;
-  sync_directory(parent_of(final_));
 }
 
-void remove_tree(const fs::path& path) {
+// One atomic exchange where the file system knows it; else what is there steps aside first and comes back if the rename
+// fails. It goes only when the new name is durable: until then it is the good one.
+void DirectoryTransaction::replace_existing() {
+  fs::path old = temporary_;
+  const int error = files_.exchange(temporary_, final_);
+  if (error != 0) {
+    if (error != EINVAL && error != ENOSYS && error != ENOTSUP) system_error("replace", final_, error);
+    old = beside(final_, "old");
+    check(files_.rename(final_, old), "replace", final_);
+    if (const int failed = files_.rename(temporary_, final_)) {
+      files_.rename(old, final_);
+      system_error("replace", final_, failed);
+    }
+  }
+  open_ = false;
+  sync_directory(parent_of(final_), files_);
+  remove_tree(old, files_);
+}
+
+void remove_tree(const fs::path& path, FileSystem& files) {
   std::error_code error;
-  fs::remove_all(path, error);
-  if (error) system_error("remove", path, error.value());
+  const fs::file_type type = fs::symlink_status(path, error).type();
+  if (type == fs::file_type::not_found) return;
+  if (type == fs::file_type::none) system_error("remove", path, error.value());
+  if (type == fs::file_type::directory) {
+    for (const fs::path& inner : list_directory(path)) remove_tree(inner, files);
+    check(files.remove_directory(path), "remove", path);
+  } else {
+    check(files.unlink(path), "remove", path);
+  }
 }
 
 }  // namespace stepc

@@ -1,5 +1,6 @@
 // Files: bounded reads, read-only maps, durable writes, and directories that appear whole or not at all. Every failure
-// is a UserError of one line with the path and the system's reason. Linux only.
+// is a UserError of one line with the path and the system's reason. Whatever changes something takes a FileSystem,
+// which must outlive it. Linux only.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +9,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "base/file_system.h"
 
 namespace stepc {
 
@@ -34,7 +37,7 @@ class MappedFile {
 // what had that name before is untouched.
 class FileWriter {
  public:
-  explicit FileWriter(std::filesystem::path path);
+  explicit FileWriter(std::filesystem::path path, FileSystem& files = system_files());
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
@@ -44,17 +47,22 @@ class FileWriter {
   void commit();
 
  private:
+  FileSystem& files_;
   std::filesystem::path path_;
   std::filesystem::path temporary_;
   int descriptor_ = -1;  // open until commit() or the destructor
 };
 
 // FileWriter in one call.
-void write_file_synced(const std::filesystem::path& path, std::span<const std::byte> bytes);
-void write_file_synced(const std::filesystem::path& path, std::string_view text);
+void write_file_synced(const std::filesystem::path& path, std::span<const std::byte> bytes,
+                       FileSystem& files = system_files());
+void write_file_synced(const std::filesystem::path& path, std::string_view text, FileSystem& files = system_files());
 
 // Makes the names in a directory durable.
-void sync_directory(const std::filesystem::path& path);
+void sync_directory(const std::filesystem::path& path, FileSystem& files = system_files());
+
+// Makes the directory and those above it that are missing, durably.
+void make_directories(const std::filesystem::path& path, FileSystem& files = system_files());
 
 // A directory written beside its final name as `<name>.tmp-<pid>`. commit() syncs every file in it and renames it into
 // place; the destructor of one that was not committed removes it.
@@ -66,7 +74,8 @@ class DirectoryTransaction {
  public:
   enum class Existing { kRefuse, kReplace };  // what to do when the final name exists
 
-  explicit DirectoryTransaction(const std::filesystem::path& final_path, Existing existing = Existing::kRefuse);
+  explicit DirectoryTransaction(const std::filesystem::path& final_path, Existing existing = Existing::kRefuse,
+                                FileSystem& files = system_files());
   ~DirectoryTransaction();
   DirectoryTransaction(const DirectoryTransaction&) = delete;
   DirectoryTransaction& operator=(const DirectoryTransaction&) = delete;
@@ -77,6 +86,9 @@ class DirectoryTransaction {
   void commit();
 
  private:
+  void replace_existing();
+
+  FileSystem& files_;
   std::filesystem::path final_;
   std::filesystem::path temporary_;
   Existing existing_;
@@ -84,6 +96,6 @@ class DirectoryTransaction {
 };
 
 // Removes a file or a whole directory; nothing there is no error.
-void remove_tree(const std::filesystem::path& path);
+void remove_tree(const std::filesystem::path& path, FileSystem& files = system_files());
 
 }  // namespace stepc

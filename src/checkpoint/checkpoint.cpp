@@ -5,6 +5,7 @@
 #include <charconv>
 #include <csignal>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -29,12 +30,13 @@ constexpr uint64_t kMaxStateBytes = 1 << 20;
 fs::path directory_of(const fs::path& output, int64_t step) { return output / str("{}{:06}", kPrefix, step); }
 
 // Numbers above 2^53 go as text: other readers of JSON keep numbers as doubles.
-void write_state(const fs::path& path, const TrainerState& state) {
-  const nlohmann::ordered_json json = {{"step", state.step},
-                                       {"next_sample", state.next_sample},
-                                       {"seed", std::to_string(state.seed)},
-                                       {"data_hash", std::to_string(state.data_hash)}};
-  write_file_synced(path, json.dump(2) + "\n");
+void write_state(const fs::path& path, const TrainerState& state, FileSystem& files) {
+  nlohmann::ordered_json json = {{"step", state.step},
+                                 {"next_sample", state.next_sample},
+                                 {"seed", std::to_string(state.seed)},
+                                 {"data_hash", std::to_string(state.data_hash)}};
+  if (state.held_out) json["held_out_nats_per_byte"] = *state.held_out;
+  write_file_synced(path, json.dump(2) + "\n", files);
 }
 
 uint64_t uint64_of(const Json& json, const std::string& key, const std::string& what) {
@@ -54,6 +56,11 @@ TrainerState read_state(const fs::path& path) {
   state.next_sample = json_int(json, "next_sample", what, 0, INT64_MAX);
   state.seed = uint64_of(json, "seed", what);
   state.data_hash = uint64_of(json, "data_hash", what);
+  if (json.contains("held_out_nats_per_byte")) {
+    const Json& loss = json["held_out_nats_per_byte"];
+    USER_CHECK(loss.is_number(), "{}: held_out_nats_per_byte must be a number, found {}", what, shown(loss));
+    state.held_out = loss.get<double>();
+  }
   return state;
 }
 
@@ -121,12 +128,14 @@ Checkpoint verified(const fs::path& directory, const Manifest& manifest) {
 }
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(const fs::path& output, const TrainerState& state)
-    : state_(state), transaction_(directory_of(output, state.step), DirectoryTransaction::Existing::kReplace) {}
+CheckpointWriter::CheckpointWriter(const fs::path& output, const TrainerState& state, FileSystem& files)
+    : state_(state),
+      files_(files),
+      transaction_(directory_of(output, state.step), DirectoryTransaction::Existing::kReplace, files) {}
 
 fs::path CheckpointWriter::commit() {
-  write_state(path() / kStateName, state_);
-  write_manifest(path(), make_manifest(path(), state_.step));
+  write_state(path() / kStateName, state_, files_);
+  write_manifest(path(), make_manifest(path(), state_.step), files_);
   transaction_.commit();
   return transaction_.final_path();
 }
@@ -146,30 +155,37 @@ std::optional<Checkpoint> find_latest_checkpoint(const fs::path& output) {
   return std::nullopt;
 }
 
-void prune_checkpoints(const fs::path& output, int64_t keep) {
-  INTERNAL_CHECK_LE(1, keep);
-  int64_t kept = 0;
-  for (const auto& candidate : list_candidates(output, [](const UserError&) {})) {
-    if (kept < keep) {
-      // A damaged one does not count, so that it never takes the place of the last good one; it is left to be looked
-      // at.
-      try {
-        check_sizes(candidate.directory, candidate.manifest);
-        ++kept;
-      } catch (const UserError&) {
-      }
-      continue;
+void prune_checkpoints(const fs::path& output, const Retention& retention, FileSystem& files) {
+  INTERNAL_CHECK_LE(1, retention.last);
+  // A damaged one does not count, so that it never takes the place of the last good one; it is left to be looked at.
+  std::vector<Checkpoint> whole;
+  for (const auto& [directory, manifest] : list_candidates(output, [](const UserError&) {})) {
+    try {
+      check_sizes(directory, manifest);
+      whole.push_back({directory, read_state(directory / kStateName)});
+    } catch (const UserError&) {
     }
-    // Out of sight first: a removal that is cut short must not leave half a checkpoint under its name.
-    fs::path aside = candidate.directory;
+  }
+  const auto best = std::min_element(whole.begin(), whole.end(), [](const Checkpoint& a, const Checkpoint& b) {
+    return a.state.held_out && (!b.state.held_out || *a.state.held_out < *b.state.held_out);
+  });
+  for (auto checkpoint = whole.begin(); checkpoint != whole.end(); ++checkpoint) {
+    const bool is_new = checkpoint - whole.begin() < retention.last;
+    const bool is_every = retention.every > 0 && checkpoint->state.step % retention.every == 0;
+    const bool is_best = retention.best && checkpoint == best && checkpoint->state.held_out;
+    if (is_new || is_every || is_best) continue;
+    // Out of sight first, durably: a removal that is cut short must not leave half a checkpoint under its name.
+    fs::path aside = checkpoint->directory;
     aside += str("{}{}", kTemporary, ::getpid());
-    std::error_code error;
-    fs::rename(candidate.directory, aside, error);
-    USER_CHECK(!error, "cannot remove {}: {}", candidate.directory.string(), error.message());
-    remove_tree(aside);
+    remove_tree(aside, files);
+    const int error = files.rename(checkpoint->directory, aside);
+    USER_CHECK(error == 0, "cannot remove {}: {}", checkpoint->directory.string(),
+               std::generic_category().message(error));
+    sync_directory(output, files);
+    remove_tree(aside, files);
   }
   for (const auto& directory : list_directories(output))
-    if (is_abandoned(directory)) remove_tree(directory);
+    if (is_abandoned(directory)) remove_tree(directory, files);
 }
 
 }  // namespace stepc

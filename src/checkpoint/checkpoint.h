@@ -18,10 +18,11 @@
 namespace stepc {
 
 struct TrainerState {
-  int64_t step = 0;         // optimizer steps done
-  int64_t next_sample = 0;  // data position: index of the first sample that was not used yet
-  uint64_t seed = 0;        // of the sample order and of fresh weights
-  uint64_t data_hash = 0;   // of the token stream, to notice that a run resumes on other data
+  int64_t step = 0;                     // optimizer steps done
+  int64_t next_sample = 0;              // data position: index of the first sample that was not used yet
+  uint64_t seed = 0;                    // of the sample order and of fresh weights
+  uint64_t data_hash = 0;               // of the token stream, to notice that a run resumes on other data
+  std::optional<double> held_out = {};  // loss after this step, nats per byte, where it was measured
   bool operator==(const TrainerState&) const = default;
 };
 
@@ -29,7 +30,7 @@ struct TrainerState {
 class CheckpointWriter {
  public:
   // An older checkpoint of the same step is replaced.
-  CheckpointWriter(const std::filesystem::path& output, const TrainerState& state);
+  CheckpointWriter(const std::filesystem::path& output, const TrainerState& state, FileSystem& files = system_files());
 
   // Where the caller writes its files, all in this directory itself.
   [[nodiscard]] const std::filesystem::path& path() const { return transaction_.path(); }
@@ -38,6 +39,7 @@ class CheckpointWriter {
 
  private:
   TrainerState state_;
+  FileSystem& files_;
   DirectoryTransaction transaction_;
 };
 
@@ -52,8 +54,17 @@ Checkpoint read_checkpoint(const std::filesystem::path& directory);
 // The valid checkpoint with the most steps in `output`. Damaged ones are skipped with a warning that says why.
 std::optional<Checkpoint> find_latest_checkpoint(const std::filesystem::path& output);
 
-// Removes all but the `keep` newest complete checkpoints, and what killed processes left half-written. Directories
-// without a stepc manifest are not touched.
-void prune_checkpoints(const std::filesystem::path& output, int64_t keep);
+// Which checkpoints stay: the `last` newest, those whose step is a multiple of `every` (0: none), and the one with the
+// lowest held-out loss.
+struct Retention {
+  int64_t last = 1;
+  int64_t every = 0;
+  bool best = false;
+};
+
+// Removes the complete checkpoints that need not stay, and what killed processes left half-written. Damaged ones and
+// directories without a stepc manifest are not touched.
+void prune_checkpoints(const std::filesystem::path& output, const Retention& retention,
+                       FileSystem& files = system_files());
 
 }  // namespace stepc

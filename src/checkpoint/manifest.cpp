@@ -15,6 +15,13 @@ namespace {
 constexpr const char* kFormat = "stepc checkpoint";
 constexpr int64_t kVersion = 1;
 constexpr uint64_t kMaxManifestBytes = 16 << 20;
+
+std::string text_of(const Manifest& manifest) {
+  nlohmann::ordered_json json = {{"format", kFormat}, {"version", kVersion}, {"step", manifest.step}};
+  auto& files = json["files"] = nlohmann::ordered_json::object();
+  for (const auto& [name, file] : manifest.files) files[name] = {{"bytes", file.bytes}, {"xxh3", file.xxh3}};
+  return json.dump(2) + "\n";
+}
 }  // namespace
 
 Manifest make_manifest(const fs::path& directory, int64_t step) {
@@ -30,17 +37,15 @@ Manifest make_manifest(const fs::path& directory, int64_t step) {
   return manifest;
 }
 
-void write_manifest(const fs::path& directory, const Manifest& manifest) {
-  nlohmann::ordered_json json = {{"format", kFormat}, {"version", kVersion}, {"step", manifest.step}};
-  auto& files = json["files"] = nlohmann::ordered_json::object();
-  for (const auto& [name, file] : manifest.files) files[name] = {{"bytes", file.bytes}, {"xxh3", file.xxh3}};
-  write_file_synced(directory / kManifestName, json.dump(2) + "\n");
+void write_manifest(const fs::path& directory, const Manifest& manifest, FileSystem& files) {
+  write_file_synced(directory / kManifestName, text_of(manifest), files);
 }
 
 Manifest read_manifest(const fs::path& directory) {
   const fs::path path = directory / kManifestName;
   const std::string what = path.string();
-  const Json json = read_json(path, kMaxManifestBytes);
+  const std::string text = read_text(path, kMaxManifestBytes);
+  const Json json = parse_json(text, what);
   const std::string& format = json_string(json, "format", what);
   USER_CHECK(format == kFormat, "{}: format is {}, expected \"{}\"", what, in_quotes(format), kFormat);
   const int64_t version = json_int(json, "version", what, 1, INT64_MAX);
@@ -57,6 +62,7 @@ Manifest read_manifest(const fs::path& directory) {
     manifest.files[name] = {static_cast<uint64_t>(json_int(entry, "bytes", file, 0, INT64_MAX)),
                             json_string(entry, "xxh3", file)};
   }
+  USER_CHECK(text_of(manifest) == text, "{}: it was changed after it was written", what);
   return manifest;
 }
 

@@ -6,6 +6,8 @@
 #include <map>
 #include <string>
 
+#include "base/file_system.h"
+
 namespace stepc {
 
 struct ManifestFile {
@@ -23,7 +25,9 @@ inline constexpr const char* kManifestName = "manifest.json";
 
 // Hashes every file of the directory.
 Manifest make_manifest(const std::filesystem::path& directory, int64_t step);
-void write_manifest(const std::filesystem::path& directory, const Manifest& manifest);
+void write_manifest(const std::filesystem::path& directory, const Manifest& manifest,
+                    FileSystem& files = system_files());
+// Takes nothing but the very bytes that write_manifest() gives.
 Manifest read_manifest(const std::filesystem::path& directory);
 
 // UserErrors name the file that is missing, has another size, or (check_hashes) another content.

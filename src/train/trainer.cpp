@@ -222,7 +222,7 @@ void Run::save() {
   save_run_config(writer.path(), config_);
   writer.commit();
   saved_step_ = step_;
-  prune_checkpoints(directory_.path(), config_.output.keep_last);
+  prune_checkpoints(directory_.path(), {.last = config_.output.keep_last});
 }
 
 int Run::stop(int signal) {

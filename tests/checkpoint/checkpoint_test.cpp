@@ -162,18 +162,18 @@ TEST_F(CheckpointTest, ABadStateIsAnError) {
 
 TEST_F(CheckpointTest, PruneKeepsTheNewest) {
   for (const int64_t step : {1, 2, 3, 4}) write(step);
-  prune_checkpoints(dir_.path(), 2);
+  prune_checkpoints(dir_.path(), {.last = 2});
   EXPECT_EQ(names(), (std::vector<std::string>{"checkpoint-000003", "checkpoint-000004"}));
-  prune_checkpoints(dir_.path(), 5);
+  prune_checkpoints(dir_.path(), {.last = 5});
   EXPECT_EQ(names().size(), 2U);
-  EXPECT_NO_THROW(prune_checkpoints(dir_ / "none", 1));
+  EXPECT_NO_THROW(prune_checkpoints(dir_ / "none", {.last = 1}));
 }
 
 TEST_F(CheckpointTest, PruneNeverRemovesTheLastGoodOne) {
   write(1);
   write(2);
   fs::resize_file(write(3) / "model.safetensors", 1);
-  prune_checkpoints(dir_.path(), 1);
+  prune_checkpoints(dir_.path(), {.last = 1});
   EXPECT_EQ(names(), (std::vector<std::string>{"checkpoint-000002", "checkpoint-000003"}));
   EXPECT_EQ(latest(), 2);
 }
@@ -185,7 +185,7 @@ TEST_F(CheckpointTest, PruneLeavesWhatIsNotOurs) {
   fs::create_directory(dir_ / "checkpoint-000006.tmp-1");          // of a process that lives
   fs::create_directory(dir_ / "checkpoint-000006.tmp-999999999");  // of one that does not
   fs::create_directory(dir_ / "checkpoint-000006.tmp-x");
-  prune_checkpoints(dir_.path(), 1);
+  prune_checkpoints(dir_.path(), {.last = 1});
   EXPECT_EQ(names(), (std::vector<std::string>{"checkpoint-000006.tmp-1", "checkpoint-000006.tmp-x",
                                                "checkpoint-000007", "checkpoint-5"}));
 }
