@@ -215,7 +215,11 @@ void DirectoryTransaction::replace_existing() {
   }
   open_ = false;
   sync_directory(parent_of(final_), files_);
-  remove_tree(old, files_);
+  if (old != temporary_) {  // half removed it must not have a name that is not a temporary one
+    check(files_.rename(old, temporary_), "remove", old);
+    sync_directory(parent_of(final_), files_);
+  }
+  remove_tree(temporary_, files_);
 }
 
 void remove_tree(const fs::path& path, FileSystem& files) {
