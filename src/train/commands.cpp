@@ -8,9 +8,9 @@
 
 #include "base/check.h"
 #include "base/text.h"
-#include "data/text_dataset.h"
 #include "train/evaluate.h"
 #include "train/model_directory.h"
+#include "train/run_data.h"
 
 namespace stepc::train {
 namespace fs = std::filesystem;
@@ -24,21 +24,18 @@ int run_init(const InitOptions& options) {
   return 0;
 }
 
-int run_eval(const RunConfig& config, const std::string& model) {
-  if (config.train.threads > 0) at::set_num_threads(static_cast<int>(config.train.threads));
+int run_eval(RunConfig config, const std::string& model) {
+  if (config.train.threads == 0) config.train.threads = at::get_num_threads();
+  at::set_num_threads(static_cast<int>(config.train.threads));
   const fs::path finished = fs::path(config.output.dir) / "model";
   const fs::path chosen = !model.empty()         ? fs::path(model)
                           : fs::exists(finished) ? finished
                                                  : fs::path(config.model.path);
   const ModelDirectory directory = open_model_directory(chosen);
   const auto network = load_model(directory, models::scalar_type(config.model.compute));
-  TextDatasetOptions options;
-  options.files.assign(config.data.train.begin(), config.data.train.end());
-  options.seq_len = config.data.seq_len;
-  options.eval_fraction = config.data.eval_fraction;
-  const TextDataset dataset(directory.tokenizer, options);
+  const Corpus corpus = read_corpus(config, directory);
   const HeldOutLoss loss =
-      evaluate(network, directory.tokenizer, dataset, config.data.eval_windows, config.train.batch_size);
+      evaluate(network, directory.tokenizer, corpus, config.data.eval_windows, config.train.batch_size);
   fmt::print("{}: held-out loss {:.4f} nats per token, {:.4f} nats per byte ({} tokens, {} bytes)\n", chosen.string(),
              loss.nats_per_token, loss.nats_per_byte, loss.tokens, loss.bytes);
   return 0;

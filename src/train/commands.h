@@ -18,7 +18,7 @@ struct GenerateCommand {
 
 int run_init(const InitOptions& options);
 // `model`: the directory to evaluate; empty: the run's finished model, else the model it starts from.
-int run_eval(const RunConfig& config, const std::string& model);
+int run_eval(RunConfig config, const std::string& model);
 int run_generate(const GenerateCommand& command);
 
 // "llama-10m, llama-134m, ..."

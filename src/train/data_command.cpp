@@ -11,11 +11,12 @@
 #include <CLI/CLI.hpp>
 
 #include "base/check.h"
-#include "base/files.h"
 #include "base/text.h"
 #include "data/inspect/shown_row.h"
 #include "data/shard/mixture.h"
 #include "data/shard/shard_cache.h"
+#include "train/chat_choice.h"
+#include "train/model_directory.h"
 #include "train/progress.h"
 
 namespace stepc::train {
@@ -35,25 +36,11 @@ struct Options {
   bool colour = false, borders = false, verify = false;
 };
 
-// A file, or in a model directory tokenizer.json before tokenizer.model.
-fs::path tokenizer_file(const fs::path& path) {
-  if (!fs::is_directory(path)) return path;
-  for (const char* name : {"tokenizer.json", "tokenizer.model"})
-    if (fs::exists(path / name)) return path / name;
-  user_error("{}: neither tokenizer.json nor tokenizer.model is there", path.string());
-}
-
 DocumentFormat format_of(const Options& options) {
-  constexpr uint64_t kMaxConfigBytes = 16 << 20;
   DocumentFormat format;
-  if (options.chat == "model") {
-    const fs::path path = (fs::is_directory(options.tokenizer) ? options.tokenizer : options.tokenizer.parent_path()) /
-                          "tokenizer_config.json";
-    format.chat = std::make_shared<ChatTemplate>(
-        ChatTemplate::from_tokenizer_config(read_text(path, kMaxConfigBytes), path.string()));
-  } else if (!options.chat.empty()) {
-    format.chat = std::make_shared<ChatTemplate>(ChatTemplate::named(options.chat));
-  }
+  const fs::path directory = fs::is_directory(options.tokenizer) ? options.tokenizer : options.tokenizer.parent_path();
+  if (!options.chat.empty())
+    format.chat = std::make_shared<const ChatTemplate>(choose_chat_template(options.chat, directory));
   format.field = !options.field.empty() ? options.field : format.chat ? "messages" : "text";
   return format;
 }

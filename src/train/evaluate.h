@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "data/text_dataset.h"
+#include "data/corpus.h"
 #include "data/tokenizer.h"
 #include "models/decoder.h"
 
@@ -20,8 +20,8 @@ struct HeldOutLoss {
 // `count` of `windows` indices, evenly spread, first one first; all of them when there are not more.
 std::vector<int64_t> spread_windows(int64_t windows, int64_t count);
 
-// At most `count` windows, `batch` at a time. Runs without gradients.
-HeldOutLoss evaluate(models::Decoder model, const Tokenizer& tokenizer, const TextDataset& dataset, int64_t count,
+// At most `count` windows, `batch` at a time. Runs without gradients. Counted are the labels that training would learn.
+HeldOutLoss evaluate(models::Decoder model, const Tokenizer& tokenizer, const Corpus& corpus, int64_t count,
                      int64_t batch);
 
 }  // namespace stepc::train

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "optim/clip.h"
 #include "train/kernel_directory.h"
 
 namespace stepc::train {
@@ -15,16 +14,8 @@ constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kGeneratorState = "cpu_generator";
 constexpr std::string_view kMasterSuffix = ".master";
 
-optim::AdamWOptions adamw_options(const RunConfig::Optim& optim) {
-  return {.lr = optim.lr,
-          .beta1 = optim.betas[0],
-          .beta2 = optim.betas[1],
-          .eps = optim.eps,
-          .weight_decay = optim.weight_decay};
-}
-
 // "model.norm.weight.master" -> its tensor under "model.norm.weight".
-std::map<std::string, at::Tensor> master_weights(const optim::AdamW& optimizer) {
+std::map<std::string, at::Tensor> master_weights(const optim::Optimizer& optimizer) {
   std::map<std::string, at::Tensor> masters;
   for (const auto& [name, tensor] : optimizer.named_state()) {
     if (name.ends_with(kMasterSuffix)) masters[name.substr(0, name.size() - kMasterSuffix.size())] = tensor;
@@ -42,10 +33,10 @@ std::string saved_dtype(const std::string& from, const std::string& compute) {
 Learner::Learner(ModelDirectory directory, const RunConfig& config)
     : directory_(std::move(directory)), model_(directory_.config, models::scalar_type(config.model.compute)) {
   const NamedTensors loaded = load_weights(directory_, model_);
-  optimizer_ = std::make_shared<optim::AdamW>(model_->persistent_state(), adamw_options(config.optim));
+  optimizer_ = choose_optimizer(config, model_->persistent_state());
 
   const torch::NoGradGuard no_grad;
-  const auto masters = master_weights(*optimizer_);
+  const auto masters = master_weights(*optimizer_.optimizer);
   for (const auto& [name, tensor] : loaded) {
     const auto master = masters.find(name);
     if (master != masters.end()) at::Tensor(master->second).copy_(tensor);
@@ -55,39 +46,18 @@ Learner::Learner(ModelDirectory directory, const RunConfig& config)
   Config engine;
   engine.mode = *parse_mode(config.train.mode);
   engine.kernel_directory = kernel_directory();
-  step_.emplace(accelerate(train_step(config.optim.clip), {model_}, {optimizer_}, engine));
+  step_.emplace(
+      accelerate(make_train_step(model_, optimizer_, config.optim.clip), {model_}, {optimizer_.optimizer}, engine));
 }
 
-// Each micro-batch adds the sum of its token losses over the token count of the whole batch, so the split does not
-// change what is minimised.
-Learner::TrainStep Learner::train_step(double clip) const {
-  return [model = model_, optimizer = optimizer_, clip](const at::Tensor& batch) mutable {
-    const int64_t seq_len = batch.size(2) - 1;
-    const auto tokens = static_cast<double>(batch.size(0) * batch.size(1) * seq_len);
-    const at::Tensor token_count = at::full({}, tokens, at::kFloat);
-    at::Tensor total;
-    for (const at::Tensor& micro : batch.unbind(0)) {
-      const at::Tensor loss = model->loss(micro.narrow(1, 0, seq_len), micro.narrow(1, 1, seq_len), token_count);
-      loss.backward();
-      total = total.defined() ? total + loss.detach() : loss.detach();
-    }
-    std::vector<at::Tensor> parameters;
-    for (const auto& [name, parameter] : optimizer->parameters()) parameters.push_back(parameter);
-    const at::Tensor norm = optim::clip_grad_norm_(parameters, clip);
-    optimizer->step();
-    optimizer->zero_grad();
-    return std::tuple(total, norm);
-  };
-}
-
-StepResult Learner::step(const at::Tensor& batch, double lr) {
-  optimizer_->set_lr(lr);
-  const auto [loss, norm] = (*step_)(batch);
-  return {loss.item<double>(), norm.item<double>()};
+StepResult Learner::step(const Batch& batch, double lr) {
+  optimizer_.optimizer->set_lr(lr);
+  const auto [loss, norm, skipped] = (*step_)(batch.tensors());
+  return {loss.item<double>(), norm.item<double>(), skipped.item<double>() != 0};
 }
 
 NamedTensors Learner::weights() const {
-  const auto masters = master_weights(*optimizer_);
+  const auto masters = master_weights(*optimizer_.optimizer);
   NamedTensors weights = model_->persistent_state();
   for (auto& [name, tensor] : weights) {
     const auto master = masters.find(name);
@@ -102,7 +72,7 @@ void Learner::save_model(const std::filesystem::path& destination) const {
 
 void Learner::save(const std::filesystem::path& checkpoint) const {
   save_model(checkpoint);
-  NamedTensors state = optimizer_->named_state();
+  NamedTensors state = optimizer_.optimizer->named_state();
   state.emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
   save_tensors(checkpoint / kOptimizerFile, state);
 }
@@ -114,10 +84,10 @@ void Learner::load_optimizer(const std::filesystem::path& checkpoint) {
     at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(item.second);
     return true;
   });
-  optimizer_->load_state(state);
+  optimizer_.optimizer->load_state(state);
   // The parameters are the rounded master weights, as the update leaves them.
   const torch::NoGradGuard no_grad;
-  const auto masters = master_weights(*optimizer_);
+  const auto masters = master_weights(*optimizer_.optimizer);
   for (const auto& [name, parameter] : model_->persistent_state()) {
     const auto master = masters.find(name);
     if (master != masters.end()) at::Tensor(parameter).copy_(master->second);

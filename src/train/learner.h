@@ -3,23 +3,23 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 
 #include "engine/stepc.h"
 #include "models/decoder.h"
-#include "optim/adamw.h"
+#include "train/batches.h"
 #include "train/model_directory.h"
+#include "train/optimizer_choice.h"
 #include "train/run_config.h"
+#include "train/train_step.h"
 
 namespace stepc::train {
 
 struct StepResult {
   double loss = 0;  // mean over the tokens of the whole batch, nats
   double grad_norm = 0;
+  bool skipped = false;  // the gradient overflowed in float16: nothing was changed but the loss scale
 };
 
 class Learner {
@@ -27,8 +27,8 @@ class Learner {
   // Takes the weights of the directory. float32 weights trained in bfloat16 are kept whole in the master weights.
   Learner(ModelDirectory directory, const RunConfig& config);
 
-  // batch: int64 (grad_accum, batch_size, seq_len + 1)
-  StepResult step(const at::Tensor& batch, double lr);
+  // batch: (grad_accum, batch_size, seq_len)
+  StepResult step(const Batch& batch, double lr);
 
   // Model files and optimizer.safetensors, which also holds the random generator's state.
   void save(const std::filesystem::path& checkpoint) const;
@@ -43,14 +43,11 @@ class Learner {
   [[nodiscard]] std::string report() const { return step_->report(); }
 
  private:
-  using TrainStep = std::function<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&)>;
-
-  [[nodiscard]] TrainStep train_step(double clip) const;
   [[nodiscard]] NamedTensors weights() const;
 
   ModelDirectory directory_;
   models::Decoder model_;
-  std::shared_ptr<optim::AdamW> optimizer_;
+  ChosenOptimizer optimizer_;
   std::optional<Accelerated<TrainStep>> step_;
 };
 

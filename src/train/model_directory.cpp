@@ -12,6 +12,8 @@ namespace fs = std::filesystem;
 constexpr uint64_t kMaxConfigBytes = 16 << 20;
 constexpr uint64_t kMaxCompanionBytes = 256 << 20;  // tokenizer.json of large vocabularies is tens of MB
 constexpr std::array kCompanions = {"tokenizer.json",
+                                    "tokenizer.model",
+                                    "added_tokens.json",
                                     "tokenizer_config.json",
                                     "special_tokens_map.json",
                                     "generation_config.json",
@@ -41,15 +43,21 @@ std::map<std::string, std::string> read_companions(const fs::path& path) {
 
 }  // namespace
 
+fs::path tokenizer_file(const fs::path& path) {
+  if (!fs::is_directory(path)) return path;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"})
+    if (fs::exists(path / name)) return path / name;
+  user_error("{}: neither tokenizer.json nor tokenizer.model is there", path.string());
+}
+
 ModelDirectory open_model_directory(const fs::path& path) {
   USER_CHECK(fs::is_directory(path), "{}: not a directory; a model directory has config.json, tokenizer.json and {}",
              path.string(), "model.safetensors (`stepc init` makes one)");
   models::DecoderConfig config = in_directory(
       path, [&] { return models::DecoderConfig::from_json(read_text(path / "config.json", kMaxConfigBytes)); });
-  Tokenizer tokenizer = in_directory(path, [&] { return Tokenizer::load(path / "tokenizer.json"); });
-  USER_CHECK(tokenizer.vocab_size() <= config.vocab_size,
-             "{}: tokenizer.json has {} tokens, but config.json has vocab_size {}", path.string(),
-             tokenizer.vocab_size(), config.vocab_size);
+  Tokenizer tokenizer = in_directory(path, [&] { return Tokenizer::load(tokenizer_file(path)); });
+  USER_CHECK(tokenizer.vocab_size() <= config.vocab_size, "{}: {} has {} tokens, but config.json has vocab_size {}",
+             path.string(), tokenizer_file(path).filename().string(), tokenizer.vocab_size(), config.vocab_size);
   return {path, std::move(config), std::move(tokenizer), read_companions(path)};
 }
 

@@ -20,6 +20,9 @@ struct ModelDirectory {
   std::map<std::string, std::string> companions;  // file name -> content: tokenizer.json, generation_config.json, ...
 };
 
+// The tokenizer's file: the path itself, or in a directory tokenizer.json before tokenizer.model.
+std::filesystem::path tokenizer_file(const std::filesystem::path& path);
+
 // Everything but the weights. UserErrors name the directory and the file.
 ModelDirectory open_model_directory(const std::filesystem::path& path);
 

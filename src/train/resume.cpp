@@ -12,8 +12,9 @@ namespace stepc::train {
 namespace {
 
 constexpr const char* kFile = "run.toml";
-constexpr std::array<std::string_view, 5> kFixed = {"model.compute", "data.seq_len", "train.batch_size",
-                                                    "train.grad_accum", "train.seed"};
+constexpr std::array<std::string_view, 7> kFixed = {"model.compute",       "data.seq_len", "train.batch_size",
+                                                    "train.grad_accum",    "train.seed",   "optim.name",
+                                                    "optim.master_weights"};
 
 }  // namespace
 

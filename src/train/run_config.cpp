@@ -5,6 +5,7 @@
 #include <set>
 #include <sstream>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -140,6 +141,19 @@ Written written_override(const Override& override, const Key& key) {
   return value;
 }
 
+// What no key can tell alone.
+void check_together(const std::string& path, const RunConfig& config) {
+  const auto& [weights, train] = std::tie(config.data.weights, config.data.train);
+  USER_CHECK(weights.empty() || weights.size() == train.size(),
+             "{}: data.weights has {} numbers and data.train {} entries; give one for each", path, weights.size(),
+             train.size());
+  USER_CHECK(config.optim.master_weights || config.model.compute == "bfloat16",
+             "{}: optim.master_weights = false is for model.compute = \"bfloat16\", found \"{}\"", path,
+             config.model.compute);
+  USER_CHECK(!config.optim.nesterov || config.optim.momentum > 0,
+             "{}: optim.nesterov = true needs an optim.momentum above 0", path);
+}
+
 }  // namespace
 
 RunConfig load_run_config(const std::string& path, const std::vector<Override>& overrides) {
@@ -156,6 +170,7 @@ RunConfig load_run_config(const std::string& path, const std::vector<Override>& 
   for (const Key& key : run_config_keys()) {
     USER_CHECK(!key.allowed.required || given.contains(key.name), "{}: {} is missing: {}", path, key.name, key.help);
   }
+  check_together(path, config);
   return config;
 }
 

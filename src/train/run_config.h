@@ -16,9 +16,14 @@ struct RunConfig {
   } model;
   struct Data {
     std::vector<std::string> train;
+    std::vector<double> weights;
+    std::string field = "text";
+    std::string chat = "model";
+    std::vector<std::string> eval;
     double eval_fraction = 0.02;
     int64_t eval_windows = 64;
     int64_t seq_len = 256;
+    std::string cache;
   } data;
   struct Train {
     int64_t steps = 1000;
@@ -29,13 +34,23 @@ struct RunConfig {
     std::string mode = "exact";
   } train;
   struct Optim {
+    std::string name = "adamw";
     double lr = 1e-3;
+    std::string schedule = "cosine";
     double min_lr_ratio = 0.1;
     int64_t warmup_steps = 100;
+    double decay_fraction = 0.2;
     double weight_decay = 0.1;
+    bool decay_embeddings = true;
+    double clip = 1.0;
     std::array<double, 2> betas = {0.9, 0.95};
     double eps = 1e-8;
-    double clip = 1.0;
+    double momentum = 0.9;
+    bool nesterov = false;
+    double agd_delta = 1e-14;
+    double wsam_rho = 0.05;
+    double wsam_gamma = 0.9;
+    bool master_weights = true;
   } optim;
   struct Output {
     std::string dir;

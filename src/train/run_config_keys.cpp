@@ -1,40 +1,13 @@
 #include "train/run_config_keys.h"
 
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <type_traits>
 #include <utility>
 
-#include <fmt/ranges.h>
-
-#include "base/text.h"
+#include "data/chat/chat_template.h"
 
 namespace stepc::train {
 namespace {
 
 constexpr double kMost = 1e9;  // of counts: far above any run, far below overflow of their products
-
-template <class... Options>
-struct Overloaded : Options... {
-  using Options::operator()...;
-};
-template <class... Options>
-Overloaded(Options...) -> Overloaded<Options...>;
-
-bool within(double value, const Allowed& bounds) {
-  if (!std::isfinite(value)) return false;
-  const bool low = bounds.above_least ? value > bounds.least : value >= bounds.least;
-  const bool high = bounds.below_most ? value < bounds.most : value <= bounds.most;
-  return low && high;
-}
-
-std::string bounds_text(const Allowed& bounds) {
-  std::string text;
-  if (std::isfinite(bounds.least)) text += str("{} {:.15g}", bounds.above_least ? "above" : "at least", bounds.least);
-  if (!std::isfinite(bounds.most)) return text;
-  return text + str("{}{} {:.15g}", text.empty() ? "" : ", ", bounds.below_most ? "below" : "at most", bounds.most);
-}
 
 // The field `section.*member` of a config.
 template <class Section, class Member>
@@ -47,20 +20,15 @@ Allowed between(double least, double most) { return {.least = least, .most = mos
 Allowed above(double least, double most) { return {.least = least, .most = most, .above_least = true}; }
 Allowed below(double least, double most) { return {.least = least, .most = most, .below_most = true}; }
 Allowed one_of(std::vector<std::string> choices) { return {.choices = std::move(choices)}; }
-
-std::string in_toml_quotes(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    quoted += c >= 0 && c < ' ' ? str("\\u{:04x}", static_cast<int>(c)) : std::string(1, c);
-  }
-  return quoted + '"';
+Allowed maybe_empty(Allowed allowed = {}) {
+  allowed.may_be_empty = true;
+  return allowed;
 }
 
-// The shortest text that reads back as this number, always recognisable as a float.
-std::string float_text(double value) {
-  std::string text = str("{}", value);
-  return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+std::vector<std::string> chat_templates() {
+  std::vector<std::string> names = ChatTemplate::names();
+  names.insert(names.begin(), "model");
+  return names;
 }
 
 }  // namespace
@@ -71,15 +39,25 @@ const std::vector<Key>& run_config_keys() {
   static const std::vector<Key> kKeys = {
       {"model.path", at(&R::model, &R::Model::path), required,
        "Hugging Face model directory to start from (`stepc init` makes one)"},
-      {"model.compute", at(&R::model, &R::Model::compute), one_of({"bfloat16", "float32"}),
-       "dtype of weights and activations; the optimizer keeps float32 master weights"},
+      {"model.compute", at(&R::model, &R::Model::compute), one_of({"bfloat16", "float16", "float32"}),
+       "dtype of weights and activations; in float16 the loss is scaled"},
 
-      {"data.train", at(&R::data, &R::Data::train), required, "text files (UTF-8), read in this order"},
+      {"data.train", at(&R::data, &R::Data::train), required,
+       "files (.txt, .jsonl), directories or patterns, read in this order"},
+      {"data.weights", at(&R::data, &R::Data::weights), maybe_empty(above(0, 1e6)),
+       "makes each entry of data.train a source with this share of the samples; without, they are one source"},
+      {"data.field", at(&R::data, &R::Data::field), {}, "of a .jsonl line: its text, or the messages of a chat"},
+      {"data.chat", at(&R::data, &R::Data::chat), one_of(chat_templates()),
+       "template of chats; model: the one of its tokenizer_config.json"},
+      {"data.eval", at(&R::data, &R::Data::eval), maybe_empty(),
+       "held-out files, directories or patterns; without, a part of data.train is held out"},
       {"data.eval_fraction", at(&R::data, &R::Data::eval_fraction), above(0, 0.5),
-       "part of the text, at its end, held out from training"},
+       "part of each source, at its end, held out from training where data.eval is empty"},
       {"data.eval_windows", at(&R::data, &R::Data::eval_windows), at_least(1),
        "held-out windows per evaluation, evenly spread"},
       {"data.seq_len", at(&R::data, &R::Data::seq_len), between(2, 1e6), "tokens per sequence"},
+      {"data.cache", at(&R::data, &R::Data::cache), maybe_empty(),
+       "directory of token shards, may be shared by runs; empty: tokens in output.dir"},
 
       {"train.steps", at(&R::train, &R::Train::steps), at_least(1), "optimizer steps"},
       {"train.batch_size", at(&R::train, &R::Train::batch_size), between(1, 1e6), "sequences per micro-batch"},
@@ -89,15 +67,33 @@ const std::vector<Key>& run_config_keys() {
       {"train.mode", at(&R::train, &R::Train::mode), one_of({"exact", "fast", "eager"}),
        "exact: captured, planned and replayed, bit-equal to eager; fast: as one fused graph; eager: op by op"},
 
-      {"optim.lr", at(&R::optim, &R::Optim::lr), above(0, 10), "peak learning rate of AdamW"},
+      {"optim.name", at(&R::optim, &R::Optim::name), one_of({"adamw", "sgd", "agd", "wsam", "lion"}),
+       "optimizer; wsam: AdamW with two gradients a step, the second uphill"},
+      {"optim.lr", at(&R::optim, &R::Optim::lr), above(0, 10),
+       "peak learning rate; agd and lion want about a tenth of AdamW's"},
+      {"optim.schedule", at(&R::optim, &R::Optim::schedule), one_of({"cosine", "linear", "wsd", "constant"}),
+       "of the learning rate after the warm-up; wsd: constant, then a straight line down"},
       {"optim.min_lr_ratio", at(&R::optim, &R::Optim::min_lr_ratio), between(0, 1),
-       "last learning rate / peak, at the end of the cosine"},
+       "last learning rate / peak, at the end of the decay"},
       {"optim.warmup_steps", at(&R::optim, &R::Optim::warmup_steps), at_least(0), "steps of linear warm-up"},
+      {"optim.decay_fraction", at(&R::optim, &R::Optim::decay_fraction), above(0, 1),
+       "part of the steps, at the end, in which wsd decays"},
       {"optim.weight_decay", at(&R::optim, &R::Optim::weight_decay), between(0, 10),
-       "decoupled; of matrices, not of norms"},
-      {"optim.betas", at(&R::optim, &R::Optim::betas), below(0, 1), "decay rates of AdamW's first and second moment"},
-      {"optim.eps", at(&R::optim, &R::Optim::eps), above(0, 1), "AdamW's epsilon"},
+       "of matrices, not of norms and biases; decoupled, in sgd added to the gradient"},
+      {"optim.decay_embeddings", at(&R::optim, &R::Optim::decay_embeddings), {}, "whether embeddings decay too"},
       {"optim.clip", at(&R::optim, &R::Optim::clip), above(0, kMost), "largest norm of the whole gradient"},
+      {"optim.betas", at(&R::optim, &R::Optim::betas), below(0, 1),
+       "decay rates of the first and second moment: adamw, wsam, agd, lion"},
+      {"optim.eps", at(&R::optim, &R::Optim::eps), above(0, 1), "AdamW's epsilon: adamw, wsam"},
+      {"optim.momentum", at(&R::optim, &R::Optim::momentum), below(0, 1), "of sgd"},
+      {"optim.nesterov", at(&R::optim, &R::Optim::nesterov), {}, "Nesterov's momentum in sgd"},
+      {"optim.agd_delta", at(&R::optim, &R::Optim::agd_delta), above(0, 1), "agd's floor under its preconditioner"},
+      {"optim.wsam_rho", at(&R::optim, &R::Optim::wsam_rho), between(0, 100), "how far uphill wsam looks"},
+      {"optim.wsam_gamma", at(&R::optim, &R::Optim::wsam_gamma), below(0, 1), "weight of the sharpness in wsam"},
+      {"optim.master_weights",
+       at(&R::optim, &R::Optim::master_weights),
+       {},
+       "updates in a float32 copy of bfloat16 weights; without, stochastic rounding"},
 
       {"output.dir", at(&R::output, &R::Output::dir), required,
        "directory of this run: checkpoints, metrics.jsonl, the final model"},
@@ -112,110 +108,6 @@ const std::vector<Key>& run_config_keys() {
        "length of the sample printed at the end; 0: none"},
   };
   return kKeys;
-}
-
-std::string section_of(const Key& key) { return key.name.substr(0, key.name.find('.')); }
-std::string bare_name(const Key& key) { return key.name.substr(key.name.find('.') + 1); }
-
-std::string allowed_text(const Key& key) {
-  RunConfig any;
-  const std::string bounds = bounds_text(key.allowed);
-  const auto with_bounds = [&](const char* noun) { return bounds.empty() ? noun : str("{}, {}", noun, bounds); };
-  return std::visit(Overloaded{
-                        [&](int64_t*) { return with_bounds("an integer"); },
-                        [&](double*) { return with_bounds("a number"); },
-                        [&](std::array<double, 2>*) { return with_bounds("two numbers"); },
-                        [&](std::vector<std::string>*) { return std::string("a list of texts, not empty"); },
-                        [&](std::string*) {
-                          return key.allowed.choices.empty() ? std::string("a text, not empty")
-                                                             : str("one of {}", fmt::join(key.allowed.choices, ", "));
-                        },
-                    },
-                    key.field(any));
-}
-
-bool assign(const Key& key, const Written& written, RunConfig& config) {
-  const auto number = [&](const Written& value) -> double {
-    if (const auto* integer = std::get_if<int64_t>(&value)) return static_cast<double>(*integer);
-    if (const auto* real = std::get_if<double>(&value)) return *real;
-    return std::numeric_limits<double>::quiet_NaN();
-  };
-  const auto store_integer = [&](int64_t* field) {
-    if (!std::holds_alternative<int64_t>(written) || !within(number(written), key.allowed)) return false;
-    *field = std::get<int64_t>(written);
-    return true;
-  };
-  const auto store_number = [&](double* field) {
-    if (!within(number(written), key.allowed)) return false;
-    *field = number(written);
-    return true;
-  };
-  const auto store_pair = [&](std::array<double, 2>* field) {
-    const auto* list = std::get_if<std::vector<double>>(&written);
-    if (list == nullptr || list->size() != 2) return false;
-    if (!std::ranges::all_of(*list, [&](double value) { return within(value, key.allowed); })) return false;
-    std::ranges::copy(*list, field->begin());
-    return true;
-  };
-  const auto store_text = [&](std::string* field) {
-    const auto* text = std::get_if<std::string>(&written);
-    if (text == nullptr || text->empty()) return false;
-    if (!key.allowed.choices.empty() && std::ranges::find(key.allowed.choices, *text) == key.allowed.choices.end())
-      return false;
-    *field = *text;
-    return true;
-  };
-  const auto store_list = [&](std::vector<std::string>* field) {
-    const auto* list = std::get_if<std::vector<std::string>>(&written);
-    if (list == nullptr || list->empty() || std::ranges::find(*list, "") != list->end()) return false;
-    *field = *list;
-    return true;
-  };
-  return std::visit(Overloaded{store_integer, store_number, store_pair, store_text, store_list}, key.field(config));
-}
-
-std::string value_text(const Key& key, const RunConfig& config) {
-  RunConfig copy = config;
-  return std::visit(Overloaded{
-                        [](int64_t* field) { return str("{}", *field); },
-                        [](double* field) { return float_text(*field); },
-                        [](std::string* field) { return in_toml_quotes(*field); },
-                        [](std::array<double, 2>* field) {
-                          return str("[{}, {}]", float_text((*field)[0]), float_text((*field)[1]));
-                        },
-                        [](std::vector<std::string>* field) {
-                          std::vector<std::string> items;
-                          for (const std::string& item : *field) items.push_back(in_toml_quotes(item));
-                          return str("[{}]", fmt::join(items, ", "));
-                        },
-                    },
-                    key.field(copy));
-}
-
-std::string to_toml(const RunConfig& config) {
-  std::string text;
-  std::string section;
-  for (const Key& key : run_config_keys()) {
-    if (section_of(key) != section) text += str("{}[{}]\n", text.empty() ? "" : "\n", section_of(key));
-    section = section_of(key);
-    text += str("{} = {}\n", bare_name(key), value_text(key, config));
-  }
-  return text;
-}
-
-std::string keys_help() {
-  const RunConfig defaults;
-  std::string text;
-  std::string section;
-  for (const Key& key : run_config_keys()) {
-    if (section_of(key) != section) {
-      section = section_of(key);
-      text += str("[{}]\n", section);
-    }
-    const std::string given = key.allowed.required ? "required" : value_text(key, defaults);
-    text += str("  {:<14} {:<12} {}\n{:30}({})\n", bare_name(key), given, key.help, "", allowed_text(key));
-  }
-  return text;
 }
 
 }  // namespace stepc::train

@@ -18,7 +18,8 @@
 namespace stepc::train {
 
 // Where a key is stored; the alternative is the key's type.
-using Field = std::variant<int64_t*, double*, std::string*, std::vector<std::string>*, std::array<double, 2>*>;
+using Field = std::variant<int64_t*, double*, bool*, std::string*, std::vector<std::string>*, std::vector<double>*,
+                           std::array<double, 2>*>;
 // What a person wrote, brought to a type that some key has. monostate: none of them (a date, a table, a mixed list).
 using Written =
     std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<double>, std::vector<std::string>>;
@@ -30,6 +31,7 @@ struct Allowed {
   bool above_least = false;  // the least value itself is not allowed
   bool below_most = false;
   std::vector<std::string> choices = {};  // empty: any text
+  bool may_be_empty = false;              // of a text or a list
   bool required = false;                  // the key must be given
 };
 

@@ -1,5 +1,7 @@
 #include "train/run_tables.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 
 namespace stepc::train {
@@ -19,15 +21,16 @@ std::string plural(int64_t count, const char* noun) { return str("{} {}{}", coun
 
 }  // namespace
 
-RunNumbers derive_numbers(const RunConfig& config, const models::DecoderConfig& model, const TextDataset& dataset,
+RunNumbers derive_numbers(const RunConfig& config, const models::DecoderConfig& model, const Corpus& corpus,
                           double matmul_flops_rate) {
   RunNumbers numbers;
   numbers.parameters = model.parameter_count();
   numbers.samples_per_step = config.train.batch_size * config.train.grad_accum;
   numbers.tokens_per_step = numbers.samples_per_step * config.data.seq_len;
   numbers.tokens = numbers.tokens_per_step * config.train.steps;
-  numbers.epochs =
-      static_cast<double>(numbers.samples_per_step * config.train.steps) / static_cast<double>(dataset.train_windows());
+  const auto samples = static_cast<uint64_t>(numbers.samples_per_step * config.train.steps);
+  for (size_t i = 0; i < corpus.sources(); ++i)
+    numbers.epochs = std::max(numbers.epochs, corpus.mixture().epochs(i, samples));
   numbers.flops_per_step =
       model.train_flops_per_token(config.data.seq_len) * static_cast<double>(numbers.tokens_per_step);
   numbers.matmul_flops_rate = matmul_flops_rate;
@@ -35,27 +38,36 @@ RunNumbers derive_numbers(const RunConfig& config, const models::DecoderConfig& 
   return numbers;
 }
 
-std::string start_table(const RunConfig& config, const models::DecoderConfig& model, const TextDataset& dataset,
+std::string start_table(const RunConfig& config, const models::DecoderConfig& model, const Corpus& corpus,
                         const RunNumbers& numbers) {
   std::string text;
   text += row("model", str("{}: {} parameters, {} layers, hidden size {}, vocabulary {}", config.model.path,
                            human_count(static_cast<double>(numbers.parameters)), model.num_hidden_layers,
                            model.hidden_size, model.vocab_size));
-  text += row("compute", str("{}, float32 optimizer, {}, mode {}", config.model.compute,
+  text += row("compute", str("{}, {}, {}, mode {}", config.model.compute,
+                             config.optim.master_weights ? "updates in float32" : "stochastic rounding",
                              plural(config.train.threads, "thread"), config.train.mode));
-  text += row("data", str("{}, {}: {} tokens, {} training and {} held-out windows",
-                          plural(static_cast<int64_t>(config.data.train.size()), "file"),
-                          human_bytes(dataset.text_bytes()), human_count(static_cast<double>(dataset.total_tokens())),
-                          dataset.train_windows(), dataset.eval_windows()));
+  text += row("data", str("{}, {}, {}: {} tokens, {} training and {} held-out windows",
+                          plural(static_cast<int64_t>(corpus.files()), "file"), human_bytes(corpus.text_bytes()),
+                          plural(static_cast<int64_t>(corpus.documents()), "document"),
+                          human_count(static_cast<double>(corpus.tokens())), corpus.train_windows(),
+                          corpus.held_out_windows()));
+  if (corpus.sources() > 1) {
+    const auto samples = static_cast<uint64_t>(numbers.samples_per_step * config.train.steps);
+    for (size_t i = 0; i < corpus.sources(); ++i)
+      text += row("", str("{}: weight {:g}, {:.2f} epochs", config.data.train.at(i), config.data.weights.at(i),
+                          corpus.mixture().epochs(i, samples)));
+  }
   text += row("batch", str("{} x {} sequences x {} tokens = {} tokens a step",
                            str("{} micro-batch{}", config.train.grad_accum, config.train.grad_accum == 1 ? "" : "es"),
                            config.train.batch_size, config.data.seq_len, numbers.tokens_per_step));
   text += row("steps", str("{}: {} tokens, {:.2f} epochs", config.train.steps,
                            human_count(static_cast<double>(numbers.tokens)), numbers.epochs));
-  text +=
-      row("optimizer", str("AdamW, lr {:.2e} after {} warm-up steps, cosine to {:.2e}, weight decay {:g}, clip {:g}",
-                           config.optim.lr, config.optim.warmup_steps, config.optim.lr * config.optim.min_lr_ratio,
-                           config.optim.weight_decay, config.optim.clip));
+  const double last_lr =
+      config.optim.schedule == "constant" ? config.optim.lr : config.optim.lr * config.optim.min_lr_ratio;
+  text += row("optimizer", str("{}, lr {:.2e} after {} warm-up steps, {} to {:.2e}, weight decay {:g}, clip {:g}",
+                               config.optim.name, config.optim.lr, config.optim.warmup_steps, config.optim.schedule,
+                               last_lr, config.optim.weight_decay, config.optim.clip));
   text += row("FLOPs", str("{} a step; this machine multiplies matrices at {}/s: at least {:.3f} s a step",
                            human_flops(numbers.flops_per_step), human_flops(numbers.matmul_flops_rate),
                            numbers.least_step_seconds));

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "data/text_dataset.h"
+#include "data/corpus.h"
 #include "models/decoder_config.h"
 #include "train/run_config.h"
 
@@ -16,18 +16,18 @@ struct RunNumbers {
   int64_t parameters = 0;
   int64_t samples_per_step = 0;  // sequences
   int64_t tokens_per_step = 0;
-  int64_t tokens = 0;  // of the whole run
-  double epochs = 0;
+  int64_t tokens = 0;             // of the whole run
+  double epochs = 0;              // of the data source that is seen most often
   double flops_per_step = 0;      // 6 a matmul weight and token, and causal attention
   double matmul_flops_rate = 0;   // of this machine, measured, operations a second
   double least_step_seconds = 0;  // at that rate
 };
 
-RunNumbers derive_numbers(const RunConfig& config, const models::DecoderConfig& model, const TextDataset& dataset,
+RunNumbers derive_numbers(const RunConfig& config, const models::DecoderConfig& model, const Corpus& corpus,
                           double matmul_flops_rate);
 
 // `config.train.threads` is resolved.
-std::string start_table(const RunConfig& config, const models::DecoderConfig& model, const TextDataset& dataset,
+std::string start_table(const RunConfig& config, const models::DecoderConfig& model, const Corpus& corpus,
                         const RunNumbers& numbers);
 
 struct EndOfRun {

@@ -42,12 +42,14 @@ std::string sample_text(const models::Decoder& model, const Tokenizer& tokenizer
   return tokenizer.decode(std::vector<int32_t>(ids.begin(), ids.end()));
 }
 
-std::string held_out_prompt(const Tokenizer& tokenizer, const TextDataset& dataset) {
-  constexpr int64_t kPromptTokens = 64;
-  std::vector<int64_t> window(static_cast<size_t>(dataset.seq_len() + 1));
-  dataset.fill_eval_batch(0, 1, window);
-  const int64_t taken = std::min(kPromptTokens, dataset.seq_len());
-  return tokenizer.decode(std::vector<int32_t>(window.begin(), window.begin() + taken));
+std::string held_out_prompt(const Tokenizer& tokenizer, const Corpus& corpus) {
+  constexpr size_t kPromptTokens = 64;
+  const auto seq = static_cast<size_t>(corpus.mixture().seq_len());
+  PackedBatch window;
+  window.resize(1, seq);
+  corpus.fill_held_out(0, window.row(0, seq));
+  const auto end = window.tokens.begin() + static_cast<ptrdiff_t>(std::min(kPromptTokens, seq));
+  return tokenizer.decode(std::vector<int32_t>(window.tokens.begin(), end));
 }
 
 }  // namespace stepc::train

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "data/text_dataset.h"
+#include "data/corpus.h"
 #include "data/tokenizer.h"
 #include "models/decoder.h"
 
@@ -26,6 +26,6 @@ std::string sample_text(const models::Decoder& model, const Tokenizer& tokenizer
                         const SampleOptions& options);
 
 // The beginning of the held-out text, to be continued.
-std::string held_out_prompt(const Tokenizer& tokenizer, const TextDataset& dataset);
+std::string held_out_prompt(const Tokenizer& tokenizer, const Corpus& corpus);
 
 }  // namespace stepc::train

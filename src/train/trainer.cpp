@@ -13,8 +13,8 @@
 #include <torch/torch.h>
 
 #include "base/check.h"
-#include "data/text_dataset.h"
-#include "optim/lr_schedule.h"
+#include "data/corpus.h"
+#include "train/batches.h"
 #include "train/evaluate.h"
 #include "train/learner.h"
 #include "train/log_lines.h"
@@ -23,6 +23,7 @@
 #include "train/pace.h"
 #include "train/progress.h"
 #include "train/resume.h"
+#include "train/run_data.h"
 #include "train/run_directory.h"
 #include "train/run_tables.h"
 #include "train/sample.h"
@@ -42,7 +43,7 @@ class Run {
   int run();
 
  private:
-  TextDataset read_data();
+  Corpus read_data();
   void resume_from(const Checkpoint& checkpoint);
   void take_step();
   void show_step(const StepResult& result, double lr, double seconds);
@@ -56,12 +57,12 @@ class Run {
   LogLines log_lines_;
   RunDirectory directory_;
   Learner learner_;
-  TextDataset dataset_;
+  Corpus corpus_;
+  TrainBatches batches_;
   RunNumbers numbers_;
   std::optional<Metrics> metrics_;
   Pace pace_;
   Clock::time_point began_ = Clock::now();
-  at::Tensor batch_;        // (grad_accum, batch_size, seq_len + 1)
   int64_t step_ = 0;        // steps done
   int64_t saved_step_ = 0;  // steps of the newest checkpoint
 };
@@ -83,11 +84,11 @@ ModelDirectory start_directory(const RunConfig& config, const RunDirectory& dire
   return model;
 }
 
-RunNumbers measured_numbers(const RunConfig& config, const models::DecoderConfig& model, const TextDataset& dataset) {
+RunNumbers measured_numbers(const RunConfig& config, const models::DecoderConfig& model, const Corpus& corpus) {
   constexpr int64_t kSide = 1024;
   const double rate = measure_matmul_rate(models::scalar_type(config.model.compute),
                                           {{kSide, kSide, kSide}, {2 * kSide, kSide, kSide}});
-  return derive_numbers(config, model, dataset, rate);
+  return derive_numbers(config, model, corpus, rate);
 }
 
 Run::Run(RunConfig config, bool resume)
@@ -96,34 +97,32 @@ Run::Run(RunConfig config, bool resume)
       log_lines_(progress_),
       directory_(config_.output.dir, resume),
       learner_(start_directory(config_, directory_), config_),
-      dataset_(read_data()),
-      numbers_(measured_numbers(config_, learner_.directory().config, dataset_)) {
+      corpus_(read_data()),
+      batches_(corpus_, config_.train.grad_accum, config_.train.batch_size),
+      numbers_(measured_numbers(config_, learner_.directory().config, corpus_)) {
   torch::manual_seed(static_cast<uint64_t>(config_.train.seed));
-  batch_ = at::empty({config_.train.grad_accum, config_.train.batch_size, config_.data.seq_len + 1}, at::kLong);
-  progress_.note(start_table(config_, learner_.directory().config, dataset_, numbers_));
+  progress_.note(start_table(config_, learner_.directory().config, corpus_, numbers_));
   const auto& checkpoint = directory_.checkpoint();
   if (checkpoint) resume_from(*checkpoint);
   if (resume && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
   metrics_.emplace(directory_.metrics().string(), checkpoint ? step_ : -1);
 }
 
-TextDataset Run::read_data() {
-  TextDatasetOptions options;
-  options.files.assign(config_.data.train.begin(), config_.data.train.end());
-  options.seq_len = config_.data.seq_len;
-  options.eval_fraction = config_.data.eval_fraction;
-  options.progress = [this](uint64_t done, uint64_t total) {
+Corpus Run::read_data() {
+  DataEvents events;
+  events.tokenizing = [this](uint64_t done, uint64_t total) {
     progress_.status(str("tokenising: {} of {}", human_bytes(done), human_bytes(total)));
   };
-  return {learner_.directory().tokenizer, options};
+  events.waiting = [this] { progress_.note("another process is tokenising for the same cache: waiting for it"); };
+  return read_corpus(config_, learner_.directory(), std::move(events));
 }
 
 void Run::resume_from(const Checkpoint& checkpoint) {
   for (const std::string& change : check_resumed_config(checkpoint.directory, config_)) progress_.note(change);
-  USER_CHECK(checkpoint.state.data_hash == dataset_.hash(),
-             "data.train or data.eval_fraction: not the data that {} was made with; give that, or choose another "
-             "output.dir",
-             checkpoint.directory.string());
+  USER_CHECK(
+      checkpoint.state.data_hash == corpus_.mixture().hash(),
+      "{} was made with other data, or with another part of it held out; give that, or choose another output.dir",
+      checkpoint.directory.string());
   learner_.load_optimizer(checkpoint.directory);
   step_ = saved_step_ = checkpoint.state.step;
   progress_.note(str("resumed from {} at step {}", checkpoint.directory.string(), step_));
@@ -154,20 +153,14 @@ int Run::run() {
 }
 
 void Run::take_step() {
-  dataset_.fill_train_batch(static_cast<uint64_t>(config_.train.seed), step_ * numbers_.samples_per_step,
-                            numbers_.samples_per_step,
-                            {batch_.data_ptr<int64_t>(), static_cast<size_t>(batch_.numel())});
-  const optim::LrSchedule schedule{.peak = config_.optim.lr,
-                                   .warmup_steps = config_.optim.warmup_steps,
-                                   .total_steps = config_.train.steps,
-                                   .min_ratio = config_.optim.min_lr_ratio};
-  const double lr = optim::learning_rate(schedule, step_);
+  const Batch& batch = batches_.of_step(step_);
+  const double lr = learning_rate_at(config_, step_);
   const Stats before = learner_.stats();
   const auto began = Clock::now();
-  const StepResult result = learner_.step(batch_, lr);
+  const StepResult result = learner_.step(batch, lr);
   const double seconds = seconds_since(began);
   ++step_;
-  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
+  if (!std::isfinite(result.loss) || (!std::isfinite(result.grad_norm) && !result.skipped)) {
     const std::string advice = saved_step_ > 0 ? str("the checkpoint of step {} is good", saved_step_)
                                                : std::string("a lower optim.lr may help");
     // Neither is ever negative: abs() takes the sign from a NaN.
@@ -207,7 +200,7 @@ void Run::show_step(const StepResult& result, double lr, double seconds) {
 
 double Run::evaluate_held_out() {
   progress_.status("evaluating");
-  const HeldOutLoss loss = evaluate(learner_.model(), learner_.directory().tokenizer, dataset_,
+  const HeldOutLoss loss = evaluate(learner_.model(), learner_.directory().tokenizer, corpus_,
                                     config_.data.eval_windows, config_.train.batch_size);
   metrics_->write({{"step", step_}, {"held_out_loss", loss.nats_per_token}, {kHeldOut, loss.nats_per_byte}});
   return loss.nats_per_byte;
@@ -217,7 +210,7 @@ void Run::save() {
   CheckpointWriter writer(directory_.path(), {.step = step_,
                                               .next_sample = step_ * numbers_.samples_per_step,
                                               .seed = static_cast<uint64_t>(config_.train.seed),
-                                              .data_hash = dataset_.hash()});
+                                              .data_hash = corpus_.mixture().hash()});
   learner_.save(writer.path());
   save_run_config(writer.path(), config_);
   writer.commit();
@@ -249,7 +242,7 @@ void Run::finish() {
   progress_.note(str("\n{}{}", learner_.report(), end_table(end, numbers_)));
   if (config_.output.sample_tokens > 0) {
     const Tokenizer& tokenizer = learner_.directory().tokenizer;
-    const std::string prompt = held_out_prompt(tokenizer, dataset_);
+    const std::string prompt = held_out_prompt(tokenizer, corpus_);
     const SampleOptions options{.tokens = config_.output.sample_tokens,
                                 .seed = static_cast<uint64_t>(config_.train.seed)};
     const std::string continuation = sample_text(learner_.model(), tokenizer, prompt, options);

@@ -17,18 +17,21 @@ class RunTablesTest : public ::testing::Test {
   RunTablesTest() {
     std::ofstream(directory_ / "text.txt") << std::string(1999, 'x');  // and the separator: 2,000 tokens
     config_.data.train = {(directory_ / "text.txt").string()};
+    config_.data.weights = {1};
     config_.data.seq_len = 9;
     config_.data.eval_fraction = 0.5;
     config_.train.steps = 10;
     config_.train.batch_size = 3;
     config_.train.grad_accum = 2;
   }
-  [[nodiscard]] TextDataset dataset() const {
+  [[nodiscard]] Corpus corpus() const {
     const Tokenizer tokenizer(parse_tokenizer_json(make_byte_tokenizer_json(), "t"), "t");
-    TextDatasetOptions options;
-    options.files = {config_.data.train[0]};
+    CorpusOptions options;
+    for (size_t i = 0; i < config_.data.train.size(); ++i)
+      options.sources.push_back({{config_.data.train[i]}, config_.data.weights[i]});
     options.seq_len = config_.data.seq_len;
-    options.eval_fraction = config_.data.eval_fraction;
+    options.held_out_fraction = config_.data.eval_fraction;
+    options.cache.directory = directory_ / "cache";
     return {tokenizer, options};
   }
 
@@ -38,18 +41,30 @@ class RunTablesTest : public ::testing::Test {
 
 TEST_F(RunTablesTest, NumbersFollowFromTheConfig) {
   const auto model = models::DecoderConfig::preset("llama-10m");
-  const TextDataset data = dataset();
+  const Corpus data = corpus();
   const RunNumbers numbers = derive_numbers(config_, model, data, 1e12);
   EXPECT_EQ(numbers.samples_per_step, 6);
   EXPECT_EQ(numbers.tokens_per_step, 54);
   EXPECT_EQ(numbers.tokens, 540);
-  EXPECT_EQ(data.train_windows(), 111);
+  EXPECT_EQ(data.train_windows(), 111U);
   EXPECT_DOUBLE_EQ(numbers.epochs, 60.0 / 111);
   EXPECT_DOUBLE_EQ(numbers.flops_per_step, model.train_flops_per_token(9) * 54);
   EXPECT_DOUBLE_EQ(numbers.least_step_seconds, numbers.flops_per_step / 1e12);
   const std::string table = start_table(config_, model, data, numbers);
   EXPECT_NE(table.find("2 micro-batches x 3 sequences x 9 tokens = 54 tokens a step"), std::string::npos) << table;
   EXPECT_NE(table.find("this machine multiplies matrices at 1 TFLOP/s"), std::string::npos) << table;
+}
+
+TEST_F(RunTablesTest, SourcesAreToldApart) {
+  std::ofstream(directory_ / "more.txt") << std::string(199, 'y');
+  config_.data.train.push_back((directory_ / "more.txt").string());
+  config_.data.weights.push_back(3);
+  const auto model = models::DecoderConfig::preset("llama-10m");
+  const Corpus data = corpus();
+  const RunNumbers numbers = derive_numbers(config_, model, data, 1e12);
+  EXPECT_DOUBLE_EQ(numbers.epochs, 45.0 / 11);
+  const std::string table = start_table(config_, model, data, numbers);
+  EXPECT_NE(table.find("more.txt: weight 3, 4.09 epochs"), std::string::npos) << table;
 }
 
 TEST_F(RunTablesTest, EndTableSetsBeforeBesideAfter) {

@@ -178,7 +178,7 @@ TEST_F(TrainerRun, OtherDataIsNotResumedOn) {
   EXPECT_EQ(train(run, true), 0);  // finished already
   run.train.steps = 25;
   std::ofstream(directory_ / "text.txt", std::ios::app) << "more";
-  EXPECT_USER_ERROR(train(run, true), "not the data that");
+  EXPECT_USER_ERROR(train(run, true), "was made with other data");
 }
 
 TEST_F(TrainerRun, AFinishedRunCanBeExtended) {

@@ -1,0 +1,123 @@
+#include "data/corpus.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace stepc {
+
+namespace fs = std::filesystem;
+
+// Makes streams of files, one after another, and counts their text as one piece of work.
+class Corpus::Reader {
+ public:
+  Reader(const Tokenizer& tokenizer, const CorpusOptions& options) : tokenizer_(tokenizer), options_(options) {
+    for (const auto& source : options.sources) add(source.files);
+    add(options.held_out);
+  }
+
+  // Neighbours of one format are tokenised together.
+  std::shared_ptr<const TokenStream> read(const std::vector<fs::path>& files) {
+    std::vector<fs::path> shards;
+    for (size_t begin = 0; begin < files.size();) {
+      const DocumentFormat format = detect_format(files[begin], options_.format);
+      size_t end = begin + 1;
+      while (end < files.size() && detect_format(files[end], options_.format).hash() == format.hash()) ++end;
+      const auto made = tokenized(
+          {files.begin() + static_cast<ptrdiff_t>(begin), files.begin() + static_cast<ptrdiff_t>(end)}, format);
+      shards.insert(shards.end(), made.begin(), made.end());
+      begin = end;
+    }
+    return std::make_shared<const TokenStream>(shards);
+  }
+
+ private:
+  void add(const std::vector<fs::path>& files) {
+    for (const fs::path& file : files) total_ += size_of(file);
+  }
+  // What cannot be opened is told by who opens it.
+  static uint64_t size_of(const fs::path& file) {
+    std::error_code error;
+    const uint64_t size = fs::file_size(file, error);
+    return error ? 0 : size;
+  }
+
+  std::vector<fs::path> tokenized(const std::vector<fs::path>& files, const DocumentFormat& format) {
+    ShardCacheOptions cache = options_.cache;
+    cache.format = format;
+    if (options_.cache.progress)
+      cache.progress = [&](uint64_t done, uint64_t) { options_.cache.progress(done_ + done, total_); };
+    const ShardCacheResult result = tokenize_files(tokenizer_, files, cache);
+    for (const fs::path& file : files) done_ += size_of(file);
+    return result.shards;
+  }
+
+  const Tokenizer& tokenizer_;
+  const CorpusOptions& options_;
+  uint64_t total_ = 0, done_ = 0;  // bytes of text
+};
+
+Corpus::Corpus(const Tokenizer& tokenizer, const CorpusOptions& options)
+    : seq_len_(static_cast<uint64_t>(std::max<int64_t>(options.seq_len, 1))) {
+  USER_CHECK(!options.sources.empty(), "no text files are given");
+  USER_CHECK(options.held_out_fraction >= 0 && options.held_out_fraction <= 0.5,
+             "the held-out fraction must be from 0 to 0.5, found {}", options.held_out_fraction);
+  Reader reader(tokenizer, options);
+  for (const auto& source : options.sources) {
+    const auto stream = reader.read(source.files);
+    trained_.push_back({stream, source.weight, 0, stream->size()});
+    files_ += source.files.size();
+    count(*stream);
+  }
+  if (!options.held_out.empty()) {
+    const auto stream = reader.read(options.held_out);
+    held_out_.push_back({stream, 0, stream->size()});
+    files_ += options.held_out.size();
+    count(*stream);
+  }
+  split(options);
+  mixture_ = std::make_unique<Mixture>(trained_, options.seq_len, options.seed);
+}
+
+void Corpus::count(const TokenStream& stream) {
+  text_bytes_ += stream.text_bytes();
+  tokens_ += stream.size();
+  documents_ += stream.documents();
+  packs_documents_ = packs_documents_ || stream.documents() > 1;
+}
+
+void Corpus::split(const CorpusOptions& options) {
+  if (options.held_out.empty() && options.held_out_fraction > 0)
+    for (MixtureSource& source : trained_) {
+      const auto taken =
+          static_cast<uint64_t>(std::llround(static_cast<double>(source.stream->size()) * options.held_out_fraction));
+      source.tokens -= taken;
+      held_out_.push_back({source.stream, source.tokens, taken});
+    }
+  held_out_begins_.push_back(0);
+  uint64_t tokens = 0;
+  for (const Part& part : held_out_) {
+    held_out_begins_.push_back(held_out_begins_.back() + windows_of(part.tokens));
+    tokens += part.tokens;
+  }
+  USER_CHECK(held_out_.empty() || held_out_windows() > 0,
+             "the held-out text has {} tokens, one sequence of length {} needs {}: hold out more, or give more text",
+             tokens, seq_len_, seq_len_ + 1);
+}
+
+uint64_t Corpus::train_windows() const {
+  uint64_t windows = 0;
+  for (size_t i = 0; i < trained_.size(); ++i) windows += mixture_->windows(i);
+  return windows;
+}
+
+void Corpus::fill_held_out(uint64_t index, const PackedRow& row) const {
+  INTERNAL_CHECK_LT(index, held_out_windows());
+  const auto next = std::ranges::upper_bound(held_out_begins_, index);
+  const auto part = static_cast<size_t>(next - held_out_begins_.begin()) - 1;
+  const uint64_t window = index - held_out_begins_[part];
+  held_out_[part].stream->fill(held_out_[part].begin + window * seq_len_, row);
+}
+
+}  // namespace stepc

@@ -1,0 +1,46 @@
+#include "data/source/detect_format.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/json.h"
+
+namespace stepc {
+
+namespace {
+std::string_view first_line(std::string_view text) {
+  const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
+
+bool is_chat(std::string_view line, std::string& field) {
+  constexpr const char* kMessages = "messages";
+  constexpr size_t kMaxBytes = size_t{64} << 20;
+  if (line.size() > kMaxBytes) return false;
+  try {
+    const Json json = parse_json(line, "the first line");
+    if (!json.is_object()) return false;
+    if (!json.contains(field) && json.contains(kMessages)) field = kMessages;
+    return json.contains(field) && json[field].is_array();
+  } catch (const UserError&) {
+    return false;
+  }
+}
+}  // namespace
+
+DocumentFormat detect_format(const std::filesystem::path& file, const FormatHints& hints) {
+  DocumentFormat format;
+  format.field = hints.field;
+  if (file_kind_of(file) == FileKind::kText) return format;
+  if (const MappedFile content(file); is_chat(first_line(content.text()), format.field)) {
+    USER_CHECK(hints.chat, "{}: its lines are chats, and there is no template for them", file.string());
+    format.chat = hints.chat();
+  }
+  return format;
+}
+
+}  // namespace stepc

@@ -1,0 +1,23 @@
+// What the lines of a .jsonl file are, as its first one shows: texts or chats.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "data/source/document.h"
+
+namespace stepc {
+
+struct FormatHints {
+  std::string field = "text";  // that holds the text, or the messages of a chat
+  // The template of chats; asked for only where a file has some.
+  std::function<std::shared_ptr<const ChatTemplate>()> chat;
+};
+
+// A list in the field is a chat, and so is one in "messages" where the field is not there. A file whose first line says
+// nothing is taken for texts: who reads it names the line.
+DocumentFormat detect_format(const std::filesystem::path& file, const FormatHints& hints);
+
+}  // namespace stepc

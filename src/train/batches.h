@@ -1,0 +1,43 @@
+// Samples of a Corpus as the tensors that a step takes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "data/corpus.h"
+
+namespace stepc::train {
+
+// int64, all of one shape. Labels are the tokens that follow, or -100 where the loss counts nothing. Documents number
+// the documents of a row; undefined where every row is one, which spares the attention its mask.
+struct Batch {
+  at::Tensor tokens, labels, documents;
+
+  // What is defined, in this order: the arguments of a captured step.
+  [[nodiscard]] std::vector<at::Tensor> tensors() const;
+  static Batch from_tensors(const std::vector<at::Tensor>& tensors);
+  // Row block `index` of a (blocks, rows, seq) batch.
+  [[nodiscard]] Batch micro_batch(int64_t index) const;
+};
+
+// The batches of training steps: step s has samples s * micro_batches * rows and on, so a batch depends on nothing but
+// the corpus and the step. The tensors are filled anew for each step.
+class TrainBatches {
+ public:
+  TrainBatches(const Corpus& corpus, int64_t micro_batches, int64_t rows);
+  // (micro_batches, rows, seq)
+  const Batch& of_step(int64_t step);
+
+ private:
+  const Corpus& corpus_;
+  int64_t samples_;
+  PackedBatch packed_;
+  Batch batch_;
+};
+
+// Held-out windows as a (windows, seq) batch.
+Batch held_out_batch(const Corpus& corpus, const std::vector<int64_t>& windows);
+
+}  // namespace stepc::train

@@ -1,0 +1,21 @@
+// The data of a run, as its config names it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "data/corpus.h"
+#include "train/model_directory.h"
+#include "train/run_config.h"
+
+namespace stepc::train {
+
+struct DataEvents {
+  std::function<void(uint64_t done, uint64_t total)> tokenizing;  // bytes of text
+  std::function<void()> waiting;                                  // another process tokenises for the same cache
+};
+
+// `config.train.threads` is resolved.
+Corpus read_corpus(const RunConfig& config, const ModelDirectory& model, DataEvents events = {});
+
+}  // namespace stepc::train
