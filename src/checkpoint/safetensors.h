@@ -63,6 +63,6 @@ struct TensorView {
 
 // Written beside, synced, renamed into place. Names must be unique and dtypes known to the format (not c128).
 void write_safetensors(const std::filesystem::path& path, std::vector<TensorView> tensors,
-                       const SafetensorsMetadata& metadata = {});
+                       const SafetensorsMetadata& metadata = {}, FileSystem& files = system_files());
 
 }  // namespace stepc

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "checkpoint/model_shards.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_dtype.h"
 
@@ -132,8 +133,8 @@ std::span<const std::byte> SafetensorsReader::bytes(const TensorInfo& info) cons
 }
 
 std::vector<SafetensorsReader> open_safetensors_model(const fs::path& directory) {
-  const fs::path single = directory / "model.safetensors";
-  const fs::path index = directory / "model.safetensors.index.json";
+  const fs::path single = directory / kSingleName;
+  const fs::path index = directory / kIndexName;
   std::error_code ignored;
   std::vector<SafetensorsReader> readers;
   if (fs::exists(single, ignored) || !fs::exists(index, ignored)) {

@@ -38,7 +38,7 @@ std::string header_of(const std::vector<TensorView>& tensors, const SafetensorsM
 }  // namespace
 
 void write_safetensors(const std::filesystem::path& path, std::vector<TensorView> tensors,
-                       const SafetensorsMetadata& metadata) {
+                       const SafetensorsMetadata& metadata, FileSystem& files) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorView& a, const TensorView& b) {
     const int rank_a = safetensors_rank(a.dtype);
     const int rank_b = safetensors_rank(b.dtype);
@@ -57,7 +57,7 @@ void write_safetensors(const std::filesystem::path& path, std::vector<TensorView
 
   const std::string header = header_of(tensors, metadata);
   const uint64_t header_bytes = header.size();
-  FileWriter writer(path);
+  FileWriter writer(path, files);
   writer.write(std::as_bytes(std::span(&header_bytes, 1)));
   writer.write(header);
   for (const auto& tensor : tensors) writer.write(tensor.bytes);

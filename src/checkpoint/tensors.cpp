@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 
 #include "base/check.h"
+#include "checkpoint/model_shards.h"
 
 namespace stepc {
 
@@ -69,7 +70,8 @@ NamedTensors load_model_tensors(const std::filesystem::path& directory) {
   return tensors;
 }
 
-void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors, const SafetensorsMetadata& metadata) {
+void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors, const SafetensorsMetadata& metadata,
+                  FileSystem& files) {
   std::vector<at::Tensor> contiguous;  // keeps the views' bytes alive
   std::vector<TensorView> views;
   for (const auto& [name, tensor] : tensors) {
@@ -83,7 +85,25 @@ void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors
                      kept.sizes().vec(),
                      {static_cast<const std::byte*>(kept.const_data_ptr()), static_cast<size_t>(kept.nbytes())}});
   }
-  write_safetensors(path, std::move(views), metadata);
+  write_safetensors(path, std::move(views), metadata, files);
+}
+
+void save_model_tensors(const std::filesystem::path& directory, const NamedTensors& weights, at::ScalarType dtype,
+                        uint64_t max_shard_bytes, FileSystem& files) {
+  std::vector<NamedBytes> sizes;
+  int64_t elements = 0;
+  for (const auto& [name, tensor] : weights) {
+    sizes.push_back({name, static_cast<uint64_t>(tensor.numel()) * at::elementSize(dtype)});
+    elements += tensor.numel();
+  }
+  const std::vector<ModelShard> shards = plan_shards(sizes, max_shard_bytes);
+  for (const ModelShard& shard : shards) {
+    NamedTensors converted;  // of one file at a time
+    for (const size_t index : shard.tensors)
+      converted.emplace_back(weights[index].first, weights[index].second.detach().to(dtype));
+    save_tensors(directory / shard.file, converted, {{"format", "pt"}}, files);
+  }
+  if (shards.size() > 1) write_file_synced(directory / kIndexName, index_json(sizes, shards, elements), files);
 }
 
 }  // namespace stepc

@@ -27,6 +27,11 @@ NamedTensors load_model_tensors(const std::filesystem::path& directory);
 
 // Tensors of any layout and device; each is made contiguous on the CPU first.
 void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors,
-                  const SafetensorsMetadata& metadata = {});
+                  const SafetensorsMetadata& metadata = {}, FileSystem& files = system_files());
+
+// The weights of a Hugging Face directory: model.safetensors, or, where they are more than `max_shard_bytes`, the files
+// model-00001-of-00003.safetensors and on with model.safetensors.index.json, cut where transformers cuts.
+void save_model_tensors(const std::filesystem::path& directory, const NamedTensors& weights, at::ScalarType dtype,
+                        uint64_t max_shard_bytes, FileSystem& files = system_files());
 
 }  // namespace stepc
