@@ -35,8 +35,15 @@ std::string prose(size_t bytes) {
   return text;
 }
 
-class TrainerTest : public ::testing::TestWithParam<std::string> {
- protected:
+// What a run may be made of; every one is resumed bit-equal.
+struct Variant {
+  const char* name;
+  void (*apply)(RunConfig&);
+};
+void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
+
+class TrainerTest : public ::testing::TestWithParam<Variant> {
+ public:
   TrainerTest() {
     fs::create_directory(directory_ / "model");
     models::DecoderConfig shape;
@@ -51,6 +58,14 @@ class TrainerTest : public ::testing::TestWithParam<std::string> {
     write_model_files(directory_ / "model", shape, {{"tokenizer.json", make_byte_tokenizer_json()}},
                       model->persistent_state());
     std::ofstream(directory_ / "text.txt") << prose(20000);
+    std::ofstream lines(directory_ / "lines.jsonl");
+    std::ofstream chats(directory_ / "chats.jsonl");
+    for (int i = 0; i < 150; ++i) {
+      lines << json{{"text", prose(40 + i)}}.dump() << "\n";
+      const json question = {{"role", "user"}, {"content", str("{} and the light?", i)}};
+      const json answer = {{"role", "assistant"}, {"content", prose(30)}};
+      chats << json{{"messages", {question, answer}}}.dump() << "\n";
+    }
   }
 
   // Twenty steps with a checkpoint every ten, as run `name`.
@@ -74,6 +89,14 @@ class TrainerTest : public ::testing::TestWithParam<std::string> {
     config.output.log_every = 1;
     config.output.sample_tokens = 4;
     return config;
+  }
+  // The text, lines of it and chats, weighted, with held-out files.
+  static void mix(RunConfig& config) {
+    const fs::path text = config.data.train.at(0);
+    const auto beside = [&](const char* name) { return text.parent_path() / name; };
+    config.data.train = {text.string(), beside("lines.jsonl"), beside("chats.jsonl")};
+    config.data.weights = {2, 1, 1};
+    config.data.chat = "chatml";
   }
   [[nodiscard]] fs::path output(const std::string& name) const { return directory_ / name; }
 
@@ -114,7 +137,7 @@ class TrainerTest : public ::testing::TestWithParam<std::string> {
 
 TEST_P(TrainerTest, TwentyStepsEqualTenAndTenMore) {
   RunConfig straight = config("straight");
-  straight.model.compute = GetParam();
+  GetParam().apply(straight);
   ASSERT_EQ(train(straight, false), 0);
 
   // A run that died some steps after its checkpoint.
@@ -130,7 +153,26 @@ TEST_P(TrainerTest, TwentyStepsEqualTenAndTenMore) {
   EXPECT_EQ(metrics("straight").size(), 22U);  // and two evaluations
   EXPECT_LT(metrics("straight").at("held out 20")[0], metrics("straight").at("held out 0")[0]);
 }
-INSTANTIATE_TEST_SUITE_P(Compute, TrainerTest, ::testing::Values("float32", "bfloat16"));
+INSTANTIATE_TEST_SUITE_P(
+    Variants, TrainerTest,
+    ::testing::Values(Variant{"float32", [](RunConfig&) {}},
+                      Variant{"bfloat16", [](RunConfig& config) { config.model.compute = "bfloat16"; }},
+                      Variant{"float16", [](RunConfig& config) { config.model.compute = "float16"; }},
+                      Variant{"stochastic rounding",
+                              [](RunConfig& config) {
+                                config.model.compute = "bfloat16";
+                                config.optim.master_weights = false;
+                              }},
+                      Variant{"wsam on a mixture",
+                              [](RunConfig& config) {
+                                config.optim.name = "wsam";
+                                TrainerTest::mix(config);
+                              }},
+                      Variant{"agd with wsd", [](RunConfig& config) {
+                                config.optim.name = "agd";
+                                config.optim.lr = 1e-3;
+                                config.optim.schedule = "wsd";
+                              }}));
 
 using TrainerRun = TrainerTest;
 
@@ -179,6 +221,76 @@ TEST_F(TrainerRun, OtherDataIsNotResumedOn) {
   run.train.steps = 25;
   std::ofstream(directory_ / "text.txt", std::ios::app) << "more";
   EXPECT_USER_ERROR(train(run, true), "was made with other data");
+}
+
+TEST_F(TrainerRun, WhatIsLearnedDependsOnTheWeights) {
+  RunConfig run = config("run");
+  mix(run);
+  run.train.steps = 3;
+  ASSERT_EQ(train(run, false), 0);
+  run.output.dir = output("again").string();
+  ASSERT_EQ(train(run, false), 0);
+  EXPECT_EQ(metrics("run"), metrics("again"));
+  run.output.dir = output("other").string();
+  run.data.weights = {1, 1, 2};
+  ASSERT_EQ(train(run, false), 0);
+  EXPECT_NE(metrics("run").at("step 3"), metrics("other").at("step 3"));
+}
+
+TEST_F(TrainerRun, HeldOutFilesAreNotTrainedOn) {
+  RunConfig run = config("run");
+  run.train.steps = 2;
+  std::ofstream(directory_ / "held-out.txt") << prose(2000);
+  run.data.eval = {(directory_ / "held-out.txt").string()};
+  ASSERT_EQ(train(run, false), 0);
+  run.output.dir = output("other").string();
+  std::ofstream(directory_ / "held-out.txt") << prose(1500);
+  ASSERT_EQ(train(run, false), 0);
+  EXPECT_EQ(metrics("run").at("step 2"), metrics("other").at("step 2"));
+  EXPECT_NE(metrics("run").at("held out 2"), metrics("other").at("held out 2"));
+}
+
+TEST_F(TrainerRun, AVanishedFileIsNamed) {
+  RunConfig run = config("run");
+  mix(run);
+  run.train.steps = 2;
+  ASSERT_EQ(train(run, false), 0);
+  fs::remove(directory_ / "lines.jsonl");
+  run.train.steps = 4;
+  EXPECT_USER_ERROR(train(run, true), "lines.jsonl: No such file or directory");
+}
+
+TEST_F(TrainerRun, ADamagedShardIsMadeAgain) {
+  RunConfig run = config("run");
+  run.train.steps = 2;
+  ASSERT_EQ(train(run, false), 0);
+  for (const auto& entry : fs::directory_iterator(output("run") / "tokens"))
+    if (entry.path().extension() == ".tokens") fs::resize_file(entry.path(), fs::file_size(entry) / 2);
+  run.train.steps = 4;
+  ASSERT_EQ(train(run, true), 0);
+  EXPECT_EQ(metrics("run").size(), 7U);
+}
+
+// A damage that keeps a shard's form is found where its tokens are used.
+TEST_F(TrainerRun, ATokenThatIsNoneEndsTheRun) {
+  RunConfig run = config("run");
+  run.train.steps = 2;
+  run.data.cache = (directory_ / "cache").string();
+  ASSERT_EQ(train(run, false), 0);
+  for (const auto& entry : fs::directory_iterator(run.data.cache)) {
+    if (entry.path().extension() != ".tokens") continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    constexpr std::streamoff kTokens = 64;
+    file.seekp(kTokens);
+    for (int i = 0; i < 15000; ++i) file.write("\xff\xff", 2);
+  }
+  run.train.steps = 4;
+  try {
+    train(run, true);
+    FAIL() << "no error";
+  } catch (const RunFailure& error) {
+    EXPECT_NE(std::string(error.what()).find("token 65535"), std::string::npos) << error.what();
+  }
 }
 
 TEST_F(TrainerRun, AFinishedRunCanBeExtended) {
