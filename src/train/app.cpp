@@ -57,6 +57,7 @@ struct Arguments {
   bool resume = false;
   std::string model;
   GenerateCommand generate;
+  std::string inspected;
 };
 
 struct Command {
@@ -102,6 +103,9 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
   generate->add_option("--seed", options.sample.seed, "of the draws")->capture_default_str();
 
+  CLI::App* inspect = app.add_subcommand("inspect", "verify a checkpoint, a model or a run, and say what is in it");
+  inspect->add_option("directory", arguments.inspected, "where")->required();
+
   const DataCommand data = add_data_command(app);
 
   return {
@@ -113,6 +117,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
       {eval, [&arguments,
               eval] { return run_eval(load_run_config(arguments.config, overrides_of(*eval)), arguments.model); }},
       {generate, [&] { return run_generate(arguments.generate); }},
+      {inspect, [&] { return run_inspect(arguments.inspected); }},
       {data.app, data.run},
   };
 }

@@ -9,8 +9,10 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "train/evaluate.h"
+#include "train/inspect.h"
 #include "train/model_directory.h"
 #include "train/run_data.h"
+#include "train/trainer.h"
 
 namespace stepc::train {
 namespace fs = std::filesystem;
@@ -46,6 +48,13 @@ int run_generate(const GenerateCommand& command) {
   const auto model = load_model(directory, at::kFloat);
   const std::string text = sample_text(model, directory.tokenizer, command.prompt, command.sample);
   fmt::print("{}{}\n", command.prompt, printable(text));
+  return 0;
+}
+
+int run_inspect(const fs::path& directory) {
+  const Inspection inspection = inspect(directory);
+  fmt::print("{}", inspection.table);
+  if (!inspection.is_good) throw RunFailure(str("{}: damaged", directory.string()));
   return 0;
 }
 

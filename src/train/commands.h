@@ -20,6 +20,8 @@ int run_init(const InitOptions& options);
 // `model`: the directory to evaluate; empty: the run's finished model, else the model it starts from.
 int run_eval(RunConfig config, const std::string& model);
 int run_generate(const GenerateCommand& command);
+// Throws RunFailure after printing when something is damaged.
+int run_inspect(const std::filesystem::path& directory);
 
 // "llama-10m, llama-134m, ..."
 std::string preset_list();

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "base/check.h"
+#include "train/adapter_choice.h"
+#include "train/find_nonfinite.h"
 #include "train/kernel_directory.h"
 
 namespace stepc::train {
@@ -13,6 +15,7 @@ namespace {
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kGeneratorState = "cpu_generator";
 constexpr std::string_view kMasterSuffix = ".master";
+constexpr double kBytesPerGb = 1e9;
 
 // "model.norm.weight.master" -> its tensor under "model.norm.weight".
 std::map<std::string, at::Tensor> master_weights(const optim::Optimizer& optimizer) {
@@ -31,16 +34,12 @@ std::string saved_dtype(const std::string& from, const std::string& compute) {
 }  // namespace
 
 Learner::Learner(ModelDirectory directory, const RunConfig& config)
-    : directory_(std::move(directory)), model_(directory_.config, models::scalar_type(config.model.compute)) {
+    : max_shard_bytes_(static_cast<uint64_t>(config.output.max_shard_gb * kBytesPerGb)),
+      directory_(std::move(directory)),
+      model_(directory_.config, models::scalar_type(config.model.compute)) {
   const NamedTensors loaded = load_weights(directory_, model_);
-  optimizer_ = choose_optimizer(config, model_->persistent_state());
-
-  const torch::NoGradGuard no_grad;
-  const auto masters = master_weights(*optimizer_.optimizer);
-  for (const auto& [name, tensor] : loaded) {
-    const auto master = masters.find(name);
-    if (master != masters.end()) at::Tensor(master->second).copy_(tensor);
-  }
+  optimizer_ = choose_optimizer(config, models::trainable_parameters(model_));
+  load_masters(loaded);
   directory_.config.dtype = saved_dtype(directory_.config.dtype, config.model.compute);
 
   Config engine;
@@ -50,6 +49,15 @@ Learner::Learner(ModelDirectory directory, const RunConfig& config)
       accelerate(make_train_step(model_, optimizer_, config.optim.clip), {model_}, {optimizer_.optimizer}, engine));
 }
 
+void Learner::load_masters(const NamedTensors& loaded) {
+  const torch::NoGradGuard no_grad;
+  const auto masters = master_weights(*optimizer_.optimizer);
+  for (const auto& [name, tensor] : loaded) {
+    const auto master = masters.find(name);
+    if (master != masters.end()) at::Tensor(master->second).copy_(tensor);
+  }
+}
+
 StepResult Learner::step(const Batch& batch, double lr) {
   optimizer_.optimizer->set_lr(lr);
   const auto [loss, norm, skipped] = (*step_)(batch.tensors());
@@ -57,6 +65,7 @@ StepResult Learner::step(const Batch& batch, double lr) {
 }
 
 NamedTensors Learner::weights() const {
+  if (directory_.adapter) return models::adapter_state(model_);
   const auto masters = master_weights(*optimizer_.optimizer);
   NamedTensors weights = model_->persistent_state();
   for (auto& [name, tensor] : weights) {
@@ -66,15 +75,20 @@ NamedTensors Learner::weights() const {
   return weights;
 }
 
-void Learner::save_model(const std::filesystem::path& destination) const {
-  write_model_files(destination, directory_.config, directory_.companions, weights());
-}
-
-void Learner::save(const std::filesystem::path& checkpoint) const {
-  save_model(checkpoint);
+NamedTensors Learner::state() const {
   NamedTensors state = optimizer_.optimizer->named_state();
   state.emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
-  save_tensors(checkpoint / kOptimizerFile, state);
+  return state;
+}
+
+void Learner::save_model(const std::filesystem::path& destination, FileSystem& files) const {
+  write_trained_files(destination, directory_, weights(), max_shard_bytes_, files);
+}
+
+void Learner::write_checkpoint(const std::filesystem::path& checkpoint, const NamedTensors& weights,
+                               const NamedTensors& state, FileSystem& files) const {
+  write_trained_files(checkpoint, directory_, weights, max_shard_bytes_, files);
+  save_tensors(checkpoint / kOptimizerFile, state, {}, files);
 }
 
 void Learner::load_optimizer(const std::filesystem::path& checkpoint) {
@@ -92,6 +106,35 @@ void Learner::load_optimizer(const std::filesystem::path& checkpoint) {
     const auto master = masters.find(name);
     if (master != masters.end()) at::Tensor(parameter).copy_(master->second);
   }
+}
+
+void Learner::restore(const std::filesystem::path& checkpoint) {
+  load_masters(load_weights(open_model_directory(checkpoint), model_));
+  load_optimizer(checkpoint);
+}
+
+void Learner::restore_fresh(const std::filesystem::path& model, const RunConfig& config) {
+  ModelDirectory fresh = open_model_directory(model);
+  choose_adapter(config, fresh);
+  const NamedTensors loaded = load_weights(fresh, model_);
+  optimizer_.optimizer->load_state(
+      choose_optimizer(config, models::trainable_parameters(model_)).optimizer->named_state());
+  load_masters(loaded);
+}
+
+std::optional<std::string> Learner::find_nonfinite_in(const Batch& batch) {
+  for (const auto& [name, tensor] : model_->persistent_state())
+    if (!at::isfinite(tensor).all().item<bool>()) return str("the weight {}", name);
+  const auto found = find_nonfinite([&] {
+    const at::Tensor token_count = models::count_tokens(batch.labels);
+    for (int64_t i = 0; i < batch.tokens.size(0); ++i) {
+      const Batch micro = batch.micro_batch(i);
+      const at::Tensor loss = model_->loss(micro.tokens, micro.labels, token_count, micro.documents);
+      (optimizer_.scaler ? loss * optimizer_.scaler->scale() : loss).backward();
+    }
+  });
+  optimizer_.optimizer->zero_grad();
+  return found;
 }
 
 }  // namespace stepc::train

@@ -30,12 +30,23 @@ class Learner {
   // batch: (grad_accum, batch_size, seq_len)
   StepResult step(const Batch& batch, double lr);
 
-  // Model files and optimizer.safetensors, which also holds the random generator's state.
-  void save(const std::filesystem::path& checkpoint) const;
+  // What a checkpoint holds: the weights as they are saved, and the optimizer's and the random generator's state.
+  [[nodiscard]] NamedTensors weights() const;
+  [[nodiscard]] NamedTensors state() const;
+  // Model files and optimizer.safetensors, from such lists or copies of them. Touches nothing that a step does, so it
+  // may run beside one, on another thread.
+  void write_checkpoint(const std::filesystem::path& checkpoint, const NamedTensors& weights, const NamedTensors& state,
+                        FileSystem& files) const;
   // Model files alone.
-  void save_model(const std::filesystem::path& destination) const;
+  void save_model(const std::filesystem::path& destination, FileSystem& files) const;
   // The optimizer's part of a checkpoint, after construction from its model files.
   void load_optimizer(const std::filesystem::path& checkpoint);
+  // Everything anew, from a checkpoint, or (fresh) as the constructor left it for this directory and config.
+  void restore(const std::filesystem::path& checkpoint);
+  void restore_fresh(const std::filesystem::path& model, const RunConfig& config);
+  // Which module's op first makes a value that is not finite, in one eager forward and backward pass over the batch.
+  // Changes no weight.
+  std::optional<std::string> find_nonfinite_in(const Batch& batch);
 
   [[nodiscard]] models::Decoder model() const { return model_; }
   [[nodiscard]] const ModelDirectory& directory() const { return directory_; }
@@ -43,8 +54,10 @@ class Learner {
   [[nodiscard]] std::string report() const { return step_->report(); }
 
  private:
-  [[nodiscard]] NamedTensors weights() const;
+  // Weights of another dtype than the model's are kept whole in the master weights.
+  void load_masters(const NamedTensors& loaded);
 
+  uint64_t max_shard_bytes_;
   ModelDirectory directory_;
   models::Decoder model_;
   ChosenOptimizer optimizer_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include <sys/resource.h>
+
 #include <ATen/ATen.h>
 
 namespace stepc::train {
@@ -35,6 +37,12 @@ double measure_matmul_rate(c10::ScalarType dtype, const std::vector<MatmulShape>
   double best = 0;
   for (const MatmulShape& shape : shapes) best = std::max(best, rate_of(dtype, shape));
   return best;
+}
+
+uint64_t peak_process_bytes() {
+  rusage usage = {};
+  constexpr uint64_t kKibibyte = 1024;
+  return getrusage(RUSAGE_SELF, &usage) == 0 ? static_cast<uint64_t>(usage.ru_maxrss) * kKibibyte : 0;
 }
 
 }  // namespace stepc::train

@@ -19,4 +19,7 @@ struct MatmulShape {
 // all. The best, so that the MFU relative to it is never flattered by a bad shape.
 double measure_matmul_rate(c10::ScalarType dtype, const std::vector<MatmulShape>& shapes);
 
+// The most memory that this process has had resident so far.
+uint64_t peak_process_bytes();
+
 }  // namespace stepc::train

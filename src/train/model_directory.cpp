@@ -4,11 +4,14 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/json.h"
 
 namespace stepc::train {
 namespace {
 namespace fs = std::filesystem;
 
+constexpr const char* kAdapterConfig = "adapter_config.json";
+constexpr const char* kAdapterWeights = "adapter_model.safetensors";
 constexpr uint64_t kMaxConfigBytes = 16 << 20;
 constexpr uint64_t kMaxCompanionBytes = 256 << 20;  // tokenizer.json of large vocabularies is tens of MB
 constexpr std::array kCompanions = {"tokenizer.json",
@@ -50,7 +53,39 @@ fs::path tokenizer_file(const fs::path& path) {
   user_error("{}: neither tokenizer.json nor tokenizer.model is there", path.string());
 }
 
+namespace {
+
+ModelDirectory open_adapter(const fs::path& path) {
+  const models::LoraConfig adapter = in_directory(
+      path, [&] { return models::LoraConfig::from_json(read_text(path / kAdapterConfig, kMaxConfigBytes)); });
+  const fs::path base = adapter.base_model;
+  USER_CHECK(fs::is_directory(base) && !fs::exists(base / kAdapterConfig),
+             "{}: {}: base_model_name_or_path is {}; expected the directory of the model that the adapter is for",
+             path.string(), kAdapterConfig, in_quotes(adapter.base_model));
+  ModelDirectory directory = open_model_directory(base);
+  directory.path = path;
+  directory.adapter = adapter;
+  return directory;
+}
+
+// Adds the adapter where the model has none, and fills it.
+void load_adapter(const ModelDirectory& directory, models::Decoder& model) {
+  const uint64_t seed = directory.fresh_adapter_seed;
+  const bool had_one = !models::adapter_state(model).empty();
+  if (!had_one) models::add_adapters(model, *directory.adapter, seed);
+  if (seed == 0) {
+    models::load_adapters(model, load_tensors(directory.path / kAdapterWeights));
+  } else if (had_one) {
+    const models::Decoder drawn(directory.config);
+    models::add_adapters(drawn, *directory.adapter, seed);
+    models::load_adapters(model, models::adapter_state(drawn));
+  }
+}
+
+}  // namespace
+
 ModelDirectory open_model_directory(const fs::path& path) {
+  if (fs::exists(path / kAdapterConfig) && !fs::exists(path / "config.json")) return open_adapter(path);
   USER_CHECK(fs::is_directory(path), "{}: not a directory; a model directory has config.json, tokenizer.json and {}",
              path.string(), "model.safetensors (`stepc init` makes one)");
   models::DecoderConfig config = in_directory(
@@ -58,15 +93,17 @@ ModelDirectory open_model_directory(const fs::path& path) {
   Tokenizer tokenizer = in_directory(path, [&] { return Tokenizer::load(tokenizer_file(path)); });
   USER_CHECK(tokenizer.vocab_size() <= config.vocab_size, "{}: {} has {} tokens, but config.json has vocab_size {}",
              path.string(), tokenizer_file(path).filename().string(), tokenizer.vocab_size(), config.vocab_size);
-  return {path, std::move(config), std::move(tokenizer), read_companions(path)};
+  return {path, std::move(config), std::move(tokenizer), read_companions(path), path};
 }
 
 NamedTensors load_weights(const ModelDirectory& directory, models::Decoder& model) {
-  return in_directory(directory.path, [&] {
-    NamedTensors weights = load_model_tensors(directory.path);
-    model->load_state(weights);
-    return weights;
+  NamedTensors weights = in_directory(directory.base, [&] {
+    NamedTensors loaded = load_model_tensors(directory.base);
+    model->load_state(loaded);
+    return loaded;
   });
+  if (directory.adapter) in_directory(directory.path, [&] { load_adapter(directory, model); });
+  return weights;
 }
 
 models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype) {
@@ -76,13 +113,22 @@ models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype
 }
 
 void write_model_files(const fs::path& destination, const models::DecoderConfig& config,
-                       const std::map<std::string, std::string>& companions, const NamedTensors& weights) {
-  const at::ScalarType dtype = models::scalar_type(config.dtype);
-  NamedTensors converted;
-  for (const auto& [name, tensor] : weights) converted.emplace_back(name, tensor.detach().to(dtype));
-  save_tensors(destination / "model.safetensors", converted, {{"format", "pt"}});
-  for (const auto& [name, text] : companions) write_file_synced(destination / name, text);
-  write_file_synced(destination / "config.json", config.to_json());
+                       const std::map<std::string, std::string>& companions, const NamedTensors& weights,
+                       uint64_t max_shard_bytes, FileSystem& files) {
+  save_model_tensors(destination, weights, models::scalar_type(config.dtype), max_shard_bytes, files);
+  for (const auto& [name, text] : companions) write_file_synced(destination / name, text, files);
+  write_file_synced(destination / "config.json", config.to_json(), files);
+}
+
+void write_trained_files(const fs::path& destination, const ModelDirectory& directory, const NamedTensors& weights,
+                         uint64_t max_shard_bytes, FileSystem& files) {
+  if (!directory.adapter) {
+    write_model_files(destination, directory.config, directory.companions, weights, max_shard_bytes, files);
+    return;
+  }
+  save_tensors(destination / kAdapterWeights, weights, {{"format", "pt"}}, files);
+  for (const auto& [name, text] : directory.companions) write_file_synced(destination / name, text, files);
+  write_file_synced(destination / kAdapterConfig, directory.adapter->to_json(directory.config), files);
 }
 
 }  // namespace stepc::train

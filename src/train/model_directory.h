@@ -1,15 +1,19 @@
-// A Hugging Face model directory: its config, tokenizer and weights, in and out. What stepc does not interpret
-// (tokenizer_config.json and its like) is carried over as it is.
+// A Hugging Face model directory: its config, tokenizer and weights, in and out; or an adapter directory of PEFT and
+// the model that it is for. What stepc does not interpret (tokenizer_config.json and its like) is carried over as it
+// is.
 #pragma once
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 
+#include "checkpoint/model_shards.h"
 #include "checkpoint/tensors.h"
 #include "data/tokenizer.h"
 #include "models/decoder.h"
 #include "models/decoder_config.h"
+#include "models/lora.h"
 
 namespace stepc::train {
 
@@ -18,6 +22,9 @@ struct ModelDirectory {
   models::DecoderConfig config;
   Tokenizer tokenizer;
   std::map<std::string, std::string> companions;  // file name -> content: tokenizer.json, generation_config.json, ...
+  std::filesystem::path base;  // where the model's own weights are: `path`, or an adapter's base model
+  std::optional<models::LoraConfig> adapter = {};
+  uint64_t fresh_adapter_seed = 0;  // not 0: the adapter is drawn from it, `path` has no weights of it
 };
 
 // The tokenizer's file: the path itself, or in a directory tokenizer.json before tokenizer.model.
@@ -26,15 +33,23 @@ std::filesystem::path tokenizer_file(const std::filesystem::path& path);
 // Everything but the weights. UserErrors name the directory and the file.
 ModelDirectory open_model_directory(const std::filesystem::path& path);
 
-// The directory's weights, copied into the model in the model's dtype; returns them as they are in the files.
+// The directory's weights, copied into the model in the model's dtype; returns the model's own as they are in the
+// files. The model gets the adapter that the directory has, unless it has one already.
 NamedTensors load_weights(const ModelDirectory& directory, models::Decoder& model);
 
 // A model of the directory with its weights, in the dtype.
 models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype);
 
-// Writes config.json, model.safetensors and the companions into `destination`, which exists. The weights are converted
-// to config.dtype.
+// Writes config.json, the weights (in one file or several) and the companions into `destination`, which exists. The
+// weights are converted to config.dtype.
 void write_model_files(const std::filesystem::path& destination, const models::DecoderConfig& config,
-                       const std::map<std::string, std::string>& companions, const NamedTensors& weights);
+                       const std::map<std::string, std::string>& companions, const NamedTensors& weights,
+                       uint64_t max_shard_bytes = kMaxShardBytes, FileSystem& files = system_files());
+
+// What training makes of the directory: the model as above, or its adapter alone, whose weights are given as
+// models::adapter_state() has them.
+void write_trained_files(const std::filesystem::path& destination, const ModelDirectory& directory,
+                         const NamedTensors& weights, uint64_t max_shard_bytes = kMaxShardBytes,
+                         FileSystem& files = system_files());
 
 }  // namespace stepc::train

@@ -18,8 +18,8 @@ constexpr std::array<std::string_view, 7> kFixed = {"model.compute",       "data
 
 }  // namespace
 
-void save_run_config(const std::filesystem::path& checkpoint, const RunConfig& config) {
-  write_file_synced(checkpoint / kFile, to_toml(config));
+void save_run_config(const std::filesystem::path& checkpoint, const RunConfig& config, FileSystem& files) {
+  write_file_synced(checkpoint / kFile, to_toml(config), files);
 }
 
 std::vector<std::string> check_resumed_config(const std::filesystem::path& checkpoint, const RunConfig& config) {
@@ -29,7 +29,7 @@ std::vector<std::string> check_resumed_config(const std::filesystem::path& check
     const std::string was = value_text(key, before);
     const std::string now = value_text(key, config);
     if (was == now || section_of(key) == "output") continue;
-    USER_CHECK(std::ranges::count(kFixed, key.name) == 0,
+    USER_CHECK(std::ranges::count(kFixed, key.name) == 0 && section_of(key) != "lora",
                "{} = {}: the checkpoint to resume from has {}; give that, or choose another output.dir", key.name, now,
                was);
     changes.push_back(str("{} = {} (was {})", key.name, now, was));

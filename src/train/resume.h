@@ -5,12 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "base/file_system.h"
 #include "train/run_config.h"
 
 namespace stepc::train {
 
 // Stores the resolved config in a checkpoint.
-void save_run_config(const std::filesystem::path& checkpoint, const RunConfig& config);
+void save_run_config(const std::filesystem::path& checkpoint, const RunConfig& config,
+                     FileSystem& files = system_files());
 
 // Compares the config with the one that the checkpoint was made with. Throws UserError on a key that must not change;
 // returns a line for each other key that did: "optim.lr = 0.002 (was 0.001)".

@@ -14,6 +14,12 @@ struct RunConfig {
     std::string path;
     std::string compute = "bfloat16";
   } model;
+  struct Lora {
+    int64_t rank = 0;
+    double alpha = 16;
+    double dropout = 0;
+    std::vector<std::string> targets = {"all-linear"};
+  } lora;
   struct Data {
     std::vector<std::string> train;
     std::vector<double> weights;
@@ -56,6 +62,9 @@ struct RunConfig {
     std::string dir;
     int64_t save_every = 500;
     int64_t keep_last = 2;
+    int64_t keep_every = 0;
+    bool keep_best = false;
+    double max_shard_gb = 5;
     int64_t log_every = 10;
     int64_t eval_every = 0;
     int64_t sample_tokens = 200;

@@ -3,13 +3,13 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
-#include <system_error>
 
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/files.h"
 
 namespace stepc::train {
 namespace fs = std::filesystem;
@@ -17,9 +17,11 @@ namespace fs = std::filesystem;
 namespace {
 
 fs::path created(const fs::path& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  USER_CHECK(!error, "output.dir = {}: cannot be created: {}", path.string(), error.message());
+  try {
+    make_directories(path);  // durably: a crash must not take the directory with the checkpoints in it
+  } catch (const UserError& error) {
+    user_error("output.dir: {}", error.what());
+  }
   return path;
 }
 

@@ -1,7 +1,8 @@
 // The output directory of one run, locked for this process:
 //
 //   .lock               held with flock while a run writes here
-//   metrics.jsonl
+//   metrics.jsonl, events.out.tfevents.stepc
+//   report.html         of the finished run
 //   checkpoint-000200/  see checkpoint/checkpoint.h
 //   model/              the finished model; its presence says that the run is complete
 #pragma once
@@ -34,6 +35,7 @@ class RunDirectory {
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
+  [[nodiscard]] std::filesystem::path report() const { return path_ / "report.html"; }
   [[nodiscard]] std::filesystem::path model() const { return path_ / "model"; }
   [[nodiscard]] bool finished() const;
   // The newest valid checkpoint as it was when the directory was opened.

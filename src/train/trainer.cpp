@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "data/corpus.h"
+#include "train/adapter_choice.h"
 #include "train/batches.h"
 #include "train/evaluate.h"
 #include "train/learner.h"
@@ -22,9 +23,12 @@
 #include "train/metrics.h"
 #include "train/pace.h"
 #include "train/progress.h"
+#include "train/report.h"
 #include "train/resume.h"
+#include "train/run_config_keys.h"
 #include "train/run_data.h"
 #include "train/run_directory.h"
+#include "train/run_saver.h"
 #include "train/run_tables.h"
 #include "train/sample.h"
 #include "train/signals.h"
@@ -37,9 +41,18 @@ constexpr const char* kHeldOut = "held_out_nats_per_byte";
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+// Runs it and adds its time.
+template <class Work>
+auto timed(double& seconds, const Work& work) {
+  const auto began = Clock::now();
+  auto result = work();
+  seconds += seconds_since(began);
+  return result;
+}
+
 class Run {
  public:
-  Run(RunConfig config, bool resume);
+  Run(RunConfig config, bool resume, FileSystem& files);
   int run();
 
  private:
@@ -47,11 +60,19 @@ class Run {
   void resume_from(const Checkpoint& checkpoint);
   void take_step();
   void show_step(const StepResult& result, double lr, double seconds);
+  std::string first_nonfinite();
   double evaluate_held_out();
-  void save();
+  bool is_best() const;
+  TrainerState state() const;
+  void save_beside_training();
+  void save_now();
+  void note(const std::optional<std::string>& saved);
   int stop(int signal);
   void finish();
+  Report report_of(const EndOfRun& end) const;
 
+  Clock::time_point began_ = Clock::now();
+  FileSystem& files_;
   RunConfig config_;
   Progress progress_;
   LogLines log_lines_;
@@ -62,9 +83,10 @@ class Run {
   RunNumbers numbers_;
   std::optional<Metrics> metrics_;
   Pace pace_;
-  Clock::time_point began_ = Clock::now();
-  int64_t step_ = 0;        // steps done
-  int64_t saved_step_ = 0;  // steps of the newest checkpoint
+  int64_t step_ = 0;                // steps done
+  std::optional<double> held_out_;  // nats per byte after this step
+  TimeSpent spent_;
+  std::optional<RunSaver> saver_;  // reads the learner
 };
 
 RunConfig resolved(RunConfig config) {
@@ -78,6 +100,7 @@ ModelDirectory start_directory(const RunConfig& config, const RunDirectory& dire
   const auto& checkpoint = directory.checkpoint();
   ModelDirectory model =
       open_model_directory(checkpoint ? checkpoint->directory : std::filesystem::path(config.model.path));
+  choose_adapter(config, model);
   USER_CHECK(config.data.seq_len <= model.config.max_position_embeddings,
              "data.seq_len = {}: must be at most {}, max_position_embeddings of {}", config.data.seq_len,
              model.config.max_position_embeddings, model.path.string());
@@ -91,8 +114,9 @@ RunNumbers measured_numbers(const RunConfig& config, const models::DecoderConfig
   return derive_numbers(config, model, corpus, rate);
 }
 
-Run::Run(RunConfig config, bool resume)
-    : config_(resolved(std::move(config))),
+Run::Run(RunConfig config, bool resume, FileSystem& files)
+    : files_(files),
+      config_(resolved(std::move(config))),
       progress_(stdout, terminal_columns(stdout), config_.output.log_every),
       log_lines_(progress_),
       directory_(config_.output.dir, resume),
@@ -106,6 +130,8 @@ Run::Run(RunConfig config, bool resume)
   if (checkpoint) resume_from(*checkpoint);
   if (resume && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
   metrics_.emplace(directory_.metrics().string(), checkpoint ? step_ : -1);
+  saver_.emplace(config_, directory_.path(), learner_, step_, files_);
+  spent_.set_up = seconds_since(began_);
 }
 
 Corpus Run::read_data() {
@@ -124,7 +150,7 @@ void Run::resume_from(const Checkpoint& checkpoint) {
       "{} was made with other data, or with another part of it held out; give that, or choose another output.dir",
       checkpoint.directory.string());
   learner_.load_optimizer(checkpoint.directory);
-  step_ = saved_step_ = checkpoint.state.step;
+  step_ = checkpoint.state.step;
   progress_.note(str("resumed from {} at step {}", checkpoint.directory.string(), step_));
 }
 
@@ -145,7 +171,8 @@ int Run::run() {
     if (!last && config_.output.eval_every > 0 && step_ % config_.output.eval_every == 0) {
       progress_.note(str("held-out loss at step {}: {:.4f} nats per byte", step_, evaluate_held_out()));
     }
-    if (!last && config_.output.save_every > 0 && step_ % config_.output.save_every == 0) save();
+    const bool due = config_.output.save_every > 0 && step_ % config_.output.save_every == 0;
+    if (!last && (due || is_best())) save_beside_training();
   }
   if (const int signal = StopSignals::received()) return stop(signal);
   finish();
@@ -153,19 +180,25 @@ int Run::run() {
 }
 
 void Run::take_step() {
+  note(saver_->poll());
+  const auto batch_began = Clock::now();
   const Batch& batch = batches_.of_step(step_);
+  spent_.batches += seconds_since(batch_began);
   const double lr = learning_rate_at(config_, step_);
   const Stats before = learner_.stats();
   const auto began = Clock::now();
   const StepResult result = learner_.step(batch, lr);
   const double seconds = seconds_since(began);
+  spent_.steps += seconds;
   ++step_;
+  held_out_.reset();
   if (!std::isfinite(result.loss) || (!std::isfinite(result.grad_norm) && !result.skipped)) {
-    const std::string advice = saved_step_ > 0 ? str("the checkpoint of step {} is good", saved_step_)
-                                               : std::string("a lower optim.lr may help");
+    saver_->wait();
+    const std::string advice = saver_->saved_step() > 0 ? str("the checkpoint of step {} is good", saver_->saved_step())
+                                                        : std::string("a lower optim.lr may help");
     // Neither is ever negative: abs() takes the sign from a NaN.
-    throw RunFailure(str("step {}: loss {:.4g}, gradient norm {:.4g}: stopped before saving; {}", step_,
-                         std::abs(result.loss), std::abs(result.grad_norm), advice));
+    throw RunFailure(str("step {}: loss {:.4g}, gradient norm {:.4g}: stopped before saving; {}; {}", step_,
+                         std::abs(result.loss), std::abs(result.grad_norm), first_nonfinite(), advice));
   }
   const Stats& after = learner_.stats();
   if (after.verify_seconds != before.verify_seconds && after.plans > 0) {
@@ -198,39 +231,84 @@ void Run::show_step(const StepResult& result, double lr, double seconds) {
                    {"mfu", line.mfu}});
 }
 
+// The step changed the weights: they are made again, from the newest checkpoint or the start, and the batch is looked
+// at op by op.
+std::string Run::first_nonfinite() {
+  constexpr double kPatienceSeconds = 120;
+  progress_.status("looking for the first value that is not finite");
+  const auto began = Clock::now();
+  const int64_t bad_step = step_ - 1;
+  const auto checkpoint = find_latest_checkpoint(directory_.path());
+  if (checkpoint) {
+    learner_.restore(checkpoint->directory);
+  } else {
+    torch::manual_seed(static_cast<uint64_t>(config_.train.seed));
+    learner_.restore_fresh(config_.model.path, config_);
+  }
+  for (int64_t step = checkpoint ? checkpoint->state.step : 0; step < bad_step; ++step) {
+    if (seconds_since(began) > kPatienceSeconds)
+      return str("the first value that is not finite was not found in {}", human_seconds(kPatienceSeconds));
+    learner_.step(batches_.of_step(step), learning_rate_at(config_, step));
+  }
+  const auto found = learner_.find_nonfinite_in(batches_.of_step(bad_step));
+  return found ? "first not finite: " + *found
+               : std::string("the gradient's sum is the first value that is not finite");
+}
+
 double Run::evaluate_held_out() {
   progress_.status("evaluating");
-  const HeldOutLoss loss = evaluate(learner_.model(), learner_.directory().tokenizer, corpus_,
-                                    config_.data.eval_windows, config_.train.batch_size);
+  const HeldOutLoss loss = timed(spent_.evaluation, [&] {
+    return evaluate(learner_.model(), learner_.directory().tokenizer, corpus_, config_.data.eval_windows,
+                    config_.train.batch_size);
+  });
   metrics_->write({{"step", step_}, {"held_out_loss", loss.nats_per_token}, {kHeldOut, loss.nats_per_byte}});
+  held_out_ = loss.nats_per_byte;
   return loss.nats_per_byte;
 }
 
-void Run::save() {
-  CheckpointWriter writer(directory_.path(), {.step = step_,
-                                              .next_sample = step_ * numbers_.samples_per_step,
-                                              .seed = static_cast<uint64_t>(config_.train.seed),
-                                              .data_hash = corpus_.mixture().hash()});
-  learner_.save(writer.path());
-  save_run_config(writer.path(), config_);
-  writer.commit();
-  saved_step_ = step_;
-  prune_checkpoints(directory_.path(), {.last = config_.output.keep_last});
+// Asked to keep the best, and this one was just evaluated as such.
+bool Run::is_best() const { return config_.output.keep_best && held_out_ && *held_out_ <= metrics_->least(kHeldOut); }
+
+TrainerState Run::state() const {
+  return {.step = step_,
+          .next_sample = step_ * numbers_.samples_per_step,
+          .seed = static_cast<uint64_t>(config_.train.seed),
+          .data_hash = corpus_.mixture().hash(),
+          .held_out = held_out_};
+}
+
+void Run::note(const std::optional<std::string>& saved) {
+  if (saved) progress_.note(*saved);
+}
+
+void Run::save_beside_training() {
+  const auto began = Clock::now();
+  note(saver_->wait());
+  saver_->begin(state());
+  spent_.saving += seconds_since(began);
+}
+
+void Run::save_now() {
+  const auto began = Clock::now();
+  note(saver_->wait());
+  if (step_ > saver_->saved_step()) note(saver_->save(state()));
+  spent_.saving += seconds_since(began);
 }
 
 int Run::stop(int signal) {
-  if (step_ > saved_step_) save();
-  const std::string where = saved_step_ > 0 ? str("step {} is saved, continue with --resume", saved_step_)
-                                            : std::string("before the first step, nothing to save");
+  save_now();
+  const std::string where = saver_->saved_step() > 0
+                                ? str("step {} is saved, continue with --resume", saver_->saved_step())
+                                : std::string("before the first step, nothing to save");
   progress_.note(str("stopped by {}: {}", signal_name(signal), where));
   return StopSignals::exit_code(signal);
 }
 
 void Run::finish() {
   const double after = evaluate_held_out();
-  if (step_ > saved_step_) save();
-  DirectoryTransaction model(directory_.model(), DirectoryTransaction::Existing::kReplace);
-  learner_.save_model(model.path());
+  save_now();
+  DirectoryTransaction model(directory_.model(), DirectoryTransaction::Existing::kReplace, files_);
+  learner_.save_model(model.path(), files_);
   model.commit();
 
   EndOfRun end;
@@ -239,6 +317,7 @@ void Run::finish() {
   end.step_seconds = pace_.overall();
   end.held_out_before = metrics_->find(0, kHeldOut);
   end.held_out_after = after;
+  write_file_synced(directory_.report(), report_html(report_of(end), directory_.metrics()), files_);
   progress_.note(str("\n{}{}", learner_.report(), end_table(end, numbers_)));
   if (config_.output.sample_tokens > 0) {
     const Tokenizer& tokenizer = learner_.directory().tokenizer;
@@ -249,13 +328,39 @@ void Run::finish() {
     progress_.note(
         str("sample, held-out text continued after \"|\":\n{}|{}\n", printable(prompt), printable(continuation)));
   }
+  progress_.note(str("report: {}", directory_.report().string()));
   progress_.note(str("model: {}", directory_.model().string()));
+}
+
+Report Run::report_of(const EndOfRun& end) const {
+  const models::DecoderConfig& model = learner_.directory().config;
+  Report report;
+  report.title = config_.output.dir;
+  report.model = str("{}, {} parameters, {} layers, hidden size {}, vocabulary {}; {}", model.model_type,
+                     human_count(static_cast<double>(numbers_.parameters)), model.num_hidden_layers, model.hidden_size,
+                     model.vocab_size, config_.model.compute);
+  report.data =
+      str("{} tokens trained on, {:.2f} epochs", human_count(static_cast<double>(numbers_.tokens)), numbers_.epochs);
+  report.mode = config_.train.mode;
+  report.steps = end.steps;
+  report.tokens_per_step = numbers_.tokens_per_step;
+  report.least_step_seconds = numbers_.least_step_seconds;
+  report.step_seconds = end.step_seconds;
+  report.held_out_before = end.held_out_before;
+  report.held_out_after = end.held_out_after;
+  report.time = spent_;
+  report.time.total = end.seconds;
+  report.saves = saver_->made();
+  report.stats = learner_.stats();
+  report.peak_process_bytes = peak_process_bytes();
+  report.config = to_toml(config_);
+  return report;
 }
 
 }  // namespace
 
-int train(RunConfig config, bool resume) {
-  Run run(std::move(config), resume);
+int train(RunConfig config, bool resume, FileSystem& files) {
+  Run run(std::move(config), resume, files);
   try {
     return run.run();
   } catch (const UserError& error) {

@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 
+#include "base/file_system.h"
 #include "train/run_config.h"
 
 namespace stepc::train {
@@ -14,7 +15,7 @@ class RunFailure : public std::runtime_error {
 };
 
 // Returns 0 when the run is complete, 128 + signal when Ctrl-C or SIGTERM stopped it at a step boundary. Throws
-// UserError before the first step, RunFailure after.
-int train(RunConfig config, bool resume);
+// UserError before the first step, RunFailure after. `files`: where checkpoints and the model are written.
+int train(RunConfig config, bool resume, FileSystem& files = system_files());
 
 }  // namespace stepc::train

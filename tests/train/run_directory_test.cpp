@@ -38,8 +38,8 @@ TEST(RunDirectory, EarlierWorkIsNotOverwritten) {
 TEST(RunDirectory, SaysWhyItCannotBeMade) {
   const TempDir directory;
   std::ofstream(directory / "file") << "x";
-  EXPECT_USER_ERROR(RunDirectory(directory / "file", false), "cannot be");
-  EXPECT_USER_ERROR(RunDirectory(directory / "file/run", false), "cannot be created");
+  EXPECT_USER_ERROR(RunDirectory(directory / "file", false), "cannot create");
+  EXPECT_USER_ERROR(RunDirectory(directory / "file/run", false), "cannot create");
 }
 
 }  // namespace

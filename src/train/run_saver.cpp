@@ -1,0 +1,54 @@
+#include "train/run_saver.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/check.h"
+#include "train/resume.h"
+
+namespace stepc::train {
+
+RunSaver::RunSaver(const RunConfig& config, std::filesystem::path output, const Learner& learner, int64_t saved_step,
+                   FileSystem& files)
+    : config_(config),
+      learner_(learner),
+      saved_step_(saved_step),
+      saver_(std::move(output), files) {
+  if (config.output.save_every > 0 || config.output.keep_best) staged_.emplace(learner.weights(), learner.state());
+  if (staged_) made_.staging_bytes = staged_->bytes();
+}
+
+void RunSaver::begin(const TrainerState& state) {
+  INTERNAL_CHECK(staged_.has_value(), "this run saves only when it stops");
+  const auto began = std::chrono::steady_clock::now();
+  staged_->copy(learner_.weights(), learner_.state());
+  made_.staging_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  write_with(state, staged_->weights(), staged_->state());
+}
+
+std::optional<std::string> RunSaver::save(const TrainerState& state) {
+  live_weights_ = learner_.weights();
+  live_state_ = learner_.state();
+  write_with(state, live_weights_, live_state_);
+  return wait();
+}
+
+void RunSaver::write_with(const TrainerState& state, const NamedTensors& weights, const NamedTensors& optimizer_state) {
+  const Retention retention{
+      .last = config_.output.keep_last, .every = config_.output.keep_every, .best = config_.output.keep_best};
+  saver_.begin(state, retention, [this, &weights, &optimizer_state](const auto& directory, FileSystem& files) {
+    learner_.write_checkpoint(directory, weights, optimizer_state, files);
+    save_run_config(directory, config_, files);
+  });
+}
+
+std::optional<std::string> RunSaver::acknowledge(const std::optional<SavedCheckpoint>& saved) {
+  if (!saved) return std::nullopt;
+  saved_step_ = saved->step;
+  ++made_.count;
+  made_.bytes = saved->bytes;
+  made_.writing_seconds = saved->seconds;
+  return str("saved {}: {}, written in {:.2f} s", saved->directory.string(), human_bytes(saved->bytes), saved->seconds);
+}
+
+}  // namespace stepc::train
