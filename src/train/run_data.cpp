@@ -48,7 +48,7 @@ Corpus read_corpus(const RunConfig& config, const ModelDirectory& model, DataEve
   options.seed = static_cast<uint64_t>(config.train.seed);
   options.format.field = data.field;
   options.format.chat = [&] {
-    return std::make_shared<const ChatTemplate>(choose_chat_template(data.chat, model.path));
+    return std::make_shared<const ChatTemplate>(choose_chat_template(data.chat, model.base));
   };
   options.cache.directory = data.cache.empty() ? fs::path(config.output.dir) / "tokens" : fs::path(data.cache);
   options.cache.separator = separator_of(model);

@@ -33,6 +33,8 @@ RunNumbers derive_numbers(const RunConfig& config, const models::DecoderConfig& 
     numbers.epochs = std::max(numbers.epochs, corpus.mixture().epochs(i, samples));
   numbers.flops_per_step =
       model.train_flops_per_token(config.data.seq_len) * static_cast<double>(numbers.tokens_per_step);
+  // Frozen weights need no gradient of their own: four operations a weight and token instead of six.
+  if (config.lora.rank > 0) numbers.flops_per_step *= 2.0 / 3.0;
   numbers.matmul_flops_rate = matmul_flops_rate;
   numbers.least_step_seconds = numbers.flops_per_step / matmul_flops_rate;
   return numbers;
@@ -44,6 +46,9 @@ std::string start_table(const RunConfig& config, const models::DecoderConfig& mo
   text += row("model", str("{}: {} parameters, {} layers, hidden size {}, vocabulary {}", config.model.path,
                            human_count(static_cast<double>(numbers.parameters)), model.num_hidden_layers,
                            model.hidden_size, model.vocab_size));
+  if (config.lora.rank > 0)
+    text += row("adapter", str("rank {}, alpha {:g}, dropout {:g}, on {}", config.lora.rank, config.lora.alpha,
+                               config.lora.dropout, fmt::join(config.lora.targets, ", ")));
   text += row("compute", str("{}, {}, {}, mode {}", config.model.compute,
                              config.optim.master_weights ? "updates in float32" : "stochastic rounding",
                              plural(config.train.threads, "thread"), config.train.mode));

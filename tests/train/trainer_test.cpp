@@ -126,10 +126,16 @@ class TrainerTest : public ::testing::TestWithParam<Variant> {
   }
   void expect_same_run(const std::string& a, const std::string& b) const {
     EXPECT_EQ(metrics(a), metrics(b));
-    for (const char* file : {"checkpoint-000020/model.safetensors", "checkpoint-000020/optimizer.safetensors",
-                             "model/model.safetensors"}) {
+    int compared = 0;
+    for (const char* file :
+         {"checkpoint-000020/model.safetensors", "checkpoint-000020/adapter_model.safetensors",
+          "checkpoint-000020/optimizer.safetensors", "model/model.safetensors", "model/adapter_model.safetensors"}) {
+      EXPECT_EQ(fs::exists(output(a) / file), fs::exists(output(b) / file)) << file;
+      if (!fs::exists(output(a) / file)) continue;
       expect_same_tensors(output(a) / file, output(b) / file);
+      ++compared;
     }
+    EXPECT_EQ(compared, 3);
   }
 
   TempDir directory_;
@@ -167,6 +173,12 @@ INSTANTIATE_TEST_SUITE_P(
                               [](RunConfig& config) {
                                 config.optim.name = "wsam";
                                 TrainerTest::mix(config);
+                              }},
+                      Variant{"adapters with dropout",
+                              [](RunConfig& config) {
+                                config.lora.rank = 4;
+                                config.lora.dropout = 0.1;
+                                config.model.compute = "bfloat16";
                               }},
                       Variant{"agd with wsd", [](RunConfig& config) {
                                 config.optim.name = "agd";
@@ -221,6 +233,32 @@ TEST_F(TrainerRun, OtherDataIsNotResumedOn) {
   run.train.steps = 25;
   std::ofstream(directory_ / "text.txt", std::ios::app) << "more";
   EXPECT_USER_ERROR(train(run, true), "was made with other data");
+}
+
+TEST_F(TrainerRun, AnAdapterIsTrainedAlone) {
+  RunConfig run = config("run");
+  run.lora.rank = 4;
+  run.lora.targets = {"q_proj", "down_proj"};
+  ASSERT_EQ(train(run, false), 0);
+  const NamedTensors adapter = load_tensors(output("run") / "model/adapter_model.safetensors");
+  EXPECT_EQ(adapter.size(), 2U * 2 * 2);
+  for (const auto& [name, tensor] : adapter) EXPECT_TRUE(tensor.ne(0).any().item<bool>()) << name;
+  EXPECT_FALSE(fs::exists(output("run") / "model/model.safetensors"));
+
+  // The finished adapter is a model directory: it starts another run, of its own rank.
+  RunConfig more = run;
+  more.model.path = (output("run") / "model").string();
+  more.output.dir = output("more").string();
+  more.train.steps = 2;
+  more.lora.rank = 0;
+  ASSERT_EQ(train(more, false), 0);
+  EXPECT_NEAR(metrics("more").at("held out 0")[0], metrics("run").at("held out 20")[0], 1e-6);
+  more.lora.rank = 8;
+  more.output.dir = output("other").string();
+  EXPECT_USER_ERROR(train(more, false), "lora.rank = 8: the adapter in");
+  run.lora.targets = {"nothing"};
+  run.output.dir = output("other").string();
+  EXPECT_USER_ERROR(train(run, false), "the adapter's target module \"nothing\" names no matrix");
 }
 
 TEST_F(TrainerRun, WhatIsLearnedDependsOnTheWeights) {
