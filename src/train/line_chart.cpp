@@ -33,14 +33,16 @@ struct Axes {
   }
 };
 
-// "0.0015", "1.5e-06", "5.3 k": as short as the step between ticks allows.
-std::string tick_text(double value, double step) {
+// "0.0015", "1.5e-06", "5.3 k": as short as the step between ticks allows, in the unit of the largest tick.
+std::string tick_text(double value, const std::vector<double>& ticks) {
+  const double step = ticks.size() > 1 ? ticks[1] - ticks[0] : 1;
+  const double largest = std::abs(ticks.back());
   constexpr double kThousand = 1e3, kSmall = 1e-4;
   if (value == 0) return "0";
   if (std::abs(value) < kSmall) return str("{:.2g}", value);
-  if (std::abs(value) >= 10 * kThousand) {
+  if (largest >= 10 * kThousand) {
     constexpr double kMillion = 1e6;
-    return std::abs(value) < kMillion ? str("{:g} k", value / kThousand) : str("{:g} M", value / kMillion);
+    return largest < 10 * kMillion ? str("{:g} k", value / kThousand) : str("{:g} M", value / kMillion);
   }
   const int digits = std::clamp(static_cast<int>(std::ceil(-std::log10(step) - 1e-9)), 0, 8);
   return str("{:.{}f}", value, digits);
@@ -56,6 +58,7 @@ Axes axes_of(const Chart& chart) {
     }
   }
   if (!(axes.x.low <= axes.x.high)) axes = {{0, 1}, {0, 1}, {}, {}};
+  axes.x.add(0);
   if (chart.from_zero) axes.y.add(0);
   if (axes.x.low == axes.x.high) axes.x.high += 1;
   if (axes.y.low == axes.y.high) axes.y.high += axes.y.high == 0 ? 1 : std::abs(axes.y.high) / 2;
@@ -99,11 +102,12 @@ std::string line_svg(const ChartLine& line, size_t colour, const Axes& axes) {
 }
 
 std::string legend_html(const Chart& chart) {
-  if (chart.lines.size() < 2) return {};
   std::string entries;
-  for (size_t i = 0; i < chart.lines.size(); ++i)
+  for (size_t i = 0; i < chart.lines.size(); ++i) {
+    if (chart.lines[i].name.empty()) continue;
     entries += str("<span class=\"key k{}{}\">{}</span>", i,
                    chart.lines[i].look == ChartLine::Look::kFaint ? " faint" : "", html_text(chart.lines[i].name));
+  }
   return str("<span class=\"legend\">{}</span>", entries);
 }
 
@@ -125,17 +129,15 @@ std::string chart_svg(const Chart& chart) {
   const Axes axes = axes_of(chart);
   std::string svg = str("<figure><figcaption>{}{}</figcaption>\n<svg viewBox=\"0 0 {:g} {:g}\" role=\"img\">\n",
                         html_text(chart.title), legend_html(chart), kWidth, kHeight);
-  const double y_step = axes.y_ticks.size() > 1 ? axes.y_ticks[1] - axes.y_ticks[0] : 1;
   for (const double tick : axes.y_ticks) {
     svg += str("<line class=\"grid\" x1=\"{:g}\" x2=\"{:g}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>", kLeft, kWidth - kRight,
                axes.at_y(tick), axes.at_y(tick));
     svg += str("<text class=\"tick end\" x=\"{:g}\" y=\"{:.1f}\">{}</text>\n", kLeft - 8, axes.at_y(tick) + 4,
-               tick_text(tick, y_step));
+               tick_text(tick, axes.y_ticks));
   }
-  const double x_step = axes.x_ticks.size() > 1 ? axes.x_ticks[1] - axes.x_ticks[0] : 1;
   for (const double tick : axes.x_ticks)
     svg += str("<text class=\"tick middle\" x=\"{:.1f}\" y=\"{:g}\">{}</text>\n", axes.at_x(tick),
-               kHeight - kBottom + 18, tick_text(tick, x_step));
+               kHeight - kBottom + 18, tick_text(tick, axes.x_ticks));
   svg += str("<line class=\"axis\" x1=\"{:g}\" x2=\"{:g}\" y1=\"{:g}\" y2=\"{:g}\"/>\n", kLeft, kWidth - kRight,
              kHeight - kBottom, kHeight - kBottom);
   svg += str("<text class=\"label middle\" x=\"{:g}\" y=\"{:g}\">{}</text>\n", (kLeft + kWidth - kRight) / 2,

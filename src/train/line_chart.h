@@ -9,14 +9,14 @@
 namespace stepc::train {
 
 struct ChartLine {
-  std::string name;
+  std::string name;  // empty: not in the legend
   std::vector<std::pair<double, double>> points;  // by rising x; not finite: left out
   enum class Look { kLine, kFaint, kMarked } look = Look::kLine;
 };
 
 struct Chart {
   std::string title;
-  std::string x_label, y_label;  // with units
+  std::string x_label, y_label;  // with units; the x axis begins at 0
   std::vector<ChartLine> lines;  // the n-th has the n-th colour
   bool from_zero = false;        // the y axis begins at 0, not at the least value
 };

@@ -27,8 +27,8 @@ body { background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, san
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .2rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.2rem; margin: 2.6rem 0 .7rem; }
 p { margin: 0 0 .4rem; color: var(--soft); }
-.facts { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.4rem 0 2rem; }
-.fact { background: var(--box); border: 1px solid var(--rule); border-radius: 8px; padding: .6rem 1rem; flex: 1 1 9rem; }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.4rem, 1fr)); gap: .8rem; margin: 1.4rem 0 2rem; }
+.fact { background: var(--box); border: 1px solid var(--rule); border-radius: 8px; padding: .6rem .9rem; }
 .fact b { display: block; font-size: 1.35rem; font-weight: 600; line-height: 1.3; }
 .fact span { color: var(--soft); font-size: .88rem; }
 .charts { display: grid; gap: 2rem; }
@@ -133,14 +133,15 @@ std::vector<Part> time_parts(const Report& report) {
   const double planning = stats.capture_seconds + stats.planning_seconds;
   const double other_steps = std::max(0.0, time.steps - stats.execute_seconds - stats.verify_seconds - planning);
   const double known = time.set_up + time.batches + time.steps + time.evaluation + time.saving;
-  return {{"replayed steps", stats.execute_seconds, str("{} replays", stats.replays)},
-          {"other steps", other_steps, str("{} eager or recorded calls; reading results", stats.eager_calls)},
-          {"capture and planning", planning, str("{} recordings, {} plans", stats.recordings, stats.plans)},
-          {"verification", stats.verify_seconds, str("{} replays compared with eager", stats.verifications)},
-          {"evaluation", time.evaluation, "held-out loss"},
-          {"batches", time.batches, "token shards to tensors"},
-          {"waiting for saves", time.saving, "staging copies, and the last save"},
-          {"set-up and the rest", time.set_up + std::max(0.0, time.total - known), "model, data, report"}};
+  return {
+      {"replayed steps", stats.execute_seconds, str("replays: {}", stats.replays)},
+      {"other steps", other_steps, str("{} recorded, {} eager; reading results", stats.recordings, stats.eager_calls)},
+      {"capture and planning", planning, str("plans made: {}", stats.plans)},
+      {"verification", stats.verify_seconds, str("replays compared with eager: {}", stats.verifications)},
+      {"evaluation", time.evaluation, "held-out loss"},
+      {"batches", time.batches, "token shards to tensors"},
+      {"waiting for saves", time.saving, "staging copies, and the last save"},
+      {"set-up and the rest", time.set_up + std::max(0.0, time.total - known), "model, data, report"}};
 }
 
 std::string time_html(const Report& report) {
