@@ -68,19 +68,22 @@ void check_heads(const DecoderConfig& config) {
 }
 
 struct Preset {
-  std::string_view name;
-  int64_t layers, hidden, intermediate, heads, vocab;
+  std::string_view name, model_type;
+  int64_t layers, hidden, intermediate, heads, key_value_heads, vocab;
 };
-// llama-10m speaks bytes: 256 and the special tokens, padded to a multiple of 64. The others have the shapes of the
+// Those of 10 M speak bytes: 256 and the special tokens, padded to a multiple of 64. The others have the shapes of the
 // published measurements. All end a text with the first id after the bytes.
 constexpr int64_t kEndOfText = 256;
-constexpr std::array<Preset, 6> kPresets = {{
-    {"llama-10m", 8, 320, 896, 5, 320},        // 10.4 M parameters
-    {"llama-134m", 12, 768, 2048, 12, 32000},  // 134 M
-    {"llama-2m", 4, 128, 320, 4, 4096},        // 1.8 M
-    {"bench-134m", 12, 768, 2048, 12, 32000},  //
-    {"bench-10m", 8, 256, 640, 8, 8192},       // 10.2 M
-    {"bench-1.8m", 4, 128, 320, 4, 4096},      //
+constexpr std::array<Preset, 9> kPresets = {{
+    {"llama-10m", "llama", 8, 320, 896, 5, 5, 320},         // 10.4 M parameters
+    {"llama-134m", "llama", 12, 768, 2048, 12, 12, 32000},  // 134 M
+    {"llama-2m", "llama", 4, 128, 320, 4, 4, 4096},         // 1.8 M
+    {"qwen3-10m", "qwen3", 8, 320, 960, 10, 5, 320},        // 10.0 M
+    {"olmo2-10m", "olmo2", 8, 320, 896, 5, 5, 320},         // 10.4 M
+    {"gpt2-10m", "gpt2", 8, 320, 1280, 5, 5, 320},          // 10.3 M
+    {"bench-134m", "llama", 12, 768, 2048, 12, 12, 32000},  //
+    {"bench-10m", "llama", 8, 256, 640, 8, 8, 8192},        // 10.2 M
+    {"bench-1.8m", "llama", 4, 128, 320, 4, 4, 4096},       //
 }};
 }  // namespace
 
@@ -115,14 +118,17 @@ bool DecoderConfig::operator==(const DecoderConfig& other) const { return descri
 DecoderConfig DecoderConfig::preset(std::string_view name) {
   for (const Preset& preset : kPresets) {
     if (preset.name != name) continue;
-    DecoderConfig config;
+    DecoderConfig config = family_of(preset.model_type).defaults;
     config.vocab_size = preset.vocab;
     config.hidden_size = preset.hidden;
     config.intermediate_size = preset.intermediate;
     config.num_hidden_layers = preset.layers;
-    config.num_attention_heads = config.num_key_value_heads = preset.heads;
+    config.num_attention_heads = preset.heads;
+    config.num_key_value_heads = preset.key_value_heads;
     config.head_dim = preset.hidden / preset.heads;
     config.bos_token_id = kEndOfText;
+    config.pad_token_id = {};
+    config.sliding_window = {};
     config.eos_token_ids = {kEndOfText};
     return config;
   }

@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "train/commands.h"
+#include "train/completions.h"
 #include "train/data_command.h"
 #include "train/run_config_keys.h"
 #include "train/trainer.h"
@@ -51,6 +52,11 @@ std::vector<Override> overrides_of(const CLI::App& command) {
   return overrides;
 }
 
+int print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
 struct Arguments {
   InitOptions init;
   std::string config;  // run.toml
@@ -58,7 +64,15 @@ struct Arguments {
   std::string model;
   GenerateCommand generate;
   std::string inspected;
+  bool config_defaults = false, config_page = false;
+  std::string shell;
 };
+
+int run_config(const Arguments& arguments) {
+  USER_CHECK(arguments.config_defaults || arguments.config_page,
+             "give --defaults or --page; `stepc config --help` says more");
+  return print(arguments.config_page ? config_page() : default_toml());
+}
 
 struct Command {
   CLI::App* app;
@@ -108,6 +122,16 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
 
   const DataCommand data = add_data_command(app);
 
+  CLI::App* config = app.add_subcommand("config", "print every key of run.toml");
+  CLI::Option* defaults =
+      config->add_flag("--defaults", arguments.config_defaults, "as a run.toml with every default, help in comments");
+  config->add_flag("--page", arguments.config_page, "as the page docs/config.md")->excludes(defaults);
+
+  CLI::App* completions = app.add_subcommand("completions", "print what completes stepc's arguments in a shell");
+  completions->add_option("shell", arguments.shell, "source <(stepc completions bash) puts it to use")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh"}));
+
   return {
       {init, [&] { return run_init(arguments.init); }},
       {train,
@@ -119,6 +143,8 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
       {generate, [&] { return run_generate(arguments.generate); }},
       {inspect, [&] { return run_inspect(arguments.inspected); }},
       {data.app, data.run},
+      {config, [&] { return run_config(arguments); }},
+      {completions, [&] { return print(arguments.shell == "zsh" ? zsh_completions(app) : bash_completions(app)); }},
   };
 }
 

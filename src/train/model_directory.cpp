@@ -90,9 +90,10 @@ ModelDirectory open_model_directory(const fs::path& path) {
              path.string(), "model.safetensors (`stepc init` makes one)");
   models::DecoderConfig config = in_directory(
       path, [&] { return models::DecoderConfig::from_json(read_text(path / "config.json", kMaxConfigBytes)); });
-  Tokenizer tokenizer = in_directory(path, [&] { return Tokenizer::load(tokenizer_file(path)); });
+  const fs::path tokenizer_path = tokenizer_file(path);
+  Tokenizer tokenizer = in_directory(path, [&] { return Tokenizer::load(tokenizer_path); });
   USER_CHECK(tokenizer.vocab_size() <= config.vocab_size, "{}: {} has {} tokens, but config.json has vocab_size {}",
-             path.string(), tokenizer_file(path).filename().string(), tokenizer.vocab_size(), config.vocab_size);
+             path.string(), tokenizer_path.filename().string(), tokenizer.vocab_size(), config.vocab_size);
   return {path, std::move(config), std::move(tokenizer), read_companions(path), path};
 }
 

@@ -60,7 +60,10 @@ std::string value_text(const Key& key, const RunConfig& config);
 // The whole config as a run.toml that reads back as the same values.
 std::string to_toml(const RunConfig& config);
 
-// The table for --help: key, default, what is allowed, help.
+// The whole table as a person reads it: for --help, as a run.toml of defaults with comments, in which only the required
+// keys are missing, and as docs/config.md.
 std::string keys_help();
+std::string default_toml();
+std::string config_page();
 
 }  // namespace stepc::train

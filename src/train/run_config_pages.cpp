@@ -30,4 +30,39 @@ std::string keys_help() {
   return text;
 }
 
+std::string default_toml() {
+  const RunConfig defaults;
+  std::string text = "# Every key of run.toml and its default. Only what is marked as required must be given.\n";
+  std::string section;
+  for (const Key& key : run_config_keys()) {
+    if (section_of(key) != section) text += str("\n[{}]\n", section_of(key));
+    section = section_of(key);
+    text += str("# {}\n# {}{}\n", key.help, key.allowed.required ? "required: " : "", allowed_text(key));
+    text += str("{} = {}\n", bare_name(key), value_text(key, defaults));
+  }
+  return text;
+}
+
+std::string config_page() {
+  const RunConfig defaults;
+  std::string text =
+      "# Configuration\n\n"
+      "A run is described by one TOML file, `run.toml` here. Every key may also be given on the command line as\n"
+      "`--section.key=value`, which counts more; paths are relative to the current directory. A key that is not known, "
+      "a\n"
+      "wrong type or a value out of range is refused with file and line.\n\n"
+      "    stepc config --defaults > run.toml     # every key, its default and its meaning\n"
+      "    stepc train run.toml --train.steps=500\n\n"
+      "This page is printed by `stepc config --page` from the table in `src/train/run_config_keys.cpp`.\n";
+  std::string section;
+  for (const Key& key : run_config_keys()) {
+    if (section_of(key) != section)
+      text += str("\n## [{}]\n\n| key | default | what | allowed |\n|---|---|---|---|\n", section_of(key));
+    section = section_of(key);
+    const std::string given = key.allowed.required ? "required" : str("`{}`", value_text(key, defaults));
+    text += str("| `{}` | {} | {} | {} |\n", bare_name(key), given, key.help, allowed_text(key));
+  }
+  return text;
+}
+
 }  // namespace stepc::train

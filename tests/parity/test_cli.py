@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -9,6 +10,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 def load(path):
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), AutoTokenizer.from_pretrained(path)
+
+
+@pytest.mark.parametrize("preset, parameters", [("llama-2m", "1.8 M"), ("qwen3-10m", "10.0 M"), ("olmo2-10m", "10.4 M"),
+                                                ("gpt2-10m", "10.3 M")])
+def test_a_preset_of_each_kind_loads(stepc, preset, parameters):
+    result = stepc("init", "fresh", "--preset", preset)
+    assert result.returncode == 0 and f"{preset} with {parameters} parameters" in result.stdout, result
+    model, info = AutoModelForCausalLM.from_pretrained(stepc.path / "fresh", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert f"{model.num_parameters() / 1e6:.1f} M" == parameters
+    result = stepc("train", "run.toml", "--model.path=fresh", "--train.steps=3", "--model.compute=bfloat16")
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_fresh_model_loads(stepc):
