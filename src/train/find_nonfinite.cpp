@@ -33,6 +33,7 @@ struct Search {
   std::map<int64_t, std::string> module_of;  // by the sequence number that autograd gives to the op's node
   std::string backward_of;                   // the module whose backward runs now
   bool in_backward = false;
+  int depth = 0;            // of ops within ops
   bool is_looking = false;  // at a result: those ops are not the program's
   std::optional<std::string> found;
 };
@@ -44,17 +45,18 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& op) {
     const auto module = search->module_of.find(op.seqNr());
     search->in_backward = true;
     if (module != search->module_of.end()) search->backward_of = module->second;
-  } else if (!search->in_backward && op.seqNr() >= 0) {
-    search->module_of.try_emplace(op.seqNr(), ModuleScope::current());
+    return nullptr;
   }
+  ++search->depth;
+  if (!search->in_backward && op.seqNr() >= 0) search->module_of.try_emplace(op.seqNr(), ModuleScope::current());
   return nullptr;
 }
 
 void on_end(const at::RecordFunction& op, at::ObserverContext* /*context*/) {
   if (search == nullptr || search->is_looking || search->found || op.scope() != at::RecordScope::FUNCTION) return;
+  if (--search->depth > 0) return;  // an op within an op may see memory that nobody has written to yet
   std::string_view name = op.name();
   if (name.starts_with("aten::")) name.remove_prefix(std::string_view("aten::").size());
-  // Memory that nobody has written to yet may hold anything.
   const bool is_memory = name.find("empty") != std::string_view::npos || name.starts_with("resize") ||
                          name.starts_with("set_") || name.starts_with("as_strided");
   if (is_memory) return;

@@ -154,7 +154,7 @@ Inspection inspect(const fs::path& directory) {
   for (const auto& entry : fs::directory_iterator(directory))
     if (fs::exists(entry.path() / kManifestName)) checkpoints.push_back(entry.path());
   std::sort(checkpoints.begin(), checkpoints.end());
-  USER_CHECK(!checkpoints.empty() || fs::exists(directory / "model/config.json"),
+  USER_CHECK(!checkpoints.empty() || fs::exists(directory / "metrics.jsonl"),
              "{}: neither a checkpoint (manifest.json), a model (config.json) nor a run is there", directory.string());
   return inspect_run(directory, checkpoints);
 }

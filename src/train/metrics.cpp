@@ -70,7 +70,7 @@ std::optional<double> Metrics::least(const std::string& key) const {
   std::ifstream file(path_);
   for (std::string line; std::getline(file, line);) {
     const auto json = nlohmann::json::parse(line);
-    if (!json.contains(key) || !json.at(key).is_number()) continue;
+    if (json.at("step") == 0 || !json.contains(key) || !json.at(key).is_number()) continue;
     const double value = json.at(key).get<double>();
     least = std::min(least.value_or(value), value);
   }

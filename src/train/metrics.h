@@ -25,7 +25,7 @@ class Metrics {
   // Adds "time", seconds since 1970. A line of a step that the file already held when it was opened is not written
   // again.
   void write(nlohmann::ordered_json line);
-  // The lowest value of `key` in any line.
+  // The lowest value of `key` in the lines after step 0.
   [[nodiscard]] std::optional<double> least(const std::string& key) const;
   // The value of `key` in the line of `step` that has it.
   [[nodiscard]] std::optional<double> find(int64_t step, const std::string& key) const;

@@ -1,6 +1,9 @@
 // Whole runs of a small model: what a checkpoint brings back, and that replay changes nothing.
 #include "train/trainer.h"
 
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +14,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/tensors.h"
 #include "data/tokenizer_json.h"
 #include "tests/expect_user_error.h"
@@ -348,6 +352,73 @@ TEST_F(TrainerRun, ADamagedCheckpointIsSkipped) {
   fs::resize_file(output("run") / "checkpoint-000020/optimizer.safetensors", 1000);
   ASSERT_EQ(train(run, true), 0);  // from step 10
   EXPECT_EQ(metrics("run").size(), 22U);
+}
+
+// From some file operation on, every change is refused. The run ends in one line, and what it had acknowledged is
+// whole.
+TEST_F(TrainerRun, AFileSystemThatTurnsReadOnly) {
+  class TurnsReadOnly : public FileSystem {
+   public:
+    std::atomic<int> creations_left = 0;
+    int create(const fs::path& path, int& descriptor) override {
+      return creations_left-- > 0 ? FileSystem::create(path, descriptor) : EROFS;
+    }
+  };
+  for (const int creations : {0, 3, 8, 11, 15}) {
+    TurnsReadOnly files;
+    files.creations_left = creations;
+    RunConfig run = config(str("run-{}", creations));
+    run.output.save_every = 5;
+    try {
+      train(run, false, files);
+      FAIL() << "no error";
+    } catch (const RunFailure& error) {
+      EXPECT_NE(std::string(error.what()).find("Read-only file system"), std::string::npos) << error.what();
+    }
+    const auto found = find_latest_checkpoint(run.output.dir);
+    EXPECT_EQ(found.has_value(), creations > 6) << creations;  // a checkpoint is of seven files
+    EXPECT_FALSE(fs::exists(fs::path(run.output.dir) / "model"));
+    ASSERT_EQ(train(run, true), 0);
+    EXPECT_EQ(metrics(str("run-{}", creations)).size(), 22U);
+  }
+}
+
+TEST_F(TrainerRun, TheBestCheckpointStays) {
+  RunConfig run = config("run");
+  run.optim.lr = 60;  // learns while it warms up, then forgets
+  run.optim.warmup_steps = 1000;
+  run.train.steps = 20;
+  run.output.save_every = 0;
+  run.output.eval_every = 2;
+  run.output.keep_last = 1;
+  run.output.keep_best = true;
+  ASSERT_EQ(train(run, false), 0);
+  double least = std::numeric_limits<double>::infinity();
+  int64_t best = -1;
+  for (const auto& [name, values] : metrics("run")) {
+    if (!name.starts_with("held out ") || name == "held out 0" || values[0] >= least) continue;
+    least = values[0];
+    best = std::stoll(name.substr(9));
+  }
+  EXPECT_TRUE(read_checkpoint(output("run") / str("checkpoint-{:06}", best)).state.held_out.has_value());
+  EXPECT_TRUE(fs::exists(output("run") / "checkpoint-000020"));
+  const auto checkpoints = std::ranges::count_if(fs::directory_iterator(output("run")), [](const auto& entry) {
+    return fs::exists(entry.path() / "manifest.json");
+  });
+  EXPECT_EQ(checkpoints, best == 20 ? 1 : 2);
+}
+
+TEST_F(TrainerRun, WeightsInSeveralFilesAreResumedFrom) {
+  RunConfig run = config("one");
+  ASSERT_EQ(train(run, false), 0);
+  run.output.dir = output("many").string();
+  run.output.max_shard_gb = 20e-6;
+  run.train.steps = 10;
+  ASSERT_EQ(train(run, false), 0);
+  EXPECT_TRUE(fs::exists(output("many") / "checkpoint-000010/model.safetensors.index.json"));
+  EXPECT_FALSE(fs::exists(output("many") / "checkpoint-000010/model.safetensors"));
+  const NamedTensors many = load_model_tensors(output("many") / "model");
+  EXPECT_EQ(many.size(), load_model_tensors(output("one") / "model").size());
 }
 
 }  // namespace

@@ -1,0 +1,248 @@
+"""What goes wrong while a run is under way: kills, full and read-only disks, numbers that are none, signals. Nothing that
+was acknowledged is lost, and a run that is resumed ends with the bytes of one that was never stopped."""
+
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+HIDDEN, INNER, VOCABULARY = 16, 32, 257
+RUN = ["train", "run.toml", "--output.sample_tokens=0"]
+
+
+def write_tiny_model(path, tokenizer):
+    """A Llama of one layer: a step takes a millisecond, a checkpoint 80 KB."""
+    draw = np.random.default_rng(0)
+    matrix = lambda *shape: (0.1 * draw.standard_normal(shape)).astype(np.float32)
+    ones = np.ones(HIDDEN, np.float32)
+    layer = "model.layers.0."
+    weights = {"model.embed_tokens.weight": matrix(VOCABULARY, HIDDEN), "model.norm.weight": ones,
+               layer + "input_layernorm.weight": ones, layer + "post_attention_layernorm.weight": ones,
+               layer + "mlp.gate_proj.weight": matrix(INNER, HIDDEN),
+               layer + "mlp.up_proj.weight": matrix(INNER, HIDDEN),
+               layer + "mlp.down_proj.weight": matrix(HIDDEN, INNER)}
+    weights |= {f"{layer}self_attn.{name}_proj.weight": matrix(HIDDEN, HIDDEN) for name in "qkvo"}
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
+    (path / "config.json").write_text(json.dumps({
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": HIDDEN,
+        "intermediate_size": INNER, "vocab_size": VOCABULARY, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": True,
+        "bos_token_id": 256, "eos_token_id": 256, "torch_dtype": "float32"}))
+    for name in ["tokenizer.json", "tokenizer_config.json"]:
+        shutil.copy(tokenizer / name, path / name)
+
+
+@pytest.fixture
+def tiny(stepc, small_model):
+    for file in (stepc.path / "model").iterdir():
+        file.unlink()
+    write_tiny_model(stepc.path / "model", small_model)
+    return stepc
+
+
+def outcome(path):
+    """Every byte that a run leaves, but how long its steps took."""
+    metrics = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    for line in metrics:
+        for key in ["time", "step_seconds", "tokens_per_second", "mfu"]:
+            line.pop(key, None)
+    newest = max(path.glob("checkpoint-*"))
+    files = {file.relative_to(path): file.read_bytes() for folder in [path / "model", newest]
+             for file in folder.iterdir()}
+    assert {"model.safetensors", "optimizer.safetensors", "trainer_state.json"} <= {file.name for file in files}
+    return metrics, files
+
+
+def step_of(text):
+    return int(re.search(r"checkpoint-(\d+)", text).group(1))
+
+
+def test_resume_is_bit_equal(tiny):
+    straight = [*RUN, "--train.steps=40", "--output.save_every=7", "--output.eval_every=10", "--output.keep_best=true"]
+    assert tiny(*straight).returncode == 0
+    expected = outcome(tiny.path / "out")
+    shutil.rmtree(tiny.path / "out")
+    process = tiny.start(*straight, "--output.log_every=1")
+    for line in process.stdout:
+        if line.startswith("step 18/"):
+            process.send_signal(signal.SIGTERM)
+            break
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    assert tiny(*straight, "--resume").returncode == 0
+    assert outcome(tiny.path / "out") == expected
+
+
+def test_kill_at_a_hundred_moments(tiny):
+    """kill -9 at random moments of a run that saves every third step, resumed until it ends, again and again."""
+    arguments = [*RUN, "--train.steps=1500", "--output.save_every=3", "--output.log_every=50"]
+    assert tiny(*arguments).returncode == 0
+    expected = outcome(tiny.path / "out")
+    shutil.rmtree(tiny.path / "out")
+    moments = random.Random(1)
+    kills = finished = acknowledged = 0
+    while kills < 100 or finished == 0:
+        process = subprocess.Popen([tiny.binary, *arguments, "--resume"], cwd=tiny.path, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        try:  # after 100 kills one run is let through to its end
+            output, error = process.communicate(timeout=moments.uniform(0.1, 0.9) if kills < 100 else 60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            kills += 1
+            output, error = process.communicate()
+        assert error == ""
+        resumed = re.search(r"resumed from \S+ at step (\d+)", output)
+        assert "damaged" not in output, output
+        if resumed or "no checkpoint to resume from" in output:
+            assert (int(resumed.group(1)) if resumed else 0) >= acknowledged, output
+        for line in output.splitlines(keepends=True):
+            if line.startswith("saved ") and line.endswith("\n"):
+                acknowledged = step_of(line)
+        if process.returncode == 0:
+            assert outcome(tiny.path / "out") == expected
+            shutil.rmtree(tiny.path / "out")
+            finished, acknowledged = finished + 1, 0
+
+
+def test_a_file_that_cannot_grow(tiny):
+    """The writer's error is said at the next step; the checkpoint before is good, and the run resumes from it."""
+    arguments = [*RUN, "--train.steps=40", "--output.save_every=10", "--optim.schedule=constant"]
+    assert tiny(*arguments).returncode == 0
+    expected = outcome(tiny.path / "out")
+    shutil.rmtree(tiny.path / "out")
+    assert tiny(*arguments, "--train.steps=20").returncode == 0
+    shutil.rmtree(tiny.path / "out/model")
+    before = {file: file.read_bytes() for file in (tiny.path / "out/checkpoint-000020").iterdir()}
+    limit = 30_000  # above the weights, below the optimizer's state
+    result = subprocess.run([tiny.binary, *arguments, "--resume"], cwd=tiny.path, capture_output=True, text=True,
+                            restore_signals=False, timeout=60,
+                            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    assert result.returncode == 1, result.stdout
+    assert re.fullmatch(r"stepc: cannot write \S+optimizer\.safetensors: File too large\n", result.stderr)
+    assert {file: file.read_bytes() for file in before} == before
+    assert sorted(path.name for path in (tiny.path / "out").glob("checkpoint-*")) == \
+        ["checkpoint-000010", "checkpoint-000020"]
+    assert tiny(*arguments, "--resume").returncode == 0
+    metrics, files = outcome(tiny.path / "out")
+    held_out_at_20 = [line for line in metrics if line["step"] == 20 and "held_out_loss" in line]
+    assert [line for line in metrics if line not in held_out_at_20] == expected[0]
+    assert files == expected[1]
+
+
+def in_namespace(tiny, mount, commands):
+    """Runs a shell in which `out` is a file system of its own; it goes with the shell."""
+    (tiny.path / "out").mkdir()
+    script = f"mount -t tmpfs {mount} none out || exit 77\n{commands}"
+    result = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script],
+                            cwd=tiny.path, capture_output=True, text=True, timeout=60, env=os.environ |
+                            {"STEPC": str(tiny.binary)})
+    if result.returncode == 77 or "unshare" in result.stderr:
+        pytest.skip("this machine lets nobody mount a file system of their own")
+    return result
+
+
+def test_a_full_disk(tiny):
+    result = in_namespace(tiny, "-o size=300k", """
+        $STEPC train run.toml --train.steps=1000 --output.save_every=5 --output.keep_last=100
+        echo "code $?"; $STEPC inspect out; echo "inspected $?" """)
+    errors = result.stderr.splitlines()
+    assert len(errors) == 1 and re.fullmatch(r"stepc: .*: No space left on device", errors[0]), result.stderr
+    assert "code 1" in result.stdout and "inspected 0" in result.stdout
+    saved = [step_of(line) for line in result.stdout.splitlines() if line.startswith("saved ")]
+    whole = [step_of(line) for line in result.stdout.splitlines() if "every file is whole" in line]
+    assert saved and whole == saved
+
+
+def test_a_read_only_directory(tiny):
+    result = in_namespace(tiny, "-o ro", "$STEPC train run.toml; echo code $?")
+    assert result.stderr == "stepc: output.dir = out: cannot be written: Read-only file system\n"
+    assert "code 2" in result.stdout
+
+
+def blame(tiny, *arguments):
+    result = tiny(*RUN, *arguments)
+    assert result.returncode == 1 and result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+def test_not_a_number_names_the_module(tiny):
+    """An inner weight so large that its product overflows: the first op that makes an infinity is named."""
+    weights = load_file(tiny.path / "model/model.safetensors")
+    weights["model.layers.0.mlp.gate_proj.weight"] *= np.float32(1e22)
+    weights["model.layers.0.mlp.up_proj.weight"] *= np.float32(1e22)
+    save_file(weights, tiny.path / "model/model.safetensors", {"format": "pt"})
+    assert re.fullmatch(r"stepc: step 1: loss (nan|inf), gradient norm (nan|inf): stopped before saving; "
+                        r"first not finite: model\.layers\.0\.mlp \(mul\); a lower optim\.lr may help\n", blame(tiny))
+    assert not list((tiny.path / "out").glob("checkpoint-*")) and not (tiny.path / "out/model").exists()
+
+
+def test_not_a_number_names_the_weight(tiny):
+    weights = load_file(tiny.path / "model/model.safetensors")
+    weights["model.norm.weight"][3] = np.inf
+    save_file(weights, tiny.path / "model/model.safetensors", {"format": "pt"})
+    assert "first not finite: the weight model.norm.weight;" in blame(tiny)
+
+
+def test_not_a_number_after_some_steps(tiny):
+    """The steps from the last checkpoint are done again to find the module."""
+    error = blame(tiny, "--train.steps=500", "--output.save_every=2", "--optim.lr=10", "--optim.clip=1e9",
+                  "--optim.weight_decay=10", "--optim.warmup_steps=0")
+    found = re.fullmatch(r"stepc: step (\d+): loss .*: stopped before saving; first not finite: (.*); "
+                         r"the checkpoint of step (\d+) is good\n", error)
+    assert found, error
+    assert "layers.0" in found.group(2) or "model" in found.group(2)
+    assert int(found.group(1)) - int(found.group(3)) in (1, 2)
+    assert tiny("inspect", f"out/checkpoint-{int(found.group(3)):06}").returncode == 0
+
+
+def test_a_second_interrupt_ends_at_once(stepc):
+    """Steps of many seconds: the first asks to stop after the step, the second does not wait."""
+    process = stepc.start(*RUN, "--train.steps=100", "--train.batch_size=2", "--train.grad_accum=2000")
+    for line in process.stdout:
+        if line.startswith("held-out loss before training"):
+            break
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert (process.returncode, time.monotonic() - began < 1) == (130, True)
+    assert not list((stepc.path / "out").glob("checkpoint-*"))
+
+
+def test_every_damaged_file_of_a_checkpoint_is_seen_by_inspect(tiny):
+    assert tiny(*RUN).returncode == 0
+    checkpoint = tiny.path / "out/checkpoint-000004"
+    assert tiny("inspect", checkpoint).returncode == 0
+    for file in sorted(checkpoint.iterdir()):
+        good = file.read_bytes()
+        at = random.Random(file.name).randrange(len(good))
+        file.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1:])
+        result = tiny("inspect", checkpoint)
+        assert result.returncode in (1, 2) and result.stderr.count("\n") == 1, file
+        file.write_bytes(good)
+    assert "every file is whole" in tiny("inspect", "out").stdout
+
+
+def test_vanished_and_damaged_data(tiny):
+    assert tiny(*RUN).returncode == 0
+    shutil.move(tiny.path / "text.txt", tiny.path / "gone.txt")
+    result = tiny(*RUN, "--resume", "--train.steps=8")
+    assert result.returncode == 2 and result.stderr == "stepc: cannot open text.txt: No such file or directory\n"
+    shutil.move(tiny.path / "gone.txt", tiny.path / "text.txt")
+    shard = max((tiny.path / "out/tokens").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    os.truncate(shard, shard.stat().st_size // 2)
+    result = tiny(*RUN, "--resume", "--train.steps=8")
+    assert result.returncode in (0, 2), result.stderr  # made again, or refused in one line
+    assert result.stderr.count("\n") == (0 if result.returncode == 0 else 1)
