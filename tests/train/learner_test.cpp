@@ -12,6 +12,7 @@
 
 #include "data/tokenizer_json.h"
 #include "tests/temp_dir.h"
+#include "train/adapter_choice.h"
 
 namespace stepc::train {
 namespace {
@@ -158,6 +159,28 @@ TEST_F(LearnerTest, TheCutOfABatchChangesNothing) {
   }
 }
 
+// In bfloat16 every micro-batch's gradient is rounded, their sum is not: eleven equal ones are eleven times one.
+TEST_F(LearnerTest, MicroBatchesAddUpInFloat32) {
+  constexpr int64_t kCount = 11;
+  config_.model.compute = "bfloat16";
+  config_.optim.name = "sgd";  // its first momentum is the gradient
+  config_.optim.weight_decay = 0;
+  config_.optim.clip = 1e9;
+  Batch equal = batch(1, 2, 3);
+  for (at::Tensor* tensor : {&equal.tokens, &equal.labels, &equal.documents})
+    *tensor = tensor->expand({kCount, 2, kSeq}).contiguous();
+  Learner learner = this->learner();
+  learner.step(equal, 1e-3);
+  int64_t compared = 0;
+  for (const auto& [name, momentum] : learner.state()) {
+    if (!name.ends_with(".momentum")) continue;
+    const at::Tensor one = momentum / kCount;
+    EXPECT_TRUE(at::allclose(one, one.to(at::kBFloat16).to(at::kFloat), 1e-6, 1e-30)) << name;
+    ++compared;
+  }
+  EXPECT_EQ(compared, 21);
+}
+
 // A row's padding, and what stands where no label counts, is as if it were not there.
 TEST_F(LearnerTest, WhatHasNoLabelDoesNotCount) {
   const Batch padded = batch(1, 4, 1);
@@ -170,6 +193,20 @@ TEST_F(LearnerTest, WhatHasNoLabelDoesNotCount) {
 }
 
 // The first scale is 65536: large gradients overflow until it was halved often enough.
+TEST_F(LearnerTest, AnAdaptersStepIsCapturedWhole) {
+  config_.lora.rank = 4;
+  config_.lora.dropout = 0.1;
+  config_.model.compute = "bfloat16";
+  ModelDirectory directory = open_model_directory(directory_ / "model");
+  choose_adapter(config_, directory);
+  Learner learner(directory, config_);
+  for (uint64_t i = 0; i < 5; ++i) learner.step(batch(2, 2, i), 1e-3);
+  EXPECT_GE(learner.stats().replays, 2U);
+  EXPECT_EQ(learner.stats().plans, 1U);
+  EXPECT_EQ(learner.stats().unplanned_allocations, 0U);
+  EXPECT_TRUE(learner.stats().warnings.empty());
+}
+
 TEST_F(LearnerTest, AFloat16StepThatOverflowsChangesNothing) {
   const fs::path file = directory_ / "model/model.safetensors";
   NamedTensors weights = load_tensors(file);
