@@ -29,9 +29,10 @@ std::string reason_of(const Json::exception& error) {
   const size_t read = text.find("; last read: ");  // as long as the token that was wrong
   return std::string(text.substr(0, read));
 }
-}  // namespace
 
-Json parse_json(std::string_view text, std::string_view what) {
+// Bounds the depth and refuses keys that come twice; `keep` sees every event then, and says what stays.
+template <class Keep>
+Json parse_guarded(std::string_view text, std::string_view what, const Keep& keep) {
   std::vector<std::unordered_set<std::string>> keys;  // of every open object
   const auto guard = [&](int depth, Json::parse_event_t event, Json& parsed) {
     switch (event) {
@@ -52,13 +53,32 @@ Json parse_json(std::string_view text, std::string_view what) {
       default:
         break;
     }
-    return true;
+    return keep(depth, event, parsed);
   };
   try {
     return Json::parse(text.begin(), text.end(), guard);
   } catch (const Json::exception& error) {
     user_error("{}: not valid JSON: {}", what, reason_of(error));
   }
+}
+}  // namespace
+
+Json parse_json(std::string_view text, std::string_view what) {
+  return parse_guarded(text, what, [](int, Json::parse_event_t, Json&) { return true; });
+}
+
+void parse_json_members(std::string_view text, std::string_view what,
+                        const std::function<void(const std::string& name, const Json& value)>& on_member) {
+  std::string name;
+  const Json rest = parse_guarded(text, what, [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth != 1) return true;
+    if (event == Json::parse_event_t::key) name = parsed.get<std::string>();
+    const bool is_whole = event == Json::parse_event_t::object_end || event == Json::parse_event_t::array_end ||
+                          event == Json::parse_event_t::value;
+    if (is_whole) on_member(name, parsed);
+    return !is_whole;
+  });
+  USER_CHECK(rest.is_object(), "{}: expected an object, found {}", what, shown(rest));
 }
 
 Json read_json(const std::filesystem::path& path, uint64_t max_bytes) {

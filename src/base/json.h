@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,9 @@ using Json = nlohmann::json;
 
 // `what` names the text in errors, usually the file's path.
 Json parse_json(std::string_view text, std::string_view what);
+// Gives the members of an object one by one and keeps none of them: for objects that may have very many.
+void parse_json_members(std::string_view text, std::string_view what,
+                        const std::function<void(const std::string& name, const Json& value)>& on_member);
 Json read_json(const std::filesystem::path& path, uint64_t max_bytes);
 
 // Members of an object, which must be there and have the type; `what` names the object in errors. Integers must lie in

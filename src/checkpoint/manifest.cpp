@@ -59,8 +59,10 @@ Manifest read_manifest(const fs::path& directory) {
                        name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
     USER_CHECK(plain, "{}: {} is not a plain file name", what, in_quotes(name));
     const std::string file = str("{}: {}", what, in_quotes(name));
-    manifest.files[name] = {static_cast<uint64_t>(json_int(entry, "bytes", file, 0, INT64_MAX)),
-                            json_string(entry, "xxh3", file)};
+    const std::string& hash = json_string(entry, "xxh3", file);
+    USER_CHECK(hash.size() == 16 && hash.find_first_not_of("0123456789abcdef") == std::string::npos,
+               "{}: xxh3 must be 16 hexadecimal digits, found {}", file, in_quotes(hash));
+    manifest.files[name] = {static_cast<uint64_t>(json_int(entry, "bytes", file, 0, INT64_MAX)), hash};
   }
   USER_CHECK(text_of(manifest) == text, "{}: it was changed after it was written", what);
   return manifest;

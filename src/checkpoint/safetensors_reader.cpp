@@ -106,14 +106,13 @@ SafetensorsReader::SafetensorsReader(const fs::path& path) : path_(path), file_(
 
   const std::string_view text = file_.text().substr(sizeof header_bytes, header_bytes);
   USER_CHECK(text.starts_with('{'), "{}: the header is not a JSON object: not safetensors?", file);
-  const Json header = parse_json(text, file);
-  for (const auto& [name, entry] : header.items()) {
+  parse_json_members(text, file, [&](const std::string& name, const Json& entry) {
     if (name == "__metadata__") {
       metadata_ = metadata_of(entry, file);
     } else {
       tensors_.push_back(tensor_of(name, entry, file));
     }
-  }
+  });
   std::sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });

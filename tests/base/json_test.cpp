@@ -29,6 +29,21 @@ TEST(Json, RefusesDuplicateKeys) {
   EXPECT_NO_THROW(parse_json(R"({"a":{"b":1},"b":{"b":2}})", "f.json"));
 }
 
+TEST(Json, GivesMembersOneByOne) {
+  const auto members = [](const char* text) {
+    std::string seen;
+    parse_json_members(text, "f.json",
+                       [&](const std::string& name, const Json& value) { seen += name + "=" + value.dump() + " "; });
+    return seen;
+  };
+  EXPECT_EQ(members(R"({"a":{"b":{"c":1},"d":[2]},"e":[{"f":3}],"g":4,"h":{}})"),
+            R"(a={"b":{"c":1},"d":[2]} e=[{"f":3}] g=4 h={} )");
+  EXPECT_EQ(members("{}"), "");
+  EXPECT_USER_ERROR(members(R"({"a":1,"a":2})"), "duplicate key \"a\"");
+  EXPECT_USER_ERROR(members("{\"a\":1"), "f.json: not valid JSON");
+  EXPECT_USER_ERROR(members("3"), "expected an object, found 3");
+}
+
 TEST(Json, TypedMembers) {
   const Json json = parse_json(R"({"n":7,"big":18446744073709551615,"x":1.5,"s":"t","l":[],"o":{}})", "f");
   EXPECT_EQ(json_int(json, "n", "f", 0, 7), 7);

@@ -1,17 +1,10 @@
-// The fuzz targets on seeds that are damaged by rule: none may crash, hang over a second, throw anything but a
-// UserError of one line, or ask for much more memory than its input has. The random numbers are seeded, so a failure
-// comes again.
-#include <atomic>
-#include <chrono>
-#include <cstdlib>
-#include <functional>
-#include <new>
-#include <random>
+// The fuzz targets of text and tokens: see seeded_run.h.
+#include "tests/fuzz/seeded_run.h"
+
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <malloc.h>
 
 #include "base/files.h"
 #include "data/shard/token_shard.h"
@@ -19,7 +12,6 @@
 #include "data/tokenizer_json.h"
 #include "tests/fuzz/fuzz_input.h"
 
-using FuzzTarget = int (*)(const uint8_t*, size_t);
 extern "C" {
 int chat_template_fuzz(const uint8_t* data, size_t size);
 int jsonl_fuzz(const uint8_t* data, size_t size);
@@ -28,130 +20,8 @@ int tokenize_text_fuzz(const uint8_t* data, size_t size);
 int tokenizer_json_fuzz(const uint8_t* data, size_t size);
 }
 
-// What is allocated now and at most, in bytes.
-namespace {
-std::atomic<size_t> allocated = 0, allocated_most = 0;
-
-void* counted(void* memory) {
-  if (!memory) throw std::bad_alloc();
-  const size_t now = allocated += ::malloc_usable_size(memory);
-  if (now > allocated_most) allocated_most = now;
-  return memory;
-}
-void uncounted(void* memory) {
-  if (memory) allocated -= ::malloc_usable_size(memory);
-  std::free(memory);
-}
-}  // namespace
-
-void* operator new(size_t bytes) { return counted(std::malloc(bytes)); }
-void* operator new[](size_t bytes) { return counted(std::malloc(bytes)); }
-void operator delete(void* memory) noexcept { uncounted(memory); }
-void operator delete[](void* memory) noexcept { uncounted(memory); }
-void operator delete(void* memory, size_t /*bytes*/) noexcept { uncounted(memory); }
-void operator delete[](void* memory, size_t /*bytes*/) noexcept { uncounted(memory); }
-
 namespace stepc {
 namespace {
-
-// Pieces that break readers: ends of ranges, half characters, nesting, names that mean something.
-const std::vector<std::string> kNasty = {"\xFF",
-                                         "\xC3",
-                                         "\xED\xA0\x80",
-                                         std::string(1, '\0'),
-                                         "\\u0000",
-                                         "\\ud800",
-                                         "99999999999999999999",
-                                         "-1",
-                                         "1e999",
-                                         "NaN",
-                                         "null",
-                                         "true",
-                                         "{}",
-                                         "[]",
-                                         "\"\"",
-                                         "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
-                                         "{\"a\":{\"a\":{\"a\":",
-                                         "{%",
-                                         "%}",
-                                         "{{",
-                                         "}}",
-                                         "{#",
-                                         "9223372036854775807",
-                                         "4294967296",
-                                         "\"type\":\"Sequence\"",
-                                         "\"type\":\"Unigram\"",
-                                         "\"type\":\"Metaspace\"",
-                                         "\"id\":4194304",
-                                         "'",
-                                         "\"",
-                                         "|tojson",
-                                         "range(1000000000)",
-                                         " * 999999999",
-                                         "[:]",
-                                         "[-9223372036854775808]",
-                                         "\u2581",
-                                         "\u0344\u0344\u0344\u0344",
-                                         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
-
-std::string damaged(std::string text, std::mt19937& random) {
-  const auto below = [&](size_t count) { return count == 0 ? 0 : random() % count; };
-  for (size_t changes = 1 + below(4); changes > 0; --changes) {
-    const size_t at = below(text.size() + 1);
-    switch (random() % 7) {
-      case 0:
-        if (at < text.size()) text[at] = static_cast<char>(text[at] ^ (1U << below(8)));
-        break;
-      case 1:
-        text.insert(at, kNasty[below(kNasty.size())]);
-        break;
-      case 2:
-        text.erase(at, below(20));
-        break;
-      case 3:
-        text.insert(at, text.substr(below(text.size()), below(40)));
-        break;
-      case 4: {
-        const auto& nasty = kNasty[below(kNasty.size())];
-        text.replace(at, std::min(nasty.size(), text.size() - at), nasty);
-        break;
-      }
-      case 5:
-        if (below(4) == 0) text.resize(at);
-        break;
-      default:
-        for (size_t i = at; i < std::min(text.size(), at + 8); ++i) text[i] = static_cast<char>(random());
-    }
-  }
-  return text;
-}
-
-int run(FuzzTarget target, const std::string& input, size_t spare_bytes) {
-  const size_t before = allocated;
-  allocated_most = before;
-  const auto begin = std::chrono::steady_clock::now();
-  const int refused = target(reinterpret_cast<const uint8_t*>(input.data()), input.size());
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  EXPECT_LT(seconds, 1.0 * STEPC_SLOWNESS) << ::testing::PrintToString(input.substr(0, 300));
-  if (refused != 0) {
-    EXPECT_LE(allocated_most - before, 2 * input.size() + spare_bytes)
-        << ::testing::PrintToString(input.substr(0, 300));
-  }
-  return refused;
-}
-
-// Every seed must be taken as it is, and most of the damaged ones refused.
-void seeded_run(FuzzTarget target, const std::vector<std::string>& seeds, int rounds, size_t spare_bytes,
-                int least_refused) {
-  for (const auto& seed : seeds) EXPECT_EQ(run(target, seed, spare_bytes), 0) << seed.substr(0, 300);
-  std::mt19937 random(1);
-  int refused = 0;
-  for (int round = 0; round < rounds && !::testing::Test::HasFailure(); ++round)
-    refused += run(target, damaged(seeds[static_cast<size_t>(round) % seeds.size()], random), spare_bytes);
-  EXPECT_GE(refused, least_refused);
-}
-
-constexpr size_t kMebibyte = 1 << 20;
 
 TEST(SeededFuzz, TokenizerJson) {
   const std::string unigram =
@@ -256,7 +126,7 @@ TEST(HostileFiles, TokenizerJson) {
       files.push_back(good.substr(0, begin) + value + good.substr(end));
     }
   for (const std::string& file : files)
-    EXPECT_EQ(run(tokenizer_json_fuzz, file, kMebibyte), 1) << ::testing::PrintToString(file.substr(0, 200));
+    EXPECT_EQ(run_target(tokenizer_json_fuzz, file, kMebibyte), 1) << ::testing::PrintToString(file.substr(0, 200));
   EXPECT_GT(files.size(), 900U);
   RecordProperty("files", static_cast<int>(files.size()));
 }
@@ -276,7 +146,7 @@ TEST(HostileFiles, Jsonl) {
                                "{\"messages\": \"" + std::string(count, 'x') + "\"}",
                                std::string(count, '\xFF')};
   for (const std::string& line : lines)
-    EXPECT_EQ(run(jsonl_text_only, line, 8 * line.size() + kMebibyte), 1) << line.substr(0, 100);
+    EXPECT_EQ(run_target(jsonl_text_only, line, 8 * line.size() + kMebibyte), 1) << line.substr(0, 100);
 }
 
 TEST(HostileFiles, ChatTemplatesThatWorkTooHard) {
@@ -298,15 +168,15 @@ TEST(HostileFiles, ChatTemplatesThatWorkTooHard) {
            "{{ 1 % 0 }}",
            "{{ 'a' * 1000000000 }}",
        })
-    EXPECT_EQ(run(chat_template_fuzz, file, 80 * kMebibyte), 1) << file;
-  EXPECT_EQ(run(chat_template_fuzz, "{{ " + std::string(10'000, '(') + " }}", kMebibyte), 1);
-  EXPECT_EQ(run(chat_template_fuzz, "{{ " + std::string(10'000, '-') + "1 }}", kMebibyte), 1);
+    EXPECT_EQ(run_target(chat_template_fuzz, file, 80 * kMebibyte), 1) << file;
+  EXPECT_EQ(run_target(chat_template_fuzz, "{{ " + std::string(10'000, '(') + " }}", kMebibyte), 1);
+  EXPECT_EQ(run_target(chat_template_fuzz, "{{ " + std::string(10'000, '-') + "1 }}", kMebibyte), 1);
   std::string nested;
   for (int i = 0; i < 2000; ++i) nested += "{% if true %}";
-  EXPECT_EQ(run(chat_template_fuzz, nested, kMebibyte), 1);
+  EXPECT_EQ(run_target(chat_template_fuzz, nested, kMebibyte), 1);
   nested = "{% if true %}";
   for (int i = 0; i < 2000; ++i) nested += "{% elif true %}";
-  EXPECT_EQ(run(chat_template_fuzz, nested, kMebibyte), 1);
+  EXPECT_EQ(run_target(chat_template_fuzz, nested, kMebibyte), 1);
 }
 
 }  // namespace
