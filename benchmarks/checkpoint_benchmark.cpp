@@ -1,0 +1,102 @@
+// What training waits for when a checkpoint is saved, beside a plain copy of the same bytes:
+//
+//   stall    copy the state aside and start the thread that writes it (train/staged_checkpoint.h, BackgroundSaver)
+//   memcpy   the same tensors, one memcpy each, by as many threads
+//
+// The files are written for real, under the directory that is given, else under the temporary one.
+//   checkpoint_benchmark [MEGABYTES [THREADS [DIRECTORY]]]
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "checkpoint/background_saver.h"
+#include "checkpoint/tensors.h"
+#include "train/staged_checkpoint.h"
+
+namespace {
+
+using stepc::NamedTensors;
+
+// Weights and two moments of layers such as a decoder has: many matrices, as many small vectors.
+NamedTensors state_of(int64_t bytes) {
+  constexpr int64_t kWidth = 1024, kFloat = 4;
+  NamedTensors tensors;
+  for (int64_t made = 0; made < bytes;) {
+    const std::string name = fmt::format("layer.{}", tensors.size());
+    tensors.emplace_back(name + ".weight", at::rand({kWidth, kWidth}));
+    tensors.emplace_back(name + ".norm", at::rand({kWidth}));
+    made += kFloat * kWidth * (kWidth + 1);
+  }
+  return tensors;
+}
+
+double seconds_of(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Cut into equal runs of tensors, one a thread.
+void copy_plainly(const NamedTensors& from, const NamedTensors& to) {
+  at::parallel_for(0, static_cast<int64_t>(from.size()), 1, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+      std::memcpy(to[i].second.mutable_data_ptr(), from[i].second.const_data_ptr(), from[i].second.nbytes());
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int64_t megabytes = argc > 1 ? std::stoll(argv[1]) : 256;
+  if (argc > 2) at::set_num_threads(std::stoi(argv[2]));
+  const std::filesystem::path directory =
+      (argc > 3 ? std::filesystem::path(argv[3]) : std::filesystem::temp_directory_path()) /
+      fmt::format("stepc-checkpoint-benchmark-{}", ::getpid());
+  const NamedTensors state = state_of(megabytes * 1'000'000);
+  NamedTensors plain;
+  for (const auto& [name, tensor] : state) plain.emplace_back(name, at::zeros_like(tensor));
+  stepc::train::StagedCheckpoint staged(state, {});
+  stepc::BackgroundSaver saver(directory);
+
+  std::vector<double> stalls, copies, writes;
+  constexpr int kRounds = 7;
+  for (int round = 0; round < kRounds; ++round) {
+    const double copy = seconds_of([&] { copy_plainly(state, plain); });
+    const double stall = seconds_of([&] {
+      staged.copy(state, {});
+      saver.begin({.step = round}, {.last = 1}, [&](const auto& path, stepc::FileSystem& files) {
+        stepc::save_tensors(path / "optimizer.safetensors", staged.weights(), {}, files);
+      });
+    });
+    const auto saved = saver.wait();
+    if (round == 0) continue;  // pages are touched
+    copies.push_back(copy);
+    stalls.push_back(stall);
+    writes.push_back(saved->seconds);
+  }
+  std::filesystem::remove_all(directory);
+  const double gigabytes = 1e-9 * static_cast<double>(staged.bytes());
+  fmt::print("{:.2f} GB in {} tensors, {} threads, medians of {} rounds\n", gigabytes, state.size(),
+             at::get_num_threads(), kRounds - 1);
+  fmt::print("memcpy  {:8.4f} s  {:6.2f} GB/s\n", median(copies), gigabytes / median(copies));
+  fmt::print("stall   {:8.4f} s  {:6.2f} GB/s  {:.2f} of memcpy\n", median(stalls), gigabytes / median(stalls),
+             median(stalls) / median(copies));
+  fmt::print("writing {:8.4f} s  {:6.2f} GB/s, beside the training\n", median(writes), gigabytes / median(writes));
+  return 0;
+}
