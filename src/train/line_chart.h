@@ -9,7 +9,7 @@
 namespace stepc::train {
 
 struct ChartLine {
-  std::string name;  // empty: not in the legend
+  std::string name;                               // empty: not in the legend
   std::vector<std::pair<double, double>> points;  // by rising x; not finite: left out
   enum class Look { kLine, kFaint, kMarked } look = Look::kLine;
 };

@@ -46,7 +46,9 @@ const std::vector<Key>& run_config_keys() {
        "of low-rank adapters, which alone are trained then; 0: all weights are"},
       {"lora.alpha", at(&R::lora, &R::Lora::alpha), above(0, 1e6), "adapters are scaled by alpha / rank"},
       {"lora.dropout", at(&R::lora, &R::Lora::dropout), below(0, 1), "of what goes into the adapters"},
-      {"lora.targets", at(&R::lora, &R::Lora::targets), {},
+      {"lora.targets",
+       at(&R::lora, &R::Lora::targets),
+       {},
        "matrices of the layers that get one, such as q_proj; all-linear: every one"},
 
       {"data.train", at(&R::data, &R::Data::train), required,

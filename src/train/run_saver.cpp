@@ -10,10 +10,7 @@ namespace stepc::train {
 
 RunSaver::RunSaver(const RunConfig& config, std::filesystem::path output, const Learner& learner, int64_t saved_step,
                    FileSystem& files)
-    : config_(config),
-      learner_(learner),
-      saved_step_(saved_step),
-      saver_(std::move(output), files) {
+    : config_(config), learner_(learner), saved_step_(saved_step), saver_(std::move(output), files) {
   if (config.output.save_every > 0 || config.output.keep_best) staged_.emplace(learner.weights(), learner.state());
   if (staged_) made_.staging_bytes = staged_->bytes();
 }

@@ -131,6 +131,8 @@ Run::Run(RunConfig config, bool resume, FileSystem& files)
   if (resume && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
   metrics_.emplace(directory_.metrics().string(), checkpoint ? step_ : -1);
   saver_.emplace(config_, directory_.path(), learner_, step_, files_);
+  if (const uint64_t bytes = saver_->made().staging_bytes)
+    progress_.note(str("saves are written beside the training, from a copy of the state: {}", human_bytes(bytes)));
   spent_.set_up = seconds_since(began_);
 }
 

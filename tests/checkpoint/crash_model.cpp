@@ -169,7 +169,7 @@ void DiskStates::choose(const Node& node, const std::string& path, const Choose&
   Names names = node.durable_names;
   for (const NameChange& change : node.pending)
     if (choice(2) == 1) apply_to(names, change);
-  for (const auto& [name, inner] : names) choose(*inner, path.empty() ? name : path + "/" + name, choice, tree);
+  for (const auto& [name, inner] : names) choose(*inner, (std::filesystem::path(path) / name).string(), choice, tree);
 }
 
 std::vector<DiskStates::Tree> DiskStates::after_crash(size_t most, std::mt19937& random) const {
