@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 
 #include "base/module_scope.h"
@@ -34,6 +35,7 @@ struct Search {
   std::string backward_of;                   // the module whose backward runs now
   bool in_backward = false;
   int depth = 0;            // of ops within ops
+  int outside = 0;          // of them around the ops that count: backward() is one itself
   bool is_looking = false;  // at a result: those ops are not the program's
   std::optional<std::string> found;
 };
@@ -44,6 +46,7 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& op) {
   if (op.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     const auto module = search->module_of.find(op.seqNr());
     search->in_backward = true;
+    search->outside = search->depth;
     if (module != search->module_of.end()) search->backward_of = module->second;
     return nullptr;
   }
@@ -54,7 +57,7 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& op) {
 
 void on_end(const at::RecordFunction& op, at::ObserverContext* /*context*/) {
   if (search == nullptr || search->is_looking || search->found || op.scope() != at::RecordScope::FUNCTION) return;
-  if (--search->depth > 0) return;  // an op within an op may see memory that nobody has written to yet
+  if (--search->depth > search->outside) return;  // an op within an op may see memory that nobody has written to yet
   std::string_view name = op.name();
   if (name.starts_with("aten::")) name.remove_prefix(std::string_view("aten::").size());
   const bool is_memory = name.find("empty") != std::string_view::npos || name.starts_with("resize") ||

@@ -88,13 +88,13 @@ void add_model(const fs::path& directory, Inspection& inspection) {
 void add_files(const fs::path& directory, const Manifest& manifest, Inspection& inspection) {
   inspection.table += str("  {:<34} {:>12}  {}\n", "file", "bytes", "XXH3");
   uint64_t bytes = 0;
-  for (const auto& [name, file] : manifest.files) {
+  for (const auto& entry : manifest.files) {
     const std::string verdict = answer_of(inspection, [&] {
-      check_hashes(directory, {manifest.step, {{name, file}}});
+      check_hashes(directory, {manifest.step, {entry}});
       return std::string("ok");
     });
-    inspection.table += str("  {:<34} {:>12}  {} {}\n", name, file.bytes, file.xxh3, verdict);
-    bytes += file.bytes;
+    inspection.table += str("  {:<34} {:>12}  {} {}\n", entry.first, entry.second.bytes, entry.second.xxh3, verdict);
+    bytes += entry.second.bytes;
   }
   inspection.table += str("  {:<34} {:>12}\n", str("{} files", manifest.files.size()), bytes);
   for (const auto& entry : fs::directory_iterator(directory)) {

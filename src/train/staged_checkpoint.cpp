@@ -2,6 +2,9 @@
 
 #include <map>
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
 #include "base/check.h"
 
 namespace stepc::train {
