@@ -7,10 +7,11 @@
 #include <vector>
 
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "base/check.h"
 #include "base/files.h"
-#include "base/hash.h"
+#include "base/json.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/model_shards.h"
@@ -22,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxConfigBytes = 16 << 20;
+constexpr const char* kAdapterConfig = "adapter_config.json";
 
 std::string row(const std::string& name, const std::string& text) { return str("  {:<13} {}\n", name, text); }
 
@@ -78,10 +80,23 @@ std::string held_out_text(const TrainerState& state) {
   return state.held_out ? str(", held-out loss {:.4f} nats per byte", *state.held_out) : std::string();
 }
 
+// Of a model, or of the adapter that is trained in its place.
+std::string weights_text(const fs::path& directory) {
+  if (!fs::exists(directory / kAdapterConfig)) return tensors_text(open_safetensors_model(directory));
+  std::vector<SafetensorsReader> readers;
+  readers.emplace_back(directory / "adapter_model.safetensors");
+  const Json config = read_json(directory / kAdapterConfig, kMaxConfigBytes);
+  return str("{}; an adapter of {}", tensors_text(readers),
+             json_string(config, "base_model_name_or_path", kAdapterConfig));
+}
+
 void add_model(const fs::path& directory, Inspection& inspection) {
+  if (fs::exists(directory / kAdapterConfig)) {
+    inspection.table += row("adapter", answer_of(inspection, [&] { return weights_text(directory); }));
+    return;
+  }
   inspection.table += row("model", answer_of(inspection, [&] { return config_text(directory); }));
-  inspection.table +=
-      row("parameters", answer_of(inspection, [&] { return tensors_text(open_safetensors_model(directory)); }));
+  inspection.table += row("parameters", answer_of(inspection, [&] { return weights_text(directory); }));
 }
 
 // A line a file: its size, its hash, and whether they are those of the manifest.
@@ -138,8 +153,7 @@ Inspection inspect_run(const fs::path& directory, const std::vector<fs::path>& c
                             }));
   }
   if (fs::exists(directory / "model")) {
-    inspection.table +=
-        row("model", answer_of(inspection, [&] { return tensors_text(open_safetensors_model(directory / "model")); }));
+    inspection.table += row("model", answer_of(inspection, [&] { return weights_text(directory / "model"); }));
   }
   return inspection;
 }
@@ -149,7 +163,7 @@ Inspection inspect_run(const fs::path& directory, const std::vector<fs::path>& c
 Inspection inspect(const fs::path& directory) {
   USER_CHECK(fs::is_directory(directory), "{}: not a directory", directory.string());
   if (fs::exists(directory / kManifestName)) return inspect_checkpoint(directory);
-  if (fs::exists(directory / "config.json")) return inspect_model(directory);
+  if (fs::exists(directory / "config.json") || fs::exists(directory / kAdapterConfig)) return inspect_model(directory);
   std::vector<fs::path> checkpoints;
   for (const auto& entry : fs::directory_iterator(directory))
     if (fs::exists(entry.path() / kManifestName)) checkpoints.push_back(entry.path());

@@ -25,7 +25,7 @@ struct SavesMade {
   int64_t count = 0;
   uint64_t bytes = 0;          // of the last one
   uint64_t staging_bytes = 0;  // the copy that is written while training goes on
-  double staging_seconds = 0;  // the median stall for it
+  double staging_seconds = 0;  // the last stall for it
   double writing_seconds = 0;  // of the last one, in the background
 };
 

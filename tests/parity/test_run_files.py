@@ -107,6 +107,10 @@ def test_inspect_says_what_is_there(stepc):
         len(json.loads((stepc.path / "out/checkpoint-000004/manifest.json").read_text())["files"])
     assert "llama, 4 layers" in stepc("inspect", "model").stdout
     assert "every file is whole" in stepc("inspect", "out").stdout
+    assert stepc("train", "run.toml", "--lora.rank=2", "--output.dir=adapted").returncode == 0
+    adapted = stepc("inspect", "adapted/checkpoint-000004")
+    assert adapted.returncode == 0 and re.search(r"adapter +.* k in \d+ tensors: .* k f32; an adapter of ", adapted.stdout)
+    assert stepc("inspect", "adapted").returncode == stepc("inspect", "adapted/model").returncode == 0
     refused = stepc("inspect", ".")
     assert (refused.returncode, refused.stderr) == \
         (2, "stepc: .: neither a checkpoint (manifest.json), a model (config.json) nor a run is there\n")
