@@ -29,6 +29,7 @@ bench: ## compare with PyTorch eager and torch.compile; table and build/bench.js
 	@PYTHONPATH=build/release/python .venv/bin/python benchmarks/planning_benchmark.py
 	@build/release/benchmarks/kernel_benchmark
 	@build/release/benchmarks/codegen_benchmark
+	@build/release/benchmarks/checkpoint_benchmark
 
 check: ## format, tidy, layer directions, docs (tools/check --all adds the LibTorch folders)
 	@tools/setup test
