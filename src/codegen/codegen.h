@@ -22,7 +22,7 @@
 
 namespace stepc {
 
-// Empty: the generator can make one kernel of `group` (an extract_group()).
+// Empty: the generator can make one kernel of `group` (one of extract_groups()).
 inline std::string why_not(const Graph& group) { return why_no_loops(group); }
 
 struct KernelPhase {

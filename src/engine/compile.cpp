@@ -25,15 +25,16 @@ Compiled compile_exact(const Trace& trace, int threads) {
   return compiled;
 }
 
-//   fast    Trace --functionalise--> Graph --passes--> Graph --codegen, bind--> GraphExecutable
-CompiledGraph compile_fast(const Trace& trace, KernelSources& kernels) {
+//   fast    Trace --functionalise--> Graph --passes--> Graph --codegen, plan--> GraphPlan --bind--> GraphExecutable
+CompiledGraph compile_fast(const Trace& trace, KernelSources& kernels, int threads) {
   const auto begin = Clock::now();
   verify(trace);
   Graph graph = functionalise(trace);
   graph = run_passes(std::move(graph)).graph;
   verify_stage(graph, Stage::kFused);
   CompiledGraph compiled;
-  compiled.executable = std::make_unique<GraphExecutable>(trace, std::move(graph), kernels);
+  GraphPlan plan = plan_graph(std::move(graph), kernels, threads);
+  compiled.executable = std::make_unique<GraphExecutable>(trace, std::move(plan));
   compiled.seconds = seconds_since(begin);
   return compiled;
 }

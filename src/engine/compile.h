@@ -21,7 +21,7 @@ struct CompiledGraph {
   std::unique_ptr<GraphExecutable> executable;
   double seconds = 0;
 };
-// `fast` mode: the step as a Graph. Throws UserError for a step that a Graph cannot express.
-CompiledGraph compile_fast(const Trace& trace, KernelSources& kernels);
+// `fast` mode: the step as a Graph, memory planned. Throws UserError for a step that a Graph cannot express.
+CompiledGraph compile_fast(const Trace& trace, KernelSources& kernels, int threads);
 
 }  // namespace stepc

@@ -62,7 +62,7 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
       if (outcome.result.has_value()) {
         plan->apply(*program_, tensors, *outcome.result);
         ++stats_.replays;
-        count(outcome.result->memory);
+        plans_.count_run(*plan, outcome.result->memory);
         const auto place = std::find(entry.plans.begin(), entry.plans.end(), plan);
         entry.plans.splice(entry.plans.begin(), entry.plans, place);
         return StepOutput{std::move(outcome.result->outputs), std::move(outcome.result->numbers)};
@@ -85,16 +85,10 @@ std::optional<StepOutput> Step::verify(PlanEntry& entry, Plan& plan, std::vector
   ++stats_.verifications;
   ++stats_.eager_calls;
   stats_.verification_bytes = std::max(stats_.verification_bytes, verification.snapshot_bytes);
-  count(outcome.result->memory);
+  plans_.count_run(plan, outcome.result->memory);
   if (!verification.difference.empty())
     plans_.give_up(entry, str("a replay differs from eager in {}", verification.difference));
   return std::move(verification.output);
-}
-
-void Step::count(const MemoryCounts& memory) {
-  stats_.served_allocations = memory.served;
-  stats_.unplanned_allocations += memory.unplanned;
-  stats_.measured_peak_bytes = memory.arena_peak_bytes + memory.kept_bytes + memory.unplanned_bytes;
 }
 
 std::string Step::report() const { return report_text(stats_, name_of(config_.mode)); }

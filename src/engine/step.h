@@ -37,7 +37,6 @@ class Step {
   std::optional<StepOutput> verify(PlanEntry& entry, Plan& plan, std::vector<at::Tensor>& tensors, const EagerFn& eager,
                                    Plan::Outcome& outcome);
   StepOutput run_eagerly(const EagerFn& eager);
-  void count(const MemoryCounts& memory);
 
   std::unique_ptr<Program> program_;
   Config config_;

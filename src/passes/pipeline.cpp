@@ -11,6 +11,7 @@
 #include "passes/decompose.h"
 #include "passes/fold_constants.h"
 #include "passes/fuse.h"
+#include "passes/fuse_losses.h"
 #include "passes/order.h"
 #include "passes/pass.h"
 #include "passes/simplify.h"
@@ -26,6 +27,9 @@ constexpr Pass kPasses[] = {
      "first: the rules after it look for constants"},
     {"canonicalise", canonicalise, kCaptured, kCaptured, "writes each thing in one way",
      "before simplify and common_subexpressions, which then know one way each"},
+    {"fuse_losses", fuse_losses, kCaptured, kCaptured,
+     "makes a linear layer and its cross-entropy one op without logits",
+     "before decompose, while losses and their gradients are one node each"},
     {"decompose", decompose, kCaptured, kCore, "replaces composites by core ops, but those with a kernel of their own",
      "before the clean-up, which then sees what composites have in common"},
     {"simplify", simplify, kCaptured, kCaptured, "removes casts, views and arithmetic that change nothing",
@@ -48,13 +52,10 @@ std::string_view name_of(Stage stage) {
 
 namespace {
 void verify_groups(const Graph& graph) {
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    const std::optional<uint32_t> group = graph.nodes[n].group;
-    if (!group || (n > 0 && graph.nodes[n - 1].group == group)) continue;
-    const GroupGraph kernel = extract_group(graph, *group);
+  for (const GroupGraph& kernel : extract_groups(graph)) {
     if (kernel.outputs.empty()) continue;  // nothing needs it
     const std::string problem = why_no_loops(kernel.graph);
-    INTERNAL_CHECK(problem.empty(), "group {} is not one kernel: {}", *group, problem);
+    INTERNAL_CHECK(problem.empty(), "group {} is not one kernel: {}", kernel.group, problem);
   }
 }
 }  // namespace
