@@ -1,6 +1,7 @@
 // Every pass of the table on text (tests/passes/<pass>.ir) and on random graphs, whose meaning it keeps bit by bit.
 #include "passes/pass.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <random>
 
@@ -56,7 +57,36 @@ TEST(Pass, TextInTextOut) {
   }
 }
 
-// A random graph of arithmetic, views, reductions, constants and composites on small tensors.
+// Logits of x and y, their cross-entropy a row, and what becomes of it backwards: with label smoothing, or without; a
+// gradient that the loss decides is one that no pass can know before.
+void add_loss(GraphBuilder& b, TensorId x, TensorId y, uint64_t choice) {
+  const int64_t rows = b.shape(x)[0];
+  const int64_t classes = b.shape(y)[0];
+  const auto leave = [&](TensorId tensor) {
+    b.graph().outputs.emplace_back();
+    b.graph().outputs.back().tensor = tensor;
+  };
+  const TensorId logits =
+      choice % 2 == 0 ? b.add("matmul", {x, y}, {{"transpose_b", true}}) : b.add("matmul", {x, b.transpose(y, {1, 0})});
+  const TensorId logp = b.add("log_softmax", {logits}, {{"dim", int64_t{1}}});
+  const TensorId target = b.full(static_cast<double>(choice / 4) - 1, DType::kI64, {rows});
+  const Attrs ignored = {{"ignore_index", int64_t{-1}}};
+  const std::vector<TensorId> loss = b.add_all("nll_loss", {logp, target}, ignored);
+  leave(loss[0]);
+  TensorId share = b.add("div", {b.full(2, DType::kF32), b.sum(b.cast(loss[1], DType::kF32), {0})});
+  if (choice % 4 == 3) share = b.add("mul", {share, b.sum(loss[0], {0})});
+  TensorId gradient = b.add("nll_loss_backward", {b.expand(share, {rows}), target},
+                            {{"ignore_index", int64_t{-1}}, {"classes", classes}});
+  if (choice % 4 == 2) {
+    leave(b.sum(logp, {1}));
+    gradient = b.add("add", {b.full(0.25, DType::kF32, {rows, 1}), gradient});
+  }
+  gradient = b.add("log_softmax_backward", {gradient, logp}, {{"dim", int64_t{1}}});
+  leave(b.add("matmul", {gradient, x}, {{"transpose_a", true}}));
+  leave(b.add("matmul", {gradient, y}));
+}
+
+// A random graph of arithmetic, views, reductions, constants, composites and losses on small tensors.
 Graph random_graph(uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
@@ -155,6 +185,13 @@ Graph random_graph(uint64_t seed) {
     b.graph().outputs.emplace_back();
     b.graph().outputs.back().tensor = any();
   }
+  const TensorId x = any();
+  const auto fits = [&](TensorId y) {
+    return b.dtype(y) == DType::kF32 && b.shape(y).size() == 2 && b.shape(x).size() == 2 &&
+           b.shape(x)[1] == b.shape(y)[1];
+  };
+  const auto y = std::ranges::find_if(values, fits);
+  if (b.dtype(x) == DType::kF32 && y != values.end()) add_loss(b, x, *y, below(8));
   return b.take();
 }
 
