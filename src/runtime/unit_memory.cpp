@@ -57,7 +57,7 @@ void* UnitMemory::allocate(size_t bytes, int worker) {
   ++counts_.served;
   note_use(scratch_offset_ + *offset + aligned(bytes));
   void* memory = arena_ + scratch_offset_ + *offset;
-  learn(memory, bytes);
+  if (learns_) learn(memory, bytes);
   return memory;
 }
 
@@ -65,15 +65,15 @@ void UnitMemory::on_system_allocation(void* memory, size_t bytes, int worker) {
   if (worker != 0) {
     worker_unplanned_.fetch_add(1, std::memory_order_relaxed);
     worker_unplanned_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  } else if (learns_) {
+    if (!keeps_) learn(memory, bytes);
   } else if (!keeps_) {
     ++counts_.unplanned;
     counts_.unplanned_bytes += bytes;
-    learn(memory, bytes);
   }
 }
 
 void UnitMemory::learn(void* memory, size_t bytes) {
-  if (!learns_) return;
   const std::lock_guard lock(learning_);
   wanted_at_[memory] = *wanted_.allocate(bytes);
 }

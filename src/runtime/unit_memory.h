@@ -1,7 +1,7 @@
 // UnitMemory: serves what a unit's ATen calls allocate from the arena of a planned Graph: a result gets the place that
 // was planned for it, or memory of its own where it outlives the step; everything else comes out of the unit's scratch
-// memory, first fit. What does not fit there comes from the system, and is counted; a run that learns finds out how
-// much scratch memory each unit would have needed.
+// memory, first fit. What does not fit there comes from the system, and is counted as unplanned; but a run that learns
+// finds out how much scratch memory each unit needs instead.
 #pragma once
 
 #include <atomic>

@@ -81,6 +81,8 @@ def test_error_beside_eager(name, dtype):
         fast, step = run(model, copy.deepcopy(module), dtype, stepc.Config(mode="fast"))
         assert step.stats["graph_nodes"] > 0 and step.stats["replays"] >= 2, step.stats
         assert not step.stats["warnings"]
+        assert abs(step.stats["measured_peak_bytes"] / step.stats["planned_peak_bytes"] - 1) <= 0.02
+        assert step.stats["unplanned_allocations"] == 0
         for what, wanted in reference.items():
             ratio = error(fast[what], wanted) / max(error(eager[what], wanted), FLOOR[dtype])
             ratios.setdefault(what, []).append(ratio)
