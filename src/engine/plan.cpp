@@ -31,20 +31,20 @@ void SavedGradients::restore() const {
 }
 
 Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors, int threads,
-           KernelSources* kernels)
+           KernelSources* kernels, const MemoryBudget& budget)
     : recorded_(std::move(recorded)) {
   Compiled compiled = compile_exact(agreed, threads);
   executable_ = std::move(compiled.executable);
   planning_seconds_ = compiled.seconds;
-  if (kernels != nullptr) compile_graph(agreed, *kernels, threads);
+  if (kernels != nullptr) compile_graph(agreed, *kernels, {threads, budget});
   find_places(program);
   find_undo();
   prepare_events();
 }
 
-void Plan::compile_graph(const Trace& agreed, KernelSources& kernels, int threads) {
+void Plan::compile_graph(const Trace& agreed, KernelSources& kernels, const FastOptions& options) {
   try {
-    CompiledGraph compiled = compile_fast(agreed, kernels, threads);
+    CompiledGraph compiled = compile_fast(agreed, kernels, options);
     fast_ = std::move(compiled.executable);
     planning_seconds_ += compiled.seconds;
   } catch (const UserError& error) {

@@ -32,7 +32,7 @@ class Plan {
   // its keys, and the batch's after them.
   // With `kernels` the step runs as a Graph, in fast mode; why_exact() says where it cannot.
   Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors, int threads,
-       KernelSources* kernels = nullptr);
+       KernelSources* kernels = nullptr, const MemoryBudget& budget = {});
 
   // What one run came to. Without `result` nothing has changed in the program.
   struct Outcome {
@@ -95,7 +95,7 @@ class Plan {
 
   void find_places(const Program& program);
   void find_undo();
-  void compile_graph(const Trace& agreed, KernelSources& kernels, int threads);
+  void compile_graph(const Trace& agreed, KernelSources& kernels, const FastOptions& options);
   void prepare_events();
   std::vector<at::Tensor> gather(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors) const;
   std::string shadow(size_t event, Program& program, const std::vector<at::Tensor>& tensors);

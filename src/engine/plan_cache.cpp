@@ -171,7 +171,7 @@ void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::v
     kernels = kernels_.get();
   }
   entry.plans.push_front(std::make_shared<Plan>(std::move(recorded), std::move(agreed), program_, tensors,
-                                                at::get_num_threads(), kernels));
+                                                at::get_num_threads(), kernels, config_.memory_budget));
   entry.recordings = 0;
   explanations_ = 0;
   entry.last_obstacle.clear();
@@ -185,6 +185,13 @@ void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::v
   if (plan.fast() != nullptr && !plan.fast()->plan().fallbacks.empty())
     log().warn("{} of the step's kernels could not be generated and run as ATen calls; the first: {}",
                plan.fast()->plan().fallbacks.size(), plan.fast()->plan().fallbacks.front());
+  if (plan.fast() != nullptr && config_.memory_budget.kind == MemoryBudget::Kind::kBytes) {
+    const uint64_t program = bytes_of_inputs(plan.fast()->plan().graph);
+    const uint64_t needed = program + plan.memory().peak_bytes;
+    if (needed > config_.memory_budget.bytes)
+      log().warn("the memory budget is {}, and the step needs {}, {} of them the program's own: no plan needs less",
+                 human_bytes(config_.memory_budget.bytes), human_bytes(needed), human_bytes(program));
+  }
   for (const HostEvent& event : plan.trace().events)
     if (event.kind == HostEvent::Kind::kEager)
       log().info(

@@ -7,8 +7,17 @@
 #include "base/check.h"
 #include "capture/observer.h"
 #include "engine/verify_replay.h"
+#include "memory/report.h"
 
 namespace stepc {
+
+namespace {
+std::optional<MemoryReport> memory_of(const Plan* plan) {
+  if (plan == nullptr || plan->fast() == nullptr) return std::nullopt;
+  const GraphPlan& graph_plan = plan->fast()->plan();
+  return memory_report(graph_plan.graph, graph_plan.memory, graph_plan.order);
+}
+}  // namespace
 
 Step::Step(std::unique_ptr<Program> program, Config config)
     : program_(std::move(program)), config_(config), plans_(*program_, config_, stats_) {
@@ -92,6 +101,15 @@ std::optional<StepOutput> Step::verify(PlanEntry& entry, Plan& plan, std::vector
 }
 
 std::string Step::report() const { return report_text(stats_, name_of(config_.mode)); }
+
+std::string Step::memory_text() const {
+  const std::optional<MemoryReport> report = memory_of(plans_.latest());
+  return report ? to_text(*report) : std::string();
+}
+std::string Step::memory_svg() const {
+  const std::optional<MemoryReport> report = memory_of(plans_.latest());
+  return report ? timeline_svg(*report, "live bytes of a training step") : std::string();
+}
 
 std::string Step::graph_text() const {
   const Plan* plan = plans_.latest();

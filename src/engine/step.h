@@ -29,6 +29,10 @@ class Step {
 
   const Stats& stats() const { return stats_; }
   std::string report() const;
+  // Fast mode: where every byte of the step that was captured last goes at its peak, and live bytes over time as the
+  // text of an SVG file; empty before, and for recorded calls.
+  std::string memory_text() const;
+  std::string memory_svg() const;
   // The trace of the plan that ran last; empty before the first.
   std::string graph_text() const;
 

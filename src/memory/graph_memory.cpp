@@ -258,6 +258,13 @@ uint64_t bytes_of_inputs(const Graph& graph, InputKind kind) {
   return bytes;
 }
 
+uint64_t bytes_of_inputs(const Graph& graph) {
+  uint64_t bytes = 0;
+  for (const GraphInput& input : graph.inputs)
+    bytes += aligned(static_cast<uint64_t>(bytes_of(graph.type(input.tensor))));
+  return bytes;
+}
+
 std::vector<NodeId> node_order(const Graph& graph, const GraphMemory& memory, const UnitOrder& order) {
   std::vector<NodeId> out;
   std::vector<bool> done(graph.nodes.size(), false);

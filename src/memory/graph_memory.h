@@ -45,6 +45,7 @@ GraphMemory graph_memory(const Graph& graph, const KernelFacts& kernels = {});
 
 // What the inputs of a kind take in the program's memory.
 uint64_t bytes_of_inputs(const Graph& graph, InputKind kind);
+uint64_t bytes_of_inputs(const Graph& graph);  // of all kinds
 
 // All nodes in the units' order, each view outside of groups before the first node that needs it.
 std::vector<NodeId> node_order(const Graph& graph, const GraphMemory& memory, const UnitOrder& order);

@@ -53,7 +53,7 @@ Learner::Learner(ModelDirectory directory, const RunConfig& config)
   directory_.config.dtype = saved_dtype(directory_.config.dtype, config.model.compute);
 
   Config engine;
-  engine.mode = *parse_mode(config.train.mode);
+  engine.mode = parse_mode(config.train.mode);
   engine.kernel_directory = kernel_directory();
   step_.emplace(accelerate(train_step(config.optim.clip), {model_}, {optimizer_}, engine));
 }

@@ -41,6 +41,9 @@ std::vector<Case> cases_of(const std::string& path) {
   return out;
 }
 
+// As few bytes as can be.
+const PassSettings kSettings = {.recompute = RecomputeOptions{.budget_bytes = 0}};
+
 // Nodes that a pass leaves without use are not shown in the expected text.
 TEST(Pass, TextInTextOut) {
   for (const Pass& pass : pass_table()) {
@@ -50,7 +53,7 @@ TEST(Pass, TextInTextOut) {
       SCOPED_TRACE(str("{}: {}", pass.name, one.name));
       Graph graph = parse_graph(one.before);
       verify_ops(graph);
-      graph = pass.run(std::move(graph));
+      graph = pass.run(std::move(graph), kSettings);
       verify_stage(graph, pass.out);
       EXPECT_EQ(to_text(dead_code(std::move(graph))), one.after);
     }
@@ -219,15 +222,16 @@ void expect_same_meaning(const Graph& before, const Graph& after, uint64_t seed)
 
 TEST(Pass, KeepsTheMeaningOfRandomGraphs) {
   for (const Pass& pass : pass_table()) {
+    if (pass.name == "recompute") continue;  // needs a backward pass: recompute_test.cpp
     int changed = 0;
     for (uint64_t seed = 0; seed < 300; ++seed) {
       const Graph before = pass.in == Stage::kCaptured ? random_graph(seed) : decompose(random_graph(seed));
-      const Graph after = pass.run(before);
+      const Graph after = pass.run(before, {});
       verify_stage(after, pass.out);
       changed += after == before ? 0 : 1;
       expect_same_meaning(before, after, seed);
       if (HasFatalFailure()) FAIL() << pass.name;
-      EXPECT_TRUE(pass.run(after) == after) << pass.name << " finds more to do the second time, seed " << seed;
+      EXPECT_TRUE(pass.run(after, {}) == after) << pass.name << " finds more to do the second time, seed " << seed;
     }
     EXPECT_GT(changed, 30) << pass.name;
   }
