@@ -11,6 +11,7 @@
 #include <llvm/IR/IntrinsicInst.h>
 
 #include "base/check.h"
+#include "codegen/llvm_lanes.h"
 #include "codegen/llvm_scalar.h"
 
 namespace stepc {
@@ -23,9 +24,9 @@ class PhaseEmitter {
                const std::string& name)
       : program_(program),
         phase_(phase),
-        lanes_(static_cast<unsigned>(std::max(1, target.vector_bits / 32))),
         b_(module.getContext()),
-        scalar_(b_, module, target) {
+        scalar_(b_, module, target),
+        lanes_(made_lanes(target)) {
     llvm::Type* pointer = b_.getPtrTy();
     llvm::Type* number = b_.getInt64Ty();
     auto* type = llvm::FunctionType::get(b_.getVoidTy(), {pointer, number, number, pointer}, false);
@@ -54,6 +55,24 @@ class PhaseEmitter {
  private:
   using V = llvm::Value;
   static constexpr size_t kNone = std::numeric_limits<size_t>::max();
+
+  // Pairs save a move a vector of bf16 that is read and two where one is written; they cost one where other elements
+  // in a row are.
+  LlvmLanes made_lanes(const CpuTarget& target) {
+    int gain = 0;
+    std::vector<uint32_t> open;
+    for (const LoopInstruction& one : phase_.instructions) {
+      if (one.op == LoopOp::kLoop) open.push_back(one.loop);
+      if (one.op == LoopOp::kEnd) open.pop_back();
+      if (one.op != LoopOp::kLoad && one.op != LoopOp::kStore) continue;
+      const auto vector = std::ranges::find_if(open, [&](uint32_t loop) { return phase_.variables[loop].vector; });
+      if (vector == open.end() || one.index.stride_of(*vector) != 1) continue;
+      const bool is_narrow = program_.buffers[one.buffer].dtype == DType::kBF16;
+      gain += !is_narrow ? -1 : one.op == LoopOp::kStore ? 2 : 1;
+    }
+    const auto in_a_register = static_cast<unsigned>(target.vector_bits / 32);
+    return {b_, scalar_, gain > 0 ? 2 * in_a_register : in_a_register, gain > 0};
+  }
 
   // ---- memory
 
@@ -95,56 +114,35 @@ class PhaseEmitter {
     return in_vector() ? affine.stride_of(static_cast<uint32_t>(vector_variable_)) : 0;
   }
   [[nodiscard]] bool in_vector() const { return vector_variable_ != kNone; }
-  V* lane_numbers() {
-    std::vector<llvm::Constant*> numbers;
-    for (unsigned lane = 0; lane < lanes_; ++lane) numbers.push_back(b_.getInt64(lane));
-    return llvm::ConstantVector::get(numbers);
-  }
-  V* splat(V* value) { return scalar_.is_vector(value) ? value : b_.CreateVectorSplat(lanes_, value); }
+  V* splat(V* value) { return lanes_.splat(value); }
   V* index_vector(const Affine& affine) {
     V* first = at_first_lane(affine);
     const int64_t stride = lane_stride(affine);
     if (stride == 0) return first;
-    return b_.CreateAdd(splat(first), b_.CreateMul(lane_numbers(), splat(i64(stride))));
+    return b_.CreateAdd(splat(first), b_.CreateMul(lanes_.elements(), splat(i64(stride))));
   }
   V* address(const LoopBuffer& buffer, uint32_t number, V* index) {
     return b_.CreateGEP(scalar_.memory_type(buffer.dtype), pointers_[number], index);
   }
-  V* both(V* mask, V* condition) {
-    if (condition == nullptr) return mask;
-    return mask == nullptr ? splat(condition) : b_.CreateAnd(mask, splat(condition));
-  }
-
   V* emit_load(const LoopInstruction& one) {
     const LoopBuffer& buffer = program_.buffers[one.buffer];
-    llvm::Type* memory = scalar_.memory_type(buffer.dtype);
-    const llvm::Align align(static_cast<uint64_t>(size_of(buffer.dtype)));
     V* condition = one.args[1] >= 0 ? values_[static_cast<size_t>(one.args[1])] : nullptr;
     V* chosen = one.args[0] >= 0 ? values_[static_cast<size_t>(one.args[0])] : nullptr;
     const int64_t stride = lane_stride(one.index);
-    const bool is_vector = stride != 0 || (chosen != nullptr && scalar_.is_vector(chosen)) ||
-                           (condition != nullptr && scalar_.is_vector(condition));
-    if (!is_vector) {
-      V* index = at_first_lane(one.index);
-      if (chosen != nullptr) index = b_.CreateAdd(index, b_.CreateMul(chosen, i64(one.indirect)));
-      V* place = address(buffer, one.buffer, index);
-      if (condition != nullptr) place = b_.CreateSelect(condition, place, zero_);
-      return scalar_.widened(b_.CreateAlignedLoad(memory, place, align), buffer.dtype);
+    const auto varies = [](V* value) { return value != nullptr && LlvmScalar::is_vector(value); };
+    const bool in_a_row = stride == 1 && !varies(chosen);
+    V* index = in_a_row || (stride == 0 && !varies(chosen)) ? at_first_lane(one.index) : index_vector(one.index);
+    if (chosen != nullptr) {
+      V* moved = b_.CreateMul(chosen, varies(chosen) ? splat(i64(one.indirect)) : i64(one.indirect));
+      const bool is_vector = varies(chosen) || varies(index);
+      index = is_vector ? b_.CreateAdd(splat(index), splat(moved)) : b_.CreateAdd(index, moved);
     }
-    auto* type = llvm::FixedVectorType::get(memory, lanes_);
-    V* mask = both(mask_, condition);
-    if (chosen == nullptr && stride == 1) {
-      V* place = address(buffer, one.buffer, at_first_lane(one.index));
-      V* loaded = mask == nullptr ? static_cast<V*>(b_.CreateAlignedLoad(type, place, align))
-                                  : b_.CreateMaskedLoad(type, place, align, mask, llvm::Constant::getNullValue(type));
-      return scalar_.widened(loaded, buffer.dtype);
-    }
-    V* index = splat(index_vector(one.index));
-    if (chosen != nullptr) index = b_.CreateAdd(index, b_.CreateMul(splat(chosen), splat(i64(one.indirect))));
-    if (mask == nullptr) mask = b_.CreateVectorSplat(lanes_, b_.getTrue());
-    V* gathered = b_.CreateMaskedGather(type, address(buffer, one.buffer, index), align, splat(mask),
-                                        llvm::Constant::getNullValue(type));
-    return scalar_.widened(gathered, buffer.dtype);
+    V* place = address(buffer, one.buffer, index);
+    if (in_a_row) return lanes_.load(buffer.dtype, place, condition);
+    if (stride != 0 || varies(chosen) || varies(condition)) return lanes_.gather(buffer.dtype, splat(place), condition);
+    if (condition != nullptr) place = b_.CreateSelect(condition, place, zero_);
+    const llvm::Align align(static_cast<uint64_t>(size_of(buffer.dtype)));
+    return scalar_.widened(b_.CreateAlignedLoad(scalar_.memory_type(buffer.dtype), place, align), buffer.dtype);
   }
 
   // A store rounds: what was just rounded to the same type need not be.
@@ -157,25 +155,14 @@ class PhaseEmitter {
 
   void emit_store(const LoopInstruction& one) {
     const LoopBuffer& buffer = program_.buffers[one.buffer];
-    const llvm::Align align(static_cast<uint64_t>(size_of(buffer.dtype)));
-    V* value = scalar_.narrowed(values_[unrounded(one.args[0], buffer.dtype)], buffer.dtype);
+    V* value = values_[unrounded(one.args[0], buffer.dtype)];
     const int64_t stride = lane_stride(one.index);
-    if (stride == 0) {
-      INTERNAL_CHECK(!scalar_.is_vector(value), "lanes are stored to one place");
-      b_.CreateAlignedStore(value, address(buffer, one.buffer, at_first_lane(one.index)), align);
-      return;
-    }
-    value = splat(value);
-    if (stride == 1) {
-      V* place = address(buffer, one.buffer, at_first_lane(one.index));
-      if (mask_ == nullptr)
-        b_.CreateAlignedStore(value, place, align);
-      else
-        b_.CreateMaskedStore(value, place, align, mask_);
-      return;
-    }
-    V* mask = mask_ != nullptr ? mask_ : b_.CreateVectorSplat(lanes_, b_.getTrue());
-    b_.CreateMaskedScatter(value, address(buffer, one.buffer, index_vector(one.index)), align, mask);
+    if (stride == 1) return lanes_.store(value, buffer.dtype, address(buffer, one.buffer, at_first_lane(one.index)));
+    if (stride != 0) return lanes_.scatter(value, buffer.dtype, address(buffer, one.buffer, index_vector(one.index)));
+    INTERNAL_CHECK(!LlvmScalar::is_vector(value), "lanes are stored to one place");
+    const llvm::Align align(static_cast<uint64_t>(size_of(buffer.dtype)));
+    b_.CreateAlignedStore(scalar_.narrowed(value, buffer.dtype), address(buffer, one.buffer, at_first_lane(one.index)),
+                          align);
   }
 
   // ---- accumulators
@@ -185,6 +172,9 @@ class PhaseEmitter {
     bool across_lanes = false;  // lanes are combined at the end
   };
 
+  static bool accumulates(const LoopInstruction& one) {
+    return one.op == LoopOp::kAccumulate || one.op == LoopOp::kAccumulateProduct;
+  }
   // Whether something inside a vector loop is added to `accumulator`.
   [[nodiscard]] bool gathers_lanes(size_t accumulator) const {
     int vectors = 0;
@@ -201,7 +191,7 @@ class PhaseEmitter {
         open.pop_back();
       } else if (one.op == LoopOp::kFinish && is_mine) {
         return false;
-      } else if (one.op == LoopOp::kAccumulate && is_mine && vectors > 0) {
+      } else if (accumulates(one) && is_mine && vectors > 0) {
         return true;
       }
     }
@@ -220,7 +210,7 @@ class PhaseEmitter {
     made.across_lanes = !in_vector() && gathers_lanes(place);
     const bool is_vector = in_vector() || made.across_lanes;
     V* start = start_value(one);
-    if (is_vector) start = b_.CreateVectorSplat(lanes_, start);
+    if (is_vector) start = splat(start);
     for (int copy = 0; copy < (made.across_lanes ? kCopies : 1); ++copy) {
       const llvm::IRBuilderBase::InsertPointGuard guard(b_);
       llvm::IRBuilder<> at_entry(entry_, entry_->begin());
@@ -235,14 +225,15 @@ class PhaseEmitter {
     const Accumulator& accumulator = accumulators_[place];
     const size_t copy = accumulator.across_lanes && in_vector() ? copy_ : 0;
     llvm::AllocaInst* slot = accumulator.copies[copy];
-    V* value = values_[static_cast<size_t>(one.args[1])];
     V* old = b_.CreateLoad(slot->getAllocatedType(), slot);
-    if (scalar_.is_vector(old)) {
-      // A number that all lanes share counts once a turn, wherever it is added.
-      value = splat(value);
-    }
-    V* now = scalar_.combined(phase_.instructions[place].combine, old, value);
-    if (mask_ != nullptr && scalar_.is_vector(old)) now = b_.CreateSelect(mask_, now, old);
+    const auto argument = [&](size_t k) {
+      V* value = values_[static_cast<size_t>(one.args[k])];
+      return LlvmScalar::is_vector(old) ? splat(value) : value;
+    };
+    V* now = one.op == LoopOp::kAccumulateProduct
+                 ? scalar_.fused(argument(1), argument(2), old)
+                 : scalar_.combined(phase_.instructions[place].combine, old, argument(1));
+    if (lanes_.mask() != nullptr && LlvmScalar::is_vector(old)) now = b_.CreateSelect(lanes_.mask(), now, old);
     b_.CreateStore(now, slot);
   }
 
@@ -256,7 +247,7 @@ class PhaseEmitter {
     for (size_t half = parts.size() / 2; half > 0; half /= 2)
       for (size_t k = 0; k < half; ++k) parts[k] = scalar_.combined(combine, parts[k], parts[k + half]);
     V* all = parts[0];
-    for (unsigned half = lanes_ / 2; half > 0; half /= 2) {
+    for (unsigned half = lanes_.count() / 2; half > 0; half /= 2) {
       std::vector<int> low, high;
       for (unsigned lane = 0; lane < half; ++lane) {
         low.push_back(static_cast<int>(lane));
@@ -332,14 +323,14 @@ class PhaseEmitter {
     if (last - first > kLongBody) return 1;
     for (size_t i = first; i < last; ++i) {
       const LoopInstruction& one = phase_.instructions[i];
-      if (one.op == LoopOp::kAccumulate && static_cast<size_t>(one.args[0]) < first) return kCopies;
+      if (accumulates(one) && static_cast<size_t>(one.args[0]) < first) return kCopies;
     }
     return 1;
   }
 
   void vector_loop(uint32_t number, V* low, V* high, size_t first, size_t last) {
     vector_variable_ = number;
-    const int64_t width = lanes_;
+    const int64_t width = lanes_.count();
     const auto whole_up_to = [&](V* from, int64_t step) {
       V* count = b_.CreateSub(high, from);
       return b_.CreateAdd(from, b_.CreateMul(b_.CreateSDiv(count, i64(step)), i64(step)));
@@ -351,16 +342,16 @@ class PhaseEmitter {
       for (int copy = 0; copy < copies; ++copy) {
         copy_ = static_cast<size_t>(copy);
         if (copy > 0) set_variable(number, b_.CreateAdd(base, i64(copy * width)));
+        if (!prefetches_.empty()) emit_prefetches(phase_.instructions[around_.back()].loop);
         emit_range(first, last);
       }
       copy_ = 0;
     });
     // The rest, the last of it fewer lanes than a vector has.
     counted_loop(number, stop, high, width, [&] {
-      V* left = b_.CreateSub(high, variables_[number]);
-      mask_ = b_.CreateICmpSLT(lane_numbers(), splat(left));
+      lanes_.limit(b_.CreateSub(high, variables_[number]));
       emit_range(first, last);
-      mask_ = nullptr;
+      lanes_.unlimited();
     });
     vector_variable_ = kNone;
   }
@@ -368,10 +359,68 @@ class PhaseEmitter {
   void emit_loop(size_t place, size_t end) {
     const uint32_t number = phase_.instructions[place].loop;
     const auto [low, high] = bounds_of(number);
-    if (phase_.variables[number].vector && lanes_ > 1)
+    if (phase_.variables[number].vector) {
+      if (!around_.empty()) plan_prefetches(around_.back(), number, end);
       vector_loop(number, low, high, place + 1, end);
-    else
-      counted_loop(number, low, high, 1, [&] { emit_range(place + 1, end); });
+      prefetches_.clear();
+      return;
+    }
+    around_.push_back(place);
+    counted_loop(number, low, high, 1, [&] { emit_range(place + 1, end); });
+    around_.pop_back();
+  }
+
+  // ---- what the next row reads and writes is fetched while this one is swept for the last time
+
+  // How far a form moves when the loop `around` moves on by one.
+  [[nodiscard]] int64_t step_of(const Affine& index, uint32_t around) const {
+    int64_t step = index.stride_of(around);
+    for (uint32_t k = 0; k < phase_.variables.size() && step == 0; ++k) {
+      const LoopVariable& digit = phase_.variables[k];
+      if (digit.kind == LoopVariable::Kind::kDigit && digit.source == around && digit.divisor == 1)
+        step = index.stride_of(k);
+    }
+    return step;
+  }
+
+  // The accesses in a row of all sweeps of vector loop `number` in the loop at `around`, if the sweep that ends at
+  // `end` is the last of them.
+  void plan_prefetches(size_t around, uint32_t number, size_t end) {
+    constexpr int64_t kLongestRow = 1 << 15;  // elements
+    const uint32_t outer = phase_.instructions[around].loop;
+    const size_t stop = end_of(around);
+    const auto begins = [](const LoopInstruction& one) { return one.op == LoopOp::kLoop; };
+    const auto at = [&](size_t place) { return phase_.instructions.begin() + static_cast<ptrdiff_t>(place); };
+    if (extent_of(number) > kLongestRow || std::any_of(at(end), at(stop), begins)) return;
+    uint32_t inside = outer;  // no sweep holds a loop that is left before it is
+    for (size_t i = around + 1; i < end; ++i) {
+      const LoopInstruction& one = phase_.instructions[i];
+      if (begins(one)) inside = one.loop;
+      const bool is_access = one.op == LoopOp::kStore || (one.op == LoopOp::kLoad && one.args[0] < 0);
+      if (!is_access || inside != number || one.index.stride_of(number) != 1 || step_of(one.index, outer) == 0)
+        continue;
+      const auto kind = program_.buffers[one.buffer].kind;
+      if (kind != LoopBuffer::Kind::kInput && kind != LoopBuffer::Kind::kOutput) continue;
+      const auto same = [&](const LoopInstruction* other) {
+        return other->buffer == one.buffer && other->index == one.index;
+      };
+      if (std::ranges::none_of(prefetches_, same)) prefetches_.push_back(&one);
+    }
+  }
+
+  void emit_prefetches(uint32_t outer) {
+    constexpr int64_t kLine = 64;
+    for (const LoopInstruction* one : prefetches_) {
+      const LoopBuffer& buffer = program_.buffers[one->buffer];
+      V* next = b_.CreateAdd(at_first_lane(one->index), i64(step_of(one->index, outer)));
+      V* place = address(buffer, one->buffer, next);
+      for (int64_t byte = 0; byte < lanes_.count() * size_of(buffer.dtype); byte += kLine) {
+        V* line = b_.CreateGEP(b_.getInt8Ty(), place, i64(byte));
+        V* is_write = b_.getInt32(one->op == LoopOp::kStore ? 1 : 0);
+        b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {b_.getPtrTy()},
+                           {line, is_write, b_.getInt32(3), b_.getInt32(1)});
+      }
+    }
   }
 
   // ---- instructions
@@ -390,6 +439,7 @@ class PhaseEmitter {
           emit_accumulator(i, one);
           break;
         case LoopOp::kAccumulate:
+        case LoopOp::kAccumulateProduct:
           emit_accumulate(one);
           break;
         case LoopOp::kFinish:
@@ -418,7 +468,7 @@ class PhaseEmitter {
     bool is_vector = false;
     for (size_t k = 0; k < operand_count(one.op); ++k) {
       args.push_back(values_[static_cast<size_t>(one.args[k])]);
-      is_vector = is_vector || scalar_.is_vector(args.back());
+      is_vector = is_vector || LlvmScalar::is_vector(args.back());
     }
     if (is_vector)
       for (V*& arg : args) arg = splat(arg);
@@ -429,9 +479,9 @@ class PhaseEmitter {
   static constexpr int kCopies = 4;
   const LoopProgram& program_;
   const LoopPhase& phase_;
-  unsigned lanes_;
   llvm::IRBuilder<> b_;
   LlvmScalar scalar_;
+  LlvmLanes lanes_;
   llvm::Function* function_ = nullptr;
   llvm::BasicBlock* entry_ = nullptr;
   std::vector<V*> pointers_;  // by buffer
@@ -440,8 +490,9 @@ class PhaseEmitter {
   std::vector<V*> variables_;
   std::vector<Accumulator> accumulators_;  // by instruction
   size_t vector_variable_ = kNone;
-  V* mask_ = nullptr;  // lanes that count; none: all
   size_t copy_ = 0;
+  std::vector<size_t> around_;  // the loops that are open, by instruction
+  std::vector<const LoopInstruction*> prefetches_;
 };
 
 }  // namespace
