@@ -5,14 +5,16 @@
 
 #include <bit>
 #include <functional>
-#include <limits>
+#include <optional>
 
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/IntrinsicInst.h>
 
 #include "base/check.h"
 #include "codegen/llvm_lanes.h"
+#include "codegen/llvm_memory.h"
 #include "codegen/llvm_scalar.h"
+#include "codegen/prefetch.h"
 
 namespace stepc {
 
@@ -26,24 +28,14 @@ class PhaseEmitter {
         phase_(phase),
         b_(module.getContext()),
         scalar_(b_, module, target),
-        lanes_(made_lanes(target)) {
-    llvm::Type* pointer = b_.getPtrTy();
-    llvm::Type* number = b_.getInt64Ty();
-    auto* type = llvm::FunctionType::get(b_.getVoidTy(), {pointer, number, number, pointer}, false);
-    function_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
-    function_->addFnAttr(llvm::Attribute::NoUnwind);
-    function_->addFnAttr("target-cpu", target.name);
-    function_->addFnAttr("target-features", target.features);
-    function_->addFnAttr("prefer-vector-width", std::to_string(target.vector_bits));
-    entry_ = llvm::BasicBlock::Create(module.getContext(), "entry", function_);
-    b_.SetInsertPoint(entry_);
-    values_.resize(phase.instructions.size());
-    variables_.resize(phase.variables.size());
-    accumulators_.resize(phase.instructions.size());
-  }
+        lanes_(made_lanes(target)),
+        function_(made_function(module, target, name)),
+        entry_(first_block()),
+        memory_(program, phase, b_, *function_, scalar_, lanes_),
+        values_(phase.instructions.size()),
+        accumulators_(phase.instructions.size()) {}
 
   void emit() {
-    bind_buffers();
     auto* body = llvm::BasicBlock::Create(b_.getContext(), "body", function_);
     b_.SetInsertPoint(body);
     emit_range(0, phase_.instructions.size());
@@ -54,7 +46,24 @@ class PhaseEmitter {
 
  private:
   using V = llvm::Value;
-  static constexpr size_t kNone = std::numeric_limits<size_t>::max();
+
+  llvm::Function* made_function(llvm::Module& module, const CpuTarget& target, const std::string& name) {
+    llvm::Type* pointer = b_.getPtrTy();
+    llvm::Type* number = b_.getInt64Ty();
+    auto* type = llvm::FunctionType::get(b_.getVoidTy(), {pointer, number, number, pointer}, false);
+    auto* function = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
+    function->addFnAttr(llvm::Attribute::NoUnwind);
+    function->addFnAttr("target-cpu", target.name);
+    function->addFnAttr("target-features", target.features);
+    function->addFnAttr("prefer-vector-width", std::to_string(target.vector_bits));
+    return function;
+  }
+  llvm::BasicBlock* first_block() {
+    auto* block = llvm::BasicBlock::Create(b_.getContext(), "entry", function_);
+    b_.SetInsertPoint(block);
+    return block;
+  }
+  V* i64(int64_t value) { return b_.getInt64(static_cast<uint64_t>(value)); }
 
   // Pairs save a move a vector of bf16 that is read and two where one is written; they cost one where other elements
   // in a row are.
@@ -71,78 +80,8 @@ class PhaseEmitter {
       gain += !is_narrow ? -1 : one.op == LoopOp::kStore ? 2 : 1;
     }
     const auto in_a_register = static_cast<unsigned>(target.vector_bits / 32);
-    return {b_, scalar_, gain > 0 ? 2 * in_a_register : in_a_register, gain > 0};
-  }
-
-  // ---- memory
-
-  void bind_buffers() {
-    for (size_t k = 0; k < program_.buffers.size(); ++k) {
-      const LoopBuffer& buffer = program_.buffers[k];
-      if (buffer.kind == LoopBuffer::Kind::kScratch)
-        pointers_.push_back(b_.CreateConstInBoundsGEP1_64(b_.getInt8Ty(), function_->getArg(3),
-                                                          static_cast<uint64_t>(buffer.scratch_byte)));
-      else if (buffer.kind == LoopBuffer::Kind::kLocal)
-        pointers_.push_back(local_memory(buffer));
-      else
-        pointers_.push_back(
-            b_.CreateLoad(b_.getPtrTy(), b_.CreateConstInBoundsGEP1_64(b_.getPtrTy(), function_->getArg(0), k)));
-    }
-    zero_ = b_.CreateAlloca(b_.getInt64Ty());
-    b_.CreateStore(b_.getInt64(0), zero_);
-  }
-
-  V* local_memory(const LoopBuffer& buffer) {
-    auto* slots =
-        b_.CreateAlloca(llvm::ArrayType::get(scalar_.memory_type(buffer.dtype), static_cast<uint64_t>(buffer.count)));
-    slots->setAlignment(llvm::Align(64));
-    return slots;
-  }
-
-  V* i64(int64_t value) { return b_.getInt64(static_cast<uint64_t>(value)); }
-  // The form at lane 0, and how far it moves a lane.
-  V* at_first_lane(const Affine& affine) {
-    V* sum = affine.offset == 0 && !affine.terms.empty() ? nullptr : i64(affine.offset);
-    for (const AffineTerm& term : affine.terms) {
-      V* part = variables_[term.loop];
-      if (term.stride != 1) part = b_.CreateMul(part, i64(term.stride));
-      sum = sum == nullptr ? part : b_.CreateAdd(sum, part);
-    }
-    return sum;
-  }
-  [[nodiscard]] int64_t lane_stride(const Affine& affine) const {
-    return in_vector() ? affine.stride_of(static_cast<uint32_t>(vector_variable_)) : 0;
-  }
-  [[nodiscard]] bool in_vector() const { return vector_variable_ != kNone; }
-  V* splat(V* value) { return lanes_.splat(value); }
-  V* index_vector(const Affine& affine) {
-    V* first = at_first_lane(affine);
-    const int64_t stride = lane_stride(affine);
-    if (stride == 0) return first;
-    return b_.CreateAdd(splat(first), b_.CreateMul(lanes_.elements(), splat(i64(stride))));
-  }
-  V* address(const LoopBuffer& buffer, uint32_t number, V* index) {
-    return b_.CreateGEP(scalar_.memory_type(buffer.dtype), pointers_[number], index);
-  }
-  V* emit_load(const LoopInstruction& one) {
-    const LoopBuffer& buffer = program_.buffers[one.buffer];
-    V* condition = one.args[1] >= 0 ? values_[static_cast<size_t>(one.args[1])] : nullptr;
-    V* chosen = one.args[0] >= 0 ? values_[static_cast<size_t>(one.args[0])] : nullptr;
-    const int64_t stride = lane_stride(one.index);
-    const auto varies = [](V* value) { return value != nullptr && LlvmScalar::is_vector(value); };
-    const bool in_a_row = stride == 1 && !varies(chosen);
-    V* index = in_a_row || (stride == 0 && !varies(chosen)) ? at_first_lane(one.index) : index_vector(one.index);
-    if (chosen != nullptr) {
-      V* moved = b_.CreateMul(chosen, varies(chosen) ? splat(i64(one.indirect)) : i64(one.indirect));
-      const bool is_vector = varies(chosen) || varies(index);
-      index = is_vector ? b_.CreateAdd(splat(index), splat(moved)) : b_.CreateAdd(index, moved);
-    }
-    V* place = address(buffer, one.buffer, index);
-    if (in_a_row) return lanes_.load(buffer.dtype, place, condition);
-    if (stride != 0 || varies(chosen) || varies(condition)) return lanes_.gather(buffer.dtype, splat(place), condition);
-    if (condition != nullptr) place = b_.CreateSelect(condition, place, zero_);
-    const llvm::Align align(static_cast<uint64_t>(size_of(buffer.dtype)));
-    return scalar_.widened(b_.CreateAlignedLoad(scalar_.memory_type(buffer.dtype), place, align), buffer.dtype);
+    const bool in_pairs = gain > 0;
+    return {b_, scalar_, in_pairs ? 2 * in_a_register : in_a_register, in_pairs};
   }
 
   // A store rounds: what was just rounded to the same type need not be.
@@ -154,15 +93,13 @@ class PhaseEmitter {
   }
 
   void emit_store(const LoopInstruction& one) {
-    const LoopBuffer& buffer = program_.buffers[one.buffer];
-    V* value = values_[unrounded(one.args[0], buffer.dtype)];
-    const int64_t stride = lane_stride(one.index);
-    if (stride == 1) return lanes_.store(value, buffer.dtype, address(buffer, one.buffer, at_first_lane(one.index)));
-    if (stride != 0) return lanes_.scatter(value, buffer.dtype, address(buffer, one.buffer, index_vector(one.index)));
-    INTERNAL_CHECK(!LlvmScalar::is_vector(value), "lanes are stored to one place");
-    const llvm::Align align(static_cast<uint64_t>(size_of(buffer.dtype)));
-    b_.CreateAlignedStore(scalar_.narrowed(value, buffer.dtype), address(buffer, one.buffer, at_first_lane(one.index)),
-                          align);
+    memory_.store(one, values_[unrounded(one.args[0], program_.buffers[one.buffer].dtype)]);
+  }
+  V* emit_load(const LoopInstruction& one) {
+    const auto argument = [&](size_t k) {
+      return one.args[k] < 0 ? nullptr : values_[static_cast<size_t>(one.args[k])];
+    };
+    return memory_.load(one, argument(0), argument(1));
   }
 
   // ---- accumulators
@@ -207,10 +144,10 @@ class PhaseEmitter {
 
   void emit_accumulator(size_t place, const LoopInstruction& one) {
     Accumulator made;
-    made.across_lanes = !in_vector() && gathers_lanes(place);
-    const bool is_vector = in_vector() || made.across_lanes;
+    made.across_lanes = !memory_.in_vector() && gathers_lanes(place);
+    const bool is_vector = memory_.in_vector() || made.across_lanes;
     V* start = start_value(one);
-    if (is_vector) start = splat(start);
+    if (is_vector) start = lanes_.splat(start);
     for (int copy = 0; copy < (made.across_lanes ? kCopies : 1); ++copy) {
       const llvm::IRBuilderBase::InsertPointGuard guard(b_);
       llvm::IRBuilder<> at_entry(entry_, entry_->begin());
@@ -223,12 +160,12 @@ class PhaseEmitter {
   void emit_accumulate(const LoopInstruction& one) {
     const auto place = static_cast<size_t>(one.args[0]);
     const Accumulator& accumulator = accumulators_[place];
-    const size_t copy = accumulator.across_lanes && in_vector() ? copy_ : 0;
+    const size_t copy = accumulator.across_lanes && memory_.in_vector() ? copy_ : 0;
     llvm::AllocaInst* slot = accumulator.copies[copy];
     V* old = b_.CreateLoad(slot->getAllocatedType(), slot);
     const auto argument = [&](size_t k) {
       V* value = values_[static_cast<size_t>(one.args[k])];
-      return LlvmScalar::is_vector(old) ? splat(value) : value;
+      return LlvmScalar::is_vector(old) ? lanes_.splat(value) : value;
     };
     V* now = one.op == LoopOp::kAccumulateProduct
                  ? scalar_.fused(argument(1), argument(2), old)
@@ -270,28 +207,13 @@ class PhaseEmitter {
     return 0;
   }
 
-  void set_variable(uint32_t number, V* value) {
-    variables_[number] = value;
-    for (size_t k = 0; k < phase_.variables.size(); ++k) {
-      const LoopVariable& digit = phase_.variables[k];
-      if (digit.kind != LoopVariable::Kind::kDigit || digit.source != number) continue;
-      V* quotient = digit.divisor == 1 ? value : b_.CreateUDiv(value, i64(digit.divisor));
-      const bool is_top = digit.divisor * digit.extent >= extent_of(number);
-      variables_[k] = is_top ? quotient : b_.CreateURem(quotient, i64(digit.extent));
-    }
-  }
-  [[nodiscard]] int64_t extent_of(uint32_t number) const {
-    const LoopVariable& variable = phase_.variables[number];
-    return variable.kind == LoopVariable::Kind::kItem ? phase_.items : variable.extent;
-  }
-
   std::pair<V*, V*> bounds_of(uint32_t number) {
     const LoopVariable& variable = phase_.variables[number];
     switch (variable.kind) {
       case LoopVariable::Kind::kItem:
         return {function_->getArg(1), function_->getArg(2)};
       case LoopVariable::Kind::kChunk: {
-        V* low = b_.CreateMul(variables_[0], i64(variable.block));
+        V* low = b_.CreateMul(memory_.variable(0), i64(variable.block));
         V* high = b_.CreateAdd(low, i64(variable.block));
         return {low, b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, high, i64(variable.extent))};
       }
@@ -302,14 +224,16 @@ class PhaseEmitter {
 
   // for (variable = low; variable < high; variable += step) body()
   void counted_loop(uint32_t number, V* low, V* high, int64_t step, const std::function<void()>& body) {
+    V* any = b_.CreateICmpSLT(low, high);
+    if (const auto* known = llvm::dyn_cast<llvm::ConstantInt>(any); known != nullptr && known->isZero()) return;
     llvm::BasicBlock* before = b_.GetInsertBlock();
     auto* turn = llvm::BasicBlock::Create(b_.getContext(), "turn", function_);
     auto* after = llvm::BasicBlock::Create(b_.getContext(), "after", function_);
-    b_.CreateCondBr(b_.CreateICmpSLT(low, high), turn, after);
+    b_.CreateCondBr(any, turn, after);
     b_.SetInsertPoint(turn);
     llvm::PHINode* variable = b_.CreatePHI(b_.getInt64Ty(), 2);
     variable->addIncoming(low, before);
-    set_variable(number, variable);
+    memory_.set_variable(number, variable);
     body();
     V* next = b_.CreateAdd(variable, i64(step), "", true, true);
     variable->addIncoming(next, b_.GetInsertBlock());
@@ -328,99 +252,41 @@ class PhaseEmitter {
     return 1;
   }
 
-  void vector_loop(uint32_t number, V* low, V* high, size_t first, size_t last) {
-    vector_variable_ = number;
+  void vector_loop(size_t place, V* low, V* high, size_t end) {
+    const uint32_t number = phase_.instructions[place].loop;
+    memory_.set_vector_variable(number);
+    std::vector<Prefetch> prefetches;
+    if (!around_.empty()) prefetches = prefetches_of(program_, phase_, around_.back(), place);
     const int64_t width = lanes_.count();
-    const auto whole_up_to = [&](V* from, int64_t step) {
-      V* count = b_.CreateSub(high, from);
-      return b_.CreateAdd(from, b_.CreateMul(b_.CreateSDiv(count, i64(step)), i64(step)));
-    };
-    const int copies = copies_of(first, last);
-    V* stop = whole_up_to(low, copies * width);
+    const int copies = copies_of(place + 1, end);
+    V* turns = b_.CreateSDiv(b_.CreateSub(high, low), i64(copies * width));
+    V* stop = b_.CreateAdd(low, b_.CreateMul(turns, i64(copies * width)));
     counted_loop(number, low, stop, copies * width, [&] {
-      V* base = variables_[number];
+      V* base = memory_.variable(number);
       for (int copy = 0; copy < copies; ++copy) {
         copy_ = static_cast<size_t>(copy);
-        if (copy > 0) set_variable(number, b_.CreateAdd(base, i64(copy * width)));
-        if (!prefetches_.empty()) emit_prefetches(phase_.instructions[around_.back()].loop);
-        emit_range(first, last);
+        if (copy > 0) memory_.set_variable(number, b_.CreateAdd(base, i64(copy * width)));
+        for (const Prefetch& one : prefetches) memory_.prefetch(phase_.instructions[one.access], one.step);
+        emit_range(place + 1, end);
       }
       copy_ = 0;
     });
     // The rest, the last of it fewer lanes than a vector has.
     counted_loop(number, stop, high, width, [&] {
-      lanes_.limit(b_.CreateSub(high, variables_[number]));
-      emit_range(first, last);
+      lanes_.limit(b_.CreateSub(high, memory_.variable(number)));
+      emit_range(place + 1, end);
       lanes_.unlimited();
     });
-    vector_variable_ = kNone;
+    memory_.set_vector_variable(std::nullopt);
   }
 
   void emit_loop(size_t place, size_t end) {
     const uint32_t number = phase_.instructions[place].loop;
     const auto [low, high] = bounds_of(number);
-    if (phase_.variables[number].vector) {
-      if (!around_.empty()) plan_prefetches(around_.back(), number, end);
-      vector_loop(number, low, high, place + 1, end);
-      prefetches_.clear();
-      return;
-    }
+    if (phase_.variables[number].vector) return vector_loop(place, low, high, end);
     around_.push_back(place);
     counted_loop(number, low, high, 1, [&] { emit_range(place + 1, end); });
     around_.pop_back();
-  }
-
-  // ---- what the next row reads and writes is fetched while this one is swept for the last time
-
-  // How far a form moves when the loop `around` moves on by one.
-  [[nodiscard]] int64_t step_of(const Affine& index, uint32_t around) const {
-    int64_t step = index.stride_of(around);
-    for (uint32_t k = 0; k < phase_.variables.size() && step == 0; ++k) {
-      const LoopVariable& digit = phase_.variables[k];
-      if (digit.kind == LoopVariable::Kind::kDigit && digit.source == around && digit.divisor == 1)
-        step = index.stride_of(k);
-    }
-    return step;
-  }
-
-  // The accesses in a row of all sweeps of vector loop `number` in the loop at `around`, if the sweep that ends at
-  // `end` is the last of them.
-  void plan_prefetches(size_t around, uint32_t number, size_t end) {
-    constexpr int64_t kLongestRow = 1 << 15;  // elements
-    const uint32_t outer = phase_.instructions[around].loop;
-    const size_t stop = end_of(around);
-    const auto begins = [](const LoopInstruction& one) { return one.op == LoopOp::kLoop; };
-    const auto at = [&](size_t place) { return phase_.instructions.begin() + static_cast<ptrdiff_t>(place); };
-    if (extent_of(number) > kLongestRow || std::any_of(at(end), at(stop), begins)) return;
-    uint32_t inside = outer;  // no sweep holds a loop that is left before it is
-    for (size_t i = around + 1; i < end; ++i) {
-      const LoopInstruction& one = phase_.instructions[i];
-      if (begins(one)) inside = one.loop;
-      const bool is_access = one.op == LoopOp::kStore || (one.op == LoopOp::kLoad && one.args[0] < 0);
-      if (!is_access || inside != number || one.index.stride_of(number) != 1 || step_of(one.index, outer) == 0)
-        continue;
-      const auto kind = program_.buffers[one.buffer].kind;
-      if (kind != LoopBuffer::Kind::kInput && kind != LoopBuffer::Kind::kOutput) continue;
-      const auto same = [&](const LoopInstruction* other) {
-        return other->buffer == one.buffer && other->index == one.index;
-      };
-      if (std::ranges::none_of(prefetches_, same)) prefetches_.push_back(&one);
-    }
-  }
-
-  void emit_prefetches(uint32_t outer) {
-    constexpr int64_t kLine = 64;
-    for (const LoopInstruction* one : prefetches_) {
-      const LoopBuffer& buffer = program_.buffers[one->buffer];
-      V* next = b_.CreateAdd(at_first_lane(one->index), i64(step_of(one->index, outer)));
-      V* place = address(buffer, one->buffer, next);
-      for (int64_t byte = 0; byte < lanes_.count() * size_of(buffer.dtype); byte += kLine) {
-        V* line = b_.CreateGEP(b_.getInt8Ty(), place, i64(byte));
-        V* is_write = b_.getInt32(one->op == LoopOp::kStore ? 1 : 0);
-        b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {b_.getPtrTy()},
-                           {line, is_write, b_.getInt32(3), b_.getInt32(1)});
-      }
-    }
   }
 
   // ---- instructions
@@ -449,7 +315,7 @@ class PhaseEmitter {
           values_[i] = start_value(one);
           break;
         case LoopOp::kIndex:
-          values_[i] = index_vector(one.index);
+          values_[i] = memory_.index(one.index);
           break;
         case LoopOp::kLoad:
           values_[i] = emit_load(one);
@@ -471,7 +337,7 @@ class PhaseEmitter {
       is_vector = is_vector || LlvmScalar::is_vector(args.back());
     }
     if (is_vector)
-      for (V*& arg : args) arg = splat(arg);
+      for (V*& arg : args) arg = lanes_.splat(arg);
     const ValueType from = phase_.instructions[static_cast<size_t>(one.args[0])].type;
     return scalar_.compute(one, from, args);
   }
@@ -482,17 +348,13 @@ class PhaseEmitter {
   llvm::IRBuilder<> b_;
   LlvmScalar scalar_;
   LlvmLanes lanes_;
-  llvm::Function* function_ = nullptr;
-  llvm::BasicBlock* entry_ = nullptr;
-  std::vector<V*> pointers_;  // by buffer
-  V* zero_ = nullptr;         // where a load reads whose condition does not hold
-  std::vector<V*> values_;    // by instruction, of the latest turn written
-  std::vector<V*> variables_;
+  llvm::Function* function_;
+  llvm::BasicBlock* entry_;
+  LlvmMemory memory_;
+  std::vector<V*> values_;                 // by instruction, of the latest turn written
   std::vector<Accumulator> accumulators_;  // by instruction
-  size_t vector_variable_ = kNone;
+  std::vector<size_t> around_;             // the loops without lanes that are open, by instruction
   size_t copy_ = 0;
-  std::vector<size_t> around_;  // the loops that are open, by instruction
-  std::vector<const LoopInstruction*> prefetches_;
 };
 
 }  // namespace
