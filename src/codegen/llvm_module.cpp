@@ -255,8 +255,8 @@ class PhaseEmitter {
   void vector_loop(size_t place, V* low, V* high, size_t end) {
     const uint32_t number = phase_.instructions[place].loop;
     memory_.set_vector_variable(number);
-    std::vector<Prefetch> prefetches;
-    if (!around_.empty()) prefetches = prefetches_of(program_, phase_, around_.back(), place);
+    const auto row = around_.empty() ? std::nullopt : std::optional(around_.back());
+    const std::vector<Prefetch> prefetches = prefetches_of(program_, phase_, row, place);
     const int64_t width = lanes_.count();
     const int copies = copies_of(place + 1, end);
     V* turns = b_.CreateSDiv(b_.CreateSub(high, low), i64(copies * width));

@@ -19,24 +19,27 @@ int64_t step_of(const LoopPhase& phase, const Affine& form, uint32_t loop) {
 
 }  // namespace
 
-std::vector<Prefetch> prefetches_of(const LoopProgram& program, const LoopPhase& phase, size_t row, size_t sweep) {
+std::vector<Prefetch> prefetches_of(const LoopProgram& program, const LoopPhase& phase, std::optional<size_t> row,
+                                    size_t sweep) {
   constexpr int64_t kLongestRow = 1 << 15;    // elements: the next row is to stay in the cache till it is used
-  constexpr int64_t kStaysInCache = 1 << 18;  // bytes
-  const uint32_t outer = phase.instructions[row].loop;
+  constexpr int64_t kAhead = 1024;            // elements, in a long sweep
+  constexpr int64_t kStaysInCache = 1 << 18;  // bytes of a buffer
   const uint32_t inner = phase.instructions[sweep].loop;
-  if (phase.variables[inner].extent > kLongestRow) return {};
+  const LoopVariable& variable = phase.variables[inner];
+  const bool by_row = row && variable.kind == LoopVariable::Kind::kCount && variable.extent <= kLongestRow;
   std::vector<Prefetch> out;
-  std::vector<uint32_t> open = {outer};
-  for (size_t i = row + 1; !open.empty(); ++i) {
+  const size_t begin = by_row ? *row : sweep;
+  std::vector<uint32_t> open = {phase.instructions[begin].loop};
+  for (size_t i = begin + 1; !open.empty(); ++i) {
     const LoopInstruction& one = phase.instructions[i];
-    if (one.op == LoopOp::kLoop && i > sweep) return {};
+    if (by_row && one.op == LoopOp::kLoop && i > sweep) return {};
     if (one.op == LoopOp::kLoop) open.push_back(one.loop);
     if (one.op == LoopOp::kEnd) open.pop_back();
     const bool is_access = one.op == LoopOp::kStore || (one.op == LoopOp::kLoad && one.args[0] < 0);
     if (!is_access || open.back() != inner || one.index.stride_of(inner) != 1) continue;
     const LoopBuffer& buffer = program.buffers[one.buffer];
     const bool is_outside = buffer.kind == LoopBuffer::Kind::kInput || buffer.kind == LoopBuffer::Kind::kOutput;
-    const int64_t step = step_of(phase, one.index, outer);
+    const int64_t step = by_row ? step_of(phase, one.index, phase.instructions[*row].loop) : kAhead;
     if (!is_outside || step == 0 || buffer.count * size_of(buffer.dtype) <= kStaysInCache) continue;
     const auto same_row = [&](const Prefetch& other) {
       const LoopInstruction& access = phase.instructions[other.access];

@@ -1,7 +1,8 @@
-// What a phase had better fetch early: while the last sweep over a row computes, memory stands idle, and the next row's
-// inputs and outputs can come.
+// What a vector loop had better fetch early, so that memory works while it computes: the next row's inputs and outputs,
+// or, where there are no rows or long ones, what it reaches itself some turns later.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "loops/loop_program.h"
@@ -10,10 +11,12 @@ namespace stepc {
 
 struct Prefetch {
   size_t access = 0;  // a load or a store in a row, by instruction
-  int64_t step = 0;   // how far its form moves until the next row
+  int64_t step = 0;   // how far from its form
 };
 
-// For the vector loop at instruction `sweep`, inside the loop at `row`; none unless it is the last one there.
-std::vector<Prefetch> prefetches_of(const LoopProgram& program, const LoopPhase& phase, size_t row, size_t sweep);
+// For the vector loop at instruction `sweep`, in the loop at `row`, if it is in one. A row that is swept several times
+// waits for the last of them.
+std::vector<Prefetch> prefetches_of(const LoopProgram& program, const LoopPhase& phase, std::optional<size_t> row,
+                                    size_t sweep);
 
 }  // namespace stepc
