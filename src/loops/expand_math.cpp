@@ -66,6 +66,9 @@ class MathWriter {
     one.op = op;
     one.type = type;
     std::ranges::copy(args, one.args.begin());
+    return append(one);
+  }
+  LoopValue append(const LoopInstruction& one) {
     out_.push_back(one);
     return static_cast<LoopValue>(out_.size() - 1);
   }
@@ -73,15 +76,13 @@ class MathWriter {
     LoopInstruction one;
     one.type = type;
     one.real = value;
-    out_.push_back(one);
-    return static_cast<LoopValue>(out_.size() - 1);
+    return append(one);
   }
   LoopValue whole(int64_t value, ValueType type = ValueType::kI32) {
     LoopInstruction one;
     one.type = type;
     one.integer = value;
-    out_.push_back(one);
-    return static_cast<LoopValue>(out_.size() - 1);
+    return append(one);
   }
   LoopValue add(LoopValue a, LoopValue b) { return make(LoopOp::kAdd, ValueType::kF32, {a, b}); }
   LoopValue sub(LoopValue a, LoopValue b) { return make(LoopOp::kSub, ValueType::kF32, {a, b}); }

@@ -96,6 +96,11 @@ ValueType value_type_of(DType dtype) {
   return ValueType::kI64;
 }
 
+DType stored_type(ValueType type) {
+  constexpr DType kTypes[] = {DType::kF32, DType::kF64, DType::kI32, DType::kI64, DType::kBool};
+  return kTypes[static_cast<size_t>(type)];
+}
+
 namespace {
 
 bool is_real(ValueType type) { return type == ValueType::kF32 || type == ValueType::kF64; }

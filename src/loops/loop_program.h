@@ -93,6 +93,7 @@ std::string_view name_of(LoopOp op);
 enum class ValueType : uint8_t { kF32, kF64, kI32, kI64, kBool };
 std::string_view name_of(ValueType type);
 ValueType value_type_of(DType dtype);
+DType stored_type(ValueType type);  // what keeps such a value in memory
 
 enum class Combine : uint8_t { kSum, kProduct, kMax, kMin };  // of bools: max is any, min is all
 std::string_view name_of(Combine combine);

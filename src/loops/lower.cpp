@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "loops/element_writer.h"
+#include "loops/in_place.h"
 
 namespace stepc {
 
@@ -52,7 +53,7 @@ class Lowering {
     write_rest();
     if (only_check_) return {};
     if (program_.phases.empty()) write_nothing();
-    find_in_place();
+    program_.in_place = in_place_pairs(program_);
     return std::move(program_);
   }
 
@@ -234,7 +235,7 @@ class Lowering {
     for (Reduction& one : reductions_) {
       if (!one.across) continue;
       one.shares = static_cast<uint32_t>(program_.buffers.size());
-      program_.buffers.push_back({LoopBuffer::Kind::kScratch, share_dtype(one), 0, 0});
+      program_.buffers.push_back({LoopBuffer::Kind::kScratch, stored_type(share_type(one)), 0, 0});
     }
     flatten_chunks();
     add_phase(form_, [&](PhaseWriter& w, ElementWriter& elements) { write_rows(w, elements); });
@@ -268,17 +269,8 @@ class Lowering {
     set_rows(PhaseForm::Kind::kChunks, {all_.begin() + static_cast<ptrdiff_t>(first), all_.end()});
   }
 
-  [[nodiscard]] DType share_dtype(const Reduction& one) const {
-    switch (value_type_of(group_.type(operand_of(one)).dtype)) {
-      case ValueType::kF64:
-        return DType::kF64;
-      case ValueType::kI64:
-        return DType::kI64;
-      case ValueType::kBool:
-        return DType::kBool;
-      default:
-        return DType::kF32;
-    }
+  [[nodiscard]] ValueType share_type(const Reduction& one) const {
+    return value_type_of(group_.type(operand_of(one)).dtype);
   }
   [[nodiscard]] Loops kept_loops(const Reduction& one) const { return without(one.operand, one.dropped); }
   [[nodiscard]] int64_t kept_size(const Reduction& one) const {
@@ -403,8 +395,8 @@ class Lowering {
         w.accumulate(in_columns ? Level::kSweep : Level::kRow, folds[one], value);
       } else {
         const Affine position = share_position(*one, PhaseWriter::item());
-        const ValueType type = value_type_of(share_dtype(*one));
-        const LoopOp op = combining_op(fold_of(*one->node, share_dtype(*one)).combine, type);
+        const ValueType type = share_type(*one);
+        const LoopOp op = combining_op(fold_of(*one->node, stored_type(type)).combine, type);
         w.store(Level::kSweep, one->shares, position, w.compute(op, {w.load(one->shares, type, position), value}));
       }
     }
@@ -473,8 +465,7 @@ class Lowering {
           if (!one.across || kept_loops(one) != loops) continue;
           const LoopValue fold = begin_fold(w, Level::kSweep, one);
           const Affine item = w.begin_serial(items_);
-          w.accumulate(Level::kSweep, fold,
-                       w.load(one.shares, value_type_of(share_dtype(one)), share_position(one, item)));
+          w.accumulate(Level::kSweep, fold, w.load(one.shares, share_type(one), share_position(one, item)));
           w.end_serial();
           elements.set(result_of(one), end_fold(w, Level::kSweep, one, fold));
         }
@@ -496,39 +487,6 @@ class Lowering {
   // No output has an element.
   void write_nothing() {
     add_phase({PhaseForm::Kind::kFlat, {}, {}}, [](PhaseWriter&, ElementWriter&) {});
-  }
-
-  // An input that is read only where, and in the sweep in which, an output of the same size is written.
-  void find_in_place() {
-    for (size_t place = 0; place < group_.outputs.size(); ++place)
-      for (uint32_t input = 0; input < group_.inputs.size(); ++input)
-        if (moves_together(input, output_buffer(place))) program_.in_place.emplace_back(input, output_buffer(place));
-  }
-  [[nodiscard]] bool moves_together(uint32_t input, uint32_t output) const {
-    const LoopBuffer& in = program_.buffers[input];
-    const LoopBuffer& out = program_.buffers[output];
-    if (size_of(in.dtype) != size_of(out.dtype) || in.count != out.count || in.count == 0) return false;
-    const LoopInstruction* store = nullptr;
-    std::vector<const LoopInstruction*> loads;
-    std::vector<std::pair<const LoopPhase*, size_t>> places;  // the loop that each stands in
-    for (const LoopPhase& phase : program_.phases) {
-      std::vector<size_t> open;
-      for (size_t i = 0; i < phase.instructions.size(); ++i) {
-        const LoopInstruction& one = phase.instructions[i];
-        if (one.op == LoopOp::kLoop) open.push_back(i);
-        if (one.op == LoopOp::kEnd) open.pop_back();
-        const bool is_load = one.op == LoopOp::kLoad && one.buffer == input;
-        const bool is_store = one.op == LoopOp::kStore && one.buffer == output;
-        if (!is_load && !is_store) continue;
-        if (open.empty() || (is_load && (one.args[0] >= 0 || one.args[1] >= 0))) return false;
-        if (is_store) store = &one;
-        if (is_load) loads.push_back(&one);
-        places.emplace_back(&phase, open.back());
-      }
-    }
-    if (store == nullptr || loads.empty()) return false;
-    return std::ranges::all_of(loads, [&](const LoopInstruction* load) { return load->index == store->index; }) &&
-           std::ranges::all_of(places, [&](const auto& place) { return place == places[0]; });
   }
 
   const Graph& group_;
