@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,6 +62,8 @@ class KernelCompiler {
 
   // InternalError when LLVM refuses what was generated.
   std::shared_ptr<const Kernel> compile(const LoopProgram& program);
+  // All of them, on as many threads; throws what the first that fails throws.
+  std::vector<std::shared_ptr<const Kernel>> compile_all(std::span<const LoopProgram> programs, size_t threads);
   [[nodiscard]] CompilerStatistics statistics() const;
 
  private:
