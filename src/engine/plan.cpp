@@ -288,7 +288,7 @@ Plan::Memory Plan::memory() const {
     return {s.planned_peak_bytes, s.arena_bytes, s.live_lower_bound_bytes, s.layout_algorithm};
   }
   const GraphPlan& plan = fast_->plan();
-  return {plan.arena_bytes + plan.own_bytes, plan.arena_bytes, plan.order.bound_bytes, plan.order.layout.algorithm};
+  return {plan.peak_bytes(), plan.arena_bytes, plan.order.bound_bytes, plan.order.layout.algorithm};
 }
 
 int64_t Plan::pause_structure() const {

@@ -32,9 +32,10 @@ Shape result_strides(const Node& node, const TensorType& type) {
 
 bool writes_in_place(const Node& node) { return node.aten.has_value() || overwrites(node); }
 
-uint64_t aten_scratch_bytes(const Graph& graph, const Node& node, const std::vector<at::Tensor>& inputs, int threads) {
+uint64_t aten_scratch_bytes(const Graph& graph, const Node& node, const std::vector<at::Tensor>& inputs,
+                            const blocked::MicroKernels& kernels, int threads) {
   if (node.aten) return node.op.starts_with("aten::convolution") ? convolution_bytes(graph, node) : 0;
-  return blocked_scratch_bytes(node, inputs, threads);
+  return blocked_scratch_bytes(node, inputs, kernels, threads);
 }
 
 }  // namespace stepc

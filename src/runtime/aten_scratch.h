@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "blocked/micro_kernels.h"
 #include "ir/graph.h"
 
 namespace stepc {
@@ -20,6 +21,7 @@ bool writes_in_place(const Node& node);
 
 // `inputs` have the operands' sizes and strides, and no memory. What a kernel needs beyond this is found in the first
 // run (GraphExecutable).
-uint64_t aten_scratch_bytes(const Graph& graph, const Node& node, const std::vector<at::Tensor>& inputs, int threads);
+uint64_t aten_scratch_bytes(const Graph& graph, const Node& node, const std::vector<at::Tensor>& inputs,
+                            const blocked::MicroKernels& kernels, int threads);
 
 }  // namespace stepc

@@ -102,7 +102,8 @@ Shape attention_strides(const Shape& shape) {
   return {shape[1] * shape[2] * shape[3], shape[3], shape[1] * shape[3], 1};
 }
 
-uint64_t blocked_attention_scratch(const Node& node, const std::vector<Tensor>& x, int threads) {
+uint64_t blocked_attention_scratch(const Node& node, const std::vector<Tensor>& x, const blocked::MicroKernels&,
+                                   int threads) {
   std::optional<BoundAttention> bound = bind(node, x);
   if (!bound.has_value()) return 0;
   uint64_t bytes = is_backward(node) ? blocked::backward_workspace_bytes(bound->call, threads)

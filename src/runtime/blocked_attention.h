@@ -18,7 +18,8 @@ std::optional<std::vector<at::Tensor>> run_blocked_attention(const Node& node, c
                                                              const blocked::MicroKernels& kernels);
 
 // The scratch memory of that for `threads`, on operands that need not have memory.
-uint64_t blocked_attention_scratch(const Node& node, const std::vector<at::Tensor>& x, int threads);
+uint64_t blocked_attention_scratch(const Node& node, const std::vector<at::Tensor>& x,
+                                   const blocked::MicroKernels& kernels, int threads);
 
 // Results with heads are laid out (batch, sequence, heads, dim), as the projections around attention read and write
 // them; other results are contiguous.

@@ -17,6 +17,7 @@ std::optional<std::vector<at::Tensor>> run_blocked(const Node& node, const std::
                                                    const blocked::MicroKernels& kernels);
 
 // The scratch memory of that for `threads`, on operands that need not have memory.
-uint64_t blocked_scratch_bytes(const Node& node, const std::vector<at::Tensor>& x, int threads);
+uint64_t blocked_scratch_bytes(const Node& node, const std::vector<at::Tensor>& x, const blocked::MicroKernels& kernels,
+                               int threads);
 
 }  // namespace stepc

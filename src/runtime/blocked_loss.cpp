@@ -62,12 +62,17 @@ std::optional<BoundLoss> bind(const Node& node, const std::vector<Tensor>& x) {
   return bound;
 }
 
+bool has_kernel(const BoundLoss& bound, const blocked::MicroKernels& kernels) {
+  return bound.call.type == blocked::Number::kF32 ? kernels.f32 : kernels.bf16;
+}
+
 void* memory_of(const Tensor& tensor) { return tensor.numel() == 0 ? nullptr : tensor.mutable_data_ptr(); }
 }  // namespace
 
-uint64_t blocked_loss_scratch(const Node& node, const std::vector<Tensor>& x, int threads) {
+uint64_t blocked_loss_scratch(const Node& node, const std::vector<Tensor>& x, const blocked::MicroKernels& kernels,
+                              int threads) {
   std::optional<BoundLoss> bound = bind(node, x);
-  if (!bound.has_value()) return 0;
+  if (!bound.has_value() || !has_kernel(*bound, kernels)) return 0;
   // Which results there are decides the size; where they are does not.
   char any = 0;
   if (bound->wants_hidden) bound->call.hidden_gradient = &any;
@@ -79,9 +84,8 @@ uint64_t blocked_loss_scratch(const Node& node, const std::vector<Tensor>& x, in
 std::optional<std::vector<Tensor>> run_blocked_loss(const Node& node, const std::vector<Tensor>& x,
                                                     const blocked::MicroKernels& kernels) {
   std::optional<BoundLoss> bound = bind(node, x);
-  if (!bound.has_value()) return std::nullopt;
+  if (!bound.has_value() || !has_kernel(*bound, kernels)) return std::nullopt;
   blocked::LinearCrossEntropy& call = bound->call;
-  if (!(call.type == blocked::Number::kF32 ? kernels.f32 : kernels.bf16)) return std::nullopt;
   const Tensor loss = at::empty({call.tokens}, at::kFloat);
   const Tensor logp_sum = at::empty({call.tokens}, at::kFloat);
   const Tensor hidden_gradient =

@@ -18,6 +18,7 @@ std::optional<std::vector<at::Tensor>> run_blocked_loss(const Node& node, const 
                                                         const blocked::MicroKernels& kernels);
 
 // The scratch memory of that for `threads`, on operands that need not have memory.
-uint64_t blocked_loss_scratch(const Node& node, const std::vector<at::Tensor>& x, int threads);
+uint64_t blocked_loss_scratch(const Node& node, const std::vector<at::Tensor>& x, const blocked::MicroKernels& kernels,
+                              int threads);
 
 }  // namespace stepc

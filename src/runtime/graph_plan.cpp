@@ -109,6 +109,12 @@ class Planner {
   void make_units() {
     const Graph& graph = plan_.graph;
     std::vector<GroupGraph> groups = extract_groups(graph);
+    for (GroupGraph& group : groups)
+      for (size_t i = 0; i < group.inputs.size(); ++i) {
+        const at::Tensor& from = stand_ins_[group.inputs[i].index()];
+        if (!from.is_contiguous()) group.graph.inputs[i].strides = from.strides().vec();
+      }
+    compile_ahead(groups);
     size_t group = 0;
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       const Node& node = graph.nodes[n];
@@ -130,14 +136,21 @@ class Planner {
     }
   }
 
-  void make_kernel(Unit& unit, GroupGraph& group) {
+  // All kernels at once, on several threads; make_kernel() finds them made. It also finds again, and names, what fails.
+  void compile_ahead(const std::vector<GroupGraph>& groups) {
+    try {
+      std::vector<LoopProgram> programs;
+      for (const GroupGraph& group : groups)
+        if (!group.outputs.empty() && why_no_loops(group.graph).empty()) programs.push_back(lower(group.graph));
+      kernels_.compiler.compile_all(programs, static_cast<size_t>(threads_));
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
+    }
+  }
+
+  void make_kernel(Unit& unit, const GroupGraph& group) {
     unit.inputs = group.inputs;
     unit.outputs = group.outputs;
     if (group.outputs.empty()) return;  // nothing needs it
-    for (size_t i = 0; i < unit.inputs.size(); ++i) {
-      const at::Tensor& from = stand_ins_[unit.inputs[i].index()];
-      if (!from.is_contiguous()) group.graph.inputs[i].strides = from.strides().vec();
-    }
     try {
       unit.kernel.emplace(group.graph, kernels_.compiler);
     } catch (const std::exception& error) {
@@ -165,7 +178,7 @@ class Planner {
     if (kernel) return kernel->scratch_bytes();
     std::vector<at::Tensor> inputs;
     for (TensorId input : plan_.graph.nodes[node.index()].inputs) inputs.push_back(stand_ins_[input.index()]);
-    return aten_scratch_bytes(plan_.graph, plan_.graph.nodes[node.index()], inputs, threads_);
+    return aten_scratch_bytes(plan_.graph, plan_.graph.nodes[node.index()], inputs, plan_.micro_kernels, threads_);
   }
 
   bool may_share(NodeId node, TensorId operand, TensorId result) const {

@@ -51,6 +51,8 @@ struct GraphPlan {
   blocked::MicroKernels micro_kernels;
   std::vector<std::string> fallbacks;  // groups that run as ATen calls, and why
 
+  // Beside the program's own memory.
+  [[nodiscard]] uint64_t peak_bytes() const { return arena_bytes + own_bytes; }
   [[nodiscard]] size_t kernels() const;  // generated ones among the units
 };
 

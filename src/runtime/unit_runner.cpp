@@ -174,8 +174,7 @@ std::vector<at::Tensor> UnitRunner::run_node(const Node& node, const std::option
       for (TensorId output : node.outputs) make_own(output);
     return opaque->run(inputs, values_of(node.outputs));
   }
-  if (op_def(node.op).has(Trait::kOwnKernel))
-    if (auto results = run_blocked(node, inputs, plan_.micro_kernels)) return std::move(*results);
+  if (auto results = run_blocked(node, inputs, plan_.micro_kernels)) return std::move(*results);
   std::vector<TensorType> types;
   for (TensorId output : node.outputs) types.push_back(plan_.graph.type(output));
   if (!overwrites(node)) return run_aten_op(node, inputs, types);

@@ -69,13 +69,14 @@ TEST(BlockedLoss, ATypeWithoutAMicroKernelIsNotForIt) {
 }
 
 TEST(BlockedLoss, ScratchIsKnownWithoutMemory) {
+  const blocked::MicroKernels here{true, true, false};
   for (const bool gaps : {false, true}) {
     const Case one = make_case(DType::kBF16, 4, false, gaps);
     std::vector<Tensor> shapes;
     for (const Tensor& input : one.inputs)
       shapes.push_back(at::empty_strided(input.sizes(), input.strides(), input.options().device(at::kMeta)));
-    EXPECT_EQ(blocked_loss_scratch(one.node, shapes, 2), blocked_loss_scratch(one.node, one.inputs, 2));
-    EXPECT_GT(blocked_loss_scratch(one.node, shapes, 2), 37U * 75U * 2U);
+    EXPECT_EQ(blocked_loss_scratch(one.node, shapes, here, 2), blocked_loss_scratch(one.node, one.inputs, here, 2));
+    EXPECT_GT(blocked_loss_scratch(one.node, shapes, here, 2), 37U * 75U * 2U);
   }
 }
 
