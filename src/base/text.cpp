@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <numeric>
 
@@ -16,6 +17,21 @@ std::string human_bytes(uint64_t bytes) {
     ++unit;
   }
   return unit == 0 ? str("{} B", bytes) : str("{:.1f} {}", value, kUnits[unit]);
+}
+
+std::optional<uint64_t> parse_bytes(std::string_view text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return std::nullopt;
+  const std::string_view unit = trim(text.substr(static_cast<size_t>(end - text.data())));
+  constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  constexpr double kMost = 8.0 * 1024 * 1024 * 1024 * 1024 * 1024;
+  for (const std::string_view known : kUnits) {
+    if (unit == known)
+      return number >= 0 && number < kMost ? std::optional(static_cast<uint64_t>(number)) : std::nullopt;
+    number *= 1024;
+  }
+  return std::nullopt;
 }
 
 std::string human_seconds(double seconds) {

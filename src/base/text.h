@@ -20,6 +20,8 @@ std::string str(fmt::format_string<Args...> format, Args&&... args) {
 
 // "1.5 GiB", "12.0 MiB", "512 B".
 std::string human_bytes(uint64_t bytes);
+// "12GiB", "1.5 MiB", "4096 B" -> bytes; nullopt for anything else and for what does not fit.
+std::optional<uint64_t> parse_bytes(std::string_view text);
 // "1m05s", "2h03m", "12s".
 std::string human_seconds(double seconds);
 // "10.2 M", "134 M", "512".

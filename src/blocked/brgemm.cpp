@@ -72,7 +72,9 @@ bool has_avx512() {
 
 }  // namespace
 
-MicroKernels probe_micro_kernels() { return {exists<Bf16>(), exists<float>(), has_avx512()}; }
+MicroKernels probe_micro_kernels() {
+  return {exists<Bf16>(), exists<float>(), has_avx512(), __builtin_cpu_is("intel") != 0};
+}
 
 std::string to_text(const MicroKernels& kernels) {
   std::string text;

@@ -1,16 +1,17 @@
 // All products are made turned, (classes, tokens), so that the weight is a left operand as it lies, and so are the
-// score gradients in the weight's gradient. For each chunk of tokens:
+// gradients of the logits in the weight's gradient. For each chunk of tokens:
 //   1. logits' = weight hidden'. Each tile leaves exp(logit - top) in the element type, with top and sum over its own
 //      128 classes for each token: no logit is kept, no exponential is made twice.
-//   2. The tiles' tops and sums give each token's logsumexp, its loss, and for every tile a factor that turns its
-//      exponentials into gradients of the logits; smoothing and the target are then subtracted.
+//   2. The tiles' tops and sums give each token's logsumexp, what it loses, and for every tile a factor that turns its
+//      exponentials into gradients of the logits. With g and s the gradients of loss[i] and logp_sum[i], that of logit
+//      j is p_j (g - classes s) + s, and g less at the target.
 //   3. weight gradient += gradients' hidden;  hidden gradient = gradients weight, a slab of classes at a time.
 #include "blocked/linear_cross_entropy.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
+#include <cstring>
 
 #include "base/check.h"
 #include "blocked/brgemm.h"
@@ -39,12 +40,17 @@ struct Scratch {
   float* sum;
   float* logit_sum;
   float* factor;
-  float* target_logit;     // (chunk)
-  double* loss;            // (chunk)
-  float* subtract;         // (chunk): off every class, for label smoothing
+  float* target_logit;     // (chunk): later the gradient of that logit
+  float* subtract;         // (chunk): off every class's gradient
   float* hidden_gradient;  // (chunk, width)
+  float* weight_gradient;  // (classes, width): sums that end as something narrower
   std::byte* products;     // workspace of the matmuls
 };
+
+bool is_one_chunk(const LinearCrossEntropy& call) { return call.tokens <= chunk_of(call); }
+bool has_weight_sums(const LinearCrossEntropy& call) {
+  return call.weight_gradient != nullptr && call.weight_gradient_type != Number::kF32 && !is_one_chunk(call);
+}
 
 // The three products of a chunk of `count` tokens, without data: for their workspace.
 size_t product_bytes(const LinearCrossEntropy& call, int64_t count, int threads) {
@@ -71,9 +77,9 @@ Scratch<T> take_scratch(const LinearCrossEntropy& call, int threads, Workspace& 
   scratch.logit_sum = workspace.take<float>(tiles);
   scratch.factor = workspace.take<float>(tiles);
   scratch.target_logit = workspace.take<float>(chunk);
-  scratch.loss = workspace.take<double>(chunk);
   scratch.subtract = workspace.take<float>(chunk);
   scratch.hidden_gradient = workspace.take<float>(chunk * call.width);
+  scratch.weight_gradient = workspace.take<float>(has_weight_sums(call) ? call.classes * call.width : 0);
   size_t bytes = product_bytes(call, chunk, threads);
   if (const int64_t rest = call.tokens % chunk; rest != 0) {  // not always smaller: an odd size may need packing
     bytes = std::max(bytes, product_bytes(call, rest, threads));
@@ -85,10 +91,8 @@ Scratch<T> take_scratch(const LinearCrossEntropy& call, int threads, Workspace& 
 template <class T>
 class Sweep {
  public:
-  Sweep(const LinearCrossEntropy& call, const LinearCrossEntropyResult& result, const MicroKernels& kernels,
-        int threads, void* memory)
+  Sweep(const LinearCrossEntropy& call, const MicroKernels& kernels, int threads, void* memory)
       : call_(call),
-        result_(result),
         kernels_(kernels),
         threads_(threads),
         chunk_(chunk_of(call)),
@@ -99,27 +103,19 @@ class Sweep {
   }
 
   void run() {
-    int64_t counted = 0;
-    for (int64_t i = 0; i < call_.tokens; ++i) counted += ignored(i) ? 0 : 1;
-    // PyTorch's mean over nothing is NaN.
-    const double weight = !call_.mean   ? 1.0
-                          : counted > 0 ? 1.0 / static_cast<double>(counted)
-                                        : std::numeric_limits<double>::quiet_NaN();
-    double loss = call_.mean && counted == 0 ? weight : 0.0;
-    bool accumulate = result_.accumulate;
     for (first_ = 0; first_ < call_.tokens; first_ += chunk_) {
       count_ = std::min(chunk_, call_.tokens - first_);
       make_exponentials();
-      make_gradients(static_cast<float>(counted > 0 ? weight * result_.scale : 0.0));
-      for (int64_t i = 0; i < count_; ++i) loss += scratch_.loss[i] * (counted > 0 ? weight : 0.0);
-      if (result_.weight_gradient != nullptr) make_weight_gradient(accumulate);
-      if (result_.hidden_gradient != nullptr) make_hidden_gradient();
-      accumulate = true;
+      finish_tokens();
+      if (call_.hidden_gradient == nullptr && call_.weight_gradient == nullptr) continue;
+      make_gradients();
+      if (call_.weight_gradient != nullptr) make_weight_gradient();
+      if (call_.hidden_gradient != nullptr) make_hidden_gradient();
     }
-    if (call_.tokens == 0 && result_.weight_gradient != nullptr && !accumulate) {
-      std::fill_n(result_.weight_gradient, call_.classes * call_.width, 0.0F);
+    if (call_.tokens == 0 && call_.weight_gradient != nullptr) {
+      std::memset(call_.weight_gradient, 0,
+                  static_cast<size_t>(call_.classes * call_.width) * bytes_of(call_.weight_gradient_type));
     }
-    if (result_.loss != nullptr) *result_.loss = static_cast<float>(loss);
   }
 
  private:
@@ -147,28 +143,17 @@ class Sweep {
     }
   }
 
-  // Loss of each token and, in place, gradients from exponentials. `weight` is the gradient of one token's loss.
-  void make_gradients(float weight) {
+  void finish_tokens() {
     constexpr int64_t kTokens = 64;
     for_tasks(kernels_, threads_, ceil_div(count_, kTokens), [&](int, int64_t task) {
       for (int64_t token = task * kTokens; token < std::min(count_, (task + 1) * kTokens); ++token) {
-        finish_token(token, weight);
-      }
-    });
-    for_tasks(kernels_, threads_, tiles_of(call_), [&](int, int64_t tile) {
-      const int64_t row = tile * kTileRows;
-      const int64_t rows = std::min(kTileRows, call_.classes - row);
-      T* values = scratch_.exponentials + row * stride_;
-      table_.of<T>().scale_columns(values, stride_, rows, count_, scratch_.factor + tile * chunk_, scratch_.subtract);
-      for (int64_t token = 0; token < count_; ++token) {
-        const int64_t target = call_.targets[first_ + token] - row;
-        if (ignored(first_ + token) || target < 0 || target >= rows) continue;
-        values[target * stride_ + token] = from_float<T>(target_gradient(token, weight));
+        finish_token(token);
       }
     });
   }
 
-  void finish_token(int64_t token, float weight) {
+  // What a token loses, and from its exponentials to its gradients.
+  void finish_token(int64_t token) {
     const int64_t tiles = tiles_of(call_);
     float top = -INFINITY;
     for (int64_t t = 0; t < tiles; ++t) top = std::max(top, scratch_.top[t * chunk_ + token]);
@@ -180,30 +165,45 @@ class Sweep {
       sum += static_cast<double>(scratch_.factor[place]) * scratch_.sum[place];
       logit_sum += scratch_.logit_sum[place];
     }
-    const bool counts = !ignored(first_ + token);
+    const int64_t i = first_ + token;
+    const bool counts = !ignored(i);
     const double logsumexp = top + std::log(sum);
-    const double smoothing = call_.label_smoothing;
-    scratch_.loss[token] = counts ? logsumexp - (1 - smoothing) * scratch_.target_logit[token] -
-                                        smoothing * logit_sum / static_cast<double>(call_.classes)
-                                  : 0.0;
-    const float share = counts ? static_cast<float>(weight / sum) : 0.0F;
-    for (int64_t t = 0; t < tiles; ++t) scratch_.factor[t * chunk_ + token] *= share;
-    scratch_.subtract[token] = counts ? call_.label_smoothing / static_cast<float>(call_.classes) * weight : 0.0F;
-    // The target's own probability, from its logit: its exponential was rounded.
-    scratch_.target_logit[token] = static_cast<float>(std::exp(scratch_.target_logit[token] - logsumexp));
+    const double logp = scratch_.target_logit[token] - logsumexp;
+    if (call_.loss != nullptr) call_.loss[i] = counts ? static_cast<float>(-logp) : 0.0F;
+    if (call_.logp_sum != nullptr) {
+      call_.logp_sum[i] = static_cast<float>(logit_sum - static_cast<double>(call_.classes) * logsumexp);
+    }
+    const double g = counts && call_.gradient != nullptr ? call_.gradient[i] : 0.0;
+    const double s = call_.sum_gradient != nullptr ? call_.sum_gradient[i] : 0.0;
+    const double pull = g - static_cast<double>(call_.classes) * s;
+    for (int64_t t = 0; t < tiles; ++t) scratch_.factor[t * chunk_ + token] *= static_cast<float>(pull / sum);
+    scratch_.subtract[token] = static_cast<float>(-s);
+    // The target's own probability comes from its logit: its exponential was rounded.
+    scratch_.target_logit[token] = static_cast<float>(std::exp(logp) * pull + s - g);
   }
 
-  float target_gradient(int64_t token, float weight) const {
-    return (scratch_.target_logit[token] - (1 - call_.label_smoothing)) * weight - scratch_.subtract[token];
+  // In place, from exponentials.
+  void make_gradients() {
+    for_tasks(kernels_, threads_, tiles_of(call_), [&](int, int64_t tile) {
+      const int64_t row = tile * kTileRows;
+      const int64_t rows = std::min(kTileRows, call_.classes - row);
+      T* values = scratch_.exponentials + row * stride_;
+      table_.of<T>().scale_columns(values, stride_, rows, count_, scratch_.factor + tile * chunk_, scratch_.subtract);
+      for (int64_t token = 0; token < count_; ++token) {
+        const int64_t target = call_.targets[first_ + token] - row;
+        if (ignored(first_ + token) || target < 0 || target >= rows) continue;
+        values[target * stride_ + token] = from_float<T>(scratch_.target_logit[token]);
+      }
+    });
   }
 
-  void make_weight_gradient(bool accumulate) {
-    Product product{call_.width,
-                    {hidden(), call_.hidden_stride, 1},
-                    false,
-                    {result_.weight_gradient, Number::kF32, call_.width},
-                    {}};
-    product.epilogue.accumulate = accumulate ? 1.0F : 0.0F;
+  void make_weight_gradient() {
+    const Result whole{call_.weight_gradient, call_.weight_gradient_type, call_.width};
+    const Result sums = has_weight_sums(call_) ? Result{scratch_.weight_gradient, Number::kF32, call_.width} : whole;
+    const bool last = first_ + count_ == call_.tokens;
+    Product product{call_.width, {hidden(), call_.hidden_stride, 1}, false, last ? whole : sums, {}};
+    if (first_ > 0 && product.c.data == sums.data) product.epilogue.accumulate = 1;
+    if (first_ > 0 && product.c.data != sums.data) product.epilogue.residual = sums;
     matmul({call_.type, 1, call_.classes, count_, {scratch_.exponentials, stride_, 1}, {&product, 1}, {}}, kernels_,
            threads_, scratch_.products);
   }
@@ -219,8 +219,8 @@ class Sweep {
                       {}};
       if (row > 0) product.epilogue.residual = sums;
       if (last) {
-        product.c = {static_cast<T*>(result_.hidden_gradient) + first_ * result_.hidden_gradient_stride, call_.type,
-                     result_.hidden_gradient_stride};
+        product.c = {static_cast<T*>(call_.hidden_gradient) + first_ * call_.hidden_gradient_stride, call_.type,
+                     call_.hidden_gradient_stride};
       }
       matmul({call_.type,
               1,
@@ -234,7 +234,6 @@ class Sweep {
   }
 
   const LinearCrossEntropy& call_;
-  const LinearCrossEntropyResult& result_;
   const MicroKernels& kernels_;
   int threads_;
   int64_t chunk_;
@@ -247,10 +246,18 @@ class Sweep {
 void check(const LinearCrossEntropy& call) {
   INTERNAL_CHECK(call.tokens >= 0 && call.width > 0 && call.classes > 0, "{} tokens, {} wide, {} classes", call.tokens,
                  call.width, call.classes);
-  INTERNAL_CHECK(call.label_smoothing >= 0 && call.label_smoothing <= 1, "label smoothing {}", call.label_smoothing);
 }
 
 }  // namespace
+
+int64_t frugal_chunk(const LinearCrossEntropy& call) {
+  constexpr int64_t kFew = 512;
+  LinearCrossEntropy few = call;
+  LinearCrossEntropy all = call;
+  few.chunk = kFew;
+  all.chunk = std::max(kFew, call.tokens);
+  return workspace_bytes(all, 1) <= workspace_bytes(few, 1) ? all.chunk : few.chunk;
+}
 
 size_t workspace_bytes(const LinearCrossEntropy& call, int threads) {
   check(call);
@@ -263,8 +270,7 @@ size_t workspace_bytes(const LinearCrossEntropy& call, int threads) {
   return workspace.bytes();
 }
 
-void linear_cross_entropy(const LinearCrossEntropy& call, const LinearCrossEntropyResult& result,
-                          const MicroKernels& kernels, int threads, void* workspace) {
+void linear_cross_entropy(const LinearCrossEntropy& call, const MicroKernels& kernels, int threads, void* workspace) {
   check(call);
   for (int64_t i = 0; i < call.tokens; ++i) {
     const int64_t target = call.targets[i];
@@ -273,9 +279,9 @@ void linear_cross_entropy(const LinearCrossEntropy& call, const LinearCrossEntro
                call.ignore_index);
   }
   if (call.type == Number::kF32) {
-    Sweep<float>(call, result, kernels, threads, workspace).run();
+    Sweep<float>(call, kernels, threads, workspace).run();
   } else {
-    Sweep<Bf16>(call, result, kernels, threads, workspace).run();
+    Sweep<Bf16>(call, kernels, threads, workspace).run();
   }
 }
 

@@ -10,6 +10,7 @@ struct MicroKernels {
   bool bf16 = false;    // LibTorch's bf16 x bf16 -> f32 block product, right operand in pairs of rows
   bool f32 = false;     // its f32 block product
   bool avx512 = false;  // AVX-512 F, BW, DQ, VL and BF16: row work (packing, softmax, epilogues)
+  bool intel = false;   // the CPU that LibTorch's own f32 products (MKL) are written for
 
   bool operator==(const MicroKernels&) const = default;
 };

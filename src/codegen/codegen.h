@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,7 +23,7 @@
 
 namespace stepc {
 
-// Empty: the generator can make one kernel of `group` (an extract_group()).
+// Empty: the generator can make one kernel of `group` (one of extract_groups()).
 inline std::string why_not(const Graph& group) { return why_no_loops(group); }
 
 struct KernelPhase {
@@ -61,6 +62,8 @@ class KernelCompiler {
 
   // InternalError when LLVM refuses what was generated.
   std::shared_ptr<const Kernel> compile(const LoopProgram& program);
+  // All of them, on as many threads; throws what the first that fails throws.
+  std::vector<std::shared_ptr<const Kernel>> compile_all(std::span<const LoopProgram> programs, size_t threads);
   [[nodiscard]] CompilerStatistics statistics() const;
 
  private:

@@ -237,6 +237,8 @@ class PhasePrinter {
         return str("{} / {}", arg(0), arg(1));
       case LoopOp::kFma:
         return str("fma{}({}, {}, {})", f, arg(0), arg(1), arg(2));
+      case LoopOp::kScale:
+        return str("ldexpf({}, (int){})", arg(0), arg(1));
       case LoopOp::kMin:
         return str("smaller({}, {})", arg(0), arg(1));
       case LoopOp::kMax:
@@ -301,6 +303,9 @@ class PhasePrinter {
         const Combine combine = phase_.instructions[accumulator].combine;
         return line(str("v{} = {};", accumulator, combine_text(combine, value(one.args[0]), value(one.args[1]))));
       }
+      case LoopOp::kAccumulateProduct:
+        return line(str("v{0} = fma{1}(v{2}, v{3}, v{0});", one.args[0], one.type == ValueType::kF32 ? "f" : "",
+                        one.args[1], one.args[2]));
       case LoopOp::kFinish:
         return line(str("const {} v{} = v{};", type, place, one.args[0]));
       case LoopOp::kIndex:

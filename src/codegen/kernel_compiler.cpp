@@ -1,6 +1,10 @@
+#include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <exception>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include "base/check.h"
 #include "codegen/codegen.h"
@@ -18,12 +22,16 @@ struct KernelCompiler::State {
   ObjectLoader loader;
   mutable std::mutex mutex;
   std::map<std::string, std::shared_ptr<const Kernel>> kernels;  // by key
+  std::vector<std::unique_ptr<ObjectCompiler>> idle;             // of threads that are done with theirs
   CompilerStatistics statistics;
+
+  // To be raised when the same loops become other machine code: what older builds have cached is then not found.
+  static constexpr int kGenerator = 2;
 
   // All that the machine code depends on.
   [[nodiscard]] std::string key_of(const LoopProgram& program) const {
-    return str("stepc {} llvm {} cpu {} {} bits {}\n{}", STEPC_VERSION, llvm_version(), target.name, target.vector_bits,
-               target.features, to_text(program));
+    return str("stepc {}.{} llvm {} cpu {} {} bits {}\n{}", STEPC_VERSION, kGenerator, llvm_version(), target.name,
+               target.vector_bits, target.features, to_text(program));
   }
 
   // An object that is whole but cannot be loaded is as good as damaged.
@@ -44,9 +52,25 @@ struct KernelCompiler::State {
     return kernel;
   }
 
+  std::string object_of(const LoopProgram& program) {
+    std::unique_ptr<ObjectCompiler> compiler;
+    {
+      const std::lock_guard lock(mutex);
+      if (!idle.empty()) {
+        compiler = std::move(idle.back());
+        idle.pop_back();
+      }
+    }
+    if (!compiler) compiler = std::make_unique<ObjectCompiler>(target);
+    std::string object = compiler->compile(program);
+    const std::lock_guard lock(mutex);
+    idle.push_back(std::move(compiler));
+    return object;
+  }
+
   std::shared_ptr<const Kernel> compiled(const std::string& key, const LoopProgram& program) {
     const auto begin = std::chrono::steady_clock::now();
-    const std::string object = compile_object(program, target);
+    const std::string object = object_of(program);
     std::shared_ptr<const Kernel> kernel = loader.load(object, program);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     const std::string problem = cache.keep(key, object);
@@ -77,6 +101,30 @@ std::shared_ptr<const Kernel> KernelCompiler::compile(const LoopProgram& program
   if (!kernel) kernel = state_->compiled(key, expanded);
   const std::lock_guard lock(state_->mutex);
   return state_->kernels.emplace(key, std::move(kernel)).first->second;
+}
+
+std::vector<std::shared_ptr<const Kernel>> KernelCompiler::compile_all(std::span<const LoopProgram> programs,
+                                                                       size_t threads) {
+  std::vector<std::shared_ptr<const Kernel>> kernels(programs.size());
+  std::vector<std::exception_ptr> errors(programs.size());
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t i = next++; i < programs.size(); i = next++) {
+      try {
+        kernels[i] = compile(programs[i]);
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (size_t k = 1; k < std::min(threads, programs.size()); ++k) others.emplace_back(work);
+    work();
+  }
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
+  return kernels;
 }
 
 CompilerStatistics KernelCompiler::statistics() const {

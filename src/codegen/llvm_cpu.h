@@ -12,11 +12,25 @@
 
 namespace stepc {
 
-// The bytes of an ELF object with one function a phase. Verifies the program and LLVM's view of it.
-std::string compile_object(const LoopProgram& program, const CpuTarget& target);
-// LLVM's IR before and the assembly after optimising, to look at.
-std::string llvm_text(const LoopProgram& program, const CpuTarget& target);
-std::string assembly_text(const LoopProgram& program, const CpuTarget& target);
+// What is made once for many kernels of a CPU. For one thread at a time.
+class ObjectCompiler {
+ public:
+  explicit ObjectCompiler(CpuTarget target);
+  ~ObjectCompiler();
+  ObjectCompiler(const ObjectCompiler&) = delete;
+  ObjectCompiler& operator=(const ObjectCompiler&) = delete;
+
+  // The bytes of an ELF object with one function a phase. Verifies the program and LLVM's view of it.
+  std::string compile(const LoopProgram& program);
+  // LLVM's IR before and the assembly after optimising, to look at.
+  std::string llvm_text(const LoopProgram& program);
+  std::string assembly_text(const LoopProgram& program);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 // "19.1.7".
 std::string llvm_version();
 

@@ -5,13 +5,16 @@
 
 #include <bit>
 #include <functional>
-#include <limits>
+#include <optional>
 
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/IntrinsicInst.h>
 
 #include "base/check.h"
+#include "codegen/llvm_lanes.h"
+#include "codegen/llvm_memory.h"
 #include "codegen/llvm_scalar.h"
+#include "codegen/prefetch.h"
 
 namespace stepc {
 
@@ -23,26 +26,16 @@ class PhaseEmitter {
                const std::string& name)
       : program_(program),
         phase_(phase),
-        lanes_(static_cast<unsigned>(std::max(1, target.vector_bits / 32))),
         b_(module.getContext()),
-        scalar_(b_, module, target) {
-    llvm::Type* pointer = b_.getPtrTy();
-    llvm::Type* number = b_.getInt64Ty();
-    auto* type = llvm::FunctionType::get(b_.getVoidTy(), {pointer, number, number, pointer}, false);
-    function_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
-    function_->addFnAttr(llvm::Attribute::NoUnwind);
-    function_->addFnAttr("target-cpu", target.name);
-    function_->addFnAttr("target-features", target.features);
-    function_->addFnAttr("prefer-vector-width", std::to_string(target.vector_bits));
-    entry_ = llvm::BasicBlock::Create(module.getContext(), "entry", function_);
-    b_.SetInsertPoint(entry_);
-    values_.resize(phase.instructions.size());
-    variables_.resize(phase.variables.size());
-    accumulators_.resize(phase.instructions.size());
-  }
+        scalar_(b_, module, target),
+        lanes_(made_lanes(target)),
+        function_(made_function(module, target, name)),
+        entry_(first_block()),
+        memory_(program, phase, b_, *function_, scalar_, lanes_),
+        values_(phase.instructions.size()),
+        accumulators_(phase.instructions.size()) {}
 
   void emit() {
-    bind_buffers();
     auto* body = llvm::BasicBlock::Create(b_.getContext(), "body", function_);
     b_.SetInsertPoint(body);
     emit_range(0, phase_.instructions.size());
@@ -53,98 +46,42 @@ class PhaseEmitter {
 
  private:
   using V = llvm::Value;
-  static constexpr size_t kNone = std::numeric_limits<size_t>::max();
 
-  // ---- memory
-
-  void bind_buffers() {
-    for (size_t k = 0; k < program_.buffers.size(); ++k) {
-      const LoopBuffer& buffer = program_.buffers[k];
-      if (buffer.kind == LoopBuffer::Kind::kScratch)
-        pointers_.push_back(b_.CreateConstInBoundsGEP1_64(b_.getInt8Ty(), function_->getArg(3),
-                                                          static_cast<uint64_t>(buffer.scratch_byte)));
-      else if (buffer.kind == LoopBuffer::Kind::kLocal)
-        pointers_.push_back(local_memory(buffer));
-      else
-        pointers_.push_back(
-            b_.CreateLoad(b_.getPtrTy(), b_.CreateConstInBoundsGEP1_64(b_.getPtrTy(), function_->getArg(0), k)));
-    }
-    zero_ = b_.CreateAlloca(b_.getInt64Ty());
-    b_.CreateStore(b_.getInt64(0), zero_);
+  llvm::Function* made_function(llvm::Module& module, const CpuTarget& target, const std::string& name) {
+    llvm::Type* pointer = b_.getPtrTy();
+    llvm::Type* number = b_.getInt64Ty();
+    auto* type = llvm::FunctionType::get(b_.getVoidTy(), {pointer, number, number, pointer}, false);
+    auto* function = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
+    function->addFnAttr(llvm::Attribute::NoUnwind);
+    function->addFnAttr("target-cpu", target.name);
+    function->addFnAttr("target-features", target.features);
+    function->addFnAttr("prefer-vector-width", std::to_string(target.vector_bits));
+    return function;
   }
-
-  V* local_memory(const LoopBuffer& buffer) {
-    auto* slots =
-        b_.CreateAlloca(llvm::ArrayType::get(scalar_.memory_type(buffer.dtype), static_cast<uint64_t>(buffer.count)));
-    slots->setAlignment(llvm::Align(64));
-    return slots;
+  llvm::BasicBlock* first_block() {
+    auto* block = llvm::BasicBlock::Create(b_.getContext(), "entry", function_);
+    b_.SetInsertPoint(block);
+    return block;
   }
-
   V* i64(int64_t value) { return b_.getInt64(static_cast<uint64_t>(value)); }
-  // The form at lane 0, and how far it moves a lane.
-  V* at_first_lane(const Affine& affine) {
-    V* sum = affine.offset == 0 && !affine.terms.empty() ? nullptr : i64(affine.offset);
-    for (const AffineTerm& term : affine.terms) {
-      V* part = variables_[term.loop];
-      if (term.stride != 1) part = b_.CreateMul(part, i64(term.stride));
-      sum = sum == nullptr ? part : b_.CreateAdd(sum, part);
-    }
-    return sum;
-  }
-  [[nodiscard]] int64_t lane_stride(const Affine& affine) const {
-    return in_vector() ? affine.stride_of(static_cast<uint32_t>(vector_variable_)) : 0;
-  }
-  [[nodiscard]] bool in_vector() const { return vector_variable_ != kNone; }
-  V* lane_numbers() {
-    std::vector<llvm::Constant*> numbers;
-    for (unsigned lane = 0; lane < lanes_; ++lane) numbers.push_back(b_.getInt64(lane));
-    return llvm::ConstantVector::get(numbers);
-  }
-  V* splat(V* value) { return scalar_.is_vector(value) ? value : b_.CreateVectorSplat(lanes_, value); }
-  V* index_vector(const Affine& affine) {
-    V* first = at_first_lane(affine);
-    const int64_t stride = lane_stride(affine);
-    if (stride == 0) return first;
-    return b_.CreateAdd(splat(first), b_.CreateMul(lane_numbers(), splat(i64(stride))));
-  }
-  V* address(const LoopBuffer& buffer, uint32_t number, V* index) {
-    return b_.CreateGEP(scalar_.memory_type(buffer.dtype), pointers_[number], index);
-  }
-  V* both(V* mask, V* condition) {
-    if (condition == nullptr) return mask;
-    return mask == nullptr ? splat(condition) : b_.CreateAnd(mask, splat(condition));
-  }
 
-  V* emit_load(const LoopInstruction& one) {
-    const LoopBuffer& buffer = program_.buffers[one.buffer];
-    llvm::Type* memory = scalar_.memory_type(buffer.dtype);
-    const llvm::Align align(static_cast<uint64_t>(size_of(buffer.dtype)));
-    V* condition = one.args[1] >= 0 ? values_[static_cast<size_t>(one.args[1])] : nullptr;
-    V* chosen = one.args[0] >= 0 ? values_[static_cast<size_t>(one.args[0])] : nullptr;
-    const int64_t stride = lane_stride(one.index);
-    const bool is_vector = stride != 0 || (chosen != nullptr && scalar_.is_vector(chosen)) ||
-                           (condition != nullptr && scalar_.is_vector(condition));
-    if (!is_vector) {
-      V* index = at_first_lane(one.index);
-      if (chosen != nullptr) index = b_.CreateAdd(index, b_.CreateMul(chosen, i64(one.indirect)));
-      V* place = address(buffer, one.buffer, index);
-      if (condition != nullptr) place = b_.CreateSelect(condition, place, zero_);
-      return scalar_.widened(b_.CreateAlignedLoad(memory, place, align), buffer.dtype);
+  // Pairs save a move a vector of bf16 that is read and two where one is written; they cost one where other elements
+  // in a row are.
+  LlvmLanes made_lanes(const CpuTarget& target) {
+    int gain = 0;
+    std::vector<uint32_t> open;
+    for (const LoopInstruction& one : phase_.instructions) {
+      if (one.op == LoopOp::kLoop) open.push_back(one.loop);
+      if (one.op == LoopOp::kEnd) open.pop_back();
+      if (one.op != LoopOp::kLoad && one.op != LoopOp::kStore) continue;
+      const auto vector = std::ranges::find_if(open, [&](uint32_t loop) { return phase_.variables[loop].vector; });
+      if (vector == open.end() || one.index.stride_of(*vector) != 1) continue;
+      const bool is_narrow = program_.buffers[one.buffer].dtype == DType::kBF16;
+      gain += !is_narrow ? -1 : one.op == LoopOp::kStore ? 2 : 1;
     }
-    auto* type = llvm::FixedVectorType::get(memory, lanes_);
-    V* mask = both(mask_, condition);
-    if (chosen == nullptr && stride == 1) {
-      V* place = address(buffer, one.buffer, at_first_lane(one.index));
-      V* loaded = mask == nullptr ? static_cast<V*>(b_.CreateAlignedLoad(type, place, align))
-                                  : b_.CreateMaskedLoad(type, place, align, mask, llvm::Constant::getNullValue(type));
-      return scalar_.widened(loaded, buffer.dtype);
-    }
-    V* index = splat(index_vector(one.index));
-    if (chosen != nullptr) index = b_.CreateAdd(index, b_.CreateMul(splat(chosen), splat(i64(one.indirect))));
-    if (mask == nullptr) mask = b_.CreateVectorSplat(lanes_, b_.getTrue());
-    V* gathered = b_.CreateMaskedGather(type, address(buffer, one.buffer, index), align, splat(mask),
-                                        llvm::Constant::getNullValue(type));
-    return scalar_.widened(gathered, buffer.dtype);
+    const auto in_a_register = static_cast<unsigned>(target.vector_bits / 32);
+    const bool in_pairs = gain > 0;
+    return {b_, scalar_, in_pairs ? 2 * in_a_register : in_a_register, in_pairs};
   }
 
   // A store rounds: what was just rounded to the same type need not be.
@@ -156,26 +93,13 @@ class PhaseEmitter {
   }
 
   void emit_store(const LoopInstruction& one) {
-    const LoopBuffer& buffer = program_.buffers[one.buffer];
-    const llvm::Align align(static_cast<uint64_t>(size_of(buffer.dtype)));
-    V* value = scalar_.narrowed(values_[unrounded(one.args[0], buffer.dtype)], buffer.dtype);
-    const int64_t stride = lane_stride(one.index);
-    if (stride == 0) {
-      INTERNAL_CHECK(!scalar_.is_vector(value), "lanes are stored to one place");
-      b_.CreateAlignedStore(value, address(buffer, one.buffer, at_first_lane(one.index)), align);
-      return;
-    }
-    value = splat(value);
-    if (stride == 1) {
-      V* place = address(buffer, one.buffer, at_first_lane(one.index));
-      if (mask_ == nullptr)
-        b_.CreateAlignedStore(value, place, align);
-      else
-        b_.CreateMaskedStore(value, place, align, mask_);
-      return;
-    }
-    V* mask = mask_ != nullptr ? mask_ : b_.CreateVectorSplat(lanes_, b_.getTrue());
-    b_.CreateMaskedScatter(value, address(buffer, one.buffer, index_vector(one.index)), align, mask);
+    memory_.store(one, values_[unrounded(one.args[0], program_.buffers[one.buffer].dtype)]);
+  }
+  V* emit_load(const LoopInstruction& one) {
+    const auto argument = [&](size_t k) {
+      return one.args[k] < 0 ? nullptr : values_[static_cast<size_t>(one.args[k])];
+    };
+    return memory_.load(one, argument(0), argument(1));
   }
 
   // ---- accumulators
@@ -185,6 +109,9 @@ class PhaseEmitter {
     bool across_lanes = false;  // lanes are combined at the end
   };
 
+  static bool accumulates(const LoopInstruction& one) {
+    return one.op == LoopOp::kAccumulate || one.op == LoopOp::kAccumulateProduct;
+  }
   // Whether something inside a vector loop is added to `accumulator`.
   [[nodiscard]] bool gathers_lanes(size_t accumulator) const {
     int vectors = 0;
@@ -201,7 +128,7 @@ class PhaseEmitter {
         open.pop_back();
       } else if (one.op == LoopOp::kFinish && is_mine) {
         return false;
-      } else if (one.op == LoopOp::kAccumulate && is_mine && vectors > 0) {
+      } else if (accumulates(one) && is_mine && vectors > 0) {
         return true;
       }
     }
@@ -217,10 +144,10 @@ class PhaseEmitter {
 
   void emit_accumulator(size_t place, const LoopInstruction& one) {
     Accumulator made;
-    made.across_lanes = !in_vector() && gathers_lanes(place);
-    const bool is_vector = in_vector() || made.across_lanes;
+    made.across_lanes = !memory_.in_vector() && gathers_lanes(place);
+    const bool is_vector = memory_.in_vector() || made.across_lanes;
     V* start = start_value(one);
-    if (is_vector) start = b_.CreateVectorSplat(lanes_, start);
+    if (is_vector) start = lanes_.splat(start);
     for (int copy = 0; copy < (made.across_lanes ? kCopies : 1); ++copy) {
       const llvm::IRBuilderBase::InsertPointGuard guard(b_);
       llvm::IRBuilder<> at_entry(entry_, entry_->begin());
@@ -233,16 +160,17 @@ class PhaseEmitter {
   void emit_accumulate(const LoopInstruction& one) {
     const auto place = static_cast<size_t>(one.args[0]);
     const Accumulator& accumulator = accumulators_[place];
-    const size_t copy = accumulator.across_lanes && in_vector() ? copy_ : 0;
+    const size_t copy = accumulator.across_lanes && memory_.in_vector() ? copy_ : 0;
     llvm::AllocaInst* slot = accumulator.copies[copy];
-    V* value = values_[static_cast<size_t>(one.args[1])];
     V* old = b_.CreateLoad(slot->getAllocatedType(), slot);
-    if (scalar_.is_vector(old)) {
-      // A number that all lanes share counts once a turn, wherever it is added.
-      value = splat(value);
-    }
-    V* now = scalar_.combined(phase_.instructions[place].combine, old, value);
-    if (mask_ != nullptr && scalar_.is_vector(old)) now = b_.CreateSelect(mask_, now, old);
+    const auto argument = [&](size_t k) {
+      V* value = values_[static_cast<size_t>(one.args[k])];
+      return LlvmScalar::is_vector(old) ? lanes_.splat(value) : value;
+    };
+    V* now = one.op == LoopOp::kAccumulateProduct
+                 ? scalar_.fused(argument(1), argument(2), old)
+                 : scalar_.combined(phase_.instructions[place].combine, old, argument(1));
+    if (lanes_.mask() != nullptr && LlvmScalar::is_vector(old)) now = b_.CreateSelect(lanes_.mask(), now, old);
     b_.CreateStore(now, slot);
   }
 
@@ -256,7 +184,7 @@ class PhaseEmitter {
     for (size_t half = parts.size() / 2; half > 0; half /= 2)
       for (size_t k = 0; k < half; ++k) parts[k] = scalar_.combined(combine, parts[k], parts[k + half]);
     V* all = parts[0];
-    for (unsigned half = lanes_ / 2; half > 0; half /= 2) {
+    for (unsigned half = lanes_.count() / 2; half > 0; half /= 2) {
       std::vector<int> low, high;
       for (unsigned lane = 0; lane < half; ++lane) {
         low.push_back(static_cast<int>(lane));
@@ -279,28 +207,13 @@ class PhaseEmitter {
     return 0;
   }
 
-  void set_variable(uint32_t number, V* value) {
-    variables_[number] = value;
-    for (size_t k = 0; k < phase_.variables.size(); ++k) {
-      const LoopVariable& digit = phase_.variables[k];
-      if (digit.kind != LoopVariable::Kind::kDigit || digit.source != number) continue;
-      V* quotient = digit.divisor == 1 ? value : b_.CreateUDiv(value, i64(digit.divisor));
-      const bool is_top = digit.divisor * digit.extent >= extent_of(number);
-      variables_[k] = is_top ? quotient : b_.CreateURem(quotient, i64(digit.extent));
-    }
-  }
-  [[nodiscard]] int64_t extent_of(uint32_t number) const {
-    const LoopVariable& variable = phase_.variables[number];
-    return variable.kind == LoopVariable::Kind::kItem ? phase_.items : variable.extent;
-  }
-
   std::pair<V*, V*> bounds_of(uint32_t number) {
     const LoopVariable& variable = phase_.variables[number];
     switch (variable.kind) {
       case LoopVariable::Kind::kItem:
         return {function_->getArg(1), function_->getArg(2)};
       case LoopVariable::Kind::kChunk: {
-        V* low = b_.CreateMul(variables_[0], i64(variable.block));
+        V* low = b_.CreateMul(memory_.variable(0), i64(variable.block));
         V* high = b_.CreateAdd(low, i64(variable.block));
         return {low, b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, high, i64(variable.extent))};
       }
@@ -311,14 +224,16 @@ class PhaseEmitter {
 
   // for (variable = low; variable < high; variable += step) body()
   void counted_loop(uint32_t number, V* low, V* high, int64_t step, const std::function<void()>& body) {
+    V* any = b_.CreateICmpSLT(low, high);
+    if (const auto* known = llvm::dyn_cast<llvm::ConstantInt>(any); known != nullptr && known->isZero()) return;
     llvm::BasicBlock* before = b_.GetInsertBlock();
     auto* turn = llvm::BasicBlock::Create(b_.getContext(), "turn", function_);
     auto* after = llvm::BasicBlock::Create(b_.getContext(), "after", function_);
-    b_.CreateCondBr(b_.CreateICmpSLT(low, high), turn, after);
+    b_.CreateCondBr(any, turn, after);
     b_.SetInsertPoint(turn);
     llvm::PHINode* variable = b_.CreatePHI(b_.getInt64Ty(), 2);
     variable->addIncoming(low, before);
-    set_variable(number, variable);
+    memory_.set_variable(number, variable);
     body();
     V* next = b_.CreateAdd(variable, i64(step), "", true, true);
     variable->addIncoming(next, b_.GetInsertBlock());
@@ -332,46 +247,46 @@ class PhaseEmitter {
     if (last - first > kLongBody) return 1;
     for (size_t i = first; i < last; ++i) {
       const LoopInstruction& one = phase_.instructions[i];
-      if (one.op == LoopOp::kAccumulate && static_cast<size_t>(one.args[0]) < first) return kCopies;
+      if (accumulates(one) && static_cast<size_t>(one.args[0]) < first) return kCopies;
     }
     return 1;
   }
 
-  void vector_loop(uint32_t number, V* low, V* high, size_t first, size_t last) {
-    vector_variable_ = number;
-    const int64_t width = lanes_;
-    const auto whole_up_to = [&](V* from, int64_t step) {
-      V* count = b_.CreateSub(high, from);
-      return b_.CreateAdd(from, b_.CreateMul(b_.CreateSDiv(count, i64(step)), i64(step)));
-    };
-    const int copies = copies_of(first, last);
-    V* stop = whole_up_to(low, copies * width);
+  void vector_loop(size_t place, V* low, V* high, size_t end) {
+    const uint32_t number = phase_.instructions[place].loop;
+    memory_.set_vector_variable(number);
+    const auto row = around_.empty() ? std::nullopt : std::optional(around_.back());
+    const std::vector<Prefetch> prefetches = prefetches_of(program_, phase_, row, place);
+    const int64_t width = lanes_.count();
+    const int copies = copies_of(place + 1, end);
+    V* turns = b_.CreateSDiv(b_.CreateSub(high, low), i64(copies * width));
+    V* stop = b_.CreateAdd(low, b_.CreateMul(turns, i64(copies * width)));
     counted_loop(number, low, stop, copies * width, [&] {
-      V* base = variables_[number];
+      V* base = memory_.variable(number);
       for (int copy = 0; copy < copies; ++copy) {
         copy_ = static_cast<size_t>(copy);
-        if (copy > 0) set_variable(number, b_.CreateAdd(base, i64(copy * width)));
-        emit_range(first, last);
+        if (copy > 0) memory_.set_variable(number, b_.CreateAdd(base, i64(copy * width)));
+        for (const Prefetch& one : prefetches) memory_.prefetch(phase_.instructions[one.access], one.step);
+        emit_range(place + 1, end);
       }
       copy_ = 0;
     });
     // The rest, the last of it fewer lanes than a vector has.
     counted_loop(number, stop, high, width, [&] {
-      V* left = b_.CreateSub(high, variables_[number]);
-      mask_ = b_.CreateICmpSLT(lane_numbers(), splat(left));
-      emit_range(first, last);
-      mask_ = nullptr;
+      lanes_.limit(b_.CreateSub(high, memory_.variable(number)));
+      emit_range(place + 1, end);
+      lanes_.unlimited();
     });
-    vector_variable_ = kNone;
+    memory_.set_vector_variable(std::nullopt);
   }
 
   void emit_loop(size_t place, size_t end) {
     const uint32_t number = phase_.instructions[place].loop;
     const auto [low, high] = bounds_of(number);
-    if (phase_.variables[number].vector && lanes_ > 1)
-      vector_loop(number, low, high, place + 1, end);
-    else
-      counted_loop(number, low, high, 1, [&] { emit_range(place + 1, end); });
+    if (phase_.variables[number].vector) return vector_loop(place, low, high, end);
+    around_.push_back(place);
+    counted_loop(number, low, high, 1, [&] { emit_range(place + 1, end); });
+    around_.pop_back();
   }
 
   // ---- instructions
@@ -390,6 +305,7 @@ class PhaseEmitter {
           emit_accumulator(i, one);
           break;
         case LoopOp::kAccumulate:
+        case LoopOp::kAccumulateProduct:
           emit_accumulate(one);
           break;
         case LoopOp::kFinish:
@@ -399,7 +315,7 @@ class PhaseEmitter {
           values_[i] = start_value(one);
           break;
         case LoopOp::kIndex:
-          values_[i] = index_vector(one.index);
+          values_[i] = memory_.index(one.index);
           break;
         case LoopOp::kLoad:
           values_[i] = emit_load(one);
@@ -418,10 +334,10 @@ class PhaseEmitter {
     bool is_vector = false;
     for (size_t k = 0; k < operand_count(one.op); ++k) {
       args.push_back(values_[static_cast<size_t>(one.args[k])]);
-      is_vector = is_vector || scalar_.is_vector(args.back());
+      is_vector = is_vector || LlvmScalar::is_vector(args.back());
     }
     if (is_vector)
-      for (V*& arg : args) arg = splat(arg);
+      for (V*& arg : args) arg = lanes_.splat(arg);
     const ValueType from = phase_.instructions[static_cast<size_t>(one.args[0])].type;
     return scalar_.compute(one, from, args);
   }
@@ -429,18 +345,15 @@ class PhaseEmitter {
   static constexpr int kCopies = 4;
   const LoopProgram& program_;
   const LoopPhase& phase_;
-  unsigned lanes_;
   llvm::IRBuilder<> b_;
   LlvmScalar scalar_;
-  llvm::Function* function_ = nullptr;
-  llvm::BasicBlock* entry_ = nullptr;
-  std::vector<V*> pointers_;  // by buffer
-  V* zero_ = nullptr;         // where a load reads whose condition does not hold
-  std::vector<V*> values_;    // by instruction, of the latest turn written
-  std::vector<V*> variables_;
+  LlvmLanes lanes_;
+  llvm::Function* function_;
+  llvm::BasicBlock* entry_;
+  LlvmMemory memory_;
+  std::vector<V*> values_;                 // by instruction, of the latest turn written
   std::vector<Accumulator> accumulators_;  // by instruction
-  size_t vector_variable_ = kNone;
-  V* mask_ = nullptr;  // lanes that count; none: all
+  std::vector<size_t> around_;             // the loops without lanes that are open, by instruction
   size_t copy_ = 0;
 };
 

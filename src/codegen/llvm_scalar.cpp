@@ -1,8 +1,10 @@
 #include "codegen/llvm_scalar.h"
 
 #include <cmath>
+#include <numeric>
 
 #include <llvm/IR/Intrinsics.h>
+#include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/Module.h>
 
 #include "base/check.h"
@@ -114,7 +116,8 @@ llvm::Value* LlvmScalar::widened(V* loaded, DType dtype) {
 llvm::Value* LlvmScalar::narrowed(V* value, DType dtype) {
   switch (dtype) {
     case DType::kBF16:
-      return bits_of_bf16(value);
+      return b_.CreateTrunc(b_.CreateLShr(nearest_bf16(value), whole(value, b_.getInt32Ty(), 16)),
+                            like(value, b_.getInt16Ty()));
     case DType::kF16:
       return bits_of_f16(value);
     case DType::kBool:
@@ -129,16 +132,59 @@ llvm::Value* LlvmScalar::narrowed(V* value, DType dtype) {
   }
 }
 
-// To nearest, ties to even: adding half a unit carries into the kept bits. A NaN stays one, quiet.
-llvm::Value* LlvmScalar::bits_of_bf16(V* f32) {
+// The bits of f32, to be cut off below the upper half, which is then the nearest bf16, ties to even: adding half a
+// unit, or one bit less where the kept part is even, carries into it. Not of NaN.
+llvm::Value* LlvmScalar::moved_to_bf16(V* bits) {
+  llvm::Type* i32 = b_.getInt32Ty();
+  V* is_even = b_.CreateICmpEQ(b_.CreateAnd(bits, whole(bits, i32, 0x10000)), whole(bits, i32, 0));
+  return b_.CreateAdd(bits, b_.CreateSelect(is_even, whole(bits, i32, 0x7FFF), whole(bits, i32, 0x8000)));
+}
+// A NaN stays one, quiet.
+llvm::Value* LlvmScalar::nearest_bf16(V* f32) {
   llvm::Type* i32 = b_.getInt32Ty();
   V* bits = b_.CreateBitCast(f32, like(f32, i32));
-  V* top = b_.CreateLShr(bits, whole(bits, i32, 16));
-  V* odd = b_.CreateAnd(top, whole(bits, i32, 1));
-  V* moved = b_.CreateAdd(bits, b_.CreateAdd(odd, whole(bits, i32, 0x7FFF)));
-  V* nearest = b_.CreateLShr(moved, whole(bits, i32, 16));
-  V* nan = b_.CreateOr(top, whole(bits, i32, 0x40));
-  return b_.CreateTrunc(b_.CreateSelect(b_.CreateFCmpUNO(f32, f32), nan, nearest), like(f32, b_.getInt16Ty()));
+  V* quiet = b_.CreateOr(bits, whole(bits, i32, 0x400000));
+  return b_.CreateSelect(b_.CreateFCmpUNO(f32, f32), quiet, moved_to_bf16(bits));
+}
+llvm::Value* LlvmScalar::rounded_to_bf16(V* f32) {
+  llvm::Type* i32 = b_.getInt32Ty();
+  V* bits = b_.CreateBitCast(f32, like(f32, i32));
+  V* kept = b_.CreateAnd(moved_to_bf16(bits), whole(bits, i32, 0xFFFF0000));
+  return b_.CreateBitCast(b_.CreateSelect(b_.CreateFCmpUNO(f32, f32), bits, kept), f32->getType());
+}
+
+llvm::Value* LlvmScalar::widened_pairs(V* row) {
+  llvm::Type* i32 = b_.getInt32Ty();
+  const unsigned count = llvm::cast<llvm::FixedVectorType>(row->getType())->getNumElements();
+  V* words = b_.CreateBitCast(row, llvm::FixedVectorType::get(i32, count / 2));
+  V* even = b_.CreateShl(words, whole(words, i32, 16));
+  V* odd = b_.CreateAnd(words, whole(words, i32, 0xFFFF0000));
+  return b_.CreateBitCast(joined(even, odd), llvm::FixedVectorType::get(b_.getFloatTy(), count));
+}
+
+llvm::Value* LlvmScalar::narrowed_pairs(V* value) {
+  llvm::Type* i32 = b_.getInt32Ty();
+  const unsigned count = llvm::cast<llvm::FixedVectorType>(value->getType())->getNumElements();
+  V* nearest = nearest_bf16(value);
+  V* odd = half_of(nearest, 1);
+  V* even = b_.CreateLShr(half_of(nearest, 0), whole(odd, i32, 16));
+  V* upper = whole(odd, i32, 0xFFFF0000);
+  // As one instruction: LLVM would make a permutation of it, which takes three times as long.
+  V* words = count == 32 && target_.vector_bits == 512 ? b_.CreateIntrinsic(llvm::Intrinsic::x86_avx512_pternlog_d_512,
+                                                                            {}, {even, odd, upper, b_.getInt32(0xF8)})
+                                                       : b_.CreateOr(even, b_.CreateAnd(odd, upper));
+  return b_.CreateBitCast(words, llvm::FixedVectorType::get(b_.getInt16Ty(), count));
+}
+
+llvm::Value* LlvmScalar::half_of(V* value, int number) {
+  std::vector<int> lanes(llvm::cast<llvm::FixedVectorType>(value->getType())->getNumElements() / 2);
+  std::iota(lanes.begin(), lanes.end(), number * static_cast<int>(lanes.size()));
+  return b_.CreateShuffleVector(value, lanes);
+}
+llvm::Value* LlvmScalar::joined(V* low, V* high) {
+  std::vector<int> lanes(2 * llvm::cast<llvm::FixedVectorType>(low->getType())->getNumElements());
+  std::iota(lanes.begin(), lanes.end(), 0);
+  return b_.CreateShuffleVector(low, high, lanes);
 }
 
 llvm::Value* LlvmScalar::f16_from_bits(V* i16) {
@@ -194,7 +240,12 @@ llvm::Value* LlvmScalar::to_odd_f32(V* f64) {
 
 llvm::Value* LlvmScalar::rounded_to(V* value, DType dtype) {
   if (value->getType()->getScalarType()->isDoubleTy()) value = to_odd_f32(value);
-  return widened(narrowed(value, dtype), dtype);
+  return dtype == DType::kBF16 ? rounded_to_bf16(value) : widened(narrowed(value, dtype), dtype);
+}
+
+llvm::Value* LlvmScalar::fused(V* a, V* b, V* c) {
+  if (target_.has_fma) return b_.CreateIntrinsic(llvm::Intrinsic::fma, {a->getType()}, {a, b, c});
+  return b_.CreateFAdd(b_.CreateFMul(a, b), c);
 }
 
 // NaN wins.
@@ -274,6 +325,28 @@ llvm::Value* LlvmScalar::elementary(LoopOp op, const std::vector<V*>& args) {
   return b_.CreateFPCast(call_a_lane(std::string(name_of(op)), wide, b_.getDoubleTy()), type);
 }
 
+// In two steps without such an instruction: 2^n itself may be no number where the result is one. Only the last rounds.
+llvm::Value* LlvmScalar::scaled(V* value, V* exponent) {
+  llvm::Type* i32 = b_.getInt32Ty();
+  if (target_.vector_bits == 512 && is_vector(value)) {
+    const unsigned count = llvm::cast<llvm::FixedVectorType>(value->getType())->getNumElements();
+    const auto scaled_16 = [&](V* some, V* by) -> V* {
+      return b_.CreateIntrinsic(llvm::Intrinsic::x86_avx512_mask_scalef_ps_512, {},
+                                {some, by, some, b_.getInt16(0xFFFF), b_.getInt32(4)});
+    };
+    if (count == 16) return scaled_16(value, exponent);
+    return joined(scaled_16(half_of(value, 0), half_of(exponent, 0)),
+                  scaled_16(half_of(value, 1), half_of(exponent, 1)));
+  }
+  V* whole_exponent = b_.CreateFPToSI(exponent, like(value, i32));
+  V* half = b_.CreateAShr(whole_exponent, whole(value, i32, 1));
+  const auto power_of_two = [&](V* power) {
+    V* biased = b_.CreateAdd(power, whole(value, i32, 127));
+    return b_.CreateBitCast(b_.CreateShl(biased, whole(value, i32, 23)), value->getType());
+  };
+  return b_.CreateFMul(b_.CreateFMul(value, power_of_two(half)), power_of_two(b_.CreateSub(whole_exponent, half)));
+}
+
 llvm::Value* LlvmScalar::compute(const LoopInstruction& one, ValueType from, const std::vector<V*>& args) {
   const bool is_real = from == ValueType::kF32 || from == ValueType::kF64;
   V* a = args[0];
@@ -303,8 +376,9 @@ llvm::Value* LlvmScalar::compute(const LoopInstruction& one, ValueType from, con
     case LoopOp::kDiv:
       return b_.CreateFDiv(a, second);
     case LoopOp::kFma:
-      if (target_.has_fma) return b_.CreateIntrinsic(llvm::Intrinsic::fma, {a->getType()}, {a, second, args[2]});
-      return b_.CreateFAdd(b_.CreateFMul(a, second), args[2]);
+      return fused(a, second, args[2]);
+    case LoopOp::kScale:
+      return scaled(a, second);
     case LoopOp::kMin:
       return extreme(false, a, second);
     case LoopOp::kMax:

@@ -23,17 +23,26 @@ class LlvmScalar {
   // From and to what lies in memory.
   llvm::Value* widened(llvm::Value* loaded, DType dtype);
   llvm::Value* narrowed(llvm::Value* value, DType dtype);
+  // bf16 in a row, from and to all even elements and then all odd ones.
+  llvm::Value* widened_pairs(llvm::Value* row);
+  llvm::Value* narrowed_pairs(llvm::Value* value);
 
   // `args` are all scalars or all vectors; `from` is the type of the first.
   llvm::Value* compute(const LoopInstruction& one, ValueType from, const std::vector<llvm::Value*>& args);
   llvm::Value* combined(Combine combine, llvm::Value* a, llvm::Value* b);
+  llvm::Value* fused(llvm::Value* a, llvm::Value* b, llvm::Value* c);  // a * b + c
 
  private:
   using V = llvm::Value;
   llvm::Type* like(const V* shape, llvm::Type* element);
   V* real(const V* shape, llvm::Type* element, double value);
   V* whole(const V* shape, llvm::Type* element, uint64_t value);
-  V* bits_of_bf16(V* f32);
+  V* moved_to_bf16(V* bits);
+  V* nearest_bf16(V* f32);
+  V* rounded_to_bf16(V* f32);
+  V* half_of(V* value, int number);
+  V* joined(V* low, V* high);
+  V* scaled(V* value, V* exponent);
   V* bits_of_f16(V* f32);
   V* f16_from_bits(V* i16);
   V* to_odd_f32(V* f64);

@@ -66,6 +66,9 @@ class Accelerated {
   [[nodiscard]] const Stats& stats() const { return step_->stats(); }
   // Planned beside measured, in words.
   [[nodiscard]] std::string report() const { return step_->report(); }
+  // Fast mode: where every byte goes at the step's peak, as a table, and over time, as an SVG file's text.
+  [[nodiscard]] std::string memory_text() const { return step_->memory_text(); }
+  [[nodiscard]] std::string memory_svg() const { return step_->memory_svg(); }
   // The captured step as text.
   [[nodiscard]] std::string graph_text() const { return step_->graph_text(); }
 

@@ -1,7 +1,9 @@
 #include "engine/compile.h"
 
+#include <algorithm>
 #include <chrono>
 
+#include "memory/graph_memory.h"
 #include "passes/functionalise.h"
 #include "passes/pass.h"
 #include "schedule/schedule.h"
@@ -9,8 +11,26 @@
 namespace stepc {
 
 namespace {
+constexpr int kBudgetAttempts = 4;
+
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+// How far a plan is above a budget of bytes.
+uint64_t excess_bytes(const GraphPlan& plan, const MemoryBudget& budget) {
+  const uint64_t needed = bytes_of_inputs(plan.graph) + plan.peak_bytes();
+  return needed - std::min(needed, budget.bytes);
+}
+
+// A budget counts the program's own memory, recomputation only what the step adds to it.
+std::optional<RecomputeOptions> recompute_options(const Graph& graph, const MemoryBudget& budget) {
+  if (budget.kind == MemoryBudget::Kind::kNone) return std::nullopt;
+  RecomputeOptions options;
+  if (budget.kind == MemoryBudget::Kind::kAuto) return options;
+  const uint64_t program = bytes_of_inputs(graph);
+  options.budget_bytes = budget.bytes - std::min(budget.bytes, program);
+  return options;
+}
 }  // namespace
 
 //   exact   Trace --schedule--> Schedule --bind--> Executable
@@ -25,15 +45,28 @@ Compiled compile_exact(const Trace& trace, int threads) {
   return compiled;
 }
 
-//   fast    Trace --functionalise--> Graph --passes--> Graph --codegen, bind--> GraphExecutable
-CompiledGraph compile_fast(const Trace& trace, KernelSources& kernels) {
-  const auto begin = Clock::now();
+//   fast    Trace --functionalise--> Graph --passes--> Graph --codegen, plan--> GraphPlan --bind--> GraphExecutable
+GraphPlan plan_fast(const Trace& trace, KernelSources& kernels, const FastOptions& options) {
   verify(trace);
-  Graph graph = functionalise(trace);
-  graph = run_passes(std::move(graph)).graph;
-  verify_stage(graph, Stage::kFused);
+  const Graph captured = functionalise(trace);
+  RunOptions passes;
+  std::optional<RecomputeOptions>& recompute = passes.settings.recompute;
+  recompute = recompute_options(captured, options.budget);
+  for (int attempt = 1;; ++attempt) {
+    Graph graph = run_passes(captured, passes).graph;
+    verify_stage(graph, Stage::kFused);
+    GraphPlan plan = plan_graph(std::move(graph), kernels, options.threads);
+    // recompute knows nothing of scratch memory and of what kernels cannot write in place: it is asked for less then.
+    const uint64_t excess = recompute && recompute->budget_bytes ? excess_bytes(plan, options.budget) : 0;
+    if (excess == 0 || attempt == kBudgetAttempts || *recompute->budget_bytes == 0) return plan;
+    *recompute->budget_bytes -= std::min(excess, *recompute->budget_bytes);
+  }
+}
+
+CompiledGraph compile_fast(const Trace& trace, KernelSources& kernels, const FastOptions& options) {
+  const auto begin = Clock::now();
   CompiledGraph compiled;
-  compiled.executable = std::make_unique<GraphExecutable>(trace, std::move(graph), kernels);
+  compiled.executable = std::make_unique<GraphExecutable>(trace, plan_fast(trace, kernels, options));
   compiled.seconds = seconds_since(begin);
   return compiled;
 }

@@ -18,10 +18,10 @@ std::string_view name_of(Mode mode) {
   return "";
 }
 
-std::optional<Mode> parse_mode(std::string_view text) {
+Mode parse_mode(std::string_view text) {
   for (const Mode mode : {Mode::kEager, Mode::kExact, Mode::kFast})
     if (name_of(mode) == text) return mode;
-  return std::nullopt;
+  user_error("mode is \"{}\"; it is one of \"exact\", \"fast\", \"eager\"", text);
 }
 
 Verify parse_verify(std::string_view text) {
@@ -36,6 +36,13 @@ Verify parse_verify(std::string_view text) {
     if (error == std::errc() && end == digits.data() + digits.size() && interval > 0) return Verify::every(interval);
   }
   user_error("verify is \"{}\"; it is one of \"off\", \"first\", \"always\", \"every:N\" with N at least 1", text);
+}
+
+MemoryBudget parse_memory_budget(std::string_view text) {
+  if (text == "none") return {};
+  if (text == "auto") return {MemoryBudget::Kind::kAuto, 0};
+  if (const std::optional<uint64_t> bytes = parse_bytes(text)) return {MemoryBudget::Kind::kBytes, *bytes};
+  user_error("memory budget is \"{}\"; it is \"none\", \"auto\" or a size such as \"12GiB\"", text);
 }
 
 void check(const Config& config) {

@@ -14,7 +14,8 @@ enum class Mode : uint8_t {
   kFast,   // runs the step's Graph, simplified and fused; as exact where a Graph cannot express the step
 };
 std::string_view name_of(Mode mode);
-std::optional<Mode> parse_mode(std::string_view text);
+// Throws UserError otherwise.
+Mode parse_mode(std::string_view text);
 
 // Which replays are compared with eager, bit by bit. The eager step is the one that counts then.
 struct Verify {
@@ -35,9 +36,25 @@ struct Verify {
 // "off", "first", "always" or "every:N". Throws UserError otherwise.
 Verify parse_verify(std::string_view text);
 
+// What fast mode may hold at once, the model and its optimizer's state included. What does not fit is made again in the
+// backward pass instead of kept for it (passes/recompute.h).
+struct MemoryBudget {
+  enum class Kind : uint8_t {
+    kNone,   // everything is kept
+    kAuto,   // as little memory as costs no more than 8 % of the step's time, by the cost model
+    kBytes,  // so many, if that can be reached
+  };
+  Kind kind = Kind::kNone;
+  uint64_t bytes = 0;
+};
+
+// "none", "auto" or "12GiB". Throws UserError otherwise.
+MemoryBudget parse_memory_budget(std::string_view text);
+
 struct Config {
   Mode mode = Mode::kExact;
   Verify verify;
+  MemoryBudget memory_budget;
   std::filesystem::path kernel_directory;  // where generated kernels are kept between runs; empty: nowhere
   int max_plans = 8;       // signatures whose plans are kept, least recently used out first; and plans of one signature
   int max_recordings = 6;  // recordings of one signature without a plan before it stays eager

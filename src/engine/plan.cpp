@@ -31,20 +31,20 @@ void SavedGradients::restore() const {
 }
 
 Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors, int threads,
-           KernelSources* kernels)
+           KernelSources* kernels, const MemoryBudget& budget)
     : recorded_(std::move(recorded)) {
   Compiled compiled = compile_exact(agreed, threads);
   executable_ = std::move(compiled.executable);
   planning_seconds_ = compiled.seconds;
-  if (kernels != nullptr) compile_graph(agreed, *kernels);
+  if (kernels != nullptr) compile_graph(agreed, *kernels, {threads, budget});
   find_places(program);
   find_undo();
   prepare_events();
 }
 
-void Plan::compile_graph(const Trace& agreed, KernelSources& kernels) {
+void Plan::compile_graph(const Trace& agreed, KernelSources& kernels, const FastOptions& options) {
   try {
-    CompiledGraph compiled = compile_fast(agreed, kernels);
+    CompiledGraph compiled = compile_fast(agreed, kernels, options);
     fast_ = std::move(compiled.executable);
     planning_seconds_ += compiled.seconds;
   } catch (const UserError& error) {
@@ -282,15 +282,13 @@ void Plan::apply(Program& program, const std::vector<at::Tensor>& tensors, const
   }
 }
 
-bool Plan::draws_random() const {
-  return graph() != nullptr &&
-         std::ranges::any_of(graph()->inputs, [](const GraphInput& input) { return input.kind == InputKind::kRng; });
-}
-
-bool Plan::is_narrow() const {
-  return graph() != nullptr && std::ranges::any_of(graph()->tensors, [](const GraphTensor& tensor) {
-           return is_floating(tensor.type.dtype) && size_of(tensor.type.dtype) < 4;
-         });
+Plan::Memory Plan::memory() const {
+  if (fast_ == nullptr) {
+    const Schedule& s = schedule();
+    return {s.planned_peak_bytes, s.arena_bytes, s.live_lower_bound_bytes, s.layout_algorithm};
+  }
+  const GraphPlan& plan = fast_->plan();
+  return {plan.peak_bytes(), plan.arena_bytes, plan.order.bound_bytes, plan.order.layout.algorithm};
 }
 
 int64_t Plan::pause_structure() const {

@@ -32,7 +32,7 @@ class Plan {
   // its keys, and the batch's after them.
   // With `kernels` the step runs as a Graph, in fast mode; why_exact() says where it cannot.
   Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors, int threads,
-       KernelSources* kernels = nullptr);
+       KernelSources* kernels = nullptr, const MemoryBudget& budget = {});
 
   // What one run came to. Without `result` nothing has changed in the program.
   struct Outcome {
@@ -68,12 +68,17 @@ class Plan {
   const Schedule& schedule() const { return executable_->schedule(); }
   // Set when the step runs as a Graph.
   const GraphExecutable* fast() const { return fast_.get(); }
-  const Graph* graph() const { return fast_ == nullptr ? nullptr : &fast_->graph(); }
-  bool draws_random() const;  // as a Graph: numbers of its own
-  bool is_narrow() const;     // as a Graph: some of it is bf16 or f16
   // The program's host code passes integers that the Graph has built in as others.
   bool is_unfit() const { return fast_ != nullptr && fast_->is_unfit(); }
   const std::string& why_exact() const { return why_exact_; }
+  // What the step needs beside the program's own memory, as planned; a Graph's first run may add scratch memory.
+  struct Memory {
+    uint64_t peak_bytes = 0;  // the arena, and what outlives the step
+    uint64_t arena_bytes = 0;
+    uint64_t live_lower_bound_bytes = 0;
+    std::string_view layout_algorithm;
+  };
+  Memory memory() const;
   double planning_seconds() const { return planning_seconds_; }
   double shadow_seconds() const { return shadow_seconds_; }
   double execute_seconds() const { return execute_seconds_; }
@@ -90,7 +95,7 @@ class Plan {
 
   void find_places(const Program& program);
   void find_undo();
-  void compile_graph(const Trace& agreed, KernelSources& kernels);
+  void compile_graph(const Trace& agreed, KernelSources& kernels, const FastOptions& options);
   void prepare_events();
   std::vector<at::Tensor> gather(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors) const;
   std::string shadow(size_t event, Program& program, const std::vector<at::Tensor>& tensors);

@@ -171,7 +171,7 @@ void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::v
     kernels = kernels_.get();
   }
   entry.plans.push_front(std::make_shared<Plan>(std::move(recorded), std::move(agreed), program_, tensors,
-                                                at::get_num_threads(), kernels));
+                                                at::get_num_threads(), kernels, config_.memory_budget));
   entry.recordings = 0;
   explanations_ = 0;
   entry.last_obstacle.clear();
@@ -182,9 +182,16 @@ void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::v
   log().info("captured {} calls, planned {} for {} instructions in {:.2f} s", stats_.nodes,
              human_bytes(stats_.planned_peak_bytes), stats_.instructions, plan.planning_seconds());
   if (!plan.why_exact().empty()) log().info("the plan replays the recorded calls: {}", plan.why_exact());
-  if (plan.fast() != nullptr && !plan.fast()->fallbacks().empty())
+  if (plan.fast() != nullptr && !plan.fast()->plan().fallbacks.empty())
     log().warn("{} of the step's kernels could not be generated and run as ATen calls; the first: {}",
-               plan.fast()->fallbacks().size(), plan.fast()->fallbacks().front());
+               plan.fast()->plan().fallbacks.size(), plan.fast()->plan().fallbacks.front());
+  if (plan.fast() != nullptr && config_.memory_budget.kind == MemoryBudget::Kind::kBytes) {
+    const uint64_t program = bytes_of_inputs(plan.fast()->plan().graph);
+    const uint64_t needed = program + plan.memory().peak_bytes;
+    if (needed > config_.memory_budget.bytes)
+      log().warn("the memory budget is {}, and the step needs {}, {} of them the program's own: no plan needs less",
+                 human_bytes(config_.memory_budget.bytes), human_bytes(needed), human_bytes(program));
+  }
   for (const HostEvent& event : plan.trace().events)
     if (event.kind == HostEvent::Kind::kEager)
       log().info(
@@ -195,23 +202,38 @@ void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::v
 
 void PlanCache::count(const Plan& plan, const std::vector<at::Tensor>& tensors) {
   const Trace& trace = plan.trace();
-  const Schedule& schedule = plan.schedule();
   ++stats_.plans;
   stats_.nodes = trace.calls.size();
-  stats_.instructions = schedule.instructions.size();
-  stats_.graph_nodes = plan.fast() == nullptr ? 0 : plan.graph()->nodes.size();
-  stats_.kernels = plan.fast() == nullptr ? 0 : plan.fast()->kernels();
-  if (plan.fast() != nullptr) stats_.instructions = plan.fast()->instructions();
+  stats_.instructions = plan.schedule().instructions.size();
+  stats_.graph_nodes = stats_.kernels = 0;
+  if (plan.fast() != nullptr) {
+    const GraphPlan& graph_plan = plan.fast()->plan();
+    stats_.graph_nodes = graph_plan.graph.nodes.size();
+    stats_.instructions = graph_plan.units.size();
+    stats_.kernels = graph_plan.kernels();
+  }
   stats_.guards = static_cast<uint64_t>(
       std::count_if(trace.reads.begin(), trace.reads.end(), [](const HostRead& read) { return read.guard; }));
-  stats_.arena_bytes = schedule.arena_bytes;
-  stats_.live_lower_bound_bytes = schedule.live_lower_bound_bytes;
-  stats_.planned_peak_bytes = schedule.planned_peak_bytes;
-  stats_.layout_algorithm = schedule.layout_algorithm;
+  count_memory(plan);
   stats_.planning_seconds += plan.planning_seconds();
   stats_.state_bytes = 0;
   for (size_t k = 0; k < program_.keys().size(); ++k)
     if (tensors[k].defined() && program_.keys()[k].owner != Owner::kGradient) stats_.state_bytes += tensors[k].nbytes();
+}
+
+void PlanCache::count_memory(const Plan& plan) {
+  const Plan::Memory memory = plan.memory();
+  stats_.arena_bytes = memory.arena_bytes;
+  stats_.live_lower_bound_bytes = memory.live_lower_bound_bytes;
+  stats_.planned_peak_bytes = memory.peak_bytes;
+  stats_.layout_algorithm = memory.layout_algorithm;
+}
+
+void PlanCache::count_run(const Plan& plan, const MemoryCounts& memory) {
+  count_memory(plan);  // a first run may have changed it
+  stats_.served_allocations = memory.served;
+  stats_.unplanned_allocations += memory.unplanned;
+  stats_.measured_peak_bytes = memory.arena_peak_bytes + memory.kept_bytes + memory.unplanned_bytes;
 }
 
 std::shared_ptr<Plan> PlanCache::other_branch(PlanEntry& entry, const std::shared_ptr<Plan>& plan,

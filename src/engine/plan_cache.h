@@ -52,6 +52,9 @@ class PlanCache {
   // Whether the plan's next replay is to be compared with eager.
   bool must_verify(const Plan& plan) const;
 
+  // Takes a run of `plan` into the statistics.
+  void count_run(const Plan& plan, const MemoryCounts& memory);
+
   // The plan that ran last, nullptr before the first.
   const Plan* latest() const;
 
@@ -61,6 +64,7 @@ class PlanCache {
                       bool& obstacle);
   void add(PlanEntry& entry, Trace recorded, Trace agreed, const std::vector<at::Tensor>& tensors);
   void count(const Plan& plan, const std::vector<at::Tensor>& tensors);
+  void count_memory(const Plan& plan);
 
   Program& program_;
   const Config& config_;

@@ -29,7 +29,6 @@ std::string report_text(const Stats& s, std::string_view mode) {
   if (s.replays != 0 && s.shadow_seconds > 0)
     out += str(", optimizers' host code {:.3f} ms a step", 1e3 * s.shadow_seconds / static_cast<double>(s.replays));
   out += "\n";
-  if (s.graph_nodes != 0) return out + "  memory      taken from the allocator: the graph's is not planned yet\n";
   out += "  memory                     planned     measured        eager\n";
   out += str("    step peak           {:>12} {:>12} {:>12}\n", human_bytes(s.planned_peak_bytes),
              human_bytes(s.measured_peak_bytes), human_bytes(s.eager_peak_bytes));

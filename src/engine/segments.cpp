@@ -185,10 +185,7 @@ std::vector<at::Tensor> Segments::Call::backward(const std::vector<at::Tensor>& 
       StepResult result = plan->resume(gradients);
       aside.accumulate(result.rebindings);
       ++owner_.stats_.replays;
-      owner_.stats_.served_allocations = result.memory.served;
-      owner_.stats_.unplanned_allocations += result.memory.unplanned;
-      owner_.stats_.measured_peak_bytes =
-          result.memory.arena_peak_bytes + result.memory.kept_bytes + result.memory.unplanned_bytes;
+      owner_.plans_.count_run(*plan, result.memory);
       return std::move(result.outputs);
     }
     case Mode::kEager:

@@ -7,8 +7,17 @@
 #include "base/check.h"
 #include "capture/observer.h"
 #include "engine/verify_replay.h"
+#include "memory/report.h"
 
 namespace stepc {
+
+namespace {
+std::optional<MemoryReport> memory_of(const Plan* plan) {
+  if (plan == nullptr || plan->fast() == nullptr) return std::nullopt;
+  const GraphPlan& graph_plan = plan->fast()->plan();
+  return memory_report(graph_plan.graph, graph_plan.memory, graph_plan.order);
+}
+}  // namespace
 
 Step::Step(std::unique_ptr<Program> program, Config config)
     : program_(std::move(program)), config_(config), plans_(*program_, config_, stats_) {
@@ -62,7 +71,7 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
       if (outcome.result.has_value()) {
         plan->apply(*program_, tensors, *outcome.result);
         ++stats_.replays;
-        count(outcome.result->memory);
+        plans_.count_run(*plan, outcome.result->memory);
         const auto place = std::find(entry.plans.begin(), entry.plans.end(), plan);
         entry.plans.splice(entry.plans.begin(), entry.plans, place);
         return StepOutput{std::move(outcome.result->outputs), std::move(outcome.result->numbers)};
@@ -85,19 +94,22 @@ std::optional<StepOutput> Step::verify(PlanEntry& entry, Plan& plan, std::vector
   ++stats_.verifications;
   ++stats_.eager_calls;
   stats_.verification_bytes = std::max(stats_.verification_bytes, verification.snapshot_bytes);
-  count(outcome.result->memory);
+  plans_.count_run(plan, outcome.result->memory);
   if (!verification.difference.empty())
     plans_.give_up(entry, str("a replay differs from eager in {}", verification.difference));
   return std::move(verification.output);
 }
 
-void Step::count(const MemoryCounts& memory) {
-  stats_.served_allocations = memory.served;
-  stats_.unplanned_allocations += memory.unplanned;
-  stats_.measured_peak_bytes = memory.arena_peak_bytes + memory.kept_bytes + memory.unplanned_bytes;
-}
-
 std::string Step::report() const { return report_text(stats_, name_of(config_.mode)); }
+
+std::string Step::memory_text() const {
+  const std::optional<MemoryReport> report = memory_of(plans_.latest());
+  return report ? to_text(*report) : std::string();
+}
+std::string Step::memory_svg() const {
+  const std::optional<MemoryReport> report = memory_of(plans_.latest());
+  return report ? timeline_svg(*report, "live bytes of a training step") : std::string();
+}
 
 std::string Step::graph_text() const {
   const Plan* plan = plans_.latest();

@@ -29,6 +29,10 @@ class Step {
 
   const Stats& stats() const { return stats_; }
   std::string report() const;
+  // Fast mode: where every byte of the step that was captured last goes at its peak, and live bytes over time as the
+  // text of an SVG file; empty before, and for recorded calls.
+  std::string memory_text() const;
+  std::string memory_svg() const;
   // The trace of the plan that ran last; empty before the first.
   std::string graph_text() const;
 
@@ -37,7 +41,6 @@ class Step {
   std::optional<StepOutput> verify(PlanEntry& entry, Plan& plan, std::vector<at::Tensor>& tensors, const EagerFn& eager,
                                    Plan::Outcome& outcome);
   StepOutput run_eagerly(const EagerFn& eager);
-  void count(const MemoryCounts& memory);
 
   std::unique_ptr<Program> program_;
   Config config_;

@@ -27,7 +27,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 // One thing that a step leaves behind: its bits, and its values where only those are compared.
 struct Named {
   std::string what;
-  std::string group;  // what it is compared in size with: "parameter weight", "optimizer state exp_avg"
+  std::string group;  // what it is compared in size with: "parameter", "optimizer state exp_avg"
   uint64_t hash = 0;
   at::Tensor values;
 };
@@ -36,7 +36,7 @@ struct Named {
 class Remains {
  public:
   Remains(const Plan& plan, const Program& program, size_t tensors)
-      : plan_(plan), program_(program), count_(tensors), by_bits_(plan.graph() == nullptr) {}
+      : plan_(plan), program_(program), count_(tensors), by_bits_(plan.fast() == nullptr) {}
 
   std::vector<Named> of(const StepOutput& output, const std::vector<at::Tensor>& tensors,
                         const std::function<at::Tensor(const Rebinding&)>& rebound) const {
@@ -71,7 +71,7 @@ class Remains {
  private:
   static std::string group_of(Owner owner, const std::string& key) {
     const bool state = owner == Owner::kOptimizerState || owner == Owner::kBuffer;
-    return str("{} {}", name_of(owner), state ? key.substr(key.rfind('.') + 1) : "");
+    return str("{}{}{}", name_of(owner), state ? " " : "", state ? key.substr(key.rfind('.') + 1) : "");
   }
 
   const Plan& plan_;
@@ -112,6 +112,18 @@ std::string difference_in_values(const std::vector<Named>& replayed, const std::
       return str("{} by {:.1e} of {:.1e}", eager[i].what, error, size);
   }
   return {};
+}
+
+// Draws numbers of its own, where eager drew others.
+bool draws_random(const Graph& graph) {
+  return std::ranges::any_of(graph.inputs, [](const GraphInput& input) { return input.kind == InputKind::kRng; });
+}
+
+// Computes, somewhere, in bf16 or f16.
+bool is_narrow(const Graph& graph) {
+  return std::ranges::any_of(graph.tensors, [](const GraphTensor& tensor) {
+    return is_floating(tensor.type.dtype) && size_of(tensor.type.dtype) < 4;
+  });
 }
 
 std::string numbers_difference(const std::vector<Arg>& replayed, const std::vector<Arg>& eager) {
@@ -179,12 +191,12 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
     return at::Tensor();
   });
   INTERNAL_CHECK_EQ(eager.size(), replayed.size(), "eager and replay leave different sets of tensors");
-  if (plan.graph() == nullptr) {
+  if (plan.fast() == nullptr) {
     verification.difference = difference_in_bits(replayed, eager);
     if (verification.difference.empty())
       verification.difference = numbers_difference(numbers, verification.output.numbers);
-  } else if (!plan.draws_random()) {
-    verification.difference = difference_in_values(replayed, eager, plan.is_narrow());
+  } else if (const Graph& graph = plan.fast()->plan().graph; !draws_random(graph)) {
+    verification.difference = difference_in_values(replayed, eager, is_narrow(graph));
   }
   tensors = std::move(kept);
   return verification;

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <set>
+#include <span>
 
 #include "base/check.h"
 
@@ -45,6 +46,41 @@ std::string_view name_of(InputKind kind) {
       return "rng";
   }
   return "?";
+}
+
+InputKind kind_of(Owner owner) {
+  switch (owner) {
+    case Owner::kParameter:
+      return InputKind::kParameter;
+    case Owner::kGradient:
+      return InputKind::kGradient;
+    case Owner::kBuffer:
+      return InputKind::kBuffer;
+    case Owner::kOptimizerState:
+      return InputKind::kOptimizerState;
+    case Owner::kBatch:
+      return InputKind::kBatch;
+    case Owner::kIncoming:
+      return InputKind::kIncoming;
+    case Owner::kCaptured:
+    case Owner::kConstant:
+      return InputKind::kCaptured;
+  }
+  return InputKind::kCaptured;
+}
+
+std::optional<Owner> owner_of(InputKind kind) {
+  for (const Owner owner : {Owner::kParameter, Owner::kGradient, Owner::kBuffer, Owner::kOptimizerState, Owner::kBatch,
+                            Owner::kIncoming, Owner::kCaptured})
+    if (kind_of(owner) == kind) return owner;
+  return std::nullopt;
+}
+
+std::string host_number_key(const HostEvent& event, CallId call, size_t arg) {
+  return str("{}:{}:{}", event.key, call.index() - event.begin.index(), arg);
+}
+std::string host_number_key(const HostEvent& event, CallId call, size_t arg, size_t element) {
+  return str("{}:{}", host_number_key(event, call, arg), element);
 }
 
 const Node* Graph::producer(TensorId id) const {
@@ -156,19 +192,23 @@ void verify_groups(const Graph& graph) {
 
 }  // namespace
 
-GroupGraph extract_group(const Graph& graph, uint32_t group) {
+namespace {
+// `uses`: how often each tensor of the whole graph is read. What the group itself does not account for is read outside.
+GroupGraph extract_group(const Graph& graph, std::span<const Node> nodes, const std::vector<uint32_t>& uses) {
   GroupGraph out;
+  out.group = *nodes.front().group;
   std::map<TensorId, TensorId> inside;  // by tensor of the whole graph
+  std::map<TensorId, uint32_t> uses_inside;
   const auto input_of = [&](TensorId id) {
     const auto key = str("{}", out.inputs.size());
     out.inputs.push_back(id);
     return out.graph.add_input({InputKind::kCaptured, key, {}, {}, 0}, graph.type(id));
   };
-  for (const Node& node : graph.nodes) {
-    if (node.group != group) continue;
+  for (const Node& node : nodes) {
     Node copy = node;
     copy.group.reset();
     for (TensorId& input : copy.inputs) {
+      ++uses_inside[input];
       auto found = inside.find(input);
       if (found == inside.end()) found = inside.emplace(input, input_of(input)).first;
       input = found->second;
@@ -178,23 +218,27 @@ GroupGraph extract_group(const Graph& graph, uint32_t group) {
     const NodeId id = out.graph.add_node(std::move(copy), types);
     for (size_t k = 0; k < node.outputs.size(); ++k) inside[node.outputs[k]] = out.graph.nodes[id.index()].outputs[k];
   }
-  INTERNAL_CHECK(!out.graph.nodes.empty(), "no node is in group {}", group);
-
-  std::set<TensorId> read_outside;
-  for (const Node& node : graph.nodes)
-    if (node.group != group) read_outside.insert(node.inputs.begin(), node.inputs.end());
-  for (const GraphOutput& output : graph.outputs)
-    if (output.tensor.valid()) read_outside.insert(output.tensor);
-  for (const Node& node : graph.nodes) {
-    if (node.group != group) continue;
+  for (const Node& node : nodes) {
     for (TensorId output : node.outputs) {
-      if (!read_outside.contains(output)) continue;
+      if (uses[output.index()] == uses_inside[output]) continue;
       out.outputs.push_back(output);
       out.graph.outputs.emplace_back();
       out.graph.outputs.back().tensor = inside.at(output);
     }
   }
   return out;
+}
+}  // namespace
+
+std::vector<GroupGraph> extract_groups(const Graph& graph) {
+  std::vector<GroupGraph> groups;
+  const std::vector<uint32_t> uses = use_counts(graph);
+  const std::span<const Node> nodes(graph.nodes);
+  for (size_t begin = 0, end = 0; begin < nodes.size(); begin = end) {
+    for (end = begin + 1; end < nodes.size() && nodes[end].group == nodes[begin].group;) ++end;
+    if (nodes[begin].group) groups.push_back(extract_group(graph, nodes.subspan(begin, end - begin), uses));
+  }
+  return groups;
 }
 
 void verify(const Graph& graph) {

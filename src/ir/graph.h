@@ -87,6 +87,12 @@ enum class InputKind : uint8_t {
   kRng,       // (seed, step) of this call's random draws, i64[2]
 };
 std::string_view name_of(InputKind kind);
+// The program's slots as inputs, and back; nullopt for what no slot holds. A constant is captured.
+InputKind kind_of(Owner owner);
+std::optional<Owner> owner_of(InputKind kind);
+// The key of the scalar input that the host gives as argument `arg` of `call`, in `event`; of a list, its element.
+std::string host_number_key(const HostEvent& event, CallId call, size_t arg);
+std::string host_number_key(const HostEvent& event, CallId call, size_t arg, size_t element);
 
 // A window of the program's own memory: offset and strides in elements. Empty strides: contiguous.
 struct GraphInput {
@@ -138,10 +144,12 @@ std::vector<uint32_t> use_counts(const Graph& graph);
 // The nodes of one group as a Graph of their own: its inputs are the tensors that the group reads from outside, in the
 // order in which it reads them (captured "0", "1", ..., contiguous), its returns those that the rest of `graph` reads.
 struct GroupGraph {
+  uint32_t group = 0;
   Graph graph;
   std::vector<TensorId> inputs, outputs;  // as tensors of the whole graph, in the order of graph.inputs and .outputs
 };
-GroupGraph extract_group(const Graph& graph, uint32_t group);
+// All groups, in the order in which they stand.
+std::vector<GroupGraph> extract_groups(const Graph& graph);
 
 // Throws InternalError naming the first promise that `graph` breaks: ids in range, one definition a tensor and before
 // its uses, updates that fit their input, opaque calls whose tensors are numbered as AtenCall says, groups without

@@ -52,18 +52,6 @@ bool is_costly(const Node& node) {
     return std::ranges::find(kCostly, step.primitive) != std::end(kCostly);
   });
 }
-DType stored_type(ValueType type) {
-  switch (type) {
-    case ValueType::kF64:
-      return DType::kF64;
-    case ValueType::kI64:
-      return DType::kI64;
-    case ValueType::kBool:
-      return DType::kBool;
-    default:
-      return DType::kF32;
-  }
-}
 }  // namespace
 
 void ElementWriter::forget_sweep() { known_in_sweep_.clear(); }

@@ -66,6 +66,9 @@ class MathWriter {
     one.op = op;
     one.type = type;
     std::ranges::copy(args, one.args.begin());
+    return append(one);
+  }
+  LoopValue append(const LoopInstruction& one) {
     out_.push_back(one);
     return static_cast<LoopValue>(out_.size() - 1);
   }
@@ -73,15 +76,13 @@ class MathWriter {
     LoopInstruction one;
     one.type = type;
     one.real = value;
-    out_.push_back(one);
-    return static_cast<LoopValue>(out_.size() - 1);
+    return append(one);
   }
   LoopValue whole(int64_t value, ValueType type = ValueType::kI32) {
     LoopInstruction one;
     one.type = type;
     one.integer = value;
-    out_.push_back(one);
-    return static_cast<LoopValue>(out_.size() - 1);
+    return append(one);
   }
   LoopValue add(LoopValue a, LoopValue b) { return make(LoopOp::kAdd, ValueType::kF32, {a, b}); }
   LoopValue sub(LoopValue a, LoopValue b) { return make(LoopOp::kSub, ValueType::kF32, {a, b}); }
@@ -115,7 +116,7 @@ class MathWriter {
 
   // x = n ln 2 + r with a whole n, |r| <= 0.35.
   struct Reduced {
-    LoopValue n = -1, r = -1;  // n: i32
+    LoopValue n = -1, r = -1;
   };
   Reduced reduced(LoopValue x) {
     // Adding 1.5 * 2^23 rounds to a whole number and leaves it in the low bits.
@@ -124,33 +125,24 @@ class MathWriter {
     const LoopValue n = sub(shifted, number(kShift));
     LoopValue r = fma(n, number(-0.693359375), x);  // ln 2 in two parts, the first of few bits
     r = fma(n, number(2.12194440054690582e-4), r);
-    const LoopValue count =
-        integer(LoopOp::kSub, bits(shifted, ValueType::kI32), whole(std::bit_cast<int32_t>(kShift)));
-    return {count, r};
+    return {n, r};
   }
   // exp(r) - 1 on |r| <= 0.35: 4e-9 of exp(r).
   LoopValue small_expm1(LoopValue r) {
     const LoopValue tail = polynomial(r, {0.0013813175, 0.0083694084, 0.0416684602, 0.1666651454, 0.4999999334});
     return fma(mul(r, r), tail, r);
   }
-  LoopValue power_of_two(LoopValue n) {
-    return bits(integer(LoopOp::kShiftLeft, integer(LoopOp::kAdd, n, whole(127)), whole(23)), ValueType::kF32);
-  }
+  LoopValue scale(LoopValue x, LoopValue n) { return make(LoopOp::kScale, ValueType::kF32, {x, n}); }
 
   LoopValue exp(LoopValue x) {
     const Reduced parts = reduced(clamp(x, -104, 89));
-    const LoopValue value = add(small_expm1(parts.r), number(1));
-    // In two steps: 2^n itself may be no number where the result is one.
-    const LoopValue half = integer(LoopOp::kShiftRight, parts.n, whole(1));
-    const LoopValue rest = integer(LoopOp::kSub, parts.n, half);
-    return mul(mul(value, power_of_two(half)), power_of_two(rest));
+    return scale(add(small_expm1(parts.r), number(1)), parts.n);
   }
 
   LoopValue expm1(LoopValue x) {
     const Reduced parts = reduced(clamp(x, -30, 89));
-    const LoopValue scale =
-        power_of_two(integer(LoopOp::kSub, parts.n, whole(1)));  // half of 2^n: a number for n = 128
-    const LoopValue half = fma(scale, small_expm1(parts.r), sub(scale, number(0.5)));
+    const LoopValue power = scale(number(0.5), parts.n);  // half of 2^n: a number for n = 128
+    const LoopValue half = fma(power, small_expm1(parts.r), sub(power, number(0.5)));
     return select(less(magnitude(x), number(0x1p-24)), x, add(half, half));
   }
 
@@ -276,16 +268,26 @@ void contract(std::vector<LoopInstruction>& instructions) {
     for (int32_t arg : one.args)
       if (arg >= 0) ++uses[static_cast<size_t>(arg)];
   }
+  const auto sums = [&](const LoopInstruction& one) {
+    const bool is_real = one.type == ValueType::kF32 || one.type == ValueType::kF64;
+    const bool adds_up =
+        one.op == LoopOp::kAccumulate && instructions[static_cast<size_t>(one.args[0])].combine == Combine::kSum;
+    return is_real && (one.op == LoopOp::kAdd || adds_up);
+  };
   for (size_t i = 0; i < instructions.size(); ++i) {
     LoopInstruction& sum = instructions[i];
-    const bool is_real = sum.type == ValueType::kF32 || sum.type == ValueType::kF64;
-    if (sum.op != LoopOp::kAdd || !is_real) continue;
+    if (!sums(sum)) continue;
     for (size_t k = 0; k < 2; ++k) {
       const auto p = static_cast<size_t>(sum.args[k]);
       const LoopInstruction& product = instructions[p];
       if (product.op != LoopOp::kMul || uses[p] != 1 || block[p] != block[i]) continue;
-      sum.op = LoopOp::kFma;
-      sum.args = {product.args[0], product.args[1], sum.args[1 - k]};
+      if (sum.op == LoopOp::kAdd) {
+        sum.op = LoopOp::kFma;
+        sum.args = {product.args[0], product.args[1], sum.args[1 - k]};
+      } else {
+        sum.op = LoopOp::kAccumulateProduct;
+        sum.args = {sum.args[0], product.args[0], product.args[1]};
+      }
       uses[p] = 0;
       break;
     }

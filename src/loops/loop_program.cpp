@@ -18,6 +18,7 @@ constexpr Row kRows[] = {
     {LoopOp::kEnd, "end", 0},
     {LoopOp::kAccumulator, "accumulator", 0},
     {LoopOp::kAccumulate, "accumulate", 2},
+    {LoopOp::kAccumulateProduct, "accumulate_product", 3},
     {LoopOp::kFinish, "finish", 1},
     {LoopOp::kConstant, "constant", 0},
     {LoopOp::kIndex, "index", 0},
@@ -35,6 +36,7 @@ constexpr Row kRows[] = {
     {LoopOp::kMul, "mul", 2},
     {LoopOp::kDiv, "div", 2},
     {LoopOp::kFma, "fma", 3},
+    {LoopOp::kScale, "scale", 2},
     {LoopOp::kMin, "min", 2},
     {LoopOp::kMax, "max", 2},
     {LoopOp::kQuotient, "quotient", 2},
@@ -92,6 +94,11 @@ ValueType value_type_of(DType dtype) {
   if (dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16) return ValueType::kF32;
   INTERNAL_CHECK(!is_floating(dtype) && !is_complex(dtype), "{} has no loops", name_of(dtype));
   return ValueType::kI64;
+}
+
+DType stored_type(ValueType type) {
+  constexpr DType kTypes[] = {DType::kF32, DType::kF64, DType::kI32, DType::kI64, DType::kBool};
+  return kTypes[static_cast<size_t>(type)];
 }
 
 namespace {
@@ -165,7 +172,7 @@ std::string to_text(const LoopProgram& program) {
       const LoopInstruction& one = phase.instructions[i];
       if (one.op == LoopOp::kEnd) indent.resize(indent.size() - 2);
       const bool has_value = one.op != LoopOp::kLoop && one.op != LoopOp::kEnd && one.op != LoopOp::kStore &&
-                             one.op != LoopOp::kAccumulate;
+                             one.op != LoopOp::kAccumulate && one.op != LoopOp::kAccumulateProduct;
       out += str("{}v{}{} = {}\n", indent, i, has_value ? str(": {}", name_of(one.type)) : "",
                  instruction_text(phase, one));
       if (one.op == LoopOp::kLoop) indent += "  ";
@@ -255,6 +262,9 @@ class PhaseVerifier {
   void check_types(const LoopInstruction& one) const {
     const auto type = [&](size_t k) { return argument(one, k).type; };
     switch (one.op) {
+      case LoopOp::kAccumulateProduct:
+        INTERNAL_CHECK(argument(one, 0).combine == Combine::kSum && type(0) == type(2), "v{}", at_);
+        [[fallthrough]];
       case LoopOp::kAccumulate:
         INTERNAL_CHECK(argument(one, 0).op == LoopOp::kAccumulator && type(0) == type(1), "v{}", at_);
         break;

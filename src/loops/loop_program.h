@@ -28,11 +28,12 @@ namespace stepc {
 
 enum class LoopOp : uint8_t {
   // structure
-  kLoop,         // of variable `loop`, to the matching kEnd
-  kEnd,          //
-  kAccumulator,  // starts at `real` or `integer`; `combine` says how; lives to its kFinish
-  kAccumulate,   // (accumulator, value)
-  kFinish,       // (accumulator): its value; lanes of a vector loop are combined in a fixed order
+  kLoop,               // of variable `loop`, to the matching kEnd
+  kEnd,                //
+  kAccumulator,        // starts at `real` or `integer`; `combine` says how; lives to its kFinish
+  kAccumulate,         // (accumulator, value)
+  kAccumulateProduct,  // (accumulator of a sum, a, b): adds a * b, rounded once where the machine can
+  kFinish,             // (accumulator): its value; lanes of a vector loop are combined in a fixed order
   // memory and indices
   kConstant,
   kIndex,  // i64: the form `index`
@@ -50,8 +51,9 @@ enum class LoopOp : uint8_t {
   kSub,
   kMul,
   kDiv,
-  kFma,  // args[0] * args[1] + args[2], rounded once where the machine can
-  kMin,  // NaN wins
+  kFma,    // args[0] * args[1] + args[2], rounded once where the machine can
+  kScale,  // args[0] * 2^args[1], rounded once; args[1], of f32, is whole and from -252 to 254
+  kMin,    // NaN wins
   kMax,
   kQuotient,  // of integers, toward zero; args[1] is not 0
   kBitAnd,
@@ -91,6 +93,7 @@ std::string_view name_of(LoopOp op);
 enum class ValueType : uint8_t { kF32, kF64, kI32, kI64, kBool };
 std::string_view name_of(ValueType type);
 ValueType value_type_of(DType dtype);
+DType stored_type(ValueType type);  // what keeps such a value in memory
 
 enum class Combine : uint8_t { kSum, kProduct, kMax, kMin };  // of bools: max is any, min is all
 std::string_view name_of(Combine combine);

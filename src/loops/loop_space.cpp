@@ -16,6 +16,11 @@ std::vector<uint32_t> loops_of(const IndexMap& map) {
   return {loops.begin(), loops.end()};
 }
 
+const IndexMap& LoopSpace::map_of(TensorId id) const {
+  if (!maps[id.index()]) throw NoLoops(str("%{} has no loops in common with the largest tensor", id));
+  return *maps[id.index()];
+}
+
 namespace {
 
 class SpaceFinder {

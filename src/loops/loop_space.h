@@ -29,6 +29,8 @@ void split_loop(LoopFactors& factors, const LoopSplit& split);
 struct LoopSpace {
   std::vector<int64_t> extents;               // of the loops, outer first; none of extent 1
   std::vector<std::optional<IndexMap>> maps;  // by tensor; every element once over the loops that the map uses
+
+  [[nodiscard]] const IndexMap& map_of(TensorId id) const;  // NoLoops where there is none
 };
 // Throws SplitNeeded.
 LoopSpace find_loop_space(const Graph& group, const LoopFactors& factors);

@@ -6,64 +6,38 @@
 
 #include "base/check.h"
 #include "loops/element_writer.h"
+#include "loops/in_place.h"
+#include "loops/reduction_plan.h"
 
 namespace stepc {
 
 namespace {
 
 using LoopValue = PhaseWriter::Value;
-using Loops = std::vector<uint32_t>;
-
-bool contains(const Loops& loops, uint32_t loop) { return std::ranges::find(loops, loop) != loops.end(); }
-bool includes(const Loops& all, const Loops& some) {
-  return std::ranges::all_of(some, [&](uint32_t loop) { return contains(all, loop); });
-}
-Loops without(const Loops& all, const Loops& some) {
-  Loops out;
-  for (uint32_t loop : all)
-    if (!contains(some, loop)) out.push_back(loop);
-  return out;
-}
-
-// A reduction that loops, as the space sees it.
-struct Reduction {
-  const Node* node = nullptr;
-  Loops operand, dropped;  // loops
-  bool across = false;     // over rows: the shares of the items are added in a phase of its own
-  int depth = 0;           // of a row's reduction: after how many others
-  uint32_t shares = 0;     // across: the scratch buffer
-};
-
 class Lowering {
  public:
   // `only_check`: what run() gives is of no use, but it throws as it would.
   Lowering(const Graph& group, const LoopFactors& factors, bool only_check)
-      : group_(group), space_(find_loop_space(group, factors)), only_check_(only_check) {
-    for (uint32_t loop = 0; loop < space_.extents.size(); ++loop) all_.push_back(loop);
-  }
+      : group_(group),
+        space_(find_loop_space(group, factors)),
+        only_check_(only_check),
+        plan_(plan_reductions(group, space_)) {}
 
   LoopProgram run() {
     make_buffers();
-    find_reductions();
-    choose_form();
-    classify();
     write_main();
     write_shares();
     write_rest();
     if (only_check_) return {};
     if (program_.phases.empty()) write_nothing();
-    find_in_place();
+    program_.in_place = in_place_pairs(program_);
     return std::move(program_);
   }
 
  private:
   [[nodiscard]] TensorId operand_of(const Reduction& one) const { return one.node->inputs[0]; }
   [[nodiscard]] TensorId result_of(const Reduction& one) const { return one.node->outputs[0]; }
-  const IndexMap& map_of(TensorId id) const {
-    const auto& map = space_.maps[id.index()];
-    if (!map) throw NoLoops(str("%{} has no loops in common with the largest tensor", id));
-    return *map;
-  }
+  [[nodiscard]] const IndexMap& map_of(TensorId id) const { return space_.map_of(id); }
 
   void make_buffers() {
     for (const GraphInput& input : group_.inputs) {
@@ -82,110 +56,6 @@ class Lowering {
     }
   }
 
-  void find_reductions() {
-    for (const Node& node : group_.nodes) {
-      if (!op_def(node.op).has(Trait::kReduction)) continue;
-      fold_of(node, group_.type(node.inputs[0]).dtype);
-      if (element_count(group_.shape(node.inputs[0])) == 0) continue;
-      const IndexMap& map = map_of(node.inputs[0]);
-      Reduction one;
-      one.node = &node;
-      one.operand = loops_of(map);
-      IndexMap dropped;
-      for (int64_t dim : node.attrs.get<Shape>("dims")) dropped.push_back(map[static_cast<size_t>(dim)]);
-      one.dropped = loops_of(dropped);
-      if (!one.dropped.empty()) reductions_.push_back(std::move(one));
-    }
-  }
-
-  // Whether something that loops over what `one` drops is made from its result.
-  bool feeds_back(const Reduction& one) const {
-    std::set<TensorId> after = {result_of(one)};
-    for (const Node& node : group_.nodes) {
-      const bool reads = std::ranges::any_of(node.inputs, [&](TensorId input) { return after.contains(input); });
-      if (!reads) continue;
-      for (TensorId output : node.outputs) {
-        after.insert(output);
-        const auto& map = space_.maps[output.index()];
-        if (!map) continue;
-        const Loops loops = loops_of(*map);
-        if (std::ranges::any_of(one.dropped, [&](uint32_t loop) { return contains(loops, loop); })) return true;
-      }
-    }
-    return false;
-  }
-
-  // A few long rows are added up lane by lane: shares of them would be as large as they are.
-  [[nodiscard]] bool is_short(const Reduction& one) const {
-    constexpr int64_t kFewRows = 64;
-    int64_t rows = 1;
-    for (uint32_t loop : one.dropped) rows *= space_.extents[loop];
-    const bool alone = std::ranges::all_of(
-        reductions_, [&](const Reduction& other) { return other.dropped == one.dropped && !feeds_back(other); });
-    return rows <= kFewRows && alone;
-  }
-
-  void set_rows(PhaseForm::Kind kind, const Loops& columns) { form_ = {kind, without(all_, columns), columns}; }
-
-  void choose_form() {
-    using Kind = PhaseForm::Kind;
-    if (reductions_.empty()) return;
-    const uint32_t last = all_.back();
-    for (const Reduction& one : reductions_)
-      if (contains(one.dropped, last) && one.dropped != all_) return set_rows(Kind::kRows, one.dropped);
-    for (const Reduction& one : reductions_) {
-      if (one.dropped == all_) continue;
-      const Loops kept = without(all_, one.dropped);
-      const bool is_leading = one.dropped.back() < kept.front();
-      if (is_leading && !is_short(one) && !feeds_back(one)) return set_rows(Kind::kChunks, kept);
-      return set_rows(Kind::kLanes, one.dropped);
-    }
-    // All of it to one number.
-    constexpr int64_t kMostInOneItem = 1 << 16;
-    int64_t count = 1;
-    for (int64_t extent : space_.extents) count *= extent;
-    const bool whole = std::ranges::any_of(reductions_, [&](const Reduction& one) { return feeds_back(one); });
-    if (whole && count > kMostInOneItem) throw NoLoops("all rows wait for a sum over all of them");
-    set_rows(whole ? Kind::kRows : Kind::kFlatChunks, all_);
-  }
-
-  void classify() {
-    const Loops& rows = form_.rows;
-    const Loops& columns = form_.columns;
-    for (Reduction& one : reductions_) {
-      if (one.dropped == columns && form_.kind != PhaseForm::Kind::kFlatChunks) continue;
-      const Loops kept = without(one.operand, one.dropped);
-      const bool over_rows = includes(one.dropped, rows) && includes(columns, kept) &&
-                             (kept.empty() || kept == columns) && includes(one.operand, rows);
-      const bool has_chunks = form_.kind == PhaseForm::Kind::kRows || form_.kind == PhaseForm::Kind::kChunks ||
-                              form_.kind == PhaseForm::Kind::kFlatChunks;
-      if (!over_rows || !has_chunks) throw NoLoops(str("{} runs over other loops than the rest", one.node->op));
-      one.across = true;
-      if (form_.kind == PhaseForm::Kind::kRows) form_.kind = PhaseForm::Kind::kChunks;
-    }
-    depths_.assign(group_.tensors.size(), 0);
-    final_.assign(group_.tensors.size(), false);
-    for (const Node& node : group_.nodes) {
-      int depth = 0;
-      bool is_final = false;
-      for (TensorId input : node.inputs) {
-        depth = std::max(depth, depths_[input.index()]);
-        is_final = is_final || final_[input.index()];
-      }
-      for (Reduction& one : reductions_) {
-        if (one.node != &node) continue;
-        if (is_final) throw NoLoops(str("{} of what a sum over all rows gives", node.op));
-        one.depth = depth;
-        is_final = one.across;
-        if (!one.across) ++depth;
-      }
-      for (TensorId output : node.outputs) {
-        depths_[output.index()] = depth;
-        final_[output.index()] = is_final;
-      }
-    }
-  }
-
   [[nodiscard]] uint32_t output_buffer(size_t place) const {
     return static_cast<uint32_t>(group_.inputs.size() + place);
   }
@@ -199,15 +69,16 @@ class Lowering {
     for (size_t place = 0; place < group_.outputs.size(); ++place) {
       const TensorId id = group_.outputs[place].tensor;
       if (element_count(group_.shape(id)) == 0) continue;
-      if (final_[id.index()]) {
+      if (plan_.is_final[id.index()]) {
         final_outputs_.push_back(place);
         continue;
       }
       const Loops loops = loops_of(map_of(id));
-      const Loops in_columns = without(loops, form_.rows);
-      const bool once = form_.rows.empty() && form_.kind != PhaseForm::Kind::kRows;  // an item is no row
-      const bool main = includes(loops, form_.rows) && (in_columns == form_.columns || (in_columns.empty() && !once));
-      if (main && !reductions_.empty())
+      const Loops in_columns = without(loops, plan_.form.rows);
+      const bool once = plan_.form.rows.empty() && plan_.form.kind != PhaseForm::Kind::kRows;  // an item is no row
+      const bool main =
+          includes(loops, plan_.form.rows) && (in_columns == plan_.form.columns || (in_columns.empty() && !once));
+      if (main && !plan_.reductions.empty())
         (in_columns.empty() ? row_outputs_ : element_outputs_).push_back(place);
       else
         other_outputs_.push_back(place);
@@ -230,17 +101,17 @@ class Lowering {
 
   void write_main() {
     sort_outputs();
-    if (reductions_.empty()) return;
-    for (Reduction& one : reductions_) {
+    if (plan_.reductions.empty()) return;
+    for (Reduction& one : plan_.reductions) {
       if (!one.across) continue;
       one.shares = static_cast<uint32_t>(program_.buffers.size());
-      program_.buffers.push_back({LoopBuffer::Kind::kScratch, share_dtype(one), 0, 0});
+      program_.buffers.push_back({LoopBuffer::Kind::kScratch, stored_type(share_type(one)), 0, 0});
     }
     flatten_chunks();
-    add_phase(form_, [&](PhaseWriter& w, ElementWriter& elements) { write_rows(w, elements); });
+    add_phase(plan_.form, [&](PhaseWriter& w, ElementWriter& elements) { write_rows(w, elements); });
     if (only_check_) return;
     items_ = program_.phases.back().items;
-    for (Reduction& one : reductions_) {
+    for (Reduction& one : plan_.reductions) {
       if (!one.across) continue;
       LoopBuffer& buffer = program_.buffers[one.shares];
       buffer.count = items_ * kept_size(one);
@@ -251,34 +122,27 @@ class Lowering {
 
   // One number from everything: a share is a piece of one long loop where the loops merge into one, else some rows.
   void flatten_chunks() {
-    if (form_.kind != PhaseForm::Kind::kFlatChunks) return;
-    PhaseForm flat = form_;
+    if (plan_.form.kind != PhaseForm::Kind::kFlatChunks) return;
+    PhaseForm flat = plan_.form;
     flat.kind = PhaseForm::Kind::kRows;
     PhaseWriter w(flat, space_.extents, std::vector<bool>(space_.extents.size(), false));
     ElementWriter elements(group_, space_, w);
     w.begin_sweep();
-    for (const Reduction& one : reductions_) elements.element(operand_of(one), map_of(operand_of(one)));
+    for (const Reduction& one : plan_.reductions) elements.element(operand_of(one), map_of(operand_of(one)));
     for (size_t place : element_outputs_)
       store_output(w, Level::kSweep, place,
                    elements.element(group_.outputs[place].tensor, map_of(group_.outputs[place].tensor)));
     const std::vector<bool> merged = w.mergeable();
-    size_t first = all_.size() - 1;
-    while (first > 0 && merged[all_[first]]) --first;
+    const Loops all = plan_.form.columns;
+    size_t first = all.size() - 1;
+    while (first > 0 && merged[all[first]]) --first;
     if (first == 0) return;
-    set_rows(PhaseForm::Kind::kChunks, {all_.begin() + static_cast<ptrdiff_t>(first), all_.end()});
+    const auto cut = all.begin() + static_cast<ptrdiff_t>(first);
+    plan_.form = {PhaseForm::Kind::kChunks, {all.begin(), cut}, {cut, all.end()}};
   }
 
-  [[nodiscard]] DType share_dtype(const Reduction& one) const {
-    switch (value_type_of(group_.type(operand_of(one)).dtype)) {
-      case ValueType::kF64:
-        return DType::kF64;
-      case ValueType::kI64:
-        return DType::kI64;
-      case ValueType::kBool:
-        return DType::kBool;
-      default:
-        return DType::kF32;
-    }
+  [[nodiscard]] ValueType share_type(const Reduction& one) const {
+    return value_type_of(group_.type(operand_of(one)).dtype);
   }
   [[nodiscard]] Loops kept_loops(const Reduction& one) const { return without(one.operand, one.dropped); }
   [[nodiscard]] int64_t kept_size(const Reduction& one) const {
@@ -326,7 +190,7 @@ class Lowering {
   // Shares that are kept for every column start as nothing.
   void clear_shares(PhaseWriter& w) {
     w.begin_sweep(Level::kItem);
-    for (const Reduction& one : reductions_) {
+    for (const Reduction& one : plan_.reductions) {
       if (!one.across || kept_loops(one).empty()) continue;
       const DType dtype = group_.type(operand_of(one)).dtype;
       const Fold fold = fold_of(*one.node, dtype);
@@ -341,12 +205,12 @@ class Lowering {
   // same buffers.
   void keep_costly(ElementWriter& elements) {
     constexpr int64_t kMostBytes = 1 << 16;
-    if (form_.kind != PhaseForm::Kind::kRows && form_.kind != PhaseForm::Kind::kChunks) return;
+    if (plan_.form.kind != PhaseForm::Kind::kRows && plan_.form.kind != PhaseForm::Kind::kChunks) return;
     Affine column;
     int64_t count = 1;
-    for (size_t i = form_.columns.size(); i-- > 0;) {
-      column = column + Affine::of(form_.columns[i], count);
-      count *= space_.extents[form_.columns[i]];
+    for (size_t i = plan_.form.columns.size(); i-- > 0;) {
+      column = column + Affine::of(plan_.form.columns[i], count);
+      count *= space_.extents[plan_.form.columns[i]];
     }
     elements.keep_costly(column, [this, count, used = size_t{0}](DType dtype) mutable -> std::optional<uint32_t> {
       if (count * size_of(dtype) > kMostBytes) return std::nullopt;
@@ -364,18 +228,18 @@ class Lowering {
     keep_costly(elements);
     clear_shares(w);
     std::map<const Reduction*, LoopValue> folds;
-    for (const Reduction& one : reductions_)
+    for (const Reduction& one : plan_.reductions)
       if (one.across && kept_loops(one).empty()) folds[&one] = begin_fold(w, Level::kItem, one);
     int sweeps = 0;
-    for (const Reduction& one : reductions_) sweeps = std::max(sweeps, one.depth);
-    for (size_t place : element_outputs_) sweeps = std::max(sweeps, depths_[group_.outputs[place].tensor.index()]);
+    for (const Reduction& one : plan_.reductions) sweeps = std::max(sweeps, one.depth);
+    for (size_t place : element_outputs_) sweeps = std::max(sweeps, plan_.depths[group_.outputs[place].tensor.index()]);
     for (int sweep = 0; sweep <= sweeps; ++sweep) write_sweep(w, elements, sweep, folds);
     for (size_t place : row_outputs_) {
       const TensorId id = group_.outputs[place].tensor;
       store_output(w, Level::kRow, place, elements.element(id, map_of(id)));
     }
     w.end_rows();
-    for (const Reduction& one : reductions_)
+    for (const Reduction& one : plan_.reductions)
       if (one.across && kept_loops(one).empty())
         w.store(Level::kItem, one.shares, PhaseWriter::item(), end_fold(w, Level::kItem, one, folds[&one]));
   }
@@ -385,12 +249,12 @@ class Lowering {
     w.begin_sweep();
     elements.forget_sweep();
     std::vector<std::pair<const Reduction*, LoopValue>> terms;
-    for (const Reduction& one : reductions_)
+    for (const Reduction& one : plan_.reductions)
       if (one.depth == sweep) terms.emplace_back(&one, elements.element(operand_of(one), map_of(operand_of(one))));
     std::vector<std::pair<size_t, LoopValue>> stores;
     for (size_t place : element_outputs_) {
       const TensorId id = group_.outputs[place].tensor;
-      if (depths_[id.index()] == sweep) stores.emplace_back(place, elements.element(id, map_of(id)));
+      if (plan_.depths[id.index()] == sweep) stores.emplace_back(place, elements.element(id, map_of(id)));
     }
     std::vector<const Reduction*> finished;
     for (const auto& [one, value] : terms) {
@@ -399,12 +263,12 @@ class Lowering {
         w.accumulate(Level::kSweep, folds[one], value);
         finished.push_back(one);
       } else if (kept_loops(*one).empty()) {
-        const bool in_columns = includes(one->dropped, form_.columns) && !form_.columns.empty();
+        const bool in_columns = includes(one->dropped, plan_.form.columns) && !plan_.form.columns.empty();
         w.accumulate(in_columns ? Level::kSweep : Level::kRow, folds[one], value);
       } else {
         const Affine position = share_position(*one, PhaseWriter::item());
-        const ValueType type = value_type_of(share_dtype(*one));
-        const LoopOp op = combining_op(fold_of(*one->node, share_dtype(*one)).combine, type);
+        const ValueType type = share_type(*one);
+        const LoopOp op = combining_op(fold_of(*one->node, stored_type(type)).combine, type);
         w.store(Level::kSweep, one->shares, position, w.compute(op, {w.load(one->shares, type, position), value}));
       }
     }
@@ -462,19 +326,18 @@ class Lowering {
   // Adds up the items' shares, in the order of the items, and computes what is made of the sums.
   void write_shares() {
     for (const auto& [loops, places] : by_loops(final_outputs_)) {
-      for (const Reduction& one : reductions_) {
+      for (const Reduction& one : plan_.reductions) {
         if (!one.across || kept_loops(one) == loops) continue;
         for (size_t place : places)
           if (depends_on(group_.outputs[place].tensor, result_of(one)))
             throw NoLoops("a sum over all rows is spread over other loops");
       }
       write_pointwise(loops, places, [&, loops = loops](PhaseWriter& w, ElementWriter& elements) {
-        for (const Reduction& one : reductions_) {
+        for (const Reduction& one : plan_.reductions) {
           if (!one.across || kept_loops(one) != loops) continue;
           const LoopValue fold = begin_fold(w, Level::kSweep, one);
           const Affine item = w.begin_serial(items_);
-          w.accumulate(Level::kSweep, fold,
-                       w.load(one.shares, value_type_of(share_dtype(one)), share_position(one, item)));
+          w.accumulate(Level::kSweep, fold, w.load(one.shares, share_type(one), share_position(one, item)));
           w.end_serial();
           elements.set(result_of(one), end_fold(w, Level::kSweep, one, fold));
         }
@@ -498,47 +361,10 @@ class Lowering {
     add_phase({PhaseForm::Kind::kFlat, {}, {}}, [](PhaseWriter&, ElementWriter&) {});
   }
 
-  // An input that is read only where, and in the sweep in which, an output of the same size is written.
-  void find_in_place() {
-    for (size_t place = 0; place < group_.outputs.size(); ++place)
-      for (uint32_t input = 0; input < group_.inputs.size(); ++input)
-        if (moves_together(input, output_buffer(place))) program_.in_place.emplace_back(input, output_buffer(place));
-  }
-  [[nodiscard]] bool moves_together(uint32_t input, uint32_t output) const {
-    const LoopBuffer& in = program_.buffers[input];
-    const LoopBuffer& out = program_.buffers[output];
-    if (size_of(in.dtype) != size_of(out.dtype) || in.count != out.count || in.count == 0) return false;
-    const LoopInstruction* store = nullptr;
-    std::vector<const LoopInstruction*> loads;
-    std::vector<std::pair<const LoopPhase*, size_t>> places;  // the loop that each stands in
-    for (const LoopPhase& phase : program_.phases) {
-      std::vector<size_t> open;
-      for (size_t i = 0; i < phase.instructions.size(); ++i) {
-        const LoopInstruction& one = phase.instructions[i];
-        if (one.op == LoopOp::kLoop) open.push_back(i);
-        if (one.op == LoopOp::kEnd) open.pop_back();
-        const bool is_load = one.op == LoopOp::kLoad && one.buffer == input;
-        const bool is_store = one.op == LoopOp::kStore && one.buffer == output;
-        if (!is_load && !is_store) continue;
-        if (open.empty() || (is_load && (one.args[0] >= 0 || one.args[1] >= 0))) return false;
-        if (is_store) store = &one;
-        if (is_load) loads.push_back(&one);
-        places.emplace_back(&phase, open.back());
-      }
-    }
-    if (store == nullptr || loads.empty()) return false;
-    return std::ranges::all_of(loads, [&](const LoopInstruction* load) { return load->index == store->index; }) &&
-           std::ranges::all_of(places, [&](const auto& place) { return place == places[0]; });
-  }
-
   const Graph& group_;
   LoopSpace space_;
   bool only_check_;
-  Loops all_;
-  std::vector<Reduction> reductions_;
-  PhaseForm form_;
-  std::vector<int> depths_;  // by tensor: how many of a row's reductions come before it
-  std::vector<bool> final_;  // by tensor: made of sums over all rows
+  ReductionPlan plan_;
   std::vector<size_t> element_outputs_, row_outputs_, final_outputs_, other_outputs_;
   std::vector<uint32_t> locals_;  // buffers of a row's costly elements
   int64_t items_ = 1;

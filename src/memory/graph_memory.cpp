@@ -20,22 +20,26 @@ void sort_unique(std::vector<uint32_t>& ids) {
 
 class Builder {
  public:
-  explicit Builder(const Graph& graph)
+  Builder(const Graph& graph, const KernelFacts& kernels)
       : graph_(graph),
-        roots_(memory::roots_of(graph)),
+        kernels_(kernels),
+        roots_(memory::roots_of(graph, kernels.copied_views)),
         unit_of_(graph.nodes.size(), kNone),
         readers_of_input_(graph.inputs.size()) {}
 
-  GraphMemory build(const WorkspaceFn& workspace_bytes) {
+  GraphMemory build() {
     make_units();
     if (has_guards()) renumber_units();
     keep_draws_in_order();
     make_values();
     for (size_t u = 0; u < units_.size(); ++u) {
       pairs_.push_back(memory::in_place_pairs(graph_, roots_, memory_.nodes_of[u]));
-      if (!workspace_bytes) continue;
-      for (NodeId node : memory_.nodes_of[u])
-        units_[u].workspace_bytes += aligned(workspace_bytes(graph_, graph_.nodes[node.index()]));
+      if (kernels_.may_share)
+        std::erase_if(pairs_.back(), [&](const InPlace& pair) {
+          return !kernels_.may_share(memory_.nodes_of[u].front(), pair.operand, pair.result);
+        });
+      if (!kernels_.workspace_bytes) continue;
+      for (NodeId node : memory_.nodes_of[u]) units_[u].workspace_bytes += aligned(kernels_.workspace_bytes(node));
     }
     for (const GraphOutput& output : graph_.outputs)
       if (output.kind == GraphOutput::Kind::kUpdate) place_update(output);
@@ -177,10 +181,9 @@ class Builder {
       return;
     for (const GraphOutput& other : graph_.outputs)  // the old contents are read at the step's end
       if (other.tensor.valid() && roots_[other.tensor] == input.tensor) return;
+    if (!input.strides.empty()) return;  // kernels write dense memory
     const auto fits = [&](TensorId tensor) {
-      const bool strided = !input.strides.empty() && input.strides != contiguous_strides(graph_.shape(input.tensor));
-      return strided ? graph_.type(tensor) == graph_.type(input.tensor)
-                     : bytes_of(graph_.type(tensor)) == bytes_of(graph_.type(input.tensor));
+      return bytes_of(graph_.type(tensor)) == bytes_of(graph_.type(input.tensor));
     };
     std::vector<TensorId> chain;
     size_t length = 0;
@@ -232,6 +235,7 @@ class Builder {
   }
 
   const Graph& graph_;
+  const KernelFacts& kernels_;
   const memory::Roots roots_;
   GraphMemory memory_;
   std::vector<OrderUnit>& units_ = memory_.problem.units;
@@ -245,14 +249,19 @@ class Builder {
 
 }  // namespace
 
-GraphMemory graph_memory(const Graph& graph, const WorkspaceFn& workspace_bytes) {
-  return Builder(graph).build(workspace_bytes);
-}
+GraphMemory graph_memory(const Graph& graph, const KernelFacts& kernels) { return Builder(graph, kernels).build(); }
 
 uint64_t bytes_of_inputs(const Graph& graph, InputKind kind) {
   uint64_t bytes = 0;
   for (const GraphInput& input : graph.inputs)
     if (input.kind == kind) bytes += aligned(static_cast<uint64_t>(bytes_of(graph.type(input.tensor))));
+  return bytes;
+}
+
+uint64_t bytes_of_inputs(const Graph& graph) {
+  uint64_t bytes = 0;
+  for (const GraphInput& input : graph.inputs)
+    bytes += aligned(static_cast<uint64_t>(bytes_of(graph.type(input.tensor))));
   return bytes;
 }
 

@@ -22,8 +22,16 @@
 
 namespace stepc {
 
-// The scratch memory of a node's kernel; none: no node has any.
-using WorkspaceFn = std::function<uint64_t(const Graph& graph, const Node& node)>;
+// What is known of the kernels that will run the Graph; without it, what holds for any good kernel.
+struct KernelFacts {
+  // Scratch memory of a node's kernel; none: no node has any.
+  std::function<uint64_t(NodeId node)> workspace_bytes = {};
+  // Whether the kernel of the unit that begins with `node` may write `result` over `operand`, a root; none: wherever
+  // the elements of both move together.
+  std::function<bool(NodeId node, TensorId operand, TensorId result)> may_share = {};
+  std::vector<bool> copied_views =
+      {};  // by node: a view that has to be copied (a reshape of strided memory); empty: none
+};
 
 struct GraphMemory {
   OrderProblem problem;
@@ -33,10 +41,11 @@ struct GraphMemory {
   std::vector<uint32_t> value_of;  // by tensor: in whose memory it is; kNone: an input's, or never outside a kernel
 };
 
-GraphMemory graph_memory(const Graph& graph, const WorkspaceFn& workspace_bytes = {});
+GraphMemory graph_memory(const Graph& graph, const KernelFacts& kernels = {});
 
 // What the inputs of a kind take in the program's memory.
 uint64_t bytes_of_inputs(const Graph& graph, InputKind kind);
+uint64_t bytes_of_inputs(const Graph& graph);  // of all kinds
 
 // All nodes in the units' order, each view outside of groups before the first node that needs it.
 std::vector<NodeId> node_order(const Graph& graph, const GraphMemory& memory, const UnitOrder& order);

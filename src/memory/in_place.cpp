@@ -50,7 +50,7 @@ std::vector<InPlace> overwritten(const Graph& graph, const Roots& roots, const N
 
 }  // namespace
 
-Roots roots_of(const Graph& graph) {
+Roots roots_of(const Graph& graph, const std::vector<bool>& copied) {
   std::vector<bool> leaves_group(graph.tensors.size(), false);
   const auto group_of = [&](TensorId id) {
     const Node* producer = graph.producer(id);
@@ -64,8 +64,10 @@ Roots roots_of(const Graph& graph) {
 
   Roots roots{{}, std::vector<bool>(graph.tensors.size(), true)};
   for (size_t t = 0; t < graph.tensors.size(); ++t) roots.root.emplace_back(t);
-  for (const Node& node : graph.nodes) {
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
     if (node.aten || !op_def(node.op).has(Trait::kView) || leaves_group[node.outputs[0].index()]) continue;
+    if (!copied.empty() && copied[n]) continue;
     const size_t view = node.outputs[0].index();
     const size_t of = node.inputs[0].index();
     roots.root[view] = roots.root[of];

@@ -14,7 +14,8 @@ struct Roots {
   std::vector<bool> whole;
   [[nodiscard]] TensorId operator[](TensorId id) const { return root[id.index()]; }
 };
-Roots roots_of(const Graph& graph);
+// `copied`: views that have memory of their own, by node; empty: none.
+Roots roots_of(const Graph& graph, const std::vector<bool>& copied = {});
 
 // Element i of `result` is made from element i of `operand` and from single values, and of `operand` nothing else is
 // read; or the result is the operand with some elements replaced.

@@ -122,6 +122,10 @@ Ids threshold_backward(M& m) {
   return {m.as_result(m.b.add("relu_backward", {m.tensor(0), m.tensor(1)}))};
 }
 Ids logical_not(M& m) { return {m.as_result(m.b.add("logical_not", {m.tensor(0)}))}; }
+Ids bitwise_not(M& m) {
+  const TensorId x = m.tensor(0);
+  return {m.b.add(m.b.dtype(x) == DType::kBool ? "logical_not" : "bitwise_not", {x})};
+}
 Ids is_inf(M& m) {
   const TensorId x = m.b.add("abs", {m.tensor(0)});
   return {m.b.add("eq", {x, m.b.full(HUGE_VAL, m.b.dtype(x))})};
@@ -211,7 +215,6 @@ STEPC_OP_NAME(ceil);
 STEPC_OP_NAME(round);
 STEPC_OP_NAME(trunc);
 STEPC_OP_NAME(is_nan);
-STEPC_OP_NAME(bitwise_not);
 STEPC_OP_NAME(relu);
 STEPC_OP_NAME(sigmoid);
 STEPC_OP_NAME(silu);
@@ -263,7 +266,7 @@ std::vector<AtenRow> aten_pointwise_rows() {
       {"trunc", unary<k_trunc>},
       {"isnan", unary<k_is_nan>},
       {"isinf", is_inf},
-      {"bitwise_not", unary<k_bitwise_not>},
+      {"bitwise_not", bitwise_not},
       {"logical_not", logical_not},
       {"relu", unary<k_relu>},
       {"sigmoid", unary<k_sigmoid>},

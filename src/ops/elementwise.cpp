@@ -32,6 +32,11 @@ std::vector<TensorType> infer_integer(const OpCall& call) {
   INTERNAL_CHECK(!is_floating(call.in(0).dtype), "{} is no integer type", name_of(call.in(0).dtype));
   return infer_same(call);
 }
+// A bool has one bit; its complement is logical_not.
+std::vector<TensorType> infer_bits(const OpCall& call) {
+  INTERNAL_CHECK(call.in(0).dtype != DType::kBool, "the bits of a bool");
+  return infer_integer(call);
+}
 
 double one_flop_each(const OpCall&, const std::vector<TensorType>& results) { return count_of(results[0]); }
 double ten_flops_each(const OpCall&, const std::vector<TensorType>& results) { return 10 * count_of(results[0]); }
@@ -86,7 +91,7 @@ std::vector<OpDef> unary_rows() {
       row("trunc", 1, infer_same, [](X x) { return trunc(x[0]); }),
       row("is_nan", 1, infer_bool, [](X x) { return is_nan(x[0]); }),
       row("logical_not", 1, infer_bool, [](X x) { return !x[0]; }),
-      row("bitwise_not", 1, infer_integer, [](X x) { return ~x[0]; }),
+      row("bitwise_not", 1, infer_bits, [](X x) { return ~x[0]; }),
       row("relu", 1, infer_same, [](X x) { return max(x[0], 0.0); }),
       costly(row("sigmoid", 1, infer_float, [](X x) { return sigmoid(x[0]); })),
       costly(row("silu", 1, infer_float, [](X x) { return x[0] / (1.0 + exp(-x[0])); })),

@@ -15,27 +15,6 @@ namespace stepc {
 
 namespace {
 
-InputKind kind_of(Owner owner) {
-  switch (owner) {
-    case Owner::kParameter:
-      return InputKind::kParameter;
-    case Owner::kGradient:
-      return InputKind::kGradient;
-    case Owner::kBuffer:
-      return InputKind::kBuffer;
-    case Owner::kOptimizerState:
-      return InputKind::kOptimizerState;
-    case Owner::kBatch:
-      return InputKind::kBatch;
-    case Owner::kIncoming:
-      return InputKind::kIncoming;
-    case Owner::kCaptured:
-    case Owner::kConstant:
-      return InputKind::kCaptured;
-  }
-  return InputKind::kCaptured;
-}
-
 Shape strides_unless_contiguous(const Window& window) {
   return window.strides == contiguous_strides(window.sizes) ? Shape() : window.strides;
 }
@@ -136,16 +115,15 @@ class Functionaliser {
     std::vector<Arg> args = trace_.calls[id.index()].args;
     const HostEvent* event = event_of_[id.index()];
     if (event == nullptr) return args;
-    const auto key = [&](size_t i) { return str("{}:{}:{}", event->key, id.index() - event->begin.index(), i); };
     for (size_t i = 0; i < args.size(); ++i) {
       const auto* wrapped = std::get_if<WrappedNumber>(&args[i]);
       const bool is_real = std::holds_alternative<double>(args[i]) ||
                            (wrapped != nullptr && std::holds_alternative<double>(wrapped->number));
-      if (is_real) args[i] = as_value(scalar(key(i), DType::kF64));
+      if (is_real) args[i] = as_value(scalar(host_number_key(*event, id, i), DType::kF64));
       if (const auto* reals = std::get_if<std::vector<double>>(&args[i])) {
         std::vector<ValueId> values;
         for (size_t k = 0; k < reals->size(); ++k)
-          values.push_back(as_value(scalar(str("{}:{}", key(i), k), DType::kF64)));
+          values.push_back(as_value(scalar(host_number_key(*event, id, i, k), DType::kF64)));
         args[i] = std::move(values);
       }
     }

@@ -126,7 +126,7 @@ class Fuser {
 
   // ---- a set of nodes as a kernel
 
-  // The graph that the members would be; also what extract_group() gives in the end.
+  // The graph that the members would be; also what extract_groups() gives in the end.
   class GroupBuilder {
    public:
     GroupBuilder(const Fuser& fuser, const std::set<size_t>& members) : fuser_(fuser), members_(members) {}

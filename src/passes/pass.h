@@ -3,12 +3,14 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "ir/graph.h"
+#include "passes/recompute.h"
 
 namespace stepc {
 
@@ -19,9 +21,14 @@ std::string_view name_of(Stage stage);
 // verify_ops() and what the stage allows; InternalError names the node.
 void verify_stage(const Graph& graph, Stage stage);
 
+// What a person chooses. A pass that it does not concern changes nothing, or does not look.
+struct PassSettings {
+  std::optional<RecomputeOptions> recompute;  // none: nothing is computed twice
+};
+
 struct Pass {
   std::string_view name;
-  Graph (*run)(Graph graph);
+  Graph (*run)(Graph graph, const PassSettings& settings);
   Stage in, out;
   std::string_view what;      // one sentence
   std::string_view why_here;  // the order constraint
@@ -42,6 +49,7 @@ struct RunOptions {
   bool verify = false;               // after every pass
   std::vector<std::string> only;     // names, in the order to run them; empty: all, as in the table
   std::vector<std::string> without;  // names to leave out
+  PassSettings settings;
   std::function<void(std::string_view pass, const Graph& graph)> after;  // to dump
 };
 struct RunResult {

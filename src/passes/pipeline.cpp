@@ -11,6 +11,7 @@
 #include "passes/decompose.h"
 #include "passes/fold_constants.h"
 #include "passes/fuse.h"
+#include "passes/fuse_losses.h"
 #include "passes/order.h"
 #include "passes/pass.h"
 #include "passes/simplify.h"
@@ -21,22 +22,37 @@ namespace {
 constexpr Stage kCaptured = Stage::kCaptured;
 constexpr Stage kCore = Stage::kCore;
 constexpr Stage kFused = Stage::kFused;
+template <Graph (*kRun)(Graph)>
+Graph plain(Graph graph, const PassSettings&) {
+  return kRun(std::move(graph));
+}
+Graph recompute_within(Graph graph, const PassSettings& settings) {
+  return settings.recompute ? recompute(std::move(graph), *settings.recompute).graph : std::move(graph);
+}
+
 constexpr Pass kPasses[] = {
-    {"fold_constants", fold_constants, kCaptured, kCaptured, "computes what follows from single values",
+    {"fold_constants", plain<fold_constants>, kCaptured, kCaptured, "computes what follows from single values",
      "first: the rules after it look for constants"},
-    {"canonicalise", canonicalise, kCaptured, kCaptured, "writes each thing in one way",
+    {"canonicalise", plain<canonicalise>, kCaptured, kCaptured, "writes each thing in one way",
      "before simplify and common_subexpressions, which then know one way each"},
-    {"decompose", decompose, kCaptured, kCore, "replaces composites by core ops, but those with a kernel of their own",
+    {"fuse_losses", plain<fuse_losses>, kCaptured, kCaptured,
+     "makes a linear layer and its cross-entropy one op without logits",
+     "before decompose, while losses and their gradients are one node each"},
+    {"decompose", plain<decompose>, kCaptured, kCore,
+     "replaces composites by core ops, but those with a kernel of their own",
      "before the clean-up, which then sees what composites have in common"},
-    {"simplify", simplify, kCaptured, kCaptured, "removes casts, views and arithmetic that change nothing",
+    {"simplify", plain<simplify>, kCaptured, kCaptured, "removes casts, views and arithmetic that change nothing",
      "after canonicalise; brings transposes into the matmuls that can read them"},
-    {"common_subexpressions", common_subexpressions, kCaptured, kCaptured, "computes equal things once",
+    {"common_subexpressions", plain<common_subexpressions>, kCaptured, kCaptured, "computes equal things once",
      "after the rules that make things equal"},
-    {"dead_code", dead_code, kCaptured, kCaptured, "drops what no output needs",
+    {"dead_code", plain<dead_code>, kCaptured, kCaptured, "drops what no output needs",
      "after everything that leaves nodes behind"},
-    {"fuse", fuse, kCore, kFused, "puts what can be one kernel into a group",
+    {"recompute", recompute_within, kCore, kCore,
+     "makes activations again in the backward pass, where a budget asks for it",
+     "after common_subexpressions, which would undo it, and before fuse, which makes most of it free"},
+    {"fuse", plain<fuse>, kCore, kFused, "puts what can be one kernel into a group",
      "before order alone: groups stand in a row, which no other pass keeps up"},
-    {"order", order, kFused, kFused, "puts nodes in the order that needs the least memory",
+    {"order", plain<order>, kFused, kFused, "puts nodes in the order that needs the least memory",
      "last: memory is planned for the kernels that there are"},
 };
 }  // namespace
@@ -48,13 +64,10 @@ std::string_view name_of(Stage stage) {
 
 namespace {
 void verify_groups(const Graph& graph) {
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    const std::optional<uint32_t> group = graph.nodes[n].group;
-    if (!group || (n > 0 && graph.nodes[n - 1].group == group)) continue;
-    const GroupGraph kernel = extract_group(graph, *group);
+  for (const GroupGraph& kernel : extract_groups(graph)) {
     if (kernel.outputs.empty()) continue;  // nothing needs it
     const std::string problem = why_no_loops(kernel.graph);
-    INTERNAL_CHECK(problem.empty(), "group {} is not one kernel: {}", *group, problem);
+    INTERNAL_CHECK(problem.empty(), "group {} is not one kernel: {}", kernel.group, problem);
   }
 }
 }  // namespace
@@ -97,7 +110,7 @@ RunResult run_passes(Graph graph, const RunOptions& options) {
   Stage stage = Stage::kCaptured;
   for (const Pass* pass : passes) {
     const auto begin = std::chrono::steady_clock::now();
-    Graph after = pass->run(graph);
+    Graph after = pass->run(graph, options.settings);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     const bool changed = !(after == graph);
     graph = std::move(after);

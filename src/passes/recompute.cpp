@@ -10,6 +10,7 @@
 #include "memory/graph_memory.h"
 #include "memory/order/plan_order.h"
 #include "ops/op_def.h"
+#include "passes/fuse.h"
 #include "passes/rewriter.h"
 
 namespace stepc {
@@ -37,7 +38,9 @@ Kind kind_of(const Node& node) {
 
 bool is_forward(const Node& node) { return node.source.phase == Phase::kForward; }
 
-uint64_t planned_peak(const Graph& graph) {
+// Of the step as it will run: what fuse() keeps inside of kernels needs no memory.
+uint64_t planned_peak(const Graph& core) {
+  const Graph graph = fuse(core);
   const GraphMemory memory = graph_memory(graph);
   return peak_bytes(memory.problem, lowest_peak_order(memory.problem));
 }

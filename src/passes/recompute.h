@@ -1,8 +1,7 @@
 // recompute: what the forward pass keeps for the backward pass alone is made again there where that is worth its bytes.
 // The cheapest goes first: pointwise chains, then reductions and normalisations, attention, products last; of each kind
 // the most bytes for the least time by the cost model. Draws of a stream are made again as the same numbers; opaque
-// calls are never repeated. The meaning stays, bit by bit. Runs after
-// common_subexpressions, which would undo it, and before fuse.
+// calls are never repeated. The meaning stays, bit by bit.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +18,12 @@ struct RecomputeOptions {
   // low as `most_extra` of the step's time goes.
   std::optional<uint64_t> budget_bytes;
   double most_extra = 0.08;  // without a budget
-  Target target;
+  Target target = {};
 };
 
 struct RecomputeResult {
   Graph graph;
-  uint64_t peak_before = 0;  // of the best order found, as order() finds it
+  uint64_t peak_before = 0;  // fused, of the best order found, as order() finds it
   uint64_t peak_after = 0;   // never above peak_before
   size_t nodes = 0;          // that run twice
   double step_seconds = 0;   // as priced, before

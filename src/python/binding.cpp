@@ -60,16 +60,16 @@ py::list list_of(const std::vector<at::Tensor>& tensors) {
   return out;
 }
 
-Config config_of(const std::string& mode, const std::string& verify, const std::string& kernel_directory, int max_plans,
-                 int max_recordings) {
+// A stepc.Config.
+Config config_of(const py::object& chosen) {
+  const auto text = [&](const char* name) { return chosen.attr(name).cast<std::string>(); };
   Config config;
-  const std::optional<Mode> known = parse_mode(mode);
-  USER_CHECK(known.has_value(), "mode is \"{}\"; it is one of \"exact\", \"fast\", \"eager\"", mode);
-  config.mode = *known;
-  config.verify = parse_verify(verify);
-  config.kernel_directory = kernel_directory;
-  config.max_plans = max_plans;
-  config.max_recordings = max_recordings;
+  config.mode = parse_mode(text("mode"));
+  config.verify = parse_verify(text("verify"));
+  config.memory_budget = parse_memory_budget(text("memory_budget"));
+  config.kernel_directory = text("kernel_directory");
+  config.max_plans = chosen.attr("max_plans").cast<int>();
+  config.max_recordings = chosen.attr("max_recordings").cast<int>();
   return config;
 }
 
@@ -109,10 +109,8 @@ py::dict dict_of(const Stats& s) {
 
 class PythonStep {
  public:
-  PythonStep(py::object scout, const std::string& mode, const std::string& verify, const std::string& kernel_directory,
-             int max_plans, int max_recordings)
-      : step_(std::make_unique<PythonProgram>(std::move(scout)),
-              config_of(mode, verify, kernel_directory, max_plans, max_recordings)) {}
+  PythonStep(py::object scout, const py::object& config)
+      : step_(std::make_unique<PythonProgram>(std::move(scout)), config_of(config)) {}
 
   // `eager` returns (tensors, numbers), and so does this.
   py::tuple run(const py::list& tensors, std::vector<std::string> names, std::string constants,
@@ -132,6 +130,8 @@ class PythonStep {
 
   py::dict stats() const { return dict_of(step_.stats()); }
   std::string report() const { return step_.report(); }
+  std::string memory_text() const { return step_.memory_text(); }
+  std::string memory_svg() const { return step_.memory_svg(); }
   std::string graph_text() const { return step_.graph_text(); }
 
  private:
@@ -187,10 +187,8 @@ class PythonCall {
 
 class PythonSegments {
  public:
-  PythonSegments(py::object scout, const std::string& mode, const std::string& verify,
-                 const std::string& kernel_directory, int max_plans, int max_recordings)
-      : segments_(std::make_unique<PythonProgram>(std::move(scout)),
-                  config_of(mode, verify, kernel_directory, max_plans, max_recordings)) {}
+  PythonSegments(py::object scout, const py::object& config)
+      : segments_(std::make_unique<PythonProgram>(std::move(scout)), config_of(config)) {}
 
   // None: the model runs as it is.
   py::object begin(const py::list& tensors, std::vector<std::string> names, std::string constants) {
@@ -261,13 +259,15 @@ PYBIND11_MODULE(_C, module) {
   log().set_level(spdlog::level::debug);
 
   py::class_<PythonStep>(module, "Step")
-      .def(py::init<py::object, const std::string&, const std::string&, const std::string&, int, int>())
+      .def(py::init<py::object, const py::object&>())
       .def("run", &PythonStep::run)
       .def("stats", &PythonStep::stats)
       .def("report", &PythonStep::report)
+      .def("memory_text", &PythonStep::memory_text)
+      .def("memory_svg", &PythonStep::memory_svg)
       .def("graph_text", &PythonStep::graph_text);
   py::class_<PythonSegments>(module, "Segments")
-      .def(py::init<py::object, const std::string&, const std::string&, const std::string&, int, int>())
+      .def(py::init<py::object, const py::object&>())
       .def("begin", &PythonSegments::begin)
       .def("stats", &PythonSegments::stats)
       .def("report", &PythonSegments::report)
@@ -278,6 +278,7 @@ PYBIND11_MODULE(_C, module) {
       .def("open", &OpenScopes::open)
       .def("close", &OpenScopes::close);
   py::class_<OpenEvent>(module, "Event").def(py::init<std::string>()).def("close", &OpenEvent::close);
+  module.def("check_config", [](const py::object& config) { check(config_of(config)); });
   module.def("is_recording", &is_recording);
   bind_virtual(module);
   module.def("report_obstacle", &report_obstacle);

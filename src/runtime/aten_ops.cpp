@@ -1,5 +1,6 @@
 #include "runtime/aten_ops.h"
 
+#include <ATen/Functions.h>
 #include <ATen/ops/_to_copy.h>
 
 #include "aten/constants.h"
@@ -7,15 +8,37 @@
 
 namespace stepc {
 
-AtenFn find_aten_op(std::string_view op) {
-  for (const detail::AtenOps* ops :
-       {&detail::elementwise_aten_ops(), &detail::shape_aten_ops(), &detail::product_aten_ops()})
-    if (const auto found = ops->find(op); found != ops->end()) return found->second;
-  return nullptr;
+namespace {
+template <class Fn, class... Tables>
+Fn find(std::string_view op, const Tables&... tables) {
+  Fn fn = nullptr;
+  const auto look = [&](const auto& table) {
+    if (const auto found = table.find(op); found != table.end()) fn = found->second;
+  };
+  (look(tables), ...);
+  return fn;
 }
+AtenFn find_aten_op(std::string_view op) {
+  return find<AtenFn>(op, detail::elementwise_aten_ops(), detail::view_aten_ops(), detail::shape_aten_ops(),
+                      detail::product_aten_ops(), detail::loss_aten_ops());
+}
+OverwritingFn find_overwriting_op(std::string_view op) {
+  return find<OverwritingFn>(op, detail::shape_overwriting_ops(), detail::index_overwriting_ops());
+}
+}  // namespace
+
+bool has_aten_op(std::string_view op) { return find_aten_op(op) != nullptr || find_overwriting_op(op) != nullptr; }
+bool may_be_window(const Node& node) { return !node.aten && detail::view_aten_ops().contains(node.op); }
+bool overwrites(const Node& node) { return !node.aten && find_overwriting_op(node.op) != nullptr; }
 
 std::vector<at::Tensor> run_aten_op(const Node& node, const std::vector<at::Tensor>& inputs,
-                                    const std::vector<TensorType>& types) {
+                                    const std::vector<TensorType>& types, const at::Tensor& target) {
+  if (const OverwritingFn overwrite = find_overwriting_op(node.op)) {
+    const at::Tensor result = target.defined() ? target : at::empty_like(inputs[0], at::MemoryFormat::Contiguous);
+    if (result.const_data_ptr() != inputs[0].const_data_ptr()) result.copy_(inputs[0]);
+    overwrite(result, inputs, node.attrs);
+    return {result};
+  }
   const AtenFn run = find_aten_op(node.op);
   INTERNAL_CHECK(run != nullptr, "{} has no ATen call", node.op);
   std::vector<at::Tensor> results = run(inputs, node.attrs, types);

@@ -58,11 +58,11 @@ Tensor index_of(const Tensor& index) { return index.to(at::kLong); }
 Tensors gather(const Tensors& x, const Attrs& attrs, const Types&) {
   return {at::gather(x[0], dim_of(attrs), index_of(x[1]))};
 }
-Tensors scatter(const Tensors& x, const Attrs& attrs, const Types&) {
-  return {at::scatter(x[0], dim_of(attrs), index_of(x[1]), x[2])};
+void scatter(const Tensor& target, const Tensors& x, const Attrs& attrs) {
+  target.scatter_(dim_of(attrs), index_of(x[1]), x[2]);
 }
-Tensors scatter_add(const Tensors& x, const Attrs& attrs, const Types&) {
-  return {at::scatter_add(x[0], dim_of(attrs), index_of(x[1]), x[2])};
+void scatter_add(const Tensor& target, const Tensors& x, const Attrs& attrs) {
+  target.scatter_add_(dim_of(attrs), index_of(x[1]), x[2]);
 }
 Tensors take(const Tensors& x, const Attrs& attrs, const Types& types) {
   return {at::index_select(x[0], dim_of(attrs), index_of(x[1]).reshape(-1)).reshape(types[0].shape)};
@@ -73,13 +73,13 @@ Tensor slices(const Tensors& x, int64_t dim) {
   shape[static_cast<size_t>(dim)] = x[1].numel();
   return x[2].reshape(shape);
 }
-Tensors put(const Tensors& x, const Attrs& attrs, const Types&) {
+void put(const Tensor& target, const Tensors& x, const Attrs& attrs) {
   const int64_t dim = dim_of(attrs);
-  return {at::index_copy(x[0], dim, index_of(x[1]).reshape(-1), slices(x, dim))};
+  target.index_copy_(dim, index_of(x[1]).reshape(-1), slices(x, dim));
 }
-Tensors put_add(const Tensors& x, const Attrs& attrs, const Types&) {
+void put_add(const Tensor& target, const Tensors& x, const Attrs& attrs) {
   const int64_t dim = dim_of(attrs);
-  return {at::index_add(x[0], dim, index_of(x[1]).reshape(-1), slices(x, dim))};
+  target.index_add_(dim, index_of(x[1]).reshape(-1), slices(x, dim));
 }
 Tensors sort(const Tensors& x, const Attrs& attrs, const Types&) {
   auto [values, places] = at::sort(x[0], /*stable=*/true, dim_of(attrs), attrs.get<bool>("descending"));
@@ -125,17 +125,23 @@ Tensors random(const Tensors& x, const Attrs& attrs, const Types& types) {
 }
 }  // namespace
 
+const OverwritingOps& index_overwriting_ops() {
+  static const OverwritingOps kOps = {
+      {"scatter", scatter},
+      {"scatter_add", scatter_add},
+      {"put", put},
+      {"put_add", put_add},
+  };
+  return kOps;
+}
+
 const AtenOps& product_aten_ops() {
   static const AtenOps kOps = {
       {"matmul", matmul},
       {"attention", attention},
       {"attention_backward", attention_backward},
       {"gather", gather},
-      {"scatter", scatter},
-      {"scatter_add", scatter_add},
       {"take", take},
-      {"put", put},
-      {"put_add", put_add},
       {"sort", sort},
       {"full", full},
       {"constant", constant},

@@ -30,10 +30,8 @@ Tensor window(Tensor x, const Shape& starts, c10::IntArrayRef sizes, const Shape
 Tensors slice(const Tensors& x, const Attrs& attrs, const Types&) {
   return {window(x[0], attrs.get<Shape>("starts"), attrs.get<Shape>("shape"), attrs.get<Shape>("steps"))};
 }
-Tensors update_slice(const Tensors& x, const Attrs& attrs, const Types&) {
-  Tensor out = x[0].clone(at::MemoryFormat::Contiguous);
-  window(out, attrs.get<Shape>("starts"), x[1].sizes(), attrs.get<Shape>("steps")).copy_(x[1]);
-  return {out};
+void update_slice(const Tensor& target, const Tensors& x, const Attrs& attrs) {
+  window(target, attrs.get<Shape>("starts"), x[1].sizes(), attrs.get<Shape>("steps")).copy_(x[1]);
 }
 Tensors pad(const Tensors& x, const Attrs& attrs, const Types&) {
   const Shape& low = attrs.get<Shape>("low");
@@ -52,10 +50,9 @@ Tensors as_strided(const Tensors& x, const Attrs& attrs, const Types&) {
   return {dense.as_strided(attrs.get<Shape>("shape"), attrs.get<Shape>("strides"),
                            dense.storage_offset() + attrs.get<int64_t>("offset"))};
 }
-Tensors as_strided_scatter(const Tensors& x, const Attrs& attrs, const Types&) {
-  Tensor out = x[0].clone(at::MemoryFormat::Contiguous);
-  out.as_strided(x[1].sizes(), attrs.get<Shape>("strides"), attrs.get<int64_t>("offset")).copy_(x[1]);
-  return {out};
+void as_strided_scatter(const Tensor& target, const Tensors& x, const Attrs& attrs) {
+  target.as_strided(x[1].sizes(), attrs.get<Shape>("strides"), target.storage_offset() + attrs.get<int64_t>("offset"))
+      .copy_(x[1]);
 }
 Tensors bitcast(const Tensors& x, const Attrs& attrs, const Types&) {
   return {x[0].contiguous().view(scalar_type_of(attrs.get<DType>("dtype")))};
@@ -92,28 +89,24 @@ Tensors cumsum(const Tensors& x, const Attrs& attrs, const Types&) {
 }
 }  // namespace
 
+const OverwritingOps& shape_overwriting_ops() {
+  static const OverwritingOps kOps = {{"update_slice", update_slice}, {"as_strided_scatter", as_strided_scatter}};
+  return kOps;
+}
+
+const AtenOps& view_aten_ops() {
+  static const AtenOps kOps = {
+      {"reshape", reshape}, {"transpose", transpose},   {"expand", expand},
+      {"slice", slice},     {"as_strided", as_strided}, {"bitcast", bitcast},
+  };
+  return kOps;
+}
+
 const AtenOps& shape_aten_ops() {
   static const AtenOps kOps = {
-      {"reshape", reshape},
-      {"transpose", transpose},
-      {"expand", expand},
-      {"slice", slice},
-      {"update_slice", update_slice},
-      {"pad", pad},
-      {"concat", concat},
-      {"reverse", reverse},
-      {"as_strided", as_strided},
-      {"as_strided_scatter", as_strided_scatter},
-      {"bitcast", bitcast},
-      {"sum", reduce<sum>},
-      {"prod", reduce<prod>},
-      {"max", reduce<max>},
-      {"min", reduce<min>},
-      {"any", reduce<any>},
-      {"all", reduce<all>},
-      {"argmax", argmax},
-      {"argmin", argmin},
-      {"cumsum", cumsum},
+      {"pad", pad},           {"concat", concat},   {"reverse", reverse}, {"sum", reduce<sum>},
+      {"prod", reduce<prod>}, {"max", reduce<max>}, {"min", reduce<min>}, {"any", reduce<any>},
+      {"all", reduce<all>},   {"argmax", argmax},   {"argmin", argmin},   {"cumsum", cumsum},
   };
   return kOps;
 }

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "blocked/attention.h"
+#include "ir/alignment.h"
 
 namespace stepc {
 
@@ -14,7 +15,6 @@ using at::Tensor;
 blocked::HeadStrides strides_of(const Tensor& x) { return {x.stride(0), x.stride(1), x.stride(2)}; }
 blocked::HeadTensor read(const Tensor& x) { return {x.const_data_ptr(), strides_of(x)}; }
 blocked::HeadResult write(const Tensor& x) { return {x.mutable_data_ptr(), strides_of(x)}; }
-Tensor with_dense_heads(const Tensor& x) { return x.stride(3) == 1 || x.size(3) == 1 ? x : x.contiguous(); }
 
 std::optional<blocked::Number> number_of(at::ScalarType type) {
   if (type == at::kFloat) return blocked::Number::kF32;
@@ -44,59 +44,98 @@ std::optional<blocked::AttentionMask> mask_of(const Tensor& mask) {
 Tensor workspace(size_t bytes) { return at::empty({static_cast<int64_t>(bytes)}, at::kByte); }
 void* memory_of(const Tensor& tensor) { return tensor.numel() == 0 ? nullptr : tensor.mutable_data_ptr(); }
 
-// Laid out (batch, sequence, heads, dim), as the projections around attention read and write it.
-Tensor heads_like(const Tensor& x, int64_t dim) {
-  return at::empty({x.size(0), x.size(2), x.size(1), dim}, x.options()).transpose(1, 2);
+Tensor heads(const Shape& shape, const Tensor& like) {
+  return at::empty_strided(shape, attention_strides(shape), like.options());
 }
-}  // namespace
 
-std::optional<std::vector<Tensor>> run_blocked_attention(const Node& node, const std::vector<Tensor>& x,
-                                                         const blocked::MicroKernels& kernels) {
-  const bool backward = node.op == "attention_backward";
-  const size_t first = backward ? 1 : 0;
-  const size_t mask_place = backward ? 6 : 3;
+// The call on operands as the kernel reads them.
+struct BoundAttention {
+  blocked::Attention call;
+  Tensor q, k, v, mask;
+  uint64_t copied_bytes = 0;  // of operands whose heads did not lie dense
+};
+
+Tensor with_dense_heads(const Tensor& x, uint64_t& copied_bytes) {
+  if (x.stride(3) == 1 || x.size(3) == 1) return x;
+  copied_bytes += aligned(x.nbytes());
+  return x.contiguous();
+}
+
+bool is_backward(const Node& node) { return node.op == "attention_backward"; }
+
+std::optional<BoundAttention> bind(const Node& node, const std::vector<Tensor>& x) {
+  const size_t first = is_backward(node) ? 1 : 0;
+  const size_t mask_place = is_backward(node) ? 6 : 3;
   const std::optional<blocked::Number> type = number_of(x[first].scalar_type());
   if (!type.has_value()) return std::nullopt;
-  const Tensor q = with_dense_heads(x[first]);
-  const Tensor k = with_dense_heads(x[first + 1]);
-  const Tensor v = with_dense_heads(x[first + 2]);
+  BoundAttention bound;
+  bound.q = with_dense_heads(x[first], bound.copied_bytes);
+  bound.k = with_dense_heads(x[first + 1], bound.copied_bytes);
+  bound.v = with_dense_heads(x[first + 2], bound.copied_bytes);
 
-  blocked::Attention call;
+  blocked::Attention& call = bound.call;
   call.type = *type;
-  call.batch = q.size(0);
-  call.heads = q.size(1);
-  call.key_heads = k.size(1);
-  call.queries = q.size(2);
-  call.keys = k.size(2);
-  call.dim = q.size(3);
-  call.value_dim = v.size(3);
+  call.batch = bound.q.size(0);
+  call.heads = bound.q.size(1);
+  call.key_heads = bound.k.size(1);
+  call.queries = bound.q.size(2);
+  call.keys = bound.k.size(2);
+  call.dim = bound.q.size(3);
+  call.value_dim = bound.v.size(3);
   call.scale = static_cast<float>(node.attrs.get<double>("scale"));
   if (node.attrs.get<bool>("causal")) call.after = 0;
-  call.q = read(q);
-  call.k = read(k);
-  call.v = read(v);
-  Tensor mask;
+  call.q = read(bound.q);
+  call.k = read(bound.k);
+  call.v = read(bound.v);
   if (x.size() > mask_place) {
-    mask = x[mask_place].expand({call.batch, call.heads, call.queries, call.keys});
-    const std::optional<blocked::AttentionMask> bias = mask_of(mask);
+    bound.mask = x[mask_place].expand({call.batch, call.heads, call.queries, call.keys});
+    const std::optional<blocked::AttentionMask> bias = mask_of(bound.mask);
     if (!bias.has_value()) return std::nullopt;
     call.mask = *bias;
   }
+  return bound;
+}
+}  // namespace
 
+Shape attention_strides(const Shape& shape) {
+  if (shape.size() != 4) return contiguous_strides(shape);
+  return {shape[1] * shape[2] * shape[3], shape[3], shape[1] * shape[3], 1};
+}
+
+uint64_t blocked_attention_scratch(const Node& node, const std::vector<Tensor>& x, const blocked::MicroKernels&,
+                                   int threads) {
+  std::optional<BoundAttention> bound = bind(node, x);
+  if (!bound.has_value()) return 0;
+  uint64_t bytes = is_backward(node) ? blocked::backward_workspace_bytes(bound->call, threads)
+                                     : blocked::workspace_bytes(bound->call, threads);
+  if (is_backward(node)) {  // the gradient and the output too
+    with_dense_heads(x[0], bound->copied_bytes);
+    with_dense_heads(x[4], bound->copied_bytes);
+  }
+  return aligned(bytes) + bound->copied_bytes;
+}
+
+std::optional<std::vector<Tensor>> run_blocked_attention(const Node& node, const std::vector<Tensor>& x,
+                                                         const blocked::MicroKernels& kernels) {
+  const std::optional<BoundAttention> bound = bind(node, x);
+  if (!bound.has_value()) return std::nullopt;
+  const blocked::Attention& call = bound->call;
   const int threads = at::get_num_threads();
-  if (!backward) {
-    const Tensor out = heads_like(q, call.value_dim);
-    const Tensor sums = at::empty({call.batch, call.heads, call.queries}, at::kFloat);
+  const Shape rows = {call.batch, call.heads, call.queries};
+  if (!is_backward(node)) {
+    const Tensor out = heads({call.batch, call.heads, call.queries, call.value_dim}, bound->q);
+    const Tensor sums = at::empty(rows, at::kFloat);
     const Tensor scratch = workspace(blocked::workspace_bytes(call, threads));
     blocked::attention(call, write(out), sums.mutable_data_ptr<float>(), kernels, threads, memory_of(scratch));
     return {{out, sums}};
   }
-  const Tensor gradient = with_dense_heads(x[0]);
-  const Tensor out = with_dense_heads(x[4]);
+  uint64_t copied_bytes = 0;
+  const Tensor gradient = with_dense_heads(x[0], copied_bytes);
+  const Tensor out = with_dense_heads(x[4], copied_bytes);
   const Tensor sums = x[5].contiguous();
-  const Tensor dq = heads_like(q, call.dim);
-  const Tensor dk = heads_like(k, call.dim);
-  const Tensor dv = heads_like(v, call.value_dim);
+  const Tensor dq = heads(bound->q.sizes().vec(), bound->q);
+  const Tensor dk = heads(bound->k.sizes().vec(), bound->k);
+  const Tensor dv = heads(bound->v.sizes().vec(), bound->v);
   const Tensor scratch = workspace(blocked::backward_workspace_bytes(call, threads));
   blocked::attention_backward(
       call, {read(gradient), read(out), sums.const_data_ptr<float>(), write(dq), write(dk), write(dv)}, kernels,

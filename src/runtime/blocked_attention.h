@@ -1,6 +1,7 @@
 // Attention on our own blocked kernels.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -15,5 +16,13 @@ namespace stepc {
 // elements do not lie side by side), and ATen's kernel runs them.
 std::optional<std::vector<at::Tensor>> run_blocked_attention(const Node& node, const std::vector<at::Tensor>& x,
                                                              const blocked::MicroKernels& kernels);
+
+// The scratch memory of that for `threads`, on operands that need not have memory.
+uint64_t blocked_attention_scratch(const Node& node, const std::vector<at::Tensor>& x,
+                                   const blocked::MicroKernels& kernels, int threads);
+
+// Results with heads are laid out (batch, sequence, heads, dim), as the projections around attention read and write
+// them; other results are contiguous.
+Shape attention_strides(const Shape& shape);
 
 }  // namespace stepc

@@ -13,18 +13,19 @@ namespace stepc {
 
 class KernelCall {
  public:
-  // `group` is an extract_group(). Throws where no kernel can be made of it.
-  KernelCall(const Graph& group, KernelCompiler& compiler);
+  // `group` is one of extract_groups(), its inputs' strides those that run() will see. Throws where no kernel can be
+  // made of it.
+  KernelCall(const Graph& group, KernelCompiler& compiler) : kernel_(compiler.compile(lower(group))) {}
 
-  // `outputs` are undefined, to be made here, or contiguous memory to write to: an input's where may_share() says so.
-  void run(const std::vector<at::Tensor>& inputs, std::vector<at::Tensor>& outputs) const;
+  // `outputs` are contiguous memory to write to, an input's only where may_share() says so. `scratch`: so many bytes.
+  void run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs, std::byte* scratch) const;
+  [[nodiscard]] uint64_t scratch_bytes() const { return static_cast<uint64_t>(kernel_->scratch_bytes); }
 
   // Whether the kernel may write output `output` to the memory of its input `input`.
   [[nodiscard]] bool may_share(size_t input, size_t output) const;
 
  private:
   std::shared_ptr<const Kernel> kernel_;
-  std::vector<TensorType> outputs_;
 };
 
 }  // namespace stepc

@@ -52,8 +52,17 @@ c10::IValue list_of(const std::vector<ValueId>& ids, const std::vector<at::Tenso
 
 OpaqueCall::OpaqueCall(const Node& node) : op_(find_operator(node.op)), call_(*node.aten) {}
 
-std::vector<at::Tensor> OpaqueCall::run(std::vector<at::Tensor> inputs) const {
-  for (uint32_t written : call_.writes) inputs[written] = inputs[written].clone();
+std::vector<at::Tensor> OpaqueCall::run(std::vector<at::Tensor> inputs, const std::vector<at::Tensor>& targets) const {
+  for (size_t w = 0; w < call_.writes.size(); ++w) {
+    at::Tensor& written = inputs[call_.writes[w]];
+    if (targets.empty()) {
+      written = written.clone();
+      continue;
+    }
+    const at::Tensor& target = targets[targets.size() - call_.writes.size() + w];
+    if (target.const_data_ptr() != written.const_data_ptr()) target.copy_(written);
+    written = target;
+  }
   const auto& schema = op_.schema().arguments();
   torch::jit::Stack stack;
   for (size_t a = 0; a < call_.args.size(); ++a) {

@@ -15,8 +15,9 @@ class OpaqueCall {
   // Throws UserError when this LibTorch has no such operator.
   explicit OpaqueCall(const Node& node);
 
-  // The node's outputs: fresh results, then the new contents of what the call writes, which is copied before.
-  std::vector<at::Tensor> run(std::vector<at::Tensor> inputs) const;
+  // The node's outputs: fresh results, then the new contents of what the call writes. `targets`, by output: where those
+  // are left, perhaps in the written input's own memory; none: in new memory.
+  std::vector<at::Tensor> run(std::vector<at::Tensor> inputs, const std::vector<at::Tensor>& targets = {}) const;
 
  private:
   c10::OperatorHandle op_;

@@ -43,7 +43,7 @@ Learner::Learner(ModelDirectory directory, const RunConfig& config)
   directory_.config.dtype = saved_dtype(directory_.config.dtype, config.model.compute);
 
   Config engine;
-  engine.mode = *parse_mode(config.train.mode);
+  engine.mode = parse_mode(config.train.mode);
   engine.kernel_directory = kernel_directory();
   step_.emplace(
       accelerate(make_train_step(model_, optimizer_, config.optim.clip), {model_}, {optimizer_.optimizer}, engine));

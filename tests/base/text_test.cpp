@@ -44,5 +44,13 @@ TEST(Text, NearestFindsTyposOnly) {
   EXPECT_EQ(nearest("warmup", keys), std::nullopt);
 }
 
+TEST(Text, ReadsSizesAsItWritesThem) {
+  EXPECT_EQ(parse_bytes("4096 B"), 4096U);
+  EXPECT_EQ(parse_bytes("1.5 MiB"), 1536U * 1024);
+  EXPECT_EQ(parse_bytes("12GiB"), uint64_t{12} << 30);
+  for (const char* wrong : {"", "GiB", "12", "12 GB", "-1 GiB", "1e30 TiB", "nan B", "inf B", "12GiB and more"})
+    EXPECT_EQ(parse_bytes(wrong), std::nullopt) << wrong;
+}
+
 }  // namespace
 }  // namespace stepc

@@ -39,6 +39,25 @@ TEST(Kernel, GroupsOfAStepAreLikeTheInterpreter) {
   }
 }
 
+TEST(Kernel, SeveralAreCompiledAtOnce) {
+  std::vector<LoopProgram> programs;
+  for (const NamedGroup& group : step_groups()) programs.push_back(lower(group.graph));
+  KernelCompiler compiler(host_cpu());
+  const auto kernels = compiler.compile_all(programs, 3);
+  for (size_t i = 0; i < programs.size(); ++i) EXPECT_EQ(compiler.compile(programs[i]), kernels[i]);
+  EXPECT_EQ(compiler.statistics().in_memory, programs.size());
+
+  programs[4].phases[0].instructions.pop_back();
+  programs[7].phases.clear();
+  programs[7].phases.emplace_back().items = -1;
+  try {
+    compiler.compile_all(programs, 2);
+    FAIL() << "a broken program was compiled";
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("a loop is not closed"), std::string::npos) << error.what();
+  }
+}
+
 // The optimizer's arrays are written where they are read, whatever the cuts.
 TEST(Kernel, UpdatesInPlace) {
   const Graph group = adamw_group(1003);

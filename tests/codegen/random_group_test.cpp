@@ -1,5 +1,6 @@
 // Random programs, cut into groups by fuse(): every group's kernel against the interpreter, on odd, empty and single
 // sizes, strided inputs, NaN and infinities, for this CPU and for the plainest one.
+#include <algorithm>
 #include <limits>
 #include <random>
 
@@ -207,7 +208,8 @@ std::vector<Array> random_arrays(const Graph& graph, uint64_t seed, bool special
 
 // A group reads what its program's inputs look like: their strides and offsets come with them.
 GroupGraph group_with_windows(const Graph& program, uint32_t number) {
-  GroupGraph group = extract_group(program, number);
+  std::vector<GroupGraph> groups = extract_groups(program);
+  GroupGraph& group = *std::ranges::find(groups, number, &GroupGraph::group);
   for (size_t i = 0; i < group.inputs.size(); ++i) {
     const GraphTensor& tensor = program.tensors[group.inputs[i].index()];
     if (tensor.producer.valid()) continue;

@@ -115,7 +115,7 @@ return %2
 return %3
 )");
   for (Node& node : graph.nodes) node.group = 0;
-  const GraphMemory memory = graph_memory(graph, [](const Graph&, const Node&) { return uint64_t{100}; });
+  const GraphMemory memory = graph_memory(graph, {.workspace_bytes = [](NodeId) { return uint64_t{100}; }});
   verify(memory.problem);
   EXPECT_EQ(memory.problem.units.size(), 1U);
   EXPECT_EQ(memory.value_of[1], kNone);
@@ -264,8 +264,9 @@ TEST(GraphMemory, NothingIsWrittenOverWhileItIsNeeded) {
   for (uint64_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(seed);
     const Graph graph = random_step(seed);
-    const GraphMemory memory = graph_memory(
-        graph, [&](const Graph&, const Node& node) { return uint64_t{node.inputs.size() == 2 ? 64U : 0U}; });
+    const GraphMemory memory = graph_memory(graph, {.workspace_bytes = [&](NodeId node) {
+                                              return uint64_t{graph.nodes[node.index()].inputs.size() == 2 ? 64U : 0U};
+                                            }});
     verify(memory.problem);
     for (const OrderUnit& unit : memory.problem.units) in_place += unit.reuses.size();
     for (uint32_t input : memory.input_of) homed += input != kNone ? 1 : 0;

@@ -31,8 +31,9 @@ uint64_t at(const MemoryReport& report, ByteClass byte_class) {
 
 TEST(MemoryReport, SaysWhoHasWhatAtThePeak) {
   const Graph graph = step();
-  const GraphMemory memory =
-      graph_memory(graph, [](const Graph&, const Node& node) { return uint64_t{node.op == "exp" ? 2048U : 0U}; });
+  const GraphMemory memory = graph_memory(graph, {.workspace_bytes = [&](NodeId node) {
+                                            return uint64_t{graph.nodes[node.index()].op == "exp" ? 2048U : 0U};
+                                          }});
   const PlannedOrder plan = plan_order(memory.problem);
   const MemoryReport report = memory_report(graph, memory, plan);
   EXPECT_EQ(report.timeline.size(), plan.order.size());

@@ -99,7 +99,8 @@ TEST(OpTable, DecompositionsKeepTypesInEveryPrecision) {
         TensorType& type = call.inputs[i];
         const bool is_number = type.shape.empty();
         const bool is_statistic = op.name == "layer_norm_backward" && (i == 2 || i == 3);
-        const bool is_wide = is_statistic || (op.name == "attention_backward" && i == 5);
+        const bool is_row = op.name == "linear_cross_entropy" && i >= 3;
+        const bool is_wide = is_statistic || is_row || (op.name == "attention_backward" && i == 5);
         if (is_floating(type.dtype) && !is_number) type.dtype = is_wide && dtype == DType::kBF16 ? DType::kF32 : dtype;
         inputs.push_back(b.graph().add_input({InputKind::kBatch, str("{}", i), {}, {}, 0}, type));
       }

@@ -39,7 +39,7 @@ TEST(Fuse, AParametersUpdateIsOneKernel) {
   const Graph fused = fuse(decompose(b.take()));
   verify_stage(fused, Stage::kFused);
   EXPECT_EQ(groups_of(fused), (std::set<std::optional<uint32_t>>{0}));
-  const GroupGraph kernel = extract_group(fused, 0);
+  const GroupGraph kernel = extract_groups(fused).at(0);
   EXPECT_EQ(kernel.inputs.size(), 10U);
   EXPECT_EQ(kernel.outputs.size(), 3U);
 }
@@ -55,9 +55,9 @@ TEST(Fuse, AWideningCastIsMadeByEachReader) {
   b.graph().outputs.back().tensor = scaled;
   const Graph fused = fuse(b.take());
   verify_stage(fused, Stage::kFused);
-  for (uint32_t group : {0, 1})
-    for (TensorId read : extract_group(fused, group).inputs)
-      EXPECT_TRUE(fused.type(read).dtype == DType::kBF16 || fused.shape(read).empty()) << group;
+  for (const GroupGraph& kernel : extract_groups(fused))
+    for (TensorId read : kernel.inputs)
+      EXPECT_TRUE(fused.type(read).dtype == DType::kBF16 || fused.shape(read).empty()) << kernel.group;
 }
 
 TEST(Fuse, PhasesOfAStepDoNotShareAKernel) {

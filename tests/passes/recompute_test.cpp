@@ -1,5 +1,6 @@
 // recompute() on random training steps: the same meaning bit by bit, never a higher peak, budgets met or the reason
 // said.
+#include "passes/fuse.h"
 #include "passes/recompute.h"
 
 #include <algorithm>
@@ -90,7 +91,8 @@ std::vector<Array> random_inputs(const Graph& graph, uint64_t seed) {
   return out;
 }
 
-uint64_t peak_of(const Graph& graph) {
+uint64_t peak_of(const Graph& core) {
+  const Graph graph = fuse(core);
   const GraphMemory memory = graph_memory(graph);
   return peak_bytes(memory.problem, lowest_peak_order(memory.problem));
 }

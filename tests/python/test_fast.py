@@ -81,6 +81,8 @@ def test_error_beside_eager(name, dtype):
         fast, step = run(model, copy.deepcopy(module), dtype, stepc.Config(mode="fast"))
         assert step.stats["graph_nodes"] > 0 and step.stats["replays"] >= 2, step.stats
         assert not step.stats["warnings"]
+        assert abs(step.stats["measured_peak_bytes"] / step.stats["planned_peak_bytes"] - 1) <= 0.02
+        assert step.stats["unplanned_allocations"] == 0
         for what, wanted in reference.items():
             ratio = error(fast[what], wanted) / max(error(eager[what], wanted), FLOOR[dtype])
             ratios.setdefault(what, []).append(ratio)
@@ -173,3 +175,49 @@ def test_other_branches_and_what_a_graph_cannot_express():
         assert torch.allclose(step(x), expected)
     assert torch.allclose(weight, twin)
     assert step.stats["plans"] == 2 and step.stats["replays"] >= 6 and step.stats["graph_nodes"] > 0
+
+
+def wide_llama():
+    torch.manual_seed(0)
+    model = MODELS["llama"]
+    batch = {"input_ids": torch.randint(3, 64, (16, 64)), "labels": torch.randint(3, 64, (16, 64))}
+    return model, model.build().train(), batch
+
+
+def train_wide(**chosen):
+    model, module, batch = wide_llama()
+    one = training(model, module)
+    step = stepc.accelerate(one.step, config=stepc.Config(mode="fast", **chosen))
+    losses = [step(batch)[0].item() for _ in range(6)]
+    return losses, step
+
+
+def test_a_memory_budget_is_met_by_computing_twice():
+    losses, plain = train_wide()
+    state = plain.stats["state_bytes"]
+    budget = state + plain.stats["planned_peak_bytes"] * 7 // 10
+    again, smaller = train_wide(memory_budget=f"{budget} B")
+    assert smaller.stats["graph_nodes"] > plain.stats["graph_nodes"]
+    assert smaller.stats["planned_peak_bytes"] + state <= budget
+    assert smaller.stats["measured_peak_bytes"] == smaller.stats["planned_peak_bytes"]
+    assert again == pytest.approx(losses, rel=1e-5)
+    _, automatic = train_wide(memory_budget="auto")
+    assert automatic.stats["planned_peak_bytes"] <= plain.stats["planned_peak_bytes"]
+
+
+def test_a_budget_that_no_plan_meets_is_said(caplog):
+    with caplog.at_level("WARNING", logger="stepc"):
+        _, step = train_wide(memory_budget="1 MiB")
+    assert step.stats["graph_nodes"] > 0
+    assert "the memory budget is 1.0 MiB, and the step needs" in caplog.text
+
+
+def test_memory_says_where_every_byte_goes(tmp_path):
+    _, step = train_wide()
+    table = step.memory()
+    for word in ("parameters", "optimizer state", "activations", "workspaces", "model.layers.0"):
+        assert word in table
+    step.save_memory(tmp_path / "memory.svg")
+    assert (tmp_path / "memory.svg").read_text().startswith("<svg")
+    with pytest.raises(stepc.UserError, match='memory budget is "12"; it is "none", "auto" or a size such as "12GiB"'):
+        stepc.Config(memory_budget="12")

@@ -3,9 +3,8 @@
 import dataclasses
 import os
 
-from stepc._C import UserError
+from stepc import _C
 
-MODES = ("exact", "fast", "eager")
 PRECISIONS = (None, "bf16")
 
 
@@ -18,6 +17,8 @@ class Config:
     verify: which replays are compared with eager, bit by bit: "first" (of every plan), "every:N", "always" or "off".
     precision: "bf16" runs the modules' forward passes under autocast, whatever their parameters are; None changes
         nothing.
+    memory_budget: what fast mode may hold at once, model and optimizer included: "12GiB" makes activations again in
+        the backward pass where they do not fit; "auto" as long as that costs at most 8 % of the time; "none" keeps all.
     kernel_directory: where generated kernels are kept between runs: None is $XDG_CACHE_HOME/stepc/kernels or
         ~/.cache/stepc/kernels, "" nowhere.
     max_plans: signatures (shapes, flags, settings) whose plans are kept, and plans of one signature.
@@ -27,6 +28,7 @@ class Config:
     mode: str = "exact"
     verify: str = "first"
     precision: str | None = None
+    memory_budget: str = "none"
     kernel_directory: str | None = None
     max_plans: int = 8
     max_recordings: int = 6
@@ -35,11 +37,6 @@ class Config:
         if self.kernel_directory is None:
             cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
             object.__setattr__(self, "kernel_directory", os.path.join(cache, "stepc", "kernels"))
-        if self.mode not in MODES:
-            raise UserError(f'mode is "{self.mode}"; it is one of {", ".join(MODES)}')
+        _C.check_config(self)
         if self.precision not in PRECISIONS:
-            raise UserError(f'precision is "{self.precision}"; it is "bf16" or None')
-
-    def for_engine(self):
-        """What the engine is made with."""
-        return self.mode, self.verify, self.kernel_directory, self.max_plans, self.max_recordings
+            raise _C.UserError(f'precision is "{self.precision}"; it is "bf16" or None')

@@ -29,7 +29,7 @@ class Accelerated:
         self._train_step = train_step
         self._scout = scout
         self.config = config
-        self._engine = _C.Step(scout, *config.for_engine())
+        self._engine = _C.Step(scout, config)
         self._structures = []  # of results, by number
         self._structure_numbers = {}
         self._arguments = {}  # structure of arguments -> its text in the signature
@@ -73,6 +73,15 @@ class Accelerated:
     def report(self) -> str:
         """Planned beside measured, in words."""
         return self._engine.report()
+
+    def memory(self) -> str:
+        """Fast mode: where every byte of the step goes at its peak, as a table; empty before the step is planned."""
+        return self._engine.memory_text()
+
+    def save_memory(self, path: str | os.PathLike) -> None:
+        """Fast mode: writes a picture (SVG) of the step's live bytes by instruction."""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self._engine.memory_svg())
 
     def graph_text(self) -> str:
         """The step that was captured last, as text; empty before."""

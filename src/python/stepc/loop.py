@@ -78,7 +78,7 @@ class ModelSegments:
     def __init__(self, model, original, config):
         self.original = original
         self.scout = Scout(original, {"model": model}, {})
-        self.engine = _C.Segments(self.scout, *config.for_engine())
+        self.engine = _C.Segments(self.scout, config)
         self.structures = []
         self.numbers = {}
         self.anchor = torch.zeros((), requires_grad=True)

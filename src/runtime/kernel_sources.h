@@ -1,0 +1,19 @@
+// KernelSources: where the kernels of Graphs come from: the code generator with its cache, and the machine's matrix
+// micro-kernels. Outlives the Graphs that are bound with it.
+#pragma once
+
+#include <filesystem>
+
+#include "blocked/micro_kernels.h"
+#include "codegen/codegen.h"
+
+namespace stepc {
+
+struct KernelSources {
+  explicit KernelSources(std::filesystem::path directory)
+      : compiler(host_cpu(), std::move(directory)), micro_kernels(blocked::probe_micro_kernels()) {}
+  KernelCompiler compiler;
+  blocked::MicroKernels micro_kernels;
+};
+
+}  // namespace stepc
