@@ -129,6 +129,7 @@ std::string to_text(const MemoryReport& report, size_t modules) {
   for (size_t c = 0; c < kByteClasses; ++c)
     if (report.at_peak[c] != 0)
       out += str("  {:<16} {:>12} {:>6.1f} %\n", kNames[c], human_bytes(report.at_peak[c]), percent(report.at_peak[c]));
+  out += str("arena {}, for all that is not the program's own\n", human_bytes(report.arena_bytes));
   if (!report.activations.empty()) out += "activations by module\n";
   uint64_t rest = 0;
   for (size_t i = 0; i < report.activations.size(); ++i) {

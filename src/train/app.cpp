@@ -17,6 +17,7 @@
 #include "train/commands.h"
 #include "train/completions.h"
 #include "train/data_command.h"
+#include "train/memory_command.h"
 #include "train/run_config_keys.h"
 #include "train/trainer.h"
 
@@ -63,6 +64,7 @@ struct Arguments {
   bool resume = false;
   std::string model;
   GenerateCommand generate;
+  std::string picture;  // SVG file
   std::string inspected;
   bool config_defaults = false, config_page = false;
   std::string shell;
@@ -102,6 +104,10 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
   eval->add_option("--model", arguments.model,
                    "model directory; default: the finished model in output.dir, else model.path");
 
+  CLI::App* memory = with_run_config(
+      app.add_subcommand("memory", "where every byte of a training step will go, before anything runs"));
+  memory->add_option("--picture", arguments.picture, "write live bytes by instruction as an SVG file");
+
   CLI::App* generate = app.add_subcommand("generate", "continue a text");
   GenerateCommand& options = arguments.generate;
   generate->add_option("directory", options.directory, "model directory")->required();
@@ -140,6 +146,10 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
        }},
       {eval, [&arguments,
               eval] { return run_eval(load_run_config(arguments.config, overrides_of(*eval)), arguments.model); }},
+      {memory,
+       [&arguments, memory] {
+         return run_memory(load_run_config(arguments.config, overrides_of(*memory)), arguments.picture);
+       }},
       {generate, [&] { return run_generate(arguments.generate); }},
       {inspect, [&] { return run_inspect(arguments.inspected); }},
       {data.app, data.run},

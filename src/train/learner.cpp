@@ -44,6 +44,7 @@ Learner::Learner(ModelDirectory directory, const RunConfig& config)
 
   Config engine;
   engine.mode = parse_mode(config.train.mode);
+  engine.memory_budget = parse_memory_budget(config.memory.budget);
   engine.kernel_directory = kernel_directory();
   step_.emplace(
       accelerate(make_train_step(model_, optimizer_, config.optim.clip), {model_}, {optimizer_.optimizer}, engine));

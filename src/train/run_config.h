@@ -39,6 +39,9 @@ struct RunConfig {
     int64_t threads = 0;
     std::string mode = "exact";
   } train;
+  struct Memory {
+    std::string budget = "none";
+  } memory;
   struct Optim {
     std::string name = "adamw";
     double lr = 1e-3;

@@ -76,6 +76,12 @@ const std::vector<Key>& run_config_keys() {
       {"train.mode", at(&R::train, &R::Train::mode), one_of({"exact", "fast", "eager"}),
        "exact: captured, planned and replayed, bit-equal to eager; fast: as one fused graph; eager: op by op"},
 
+      {"memory.budget",
+       at(&R::memory, &R::Memory::budget),
+       {},
+       "of fast mode, model and optimizer included: a size such as \"12GiB\" makes activations again that do not fit; "
+       "auto: as long as that costs 8 % of the time; none: all are kept"},
+
       {"optim.name", at(&R::optim, &R::Optim::name), one_of({"adamw", "sgd", "agd", "wsam", "lion"}),
        "optimizer; wsam: AdamW with two gradients a step, the second uphill"},
       {"optim.lr", at(&R::optim, &R::Optim::lr), above(0, 10),

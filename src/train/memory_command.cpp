@@ -1,0 +1,60 @@
+#include "train/memory_command.h"
+
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include <ATen/Parallel.h>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "engine/compile.h"
+#include "engine/virtual_door.h"
+#include "memory/report.h"
+#include "models/lora.h"
+#include "train/adapter_choice.h"
+#include "train/batches.h"
+#include "train/kernel_directory.h"
+#include "train/model_directory.h"
+#include "train/run_data.h"
+#include "train/train_step.h"
+
+namespace stepc::train {
+namespace {
+
+VirtualPlan plan_step(const RunConfig& config) {
+  ModelDirectory directory = open_model_directory(config.model.path);
+  choose_adapter(config, directory);
+  // The data say whether a row may hold two documents, which attention then keeps apart.
+  const Corpus corpus = read_corpus(config, directory);
+  TrainBatches batches(corpus, config.train.grad_accum, config.train.batch_size);
+  const Batch& batch = batches.of_step(0);
+  std::optional<VirtualRegion> region(std::in_place);
+  models::Decoder model(directory.config, models::scalar_type(config.model.compute));
+  if (directory.adapter) models::add_adapters(model, *directory.adapter, 0);
+  const ChosenOptimizer optimizer = choose_optimizer(config, models::trainable_parameters(model));
+  region.reset();
+  return plan(make_train_step(model, optimizer, config.optim.clip), {model}, {optimizer.optimizer}, batch.tensors());
+}
+
+}  // namespace
+
+int run_memory(RunConfig config, const std::filesystem::path& picture) {
+  if (config.train.threads == 0) config.train.threads = at::get_num_threads();
+  at::set_num_threads(static_cast<int>(config.train.threads));
+  const MemoryBudget budget = parse_memory_budget(config.memory.budget);
+  const VirtualPlan captured = plan_step(config);
+  if (!captured.obstacle.empty()) throw RunFailure(str("this step runs eagerly: {}", captured.obstacle));
+  KernelSources kernels(kernel_directory());
+  const GraphPlan planned =
+      plan_fast(captured.trace, kernels, {at::get_num_threads(), budget});
+  const MemoryReport report = memory_report(planned.graph, planned.memory, planned.order);
+  std::fputs(to_text(report).c_str(), stdout);
+  if (!picture.empty()) {
+    write_file_synced(picture, timeline_svg(report, "live bytes of a training step"));
+    std::printf("picture: %s\n", picture.c_str());
+  }
+  return 0;
+}
+
+}  // namespace stepc::train
