@@ -314,6 +314,9 @@ class Fuser {
 
 }  // namespace
 
-Graph fuse_losses(Graph graph) { return Fuser(graph).run(); }
+Graph fuse_losses(Graph graph) {
+  const Graph old = std::move(graph);
+  return Fuser(old).run();
+}
 
 }  // namespace stepc
