@@ -38,9 +38,11 @@ Graph in_double(const Graph& graph) {
   for (GraphTensor& tensor : out.tensors)
     if (is_floating(tensor.type.dtype)) tensor.type.dtype = DType::kF64;
   for (Node& node : out.nodes) {
-    const AttrValue* dtype = node.attrs.find("dtype");
-    if (dtype == nullptr || !is_floating(std::get<DType>(*dtype))) continue;
-    node.attrs.set("dtype", DType::kF64);
+    const Attrs attrs = node.attrs;
+    for (const Attr& attr : attrs.list()) {
+      const DType* dtype = std::get_if<DType>(&attr.value);
+      if (dtype != nullptr && is_floating(*dtype)) node.attrs.set(attr.name, DType::kF64);
+    }
   }
   return out;
 }

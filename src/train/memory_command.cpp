@@ -18,6 +18,7 @@
 #include "train/model_directory.h"
 #include "train/run_data.h"
 #include "train/train_step.h"
+#include "train/trainer.h"
 
 namespace stepc::train {
 namespace {
@@ -46,8 +47,7 @@ int run_memory(RunConfig config, const std::filesystem::path& picture) {
   const VirtualPlan captured = plan_step(config);
   if (!captured.obstacle.empty()) throw RunFailure(str("this step runs eagerly: {}", captured.obstacle));
   KernelSources kernels(kernel_directory());
-  const GraphPlan planned =
-      plan_fast(captured.trace, kernels, {at::get_num_threads(), budget});
+  const GraphPlan planned = plan_fast(captured.trace, kernels, {at::get_num_threads(), budget});
   const MemoryReport report = memory_report(planned.graph, planned.memory, planned.order);
   std::fputs(to_text(report).c_str(), stdout);
   if (!picture.empty()) {

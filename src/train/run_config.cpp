@@ -1,6 +1,7 @@
 #include "train/run_config.h"
 
 #include <algorithm>
+#include <cctype>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -102,7 +103,9 @@ void read_file(const std::string& path, RunConfig& config, std::set<std::string>
   try {
     file = toml::parse(read_text(path, kMaxBytes), path);
   } catch (const toml::parse_error& error) {
-    user_error("{}:{}: not TOML: {}", path, error.source().begin.line, error.description());
+    std::string what(error.description());
+    std::ranges::replace_if(what, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');  // it quotes the file
+    user_error("{}:{}: not TOML: {}", path, error.source().begin.line, what);
   }
   for (const auto& [section, node] : file) {
     const std::string section_name(section.str());

@@ -57,6 +57,7 @@ TEST(MemoryReport, SaysWhoHasWhatAtThePeak) {
   batch                 1.0 KiB   14.3 %
   activations           2.0 KiB   28.6 %
   workspaces            2.0 KiB   28.6 %
+arena 4.0 KiB, for all that is not the program's own
 activations by module
   a<b                                           1.0 KiB
   1 others                                      1.0 KiB

@@ -1,6 +1,5 @@
 // recompute() on random training steps: the same meaning bit by bit, never a higher peak, budgets met or the reason
 // said.
-#include "passes/fuse.h"
 #include "passes/recompute.h"
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "memory/order/plan_order.h"
 #include "ops/graph_builder.h"
 #include "ops/op_def.h"
+#include "passes/fuse.h"
 
 namespace stepc {
 namespace {
