@@ -55,6 +55,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--mode", choices=["fast", "exact"], default="fast")
     arguments = parser.parse_args()
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("stepc").setLevel(logging.INFO)
@@ -62,21 +63,23 @@ def main():
 
     eager_step, eager_scheduler = build()
     train_step, scheduler = build()
-    step = stepc.accelerate(train_step, config=stepc.Config(mode="exact"))
+    step = stepc.accelerate(train_step, config=stepc.Config(mode=arguments.mode))
 
-    eager, replayed = [], []
+    eager, replayed, apart = [], [], 0.0
     for number in range(arguments.steps):  # in turn, so that a busy machine is busy for both
         batch = make_batch(number)
         expected, seconds = timed(eager_step, eager_scheduler, batch)
         eager.append(seconds)
         loss, seconds = timed(step, scheduler, batch)
         replayed.append(seconds)
-        if not torch.equal(loss, expected):
+        apart = max(apart, abs(loss.item() / expected.item() - 1))
+        if arguments.mode == "exact" and not torch.equal(loss, expected):
             raise SystemExit(f"step {number}: loss {loss.item()!r}, eagerly {expected.item()!r}")
 
     warm_up = min(5, arguments.steps - 1)  # recorded, planned, verified
     eager_ms, replayed_ms = (1e3 * statistics.median(seconds[warm_up:]) for seconds in (eager, replayed))
-    print(f"\n{arguments.steps} steps, every loss bit-equal to eager; the last is {loss.item():.4f}")
+    how_close = "bit-equal to eager" if arguments.mode == "exact" else f"within {apart:.1e} of eager"
+    print(f"\n{arguments.steps} steps, every loss {how_close}; the last is {loss.item():.4f}")
     print(f"eager {eager_ms:.1f} ms, stepc {replayed_ms:.1f} ms a step: {eager_ms / replayed_ms:.2f}x\n")
     print(step.report())
 

@@ -21,7 +21,7 @@ std::string_view name_of(Mode mode) {
 Mode parse_mode(std::string_view text) {
   for (const Mode mode : {Mode::kEager, Mode::kExact, Mode::kFast})
     if (name_of(mode) == text) return mode;
-  user_error("mode is \"{}\"; it is one of \"exact\", \"fast\", \"eager\"", text);
+  user_error("mode is \"{}\"; it is one of \"fast\", \"exact\", \"eager\"", text);
 }
 
 Verify parse_verify(std::string_view text) {

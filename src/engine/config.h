@@ -52,7 +52,7 @@ struct MemoryBudget {
 MemoryBudget parse_memory_budget(std::string_view text);
 
 struct Config {
-  Mode mode = Mode::kExact;
+  Mode mode = Mode::kFast;
   Verify verify;
   MemoryBudget memory_budget;
   std::filesystem::path kernel_directory;  // where generated kernels are kept between runs; empty: nowhere

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <span>
 
 #include <ATen/Functions.h>
@@ -28,6 +29,8 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 struct Named {
   std::string what;
   std::string group;  // what it is compared in size with: "parameter", "optimizer state exp_avg"
+  std::optional<Owner> owner;
+  std::string key;  // of the owner's
   uint64_t hash = 0;
   at::Tensor values;
 };
@@ -41,30 +44,33 @@ class Remains {
   std::vector<Named> of(const StepOutput& output, const std::vector<at::Tensor>& tensors,
                         const std::function<at::Tensor(const Rebinding&)>& rebound) const {
     std::vector<Named> out;
-    const auto add = [&](std::string what, const std::string& group, const at::Tensor& tensor) {
+    const auto add = [&](std::string what, std::string group, const at::Tensor& tensor, std::optional<Owner> owner = {},
+                         const std::string& key = {}) {
+      Named& one = out.emplace_back(Named{std::move(what), std::move(group), owner, key, 0, {}});
       if (by_bits_)
-        out.push_back({std::move(what), group, hash_of(tensor), {}});
-      else
-        out.push_back({std::move(what), group, 0, tensor.defined() ? tensor.detach().clone() : at::Tensor()});
+        one.hash = hash_of(tensor);
+      else if (tensor.defined())
+        one.values = tensor.detach().clone();
+    };
+    const auto add_owned = [&](Owner owner, const std::string& key, const at::Tensor& tensor) {
+      add(str("{} '{}'", name_of(owner), key), group_of(owner, key), tensor, owner, key);
     };
     for (size_t o = 0; o < output.tensors.size(); ++o)
       add(str("returned value {}", o), str("returned {}", o), output.tensors[o]);
     const std::vector<OwnedKey>& keys = program_.keys();
     for (size_t k = 0; k < count_; ++k) {
       const bool batch = k >= keys.size();
-      if (!batch && keys[k].owner == Owner::kGradient) continue;
       if (batch)
         add(str("batch tensor {}", k - keys.size()), str("batch {}", k), tensors[k]);
-      else
-        add(str("{} '{}'", name_of(keys[k].owner), keys[k].key), group_of(keys[k].owner, keys[k].key), tensors[k]);
+      else if (keys[k].owner != Owner::kGradient)
+        add_owned(keys[k].owner, keys[k].key, tensors[k]);
     }
     for (const Rebinding& rebinding : plan_.trace().rebindings)
-      add(str("{} '{}'", name_of(rebinding.owner), rebinding.key), group_of(rebinding.owner, rebinding.key),
-          rebound(rebinding));
+      add_owned(rebinding.owner, rebinding.key, rebound(rebinding));
     if (!by_bits_) return out;
-    out.push_back({"random generator", "", state_hash(at::detail::getDefaultCPUGenerator()), {}});
+    out.push_back({"random generator", "", {}, "", state_hash(at::detail::getDefaultCPUGenerator()), {}});
     for (const auto& [key, generator] : program_.generators())
-      out.push_back({str("random generator '{}'", key), "", state_hash(generator), {}});
+      out.push_back({str("random generator '{}'", key), "", {}, "", state_hash(generator), {}});
     return out;
   }
 
@@ -86,16 +92,42 @@ std::string difference_in_bits(const std::vector<Named>& replayed, const std::ve
   return {};
 }
 
-// Rounding may differ; a wrong kernel shows as more. Relative to the tensor's own root mean square, and to the largest
-// of its group, for what is rounding alone (the gradient of a bias that softmax cancels).
-// `narrow`: the step computes in bf16 or f16, whatever its results are kept in.
+double rms_of(const at::Tensor& tensor) { return std::sqrt(tensor.to(at::kDouble).square().mean().item<double>()); }
+
+// How far apart two runs may be by rounding alone. A wrong kernel shows as more.
+struct Tolerance {
+  double of_itself;  // of the tensor's own root mean square
+  double of_group;   // of the largest of its group: the gradient of a bias that softmax cancels is nothing but rounding
+  double nothing;    // part of the largest of its group below which a tensor is nothing but rounding
+};
+constexpr Tolerance kWide = {1e-3, 1e-4, 1e-4};
+constexpr Tolerance kNarrow = {5e-2, 1e-2, 3e-2};  // bf16 or f16, whatever the results are kept in
+
+// Adam and its kin divide a gradient by its own size: where that is nothing but rounding, so is the update. Told by the
+// optimizer's state of the parameter, all[p]. `sizes`: root mean squares; `largest`: those of the groups.
+bool is_moved_by_rounding(size_t p, const std::vector<Named>& all, const std::vector<double>& sizes,
+                          const std::map<std::string, double>& largest, const Tolerance& tolerance) {
+  if (all[p].owner != Owner::kParameter) return false;
+  for (size_t s = 0; s < all.size(); ++s) {
+    const bool is_its_state = all[s].owner == Owner::kOptimizerState && all[s].values.defined() &&
+                              all[s].values.sizes() == all[p].values.sizes() &&
+                              ("." + all[s].key).find("." + all[p].key + ".") != std::string::npos;
+    if (is_its_state && sizes[s] < tolerance.nothing * largest.at(all[s].group)) return true;
+  }
+  return false;
+}
+
+// `narrow`: the step computes in bf16 or f16.
 std::string difference_in_values(const std::vector<Named>& replayed, const std::vector<Named>& eager, bool narrow) {
-  const auto rms = [](const at::Tensor& tensor) { return tensor.square().mean().item<double>(); };
-  const auto wide = [](const at::Tensor& tensor) { return tensor.to(at::kDouble); };
+  const Tolerance& tolerance = narrow ? kNarrow : kWide;
+  const auto finite = [](const at::Tensor& tensor) { return tensor.nan_to_num(0, 0, 0); };
+  std::vector<double> sizes;
   std::map<std::string, double> largest;
-  for (const Named& one : eager)
-    if (one.values.defined() && one.values.numel() != 0)
-      largest[one.group] = std::max(largest[one.group], std::sqrt(rms(wide(one.values))));
+  for (const Named& one : eager) {
+    const bool counts = one.values.defined() && one.values.numel() != 0 && one.values.is_floating_point();
+    sizes.push_back(counts ? rms_of(finite(one.values)) : 0);
+    largest[one.group] = std::max(largest[one.group], sizes.back());
+  }
   for (size_t i = 0; i < eager.size(); ++i) {
     const at::Tensor& now = replayed[i].values;
     const at::Tensor& then = eager[i].values;
@@ -106,10 +138,12 @@ std::string difference_in_values(const std::vector<Named>& replayed, const std::
       if (!now.equal(then)) return eager[i].what;
       continue;
     }
-    const double error = std::sqrt(rms(wide(now) - wide(then)));
-    const double size = std::sqrt(rms(wide(then)));
-    if (!(error <= (narrow ? 5e-2 : 1e-3) * size + (narrow ? 1e-2 : 1e-4) * largest[eager[i].group]))
-      return str("{} by {:.1e} of {:.1e}", eager[i].what, error, size);
+    if (!now.isfinite().equal(then.isfinite())) return str("what is finite of {}", eager[i].what);
+    const double error = rms_of(finite(now).to(at::kDouble) - finite(then).to(at::kDouble));
+    const double group = largest.at(eager[i].group);
+    if (error <= tolerance.of_itself * sizes[i] + tolerance.of_group * group) continue;
+    if (error <= group && is_moved_by_rounding(i, eager, sizes, largest, tolerance)) continue;
+    return str("{} by {:.1e} of {:.1e}", eager[i].what, error, sizes[i]);
   }
   return {};
 }

@@ -134,6 +134,10 @@ void verify_aten_call(const Graph& graph, const Node& node, size_t index) {
     ++next;
   });
   INTERNAL_CHECK_EQ(next, node.inputs.size(), "node {} {}", index, node.op);
+  for (const auto& [input, strides] : node.aten->layouts) {
+    INTERNAL_CHECK_LT(input, node.inputs.size(), "node {} {}", index, node.op);
+    INTERNAL_CHECK_EQ(strides.size(), graph.shape(node.inputs[input]).size(), "node {} {}", index, node.op);
+  }
   next = 0;
   for_each_value(node.aten->results, [&](ValueId value) {
     INTERNAL_CHECK_EQ(value.index(), next, "node {} {} numbers its results out of order", index, node.op);

@@ -61,6 +61,9 @@ struct AtenCall {
   std::vector<Arg> results;      // ValueId k: the node's output k, in order; none: not a fresh tensor
   std::vector<uint32_t> writes;  // inputs that the call changes; their new contents are the last outputs
   bool draws = false;            // takes random numbers: not repeated, not merged, kept in order
+  // Inputs that did not lie contiguous when the call was recorded, and their strides. A kernel may count on what lay
+  // before it: many are called behind a contiguous() of their own.
+  std::vector<std::pair<uint32_t, Shape>> layouts;
   bool operator==(const AtenCall&) const = default;
 };
 

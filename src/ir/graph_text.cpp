@@ -15,7 +15,7 @@
 //
 // A return or rebind of none has no tensor.
 // Behind '->' stands what an ATen call returns: '%' for the next fresh output, a list t[...] of those, none otherwise;
-// 'writes' counts the call's tensors from 0.
+// 'writes' counts the call's tensors from 0, and so does 'layout 0(1, 4)', the strides of one that is not contiguous.
 #include "base/check.h"
 #include "ir/graph.h"
 #include "ir/text_cursor.h"
@@ -118,6 +118,7 @@ std::string node_text(const Graph& graph, const Node& node) {
     if (!results.empty()) tail += str(" -> {}", fmt::join(results, ", "));
     if (!node.aten->writes.empty()) tail += str(" writes {}", fmt::join(node.aten->writes, ", "));
     if (node.aten->draws) tail += " draws";
+    for (const auto& [input, strides] : node.aten->layouts) tail += str(" layout {}({})", input, fmt::join(strides, ", "));
   } else {
     for (TensorId id : node.inputs) inputs.push_back(str("%{}", id));
   }
@@ -328,6 +329,11 @@ class GraphParser {
       while (in_.accept(","));
     }
     node.aten->draws = in_.accept("draws");
+    while (in_.accept("layout ")) {
+      auto& [input, strides] = node.aten->layouts.emplace_back(static_cast<uint32_t>(in_.index()), Shape());
+      in_.expect("(");
+      strides = in_.integers(")");
+    }
   }
 
   void parse_attr(Attrs& attrs) {

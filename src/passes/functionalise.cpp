@@ -239,6 +239,9 @@ class Functionaliser {
     std::vector<ValueId> given;  // the value of each input
     const auto input = [&](ValueId id) {
       if (!id.valid()) return ValueId();
+      const bool is_number = id.index() >= trace_.values.size();
+      Shape strides = is_number ? Shape() : strides_unless_contiguous(window_of(value(id)));
+      if (!strides.empty()) node.aten->layouts.emplace_back(node.inputs.size(), std::move(strides));
       node.inputs.push_back(read(id));
       given.push_back(id);
       return ValueId(node.inputs.size() - 1);

@@ -5,6 +5,7 @@
 #include "runtime/aten_ops.h"
 #include "runtime/blocked_attention.h"
 #include "runtime/blocked_calls.h"
+#include "runtime/opaque_call.h"
 
 namespace stepc {
 
@@ -24,6 +25,13 @@ uint64_t convolution_bytes(const Graph& graph, const Node& node) {
     }
   return bytes + (is_narrow ? kNarrowBuffers : 0);
 }
+
+uint64_t opaque_bytes(const Graph& graph, const Node& node, const std::vector<at::Tensor>& inputs) {
+  uint64_t bytes = node.op.starts_with("aten::convolution") ? convolution_bytes(graph, node) : 0;
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (needs_layout(*node.aten, i, inputs[i])) bytes += aligned(inputs[i].nbytes());
+  return bytes;
+}
 }  // namespace
 
 Shape result_strides(const Node& node, const TensorType& type) {
@@ -34,7 +42,7 @@ bool writes_in_place(const Node& node) { return node.aten.has_value() || overwri
 
 uint64_t aten_scratch_bytes(const Graph& graph, const Node& node, const std::vector<at::Tensor>& inputs,
                             const blocked::MicroKernels& kernels, int threads) {
-  if (node.aten) return node.op.starts_with("aten::convolution") ? convolution_bytes(graph, node) : 0;
+  if (node.aten) return opaque_bytes(graph, node, inputs);
   return blocked_scratch_bytes(node, inputs, kernels, threads);
 }
 

@@ -14,6 +14,7 @@
 #include "ir/alignment.h"
 #include "runtime/arena.h"
 #include "runtime/graph_inputs.h"
+#include "runtime/index_limits.h"
 #include "runtime/unit_runner.h"
 
 namespace stepc {
@@ -90,6 +91,7 @@ struct GraphExecutable::Impl {
   GraphPlan plan;
   GraphInputs inputs;
   size_t events;
+  std::vector<IndexLimit> limits;
   size_t before_guards;
   UnitRunner runner;
 
@@ -97,6 +99,7 @@ struct GraphExecutable::Impl {
       : plan((check_can_run(trace), std::move(planned))),
         inputs(trace, plan.graph),
         events(trace.events.size()),
+        limits(index_limits(plan)),
         before_guards(units_before_guards(trace, plan)),
         runner(plan) {}
 
@@ -104,6 +107,10 @@ struct GraphExecutable::Impl {
 
   void bind_inputs(const std::vector<at::Tensor>& externals) {
     for (size_t i = 0; i < plan.graph.inputs.size(); ++i) runner.bind_input(i, inputs.tensor(i, externals));
+  }
+
+  bool indices_are_within() const {
+    return std::ranges::all_of(limits, [&](const IndexLimit& limit) { return within(limit, value(limit.indices)); });
   }
 
   bool guards_hold() const {
@@ -172,6 +179,7 @@ std::optional<StepResult> GraphExecutable::run(const RunInputs& inputs) {
   const ArenaLease arena;
   const UnitRunner::Step step(impl.runner, *arena);
   impl.bind_inputs(inputs.externals);
+  if (!impl.indices_are_within()) return std::nullopt;  // the recorded calls say which is not
   const at::Generator& generator = at::globalContext().defaultGenerator(at::kCPU);
   std::optional<GeneratorSnapshot> before;
   if (impl.inputs.draws()) before = read_generator(generator);

@@ -26,9 +26,9 @@ class GraphExecutable {
 
   // Runs the step once on the calling thread, in its arena. The externals are the trace's, as for Executable, and must
   // fit. What a guard needs runs first, then the program's host code that stands after guards (on_event), then the
-  // rest. `stopped` of the result says why host code does something else. nullopt: a guard did not hold. Either way
-  // nothing was written. The first run finds out which kernels need more scratch memory than was known, and the arena
-  // is laid out anew for the next.
+  // rest. `stopped` of the result says why host code does something else. nullopt: a guard did not hold, or an
+  // index is out of range. Either way nothing was written. The first run finds out which kernels need more scratch
+  // memory than was known, and the arena is laid out anew for the next.
   std::optional<StepResult> run(const RunInputs& inputs);
   // The host has supplied an integer that the Graph has built in as another one: it is not the program's step.
   bool is_unfit() const;

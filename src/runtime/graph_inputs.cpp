@@ -70,10 +70,11 @@ void GraphInputs::supply(CallId call, size_t arg, const c10::IValue& number) {
   const auto put = [&](size_t k, double value) { origins_[supply.inputs[k]].number.fill_(value); };
   if (supply.inputs.empty()) {
     if (!number.isInt() || number.toInt() != *supply.integer) unfit_ = true;
-  } else if (number.isDoubleList()) {
-    const std::vector<double> list = number.toDoubleVector();
+  } else if (number.isList()) {
+    const c10::List<c10::IValue> list = number.toList();  // of double, or of Scalar
     if (list.size() != supply.inputs.size()) unfit_ = true;
-    for (size_t k = 0; k < list.size() && k < supply.inputs.size(); ++k) put(k, list[k]);
+    for (size_t k = 0; k < list.size() && k < supply.inputs.size(); ++k)
+      put(k, list.get(k).toScalar().toDouble());
   } else {
     put(0, number.isTensor() ? number.toTensor().item<double>() : number.toScalar().toDouble());
   }

@@ -1,5 +1,9 @@
 #include "runtime/opaque_call.h"
 
+#include <algorithm>
+
+#include <ATen/Functions.h>
+
 #include "aten/constants.h"
 #include "aten/operators.h"
 #include "base/check.h"
@@ -48,7 +52,41 @@ c10::IValue list_of(const std::vector<ValueId>& ids, const std::vector<at::Tenso
   return list;
 }
 
+// nullptr: contiguous.
+const Shape* recorded_strides(const AtenCall& call, size_t input) {
+  const auto found = std::ranges::find(call.layouts, input, &std::pair<uint32_t, Shape>::first);
+  return found == call.layouts.end() ? nullptr : &found->second;
+}
+
+bool overlaps_itself(const at::Tensor& tensor, const Shape& strides) {
+  for (int64_t d = 0; d < tensor.dim(); ++d)
+    if (strides[static_cast<size_t>(d)] == 0 && tensor.size(d) > 1) return true;
+  return false;
+}
+
+bool has_strides(const at::Tensor& tensor, const Shape& strides) {
+  for (int64_t d = 0; d < tensor.dim(); ++d)
+    if (tensor.size(d) != 1 && tensor.stride(d) != strides[static_cast<size_t>(d)]) return false;
+  return true;
+}
+
+// Where the recorded one overlapped itself, as an expanded tensor does, it cannot be written in that layout.
+at::Tensor in_recorded_layout(const AtenCall& call, size_t input, const at::Tensor& tensor) {
+  if (!needs_layout(call, input, tensor)) return tensor;
+  const Shape* strides = recorded_strides(call, input);
+  if (strides == nullptr || overlaps_itself(tensor, *strides)) return tensor.contiguous();
+  return at::empty_strided(tensor.sizes(), *strides, tensor.options()).copy_(tensor);
+}
+
 }  // namespace
+
+bool needs_layout(const AtenCall& call, size_t input, const at::Tensor& tensor) {
+  if (tensor.numel() == 0 || std::ranges::find(call.writes, input) != call.writes.end()) return false;
+  const Shape* strides = recorded_strides(call, input);
+  if (strides == nullptr || overlaps_itself(tensor, *strides))
+    return !tensor.is_contiguous() && !(strides != nullptr && has_strides(tensor, *strides));
+  return !has_strides(tensor, *strides);
+}
 
 OpaqueCall::OpaqueCall(const Node& node) : op_(find_operator(node.op)), call_(*node.aten) {}
 
@@ -63,6 +101,7 @@ std::vector<at::Tensor> OpaqueCall::run(std::vector<at::Tensor> inputs, const st
     if (target.const_data_ptr() != written.const_data_ptr()) target.copy_(written);
     written = target;
   }
+  for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = in_recorded_layout(call_, i, inputs[i]);
   const auto& schema = op_.schema().arguments();
   torch::jit::Stack stack;
   for (size_t a = 0; a < call_.args.size(); ++a) {

@@ -10,6 +10,10 @@
 
 namespace stepc {
 
+// Whether a node's input, with these sizes and strides, has to be copied before the call: its kernel may count on the
+// layout that the input had when the call was recorded.
+bool needs_layout(const AtenCall& call, size_t input, const at::Tensor& tensor);
+
 class OpaqueCall {
  public:
   // Throws UserError when this LibTorch has no such operator.

@@ -8,6 +8,7 @@
 #include "train/adapter_choice.h"
 #include "train/find_nonfinite.h"
 #include "train/kernel_directory.h"
+#include "train/staged_checkpoint.h"
 
 namespace stepc::train {
 namespace {
@@ -59,6 +60,18 @@ void Learner::load_masters(const NamedTensors& loaded) {
   }
 }
 
+void Learner::prepare(const Batch& batch, double lr) {
+  const NamedTensors weights = models::trainable_parameters(model_);
+  StagedCheckpoint before(weights, state());
+  before.copy(weights, state());
+  // Where no plan comes of it, one eager step says so.
+  const auto settled = [this] { return stats().replays > 0 || stats().eager_calls > stats().verifications; };
+  while (!settled()) step(batch, lr);
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < weights.size(); ++i) at::Tensor(weights[i].second).copy_(before.weights()[i].second);
+  load_state(before.state());
+}
+
 StepResult Learner::step(const Batch& batch, double lr) {
   optimizer_.optimizer->set_lr(lr);
   const auto [loss, norm, skipped] = (*step_)(batch.tensors());
@@ -92,14 +105,17 @@ void Learner::write_checkpoint(const std::filesystem::path& checkpoint, const Na
   save_tensors(checkpoint / kOptimizerFile, state, {}, files);
 }
 
-void Learner::load_optimizer(const std::filesystem::path& checkpoint) {
-  NamedTensors state = load_tensors(checkpoint / kOptimizerFile);
+void Learner::load_state(NamedTensors state) {
   std::erase_if(state, [](const auto& item) {
     if (item.first != kGeneratorState) return false;
     at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(item.second);
     return true;
   });
   optimizer_.optimizer->load_state(state);
+}
+
+void Learner::load_optimizer(const std::filesystem::path& checkpoint) {
+  load_state(load_tensors(checkpoint / kOptimizerFile));
   // The parameters are the rounded master weights, as the update leaves them.
   const torch::NoGradGuard no_grad;
   const auto masters = master_weights(*optimizer_.optimizer);

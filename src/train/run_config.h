@@ -37,7 +37,7 @@ struct RunConfig {
     int64_t grad_accum = 1;
     int64_t seed = 1;
     int64_t threads = 0;
-    std::string mode = "exact";
+    std::string mode = "fast";
   } train;
   struct Memory {
     std::string budget = "none";

@@ -60,6 +60,7 @@ class Run {
   void resume_from(const Checkpoint& checkpoint);
   void take_step();
   void show_step(const StepResult& result, double lr, double seconds);
+  void compile();
   std::string first_nonfinite();
   double evaluate_held_out();
   bool is_best() const;
@@ -166,6 +167,7 @@ int Run::run() {
   if (step_ == 0) {
     progress_.note(str("held-out loss before training: {:.4f} nats per byte", evaluate_held_out()));
   }
+  if (config_.train.mode == name_of(Mode::kFast)) compile();
   while (step_ < config_.train.steps) {
     if (const int signal = StopSignals::received()) return stop(signal);
     take_step();
@@ -179,6 +181,15 @@ int Run::run() {
   if (const int signal = StopSignals::received()) return stop(signal);
   finish();
   return 0;
+}
+
+// Exact mode needs none of this: its recorded steps count, for they have the bits of the replayed ones.
+void Run::compile() {
+  progress_.status("compiling the step");
+  const auto began = Clock::now();
+  learner_.prepare(batches_.of_step(step_), learning_rate_at(config_, step_));
+  progress_.note(str("compiled the step in {}, {} of it to compare it with eager", human_seconds(seconds_since(began)),
+                     human_seconds(learner_.stats().verify_seconds)));
 }
 
 void Run::take_step() {

@@ -190,7 +190,7 @@ void train_twins(const RandomProgram& program, Totals& totals) {
   Twin a(program);
   Twin b(program);
   auto step = accelerate([&](const at::Tensor& x, const at::Tensor& ids) { return b.step(x, ids); }, {b.model()},
-                         b.optimizers());
+                         b.optimizers(), {.mode = Mode::kExact});
   std::vector<std::pair<Named, Tensors>> kept;
   for (int call = 0; call < kCalls; ++call) {
     torch::manual_seed(100 + call);

@@ -58,7 +58,7 @@ TEST_P(TorchOptimizer, TwentyStepsWithAScheduleAreBitEqual) {
   torch::nn::Sequential b = make_model();
   const auto oa = GetParam().make(a->parameters());
   const auto ob = GetParam().make(b->parameters());
-  auto step = accelerate([&](const at::Tensor& x) { return train(b, *ob, x); }, {b}, {ob});
+  auto step = accelerate([&](const at::Tensor& x) { return train(b, *ob, x); }, {b}, {ob}, {.mode = Mode::kExact});
   for (int i = 0; i < 20; ++i) {
     // Flat while it is recorded, then a slope.
     if (i > 8)

@@ -29,7 +29,7 @@ struct TwinsOf {
   using LossFn = std::function<at::Tensor(Holder&, const at::Tensor&)>;
 
   explicit TwinsOf(const std::function<Holder()>& make, LossFn loss = {}, at::ScalarType dtype = at::kFloat,
-                   Config config = {})
+                   Config config = {.mode = Mode::kExact})
       : a_(make_seeded(make, dtype)), b_(make_seeded(make, dtype)), loss_(std::move(loss)) {
     if (!loss_)
       loss_ = [](Holder& model, const at::Tensor& batch) { return model->forward(batch).to(at::kFloat).pow(2).mean(); };

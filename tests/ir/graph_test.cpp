@@ -17,7 +17,7 @@ input %1: f32[2, 8](9, 1)+1 = batch "0"
 input %2: i64[2] = rng ""
 %3: f32[2, 4] = matmul(%1, %0) {transpose_a=false, transpose_b=true} | forward "model.proj"
 %4: f32[2, 4], %5: i64[2, 4] = sort(%3) {descending=false, dim=1} | forward ""
-%6: f32[2], %7: f32[4, 8] = aten::frob_(%0, [1, 2], t[%3, undefined], number(0.5), dtype:bf16, generator(0), none) -> %, none writes 0 draws | backward "a \"b\""
+%6: f32[2], %7: f32[4, 8] = aten::frob_(%0, [1, 2], t[%3, undefined], number(0.5), dtype:bf16, generator(0), none) -> %, none writes 0 draws layout 1(1, 2) | backward "a \"b\""
 = aten::check(%6) | update ""
 %8: bool[] = full() {dtype=bool, shape=[], value=1} | update "" group 3
 %9: f64[] = full() {dtype=f64, shape=[], value=-inf} | update ""

@@ -69,7 +69,7 @@ TEST_F(RunConfigTest, WrongTypesAndRangesSayWhatIsAllowed) {
   EXPECT_USER_ERROR(load(str("{}[train]\nsteps = 1.0\n", kLeast)), ":8: train.steps = 1.0: must be an integer");
   EXPECT_USER_ERROR(load(str("{}[train]\nsteps = 0\n", kLeast)), ":8: train.steps = 0: must be");
   EXPECT_USER_ERROR(load(str("{}[train]\nmode = 'turbo'\n", kLeast)),
-                    ":8: train.mode = 'turbo': must be one of exact, fast, eager");
+                    ":8: train.mode = 'turbo': must be one of fast, exact, eager");
   EXPECT_USER_ERROR(load_with({"optim.lr", "0"}), "--optim.lr=0: optim.lr: must be a number, above 0, at most 10");
   EXPECT_USER_ERROR(load_with({"optim.lr", "nan"}), "must be a number");
   EXPECT_USER_ERROR(load_with({"optim.lr", "2 * 3"}), "must be a number");
