@@ -206,11 +206,16 @@ void PlanCache::count(const Plan& plan, const std::vector<at::Tensor>& tensors) 
   stats_.nodes = trace.calls.size();
   stats_.instructions = plan.schedule().instructions.size();
   stats_.graph_nodes = stats_.kernels = 0;
+  stats_.opaque_calls.clear();
   if (plan.fast() != nullptr) {
     const GraphPlan& graph_plan = plan.fast()->plan();
     stats_.graph_nodes = graph_plan.graph.nodes.size();
     stats_.instructions = graph_plan.units.size();
     stats_.kernels = graph_plan.kernels();
+    std::set<std::string> opaque;
+    for (const Node& node : graph_plan.graph.nodes)
+      if (node.aten) opaque.insert(node.op);
+    stats_.opaque_calls.assign(opaque.begin(), opaque.end());
   }
   stats_.guards = static_cast<uint64_t>(
       std::count_if(trace.reads.begin(), trace.reads.end(), [](const HostRead& read) { return read.guard; }));

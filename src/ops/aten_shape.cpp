@@ -4,6 +4,7 @@
 
 #include "ops/aten_map.h"
 #include "ops/op_def.h"
+#include "ops/shape_rules.h"
 
 namespace stepc {
 
@@ -51,18 +52,54 @@ Ids flip(M& m) {
   for (int64_t d : m.ints(1)) dims.push_back(M::dim(d, m.b.shape(x).size()));
   return {m.b.add("reverse", {x}, {{"dims", dims}})};
 }
-Ids constant_pad(M& m) {
+Ids roll(M& m) {  // (x, shifts, dims); without dims, of all elements in a row
+  TensorId x = m.tensor(0);
+  const Shape sizes = m.b.shape(x);
+  Shape dims = m.ints(2, Shape());
+  if (dims.empty()) {
+    x = m.b.reshape(x, {element_count(sizes)});
+    dims = {0};
+  }
+  const Shape shifts = m.ints(1);
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const Shape shape = m.b.shape(x);
+    const auto dim = static_cast<size_t>(M::dim(dims[i], shape.size()));
+    if (shape[dim] == 0) continue;
+    const int64_t first = ((-shifts[i]) % shape[dim] + shape[dim]) % shape[dim];  // where the result begins
+    if (first == 0) continue;
+    const Shape steps(shape.size(), 1);
+    Shape start(shape.size(), 0);
+    Shape head = shape;
+    Shape tail = shape;
+    head[dim] = first;
+    tail[dim] -= first;
+    const TensorId front = m.b.slice(x, start, head, steps);
+    start[dim] = first;
+    x = m.b.add("concat", {m.b.slice(x, start, tail, steps), front}, {{"dim", static_cast<int64_t>(dim)}});
+  }
+  return {m.b.reshape(x, sizes)};
+}
+Ids constant_pad(M& m) {  // (x, pads, value); a negative pad cuts off
+  TensorId x = m.tensor(0);
   const Shape pads = m.ints(1);
-  if (std::ranges::any_of(pads, [](int64_t p) { return p < 0; }) || m.real(2, 0.0) != 0) M::unmapped("this padding");
-  const TensorId x = m.tensor(0);
-  const size_t rank = m.b.shape(x).size();
+  Shape sizes = m.b.shape(x);
+  const size_t rank = sizes.size();
   Shape low(rank, 0);
   Shape high(rank, 0);
+  Shape from(rank, 0);
   for (size_t i = 0; i < pads.size() / 2; ++i) {
-    low[rank - 1 - i] = pads[2 * i];
-    high[rank - 1 - i] = pads[2 * i + 1];
+    const size_t d = rank - 1 - i;
+    low[d] = std::max<int64_t>(pads[2 * i], 0);
+    high[d] = std::max<int64_t>(pads[2 * i + 1], 0);
+    from[d] = std::max<int64_t>(-pads[2 * i], 0);
+    sizes[d] -= from[d] + std::max<int64_t>(-pads[2 * i + 1], 0);
   }
-  return {m.b.add("pad", {x}, {{"low", low}, {"high", high}})};
+  const Shape steps(rank, 1);
+  if (sizes != m.b.shape(x)) x = m.b.slice(x, from, sizes, steps);
+  const double value = m.real(2, 0.0);
+  if (value == 0) return {m.b.add("pad", {x}, {{"low", low}, {"high", high}})};
+  const TensorId whole = m.b.full(value, m.b.dtype(x), m.result(0).shape);
+  return {m.b.add("update_slice", {whole, x}, {{"starts", low}, {"steps", steps}})};
 }
 
 // Whole zeros with a window of the gradient in them.
@@ -150,34 +187,57 @@ Ids scatter(M& m) {  // (x, dim, index, source)
                   {{"dim", M::dim(m.integer(1), m.b.shape(x).size())}})};
 }
 
-// The only index among leading ones left out, and its dimension.
-std::pair<TensorId, int64_t> single_index(M& m, size_t argument, TensorId x) {
+// Index tensors of neighbouring dimensions, as one index into those dimensions laid out in a row.
+struct IndexedDims {
+  TensorId x;      // with one dimension in their stead
+  TensorId index;  // of the index tensors' common shape
+  int64_t dim;
+};
+IndexedDims indexed_dims(M& m, size_t argument) {
+  const TensorId x = m.tensor(0);
+  const Shape sizes = m.b.shape(x);
   const auto* list = std::get_if<std::vector<ValueId>>(&m.args()[argument]);
   if (list == nullptr) M::unmapped("indices");
-  std::optional<size_t> dim;
-  for (size_t d = 0; d < list->size(); ++d) {
-    if (!(*list)[d].valid()) continue;
-    if (dim) M::unmapped("several index tensors");
-    dim = d;
+  const auto is_given = [](ValueId id) { return id.valid(); };
+  const auto first = std::ranges::find_if(*list, is_given);
+  const auto last = std::find_if_not(first, list->end(), is_given);
+  if (first == list->end()) M::unmapped("no index tensor");
+  if (std::any_of(last, list->end(), is_given)) M::unmapped("index tensors apart from each other");
+  const auto dim = static_cast<size_t>(first - list->begin());
+  TensorId index;
+  int64_t elements = 1;
+  std::vector<TensorType> types;
+  for (auto one = first; one != last; ++one) types.push_back(m.b.type(m.environment().read(*one)));
+  const Shape common = broadcast_shape(types);
+  for (auto one = first; one != last; ++one) {
+    const int64_t size = sizes[static_cast<size_t>(one - list->begin())];
+    TensorId next = from_front(m, m.environment().read(*one), size);
+    if (last - first > 1) next = m.b.expand(m.b.cast(next, DType::kI64), common);
+    if (one != first) {
+      const TensorId row = m.b.add("mul", {index, m.b.full(static_cast<double>(size), DType::kI64)});
+      next = m.b.add("add", {row, next});
+    }
+    index = next;
+    elements *= size;
   }
-  if (!dim) M::unmapped("no index tensor");
-  const TensorId index = m.environment().read((*list)[*dim]);
-  return {from_front(m, index, m.b.shape(x)[*dim]), static_cast<int64_t>(*dim)};
+  Shape merged = sizes;
+  merged.erase(merged.begin() + static_cast<ptrdiff_t>(dim), merged.begin() + (last - list->begin()));
+  merged.insert(merged.begin() + static_cast<ptrdiff_t>(dim), elements);
+  return {m.b.reshape(x, merged), index, static_cast<int64_t>(dim)};
 }
 Ids index(M& m) {
-  const TensorId x = m.tensor(0);
-  const auto [index, dim] = single_index(m, 1, x);
-  return {m.b.add("take", {x, index}, {{"dim", dim}})};
+  const IndexedDims at = indexed_dims(m, 1);
+  return {m.b.add("take", {at.x, at.index}, {{"dim", at.dim}})};
 }
 Ids index_put(M& m) {  // (x, indices, values, accumulate)
-  const TensorId x = m.tensor(0);
-  const auto [index, dim] = single_index(m, 1, x);
-  Shape shape = m.b.shape(x);
-  shape.erase(shape.begin() + dim);
-  const Shape places = m.b.shape(index);
-  shape.insert(shape.begin() + dim, places.begin(), places.end());
-  const TensorId values = m.b.expand(m.tensor(2, m.b.dtype(x)), shape);
-  return {m.b.add(m.flag(3, false) ? "put_add" : "put", {x, index, values}, {{"dim", dim}})};
+  const IndexedDims at = indexed_dims(m, 1);
+  Shape shape = m.b.shape(at.x);
+  shape.erase(shape.begin() + at.dim);
+  const Shape places = m.b.shape(at.index);
+  shape.insert(shape.begin() + at.dim, places.begin(), places.end());
+  const TensorId values = m.b.expand(m.tensor(2, m.b.dtype(at.x)), shape);
+  const TensorId put = m.b.add(m.flag(3, false) ? "put_add" : "put", {at.x, at.index, values}, {{"dim", at.dim}});
+  return {m.b.reshape(put, m.b.shape(m.tensor(0)))};
 }
 Ids sort(M& m) {  // (x, dim, descending)
   const TensorId x = m.tensor(0);
@@ -210,6 +270,7 @@ std::vector<AtenRow> aten_shape_rows() {
       {"view_copy", reshaped},
       {"repeat", repeat},
       {"flip", flip},
+      {"roll", roll},
       {"constant_pad_nd", constant_pad},
       {"slice_backward", slice_backward},
       {"select_backward", select_backward},

@@ -103,6 +103,7 @@ py::dict dict_of(const Stats& s) {
   put("shadow_seconds", s.shadow_seconds);
   put("execute_seconds", s.execute_seconds);
   put("layout_algorithm", s.layout_algorithm);
+  put("opaque_calls", s.opaque_calls);
   put("warnings", s.warnings);
   return out;
 }
