@@ -69,6 +69,10 @@ class Accelerated {
   // Fast mode: where every byte goes at the step's peak, as a table, and over time, as an SVG file's text.
   [[nodiscard]] std::string memory_text() const { return step_->memory_text(); }
   [[nodiscard]] std::string memory_svg() const { return step_->memory_svg(); }
+  // From now on replays are timed; then what the last of them took, instruction by instruction (cost/profile.h prints
+  // it), nothing where no call was replayed.
+  void start_profile() { step_->start_profile(); }
+  std::optional<Profile> finish_profile() { return step_->finish_profile(); }
   // The captured step as text.
   [[nodiscard]] std::string graph_text() const { return step_->graph_text(); }
 

@@ -208,10 +208,11 @@ StepResult Plan::execute(const RunInputs& inputs) {
   return executable_->run(inputs);
 }
 
-Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors) {
+Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times) {
   Outcome outcome;
   RunInputs inputs;
   inputs.externals = gather(externals_, tensors);
+  inputs.times = times;
   outcome.change = executable_->why_not(inputs.externals);
   if (!outcome.change.empty()) return outcome;
   if (trace().generators.size() > 1) inputs.generators = generators(program);

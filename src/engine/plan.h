@@ -44,7 +44,8 @@ class Plan {
 
   // Runs the step on the program as it is. The result's rebindings are left to apply(). What kernels or host code throw
   // passes through, with everything undone that can be.
-  Outcome run(Program& program, const std::vector<at::Tensor>& tensors);
+  // `times`, if there is one, gets when each instruction ran.
+  Outcome run(Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times = nullptr);
 
   // Gives the program's slots the tensors that the step left there.
   void apply(Program& program, const std::vector<at::Tensor>& tensors, const StepResult& result) const;

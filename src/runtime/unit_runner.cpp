@@ -115,14 +115,24 @@ std::vector<at::Tensor> UnitRunner::values_of(const std::vector<TensorId>& tenso
   return out;
 }
 
-void UnitRunner::run(size_t begin, size_t end) {
+void UnitRunner::run(size_t begin, size_t end, RunTimes* times) {
   const bool learns = !learnt_.empty();
   const AllocationScope scope(memory_, /*watch_frees=*/learns);
   const BelowAutograd below;
   for (size_t unit = begin; unit < end; ++unit) {
-    run_unit(plan_.units[unit]);
+    if (times == nullptr)
+      run_unit(plan_.units[unit]);
+    else
+      time_unit(unit, *times);
     if (learns) learnt_[unit] = memory_.wanted_scratch_bytes();
   }
+}
+
+void UnitRunner::time_unit(size_t unit, RunTimes& times) {
+  ran_blocked_ = false;
+  const double begin = times.now();
+  run_unit(plan_.units[unit]);
+  times.add({unit, begin, times.now(), ran_blocked_});
 }
 
 void UnitRunner::run_unit(const Unit& unit) {
@@ -174,7 +184,10 @@ std::vector<at::Tensor> UnitRunner::run_node(const Node& node, const std::option
       for (TensorId output : node.outputs) make_own(output);
     return opaque->run(inputs, values_of(node.outputs));
   }
-  if (auto results = run_blocked(node, inputs, plan_.micro_kernels)) return std::move(*results);
+  if (auto results = run_blocked(node, inputs, plan_.micro_kernels)) {
+    ran_blocked_ = true;
+    return std::move(*results);
+  }
   std::vector<TensorType> types;
   for (TensorId output : node.outputs) types.push_back(plan_.graph.type(output));
   if (!overwrites(node)) return run_aten_op(node, inputs, types);
