@@ -51,6 +51,7 @@ void Plan::compile_graph(const Trace& agreed, KernelSources& kernels, const Fast
     why_exact_ = error.what();
   } catch (const std::exception& error) {
     why_exact_ = str("a fault of stepc: {}", error.what());
+    has_fault_ = true;
   }
 }
 

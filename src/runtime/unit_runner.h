@@ -47,7 +47,8 @@ class UnitRunner {
   std::vector<at::Tensor> values_of(const std::vector<TensorId>& tensors) const;
   void run_unit(const Unit& unit);
   void time_unit(size_t unit, RunTimes& times);
-  std::vector<UnitMemory::Result> results_of(const Unit& unit);
+  void note_places(const Unit& unit);
+  std::vector<UnitMemory::Result> results_of(const Node& node) const;
   std::vector<at::Tensor> run_node(const Node& node, const std::optional<OpaqueCall>& opaque);
   void place_results(const Node& node, std::vector<at::Tensor> results);
   void make_own(TensorId tensor);
