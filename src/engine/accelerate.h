@@ -35,7 +35,7 @@ template <class Fn>
 class Accelerated {
  public:
   Accelerated(Fn train_step, std::unique_ptr<Program> program, Config config)
-      : train_step_(std::move(train_step)), step_(std::make_unique<Step>(std::move(program), config)) {}
+      : train_step_(std::move(train_step)), step_(std::make_unique<Step>(std::move(program), std::move(config))) {}
 
   // One training step. Arguments and result are those of the user's function and made of tensors (engine/flatten.h says
   // of which shapes); tensors in the result own their storage and carry no grad_fn.
@@ -100,7 +100,7 @@ template <class Fn>
 Accelerated<std::decay_t<Fn>> accelerate(Fn&& train_step, std::vector<ModuleRef> modules,
                                          std::vector<OptimizerRef> optimizers, Config config = {}) {
   return {std::forward<Fn>(train_step), std::make_unique<ModuleProgram>(std::move(modules), std::move(optimizers)),
-          config};
+          std::move(config)};
 }
 
 }  // namespace stepc

@@ -32,7 +32,7 @@ std::vector<Array> random_inputs(const Graph& graph, uint64_t seed) {
 
 // As the program holds it: with the strides of the input.
 at::Tensor programs(const Array& array, const GraphInput& input) {
-  const at::Tensor dense = test::tensor_of(array);
+  at::Tensor dense = test::tensor_of(array);
   if (input.strides.empty()) return dense;
   return at::empty_strided(array.type.shape, input.strides, dense.options()).copy_(dense);
 }
@@ -41,7 +41,7 @@ struct Kernels {
   const char* name;
   bool generated, micro;
 };
-void PrintTo(const Kernels& kernels, std::ostream* out) { *out << kernels.name; }
+void PrintTo(const Kernels& kernels, std::ostream* out) { *out << kernels.name; }  // NOLINT: googletest's name
 
 class RunSteps : public ::testing::TestWithParam<Kernels> {
  protected:
