@@ -35,7 +35,7 @@ template <class Fn>
 class Accelerated {
  public:
   Accelerated(Fn train_step, std::unique_ptr<Program> program, Config config)
-      : train_step_(std::move(train_step)), step_(std::make_unique<Step>(std::move(program), config)) {}
+      : train_step_(std::move(train_step)), step_(std::make_unique<Step>(std::move(program), std::move(config))) {}
 
   // One training step. Arguments and result are those of the user's function and made of tensors (engine/flatten.h says
   // of which shapes); tensors in the result own their storage and carry no grad_fn.
@@ -69,6 +69,10 @@ class Accelerated {
   // Fast mode: where every byte goes at the step's peak, as a table, and over time, as an SVG file's text.
   [[nodiscard]] std::string memory_text() const { return step_->memory_text(); }
   [[nodiscard]] std::string memory_svg() const { return step_->memory_svg(); }
+  // From now on replays are timed; then what the last of them took, instruction by instruction (cost/profile.h prints
+  // it), nothing where no call was replayed.
+  void start_profile() { step_->start_profile(); }
+  std::optional<Profile> finish_profile() { return step_->finish_profile(); }
   // The captured step as text.
   [[nodiscard]] std::string graph_text() const { return step_->graph_text(); }
 
@@ -96,7 +100,7 @@ template <class Fn>
 Accelerated<std::decay_t<Fn>> accelerate(Fn&& train_step, std::vector<ModuleRef> modules,
                                          std::vector<OptimizerRef> optimizers, Config config = {}) {
   return {std::forward<Fn>(train_step), std::make_unique<ModuleProgram>(std::move(modules), std::move(optimizers)),
-          config};
+          std::move(config)};
 }
 
 }  // namespace stepc

@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string_view>
 
 namespace stepc {
+
+struct KernelSources;
 
 enum class Mode : uint8_t {
   kEager,  // runs the step as it is: the baseline for measurements
@@ -56,6 +59,7 @@ struct Config {
   Verify verify;
   MemoryBudget memory_budget;
   std::filesystem::path kernel_directory;  // where generated kernels are kept between runs; empty: nowhere
+  std::shared_ptr<KernelSources> kernels;  // shared with other steps; none: made when fast mode needs them
   int max_plans = 8;       // signatures whose plans are kept, least recently used out first; and plans of one signature
   int max_recordings = 6;  // recordings of one signature without a plan before it stays eager
 };

@@ -51,6 +51,7 @@ void Plan::compile_graph(const Trace& agreed, KernelSources& kernels, const Fast
     why_exact_ = error.what();
   } catch (const std::exception& error) {
     why_exact_ = str("a fault of stepc: {}", error.what());
+    has_fault_ = true;
   }
 }
 
@@ -208,10 +209,11 @@ StepResult Plan::execute(const RunInputs& inputs) {
   return executable_->run(inputs);
 }
 
-Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors) {
+Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times) {
   Outcome outcome;
   RunInputs inputs;
   inputs.externals = gather(externals_, tensors);
+  inputs.times = times;
   outcome.change = executable_->why_not(inputs.externals);
   if (!outcome.change.empty()) return outcome;
   if (trace().generators.size() > 1) inputs.generators = generators(program);

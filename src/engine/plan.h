@@ -44,7 +44,8 @@ class Plan {
 
   // Runs the step on the program as it is. The result's rebindings are left to apply(). What kernels or host code throw
   // passes through, with everything undone that can be.
-  Outcome run(Program& program, const std::vector<at::Tensor>& tensors);
+  // `times`, if there is one, gets when each instruction ran.
+  Outcome run(Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times = nullptr);
 
   // Gives the program's slots the tensors that the step left there.
   void apply(Program& program, const std::vector<at::Tensor>& tensors, const StepResult& result) const;
@@ -71,6 +72,8 @@ class Plan {
   // The program's host code passes integers that the Graph has built in as others.
   bool is_unfit() const { return fast_ != nullptr && fast_->is_unfit(); }
   const std::string& why_exact() const { return why_exact_; }
+  // And whether that is a fault of stepc.
+  bool has_fault() const { return has_fault_; }
   // What the step needs beside the program's own memory, as planned; a Graph's first run may add scratch memory.
   struct Memory {
     uint64_t peak_bytes = 0;  // the arena, and what outlives the step
@@ -107,6 +110,7 @@ class Plan {
   std::unique_ptr<Executable> executable_;
   std::unique_ptr<GraphExecutable> fast_;  // fast mode; runs in the other's stead while it fits
   std::string why_exact_;
+  bool has_fault_ = false;
   double planning_seconds_ = 0;
   double shadow_seconds_ = 0;
   double execute_seconds_ = 0;

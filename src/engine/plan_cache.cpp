@@ -165,13 +165,9 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
 }
 
 void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::vector<at::Tensor>& tensors) {
-  KernelSources* kernels = nullptr;
-  if (config_.mode == Mode::kFast && !entry.exact) {
-    if (kernels_ == nullptr) kernels_ = std::make_unique<KernelSources>(config_.kernel_directory);
-    kernels = kernels_.get();
-  }
+  KernelSources* const from = config_.mode == Mode::kFast && !entry.exact ? kernels() : nullptr;
   entry.plans.push_front(std::make_shared<Plan>(std::move(recorded), std::move(agreed), program_, tensors,
-                                                at::get_num_threads(), kernels, config_.memory_budget));
+                                                at::get_num_threads(), from, config_.memory_budget));
   entry.recordings = 0;
   explanations_ = 0;
   entry.last_obstacle.clear();
@@ -181,10 +177,7 @@ void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::v
   count(plan, tensors);
   log().info("captured {} calls, planned {} for {} instructions in {:.2f} s", stats_.nodes,
              human_bytes(stats_.planned_peak_bytes), stats_.instructions, plan.planning_seconds());
-  if (!plan.why_exact().empty()) log().info("the plan replays the recorded calls: {}", plan.why_exact());
-  if (plan.fast() != nullptr && !plan.fast()->plan().fallbacks.empty())
-    log().warn("{} of the step's kernels could not be generated and run as ATen calls; the first: {}",
-               plan.fast()->plan().fallbacks.size(), plan.fast()->plan().fallbacks.front());
+  warn_of(plan);
   if (plan.fast() != nullptr && config_.memory_budget.kind == MemoryBudget::Kind::kBytes) {
     const uint64_t program = bytes_of_inputs(plan.fast()->plan().graph);
     const uint64_t needed = program + plan.memory().peak_bytes;
@@ -198,6 +191,45 @@ void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::v
           "'{}' computes on the host with values that depend on data: its update runs eagerly, the rest is "
           "replayed",
           event.key);
+}
+
+// Nullptr, with a warning: there are none on this machine.
+KernelSources* PlanCache::kernels() {
+  if (kernels_ == nullptr) kernels_ = config_.kernels;
+  if (kernels_ != nullptr || !kernel_problem_.empty()) return kernels_.get();
+  try {
+    kernels_ = std::make_shared<KernelSources>(config_.kernel_directory);
+  } catch (const std::exception& error) {
+    kernel_problem_ = error.what();
+    log().warn("no kernels can be generated, the recorded calls are replayed: {}", kernel_problem_);
+  }
+  return kernels_.get();
+}
+
+// What a plan does without, and still is right.
+void PlanCache::warn_of(const Plan& plan) {
+  if (!plan.why_exact().empty())
+    log().log(plan.has_fault() ? spdlog::level::warn : spdlog::level::info, "the plan replays the recorded calls: {}",
+              plan.why_exact());
+  if (plan.fast() == nullptr) return;
+  const std::vector<std::string>& fallbacks = plan.fast()->plan().fallbacks;
+  if (!fallbacks.empty())
+    log().warn("{} of the step's kernels could not be generated and run as ATen calls; the first: {}", fallbacks.size(),
+               fallbacks.front());
+  warn_of_kernel_directory();
+}
+
+// Once: it is the same for every kernel.
+void PlanCache::warn_of_kernel_directory() {
+  const CompilerStatistics statistics = kernels_->compiler.statistics();
+  std::string problem;
+  if (!statistics.cache_problem.empty())
+    problem = str("generated kernels are not kept for the next run: {}", statistics.cache_problem);
+  else if (statistics.damaged != 0)
+    problem = "some kept kernels were damaged and have been made again";
+  if (problem.empty() || !kernel_problem_.empty()) return;
+  kernel_problem_ = problem;
+  log().warn("{}", problem);
 }
 
 void PlanCache::count(const Plan& plan, const std::vector<at::Tensor>& tensors) {

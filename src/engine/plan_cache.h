@@ -63,13 +63,17 @@ class PlanCache {
   bool agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors, std::string& reason,
                       bool& obstacle);
   void add(PlanEntry& entry, Trace recorded, Trace agreed, const std::vector<at::Tensor>& tensors);
+  KernelSources* kernels();
+  void warn_of(const Plan& plan);
+  void warn_of_kernel_directory();
   void count(const Plan& plan, const std::vector<at::Tensor>& tensors);
   void count_memory(const Plan& plan);
 
   Program& program_;
   const Config& config_;
   Stats& stats_;
-  std::unique_ptr<KernelSources> kernels_;  // made when fast mode needs them
+  std::shared_ptr<KernelSources> kernels_;  // set when fast mode needs them
+  std::string kernel_problem_;              // why there are none, or what was last said of their directory
   std::list<PlanEntry> entries_;            // most recently used first
   int explanations_ = 0;                    // recordings since the last plan that found new owners of tensors
 };

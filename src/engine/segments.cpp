@@ -78,7 +78,7 @@ class GradientsAside {
 }  // namespace
 
 Segments::Segments(std::unique_ptr<Program> program, Config config)
-    : program_(std::move(program)), config_(config), plans_(*program_, config_, stats_) {
+    : program_(std::move(program)), config_(std::move(config)), plans_(*program_, config_, stats_) {
   check(config_);
   if (config_.mode != Mode::kEager) install_recorder();
 }

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "aten/cpu_hook.h"
 #include "base/check.h"
 #include "capture/observer.h"
+#include "engine/plan_profile.h"
 #include "engine/verify_replay.h"
 #include "memory/report.h"
+#include "runtime/machine_rates.h"
 
 namespace stepc {
 
@@ -20,7 +23,7 @@ std::optional<MemoryReport> memory_of(const Plan* plan) {
 }  // namespace
 
 Step::Step(std::unique_ptr<Program> program, Config config)
-    : program_(std::move(program)), config_(config), plans_(*program_, config_, stats_) {
+    : program_(std::move(program)), config_(std::move(config)), plans_(*program_, config_, stats_) {
   check(config_);
   if (config_.mode != Mode::kEager) install_recorder();
 }
@@ -60,16 +63,17 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
   std::shared_ptr<Plan> plan = entry.plans.front();
   for (size_t tried = entry.plans.size(); plan != nullptr && tried > 0; --tried) {
     Plan::Outcome outcome;
-    if (plans_.must_verify(*plan)) {
+    if (plans_.must_verify(*plan) && !(times_ && plan->verified)) {
       if (auto output = verify(entry, *plan, tensors, eager, outcome)) return output;
     } else {
       const double shadow_before = plan->shadow_seconds();
       const double execute_before = plan->execute_seconds();
-      outcome = plan->run(*program_, tensors);
+      outcome = plan->run(*program_, tensors, times_ ? &*times_ : nullptr);
       stats_.shadow_seconds += plan->shadow_seconds() - shadow_before;
       stats_.execute_seconds += plan->execute_seconds() - execute_before;
       if (outcome.result.has_value()) {
         plan->apply(*program_, tensors, *outcome.result);
+        if (times_) profiled_ = plan;
         ++stats_.replays;
         plans_.count_run(*plan, outcome.result->memory);
         const auto place = std::find(entry.plans.begin(), entry.plans.end(), plan);
@@ -109,6 +113,24 @@ std::string Step::memory_text() const {
 std::string Step::memory_svg() const {
   const std::optional<MemoryReport> report = memory_of(plans_.latest());
   return report ? timeline_svg(*report, "live bytes of a training step") : std::string();
+}
+
+void Step::start_profile() {
+  USER_CHECK(config_.mode != Mode::kEager,
+             "mode is \"eager\": a profile times the instructions of a plan; choose \"exact\" or \"fast\"");
+  times_.emplace();
+  profiled_.reset();
+}
+
+std::optional<Profile> Step::finish_profile() {
+  const std::optional<RunTimes> times = std::exchange(times_, std::nullopt);
+  const std::shared_ptr<Plan> plan = std::exchange(profiled_, nullptr);
+  if (plan == nullptr) return std::nullopt;
+  if (!target_) target_ = measure_target();
+  Profile profile = profile_of(*plan, *times);
+  profile.target = *target_;
+  profile.target_is_measured = true;
+  return profile;
 }
 
 std::string Step::graph_text() const {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cost/profile.h"
 #include "engine/config.h"
 #include "engine/plan_cache.h"
 #include "engine/program.h"
@@ -33,6 +34,12 @@ class Step {
   // text of an SVG file; empty before, and for recorded calls.
   std::string memory_text() const;
   std::string memory_svg() const;
+  // From now on replays are timed, and those of a plan that was compared with eager once are not compared again.
+  // Throws UserError in eager mode, which has no instructions.
+  void start_profile();
+  // Ends that. What the last of these replays took; nothing where no call was replayed. The first time it also measures
+  // the machine, some tenths of a second.
+  std::optional<Profile> finish_profile();
   // The trace of the plan that ran last; empty before the first.
   std::string graph_text() const;
 
@@ -46,6 +53,9 @@ class Step {
   Config config_;
   Stats stats_;
   PlanCache plans_;
+  std::optional<RunTimes> times_;   // while replays are timed,
+  std::shared_ptr<Plan> profiled_;  // and the plan that ran last then
+  std::optional<Target> target_;    // this machine
 };
 
 }  // namespace stepc

@@ -118,7 +118,8 @@ std::string node_text(const Graph& graph, const Node& node) {
     if (!results.empty()) tail += str(" -> {}", fmt::join(results, ", "));
     if (!node.aten->writes.empty()) tail += str(" writes {}", fmt::join(node.aten->writes, ", "));
     if (node.aten->draws) tail += " draws";
-    for (const auto& [input, strides] : node.aten->layouts) tail += str(" layout {}({})", input, fmt::join(strides, ", "));
+    for (const auto& [input, strides] : node.aten->layouts)
+      tail += str(" layout {}({})", input, fmt::join(strides, ", "));
   } else {
     for (TensorId id : node.inputs) inputs.push_back(str("%{}", id));
   }

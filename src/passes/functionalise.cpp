@@ -23,16 +23,21 @@ class Functionaliser {
  public:
   explicit Functionaliser(const Trace& trace) : trace_(trace), contents_(trace, b_), streams_(trace) {}
 
-  Graph run() {
+  CallGraph run() {
+    CallGraph out;
     for (const External& external : trace_.externals) add_external(external);
     find_host_calls();
     for (size_t c = 0; c < trace_.calls.size(); ++c) {
       leave_for_events(c);
+      out.calls.resize(b_.graph().nodes.size());
       if (!on_host_[c]) add_call(CallId(c));
+      out.calls.resize(b_.graph().nodes.size(), CallId(c));
     }
     leave_for_events(trace_.calls.size());
     add_outputs();
-    return b_.take();
+    out.calls.resize(b_.graph().nodes.size());
+    out.graph = b_.take();
+    return out;
   }
 
  private:
@@ -377,6 +382,7 @@ class Functionaliser {
 
 }  // namespace
 
-Graph functionalise(const Trace& trace) { return Functionaliser(trace).run(); }
+Graph functionalise(const Trace& trace) { return Functionaliser(trace).run().graph; }
+CallGraph functionalise_calls(const Trace& trace) { return Functionaliser(trace).run(); }
 
 }  // namespace stepc

@@ -10,4 +10,11 @@ namespace stepc {
 
 Graph functionalise(const Trace& trace);
 
+// The same, and by node the call that it was made of; invalid: inputs and outputs of the step.
+struct CallGraph {
+  Graph graph;
+  std::vector<CallId> calls;
+};
+CallGraph functionalise_calls(const Trace& trace);
+
 }  // namespace stepc

@@ -10,6 +10,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/module_scope.h"
@@ -133,6 +134,17 @@ class PythonStep {
   std::string report() const { return step_.report(); }
   std::string memory_text() const { return step_.memory_text(); }
   std::string memory_svg() const { return step_.memory_svg(); }
+  void start_profile() { step_.start_profile(); }
+  // (table, trace events), or None.
+  py::object finish_profile() {
+    std::optional<Profile> profile;
+    {
+      const py::gil_scoped_release released;
+      profile = step_.finish_profile();
+    }
+    if (!profile) return py::none();
+    return py::make_tuple(to_text(*profile), to_trace_events(*profile));
+  }
   std::string graph_text() const { return step_.graph_text(); }
 
  private:
@@ -266,6 +278,8 @@ PYBIND11_MODULE(_C, module) {
       .def("report", &PythonStep::report)
       .def("memory_text", &PythonStep::memory_text)
       .def("memory_svg", &PythonStep::memory_svg)
+      .def("start_profile", &PythonStep::start_profile)
+      .def("finish_profile", &PythonStep::finish_profile)
       .def("graph_text", &PythonStep::graph_text);
   py::class_<PythonSegments>(module, "Segments")
       .def(py::init<py::object, const py::object&>())
@@ -280,6 +294,8 @@ PYBIND11_MODULE(_C, module) {
       .def("close", &OpenScopes::close);
   py::class_<OpenEvent>(module, "Event").def(py::init<std::string>()).def("close", &OpenEvent::close);
   module.def("check_config", [](const py::object& config) { check(config_of(config)); });
+  module.def("write_file",
+             [](const std::string& path, const std::string& text) { write_file_synced(path, std::string_view(text)); });
   module.def("is_recording", &is_recording);
   bind_virtual(module);
   module.def("report_obstacle", &report_obstacle);

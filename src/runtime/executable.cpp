@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -164,6 +165,13 @@ struct Executable::Impl {
     return true;
   }
 
+  bool time_instruction(size_t index, RunTimes& times) {
+    const double begin = times.now();
+    const bool go_on = run_instruction(index);
+    times.add({index, begin, times.now()});
+    return go_on;
+  }
+
   bool take_number(size_t read) {
     numbers[read] = stack.front();
     return !trace.reads[read].guard || same_number(number_read(trace, trace.reads[read]), arg_of(numbers[read]));
@@ -177,10 +185,11 @@ struct Executable::Impl {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
     const AllocationScope scope(memory, /*watch_frees=*/false);
+    RunTimes* const times = running->inputs.times;
     size_t index = begin;
     try {
       for (; index < end; ++index)
-        if (!run_instruction(index)) break;
+        if (!(times == nullptr ? run_instruction(index) : time_instruction(index, *times))) break;
     } catch (c10::Error& error) {
       const Call& call = trace.calls[schedule.instructions[index].call.index()];
       error.add_context(str("in the replayed step: call {} {}, {} of '{}'", schedule.instructions[index].call, call.op,
@@ -246,6 +255,7 @@ struct Executable::Impl {
     if (result.paused) return result;
     if (!result.missed_read.has_value() && result.stopped.empty()) collect(result);
     result.memory = memory.counts();
+    if (running->inputs.times != nullptr) running->inputs.times->end();
     running.reset();
     return result;
   }
@@ -283,6 +293,7 @@ void Executable::supply(CallId call, size_t arg, const c10::IValue& number) {
 StepResult Executable::run(const RunInputs& inputs) {
   Impl& impl = *impl_;
   INTERNAL_CHECK(impl.running == nullptr, "a run begins while another one is paused");
+  if (inputs.times != nullptr) inputs.times->begin(/*of_graph=*/false);
   impl.running = std::make_unique<Running>(impl.values, inputs, impl.schedule.arena_bytes);
   for (size_t g = 1; g < inputs.generators.size(); ++g)
     if (inputs.generators[g].defined()) impl.generators[g] = inputs.generators[g];

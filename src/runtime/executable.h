@@ -16,6 +16,7 @@
 
 #include "ir/trace.h"
 #include "runtime/planned_memory.h"
+#include "runtime/run_times.h"
 #include "schedule/schedule.h"
 
 namespace stepc {
@@ -50,6 +51,7 @@ struct RunInputs {
   // Called at each event with its index and the gradients that it finds; runs the program's host code. Returns why the
   // run cannot go on, empty if it can.
   std::function<std::string(size_t event, const std::vector<Bound>& gradients)> on_event;
+  RunTimes* times = nullptr;  // gets when each instruction ran, if there is one
 };
 
 class Executable {

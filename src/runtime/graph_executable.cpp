@@ -176,6 +176,7 @@ const GraphPlan& GraphExecutable::plan() const { return impl_->plan; }
 
 std::optional<StepResult> GraphExecutable::run(const RunInputs& inputs) {
   Impl& impl = *impl_;
+  if (inputs.times != nullptr) inputs.times->begin(/*of_graph=*/true);
   const ArenaLease arena;
   const UnitRunner::Step step(impl.runner, *arena);
   impl.bind_inputs(inputs.externals);
@@ -188,7 +189,7 @@ std::optional<StepResult> GraphExecutable::run(const RunInputs& inputs) {
     if (before) write_generator(generator, *before);
   };
 
-  impl.runner.run(0, impl.before_guards);
+  impl.runner.run(0, impl.before_guards, inputs.times);
   if (!impl.guards_hold()) {
     turn_back();
     return std::nullopt;
@@ -201,8 +202,9 @@ std::optional<StepResult> GraphExecutable::run(const RunInputs& inputs) {
     turn_back();
     return result;
   }
-  impl.runner.run(impl.before_guards, impl.plan.units.size());
+  impl.runner.run(impl.before_guards, impl.plan.units.size(), inputs.times);
   result = impl.finish();
+  if (inputs.times != nullptr) inputs.times->end();
   impl.runner.apply_what_was_learnt(impl.plan);
   return result;
 }

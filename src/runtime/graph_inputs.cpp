@@ -73,8 +73,7 @@ void GraphInputs::supply(CallId call, size_t arg, const c10::IValue& number) {
   } else if (number.isList()) {
     const c10::List<c10::IValue> list = number.toList();  // of double, or of Scalar
     if (list.size() != supply.inputs.size()) unfit_ = true;
-    for (size_t k = 0; k < list.size() && k < supply.inputs.size(); ++k)
-      put(k, list.get(k).toScalar().toDouble());
+    for (size_t k = 0; k < list.size() && k < supply.inputs.size(); ++k) put(k, list.get(k).toScalar().toDouble());
   } else {
     put(0, number.isTensor() ? number.toTensor().item<double>() : number.toScalar().toDouble());
   }

@@ -152,6 +152,7 @@ class Planner {
     unit.outputs = group.outputs;
     if (group.outputs.empty()) return;  // nothing needs it
     try {
+      if (kernels_.before_compile) kernels_.before_compile(group.graph);
       unit.kernel.emplace(group.graph, kernels_.compiler);
     } catch (const std::exception& error) {
       plan_.fallbacks.push_back(
@@ -207,6 +208,7 @@ class Planner {
       Place& place = plan_.places[t];
       const uint32_t value = plan_.memory.value_of[t];
       if (place.kind == Place::Kind::kView || value == kNone) continue;
+      if (plan_.memory.tensor_of[value] != TensorId(t)) continue;  // a group's own view of what lies there
       const uint32_t input = plan_.memory.input_of[value];
       if (place.kind == Place::Kind::kOwn) {
         INTERNAL_CHECK_EQ(input, kNone, "what leaves the step lies in the program's memory");

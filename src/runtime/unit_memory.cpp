@@ -12,11 +12,11 @@ void UnitMemory::begin_step(std::byte* arena, bool learns) {
   learns_ = learns;
   counts_ = {};
   worker_unplanned_ = worker_unplanned_bytes_ = 0;
-  begin_unit({}, 0, 0);
+  begin_unit(0, 0);
 }
 
-void UnitMemory::begin_unit(const std::vector<Result>& results, uint64_t scratch_offset, uint64_t scratch_bytes) {
-  results_ = results;
+void UnitMemory::begin_unit(uint64_t scratch_offset, uint64_t scratch_bytes) {
+  results_.clear();
   scratch_offset_ = scratch_offset;
   scratch_bytes_ = scratch_bytes;
   scratch_.clear();

@@ -28,7 +28,10 @@ class UnitMemory final : public AllocationClient {
 
   // To learn, the scope must watch frees.
   void begin_step(std::byte* arena, bool learns);
-  void begin_unit(const std::vector<Result>& results, uint64_t scratch_offset, uint64_t scratch_bytes);
+  void begin_unit(uint64_t scratch_offset, uint64_t scratch_bytes);
+  // The results of the unit's next call. An earlier call's may not stand in for them: of a group, what is made on the
+  // way would lie where a result belongs, and be read after that is written.
+  void expect(const std::vector<Result>& results) { results_ = results; }
   // How much scratch memory the unit needs, learnt.
   uint64_t wanted_scratch_bytes() const { return wanted_.high_water(); }
   // Something in the arena ends at this offset.

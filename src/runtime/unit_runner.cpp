@@ -115,18 +115,29 @@ std::vector<at::Tensor> UnitRunner::values_of(const std::vector<TensorId>& tenso
   return out;
 }
 
-void UnitRunner::run(size_t begin, size_t end) {
+void UnitRunner::run(size_t begin, size_t end, RunTimes* times) {
   const bool learns = !learnt_.empty();
   const AllocationScope scope(memory_, /*watch_frees=*/learns);
   const BelowAutograd below;
   for (size_t unit = begin; unit < end; ++unit) {
-    run_unit(plan_.units[unit]);
+    if (times == nullptr)
+      run_unit(plan_.units[unit]);
+    else
+      time_unit(unit, *times);
     if (learns) learnt_[unit] = memory_.wanted_scratch_bytes();
   }
 }
 
+void UnitRunner::time_unit(size_t unit, RunTimes& times) {
+  ran_blocked_ = false;
+  const double begin = times.now();
+  run_unit(plan_.units[unit]);
+  times.add({unit, begin, times.now(), ran_blocked_});
+}
+
 void UnitRunner::run_unit(const Unit& unit) {
-  memory_.begin_unit(results_of(unit), unit.scratch_offset, unit.scratch_bytes);
+  memory_.begin_unit(unit.scratch_offset, unit.scratch_bytes);
+  note_places(unit);
   if (unit.kernel) {
     for (TensorId output : unit.outputs) make_own(output);
     memory_.note_use(unit.scratch_offset + unit.kernel->scratch_bytes());
@@ -135,6 +146,7 @@ void UnitRunner::run_unit(const Unit& unit) {
   }
   for (NodeId id : unit.nodes) {
     const Node& node = plan_.graph.nodes[id.index()];
+    memory_.expect(results_of(node));
     place_results(node, run_node(node, unit.opaque));
   }
   for (NodeId id : unit.nodes)
@@ -142,16 +154,22 @@ void UnitRunner::run_unit(const Unit& unit) {
       if (plan_.places[output.index()].kind == Place::Kind::kNowhere) values_[output.index()].reset();
 }
 
-// What the unit's calls may ask memory for.
-std::vector<UnitMemory::Result> UnitRunner::results_of(const Unit& unit) {
-  std::vector<UnitMemory::Result> results;
+void UnitRunner::note_places(const Unit& unit) {
   for (TensorId output : unit.outputs) {
     const Place& place = plan_.places[output.index()];
+    if (place.kind == Place::Kind::kArena)
+      memory_.note_use(place.offset + aligned(static_cast<uint64_t>(bytes_of(plan_.graph.type(output)))));
+  }
+}
+
+// What the node's call may ask memory for.
+std::vector<UnitMemory::Result> UnitRunner::results_of(const Node& node) const {
+  std::vector<UnitMemory::Result> results;
+  for (TensorId output : node.outputs) {
+    const Place& place = plan_.places[output.index()];
     const auto bytes = static_cast<size_t>(bytes_of(plan_.graph.type(output)));
-    if (place.kind == Place::Kind::kOwn && !unit.kernel) results.push_back({bytes, nullptr});
-    if (place.kind != Place::Kind::kArena) continue;
-    memory_.note_use(place.offset + aligned(bytes));
-    if (!unit.kernel) results.push_back({bytes, arena_ + place.offset});
+    if (place.kind == Place::Kind::kOwn) results.push_back({bytes, nullptr});
+    if (place.kind == Place::Kind::kArena) results.push_back({bytes, arena_ + place.offset});
   }
   return results;
 }
@@ -174,7 +192,10 @@ std::vector<at::Tensor> UnitRunner::run_node(const Node& node, const std::option
       for (TensorId output : node.outputs) make_own(output);
     return opaque->run(inputs, values_of(node.outputs));
   }
-  if (auto results = run_blocked(node, inputs, plan_.micro_kernels)) return std::move(*results);
+  if (auto results = run_blocked(node, inputs, plan_.micro_kernels)) {
+    ran_blocked_ = true;
+    return std::move(*results);
+  }
   std::vector<TensorType> types;
   for (TensorId output : node.outputs) types.push_back(plan_.graph.type(output));
   if (!overwrites(node)) return run_aten_op(node, inputs, types);

@@ -9,6 +9,7 @@
 
 #include "runtime/arena.h"
 #include "runtime/graph_plan.h"
+#include "runtime/run_times.h"
 #include "runtime/unit_memory.h"
 
 namespace stepc {
@@ -31,8 +32,8 @@ class UnitRunner {
   };
 
   void bind_input(size_t input, const at::Tensor& tensor);
-  // Units [begin, end) of the plan.
-  void run(size_t begin, size_t end);
+  // Units [begin, end) of the plan. `times`, if there is one, gets when each of them ran.
+  void run(size_t begin, size_t end, RunTimes* times = nullptr);
   // Undefined for what is never in memory, and for what no unit has made yet.
   const at::Tensor& value(TensorId tensor) const { return values_[tensor.index()]; }
   UnitMemory& memory() { return memory_; }
@@ -45,7 +46,9 @@ class UnitRunner {
   void bind_views_of(TensorId tensor);
   std::vector<at::Tensor> values_of(const std::vector<TensorId>& tensors) const;
   void run_unit(const Unit& unit);
-  std::vector<UnitMemory::Result> results_of(const Unit& unit);
+  void time_unit(size_t unit, RunTimes& times);
+  void note_places(const Unit& unit);
+  std::vector<UnitMemory::Result> results_of(const Node& node) const;
   std::vector<at::Tensor> run_node(const Node& node, const std::optional<OpaqueCall>& opaque);
   void place_results(const Node& node, std::vector<at::Tensor> results);
   void make_own(TensorId tensor);
@@ -59,6 +62,7 @@ class UnitRunner {
   std::byte* arena_ = nullptr;                     // that the values are bound to
   UnitMemory memory_;
   std::vector<uint64_t> learnt_;  // by unit: scratch bytes; empty once they are applied
+  bool ran_blocked_ = false;      // the last node that ran took a blocked kernel
 };
 
 }  // namespace stepc

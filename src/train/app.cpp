@@ -62,6 +62,7 @@ struct Arguments {
   InitOptions init;
   std::string config;  // run.toml
   bool resume = false;
+  std::string profile;  // trace-event file
   std::string model;
   GenerateCommand generate;
   std::string picture;  // SVG file
@@ -99,6 +100,9 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
 
   CLI::App* train = with_run_config(app.add_subcommand("train", "train a model: directory in, directory out"));
   train->add_flag("--resume", arguments.resume, "continue from the newest valid checkpoint in output.dir");
+
+  train->add_option("--profile", arguments.profile,
+                    "write what every instruction of one replayed step took, as a trace for ui.perfetto.dev");
 
   CLI::App* eval = with_run_config(app.add_subcommand("eval", "held-out loss of a model"));
   eval->add_option("--model", arguments.model,
@@ -142,7 +146,8 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
       {init, [&] { return run_init(arguments.init); }},
       {train,
        [&arguments, train] {
-         return stepc::train::train(load_run_config(arguments.config, overrides_of(*train)), arguments.resume);
+         return stepc::train::train(load_run_config(arguments.config, overrides_of(*train)), arguments.resume,
+                                    system_files(), arguments.profile);
        }},
       {eval, [&arguments,
               eval] { return run_eval(load_run_config(arguments.config, overrides_of(*eval)), arguments.model); }},

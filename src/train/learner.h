@@ -34,6 +34,10 @@ class Learner {
   // batch: (grad_accum, batch_size, seq_len)
   StepResult step(const Batch& batch, double lr);
 
+  // Steps that are replayed from now on are timed; then what the last of them took, if there was one.
+  void start_profile() { step_->start_profile(); }
+  std::optional<Profile> finish_profile() { return step_->finish_profile(); }
+
   // What a checkpoint holds: the weights as they are saved, and the optimizer's and the random generator's state.
   [[nodiscard]] NamedTensors weights() const;
   [[nodiscard]] NamedTensors state() const;

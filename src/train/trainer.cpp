@@ -13,7 +13,9 @@
 #include <torch/torch.h>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "data/corpus.h"
+#include "runtime/machine_rates.h"
 #include "train/adapter_choice.h"
 #include "train/batches.h"
 #include "train/evaluate.h"
@@ -52,7 +54,7 @@ auto timed(double& seconds, const Work& work) {
 
 class Run {
  public:
-  Run(RunConfig config, bool resume, FileSystem& files);
+  Run(RunConfig config, bool resume, FileSystem& files, std::filesystem::path profile);
   int run();
 
  private:
@@ -61,6 +63,7 @@ class Run {
   void take_step();
   void show_step(const StepResult& result, double lr, double seconds);
   void compile();
+  void keep_profile();
   std::string first_nonfinite();
   double evaluate_held_out();
   bool is_best() const;
@@ -87,6 +90,7 @@ class Run {
   int64_t step_ = 0;                // steps done
   std::optional<double> held_out_;  // nats per byte after this step
   TimeSpent spent_;
+  std::filesystem::path profile_;  // still to be written; empty: none, or not any more
   std::optional<RunSaver> saver_;  // reads the learner
 };
 
@@ -115,7 +119,19 @@ RunNumbers measured_numbers(const RunConfig& config, const models::DecoderConfig
   return derive_numbers(config, model, corpus, rate);
 }
 
-Run::Run(RunConfig config, bool resume, FileSystem& files)
+// Without a plan there are no instructions, and a missing directory would be found only when there are some.
+void check_profile(const std::filesystem::path& profile, const RunConfig& config) {
+  if (profile.empty()) return;
+  USER_CHECK(config.train.mode != "eager",
+             "--profile {}: train.mode is \"eager\", which has no instructions; choose \"exact\" or \"fast\"",
+             profile.string());
+  const std::filesystem::path directory = profile.has_parent_path() ? profile.parent_path() : ".";
+  std::error_code ignored;
+  USER_CHECK(std::filesystem::is_directory(directory, ignored), "--profile {}: there is no directory {}",
+             profile.string(), directory.string());
+}
+
+Run::Run(RunConfig config, bool resume, FileSystem& files, std::filesystem::path profile)
     : files_(files),
       config_(resolved(std::move(config))),
       progress_(stdout, terminal_columns(stdout), config_.output.log_every),
@@ -124,7 +140,8 @@ Run::Run(RunConfig config, bool resume, FileSystem& files)
       learner_(start_directory(config_, directory_), config_),
       corpus_(read_data()),
       batches_(corpus_, config_.train.grad_accum, config_.train.batch_size),
-      numbers_(measured_numbers(config_, learner_.directory().config, corpus_)) {
+      numbers_(measured_numbers(config_, learner_.directory().config, corpus_)),
+      profile_(std::move(profile)) {
   torch::manual_seed(static_cast<uint64_t>(config_.train.seed));
   progress_.note(start_table(config_, learner_.directory().config, corpus_, numbers_));
   const auto& checkpoint = directory_.checkpoint();
@@ -199,6 +216,10 @@ void Run::take_step() {
   spent_.batches += seconds_since(batch_began);
   const double lr = learning_rate_at(config_, step_);
   const Stats before = learner_.stats();
+  // The first replays still bring memory and caches up.
+  constexpr uint64_t kSettled = 3;
+  const bool is_profiled = !profile_.empty() && before.replays >= kSettled;
+  if (is_profiled) learner_.start_profile();
   const auto began = Clock::now();
   const StepResult result = learner_.step(batch, lr);
   const double seconds = seconds_since(began);
@@ -220,6 +241,21 @@ void Run::take_step() {
   const bool recorded = after.recordings != before.recordings || after.verify_seconds != before.verify_seconds;
   if (!recorded) pace_.add(seconds);
   show_step(result, lr, seconds);
+  if (is_profiled) keep_profile();
+}
+
+// A file that cannot be written is no reason to end the run.
+void Run::keep_profile() {
+  const std::optional<Profile> profile = learner_.finish_profile();
+  if (!profile) return;  // recorded again: the next step may be replayed
+  progress_.note(str("\n{}", to_text(*profile)));
+  try {
+    write_file_synced(profile_, to_trace_events(*profile), files_);
+    progress_.note(str("profile of step {}: {} (open it at ui.perfetto.dev)\n", step_, profile_.string()));
+  } catch (const UserError& error) {
+    progress_.note(str("profile of step {}: {}\n", step_, error.what()));
+  }
+  profile_.clear();
 }
 
 void Run::show_step(const StepResult& result, double lr, double seconds) {
@@ -341,6 +377,7 @@ void Run::finish() {
     progress_.note(
         str("sample, held-out text continued after \"|\":\n{}|{}\n", printable(prompt), printable(continuation)));
   }
+  if (!profile_.empty()) progress_.note("profile: none, the run had too few replayed steps");
   progress_.note(str("report: {}", directory_.report().string()));
   progress_.note(str("model: {}", directory_.model().string()));
 }
@@ -372,8 +409,9 @@ Report Run::report_of(const EndOfRun& end) const {
 
 }  // namespace
 
-int train(RunConfig config, bool resume, FileSystem& files) {
-  Run run(std::move(config), resume, files);
+int train(RunConfig config, bool resume, FileSystem& files, const std::filesystem::path& profile) {
+  check_profile(profile, config);
+  Run run(std::move(config), resume, files, profile);
   try {
     return run.run();
   } catch (const UserError& error) {

@@ -1,6 +1,7 @@
 // A training run from its config to a finished model directory: set-up, the loop, checkpoints, the report.
 #pragma once
 
+#include <filesystem>
 #include <stdexcept>
 
 #include "base/file_system.h"
@@ -15,7 +16,8 @@ class RunFailure : public std::runtime_error {
 };
 
 // Returns 0 when the run is complete, 128 + signal when Ctrl-C or SIGTERM stopped it at a step boundary. Throws
-// UserError before the first step, RunFailure after. `files`: where checkpoints and the model are written.
-int train(RunConfig config, bool resume, FileSystem& files = system_files());
+// UserError before the first step, RunFailure after. `files`: where checkpoints and the model are written. `profile`:
+// where the trace of one step's instructions is written, once replays are under way; empty: nowhere.
+int train(RunConfig config, bool resume, FileSystem& files = system_files(), const std::filesystem::path& profile = {});
 
 }  // namespace stepc::train

@@ -1,31 +1,13 @@
 // What a recording cannot hold runs eagerly, says why once, and stays right; what changes is noticed.
-#include <sstream>
-
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
 
-#include "base/log.h"
+#include "tests/engine/log_lines.h"
 #include "tests/engine/twins.h"
 
 namespace stepc {
 namespace {
 
-// Collects the log lines of a test.
-class LogLines {
- public:
-  LogLines() : sink_(std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)) { log().sinks().push_back(sink_); }
-  ~LogLines() { log().sinks().pop_back(); }
-  std::string text() const { return text_.str(); }
-  int count(const std::string& part) const {
-    int found = 0;
-    for (size_t at = text().find(part); at != std::string::npos; at = text().find(part, at + 1)) ++found;
-    return found;
-  }
-
- private:
-  std::ostringstream text_;
-  std::shared_ptr<spdlog::sinks::ostream_sink_mt> sink_;
-};
+using test::LogLines;
 
 torch::nn::Sequential make() {
   return torch::nn::Sequential(torch::nn::Linear(8, 16), torch::nn::ReLU(), torch::nn::Linear(16, 4));

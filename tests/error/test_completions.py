@@ -44,6 +44,7 @@ def complete(build_dir):
     ("stepc data t", {"tokenize"}),
     ("stepc data tokenize --thr", {"--threads"}),
     ("stepc train run.toml --resu", {"--resume"}),
+    ("stepc train run.toml --prof", {"--profile"}),
     ("stepc train run.toml --optim.mom", {"--optim.momentum="}),
     ("stepc eval run.toml --resu", set()),
     ("stepc train run.toml --optim.name=a", {"adamw", "agd"}),

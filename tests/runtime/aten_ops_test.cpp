@@ -1,7 +1,5 @@
 #include "runtime/aten_ops.h"
 
-#include <cstring>
-
 #include <gtest/gtest.h>
 
 #include <ATen/Functions.h>
@@ -10,21 +8,14 @@
 #include "interp/evaluate.h"
 #include "runtime/opaque_call.h"
 #include "tests/ops/op_examples.h"
+#include "tests/runtime/arrays.h"
 
 namespace stepc {
 namespace {
 
-at::Tensor tensor_of(const Array& array) {
-  const std::vector<uint8_t> bytes = to_bytes(array);
-  at::Tensor tensor = at::empty(array.type.shape, scalar_type_of(array.type.dtype));
-  if (!bytes.empty()) std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
-  return tensor;
-}
-Array array_of(const at::Tensor& tensor, const TensorType& type) {
-  const at::Tensor dense = tensor.contiguous();
-  const auto* bytes = static_cast<const uint8_t*>(dense.const_data_ptr());
-  return from_bytes(type, std::vector<uint8_t>(bytes, bytes + dense.nbytes()));
-}
+using test::array_of;
+using test::tensor_of;
+
 // The same elements, not side by side.
 at::Tensor with_gaps(const at::Tensor& tensor) {
   if (tensor.dim() == 0) return tensor;

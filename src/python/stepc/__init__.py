@@ -27,6 +27,7 @@ from stepc._C import InternalError, UserError
 from stepc.config import Config
 from stepc.door import Accelerated, accelerate
 from stepc.loader import AsyncLoader
+from stepc.profile import Profile
 from stepc.virtual import Plan, materialise, plan, virtual
 
 __version__ = "0.1.0"
@@ -36,6 +37,7 @@ __all__ = [
     "Config",
     "InternalError",
     "Plan",
+    "Profile",
     "UserError",
     "accelerate",
     "materialise",

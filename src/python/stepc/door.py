@@ -10,6 +10,7 @@ from typing import Any
 
 from stepc import _C, tree
 from stepc.config import Config
+from stepc.profile import Profile
 from stepc.recording import Recording
 from stepc.scout import Scout
 
@@ -82,6 +83,10 @@ class Accelerated:
         """Fast mode: writes a picture (SVG) of the step's live bytes by instruction."""
         with open(path, "w", encoding="utf-8") as file:
             file.write(self._engine.memory_svg())
+
+    def profile(self, path: str | os.PathLike | None = None) -> Profile:
+        """Times the instructions of a replayed call: `with step.profile("trace.json") as profile: step(batch)`."""
+        return Profile(self._engine, path)
 
     def graph_text(self) -> str:
         """The step that was captured last, as text; empty before."""

@@ -1,0 +1,158 @@
+#include "cost/profile.h"
+
+#include <algorithm>
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+
+namespace stepc {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr double kMicro = 1e6;
+constexpr double kGiga = 1e9;
+constexpr size_t kWidest = 44;  // of a name in the table
+
+std::string time_text(double seconds) {
+  if (seconds < 1e-3) return str("{:.1f} us", seconds * kMicro);
+  return seconds < 1 ? str("{:.2f} ms", seconds * 1e3) : str("{:.3f} s", seconds);
+}
+
+double rate(double amount, double seconds) { return seconds > 0 ? amount / seconds / kGiga : 0; }
+
+struct Row {
+  std::string name;
+  size_t count = 0;
+  Work work;
+  double predicted = 0, seconds = 0;
+};
+
+template <class NameOf>
+std::vector<Row> rows_by(const Profile& profile, const NameOf& name_of_row) {
+  std::map<std::string, Row> rows;
+  for (const ProfiledInstruction& one : profile.instructions) {
+    const std::string name = name_of_row(one);
+    Row& row = rows[name];
+    row.name = name;
+    ++row.count;
+    row.work += one.work;
+    row.predicted += seconds_of(one.work, profile.target);
+    row.seconds += one.seconds;
+  }
+  std::vector<Row> sorted;
+  for (auto& [name, row] : rows) sorted.push_back(std::move(row));
+  std::ranges::stable_sort(sorted, std::greater<>(), &Row::seconds);
+  return sorted;
+}
+
+Row sum_of(const std::vector<Row>& rows, size_t begin, std::string name) {
+  Row sum;
+  sum.name = std::move(name);
+  for (size_t r = begin; r < rows.size(); ++r) {
+    sum.count += rows[r].count;
+    sum.work += rows[r].work;
+    sum.predicted += rows[r].predicted;
+    sum.seconds += rows[r].seconds;
+  }
+  return sum;
+}
+
+// The end of a long name says more than its begin.
+std::string fitted(const std::string& name) {
+  return name.size() <= kWidest ? name : "..." + name.substr(name.size() - (kWidest - 3));
+}
+
+std::string line(const Row& row, double step_seconds) {
+  return str("  {:<{}} {:>6} {:>11} {:>6.1f} {:>11} {:>9.1f} {:>7.1f}\n", fitted(row.name), kWidest, row.count,
+             time_text(row.seconds), step_seconds > 0 ? 100 * row.seconds / step_seconds : 0, time_text(row.predicted),
+             rate(row.work.all_flops(), row.seconds), rate(row.work.bytes, row.seconds));
+}
+
+std::string table(std::string_view title, std::vector<Row> rows, size_t most, double step_seconds) {
+  std::string out = str("{:<{}} {:>6} {:>11} {:>6} {:>11} {:>9} {:>7}\n", title, kWidest + 2, "count", "measured", "%",
+                        "predicted", "GFLOP/s", "GB/s");
+  if (rows.size() > most) {
+    const Row rest = sum_of(rows, most, str("{} others", rows.size() - most));
+    rows.resize(most);
+    rows.push_back(rest);
+  }
+  for (const Row& row : rows) out += line(row, step_seconds);
+  return out;
+}
+
+std::string kind_row(const ProfiledInstruction& one) { return str("{} ({})", one.name, one.kernel); }
+std::string module_row(const ProfiledInstruction& one) {
+  return one.module.empty() ? str("(outside of modules), {}", name_of(one.phase)) : one.module;
+}
+
+std::string rates_text(const Profile& profile) {
+  const Target& target = profile.target;
+  return str("{:.1f} GFLOP/s, {:.1f} on bf16, {:.1f} GB/s, {}", target.flops_per_second / kGiga,
+             target.narrow_flops_per_second / kGiga, target.bytes_per_second / kGiga,
+             profile.target_is_measured ? "measured on this machine" : "defaults, not measured on this machine");
+}
+
+ordered_json track_name(int track, const char* name) {
+  return {{"name", "thread_name"}, {"ph", "M"}, {"pid", 1}, {"tid", track}, {"args", {{"name", name}}}};
+}
+
+ordered_json event_of(const ProfiledInstruction& one, int track, double begin, double seconds, double predicted) {
+  return {{"name", one.name},
+          {"cat", name_of(one.phase)},
+          {"ph", "X"},
+          {"ts", begin * kMicro},
+          {"dur", seconds * kMicro},
+          {"pid", 1},
+          {"tid", track},
+          {"args",
+           {{"instruction", one.index},
+            {"kernel", one.kernel},
+            {"module", one.module},
+            {"phase", name_of(one.phase)},
+            {"flops", one.work.all_flops()},
+            {"bytes", one.work.bytes},
+            {"measured_us", one.seconds * kMicro},
+            {"predicted_us", predicted * kMicro},
+            {"GFLOP/s", rate(one.work.all_flops(), one.seconds)},
+            {"GB/s", rate(one.work.bytes, one.seconds)}}}};
+}
+
+}  // namespace
+
+std::string to_text(const Profile& profile, size_t rows) {
+  const std::vector<Row> kinds = rows_by(profile, kind_row);
+  const Row sum = sum_of(kinds, 0, "");
+  std::string out = str("step ({} mode) {}: {} in {} instructions, {} between them; predicted {}\n", profile.mode,
+                        time_text(profile.seconds), time_text(sum.seconds), sum.count,
+                        time_text(profile.seconds - sum.seconds), time_text(sum.predicted));
+  out += str("predicted from {}\n", rates_text(profile));
+  out += table("by kind", kinds, rows, profile.seconds);
+  out += table("by module", rows_by(profile, module_row), rows, profile.seconds);
+  return out;
+}
+
+std::string to_trace_events(const Profile& profile) {
+  constexpr int kMeasured = 1, kPredicted = 2;
+  ordered_json events = ordered_json::array();
+  events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", 1}, {"args", {{"name", "training step"}}}});
+  events.push_back(track_name(kMeasured, "measured"));
+  events.push_back(track_name(kPredicted, "predicted"));
+  double predicted_end = 0;
+  for (const ProfiledInstruction& one : profile.instructions) {
+    const double predicted = seconds_of(one.work, profile.target);
+    events.push_back(event_of(one, kMeasured, one.begin_seconds, one.seconds, predicted));
+    events.push_back(event_of(one, kPredicted, predicted_end, predicted, predicted));
+    predicted_end += predicted;
+  }
+  const ordered_json about = {{"mode", profile.mode},
+                              {"step_us", profile.seconds * kMicro},
+                              {"predicted_us", predicted_end * kMicro},
+                              {"rates", rates_text(profile)}};
+  const ordered_json whole = {{"displayTimeUnit", "ms"}, {"otherData", about}, {"traceEvents", std::move(events)}};
+  return whole.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace stepc

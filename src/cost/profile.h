@@ -1,0 +1,39 @@
+// A profile: what each instruction of one run of a step took, beside what a roofline of the machine predicts; as data,
+// as a table and as a trace for ui.perfetto.dev. Pure functions of what was measured.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "cost/target.h"
+#include "ir/trace.h"
+
+namespace stepc {
+
+struct ProfiledInstruction {
+  size_t index = 0;    // in the plan
+  std::string name;    // "matmul", "mul+add+sum", "aten::mm"
+  std::string kernel;  // what ran it: "generated", "blocked", "ATen"
+  std::string module;  // "model.layers.0.mlp"
+  Phase phase = Phase::kForward;
+  Work work;
+  double begin_seconds = 0;  // from the step's begin
+  double seconds = 0;
+};
+
+struct Profile {
+  std::string mode;  // "exact", "fast"
+  Target target;
+  bool target_is_measured = false;                // else it is the default
+  double seconds = 0;                             // the whole step, the time between instructions included
+  std::vector<ProfiledInstruction> instructions;  // in the order in which they ran
+};
+
+// Sums, then the kinds of instruction and the modules that took most time, at most `rows` of each.
+std::string to_text(const Profile& profile, size_t rows = 15);
+
+// Trace-event JSON with two tracks: instructions as they ran, and laid end to end as long as predicted.
+std::string to_trace_events(const Profile& profile);
+
+}  // namespace stepc

@@ -1,0 +1,57 @@
+#include "runtime/machine_rates.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include <ATen/Functions.h>
+
+namespace stepc {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// The best of a few runs, `amount` a run.
+template <class Work>
+double best_rate(double amount, const Work& work) {
+  work();  // warms up caches and threads
+  double best = 0;
+  constexpr double kEnoughSeconds = 0.05;
+  constexpr int kFewest = 3;
+  const auto start = Clock::now();
+  for (int run = 0; run < kFewest || seconds_since(start) < kEnoughSeconds; ++run) {
+    const auto began = Clock::now();
+    work();
+    best = std::max(best, amount / seconds_since(began));
+  }
+  return best;
+}
+
+double rate_of(c10::ScalarType dtype, const MatmulShape& shape) {
+  const at::Tensor a = at::ones({shape.rows, shape.inner}, dtype);
+  const at::Tensor b = at::ones({shape.inner, shape.columns}, dtype);
+  at::Tensor product = at::empty({shape.rows, shape.columns}, dtype);
+  const double flops = 2.0 * static_cast<double>(shape.rows * shape.inner * shape.columns);
+  return best_rate(flops, [&] { at::mm_out(product, a, b); });
+}
+
+}  // namespace
+
+double measure_matmul_rate(c10::ScalarType dtype, const std::vector<MatmulShape>& shapes) {
+  double best = 0;
+  for (const MatmulShape& shape : shapes) best = std::max(best, rate_of(dtype, shape));
+  return best;
+}
+
+Target measure_target() {
+  constexpr int64_t kSide = 1024;
+  constexpr int64_t kCopied = int64_t{64} << 20;
+  const at::Tensor from = at::ones({kCopied}, at::kByte);
+  at::Tensor to = at::empty_like(from);
+  return {.flops_per_second = measure_matmul_rate(at::kFloat, {{kSide, kSide, kSide}}),
+          .bytes_per_second = best_rate(2.0 * static_cast<double>(kCopied), [&] { to.copy_(from); }),
+          .narrow_flops_per_second = measure_matmul_rate(at::kBFloat16, {{kSide, kSide, kSide}})};
+}
+
+}  // namespace stepc

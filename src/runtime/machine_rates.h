@@ -1,0 +1,28 @@
+// What this machine can do, measured: matmul rates and memory traffic. Nothing that is compiled depends on them; they
+// are what MFU and a profile's predictions are relative to.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <c10/core/ScalarType.h>
+
+#include "cost/target.h"
+
+namespace stepc {
+
+// The product of an (rows, inner) and an (inner, columns) matrix.
+struct MatmulShape {
+  int64_t rows = 0;
+  int64_t inner = 0;
+  int64_t columns = 0;
+};
+
+// Best rate of at::mm over the shapes, in operations a second: each is run a few times, about a tenth of a second in
+// all. The best, so that the MFU relative to it is never flattered by a bad shape.
+double measure_matmul_rate(c10::ScalarType dtype, const std::vector<MatmulShape>& shapes);
+
+// float32 and bfloat16 products, and copies of memory that no cache holds; some tenths of a second.
+Target measure_target();
+
+}  // namespace stepc

@@ -1,0 +1,41 @@
+// RunTimes: when each instruction of one run began and ended. Whoever wants a profile passes one to the run
+// (RunInputs::times); without it a run reads no clock.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <vector>
+
+namespace stepc {
+
+struct InstructionTime {
+  size_t index = 0;                           // a unit of the GraphPlan, or an instruction of the Schedule
+  double begin_seconds = 0, end_seconds = 0;  // from the run's begin
+  bool blocked = false;                       // a blocked kernel ran it
+};
+
+class RunTimes {
+ public:
+  // A run begins; forgets what was there. `of_graph`: of a GraphPlan, else of a Schedule.
+  void begin(bool of_graph) {
+    of_graph_ = of_graph;
+    instructions_.clear();
+    begin_ = Clock::now();
+  }
+  [[nodiscard]] double now() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+  void add(const InstructionTime& time) { instructions_.push_back(time); }
+  void end() { seconds_ = now(); }
+
+  [[nodiscard]] bool of_graph() const { return of_graph_; }
+  [[nodiscard]] double seconds() const { return seconds_; }
+  [[nodiscard]] const std::vector<InstructionTime>& instructions() const { return instructions_; }  // as they ran
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  bool of_graph_ = false;
+  Clock::time_point begin_;
+  double seconds_ = 0;
+  std::vector<InstructionTime> instructions_;
+};
+
+}  // namespace stepc

@@ -1,0 +1,86 @@
+// A profile by hand: what its table says, and the trace that a viewer reads.
+#include "cost/profile.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace stepc {
+namespace {
+
+using nlohmann::json;
+
+Profile example() {
+  Profile profile;
+  profile.mode = "fast";
+  profile.target = {.flops_per_second = 1e9, .bytes_per_second = 1e9, .narrow_flops_per_second = 2e9};
+  profile.target_is_measured = true;
+  profile.seconds = 10e-3;
+  const auto add = [&](std::string name, std::string kernel, std::string module, Phase phase, Work work, double begin,
+                       double seconds) {
+    profile.instructions.push_back({.index = profile.instructions.size(),
+                                    .name = std::move(name),
+                                    .kernel = std::move(kernel),
+                                    .module = std::move(module),
+                                    .phase = phase,
+                                    .work = work,
+                                    .begin_seconds = begin,
+                                    .seconds = seconds});
+  };
+  add("matmul", "ATen", "layer", Phase::kForward, {.flops = 2e6, .bytes = 1e6}, 0, 4e-3);
+  add("mul+add", "generated", "layer", Phase::kForward, {.bytes = 5e5}, 4e-3, 1e-3);
+  add("matmul", "ATen", "head", Phase::kBackward, {.narrow_flops = 2e6, .bytes = 5e5}, 5.5e-3, 2e-3);
+  add("mul", "generated", "", Phase::kUpdate, {}, 8e-3, 2.5e-6);
+  return profile;
+}
+
+TEST(Profile, IsATableByKindAndByModule) {
+  EXPECT_EQ(to_text(example(), 2),
+            R"(step (fast mode) 10.00 ms: 7.00 ms in 4 instructions, 3.00 ms between them; predicted 3.50 ms
+predicted from 1.0 GFLOP/s, 2.0 on bf16, 1.0 GB/s, measured on this machine
+by kind                                         count    measured      %   predicted   GFLOP/s    GB/s
+  matmul (ATen)                                     2     6.00 ms   60.0     3.00 ms       0.7     0.2
+  mul+add (generated)                               1     1.00 ms   10.0    500.0 us       0.0     0.5
+  1 others                                          1      2.5 us    0.0      0.0 us       0.0     0.0
+by module                                       count    measured      %   predicted   GFLOP/s    GB/s
+  layer                                             2     5.00 ms   50.0     2.50 ms       0.4     0.3
+  head                                              1     2.00 ms   20.0     1.00 ms       1.0     0.2
+  1 others                                          1      2.5 us    0.0      0.0 us       0.0     0.0
+)");
+  Profile guessed = example();
+  guessed.target_is_measured = false;
+  EXPECT_NE(to_text(guessed).find("1.0 GB/s, defaults, not measured on this machine"), std::string::npos);
+}
+
+TEST(Profile, IsATraceOfTwoTracks) {
+  const json trace = json::parse(to_trace_events(example()));
+  EXPECT_EQ(trace.at("otherData").at("mode"), "fast");
+  EXPECT_DOUBLE_EQ(trace.at("otherData").at("step_us"), 10e3);
+  EXPECT_DOUBLE_EQ(trace.at("otherData").at("predicted_us"), 3500);
+  std::map<int, std::string> tracks;
+  std::map<int, std::vector<json>> events;
+  for (const json& event : trace.at("traceEvents")) {
+    if (event.at("name") == "thread_name") tracks[event.at("tid")] = event.at("args").at("name");
+    if (event.at("ph") == "X") events[event.at("tid")].push_back(event);
+  }
+  EXPECT_EQ(tracks, (std::map<int, std::string>{{1, "measured"}, {2, "predicted"}}));
+  ASSERT_EQ(events[1].size(), 4U);
+  ASSERT_EQ(events[2].size(), 4U);
+  EXPECT_DOUBLE_EQ(events[1][2].at("ts"), 5500);
+  EXPECT_DOUBLE_EQ(events[1][2].at("dur"), 2000);
+  EXPECT_DOUBLE_EQ(events[2][2].at("ts"), 2500) << "what is predicted lies end to end";
+  EXPECT_DOUBLE_EQ(events[2][2].at("dur"), 1000);
+  const json& about = events[1][2].at("args");
+  EXPECT_EQ(about.at("instruction"), 2);
+  EXPECT_EQ(about.at("module"), "head");
+  EXPECT_EQ(about.at("phase"), "backward");
+  EXPECT_DOUBLE_EQ(about.at("GFLOP/s"), 1.0);
+  EXPECT_DOUBLE_EQ(about.at("GB/s"), 0.25);
+}
+
+TEST(Profile, OfNothingIsATableAndATraceToo) {
+  EXPECT_NE(to_text(Profile()).find("0 instructions"), std::string::npos);
+  EXPECT_EQ(json::parse(to_trace_events(Profile())).at("traceEvents").size(), 3U);
+}
+
+}  // namespace
+}  // namespace stepc

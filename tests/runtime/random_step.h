@@ -1,0 +1,108 @@
+// A random training step as a Graph of the last stage: products, pointwise work, norms, windows, look-ups, scatters,
+// random draws, some of it read again backwards; updates, gradients and results leave. Values stay near one, so that
+// rounding stays small.
+#pragma once
+
+#include <random>
+#include <vector>
+
+#include "base/text.h"
+#include "ops/graph_builder.h"
+#include "ops/op_def.h"
+#include "passes/pass.h"
+
+namespace stepc::test {
+
+inline Graph random_step(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
+  GraphBuilder b;
+  const Shape shape = {8, 8};
+  const TensorId rng = b.graph().add_input({InputKind::kRng, "", {}, {}, 0}, {DType::kI64, {2}});
+  const TensorId index = b.graph().add_input({InputKind::kBatch, "index", {}, {}, 0}, {DType::kI64, {8}});
+  std::vector<TensorId> values = {b.graph().add_input({InputKind::kBatch, "x", {}, {}, 0}, {DType::kF32, shape})};
+  const size_t first_weight = b.graph().inputs.size();
+  std::vector<TensorId> weights;
+  for (size_t i = 0, n = 2 + below(4); i < n; ++i) {
+    GraphInput input{InputKind::kParameter, str("{}", i), {}, {}, 0};
+    if (below(6) == 0) input.strides = {1, 8};  // the program's memory is laid out as it likes
+    weights.push_back(b.graph().add_input(input, {DType::kF32, shape}));
+  }
+  const auto recent = [&] { return values[values.size() - 1 - below(std::min<size_t>(values.size(), 6))]; };
+  const auto weight = [&] { return weights[below(weights.size())]; };
+  int64_t stream = 0;
+  const size_t steps = 8 + below(30);
+  for (size_t i = 0; i < steps; ++i) {
+    b.set_source({i < steps / 2 ? Phase::kForward : Phase::kBackward, str("layer.{}", i / 4)});
+    const TensorId x = recent();
+    TensorId made = x;
+    switch (below(11)) {
+      case 0:
+      case 1:
+        made = b.add("matmul", {x, weight()}, {{"transpose_a", below(2) == 0}, {"transpose_b", below(2) == 0}});
+        made = b.add("tanh", {made});
+        break;
+      case 2:
+        made = b.add("tanh", {b.add(below(2) == 0 ? "add" : "sub", {x, recent()})});
+        break;
+      case 3:
+        made = b.add("mul", {x, b.add("tanh", {recent()})});
+        break;
+      case 4:
+        made = b.add("softmax", {x}, {{"dim", int64_t{1}}});
+        break;
+      case 5:
+        made = b.transpose(b.reshape(x, {4, 16}), {1, 0});
+        made = b.reshape(made, shape);  // cannot be a window
+        break;
+      case 6:
+        made = b.transpose(x, {1, 0});
+        break;
+      case 7:
+        made = b.add("take", {weight(), index}, {{"dim", int64_t{0}}});
+        break;
+      case 8:
+        made =
+            b.add(below(2) == 0 ? "put" : "put_add",
+                  {x, b.slice(index, {0}, {2}, {1}), b.slice(recent(), {3, 0}, {2, 8}, {1, 1})}, {{"dim", int64_t{0}}});
+        made = b.add("tanh", {made});
+        break;
+      case 9: {
+        const TensorId draw =
+            b.add("random_uniform", {rng}, {{"shape", shape}, {"dtype", DType::kF32}, {"stream", stream++}});
+        made = b.add("mul", {x, b.cast(b.add("lt", {draw, b.full(0.8, DType::kF32)}), DType::kF32)});
+        break;
+      }
+      default:
+        made =
+            b.add("sub",
+                  {x, b.expand(b.reshape(b.add("mean", {x}, {{"dims", Shape{1}}, {"keepdim", true}}), {8, 1}), shape)});
+    }
+    values.push_back(made);
+  }
+  b.set_source({Phase::kUpdate, ""});
+  for (size_t w = 0; w < weights.size(); ++w) {
+    if (below(5) == 0) continue;
+    const TensorId step = b.add("mul", {recent(), b.full(0.1, DType::kF32)});
+    const TensorId updated = b.add("tanh", {b.add("sub", {weights[w], step})});
+    b.graph().outputs.push_back(
+        {GraphOutput::Kind::kUpdate, updated, static_cast<uint32_t>(first_weight + w), {}, {}, {}});
+    if (below(4) == 0)  // its gradient stays with the program
+      b.graph().outputs.push_back({GraphOutput::Kind::kRebind, step, 0, InputKind::kGradient, str("{}", w), {}});
+    if (below(6) == 0)  // and so do its old values
+      b.graph().outputs.push_back({GraphOutput::Kind::kReturn, weights[w], 0, {}, {}, {}});
+  }
+  b.graph().outputs.push_back({GraphOutput::Kind::kReturn, recent(), 0, {}, {}, {}});
+  b.graph().outputs.push_back({GraphOutput::Kind::kReturn, b.sum(recent(), {0, 1}), 0, {}, {}, {}});
+  return b.take();
+}
+
+inline Graph random_fused_step(uint64_t seed) {
+  Graph graph = random_step(seed);
+  verify_ops(graph);
+  graph = run_passes(std::move(graph)).graph;
+  verify_stage(graph, Stage::kFused);
+  return graph;
+}
+
+}  // namespace stepc::test
