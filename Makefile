@@ -30,6 +30,7 @@ bench: ## compare with PyTorch eager and torch.compile; table and build/bench.js
 	@build/release/benchmarks/kernel_benchmark
 	@build/release/benchmarks/codegen_benchmark
 	@build/release/benchmarks/checkpoint_benchmark
+	@build/release/benchmarks/loader_benchmark
 
 check: ## format, tidy, layer directions, docs (tools/check --all adds the LibTorch folders)
 	@tools/setup test
