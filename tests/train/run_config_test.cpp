@@ -80,7 +80,7 @@ TEST_F(RunConfigTest, WrongTypesAndRangesSayWhatIsAllowed) {
 }
 
 TEST_F(RunConfigTest, MissingKeysAndBrokenFiles) {
-  EXPECT_USER_ERROR(load("[model]\npath = 'm'\n"), "run.toml: data.train is missing: files (.txt, .jsonl)");
+  EXPECT_USER_ERROR(load("[model]\npath = 'm'\n"), "run.toml: data.train is missing: files (.txt, .jsonl, .parquet)");
   EXPECT_USER_ERROR(load("[model]\npath = \n"), "run.toml:2: not TOML: ");
   EXPECT_USER_ERROR(load("[optim]\nnesterov = tr\n"), "expected 'true', saw 'tr '");  // one line
   EXPECT_USER_ERROR(load("[model]\npath = 'm'\npath = 'n'\n"), "run.toml:3: not TOML: ");
