@@ -143,6 +143,7 @@ def test_errors_are_one_line(tokenize):
     said(texts, 'bad.parquet: no column "text"; its columns: "id", "body"')
     said(texts, 'bad.parquet: column "id" is int64, neither text nor chat messages', "--field", "id")
     said(pa.table({"text": [b"a"]}), 'column "text" is binary')
+    said(pa.table({"text": [{"a\nb" * 200: 1}]}), 'column "text" is struct<a, neither')
     said(pa.table({"text": ["a", "b", None, "c"]}), 'bad.parquet: row 3: "text" must be text, found null', row_group_size=2)
     said(pa.table({"messages": chats(3)}), '"messages" must be text, found a list', "--field", "messages")
     said(pa.table({"messages": ["a"]}), '"messages" must be a list, found "a"', "--chat", "chatml")

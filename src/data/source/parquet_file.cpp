@@ -21,10 +21,17 @@ constexpr int64_t kMaxMemory = int64_t{2} << 30;  // that one reader may hold
 constexpr uint64_t kMagicBytes = 4;               // before the first row group
 constexpr uint64_t kTrailerBytes = 8;             // the footer's size and the magic, behind the footer
 
-// Arrow's messages have several lines at times.
-[[noreturn]] void unreadable(const std::string& name, std::string_view said) {
+// Of what Arrow says, which may have several lines and names out of the file.
+std::string one_line(std::string_view said) {
   constexpr size_t kMaxShown = 200;
-  user_error("{}: not readable as Parquet: {}", name, said.substr(0, said.find('\n')).substr(0, kMaxShown));
+  std::string line(said.substr(0, said.find('\n')).substr(0, kMaxShown));
+  std::ranges::replace_if(
+      line, [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
+  return line;
+}
+
+[[noreturn]] void unreadable(const std::string& name, std::string_view said) {
+  user_error("{}: not readable as Parquet: {}", name, one_line(said));
 }
 
 // Whatever Arrow throws or returns as a failure becomes a UserError.
@@ -98,7 +105,7 @@ Json value_at(const arrow::Array& array, int64_t row) {
       return object;
     }
     default:
-      user_error("a value of type {} is not read; convert the column to .jsonl", array.type()->ToString());
+      user_error("a value of type {} is not read; convert the column to .jsonl", one_line(array.type()->ToString()));
   }
 }
 
@@ -227,7 +234,7 @@ struct ParquetFile::Impl {
     USER_CHECK(column, "{}: no column {}; its columns: {}", name, in_quotes(name_of_column), column_names());
     USER_CHECK(kind_of_type(*column->type) != ColumnKind::kOther,
                "{}: column {} is {}, neither text nor chat messages; its columns: {}", name, in_quotes(name_of_column),
-               column->type->ToString(), column_names());
+               one_line(column->type->ToString()), column_names());
     return *column;
   }
 
@@ -270,7 +277,7 @@ void ParquetFile::for_each_value(const std::string& column_name, uint64_t begin,
         if (batch) {
           const arrow::Status status = batch->ValidateFull();  // the text's UTF-8 too
           USER_CHECK(status.ok(), "{}: a row from {} to {} is damaged: {}", name, row + 1,
-                     row + static_cast<uint64_t>(batch->num_rows()), status.message());
+                     row + static_cast<uint64_t>(batch->num_rows()), one_line(status.message()));
         }
         return batch;
       });
