@@ -104,7 +104,8 @@ void read_file(const std::string& path, RunConfig& config, std::set<std::string>
     file = toml::parse(read_text(path, kMaxBytes), path);
   } catch (const toml::parse_error& error) {
     std::string what(error.description());
-    std::ranges::replace_if(what, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');  // it quotes the file
+    std::ranges::replace_if(
+        what, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');  // it quotes the file
     user_error("{}:{}: not TOML: {}", path, error.source().begin.line, what);
   }
   for (const auto& [section, node] : file) {

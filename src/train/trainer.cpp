@@ -125,6 +125,7 @@ Run::Run(RunConfig config, bool resume, FileSystem& files)
       batches_(corpus_, config_.train.grad_accum, config_.train.batch_size),
       numbers_(measured_numbers(config_, learner_.directory().config, corpus_)) {
   torch::manual_seed(static_cast<uint64_t>(config_.train.seed));
+  for (const std::string& line : without_effect(config_)) log().warn(line);
   progress_.note(start_table(config_, learner_.directory().config, corpus_, numbers_));
   const auto& checkpoint = directory_.checkpoint();
   if (checkpoint) resume_from(*checkpoint);
