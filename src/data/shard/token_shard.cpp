@@ -46,10 +46,9 @@ void append(std::vector<std::byte>& payload, std::span<const T> values) {
 
 // What the system reads ahead of whoever reads these bytes of a map. Only advice: a failure changes nothing.
 void advise(std::span<const std::byte> bytes, int advice) {
-  static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
-  const uintptr_t first = begin / page * page;
-  ::madvise(reinterpret_cast<void*>(first), begin + bytes.size() - first, advice);
+  static const auto kPage = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t into_page = reinterpret_cast<uintptr_t>(bytes.data()) % kPage;
+  ::madvise(const_cast<std::byte*>(bytes.data()) - into_page, bytes.size() + into_page, advice);
 }
 }  // namespace
 

@@ -269,8 +269,8 @@ void ParquetFile::for_each_value(const std::string& column_name, uint64_t begin,
     return static_cast<size_t>(std::ranges::lower_bound(impl_->begins, byte) - impl_->begins.begin());
   };
   for (size_t i = index_of(begin); i < index_of(end); ++i) {
-    const auto [group, first_row] = impl_->row_groups[i];
-    uint64_t row = first_row;
+    const int group = impl_->row_groups[i].index;
+    uint64_t row = impl_->row_groups[i].first_row;
     const auto next_batch = [&](arrow::RecordBatchReader& batches) {
       return guarded(name, [&] {
         auto batch = value_of(name, batches.Next());
