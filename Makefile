@@ -31,6 +31,7 @@ bench: ## compare with PyTorch eager and torch.compile; table and build/bench.js
 	@build/release/benchmarks/matmul_benchmark 2 15
 	@build/release/benchmarks/codegen_benchmark
 	@build/release/benchmarks/checkpoint_benchmark
+	@build/release/benchmarks/loader_benchmark
 
 check: ## format, tidy, layer directions, docs (tools/check --all adds the LibTorch folders)
 	@tools/setup test

@@ -23,6 +23,9 @@ if(STEPC_SANITIZE)
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-maybe-uninitialized>)
   add_link_options(-fsanitize=${STEPC_SANITIZE})
 endif()
+if(STEPC_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)  # what libFuzzer steers by
+endif()
 
 # Two heavy LibTorch files at once need about 2.5 GB; more jobs than cores gain nothing.
 set_property(GLOBAL PROPERTY JOB_POOLS link=2)

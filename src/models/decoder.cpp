@@ -26,12 +26,29 @@ class DecoderLayer : public torch::nn::Module {
       return register_module(std::string(name),
                              std::make_shared<Normalization>(name, config.hidden_size, config, options));
     };
-    attention_norm_ = norm(names.attention_norm);
-    attention_ = register_module(std::string(names.attention), std::make_shared<Attention>(config, index, options));
-    attention_output_norm_ = norm(names.attention_output_norm);
-    mlp_norm_ = norm(names.mlp_norm);
-    mlp_ = register_module(std::string(names.mlp), std::make_shared<FeedForward>(config, options));
-    mlp_output_norm_ = norm(names.mlp_output_norm);
+    for (const LayerPart part : names.order) {
+      switch (part) {
+        case LayerPart::kAttentionNorm:
+          attention_norm_ = norm(names.attention_norm);
+          break;
+        case LayerPart::kAttention:
+          attention_ =
+              register_module(std::string(names.attention), std::make_shared<Attention>(config, index, options));
+          break;
+        case LayerPart::kAttentionOutputNorm:
+          attention_output_norm_ = norm(names.attention_output_norm);
+          break;
+        case LayerPart::kMlpNorm:
+          mlp_norm_ = norm(names.mlp_norm);
+          break;
+        case LayerPart::kMlp:
+          mlp_ = register_module(std::string(names.mlp), std::make_shared<FeedForward>(config, options));
+          break;
+        case LayerPart::kMlpOutputNorm:
+          mlp_output_norm_ = norm(names.mlp_output_norm);
+          break;
+      }
+    }
   }
 
   at::Tensor forward(const at::Tensor& x, const Places& places) {

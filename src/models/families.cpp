@@ -182,6 +182,11 @@ void bloom(ConfigFields& f, DecoderConfig& c) {
 }
 
 std::vector<Family> make_families() {
+  using Part = LayerPart;
+  const std::vector<Part> as_they_run = {Part::kAttentionNorm, Part::kAttention, Part::kMlpNorm, Part::kMlp};
+  const std::vector<Part> glm4_order = {Part::kAttention,           Part::kMlp,
+                                        Part::kAttentionNorm,       Part::kMlpNorm,
+                                        Part::kAttentionOutputNorm, Part::kMlpOutputNorm};
   constexpr int64_t kGlmPad = 151329;
   const DecoderConfig qwen_defaults = {.max_position_embeddings = 32768,
                                        .sliding_window = 4096,
@@ -240,7 +245,8 @@ std::vector<Family> make_families() {
                     .mlp_output_norm = "post_mlp_layernorm",
                     .gate = "",
                     .up = "",
-                    .gate_up = "gate_up_proj"}});
+                    .gate_up = "gate_up_proj",
+                    .order = glm4_order}});
   table.push_back({"gemma2",
                    {"Gemma2ForCausalLM"},
                    {.num_key_value_heads = 4,
@@ -298,7 +304,8 @@ std::vector<Family> make_families() {
                     .up = "c_fc",
                     .down = "c_proj",
                     .transposed = true,
-                    .ignored = {".attn.bias", ".attn.masked_bias"}}});
+                    .ignored = {".attn.bias", ".attn.masked_bias"},
+                    .order = as_they_run}});
   table.push_back({"bloom",
                    {"BloomForCausalLM"},
                    {.norm = Norm::kLayer,
@@ -322,7 +329,8 @@ std::vector<Family> make_families() {
                     .gate = "",
                     .up = "dense_h_to_4h",
                     .down = "dense_4h_to_h",
-                    .interleaved_query_key_value = true}});
+                    .interleaved_query_key_value = true,
+                    .order = as_they_run}});
   for (Family& family : table) family.defaults.model_type = family.model_type;
   return table;
 }

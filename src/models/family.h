@@ -12,6 +12,8 @@
 
 namespace stepc::models {
 
+enum class LayerPart { kAttentionNorm, kAttention, kAttentionOutputNorm, kMlpNorm, kMlp, kMlpOutputNorm };
+
 // Path segments; Llama's are the defaults.
 struct WeightNames {
   std::string_view model = "model";
@@ -41,6 +43,9 @@ struct WeightNames {
   bool interleaved_query_key_value = false;  // (heads, 3, head_dim, hidden) instead of (3, heads, head_dim, hidden)
   bool transposed = false;                   // matrices of the layers are (in, out)
   std::vector<std::string_view> ignored = {"rotary_emb.inv_freq"};  // endings of what old files hold beside weights
+  // Of a layer's parts in the file; it decides where large weights are cut into several files.
+  std::vector<LayerPart> order = {LayerPart::kAttention,           LayerPart::kMlp,     LayerPart::kAttentionNorm,
+                                  LayerPart::kAttentionOutputNorm, LayerPart::kMlpNorm, LayerPart::kMlpOutputNorm};
 
   [[nodiscard]] bool gated() const { return !gate.empty() || !gate_up.empty(); }
 };

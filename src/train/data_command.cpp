@@ -96,9 +96,11 @@ int run_inspect(const Options& options) {
 
 void add_options(CLI::App& command, Options& options) {
   command.add_option("tokenizer", options.tokenizer, "model directory, tokenizer.json or tokenizer.model")->required();
-  command.add_option("files", options.files, ".txt (one document) or .jsonl (one a line)")->required();
+  command.add_option("files", options.files, ".txt (one document), .jsonl (one a line) or .parquet (one a row)")
+      ->required();
   command.add_option("--cache", options.cache, "directory of the token shards")->capture_default_str();
-  command.add_option("--field", options.field, "of a .jsonl line; default: text, with --chat messages");
+  command.add_option("--field", options.field,
+                     "of a .jsonl line, or the column of a .parquet file; default: text, with --chat messages");
   command.add_option(
       "--chat", options.chat,
       "lines are chats in this template, loss on the assistant's turns: model (tokenizer_config.json), " +

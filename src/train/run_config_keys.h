@@ -40,6 +40,7 @@ struct Key {
   std::function<Field(RunConfig&)> field;
   Allowed allowed;
   std::string help;
+  std::vector<std::string> optimizers = {};  // that read it; empty: all, or it is no matter of theirs
 };
 
 const std::vector<Key>& run_config_keys();
@@ -56,6 +57,9 @@ bool assign(const Key& key, const Written& written, RunConfig& config);
 
 // The value that `config` has for the key, as TOML text.
 std::string value_text(const Key& key, const RunConfig& config);
+
+// Of each key that has another value than its default and is for optimizers that are not chosen: a line that says so.
+std::vector<std::string> without_effect(const RunConfig& config);
 
 // The whole config as a run.toml that reads back as the same values.
 std::string to_toml(const RunConfig& config);

@@ -164,4 +164,17 @@ std::string value_text(const Key& key, const RunConfig& config) {
                     key.field(copy));
 }
 
+std::vector<std::string> without_effect(const RunConfig& config) {
+  const RunConfig defaults;
+  std::vector<std::string> lines;
+  for (const Key& key : run_config_keys()) {
+    const bool is_read = key.optimizers.empty() || std::ranges::count(key.optimizers, config.optim.name) > 0;
+    const std::string value = value_text(key, config);
+    if (!is_read && value != value_text(key, defaults))
+      lines.push_back(str("{} = {} has no effect: optim.name is \"{}\", and the key is for {}", key.name, value,
+                          config.optim.name, fmt::join(key.optimizers, ", ")));
+  }
+  return lines;
+}
+
 }  // namespace stepc::train

@@ -143,6 +143,7 @@ Run::Run(RunConfig config, bool resume, FileSystem& files, std::filesystem::path
       numbers_(measured_numbers(config_, learner_.directory().config, corpus_)),
       profile_(std::move(profile)) {
   torch::manual_seed(static_cast<uint64_t>(config_.train.seed));
+  for (const std::string& line : without_effect(config_)) log().warn(line);
   progress_.note(start_table(config_, learner_.directory().config, corpus_, numbers_));
   const auto& checkpoint = directory_.checkpoint();
   if (checkpoint) resume_from(*checkpoint);

@@ -135,15 +135,15 @@ TEST_F(CorpusTest, ADamagedShardIsMadeAgain) {
 
 TEST(FindFiles, DirectoriesAndPatterns) {
   const TempDir dir;
-  for (const char* name : {"b.txt", "a.jsonl", "c.md", "part-1.txt"}) write_file_synced(dir / name, "x");
+  for (const char* name : {"b.txt", "a.jsonl", "c.md", "d.parquet", "part-1.txt"}) write_file_synced(dir / name, "x");
   fs::create_directory(dir / "empty");
   const auto all = find_files(dir.path().string());
-  EXPECT_EQ(all, (std::vector<fs::path>{dir / "a.jsonl", dir / "b.txt", dir / "part-1.txt"}));
+  EXPECT_EQ(all, (std::vector<fs::path>{dir / "a.jsonl", dir / "b.txt", dir / "d.parquet", dir / "part-1.txt"}));
   EXPECT_EQ(find_files((dir / "part-*.txt").string()), std::vector<fs::path>{dir / "part-1.txt"});
   EXPECT_EQ(find_files((dir / "c.md").string()), std::vector<fs::path>{dir / "c.md"});
   EXPECT_USER_ERROR(find_files((dir / "none.txt").string()), "none.txt: No such file or directory");
   EXPECT_USER_ERROR(find_files((dir / "x*").string()), "no file has such a name");
-  EXPECT_USER_ERROR(find_files((dir / "empty").string()), "no .txt or .jsonl file");
+  EXPECT_USER_ERROR(find_files((dir / "empty").string()), "no .txt, .jsonl or .parquet file");
 }
 
 }  // namespace

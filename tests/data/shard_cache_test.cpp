@@ -206,14 +206,15 @@ TEST_F(ShardCacheTest, SaysWhatIsWrongAndWhere) {
   said("{\"text\": \"\\ud800\"}", "bad.jsonl:1: not valid JSON");
   EXPECT_USER_ERROR(run({write("empty.txt", "")}), "empty.txt is empty");
   EXPECT_USER_ERROR(run({dir_ / "none.txt"}), "none.txt: No such file");
-  EXPECT_USER_ERROR(run({dir_ / "a.parquet"}), "Parquet and Arrow files are not read by this build");
+  EXPECT_USER_ERROR(run({dir_ / "a.arrow"}), "Arrow files are not read; convert it to .parquet or .jsonl");
+  EXPECT_USER_ERROR(run({write("a.parquet", "no Parquet")}), "Parquet: ");  // it is none, or the build reads none
   EXPECT_USER_ERROR(run({dir_ / "a.txt.gz"}), "unpack it first");
   options_.format = {"messages", std::make_shared<ChatTemplate>(ChatTemplate::named("mistral"))};
   said(R"({"messages": []})", "bad.jsonl:1: the messages must be a list of at least one");
   said(R"({"messages": [{"role": "user"}]})", "bad.jsonl:1: message 1: \"content\" is missing");
   said(R"({"messages": [{"role": "tool", "content": ""}]})",
        "bad.jsonl:1: chat template mistral: line 1: the template refuses");
-  EXPECT_USER_ERROR(run({write("chat.txt", "x")}), "chat messages are read from .jsonl files only");
+  EXPECT_USER_ERROR(run({write("chat.txt", "x")}), "chat messages are read from .jsonl and .parquet files only");
 }
 
 }  // namespace

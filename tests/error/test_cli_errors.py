@@ -14,8 +14,8 @@ USAGE = {
     "no command": ([], "give a command: init, train, eval, memory, generate, inspect, data, config, completions; "
                    "`stepc --help` says more"),
     "unknown command": (["trian", "run.toml"],
-                        'unknown command "trian", did you mean train?; the commands are init, train, eval, '
-                        'memory, generate, inspect, data, config, completions'),
+                        'unknown command "trian", did you mean train?; the commands are init, train, eval, memory, '
+                        'generate, inspect, data, config, completions'),
     "no config": (["train"], "config is required; `stepc train --help` says more"),
     "missing config": (["train", "nope.toml"], "cannot open nope.toml: No such file or directory"),
     "extra argument": (["train", "run.toml", "more"],
@@ -223,3 +223,10 @@ def test_help(stepc, command):
     result = stepc(*command, "--help")
     assert (result.returncode, result.stderr) == (0, "")
     assert "Usage: stepc" in result.stdout
+
+
+def test_a_key_of_another_optimizer_is_a_warning(stepc):
+    done = stepc("train", "run.toml", "--optim.momentum=0.5", "--train.steps=1")
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert ('warning: optim.momentum = 0.5 has no effect: optim.name is "adamw", and the key is for sgd\n' in done.stdout)
+    assert "warning" not in stepc("train", "run.toml", "--optim.eps=1e-6", "--output.dir=again").stdout

@@ -1,7 +1,11 @@
 // The fuzz targets of text and tokens: see seeded_run.h.
 #include "tests/fuzz/seeded_run.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -15,6 +19,7 @@
 extern "C" {
 int chat_template_fuzz(const uint8_t* data, size_t size);
 int jsonl_fuzz(const uint8_t* data, size_t size);
+int parquet_fuzz(const uint8_t* data, size_t size);
 int token_shard_fuzz(const uint8_t* data, size_t size);
 int tokenize_text_fuzz(const uint8_t* data, size_t size);
 int tokenizer_json_fuzz(const uint8_t* data, size_t size);
@@ -59,6 +64,20 @@ TEST(SeededFuzz, Jsonl) {
       "{\"text\": \"one\", \"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
       "\"content\": \"a\"}]}\n";
   seeded_run(jsonl_fuzz, {seed, seed + seed}, 3000, kMebibyte, 1000);
+}
+
+TEST(SeededFuzz, Parquet) {
+  std::vector<std::string> seeds;
+  for (const auto& entry : std::filesystem::directory_iterator(STEPC_SOURCE_DIR "/tests/fuzz/seeds/parquet"))
+    seeds.push_back(read_text(entry.path(), kMebibyte));
+  try {
+    const ParquetFile file("seed", std::as_bytes(std::span(seeds.at(0))));
+  } catch (const UserError& error) {
+    if (std::string_view(error.what()).find("this build reads no Parquet") != std::string_view::npos) GTEST_SKIP();
+    throw;
+  }
+  std::ranges::sort(seeds);
+  seeded_run(parquet_fuzz, seeds, 3000, 64 * kMebibyte, 1000);
 }
 
 TEST(SeededFuzz, TokenShard) {

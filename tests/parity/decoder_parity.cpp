@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "checkpoint/model_shards.h"
 #include "checkpoint/tensors.h"
 #include "models/decoder.h"
 #include "models/lora.h"
@@ -36,11 +37,11 @@ std::string text_of(const fs::path& path) {
   return text.str();
 }
 
-void write_model(const fs::path& directory, const models::Decoder& model) {
+void write_model(const fs::path& directory, const models::Decoder& model, uint64_t max_shard_bytes) {
   fs::create_directory(directory);
   NamedTensors weights;
   for (const auto& [name, tensor] : model->persistent_state()) weights.emplace_back(name, tensor.detach());
-  save_tensors(directory / "model.safetensors", weights, {{"format", "pt"}});
+  save_model_tensors(directory, weights, models::scalar_type(model->config().dtype), max_shard_bytes);
   std::ofstream(directory / "config.json") << model->config().to_json();
 }
 
@@ -79,7 +80,9 @@ void run(const std::vector<std::string>& arguments, std::map<std::string, std::s
   for (const auto& item : model->named_parameters())
     if (item.value().grad().defined()) outputs.emplace_back("grad." + item.key(), item.value().grad());
   save_tensors(outputs_path, outputs);
-  write_model(outputs_path.string() + ".model", model);
+  const auto max_shard = options.find("--max-shard");
+  write_model(outputs_path.string() + ".model", model,
+              max_shard == options.end() ? kMaxShardBytes : std::stoull(max_shard->second));
   if (adapter) write_adapter(outputs_path.string() + ".adapter", model, *adapter);
 }
 }  // namespace

@@ -61,7 +61,7 @@ def test_inspect_shows_the_assistants_turns_as_learned(data):
     (["tokenize", "nowhere", "a.txt"], "nowhere"),
     (["tokenize", ".", "a.txt"], "neither tokenizer.json nor tokenizer.model is there"),
     (["tokenize", "model", "none.txt"], "none.txt: No such file"),
-    (["tokenize", "model", "a.parquet"], "Parquet"),
+    (["tokenize", "model", "a.arrow"], "Arrow files are not read"),
     (["tokenize", "model", "chats.jsonl", "--chat", "nobody"], "unknown chat template"),
     (["tokenize", "model", "chats.jsonl", "--chat", "model"], "tokenizer_config.json"),
     (["inspect", "model", "a.txt", "--seq-len", "1000000"], "one sequence of length 1000000 needs 1000001"),

@@ -152,15 +152,19 @@ def test_bfloat16_equals_transformers(build_dir, tmp_path, family):
     assert_same_files(tmp_path / "out.safetensors.model", tmp_path / "model")
 
 
-@pytest.mark.parametrize("family", ["mistral", "glm4", "gpt2"])
+@pytest.mark.parametrize("family", ["mistral", "qwen3", "olmo2", "glm4", "gemma2", "gpt2", "bloom"])
 def test_a_model_of_several_files(build_dir, tmp_path, family):
+    """Read, and written again with every tensor in the file where transformers has it."""
     model = build_model(config_of(family))
-    model.save_pretrained(tmp_path / "model", max_shard_size="60KB")
+    model.save_pretrained(tmp_path / "model", max_shard_size=60_000)
     assert len(list((tmp_path / "model").glob("model-*.safetensors"))) > 2
     ids, labels = build_batch()
-    cpp = run_cpp(build_dir, tmp_path / "model", ids, labels, tmp_path)
+    cpp = run_cpp(build_dir, tmp_path / "model", ids, labels, tmp_path, "--max-shard", "60000")
     assert_same_step(cpp, run_transformers(model, ids, labels), model, RELATIVE)
     assert_same_files(tmp_path / "out.safetensors.model", tmp_path / "model")
+    ours, theirs = (json.loads((tmp_path / path / "model.safetensors.index.json").read_text())
+                    for path in ("out.safetensors.model", "model"))
+    assert ours == theirs
 
 
 def test_dropout_draws_the_numbers_of_transformers(build_dir, tmp_path):

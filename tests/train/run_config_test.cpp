@@ -52,6 +52,18 @@ TEST_F(RunConfigTest, OverridesReplaceTheFile) {
   EXPECT_EQ(load_with({"data.train", "d.txt"}).data.train, std::vector<std::string>{"d.txt"});
 }
 
+TEST_F(RunConfigTest, KeysOfOtherOptimizersAreNamed) {
+  const auto lines = [&](const std::string& optim) { return without_effect(load(kLeast + ("[optim]\n" + optim))); };
+  EXPECT_EQ(
+      lines("name = 'adamw'\nmomentum = 0.5\neps = 1e-6"),
+      std::vector<std::string>{"optim.momentum = 0.5 has no effect: optim.name is \"adamw\", and the key is for sgd"});
+  EXPECT_EQ(lines("name = 'lion'\neps = 1e-6\nwsam_rho = 0.1\nbetas = [0.9, 0.99]").size(), 2U);
+  EXPECT_TRUE(lines("name = 'sgd'\nmomentum = 0.5\nnesterov = true\nlr = 0.1").empty());
+  EXPECT_TRUE(lines("name = 'wsam'\nwsam_rho = 0.1\nwsam_gamma = 0.5\neps = 1e-6").empty());
+  // A file with every default in it is what a run keeps of its config.
+  EXPECT_TRUE(without_effect(load(to_toml(load(kLeast)))).empty());
+}
+
 TEST_F(RunConfigTest, UnknownKeysNameTheLineAndTheNearestKey) {
   EXPECT_USER_ERROR(load(str("{}[train]\nstep = 7\n", kLeast)),
                     path() + ":8: unknown key train.step = 7; did you mean train.steps?");
@@ -80,7 +92,7 @@ TEST_F(RunConfigTest, WrongTypesAndRangesSayWhatIsAllowed) {
 }
 
 TEST_F(RunConfigTest, MissingKeysAndBrokenFiles) {
-  EXPECT_USER_ERROR(load("[model]\npath = 'm'\n"), "run.toml: data.train is missing: files (.txt, .jsonl)");
+  EXPECT_USER_ERROR(load("[model]\npath = 'm'\n"), "run.toml: data.train is missing: files (.txt, .jsonl, .parquet)");
   EXPECT_USER_ERROR(load("[model]\npath = \n"), "run.toml:2: not TOML: ");
   EXPECT_USER_ERROR(load("[optim]\nnesterov = tr\n"), "expected 'true', saw 'tr '");  // one line
   EXPECT_USER_ERROR(load("[model]\npath = 'm'\npath = 'n'\n"), "run.toml:3: not TOML: ");

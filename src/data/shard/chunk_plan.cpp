@@ -7,13 +7,27 @@
 
 namespace stepc {
 
+namespace {
+// Where a part that begins at `begin` and has about `room` bytes can end.
+uint64_t end_of_part(const SourceFile& file, uint64_t begin, uint64_t room) {
+  const std::string_view text = file.content.text();
+  if (text.size() - begin <= room || file.kind == FileKind::kText) return text.size();
+  if (file.kind == FileKind::kJsonl) return std::min<uint64_t>(text.find('\n', begin + room - 1), text.size() - 1) + 1;
+  const auto& groups = file.parquet->row_group_begins();
+  const auto next = std::ranges::lower_bound(groups, begin + room);
+  return next == groups.end() ? text.size() : *next;
+}
+}  // namespace
+
 std::vector<SourceFile> open_sources(const std::vector<std::filesystem::path>& paths) {
   USER_CHECK(!paths.empty(), "no text files are given");
   std::vector<SourceFile> files;
   for (const auto& path : paths) {
     const FileKind kind = file_kind_of(path);
-    files.push_back({path.string(), kind, MappedFile(path)});
-    USER_CHECK(!files.back().content.bytes().empty(), "{} is empty", path.string());
+    SourceFile& file = files.emplace_back(SourceFile{path.string(), kind, MappedFile(path), nullptr});
+    const auto bytes = file.content.bytes();
+    USER_CHECK(!bytes.empty(), "{} is empty", file.name);
+    if (kind == FileKind::kParquet) file.parquet = std::make_unique<const ParquetFile>(file.name, bytes);
   }
   return files;
 }
@@ -24,7 +38,7 @@ uint64_t Chunk::bytes() const {
   return sum;
 }
 
-std::string_view text_of(const std::vector<SourceFile>& files, const ChunkPart& part) {
+std::string_view bytes_of(const std::vector<SourceFile>& files, const ChunkPart& part) {
   return files[part.file].content.text().substr(part.begin, part.end - part.begin);
 }
 
@@ -40,11 +54,9 @@ std::vector<Chunk> plan_chunks(const std::vector<SourceFile>& files, uint64_t ch
     room = chunk_bytes;
   };
   for (size_t file = 0; file < files.size(); ++file) {
-    const std::string_view text = files[file].content.text();
-    for (uint64_t begin = 0; begin < text.size();) {
-      uint64_t end = text.size();
-      if (files[file].kind == FileKind::kJsonl && end - begin > room)
-        end = std::min<uint64_t>(text.find('\n', begin + room - 1), text.size() - 1) + 1;
+    const uint64_t size = files[file].content.bytes().size();
+    for (uint64_t begin = 0; begin < size;) {
+      const uint64_t end = end_of_part(files[file], begin, room);
       put({file, begin, end});
       begin = end;
     }
@@ -56,10 +68,12 @@ std::vector<Chunk> plan_chunks(const std::vector<SourceFile>& files, uint64_t ch
 uint64_t chunk_hash(const std::vector<SourceFile>& files, const Chunk& chunk, uint64_t salt) {
   std::vector<uint64_t> parts = {salt};
   for (const ChunkPart& part : chunk.parts) {
-    const std::string_view text = text_of(files, part);
+    const std::string_view text = bytes_of(files, part);
     // Whether a part begins its document matters for text files only, and those are never cut.
     parts.insert(parts.end(), {hash_bytes(std::as_bytes(std::span(text))), text.size(),
                                static_cast<uint64_t>(files[part.file].kind)});
+    // The same bytes are other rows under another footer.
+    if (const auto& parquet = files[part.file].parquet) parts.push_back(hash_bytes(parquet->footer()));
   }
   return hash_bytes(std::as_bytes(std::span(parts)));
 }

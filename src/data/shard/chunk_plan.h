@@ -1,8 +1,10 @@
-// Text files cut into chunks, one a shard: whole lines of .jsonl files, whole .txt files, small ones together.
+// Files cut into chunks, one a shard: whole lines of .jsonl files, row groups of .parquet files, whole .txt files,
+// small ones together.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +18,7 @@ struct SourceFile {
   std::string name;
   FileKind kind;
   MappedFile content;
+  std::unique_ptr<const ParquetFile> parquet;  // of such a file
 };
 
 // The files, mapped; one that is missing or empty is a UserError.
@@ -34,7 +37,7 @@ struct Chunk {
 // Every byte is in one chunk, in order. Chunks have about `chunk_bytes`.
 std::vector<Chunk> plan_chunks(const std::vector<SourceFile>& files, uint64_t chunk_bytes);
 
-std::string_view text_of(const std::vector<SourceFile>& files, const ChunkPart& part);
+std::string_view bytes_of(const std::vector<SourceFile>& files, const ChunkPart& part);
 
 // What names the shard of a chunk: its content and `salt`, which stands for everything else.
 uint64_t chunk_hash(const std::vector<SourceFile>& files, const Chunk& chunk, uint64_t salt);

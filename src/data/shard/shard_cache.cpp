@@ -115,12 +115,15 @@ class Work {
     TokenizedDocuments documents;
     for (const ChunkPart& part : chunk.parts) {
       const SourceFile& file = files_[part.file];
+      const auto use = [&](const Document& document) { tokenizer.append(document, documents); };
       const auto first_line = [&] {
         const auto before = file.content.text().substr(0, part.begin);
         return static_cast<uint64_t>(std::count(before.begin(), before.end(), '\n')) + 1;
       };
-      for_each_document(text_of(files_, part), file.kind, options_.format, file.name, first_line,
-                        [&](const Document& document) { tokenizer.append(document, documents); });
+      if (file.parquet)
+        for_each_document(*file.parquet, part.begin, part.end, options_.format, use);
+      else
+        for_each_document(bytes_of(files_, part), file.kind, options_.format, file.name, first_line, use);
       done_ += part.end - part.begin;
     }
     write_shard(path, documents, tokenizer_.vocab_size());

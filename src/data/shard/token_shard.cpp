@@ -5,6 +5,9 @@
 #include <cstring>
 #include <limits>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "base/check.h"
 #include "base/hash.h"
 #include "data/tokenize/model_file.h"
@@ -39,6 +42,13 @@ void append(std::vector<std::byte>& payload, std::span<const T> values) {
   const auto bytes = std::as_bytes(values);
   payload.insert(payload.end(), bytes.begin(), bytes.end());
   payload.resize(padded(payload.size()));
+}
+
+// What the system reads ahead of whoever reads these bytes of a map. Only advice: a failure changes nothing.
+void advise(std::span<const std::byte> bytes, int advice) {
+  static const auto kPage = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t into_page = reinterpret_cast<uintptr_t>(bytes.data()) % kPage;
+  ::madvise(const_cast<std::byte*>(bytes.data()) - into_page, bytes.size() + into_page, advice);
 }
 }  // namespace
 
@@ -79,6 +89,7 @@ void write_shard(const std::filesystem::path& path, const TokenizedDocuments& do
 TokenShard::TokenShard(const std::filesystem::path& path) : path_(path), file_(path) {
   const std::span<const std::byte> bytes = file_.bytes();
   const std::string name = path.string();
+  advise(bytes, MADV_RANDOM);  // the two parts that are read here, not what is around them
   USER_CHECK(bytes.size() >= sizeof header_, "{}: no token shard: {} bytes, a header has {}", name, bytes.size(),
              sizeof header_);
   std::memcpy(&header_, bytes.data(), sizeof header_);
@@ -98,6 +109,7 @@ TokenShard::TokenShard(const std::filesystem::path& path) : path_(path), file_(p
   // The map begins at a page, the part at a multiple of eight.
   ends_ = {reinterpret_cast<const uint64_t*>(bytes.data() + layout.ends), header_.document_count};
   if (header_.has_learned != 0) learned_ = bytes.subspan(layout.learned);
+  advise(std::as_bytes(ends_), MADV_WILLNEED);
   uint64_t last = 0;
   for (const uint64_t end : ends_) {
     USER_CHECK(end >= last && end <= header_.token_count, "{}: damaged token shard: a document ends at {} after {}",
@@ -106,6 +118,7 @@ TokenShard::TokenShard(const std::filesystem::path& path) : path_(path), file_(p
   }
   USER_CHECK(last == header_.token_count, "{}: damaged token shard: the last document ends at {} of {} tokens", name,
              last, header_.token_count);
+  advise(bytes, MADV_NORMAL);
 }
 
 void TokenShard::verify() const {

@@ -17,8 +17,9 @@ std::string_view first_line(std::string_view text) {
   return text.substr(begin, text.find('\n', begin) - begin);
 }
 
+constexpr const char* kMessages = "messages";
+
 bool is_chat(std::string_view line, std::string& field) {
-  constexpr const char* kMessages = "messages";
   constexpr size_t kMaxBytes = size_t{64} << 20;
   if (line.size() > kMaxBytes) return false;
   try {
@@ -30,14 +31,25 @@ bool is_chat(std::string_view line, std::string& field) {
     return false;
   }
 }
+
+bool is_chat(const ParquetFile& file, std::string& field) {
+  using Kind = ParquetFile::ColumnKind;
+  if (file.kind_of(field) == Kind::kMissing && file.kind_of(kMessages) != Kind::kMissing) field = kMessages;
+  return file.kind_of(field) == Kind::kChat;
+}
 }  // namespace
 
 DocumentFormat detect_format(const std::filesystem::path& file, const FormatHints& hints) {
   DocumentFormat format;
   format.field = hints.field;
-  if (file_kind_of(file) == FileKind::kText) return format;
-  if (const MappedFile content(file); is_chat(first_line(content.text()), format.field)) {
-    USER_CHECK(hints.chat, "{}: its lines are chats, and there is no template for them", file.string());
+  const FileKind kind = file_kind_of(file);
+  if (kind == FileKind::kText) return format;
+  const MappedFile content(file);
+  const bool is_parquet = kind == FileKind::kParquet;
+  if (is_parquet ? is_chat(ParquetFile(file.string(), content.bytes()), format.field)
+                 : is_chat(first_line(content.text()), format.field)) {
+    USER_CHECK(hints.chat, "{}: its {} are chats, and there is no template for them", file.string(),
+               is_parquet ? "rows" : "lines");
     format.chat = hints.chat();
   }
   return format;

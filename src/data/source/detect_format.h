@@ -1,4 +1,5 @@
-// What the lines of a .jsonl file are, as its first one shows: texts or chats.
+// What the lines of a .jsonl file are, as its first one shows, and the rows of a .parquet file, as its footer says:
+// texts or chats.
 #pragma once
 
 #include <filesystem>
@@ -16,8 +17,8 @@ struct FormatHints {
   std::function<std::shared_ptr<const ChatTemplate>()> chat;
 };
 
-// A list in the field is a chat, and so is one in "messages" where the field is not there. A file whose first line says
-// nothing is taken for texts: who reads it names the line.
+// A list in the field is a chat, and so is one in "messages" where the field is not there. A .jsonl file whose first
+// line says nothing is taken for texts: who reads it names the line.
 DocumentFormat detect_format(const std::filesystem::path& file, const FormatHints& hints);
 
 }  // namespace stepc

@@ -13,25 +13,30 @@ namespace stepc {
 namespace {
 constexpr size_t kMaxLineBytes = size_t{256} << 20;
 
-void use_line(std::string_view line, const DocumentFormat& format, const std::string& what,
+void use_text(std::string_view text, const std::function<void(const Document&)>& use) {
+  if (!text.empty()) use({text, false, {}});
+}
+
+void use_chat(const Json& messages, const ChatTemplate& chat_template, const std::string& what,
               const std::function<void(const Document&)>& use) {
-  USER_CHECK(line.size() <= kMaxLineBytes, "{}: a line of {}, at most {} are read", what, human_bytes(line.size()),
-             human_bytes(kMaxLineBytes));
-  if (!format.chat) {
-    const std::string text = json_text_field(line, format.field, what);
-    if (!text.empty()) use({text, false, {}});
-    return;
-  }
-  const Json json = parse_json(line, what);
   RenderedChat chat;
   try {
-    chat = format.chat->render_for_training(json_array(json, format.field, what));
+    chat = chat_template.render_for_training(messages);
   } catch (const UserError& error) {
     const std::string_view said = error.what();
     if (said.starts_with(what)) throw;
     user_error("{}: {}", what, said);
   }
   use({chat.text, true, std::move(chat.learned)});
+}
+
+void use_line(std::string_view line, const DocumentFormat& format, const std::string& what,
+              const std::function<void(const Document&)>& use) {
+  USER_CHECK(line.size() <= kMaxLineBytes, "{}: a line of {}, at most {} are read", what, human_bytes(line.size()),
+             human_bytes(kMaxLineBytes));
+  if (!format.chat) return use_text(json_text_field(line, format.field, what), use);
+  const Json json = parse_json(line, what);
+  use_chat(json_array(json, format.field, what), *format.chat, what, use);
 }
 }  // namespace
 
@@ -43,8 +48,8 @@ uint64_t DocumentFormat::hash() const {
 FileKind file_kind_of(const std::filesystem::path& path) {
   const std::string ending = path.extension().string();
   if (ending == ".jsonl" || ending == ".ndjson") return FileKind::kJsonl;
-  USER_CHECK(ending != ".parquet" && ending != ".arrow",
-             "{}: Parquet and Arrow files are not read by this build; convert the column to .jsonl", path.string());
+  if (ending == ".parquet") return FileKind::kParquet;
+  USER_CHECK(ending != ".arrow", "{}: Arrow files are not read; convert it to .parquet or .jsonl", path.string());
   USER_CHECK(ending != ".gz" && ending != ".zst" && ending != ".xz" && ending != ".zip",
              "{}: compressed files are not read; unpack it first", path.string());
   USER_CHECK(ending != ".json", "{}: one JSON value a file is not read; write one a line into a .jsonl", path.string());
@@ -54,7 +59,7 @@ FileKind file_kind_of(const std::filesystem::path& path) {
 void for_each_document(std::string_view part, FileKind kind, const DocumentFormat& format, const std::string& name,
                        const std::function<uint64_t()>& first_line, const std::function<void(const Document&)>& use) {
   if (kind == FileKind::kText) {
-    USER_CHECK(!format.chat, "{}: chat messages are read from .jsonl files only", name);
+    USER_CHECK(!format.chat, "{}: chat messages are read from .jsonl and .parquet files only", name);
     if (!part.empty()) use({part, false, {}});
     return;
   }
@@ -72,6 +77,20 @@ void for_each_document(std::string_view part, FileKind kind, const DocumentForma
       user_error("{}:{}{}", name, first_line() + line_in_part, said.substr(name.size()));
     }
   }
+}
+
+void for_each_document(const ParquetFile& file, uint64_t begin, uint64_t end, const DocumentFormat& format,
+                       const std::function<void(const Document&)>& use) {
+  const auto what = [&](uint64_t row) { return str("{}: row {}", file.name(), row); };
+  file.for_each_value(format.field, begin, end, [&](uint64_t row, const Json& value) {
+    if (format.chat) {
+      USER_CHECK(value.is_array(), "{}: {} must be a list, found {}", what(row), in_quotes(format.field), shown(value));
+      use_chat(value, *format.chat, what(row), use);
+    } else {
+      USER_CHECK(value.is_string(), "{}: {} must be text, found {}", what(row), in_quotes(format.field), shown(value));
+      use_text(value.get_ref<const std::string&>(), use);
+    }
+  });
 }
 
 }  // namespace stepc

@@ -1,5 +1,5 @@
-// Documents out of files: .txt (a file is a document) and .jsonl (a line is one: the text of a field, or chat
-// messages).
+// Documents out of files: .txt (a file is a document), .jsonl (a line is one: the text of a field, or chat messages)
+// and .parquet (a row is one, its column what the field is to a line).
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,18 @@
 #include <vector>
 
 #include "data/chat/chat_template.h"
+#include "data/source/parquet_file.h"
 
 namespace stepc {
 
 struct DocumentFormat {
-  std::string field = "text";                // of a .jsonl line
+  std::string field = "text";                // of a .jsonl line; a column of a .parquet file
   std::shared_ptr<const ChatTemplate> chat;  // set: the field holds messages; unset: it holds text
   // Of everything that decides about the documents of a file.
   [[nodiscard]] uint64_t hash() const;
 };
 
-enum class FileKind { kText, kJsonl };
+enum class FileKind { kText, kJsonl, kParquet };
 // By the file's ending; what cannot be read is a UserError that says what to do.
 FileKind file_kind_of(const std::filesystem::path& path);
 
@@ -33,9 +34,13 @@ struct Document {
   std::vector<std::pair<size_t, size_t>> learned;
 };
 
-// Calls `use` for the documents in a part of a file, which begins and ends at the borders of lines. `line_of` gives the
-// number of the part's first line, for messages; it is asked for only where there is one.
+// Calls `use` for the documents in a part of a text file, which begins and ends at the borders of lines. `line_of`
+// gives the number of the part's first line, for messages; it is asked for only where there is one.
 void for_each_document(std::string_view part, FileKind kind, const DocumentFormat& format, const std::string& name,
                        const std::function<uint64_t()>& first_line, const std::function<void(const Document&)>& use);
+
+// The same for the row groups of a Parquet file that begin at bytes [begin, end) of it.
+void for_each_document(const ParquetFile& file, uint64_t begin, uint64_t end, const DocumentFormat& format,
+                       const std::function<void(const Document&)>& use);
 
 }  // namespace stepc

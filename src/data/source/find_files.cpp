@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 std::vector<fs::path> files_in(const fs::path& directory) {
-  constexpr std::array<std::string_view, 3> kEndings = {".txt", ".jsonl", ".ndjson"};
+  constexpr std::array<std::string_view, 4> kEndings = {".txt", ".jsonl", ".ndjson", ".parquet"};
   std::vector<fs::path> files;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory, error)) {
@@ -25,7 +25,7 @@ std::vector<fs::path> files_in(const fs::path& directory) {
     if (std::ranges::find(kEndings, ending) != kEndings.end() && entry.is_regular_file()) files.push_back(entry.path());
   }
   USER_CHECK(!error, "cannot read {}: {}", directory.string(), error.message());
-  USER_CHECK(!files.empty(), "{}: no .txt or .jsonl file is in this directory", directory.string());
+  USER_CHECK(!files.empty(), "{}: no .txt, .jsonl or .parquet file is in this directory", directory.string());
   std::ranges::sort(files);
   return files;
 }

@@ -7,8 +7,8 @@
 
 namespace stepc {
 
-// A file; a directory: the .txt, .jsonl and .ndjson files in it, by name; a pattern such as "parts/*.jsonl": the files
-// that match, by name. A name that stands for no file is a UserError.
+// A file; a directory: the .txt, .jsonl, .ndjson and .parquet files in it, by name; a pattern such as "parts/*.jsonl":
+// the files that match, by name. A name that stands for no file is a UserError.
 std::vector<std::filesystem::path> find_files(const std::string& name);
 
 }  // namespace stepc
