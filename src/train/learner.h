@@ -60,6 +60,9 @@ class Learner {
   [[nodiscard]] const ModelDirectory& directory() const { return directory_; }
   [[nodiscard]] const Stats& stats() const { return step_->stats(); }
   [[nodiscard]] std::string report() const { return step_->report(); }
+  // Where every byte of a planned step goes, as step.memory_text() and memory_svg() say it.
+  [[nodiscard]] std::string memory_table() const { return step_->memory_text(); }
+  [[nodiscard]] std::string memory_picture() const { return step_->memory_svg(); }
 
  private:
   // Weights of another dtype than the model's are kept whole in the master weights.

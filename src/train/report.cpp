@@ -32,6 +32,7 @@ p { margin: 0 0 .4rem; color: var(--soft); }
 .fact b { display: block; font-size: 1.35rem; font-weight: 600; line-height: 1.3; }
 .fact span { color: var(--soft); font-size: .88rem; }
 .charts { display: grid; gap: 2rem; }
+.picture { margin: 1.4rem 0; } .picture svg { max-width: 100%; height: auto; border-radius: 8px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .32rem .7rem; border-bottom: 1px solid var(--rule); vertical-align: top; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
@@ -164,6 +165,13 @@ std::string time_html(const Report& report) {
       bar, rows);
 }
 
+// An SVG file's text as a part of a page, where it needs no name space: the page names no address at all.
+std::string inline_svg(std::string svg) {
+  constexpr std::string_view kNameSpace = " xmlns=\"http://www.w3.org/2000/svg\"";
+  if (const size_t at = svg.find(kNameSpace); at != std::string::npos) svg.erase(at, kNameSpace.size());
+  return svg;
+}
+
 std::string planned_html(const Report& report) {
   const Stats& stats = report.stats;
   const auto bytes = [](uint64_t value) { return value == 0 ? std::string("-") : human_bytes(value); };
@@ -176,7 +184,7 @@ std::string planned_html(const Report& report) {
   std::string rows;
   rows += row("a step", seconds(report.least_step_seconds), seconds(report.step_seconds),
               "planned: every FLOP at the rate of a large matmul");
-  const bool planned = stats.graph_nodes == 0 && stats.plans > 0;
+  const bool planned = stats.plans > 0;
   if (planned) {
     rows += row("step memory, peak", bytes(stats.planned_peak_bytes), bytes(stats.measured_peak_bytes),
                 str("eager reached {}", bytes(stats.eager_peak_bytes)));
@@ -190,11 +198,15 @@ std::string planned_html(const Report& report) {
   rows +=
       row("the whole process", "-", bytes(report.peak_process_bytes), "resident at most: libraries and data included");
   const std::string note =
-      planned ? "" : "<p>This mode takes a step's memory from the allocator: none is planned.</p>\n";
+      planned ? "" : "<p>An eager step takes its memory from the allocator: none is planned.</p>\n";
+  const std::string picture = report.memory_picture.empty()
+                                  ? ""
+                                  : str("<div class=\"picture\">{}</div>\n<pre>{}</pre>\n",
+                                        inline_svg(report.memory_picture), html_text(report.memory_table));
   return str(
       "<h2>Time and memory, planned and measured</h2>\n{}<table><tr><th></th><th>planned</th><th>measured</th>"
-      "<th></th></tr>\n{}</table>\n",
-      note, rows);
+      "<th></th></tr>\n{}</table>\n{}",
+      note, rows, picture);
 }
 
 std::string saves_html(const SavesMade& saves) {

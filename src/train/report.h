@@ -42,7 +42,8 @@ struct Report {
   SavesMade saves;
   Stats stats;
   uint64_t peak_process_bytes = 0;
-  std::string config;  // run.toml
+  std::string memory_picture, memory_table;  // of fast mode's plan: SVG and text, else empty
+  std::string config;                        // run.toml
 };
 
 // `metrics`: the run's metrics.jsonl.

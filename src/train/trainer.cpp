@@ -206,7 +206,9 @@ void Run::compile() {
   progress_.status("compiling the step");
   const auto began = Clock::now();
   learner_.prepare(batches_.of_step(step_), learning_rate_at(config_, step_));
-  progress_.note(str("compiled the step in {}, {} of it to compare it with eager", human_seconds(seconds_since(began)),
+  const double seconds = seconds_since(began);
+  spent_.steps += seconds;
+  progress_.note(str("compiled the step in {}, {} of it to compare it with eager", human_seconds(seconds),
                      human_seconds(learner_.stats().verify_seconds)));
 }
 
@@ -404,6 +406,8 @@ Report Run::report_of(const EndOfRun& end) const {
   report.saves = saver_->made();
   report.stats = learner_.stats();
   report.peak_process_bytes = peak_process_bytes();
+  report.memory_picture = learner_.memory_picture();
+  report.memory_table = learner_.memory_table();
   report.config = to_toml(config_);
   return report;
 }

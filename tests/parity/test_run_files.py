@@ -87,10 +87,10 @@ def test_the_report_is_whole_and_alone(stepc):
     page = Page(text)
     assert page.open == [] and page.links == [] and "script" not in page.tags
     assert not re.search(r"https?://|url\(|@import", text)
-    assert page.tags.count("svg") == 4 and "nan" not in re.findall(r'points="([^"]*)"', text)[0]
+    assert page.tags.count("svg") == 5 and "nan" not in re.findall(r'points="([^"]*)"', text)[0]
     said = " ".join(page.words)
     for words in ["Loss", "nats per token", "Learning rate", "Throughput", "tokens a second", "Where the time went",
-                  "planned", "measured", "staging for saves", "[train]", "steps = 30"]:
+                  "planned", "measured", "live bytes of a training step", "optimizer state", "staging for saves", "[train]", "steps = 30"]:
         assert words in said, words
     held_out = [line["held_out_nats_per_byte"] for line in metrics_of(stepc.path / "out") if "held_out_loss" in line]
     assert f"{held_out[-1]:.4f}" in said
