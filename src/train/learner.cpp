@@ -78,16 +78,19 @@ StepResult Learner::step(const Batch& batch, double lr) {
   return {loss.item<double>(), norm.item<double>(), skipped.item<double>() != 0};
 }
 
-NamedTensors Learner::weights() const {
-  if (directory_.adapter) return models::adapter_state(model_);
-  const auto masters = master_weights(*optimizer_.optimizer);
-  NamedTensors weights = model_->persistent_state();
+NamedTensors saved_weights(const ModelDirectory& directory, const models::Decoder& model,
+                           const optim::Optimizer& optimizer) {
+  if (directory.adapter) return models::adapter_state(model);
+  const auto masters = master_weights(optimizer);
+  NamedTensors weights = model->persistent_state();
   for (auto& [name, tensor] : weights) {
     const auto master = masters.find(name);
     if (master != masters.end()) tensor = master->second;
   }
   return weights;
 }
+
+NamedTensors Learner::weights() const { return saved_weights(directory_, model_, *optimizer_.optimizer); }
 
 NamedTensors Learner::state() const {
   NamedTensors state = optimizer_.optimizer->named_state();

@@ -22,6 +22,10 @@ struct StepResult {
   bool skipped = false;  // the gradient overflowed in float16: nothing was changed but the loss scale
 };
 
+// The weights of a checkpoint: master weights, where there are such, or an adapter's alone.
+NamedTensors saved_weights(const ModelDirectory& directory, const models::Decoder& model,
+                           const optim::Optimizer& optimizer);
+
 class Learner {
  public:
   // Takes the weights of the directory. float32 weights trained in bfloat16 are kept whole in the master weights.

@@ -15,15 +15,22 @@
 #include "train/adapter_choice.h"
 #include "train/batches.h"
 #include "train/kernel_directory.h"
+#include "train/learner.h"
 #include "train/model_directory.h"
 #include "train/run_data.h"
+#include "train/staged_checkpoint.h"
 #include "train/train_step.h"
 #include "train/trainer.h"
 
 namespace stepc::train {
 namespace {
 
-VirtualPlan plan_step(const RunConfig& config) {
+struct PlannedRun {
+  VirtualPlan step;
+  uint64_t staging_bytes = 0;  // a copy of the state, from which saves are written beside the training
+};
+
+PlannedRun plan_run(const RunConfig& config) {
   ModelDirectory directory = open_model_directory(config.model.path);
   choose_adapter(config, directory);
   // The data say whether a row may hold two documents, which attention then keeps apart.
@@ -35,7 +42,13 @@ VirtualPlan plan_step(const RunConfig& config) {
   if (directory.adapter) models::add_adapters(model, *directory.adapter, 0);
   const ChosenOptimizer optimizer = choose_optimizer(config, models::trainable_parameters(model));
   region.reset();
-  return plan(make_train_step(model, optimizer, config.optim.clip), {model}, {optimizer.optimizer}, batch.tensors());
+  PlannedRun run;
+  if (config.output.save_every > 0 || config.output.keep_best)
+    run.staging_bytes =
+        staged_bytes(saved_weights(directory, model, *optimizer.optimizer), optimizer.optimizer->named_state());
+  run.step =
+      plan(make_train_step(model, optimizer, config.optim.clip), {model}, {optimizer.optimizer}, batch.tensors());
+  return run;
 }
 
 }  // namespace
@@ -44,12 +57,15 @@ int run_memory(RunConfig config, const std::filesystem::path& picture) {
   if (config.train.threads == 0) config.train.threads = at::get_num_threads();
   at::set_num_threads(static_cast<int>(config.train.threads));
   const MemoryBudget budget = parse_memory_budget(config.memory.budget);
-  const VirtualPlan captured = plan_step(config);
+  const PlannedRun run = plan_run(config);
+  const VirtualPlan& captured = run.step;
   if (!captured.obstacle.empty()) throw RunFailure(str("this step runs eagerly: {}", captured.obstacle));
   KernelSources kernels(kernel_directory());
   const GraphPlan planned = plan_fast(captured.trace, kernels, {at::get_num_threads(), budget});
   const MemoryReport report = memory_report(planned.graph, planned.memory, planned.order);
   std::fputs(to_text(report).c_str(), stdout);
+  if (run.staging_bytes > 0)
+    std::printf("staging for saves %s, beside the step's own\n", human_bytes(run.staging_bytes).c_str());
   if (!picture.empty()) {
     write_file_synced(picture, timeline_svg(report, "live bytes of a training step"));
     std::printf("picture: %s\n", picture.c_str());

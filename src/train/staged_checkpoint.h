@@ -9,10 +9,12 @@
 
 namespace stepc::train {
 
+// Of such a copy: a tensor that is in both lists, as master weights are, is copied once.
+uint64_t staged_bytes(const NamedTensors& weights, const NamedTensors& state);
+
 class StagedCheckpoint {
  public:
-  // Takes memory for tensors of these shapes and touches it, so that no later copy() waits for pages. A tensor that is
-  // in both lists, as master weights are, is copied once.
+  // Takes memory for tensors of these shapes and touches it, so that no later copy() waits for pages.
   StagedCheckpoint(const NamedTensors& weights, const NamedTensors& state);
 
   // The stall of a save: the same tensors, as they are now.

@@ -20,6 +20,8 @@ def test_a_run_takes_what_was_planned(stepc, compute):
     run = stepc("train", *options)
     assert run.returncode == 0, run.stderr
     assert arena_in(run.stdout) == arena_in(planned.stdout)
+    staging = re.search(r"staging for saves ([\d.]+ \w+)", planned.stdout).group(1)
+    assert f"from a copy of the state: {staging}" in run.stdout
 
 
 def test_a_budget_makes_it_smaller(stepc):

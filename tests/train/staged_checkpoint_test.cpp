@@ -13,6 +13,7 @@ TEST(StagedCheckpoint, KeepsWhatWasCopiedWhileTheOriginalsChange) {
   const NamedTensors state = {{"m.master", master}, {"m.moment", moment}};
   StagedCheckpoint staged(weights, state);
   EXPECT_EQ(staged.bytes(), 4U * (12 + 5 + 5));  // the master weights once
+  EXPECT_EQ(staged_bytes(weights, state), staged.bytes());
   staged.copy(weights, state);
   for (at::Tensor* tensor : {&weight, &master, &moment}) tensor->zero_();
   EXPECT_TRUE(at::equal(staged.weights()[0].second, at::ones({4, 3})));
