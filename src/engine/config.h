@@ -56,10 +56,10 @@ MemoryBudget parse_memory_budget(std::string_view text);
 
 struct Config {
   Mode mode = Mode::kFast;
-  Verify verify;
-  MemoryBudget memory_budget;
-  std::filesystem::path kernel_directory;  // where generated kernels are kept between runs; empty: nowhere
-  std::shared_ptr<KernelSources> kernels;  // shared with other steps; none: made when fast mode needs them
+  Verify verify = {};
+  MemoryBudget memory_budget = {};
+  std::filesystem::path kernel_directory = {};  // where generated kernels are kept between runs; empty: nowhere
+  std::shared_ptr<KernelSources> kernels = {};  // shared with other steps; none: made when fast mode needs them
   int max_plans = 8;       // signatures whose plans are kept, least recently used out first; and plans of one signature
   int max_recordings = 6;  // recordings of one signature without a plan before it stays eager
 };
