@@ -19,7 +19,7 @@ UnitOrder guards_first(const Graph& graph, const GraphMemory& memory, UnitOrder 
   for (auto unit = order.rbegin(); unit != order.rend(); ++unit)
     if (needed[*unit])
       for (uint32_t other : before[*unit]) needed[other] = true;
-  std::ranges::stable_partition(order, [&](uint32_t unit) { return needed[unit]; });
+  std::stable_partition(order.begin(), order.end(), [&](uint32_t unit) { return needed[unit]; });
   return order;
 }
 }  // namespace

@@ -72,7 +72,8 @@ void add_loss(GraphBuilder& b, TensorId x, TensorId y, uint64_t choice) {
   const TensorId logits =
       choice % 2 == 0 ? b.add("matmul", {x, y}, {{"transpose_b", true}}) : b.add("matmul", {x, b.transpose(y, {1, 0})});
   const TensorId logp = b.add("log_softmax", {logits}, {{"dim", int64_t{1}}});
-  const TensorId target = b.full(static_cast<double>(choice / 4) - 1, DType::kI64, {rows});
+  const int64_t label = choice / 4 - 1;
+  const TensorId target = b.full(static_cast<double>(label), DType::kI64, {rows});
   const Attrs ignored = {{"ignore_index", int64_t{-1}}};
   const std::vector<TensorId> loss = b.add_all("nll_loss", {logp, target}, ignored);
   leave(loss[0]);
