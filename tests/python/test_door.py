@@ -147,7 +147,8 @@ def test_a_tensor_of_a_module_that_was_not_given():
         return Training(step, [model], [optimizer], [decay(optimizer)], watch=other)
 
     def accelerate(training, config):
-        return stepc.accelerate(training.step, modules=training.modules, optimizers=training.optimizers)
+        return stepc.accelerate(training.step, modules=training.modules, optimizers=training.optimizers,
+                                config=stepc.Config(mode="exact"))
 
     def replace(i, training):
         training.watch.weight.data = torch.full((7, 6), 0.1 * i)

@@ -348,12 +348,14 @@ def test_a_step_inside_a_forked_child():
 
 def test_an_accelerated_step_inside_another_is_refused():
     training = build_with_trouble(None, None)
-    inner = stepc.accelerate(training.step, modules=training.modules, optimizers=training.optimizers)
+    inner = stepc.accelerate(training.step, modules=training.modules, optimizers=training.optimizers,
+                             config=stepc.Config(mode="exact"))
 
     def outer_step(x):
         return inner(x) * 2
 
-    outer = stepc.accelerate(outer_step, modules=training.modules, optimizers=training.optimizers)
+    outer = stepc.accelerate(outer_step, modules=training.modules, optimizers=training.optimizers,
+                             config=stepc.Config(mode="exact"))
     for _ in range(3):
         with pytest.raises(stepc.UserError, match="inside another"):
             outer(make_batch(0))
