@@ -1,7 +1,6 @@
 #include "engine/verify_replay.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <span>
@@ -12,6 +11,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "engine/tensor_hash.h"
+#include "engine/value_distance.h"
 #include "ir/agree.h"
 
 namespace stepc {
@@ -41,8 +41,9 @@ class Remains {
   Remains(const Plan& plan, const Program& program, size_t tensors)
       : plan_(plan), program_(program), count_(tensors), by_bits_(plan.fast() == nullptr) {}
 
+  // `copied`: what is compared by values is copied, since the next run writes to the same tensors.
   std::vector<Named> of(const StepOutput& output, const std::vector<at::Tensor>& tensors,
-                        const std::function<at::Tensor(const Rebinding&)>& rebound) const {
+                        const std::function<at::Tensor(const Rebinding&)>& rebound, bool copied) const {
     std::vector<Named> out;
     const auto add = [&](std::string what, std::string group, const at::Tensor& tensor, std::optional<Owner> owner = {},
                          const std::string& key = {}) {
@@ -50,7 +51,7 @@ class Remains {
       if (by_bits_)
         one.hash = hash_of(tensor);
       else if (tensor.defined())
-        one.values = tensor.detach().clone();
+        one.values = copied ? tensor.detach().clone() : tensor.detach();
     };
     const auto add_owned = [&](Owner owner, const std::string& key, const at::Tensor& tensor) {
       add(str("{} '{}'", name_of(owner), key), group_of(owner, key), tensor, owner, key);
@@ -92,8 +93,6 @@ std::string difference_in_bits(const std::vector<Named>& replayed, const std::ve
   return {};
 }
 
-double rms_of(const at::Tensor& tensor) { return std::sqrt(tensor.to(at::kDouble).square().mean().item<double>()); }
-
 // How far apart two runs may be by rounding alone. A wrong kernel shows as more.
 struct Tolerance {
   double of_itself;  // of the tensor's own root mean square
@@ -120,30 +119,29 @@ bool is_moved_by_rounding(size_t p, const std::vector<Named>& all, const std::ve
 // `narrow`: the step computes in bf16 or f16.
 std::string difference_in_values(const std::vector<Named>& replayed, const std::vector<Named>& eager, bool narrow) {
   const Tolerance& tolerance = narrow ? kNarrow : kWide;
-  const auto finite = [](const at::Tensor& tensor) { return tensor.nan_to_num(0, 0, 0); };
-  std::vector<double> sizes;
+  std::vector<double> sizes, errors;
   std::map<std::string, double> largest;
-  for (const Named& one : eager) {
-    const bool counts = one.values.defined() && one.values.numel() != 0 && one.values.is_floating_point();
-    sizes.push_back(counts ? rms_of(finite(one.values)) : 0);
-    largest[one.group] = std::max(largest[one.group], sizes.back());
-  }
   for (size_t i = 0; i < eager.size(); ++i) {
     const at::Tensor& now = replayed[i].values;
     const at::Tensor& then = eager[i].values;
     if (now.defined() != then.defined()) return eager[i].what;
-    if (!then.defined() || then.numel() == 0) continue;
-    if (now.sizes() != then.sizes() || now.scalar_type() != then.scalar_type()) return eager[i].what;
-    if (!then.is_floating_point()) {
-      if (!now.equal(then)) return eager[i].what;
-      continue;
-    }
-    if (!now.isfinite().equal(then.isfinite())) return str("what is finite of {}", eager[i].what);
-    const double error = rms_of(finite(now).to(at::kDouble) - finite(then).to(at::kDouble));
+    const bool alike = !then.defined() || (now.sizes() == then.sizes() && now.scalar_type() == then.scalar_type());
+    if (!alike) return eager[i].what;
+    ValueDistance distance;
+    if (then.defined() && then.is_floating_point())
+      distance = value_distance(now, then);
+    else if (then.defined() && !now.equal(then))
+      return eager[i].what;
+    if (!distance.finite_alike) return str("what is finite of {}", eager[i].what);
+    sizes.push_back(distance.rms);
+    errors.push_back(distance.apart);
+    largest[eager[i].group] = std::max(largest[eager[i].group], distance.rms);
+  }
+  for (size_t i = 0; i < eager.size(); ++i) {
     const double group = largest.at(eager[i].group);
-    if (error <= tolerance.of_itself * sizes[i] + tolerance.of_group * group) continue;
-    if (error <= group && is_moved_by_rounding(i, eager, sizes, largest, tolerance)) continue;
-    return str("{} by {:.1e} of {:.1e}", eager[i].what, error, sizes[i]);
+    if (errors[i] <= tolerance.of_itself * sizes[i] + tolerance.of_group * group) continue;
+    if (errors[i] <= group && is_moved_by_rounding(i, eager, sizes, largest, tolerance)) continue;
+    return str("{} by {:.1e} of {:.1e}", eager[i].what, errors[i], sizes[i]);
   }
   return {};
 }
@@ -200,8 +198,10 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
     }
     StepResult& result = *verification.outcome.result;
     size_t next = 0;
-    replayed =
-        remains.of({result.outputs, {}}, tensors, [&](const Rebinding&) { return result.rebindings[next++].tensor; });
+    replayed = remains.of(
+        {result.outputs, {}}, tensors, [&](const Rebinding&) { return result.rebindings[next++].tensor; }, true);
+    for (const Named& one : replayed)
+      if (one.values.defined()) verification.snapshot_bytes += one.values.nbytes();
     numbers = std::move(result.numbers);
     result.outputs.clear();
     result.rebindings.clear();
@@ -219,11 +219,12 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
   program.append_tensors(now);
   for (size_t k = 0; k < now.size(); ++k)
     if (program.keys()[k].owner != Owner::kCaptured) kept[k] = now[k];
-  const std::vector<Named> eager = remains.of(verification.output, kept, [&](const Rebinding& rebinding) {
+  const auto bound_now = [&](const Rebinding& rebinding) {
     for (size_t k = 0; k < now.size(); ++k)
       if (program.keys()[k].owner == rebinding.owner && program.keys()[k].key == rebinding.key) return now[k];
     return at::Tensor();
-  });
+  };
+  const std::vector<Named> eager = remains.of(verification.output, kept, bound_now, false);
   INTERNAL_CHECK_EQ(eager.size(), replayed.size(), "eager and replay leave different sets of tensors");
   if (plan.fast() == nullptr) {
     verification.difference = difference_in_bits(replayed, eager);
