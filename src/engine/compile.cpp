@@ -1,8 +1,8 @@
 #include "engine/compile.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "memory/graph_memory.h"
 #include "passes/functionalise.h"
 #include "passes/pass.h"
@@ -12,9 +12,6 @@ namespace stepc {
 
 namespace {
 constexpr int kBudgetAttempts = 4;
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 // How far a plan is above a budget of bytes.
 uint64_t excess_bytes(const GraphPlan& plan, const MemoryBudget& budget) {

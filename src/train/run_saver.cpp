@@ -1,9 +1,9 @@
 #include "train/run_saver.h"
 
-#include <chrono>
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "train/resume.h"
 
 namespace stepc::train {
@@ -17,9 +17,9 @@ RunSaver::RunSaver(const RunConfig& config, std::filesystem::path output, const 
 
 void RunSaver::begin(const TrainerState& state) {
   INTERNAL_CHECK(staged_.has_value(), "this run saves only when it stops");
-  const auto began = std::chrono::steady_clock::now();
+  const auto began = Clock::now();
   staged_->copy(learner_.weights(), learner_.state());
-  made_.staging_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  made_.staging_seconds = seconds_since(began);
   write_with(state, staged_->weights(), staged_->state());
 }
 

@@ -1,6 +1,5 @@
 #include "train/trainer.h"
 
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <optional>
@@ -12,6 +11,7 @@
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
 
+#include "base/clock.h"
 #include "base/check.h"
 #include "base/files.h"
 #include "data/corpus.h"
@@ -39,9 +39,6 @@ namespace stepc::train {
 namespace {
 
 constexpr const char* kHeldOut = "held_out_nats_per_byte";
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Runs it and adds its time.
 template <class Work>

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <new>
 #include <random>
@@ -11,6 +10,8 @@
 #include <malloc.h>
 
 // What is allocated now and at most, in bytes.
+#include "base/clock.h"
+
 namespace {
 std::atomic<size_t> allocated = 0, allocated_most = 0;
 
@@ -112,9 +113,9 @@ std::string damaged(std::string text, std::mt19937& random) {
 int run_target(FuzzTarget target, const std::string& input, size_t spare_bytes) {
   const size_t before = allocated;
   allocated_most = before;
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   const int refused = target(reinterpret_cast<const uint8_t*>(input.data()), input.size());
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds = seconds_since(begin);
   EXPECT_LT(seconds, 1.0 * STEPC_SLOWNESS) << ::testing::PrintToString(input.substr(0, 300));
   if (refused != 0) {
     EXPECT_LE(allocated_most - before, 2 * input.size() + spare_bytes)
