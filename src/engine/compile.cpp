@@ -15,8 +15,7 @@ constexpr int kBudgetAttempts = 4;
 
 // How far a plan is above a budget of bytes.
 uint64_t excess_bytes(const GraphPlan& plan, const MemoryBudget& budget) {
-  const uint64_t needed = bytes_of_inputs(plan.graph) + plan.peak_bytes();
-  return needed - std::min(needed, budget.bytes);
+  return plan.needed_bytes() - std::min(plan.needed_bytes(), budget.bytes);
 }
 
 // A budget counts the program's own memory, recomputation only what the step adds to it.
