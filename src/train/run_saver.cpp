@@ -8,10 +8,12 @@
 
 namespace stepc::train {
 
+bool saves_while_training(const RunConfig& config) { return config.output.save_every > 0 || config.output.keep_best; }
+
 RunSaver::RunSaver(const RunConfig& config, std::filesystem::path output, const Learner& learner, int64_t saved_step,
                    FileSystem& files)
     : config_(config), learner_(learner), saved_step_(saved_step), saver_(std::move(output), files) {
-  if (config.output.save_every > 0 || config.output.keep_best) staged_.emplace(learner.weights(), learner.state());
+  if (saves_while_training(config)) staged_.emplace(learner.weights(), learner.state());
   if (staged_) made_.staging_bytes = staged_->bytes();
 }
 
