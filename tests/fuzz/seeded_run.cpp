@@ -5,13 +5,14 @@
 #include <cstdlib>
 #include <new>
 #include <random>
+#include <stdexcept>
 
 #include <gtest/gtest.h>
 #include <malloc.h>
 
-// What is allocated now and at most, in bytes.
 #include "base/clock.h"
 
+// What is allocated now and at most, in bytes.
 namespace {
 std::atomic<size_t> allocated = 0, allocated_most = 0;
 
@@ -132,6 +133,45 @@ void seeded_run(FuzzTarget target, const std::vector<std::string>& seeds, int ro
   for (int round = 0; round < rounds && !::testing::Test::HasFailure(); ++round)
     refused += run_target(target, damaged(seeds[static_cast<size_t>(round) % seeds.size()], random), spare_bytes);
   EXPECT_GE(refused, least_refused);
+}
+
+Files broken(const std::string& good, size_t stride) {
+  Files files = {"",
+                 "nul",
+                 "1e400",
+                 std::string(30'000, '['),
+                 std::string(30'000, '{'),
+                 std::string(30'000, '\0'),
+                 "[]",
+                 "null",
+                 "\xEF\xBB\xBF",
+                 "\"" + std::string(30'000, 'a'),
+                 std::string(30'000, '\xFF')};
+  for (size_t at = 1; at + 2 < good.size(); at += stride) {
+    files.push_back(good.substr(0, at));
+    files.push_back(good);
+    files.back()[at] = '\xFF';
+  }
+  return files;
+}
+
+std::string with_value(const std::string& json, const std::string& name, const std::string& value) {
+  const std::string key = "\"" + name + "\":";
+  const size_t at = json.find(key);
+  if (at == std::string::npos) throw std::logic_error("no member is named " + name);
+  const size_t begin = json.find_first_not_of(' ', at + key.size());
+  size_t end = begin;
+  for (int depth = 0; end < json.size(); ++end) {
+    if (json[end] == '{' || json[end] == '[') ++depth;
+    if (json[end] == '}' || json[end] == ']') --depth;
+    if (depth < 0 || (depth == 0 && (json[end] == ',' || json[end] == '\n'))) break;
+  }
+  return json.substr(0, begin) + value + json.substr(end);
+}
+
+void expect_refused(FuzzTarget target, const Files& files) {
+  for (const std::string& file : files)
+    EXPECT_EQ(run_target(target, file, kMebibyte), 1) << ::testing::PrintToString(file.substr(0, 300));
 }
 
 }  // namespace stepc
