@@ -5,12 +5,9 @@
 //
 // The files are written for real, under the directory that is given, else under the temporary one.
 //   checkpoint_benchmark [MEGABYTES [THREADS [DIRECTORY]]]
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,13 +17,16 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include "benchmarks/stopwatch.h"
 #include "checkpoint/background_saver.h"
 #include "checkpoint/tensors.h"
 #include "train/staged_checkpoint.h"
 
 namespace {
 
+using stepc::median;
 using stepc::NamedTensors;
+using stepc::seconds_of;
 
 // Weights and two moments of layers such as a decoder has: many matrices, as many small vectors.
 NamedTensors state_of(int64_t bytes) {
@@ -39,17 +39,6 @@ NamedTensors state_of(int64_t bytes) {
     made += kFloat * kWidth * (kWidth + 1);
   }
   return tensors;
-}
-
-double seconds_of(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // Cut into equal runs of tensors, one a thread.

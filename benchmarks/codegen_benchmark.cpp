@@ -2,11 +2,11 @@
 // with those of a stream, a loop of additions that reads and writes as many arrays and bytes, in place where the kernel
 // is. Prints a line each: the median share of the stream over the pairs of turns, and both medians.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <vector>
 
 #include "base/check.h"
+#include "benchmarks/stopwatch.h"
 #include "codegen/codegen.h"
 #include "ops/graph_builder.h"
 #include "passes/decompose.h"
@@ -245,18 +245,6 @@ float total;  // kept, so that a stream without writes is not left out
 }
 
 // ---- one line
-
-template <class F>
-double seconds_of(F&& run) {
-  const auto begin = std::chrono::steady_clock::now();
-  run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 void measure(KernelCompiler& compiler, const Row& row) {
   const auto kernel = compiler.compile(lower(row.graph));

@@ -20,6 +20,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/text.h"
@@ -32,10 +33,6 @@ namespace fs = std::filesystem;
 constexpr uint64_t kShardTokens = uint64_t{1} << 22;  // about what 16 MiB of English have
 constexpr size_t kBatch = 8;
 constexpr int64_t kSeq = 2048;
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 class Scratch {
  public:
@@ -100,7 +97,7 @@ void drop_from_page_cache(const fs::path& directory) {
 }
 
 double resume_seconds(const Tokenizer& tokenizer, const CorpusOptions& options) {
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   const Corpus corpus(tokenizer, options);
   PackedBatch batch;
   corpus.mixture().fill(corpus.mixture().windows(0) / 2, kBatch, batch);
@@ -112,7 +109,7 @@ double tokens_per_second(const Mixture& mixture) {
   PackedBatch batch;
   const auto windows = mixture.windows(0);  // every page of the map once
   for (uint64_t sample = 0; sample + kBatch <= windows; sample += kBatch) mixture.fill(sample, kBatch, batch);
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   uint64_t samples = 0;
   for (; seconds_since(begin) < kSeconds; samples += kBatch) mixture.fill(samples, kBatch, batch);
   return static_cast<double>(samples * kSeq) / seconds_since(begin);

@@ -1,20 +1,19 @@
 // The blocked matmul beside ATen's on the products of the benchmark models' layers, each as fast mode would call it, in
 // turn: matmul_benchmark [threads] [rounds]. One line a product: the median of the paired ratios, above 1 where ours is
 // faster. The rule of runtime/blocked_matmul.h comes from it.
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <vector>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include "benchmarks/stopwatch.h"
 #include "blocked/matmul.h"
 
 namespace {
 
+using namespace stepc;
 using namespace stepc::blocked;
 
 // As Graph nodes have them: forward x w', the input's gradient g w, the weight's gradient g' x.
@@ -31,17 +30,6 @@ constexpr Layer kLayers[] = {
     {"10M down", 2048, 672, 256},      {"10M head", 2048, 256, 8192},   {"134M q,k,v,o", 2048, 768, 768},
     {"134M gate,up", 2048, 768, 2048}, {"134M down", 2048, 2048, 768},
 };
-
-double seconds_of(const std::function<void()>& piece) {
-  const auto begin = std::chrono::steady_clock::now();
-  piece();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + static_cast<ptrdiff_t>(values.size() / 2));
-  return values[values.size() / 2];
-}
 
 // A row-major tensor, read as it lies or transposed.
 Operand operand(const at::Tensor& x, bool transposed) {

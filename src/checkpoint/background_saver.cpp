@@ -5,14 +5,13 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "checkpoint/manifest.h"
 
 namespace stepc {
 
 namespace {
-using Clock = std::chrono::steady_clock;
-
 uint64_t total_bytes(const Manifest& manifest) {
   uint64_t bytes = 0;
   for (const auto& [name, file] : manifest.files) bytes += file.bytes;
@@ -37,7 +36,7 @@ void BackgroundSaver::begin(const TrainerState& state, const Retention& retentio
     CheckpointWriter writer(output_, state, files_);
     write_files(writer.path(), files_);
     saved.directory = writer.commit();
-    saved.seconds = std::chrono::duration<double>(Clock::now() - began).count();
+    saved.seconds = seconds_since(began);
     saved.bytes = total_bytes(read_manifest(saved.directory));
     prune_checkpoints(output_, retention, files_);
     return saved;

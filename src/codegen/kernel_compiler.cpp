@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <thread>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "codegen/codegen.h"
 #include "codegen/kernel_cache.h"
 #include "codegen/llvm_cpu.h"
@@ -69,14 +69,14 @@ struct KernelCompiler::State {
   }
 
   std::shared_ptr<const Kernel> compiled(const std::string& key, const LoopProgram& program) {
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     const std::string object = object_of(program);
     std::shared_ptr<const Kernel> kernel = loader.load(object, program);
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    const double seconds = seconds_since(begin);
     const std::string problem = cache.keep(key, object);
     const std::lock_guard lock(mutex);
     ++statistics.compiled;
-    statistics.compile_seconds += seconds.count();
+    statistics.compile_seconds += seconds;
     if (!problem.empty()) statistics.cache_problem = problem;
     return kernel;
   }

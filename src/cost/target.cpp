@@ -12,8 +12,6 @@ double bytes_of_tensor(const Graph& graph, TensorId tensor) {
   return static_cast<double>(bytes_of(graph.type(tensor)));
 }
 
-bool is_view(const Node& node) { return !node.aten && op_def(node.op).has(Trait::kView); }
-
 // Of what a view shows, no more than there is.
 double bytes_behind(const Graph& graph, TensorId tensor) {
   double bytes = bytes_of_tensor(graph, tensor);

@@ -1,8 +1,8 @@
 #include "engine/compile.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "memory/graph_memory.h"
 #include "passes/functionalise.h"
 #include "passes/pass.h"
@@ -13,13 +13,9 @@ namespace stepc {
 namespace {
 constexpr int kBudgetAttempts = 4;
 
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
 // How far a plan is above a budget of bytes.
 uint64_t excess_bytes(const GraphPlan& plan, const MemoryBudget& budget) {
-  const uint64_t needed = bytes_of_inputs(plan.graph) + plan.peak_bytes();
-  return needed - std::min(needed, budget.bytes);
+  return plan.needed_bytes() - std::min(plan.needed_bytes(), budget.bytes);
 }
 
 // A budget counts the program's own memory, recomputation only what the step adds to it.

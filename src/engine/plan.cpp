@@ -1,11 +1,11 @@
 #include "engine/plan.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <set>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "ir/agree.h"
 
 namespace stepc {
@@ -15,10 +15,6 @@ constexpr size_t kNowhere = SIZE_MAX;
 
 void set_gradient(const at::Tensor& parameter, const at::Tensor& gradient) {
   if (!parameter.grad().is_same(gradient)) parameter.mutable_grad() = gradient;
-}
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 }  // namespace
 
@@ -160,7 +156,7 @@ std::vector<at::Generator> Plan::generators(const Program& program) const {
 
 // Runs the event's host code without its kernels and takes over its numbers.
 std::string Plan::shadow(size_t event, Program& program, const std::vector<at::Tensor>& tensors) {
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   EventRun& run = events_[event];
   std::vector<at::Tensor> kept(parameters_.size());
   for (size_t p = 0; p < parameters_.size(); ++p) {
@@ -221,7 +217,7 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   std::optional<Undo> undo;
   std::optional<SavedGradients> gradients;
   if (may_turn_back_) {
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     undo.emplace(program, gather(undo_, tensors), inputs.generators);
     gradients.emplace(program.keys(), tensors);
     if (!events_.empty()) shadow_seconds_ += seconds_since(begin);
@@ -243,7 +239,7 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   };
   StepResult result;
   try {
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     result = execute(inputs);
     execute_seconds_ += seconds_since(begin);
   } catch (...) {

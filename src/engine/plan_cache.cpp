@@ -178,13 +178,6 @@ void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::v
   log().info("captured {} calls, planned {} for {} instructions in {:.2f} s", stats_.nodes,
              human_bytes(stats_.planned_peak_bytes), stats_.instructions, plan.planning_seconds());
   warn_of(plan);
-  if (plan.fast() != nullptr && config_.memory_budget.kind == MemoryBudget::Kind::kBytes) {
-    const uint64_t program = bytes_of_inputs(plan.fast()->plan().graph);
-    const uint64_t needed = program + plan.memory().peak_bytes;
-    if (needed > config_.memory_budget.bytes)
-      log().warn("the memory budget is {}, and the step needs {}, {} of them the program's own: no plan needs less",
-                 human_bytes(config_.memory_budget.bytes), human_bytes(needed), human_bytes(program));
-  }
   for (const HostEvent& event : plan.trace().events)
     if (event.kind == HostEvent::Kind::kEager)
       log().info(
@@ -212,11 +205,16 @@ void PlanCache::warn_of(const Plan& plan) {
     log().log(plan.has_fault() ? spdlog::level::warn : spdlog::level::info, "the plan replays the recorded calls: {}",
               plan.why_exact());
   if (plan.fast() == nullptr) return;
-  const std::vector<std::string>& fallbacks = plan.fast()->plan().fallbacks;
-  if (!fallbacks.empty())
-    log().warn("{} of the step's kernels could not be generated and run as ATen calls; the first: {}", fallbacks.size(),
-               fallbacks.front());
+  const GraphPlan& graph_plan = plan.fast()->plan();
+  if (!graph_plan.fallbacks.empty())
+    log().warn("{} of the step's kernels could not be generated and run as ATen calls; the first: {}",
+               graph_plan.fallbacks.size(), graph_plan.fallbacks.front());
   warn_of_kernel_directory();
+  const MemoryBudget& budget = config_.memory_budget;
+  if (budget.kind == MemoryBudget::Kind::kBytes && graph_plan.needed_bytes() > budget.bytes)
+    log().warn("the memory budget is {}, and the step needs {}, {} of them the program's own: no plan needs less",
+               human_bytes(budget.bytes), human_bytes(graph_plan.needed_bytes()),
+               human_bytes(bytes_of_inputs(graph_plan.graph)));
 }
 
 // Once: it is the same for every kernel.

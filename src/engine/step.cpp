@@ -1,11 +1,11 @@
 #include "engine/step.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "aten/cpu_hook.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "capture/observer.h"
 #include "engine/plan_profile.h"
 #include "engine/verify_replay.h"
@@ -88,9 +88,9 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
 
 std::optional<StepOutput> Step::verify(PlanEntry& entry, Plan& plan, std::vector<at::Tensor>& tensors,
                                        const EagerFn& eager, Plan::Outcome& outcome) {
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   Verification verification = verify_replay(plan, *program_, tensors, eager);
-  stats_.verify_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  stats_.verify_seconds += seconds_since(begin);
   outcome = std::move(verification.outcome);
   if (!outcome.result.has_value()) return std::nullopt;
   release_free_memory();

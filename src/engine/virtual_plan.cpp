@@ -1,10 +1,10 @@
 #include "engine/virtual_plan.h"
 
 #include <algorithm>
-#include <chrono>
 #include <vector>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "capture/virtual/virtual_kernels.h"
 #include "engine/plan.h"
 #include "engine/plan_cache.h"
@@ -164,7 +164,7 @@ uint64_t lower_bound_of(const Trace& trace) {
 }  // namespace
 
 VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step) {
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   program.refresh();
   VirtualPlan plan;
   VirtualKernels kernels;
@@ -180,7 +180,7 @@ VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::
   before.restore();
   plan.calls = plan.trace.calls.size();
   plan.step_bytes_lower_bound = lower_bound_of(plan.trace);
-  plan.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  plan.seconds = seconds_since(begin);
   return plan;
 }
 

@@ -66,7 +66,7 @@ Roots roots_of(const Graph& graph, const std::vector<bool>& copied) {
   for (size_t t = 0; t < graph.tensors.size(); ++t) roots.root.emplace_back(t);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
-    if (node.aten || !op_def(node.op).has(Trait::kView) || leaves_group[node.outputs[0].index()]) continue;
+    if (!is_view(node) || leaves_group[node.outputs[0].index()]) continue;
     if (!copied.empty() && copied[n]) continue;
     const size_t view = node.outputs[0].index();
     const size_t of = node.inputs[0].index();

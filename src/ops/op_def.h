@@ -80,6 +80,7 @@ struct OpFamily {
 const std::vector<OpFamily>& op_families();
 const OpDef* find_op(std::string_view name);  // nullptr: no row, an ATen call's name
 const OpDef& op_def(std::string_view name);   // InternalError for an unknown name
+inline bool is_view(const Node& node) { return !node.aten && op_def(node.op).has(Trait::kView); }
 
 OpCall call_of(const Graph& graph, const Node& node);
 // Attributes with everything that has a default filled in; an unknown, missing or ill-typed one is an InternalError.

@@ -1,11 +1,11 @@
 #include "runtime/blocked_attention.h"
 
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 
 #include "base/check.h"
 #include "blocked/attention.h"
 #include "ir/alignment.h"
+#include "runtime/blocked_operands.h"
 
 namespace stepc {
 
@@ -15,12 +15,6 @@ using at::Tensor;
 blocked::HeadStrides strides_of(const Tensor& x) { return {x.stride(0), x.stride(1), x.stride(2)}; }
 blocked::HeadTensor read(const Tensor& x) { return {x.const_data_ptr(), strides_of(x)}; }
 blocked::HeadResult write(const Tensor& x) { return {x.mutable_data_ptr(), strides_of(x)}; }
-
-std::optional<blocked::Number> number_of(at::ScalarType type) {
-  if (type == at::kFloat) return blocked::Number::kF32;
-  if (type == at::kBFloat16) return blocked::Number::kBf16;
-  return std::nullopt;
-}
 
 // Broadcast to (batch, heads, queries, keys).
 std::optional<blocked::AttentionMask> mask_of(const Tensor& mask) {
@@ -40,9 +34,6 @@ std::optional<blocked::AttentionMask> mask_of(const Tensor& mask) {
   out.key_stride = mask.stride(3);
   return out;
 }
-
-Tensor workspace(size_t bytes) { return at::empty({static_cast<int64_t>(bytes)}, at::kByte); }
-void* memory_of(const Tensor& tensor) { return tensor.numel() == 0 ? nullptr : tensor.mutable_data_ptr(); }
 
 Tensor heads(const Shape& shape, const Tensor& like) {
   return at::empty_strided(shape, attention_strides(shape), like.options());

@@ -12,8 +12,8 @@
 
 namespace stepc {
 
-// Runs an "attention" or "attention_backward" node. nullopt: not for these operands (another element type, heads whose
-// elements do not lie side by side), and ATen's kernel runs them.
+// Runs an "attention" or "attention_backward" node. nullopt: not for these operands (another element type, also of the
+// mask), and ATen's kernel runs them.
 std::optional<std::vector<at::Tensor>> run_blocked_attention(const Node& node, const std::vector<at::Tensor>& x,
                                                              const blocked::MicroKernels& kernels);
 

@@ -1,22 +1,16 @@
 #include "runtime/blocked_loss.h"
 
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 
 #include "aten/constants.h"
 #include "blocked/linear_cross_entropy.h"
 #include "ir/alignment.h"
+#include "runtime/blocked_operands.h"
 
 namespace stepc {
 
 namespace {
 using at::Tensor;
-
-std::optional<blocked::Number> number_of(at::ScalarType type) {
-  if (type == at::kFloat) return blocked::Number::kF32;
-  if (type == at::kBFloat16) return blocked::Number::kBf16;
-  return std::nullopt;
-}
 
 // The call on operands as the kernel reads them. Which gradients are wanted: see ops/loss.cpp.
 struct BoundLoss {
@@ -65,8 +59,6 @@ std::optional<BoundLoss> bind(const Node& node, const std::vector<Tensor>& x) {
 bool has_kernel(const BoundLoss& bound, const blocked::MicroKernels& kernels) {
   return bound.call.type == blocked::Number::kF32 ? kernels.f32 : kernels.bf16;
 }
-
-void* memory_of(const Tensor& tensor) { return tensor.numel() == 0 ? nullptr : tensor.mutable_data_ptr(); }
 }  // namespace
 
 uint64_t blocked_loss_scratch(const Node& node, const std::vector<Tensor>& x, const blocked::MicroKernels& kernels,
@@ -103,7 +95,7 @@ std::optional<std::vector<Tensor>> run_blocked_loss(const Node& node, const std:
   call.weight_gradient = memory_of(weight_gradient);
   call.chunk = blocked::frugal_chunk(call);
   const int threads = at::get_num_threads();
-  const Tensor scratch = at::empty({static_cast<int64_t>(blocked::workspace_bytes(call, threads))}, at::kByte);
+  const Tensor scratch = workspace(blocked::workspace_bytes(call, threads));
   blocked::linear_cross_entropy(call, kernels, threads, memory_of(scratch));
   return {{loss, logp_sum, hidden_gradient, weight_gradient}};
 }

@@ -6,12 +6,9 @@
 #include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "aten/constants.h"
 #include "aten/generator_snapshot.h"
 #include "base/check.h"
-#include "ir/alignment.h"
 #include "runtime/arena.h"
 #include "runtime/graph_inputs.h"
 #include "runtime/index_limits.h"

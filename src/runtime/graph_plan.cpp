@@ -12,7 +12,6 @@
 #include "ops/op_def.h"
 #include "runtime/aten_ops.h"
 #include "runtime/aten_scratch.h"
-#include "runtime/blocked_attention.h"
 
 namespace stepc {
 
@@ -72,7 +71,6 @@ class Planner {
 
  private:
   Place& place_of(TensorId tensor) { return plan_.places[tensor.index()]; }
-  bool is_view(const Node& node) const { return !node.aten && !node.group && op_def(node.op).has(Trait::kView); }
 
   // Which views are windows and which have to be copied is LibTorch's to say, on tensors without memory.
   void find_strides() {
@@ -87,7 +85,7 @@ class Planner {
       make(input.tensor, input.strides.empty() ? contiguous_strides(graph.shape(input.tensor)) : input.strides);
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       const Node& node = graph.nodes[n];
-      if (is_view(node)) {
+      if (!node.group && is_view(node)) {
         const TensorId view = node.outputs[0];
         const at::Tensor& of = stand_ins_[node.inputs[0].index()];
         at::Tensor window;
@@ -118,7 +116,7 @@ class Planner {
     size_t group = 0;
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       const Node& node = graph.nodes[n];
-      if (is_view(node) && !copied_views_[n]) continue;
+      if (!node.group && is_view(node) && !copied_views_[n]) continue;
       if (node.group && n > 0 && graph.nodes[n - 1].group == node.group) {
         plan_.units.back().nodes.emplace_back(n);
         continue;

@@ -53,6 +53,8 @@ struct GraphPlan {
 
   // Beside the program's own memory.
   [[nodiscard]] uint64_t peak_bytes() const { return arena_bytes + own_bytes; }
+  // With it: what a memory budget counts.
+  [[nodiscard]] uint64_t needed_bytes() const { return bytes_of_inputs(graph) + peak_bytes(); }
   [[nodiscard]] size_t kernels() const;  // generated ones among the units
 };
 

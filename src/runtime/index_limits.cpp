@@ -47,8 +47,6 @@ class Limits {
   }
 
  private:
-  bool is_view(const Node& node) const { return !node.aten && op_def(node.op).has(Trait::kView); }
-
   bool is_there_before_the_run(TensorId tensor) const {
     const Node* node = graph_.producer(tensor);
     if (node == nullptr) return true;

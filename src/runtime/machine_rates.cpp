@@ -1,16 +1,13 @@
 #include "runtime/machine_rates.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include <ATen/Functions.h>
 
+#include "base/clock.h"
+
 namespace stepc {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // The best of a few runs, `amount` a run.
 template <class Work>

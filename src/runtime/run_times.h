@@ -2,9 +2,10 @@
 // (RunInputs::times); without it a run reads no clock.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <vector>
+
+#include "base/clock.h"
 
 namespace stepc {
 
@@ -22,7 +23,7 @@ class RunTimes {
     instructions_.clear();
     begin_ = Clock::now();
   }
-  [[nodiscard]] double now() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+  [[nodiscard]] double now() const { return seconds_since(begin_); }
   void add(const InstructionTime& time) { instructions_.push_back(time); }
   void end() { seconds_ = now(); }
 
@@ -31,7 +32,6 @@ class RunTimes {
   [[nodiscard]] const std::vector<InstructionTime>& instructions() const { return instructions_; }  // as they ran
 
  private:
-  using Clock = std::chrono::steady_clock;
   bool of_graph_ = false;
   Clock::time_point begin_;
   double seconds_ = 0;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "aten/cpu_hook.h"
@@ -31,7 +32,7 @@ class UnitMemory final : public AllocationClient {
   void begin_unit(uint64_t scratch_offset, uint64_t scratch_bytes);
   // The results of the unit's next call. An earlier call's may not stand in for them: of a group, what is made on the
   // way would lie where a result belongs, and be read after that is written.
-  void expect(const std::vector<Result>& results) { results_ = results; }
+  void expect(std::vector<Result> results) { results_ = std::move(results); }
   // How much scratch memory the unit needs, learnt.
   uint64_t wanted_scratch_bytes() const { return wanted_.high_water(); }
   // Something in the arena ends at this offset.

@@ -11,7 +11,6 @@
 #include "aten/constants.h"
 #include "base/check.h"
 #include "ir/alignment.h"
-#include "ops/op_def.h"
 #include "runtime/aten_ops.h"
 #include "runtime/blocked_calls.h"
 

@@ -1,15 +1,15 @@
 #include "train/commands.h"
 
 #include <cstdio>
+#include <utility>
 
 #include <fmt/ranges.h>
-
-#include <ATen/Parallel.h>
 
 #include "base/check.h"
 #include "base/text.h"
 #include "train/evaluate.h"
 #include "train/inspect.h"
+#include "train/machine.h"
 #include "train/model_directory.h"
 #include "train/run_data.h"
 #include "train/trainer.h"
@@ -27,8 +27,7 @@ int run_init(const InitOptions& options) {
 }
 
 int run_eval(RunConfig config, const std::string& model) {
-  if (config.train.threads == 0) config.train.threads = at::get_num_threads();
-  at::set_num_threads(static_cast<int>(config.train.threads));
+  config = use_threads(std::move(config));
   const fs::path finished = fs::path(config.output.dir) / "model";
   const fs::path chosen = !model.empty()         ? fs::path(model)
                           : fs::exists(finished) ? finished

@@ -2,12 +2,20 @@
 
 #include <sys/resource.h>
 
+#include <ATen/Parallel.h>
+
 namespace stepc::train {
 
 uint64_t peak_process_bytes() {
   rusage usage = {};
   constexpr uint64_t kKibibyte = 1024;
   return getrusage(RUSAGE_SELF, &usage) == 0 ? static_cast<uint64_t>(usage.ru_maxrss) * kKibibyte : 0;
+}
+
+RunConfig use_threads(RunConfig config) {
+  if (config.train.threads == 0) config.train.threads = at::get_num_threads();
+  at::set_num_threads(static_cast<int>(config.train.threads));
+  return config;
 }
 
 }  // namespace stepc::train

@@ -1,11 +1,16 @@
-// What the system says of this process.
+// This process on its machine: the memory that it takes, the threads that it computes with.
 #pragma once
 
 #include <cstdint>
+
+#include "train/run_config.h"
 
 namespace stepc::train {
 
 // The most memory that this process has had resident so far.
 uint64_t peak_process_bytes();
+
+// Computes with the config's threads from now on; the config with their number where it said 0.
+RunConfig use_threads(RunConfig config);
 
 }  // namespace stepc::train

@@ -16,8 +16,10 @@
 #include "train/batches.h"
 #include "train/kernel_directory.h"
 #include "train/learner.h"
+#include "train/machine.h"
 #include "train/model_directory.h"
 #include "train/run_data.h"
+#include "train/run_saver.h"
 #include "train/staged_checkpoint.h"
 #include "train/train_step.h"
 #include "train/trainer.h"
@@ -43,7 +45,7 @@ PlannedRun plan_run(const RunConfig& config) {
   const ChosenOptimizer optimizer = choose_optimizer(config, models::trainable_parameters(model));
   region.reset();
   PlannedRun run;
-  if (config.output.save_every > 0 || config.output.keep_best)
+  if (saves_while_training(config))
     run.staging_bytes =
         staged_bytes(saved_weights(directory, model, *optimizer.optimizer), optimizer.optimizer->named_state());
   run.step =
@@ -54,8 +56,7 @@ PlannedRun plan_run(const RunConfig& config) {
 }  // namespace
 
 int run_memory(RunConfig config, const std::filesystem::path& picture) {
-  if (config.train.threads == 0) config.train.threads = at::get_num_threads();
-  at::set_num_threads(static_cast<int>(config.train.threads));
+  config = use_threads(std::move(config));
   const MemoryBudget budget = parse_memory_budget(config.memory.budget);
   const PlannedRun run = plan_run(config);
   const VirtualPlan& captured = run.step;

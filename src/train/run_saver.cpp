@@ -1,25 +1,27 @@
 #include "train/run_saver.h"
 
-#include <chrono>
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "train/resume.h"
 
 namespace stepc::train {
 
+bool saves_while_training(const RunConfig& config) { return config.output.save_every > 0 || config.output.keep_best; }
+
 RunSaver::RunSaver(const RunConfig& config, std::filesystem::path output, const Learner& learner, int64_t saved_step,
                    FileSystem& files)
     : config_(config), learner_(learner), saved_step_(saved_step), saver_(std::move(output), files) {
-  if (config.output.save_every > 0 || config.output.keep_best) staged_.emplace(learner.weights(), learner.state());
+  if (saves_while_training(config)) staged_.emplace(learner.weights(), learner.state());
   if (staged_) made_.staging_bytes = staged_->bytes();
 }
 
 void RunSaver::begin(const TrainerState& state) {
   INTERNAL_CHECK(staged_.has_value(), "this run saves only when it stops");
-  const auto began = std::chrono::steady_clock::now();
+  const auto began = Clock::now();
   staged_->copy(learner_.weights(), learner_.state());
-  made_.staging_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  made_.staging_seconds = seconds_since(began);
   write_with(state, staged_->weights(), staged_->state());
 }
 

@@ -15,6 +15,9 @@
 
 namespace stepc::train {
 
+// Whether a run with this config saves while it trains, which takes a copy of the state.
+bool saves_while_training(const RunConfig& config);
+
 class RunSaver {
  public:
   // `saved_step`: of the newest checkpoint that is there. A run that will save while it trains takes the memory of the

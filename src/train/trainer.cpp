@@ -1,6 +1,5 @@
 #include "train/trainer.h"
 
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <optional>
@@ -9,10 +8,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include <ATen/Parallel.h>
 #include <torch/torch.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/files.h"
 #include "data/corpus.h"
 #include "runtime/machine_rates.h"
@@ -39,9 +38,6 @@ namespace stepc::train {
 namespace {
 
 constexpr const char* kHeldOut = "held_out_nats_per_byte";
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Runs it and adds its time.
 template <class Work>
@@ -94,12 +90,6 @@ class Run {
   std::optional<RunSaver> saver_;  // reads the learner
 };
 
-RunConfig resolved(RunConfig config) {
-  if (config.train.threads == 0) config.train.threads = at::get_num_threads();
-  at::set_num_threads(static_cast<int>(config.train.threads));
-  return config;
-}
-
 // Training goes on from the checkpoint's own model files.
 ModelDirectory start_directory(const RunConfig& config, const RunDirectory& directory) {
   const auto& checkpoint = directory.checkpoint();
@@ -133,7 +123,7 @@ void check_profile(const std::filesystem::path& profile, const RunConfig& config
 
 Run::Run(RunConfig config, bool resume, FileSystem& files, std::filesystem::path profile)
     : files_(files),
-      config_(resolved(std::move(config))),
+      config_(use_threads(std::move(config))),
       progress_(stdout, terminal_columns(stdout), config_.output.log_every),
       log_lines_(progress_),
       directory_(config_.output.dir, resume),

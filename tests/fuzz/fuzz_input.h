@@ -1,6 +1,6 @@
 // What every fuzz target shares. A target is one file with libFuzzer's entry point; it may throw UserError for input
-// that it refuses, which is the one good way to refuse, and nothing else. seeded_run_test.cpp runs all of them on seeds
-// that are damaged by rule; a compiler with libFuzzer builds each into a program of its own (-DSTEPC_FUZZ=ON).
+// that it refuses, which is the one good way to refuse, and nothing else. The tests run all of them on seeds that are
+// damaged by rule; a compiler with libFuzzer builds each into a program of its own (-DSTEPC_FUZZ=ON).
 #pragma once
 
 #include <cstdint>

@@ -70,50 +70,8 @@ TEST(SeededFuzz, Manifest) { seeded_run(manifest_fuzz, {manifest_text()}, 3000, 
 TEST(SeededFuzz, RunToml) { seeded_run(run_toml_fuzz, {run_toml()}, 3000, kMebibyte, 1500); }
 TEST(SeededFuzz, ConfigJson) { seeded_run(config_json_fuzz, model_configs(), 3000, kMebibyte, 1000); }
 
-using Files = std::vector<std::string>;
-
-// Cut anywhere, a byte that is no text anywhere, and what is no such file at all.
-Files broken(const std::string& good, size_t stride) {
-  Files files = {"",
-                 "nul",
-                 "1e400",
-                 std::string(30'000, '['),
-                 std::string(30'000, '{'),
-                 std::string(30'000, '\0'),
-                 "[]",
-                 "null",
-                 "\xEF\xBB\xBF",
-                 "\"" + std::string(30'000, 'a'),
-                 std::string(30'000, '\xFF')};
-  for (size_t at = 1; at + 2 < good.size(); at += stride) {
-    files.push_back(good.substr(0, at));
-    files.push_back(good);
-    files.back()[at] = '\xFF';
-  }
-  return files;
-}
-
-// The value of a field of JSON replaced: `field` is followed by ": " or ":".
-std::string with_value(const std::string& good, const std::string& field, const std::string& value) {
-  const size_t name = good.find("\"" + field + "\":");
-  size_t begin = name + field.size() + 3;
-  while (good[begin] == ' ') ++begin;
-  size_t end = begin;
-  for (int depth = 0; end < good.size(); ++end) {
-    if (good[end] == '{' || good[end] == '[') ++depth;
-    if (good[end] == '}' || good[end] == ']') --depth;
-    if (depth < 0 || (depth == 0 && (good[end] == ',' || good[end] == '\n'))) break;
-  }
-  return good.substr(0, begin) + value + good.substr(end + (good[end] == '}' || good[end] == ']' ? 1 : 0));
-}
-
-const Files kValues = {"-1",  "18446744073709551616", "1e308", "[[]]",  "{\"a\": 1}",
-                       "0.5", "\"\\u0000\"",          "{",     "\"\xC3"};
-
-void expect_refused(FuzzTarget target, const Files& files) {
-  for (const std::string& file : files)
-    EXPECT_EQ(run_target(target, file, kMebibyte), 1) << ::testing::PrintToString(file.substr(0, 300));
-}
+const std::string kTextOfNul = "\"\\u0000\"";
+const Files kValues = {"-1", "18446744073709551616", "1e308", "[[]]", "{\"a\": 1}", "0.5", kTextOfNul, "{", "\"\xC3"};
 
 TEST(HostileFiles, Safetensors) {
   const std::string good = safetensors(kHeader, 26);
@@ -125,7 +83,10 @@ TEST(HostileFiles, Safetensors) {
     std::memcpy(files.back().data(), &length, sizeof length);
   }
   for (const std::string field : {"dtype", "shape", "data_offsets", "a", "__metadata__", "format"})
-    for (const std::string& value : kValues) files.push_back(safetensors(with_value(kHeader, field, value), 26));
+    for (const std::string& value : kValues) {
+      if (field == "format" && value == kTextOfNul) continue;  // metadata may be any text
+      files.push_back(safetensors(with_value(kHeader, field, value), 26));
+    }
   for (
       const std::string header : {
           R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})",

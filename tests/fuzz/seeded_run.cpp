@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <new>
 #include <random>
+#include <stdexcept>
 
 #include <gtest/gtest.h>
 #include <malloc.h>
+
+#include "base/clock.h"
 
 // What is allocated now and at most, in bytes.
 namespace {
@@ -112,9 +114,9 @@ std::string damaged(std::string text, std::mt19937& random) {
 int run_target(FuzzTarget target, const std::string& input, size_t spare_bytes) {
   const size_t before = allocated;
   allocated_most = before;
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   const int refused = target(reinterpret_cast<const uint8_t*>(input.data()), input.size());
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds = seconds_since(begin);
   EXPECT_LT(seconds, 1.0 * STEPC_SLOWNESS) << ::testing::PrintToString(input.substr(0, 300));
   if (refused != 0) {
     EXPECT_LE(allocated_most - before, 2 * input.size() + spare_bytes)
@@ -131,6 +133,45 @@ void seeded_run(FuzzTarget target, const std::vector<std::string>& seeds, int ro
   for (int round = 0; round < rounds && !::testing::Test::HasFailure(); ++round)
     refused += run_target(target, damaged(seeds[static_cast<size_t>(round) % seeds.size()], random), spare_bytes);
   EXPECT_GE(refused, least_refused);
+}
+
+Files broken(const std::string& good, size_t stride) {
+  Files files = {"",
+                 "nul",
+                 "1e400",
+                 std::string(30'000, '['),
+                 std::string(30'000, '{'),
+                 std::string(30'000, '\0'),
+                 "[]",
+                 "null",
+                 "\xEF\xBB\xBF",
+                 "\"" + std::string(30'000, 'a'),
+                 std::string(30'000, '\xFF')};
+  for (size_t at = 1; at + 2 < good.size(); at += stride) {
+    files.push_back(good.substr(0, at));
+    files.push_back(good);
+    files.back()[at] = '\xFF';
+  }
+  return files;
+}
+
+std::string with_value(const std::string& json, const std::string& name, const std::string& value) {
+  const std::string key = "\"" + name + "\":";
+  const size_t at = json.find(key);
+  if (at == std::string::npos) throw std::logic_error("no member is named " + name);
+  const size_t begin = json.find_first_not_of(' ', at + key.size());
+  size_t end = begin;
+  for (int depth = 0; end < json.size(); ++end) {
+    if (json[end] == '{' || json[end] == '[') ++depth;
+    if (json[end] == '}' || json[end] == ']') --depth;
+    if (depth < 0 || (depth == 0 && (json[end] == ',' || json[end] == '\n'))) break;
+  }
+  return json.substr(0, begin) + value + json.substr(end);
+}
+
+void expect_refused(FuzzTarget target, const Files& files) {
+  for (const std::string& file : files)
+    EXPECT_EQ(run_target(target, file, kMebibyte), 1) << ::testing::PrintToString(file.substr(0, 300));
 }
 
 }  // namespace stepc

@@ -21,4 +21,13 @@ int run_target(FuzzTarget target, const std::string& input, size_t spare_bytes);
 void seeded_run(FuzzTarget target, const std::vector<std::string>& seeds, int rounds, size_t spare_bytes,
                 int least_refused);
 
+using Files = std::vector<std::string>;
+
+// Of a good file of text: cut anywhere, a byte that is no text anywhere; and what is no such file at all.
+Files broken(const std::string& good, size_t stride);
+// JSON, which has a member of this name, with another value for the first one.
+std::string with_value(const std::string& json, const std::string& name, const std::string& value);
+// All of them, each for little memory.
+void expect_refused(FuzzTarget target, const Files& files);
+
 }  // namespace stepc

@@ -114,38 +114,15 @@ TEST(SeededFuzz, ChatTemplate) {
 // Hostile by construction: each of these must be refused.
 TEST(HostileFiles, TokenizerJson) {
   const std::string good = make_byte_tokenizer_json();
-  std::vector<std::string> files = {std::string(30'000, '['),
-                                    std::string(30'000, '{'),
-                                    "{\"model\":" + std::string(30'000, '['),
-                                    "\"" + std::string(30'000, 'a'),
-                                    std::string(30'000, '\0'),
-                                    "\xEF\xBB\xBF",
-                                    "nul",
-                                    "1e400"};
-  for (size_t at = 1; at < good.size() - 2; at += 9) files.push_back(good.substr(0, at));  // cut anywhere
-  for (size_t at = 0; at < good.size(); at += 11) {                                        // a byte that is no text
-    files.push_back(good);
-    files.back()[at] = '\xFF';
-  }
+  Files files = broken(good, 9);
+  files.push_back("{\"model\":" + std::string(30'000, '['));
   // Each field in turn as every other kind of value.
   for (const std::string field :
        {"version", "added_tokens", "pre_tokenizer", "decoder", "model", "vocab", "merges", "content", "id", "type"})
     for (const std::string value :
-         {"-1", "18446744073709551616", "1e308", "[[]]", "{\"a\": 1}", "false", "[1, 2]", "0.5"}) {
-      const size_t at = good.find("\"" + field + "\": ");
-      ASSERT_NE(at, std::string::npos) << field;
-      const size_t begin = at + field.size() + 4;
-      size_t end = begin;
-      int depth = 0;
-      for (; end < good.size(); ++end) {
-        if (good[end] == '{' || good[end] == '[') ++depth;
-        if (good[end] == '}' || good[end] == ']') --depth;
-        if (depth < 0 || (depth == 0 && (good[end] == ',' || good[end] == '\n'))) break;
-      }
-      files.push_back(good.substr(0, begin) + value + good.substr(end));
-    }
-  for (const std::string& file : files)
-    EXPECT_EQ(run_target(tokenizer_json_fuzz, file, kMebibyte), 1) << ::testing::PrintToString(file.substr(0, 200));
+         {"-1", "18446744073709551616", "1e308", "[[]]", "{\"a\": 1}", "false", "[1, 2]", "0.5"})
+      files.push_back(with_value(good, field, value));
+  expect_refused(tokenizer_json_fuzz, files);
   EXPECT_GT(files.size(), 900U);
   RecordProperty("files", static_cast<int>(files.size()));
 }

@@ -15,6 +15,7 @@
 #include "ops/graph_builder.h"
 #include "ops/op_def.h"
 #include "passes/fuse.h"
+#include "tests/interp/random_inputs.h"
 
 namespace stepc {
 namespace {
@@ -54,7 +55,7 @@ Graph random_step(uint64_t seed, bool opaque = false) {
       Node node;
       node.op = "aten::frob";
       node.inputs = {result};
-      node.aten = AtenCall{{ValueId(0)}, {ValueId(0)}, {}, true};
+      node.aten = AtenCall{{ValueId(0)}, {ValueId(0)}, {}, true, {}};
       result = b.add_aten(node, {{DType::kF32, shape}})[0];
       saved.push_back(result);
     }
@@ -76,21 +77,6 @@ Graph random_step(uint64_t seed, bool opaque = false) {
   return graph;
 }
 
-std::vector<Array> random_inputs(const Graph& graph, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<Array> out;
-  for (const GraphInput& input : graph.inputs) {
-    Array array(graph.type(input.tensor));
-    for (int64_t i = 0; i < array.count(); ++i)
-      if (array.is_real())
-        array.set(i, static_cast<double>(random() % 1000) / 999.0 - 0.5);
-      else
-        array.set(i, static_cast<int64_t>(random() % 1000));
-    out.push_back(std::move(array));
-  }
-  return out;
-}
-
 uint64_t peak_of(const Graph& core) {
   const Graph graph = fuse(core);
   const GraphMemory memory = graph_memory(graph);
@@ -104,7 +90,7 @@ void expect_right(const Graph& before, const RecomputeResult& result, uint64_t s
   EXPECT_LE(result.peak_after, result.peak_before);
   EXPECT_EQ(result.graph.nodes.size(), before.nodes.size() + result.nodes);
   EXPECT_EQ(result.nodes == 0, result.extra_seconds == 0);
-  const std::vector<Array> inputs = random_inputs(before, seed);
+  const std::vector<Array> inputs = test::random_inputs(before, seed, 1000);
   const std::vector<Array> expected = interpret(before, inputs);
   const std::vector<Array> seen = interpret(result.graph, inputs);
   ASSERT_EQ(seen.size(), expected.size());

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import stepc
-from harness import Arguments, Training, decay, run_twins, source_of
+from harness import Arguments, Training, decay, run_twins, source_of, train
 
 
 def mlp():
@@ -145,16 +145,8 @@ def test_the_exception_is_the_users_own():
 def test_signal_in_the_middle_of_replays():
     """A Ctrl-C that arrives while a plan runs is raised after the step, which is then whole."""
     model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def train_step(x):
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    step = stepc.accelerate(train_step, config=stepc.Config(mode="exact"))
+    training = train(model, lambda model, x: model(x).square().mean(), torch.optim.SGD(model.parameters(), lr=0.1))
+    step = stepc.accelerate(training.step, config=stepc.Config(mode="exact"))
     for i in range(8):
         step(make_batch(i))
     replays = step.stats["replays"]

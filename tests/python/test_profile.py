@@ -6,20 +6,13 @@ import pytest
 import torch
 
 import stepc
+from harness import train
 
 
 def make_step(mode="exact", **chosen):
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
-    optimizer = torch.optim.AdamW(model.parameters())
-
-    def train_step(x):
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    return stepc.accelerate(train_step, config=stepc.Config(mode=mode, **chosen))
+    training = train(model, lambda model, x: model(x).square().mean())
+    return stepc.accelerate(training.step, config=stepc.Config(mode=mode, **chosen))
 
 
 def call(step, times):

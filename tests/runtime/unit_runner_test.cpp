@@ -9,26 +9,15 @@
 
 #include "aten/cpu_hook.h"
 #include "interp/interpret.h"
+#include "tests/interp/random_inputs.h"
 #include "tests/runtime/arrays.h"
 #include "tests/runtime/random_step.h"
 
 namespace stepc {
 namespace {
 
-std::vector<Array> random_inputs(const Graph& graph, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<Array> out;
-  for (const GraphInput& input : graph.inputs) {
-    Array array(graph.type(input.tensor));
-    for (int64_t i = 0; i < array.count(); ++i)
-      if (array.is_real())
-        array.set(i, static_cast<double>(random() % 1000) / 999.0 - 0.5);
-      else
-        array.set(i, static_cast<int64_t>(random() % 8));
-    out.push_back(std::move(array));
-  }
-  return out;
-}
+// Integers choose rows of eight.
+std::vector<Array> random_inputs(const Graph& graph, uint64_t seed) { return test::random_inputs(graph, seed, 8); }
 
 // As the program holds it: with the strides of the input.
 at::Tensor programs(const Array& array, const GraphInput& input) {

@@ -192,7 +192,6 @@ TEST_F(LearnerTest, WhatHasNoLabelDoesNotCount) {
   EXPECT_EQ(first.step(padded, 1e-3).loss, second.step(other, 1e-3).loss);
 }
 
-// The first scale is 65536: large gradients overflow until it was halved often enough.
 TEST_F(LearnerTest, AnAdaptersStepIsCapturedWhole) {
   config_.lora.rank = 4;
   config_.lora.dropout = 0.1;
@@ -207,6 +206,7 @@ TEST_F(LearnerTest, AnAdaptersStepIsCapturedWhole) {
   EXPECT_TRUE(learner.stats().warnings.empty());
 }
 
+// The first scale is 65536: large gradients overflow until it was halved often enough.
 TEST_F(LearnerTest, AFloat16StepThatOverflowsChangesNothing) {
   const fs::path file = directory_ / "model/model.safetensors";
   NamedTensors weights = load_tensors(file);

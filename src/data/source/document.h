@@ -34,7 +34,7 @@ struct Document {
   std::vector<std::pair<size_t, size_t>> learned;
 };
 
-// Calls `use` for the documents in a part of a text file, which begins and ends at the borders of lines. `line_of`
+// Calls `use` for the documents in a part of a text file, which begins and ends at the borders of lines. `first_line`
 // gives the number of the part's first line, for messages; it is asked for only where there is one.
 void for_each_document(std::string_view part, FileKind kind, const DocumentFormat& format, const std::string& name,
                        const std::function<uint64_t()>& first_line, const std::function<void(const Document&)>& use);
