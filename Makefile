@@ -42,7 +42,7 @@ asan: setup ## build and test the folders without LibTorch under ASan and UBSan
 	@tools/build asan
 	@ctest --preset asan
 
-tsan: setup ## build and test the folders without LibTorch under TSan
+tsan: setup ## build and test the folders without LibTorch, and the executor, under TSan
 	@tools/build tsan
 	@ctest --preset tsan
 

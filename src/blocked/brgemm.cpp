@@ -96,11 +96,12 @@ void BlockProduct::operator()(const BlockSize& size, const float* a, int64_t lda
 
 void for_tasks(const MicroKernels& kernels, int threads, int64_t tasks,
                const std::function<void(int worker, int64_t task)>& body) {
-  std::atomic<int64_t> next{0};
+  std::atomic<int64_t> next{0};  // relaxed: no task waits for what another wrote, and ThreadSanitizer holds it to that
+  const auto take_next = [&] { return next.fetch_add(1, std::memory_order_relaxed); };
   const int64_t workers = std::min<int64_t>(std::max(threads, 1), tasks);
   at::parallel_for(0, workers, 1, [&](int64_t first, int64_t last) {
     for (int64_t worker = first; worker < last; ++worker) {
-      for (int64_t task = next++; task < tasks; task = next++) body(static_cast<int>(worker), task);
+      for (int64_t task = take_next(); task < tasks; task = take_next()) body(static_cast<int>(worker), task);
     }
     if (kernels.bf16) at::native::cpublas::brgemm_release(true);
   });
