@@ -92,6 +92,9 @@ std::vector<TensorType> infer_types(const OpDef& op, const OpCall& call);
 double flops_of(const OpDef& op, const OpCall& call);
 double bytes_moved(const OpDef& op, const OpCall& call);
 
+// A group (extract_groups()) of matrix products: one call of the blocked kernel and no generated one.
+bool is_products(const Graph& group);
+
 // verify() of the graph, and of every node against its row: arity, attributes, types.
 void verify_ops(const Graph& graph);
 

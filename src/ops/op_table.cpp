@@ -101,6 +101,11 @@ double bytes_moved(const OpDef& op, const OpCall& call) {
   return bytes;
 }
 
+bool is_products(const Graph& group) {
+  return std::ranges::all_of(group.nodes,
+                             [](const Node& node) { return !node.aten && op_def(node.op).family == "matmul"; });
+}
+
 void verify_ops(const Graph& graph) {
   verify(graph);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {

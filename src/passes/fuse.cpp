@@ -22,6 +22,7 @@ constexpr size_t kMostTensors = 48;  // read and written by a kernel
 constexpr size_t kMostPieces = 8;    // operands of a concat inside a kernel
 constexpr size_t kNearby = 64;       // nodes between readers of the same memory
 constexpr int64_t kMuchSmaller = 16;
+constexpr size_t kMostProducts = 8;  // of one call of the blocked kernel
 
 enum class Role : uint8_t {
   kOutside,
@@ -32,6 +33,7 @@ enum class Role : uint8_t {
 struct Unit {                 // a group, or a node outside
   std::vector<size_t> nodes;  // ascending
   double slot = 0;
+  bool products = false;  // no kernel: what is free stays outside
 };
 
 class Fuser {
@@ -49,6 +51,7 @@ class Fuser {
   Graph run() {
     for (size_t n = 0; n < graph_.nodes.size(); ++n)
       if (roles_[n] == Role::kWork) place(n);
+    place_products();
     return written();
   }
 
@@ -300,6 +303,45 @@ class Fuser {
     for (size_t member : members) group_of_[member] = static_cast<int>(home);
   }
 
+  // Products of matrices that share their left operand and stand near each other, where order allows.
+  void place_products() {
+    std::map<std::pair<TensorId, bool>, std::vector<size_t>> sharing;  // by left operand and whether it is turned
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const Node& node = graph_.nodes[n];
+      if (node.op == "matmul" && graph_.shape(node.outputs[0]).size() == 2)
+        sharing[{node.inputs[0], node.attrs.get<bool>("transpose_a")}].push_back(n);
+    }
+    for (const auto& [operand, nodes] : sharing) {
+      Unit unit;
+      for (size_t n : nodes) {
+        if (join_products(n, unit)) continue;
+        keep_products(unit);
+        unit = {{n}, static_cast<double>(n), true};
+      }
+      keep_products(unit);
+    }
+  }
+  bool join_products(size_t node, Unit& unit) const {
+    if (unit.nodes.empty() || unit.nodes.size() == kMostProducts) return false;
+    const size_t first = unit.nodes.front();
+    if (node - first > kNearby || graph_.nodes[node].source.phase != graph_.nodes[first].source.phase) return false;
+    std::set<size_t> members(unit.nodes.begin(), unit.nodes.end());
+    members.insert(node);
+    double slot = 0;
+    if (!find_slot(members, unit.slot, slot)) return false;
+    unit.slot = slot;
+    unit.nodes.push_back(node);
+    return true;
+  }
+  void keep_products(const Unit& unit) {
+    if (unit.nodes.size() < 2) return;
+    for (size_t member : unit.nodes) {
+      roles_[member] = Role::kWork;
+      group_of_[member] = static_cast<int>(groups_.size());
+    }
+    groups_.push_back(unit);
+  }
+
   // ---- writing
 
   class Writer {
@@ -333,6 +375,9 @@ class Fuser {
    private:
     void write_group(const Unit& unit) {
       copies_.clear();
+      if (unit.products)  // made before the group, whose nodes stand in a row
+        for (size_t member : unit.nodes)
+          for (TensorId input : fuser_.graph_.nodes[member].inputs) copies_[input] = outside(input);
       for (size_t member : unit.nodes) keep(member, groups_);
       ++groups_;
     }
@@ -367,7 +412,7 @@ class Fuser {
     const Fuser& fuser_;
     Graph out_;
     std::vector<TensorId> now_;            // by old tensor
-    std::map<TensorId, TensorId> copies_;  // of free nodes, in the group at hand
+    std::map<TensorId, TensorId> copies_;  // by old tensor: what the group at hand reads in place of free nodes
     uint32_t groups_ = 0;
   };
   [[nodiscard]] Graph written() const { return Writer(*this).write(); }

@@ -1,6 +1,8 @@
 // Puts nodes that can share a kernel into groups that stand in a row: elementwise ops, reductions, reads by index and
 // random draws, with the constants and views that they use, which each group gets for itself. What cannot be one kernel
-// (why_no_loops()) never is; products, attention and opaque calls stay outside. A graph that has groups is left alone.
+// (why_no_loops()) never is; attention and opaque calls stay outside. Products of one left operand (the queries, keys
+// and values of a layer) make groups of their own, which is_products() tells from kernels. A graph that has groups is
+// left alone.
 #pragma once
 
 #include "ir/graph.h"

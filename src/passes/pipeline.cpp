@@ -50,7 +50,7 @@ constexpr Pass kPasses[] = {
     {"recompute", recompute_within, kCore, kCore,
      "makes activations again in the backward pass, where a budget asks for it",
      "after common_subexpressions, which would undo it, and before fuse, which makes most of it free"},
-    {"fuse", plain<fuse>, kCore, kFused, "puts what can be one kernel into a group",
+    {"fuse", plain<fuse>, kCore, kFused, "puts what can be one kernel, or one call for several products, into a group",
      "before order alone: groups stand in a row, which no other pass keeps up"},
     {"order", plain<order>, kFused, kFused, "puts nodes in the order that needs the least memory",
      "last: memory is planned for the kernels that there are"},
@@ -65,7 +65,7 @@ std::string_view name_of(Stage stage) {
 namespace {
 void verify_groups(const Graph& graph) {
   for (const GroupGraph& kernel : extract_groups(graph)) {
-    if (kernel.outputs.empty()) continue;  // nothing needs it
+    if (kernel.outputs.empty() || is_products(kernel.graph)) continue;  // nothing needs it, or no generated kernel
     const std::string problem = why_no_loops(kernel.graph);
     INTERNAL_CHECK(problem.empty(), "group {} is not one kernel: {}", kernel.group, problem);
   }

@@ -5,6 +5,7 @@
 
 #include "blocked/matmul.h"
 #include "ir/alignment.h"
+#include "runtime/blocked_operands.h"
 
 namespace stepc {
 
@@ -17,9 +18,6 @@ struct BoundMatmul {
   blocked::Operand a, b;
 
   [[nodiscard]] blocked::Product product(void* result) const { return {n, b, false, {result, type, n}, {}}; }
-  [[nodiscard]] blocked::Matmul call(const blocked::Product& product) const {
-    return {type, 1, m, k, a, {&product, 1}, {}};
-  }
 };
 
 // As it lies or turned; every row or every column is side by side.
@@ -44,33 +42,63 @@ std::optional<BoundMatmul> bind(const Node& node, const std::vector<Tensor>& x, 
   const blocked::Number number = type == at::kFloat ? blocked::Number::kF32 : blocked::Number::kBf16;
   return BoundMatmul{number, x[0].size(turn_a ? 1 : 0), x[1].size(turn_b ? 0 : 1), x[0].size(turn_a ? 0 : 1), *a, *b};
 }
+// All of them, or none.
+std::vector<BoundMatmul> bind_all(const std::vector<ProductCall>& calls, const blocked::MicroKernels& kernels) {
+  std::vector<BoundMatmul> all;
+  for (const ProductCall& call : calls) {
+    const std::optional<BoundMatmul> bound = bind(*call.node, call.operands, kernels);
+    if (!bound.has_value()) return {};
+    all.push_back(*bound);
+  }
+  return all;
+}
+
+blocked::Matmul as_one(const std::vector<BoundMatmul>& all, const std::vector<blocked::Product>& products) {
+  const BoundMatmul& first = all.front();
+  return {first.type, 1, first.m, first.k, first.a, products, {}};
+}
 }  // namespace
 
 MatmulRule matmul_rule(const blocked::MicroKernels& kernels) {
   return {kernels.bf16 && kernels.avx512, kernels.f32 && kernels.avx512 && !kernels.intel};
 }
 
+uint64_t blocked_products_scratch(const std::vector<ProductCall>& calls, const blocked::MicroKernels& kernels,
+                                  int threads) {
+  const std::vector<BoundMatmul> all = bind_all(calls, kernels);
+  if (all.empty()) return 0;
+  std::vector<blocked::Product> products;
+  for (const BoundMatmul& bound : all) products.push_back(bound.product(nullptr));
+  return aligned(blocked::workspace_bytes(as_one(all, products), threads));
+}
+
+std::optional<std::vector<Tensor>> run_blocked_products(const std::vector<ProductCall>& calls,
+                                                        const blocked::MicroKernels& kernels) {
+  std::vector<BoundMatmul> all = bind_all(calls, kernels);
+  if (all.empty()) return std::nullopt;
+  all[0].a.data = calls[0].operands[0].const_data_ptr();
+  std::vector<Tensor> results;
+  std::vector<blocked::Product> products;
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].b.data = calls[i].operands[1].const_data_ptr();
+    results.push_back(at::empty({all[i].m, all[i].n}, calls[i].operands[0].options()));
+    products.push_back(all[i].product(results.back().mutable_data_ptr()));
+  }
+  const blocked::Matmul call = as_one(all, products);
+  const int threads = at::get_num_threads();
+  const Tensor scratch = workspace(blocked::workspace_bytes(call, threads));
+  blocked::matmul(call, kernels, threads, memory_of(scratch));
+  return results;
+}
+
 uint64_t blocked_matmul_scratch(const Node& node, const std::vector<Tensor>& x, const blocked::MicroKernels& kernels,
                                 int threads) {
-  const std::optional<BoundMatmul> bound = bind(node, x, kernels);
-  if (!bound.has_value()) return 0;
-  const blocked::Product product = bound->product(nullptr);
-  return aligned(blocked::workspace_bytes(bound->call(product), threads));
+  return blocked_products_scratch({{&node, x}}, kernels, threads);
 }
 
 std::optional<std::vector<Tensor>> run_blocked_matmul(const Node& node, const std::vector<Tensor>& x,
                                                       const blocked::MicroKernels& kernels) {
-  std::optional<BoundMatmul> bound = bind(node, x, kernels);
-  if (!bound.has_value()) return std::nullopt;
-  const Tensor result = at::empty({bound->m, bound->n}, x[0].options());
-  bound->a.data = x[0].const_data_ptr();
-  bound->b.data = x[1].const_data_ptr();
-  const blocked::Product product = bound->product(result.mutable_data_ptr());
-  const blocked::Matmul call = bound->call(product);
-  const int threads = at::get_num_threads();
-  const Tensor scratch = at::empty({static_cast<int64_t>(blocked::workspace_bytes(call, threads))}, at::kByte);
-  blocked::matmul(call, kernels, threads, scratch.numel() == 0 ? nullptr : scratch.mutable_data_ptr());
-  return {{result}};
+  return run_blocked_products({{&node, x}}, kernels);
 }
 
 }  // namespace stepc

@@ -20,11 +20,22 @@ struct MatmulRule {
 };
 MatmulRule matmul_rule(const blocked::MicroKernels& kernels);
 
-// Runs a "matmul" node. nullopt: not for these operands, and ATen's is called.
+struct ProductCall {
+  const Node* node;  // a "matmul"
+  std::vector<at::Tensor> operands;
+};
+
+// Runs products of one left operand as one call and gives their results. nullopt: not for these operands, and ATen's
+// are called.
+std::optional<std::vector<at::Tensor>> run_blocked_products(const std::vector<ProductCall>& calls,
+                                                            const blocked::MicroKernels& kernels);
+// The scratch memory of that for `threads`, on operands that need not have memory.
+uint64_t blocked_products_scratch(const std::vector<ProductCall>& calls, const blocked::MicroKernels& kernels,
+                                  int threads);
+
+// The same for one product.
 std::optional<std::vector<at::Tensor>> run_blocked_matmul(const Node& node, const std::vector<at::Tensor>& x,
                                                           const blocked::MicroKernels& kernels);
-
-// The scratch memory of that for `threads`, on operands that need not have memory.
 uint64_t blocked_matmul_scratch(const Node& node, const std::vector<at::Tensor>& x,
                                 const blocked::MicroKernels& kernels, int threads);
 

@@ -12,6 +12,7 @@
 #include "ops/op_def.h"
 #include "runtime/aten_ops.h"
 #include "runtime/aten_scratch.h"
+#include "runtime/blocked_matmul.h"
 
 namespace stepc {
 
@@ -125,7 +126,11 @@ class Planner {
       Unit& unit = plan_.units.emplace_back();
       unit.nodes.emplace_back(n);
       if (node.group) {
-        make_kernel(unit, groups[group++]);
+        const GroupGraph& whole = groups[group++];
+        unit.inputs = whole.inputs;
+        unit.outputs = whole.outputs;
+        unit.products = is_products(whole.graph);
+        if (!unit.products) make_kernel(unit, whole);
         continue;
       }
       unit.inputs = node.inputs;
@@ -146,8 +151,6 @@ class Planner {
   }
 
   void make_kernel(Unit& unit, const GroupGraph& group) {
-    unit.inputs = group.inputs;
-    unit.outputs = group.outputs;
     if (group.outputs.empty()) return;  // nothing needs it
     try {
       if (kernels_.before_compile) kernels_.before_compile(group.graph);
@@ -173,11 +176,24 @@ class Planner {
   uint64_t scratch_bytes(NodeId node) const {
     const auto unit = unit_of_.find(node);
     if (unit == unit_of_.end()) return 0;
-    const std::optional<KernelCall>& kernel = plan_.units[unit->second].kernel;
-    if (kernel) return kernel->scratch_bytes();
+    const Unit& whole = plan_.units[unit->second];
+    if (whole.kernel) return whole.kernel->scratch_bytes();
+    if (whole.products) return blocked_products_scratch(products_of(whole), plan_.micro_kernels, threads_);
+    const Node& alone = plan_.graph.nodes[node.index()];
+    return aten_scratch_bytes(plan_.graph, alone, stand_ins_of(alone), plan_.micro_kernels, threads_);
+  }
+  std::vector<at::Tensor> stand_ins_of(const Node& node) const {
     std::vector<at::Tensor> inputs;
-    for (TensorId input : plan_.graph.nodes[node.index()].inputs) inputs.push_back(stand_ins_[input.index()]);
-    return aten_scratch_bytes(plan_.graph, plan_.graph.nodes[node.index()], inputs, plan_.micro_kernels, threads_);
+    for (TensorId input : node.inputs) inputs.push_back(stand_ins_[input.index()]);
+    return inputs;
+  }
+  std::vector<ProductCall> products_of(const Unit& unit) const {
+    std::vector<ProductCall> calls;
+    for (NodeId id : unit.nodes) {
+      const Node& node = plan_.graph.nodes[id.index()];
+      calls.push_back({&node, stand_ins_of(node)});
+    }
+    return calls;
   }
 
   bool may_share(NodeId node, TensorId operand, TensorId result) const {

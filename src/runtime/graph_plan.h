@@ -27,7 +27,9 @@ struct Unit {
   std::vector<NodeId> nodes;
   std::vector<TensorId> inputs, outputs;  // what is read from and written to memory
   std::optional<KernelCall> kernel;       // a group as one generated kernel
-  std::optional<OpaqueCall> opaque;       // an ATen call without a row in the op table; neither: node by node
+  std::optional<OpaqueCall> opaque;       // an ATen call without a row in the op table
+  bool products = false;                  // a group of matrix products, one blocked call where there is one for them
+  // None of these: node by node.
   uint64_t scratch_offset = 0;
   uint64_t scratch_bytes = 0;
 };

@@ -13,6 +13,7 @@
 #include "ir/alignment.h"
 #include "runtime/aten_ops.h"
 #include "runtime/blocked_calls.h"
+#include "runtime/blocked_matmul.h"
 
 namespace stepc {
 
@@ -143,6 +144,7 @@ void UnitRunner::run_unit(const Unit& unit) {
     unit.kernel->run(values_of(unit.inputs), values_of(unit.outputs), arena_ + unit.scratch_offset);
     return;
   }
+  if (unit.products && run_products(unit)) return;
   for (NodeId id : unit.nodes) {
     const Node& node = plan_.graph.nodes[id.index()];
     memory_.expect(results_of(node));
@@ -151,6 +153,22 @@ void UnitRunner::run_unit(const Unit& unit) {
   for (NodeId id : unit.nodes)
     for (TensorId output : plan_.graph.nodes[id.index()].outputs)
       if (plan_.places[output.index()].kind == Place::Kind::kNowhere) values_[output.index()].reset();
+}
+
+bool UnitRunner::run_products(const Unit& unit) {
+  std::vector<ProductCall> calls;
+  std::vector<UnitMemory::Result> results;
+  for (NodeId id : unit.nodes) {
+    const Node& node = plan_.graph.nodes[id.index()];
+    calls.push_back({&node, values_of(node.inputs)});
+    for (const UnitMemory::Result& result : results_of(node)) results.push_back(result);
+  }
+  memory_.expect(std::move(results));
+  std::optional<std::vector<at::Tensor>> made = run_blocked_products(calls, plan_.micro_kernels);
+  if (!made.has_value()) return false;
+  ran_blocked_ = true;
+  for (size_t i = 0; i < calls.size(); ++i) place_results(*calls[i].node, {std::move((*made)[i])});
+  return true;
 }
 
 void UnitRunner::note_places(const Unit& unit) {

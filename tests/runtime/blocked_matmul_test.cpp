@@ -46,6 +46,30 @@ TEST(BlockedMatmul, IsTheProductHoweverTheOperandsLie) {
   EXPECT_EQ(run > 0, here.avx512 && (here.bf16 || here.f32));
 }
 
+TEST(BlockedMatmul, SeveralOfOneOperandHaveTheBitsOfEachAlone) {
+  at::manual_seed(2);
+  blocked::MicroKernels here = blocked::probe_micro_kernels();
+  here.intel = false;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
+    for (const bool turned : {false, true}) {
+      const Tensor a = at::randn({130, 50}).to(type), x = turned ? a.t().contiguous() : a;
+      const Node to_rows = product(turned, false), to_columns = product(turned, true);
+      const std::vector<ProductCall> calls = {{&to_rows, {x, at::randn({50, 70}).to(type)}},
+                                              {&to_columns, {x, at::randn({9, 50}).to(type)}},
+                                              {&to_rows, {x, at::randn({50, 64}).to(type)}}};
+      const auto together = run_blocked_products(calls, here);
+      const MatmulRule rule = matmul_rule(here);
+      ASSERT_EQ(together.has_value(), type == at::kFloat ? rule.f32 : rule.bf16);
+      if (!together) continue;
+      ASSERT_EQ(together->size(), calls.size());
+      for (size_t i = 0; i < calls.size(); ++i)
+        EXPECT_TRUE((*together)[i].equal((*run_blocked_matmul(*calls[i].node, calls[i].operands, here))[0])) << i;
+      std::vector<ProductCall> one_in_f64 = calls;
+      for (Tensor& operand : one_in_f64[1].operands) operand = operand.to(at::kDouble);
+      EXPECT_FALSE(run_blocked_products(one_in_f64, here).has_value()) << "all or none";
+    }
+}
+
 TEST(BlockedMatmul, OthersAreNotForIt) {
   blocked::MicroKernels here{true, true, true};
   const auto runs = [&](const Tensor& a, const Tensor& b) {

@@ -9,6 +9,7 @@
 
 #include "aten/cpu_hook.h"
 #include "interp/interpret.h"
+#include "runtime/blocked_matmul.h"
 #include "tests/interp/random_inputs.h"
 #include "tests/runtime/arrays.h"
 #include "tests/runtime/random_step.h"
@@ -96,6 +97,30 @@ TEST_P(RunSteps, ComeToWhatTheInterpreterSays) {
       EXPECT_EQ(counts.kept_bytes, plan.own_bytes) << seed;
     }
     if (HasFailure()) return;
+  }
+}
+
+TEST_P(RunSteps, MakeProductsOfOneOperandInOneUnit) {
+  kernels_.micro_kernels.intel = false;
+  const Graph graph = parse_graph(R"(stepc.graph 1
+input %0: f32[40, 32] = batch "x"
+input %1: f32[24, 32] = parameter "q"
+input %2: f32[32, 16] = parameter "k"
+%3: f32[40, 24] = matmul(%0, %1) {transpose_a=false, transpose_b=true} | forward "" group 0
+%4: f32[40, 16] = matmul(%0, %2) {transpose_a=false, transpose_b=false} | forward "" group 0
+%5: f32[24, 16] = matmul(%3, %4) {transpose_a=true, transpose_b=false} | backward ""
+return %4
+return %5
+)");
+  GraphPlan plan = plan_graph(graph, kernels_, 2);
+  ASSERT_EQ(plan.units.size(), 2U);
+  EXPECT_TRUE(plan.units[0].products);
+  EXPECT_TRUE(plan.fallbacks.empty());
+  EXPECT_EQ(plan.units[0].scratch_bytes > 0, matmul_rule(kernels_.micro_kernels).f32);
+  UnitRunner runner(plan);
+  for (int k = 0; k < 2; ++k) {
+    const MemoryCounts counts = run(runner, plan, random_inputs(plan.graph, 1), 1);
+    EXPECT_TRUE(k == 0 || counts.unplanned == 0) << counts.unplanned;
   }
 }
 
