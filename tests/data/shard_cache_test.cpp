@@ -157,6 +157,9 @@ TEST_F(ShardCacheTest, AThrowingProgressEndsTheWork) {
 }
 
 TEST_F(ShardCacheTest, TwoProcessesDoTheWorkOnce) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer knows no threads in a child of fork()";
+#endif
   options_.chunk_bytes = 20'000;
   const auto file = write("a.jsonl", lines(30'000));
   std::vector<pid_t> children;
