@@ -264,7 +264,9 @@ void PlanCache::count_memory(const Plan& plan) {
   stats_.layout_algorithm = memory.layout_algorithm;
 }
 
-void PlanCache::count_run(const Plan& plan, const MemoryCounts& memory) {
+void PlanCache::count_run(const Plan& plan, const StepResult& result) {
+  const MemoryCounts& memory = result.memory;
+  if (plan.fast() != nullptr && !result.of_graph) ++stats_.recorded_replays;
   count_memory(plan);  // a first run may have changed it
   stats_.served_allocations = memory.served;
   stats_.unplanned_allocations += memory.unplanned;

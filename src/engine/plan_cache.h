@@ -53,7 +53,7 @@ class PlanCache {
   bool must_verify(const Plan& plan) const;
 
   // Takes a run of `plan` into the statistics.
-  void count_run(const Plan& plan, const MemoryCounts& memory);
+  void count_run(const Plan& plan, const StepResult& result);
 
   // The plan that ran last, nullptr before the first.
   const Plan* latest() const;

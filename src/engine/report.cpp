@@ -23,6 +23,9 @@ std::string report_text(const Stats& s, std::string_view mode) {
                s.instructions);
   out += str("  calls       {} replayed, {} recorded, {} eager ({} of them to verify a replay)\n", s.replays,
              s.recordings, s.eager_calls, s.verifications);
+  if (s.recorded_replays != 0)
+    out += str("              {} of these replays ran the recorded calls, because the graph did not fit\n",
+               s.recorded_replays);
   out += str("  host        {} guards, {} missed\n", s.guards, s.guard_misses);
   out += str("  time        capture {:.3f} s, garbage collection {:.3f} s, planning {:.3f} s, verification {:.3f} s",
              s.capture_seconds, s.settle_seconds, s.planning_seconds, s.verify_seconds);

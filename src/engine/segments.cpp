@@ -185,7 +185,7 @@ std::vector<at::Tensor> Segments::Call::backward(const std::vector<at::Tensor>& 
       StepResult result = plan->resume(gradients);
       aside.accumulate(result.rebindings);
       ++owner_.stats_.replays;
-      owner_.plans_.count_run(*plan, result.memory);
+      owner_.plans_.count_run(*plan, result);
       return std::move(result.outputs);
     }
     case Mode::kEager:

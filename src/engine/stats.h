@@ -26,7 +26,8 @@ struct Stats {
   uint64_t unplanned_allocations = 0;  // of all replays
   uint64_t recordings = 0;
   uint64_t replays = 0;
-  uint64_t eager_calls = 0;  // steps that ran eagerly: without a plan, or beside a replay to verify it
+  uint64_t recorded_replays = 0;  // of those and of verified ones: ran the recorded calls although there is a Graph
+  uint64_t eager_calls = 0;       // steps that ran eagerly: without a plan, or beside a replay to verify it
   uint64_t verifications = 0;
   uint64_t guard_misses = 0;
   uint64_t plans = 0;

@@ -75,7 +75,7 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
         plan->apply(*program_, tensors, *outcome.result);
         if (times_) profiled_ = plan;
         ++stats_.replays;
-        plans_.count_run(*plan, outcome.result->memory);
+        plans_.count_run(*plan, *outcome.result);
         const auto place = std::find(entry.plans.begin(), entry.plans.end(), plan);
         entry.plans.splice(entry.plans.begin(), entry.plans, place);
         return StepOutput{std::move(outcome.result->outputs), std::move(outcome.result->numbers)};
@@ -98,7 +98,7 @@ std::optional<StepOutput> Step::verify(PlanEntry& entry, Plan& plan, std::vector
   ++stats_.verifications;
   ++stats_.eager_calls;
   stats_.verification_bytes = std::max(stats_.verification_bytes, verification.snapshot_bytes);
-  plans_.count_run(plan, outcome.result->memory);
+  plans_.count_run(plan, *outcome.result);
   if (!verification.difference.empty())
     plans_.give_up(entry, str("a replay differs from eager in {}", verification.difference));
   return std::move(verification.output);

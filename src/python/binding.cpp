@@ -91,6 +91,7 @@ py::dict dict_of(const Stats& s) {
   put("unplanned_allocations", s.unplanned_allocations);
   put("recordings", s.recordings);
   put("replays", s.replays);
+  put("recorded_replays", s.recorded_replays);
   put("eager_calls", s.eager_calls);
   put("verifications", s.verifications);
   put("guard_misses", s.guard_misses);

@@ -33,6 +33,7 @@ struct StepResult {
   std::vector<Arg> numbers;         // what the step returns beside tensors
   std::vector<Bound> rebindings;
   MemoryCounts memory;
+  bool of_graph = false;  // else the recorded calls ran
   // Set when the run stopped early, with everything above empty: the step reads another number than recorded, or host
   // code does something else. What was written until then stays written.
   std::optional<size_t> missed_read;  // index into trace().reads

@@ -107,7 +107,9 @@ struct GraphExecutable::Impl {
   }
 
   bool indices_are_within() const {
-    return std::ranges::all_of(limits, [&](const IndexLimit& limit) { return within(limit, value(limit.indices)); });
+    return std::ranges::all_of(limits, [&](const IndexLimit& limit) {
+      return within(limit, indices_of(limit, plan.graph, value(limit.from)));
+    });
   }
 
   bool guards_hold() const {

@@ -5,6 +5,7 @@
 
 #include "ops/op_def.h"
 #include "ops/shape_rules.h"
+#include "runtime/aten_ops.h"
 
 namespace stepc {
 
@@ -40,7 +41,7 @@ class Limits {
       IndexLimit limit;
       limit.size = indexed[dim == nullptr ? 0 : checked_dim(std::get<int64_t>(*dim), indexed.size())];
       if (row->ignores) limit.ignored = node.attrs.get<int64_t>("ignore_index");
-      limit.indices = node.inputs[row->indices];
+      limit.from = node.inputs[row->indices];
       if (follow(limit) && std::ranges::find(limits_, limit) == limits_.end()) limits_.push_back(limit);
     }
     return std::move(limits_);
@@ -62,13 +63,15 @@ class Limits {
 
   // Back to where the indices come from; false where they are computed.
   bool follow(IndexLimit& limit) const {
-    while (!is_there_before_the_run(limit.indices)) {
-      const Node& node = *graph_.producer(limit.indices);
+    while (!is_there_before_the_run(limit.from)) {
+      const NodeId id = graph_.tensors[limit.from.index()].producer;
+      const Node& node = graph_.nodes[id.index()];
       if (node.aten) return false;
+      if (is_view(node)) limit.views.push_back(id);
       if (is_view(node) || node.op == "cast") {
-        limit.indices = node.inputs[0];
+        limit.from = node.inputs[0];
       } else if (node.op == "where" && !limit.ignored && leaves_out(node, limit)) {
-        limit.indices = node.inputs[1];
+        limit.from = node.inputs[1];
       } else {
         return false;
       }
@@ -100,6 +103,14 @@ bool all_within(const IndexLimit& limit, const at::Tensor& indices) {
 }  // namespace
 
 std::vector<IndexLimit> index_limits(const GraphPlan& plan) { return Limits(plan).find(); }
+
+at::Tensor indices_of(const IndexLimit& limit, const Graph& graph, at::Tensor from) {
+  for (auto view = limit.views.rbegin(); view != limit.views.rend(); ++view) {
+    const Node& node = graph.nodes[view->index()];
+    from = run_aten_op(node, {from}, {{graph.type(node.inputs[0]).dtype, graph.shape(node.outputs[0])}})[0];
+  }
+  return from;
+}
 
 bool within(const IndexLimit& limit, const at::Tensor& indices) {
   if (indices.scalar_type() == at::kLong) return all_within<int64_t>(limit, indices);

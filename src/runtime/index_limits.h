@@ -13,7 +13,8 @@
 namespace stepc {
 
 struct IndexLimit {
-  TensorId indices;                // an input, or a window on one
+  TensorId from;                   // an input, or a window on one
+  std::vector<NodeId> views;       // of a group, that choose the indices among its elements, the last one first
   int64_t size = 0;                // 0 <= index < size
   std::optional<int64_t> ignored;  // may stand among them: the targets of tokens without a loss
   bool operator==(const IndexLimit&) const = default;
@@ -22,6 +23,8 @@ struct IndexLimit {
 // Of indices that the plan's Graph takes as they are, perhaps cast; those that it computes are not looked at.
 std::vector<IndexLimit> index_limits(const GraphPlan& plan);
 
+// The indices, among what `from` holds.
+at::Tensor indices_of(const IndexLimit& limit, const Graph& graph, at::Tensor from);
 bool within(const IndexLimit& limit, const at::Tensor& indices);
 
 }  // namespace stepc

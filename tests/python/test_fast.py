@@ -343,6 +343,23 @@ def test_an_index_out_of_range_is_refused_as_by_eager():
     assert torch.equal(step(torch.arange(3)), expected)
 
 
+def test_ignored_targets_beside_the_indices_of_an_embedding():
+    embedding, head = torch.nn.Embedding(10, 4), torch.nn.Linear(4, 10)
+
+    def train_step(batch):  # ids and targets in one tensor: only the targets may be -100
+        loss = torch.nn.functional.cross_entropy(head(embedding(batch[0])), batch[1])
+        loss.backward()
+        return loss
+
+    step = stepc.accelerate(train_step)
+    batch = torch.stack([torch.arange(6), torch.tensor([1, -100, 3, -100, 5, 6])])
+    for _ in range(5):
+        step(batch)
+    assert step.stats["replays"] >= 1 and step.stats["graph_nodes"] > 0 and step.stats["recorded_replays"] == 0
+    with pytest.raises(IndexError, match="index out of range"):
+        step(torch.stack([torch.full((6,), -100), batch[1]]))
+
+
 def test_calls_that_move_elements():
     def build():
         module = torch.nn.Linear(6, 6)

@@ -7,11 +7,12 @@
 namespace stepc {
 namespace {
 
-IndexLimit limit(size_t indices, int64_t size, std::optional<int64_t> ignored = {}) {
-  return {TensorId(indices), size, ignored};
+IndexLimit limit(size_t from, int64_t size, std::optional<int64_t> ignored = {}, std::vector<NodeId> views = {}) {
+  return {TensorId(from), std::move(views), size, ignored};
 }
 
-// An embedding of a window on the batch, targets that a loss makes indices of, and indices that the step computes.
+// An embedding of a window on the batch, targets that a loss makes indices of, indices that the step computes, and a
+// window that only a kernel takes, beside which there may be anything.
 TEST(IndexLimits, AreThoseOfWhatTheProgramGives) {
   const Graph graph = parse_graph(R"(stepc.graph 1
 input %0: f32[10, 4] = parameter "w"
@@ -29,12 +30,22 @@ input %2: i32[8] = batch "1"
 %12: f32[8, 1] = gather(%5, %11) {dim=1} | forward ""
 %13: i64[8] = add(%6, %6) | forward ""
 %14: f32[8, 4] = take(%0, %13) {dim=0} | forward ""
+%15: i64[10] = reshape(%1) {shape=[10]} | forward "" group 0
+%16: i64[5] = slice(%15) {shape=[5], starts=[5], steps=[1]} | forward "" group 0
+%17: f32[5, 4] = take(%0, %16) {dim=0} | forward "" group 0
+%18: f32[5, 4] = exp(%17) | forward "" group 0
 return %12
 return %14
+return %18
 )");
   KernelSources kernels{{}};
   const GraphPlan plan = plan_graph(graph, kernels, 1);
-  EXPECT_EQ(index_limits(plan), (std::vector<IndexLimit>{limit(3, 10), limit(2, 4, -100)}));
+  const IndexLimit inside = limit(1, 10, {}, {NodeId(13), NodeId(12)});
+  EXPECT_EQ(index_limits(plan), (std::vector<IndexLimit>{limit(3, 10), limit(2, 4, -100, {NodeId(8)}), inside}));
+  const at::Tensor batch = at::cat({at::full({5}, -100, at::kLong), at::arange(5)}).view({2, 5});
+  EXPECT_TRUE(indices_of(inside, graph, batch).equal(at::arange(5)));
+  EXPECT_TRUE(within(inside, indices_of(inside, graph, batch)));
+  EXPECT_FALSE(within(inside, indices_of(inside, graph, batch + 6)));
 }
 
 TEST(IndexLimits, HoldFromZeroToTheSizeAndForWhatIsIgnored) {
