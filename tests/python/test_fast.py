@@ -343,6 +343,22 @@ def test_an_index_out_of_range_is_refused_as_by_eager():
     assert torch.equal(step(torch.arange(3)), expected)
 
 
+def test_negative_indices_stay_in_the_graph():
+    table = torch.nn.Parameter(torch.randn(10, 4))
+
+    def train_step(rows):
+        loss = (table[rows] * 2).exp().sum()
+        loss.backward()
+        return loss
+
+    step = stepc.accelerate(train_step)
+    for _ in range(4):
+        step(torch.arange(3))
+    loss = step(torch.tensor([-1, 3, -10]))
+    assert torch.allclose(loss, (table.detach()[[9, 3, 0]] * 2).exp().sum(), rtol=1e-6)
+    assert step.stats["replays"] >= 1 and step.stats["recorded_replays"] == 0
+
+
 def test_ignored_targets_beside_the_indices_of_an_embedding():
     embedding, head = torch.nn.Embedding(10, 4), torch.nn.Linear(4, 10)
 
