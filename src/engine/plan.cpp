@@ -201,10 +201,7 @@ std::string Plan::run_event(size_t event, Program& program, const std::vector<at
 // As a Graph where that fits; a guard that misses there is found again, and named, by the recorded calls.
 StepResult Plan::execute(const RunInputs& inputs) {
   if (fast_ != nullptr && !fast_->is_unfit())
-    if (std::optional<StepResult> result = fast_->run(inputs)) {
-      result->of_graph = true;
-      return std::move(*result);
-    }
+    if (std::optional<StepResult> result = fast_->run(inputs)) return std::move(*result);
   return executable_->run(inputs);
 }
 

@@ -41,9 +41,9 @@ class Remains {
   Remains(const Plan& plan, const Program& program, size_t tensors)
       : plan_(plan), program_(program), count_(tensors), by_bits_(plan.fast() == nullptr) {}
 
-  // `copied`: what is compared by values is copied, since the next run writes to the same tensors.
+  // What is compared by values is not copied: the next run writes to the same tensors.
   std::vector<Named> of(const StepOutput& output, const std::vector<at::Tensor>& tensors,
-                        const std::function<at::Tensor(const Rebinding&)>& rebound, bool copied) const {
+                        const std::function<at::Tensor(const Rebinding&)>& rebound) const {
     std::vector<Named> out;
     const auto add = [&](std::string what, std::string group, const at::Tensor& tensor, std::optional<Owner> owner = {},
                          const std::string& key = {}) {
@@ -51,7 +51,7 @@ class Remains {
       if (by_bits_)
         one.hash = hash_of(tensor);
       else if (tensor.defined())
-        one.values = copied ? tensor.detach().clone() : tensor.detach();
+        one.values = tensor.detach();
     };
     const auto add_owned = [&](Owner owner, const std::string& key, const at::Tensor& tensor) {
       add(str("{} '{}'", name_of(owner), key), group_of(owner, key), tensor, owner, key);
@@ -198,10 +198,13 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
     }
     StepResult& result = *verification.outcome.result;
     size_t next = 0;
-    replayed = remains.of(
-        {result.outputs, {}}, tensors, [&](const Rebinding&) { return result.rebindings[next++].tensor; }, true);
-    for (const Named& one : replayed)
-      if (one.values.defined()) verification.snapshot_bytes += one.values.nbytes();
+    replayed =
+        remains.of({result.outputs, {}}, tensors, [&](const Rebinding&) { return result.rebindings[next++].tensor; });
+    for (Named& one : replayed) {
+      if (!one.values.defined()) continue;
+      one.values = one.values.clone();
+      verification.snapshot_bytes += one.values.nbytes();
+    }
     numbers = std::move(result.numbers);
     result.outputs.clear();
     result.rebindings.clear();
@@ -219,12 +222,11 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
   program.append_tensors(now);
   for (size_t k = 0; k < now.size(); ++k)
     if (program.keys()[k].owner != Owner::kCaptured) kept[k] = now[k];
-  const auto bound_now = [&](const Rebinding& rebinding) {
+  const std::vector<Named> eager = remains.of(verification.output, kept, [&](const Rebinding& rebinding) {
     for (size_t k = 0; k < now.size(); ++k)
       if (program.keys()[k].owner == rebinding.owner && program.keys()[k].key == rebinding.key) return now[k];
     return at::Tensor();
-  };
-  const std::vector<Named> eager = remains.of(verification.output, kept, bound_now, false);
+  });
   INTERNAL_CHECK_EQ(eager.size(), replayed.size(), "eager and replay leave different sets of tensors");
   if (plan.fast() == nullptr) {
     verification.difference = difference_in_bits(replayed, eager);

@@ -1,7 +1,6 @@
 #include "passes/order.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "memory/graph_memory.h"
 #include "memory/order/plan_order.h"
@@ -37,20 +36,16 @@ UnitOrder sums_where_made(const OrderProblem& problem, const UnitOrder& order) {
              return problem.values[value].bytes >= kLarge;
            });
   };
-  std::vector<std::pair<size_t, uint32_t>> places;  // where in `order` a unit stands, or what it stands behind
-  std::vector<size_t> place_of(order.size());
+  std::vector<size_t> place_of(order.size());  // by unit: where in `order` it stands, or what it stands behind
   for (size_t i = 0; i < order.size(); ++i) {
-    size_t place = i;
-    if (sums_up(order[i])) {
-      place = 0;
-      for (uint32_t other : before[order[i]]) place = std::max(place, place_of[other]);
-    }
-    place_of[order[i]] = place;
-    places.emplace_back(place, order[i]);
+    const uint32_t unit = order[i];
+    const bool moves = sums_up(unit);
+    place_of[unit] = moves ? 0 : i;
+    if (moves)
+      for (uint32_t other : before[unit]) place_of[unit] = std::max(place_of[unit], place_of[other]);
   }
-  std::ranges::stable_sort(places, {}, &std::pair<size_t, uint32_t>::first);
-  UnitOrder moved;
-  for (const auto& [place, unit] : places) moved.push_back(unit);
+  UnitOrder moved = order;
+  std::ranges::stable_sort(moved, {}, [&](uint32_t unit) { return place_of[unit]; });
   const uint64_t peak = peak_bytes(problem, order);
   return peak_bytes(problem, moved) <= peak + peak / 1000 ? moved : order;
 }

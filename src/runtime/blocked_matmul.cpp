@@ -30,8 +30,8 @@ std::optional<blocked::Operand> operand(const Tensor& x, bool transposed) {
 
 std::optional<BoundMatmul> bind(const Node& node, const std::vector<Tensor>& x, const blocked::MicroKernels& kernels) {
   const MatmulRule rule = matmul_rule(kernels);
-  const at::ScalarType type = x[0].scalar_type();
-  if (!(type == at::kBFloat16 && rule.bf16) && !(type == at::kFloat && rule.f32)) return std::nullopt;
+  const std::optional<blocked::Number> number = number_of(x[0].scalar_type());
+  if (!number || !(*number == blocked::Number::kF32 ? rule.f32 : rule.bf16)) return std::nullopt;
   if (x[0].dim() != 2 || x[0].numel() == 0 || x[1].numel() == 0) return std::nullopt;
   const bool turn_a = node.attrs.get<bool>("transpose_a");
   const bool turn_b = node.attrs.get<bool>("transpose_b");
@@ -39,11 +39,11 @@ std::optional<BoundMatmul> bind(const Node& node, const std::vector<Tensor>& x, 
   const auto b = operand(x[1], turn_b);
   if (!a.has_value() || !b.has_value()) return std::nullopt;
   if (a->column_stride != 1 && static_cast<int64_t>(x[0].nbytes()) > rule.most_turned_bytes) return std::nullopt;
-  const blocked::Number number = type == at::kFloat ? blocked::Number::kF32 : blocked::Number::kBf16;
-  return BoundMatmul{number, x[0].size(turn_a ? 1 : 0), x[1].size(turn_b ? 0 : 1), x[0].size(turn_a ? 0 : 1), *a, *b};
+  return BoundMatmul{*number, x[0].size(turn_a ? 1 : 0), x[1].size(turn_b ? 0 : 1), x[0].size(turn_a ? 0 : 1), *a, *b};
 }
+
 // All of them, or none.
-std::vector<BoundMatmul> bind_all(const std::vector<ProductCall>& calls, const blocked::MicroKernels& kernels) {
+std::vector<BoundMatmul> bind_all(std::span<const ProductCall> calls, const blocked::MicroKernels& kernels) {
   std::vector<BoundMatmul> all;
   for (const ProductCall& call : calls) {
     const std::optional<BoundMatmul> bound = bind(*call.node, call.operands, kernels);
@@ -63,7 +63,7 @@ MatmulRule matmul_rule(const blocked::MicroKernels& kernels) {
   return {kernels.bf16 && kernels.avx512, kernels.f32 && kernels.avx512 && !kernels.intel};
 }
 
-uint64_t blocked_products_scratch(const std::vector<ProductCall>& calls, const blocked::MicroKernels& kernels,
+uint64_t blocked_products_scratch(std::span<const ProductCall> calls, const blocked::MicroKernels& kernels,
                                   int threads) {
   const std::vector<BoundMatmul> all = bind_all(calls, kernels);
   if (all.empty()) return 0;
@@ -72,7 +72,7 @@ uint64_t blocked_products_scratch(const std::vector<ProductCall>& calls, const b
   return aligned(blocked::workspace_bytes(as_one(all, products), threads));
 }
 
-std::optional<std::vector<Tensor>> run_blocked_products(const std::vector<ProductCall>& calls,
+std::optional<std::vector<Tensor>> run_blocked_products(std::span<const ProductCall> calls,
                                                         const blocked::MicroKernels& kernels) {
   std::vector<BoundMatmul> all = bind_all(calls, kernels);
   if (all.empty()) return std::nullopt;
@@ -93,12 +93,14 @@ std::optional<std::vector<Tensor>> run_blocked_products(const std::vector<Produc
 
 uint64_t blocked_matmul_scratch(const Node& node, const std::vector<Tensor>& x, const blocked::MicroKernels& kernels,
                                 int threads) {
-  return blocked_products_scratch({{&node, x}}, kernels, threads);
+  const ProductCall call{&node, x};
+  return blocked_products_scratch({&call, 1}, kernels, threads);
 }
 
 std::optional<std::vector<Tensor>> run_blocked_matmul(const Node& node, const std::vector<Tensor>& x,
                                                       const blocked::MicroKernels& kernels) {
-  return run_blocked_products({{&node, x}}, kernels);
+  const ProductCall call{&node, x};
+  return run_blocked_products({&call, 1}, kernels);
 }
 
 }  // namespace stepc

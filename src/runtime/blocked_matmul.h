@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -27,10 +28,10 @@ struct ProductCall {
 
 // Runs products of one left operand as one call and gives their results. nullopt: not for these operands, and ATen's
 // are called.
-std::optional<std::vector<at::Tensor>> run_blocked_products(const std::vector<ProductCall>& calls,
+std::optional<std::vector<at::Tensor>> run_blocked_products(std::span<const ProductCall> calls,
                                                             const blocked::MicroKernels& kernels);
 // The scratch memory of that for `threads`, on operands that need not have memory.
-uint64_t blocked_products_scratch(const std::vector<ProductCall>& calls, const blocked::MicroKernels& kernels,
+uint64_t blocked_products_scratch(std::span<const ProductCall> calls, const blocked::MicroKernels& kernels,
                                   int threads);
 
 // The same for one product.

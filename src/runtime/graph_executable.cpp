@@ -132,6 +132,7 @@ struct GraphExecutable::Impl {
   StepResult finish() {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     StepResult result;
+    result.of_graph = true;
     // Everything that leaves is read before anything is written: an update may stand for another output's memory.
     std::vector<std::pair<at::Tensor, at::Tensor>> updates;
     std::set<TensorId> given;

@@ -14,7 +14,7 @@ namespace stepc {
 
 struct IndexLimit {
   TensorId from;                   // an input, or a window on one
-  std::vector<NodeId> views;       // of a group, that choose the indices among its elements, the last one first
+  std::vector<NodeId> views;       // that lead from there to the indices, the last one first
   int64_t size = 0;                // 0 <= index < size
   std::optional<int64_t> ignored;  // may stand among them: the targets of tokens without a loss
   bool operator==(const IndexLimit&) const = default;
