@@ -29,6 +29,7 @@ bench: ## compare with PyTorch eager and torch.compile; table and build/bench.js
 	@PYTHONPATH=build/release/python .venv/bin/python benchmarks/planning_benchmark.py
 	@build/release/benchmarks/kernel_benchmark
 	@build/release/benchmarks/matmul_benchmark 2 15
+	@build/release/benchmarks/tail_benchmark 2 15
 	@build/release/benchmarks/codegen_benchmark
 	@build/release/benchmarks/checkpoint_benchmark
 	@build/release/benchmarks/loader_benchmark

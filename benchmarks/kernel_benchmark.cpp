@@ -92,7 +92,7 @@ void matmul_lines(Number number, int threads, const MicroKernels& kernels) {
   for (const bool prepacked : {false, true}) {
     const Product product{
         kN, prepacked ? Operand{packed.data_ptr()} : weight, prepacked, {y.data_ptr(), number, kN}, {}};
-    const Matmul call{number, 1, kM, kK, {x.data_ptr(), kK, 1}, {&product, 1}, {}};
+    const Matmul call{number, 1, kM, kK, {x.data_ptr(), kK, 1}, {&product, 1}};
     const at::Tensor workspace = bytes(workspace_bytes(call, threads));
     print_line(
         str("matmul 2048x2048x768 {} {} thread(s), {}", name_of(number), threads,

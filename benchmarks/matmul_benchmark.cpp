@@ -51,7 +51,7 @@ void compare(const Layer& layer, Form form, Number number, int rounds, const Mic
   const auto ours = [&] {
     const at::Tensor c = at::empty({m, n}, type);
     const Product product{n, operand(b, turn_b), false, {c.mutable_data_ptr(), number, n}, {}};
-    const Matmul call{number, 1, m, k, operand(a, turn_a), {&product, 1}, {}};
+    const Matmul call{number, 1, m, k, operand(a, turn_a), {&product, 1}};
     const at::Tensor workspace = at::empty({static_cast<int64_t>(workspace_bytes(call, threads))}, at::kByte);
     matmul(call, kernels, threads, workspace.mutable_data_ptr());
   };

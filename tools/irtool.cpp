@@ -3,6 +3,7 @@
 //   irtool step.trace                             the step as a Graph
 //   irtool --pass simplify,dead_code step.graph   those passes alone
 //   irtool --all --verify --times step.trace      the whole pipeline
+//   irtool --all --products bf16 step.trace       as on a machine whose blocked kernel takes bf16
 #include <cstdio>
 #include <filesystem>
 #include <set>
@@ -23,7 +24,7 @@ constexpr uint64_t kMostText = uint64_t{1} << 32;
 
 struct Arguments {
   std::string file;
-  std::vector<std::string> passes, without, dump_after;
+  std::vector<std::string> passes, without, dump_after, products;
   bool all = false, verify = false, times = false, opaque = false, ops = false, passes_page = false;
 };
 
@@ -46,6 +47,8 @@ void run(const Arguments& arguments) {
     options.verify = arguments.verify;
     options.only = arguments.passes;
     options.without = arguments.without;
+    for (const std::string& type : arguments.products)
+      (type == "bf16" ? options.settings.products.bf16 : options.settings.products.f32) = true;
     options.after = [&](std::string_view pass, const Graph& after) {
       for (const std::string& name : arguments.dump_after)
         if (name == pass) std::fprintf(stderr, "# after %s\n%s", name.c_str(), to_text(after).c_str());
@@ -70,6 +73,9 @@ int main(int argc, char** argv) {
   app.add_option("--pass", arguments.passes, "passes to run, in this order")->delimiter(',');
   app.add_flag("--all", arguments.all, "run the whole pipeline");
   app.add_option("--without", arguments.without, "passes to leave out")->delimiter(',');
+  app.add_option("--products", arguments.products, "products of these types run on the blocked kernel: bf16, f32")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"bf16", "f32"}));
   app.add_option("--dump-after", arguments.dump_after, "print the Graph after these passes to stderr")->delimiter(',');
   app.add_flag("--verify", arguments.verify, "verify after every pass");
   app.add_flag("--times", arguments.times, "print a line a pass to stderr");

@@ -63,7 +63,7 @@ size_t product_bytes(const LinearCrossEntropy& call, int64_t count, int threads)
                        threads),
        workspace_bytes({call.type, 1, call.classes, count, {nullptr, row_stride_of(call), 1}, {&weights, 1}, {}},
                        threads),
-       workspace_bytes({call.type, 1, count, slab, {nullptr, 1, row_stride_of(call)}, {&hidden, 1}, {}}, threads)});
+       workspace_bytes({call.type, 1, count, slab, {nullptr, 1, row_stride_of(call)}, {&hidden, 1}}, threads)});
 }
 
 template <class T>
@@ -127,8 +127,8 @@ class Sweep {
     Product product{count_, {hidden(), 1, call_.hidden_stride}, false, {}, {}};
     product.epilogue.context = this;
     product.epilogue.tile = [](const TileRef& tile, void* context) { static_cast<Sweep*>(context)->finish_tile(tile); };
-    matmul({call_.type, 1, call_.classes, call_.width, {call_.weight, call_.weight_stride, 1}, {&product, 1}, {}},
-           kernels_, threads_, scratch_.products);
+    matmul({call_.type, 1, call_.classes, call_.width, {call_.weight, call_.weight_stride, 1}, {&product, 1}}, kernels_,
+           threads_, scratch_.products);
   }
 
   void finish_tile(const TileRef& tile) {
@@ -204,7 +204,7 @@ class Sweep {
     Product product{call_.width, {hidden(), call_.hidden_stride, 1}, false, last ? whole : sums, {}};
     if (first_ > 0 && product.c.data == sums.data) product.epilogue.accumulate = 1;
     if (first_ > 0 && product.c.data != sums.data) product.epilogue.residual = sums;
-    matmul({call_.type, 1, call_.classes, count_, {scratch_.exponentials, stride_, 1}, {&product, 1}, {}}, kernels_,
+    matmul({call_.type, 1, call_.classes, count_, {scratch_.exponentials, stride_, 1}, {&product, 1}}, kernels_,
            threads_, scratch_.products);
   }
 

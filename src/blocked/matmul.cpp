@@ -16,14 +16,17 @@ namespace {
 constexpr int64_t kGroupBytes = 512 * 1024;  // of packed B that should stay in L2
 constexpr int64_t kDepthBytes = 2048;        // of one row of A in one step of the micro-kernel
 
-bool is_gated(const Matmul& call) { return call.gated.data != nullptr; }
+// Tiles that are made before any of them is finished.
+int64_t tiles_at_once(const Matmul& call) {
+  return call.finish == nullptr ? 1 : static_cast<int64_t>(call.products.size());
+}
 int64_t panels_of(const Product& product) { return ceil_div(product.n, kTileColumns); }
 
 template <class T>
 struct Packed {  // where the operands are once packed
   T* a = nullptr;
-  std::array<T*, 8> b = {};
-  float* tiles = nullptr;  // two for each worker
+  std::array<T*, kMostProducts> b = {};
+  float* tiles = nullptr;  // of each worker, as many as are made at once
 };
 
 constexpr int64_t kTile = kTileRows * kTileColumns;
@@ -40,7 +43,7 @@ Packed<T> divide(const Matmul& call, int threads, Workspace& workspace) {
     packed.b[p] = workspace.take<T>((product.b.batch_stride == 0 ? 1 : call.batch) * panels_of(product) *
                                     panel_elements<T>(call.k));
   }
-  packed.tiles = workspace.take<float>(std::max(threads, 1) * 2 * kTile);
+  packed.tiles = workspace.take<float>(std::max(threads, 1) * tiles_at_once(call) * kTile);
   return packed;
 }
 
@@ -73,9 +76,8 @@ class Run {
   void multiply() {
     int64_t panels = 0;
     for (const Product& product : call_.products) panels += panels_of(product);
-    if (is_gated(call_)) panels /= 2;
-    const int64_t panel_bytes =
-        panel_elements<T>(call_.k) * static_cast<int64_t>(sizeof(T)) * (is_gated(call_) ? 2 : 1);
+    panels /= tiles_at_once(call_);
+    const int64_t panel_bytes = panel_elements<T>(call_.k) * static_cast<int64_t>(sizeof(T)) * tiles_at_once(call_);
     const int64_t row_blocks = ceil_div(call_.m, kTileRows);
     int64_t group = std::max<int64_t>(1, kGroupBytes / std::max<int64_t>(panel_bytes, 1));
     // Few rows: smaller groups, so that every thread has work. Bits do not depend on groups.
@@ -106,32 +108,37 @@ class Run {
                  packed_.a + (batch * call_.m + row) * packed_row_stride<T>(call_.k));
   }
 
-  // One tile, or the two of a gate. `panel` counts through all products.
+  // One tile, or those of all products. `panel` counts through all products.
   void make_tiles(int worker, int64_t batch, int64_t row, int64_t panel) {
-    float* tile = packed_.tiles + worker * 2 * kTile;
-    if (is_gated(call_)) {
-      const TileRef first = make_tile(tile, 0, batch, row, panel);
-      make_tile(tile + kTile, 1, batch, row, panel);
-      table_.gate(tile, tile + kTile, kTileColumns, first.rows, first.columns, tile);
-      store(first, call_.gated);
+    float* memory = packed_.tiles + worker * tiles_at_once(call_) * kTile;
+    size_t p = 0;
+    if (call_.finish == nullptr) {
+      for (; panel >= panels_of(call_.products[p]); ++p) panel -= panels_of(call_.products[p]);
+      make_tile(memory, p, batch, row, panel);
       return;
     }
-    size_t p = 0;
-    for (; panel >= panels_of(call_.products[p]); ++p) panel -= panels_of(call_.products[p]);
-    make_tile(tile, p, batch, row, panel);
+    std::array<TileRef, kMostProducts> tiles = {};
+    for (; p < call_.products.size(); ++p) {
+      tiles[p] = tile_at(memory + static_cast<int64_t>(p) * kTile, p, batch, row, panel);
+      multiply_tile(tiles[p], call_.products[p], false);
+    }
+    call_.finish({tiles.data(), p}, worker, call_.context);
   }
 
-  TileRef make_tile(float* tile, size_t p, int64_t batch, int64_t row, int64_t panel) {
-    const Product& product = call_.products[p];
+  TileRef tile_at(float* memory, size_t p, int64_t batch, int64_t row, int64_t panel) const {
     const int64_t column = panel * kTileColumns;
-    TileRef ref{tile,
-                kTileColumns,
-                static_cast<int64_t>(p),
-                batch,
-                row,
-                column,
-                std::min(kTileRows, call_.m - row),
-                std::min(kTileColumns, product.n - column)};
+    return {memory,
+            kTileColumns,
+            static_cast<int64_t>(p),
+            batch,
+            row,
+            column,
+            std::min(kTileRows, call_.m - row),
+            std::min(kTileColumns, call_.products[p].n - column)};
+  }
+  void make_tile(float* memory, size_t p, int64_t batch, int64_t row, int64_t panel) {
+    const Product& product = call_.products[p];
+    TileRef ref = tile_at(memory, p, batch, row, panel);
     if (goes_straight(ref, product)) {
       ref.values = static_cast<float*>(product.c.data) + offset_in(ref, product.c);
       ref.ld = product.c.row_stride;
@@ -140,15 +147,14 @@ class Run {
       multiply_tile(ref, product, false);
       finish(ref, product);
     }
-    return ref;
   }
 
   // True where the micro-kernel can sum in C itself: no copy, and stores that the products hide.
   bool goes_straight(const TileRef& ref, const Product& product) const {
     const Epilogue& epilogue = product.epilogue;
-    return product.c.data != nullptr && product.c.type == Number::kF32 && !is_gated(call_) && ref.columns % 16 == 0 &&
-           epilogue.scale == 1 && epilogue.bias == nullptr && epilogue.residual.data == nullptr &&
-           epilogue.tile == nullptr && (epilogue.accumulate == 0 || epilogue.accumulate == 1);
+    return product.c.data != nullptr && product.c.type == Number::kF32 && ref.columns % 16 == 0 &&
+           epilogue.residual.data == nullptr && epilogue.tile == nullptr &&
+           (epilogue.accumulate == 0 || epilogue.accumulate == 1);
   }
 
   void multiply_tile(const TileRef& ref, const Product& product, bool accumulate) {
@@ -174,15 +180,15 @@ class Run {
     }
   }
 
-  void add(const TileRef& ref, const void* data, Number type, int64_t offset, int64_t ld, float factor) {
-    if (type == Number::kF32) {
-      table_.f32.add(ref.values, ref.ld, ref.rows, ref.columns, static_cast<const float*>(data) + offset, ld, factor);
-    } else {
-      table_.bf16.add(ref.values, ref.ld, ref.rows, ref.columns, static_cast<const Bf16*>(data) + offset, ld, factor);
-    }
-  }
   void add(const TileRef& ref, const Result& matrix, float factor) {
-    add(ref, matrix.data, matrix.type, offset_in(ref, matrix), matrix.row_stride, factor);
+    const int64_t offset = offset_in(ref, matrix);
+    if (matrix.type == Number::kF32) {
+      table_.f32.add(ref.values, ref.ld, ref.rows, ref.columns, static_cast<const float*>(matrix.data) + offset,
+                     matrix.row_stride, factor);
+    } else {
+      table_.bf16.add(ref.values, ref.ld, ref.rows, ref.columns, static_cast<const Bf16*>(matrix.data) + offset,
+                      matrix.row_stride, factor);
+    }
   }
   static int64_t offset_in(const TileRef& ref, const Result& matrix) {
     return ref.batch * matrix.batch_stride + ref.row * matrix.row_stride + ref.column;
@@ -190,8 +196,6 @@ class Run {
 
   void finish(const TileRef& ref, const Product& product) {
     const Epilogue& epilogue = product.epilogue;
-    if (epilogue.scale != 1) table_.scale(ref.values, ref.ld, ref.rows, ref.columns, epilogue.scale);
-    if (epilogue.bias != nullptr) add(ref, epilogue.bias, epilogue.bias_type, ref.column, 0, 1);
     if (epilogue.residual.data != nullptr) add(ref, epilogue.residual, 1);
     if (epilogue.accumulate != 0 && product.c.data != nullptr) add(ref, product.c, epilogue.accumulate);
     if (epilogue.tile != nullptr) epilogue.tile(ref, epilogue.context);
@@ -225,12 +229,13 @@ void run(const Matmul& call, const MicroKernels& kernels, int threads, void* wor
 
 void check(const Matmul& call) {
   INTERNAL_CHECK(!call.products.empty(), "a matmul without products");
-  INTERNAL_CHECK_LE(call.products.size(), std::tuple_size_v<decltype(Packed<float>::b)>, "products of one call");
+  INTERNAL_CHECK_LE(call.products.size(), kMostProducts, "products of one call");
   INTERNAL_CHECK(call.batch >= 0 && call.m >= 0 && call.k >= 0, "sizes {}, {}, {}", call.batch, call.m, call.k);
   for (const Product& product : call.products) INTERNAL_CHECK_LE(0, product.n);
-  if (is_gated(call)) {
-    INTERNAL_CHECK_EQ(call.products.size(), 2U, "a gate takes two products");
-    INTERNAL_CHECK_EQ(call.products[0].n, call.products[1].n, "a gate takes products of one width");
+  if (call.finish == nullptr) return;
+  for (const Product& product : call.products) {
+    INTERNAL_CHECK_EQ(product.n, call.products[0].n, "products that are finished together are of one width");
+    INTERNAL_CHECK(product.c.data == nullptr, "a product with a result of its own is finished elsewhere");
   }
 }
 

@@ -44,16 +44,16 @@ using TileFunction = void (*)(const TileRef& tile, void* context);
 inline constexpr int64_t kTileRows = 128;  // tiles start at multiples of these
 inline constexpr int64_t kTileColumns = 64;
 
-// In this order: scale x sums + bias + residual + accumulate x C, then the tile function, then the store.
+// In this order: sums + residual + accumulate x C, then the tile function, then the store.
 struct Epilogue {
-  float scale = 1;
-  const void* bias = nullptr;  // (n)
-  Number bias_type = Number::kF32;
   Result residual;  // read
   float accumulate = 0;
   TileFunction tile = nullptr;
   void* context = nullptr;
 };
+
+// The tiles of all products at one place; `worker` counts from 0 to threads.
+using TilesFunction = void (*)(std::span<const TileRef> tiles, int worker, void* context);
 
 struct Product {
   int64_t n = 0;
@@ -68,8 +68,11 @@ struct Matmul {
   int64_t batch = 1, m = 0, k = 0;
   Operand a;  // (m, k)
   std::span<const Product> products;
-  Result gated;  // with data: exactly two products of one n; silu(first) x second, after their epilogues
+  // With it, products are of one n and have neither results nor epilogues: it alone sees their tiles.
+  TilesFunction finish = nullptr;
+  void* context = nullptr;
 };
+inline constexpr size_t kMostProducts = 8;  // of one call
 
 // Reads sizes, strides and types, never data.
 size_t workspace_bytes(const Matmul& call, int threads);

@@ -91,9 +91,6 @@ struct RowKernels {
 struct RowTable {
   RowKernels<float> f32;
   RowKernels<Bf16> bf16;
-  void (*scale)(float* values, int64_t ld, int64_t rows, int64_t columns, float factor);
-  // out = silu(gate) * up
-  void (*gate)(const float* gate, const float* up, int64_t ld, int64_t rows, int64_t columns, float* out);
 
   template <class T>
   const RowKernels<T>& of() const {

@@ -136,32 +136,6 @@ void store_tile(const float* values, int64_t ld, int64_t rows, int64_t columns, 
   }
 }
 
-void scale(float* values, int64_t ld, int64_t rows, int64_t columns, float factor) {
-  for (int64_t i = 0; i < rows; ++i) {
-    for_lanes(columns, [&](int64_t j, int64_t count) {
-      float* at = values + i * ld + j;
-      store_some(at, load_some(at, count) * splat(factor), count);
-    });
-  }
-}
-
-// silu(x) = x / (1 + e^-x), through e^-|x| so that nothing overflows.
-inline Vec silu(Vec x) {
-  const Vec magnitude = max(x, -x);
-  const Vec e = exp2_negative<5>(magnitude * splat(-1.4426950408889634F));
-  const Vec one = splat(1.0F);
-  return x * (x < Vec{} ? e : one) / (one + e);
-}
-
-void gate(const float* gate_values, const float* up, int64_t ld, int64_t rows, int64_t columns, float* out) {
-  for (int64_t i = 0; i < rows; ++i) {
-    for_lanes(columns, [&](int64_t j, int64_t count) {
-      const int64_t at = i * ld + j;
-      store_some(out + at, silu(load_some(gate_values + at, count)) * load_some(up + at, count), count);
-    });
-  }
-}
-
 template <class T>
 RowKernels<T> row_kernels() {
   RowKernels<T> rows{};
@@ -181,7 +155,7 @@ RowKernels<T> row_kernels() {
   return rows;
 }
 
-RowTable row_table() { return {row_kernels<float>(), row_kernels<Bf16>(), scale, gate}; }
+RowTable row_table() { return {row_kernels<float>(), row_kernels<Bf16>()}; }
 
 }  // namespace
 }  // namespace stepc::blocked

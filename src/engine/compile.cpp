@@ -46,6 +46,7 @@ GraphPlan plan_fast(const Trace& trace, KernelSources& kernels, const FastOption
   verify(trace);
   const Graph captured = functionalise(trace);
   RunOptions passes;
+  passes.settings.products = product_rule(kernels.micro_kernels);
   std::optional<RecomputeOptions>& recompute = passes.settings.recompute;
   recompute = recompute_options(captured, options.budget);
   for (int attempt = 1;; ++attempt) {

@@ -14,6 +14,10 @@ Shape strides_of(const Graph& group, const GraphInput& input) {
   return input.strides.empty() ? contiguous_strides(group.shape(input.tensor)) : input.strides;
 }
 
+Shape strides_of(const Graph& group, const GraphOutput& output) {
+  return output.strides.empty() ? contiguous_strides(group.shape(output.tensor)) : output.strides;
+}
+
 namespace {
 
 // The smallest and the largest integer of a dtype.
@@ -37,22 +41,6 @@ Fold fold_of(const Node& node, DType dtype) {
   if (node.op == "min" || node.op == "all") return {Combine::kMin, HUGE_VAL, high};
   throw NoLoops(str("{} is no reduction of a kernel", node.op));
 }
-
-namespace {
-// Whether the op's body has a function that is a polynomial or a call.
-bool is_costly(const Node& node) {
-  const OpDef& op = op_def(node.op);
-  if (op.has(Trait::kRandom)) return true;
-  if (op.body == nullptr) return false;
-  constexpr Primitive kCostly[] = {Primitive::kExp, Primitive::kLog, Primitive::kLog1p, Primitive::kExpm1,
-                                   Primitive::kSin, Primitive::kCos, Primitive::kTan,   Primitive::kTanh,
-                                   Primitive::kErf, Primitive::kPow, Primitive::kAtan2, Primitive::kFmod};
-  const ScalarExpr body = scalar_expr(op.body);
-  return std::ranges::any_of(body.steps, [&](const ScalarStep& step) {
-    return std::ranges::find(kCostly, step.primitive) != std::end(kCostly);
-  });
-}
-}  // namespace
 
 void ElementWriter::forget_sweep() { known_in_sweep_.clear(); }
 

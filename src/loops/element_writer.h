@@ -67,6 +67,7 @@ class ElementWriter {
 
 // The buffer of a group input is its number.
 Shape strides_of(const Graph& group, const GraphInput& input);
+Shape strides_of(const Graph& group, const GraphOutput& output);
 
 // The neutral element of a reduction of `dtype`, as a real or an integer; how its values are combined. NoLoops for an
 // op that is none of those.

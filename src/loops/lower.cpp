@@ -13,6 +13,15 @@ namespace stepc {
 namespace {
 
 using LoopValue = PhaseWriter::Value;
+
+// From the first element to the last.
+int64_t span_of(const Shape& shape, const Shape& strides) {
+  if (element_count(shape) == 0) return 0;
+  int64_t count = 1;
+  for (size_t d = 0; d < shape.size(); ++d) count += (shape[d] - 1) * strides[d];
+  return count;
+}
+
 class Lowering {
  public:
   // `only_check`: what run() gives is of no use, but it throws as it would.
@@ -41,17 +50,14 @@ class Lowering {
   void make_buffers() {
     for (const GraphInput& input : group_.inputs) {
       const TensorType& type = group_.type(input.tensor);
-      const Shape strides = strides_of(group_, input);
-      int64_t count = 0;
-      if (element_count(type.shape) > 0) {
-        count = 1 + input.offset;
-        for (size_t d = 0; d < strides.size(); ++d) count += (type.shape[d] - 1) * strides[d];
-      }
+      int64_t count = span_of(type.shape, strides_of(group_, input));
+      if (count > 0) count += input.offset;
       program_.buffers.push_back({LoopBuffer::Kind::kInput, type.dtype, count, 0});
     }
     for (const GraphOutput& output : group_.outputs) {
       const TensorType& type = group_.type(output.tensor);
-      program_.buffers.push_back({LoopBuffer::Kind::kOutput, type.dtype, element_count(type.shape), 0});
+      program_.buffers.push_back(
+          {LoopBuffer::Kind::kOutput, type.dtype, span_of(type.shape, strides_of(group_, output)), 0});
     }
   }
 
@@ -60,7 +66,7 @@ class Lowering {
   }
   void store_output(PhaseWriter& w, Level level, size_t place, LoopValue value) {
     const TensorId id = group_.outputs[place].tensor;
-    w.store(level, output_buffer(place), position_of(map_of(id), contiguous_strides(group_.shape(id)), 0), value);
+    w.store(level, output_buffer(place), position_of(map_of(id), strides_of(group_, group_.outputs[place]), 0), value);
   }
 
   // Outputs that the main phase stores: one element for every row, or for every element of a row.

@@ -13,8 +13,8 @@ namespace stepc {
 
 // Why `group` cannot be one kernel; empty: it can.
 std::string why_no_loops(const Graph& group);
-// Buffers: the group's inputs (with their strides and offsets), then its outputs, contiguous. UserError with the reason
-// where there is one.
+// Buffers: the group's inputs (with their strides and offsets), then its outputs (with their strides). UserError with
+// the reason where there is one.
 LoopProgram lower(const Graph& group);
 
 }  // namespace stepc

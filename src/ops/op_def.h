@@ -92,7 +92,12 @@ std::vector<TensorType> infer_types(const OpDef& op, const OpCall& call);
 double flops_of(const OpDef& op, const OpCall& call);
 double bytes_moved(const OpDef& op, const OpCall& call);
 
-// A group (extract_groups()) of matrix products: one call of the blocked kernel and no generated one.
+// Of a core op: whether its elements take a polynomial, a call or a random draw.
+bool is_costly(const Node& node);
+
+bool is_product(const Node& node);  // of matrices
+// A group (extract_groups()) of products of one left operand, in front of the nodes that finish them tile by tile: one
+// call of the blocked kernel. Any other group is one generated kernel.
 bool is_products(const Graph& group);
 
 // verify() of the graph, and of every node against its row: arity, attributes, types.

@@ -101,10 +101,22 @@ double bytes_moved(const OpDef& op, const OpCall& call) {
   return bytes;
 }
 
-bool is_products(const Graph& group) {
-  return std::ranges::all_of(group.nodes,
-                             [](const Node& node) { return !node.aten && op_def(node.op).family == "matmul"; });
+bool is_costly(const Node& node) {
+  const OpDef& op = op_def(node.op);
+  if (op.has(Trait::kRandom)) return true;
+  if (op.body == nullptr) return false;
+  constexpr Primitive kCostly[] = {Primitive::kExp, Primitive::kLog, Primitive::kLog1p, Primitive::kExpm1,
+                                   Primitive::kSin, Primitive::kCos, Primitive::kTan,   Primitive::kTanh,
+                                   Primitive::kErf, Primitive::kPow, Primitive::kAtan2, Primitive::kFmod};
+  const ScalarExpr body = scalar_expr(op.body);
+  return std::ranges::any_of(body.steps, [&](const ScalarStep& step) {
+    return std::ranges::find(kCostly, step.primitive) != std::end(kCostly);
+  });
 }
+
+bool is_product(const Node& node) { return !node.aten && op_def(node.op).family == "matmul"; }
+
+bool is_products(const Graph& group) { return is_product(group.nodes.front()); }
 
 void verify_ops(const Graph& graph) {
   verify(graph);

@@ -4,11 +4,14 @@
 #include "passes/fuse.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
+#include <span>
 
 #include "base/check.h"
 #include "loops/lower.h"
+#include "loops/product_tail.h"
 #include "ops/op_def.h"
 #include "passes/dead_code.h"
 
@@ -22,7 +25,6 @@ constexpr size_t kMostTensors = 48;  // read and written by a kernel
 constexpr size_t kMostPieces = 8;    // operands of a concat inside a kernel
 constexpr size_t kNearby = 64;       // nodes between readers of the same memory
 constexpr int64_t kMuchSmaller = 16;
-constexpr size_t kMostProducts = 8;  // of one call of the blocked kernel
 
 enum class Role : uint8_t {
   kOutside,
@@ -31,14 +33,15 @@ enum class Role : uint8_t {
 };
 
 struct Unit {                 // a group, or a node outside
-  std::vector<size_t> nodes;  // ascending
+  std::vector<size_t> nodes;  // ascending, but products first
   double slot = 0;
-  bool products = false;  // no kernel: what is free stays outside
+  bool products = false;
 };
 
 class Fuser {
  public:
-  explicit Fuser(const Graph& graph) : graph_(graph), group_of_(graph.nodes.size(), kNoGroup) {
+  Fuser(const Graph& graph, const ProductRule& rule)
+      : graph_(graph), rule_(rule), group_of_(graph.nodes.size(), kNoGroup) {
     users_.resize(graph.tensors.size());
     returned_.resize(graph.tensors.size(), false);
     for (size_t n = 0; n < graph.nodes.size(); ++n)
@@ -52,6 +55,7 @@ class Fuser {
     for (size_t n = 0; n < graph_.nodes.size(); ++n)
       if (roles_[n] == Role::kWork) place(n);
     place_products();
+    place_tails();
     return written();
   }
 
@@ -129,14 +133,21 @@ class Fuser {
 
   // ---- a set of nodes as a kernel
 
+  [[nodiscard]] std::vector<size_t> in_order(const std::set<size_t>& members) const {
+    std::vector<size_t> nodes(members.begin(), members.end());
+    std::ranges::stable_partition(nodes, [this](size_t node) { return is_product(graph_.nodes[node]); });
+    return nodes;
+  }
+
   // The graph that the members would be; also what extract_groups() gives in the end.
   class GroupBuilder {
    public:
     GroupBuilder(const Fuser& fuser, const std::set<size_t>& members) : fuser_(fuser), members_(members) {}
 
     Graph build() {
-      for (size_t member : members_) add(member);
-      for (size_t member : members_) {
+      const std::vector<size_t> nodes = fuser_.in_order(members_);
+      for (size_t member : nodes) add(member);
+      for (size_t member : nodes) {
         const TensorId made = fuser_.graph_.nodes[member].outputs[0];
         if (!fuser_.escapes(made, members_)) continue;
         group_.outputs.emplace_back();
@@ -153,6 +164,9 @@ class Fuser {
         add(producer.index());
         return inside_.at(tensor);
       }
+      return from_outside(tensor);
+    }
+    TensorId from_outside(TensorId tensor) {
       const TensorId input = group_.add_input({InputKind::kCaptured, str("{}", group_.inputs.size()), {}, {}, 0},
                                               fuser_.graph_.type(tensor));
       inside_[tensor] = input;
@@ -161,7 +175,8 @@ class Fuser {
     void add(size_t place) {
       Node node = fuser_.graph_.nodes[place];
       const TensorId made = node.outputs[0];
-      for (TensorId& input : node.inputs) input = inside(input);
+      const bool is_matmul = is_product(node);  // reads what lies in memory
+      for (TensorId& input : node.inputs) input = is_matmul ? from_outside(input) : inside(input);
       const NodeId id = group_.add_node(std::move(node), {fuser_.graph_.type(made)});
       inside_[made] = group_.nodes[id.index()].outputs[0];
     }
@@ -303,12 +318,14 @@ class Fuser {
     for (size_t member : members) group_of_[member] = static_cast<int>(home);
   }
 
-  // Products of matrices that share their left operand and stand near each other, where order allows.
+  // ---- products
+
+  // Those that share their left operand and stand near each other, where order allows.
   void place_products() {
     std::map<std::pair<TensorId, bool>, std::vector<size_t>> sharing;  // by left operand and whether it is turned
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
-      if (node.op == "matmul" && graph_.shape(node.outputs[0]).size() == 2)
+      if (runs_blocked(graph_, node, rule_))
         sharing[{node.inputs[0], node.attrs.get<bool>("transpose_a")}].push_back(n);
     }
     for (const auto& [operand, nodes] : sharing) {
@@ -335,11 +352,142 @@ class Fuser {
   }
   void keep_products(const Unit& unit) {
     if (unit.nodes.size() < 2) return;
+    groups_.emplace_back();
+    set_group(groups_.size() - 1, unit);
+  }
+  void set_group(size_t group, const Unit& unit) {
     for (size_t member : unit.nodes) {
       roles_[member] = Role::kWork;
-      group_of_[member] = static_cast<int>(groups_.size());
+      group_of_[member] = static_cast<int>(group);
     }
-    groups_.push_back(unit);
+    groups_[group] = unit;
+  }
+
+  // ---- tails of products: what finishes them where they are made, tile by tile
+
+  void place_tails() {
+    for (size_t group = 0; group < groups_.size(); ++group) {
+      if (groups_[group].products) continue;
+      const std::set<size_t> members(groups_[group].nodes.begin(), groups_[group].nodes.end());
+      for (size_t product : products_read_by(members))
+        if (join_tail(group, members, product)) break;
+    }
+  }
+  // The last first: it has to wait for the others anyway.
+  [[nodiscard]] std::vector<size_t> products_read_by(const std::set<size_t>& members) const {
+    std::set<size_t, std::greater<>> products;
+    for (size_t member : members)
+      for (TensorId tensor : read_by(member)) {
+        const NodeId producer = graph_.tensors[tensor.index()].producer;
+        if (producer.valid() && runs_blocked(graph_, graph_.nodes[producer.index()], rule_))
+          products.insert(producer.index());
+      }
+    return {products.begin(), products.end()};
+  }
+
+  bool join_tail(size_t group, const std::set<size_t>& members, size_t product) {
+    const std::set<size_t> tail = tail_of(members, product);
+    if (tail.empty()) return false;
+    Unit unit{{product}, static_cast<double>(product), true};
+    if (group_of_[product] != kNoGroup) unit = groups_[static_cast<size_t>(group_of_[product])];
+    std::set<size_t> rest;
+    std::ranges::set_difference(members, tail, std::inserter(rest, rest.end()));
+    std::set<size_t> whole = tail;
+    whole.insert(unit.nodes.begin(), unit.nodes.end());
+    if (feeds_products(tail, unit) || !is_finished_product(whole) || (!rest.empty() && !is_kernel(rest))) return false;
+    if (!find_slot(whole, unit.slot, unit.slot)) return false;
+    unit.nodes = in_order(whole);
+    const auto home = group_of_[product] == kNoGroup ? groups_.size() : static_cast<size_t>(group_of_[product]);
+    if (home == groups_.size()) groups_.emplace_back();
+    set_group(home, unit);
+    groups_[group].nodes.assign(rest.begin(), rest.end());
+    return true;
+  }
+  [[nodiscard]] bool feeds_products(const std::set<size_t>& tail, const Unit& unit) const {
+    return std::ranges::any_of(unit.nodes, [&](size_t node) {
+      if (!is_product(graph_.nodes[node])) return false;
+      return std::ranges::any_of(read_by(node), [&](TensorId tensor) {
+        const NodeId producer = graph_.tensors[tensor.index()].producer;
+        return producer.valid() && tail.contains(producer.index());
+      });
+    });
+  }
+  [[nodiscard]] bool is_finished_product(const std::set<size_t>& members) const {
+    if (members.size() > kMostNodes) return false;
+    const Graph group = GroupBuilder(*this, members).build();
+    return group.inputs.size() + group.outputs.size() <= kMostTensors && why_no_tail(group).empty();
+  }
+
+  // The members of a group that can finish `product` and gain by it: cheap ones, that read nothing else of its size and
+  // leave nothing of that size behind but in its place. (Tiles are read and written at a third of the rate of a stream,
+  // and costly functions hide the traffic of a kernel of their own.) None where they do not read it.
+  [[nodiscard]] std::set<size_t> tail_of(const std::set<size_t>& members, size_t product) const {
+    std::set<size_t> tail;
+    for (size_t member : members)
+      if (is_in_tiles(member, product)) tail.insert(member);
+    for (;;) {
+      const auto is_out = [&](size_t node) {
+        return !reads_only(node, members, tail, product) || leaves_more(node, members, tail, product);
+      };
+      while (std::erase_if(tail, is_out) > 0) {
+      }
+      const std::vector<size_t> left = left_behind(tail, product);
+      if (left.empty() || left.size() <= products_of(product)) break;
+      tail.erase(left.back());
+    }
+    const TensorId made = graph_.nodes[product].outputs[0];
+    const bool reads = std::ranges::any_of(tail, [&](size_t node) { return read_by(node).contains(made); });
+    return reads ? tail : std::set<size_t>();
+  }
+  // What the call for `product` would leave behind with this tail; the tail's last.
+  [[nodiscard]] std::vector<size_t> left_behind(const std::set<size_t>& tail, size_t product) const {
+    std::set<size_t> whole = tail;
+    if (group_of_[product] != kNoGroup) {
+      const std::vector<size_t>& nodes = groups_[static_cast<size_t>(group_of_[product])].nodes;
+      whole.insert(nodes.begin(), nodes.end());
+    }
+    whole.insert(product);
+    std::vector<size_t> left;
+    for (size_t node : in_order(whole)) {
+      const TensorId made = graph_.nodes[node].outputs[0];
+      if (element_count(graph_.shape(made)) > 1 && escapes(made, whole)) left.push_back(node);
+    }
+    return left;
+  }
+  [[nodiscard]] size_t products_of(size_t product) const {
+    if (group_of_[product] == kNoGroup) return 1;
+    const std::vector<size_t>& nodes = groups_[static_cast<size_t>(group_of_[product])].nodes;
+    return static_cast<size_t>(
+        std::ranges::count_if(nodes, [this](size_t node) { return is_product(graph_.nodes[node]); }));
+  }
+  [[nodiscard]] bool is_in_tiles(size_t node, size_t product) const {
+    const Node& one = graph_.nodes[node];
+    const bool is_sum = one.op == "sum" && element_count(graph_.shape(one.outputs[0])) == 1;
+    if (!is_sum && (!op_def(one.op).has(Trait::kElementwise) || is_costly(one))) return false;
+    const Shape& shape = graph_.shape(is_sum ? one.inputs[0] : one.outputs[0]);
+    const Shape& tiles = graph_.shape(graph_.nodes[product].outputs[0]);
+    return !shape.empty() && shape.back() == tiles.back() && element_count(shape) == element_count(tiles);
+  }
+  [[nodiscard]] bool reads_only(size_t node, const std::set<size_t>& members, const std::set<size_t>& tail,
+                                size_t product) const {
+    const int64_t size = element_count(graph_.shape(graph_.nodes[product].outputs[0]));
+    return std::ranges::all_of(read_by(node), [&](TensorId tensor) {
+      const NodeId producer = graph_.tensors[tensor.index()].producer;
+      if (producer.valid() && tail.contains(producer.index())) return true;
+      if (producer.valid() && are_one_call(producer.index(), product)) return true;
+      return element_count(graph_.shape(tensor)) < size && !(producer.valid() && members.contains(producer.index()));
+    });
+  }
+  [[nodiscard]] bool are_one_call(size_t a, size_t b) const {
+    return a == b || (is_product(graph_.nodes[a]) && group_of_[a] != kNoGroup && group_of_[a] == group_of_[b]);
+  }
+  // A tensor that the group alone would have kept to itself; or an update, which would wait for products that still
+  // read what it replaces.
+  [[nodiscard]] bool leaves_more(size_t node, const std::set<size_t>& members, const std::set<size_t>& tail,
+                                 size_t product) const {
+    const TensorId made = graph_.nodes[node].outputs[0];
+    if (element_count(graph_.shape(made)) == 1 || !escapes(made, tail)) return false;
+    return !escapes(made, members) || graph_.nodes[node].source.phase != graph_.nodes[product].source.phase;
   }
 
   // ---- writing
@@ -375,10 +523,15 @@ class Fuser {
    private:
     void write_group(const Unit& unit) {
       copies_.clear();
-      if (unit.products)  // made before the group, whose nodes stand in a row
-        for (size_t member : unit.nodes)
-          for (TensorId input : fuser_.graph_.nodes[member].inputs) copies_[input] = outside(input);
-      for (size_t member : unit.nodes) keep(member, groups_);
+      const auto end_of_products = std::ranges::find_if_not(
+          unit.nodes, [this](size_t member) { return is_product(fuser_.graph_.nodes[member]); });
+      const std::span products(unit.nodes.begin(), end_of_products), others(end_of_products, unit.nodes.end());
+      // What products read lies in memory: it is made before the group, whose nodes stand in a row.
+      for (size_t member : products)
+        for (TensorId input : fuser_.graph_.nodes[member].inputs) copies_[input] = outside(input);
+      for (size_t member : products) keep(member, groups_);
+      copies_.clear();
+      for (size_t member : others) keep(member, groups_);
       ++groups_;
     }
     // A tensor as a node outside reads it: free nodes are made when first needed.
@@ -418,6 +571,7 @@ class Fuser {
   [[nodiscard]] Graph written() const { return Writer(*this).write(); }
 
   const Graph& graph_;
+  const ProductRule& rule_;
   std::vector<Role> roles_;  // by node
   std::vector<std::vector<size_t>> users_;
   std::vector<bool> returned_;
@@ -427,12 +581,12 @@ class Fuser {
 
 }  // namespace
 
-Graph fuse(Graph graph) {
+Graph fuse(Graph graph, const ProductRule& products) {
   const bool has_groups = std::ranges::any_of(graph.nodes, [](const Node& node) { return node.group.has_value(); });
   if (has_groups) return graph;
   // A node that nothing needs would have its say in what loops there are.
   graph = dead_code(std::move(graph));
-  return Fuser(graph).run();
+  return Fuser(graph, products).run();
 }
 
 }  // namespace stepc

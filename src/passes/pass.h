@@ -10,19 +10,21 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "ops/product_rule.h"
 #include "passes/recompute.h"
 
 namespace stepc {
 
 // What a Graph may contain. kCore: no composites, only core ops and opaque nodes. kFused: groups, each of them one
-// kernel.
+// kernel, or one call for products.
 enum class Stage : uint8_t { kCaptured, kCore, kFused };
 std::string_view name_of(Stage stage);
 // verify_ops() and what the stage allows; InternalError names the node.
 void verify_stage(const Graph& graph, Stage stage);
 
-// What a person chooses. A pass that it does not concern changes nothing, or does not look.
+// What a person chooses, and what the machine has. A pass that it does not concern changes nothing, or does not look.
 struct PassSettings {
+  ProductRule products;
   std::optional<RecomputeOptions> recompute;  // none: nothing is computed twice
 };
 

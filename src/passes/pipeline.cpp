@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "loops/lower.h"
+#include "loops/product_tail.h"
 #include "ops/op_def.h"
 #include "passes/canonicalise.h"
 #include "passes/common_subexpressions.h"
@@ -27,8 +28,12 @@ Graph plain(Graph graph, const PassSettings&) {
   return kRun(std::move(graph));
 }
 Graph recompute_within(Graph graph, const PassSettings& settings) {
-  return settings.recompute ? recompute(std::move(graph), *settings.recompute).graph : std::move(graph);
+  if (!settings.recompute) return graph;
+  RecomputeOptions options = *settings.recompute;
+  options.products = settings.products;
+  return recompute(std::move(graph), options).graph;
 }
+Graph fuse_for(Graph graph, const PassSettings& settings) { return fuse(std::move(graph), settings.products); }
 
 constexpr Pass kPasses[] = {
     {"fold_constants", plain<fold_constants>, kCaptured, kCaptured, "computes what follows from single values",
@@ -50,7 +55,8 @@ constexpr Pass kPasses[] = {
     {"recompute", recompute_within, kCore, kCore,
      "makes activations again in the backward pass, where a budget asks for it",
      "after common_subexpressions, which would undo it, and before fuse, which makes most of it free"},
-    {"fuse", plain<fuse>, kCore, kFused, "puts what can be one kernel, or one call for several products, into a group",
+    {"fuse", fuse_for, kCore, kFused,
+     "puts what can be one kernel, or one call for products and what finishes them, into a group",
      "before order alone: groups stand in a row, which no other pass keeps up"},
     {"order", plain<order>, kFused, kFused, "puts nodes in the order that needs the least memory",
      "last: memory is planned for the kernels that there are"},
@@ -65,9 +71,9 @@ std::string_view name_of(Stage stage) {
 namespace {
 void verify_groups(const Graph& graph) {
   for (const GroupGraph& kernel : extract_groups(graph)) {
-    if (kernel.outputs.empty() || is_products(kernel.graph)) continue;  // nothing needs it, or no generated kernel
-    const std::string problem = why_no_loops(kernel.graph);
-    INTERNAL_CHECK(problem.empty(), "group {} is not one kernel: {}", kernel.group, problem);
+    if (kernel.outputs.empty()) continue;  // nothing needs it
+    const std::string problem = is_products(kernel.graph) ? why_no_tail(kernel.graph) : why_no_loops(kernel.graph);
+    INTERNAL_CHECK(problem.empty(), "group {} is not one call: {}", kernel.group, problem);
   }
 }
 }  // namespace

@@ -39,8 +39,8 @@ Kind kind_of(const Node& node) {
 bool is_forward(const Node& node) { return node.source.phase == Phase::kForward; }
 
 // Of the step as it will run: what fuse() keeps inside of kernels needs no memory.
-uint64_t planned_peak(const Graph& core) {
-  const Graph graph = fuse(core);
+uint64_t planned_peak(const Graph& core, const ProductRule& products) {
+  const Graph graph = fuse(core, products);
   const GraphMemory memory = graph_memory(graph);
   return peak_bytes(memory.problem, lowest_peak_order(memory.problem));
 }
@@ -229,8 +229,8 @@ std::vector<Choice> choices_of(const Graph& graph, const Target& target) {
 
 // The graph after the first `count` choices, without those that would go beyond `most_seconds`.
 RecomputeResult after_choices(const Graph& graph, const std::vector<Choice>& choices, size_t count, double most_seconds,
-                              const Target& target) {
-  Chooser chooser(graph, target);
+                              const RecomputeOptions& options) {
+  Chooser chooser(graph, options.target);
   std::set<TensorId> chosen;
   for (size_t i = 0; i < count; ++i) {
     const auto& [tensor, most] = choices[i];
@@ -242,7 +242,7 @@ RecomputeResult after_choices(const Graph& graph, const std::vector<Choice>& cho
   result.nodes = duplicator.nodes();
   result.step_seconds = chooser.step_seconds();
   result.extra_seconds = chooser.extra_seconds();
-  result.peak_after = planned_peak(result.graph);
+  result.peak_after = planned_peak(result.graph, options.products);
   return result;
 }
 
@@ -250,14 +250,14 @@ RecomputeResult after_choices(const Graph& graph, const std::vector<Choice>& cho
 
 RecomputeResult recompute(Graph graph, const RecomputeOptions& options) {
   RecomputeResult best;
-  best.peak_before = best.peak_after = planned_peak(graph);
+  best.peak_before = best.peak_after = planned_peak(graph, options.products);
   best.step_seconds = Chooser(graph, options.target).step_seconds();
   const uint64_t budget = options.budget_bytes.value_or(0);
   const double most_seconds = options.budget_bytes ? kAnyTime : options.most_extra * best.step_seconds;
   const std::vector<Choice> choices = choices_of(graph, options.target);
   // Whether so many choices meet the budget. The cheapest that do stay in `best`, or else the lowest peak.
   const auto meets_budget = [&](size_t count) {
-    RecomputeResult some = after_choices(graph, choices, count, most_seconds, options.target);
+    RecomputeResult some = after_choices(graph, choices, count, most_seconds, options);
     some.peak_before = best.peak_before;
     const bool meets = some.peak_after <= budget;
     const bool better = best.peak_after <= budget ? meets && some.extra_seconds < best.extra_seconds

@@ -10,6 +10,7 @@
 
 #include "cost/target.h"
 #include "ir/graph.h"
+#include "ops/product_rule.h"
 
 namespace stepc {
 
@@ -19,6 +20,7 @@ struct RecomputeOptions {
   std::optional<uint64_t> budget_bytes;
   double most_extra = 0.08;  // without a budget
   Target target = {};
+  ProductRule products = {};  // as fuse() will be given
 };
 
 struct RecomputeResult {

@@ -1,6 +1,7 @@
 #include "runtime/graph_plan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -12,7 +13,6 @@
 #include "ops/op_def.h"
 #include "runtime/aten_ops.h"
 #include "runtime/aten_scratch.h"
-#include "runtime/blocked_matmul.h"
 
 namespace stepc {
 
@@ -129,8 +129,7 @@ class Planner {
         const GroupGraph& whole = groups[group++];
         unit.inputs = whole.inputs;
         unit.outputs = whole.outputs;
-        unit.products = is_products(whole.graph);
-        if (!unit.products) make_kernel(unit, whole);
+        make_call(unit, whole);
         continue;
       }
       unit.inputs = node.inputs;
@@ -139,22 +138,31 @@ class Planner {
     }
   }
 
-  // All kernels at once, on several threads; make_kernel() finds them made. It also finds again, and names, what fails.
+  // All kernels at once, on several threads; make_call() finds them made. It also finds again, and names, what fails.
   void compile_ahead(const std::vector<GroupGraph>& groups) {
     try {
       std::vector<LoopProgram> programs;
-      for (const GroupGraph& group : groups)
-        if (!group.outputs.empty() && why_no_loops(group.graph).empty()) programs.push_back(lower(group.graph));
+      for (const GroupGraph& group : groups) {
+        if (group.outputs.empty()) continue;
+        if (is_products(group.graph))
+          std::ranges::move(tail_programs(group.graph), std::back_inserter(programs));
+        else if (why_no_loops(group.graph).empty())
+          programs.push_back(lower(group.graph));
+      }
       kernels_.compiler.compile_all(programs, static_cast<size_t>(threads_));
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
     }
   }
 
-  void make_kernel(Unit& unit, const GroupGraph& group) {
+  void make_call(Unit& unit, const GroupGraph& group) {
     if (group.outputs.empty()) return;  // nothing needs it
     try {
-      if (kernels_.before_compile) kernels_.before_compile(group.graph);
-      unit.kernel.emplace(group.graph, kernels_.compiler);
+      const bool generates = !is_products(group.graph) || has_tail(group.graph);
+      if (kernels_.before_compile && generates) kernels_.before_compile(group.graph);
+      if (is_products(group.graph))
+        unit.products.emplace(group.graph, kernels_.compiler, kernels_.micro_kernels, threads_);
+      else
+        unit.kernel.emplace(group.graph, kernels_.compiler);
     } catch (const std::exception& error) {
       plan_.fallbacks.push_back(
           str("group {} ({}): {}", group.group, plan_.graph.nodes[unit.nodes.front().index()].op, error.what()));
@@ -178,7 +186,7 @@ class Planner {
     if (unit == unit_of_.end()) return 0;
     const Unit& whole = plan_.units[unit->second];
     if (whole.kernel) return whole.kernel->scratch_bytes();
-    if (whole.products) return blocked_products_scratch(products_of(whole), plan_.micro_kernels, threads_);
+    if (whole.products) return whole.products->scratch_bytes();
     const Node& alone = plan_.graph.nodes[node.index()];
     return aten_scratch_bytes(plan_.graph, alone, stand_ins_of(alone), plan_.micro_kernels, threads_);
   }
@@ -187,22 +195,16 @@ class Planner {
     for (TensorId input : node.inputs) inputs.push_back(stand_ins_[input.index()]);
     return inputs;
   }
-  std::vector<ProductCall> products_of(const Unit& unit) const {
-    std::vector<ProductCall> calls;
-    for (NodeId id : unit.nodes) {
-      const Node& node = plan_.graph.nodes[id.index()];
-      calls.push_back({&node, stand_ins_of(node)});
-    }
-    return calls;
-  }
-
   bool may_share(NodeId node, TensorId operand, TensorId result) const {
     if (plan_.places[result.index()].kind == Place::Kind::kOwn) return false;
     const Unit& unit = plan_.units[unit_of_.at(node)];
-    if (!unit.kernel) return writes_in_place(plan_.graph.nodes[node.index()]);
-    const auto output = std::ranges::find(unit.outputs, result) - unit.outputs.begin();
+    if (!unit.kernel && !unit.products) return writes_in_place(plan_.graph.nodes[node.index()]);
+    const auto output = static_cast<size_t>(std::ranges::find(unit.outputs, result) - unit.outputs.begin());
+    const auto shares = [&](size_t input) {
+      return unit.kernel ? unit.kernel->may_share(input, output) : unit.products->may_share(input, output);
+    };
     for (size_t i = 0; i < unit.inputs.size(); ++i)
-      if (root_of(unit.inputs[i]) == operand && !unit.kernel->may_share(i, static_cast<size_t>(output))) return false;
+      if (root_of(unit.inputs[i]) == operand && !shares(i)) return false;
     return true;
   }
   TensorId root_of(TensorId tensor) const {
@@ -244,7 +246,8 @@ class Planner {
 }  // namespace
 
 size_t GraphPlan::kernels() const {
-  return static_cast<size_t>(std::ranges::count_if(units, [](const Unit& unit) { return unit.kernel.has_value(); }));
+  return static_cast<size_t>(std::ranges::count_if(
+      units, [](const Unit& unit) { return unit.kernel || (unit.products && unit.products->has_tail()); }));
 }
 
 GraphPlan plan_graph(Graph graph, KernelSources& kernels, int threads) {

@@ -19,6 +19,7 @@
 #include "runtime/kernel_call.h"
 #include "runtime/kernel_sources.h"
 #include "runtime/opaque_call.h"
+#include "runtime/products_call.h"
 
 namespace stepc {
 
@@ -27,8 +28,8 @@ struct Unit {
   std::vector<NodeId> nodes;
   std::vector<TensorId> inputs, outputs;  // what is read from and written to memory
   std::optional<KernelCall> kernel;       // a group as one generated kernel
+  std::optional<ProductsCall> products;   // a group of products as one blocked call
   std::optional<OpaqueCall> opaque;       // an ATen call without a row in the op table
-  bool products = false;                  // a group of matrix products, one blocked call where there is one for them
   // None of these: node by node.
   uint64_t scratch_offset = 0;
   uint64_t scratch_bytes = 0;
@@ -57,7 +58,7 @@ struct GraphPlan {
   [[nodiscard]] uint64_t peak_bytes() const { return arena_bytes + own_bytes; }
   // With it: what a memory budget counts.
   [[nodiscard]] uint64_t needed_bytes() const { return bytes_of_inputs(graph) + peak_bytes(); }
-  [[nodiscard]] size_t kernels() const;  // generated ones among the units
+  [[nodiscard]] size_t kernels() const;  // units with generated ones
 };
 
 // `graph` is fused. `threads` run its kernels: their scratch memory depends on it.

@@ -13,7 +13,6 @@
 #include "ir/alignment.h"
 #include "runtime/aten_ops.h"
 #include "runtime/blocked_calls.h"
-#include "runtime/blocked_matmul.h"
 
 namespace stepc {
 
@@ -138,13 +137,11 @@ void UnitRunner::time_unit(size_t unit, RunTimes& times) {
 void UnitRunner::run_unit(const Unit& unit) {
   memory_.begin_unit(unit.scratch_offset, unit.scratch_bytes);
   note_places(unit);
-  if (unit.kernel) {
-    for (TensorId output : unit.outputs) make_own(output);
-    memory_.note_use(unit.scratch_offset + unit.kernel->scratch_bytes());
-    unit.kernel->run(values_of(unit.inputs), values_of(unit.outputs), arena_ + unit.scratch_offset);
-    return;
+  if (unit.kernel) return run_call(unit, *unit.kernel);
+  if (unit.products) {
+    ran_blocked_ = true;
+    return run_call(unit, *unit.products);
   }
-  if (unit.products && run_products(unit)) return;
   for (NodeId id : unit.nodes) {
     const Node& node = plan_.graph.nodes[id.index()];
     memory_.expect(results_of(node));
@@ -155,20 +152,11 @@ void UnitRunner::run_unit(const Unit& unit) {
       if (plan_.places[output.index()].kind == Place::Kind::kNowhere) values_[output.index()].reset();
 }
 
-bool UnitRunner::run_products(const Unit& unit) {
-  std::vector<ProductCall> calls;
-  std::vector<UnitMemory::Result> results;
-  for (NodeId id : unit.nodes) {
-    const Node& node = plan_.graph.nodes[id.index()];
-    calls.push_back({&node, values_of(node.inputs)});
-    for (const UnitMemory::Result& result : results_of(node)) results.push_back(result);
-  }
-  memory_.expect(std::move(results));
-  std::optional<std::vector<at::Tensor>> made = run_blocked_products(calls, plan_.micro_kernels);
-  if (!made.has_value()) return false;
-  ran_blocked_ = true;
-  for (size_t i = 0; i < calls.size(); ++i) place_results(*calls[i].node, {std::move((*made)[i])});
-  return true;
+template <class Call>
+void UnitRunner::run_call(const Unit& unit, const Call& call) {
+  for (TensorId output : unit.outputs) make_own(output);
+  memory_.note_use(unit.scratch_offset + call.scratch_bytes());
+  call.run(values_of(unit.inputs), values_of(unit.outputs), arena_ + unit.scratch_offset);
 }
 
 void UnitRunner::note_places(const Unit& unit) {

@@ -46,7 +46,8 @@ class UnitRunner {
   void bind_views_of(TensorId tensor);
   std::vector<at::Tensor> values_of(const std::vector<TensorId>& tensors) const;
   void run_unit(const Unit& unit);
-  bool run_products(const Unit& unit);  // false: there is no blocked call for them
+  template <class Call>
+  void run_call(const Unit& unit, const Call& call);
   void time_unit(size_t unit, RunTimes& times);
   void note_places(const Unit& unit);
   std::vector<UnitMemory::Result> results_of(const Node& node) const;

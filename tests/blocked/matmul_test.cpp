@@ -56,7 +56,7 @@ TEST(Matmul, EqualsTheReferenceOverRandomShapesLayoutsAndTypes) {
     const at::Tensor c = at::full({m, n + 5}, 9).to(aten_type(out_number)).slice(1, 0, n);
     const Product product{n, operand(b), false, result(c), {}};
     const MicroKernels kernels = random.one_of(machines());
-    run({number, 1, m, k, operand(a), {&product, 1}, {}}, kernels, static_cast<int>(random.between(1, 3)));
+    run({number, 1, m, k, operand(a), {&product, 1}}, kernels, static_cast<int>(random.between(1, 3)));
     expect_near(c, a, b, str("round {}: {} x {} x {} on {}", round, m, n, k, to_text(kernels)));
   }
 }
@@ -69,7 +69,7 @@ TEST(Matmul, LargeEnoughForEveryBlockIsRightAndRepeatsItsBits) {
     for (const int threads : {1, 2, 3, 1}) {
       const at::Tensor c = at::zeros({300, 700}, aten_type(number));
       const Product product{700, operand(b), false, result(c), {}};
-      run({number, 1, 300, 2100, operand(a), {&product, 1}, {}}, probe_micro_kernels(), threads);
+      run({number, 1, 300, 2100, operand(a), {&product, 1}}, probe_micro_kernels(), threads);
       expect_near(c, a, b, "large");
       if (first.empty()) first = bytes_of_tensor(c);
       ASSERT_EQ(bytes_of_tensor(c), first) << threads << " threads";
@@ -87,13 +87,13 @@ TEST(Matmul, Batches) {
           shared ? random_tensor({90, 40}, Number::kBf16).t() : random_tensor({3, 40, 90}, Number::kBf16);
       const at::Tensor c = at::zeros({3, 70, 90}, at::kBFloat16);
       const Product product{90, operand(b), false, result(c), {}};
-      run({Number::kBf16, 3, 70, 40, operand(a), {&product, 1}, {}}, kernels);
+      run({Number::kBf16, 3, 70, 40, operand(a), {&product, 1}}, kernels);
       expect_near(c, a, b, "batch");
       const at::Tensor one = a.select(0, 0).t();  // one A for all: (40, 70) seen as rows of 70
       const at::Tensor many = at::zeros({3, 40, 90}, at::kFloat);
       const at::Tensor right = random_tensor({3, 70, 90}, Number::kBf16);
       const Product second{90, operand(right), false, result(many), {}};
-      run({Number::kBf16, 3, 40, 70, operand(one), {&second, 1}, {}}, kernels);
+      run({Number::kBf16, 3, 40, 70, operand(one), {&second, 1}}, kernels);
       ASSERT_LE(distance(many, at::matmul(one.to(at::kDouble), right.to(at::kDouble))), 1e-6);
     }
   }
@@ -104,7 +104,7 @@ TEST(Matmul, NothingToSumOrToMake) {
     const at::Tensor a = at::ones({m, k}), b = at::ones({k, n}), c = at::ones({m, n});
     Product product{n, operand(b), false, result(c), {}};
     product.epilogue.accumulate = 2;
-    run({Number::kF32, 1, m, k, operand(a), {&product, 1}, {}}, probe_micro_kernels());
+    run({Number::kF32, 1, m, k, operand(a), {&product, 1}}, probe_micro_kernels());
     EXPECT_TRUE(at::equal(c, at::full({m, n}, k == 0 ? 2.0F : 1.0F)));
   }
 }
@@ -114,13 +114,10 @@ TEST(Matmul, EpilogueInItsOrder) {
   at::manual_seed(4);
   for (const MicroKernels& kernels : machines()) {
     const at::Tensor a = random_tensor({150, 64}, Number::kBf16), b = random_tensor({64, 75}, Number::kBf16);
-    const at::Tensor bias = random_tensor({75}, Number::kBf16), residual = random_tensor({150, 75}, Number::kF32);
+    const at::Tensor residual = random_tensor({150, 75}, Number::kF32);
     const at::Tensor before = at::randn({150, 75}), c = before.clone();
     Product product{75, operand(b), false, result(c), {}};
     Epilogue& epilogue = product.epilogue;
-    epilogue.scale = 0.5F;
-    epilogue.bias = bias.data_ptr();
-    epilogue.bias_type = Number::kBf16;
     epilogue.residual = result(residual);
     epilogue.accumulate = 3;
     epilogue.tile = [](const TileRef& tile, void* context) {
@@ -132,14 +129,14 @@ TEST(Matmul, EpilogueInItsOrder) {
     };
     const at::Tensor row_factor = at::randn({150});
     epilogue.context = row_factor.data_ptr();
-    run({Number::kBf16, 1, 150, 64, operand(a), {&product, 1}, {}}, kernels);
+    run({Number::kBf16, 1, 150, 64, operand(a), {&product, 1}}, kernels);
     const at::Tensor sums = at::matmul(a.to(at::kDouble), b.to(at::kDouble));
-    const at::Tensor expected = (0.5 * sums + bias.to(at::kDouble) + residual + 3 * before) * row_factor.unsqueeze(1);
+    const at::Tensor expected = (sums + residual + 3 * before) * row_factor.unsqueeze(1);
     EXPECT_LE(distance(c, expected), 1e-6);
   }
 }
 
-TEST(Matmul, ProductsOfOneInputAndTheGateOfTwo) {
+TEST(Matmul, ProductsOfOneInput) {
   const OneThread one;
   at::manual_seed(5);
   for (const MicroKernels& kernels : machines()) {
@@ -151,17 +148,41 @@ TEST(Matmul, ProductsOfOneInputAndTheGateOfTwo) {
       results.push_back(at::zeros({140, n}, at::kBFloat16));
       products.push_back({n, operand(weights.back()), false, result(results.back()), {}});
     }
-    run({Number::kBf16, 1, 140, 96, operand(x), products, {}}, kernels);
+    run({Number::kBf16, 1, 140, 96, operand(x), products}, kernels);
     for (size_t i = 0; i < weights.size(); ++i) expect_near(results[i], x, weights[i], str("product {}", i));
+  }
+}
 
-    const at::Tensor gate = random_tensor({96, 100}, Number::kBf16), up = random_tensor({96, 100}, Number::kBf16);
-    const at::Tensor kept = at::zeros({140, 100}, at::kBFloat16), out = at::zeros({140, 100}, at::kFloat);
-    const Product pair[] = {{100, operand(gate), false, result(kept), {}}, {100, operand(up), false, {}, {}}};
-    run({Number::kBf16, 1, 140, 96, operand(x), pair, result(out)}, kernels);
+// The tiles of all products at one place, each place once, by workers that have numbers of their own.
+TEST(Matmul, ProductsFinishedTogether) {
+  at::manual_seed(5);
+  struct Difference {
+    at::Tensor out;
+    std::array<std::atomic<int>, 2> busy = {};
+    std::atomic<bool> met = false;
+  };
+  for (const MicroKernels& kernels : machines()) {
+    const at::Tensor x = random_tensor({2, 270, 96}, Number::kBf16);
+    const at::Tensor first = random_tensor({96, 100}, Number::kBf16), second = random_tensor({96, 100}, Number::kBf16);
+    const Product pair[] = {{100, operand(first), false, {}, {}}, {100, operand(second), false, {}, {}}};
+    Difference difference;
+    difference.out = at::zeros({2, 270, 100});
+    Matmul call{Number::kBf16, 2, 270, 96, operand(x), pair};
+    call.context = &difference;
+    call.finish = [](std::span<const TileRef> tiles, int worker, void* context) {
+      auto& to = *static_cast<Difference*>(context);
+      if (to.busy[static_cast<size_t>(worker)]++ != 0) to.met = true;
+      const TileRef &a = tiles[0], &b = tiles[1];
+      for (int64_t i = 0; i < a.rows; ++i) {
+        float* row = to.out.data_ptr<float>() + (a.batch * 270 + a.row + i) * 100 + a.column;
+        for (int64_t j = 0; j < a.columns; ++j) row[j] += a.values[i * a.ld + j] - b.values[i * b.ld + j];
+      }
+      --to.busy[static_cast<size_t>(worker)];
+    };
+    run(call, kernels);
+    EXPECT_FALSE(difference.met);
     const at::Tensor wide = x.to(at::kDouble);
-    const at::Tensor expected = at::silu(at::matmul(wide, gate.to(at::kDouble))) * at::matmul(wide, up.to(at::kDouble));
-    EXPECT_LE(distance(out, expected), 2e-6);
-    expect_near(kept, x, gate, "the gate's own product");
+    EXPECT_LE(distance(difference.out, at::matmul(wide, first.to(at::kDouble) - second.to(at::kDouble))), 2e-6);
   }
 }
 
@@ -173,11 +194,11 @@ TEST(Matmul, PackedOnceGivesTheSameBitsAndUnpacks) {
       const at::Tensor a = random_tensor({50, 77}, number), b = random_tensor({90, 77}, number).t();
       const at::Tensor first = at::zeros({50, 90}, aten_type(number)), second = first.clone();
       const Product plain{90, operand(b), false, result(first), {}};
-      run({number, 1, 50, 77, operand(a), {&plain, 1}, {}}, kernels);
+      run({number, 1, 50, 77, operand(a), {&plain, 1}}, kernels);
       const at::Tensor buffer = at::empty({static_cast<int64_t>(packed_b_bytes(number, 77, 90))}, at::kByte);
       pack_b(number, 77, 90, operand(b), kernels, 2, buffer.data_ptr());
       const Product packed{90, {buffer.data_ptr()}, true, result(second), {}};
-      run({number, 1, 50, 77, operand(a), {&packed, 1}, {}}, kernels);
+      run({number, 1, 50, 77, operand(a), {&packed, 1}}, kernels);
       EXPECT_TRUE(at::equal(first, second));
       const at::Tensor back = at::zeros({90, 77}, aten_type(number)).t();
       unpack_b(number, 77, 90, buffer.data_ptr(), back.data_ptr(), back.stride(0), back.stride(1));
@@ -192,7 +213,7 @@ TEST(Matmul, NanAndInfinityGoWhereTheyBelong) {
   b[7][64] = INFINITY;
   const Product product{70, operand(b), false, result(c), {}};
   for (const MicroKernels& kernels : machines()) {
-    run({Number::kF32, 1, 20, 40, operand(a), {&product, 1}, {}}, kernels);
+    run({Number::kF32, 1, 20, 40, operand(a), {&product, 1}}, kernels);
     EXPECT_TRUE(at::equal(at::isnan(c), at::isnan(at::matmul(a, b))));
     EXPECT_TRUE(at::equal(at::isinf(c), at::isinf(at::matmul(a, b))));
   }

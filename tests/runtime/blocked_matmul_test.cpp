@@ -34,7 +34,7 @@ TEST(BlockedMatmul, IsTheProductHoweverTheOperandsLie) {
       };
       const auto mine =
           run_blocked_matmul(product(turn_a, turn_b), {laid(a, turn_a, lie_a), laid(b, turn_b, lie_b)}, here);
-      const MatmulRule rule = matmul_rule(here);
+      const ProductRule rule = product_rule(here);
       ASSERT_EQ(mine.has_value(), type == at::kFloat ? rule.f32 : rule.bf16);
       if (!mine) continue;
       ++run;
@@ -44,30 +44,6 @@ TEST(BlockedMatmul, IsTheProductHoweverTheOperandsLie) {
       EXPECT_EQ((*mine)[0].scalar_type(), type);
     }
   EXPECT_EQ(run > 0, here.avx512 && (here.bf16 || here.f32));
-}
-
-TEST(BlockedMatmul, SeveralOfOneOperandHaveTheBitsOfEachAlone) {
-  at::manual_seed(2);
-  blocked::MicroKernels here = blocked::probe_micro_kernels();
-  here.intel = false;
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
-    for (const bool turned : {false, true}) {
-      const Tensor a = at::randn({130, 50}).to(type), x = turned ? a.t().contiguous() : a;
-      const Node to_rows = product(turned, false), to_columns = product(turned, true);
-      const std::vector<ProductCall> calls = {{&to_rows, {x, at::randn({50, 70}).to(type)}},
-                                              {&to_columns, {x, at::randn({9, 50}).to(type)}},
-                                              {&to_rows, {x, at::randn({50, 64}).to(type)}}};
-      const auto together = run_blocked_products(calls, here);
-      const MatmulRule rule = matmul_rule(here);
-      ASSERT_EQ(together.has_value(), type == at::kFloat ? rule.f32 : rule.bf16);
-      if (!together) continue;
-      ASSERT_EQ(together->size(), calls.size());
-      for (size_t i = 0; i < calls.size(); ++i)
-        EXPECT_TRUE((*together)[i].equal((*run_blocked_matmul(*calls[i].node, calls[i].operands, here))[0])) << i;
-      std::vector<ProductCall> one_in_f64 = calls;
-      for (Tensor& operand : one_in_f64[1].operands) operand = operand.to(at::kDouble);
-      EXPECT_FALSE(run_blocked_products(one_in_f64, here).has_value()) << "all or none";
-    }
 }
 
 TEST(BlockedMatmul, OthersAreNotForIt) {

@@ -65,7 +65,8 @@ class PlannedSteps : public ::testing::TestWithParam<bool> {
   GraphPlan planned(uint64_t seed) {
     KernelSources kernels{{}};
     if (!GetParam()) kernels.before_compile = [](const Graph&) { throw std::runtime_error("none"); };
-    GraphPlan plan = plan_graph(test::random_fused_step(seed), kernels, 2);
+    kernels.micro_kernels.intel = false;
+    GraphPlan plan = plan_graph(test::random_fused_step(seed, product_rule(kernels.micro_kernels)), kernels, 2);
     EXPECT_EQ(plan.fallbacks.empty(), GetParam()) << plan.fallbacks.front();
     return plan;
   }

@@ -36,7 +36,7 @@ inline Graph random_step(uint64_t seed) {
     b.set_source({i < steps / 2 ? Phase::kForward : Phase::kBackward, str("layer.{}", i / 4)});
     const TensorId x = recent();
     TensorId made = x;
-    switch (below(11)) {
+    switch (below(12)) {
       case 0:
       case 1:
         made = b.add("matmul", {x, weight()}, {{"transpose_a", below(2) == 0}, {"transpose_b", below(2) == 0}});
@@ -73,6 +73,14 @@ inline Graph random_step(uint64_t seed) {
         made = b.add("mul", {x, b.cast(b.add("lt", {draw, b.full(0.8, DType::kF32)}), DType::kF32)});
         break;
       }
+      case 10: {  // finished where it is made: a bias, and its norm
+        const TensorId biased = b.add("add", {b.add("matmul", {x, weight()}), b.sum(weight(), {0})});
+        const TensorId norm = b.sum(b.add("square", {biased}), {0, 1});
+        values.push_back(b.add("tanh", {biased}));
+        made = b.add("matmul", {biased, weight()});
+        made = b.add("tanh", {b.add("mul", {made, b.add("rsqrt", {b.add("add", {norm, b.full(1, DType::kF32)})})})});
+        break;
+      }
       default:
         made =
             b.add("sub",
@@ -97,10 +105,12 @@ inline Graph random_step(uint64_t seed) {
   return b.take();
 }
 
-inline Graph random_fused_step(uint64_t seed) {
+inline Graph random_fused_step(uint64_t seed, const ProductRule& products) {
   Graph graph = random_step(seed);
   verify_ops(graph);
-  graph = run_passes(std::move(graph)).graph;
+  RunOptions options;
+  options.settings.products = products;
+  graph = run_passes(std::move(graph), options).graph;
   verify_stage(graph, Stage::kFused);
   return graph;
 }

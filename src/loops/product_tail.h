@@ -1,0 +1,35 @@
+// The tail of a group of products: elementwise nodes, and full sums of what they make, that run on each tile of the
+// products' results where it is made. A tail is a kernel on one tile; the products' sums are its first inputs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace stepc {
+
+// How a buffer of the tail's kernel moves from tile to tile, in elements a row and a column.
+struct TileBuffer {
+  uint32_t place = 0;  // among the group's inputs, or its outputs
+  int64_t row_stride = 0, column_stride = 0;
+  bool is_share = false;  // of an output: a number for each tile, whose sum is the output
+  bool operator==(const TileBuffer&) const = default;
+};
+
+struct ProductTail {
+  Graph tile;                       // of (rows, columns); products first, in f32 and `tile_stride` apart
+  std::vector<TileBuffer> inputs;   // behind the products
+  std::vector<TileBuffer> outputs;  // all of the group's
+};
+
+bool has_tail(const Graph& group);  // that is_products()
+
+// Of a group that is_products(), for tiles of so many rows and columns; UserError with the reason where it has none.
+ProductTail product_tail(const Graph& group, int64_t rows, int64_t columns, int64_t tile_stride);
+
+// Why the nodes behind the group's products cannot run tile by tile; empty: they can, or there are none.
+std::string why_no_tail(const Graph& group);
+
+}  // namespace stepc

@@ -1,0 +1,14 @@
+#include "ops/product_rule.h"
+
+namespace stepc {
+
+bool runs_blocked(const Graph& graph, const Node& node, const ProductRule& rule) {
+  if (node.aten || node.op != "matmul") return false;
+  const TensorType& left = graph.type(node.inputs[0]);
+  const TensorType& right = graph.type(node.inputs[1]);
+  if (!rule.takes(left.dtype) || left.shape.size() != 2 || right.shape.size() != 2) return false;
+  if (element_count(left.shape) == 0 || element_count(right.shape) == 0) return false;
+  return !node.attrs.get<bool>("transpose_a") || bytes_of(left) <= rule.most_turned_bytes;
+}
+
+}  // namespace stepc
