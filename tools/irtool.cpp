@@ -47,8 +47,10 @@ void run(const Arguments& arguments) {
     options.verify = arguments.verify;
     options.only = arguments.passes;
     options.without = arguments.without;
-    for (const std::string& type : arguments.products)
-      (type == "bf16" ? options.settings.products.bf16 : options.settings.products.f32) = true;
+    for (const std::string& type : arguments.products) {
+      options.settings.products.bf16 |= type == "bf16";
+      options.settings.products.f32 |= type == "f32";
+    }
     options.after = [&](std::string_view pass, const Graph& after) {
       for (const std::string& name : arguments.dump_after)
         if (name == pass) std::fprintf(stderr, "# after %s\n%s", name.c_str(), to_text(after).c_str());
@@ -70,13 +72,15 @@ int main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Runs passes on the text of a Graph or a Trace");
   app.add_option("file", arguments.file, "a Graph's or a Trace's text");
-  app.add_option("--pass", arguments.passes, "passes to run, in this order")->delimiter(',');
+  const auto list = [&](const char* name, std::vector<std::string>& values, const char* what) {
+    return app.add_option(name, values, what)->delimiter(',')->allow_extra_args(false);
+  };
+  list("--pass", arguments.passes, "passes to run, in this order");
   app.add_flag("--all", arguments.all, "run the whole pipeline");
-  app.add_option("--without", arguments.without, "passes to leave out")->delimiter(',');
-  app.add_option("--products", arguments.products, "products of these types run on the blocked kernel: bf16, f32")
-      ->delimiter(',')
+  list("--without", arguments.without, "passes to leave out");
+  list("--products", arguments.products, "products of these types run on the blocked kernel: bf16, f32")
       ->check(CLI::IsMember({"bf16", "f32"}));
-  app.add_option("--dump-after", arguments.dump_after, "print the Graph after these passes to stderr")->delimiter(',');
+  list("--dump-after", arguments.dump_after, "print the Graph after these passes to stderr");
   app.add_flag("--verify", arguments.verify, "verify after every pass");
   app.add_flag("--times", arguments.times, "print a line a pass to stderr");
   app.add_flag("--opaque", arguments.opaque, "print the ATen calls that stay opaque instead of the Graph");

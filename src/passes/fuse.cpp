@@ -135,7 +135,7 @@ class Fuser {
 
   [[nodiscard]] std::vector<size_t> in_order(const std::set<size_t>& members) const {
     std::vector<size_t> nodes(members.begin(), members.end());
-    std::ranges::stable_partition(nodes, [this](size_t node) { return is_product(graph_.nodes[node]); });
+    std::stable_partition(nodes.begin(), nodes.end(), [this](size_t node) { return is_product(graph_.nodes[node]); });
     return nodes;
   }
 
