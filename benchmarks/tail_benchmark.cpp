@@ -99,13 +99,12 @@ struct Part {
   at::Tensor scratch;
 
   void run(size_t copy) const {
-    auto address = reinterpret_cast<uintptr_t>(scratch.mutable_data_ptr());
-    call.run(inputs[copy], outputs[copy], reinterpret_cast<std::byte*>((address + 63) / 64 * 64));
+    call.run(inputs[copy], outputs[copy], static_cast<std::byte*>(scratch.mutable_data_ptr()));
   }
 };
 template <class Call>
 Part<Call> part(Call call, const Graph& group, const std::vector<std::vector<at::Tensor>>& inputs) {
-  const auto bytes = static_cast<int64_t>(call.scratch_bytes()) + 64;
+  const auto bytes = static_cast<int64_t>(call.scratch_bytes());  // PyTorch aligns tensors to cache lines
   Part<Call> out{std::move(call), inputs, {}, at::empty({bytes}, at::kByte)};
   for (size_t copy = 0; copy < kCopies; ++copy) {
     std::vector<at::Tensor>& outputs = out.outputs.emplace_back();

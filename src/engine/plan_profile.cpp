@@ -29,7 +29,8 @@ std::string name_of_unit(const Graph& graph, const Unit& unit) {
 void add_units(const GraphPlan& plan, const RunTimes& times, Profile& profile) {
   for (const InstructionTime& time : times.instructions()) {
     const Unit& unit = plan.units[time.index];
-    const NodeId main = unit.products ? unit.nodes.front() : unit.nodes.back();  // what the unit is for
+    const bool is_product_first = is_product(plan.graph.nodes[unit.nodes.front().index()]);
+    const NodeId main = is_product_first ? unit.nodes.front() : unit.nodes.back();  // what the unit is for
     const Source& source = plan.graph.nodes[main.index()].source;
     profile.instructions.push_back({.index = time.index,
                                     .name = name_of_unit(plan.graph, unit),

@@ -25,7 +25,7 @@ namespace {
 
 class SpaceFinder {
  public:
-  SpaceFinder(const Graph& graph, TensorId domain, const LoopFactors& factors) : graph_(graph) {
+  SpaceFinder(const Graph& graph, TensorId domain, const LoopFactors& factors) : graph_(graph), domain_(domain) {
     space_.maps.resize(graph.tensors.size());
     IndexMap map;
     for (const std::vector<int64_t>& dimension : factors) {
@@ -40,16 +40,25 @@ class SpaceFinder {
     space_.maps[domain.index()] = std::move(map);
   }
 
-  LoopSpace find() {
+  LoopSpace find(Together together) {
+    follow();
+    if (together == Together::kConnected) return std::move(space_);
+    for (const GraphInput& input : graph_.inputs) {
+      if (map_of(input.tensor) || graph_.shape(input.tensor) != graph_.shape(domain_)) continue;
+      set(input.tensor, *map_of(domain_));
+      follow();
+    }
+    return std::move(space_);
+  }
+
+ private:
+  void follow() {
     do {
       changed_ = false;
       for (const Node& node : graph_.nodes) follow_down(node);
       for (size_t n = graph_.nodes.size(); n-- > 0;) follow_up(graph_.nodes[n]);
     } while (changed_);
-    return std::move(space_);
   }
-
- private:
   std::optional<IndexMap>& map_of(TensorId id) { return space_.maps[id.index()]; }
   void set(TensorId id, IndexMap map) {
     if (map_of(id)) return;
@@ -109,6 +118,7 @@ class SpaceFinder {
   }
 
   const Graph& graph_;
+  TensorId domain_;
   LoopSpace space_;
   bool changed_ = false;
 };
@@ -152,9 +162,9 @@ void split_loop(LoopFactors& factors, const LoopSplit& split) {
   INTERNAL_CHECK(false, "there is no loop {} to split", split.loop);
 }
 
-LoopSpace find_loop_space(const Graph& group, const LoopFactors& factors) {
+LoopSpace find_loop_space(const Graph& group, const LoopFactors& factors, Together together) {
   const TensorId domain = domain_of(group);
-  if (domain.valid()) return SpaceFinder(group, domain, factors).find();
+  if (domain.valid()) return SpaceFinder(group, domain, factors).find(together);
   LoopSpace nothing;
   nothing.maps.resize(group.tensors.size());
   return nothing;

@@ -32,8 +32,11 @@ struct LoopSpace {
 
   [[nodiscard]] const IndexMap& map_of(TensorId id) const;  // NoLoops where there is none
 };
+// Which elements of two tensors belong together: those that nodes connect, or also those of inputs that have the shape
+// of the largest tensor and that nothing connects with it.
+enum class Together : uint8_t { kConnected, kAlike };
 // Throws SplitNeeded.
-LoopSpace find_loop_space(const Graph& group, const LoopFactors& factors);
+LoopSpace find_loop_space(const Graph& group, const LoopFactors& factors, Together together);
 
 // The loops that a map uses, ascending.
 std::vector<uint32_t> loops_of(const IndexMap& map);

@@ -25,9 +25,9 @@ int64_t span_of(const Shape& shape, const Shape& strides) {
 class Lowering {
  public:
   // `only_check`: what run() gives is of no use, but it throws as it would.
-  Lowering(const Graph& group, const LoopFactors& factors, bool only_check)
+  Lowering(const Graph& group, const LoopFactors& factors, Together together, bool only_check)
       : group_(group),
-        space_(find_loop_space(group, factors)),
+        space_(find_loop_space(group, factors, together)),
         only_check_(only_check),
         plan_(plan_reductions(group, space_)) {}
 
@@ -393,13 +393,13 @@ void check_types(const Graph& group) {
   if (group.outputs.empty()) throw NoLoops("it returns nothing");
 }
 
-LoopProgram lower_or_throw(const Graph& group, bool only_check) {
+LoopProgram lower_or_throw(const Graph& group, Together together, bool only_check) {
   check_types(group);
   LoopFactors factors = domain_factors(group);
   constexpr int kMostSplits = 24;
   for (int attempt = 0; attempt < kMostSplits; ++attempt) {
     try {
-      return Lowering(group, factors, only_check).run();
+      return Lowering(group, factors, together, only_check).run();
     } catch (const SplitNeeded& needed) {
       split_loop(factors, needed.split);
     }
@@ -409,18 +409,18 @@ LoopProgram lower_or_throw(const Graph& group, bool only_check) {
 
 }  // namespace
 
-std::string why_no_loops(const Graph& group) {
+std::string why_no_loops(const Graph& group, Together together) {
   try {
-    lower_or_throw(group, true);
+    lower_or_throw(group, together, true);
     return {};
   } catch (const NoLoops& reason) {
     return reason.what();
   }
 }
 
-LoopProgram lower(const Graph& group) {
+LoopProgram lower(const Graph& group, Together together) {
   try {
-    return lower_or_throw(group, false);
+    return lower_or_throw(group, together, false);
   } catch (const NoLoops& reason) {
     user_error("a group of {} nodes is not one kernel: {}", group.nodes.size(), reason.what());
   }

@@ -8,13 +8,14 @@
 
 #include "ir/graph.h"
 #include "loops/loop_program.h"
+#include "loops/loop_space.h"
 
 namespace stepc {
 
 // Why `group` cannot be one kernel; empty: it can.
-std::string why_no_loops(const Graph& group);
+std::string why_no_loops(const Graph& group, Together together = Together::kConnected);
 // Buffers: the group's inputs (with their strides and offsets), then its outputs (with their strides). UserError with
 // the reason where there is one.
-LoopProgram lower(const Graph& group);
+LoopProgram lower(const Graph& group, Together together = Together::kConnected);
 
 }  // namespace stepc

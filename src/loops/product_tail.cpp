@@ -112,6 +112,8 @@ class TailBuilder {
 
   void add(const Node& node) {
     if (node.aten || node.outputs.size() != 1) throw NoLoops(str("{} has no part in a tile", node.op));
+    if (std::ranges::any_of(node.inputs, [this](TensorId input) { return sums_.contains(input); }))
+      throw NoLoops("a sum is read before it is whole");
     const TensorId made = node.outputs[0];
     const OpDef& op = op_def(node.op);
     if (node.op == "reshape" || node.op == "expand") {
@@ -126,10 +128,7 @@ class TailBuilder {
     }
     Node copy = node;
     copy.group.reset();
-    for (TensorId& input : copy.inputs) {
-      if (sums_.contains(input)) throw NoLoops("a sum is read before it is whole");
-      input = inside(input);
-    }
+    for (TensorId& input : copy.inputs) input = inside(input);
     TensorType type = tile_type(made);
     if (op.has(Trait::kShapeAttr)) copy.attrs.set("shape", type.shape);
     inside_[made.index()] = append(std::move(copy), std::move(type));
@@ -189,12 +188,14 @@ ProductTail product_tail(const Graph& group, int64_t rows, int64_t columns, int6
   }
 }
 
+LoopProgram lower(const ProductTail& tail) { return lower(tail.tile, Together::kAlike); }
+
 std::string why_no_tail(const Graph& group) {
   if (!has_tail(group)) return "";
   try {
     const Shape& shape = group.shape(group.nodes.front().outputs[0]);
     if (shape.size() != 2) return "products of batches";
-    return why_no_loops(product_tail(group, shape[0], shape[1], shape[1]).tile);
+    return why_no_loops(product_tail(group, shape[0], shape[1], shape[1]).tile, Together::kAlike);
   } catch (const UserError& error) {
     return error.what();
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "loops/loop_program.h"
 
 namespace stepc {
 
@@ -28,6 +29,9 @@ bool has_tail(const Graph& group);  // that is_products()
 
 // Of a group that is_products(), for tiles of so many rows and columns; UserError with the reason where it has none.
 ProductTail product_tail(const Graph& group, int64_t rows, int64_t columns, int64_t tile_stride);
+
+// The tail as a kernel: what belongs to one place of a tile runs together, whether or not nodes connect it.
+LoopProgram lower(const ProductTail& tail);
 
 // Why the nodes behind the group's products cannot run tile by tile; empty: they can, or there are none.
 std::string why_no_tail(const Graph& group);

@@ -429,17 +429,22 @@ class Fuser {
       const auto is_out = [&](size_t node) {
         return !reads_only(node, members, tail, product) || leaves_more(node, members, tail, product);
       };
-      while (std::erase_if(tail, is_out) > 0) {
+      const auto out = std::ranges::find_if(tail, is_out);
+      if (out != tail.end()) {
+        tail.erase(out);
+        continue;
       }
       const std::vector<size_t> left = left_behind(tail, product);
-      if (left.empty() || left.size() <= products_of(product)) break;
-      tail.erase(left.back());
+      if (left.size() <= products_of(product)) break;
+      const auto last = std::find_if(left.rbegin(), left.rend(), [&](size_t node) { return tail.contains(node); });
+      if (last == left.rend()) return {};
+      tail.erase(*last);
     }
     const TensorId made = graph_.nodes[product].outputs[0];
     const bool reads = std::ranges::any_of(tail, [&](size_t node) { return read_by(node).contains(made); });
     return reads ? tail : std::set<size_t>();
   }
-  // What the call for `product` would leave behind with this tail; the tail's last.
+  // What the call for `product` would leave behind with this tail, and with one that it has.
   [[nodiscard]] std::vector<size_t> left_behind(const std::set<size_t>& tail, size_t product) const {
     std::set<size_t> whole = tail;
     if (group_of_[product] != kNoGroup) {
@@ -473,7 +478,7 @@ class Fuser {
     const int64_t size = element_count(graph_.shape(graph_.nodes[product].outputs[0]));
     return std::ranges::all_of(read_by(node), [&](TensorId tensor) {
       const NodeId producer = graph_.tensors[tensor.index()].producer;
-      if (producer.valid() && tail.contains(producer.index())) return true;
+      if (producer.valid() && tail.contains(producer.index())) return graph_.nodes[producer.index()].op != "sum";
       if (producer.valid() && are_one_call(producer.index(), product)) return true;
       return element_count(graph_.shape(tensor)) < size && !(producer.valid() && members.contains(producer.index()));
     });

@@ -30,19 +30,25 @@ void check_can_run(const Trace& trace) {
 size_t units_before_guards(const Trace& trace, const GraphPlan& plan) {
   const Graph& graph = plan.graph;
   std::vector<bool> needed(graph.tensors.size(), false);
+  const auto need = [&](TensorId tensor) {
+    for (; plan.places[tensor.index()].kind == Place::Kind::kView; tensor = graph.producer(tensor)->inputs[0])
+      needed[tensor.index()] = true;
+    needed[tensor.index()] = true;
+  };
+  const auto is_needed = [&](TensorId tensor) { return needed[tensor.index()]; };
   for (const GraphOutput& output : graph.outputs)
-    if (output.kind == GraphOutput::Kind::kGuard) needed[output.tensor.index()] = true;
-  for (size_t n = graph.nodes.size(); n-- > 0;) {
-    const Node& node = graph.nodes[n];
-    if (std::ranges::any_of(node.outputs, [&](TensorId out) { return needed[out.index()]; }))
-      for (TensorId in : node.inputs) needed[in.index()] = true;
+    if (output.kind == GraphOutput::Kind::kGuard) need(output.tensor);
+  // A unit runs whole: what any of its nodes reads has to be there.
+  size_t before = 0;
+  for (size_t u = plan.units.size(); u-- > 0;) {
+    if (std::ranges::none_of(plan.units[u].outputs, is_needed)) continue;
+    before = std::max(before, u + 1);
+    for (TensorId in : plan.units[u].inputs) need(in);
   }
   for (const GraphInput& input : graph.inputs)
-    USER_CHECK(input.kind != InputKind::kScalar || trace.events.empty() || !needed[input.tensor.index()],
+    USER_CHECK(input.kind != InputKind::kScalar || trace.events.empty() || !is_needed(input.tensor),
                "a decision depends on what '{}' supplies", input.key);
-  for (size_t u = plan.units.size(); u-- > 0;)
-    if (std::ranges::any_of(plan.units[u].outputs, [&](TensorId out) { return needed[out.index()]; })) return u + 1;
-  return 0;
+  return before;
 }
 
 Arg number_in(const at::Tensor& value) {

@@ -144,10 +144,12 @@ class Planner {
       std::vector<LoopProgram> programs;
       for (const GroupGraph& group : groups) {
         if (group.outputs.empty()) continue;
-        if (is_products(group.graph))
-          std::ranges::move(tail_programs(group.graph), std::back_inserter(programs));
-        else if (why_no_loops(group.graph).empty())
+        if (is_products(group.graph)) {
+          if (why_no_tail(group.graph).empty())
+            std::ranges::move(tail_programs(group.graph), std::back_inserter(programs));
+        } else if (why_no_loops(group.graph).empty()) {
           programs.push_back(lower(group.graph));
+        }
       }
       kernels_.compiler.compile_all(programs, static_cast<size_t>(threads_));
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
@@ -156,14 +158,15 @@ class Planner {
 
   void make_call(Unit& unit, const GroupGraph& group) {
     if (group.outputs.empty()) return;  // nothing needs it
+    const bool generates = !is_products(group.graph) || has_tail(group.graph);
     try {
-      const bool generates = !is_products(group.graph) || has_tail(group.graph);
       if (kernels_.before_compile && generates) kernels_.before_compile(group.graph);
       if (is_products(group.graph))
         unit.products.emplace(group.graph, kernels_.compiler, kernels_.micro_kernels, threads_);
       else
         unit.kernel.emplace(group.graph, kernels_.compiler);
     } catch (const std::exception& error) {
+      if (!generates) return;  // products alone: each takes the blocked kernel or ATen's
       plan_.fallbacks.push_back(
           str("group {} ({}): {}", group.group, plan_.graph.nodes[unit.nodes.front().index()].op, error.what()));
     }
@@ -247,7 +250,7 @@ class Planner {
 
 size_t GraphPlan::kernels() const {
   return static_cast<size_t>(std::ranges::count_if(
-      units, [](const Unit& unit) { return unit.kernel || (unit.products && unit.products->has_tail()); }));
+      units, [](const Unit& unit) { return unit.kernel || (unit.products && unit.products->finishes()); }));
 }
 
 GraphPlan plan_graph(Graph graph, KernelSources& kernels, int threads) {

@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "ir/alignment.h"
 #include "loops/element_writer.h"
-#include "loops/lower.h"
 #include "ops/op_def.h"
 
 namespace stepc {
@@ -55,7 +54,7 @@ std::vector<LoopProgram> tail_programs(const Graph& group) {
   if (!has_tail(group)) return programs;
   for (const TileSize& size : tile_sizes(result_shape(group)))
     if (size.rows > 0 && size.columns > 0)
-      programs.push_back(lower(product_tail(group, size.rows, size.columns, kTileColumns).tile));
+      programs.push_back(lower(product_tail(group, size.rows, size.columns, kTileColumns)));
   return programs;
 }
 
@@ -80,7 +79,7 @@ ProductsCall::ProductsCall(const Graph& group, KernelCompiler& compiler, const b
     USER_CHECK(bound.has_value(), "no blocked product takes these operands");
     products_.push_back(*bound);
   }
-  if (!stepc::has_tail(group)) return;
+  if (!has_tail(group)) return;
   const std::array<TileSize, 4> sizes = tile_sizes(result_shape(group));
   tail_ = product_tail(group, sizes[0].rows, sizes[0].columns, kTileColumns);
   USER_CHECK(products_.size() + tail_->inputs.size() + tail_->outputs.size() <= kMostBuffers,

@@ -28,7 +28,7 @@ class ProductsCall {
   // `outputs` are contiguous memory to write to, an input's only where may_share() says so. `scratch`: so many bytes.
   void run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs, std::byte* scratch) const;
   [[nodiscard]] uint64_t scratch_bytes() const;
-  [[nodiscard]] bool has_tail() const { return tail_.has_value(); }
+  [[nodiscard]] bool finishes() const { return tail_.has_value(); }
 
   // Whether output `output` may be written to the memory of input `input`.
   [[nodiscard]] bool may_share(size_t input, size_t output) const;

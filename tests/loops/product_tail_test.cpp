@@ -82,6 +82,13 @@ return %6
 return %8
 )"),
             "a sum is read before it is whole");
+  EXPECT_EQ(why(R"(%6: f32[200, 96] = cast(%5) {dtype=f32} | forward ""
+%7: f32[] = sum(%6) {dims=[0, 1], keepdim=false} | forward ""
+%8: f32[1, 1] = reshape(%7) {shape=[1, 1]} | forward ""
+%9: f32[200, 96] = mul(%6, %8) | forward ""
+return %9
+)"),
+            "a sum is read before it is whole");
   EXPECT_EQ(why(R"(%6: bf16[96, 200] = transpose(%5) {permutation=[1, 0]} | forward ""
 return %6
 )"),
