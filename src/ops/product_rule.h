@@ -18,8 +18,8 @@ struct ProductRule {
 
 inline constexpr size_t kMostProducts = 8;  // that share a call; the blocked kernel takes no more
 
-// Whether `node` is such a product where its operands lie contiguous. Of others a group may turn out to have no call; its
-// nodes then run one by one.
+// Whether `node` is such a product where its operands lie contiguous. Of others a group may turn out to have no call;
+// its nodes then run one by one.
 bool runs_blocked(const Graph& graph, const Node& node, const ProductRule& rule);
 
 }  // namespace stepc

@@ -2,8 +2,8 @@
 // random draws, with the constants and views that they use, which each group gets for itself. What cannot be one kernel
 // (why_no_loops()) never is; attention and opaque calls stay outside. Products that run on the blocked kernel make
 // groups of their own, which is_products() tells from kernels: those of one left operand (the queries, keys and values
-// of a layer), and cheap elementwise nodes and full sums that finish a product where it is made (a bias, the squared norm
-// of a gradient). A graph that has groups is left alone.
+// of a layer), and cheap elementwise nodes and full sums that finish a product where it is made (a bias, the squared
+// norm of a gradient). A graph that has groups is left alone.
 #pragma once
 
 #include "ir/graph.h"

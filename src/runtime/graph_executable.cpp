@@ -72,7 +72,7 @@ void write_updates(std::vector<std::pair<at::Tensor, at::Tensor>>& updates) {
 
 // A copy for the program, laid out as it saw the tensor.
 at::Tensor copy_for_program(const at::Tensor& value, const Shape& strides) {
-  const at::Tensor own = at::empty_strided(value.sizes(), strides, value.options());
+  at::Tensor own = at::empty_strided(value.sizes(), strides, value.options());
   // Of what an expanded dimension repeats, one is written.
   at::Tensor to = own;
   at::Tensor from = value;
