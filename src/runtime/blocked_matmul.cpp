@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 
+#include "aten/constants.h"
 #include "ir/alignment.h"
 #include "runtime/blocked_operands.h"
 
@@ -32,7 +33,7 @@ std::optional<BoundMatmul> bind_matmul(const Node& node, const std::vector<Tenso
                                        const blocked::MicroKernels& kernels) {
   const ProductRule rule = product_rule(kernels);
   const std::optional<blocked::Number> number = number_of(x[0].scalar_type());
-  if (!number || !(*number == blocked::Number::kF32 ? rule.f32 : rule.bf16)) return std::nullopt;
+  if (!number || !rule.takes(dtype_of(x[0].scalar_type()))) return std::nullopt;
   if (x[0].dim() != 2 || x[0].numel() == 0 || x[1].numel() == 0) return std::nullopt;
   const bool turn_a = node.attrs.get<bool>("transpose_a");
   const bool turn_b = node.attrs.get<bool>("transpose_b");

@@ -79,16 +79,31 @@ ProductsCall::ProductsCall(const Graph& group, KernelCompiler& compiler, const b
     USER_CHECK(bound.has_value(), "no blocked product takes these operands");
     products_.push_back(*bound);
   }
-  if (!has_tail(group)) return;
+  if (has_tail(group)) make_tail(group, compiler);
+  const std::vector<blocked::Product> products = products_without_data();
+  matmul_bytes_ = aligned(blocked::workspace_bytes(matmul_of(products), threads_));
+}
+
+void ProductsCall::make_tail(const Graph& group, KernelCompiler& compiler) {
   const std::array<TileSize, 4> sizes = tile_sizes(result_shape(group));
   tail_ = product_tail(group, sizes[0].rows, sizes[0].columns, kTileColumns);
   USER_CHECK(products_.size() + tail_->inputs.size() + tail_->outputs.size() <= kMostBuffers,
              "{} tensors are too many to finish products with", group.inputs.size() + group.outputs.size());
   size_t next = 0;
   const std::vector<LoopProgram> programs = tail_programs(group);
-  for (size_t kind = 0; kind < sizes.size(); ++kind)
-    if (sizes[kind].rows > 0 && sizes[kind].columns > 0) tail_kernels_[kind] = compiler.compile(programs[next++]);
-  shares_ = static_cast<size_t>(std::ranges::count_if(tail_->outputs, &TileBuffer::is_share));
+  for (size_t kind = 0; kind < sizes.size(); ++kind) {
+    if (sizes[kind].rows == 0 || sizes[kind].columns == 0) continue;
+    tail_kernels_[kind] = compiler.compile(programs[next++]);
+    worker_bytes_ = std::max(worker_bytes_, aligned(static_cast<uint64_t>(tail_kernels_[kind]->scratch_bytes)));
+  }
+  const auto shares = static_cast<uint64_t>(std::ranges::count_if(tail_->outputs, &TileBuffer::is_share));
+  shares_bytes_ = aligned(shares * static_cast<uint64_t>(tiles()) * sizeof(float));
+}
+
+std::vector<blocked::Product> ProductsCall::products_without_data() const {
+  std::vector<blocked::Product> products;
+  for (const BoundMatmul& bound : products_) products.push_back({bound.n, bound.b, false, {}, {}});
+  return products;
 }
 
 blocked::Matmul ProductsCall::matmul_of(const std::vector<blocked::Product>& products) const {
@@ -107,36 +122,19 @@ int64_t ProductsCall::tiles() const {
   return ceil_div(products_[0].m, kTileRows) * ceil_div(products_[0].n, kTileColumns);
 }
 
-uint64_t ProductsCall::worker_bytes() const {
-  int64_t bytes = 0;
-  for (const auto& kernel : tail_kernels_)
-    if (kernel != nullptr) bytes = std::max(bytes, kernel->scratch_bytes);
-  return aligned(static_cast<uint64_t>(bytes));
-}
-
-uint64_t ProductsCall::scratch_bytes() const {
-  std::vector<blocked::Product> products;
-  for (const BoundMatmul& bound : products_) products.push_back({bound.n, bound.b, false, {}, {}});
-  const uint64_t shares = shares_ * static_cast<uint64_t>(tiles()) * sizeof(float);
-  return aligned(blocked::workspace_bytes(matmul_of(products), threads_)) +
-         static_cast<uint64_t>(threads_) * worker_bytes() + aligned(shares);
-}
-
 void ProductsCall::run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
                        std::byte* scratch) const {
-  std::vector<blocked::Product> products;
-  for (size_t p = 0; p < products_.size(); ++p) {
-    const BoundMatmul& bound = products_[p];
-    blocked::Product& product = products.emplace_back(blocked::Product{bound.n, bound.b, false, {}, {}});
-    product.b.data = inputs[operands_[p].right].const_data_ptr();
-    if (!tail_) product.c = {outputs[p].mutable_data_ptr(), bound.type, bound.n};
+  std::vector<blocked::Product> products = products_without_data();
+  for (size_t p = 0; p < products.size(); ++p) {
+    products[p].b.data = inputs[operands_[p].right].const_data_ptr();
+    if (!tail_) products[p].c = {outputs[p].mutable_data_ptr(), products_[p].type, products_[p].n};
   }
   blocked::Matmul call = matmul_of(products);
   call.a.data = inputs[operands_[0].left].const_data_ptr();
   TileRun run{.call = this, .scratch = nullptr, .shares = nullptr};
   if (tail_) {
-    run.scratch = scratch + aligned(blocked::workspace_bytes(call, threads_));
-    run.shares = reinterpret_cast<float*>(run.scratch + static_cast<uint64_t>(threads_) * worker_bytes());  // NOLINT
+    run.scratch = scratch + matmul_bytes_;
+    run.shares = reinterpret_cast<float*>(run.scratch + static_cast<uint64_t>(threads_) * worker_bytes_);  // NOLINT
     size_t next = 0;
     for (const TileBuffer& buffer : tail_->inputs)  // NOLINTNEXTLINE: the kernel only reads inputs
       run.buffers[next++] = static_cast<std::byte*>(const_cast<void*>(inputs[buffer.place].const_data_ptr()));
@@ -145,7 +143,7 @@ void ProductsCall::run(const std::vector<at::Tensor>& inputs, const std::vector<
     call.context = &run;
   }
   blocked::matmul(call, kernels_, threads_, scratch);
-  if (shares_ > 0) add_up_shares(outputs, run.shares);
+  if (shares_bytes_ > 0) add_up_shares(outputs, run.shares);
 }
 
 const Kernel& ProductsCall::kernel_for(const blocked::TileRef& tile) const {
@@ -177,7 +175,7 @@ void ProductsCall::finish(std::span<const blocked::TileRef> tiles, int worker, c
     buffers[next++] = output;
   }
   for (const KernelPhase& phase : kernel_for(at).phases)
-    phase.run(buffers.data(), 0, phase.items, run.scratch + static_cast<uint64_t>(worker) * worker_bytes());
+    phase.run(buffers.data(), 0, phase.items, run.scratch + static_cast<uint64_t>(worker) * worker_bytes_);
 }
 
 // In the order of the tiles, so the bits do not depend on threads.

@@ -27,7 +27,9 @@ class ProductsCall {
 
   // `outputs` are contiguous memory to write to, an input's only where may_share() says so. `scratch`: so many bytes.
   void run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs, std::byte* scratch) const;
-  [[nodiscard]] uint64_t scratch_bytes() const;
+  [[nodiscard]] uint64_t scratch_bytes() const {
+    return matmul_bytes_ + static_cast<uint64_t>(threads_) * worker_bytes_ + shares_bytes_;
+  }
   [[nodiscard]] bool finishes() const { return tail_.has_value(); }
 
   // Whether output `output` may be written to the memory of input `input`.
@@ -39,11 +41,12 @@ class ProductsCall {
   };
   struct TileRun;
 
+  void make_tail(const Graph& group, KernelCompiler& compiler);
+  [[nodiscard]] std::vector<blocked::Product> products_without_data() const;
   [[nodiscard]] blocked::Matmul matmul_of(const std::vector<blocked::Product>& products) const;
   void finish(std::span<const blocked::TileRef> tiles, int worker, const TileRun& run) const;
   [[nodiscard]] const Kernel& kernel_for(const blocked::TileRef& tile) const;
   [[nodiscard]] int64_t tiles() const;
-  [[nodiscard]] uint64_t worker_bytes() const;
   void add_up_shares(const std::vector<at::Tensor>& outputs, const float* shares) const;
 
   blocked::MicroKernels kernels_;
@@ -52,7 +55,8 @@ class ProductsCall {
   std::vector<Operands> operands_;                             // by product
   std::optional<ProductTail> tail_;                            // of whole tiles; none: each product is an output
   std::array<std::shared_ptr<const Kernel>, 4> tail_kernels_;  // by tile_kind()
-  size_t shares_ = 0;                                          // outputs that are summed
+  // Of the scratch memory, in this order: the product's, each worker's for tail kernels, and the tiles' shares of sums.
+  uint64_t matmul_bytes_ = 0, worker_bytes_ = 0, shares_bytes_ = 0;
 };
 
 }  // namespace stepc
