@@ -20,7 +20,7 @@ test: ## set up with PyTorch and transformers, build everything, run every check
 	@tools/setup test
 	@tools/test
 
-bench: ## compare with PyTorch eager and torch.compile; table and build/bench.json; what capture costs
+bench: ## compare with PyTorch eager, torch.compile and JAX; table and build/bench.json; what capture costs
 	@tools/setup bench
 	@tools/build release
 	@.venv/bin/python benchmarks/bench.py
@@ -41,7 +41,7 @@ check: ## format, tidy, layer directions, docs (tools/check --all adds the LibTo
 
 asan: setup ## build and test the folders without LibTorch under ASan and UBSan
 	@tools/build asan
-	@ctest --preset asan
+	@ctest --preset asan --parallel "$$(nproc)"
 
 tsan: setup ## build and test the folders without LibTorch, and the executor, under TSan
 	@tools/build tsan

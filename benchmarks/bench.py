@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares stepc with PyTorch eager and torch.compile on whole training steps: paired, interleaved, in one run.
+"""Compares stepc with PyTorch eager, torch.compile and JAX on whole training steps: paired, interleaved, in one run.
 
     benchmarks/bench.py [--quick] [--models NAME,...] [--runners NAME,...] [--steps N]
 
@@ -25,10 +25,13 @@ LOGS = ROOT / "build" / "bench"
 RESULT = ROOT / "build" / "bench.json"
 THREADS = 2
 ROUNDS, QUICK_ROUNDS = 7, 3
+JAX = ROOT / ".venv" / "jax"  # where tools/setup bench installs it
+# How far JAX's loss may be from eager's, which starts from the same weights, after 2 and 5 steps: a share of it.
+LOSS_TOLERANCE = {"f32": 1e-5, "bf16": 2e-3, "autocast": 1e-3}
 WARM_STEPS = 3  # after the first two
 MOST_WARM_STEPS = 12
-RUNNERS = ("eager", "compile", "stepc", "stepc-paired")
-TITLES = {"eager": "PyTorch eager", "compile": "torch.compile", "stepc": "stepc",
+RUNNERS = ("eager", "compile", "jax", "stepc", "stepc-paired")
+TITLES = {"eager": "PyTorch eager", "compile": "torch.compile", "jax": "JAX", "stepc": "stepc",
           "stepc-paired": "stepc, paired", "stepc-eager": "C++ eager, paired"}
 
 
@@ -50,6 +53,10 @@ class RunnerFailed(Exception):
     pass
 
 
+class Unavailable(Exception):
+    """A runner that this machine does not have."""
+
+
 class Runner:
     """A process that trains on command; see the protocol in README.md. It works only while it is asked."""
 
@@ -59,6 +66,8 @@ class Runner:
         if name.startswith("stepc"):
             mode = "paired" if name == "stepc-paired" else "accelerate"
             command = [BUILD / "stepc_runner", mode, model.preset, *shape]
+        elif name == "jax":
+            command = [sys.executable, ROOT / "benchmarks" / "jax_runner.py", start_of(model, config), config, *shape]
         else:
             command = [sys.executable, ROOT / "benchmarks" / "torch_runner.py", name, config, *shape]
         LOGS.mkdir(parents=True, exist_ok=True)
@@ -68,11 +77,17 @@ class Runner:
         shutil.rmtree(cache, ignore_errors=True)
         environment = os.environ | {"OMP_NUM_THREADS": str(THREADS), "TORCHINDUCTOR_CACHE_DIR": str(cache),
                                     "TOKENIZERS_PARALLELISM": "false"}
+        if name == "jax":
+            environment["PYTHONPATH"] = os.pathsep.join([str(JAX), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.launched_at = time.monotonic()
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                                             env=environment, cwd=ROOT, text=True, bufsize=1)
-        self.imported_at = self.receive()["imported_at"]
+        greeting = self.receive()
+        if "unavailable" in greeting:
+            self.close()
+            raise Unavailable(greeting["unavailable"])
+        self.imported_at = greeting["imported_at"]
 
     def receive(self):
         line = self.process.stdout.readline()
@@ -139,6 +154,7 @@ class Comparison:
         self.model, self.precision, self.names = model, precision, names
         self.rounds, self.steps, self.results = rounds, steps, results
         self.failed = False
+        self.first_losses = {}  # by runner: after two steps, and after the first warm ones
 
     def say(self, text):
         say(f"{self.model.preset} {self.precision}: {text}")
@@ -156,6 +172,9 @@ class Comparison:
         """Drops the runner when it breaks; the others go on."""
         try:
             action()
+        except Unavailable as error:
+            self.add(name, "unavailable", str(error), "text")
+            self.say(f"{TITLES[name]}: n/a: {error}")
         except (RunnerFailed, OSError) as error:
             self.failed = True
             self.say(f"{name} failed: {error}")
@@ -190,11 +209,22 @@ class Comparison:
             self.add(name, "time_to_second_step", first["finished_at"] - runner.imported_at, "s")
         warm = WARM_STEPS
         last = runner.ask(f"run {WARM_STEPS}")
+        self.first_losses[name] = (first["loss"], last["loss"])
+        if name == "jax" and "eager" in self.first_losses:
+            self.expect_losses_of_eager(name)
         while not last.get("replaying", True) and warm < MOST_WARM_STEPS:
             last = runner.ask("run 1")
             warm += 1
         if not last.get("replaying", True):
             self.say(f"{TITLES[name]} does not replay after {2 + warm} steps: what follows are eager steps")
+
+    def expect_losses_of_eager(self, name):
+        pairs = list(zip(self.first_losses[name], self.first_losses["eager"]))
+        distances = [abs(loss - eager) / abs(eager) for loss, eager in pairs]
+        self.add(name, "loss_distance_from_eager", max(distances), "ratio")
+        for (loss, eager), distance in zip(pairs, distances):
+            if not distance <= LOSS_TOLERANCE[self.precision]:
+                raise RunnerFailed(f"its loss is {loss:.7g} where eager's is {eager:.7g}: that is not the same training")
 
     def finish(self, runner, rounds):
         answers = rounds[runner.name]
@@ -227,6 +257,17 @@ def config_of(model):
                           capture_output=True).stdout
 
 
+def start_of(model, config):
+    """A file with eager's weights and batches, for a runner that cannot make them itself."""
+    path = LOGS / f"{model.preset}-start.npz"
+    LOGS.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, ROOT / "benchmarks" / "torch_runner.py", "start", path, config, str(model.batch), str(model.seq)]
+    made = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if made.returncode != 0:
+        raise RunnerFailed(f"no weights to start from: {(made.stderr.strip().splitlines() or ['?'])[-1]}")
+    return path
+
+
 def measure_planning(results):
     lines = subprocess.run([BUILD / "plan_benchmark"], check=True, text=True, capture_output=True).stdout.splitlines()
     for line in map(json.loads, lines):
@@ -250,9 +291,13 @@ COLUMNS = (("s/step", "step_time", lambda v: f"{v:.4g}"),
 
 def print_table(results):
     table = [["model", "precision", "runner", *(title for title, _, _ in COLUMNS)]]
+    absent = {}
     for model in MODELS:
         for precision in model.precisions:
-            for runner in ("eager", "compile", "stepc", "stepc-eager", "stepc-paired"):
+            for runner in ("eager", "compile", "jax", "stepc", "stepc-eager", "stepc-paired"):
+                if reason := results.get(model.preset, precision, runner, "unavailable"):
+                    table.append([model.preset, precision, TITLES[runner], "n/a"] + [""] * (len(COLUMNS) - 1))
+                    absent[TITLES[runner]] = reason
                 if results.get(model.preset, precision, runner, "step_time") is None:
                     continue
                 values = [(results.get(model.preset, precision, runner, metric), form) for _, metric, form in COLUMNS]
@@ -268,6 +313,8 @@ def print_table(results):
         print("  ".join(cell.ljust(width) if i < 3 else cell.rjust(width)
                         for i, (cell, width) in enumerate(zip(row, widths))).rstrip())
     print()
+    for title, reason in absent.items():
+        print(f"{title}: n/a: {reason}")
     for row in results.rows:
         if row["metric"] == "planning_time":
             count, over = (results.get(row["model"], "-", "stepc", m) for m in ("intervals", "over_lower_bound"))

@@ -18,6 +18,7 @@
 #include "blocked/brgemm.h"
 #include "blocked/linear_cross_entropy.h"
 #include "blocked/matmul.h"
+#include "runtime/micro_kernels.h"
 
 namespace {
 
@@ -85,21 +86,13 @@ void matmul_lines(Number number, int threads, const MicroKernels& kernels) {
   const auto type = aten_type(number);
   const at::Tensor x = at::randn({kM, kK}).to(type), w = at::randn({kN, kK}).to(type), y = at::empty({kM, kN}, type);
   const Peak peak(number, threads, kernels);
-  const at::Tensor packed = bytes(packed_b_bytes(number, kK, kN));
-  const Operand weight{w.data_ptr(), 1, kK};
-  pack_b(number, kK, kN, weight, kernels, threads, packed.data_ptr());
-  const double flops = 2.0 * kM * kN * kK;
-  for (const bool prepacked : {false, true}) {
-    const Product product{
-        kN, prepacked ? Operand{packed.data_ptr()} : weight, prepacked, {y.data_ptr(), number, kN}, {}};
-    const Matmul call{number, 1, kM, kK, {x.data_ptr(), kK, 1}, {&product, 1}};
-    const at::Tensor workspace = bytes(workspace_bytes(call, threads));
-    print_line(
-        str("matmul 2048x2048x768 {} {} thread(s), {}", name_of(number), threads,
-            prepacked ? "packed before" : "packed in the call"),
-        flops, peak, [&] { matmul(call, kernels, threads, workspace.data_ptr()); },
-        [&] { at::mm_out(const_cast<at::Tensor&>(y), x, w.t()); }, 0.85);
-  }
+  const Product product{kN, {w.data_ptr(), 1, kK}, {y.data_ptr(), number, kN}};
+  const Matmul call{number, 1, kM, kK, {x.data_ptr(), kK, 1}, {&product, 1}};
+  const at::Tensor workspace = bytes(workspace_bytes(call, threads));
+  print_line(
+      str("matmul 2048x2048x768 {} {} thread(s)", name_of(number), threads), 2.0 * kM * kN * kK, peak,
+      [&] { matmul(call, kernels, threads, workspace.data_ptr()); },
+      [&] { at::mm_out(const_cast<at::Tensor&>(y), x, w.t()); }, 0.85);
 }
 
 struct AttentionCase {
@@ -236,7 +229,7 @@ void loss_lines(Number number, int threads, const MicroKernels& kernels) {
 
 int main(int argc, char** argv) {
   const MicroKernels kernels = probe_micro_kernels();
-  std::printf("micro-kernels: %s\n", to_text(kernels).c_str());
+  std::printf("micro-kernels: %s\n", to_text(features_of(kernels)).c_str());
   const auto wanted = [&](const std::string& name) {
     for (int i = 1; i < argc; ++i) {
       if (name == argv[i]) return true;

@@ -1,6 +1,6 @@
 // The blocked matmul beside ATen's on the products of the benchmark models' layers, each as fast mode would call it, in
 // turn: matmul_benchmark [threads] [rounds]. One line a product: the median of the paired ratios, above 1 where ours is
-// faster. The rule of runtime/blocked_matmul.h comes from it.
+// faster. What product_rule() (cost/features.h) says comes from it.
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -10,6 +10,7 @@
 
 #include "benchmarks/stopwatch.h"
 #include "blocked/matmul.h"
+#include "runtime/micro_kernels.h"
 
 namespace {
 
@@ -50,7 +51,7 @@ void compare(const Layer& layer, Form form, Number number, int rounds, const Mic
   const int threads = at::get_num_threads();
   const auto ours = [&] {
     const at::Tensor c = at::empty({m, n}, type);
-    const Product product{n, operand(b, turn_b), false, {c.mutable_data_ptr(), number, n}, {}};
+    const Product product{n, operand(b, turn_b), {c.mutable_data_ptr(), number, n}, {}};
     const Matmul call{number, 1, m, k, operand(a, turn_a), {&product, 1}};
     const at::Tensor workspace = at::empty({static_cast<int64_t>(workspace_bytes(call, threads))}, at::kByte);
     matmul(call, kernels, threads, workspace.mutable_data_ptr());
@@ -77,7 +78,7 @@ int main(int argc, char** argv) {
   at::set_num_threads(argc > 1 ? std::atoi(argv[1]) : 2);
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 31;
   const MicroKernels kernels = probe_micro_kernels();
-  std::printf("micro-kernels: %s, %d threads\n", to_text(kernels).c_str(), at::get_num_threads());
+  std::printf("micro-kernels: %s, %d threads\n", to_text(features_of(kernels)).c_str(), at::get_num_threads());
   for (const Number number : {Number::kF32, Number::kBf16})
     for (const Layer& layer : kLayers)
       for (const Form form : {Form::kForward, Form::kInputGradient, Form::kWeightGradient})

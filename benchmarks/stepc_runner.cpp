@@ -21,7 +21,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
-#include <torch/torch.h>
+#include <torch/utils.h>
 
 #include "base/check.h"
 #include "engine/stepc.h"

@@ -1,19 +1,21 @@
 // Products finished where they are made beside the same in separate kernels, bf16, tensors of a 134M step that caches
 // do not hold: tail_benchmark [threads] [rounds]. One line a tail: the median of the paired ratios, above 1 where
 // finishing tiles is faster. What fuse (passes/fuse.cpp) takes for a tail comes from it.
+#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <vector>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include "aten/constants.h"
+#include "aten/cpu_hook.h"
 #include "base/check.h"
 #include "benchmarks/stopwatch.h"
-#include "ops/op_def.h"
-#include "runtime/kernel_call.h"
-#include "runtime/products_call.h"
+#include "runtime/executor.h"
+#include "schedule/from_graph.h"
 
 namespace {
 
@@ -91,65 +93,52 @@ constexpr size_t kCopies = 6;  // of all tensors, in turn: more than caches hold
 
 at::Tensor tensor_for(const TensorType& type) { return at::randn(type.shape).to(scalar_type_of(type.dtype)); }
 
-// A part of a group with memory for everything, several times.
-template <class Call>
-struct Part {
-  Call call;
-  std::vector<std::vector<at::Tensor>> inputs, outputs;  // by copy
-  at::Tensor scratch;
-
-  void run(size_t copy) const {
-    call.run(inputs[copy], outputs[copy], static_cast<std::byte*>(scratch.mutable_data_ptr()));
+// The tail as one group, or its products and the rest as one each. What leaves either of them is written into the
+// program's memory, so that no run asks for any.
+Graph grouped(const Tail& tail, bool together) {
+  Graph graph = parse_graph(tail.text);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) graph.nodes[n].group = together || n < tail.products ? 0 : 1;
+  std::vector<TensorId> left;
+  for (const GroupGraph& group : extract_groups(graph))
+    for (TensorId tensor : group.outputs) left.push_back(tensor);
+  graph.outputs.clear();
+  for (TensorId tensor : left) {
+    GraphOutput& output = graph.outputs.emplace_back();
+    output.kind = GraphOutput::Kind::kUpdate;
+    output.tensor = tensor;
+    output.input = static_cast<uint32_t>(graph.inputs.size());
+    graph.add_input({InputKind::kCaptured, str("result {}", tensor), {}, {}, 0}, graph.type(tensor));
   }
+  return graph;
+}
+
+// A Graph with memory for everything, several times.
+class Case {
+ public:
+  Case(const Graph& graph, KernelSources& kernels, size_t instructions) {
+    GraphSchedule plan =
+        schedule_graph(graph, {.features = features_of(kernels.micro_kernels), .threads = at::get_num_threads()});
+    INTERNAL_CHECK_EQ(plan.schedule.instructions.size(), instructions, "{}", to_text(plan.schedule));
+    executor_ = std::make_unique<Executor>(std::move(plan.schedule), &kernels);
+    for (std::vector<at::Tensor>& copy : inputs_)
+      for (const GraphInput& input : graph.inputs) copy.push_back(tensor_for(graph.type(input.tensor)));
+  }
+  void run(size_t copy) { executor_->run({inputs_[copy], {}, {}}); }
+
+ private:
+  std::unique_ptr<Executor> executor_;
+  std::array<std::vector<at::Tensor>, kCopies> inputs_;
 };
-template <class Call>
-Part<Call> part(Call call, const Graph& group, const std::vector<std::vector<at::Tensor>>& inputs) {
-  const auto bytes = static_cast<int64_t>(call.scratch_bytes());  // PyTorch aligns tensors to cache lines
-  Part<Call> out{std::move(call), inputs, {}, at::empty({bytes}, at::kByte)};
-  for (size_t copy = 0; copy < kCopies; ++copy) {
-    std::vector<at::Tensor>& outputs = out.outputs.emplace_back();
-    for (const GraphOutput& output : group.outputs) outputs.push_back(tensor_for(group.type(output.tensor)));
-  }
-  return out;
-}
 
-// The group's nodes [begin, end) as a group of their own; what they read and what the rest or the caller reads of them.
-GroupGraph some_nodes(Graph whole, size_t begin, size_t end) {
-  for (size_t n = begin; n < end; ++n) whole.nodes[n].group = 0;
-  return extract_groups(whole).at(0);
-}
-
-void compare(const Tail& tail, KernelCompiler& compiler, const blocked::MicroKernels& kernels, int rounds) {
-  const int threads = at::get_num_threads();
-  const Graph group = parse_graph(tail.text);
-  const GroupGraph products = some_nodes(group, 0, tail.products);
-  const GroupGraph rest = some_nodes(group, tail.products, group.nodes.size());
-  std::vector<std::vector<at::Tensor>> inputs(kCopies), of_products(kCopies), of_rest(kCopies);
-  for (size_t copy = 0; copy < kCopies; ++copy) {
-    for (const GraphInput& input : group.inputs) inputs[copy].push_back(tensor_for(group.type(input.tensor)));
-    for (TensorId tensor : products.inputs) of_products[copy].push_back(inputs[copy].at(tensor.index()));
-  }
-  const Part<ProductsCall> together = part(ProductsCall(group, compiler, kernels, threads), group, inputs);
-  const Part<ProductsCall> alone =
-      part(ProductsCall(products.graph, compiler, kernels, threads), products.graph, of_products);
-  for (size_t copy = 0; copy < kCopies; ++copy)
-    for (TensorId tensor : rest.inputs) {
-      const auto made = std::ranges::find(products.outputs, tensor);
-      of_rest[copy].push_back(made == products.outputs.end()
-                                  ? inputs[copy].at(tensor.index())
-                                  : alone.outputs[copy].at(static_cast<size_t>(made - products.outputs.begin())));
-    }
-  const Part<KernelCall> after = part(KernelCall(rest.graph, compiler), rest.graph, of_rest);
-
+void compare(const Tail& tail, KernelSources& kernels, int rounds) {
+  Case together(grouped(tail, true), kernels, 1);
+  Case apart(grouped(tail, false), kernels, 2);
   std::vector<double> finished, separate, ratios;
   for (int round = -1; round < rounds; ++round) {
     double seconds[2] = {0, 0};
     for (size_t copy = 0; copy < kCopies; ++copy) {
       seconds[0] += seconds_of([&] { together.run(copy); });
-      seconds[1] += seconds_of([&] {
-        alone.run(copy);
-        after.run(copy);
-      });
+      seconds[1] += seconds_of([&] { apart.run(copy); });
     }
     if (round < 0) continue;
     finished.push_back(seconds[0] / kCopies);
@@ -166,10 +155,11 @@ int main(int argc, char** argv) {
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 15;
   at::set_num_threads(threads);
   at::manual_seed(0);
-  const blocked::MicroKernels kernels = blocked::probe_micro_kernels();
-  if (!product_rule(kernels).bf16) return std::puts("no blocked bf16 products on this machine"), 0;
-  KernelCompiler compiler(host_cpu());
+  install_cpu_hook();
+  KernelSources kernels{{}};
+  if (!product_rule(features_of(kernels.micro_kernels)).bf16)
+    return std::puts("no blocked bf16 products on this machine"), 0;
   std::printf("%-28s %10s %10s %8s\n", "tail of a bf16 product", "tiles ms", "apart ms", "faster");
-  for (const Tail& tail : kTails) compare(tail, compiler, kernels, rounds);
+  for (const Tail& tail : kTails) compare(tail, kernels, rounds);
   return 0;
 }

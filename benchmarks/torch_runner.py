@@ -1,6 +1,7 @@
 """One PyTorch runner of the benchmark: a Hugging Face Llama with clipping and fused AdamW, eager or under torch.compile.
 
     torch_runner.py eager|compile CONFIG_JSON PRECISION BATCH SEQ THREADS
+    torch_runner.py start NPZ CONFIG_JSON BATCH SEQ       writes the weights and batches that the other modes start from
 
 Speaks the line protocol of benchmarks/README.md on stdin and stdout.
 """
@@ -14,6 +15,7 @@ import time
 ANSWERS = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(2, 1)
 
+import numpy  # noqa: E402
 import torch  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
@@ -84,13 +86,26 @@ class Trainer:
         answer(peak_rss_bytes=peak_rss, steady_rss_bytes=rss, state_bytes=state, measured_peak_bytes=live)
 
 
+def write_start(path, config_json, batch, seq):
+    trainer = Trainer("eager", config_of(config_json), "f32", int(batch), int(seq))
+    arrays = {name: weight.detach().numpy() for name, weight in trainer.model.named_parameters()}
+    with open(path, "wb") as file:
+        numpy.savez(file, batches=torch.stack(trainer.batches).int().numpy(), **arrays)
+
+
+def config_of(config_json):
+    config = LlamaConfig.from_dict(json.loads(config_json))
+    config.dtype = torch.float32
+    return config
+
+
 def main():
+    if sys.argv[1] == "start":
+        return write_start(*sys.argv[2:])
     mode, config_json, precision, batch, seq, threads = sys.argv[1:]
     torch.set_num_threads(int(threads))
     answer(imported_at=IMPORTED_AT)
-    config = LlamaConfig.from_dict(json.loads(config_json))
-    config.dtype = torch.float32
-    trainer = Trainer(mode, config, precision, int(batch), int(seq))
+    trainer = Trainer(mode, config_of(config_json), precision, int(batch), int(seq))
     for line in sys.stdin:
         command, *arguments = line.split()
         if command == "run":

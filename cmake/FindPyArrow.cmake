@@ -1,7 +1,16 @@
 # Apache Arrow's Parquet reader out of the PyPI wheel pyarrow, which has the headers and the libraries in it. Optional:
 # without it the build refuses .parquet files. Sets PyArrow_INCLUDE_DIR and PyArrow_LIBRARIES.
-#   STEPC_PYARROW_DIR  the wheel's `pyarrow` folder; default: that of the project's own .venv
-if(NOT STEPC_PYARROW_DIR)
+#   STEPC_PYARROW_DIR  the wheel's `pyarrow` folder; default: that of the environment which pip builds for,
+#                      else that of the project's own .venv
+if(NOT STEPC_PYARROW_DIR AND SKBUILD)
+  # pip's build: the environment that the package goes into, never a checkout's own.
+  execute_process(COMMAND ${Python_EXECUTABLE} -c "import sysconfig; print(sysconfig.get_path('platlib'))"
+                  OUTPUT_VARIABLE _site OUTPUT_STRIP_TRAILING_WHITESPACE)
+  file(GLOB _found "${_site}/pyarrow/libparquet.so.*")
+  if(_found)
+    set(STEPC_PYARROW_DIR ${_site}/pyarrow)
+  endif()
+elseif(NOT STEPC_PYARROW_DIR)
   # CONFIGURE_DEPENDS: installing or removing the wheel configures the next build again.
   file(GLOB _found CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/pyarrow/libparquet.so.*")
   if(_found)

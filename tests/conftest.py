@@ -1,6 +1,7 @@
 """Tests that drive the built binaries: where those are, and a small run to start from."""
 
 import random
+import signal
 import subprocess
 from pathlib import Path
 
@@ -54,8 +55,10 @@ class Workspace:
                               timeout=120)
 
     def start(self, *arguments):
+        # Without the SIGHUP that nohup, if the tests run under it, ignores.
         return subprocess.Popen([self.binary, *map(str, arguments)], cwd=self.path, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True)
+                                stderr=subprocess.PIPE, text=True,
+                                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,29 @@
-// irtool: runs passes on the text of a Graph or a Trace, the way to debug, test and report one.
+// irtool: runs passes on the text of a Graph or a Trace, and plans it, the way to debug, test and report one.
 //
 //   irtool step.trace                             the step as a Graph
 //   irtool --pass simplify,dead_code step.graph   those passes alone
 //   irtool --all --verify --times step.trace      the whole pipeline
 //   irtool --all --products bf16 step.trace       as on a machine whose blocked kernel takes bf16
+//   irtool --schedule --target big.toml step.trace      its Schedule on a machine that big.toml describes
+//   irtool --schedule --exact step.trace          the recorded calls' Schedule
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <set>
+#include <thread>
 
 #include <CLI/CLI.hpp>
 
 #include "base/check.h"
 #include "base/files.h"
+#include "cost/host_features.h"
+#include "cost/target.h"
 #include "ops/op_def.h"
 #include "passes/functionalise.h"
 #include "passes/pass.h"
+#include "schedule/from_graph.h"
+#include "schedule/from_trace.h"
 
 namespace {
 
@@ -25,39 +34,91 @@ constexpr uint64_t kMostText = uint64_t{1} << 32;
 struct Arguments {
   std::string file;
   std::vector<std::string> passes, without, dump_after, products;
+  std::string target;
+  bool schedule = false, exact = false, hash = false;
   bool all = false, verify = false, times = false, opaque = false, ops = false, passes_page = false;
 };
 
-Graph load(const std::string& path) {
-  const std::string text = read_text(path, kMostText);
-  if (!text.starts_with("stepc.trace")) return parse_graph(text);
-  const Trace trace = parse_trace(text);
-  verify(trace);
-  return functionalise(trace);
+constexpr uint64_t kMostTarget = uint64_t{1} << 20;
+
+// What a text holds: a Graph, and where it is a Trace's the Trace.
+struct Loaded {
+  std::optional<Trace> trace;
+  Graph graph;
+};
+
+Loaded load(const Arguments& arguments) {
+  const std::string text = read_text(arguments.file, kMostText);
+  Loaded loaded;
+  if (text.starts_with("stepc.trace")) {
+    loaded.trace = parse_trace(text);
+    verify(*loaded.trace);
+  }
+  USER_CHECK(loaded.trace || !arguments.exact, "{}: --exact plans recorded calls; this is a Graph, give a Trace",
+             arguments.file);
+  if (!arguments.exact) {
+    loaded.graph = loaded.trace ? functionalise(*loaded.trace) : parse_graph(text);
+    verify_ops(loaded.graph);
+  }
+  return loaded;
+}
+
+RunResult run_passes_on(Graph graph, const Arguments& arguments, ProductRule products) {
+  RunOptions options;
+  options.verify = arguments.verify;
+  options.only = arguments.passes;
+  options.without = arguments.without;
+  options.settings.products = products;
+  options.after = [&](std::string_view pass, const Graph& after) {
+    for (const std::string& name : arguments.dump_after)
+      if (name == pass) std::fprintf(stderr, "# after %s\n%s", name.c_str(), to_text(after).c_str());
+  };
+  RunResult result = run_passes(std::move(graph), options);
+  if (arguments.times) std::fputs(to_text(result.runs).c_str(), stderr);
+  return result;
+}
+
+Target target_of(const std::string& file) {
+  if (!file.empty()) return parse_target(read_text(file, kMostTarget));
+  Target target;
+  target.features = host_features();
+  target.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return target;
+}
+
+// As engine/compile.cpp does, but for workspaces that only a run of the call would tell: the rule stands for those.
+Schedule schedule_of(Loaded loaded, const Arguments& arguments) {
+  const Target target = target_of(arguments.target);
+  if (arguments.exact) return schedule_trace(*loaded.trace, {}, target.threads);
+  GraphScheduleOptions options;
+  options.features = target.features;
+  options.threads = target.threads;
+  if (loaded.trace) options.trace = &*loaded.trace;
+  Graph graph = run_passes_on(std::move(loaded.graph), arguments, product_rule(target.features)).graph;
+  return schedule_graph(std::move(graph), options).schedule;
+}
+
+int print_schedule(Loaded loaded, const Arguments& arguments) {
+  const Schedule schedule = schedule_of(std::move(loaded), arguments);
+  if (arguments.verify) verify(schedule);
+  const std::string text = arguments.hash ? hash_of(schedule) + "\n" : to_text(schedule);
+  return std::fputs(text.c_str(), stdout);
 }
 
 void run(const Arguments& arguments) {
   if (arguments.ops) return (void)std::fputs(ops_page().c_str(), stdout);
   if (arguments.passes_page) return (void)std::fputs(passes_page().c_str(), stdout);
   USER_CHECK(!arguments.file.empty(), "no file is given; see irtool --help");
-  Graph graph = load(arguments.file);
-  verify_ops(graph);
+  Loaded loaded = load(arguments);
+  if (arguments.schedule) return (void)print_schedule(std::move(loaded), arguments);
+  Graph graph = std::move(loaded.graph);
   if (arguments.all || !arguments.passes.empty()) {
-    RunOptions options;
-    options.verify = arguments.verify;
-    options.only = arguments.passes;
-    options.without = arguments.without;
+    ProductRule products;
     for (const std::string& type : arguments.products) {
-      options.settings.products.bf16 |= type == "bf16";
-      options.settings.products.f32 |= type == "f32";
+      products.bf16 |= type == "bf16";
+      products.f32 |= type == "f32";
     }
-    options.after = [&](std::string_view pass, const Graph& after) {
-      for (const std::string& name : arguments.dump_after)
-        if (name == pass) std::fprintf(stderr, "# after %s\n%s", name.c_str(), to_text(after).c_str());
-    };
-    RunResult result = run_passes(std::move(graph), options);
-    if (arguments.times) std::fputs(to_text(result.runs).c_str(), stderr);
-    graph = std::move(result.graph);
+    graph = run_passes_on(std::move(graph), arguments, products).graph;
   }
   if (!arguments.opaque) return (void)std::fputs(to_text(graph).c_str(), stdout);
   std::set<std::string> names;
@@ -70,20 +131,37 @@ void run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Runs passes on the text of a Graph or a Trace");
+  CLI::App app("Runs passes on the text of a Graph or a Trace, and plans it");
   app.add_option("file", arguments.file, "a Graph's or a Trace's text");
   const auto list = [&](const char* name, std::vector<std::string>& values, const char* what) {
     return app.add_option(name, values, what)->delimiter(',')->allow_extra_args(false);
   };
-  list("--pass", arguments.passes, "passes to run, in this order");
-  app.add_flag("--all", arguments.all, "run the whole pipeline");
+  CLI::Option* passes = list("--pass", arguments.passes, "passes to run, in this order");
+  CLI::Option* all = app.add_flag("--all", arguments.all, "run the whole pipeline");
   list("--without", arguments.without, "passes to leave out");
-  list("--products", arguments.products, "products of these types run on the blocked kernel: bf16, f32")
-      ->check(CLI::IsMember({"bf16", "f32"}));
+  CLI::Option* products =
+      list("--products", arguments.products, "products of these types run on the blocked kernel: bf16, f32")
+          ->check(CLI::IsMember({"bf16", "f32"}));
   list("--dump-after", arguments.dump_after, "print the Graph after these passes to stderr");
-  app.add_flag("--verify", arguments.verify, "verify after every pass");
+  app.add_flag("--verify", arguments.verify, "verify after every pass, and the Schedule");
   app.add_flag("--times", arguments.times, "print a line a pass to stderr");
-  app.add_flag("--opaque", arguments.opaque, "print the ATen calls that stay opaque instead of the Graph");
+  CLI::Option* opaque =
+      app.add_flag("--opaque", arguments.opaque, "print the ATen calls that stay opaque instead of the Graph");
+  CLI::Option* schedule =
+      app.add_flag("--schedule", arguments.schedule,
+                   "run the whole pipeline and print the Schedule. Workspaces of ATen calls that only a run would tell "
+                   "are taken by rule")
+          ->excludes(passes)
+          ->excludes(all)
+          ->excludes(products)
+          ->excludes(opaque);
+  app.add_option("--target", arguments.target,
+                 "the machine that the Schedule is for, as TOML (cost/target.h). Default: this one, by its CPU and its "
+                 "count of cores; with AVX-512 LibTorch's micro-kernels are taken to be there")
+      ->needs(schedule);
+  app.add_flag("--exact", arguments.exact, "the Schedule of a Trace's recorded calls, as in exact mode")
+      ->needs(schedule);
+  app.add_flag("--hash", arguments.hash, "print the Schedule's 16 digits alone")->needs(schedule);
   app.add_flag("--ops", arguments.ops, "print docs/ops.md");
   app.add_flag("--passes", arguments.passes_page, "print docs/passes.md");
   CLI11_PARSE(app, argc, argv);

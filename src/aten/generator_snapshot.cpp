@@ -59,11 +59,6 @@ bool is_in_state(const at::Generator& generator, const GeneratorSnapshot& snapsh
          impl->next_double_normal_sample() == snapshot.next_double;
 }
 
-bool same_state(const GeneratorSnapshot& a, const GeneratorSnapshot& b) {
-  return same_data(data_of(a.engine), data_of(b.engine)) && a.next_float == b.next_float &&
-         a.next_double == b.next_double;
-}
-
 std::string to_bytes(const GeneratorSnapshot& snapshot) {
   const at::mt19937_data_pod& data = data_of(snapshot.engine);
   std::string out;

@@ -24,7 +24,6 @@ void write_generator(at::Generator generator, const GeneratorSnapshot& snapshot)
 
 // Whether `generator` is in the state `snapshot`.
 bool is_in_state(const at::Generator& generator, const GeneratorSnapshot& snapshot);
-bool same_state(const GeneratorSnapshot& a, const GeneratorSnapshot& b);
 
 // The state as bytes, the same on every machine, and back. Throws UserError when `bytes` are no such state.
 std::string to_bytes(const GeneratorSnapshot& snapshot);

@@ -29,6 +29,17 @@ int FileSystem::write(int descriptor, std::span<const std::byte> bytes) {
   return 0;
 }
 
+int FileSystem::write_at(int descriptor, uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::pwrite(descriptor, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (wrote < 0 && errno != EINTR) return errno;
+    if (wrote <= 0) continue;
+    bytes = bytes.subspan(static_cast<size_t>(wrote));
+    offset += static_cast<uint64_t>(wrote);
+  }
+  return 0;
+}
+
 int FileSystem::sync(int descriptor) { return error_of(::fsync(descriptor)); }
 int FileSystem::close(int descriptor) { return error_of(::close(descriptor)); }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 
@@ -20,6 +21,8 @@ class FileSystem {
   virtual int create(const std::filesystem::path& path, int& descriptor);
   // All of the bytes.
   virtual int write(int descriptor, std::span<const std::byte> bytes);
+  // The same at a place of the file, in the stead of what is there; what follows is written where it would have been.
+  virtual int write_at(int descriptor, uint64_t offset, std::span<const std::byte> bytes);
   virtual int sync(int descriptor);
   virtual int close(int descriptor);
 

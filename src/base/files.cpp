@@ -37,6 +37,15 @@ class Descriptor {
   int value_;
 };
 
+// Of a regular file, which alone is read. Open it non-blocking: a FIFO must not wait for a writer.
+uint64_t regular_size(const Descriptor& descriptor, const fs::path& path) {
+  struct stat info = {};
+  if (::fstat(descriptor.get(), &info) != 0) system_error("read", path, errno);
+  if (S_ISDIR(info.st_mode)) system_error("read", path, EISDIR);
+  USER_CHECK(S_ISREG(info.st_mode), "cannot read {}: not a regular file", path.string());
+  return static_cast<uint64_t>(info.st_size);
+}
+
 void check(int error, const char* action, const fs::path& path) {
   if (error != 0) system_error(action, path, error);
 }
@@ -74,7 +83,10 @@ void sync_tree(const fs::path& directory, FileSystem& files) {
 }  // namespace
 
 std::string read_text(const fs::path& path, uint64_t max_bytes) {
-  const Descriptor descriptor(path, O_RDONLY, "open");
+  const Descriptor descriptor(path, O_RDONLY | O_NONBLOCK, "open");
+  const uint64_t bytes = regular_size(descriptor, path);
+  USER_CHECK(bytes <= max_bytes, "{} is larger than {}, the most that is read here", path.string(),
+             human_bytes(max_bytes));
   std::string text;
   while (true) {
     const size_t have = text.size();
@@ -90,13 +102,9 @@ std::string read_text(const fs::path& path, uint64_t max_bytes) {
 }
 
 MappedFile::MappedFile(const fs::path& path) {
-  // Non-blocking: opening a FIFO must not wait for a writer.
   const Descriptor descriptor(path, O_RDONLY | O_NONBLOCK, "open");
-  struct stat info = {};
-  if (::fstat(descriptor.get(), &info) != 0) system_error("read", path, errno);
-  USER_CHECK(S_ISREG(info.st_mode), "cannot read {}: not a regular file", path.string());
-  if (info.st_size == 0) return;
-  const auto size = static_cast<size_t>(info.st_size);
+  const size_t size = regular_size(descriptor, path);
+  if (size == 0) return;
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor.get(), 0);
   if (address == MAP_FAILED) system_error("map", path, errno);
   bytes_ = {static_cast<const std::byte*>(address), size};
@@ -113,6 +121,13 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
+void MappedFile::let_go(uint64_t begin, uint64_t end) const {
+  static const auto kPage = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  begin = (begin + kPage - 1) / kPage * kPage;  // whole pages, which nobody else's part lies in
+  end = end / kPage * kPage;
+  if (begin < end) ::madvise(const_cast<std::byte*>(bytes_.data()) + begin, end - begin, MADV_DONTNEED);
+}
+
 FileWriter::FileWriter(fs::path path, FileSystem& files)
     : files_(files), path_(std::move(path)), temporary_(beside(path_, "tmp")) {
   check(files_.create(temporary_, descriptor_), "write", path_);
@@ -127,6 +142,11 @@ FileWriter::~FileWriter() {
 void FileWriter::write(std::span<const std::byte> bytes) {
   INTERNAL_CHECK(descriptor_ >= 0, "write after commit");
   check(files_.write(descriptor_, bytes), "write", path_);
+}
+
+void FileWriter::write_at_beginning(std::span<const std::byte> bytes) {
+  INTERNAL_CHECK(descriptor_ >= 0, "write after commit");
+  check(files_.write_at(descriptor_, 0, bytes), "write", path_);
 }
 
 void FileWriter::commit() {

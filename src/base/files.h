@@ -14,7 +14,7 @@
 
 namespace stepc {
 
-// The whole file; more than `max_bytes` is an error.
+// The whole of a regular file; more than `max_bytes` is an error.
 std::string read_text(const std::filesystem::path& path, uint64_t max_bytes);
 
 // A regular file mapped read-only for the object's life. Another process that shortens the file meanwhile ends this one
@@ -28,6 +28,8 @@ class MappedFile {
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   [[nodiscard]] std::string_view text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
+  // Lets go of the memory that bytes [begin, end) take; who reads them again has them read from the file again.
+  void let_go(uint64_t begin, uint64_t end) const;
 
  private:
   std::span<const std::byte> bytes_;
@@ -44,6 +46,8 @@ class FileWriter {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+  // In the stead of what was written at the beginning.
+  void write_at_beginning(std::span<const std::byte> bytes);
   void commit();
 
  private:

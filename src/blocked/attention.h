@@ -43,12 +43,7 @@ struct Attention {
   // Query i sees keys i - before ... i + after; negative: no limit. Causal is after = 0, a sliding window of w keys
   // before = w - 1.
   int64_t before = -1, after = -1;
-  // (batch, queries), may be null: query i of a batch row sees keys [begin, end). Packed documents: the start of the
-  // query's document, and its end where attention is not causal.
-  const int32_t* key_begin = nullptr;
-  const int32_t* key_end = nullptr;
   AttentionMask mask;
-  const float* slopes = nullptr;  // (heads): ALiBi, adds -slope |i - j|
   HeadTensor q, k, v;
 };
 

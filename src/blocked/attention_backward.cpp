@@ -102,7 +102,7 @@ class Backward {
     pack_keys(scratch, batch, key_head);
     std::fill_n(scratch.key_gradient, sizes_.keys * sizes_.dim, 0.0F);
     std::fill_n(scratch.value_gradient, sizes_.keys * sizes_.value_dim, 0.0F);
-    visible_keys(call_, batch, 0, sizes_.queries, scratch.begin, scratch.end);
+    visible_keys(call_, 0, sizes_.queries, scratch.begin, scratch.end);
     for (int64_t i = 0; i < sizes_.queries / block_; ++i) {
       scratch.ranges[i] = range_of(scratch.begin + i * block_, scratch.end + i * block_, block_);
     }

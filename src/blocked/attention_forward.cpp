@@ -85,7 +85,7 @@ class Forward {
     const T* q = static_cast<const T*>(call_.q.data) + head_offset(call_.q.strides, batch, head);
     rows_.copy_rows({count, call_.dim, call_.q.strides.sequence, count, sizes_.dim, sizes_.dim},
                     q + query * call_.q.strides.sequence, scratch.queries);
-    visible_keys(call_, batch, query, count, scratch.begin, scratch.end);
+    visible_keys(call_, query, count, scratch.begin, scratch.end);
     std::fill_n(scratch.top, kQueries, -INFINITY);
     std::fill_n(scratch.sum, kQueries, 0.0F);
 

@@ -55,9 +55,9 @@ bool has_weight_sums(const LinearCrossEntropy& call) {
 // The three products of a chunk of `count` tokens, without data: for their workspace.
 size_t product_bytes(const LinearCrossEntropy& call, int64_t count, int threads) {
   const int64_t slab = std::min(kSlab, call.classes);
-  const Product logits{count, {nullptr, 1, call.hidden_stride}, false, {}, {}};
-  const Product weights{call.width, {nullptr, call.hidden_stride, 1}, false, {}, {}};
-  const Product hidden{call.width, {nullptr, call.weight_stride, 1}, false, {}, {}};
+  const Product logits{count, {nullptr, 1, call.hidden_stride}};
+  const Product weights{call.width, {nullptr, call.hidden_stride, 1}};
+  const Product hidden{call.width, {nullptr, call.weight_stride, 1}};
   return std::max(
       {workspace_bytes({call.type, 1, call.classes, call.width, {nullptr, call.weight_stride, 1}, {&logits, 1}, {}},
                        threads),
@@ -124,11 +124,13 @@ class Sweep {
 
   void make_exponentials() {
     std::fill_n(scratch_.target_logit, count_, 0.0F);
-    Product product{count_, {hidden(), 1, call_.hidden_stride}, false, {}, {}};
-    product.epilogue.context = this;
-    product.epilogue.tile = [](const TileRef& tile, void* context) { static_cast<Sweep*>(context)->finish_tile(tile); };
-    matmul({call_.type, 1, call_.classes, call_.width, {call_.weight, call_.weight_stride, 1}, {&product, 1}}, kernels_,
-           threads_, scratch_.products);
+    const Product product{count_, {hidden(), 1, call_.hidden_stride}};
+    Matmul call{call_.type, 1, call_.classes, call_.width, {call_.weight, call_.weight_stride, 1}, {&product, 1}};
+    call.context = this;
+    call.finish = [](std::span<const TileRef> tiles, int, void* context) {
+      static_cast<Sweep*>(context)->finish_tile(tiles.front());
+    };
+    matmul(call, kernels_, threads_, scratch_.products);
   }
 
   void finish_tile(const TileRef& tile) {
@@ -201,9 +203,9 @@ class Sweep {
     const Result whole{call_.weight_gradient, call_.weight_gradient_type, call_.width};
     const Result sums = has_weight_sums(call_) ? Result{scratch_.weight_gradient, Number::kF32, call_.width} : whole;
     const bool last = first_ + count_ == call_.tokens;
-    Product product{call_.width, {hidden(), call_.hidden_stride, 1}, false, last ? whole : sums, {}};
-    if (first_ > 0 && product.c.data == sums.data) product.epilogue.accumulate = 1;
-    if (first_ > 0 && product.c.data != sums.data) product.epilogue.residual = sums;
+    Product product{call_.width, {hidden(), call_.hidden_stride, 1}, last ? whole : sums};
+    if (first_ > 0 && product.c.data == sums.data) product.accumulate = true;
+    if (first_ > 0 && product.c.data != sums.data) product.residual = sums;
     matmul({call_.type, 1, call_.classes, count_, {scratch_.exponentials, stride_, 1}, {&product, 1}}, kernels_,
            threads_, scratch_.products);
   }
@@ -212,12 +214,9 @@ class Sweep {
     for (int64_t row = 0; row < call_.classes; row += kSlab) {
       const bool last = row + kSlab >= call_.classes;
       const Result sums{scratch_.hidden_gradient, Number::kF32, call_.width};
-      Product product{call_.width,
-                      {static_cast<const T*>(call_.weight) + row * call_.weight_stride, call_.weight_stride, 1},
-                      false,
-                      sums,
-                      {}};
-      if (row > 0) product.epilogue.residual = sums;
+      Product product{
+          call_.width, {static_cast<const T*>(call_.weight) + row * call_.weight_stride, call_.weight_stride, 1}, sums};
+      if (row > 0) product.residual = sums;
       if (last) {
         product.c = {static_cast<T*>(call_.hidden_gradient) + first_ * call_.hidden_gradient_stride, call_.type,
                      call_.hidden_gradient_stride};

@@ -1,5 +1,6 @@
-// First A and the Bs that need it are packed, shared by all threads; then every task makes the tiles of one block of
-// 128 rows and one group of panels. A group of B stays in L2 while the row blocks pass, a tile of C in L1.
+// First every B is packed, and A where it cannot be read as it lies, for all threads; then every task makes the tiles
+// of one block of 128 rows and one group of panels. A group of B stays in L2 while the row blocks pass, a tile of C in
+// L1.
 #include "blocked/matmul.h"
 
 #include <algorithm>
@@ -39,7 +40,6 @@ Packed<T> divide(const Matmul& call, int threads, Workspace& workspace) {
   }
   for (size_t p = 0; p < call.products.size(); ++p) {
     const Product& product = call.products[p];
-    if (product.packed) continue;
     packed.b[p] = workspace.take<T>((product.b.batch_stride == 0 ? 1 : call.batch) * panels_of(product) *
                                     panel_elements<T>(call.k));
   }
@@ -97,7 +97,6 @@ class Run {
  private:
   int64_t b_tasks(size_t p) const {
     const Product& product = call_.products[p];
-    if (product.packed) return 0;
     return (product.b.batch_stride == 0 ? 1 : call_.batch) * panels_of(product);
   }
 
@@ -142,7 +141,7 @@ class Run {
     if (goes_straight(ref, product)) {
       ref.values = static_cast<float*>(product.c.data) + offset_in(ref, product.c);
       ref.ld = product.c.row_stride;
-      multiply_tile(ref, product, product.epilogue.accumulate == 1);
+      multiply_tile(ref, product, product.accumulate);
     } else {
       multiply_tile(ref, product, false);
       finish(ref, product);
@@ -151,10 +150,7 @@ class Run {
 
   // True where the micro-kernel can sum in C itself: no copy, and stores that the products hide.
   bool goes_straight(const TileRef& ref, const Product& product) const {
-    const Epilogue& epilogue = product.epilogue;
-    return product.c.data != nullptr && product.c.type == Number::kF32 && ref.columns % 16 == 0 &&
-           epilogue.residual.data == nullptr && epilogue.tile == nullptr &&
-           (epilogue.accumulate == 0 || epilogue.accumulate == 1);
+    return product.c.type == Number::kF32 && ref.columns % 16 == 0 && product.residual.data == nullptr;
   }
 
   void multiply_tile(const TileRef& ref, const Product& product, bool accumulate) {
@@ -167,8 +163,7 @@ class Run {
     }
     const int64_t panel =
         ref.column / kTileColumns + (product.b.batch_stride == 0 ? 0 : ref.batch * panels_of(product));
-    const T* b = product.packed ? static_cast<const T*>(product.b.data) : packed_.b[static_cast<size_t>(ref.product)];
-    b += panel * panel_elements<T>(call_.k);
+    const T* b = packed_.b[static_cast<size_t>(ref.product)] + panel * panel_elements<T>(call_.k);
     const int64_t depth = depth_of<T>(call_.k);
     const int64_t steps = std::max<int64_t>(1, ceil_div(depth * static_cast<int64_t>(sizeof(T)), kDepthBytes));
     const int64_t step = round_up(ceil_div(depth, steps), 32);
@@ -180,14 +175,14 @@ class Run {
     }
   }
 
-  void add(const TileRef& ref, const Result& matrix, float factor) {
+  void add(const TileRef& ref, const Result& matrix) {
     const int64_t offset = offset_in(ref, matrix);
     if (matrix.type == Number::kF32) {
       table_.f32.add(ref.values, ref.ld, ref.rows, ref.columns, static_cast<const float*>(matrix.data) + offset,
-                     matrix.row_stride, factor);
+                     matrix.row_stride);
     } else {
       table_.bf16.add(ref.values, ref.ld, ref.rows, ref.columns, static_cast<const Bf16*>(matrix.data) + offset,
-                      matrix.row_stride, factor);
+                      matrix.row_stride);
     }
   }
   static int64_t offset_in(const TileRef& ref, const Result& matrix) {
@@ -195,15 +190,12 @@ class Run {
   }
 
   void finish(const TileRef& ref, const Product& product) {
-    const Epilogue& epilogue = product.epilogue;
-    if (epilogue.residual.data != nullptr) add(ref, epilogue.residual, 1);
-    if (epilogue.accumulate != 0 && product.c.data != nullptr) add(ref, product.c, epilogue.accumulate);
-    if (epilogue.tile != nullptr) epilogue.tile(ref, epilogue.context);
+    if (product.residual.data != nullptr) add(ref, product.residual);
+    if (product.accumulate) add(ref, product.c);
     store(ref, product.c);
   }
 
   void store(const TileRef& ref, const Result& to) {
-    if (to.data == nullptr) return;
     const int64_t offset = offset_in(ref, to);
     if (to.type == Number::kF32) {
       table_.f32.store(ref.values, ref.ld, ref.rows, ref.columns, static_cast<float*>(to.data) + offset, to.row_stride);

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-#include "blocked/brgemm.h"
-
 namespace stepc::blocked {
 
 template <class T>
@@ -37,24 +34,6 @@ int64_t place_in_panel(int64_t row, int64_t column) {
   }
 }
 
-template <class T>
-void unpack(int64_t k, int64_t n, const T* packed, T* out, int64_t row_stride, int64_t column_stride) {
-  for (int64_t j = 0; j < n; ++j) {
-    const T* panel = packed + j / kTileColumns * panel_elements<T>(k);
-    for (int64_t i = 0; i < k; ++i) {
-      out[i * row_stride + j * column_stride] = panel[place_in_panel<T>(i, j % kTileColumns)];
-    }
-  }
-}
-
-template <class T>
-void pack(int64_t k, int64_t n, const Operand& b, const MicroKernels& kernels, int threads, T* packed) {
-  const RowTable table = rows_of(kernels.avx512);
-  for_tasks(kernels, threads, ceil_div(n, kTileColumns), [&](int, int64_t panel) {
-    pack_panel<T>(table, b, static_cast<const T*>(b.data), k, n, panel, packed + panel * panel_elements<T>(k));
-  });
-}
-
 }  // namespace
 
 template <class T>
@@ -81,28 +60,5 @@ template void pack_rows(const RowTable&, const Operand&, const float*, int64_t, 
 template void pack_rows(const RowTable&, const Operand&, const Bf16*, int64_t, int64_t, int64_t, Bf16*);
 template void pack_panel(const RowTable&, const Operand&, const float*, int64_t, int64_t, int64_t, float*);
 template void pack_panel(const RowTable&, const Operand&, const Bf16*, int64_t, int64_t, int64_t, Bf16*);
-
-size_t packed_b_bytes(Number type, int64_t k, int64_t n) {
-  const int64_t panel = type == Number::kF32 ? panel_elements<float>(k) : panel_elements<Bf16>(k);
-  return static_cast<size_t>(ceil_div(n, kTileColumns) * panel) * bytes_of(type);
-}
-
-void pack_b(Number type, int64_t k, int64_t n, const Operand& b, const MicroKernels& kernels, int threads,
-            void* packed) {
-  if (type == Number::kF32) {
-    pack(k, n, b, kernels, threads, static_cast<float*>(packed));
-  } else {
-    pack(k, n, b, kernels, threads, static_cast<Bf16*>(packed));
-  }
-}
-
-void unpack_b(Number type, int64_t k, int64_t n, const void* packed, void* out, int64_t row_stride,
-              int64_t column_stride) {
-  if (type == Number::kF32) {
-    unpack(k, n, static_cast<const float*>(packed), static_cast<float*>(out), row_stride, column_stride);
-  } else {
-    unpack(k, n, static_cast<const Bf16*>(packed), static_cast<Bf16*>(out), row_stride, column_stride);
-  }
-}
 
 }  // namespace stepc::blocked

@@ -78,8 +78,8 @@ struct RowKernels {
   // out = values * factor[row], for the rows that a softmax leaves behind
   void (*store_scaled)(const float* values, int64_t ld, int64_t rows, int64_t columns, const float* factor, T* out,
                        int64_t ld_out);
-  // values (rows, columns) += factor * x; an ld_x of 0 adds one row to all
-  void (*add)(float* values, int64_t ld, int64_t rows, int64_t columns, const T* x, int64_t ld_x, float factor);
+  // values (rows, columns) += x
+  void (*add)(float* values, int64_t ld, int64_t rows, int64_t columns, const T* x, int64_t ld_x);
   // result[row] = sum of a x b over the row
   void (*dot_rows)(const T* a, int64_t ld_a, const T* b, int64_t ld_b, int64_t rows, int64_t columns, float* result);
   // values[row][column] = values[row][column] * factor[column] - subtract[column]
@@ -103,7 +103,7 @@ struct RowTable {
 };
 
 RowTable generic_rows();
-RowTable avx512_rows();  // call only where probe_micro_kernels() said avx512
+RowTable avx512_rows();  // call only where MicroKernels say avx512
 inline RowTable rows_of(bool avx512) { return avx512 ? avx512_rows() : generic_rows(); }
 
 }  // namespace stepc::blocked

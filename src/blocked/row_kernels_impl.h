@@ -93,12 +93,11 @@ void store_scaled(const float* values, int64_t ld, int64_t rows, int64_t columns
 }
 
 template <class T>
-void add(float* values, int64_t ld, int64_t rows, int64_t columns, const T* x, int64_t ld_x, float factor) {
-  const Vec by = splat(factor);
+void add(float* values, int64_t ld, int64_t rows, int64_t columns, const T* x, int64_t ld_x) {
   for (int64_t i = 0; i < rows; ++i) {
     for_lanes(columns, [&](int64_t j, int64_t count) {
       float* to = values + i * ld + j;
-      store_some(to, load_some(to, count) + load_some(x + i * ld_x + j, count) * by, count);
+      store_some(to, load_some(to, count) + load_some(x + i * ld_x + j, count), count);
     });
   }
 }

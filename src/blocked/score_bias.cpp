@@ -16,17 +16,13 @@ void check_attention(const Attention& call) {
   INTERNAL_CHECK_LT(std::max(call.queries, call.keys), int64_t{1} << 30, "positions");
 }
 
-void visible_keys(const Attention& call, int64_t batch, int64_t query, int64_t count, int32_t* begin, int32_t* end) {
+void visible_keys(const Attention& call, int64_t query, int64_t count, int32_t* begin, int32_t* end) {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t position = query + i;
     int64_t first = 0;
     int64_t last = position < call.queries ? call.keys : 0;
     if (call.before >= 0) first = std::max(first, position - call.before);
     if (call.after >= 0) last = std::min(last, position + call.after + 1);
-    if (position < call.queries) {
-      if (call.key_begin != nullptr) first = std::max<int64_t>(first, call.key_begin[batch * call.queries + position]);
-      if (call.key_end != nullptr) last = std::min<int64_t>(last, call.key_end[batch * call.queries + position]);
-    }
     begin[i] = static_cast<int32_t>(std::min(first, std::max<int64_t>(last, 0)));
     end[i] = static_cast<int32_t>(std::max<int64_t>(last, 0));
   }
@@ -46,9 +42,7 @@ KeyRange range_of(const int32_t* begin, const int32_t* end, int64_t count) {
   return range;
 }
 
-bool needs_bias(const Attention& call) {
-  return call.mask.kind != AttentionMask::Kind::kNone || call.slopes != nullptr || !(call.scale > 0);
-}
+bool needs_bias(const Attention& call) { return call.mask.kind != AttentionMask::Kind::kNone || !(call.scale > 0); }
 
 namespace {
 
@@ -94,11 +88,6 @@ void apply_bias(const Attention& call, const ScoreBlock& whole, bool turned, flo
       add_mask<Bf16>(call, block, turned, scores, ld, [](Bf16 value) { return to_float(value); });
       break;
   }
-  if (call.slopes == nullptr) return;
-  const float slope = call.slopes[block.head];
-  for_scores(block, turned, scores, ld, [&](float& score, int64_t query, int64_t key) {
-    score -= slope * static_cast<float>(std::abs(query - key));
-  });
 }
 
 }  // namespace stepc::blocked

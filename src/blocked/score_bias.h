@@ -10,8 +10,8 @@ namespace stepc::blocked {
 // Checks sizes and promises of `call`.
 void check_attention(const Attention& call);
 
-// Visible keys [begin, end) of `count` queries of a batch row; what lies beyond the last query sees nothing.
-void visible_keys(const Attention& call, int64_t batch, int64_t query, int64_t count, int32_t* begin, int32_t* end);
+// Visible keys [begin, end) of `count` queries; what lies beyond the last query sees nothing.
+void visible_keys(const Attention& call, int64_t query, int64_t count, int32_t* begin, int32_t* end);
 
 // The keys that some query, and those that every query of a block sees.
 struct KeyRange {
@@ -28,7 +28,7 @@ struct ScoreBlock {
   int64_t query, queries;
   int64_t key, keys;
 };
-// scores = scale x scores + mask + slopes over a block, (queries, keys) or, turned, (keys, queries).
+// scores = scale x scores + mask over a block, (queries, keys) or, turned, (keys, queries).
 void apply_bias(const Attention& call, const ScoreBlock& block, bool turned, float* scores, int64_t ld);
 
 // Offset of one head's first element.

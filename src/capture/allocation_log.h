@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "aten/cpu_hook.h"
-#include "aten/worker_slab.h"
 #include "ir/trace.h"
+#include "ir/worker_slab.h"
 
 namespace stepc {
 

@@ -64,20 +64,35 @@ TrainerState read_state(const fs::path& path) {
   return state;
 }
 
-// Every `checkpoint-*` directory, complete or not, in order of name.
-std::vector<fs::path> list_directories(const fs::path& output) {
+// Everything named `checkpoint-*`, complete or not, in order of name.
+std::vector<fs::path> list_names(const fs::path& output) {
   std::vector<fs::path> found;
   std::error_code error;
   fs::directory_iterator entry(output, error);
   if (error == std::errc::no_such_file_or_directory) return found;
-  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    std::error_code ignored;
-    if (entry->path().filename().string().starts_with(kPrefix) && entry->is_directory(ignored))
-      found.push_back(entry->path());
-  }
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error))
+    if (entry->path().filename().string().starts_with(kPrefix)) found.push_back(entry->path());
   USER_CHECK(!error, "cannot list {}: {}", output.string(), error.message());
   std::sort(found.begin(), found.end());
   return found;
+}
+
+std::vector<fs::path> list_directories(const fs::path& output) {
+  std::vector<fs::path> found = list_names(output);
+  std::error_code ignored;
+  std::erase_if(found, [&](const fs::path& path) { return !fs::is_directory(path, ignored); });
+  return found;
+}
+
+// A directory that somebody else made, or whose manifest is gone, may hold what exists nowhere else.
+void check_replaceable(const fs::path& directory) {
+  std::error_code ignored;
+  if (fs::symlink_status(directory, ignored).type() == fs::file_type::not_found) return;
+  try {
+    read_manifest(directory);
+  } catch (const UserError& error) {
+    user_error("{} is no checkpoint that may be replaced: {}", directory.string(), error.what());
+  }
 }
 
 bool is_temporary(const fs::path& directory) {
@@ -88,7 +103,7 @@ bool is_temporary(const fs::path& directory) {
 bool is_abandoned(const fs::path& directory) {
   const std::string name = directory.filename().string();
   const size_t at = name.find(kTemporary);
-  if (at == std::string::npos) return false;
+  if (at == std::string::npos || !step_of_name(name.substr(0, at))) return false;
   const std::string_view digits = std::string_view(name).substr(at + std::string_view(kTemporary).size());
   pid_t pid = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), pid);
@@ -131,28 +146,58 @@ Checkpoint verified(const fs::path& directory, const Manifest& manifest) {
 CheckpointWriter::CheckpointWriter(const fs::path& output, const TrainerState& state, FileSystem& files)
     : state_(state),
       files_(files),
-      transaction_(directory_of(output, state.step), DirectoryTransaction::Existing::kReplace, files) {}
+      transaction_(directory_of(output, state.step), DirectoryTransaction::Existing::kReplace, files) {
+  check_replaceable(transaction_.final_path());
+}
 
 fs::path CheckpointWriter::commit() {
   write_state(path() / kStateName, state_, files_);
   write_manifest(path(), make_manifest(path(), state_.step), files_);
+  check_replaceable(transaction_.final_path());
   transaction_.commit();
   return transaction_.final_path();
 }
 
 Checkpoint read_checkpoint(const fs::path& directory) { return verified(directory, read_manifest(directory)); }
 
-std::optional<Checkpoint> find_latest_checkpoint(const fs::path& output) {
-  // The error names the file.
-  const auto warn = [](const UserError& error) { log().warn("skipping a damaged checkpoint: {}", error.what()); };
-  for (const auto& candidate : list_candidates(output, warn)) {
+std::optional<int64_t> step_of_name(const fs::path& directory) {
+  const std::string name = directory.filename().string();
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const std::string_view digits = std::string_view(name).substr(std::string_view(kPrefix).size());
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  const bool is_number = error == std::errc() && end == digits.data() + digits.size() && step >= 0;
+  return is_number && directory_of({}, step) == name ? std::optional(step) : std::nullopt;
+}
+
+CheckpointSearch search_checkpoints(const fs::path& output) {
+  CheckpointSearch search;
+  for (const auto& path : list_names(output)) {
+    const auto step = step_of_name(path);
+    if (!step) continue;
     try {
-      return verified(candidate.directory, candidate.manifest);
+      read_manifest(path);
     } catch (const UserError& error) {
-      warn(error);
+      search.foreign.push_back({*step, error.what()});
     }
   }
-  return std::nullopt;
+  for (const auto& candidate : list_candidates(output, [](const UserError&) {})) {
+    try {
+      search.latest = verified(candidate.directory, candidate.manifest);
+      break;
+    } catch (const UserError& error) {
+      search.damaged.emplace_back(error.what());
+    }
+  }
+  return search;
+}
+
+std::optional<Checkpoint> find_latest_checkpoint(const fs::path& output) {
+  const CheckpointSearch search = search_checkpoints(output);
+  // Each names its file.
+  for (const auto& foreign : search.foreign) log().warn("skipping a damaged checkpoint: {}", foreign.why);
+  for (const auto& damaged : search.damaged) log().warn("skipping a damaged checkpoint: {}", damaged);
+  return search.latest;
 }
 
 void prune_checkpoints(const fs::path& output, const Retention& retention, FileSystem& files) {
@@ -160,6 +205,7 @@ void prune_checkpoints(const fs::path& output, const Retention& retention, FileS
   // A damaged one does not count, so that it never takes the place of the last good one; it is left to be looked at.
   std::vector<Checkpoint> whole;
   for (const auto& [directory, manifest] : list_candidates(output, [](const UserError&) {})) {
+    if (step_of_name(directory) != manifest.step) continue;
     try {
       check_sizes(directory, manifest);
       whole.push_back({directory, read_state(directory / kStateName)});

@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "base/files.h"
 
@@ -29,7 +31,7 @@ struct TrainerState {
 // Writes one checkpoint; nothing is seen under its name before commit(), and without commit() nothing stays.
 class CheckpointWriter {
  public:
-  // An older checkpoint of the same step is replaced.
+  // An older checkpoint of the same step is replaced. What else has that name is left alone: a UserError.
   CheckpointWriter(const std::filesystem::path& output, const TrainerState& state, FileSystem& files = system_files());
 
   // Where the caller writes its files, all in this directory itself.
@@ -51,7 +53,23 @@ struct Checkpoint {
 // Verifies every file's size and hash first.
 Checkpoint read_checkpoint(const std::filesystem::path& directory);
 
-// The valid checkpoint with the most steps in `output`. Damaged ones are skipped with a warning that says why.
+// The step that a checkpoint of this name is of; nullopt where it is not such a name.
+std::optional<int64_t> step_of_name(const std::filesystem::path& directory);
+
+// What stands in a run's directory under the names of checkpoints.
+struct CheckpointSearch {
+  // Something without a manifest of stepc's that can be read, whoever made it: a run never replaces it.
+  struct Foreign {
+    int64_t step = 0;  // by its name
+    std::string why;   // names the file
+  };
+  std::optional<Checkpoint> latest;  // the valid one with the most steps
+  std::vector<std::string> damaged;  // what is wrong with those that have more steps, most first
+  std::vector<Foreign> foreign;
+};
+CheckpointSearch search_checkpoints(const std::filesystem::path& output);
+
+// The latest alone. Damaged ones are skipped with a warning that says why.
 std::optional<Checkpoint> find_latest_checkpoint(const std::filesystem::path& output);
 
 // Which checkpoints stay: the `last` newest, those whose step is a multiple of `every` (0: none), and the one with the
@@ -62,8 +80,8 @@ struct Retention {
   bool best = false;
 };
 
-// Removes the complete checkpoints that need not stay, and what killed processes left half-written. Damaged ones and
-// directories without a stepc manifest are not touched.
+// Removes the complete checkpoints that need not stay, and what killed processes left half-written. Damaged ones,
+// directories without a stepc manifest and those that somebody gave another name are not touched.
 void prune_checkpoints(const std::filesystem::path& output, const Retention& retention,
                        FileSystem& files = system_files());
 

@@ -26,7 +26,7 @@ struct KernelCompiler::State {
   CompilerStatistics statistics;
 
   // To be raised when the same loops become other machine code: what older builds have cached is then not found.
-  static constexpr int kGenerator = 2;
+  static constexpr int kGenerator = 3;
 
   // All that the machine code depends on.
   [[nodiscard]] std::string key_of(const LoopProgram& program) const {

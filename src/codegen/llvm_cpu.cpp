@@ -123,14 +123,15 @@ struct ObjectCompiler::State {
     return module;
   }
 
-  std::string emitted(const LoopProgram& program, llvm::CodeGenFileType kind) const {
+  std::string object(const LoopProgram& program) const {
     llvm::LLVMContext context;
     const std::unique_ptr<llvm::Module> module = module_of(context, program);
     optimise(*module, *machine);
     llvm::SmallVector<char, 0> bytes;
     llvm::raw_svector_ostream out(bytes);
     llvm::legacy::PassManager passes;
-    INTERNAL_CHECK(!machine->addPassesToEmitFile(passes, out, nullptr, kind), "LLVM emits no such file");
+    INTERNAL_CHECK(!machine->addPassesToEmitFile(passes, out, nullptr, llvm::CodeGenFileType::ObjectFile),
+                   "LLVM emits no object file");
     passes.run(*module);
     return {bytes.begin(), bytes.end()};
   }
@@ -139,19 +140,7 @@ struct ObjectCompiler::State {
 ObjectCompiler::ObjectCompiler(CpuTarget target) : state_(std::make_unique<State>(std::move(target))) {}
 ObjectCompiler::~ObjectCompiler() = default;
 
-std::string ObjectCompiler::compile(const LoopProgram& program) {
-  return state_->emitted(program, llvm::CodeGenFileType::ObjectFile);
-}
-std::string ObjectCompiler::assembly_text(const LoopProgram& program) {
-  return state_->emitted(program, llvm::CodeGenFileType::AssemblyFile);
-}
-std::string ObjectCompiler::llvm_text(const LoopProgram& program) {
-  llvm::LLVMContext context;
-  std::string text;
-  llvm::raw_string_ostream out(text);
-  state_->module_of(context, program)->print(out, nullptr);
-  return text;
-}
+std::string ObjectCompiler::compile(const LoopProgram& program) { return state_->object(program); }
 
 struct ObjectLoader::State {
   std::unique_ptr<llvm::orc::LLJIT> jit;

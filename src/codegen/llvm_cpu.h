@@ -22,9 +22,6 @@ class ObjectCompiler {
 
   // The bytes of an ELF object with one function a phase. Verifies the program and LLVM's view of it.
   std::string compile(const LoopProgram& program);
-  // LLVM's IR before and the assembly after optimising, to look at.
-  std::string llvm_text(const LoopProgram& program);
-  std::string assembly_text(const LoopProgram& program);
 
  private:
   struct State;

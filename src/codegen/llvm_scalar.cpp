@@ -34,18 +34,18 @@ void* address(F* function) {
 
 std::span<const CalledFunction> called_functions() {
   static const CalledFunction kFunctions[] = {
-      {"exp", address<double(double)>(std::exp)},
-      {"log", address<double(double)>(std::log)},
-      {"log1p", address<double(double)>(std::log1p)},
-      {"expm1", address<double(double)>(std::expm1)},
-      {"sin", address<double(double)>(std::sin)},
-      {"cos", address<double(double)>(std::cos)},
-      {"tan", address<double(double)>(std::tan)},
-      {"tanh", address<double(double)>(std::tanh)},
-      {"erf", address<double(double)>(std::erf)},
-      {"pow", address<double(double, double)>(std::pow)},
-      {"atan2", address<double(double, double)>(std::atan2)},
-      {"fmod", address<double(double, double)>(std::fmod)},
+      {"stepc_exp", address<double(double)>(std::exp)},
+      {"stepc_log", address<double(double)>(std::log)},
+      {"stepc_log1p", address<double(double)>(std::log1p)},
+      {"stepc_expm1", address<double(double)>(std::expm1)},
+      {"stepc_sin", address<double(double)>(std::sin)},
+      {"stepc_cos", address<double(double)>(std::cos)},
+      {"stepc_tan", address<double(double)>(std::tan)},
+      {"stepc_tanh", address<double(double)>(std::tanh)},
+      {"stepc_erf", address<double(double)>(std::erf)},
+      {"stepc_pow", address<double(double, double)>(std::pow)},
+      {"stepc_atan2", address<double(double, double)>(std::atan2)},
+      {"stepc_fmod", address<double(double, double)>(std::fmod)},
       {"floor", address<double(double)>(std::floor)},
       {"ceil", address<double(double)>(std::ceil)},
       {"nearbyint", address<double(double)>(std::nearbyint)},
@@ -312,7 +312,8 @@ llvm::Value* LlvmScalar::call_a_lane(const std::string& name, const std::vector<
   return out;
 }
 
-// By calls in f64. Those of f32 that have polynomials have become other instructions before.
+// By calls in f64. Those of f32 that have polynomials have become other instructions before. Under names of our own:
+// LLVM makes other functions of those that it knows (exp2 of pow, sincos of sin and cos), which nothing would link.
 llvm::Value* LlvmScalar::elementary(LoopOp op, const std::vector<V*>& args) {
   llvm::Type* type = args[0]->getType();
   if (type->getScalarType()->isIntegerTy()) return call_a_lane("stepc_integer_power", args, b_.getInt64Ty());
@@ -322,7 +323,7 @@ llvm::Value* LlvmScalar::elementary(LoopOp op, const std::vector<V*>& args) {
     return b_.CreateFPCast(
         b_.CreateFDiv(real(wide[0], b_.getDoubleTy(), 1), b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, wide[0])),
         type);
-  return b_.CreateFPCast(call_a_lane(std::string(name_of(op)), wide, b_.getDoubleTy()), type);
+  return b_.CreateFPCast(call_a_lane(str("stepc_{}", name_of(op)), wide, b_.getDoubleTy()), type);
 }
 
 // In two steps without such an instruction: 2^n itself may be no number where the result is one. Only the last rounds.

@@ -1,8 +1,12 @@
-// Target: the machine as data. Whoever plans asks it instead of a clock, so a plan is a function of its inputs.
+// Target: the machine as data. Whoever plans asks it instead of a clock, so a plan is a function of its inputs, and a
+// machine that is elsewhere can be planned for.
 #pragma once
 
+#include <string>
+#include <string_view>
 #include <vector>
 
+#include "cost/features.h"
 #include "ir/graph.h"
 
 namespace stepc {
@@ -11,8 +15,20 @@ struct Target {
   double flops_per_second = 1e12;
   double bytes_per_second = 4e10;
   double narrow_flops_per_second = 1e12;  // on bf16 and f16 operands
+  Features features = {};
+  int threads = 1;  // that share a kernel
   bool operator==(const Target&) const = default;
 };
+
+// As TOML that parse_target() reads back to the same value:
+//     threads = 2
+//     features = ["bf16", "f32", "avx512"]
+//     flops_per_second = 150000000000
+//     narrow_flops_per_second = 600000000000
+//     bytes_per_second = 20000000000
+std::string to_text(const Target& target);
+// `threads` and `features` must be there, rates have defaults. Anything else is a UserError that names line and key.
+Target parse_target(std::string_view toml);
 
 // What there is to do: arithmetic, and traffic between kernels and memory.
 struct Work {
@@ -20,6 +36,7 @@ struct Work {
   double narrow_flops = 0;  // on bf16 and f16 operands
   double bytes = 0;
   [[nodiscard]] double all_flops() const { return flops + narrow_flops; }
+  bool operator==(const Work&) const = default;
 };
 Work& operator+=(Work& sum, const Work& more);
 

@@ -48,6 +48,8 @@ std::string make_byte_tokenizer_config_json(const std::string& end_of_text) {
   const nlohmann::ordered_json json = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                                        {"bos_token", end_of_text},
                                        {"eos_token", end_of_text},
+                                       // Without it transformers makes token_type_ids too, which no decoder takes.
+                                       {"model_input_names", {"input_ids", "attention_mask"}},
                                        {"clean_up_tokenization_spaces", false}};
   return json.dump(2) + "\n";
 }

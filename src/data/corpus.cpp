@@ -32,6 +32,11 @@ class Corpus::Reader {
     return std::make_shared<const TokenStream>(shards);
   }
 
+  // Of all that was read, in one call.
+  void report_repaired() const {
+    if (repaired_ > 0 && options_.cache.repaired) options_.cache.repaired(repaired_);
+  }
+
  private:
   void add(const std::vector<fs::path>& files) {
     for (const fs::path& file : files) total_ += size_of(file);
@@ -48,6 +53,7 @@ class Corpus::Reader {
     cache.format = format;
     if (options_.cache.progress)
       cache.progress = [&](uint64_t done, uint64_t) { options_.cache.progress(done_ + done, total_); };
+    cache.repaired = [&](uint64_t lines) { repaired_ += lines; };
     const ShardCacheResult result = tokenize_files(tokenizer_, files, cache);
     for (const fs::path& file : files) done_ += size_of(file);
     return result.shards;
@@ -56,6 +62,7 @@ class Corpus::Reader {
   const Tokenizer& tokenizer_;
   const CorpusOptions& options_;
   uint64_t total_ = 0, done_ = 0;  // bytes of text
+  uint64_t repaired_ = 0;          // lines
 };
 
 Corpus::Corpus(const Tokenizer& tokenizer, const CorpusOptions& options)
@@ -76,6 +83,7 @@ Corpus::Corpus(const Tokenizer& tokenizer, const CorpusOptions& options)
     files_ += options.held_out.size();
     count(*stream);
   }
+  reader.report_repaired();
   split(options);
   mixture_ = std::make_unique<Mixture>(trained_, options.seq_len, options.seed);
 }
@@ -110,6 +118,17 @@ uint64_t Corpus::train_windows() const {
   uint64_t windows = 0;
   for (size_t i = 0; i < trained_.size(); ++i) windows += mixture_->windows(i);
   return windows;
+}
+
+bool Corpus::has_labels(size_t source) const {
+  const MixtureSource& read = trained_[source];
+  PackedBatch window;
+  window.resize(1, seq_len_);
+  for (uint64_t i = 0; i < windows_of(read.tokens); ++i) {
+    read.stream->fill(read.begin + i * seq_len_, window.row(0, seq_len_));
+    if (std::ranges::any_of(window.labels, [](int64_t label) { return label != PackedRow::kNoLabel; })) return true;
+  }
+  return false;
 }
 
 void Corpus::fill_held_out(uint64_t index, const PackedRow& row) const {

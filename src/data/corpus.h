@@ -44,6 +44,8 @@ class Corpus {
   [[nodiscard]] const Mixture& mixture() const { return *mixture_; }
   [[nodiscard]] size_t sources() const { return trained_.size(); }
   [[nodiscard]] uint64_t train_windows() const;
+  // Whether any window of the source has a label that training learns. Reads until one has.
+  [[nodiscard]] bool has_labels(size_t source) const;
   [[nodiscard]] uint64_t held_out_windows() const { return held_out_begins_.back(); }
   // Held-out window `index`, in the order of the text. row: (seq_len)
   void fill_held_out(uint64_t index, const PackedRow& row) const;

@@ -7,6 +7,8 @@
 #include "base/files.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "data/tokenize/byte_alphabet.h"
+#include "data/tokenize/safe_cuts.h"
 #include "data/tokenize/sentencepiece_model.h"
 #include "data/tokenize/word_cache.h"
 #include "data/tokenize/word_model.h"
@@ -30,19 +32,26 @@ void check_ids(const TokenizerFile& file, std::string_view what) {
   USER_CHECK(static_cast<size_t>(largest) < 4 * tokens + 4096, "{}: an id is {}, and there are {} tokens", what,
              largest, tokens);
 }
+
+bool has_all_bytes(const BpeFile& bpe) {
+  for (int byte = 0; byte <= UINT8_MAX; ++byte)
+    if (!bpe.vocab.contains(alphabet_text(std::string(1, static_cast<char>(byte))))) return false;
+  return true;
+}
 }  // namespace
 
 // Either what tokenizer.json says or, where `library` is set, that alone.
 struct Tokenizer::Parts {
   AddedTokenMatcher raw, normalized;  // the first is matched first, over the whole text
-  std::vector<NormalizerStep> normalizer;
+  std::vector<NormalizerStep> normalizer, normalizer_of_later_parts;
+  SafeCuts cuts;
   WordCut words;
   std::unique_ptr<const WordModel> model;
   std::vector<DecoderStep> decoder;
   std::vector<std::string> spellings;  // by id
   std::map<std::string, int32_t, std::less<>> added;
   std::vector<int32_t> prefix, suffix;
-  bool bytes_only = false;  // byte-level without merges: cutting into words changes nothing
+  bool bytes_only = false;  // byte-level without merges, every byte a token: cutting into words changes nothing
   uint64_t hash = 0;
   std::unique_ptr<const SentencePieceModel> library;
 
@@ -81,6 +90,8 @@ Tokenizer::Tokenizer(const TokenizerFile& file, std::string_view what) {
   check_ids(file, what);
   auto parts = std::make_shared<Parts>();
   parts->normalizer = file.normalizer;
+  parts->normalizer_of_later_parts = steps_of_later_parts(file.normalizer);
+  parts->cuts = SafeCuts(file);
   parts->words = file.words;
   parts->decoder = file.decoder;
   parts->prefix = file.prefix;
@@ -90,7 +101,9 @@ Tokenizer::Tokenizer(const TokenizerFile& file, std::string_view what) {
   if (bpe) {
     for (const auto& [token, id] : bpe->vocab) parts->spell(token, id, what);
     parts->model = bpe->byte_level ? make_byte_bpe(*bpe, what) : make_char_bpe(*bpe, what);
-    parts->bytes_only = bpe->byte_level && bpe->merges.empty() && !bpe->ignore_merges;
+    const auto* cut = std::get_if<ByteLevelCut>(&parts->words);
+    parts->bytes_only =
+        cut && !cut->add_prefix_space && bpe->merges.empty() && !bpe->ignore_merges && has_all_bytes(*bpe);
   } else {
     const auto& unigram = std::get<UnigramFile>(file.model);
     parts->model = make_unigram(unigram, what);
@@ -150,34 +163,52 @@ class Tokenizer::Encoder::State {
       : parts_(std::move(parts)), cache_(std::clamp<uint64_t>(expected_bytes / 8, 16, kMaxSlots)) {}
 
   void encode(std::string_view text, std::vector<int32_t>& ids, const Progress& progress) {
-    ids_ = &ids;
     progress_ = &progress;
     done_ = 0;
     next_report_ = kReportEvery;
-    if (parts_->library) {
-      parts_->library->encode(text, ids);
-    } else {
-      const auto token = [&](int32_t id) { put_added(id); };
-      parts_->raw.split(
-          text, [&](std::string_view part, size_t at) { encode_raw(part, at == 0); }, token);
-    }
+    encode_part(text, ids, /*first=*/true);
     if (progress) progress(text.size());
+  }
+
+  void encode_parts(std::string_view text, const Sink& sink, const Progress& progress, size_t part_bytes) {
+    static const Progress kSilent;
+    progress_ = &kSilent;
+    std::vector<int32_t>& ids = part_ids_;
+    for (size_t begin = 0, end = 0; end < text.size(); begin = end) {
+      end = text.size() - begin <= part_bytes ? text.size() : parts_->cuts.next(text, begin + part_bytes);
+      ids.clear();
+      encode_part(text.substr(begin, end - begin), ids, begin == 0);
+      sink(ids);
+      if (progress) progress(end);
+    }
   }
 
  private:
   static constexpr uint64_t kMaxSlots = 1 << 16;
   static constexpr uint64_t kReportEvery = 1 << 20;
 
-  void encode_raw(std::string_view text, bool first) {
-    const auto encode_parts = [&](std::string_view whole) {
+  // `first`: the part begins its text.
+  void encode_part(std::string_view text, std::vector<int32_t>& ids, bool first) {
+    ids_ = &ids;
+    if (parts_->library) return parts_->library->encode(text, ids);
+    parts_->raw.split(
+        text,
+        [&](std::string_view part, size_t at) {
+          encode_raw(part, first && at == 0, first || at > 0 ? parts_->normalizer : parts_->normalizer_of_later_parts);
+        },
+        [&](int32_t id) { put_added(id); });
+  }
+
+  void encode_raw(std::string_view text, bool first, const std::vector<NormalizerStep>& steps) {
+    const auto encode_normalized = [&](std::string_view whole) {
       parts_->normalized.split(
           whole, [&](std::string_view part, size_t at) { encode_plain(part, first && at == 0); },
           [&](int32_t id) { put_added(id); });
     };
-    if (parts_->normalizer.empty()) {
-      encode_parts(text);
+    if (steps.empty()) {
+      encode_normalized(text);
     } else {
-      encode_parts(normalized(text, parts_->normalizer));
+      encode_normalized(normalized(text, steps));
     }
   }
 
@@ -187,7 +218,7 @@ class Tokenizer::Encoder::State {
       return encode_new(text);
     }
     const auto* cut = std::get_if<ByteLevelCut>(&parts_->words);
-    if (!cut || cut->add_prefix_space)
+    if (!cut || cut->add_prefix_space || cut->digits != ByteLevelCut::Digits::kAsOthers)
       return cut_words(parts_->words, text, first, [this](std::string_view word) { encode_word(word, word.size()); });
     // The same as cut_words, without a call through a pointer a word.
     for (size_t begin = 0; begin < text.size();) {
@@ -232,6 +263,7 @@ class Tokenizer::Encoder::State {
   std::shared_ptr<const Parts> parts_;
   WordCache cache_;
   std::vector<int32_t>* ids_ = nullptr;
+  std::vector<int32_t> part_ids_;
   const Progress* progress_ = nullptr;
   uint64_t done_ = 0, next_report_ = 0;
 };
@@ -243,6 +275,11 @@ Tokenizer::Encoder::Encoder(Encoder&&) noexcept = default;
 
 void Tokenizer::Encoder::encode(std::string_view text, std::vector<int32_t>& ids, const Progress& progress) {
   state_->encode(text, ids, progress);
+}
+
+void Tokenizer::Encoder::encode_parts(std::string_view text, const Sink& sink, const Progress& progress,
+                                      size_t part_bytes) {
+  state_->encode_parts(text, sink, progress, part_bytes);
 }
 
 }  // namespace stepc

@@ -22,6 +22,8 @@ class Tokenizer {
  public:
   // Called now and then with the number of bytes encoded so far.
   using Progress = std::function<void(uint64_t bytes)>;
+  // Takes the next tokens of a text.
+  using Sink = std::function<void(std::span<const int32_t> ids)>;
   class Encoder;
 
   // `what` names the file in errors.
@@ -62,8 +64,14 @@ class Tokenizer::Encoder {
   ~Encoder();
   Encoder(Encoder&&) noexcept;
 
+  static constexpr size_t kPartBytes = size_t{1} << 20;
+
   // Appends the tokens of the text.
   void encode(std::string_view text, std::vector<int32_t>& ids, const Progress& progress = {});
+  // The same tokens, part after part of a long text, in memory for one part: of about `part_bytes`, or to the next
+  // place where the tokenizer allows a cut (data/tokenize/safe_cuts.h). `progress` is called after each part.
+  void encode_parts(std::string_view text, const Sink& sink, const Progress& progress = {},
+                    size_t part_bytes = kPartBytes);
 
  private:
   class State;

@@ -22,6 +22,11 @@ bool safe_to_cut_at_mark(const BpeFile& file) {
   return true;
 }
 
+bool leaves_no_space(const std::vector<NormalizerStep>& steps) {
+  const auto* last = steps.empty() ? nullptr : std::get_if<ReplaceStep>(&steps.back());
+  return last && last->what == " " && last->with == kMark;
+}
+
 // Characters may disappear from the beginning; then `tokenizers` does not see the beginning of the text any more.
 bool keeps_beginning(const std::vector<NormalizerStep>& steps) {
   for (const auto& step : steps)
@@ -37,8 +42,9 @@ TokenizerFile parse_tokenizer_json(std::string_view text, std::string_view what)
                         {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                          "post_processor", "decoder", "model"});
   top.only("version", {"1.0"});
-  top.only("truncation", {nullptr});
-  top.only("padding", {nullptr});
+  // How the last caller wanted batches to be cut and filled: transformers saves it and sets its own at each call. A
+  // text is encoded as it is.
+  for (const char* batches : {"truncation", "padding"}) top.object_or_null(batches);
   const auto part = [&](const std::string& key) {
     const auto found = json.find(key);
     return found == json.end() ? Json() : *found;
@@ -67,8 +73,13 @@ TokenizerFile parse_tokenizer_json(std::string_view text, std::string_view what)
     bpe->byte_level = byte_level;
     USER_CHECK(!byte_level || !bpe->byte_fallback, "{}: model: \"byte_fallback\" is true with a byte-level split",
                name);
+    const bool safe = !byte_level && safe_to_cut_at_mark(*bpe);
+    // Behind a normalizer that leaves no space, a split at spaces does nothing (Gemma's).
+    if (std::holds_alternative<SpaceCut>(file.words) && leaves_no_space(file.normalizer)) file.words = WholeCut();
     auto* whole = std::get_if<WholeCut>(&file.words);
-    if (whole && safe_to_cut_at_mark(*bpe)) whole->safe_mark = kMark;
+    if (whole && safe) whole->safe_mark = kMark;
+    auto* marked = std::get_if<MetaspaceCut>(&file.words);
+    if (marked && safe) marked->safe = marked->mark == kMark;
   } else {
     USER_CHECK(!byte_level, "{}: a Unigram model with a byte-level split is not supported", name);
   }

@@ -12,8 +12,9 @@
 //       {model}, {optimizer});
 //   for (const at::Tensor& batch : batches) at::Tensor loss = step(batch);
 //
-// The step may read and write its batch, the modules' parameters, gradients and buffers, and the optimizers' state. A
-// step that does more (reads a value on the host, uses other tensors) runs eagerly, with one warning that says why.
+// The step may read and write its batch, the modules' parameters, gradients and buffers, and the optimizers' state.
+// What it reads on the host becomes a number of the plan or a guard. A step that no plan can hold, because it uses
+// other tensors, say, runs eagerly, with one warning that says why.
 #pragma once
 
 #include <functional>

@@ -1,12 +1,16 @@
 #include "engine/compile.h"
 
 #include <algorithm>
+#include <map>
 
+#include "base/check.h"
 #include "base/clock.h"
+#include "kernels/kernel_choice.h"
 #include "memory/graph_memory.h"
 #include "passes/functionalise.h"
 #include "passes/pass.h"
-#include "schedule/schedule.h"
+#include "runtime/measure_workspace.h"
+#include "schedule/from_trace.h"
 
 namespace stepc {
 
@@ -14,8 +18,8 @@ namespace {
 constexpr int kBudgetAttempts = 4;
 
 // How far a plan is above a budget of bytes.
-uint64_t excess_bytes(const GraphPlan& plan, const MemoryBudget& budget) {
-  return plan.needed_bytes() - std::min(plan.needed_bytes(), budget.bytes);
+uint64_t excess_bytes(const Schedule& schedule, const MemoryBudget& budget) {
+  return schedule.needed_bytes() - std::min(schedule.needed_bytes(), budget.bytes);
 }
 
 // A budget counts the program's own memory, recomputation only what the step adds to it.
@@ -27,43 +31,119 @@ std::optional<RecomputeOptions> recompute_options(const Graph& graph, const Memo
   options.budget_bytes = budget.bytes - std::min(budget.bytes, program);
   return options;
 }
-}  // namespace
 
-//   exact   Trace --schedule--> Schedule --bind--> Executable
-Compiled compile_exact(const Trace& trace, int threads) {
-  const auto begin = Clock::now();
-  verify(trace);
-  Schedule schedule = schedule_trace(trace, threads);
-  verify(trace, schedule);
-  Compiled compiled;
-  compiled.executable = std::make_unique<Executable>(trace, std::move(schedule));
-  compiled.seconds = seconds_since(begin);
-  return compiled;
+// With the workspaces of calls that nobody knows measured, each once in the life of `kernels`.
+GraphSchedule schedule_measured(const Graph& graph, KernelSources& kernels, GraphScheduleOptions options) {
+  const std::lock_guard lock(kernels.measuring);
+  options.workspaces = kernels.workspaces;
+  GraphSchedule plan = schedule_graph(graph, options);
+  if (plan.unknown.empty()) return plan;
+  for (const UnknownWorkspace& call : plan.unknown)
+    kernels.workspaces.emplace(call.key, measure_workspace(call, options.threads).value_or(workspace_by_rule(call)));
+  options.workspaces = kernels.workspaces;
+  return schedule_graph(graph, options);
 }
 
-//   fast    Trace --functionalise--> Graph --passes--> Graph --codegen, plan--> GraphPlan --bind--> GraphExecutable
-GraphPlan plan_fast(const Trace& trace, KernelSources& kernels, const FastOptions& options) {
+struct Planned {
+  Graph graph;  // fused
+  GraphScheduleOptions options;
+  GraphSchedule plan;
+};
+
+//   Trace --functionalise--> Graph --passes--> Graph --from_graph--> Schedule
+Planned plan_graph(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
   verify(trace);
   const Graph captured = functionalise(trace);
+  Planned planned;
+  planned.options.features = features_of(kernels.micro_kernels);
+  planned.options.threads = options.threads;
+  planned.options.trace = &trace;
   RunOptions passes;
-  passes.settings.products = product_rule(kernels.micro_kernels);
+  passes.settings.products = product_rule(planned.options.features);
   std::optional<RecomputeOptions>& recompute = passes.settings.recompute;
   recompute = recompute_options(captured, options.budget);
   for (int attempt = 1;; ++attempt) {
-    Graph graph = run_passes(captured, passes).graph;
-    verify_stage(graph, Stage::kFused);
-    GraphPlan plan = plan_graph(std::move(graph), kernels, options.threads);
+    planned.graph = run_passes(captured, passes).graph;
+    verify_stage(planned.graph, Stage::kFused);
+    planned.plan = schedule_measured(planned.graph, kernels, planned.options);
     // recompute knows nothing of scratch memory and of what kernels cannot write in place: it is asked for less then.
-    const uint64_t excess = recompute && recompute->budget_bytes ? excess_bytes(plan, options.budget) : 0;
-    if (excess == 0 || attempt == kBudgetAttempts || *recompute->budget_bytes == 0) return plan;
+    const uint64_t excess =
+        recompute && recompute->budget_bytes ? excess_bytes(planned.plan.schedule, options.budget) : 0;
+    if (excess == 0 || attempt == kBudgetAttempts || *recompute->budget_bytes == 0) return planned;
     *recompute->budget_bytes -= std::min(excess, *recompute->budget_bytes);
   }
 }
 
-CompiledGraph compile_fast(const Trace& trace, KernelSources& kernels, const FastOptions& options) {
+void refuse_groups(Planned& planned, const RefusedPrograms& refused) {
+  const Schedule& schedule = planned.plan.schedule;
+  for (size_t i = 0; i < schedule.instructions.size(); ++i) {
+    const auto refuse = [&](uint32_t program) {
+      const auto found = refused.why.find(program);
+      if (found != refused.why.end()) planned.options.refused.emplace(planned.plan.group_of[i], found->second);
+    };
+    refuse(schedule.instructions[i].program);
+    if (!schedule.instructions[i].matmul) continue;
+    for (uint32_t tail : schedule.instructions[i].matmul->tail_programs) refuse(tail);
+  }
+}
+}  // namespace
+
+Schedule plan_exact(const Trace& trace, int threads) {
+  verify(trace);
+  return schedule_trace(trace, {}, threads);
+}
+
+GraphSchedule plan_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
+  return plan_graph(trace, kernels, options).plan;
+}
+
+//   exact   Trace --from_trace--> Schedule --bind--> Executor
+Compiled compile_exact(const Trace& trace, int threads) {
   const auto begin = Clock::now();
-  CompiledGraph compiled;
-  compiled.executable = std::make_unique<GraphExecutable>(trace, plan_fast(trace, kernels, options));
+  Compiled compiled;
+  Schedule schedule = plan_exact(trace, threads);
+  verify(schedule);
+  compiled.executor = std::make_unique<Executor>(std::move(schedule), nullptr);
+  compiled.seconds = seconds_since(begin);
+  return compiled;
+}
+
+//   fast    Trace --functionalise--> Graph --passes--> Graph --from_graph--> Schedule --bind--> Executor
+// Where no code can be generated for a group, its nodes run one by one: that is another Schedule.
+Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
+  const auto begin = Clock::now();
+  Planned planned = plan_graph(trace, kernels, options);
+  Compiled compiled;
+  while (compiled.executor == nullptr) {
+    verify(planned.plan.schedule);
+    try {
+      compiled.executor = std::make_unique<Executor>(planned.plan.schedule, &kernels);
+    } catch (const RefusedPrograms& refused) {
+      const size_t before = planned.options.refused.size();
+      refuse_groups(planned, refused);
+      INTERNAL_CHECK_LT(before, planned.options.refused.size(), "{} belongs to no group", refused.what());
+      planned.plan = schedule_measured(planned.graph, kernels, planned.options);
+    }
+  }
+  compiled.plan = std::move(planned.plan);
+  compiled.plan.schedule = {};
+  compiled.seconds = seconds_since(begin);
+  return compiled;
+}
+
+Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
+  const auto begin = Clock::now();
+  RunOptions passes;
+  passes.without = {"fuse_losses", "recompute", "fuse"};
+  const Graph graph = run_passes(functionalise(trace), passes).graph;
+  GraphScheduleOptions plain;
+  plain.threads = options.threads;
+  plain.trace = &trace;
+  Compiled compiled;
+  compiled.plan = schedule_measured(graph, kernels, plain);
+  verify(compiled.plan.schedule);
+  compiled.executor = std::make_unique<Executor>(std::move(compiled.plan.schedule), &kernels);
+  compiled.plan.schedule = {};
   compiled.seconds = seconds_since(begin);
   return compiled;
 }

@@ -2,34 +2,35 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "engine/config.h"
 #include "ir/trace.h"
-#include "runtime/executable.h"
-#include "runtime/graph_executable.h"
+#include "runtime/executor.h"
+#include "schedule/from_graph.h"
 
 namespace stepc {
 
+struct CompileOptions {
+  int threads = 1;  // intra-op, that the step was recorded with
+  MemoryBudget budget = {};
+};
+
+// `exact` mode: the trace's own calls, memory planned.
+Schedule plan_exact(const Trace& trace, int threads);
+// `fast` mode: the step as a Graph, fused, with a kernel for everything, memory planned; without the program. Throws
+// UserError for a step that a Graph cannot express.
+GraphSchedule plan_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options);
+
 struct Compiled {
-  std::unique_ptr<Executable> executable;
+  std::unique_ptr<Executor> executor;
+  GraphSchedule plan;  // fast mode: what is known beside the Schedule, which the executor has
   double seconds = 0;  // planning and binding
 };
-
-// `exact` mode: the trace's own calls, memory planned. `threads` is the intra-op thread count it was recorded with.
 Compiled compile_exact(const Trace& trace, int threads);
-
-struct FastOptions {
-  int threads = 1;
-  MemoryBudget budget;
-};
-struct CompiledGraph {
-  std::unique_ptr<GraphExecutable> executable;
-  double seconds = 0;
-};
-// `fast` mode: the step as a Graph, memory planned. Throws UserError for a step that a Graph cannot express.
-CompiledGraph compile_fast(const Trace& trace, KernelSources& kernels, const FastOptions& options);
-
-// The same up to the plan, without the program: for what its memory will be.
-GraphPlan plan_fast(const Trace& trace, KernelSources& kernels, const FastOptions& options);
+Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options);
+// The plain Graph: as in `fast` mode, but one ATen call a node, nothing fused and nothing computed twice.
+Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options);
 
 }  // namespace stepc

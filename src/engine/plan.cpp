@@ -28,21 +28,17 @@ void SavedGradients::restore() const {
 
 Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors, int threads,
            KernelSources* kernels, const MemoryBudget& budget)
-    : recorded_(std::move(recorded)) {
-  Compiled compiled = compile_exact(agreed, threads);
-  executable_ = std::move(compiled.executable);
-  planning_seconds_ = compiled.seconds;
-  if (kernels != nullptr) compile_graph(agreed, *kernels, {threads, budget});
+    : recorded_(std::move(recorded)), trace_(std::move(agreed)), threads_(threads), kernels_(kernels) {
   find_places(program);
+  if (kernels != nullptr) compile_graph(*kernels, budget);
+  if (fast_ == nullptr) exact();
   find_undo();
   prepare_events();
 }
 
-void Plan::compile_graph(const Trace& agreed, KernelSources& kernels, const FastOptions& options) {
+void Plan::compile_graph(KernelSources& kernels, const MemoryBudget& budget) {
   try {
-    CompiledGraph compiled = compile_fast(agreed, kernels, options);
-    fast_ = std::move(compiled.executable);
-    planning_seconds_ += compiled.seconds;
+    fast_ = road_of(compile_fast(trace_, kernels, {threads_, budget}));
   } catch (const UserError& error) {
     why_exact_ = error.what();
   } catch (const std::exception& error) {
@@ -51,14 +47,38 @@ void Plan::compile_graph(const Trace& agreed, KernelSources& kernels, const Fast
   }
 }
 
+Plan::Road& Plan::exact() {
+  if (exact_ == nullptr) {
+    exact_ = road_of(compile_exact(trace_, threads_));
+    for (const Supplied& one : supplied_) exact_->executor->supply(one.call, one.arg, one.number);
+  }
+  return *exact_;
+}
+
+std::unique_ptr<Plan::Road> Plan::road_of(Compiled compiled) {
+  planning_seconds_ += compiled.seconds;
+  auto road = std::make_unique<Road>();
+  road->executor = std::move(compiled.executor);
+  road->plan = std::move(compiled.plan);
+  for (const ScheduleInput& input : road->executor->schedule().inputs) {
+    if (!is_of_program(input.kind) || input.kind == InputKind::kIncoming)
+      road->inputs.push_back(kNowhere);
+    else if (input.kind == InputKind::kBatch)
+      road->inputs.push_back(batch_place_ + static_cast<size_t>(std::stoul(input.key)));
+    else
+      road->inputs.push_back(places_.at({*owner_of(input.kind), input.key}));
+  }
+  return road;
+}
+
 void Plan::find_places(const Program& program) {
-  std::map<std::pair<Owner, std::string>, size_t> places;
   const std::vector<OwnedKey>& keys = program.keys();
-  for (size_t k = 0; k < keys.size(); ++k) places[{keys[k].owner, keys[k].key}] = k;
+  for (size_t k = 0; k < keys.size(); ++k) places_[{keys[k].owner, keys[k].key}] = k;
+  batch_place_ = keys.size();
   for (size_t k = 0; k < keys.size(); ++k) {
     if (keys[k].owner != Owner::kParameter) continue;
     parameters_.push_back(k);
-    gradients_.push_back(places.at({Owner::kGradient, keys[k].key}));
+    gradients_.push_back(places_.at({Owner::kGradient, keys[k].key}));
     parameter_keys_.push_back(keys[k].key);
   }
   std::set<std::string> read;
@@ -69,8 +89,8 @@ void Plan::find_places(const Program& program) {
     } else if (external.owner == Owner::kBatch) {
       externals_.push_back(keys.size() + static_cast<size_t>(std::stoul(external.key)));
     } else {
-      const auto found = places.find({external.owner, external.key});
-      INTERNAL_CHECK(found != places.end(), "{} '{}' is gone", name_of(external.owner), external.key);
+      const auto found = places_.find({external.owner, external.key});
+      INTERNAL_CHECK(found != places_.end(), "{} '{}' is gone", name_of(external.owner), external.key);
       externals_.push_back(found->second);
     }
   }
@@ -172,8 +192,9 @@ std::string Plan::shadow(size_t event, Program& program, const std::vector<at::T
     const std::string& key = trace().events[event].key;
     difference = run.shadow->run([&] { program.run_event(key); },
                                  [&](CallId call, size_t arg, const c10::IValue& number) {
-                                   executable_->supply(call, arg, number);
-                                   if (fast_ != nullptr) fast_->supply(call, arg, number);
+                                   for (const auto* road : {&fast_, &exact_, &plain_})
+                                     if (*road != nullptr) (*road)->executor->supply(call, arg, number);
+                                   if (exact_ == nullptr) supplied_.push_back({call, arg, number});
                                  });
     if (!difference.empty()) difference = str("{} changed: {}", key, difference);
   } catch (...) {
@@ -186,31 +207,56 @@ std::string Plan::shadow(size_t event, Program& program, const std::vector<at::T
 }
 
 std::string Plan::run_event(size_t event, Program& program, const std::vector<at::Tensor>& tensors,
-                            const std::vector<Bound>& gradients) {
+                            const std::vector<at::Tensor>& gradients) {
   if (events_[event].shadow != nullptr)
     return events_[event].in_place ? shadow(event, program, tensors) : std::string();
-  for (const Bound& gradient : gradients) {
-    const auto found = std::find(parameter_keys_.begin(), parameter_keys_.end(), gradient.key);
-    if (found != parameter_keys_.end() && gradient.tensor.defined())
-      set_gradient(tensors[parameters_[static_cast<size_t>(found - parameter_keys_.begin())]], gradient.tensor);
+  const std::vector<Rebinding>& finds = trace().events[event].gradients;
+  for (size_t g = 0; g < gradients.size(); ++g) {
+    const auto found = std::find(parameter_keys_.begin(), parameter_keys_.end(), finds[g].key);
+    if (found != parameter_keys_.end() && gradients[g].defined())
+      set_gradient(tensors[parameters_[static_cast<size_t>(found - parameter_keys_.begin())]], gradients[g]);
   }
   program.run_event(trace().events[event].key);
   return {};
 }
 
 // As a Graph where that fits; a guard that misses there is found again, and named, by the recorded calls.
-StepResult Plan::execute(const RunInputs& inputs) {
-  if (fast_ != nullptr && !fast_->is_unfit())
-    if (std::optional<StepResult> result = fast_->run(inputs)) return std::move(*result);
-  return executable_->run(inputs);
+StepResult Plan::execute(RunInputs& inputs, const std::vector<at::Tensor>& tensors) {
+  const auto run_on = [&](Road& road) {
+    inputs.tensors = gather(road.inputs, tensors);
+    return road.executor->run(inputs);
+  };
+  if (plain_ != nullptr) return run_on(*plain_);
+  ran_exact_ = false;
+  if (&current() == fast_.get()) {
+    StepResult result = run_on(*fast_);
+    if (!result.missed_guard) return result;
+  }
+  ran_exact_ = fast_ != nullptr;
+  return run_on(exact());
+}
+
+Plan::Outcome Plan::run_plain(Program& program, const std::vector<at::Tensor>& tensors) {
+  plain_ = road_of(compile_plain(trace_, *kernels_, {threads_, {}}));
+  const int64_t before = replays;
+  Outcome outcome;
+  try {
+    outcome = run(program, tensors);
+  } catch (...) {
+    plain_.reset();
+    throw;
+  }
+  plain_.reset();
+  replays = before;
+  return outcome;
 }
 
 Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times) {
   Outcome outcome;
   RunInputs inputs;
-  inputs.externals = gather(externals_, tensors);
+  supplied_.clear();
   inputs.times = times;
-  outcome.change = executable_->why_not(inputs.externals);
+  outcome.change = current().executor->why_not(gather(current().inputs, tensors));
   if (!outcome.change.empty()) return outcome;
   if (trace().generators.size() > 1) inputs.generators = generators(program);
 
@@ -234,21 +280,21 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   }
   // Gradients that the step throws away unread are memory that it may use.
   for (size_t p : dropped_) set_gradient(tensors[parameters_[p]], {});
-  inputs.on_event = [&](size_t event, const std::vector<Bound>& found) {
+  inputs.on_event = [&](size_t event, const std::vector<at::Tensor>& found) {
     return run_event(event, program, tensors, found);
   };
   StepResult result;
   try {
     const auto begin = Clock::now();
-    result = execute(inputs);
+    result = execute(inputs, tensors);
     execute_seconds_ += seconds_since(begin);
   } catch (...) {
     if (may_turn_back_) turn_back();
     throw;
   }
-  if (result.missed_read.has_value() || !result.stopped.empty()) {
+  if (result.missed_guard || !result.stopped.empty()) {
     turn_back();
-    outcome.missed_read = result.missed_read;
+    outcome.missed_read = result.missed_number;
     outcome.read = result.read;
     outcome.change = std::move(result.stopped);
     return outcome;
@@ -278,15 +324,6 @@ void Plan::apply(Program& program, const std::vector<at::Tensor>& tensors, const
     INTERNAL_CHECK(found != parameter_keys_.end(), "no parameter '{}'", bound.key);
     set_gradient(tensors[parameters_[static_cast<size_t>(found - parameter_keys_.begin())]], bound.tensor);
   }
-}
-
-Plan::Memory Plan::memory() const {
-  if (fast_ == nullptr) {
-    const Schedule& s = schedule();
-    return {s.planned_peak_bytes, s.arena_bytes, s.live_lower_bound_bytes, s.layout_algorithm};
-  }
-  const GraphPlan& plan = fast_->plan();
-  return {plan.peak_bytes(), plan.arena_bytes, plan.order.bound_bytes, plan.order.layout.algorithm};
 }
 
 int64_t Plan::pause_structure() const {

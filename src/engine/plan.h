@@ -1,7 +1,8 @@
 // A plan: one captured variant of a step, compiled, and what replaying it takes from the program around it. Owns the
-// executable; borrows the program's tensors for the length of a run.
+// executors; borrows the program's tensors for the length of a run.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,7 +31,8 @@ class Plan {
  public:
   // `recorded` is the last of the recordings that agreed, `agreed` what they agreed on; `tensors` are the program's by
   // its keys, and the batch's after them.
-  // With `kernels` the step runs as a Graph, in fast mode; why_exact() says where it cannot.
+  // With `kernels` the step runs as a Graph, in fast mode; why_exact() says where it cannot. The recorded calls are
+  // compiled when something asks for them.
   Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors, int threads,
        KernelSources* kernels = nullptr, const MemoryBudget& budget = {});
 
@@ -46,6 +48,9 @@ class Plan {
   // passes through, with everything undone that can be.
   // `times`, if there is one, gets when each instruction ran.
   Outcome run(Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times = nullptr);
+  // Of a step that runs as a Graph: the same with one ATen call a node and nothing fused, and with the same random
+  // draws: what the fused kernels are compared with. Compiled for this run alone.
+  Outcome run_plain(Program& program, const std::vector<at::Tensor>& tensors);
 
   // Gives the program's slots the tensors that the step left there.
   void apply(Program& program, const std::vector<at::Tensor>& tensors, const StepResult& result) const;
@@ -58,30 +63,25 @@ class Plan {
   bool continues(const Plan& other, size_t index, const Arg& number) const;
 
   // A run that came to a pause, and how it goes on.
-  bool is_paused() const { return executable_->is_paused(); }
-  StepResult resume(const std::vector<at::Tensor>& incoming) { return executable_->resume(incoming); }
-  void abandon() { executable_->abandon(); }
+  bool is_paused() const { return exact_ != nullptr && exact_->executor->is_paused(); }
+  StepResult resume(const std::vector<at::Tensor>& incoming) { return exact().executor->resume(incoming); }
+  void abandon() { exact().executor->abandon(); }
   // The door's number for what the outputs at the pause are made into.
   int64_t pause_structure() const;
 
   const Trace& recorded() const { return recorded_; }
-  const Trace& trace() const { return executable_->trace(); }
-  const Schedule& schedule() const { return executable_->schedule(); }
-  // Set when the step runs as a Graph.
-  const GraphExecutable* fast() const { return fast_.get(); }
+  const Trace& trace() const { return trace_; }
+  // What runs, as long as it fits: the Graph's Schedule in fast mode, else the recorded calls'.
+  const Schedule& schedule() const { return (fast_ != nullptr ? fast_ : exact_)->executor->schedule(); }
+  // Set when the step runs as a Graph: what is known of it beside its Schedule.
+  const GraphSchedule* graph() const { return fast_ == nullptr ? nullptr : &fast_->plan; }
   // The program's host code passes integers that the Graph has built in as others.
-  bool is_unfit() const { return fast_ != nullptr && fast_->is_unfit(); }
+  bool is_unfit() const { return fast_ != nullptr && fast_->executor->is_unfit(); }
+  // Whether the last run was of the recorded calls although there is a Graph.
+  bool ran_exact() const { return ran_exact_; }
   const std::string& why_exact() const { return why_exact_; }
   // And whether that is a fault of stepc.
   bool has_fault() const { return has_fault_; }
-  // What the step needs beside the program's own memory, as planned; a Graph's first run may add scratch memory.
-  struct Memory {
-    uint64_t peak_bytes = 0;  // the arena, and what outlives the step
-    uint64_t arena_bytes = 0;
-    uint64_t live_lower_bound_bytes = 0;
-    std::string_view layout_algorithm;
-  };
-  Memory memory() const;
   double planning_seconds() const { return planning_seconds_; }
   double shadow_seconds() const { return shadow_seconds_; }
   double execute_seconds() const { return execute_seconds_; }
@@ -96,19 +96,42 @@ class Plan {
     std::vector<at::Tensor> stand_ins;  // by parameter of the program: the gradient that the event finds
   };
 
+  // One way to run the step: its executor, and where each of its schedule's inputs stands among the tensors.
+  struct Road {
+    std::unique_ptr<Executor> executor;
+    GraphSchedule plan;
+    std::vector<size_t> inputs;
+  };
+
+  std::unique_ptr<Road> road_of(Compiled compiled);
+  Road& exact();
+  Road& current() { return fast_ != nullptr && !is_unfit() ? *fast_ : exact(); }
   void find_places(const Program& program);
   void find_undo();
-  void compile_graph(const Trace& agreed, KernelSources& kernels, const FastOptions& options);
+  void compile_graph(KernelSources& kernels, const MemoryBudget& budget);
   void prepare_events();
   std::vector<at::Tensor> gather(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors) const;
   std::string shadow(size_t event, Program& program, const std::vector<at::Tensor>& tensors);
-  StepResult execute(const RunInputs& inputs);
+  StepResult execute(RunInputs& inputs, const std::vector<at::Tensor>& tensors);
   std::string run_event(size_t event, Program& program, const std::vector<at::Tensor>& tensors,
-                        const std::vector<Bound>& gradients);
+                        const std::vector<at::Tensor>& gradients);
 
   Trace recorded_;
-  std::unique_ptr<Executable> executable_;
-  std::unique_ptr<GraphExecutable> fast_;  // fast mode; runs in the other's stead while it fits
+  Trace trace_;
+  int threads_;
+  KernelSources* kernels_;       // fast mode
+  std::unique_ptr<Road> fast_;   // fast mode; runs in the other's stead while it fits
+  std::unique_ptr<Road> exact_;  // made when it is asked for
+  std::unique_ptr<Road> plain_;  // there while it runs
+  bool ran_exact_ = false;
+  struct Supplied {
+    CallId call;
+    size_t arg = 0;
+    c10::IValue number;
+  };
+  std::vector<Supplied> supplied_;                          // by the host code of the run at hand, in fast mode
+  std::map<std::pair<Owner, std::string>, size_t> places_;  // of the program's tensors, by owner and key
+  size_t batch_place_ = 0;                                  // of the first tensor of the batch
   std::string why_exact_;
   bool has_fault_ = false;
   double planning_seconds_ = 0;

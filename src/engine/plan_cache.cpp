@@ -204,17 +204,17 @@ void PlanCache::warn_of(const Plan& plan) {
   if (!plan.why_exact().empty())
     log().log(plan.has_fault() ? spdlog::level::warn : spdlog::level::info, "the plan replays the recorded calls: {}",
               plan.why_exact());
-  if (plan.fast() == nullptr) return;
-  const GraphPlan& graph_plan = plan.fast()->plan();
-  if (!graph_plan.fallbacks.empty())
+  if (plan.graph() == nullptr) return;
+  const std::vector<std::string>& one_by_one = plan.graph()->one_by_one;
+  if (!one_by_one.empty())
     log().warn("{} of the step's kernels could not be generated and run as ATen calls; the first: {}",
-               graph_plan.fallbacks.size(), graph_plan.fallbacks.front());
+               one_by_one.size(), one_by_one.front());
   warn_of_kernel_directory();
   const MemoryBudget& budget = config_.memory_budget;
-  if (budget.kind == MemoryBudget::Kind::kBytes && graph_plan.needed_bytes() > budget.bytes)
+  const Schedule& schedule = plan.schedule();
+  if (budget.kind == MemoryBudget::Kind::kBytes && schedule.needed_bytes() > budget.bytes)
     log().warn("the memory budget is {}, and the step needs {}, {} of them the program's own: no plan needs less",
-               human_bytes(budget.bytes), human_bytes(graph_plan.needed_bytes()),
-               human_bytes(bytes_of_inputs(graph_plan.graph)));
+               human_bytes(budget.bytes), human_bytes(schedule.needed_bytes()), human_bytes(schedule.input_bytes()));
 }
 
 // Once: it is the same for every kernel.
@@ -237,15 +237,15 @@ void PlanCache::count(const Plan& plan, const std::vector<at::Tensor>& tensors) 
   stats_.instructions = plan.schedule().instructions.size();
   stats_.graph_nodes = stats_.kernels = 0;
   stats_.opaque_calls.clear();
-  if (plan.fast() != nullptr) {
-    const GraphPlan& graph_plan = plan.fast()->plan();
-    stats_.graph_nodes = graph_plan.graph.nodes.size();
-    stats_.instructions = graph_plan.units.size();
-    stats_.kernels = graph_plan.kernels();
-    std::set<std::string> opaque;
-    for (const Node& node : graph_plan.graph.nodes)
-      if (node.aten) opaque.insert(node.op);
-    stats_.opaque_calls.assign(opaque.begin(), opaque.end());
+  if (const GraphSchedule* graph = plan.graph()) {
+    stats_.graph_nodes = graph->nodes;
+    stats_.kernels =
+        static_cast<uint64_t>(std::ranges::count_if(plan.schedule().instructions, [](const Instruction& instruction) {
+          return instruction.kind == Instruction::Kind::kGenerated ||
+                 (instruction.matmul && !instruction.matmul->tail_programs.empty());
+        }));
+    stats_.opaque_calls = graph->opaque;
+    std::ranges::sort(stats_.opaque_calls);
   }
   stats_.guards = static_cast<uint64_t>(
       std::count_if(trace.reads.begin(), trace.reads.end(), [](const HostRead& read) { return read.guard; }));
@@ -257,17 +257,16 @@ void PlanCache::count(const Plan& plan, const std::vector<at::Tensor>& tensors) 
 }
 
 void PlanCache::count_memory(const Plan& plan) {
-  const Plan::Memory memory = plan.memory();
-  stats_.arena_bytes = memory.arena_bytes;
-  stats_.live_lower_bound_bytes = memory.live_lower_bound_bytes;
-  stats_.planned_peak_bytes = memory.peak_bytes;
-  stats_.layout_algorithm = memory.layout_algorithm;
+  const Schedule& schedule = plan.schedule();
+  stats_.arena_bytes = schedule.arena_bytes;
+  stats_.live_lower_bound_bytes = schedule.live_lower_bound_bytes;
+  stats_.planned_peak_bytes = schedule.peak_bytes();
+  stats_.layout_algorithm = schedule.layout_algorithm;
 }
 
 void PlanCache::count_run(const Plan& plan, const StepResult& result) {
   const MemoryCounts& memory = result.memory;
-  if (plan.fast() != nullptr && !result.of_graph) ++stats_.recorded_replays;
-  count_memory(plan);  // a first run may have changed it
+  if (plan.ran_exact()) ++stats_.recorded_replays;
   stats_.served_allocations = memory.served;
   stats_.unplanned_allocations += memory.unplanned;
   stats_.measured_peak_bytes = memory.arena_peak_bytes + memory.kept_bytes + memory.unplanned_bytes;

@@ -4,44 +4,22 @@
 #include <set>
 
 #include "base/check.h"
-#include "ops/op_def.h"
 #include "passes/functionalise.h"
 
 namespace stepc {
 
 namespace {
 
-// "mul+add+sum": the ops of a group that compute something, each once; a long list is cut.
-std::string name_of_unit(const Graph& graph, const Unit& unit) {
-  constexpr size_t kMost = 4;
-  std::vector<std::string> ops;
-  for (NodeId id : unit.nodes) {
-    const Node& node = graph.nodes[id.index()];
-    const bool computes = node.aten || (!op_def(node.op).has(Trait::kView) && !op_def(node.op).has(Trait::kConstant));
-    if (computes && std::ranges::find(ops, node.op) == ops.end()) ops.push_back(node.op);
-  }
-  if (ops.empty()) return graph.nodes[unit.nodes.front().index()].op;
-  std::string name;
-  for (size_t i = 0; i < std::min(ops.size(), kMost); ++i) name += (i == 0 ? "" : "+") + ops[i];
-  return ops.size() > kMost ? str("{}+{} more", name, ops.size() - kMost) : name;
-}
-
-void add_units(const GraphPlan& plan, const RunTimes& times, Profile& profile) {
-  for (const InstructionTime& time : times.instructions()) {
-    const Unit& unit = plan.units[time.index];
-    const bool is_product_first = is_product(plan.graph.nodes[unit.nodes.front().index()]);
-    const NodeId main = is_product_first ? unit.nodes.front() : unit.nodes.back();  // what the unit is for
-    const Source& source = plan.graph.nodes[main.index()].source;
-    profile.instructions.push_back({.index = time.index,
-                                    .name = name_of_unit(plan.graph, unit),
-                                    .kernel = unit.kernel    ? "generated"
-                                              : time.blocked ? "blocked"
-                                                             : "ATen",
-                                    .module = source.module,
-                                    .phase = source.phase,
-                                    .work = work_of(plan.graph, unit.nodes, unit.inputs, unit.outputs),
-                                    .begin_seconds = time.begin_seconds,
-                                    .seconds = time.end_seconds - time.begin_seconds});
+std::string_view kernel_of(const Instruction& instruction) {
+  switch (instruction.kind) {
+    case Instruction::Kind::kGenerated:
+      return "generated";
+    case Instruction::Kind::kMatmul:
+    case Instruction::Kind::kAttention:
+    case Instruction::Kind::kLoss:
+      return "blocked";
+    default:
+      return "ATen";
   }
 }
 
@@ -84,33 +62,26 @@ std::vector<Work> work_of_calls(const Trace& trace) {
   return work;
 }
 
-void add_calls(const Plan& plan, const RunTimes& times, Profile& profile) {
-  const Trace& trace = plan.trace();
-  const std::vector<Work> work = work_of_calls(trace);
-  for (const InstructionTime& time : times.instructions()) {
-    const CallId id = plan.schedule().instructions[time.index].call;
-    const Call& call = trace.calls[id.index()];
-    profile.instructions.push_back({.index = time.index,
-                                    .name = call.op,
-                                    .kernel = "ATen",
-                                    .module = call.module,
-                                    .phase = call.phase,
-                                    .work = work[id.index()],
-                                    .begin_seconds = time.begin_seconds,
-                                    .seconds = time.end_seconds - time.begin_seconds});
-  }
-}
-
 }  // namespace
 
 Profile profile_of(const Plan& plan, const RunTimes& times) {
   Profile profile;
-  profile.mode = name_of(times.of_graph() ? Mode::kFast : Mode::kExact);
+  const bool of_graph = plan.graph() != nullptr;
+  profile.mode = name_of(of_graph ? Mode::kFast : Mode::kExact);
   profile.seconds = times.seconds();
-  if (times.of_graph())
-    add_units(plan.fast()->plan(), times, profile);
-  else
-    add_calls(plan, times, profile);
+  const std::vector<Work> work_of_call = of_graph ? std::vector<Work>() : work_of_calls(plan.trace());
+  for (const InstructionTime& time : times.instructions()) {
+    const Instruction& instruction = plan.schedule().instructions[time.index];
+    const bool is_recorded = !of_graph && instruction.call.valid();
+    profile.instructions.push_back({.index = time.index,
+                                    .name = instruction.op,
+                                    .kernel = std::string(kernel_of(instruction)),
+                                    .module = instruction.source.module,
+                                    .phase = instruction.source.phase,
+                                    .work = is_recorded ? work_of_call[instruction.call.index()] : instruction.work,
+                                    .begin_seconds = time.begin_seconds,
+                                    .seconds = time.end_seconds - time.begin_seconds});
+  }
   return profile;
 }
 

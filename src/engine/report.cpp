@@ -23,6 +23,9 @@ std::string report_text(const Stats& s, std::string_view mode) {
                s.instructions);
   out += str("  calls       {} replayed, {} recorded, {} eager ({} of them to verify a replay)\n", s.replays,
              s.recordings, s.eager_calls, s.verifications);
+  if (s.plain_verifications != 0)
+    out += str("              {} replays compared with the plain graph: the step draws random numbers of its own\n",
+               s.plain_verifications);
   if (s.recorded_replays != 0)
     out += str("              {} of these replays ran the recorded calls, because the graph did not fit\n",
                s.recorded_replays);

@@ -29,6 +29,7 @@ struct Stats {
   uint64_t recorded_replays = 0;  // of those and of verified ones: ran the recorded calls although there is a Graph
   uint64_t eager_calls = 0;       // steps that ran eagerly: without a plan, or beside a replay to verify it
   uint64_t verifications = 0;
+  uint64_t plain_verifications = 0;  // of them with the plain Graph, because the step draws random numbers of its own
   uint64_t guard_misses = 0;
   uint64_t plans = 0;
   double capture_seconds = 0;  // recorder's own time, kernels excluded

@@ -16,9 +16,8 @@ namespace stepc {
 
 namespace {
 std::optional<MemoryReport> memory_of(const Plan* plan) {
-  if (plan == nullptr || plan->fast() == nullptr) return std::nullopt;
-  const GraphPlan& graph_plan = plan->fast()->plan();
-  return memory_report(graph_plan.graph, graph_plan.memory, graph_plan.order);
+  if (plan == nullptr || plan->graph() == nullptr) return std::nullopt;
+  return plan->graph()->memory;
 }
 }  // namespace
 
@@ -96,11 +95,13 @@ std::optional<StepOutput> Step::verify(PlanEntry& entry, Plan& plan, std::vector
   release_free_memory();
   plan.verified = true;
   ++stats_.verifications;
+  if (verification.with_plain) ++stats_.plain_verifications;
   ++stats_.eager_calls;
   stats_.verification_bytes = std::max(stats_.verification_bytes, verification.snapshot_bytes);
   plans_.count_run(plan, *outcome.result);
   if (!verification.difference.empty())
-    plans_.give_up(entry, str("a replay differs from eager in {}", verification.difference));
+    plans_.give_up(entry, str("a replay differs from {} in {}", verification.with_plain ? "the plain graph" : "eager",
+                              verification.difference));
   return std::move(verification.output);
 }
 
@@ -131,6 +132,11 @@ std::optional<Profile> Step::finish_profile() {
   profile.target = *target_;
   profile.target_is_measured = true;
   return profile;
+}
+
+std::string Step::schedule_text() const {
+  const Plan* plan = plans_.latest();
+  return plan == nullptr ? std::string() : to_text(plan->schedule());
 }
 
 std::string Step::graph_text() const {

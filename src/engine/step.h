@@ -42,6 +42,8 @@ class Step {
   std::optional<Profile> finish_profile();
   // The trace of the plan that ran last; empty before the first.
   std::string graph_text() const;
+  // And its Schedule.
+  std::string schedule_text() const;
 
  private:
   std::optional<StepOutput> replay(PlanEntry& entry, std::vector<at::Tensor>& tensors, const EagerFn& eager);

@@ -41,7 +41,6 @@ void Undo::restore() {
     if (tensor.nbytes() != 0) std::memcpy(tensor.mutable_data_ptr(), from, tensor.nbytes());
     from += tensor.nbytes();
   }
-  copies_.clear();
   for (const auto& [generator, snapshot] : generators_) write_generator(generator, snapshot);
   program_.restore_host_state(host_state_);
 }

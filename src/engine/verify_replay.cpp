@@ -39,7 +39,7 @@ struct Named {
 class Remains {
  public:
   Remains(const Plan& plan, const Program& program, size_t tensors)
-      : plan_(plan), program_(program), count_(tensors), by_bits_(plan.fast() == nullptr) {}
+      : plan_(plan), program_(program), count_(tensors), by_bits_(plan.graph() == nullptr) {}
 
   // What is compared by values is not copied: the next run writes to the same tensors.
   std::vector<Named> of(const StepOutput& output, const std::vector<at::Tensor>& tensors,
@@ -146,23 +146,25 @@ std::string difference_in_values(const std::vector<Named>& replayed, const std::
   return {};
 }
 
-// Draws numbers of its own, where eager drew others.
-bool draws_random(const Graph& graph) {
-  return std::ranges::any_of(graph.inputs, [](const GraphInput& input) { return input.kind == InputKind::kRng; });
-}
-
-// Computes, somewhere, in bf16 or f16.
-bool is_narrow(const Graph& graph) {
-  return std::ranges::any_of(graph.tensors, [](const GraphTensor& tensor) {
-    return is_floating(tensor.type.dtype) && size_of(tensor.type.dtype) < 4;
-  });
-}
-
 std::string numbers_difference(const std::vector<Arg>& replayed, const std::vector<Arg>& eager) {
   if (replayed.size() != eager.size()) return "the count of returned numbers";
   for (size_t i = 0; i < eager.size(); ++i)
     if (!same_number(replayed[i], eager[i]) && replayed[i] != eager[i]) return str("returned number {}", i);
   return {};
+}
+
+// What a run of the plain Graph leaves, as `left_by` lists it, beside what the replay left. A run that cannot be had is
+// no proof.
+template <class LeftBy>
+std::string difference_from_plain(Plan& plan, Program& program, const std::vector<at::Tensor>& tensors,
+                                  const std::vector<Named>& replayed, const LeftBy& left_by) {
+  try {
+    const Plan::Outcome plain = plan.run_plain(program, tensors);
+    if (!plain.result) return "the plain graph, which decides otherwise";
+    return difference_in_values(replayed, left_by(*plain.result), plan.graph()->narrow);
+  } catch (const std::exception& error) {
+    return str("an error of the plain graph: {}", first_line(error.what()));
+  }
 }
 
 }  // namespace
@@ -197,9 +199,11 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
       return verification;
     }
     StepResult& result = *verification.outcome.result;
-    size_t next = 0;
-    replayed =
-        remains.of({result.outputs, {}}, tensors, [&](const Rebinding&) { return result.rebindings[next++].tensor; });
+    const auto left_by = [&](const StepResult& run) {
+      size_t next = 0;
+      return remains.of({run.outputs, {}}, tensors, [&](const Rebinding&) { return run.rebindings[next++].tensor; });
+    };
+    replayed = left_by(result);
     for (Named& one : replayed) {
       if (!one.values.defined()) continue;
       one.values = one.values.clone();
@@ -210,6 +214,12 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
     result.rebindings.clear();
     gradients.restore();
     undo.restore();
+    if (plan.graph() != nullptr && !plan.ran_exact() && draws(plan.schedule())) {
+      verification.with_plain = true;
+      verification.difference = difference_from_plain(plan, program, tensors, replayed, left_by);
+      gradients.restore();
+      undo.restore();
+    }
   }
 
   std::vector<at::Tensor> kept = tensors;
@@ -228,12 +238,12 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
     return at::Tensor();
   });
   INTERNAL_CHECK_EQ(eager.size(), replayed.size(), "eager and replay leave different sets of tensors");
-  if (plan.fast() == nullptr) {
+  if (plan.graph() == nullptr) {
     verification.difference = difference_in_bits(replayed, eager);
     if (verification.difference.empty())
       verification.difference = numbers_difference(numbers, verification.output.numbers);
-  } else if (const Graph& graph = plan.fast()->plan().graph; !draws_random(graph)) {
-    verification.difference = difference_in_values(replayed, eager, is_narrow(graph));
+  } else if (!verification.with_plain) {
+    verification.difference = difference_in_values(replayed, eager, plan.graph()->narrow);
   }
   tensors = std::move(kept);
   return verification;

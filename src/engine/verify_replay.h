@@ -1,6 +1,6 @@
-// The proof of a plan: a replay against eager, bit by bit where recorded kernels ran, within rounding where a Graph did
-// (not at all where it draws random numbers of its own). The eager step is the one that counts, so effects happen once
-// and a wrong plan changes nothing.
+// The proof of a plan: a replay against eager, bit by bit where recorded kernels ran, within rounding where a Graph
+// did; where that draws random numbers of its own, against the plain Graph, one ATen call a node, which draws the same.
+// The eager step is the one that counts, so effects happen once and a wrong plan changes nothing.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,8 @@ namespace stepc {
 
 struct Verification {
   Plan::Outcome outcome;        // of the replay; without a result eager did not run and nothing changed
-  std::string difference;       // empty: the replay agrees with eager
+  std::string difference;       // empty: the replay agrees with what it was compared with
+  bool with_plain = false;      // which is the plain Graph, not eager
   StepOutput output;            // eager's
   uint64_t snapshot_bytes = 0;  // what the comparison itself held
 };

@@ -22,6 +22,13 @@ Shape contiguous_strides(const Shape& shape) {
   return strides;
 }
 
+bool is_dense(const Shape& shape, const Shape& strides) {
+  const Shape contiguous = contiguous_strides(shape);
+  for (size_t d = 0; d < shape.size(); ++d)
+    if (shape[d] != 1 && strides[d] != contiguous[d]) return element_count(shape) == 0;
+  return true;
+}
+
 std::string to_text(const TensorType& type) { return str("{}[{}]", name_of(type.dtype), fmt::join(type.shape, ", ")); }
 
 std::string_view name_of(InputKind kind) {

@@ -36,6 +36,8 @@ struct TensorType {
 int64_t element_count(const Shape& shape);
 int64_t bytes_of(const TensorType& type);
 Shape contiguous_strides(const Shape& shape);
+// Whether elements lie so; strides of dimensions with one element do not count, nor any where there is no element.
+bool is_dense(const Shape& shape, const Shape& strides);
 std::string to_text(const TensorType& type);  // "f32[4, 8]"
 
 struct GraphTensor {
@@ -64,6 +66,11 @@ struct AtenCall {
   // Inputs that did not lie contiguous when the call was recorded, and their strides. A kernel may count on what lay
   // before it: many are called behind a contiguous() of their own.
   std::vector<std::pair<uint32_t, Shape>> layouts;
+  // What its kernel took from the allocator beside its results when it was recorded: at most at once on the step's
+  // thread, and on each intra-op worker. `measured`: known.
+  uint64_t workspace_bytes = 0;
+  uint64_t worker_bytes = 0;
+  bool measured = false;
   bool operator==(const AtenCall&) const = default;
 };
 

@@ -16,7 +16,9 @@
 // A return or rebind of none has no tensor.
 // Behind '->' stands what an ATen call returns: '%' for the next fresh output, a list t[...] of those, none otherwise;
 // 'writes' counts the call's tensors from 0, and so does 'layout 0(1, 4)', the strides of one that is not contiguous.
+// 'workspace 4096 64': the bytes that its kernel took beside, on the step's thread and on each worker, where known.
 #include "base/check.h"
+#include "ir/arg_text.h"
 #include "ir/graph.h"
 #include "ir/text_cursor.h"
 
@@ -24,78 +26,7 @@ namespace stepc {
 
 namespace {
 
-constexpr InputKind kInputKinds[] = {InputKind::kParameter, InputKind::kGradient, InputKind::kOptimizerState,
-                                     InputKind::kBuffer,    InputKind::kBatch,    InputKind::kCaptured,
-                                     InputKind::kIncoming,  InputKind::kScalar,   InputKind::kRng};
-
-std::string_view name_of(Symbol::Kind kind) {
-  switch (kind) {
-    case Symbol::Kind::kDType:
-      return "dtype";
-    case Symbol::Kind::kDevice:
-      return "device";
-    case Symbol::Kind::kLayout:
-      return "layout";
-    case Symbol::Kind::kMemoryFormat:
-      return "memory_format";
-  }
-  return "?";
-}
-
 // ---- printing
-
-std::string complex_text(std::complex<double> value) {
-  return str("({}, {})", constant_text(value.real()), constant_text(value.imag()));
-}
-
-template <class T>
-std::string list_text(std::string_view open, const std::vector<T>& values) {
-  std::vector<std::string> parts;
-  for (const auto& value : values) parts.push_back(constant_text(static_cast<T>(value)));
-  return str("{}{}]", open, fmt::join(parts, ", "));
-}
-
-// Prints an argument; `tensor` names the value with a given number.
-template <class F>
-struct ArgText {
-  F tensor;
-
-  std::string value(ValueId id) const { return id.valid() ? tensor(id) : "undefined"; }
-
-  template <class T>
-  std::string operator()(const T& arg) const {
-    if constexpr (std::is_same_v<T, std::monostate>) {
-      return "none";
-    } else if constexpr (std::is_same_v<T, ValueId>) {
-      return value(arg);
-    } else if constexpr (std::is_same_v<T, std::vector<ValueId>>) {
-      std::vector<std::string> parts;
-      for (ValueId id : arg) parts.push_back(value(id));
-      return str("t[{}]", fmt::join(parts, ", "));
-    } else if constexpr (std::is_same_v<T, std::complex<double>>) {
-      return complex_text(arg);
-    } else if constexpr (std::is_same_v<T, std::string>) {
-      return quoted(arg);
-    } else if constexpr (std::is_same_v<T, std::vector<int64_t>>) {
-      return list_text("[", arg);
-    } else if constexpr (std::is_same_v<T, std::vector<double>>) {
-      return list_text("f[", arg);
-    } else if constexpr (std::is_same_v<T, std::vector<bool>>) {
-      return list_text("b[", arg);
-    } else if constexpr (std::is_same_v<T, Symbol>) {
-      return str("{}:{}", name_of(arg.kind), arg.text);
-    } else if constexpr (std::is_same_v<T, WrappedNumber>) {
-      return str("number({})", std::visit(*this, arg.number));
-    } else if constexpr (std::is_same_v<T, GeneratorArg>) {
-      return str("generator({})", arg.generator);
-    } else if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, int64_t> || std::is_same_v<T, double>) {
-      return constant_text(arg);
-    } else {
-      throw_unknown();
-    }
-  }
-  [[noreturn]] static void throw_unknown() { INTERNAL_CHECK(false, "an argument that a Graph does not hold"); }
-};
 
 std::string window_text(const TensorType& type, const Shape& strides, int64_t offset) {
   std::string text = to_text(type);
@@ -112,21 +43,18 @@ std::string node_text(const Graph& graph, const Node& node) {
   if (node.aten) {
     const auto input_name = [&](ValueId k) { return str("%{}", node.inputs[k.index()]); };
     const auto fresh = [](ValueId) { return std::string("%"); };
-    for (const Arg& arg : node.aten->args) inputs.push_back(std::visit(ArgText<decltype(input_name)>{input_name}, arg));
+    for (const Arg& arg : node.aten->args) inputs.push_back(arg_text(arg, input_name));
     std::vector<std::string> results;
-    for (const Arg& result : node.aten->results) results.push_back(std::visit(ArgText<decltype(fresh)>{fresh}, result));
+    for (const Arg& result : node.aten->results) results.push_back(arg_text(result, fresh));
     if (!results.empty()) tail += str(" -> {}", fmt::join(results, ", "));
-    if (!node.aten->writes.empty()) tail += str(" writes {}", fmt::join(node.aten->writes, ", "));
-    if (node.aten->draws) tail += " draws";
-    for (const auto& [input, strides] : node.aten->layouts)
-      tail += str(" layout {}({})", input, fmt::join(strides, ", "));
+    tail += effects_text(*node.aten);
   } else {
     for (TensorId id : node.inputs) inputs.push_back(str("%{}", id));
   }
   const std::string attrs = to_text(node.attrs);
-  return str("{}{}= {}({}){}{}{} | {} {}{}\n", fmt::join(outputs, ", "), outputs.empty() ? "" : " ", node.op,
-             fmt::join(inputs, ", "), attrs.empty() ? "" : " ", attrs, tail, name_of(node.source.phase),
-             quoted(node.source.module), node.group ? str(" group {}", *node.group) : "");
+  return str("{}{}= {}({}){}{}{} {}{}\n", fmt::join(outputs, ", "), outputs.empty() ? "" : " ", node.op,
+             fmt::join(inputs, ", "), attrs.empty() ? "" : " ", attrs, tail, source_text(node.source),
+             node.group ? str(" group {}", *node.group) : "");
 }
 
 std::string output_text(const Graph& graph, const GraphOutput& output) {
@@ -175,7 +103,7 @@ class GraphParser {
     if (in_.accept("rebind ")) {
       GraphOutput output;
       output.kind = GraphOutput::Kind::kRebind;
-      output.owner = input_kind();
+      output.owner = parse_input_kind(in_);
       output.key = in_.quoted_text();
       return finish_output(std::move(output));
     }
@@ -204,27 +132,8 @@ class GraphParser {
     if (defined_[id.index()]) in_.fail(str("%{} is defined twice", id));
     defined_[id.index()] = true;
     in_.expect(":");
-    graph_.tensors[id.index()] = {type(), producer, static_cast<uint32_t>(place)};
+    graph_.tensors[id.index()] = {parse_tensor_type(in_), producer, static_cast<uint32_t>(place)};
     return id;
-  }
-  DType dtype() {
-    const std::string_view rest = in_.rest();
-    const size_t end = std::min(rest.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789EM"), rest.size());
-    const auto dtype = dtype_from_name(rest.substr(0, end));
-    if (!dtype) in_.fail("expected a dtype");
-    in_.expect(rest.substr(0, end));
-    return *dtype;
-  }
-  TensorType type() {
-    TensorType type;
-    type.dtype = dtype();
-    in_.expect("[");
-    type.shape = in_.integers("]");
-    int64_t bytes = size_of(type.dtype);
-    for (int64_t size : type.shape)
-      if (size < 0 || __builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes))
-        in_.fail("a shape is out of range");
-    return type;
   }
   Shape strides(const Shape& shape) {
     if (!in_.accept("(")) return {};
@@ -233,19 +142,13 @@ class GraphParser {
     return strides;
   }
 
-  InputKind input_kind() {
-    for (InputKind kind : kInputKinds)
-      if (in_.accept(str("{} ", stepc::name_of(kind)))) return kind;
-    in_.fail("expected what kind of input this is");
-  }
-
   void parse_input() {
     GraphInput input;
     input.tensor = define(NodeId(), graph_.inputs.size());
     input.strides = strides(graph_.shape(input.tensor));
     if (in_.accept("+")) input.offset = in_.integer();
     in_.expect("=");
-    input.kind = input_kind();
+    input.kind = parse_input_kind(in_);
     input.key = in_.quoted_text();
     graph_.inputs.push_back(std::move(input));
   }
@@ -283,29 +186,18 @@ class GraphParser {
     if (node.op.find("::") != std::string::npos) {
       node.aten.emplace();
       in_.list(")", [&] { node.aten->args.push_back(argument(node)); });
-      parse_effects(node);
+      parse_results(node);
+      parse_effects(in_, *node.aten);
     } else {
       in_.list(")", [&] { node.inputs.push_back(tensor()); });
-      if (in_.accept("{")) in_.list("}", [&] { parse_attr(node.attrs); });
+      node.attrs = parse_attrs(in_);
     }
-    parse_source(node.source);
+    node.source = parse_source(in_);
     if (in_.accept("group ")) node.group = static_cast<uint32_t>(in_.index());
     graph_.nodes.push_back(std::move(node));
   }
 
-  void parse_source(Source& source) {
-    in_.expect("|");
-    bool found = false;
-    for (auto phase : {Phase::kForward, Phase::kBackward, Phase::kUpdate}) {
-      if (found || !in_.accept(str("{} ", stepc::name_of(phase)))) continue;
-      source.phase = phase;
-      found = true;
-    }
-    if (!found) in_.fail("expected a phase");
-    source.module = in_.quoted_text();
-  }
-
-  void parse_effects(Node& node) {
+  void parse_results(Node& node) {
     size_t fresh = 0;
     const auto one = [&]() -> ValueId {
       if (in_.accept("undefined")) return {};
@@ -325,97 +217,15 @@ class GraphParser {
         }
       } while (in_.accept(","));
     }
-    if (in_.accept("writes ")) {
-      do node.aten->writes.push_back(static_cast<uint32_t>(in_.index()));
-      while (in_.accept(","));
-    }
-    node.aten->draws = in_.accept("draws");
-    while (in_.accept("layout ")) {
-      auto& [input, strides] = node.aten->layouts.emplace_back(static_cast<uint32_t>(in_.index()), Shape());
-      in_.expect("(");
-      strides = in_.integers(")");
-    }
   }
 
-  void parse_attr(Attrs& attrs) {
-    const std::string name(in_.word());
-    if (attrs.find(name) != nullptr) in_.fail(str("'{}' is given twice", name));
-    in_.expect("=");
-    attrs.set(name, attr_value());
-  }
-  AttrValue attr_value() {
-    if (in_.accept("true")) return true;
-    if (in_.accept("false")) return false;
-    if (in_.rest().starts_with('"')) return in_.quoted_text();
-    if (in_.accept("f[")) {
-      std::vector<double> out;
-      in_.list("]", [&] { out.push_back(in_.real()); });
-      return out;
-    }
-    if (in_.accept("[")) return in_.integers("]");
-    const std::string_view rest = in_.rest();
-    const bool is_number =
-        rest.find_first_of("+-0123456789") == 0 || rest.starts_with("inf") || rest.starts_with("nan");
-    if (!is_number) return dtype();
-    const auto constant = in_.number();
-    if (const auto* integer = std::get_if<int64_t>(&constant)) return *integer;
-    return std::get<double>(constant);
-  }
-
-  ValueId argument_tensor(Node& node) {
-    if (in_.accept("undefined")) return {};
-    node.inputs.push_back(tensor());
-    return ValueId(node.inputs.size() - 1);
-  }
-  std::complex<double> complex() {
-    const double re = in_.real();
-    in_.expect(",");
-    const double im = in_.real();
-    in_.expect(")");
-    return {re, im};
-  }
-  template <class Variant>
-  Variant plain_number() {
-    if (in_.accept("true")) return true;
-    if (in_.accept("false")) return false;
-    if (in_.accept("(")) return complex();
-    const auto constant = in_.number();
-    if (const auto* integer = std::get_if<int64_t>(&constant)) return *integer;
-    return std::get<double>(constant);
-  }
   Arg argument(Node& node) {
-    if (in_.rest().starts_with('%') || in_.rest().starts_with("undefined")) return argument_tensor(node);
-    if (in_.accept("none")) return std::monostate();
-    if (in_.rest().starts_with('"')) return in_.quoted_text();
-    if (in_.accept("t[")) {
-      std::vector<ValueId> out;
-      in_.list("]", [&] { out.push_back(argument_tensor(node)); });
-      return out;
-    }
-    if (in_.accept("f[")) {
-      std::vector<double> out;
-      in_.list("]", [&] { out.push_back(in_.real()); });
-      return out;
-    }
-    if (in_.accept("b[")) {
-      std::vector<bool> out;
-      in_.list("]", [&] { out.push_back(in_.boolean()); });
-      return out;
-    }
-    if (in_.accept("[")) return in_.integers("]");
-    if (in_.accept("generator(")) {
-      const GeneratorArg out{GeneratorId(in_.index())};
-      in_.expect(")");
-      return out;
-    }
-    if (in_.accept("number(")) {
-      WrappedNumber out{plain_number<decltype(WrappedNumber::number)>()};
-      in_.expect(")");
-      return out;
-    }
-    for (auto kind : {Symbol::Kind::kDType, Symbol::Kind::kDevice, Symbol::Kind::kLayout, Symbol::Kind::kMemoryFormat})
-      if (in_.accept(str("{}:", name_of(kind)))) return Symbol{kind, std::string(in_.word())};
-    return plain_number<Arg>();
+    Arg arg = parse_arg(in_, '%', [&] {
+      node.inputs.push_back(tensor());
+      return ValueId(node.inputs.size() - 1);
+    });
+    if (std::holds_alternative<ReadNumber>(arg)) in_.fail("a Graph reads no numbers on the host");
+    return arg;
   }
 
   TextCursor in_;

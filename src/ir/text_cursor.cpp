@@ -29,6 +29,18 @@ std::string constant_text(double value) {
 std::string constant_text(int64_t value) { return str("{}", value); }
 std::string constant_text(bool value) { return value ? "true" : "false"; }
 
+std::string hex_text(std::string_view bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  if (bytes.empty()) return "none";
+  std::string out;
+  out.reserve(2 * bytes.size());
+  for (const char byte : bytes) {
+    out += kDigits[static_cast<unsigned char>(byte) / 16];
+    out += kDigits[static_cast<unsigned char>(byte) % 16];
+  }
+  return out;
+}
+
 void TextCursor::fail(std::string_view what) const {
   user_error("{}, line {}: {}, at '{}'", kind_, line_number_, what, line_.substr(0, 40));
 }
@@ -68,6 +80,20 @@ int64_t TextCursor::integer() {
   if (error != std::errc()) fail("expected an integer");
   advance(static_cast<size_t>(end - line_.data()));
   return value;
+}
+
+uint64_t TextCursor::unsigned_integer() {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(line_.data(), line_.data() + line_.size(), value);
+  if (error != std::errc()) fail("expected a number of 0 and up");
+  advance(static_cast<size_t>(end - line_.data()));
+  return value;
+}
+
+uint32_t TextCursor::id() {
+  const uint64_t value = unsigned_integer();
+  if (value >= UINT32_MAX) fail(str("{} is out of range", value));
+  return static_cast<uint32_t>(value);
 }
 
 size_t TextCursor::index() {
@@ -130,6 +156,31 @@ std::string TextCursor::quoted_text() {
     }
   }
   fail("a quoted text does not end");
+}
+
+std::string TextCursor::hex_bytes() {
+  std::string out;
+  if (accept("none")) return out;
+  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
+  const size_t end = std::min(line_.find_first_not_of("0123456789abcdef"), line_.size());
+  if (end == 0) fail("expected hexadecimal digits");
+  if (end % 2 != 0) fail("a byte has two hexadecimal digits");
+  out.reserve(end / 2);
+  for (size_t i = 0; i < end; i += 2) out += static_cast<char>(digit(line_[i]) * 16 + digit(line_[i + 1]));
+  advance(end);
+  return out;
+}
+
+std::string TextCursor::indented_lines() {
+  std::string out;
+  while (text_.substr(std::min(position_, text_.size())).starts_with("  ")) {
+    const size_t end = std::min(text_.find('\n', position_), text_.size());
+    out += text_.substr(position_ + 2, end - position_ - 2);
+    out += '\n';
+    position_ = end + 1;
+    ++line_number_;
+  }
+  return out;
 }
 
 std::vector<int64_t> TextCursor::integers(std::string_view close) {

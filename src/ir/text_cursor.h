@@ -15,6 +15,7 @@ std::string quoted(const std::string& text);  // "a \"b\"\n"
 std::string constant_text(double value);
 std::string constant_text(int64_t value);
 std::string constant_text(bool value);
+std::string hex_text(std::string_view bytes);  // two digits a byte; "none" for no bytes
 
 class TextCursor {
  public:
@@ -32,12 +33,15 @@ class TextCursor {
   bool accept(std::string_view token);
   void expect(std::string_view token);
   int64_t integer();
+  uint64_t unsigned_integer();
+  uint32_t id();   // of something that is not counted here
   size_t index();  // 0 and up, no larger than an honest text could name
   double real();
   std::variant<int64_t, double> number();
   bool boolean();
   std::string_view word();  // letters, digits, '_', '.', ':'
   std::string quoted_text();
+  std::string hex_bytes();
 
   template <class F>
   void list(std::string_view close, F&& element) {
@@ -47,6 +51,9 @@ class TextCursor {
     expect(close);
   }
   std::vector<int64_t> integers(std::string_view close);
+
+  // The lines that follow and begin with two blanks, without those; the next line is then the one behind them.
+  std::string indented_lines();
 
  private:
   void advance(size_t count);

@@ -1,10 +1,10 @@
 // Trace: what one training step did, as plain data: the ATen calls in order, the storages they touched with every
 // alias, and every allocation. It owns no tensor and no memory; replaying it reproduces the step bit for bit.
 //
-//   external   storage s0 is owned by the program: a parameter, a batch tensor ...; found again by (owner, key) each
-//   call made       storage s2 is allocated by a call of the step value      a typed, strided window on a storage:
-//   several values on one storage are aliases call       ATen operator with arguments (values or constants) and results
-//   (values)
+//   external storage   owned by the program: a parameter, a batch tensor ...; found again by (owner, key) at each call
+//   made storage       allocated by a call of the step
+//   value              a typed, strided window on a storage; several values on one storage are aliases
+//   call               an ATen operator with arguments (values or constants) and results (values)
 #pragma once
 
 #include <complex>
@@ -143,8 +143,8 @@ struct Rebinding {
 };
 
 // A call that gave the host a number, or made a tensor whose shape depends on data: the count of its elements is the
-// number then. A guard's number decided what the step did next: replay must read the same, or
-// this trace is not the step's.
+// number then. A guard's number decided what the step did next: replay must read the same, or this trace is not the
+// step's.
 struct HostRead {
   CallId call;
   bool guard = false;

@@ -17,17 +17,23 @@
 // Constants: none, true, 3, 2.5 (always with a point or exponent), (1.0+2.0j), "text", [1, 2], f[1.0], b[true],
 // dtype:bf16, number(2), [%1, none]. What the host has to do with the step stands before the calls:
 //
-//   data "0" 3f800000                              bytes of the constant "0"
-//   generator "default"
-//   state 0 initial | resumed | state 0 after 12 | state 0 constant 0a0b     of generator 0; states are numbered in
-//   order load 1 before 17 read 7 guard "model.py:12" event shadow "optimizer" [20, 40) runs 20, 21
-//     finds gradient "model.weight" %9          and `gives %4` at a pause
-#include <charconv>
-#include <cmath>
-#include <limits>
-#include <map>
+//   data "0" 3f800000                  bytes of the constant "0"
+//   generator "default"                generator 0
+//   state 0 initial                    of generator 0; states are numbered in order
+//   state 0 resumed
+//   state 0 after 12
+//   state 0 constant 0a0b
+//   load 1 before 17                   state 1 comes back before call 17
+//   read 7 guard "model.py:12"         or decides, or both
+//   event shadow "optimizer" [20, 40) runs 20, 21
+//     finds gradient "model.weight" %9
+//   event pause "forward" [40, 40)
+//     gives %4
+#include <tuple>
 
 #include "base/check.h"
+#include "ir/arg_text.h"
+#include "ir/text_cursor.h"
 #include "ir/trace.h"
 
 namespace stepc {
@@ -36,44 +42,7 @@ namespace {
 
 // ---- printing
 
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (c == '\n') {
-      out += "\\n";
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
-// Shortest text that reads back to the same double and is not an integer's.
-std::string number_text(double value) {
-  std::string text = str("{}", value);
-  if (text.find_first_of(".en") == std::string::npos) text += ".0";
-  return text;
-}
-
-std::string_view name_of(Symbol::Kind kind) {
-  switch (kind) {
-    case Symbol::Kind::kDType:
-      return "dtype";
-    case Symbol::Kind::kDevice:
-      return "device";
-    case Symbol::Kind::kLayout:
-      return "layout";
-    case Symbol::Kind::kMemoryFormat:
-      return "memory_format";
-  }
-  return "?";
-}
-
 constexpr std::string_view kEventKinds[] = {"shadow", "eager", "pause"};
-constexpr std::string_view kReadKinds[] = {"bool", "int", "double"};
 
 class Printer {
  public:
@@ -109,7 +78,7 @@ class Printer {
     }
     if (!trace_.numbers.empty()) {
       std::vector<std::string> numbers;
-      for (const Arg& number : trace_.numbers) numbers.push_back(text_of(number, false));
+      for (const Arg& number : trace_.numbers) numbers.push_back(argument(number));
       out_ += str("numbers {}\n", fmt::join(numbers, ", "));
     }
     out_ += str("ticks {}\n", trace_.ticks);
@@ -119,26 +88,20 @@ class Printer {
  private:
   static std::string name(ValueId id) { return id.valid() ? str("%{}", id) : "none"; }
 
-  static std::string hex(const std::string& bytes) {
-    std::string out;
-    for (const char byte : bytes) out += str("{:02x}", static_cast<unsigned char>(byte));
-    return out.empty() ? "none" : out;
-  }
-
   void print_rebinding(std::string_view word, const Rebinding& rebinding) {
     out_ += str("{} {} {} {}\n", word, stepc::name_of(rebinding.owner), quoted(rebinding.key), name(rebinding.value));
   }
 
   void print_host_side() {
     for (const Constant& constant : trace_.constants)
-      out_ += str("data {} {}\n", quoted(constant.key), hex(constant.bytes));
+      out_ += str("data {} {}\n", quoted(constant.key), hex_text(constant.bytes));
     for (const std::string& key : trace_.generators) out_ += str("generator {}\n", quoted(key));
     for (const GeneratorState& state : trace_.states) {
       out_ += str("state {} ", state.generator);
       if (state.kind == GeneratorState::Kind::kInitial) out_ += "initial\n";
       if (state.kind == GeneratorState::Kind::kResumed) out_ += "resumed\n";
       if (state.kind == GeneratorState::Kind::kAfterCall) out_ += str("after {}\n", state.call);
-      if (state.kind == GeneratorState::Kind::kConstant) out_ += str("constant {}\n", hex(state.bytes));
+      if (state.kind == GeneratorState::Kind::kConstant) out_ += str("constant {}\n", hex_text(state.bytes));
     }
     for (const GeneratorLoad& load : trace_.loads) out_ += str("load {} before {}\n", load.state, load.before);
     for (const HostRead& read : trace_.reads)
@@ -174,57 +137,11 @@ class Printer {
     if (id.valid() && !typed_[id.index()]) out_ += define(id) + " = alias\n";
   }
 
-  template <class T>
-  static std::string scalar_text(const T& value) {
-    if constexpr (std::is_same_v<T, bool>)
-      return value ? "true" : "false";
-    else if constexpr (std::is_same_v<T, double>)
-      return number_text(value);
-    else if constexpr (std::is_same_v<T, std::complex<double>>)
-      return str("({}, {})", number_text(value.real()), number_text(value.imag()));
-    else
-      return str("{}", value);
+  std::string argument(const Arg& arg) const {
+    return arg_text(arg, [](ValueId id) { return name(id); });
   }
-
-  template <class T>
-  static std::string list_text(std::string_view prefix, const std::vector<T>& values) {
-    std::vector<std::string> parts;
-    for (const auto& value : values) parts.push_back(scalar_text(static_cast<T>(value)));
-    return str("{}[{}]", prefix, fmt::join(parts, ", "));
-  }
-
-  std::string text_of(const Arg& arg, bool result) {
-    struct Visitor {
-      Printer& printer;
-      bool result;
-      std::string operator()(std::monostate) const { return "none"; }
-      std::string operator()(bool v) const { return scalar_text(v); }
-      std::string operator()(int64_t v) const { return scalar_text(v); }
-      std::string operator()(double v) const { return scalar_text(v); }
-      std::string operator()(const std::complex<double>& v) const { return scalar_text(v); }
-      std::string operator()(const std::string& v) const { return quoted(v); }
-      std::string operator()(const std::vector<int64_t>& v) const { return list_text("", v); }
-      std::string operator()(const std::vector<double>& v) const { return list_text("f", v); }
-      std::string operator()(const std::vector<bool>& v) const { return list_text("b", v); }
-      std::string operator()(const Symbol& v) const { return str("{}:{}", name_of(v.kind), v.text); }
-      std::string operator()(const WrappedNumber& v) const {
-        return "number(" + std::visit([](const auto& n) { return scalar_text(n); }, v.number) + ")";
-      }
-      std::string operator()(ValueId v) const {
-        if (!v.valid()) return "undefined";
-        return result ? printer.define(v) : name(v);
-      }
-      std::string operator()(const std::vector<ValueId>& v) const {
-        std::vector<std::string> parts;
-        for (ValueId id : v) parts.push_back((*this)(id));
-        return str("t[{}]", fmt::join(parts, ", "));
-      }
-      std::string operator()(const ReadNumber& v) const {
-        return str("read({}, {}{})", v.read, kReadKinds[static_cast<size_t>(v.kind)], v.wrapped ? ", wrapped" : "");
-      }
-      std::string operator()(const GeneratorArg& v) const { return str("generator({})", v.generator); }
-    };
-    return std::visit(Visitor{*this, result}, arg);
+  std::string made(const Arg& arg) {
+    return arg_text(arg, [&](ValueId id) { return define(id); });
   }
 
   void print_call(size_t index) {
@@ -232,8 +149,8 @@ class Printer {
     for_each_value(call.args, [&](ValueId value) { define_alias(value); });
     std::vector<std::string> args;
     std::vector<std::string> results;
-    for (const Arg& arg : call.args) args.push_back(text_of(arg, false));
-    for (const Arg& result : call.results) results.push_back(text_of(result, true));
+    for (const Arg& arg : call.args) args.push_back(argument(arg));
+    for (const Arg& result : call.results) results.push_back(made(result));
     out_ += str("call {} {}{}= {}({})", index, fmt::join(results, "; "), results.empty() ? "" : " ", call.op,
                 fmt::join(args, ", "));
     if (!call.writes.empty()) {
@@ -259,119 +176,37 @@ class Printer {
 
 class Parser {
  public:
-  explicit Parser(std::string_view text) : text_(text) {}
+  explicit Parser(std::string_view text) : in_("trace text", text) {}
 
   Trace parse() {
-    next_line();
-    expect("stepc.trace 1");
-    end_of_line();
-    while (next_line()) parse_line();
+    in_.next_line();
+    in_.expect("stepc.trace 1");
+    in_.end_of_line();
+    while (in_.next_line()) parse_line();
     for (size_t i = 0; i < defined_.size(); ++i)
-      if (!defined_[i]) fail(str("%{} is used and never defined", i));
+      if (!defined_[i]) in_.fail(str("%{} is used and never defined", i));
     return std::move(trace_);
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const {
-    user_error("trace text, line {}: {}, at '{}'", line_number_, what, line_.substr(0, 40));
-  }
-
-  bool next_line() {
-    if (position_ >= text_.size()) return false;
-    const size_t end = std::min(text_.find('\n', position_), text_.size());
-    line_ = text_.substr(position_, end - position_);
-    position_ = end + 1;
-    ++line_number_;
-    skip_space();
-    return true;
-  }
-  void skip_space() { line_.remove_prefix(std::min(line_.find_first_not_of(' '), line_.size())); }
-  bool accept(std::string_view token) {
-    if (line_.substr(0, token.size()) != token) return false;
-    line_.remove_prefix(token.size());
-    skip_space();
-    return true;
-  }
-  void expect(std::string_view token) {
-    if (!accept(token)) fail(str("expected '{}'", token));
-  }
-  void end_of_line() {
-    if (!line_.empty()) fail("unexpected text at the end of the line");
-  }
-
-  int64_t integer() {
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(line_.data(), line_.data() + line_.size(), value);
-    if (error != std::errc()) fail("expected an integer");
-    line_.remove_prefix(static_cast<size_t>(end - line_.data()));
-    skip_space();
-    return value;
-  }
-  size_t index(size_t limit = size_t{1} << 31) {
-    const int64_t value = integer();
-    if (value < 0 || static_cast<size_t>(value) >= limit) fail(str("index {} is out of range", value));
-    return static_cast<size_t>(value);
-  }
-  std::string_view word() {
-    size_t end = 0;
-    while (end < line_.size() && (std::isalnum(static_cast<unsigned char>(line_[end])) != 0 || line_[end] == '_' ||
-                                  line_[end] == ':' || line_[end] == '.'))
-      ++end;
-    if (end == 0) fail("expected a name");
-    const std::string_view found = line_.substr(0, end);
-    line_.remove_prefix(end);
-    skip_space();
-    return found;
-  }
-  std::string quoted_text() {
-    if (line_.empty() || line_[0] != '"') fail("expected a quoted text");
-    std::string out;
-    for (size_t i = 1; i < line_.size(); ++i) {
-      if (line_[i] == '"') {
-        line_.remove_prefix(i + 1);
-        skip_space();
-        return out;
-      }
-      if (line_[i] == '\\' && i + 1 < line_.size()) {
-        ++i;
-        out += line_[i] == 'n' ? '\n' : line_[i];
-      } else {
-        out += line_[i];
-      }
-    }
-    fail("a quoted text does not end");
-  }
-
-  template <class F>
-  void list(std::string_view close, F&& element) {
-    if (accept(close)) return;
-    do element();
-    while (accept(","));
-    expect(close);
-  }
-  std::vector<int64_t> integers(std::string_view close) {
-    std::vector<int64_t> out;
-    list(close, [&] { out.push_back(integer()); });
-    return out;
-  }
-
   StorageId storage() {
-    expect("s");
-    return StorageId(index(trace_.storages.size()));
+    in_.expect("s");
+    const size_t storage = in_.index();
+    if (storage >= trace_.storages.size()) in_.fail(str("index {} is out of range", storage));
+    return StorageId(storage);
   }
 
   // A value's name, followed by its type when this is the first mention.
   ValueId value() {
-    if (accept("none") || accept("undefined")) return {};
-    expect("%");
-    // No honest text names more values than it has characters.
-    const size_t id = index(text_.size());
+    if (in_.accept("none") || in_.accept("undefined")) return {};
+    in_.expect("%");
+    const size_t id = in_.index();
     if (id >= trace_.values.size()) {
       trace_.values.resize(id + 1);
       defined_.resize(id + 1, false);
     }
-    if (accept(":")) {
-      if (defined_[id]) fail(str("%{} is defined twice", id));
+    if (in_.accept(":")) {
+      if (defined_[id]) in_.fail(str("%{} is defined twice", id));
       trace_.values[id] = value_type();
       defined_[id] = true;
     }
@@ -379,172 +214,51 @@ class Parser {
   }
   Value value_type() {
     Value value;
-    size_t end = 0;
-    while (end < line_.size() && std::isalnum(static_cast<unsigned char>(line_[end])) != 0) ++end;
-    const auto dtype = dtype_from_name(line_.substr(0, end));
-    if (!dtype) fail("expected a dtype");
-    line_.remove_prefix(end);
-    value.dtype = *dtype;
-    expect("[");
-    value.sizes = integers("]");
-    if (accept("(")) {
-      value.strides = integers(")");
-      if (value.strides.size() != value.sizes.size()) fail("as many strides as sizes are needed");
+    value.dtype = parse_dtype(in_);
+    in_.expect("[");
+    value.sizes = in_.integers("]");
+    if (in_.accept("(")) {
+      value.strides = in_.integers(")");
+      if (value.strides.size() != value.sizes.size()) in_.fail("as many strides as sizes are needed");
     } else {
       value.strides.assign(value.sizes.size(), 1);
       for (size_t d = value.sizes.size(); d-- > 1;)
-        if (__builtin_mul_overflow(value.strides[d], value.sizes[d], &value.strides[d - 1])) fail("a size overflows");
+        if (__builtin_mul_overflow(value.strides[d], value.sizes[d], &value.strides[d - 1]))
+          in_.fail("a size overflows");
     }
-    if (accept("+")) value.offset = integer();
-    expect("@");
+    if (in_.accept("+")) value.offset = in_.integer();
+    in_.expect("@");
     value.storage = storage();
-    value.conj = accept("conj");
-    value.neg = accept("neg");
+    value.conj = in_.accept("conj");
+    value.neg = in_.accept("neg");
     return value;
-  }
-
-  std::variant<int64_t, double> number() {
-    for (const auto& [token, special] :
-         {std::pair<std::string_view, double>{"inf", HUGE_VAL}, {"-inf", -HUGE_VAL}, {"nan", NAN}, {"-nan", -NAN}})
-      if (accept(token)) return special;
-    const size_t end = std::min(line_.find_first_not_of("+-0123456789.e"), line_.size());
-    const std::string_view digits = line_.substr(0, end);
-    if (digits.find_first_of(".e") == std::string_view::npos) return integer();
-    double value = 0;
-    const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || stop != digits.data() + digits.size()) fail("expected a number");
-    line_.remove_prefix(end);
-    skip_space();
-    return value;
-  }
-  double real() {
-    const auto value = number();
-    if (const auto* real = std::get_if<double>(&value)) return *real;
-    fail("expected a number with a point");
-  }
-  std::complex<double> complex() {
-    const double re = real();
-    expect(",");
-    const double im = real();
-    expect(")");
-    return {re, im};
   }
 
   Arg argument() {
-    if (accept("undefined")) return ValueId();
-    if (accept("none")) return std::monostate();
-    if (accept("true")) return true;
-    if (accept("false")) return false;
-    if (line_.starts_with('%')) return value();
-    if (line_.starts_with('"')) return quoted_text();
-    if (accept("(")) return complex();
-    if (accept("t[")) {
-      std::vector<ValueId> out;
-      list("]", [&] { out.push_back(value()); });
-      return out;
-    }
-    if (accept("f[")) {
-      std::vector<double> out;
-      list("]", [&] { out.push_back(real()); });
-      return out;
-    }
-    if (accept("b[")) {
-      std::vector<bool> out;
-      list("]", [&] { out.push_back(boolean()); });
-      return out;
-    }
-    if (accept("[")) return integers("]");
-    if (accept("number(")) return wrapped();
-    if (accept("read(")) return read_number();
-    if (accept("generator(")) {
-      const GeneratorArg generator{GeneratorId(index())};
-      expect(")");
-      return generator;
-    }
-    for (auto kind : {Symbol::Kind::kDType, Symbol::Kind::kDevice, Symbol::Kind::kLayout, Symbol::Kind::kMemoryFormat})
-      if (accept(str("{}:", name_of(kind)))) return Symbol{kind, std::string(word())};
-    const auto constant = number();
-    if (const auto* integer = std::get_if<int64_t>(&constant)) return *integer;
-    return std::get<double>(constant);
-  }
-  bool boolean() {
-    if (accept("true")) return true;
-    expect("false");
-    return false;
-  }
-  Arg wrapped() {
-    WrappedNumber out;
-    if (accept("true")) {
-      out.number = true;
-    } else if (accept("false")) {
-      out.number = false;
-    } else if (accept("(")) {
-      out.number = complex();
-    } else {
-      const auto constant = number();
-      if (const auto* integer = std::get_if<int64_t>(&constant))
-        out.number = *integer;
-      else
-        out.number = std::get<double>(constant);
-    }
-    expect(")");
-    return out;
-  }
-
-  ReadNumber read_number() {
-    ReadNumber out;
-    out.read = CallId(index());
-    expect(",");
-    bool found = false;
-    for (size_t k = 0; k < std::size(kReadKinds); ++k) {
-      if (found || !accept(kReadKinds[k])) continue;
-      out.kind = static_cast<ReadNumber::Kind>(k);
-      found = true;
-    }
-    if (!found) fail("expected bool, int or double");
-    if (accept(",")) {
-      expect("wrapped");
-      out.wrapped = true;
-    }
-    expect(")");
-    return out;
-  }
-
-  std::string hex_bytes() {
-    std::string out;
-    if (accept("none")) return out;
-    const auto digit = [&](char c) -> int {
-      if (c >= '0' && c <= '9') return c - '0';
-      if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-      fail("expected hexadecimal digits");
-    };
-    if (line_.size() % 2 != 0) fail("a byte has two hexadecimal digits");
-    for (size_t i = 0; i < line_.size(); i += 2) out += static_cast<char>(digit(line_[i]) * 16 + digit(line_[i + 1]));
-    line_ = {};
-    return out;
+    return parse_arg(in_, '%', [&] { return value(); });
   }
 
   Rebinding rebinding() {
     Rebinding out;
     out.owner = owner();
-    out.key = quoted_text();
+    out.key = in_.quoted_text();
     out.value = value();
     return out;
   }
 
   void parse_state() {
     GeneratorState state;
-    state.generator = GeneratorId(index());
-    if (accept("after")) {
+    state.generator = GeneratorId(in_.id());
+    if (in_.accept("after")) {
       state.kind = GeneratorState::Kind::kAfterCall;
-      state.call = CallId(index());
-    } else if (accept("constant")) {
+      state.call = CallId(in_.id());
+    } else if (in_.accept("constant")) {
       state.kind = GeneratorState::Kind::kConstant;
-      state.bytes = hex_bytes();
-    } else if (accept("resumed")) {
+      state.bytes = in_.hex_bytes();
+    } else if (in_.accept("resumed")) {
       state.kind = GeneratorState::Kind::kResumed;
     } else {
-      expect("initial");
+      in_.expect("initial");
     }
     trace_.states.push_back(std::move(state));
   }
@@ -553,167 +267,147 @@ class Parser {
     HostEvent event;
     bool found = false;
     for (size_t k = 0; k < std::size(kEventKinds); ++k) {
-      if (found || !accept(kEventKinds[k])) continue;
+      if (found || !in_.accept(kEventKinds[k])) continue;
       event.kind = static_cast<HostEvent::Kind>(k);
       found = true;
     }
-    if (!found) fail("expected shadow, eager or pause");
-    event.key = quoted_text();
-    expect("[");
-    event.begin = CallId(index());
-    expect(",");
-    event.end = CallId(index());
-    expect(")");
-    if (accept("runs")) {
-      do event.own_calls.emplace_back(index());
-      while (accept(","));
+    if (!found) in_.fail("expected shadow, eager or pause");
+    event.key = in_.quoted_text();
+    in_.expect("[");
+    event.begin = CallId(in_.id());
+    in_.expect(",");
+    event.end = CallId(in_.id());
+    in_.expect(")");
+    if (in_.accept("runs")) {
+      do event.own_calls.emplace_back(in_.id());
+      while (in_.accept(","));
     }
     trace_.events.push_back(std::move(event));
   }
 
   std::pair<int64_t, int64_t> range() {
-    expect("[");
-    const int64_t first = integer();
-    expect(",");
-    const int64_t last = integer();
-    expect(")");
+    in_.expect("[");
+    const int64_t first = in_.integer();
+    in_.expect(",");
+    const int64_t last = in_.integer();
+    in_.expect(")");
     return {first, last};
   }
 
   void parse_line() {
-    if (line_.empty() || line_.starts_with('#')) return;
-    if (accept("storage ")) return parse_storage();
-    if (accept("call ")) return parse_call();
-    if (accept("alloc ")) return parse_allocation();
-    if (accept("scratch ")) return parse_scratch();
-    if (accept("rebind ")) {
+    if (in_.at_end_of_line() || in_.rest().starts_with('#')) return;
+    if (in_.accept("storage ")) return parse_storage();
+    if (in_.accept("call ")) return parse_call();
+    if (in_.accept("alloc ")) return parse_allocation();
+    if (in_.accept("scratch ")) return parse_scratch();
+    if (in_.accept("rebind ")) {
       trace_.rebindings.push_back(rebinding());
-    } else if (accept("finds ")) {
-      if (trace_.events.empty()) fail("no event stands before this line");
+    } else if (in_.accept("finds ")) {
+      if (trace_.events.empty()) in_.fail("no event stands before this line");
       trace_.events.back().gradients.push_back(rebinding());
-    } else if (accept("gives ")) {
-      if (trace_.events.empty()) fail("no event stands before this line");
+    } else if (in_.accept("gives ")) {
+      if (trace_.events.empty()) in_.fail("no event stands before this line");
       trace_.events.back().outputs.push_back(value());
-    } else if (accept("data ")) {
-      std::string key = quoted_text();
-      trace_.constants.push_back({std::move(key), hex_bytes()});
-    } else if (accept("generator ")) {
-      trace_.generators.push_back(quoted_text());
-    } else if (accept("state ")) {
+    } else if (in_.accept("data ")) {
+      std::string key = in_.quoted_text();
+      trace_.constants.push_back({std::move(key), in_.hex_bytes()});
+    } else if (in_.accept("generator ")) {
+      trace_.generators.push_back(in_.quoted_text());
+    } else if (in_.accept("state ")) {
       parse_state();
-    } else if (accept("load ")) {
-      const StateId state(index());
-      expect("before");
-      trace_.loads.push_back({CallId(index()), state});
-    } else if (accept("read ")) {
-      const CallId call(index());
-      const bool guard = accept("guard");
-      const bool decides = accept("decides");
-      trace_.reads.push_back({call, guard, decides, quoted_text()});
-    } else if (accept("event ")) {
+    } else if (in_.accept("load ")) {
+      const StateId state(in_.id());
+      in_.expect("before");
+      trace_.loads.push_back({CallId(in_.id()), state});
+    } else if (in_.accept("read ")) {
+      const CallId call(in_.id());
+      const bool guard = in_.accept("guard");
+      const bool decides = in_.accept("decides");
+      trace_.reads.push_back({call, guard, decides, in_.quoted_text()});
+    } else if (in_.accept("event ")) {
       parse_event();
-    } else if (accept("numbers ")) {
+    } else if (in_.accept("numbers ")) {
       do trace_.numbers.push_back(argument());
-      while (accept(","));
-    } else if (accept("return ")) {
+      while (in_.accept(","));
+    } else if (in_.accept("return ")) {
       do trace_.outputs.push_back(value());
-      while (accept(","));
-    } else if (accept("ticks ")) {
-      trace_.ticks = integer();
-    } else if (line_.starts_with('%')) {
+      while (in_.accept(","));
+    } else if (in_.accept("ticks ")) {
+      trace_.ticks = in_.integer();
+    } else if (in_.rest().starts_with('%')) {
       const ValueId id = value();
-      expect("=");
-      if (!accept("alias")) {
+      in_.expect("=");
+      if (!in_.accept("alias")) {
         trace_.externals.push_back({owner(), {}, id});
-        trace_.externals.back().key = quoted_text();
+        trace_.externals.back().key = in_.quoted_text();
       }
     } else {
-      fail("unknown line");
+      in_.fail("unknown line");
     }
-    end_of_line();
+    in_.end_of_line();
   }
   Owner owner() {
     for (auto owner : {Owner::kParameter, Owner::kGradient, Owner::kBuffer, Owner::kOptimizerState, Owner::kBatch,
                        Owner::kCaptured, Owner::kConstant, Owner::kIncoming})
-      if (accept(str("{} ", stepc::name_of(owner)))) return owner;
-    fail("expected 'alias' or an owner");
+      if (in_.accept(str("{} ", stepc::name_of(owner)))) return owner;
+    in_.fail("expected 'alias' or an owner");
   }
   void parse_storage() {
-    expect("s");
-    if (index() != trace_.storages.size()) fail("storages are numbered from 0 in order");
-    expect("bytes=");
+    in_.expect("s");
+    if (in_.index() != trace_.storages.size()) in_.fail("storages are numbered from 0 in order");
+    in_.expect("bytes=");
     Storage storage;
-    storage.bytes = static_cast<uint64_t>(integer());
-    storage.external = accept("external");
-    storage.escapes = accept("escapes");
+    storage.bytes = in_.unsigned_integer();
+    storage.external = in_.accept("external");
+    storage.escapes = in_.accept("escapes");
     trace_.storages.push_back(storage);
-    end_of_line();
+    in_.end_of_line();
   }
   void parse_call() {
-    if (index() != trace_.calls.size()) fail("calls are numbered from 0 in order");
+    if (in_.index() != trace_.calls.size()) in_.fail("calls are numbered from 0 in order");
     Call call;
-    if (!accept("=")) {
-      do call.results.push_back(result());
-      while (accept(";"));
-      expect("=");
+    if (!in_.accept("=")) {
+      do call.results.push_back(argument());
+      while (in_.accept(";"));
+      in_.expect("=");
     }
-    const size_t open = std::min(line_.find('('), line_.size());
-    call.op = std::string(trim(line_.substr(0, open)));
-    line_.remove_prefix(open);
-    expect("(");
-    list(")", [&] { call.args.push_back(argument()); });
-    if (accept("writes ")) {
+    call.op = std::string(in_.word());
+    in_.expect("(");
+    in_.list(")", [&] { call.args.push_back(argument()); });
+    if (in_.accept("writes ")) {
       do call.writes.push_back(value());
-      while (accept(","));
+      while (in_.accept(","));
     }
-    expect("|");
-    bool found = false;
-    for (auto phase : {Phase::kForward, Phase::kBackward, Phase::kUpdate}) {
-      if (found || !accept(str("{} ", stepc::name_of(phase)))) continue;
-      call.phase = phase;
-      found = true;
-    }
-    if (!found) fail("expected a phase");
-    call.module = quoted_text();
-    end_of_line();
+    in_.expect("|");
+    call.phase = parse_phase(in_);
+    call.module = in_.quoted_text();
+    in_.end_of_line();
     trace_.calls.push_back(std::move(call));
   }
-  Arg result() {
-    if (accept("t[")) {
-      std::vector<ValueId> out;
-      list("]", [&] { out.push_back(value()); });
-      return out;
-    }
-    if (line_.starts_with('%')) return value();
-    return argument();
-  }
   CallId last_call() {
-    if (trace_.calls.empty()) fail("no call stands before this line");
+    if (trace_.calls.empty()) in_.fail("no call stands before this line");
     return CallId(trace_.calls.size() - 1);
   }
   void parse_allocation() {
     Allocation allocation;
     allocation.call = last_call();
-    allocation.bytes = static_cast<uint64_t>(integer());
-    if (accept("@")) allocation.storage = storage();
+    allocation.bytes = in_.unsigned_integer();
+    if (in_.accept("@")) allocation.storage = storage();
     std::tie(allocation.first, allocation.last) = range();
-    allocation.kept = accept("kept");
+    allocation.kept = in_.accept("kept");
     trace_.allocations.push_back(allocation);
-    end_of_line();
+    in_.end_of_line();
   }
   void parse_scratch() {
     WorkerScratch scratch;
     scratch.call = last_call();
-    scratch.bytes = static_cast<uint64_t>(integer());
+    scratch.bytes = in_.unsigned_integer();
     std::tie(scratch.first, scratch.last) = range();
     trace_.scratch.push_back(scratch);
-    end_of_line();
+    in_.end_of_line();
   }
 
-  std::string_view text_;
-  std::string_view line_;
-  size_t position_ = 0;
-  int line_number_ = 0;
+  TextCursor in_;
   Trace trace_;
   std::vector<bool> defined_;
 };

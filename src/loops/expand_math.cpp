@@ -269,10 +269,9 @@ void contract(std::vector<LoopInstruction>& instructions) {
       if (arg >= 0) ++uses[static_cast<size_t>(arg)];
   }
   const auto sums = [&](const LoopInstruction& one) {
-    const bool is_real = one.type == ValueType::kF32 || one.type == ValueType::kF64;
     const bool adds_up =
         one.op == LoopOp::kAccumulate && instructions[static_cast<size_t>(one.args[0])].combine == Combine::kSum;
-    return is_real && (one.op == LoopOp::kAdd || adds_up);
+    return is_real(one.type) && (one.op == LoopOp::kAdd || adds_up);
   };
   for (size_t i = 0; i < instructions.size(); ++i) {
     LoopInstruction& sum = instructions[i];

@@ -5,9 +5,10 @@
 //   buffer b0: f32 input 4096
 //   buffer b1: bf16 output 4096
 //   buffer b2: f32 scratch 64 at 0
+//   scratch 256
 //   phase items 64 grain 8
 //     v0 = loop i0 item
-//       v1: f32 = accumulator sum from -0
+//       v1: f32 = accumulator sum from -0.0
 //       v2 = loop i1 to 64 vector
 //         v3: f32 = load b0[i0*64 + i1]
 //         v4 = accumulate v1 v3
@@ -17,6 +18,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -88,10 +90,14 @@ enum class LoopOp : uint8_t {
   kFmod,
 };
 std::string_view name_of(LoopOp op);
+std::optional<LoopOp> loop_op_from_name(std::string_view name);
+size_t operand_count(LoopOp op);
+bool has_value(LoopOp op);  // that later instructions may take
 
 // What scalars are while they are computed with: f16 and bf16 are f32, integers i64. i32 is for the bits of an f32.
 enum class ValueType : uint8_t { kF32, kF64, kI32, kI64, kBool };
 std::string_view name_of(ValueType type);
+bool is_real(ValueType type);
 ValueType value_type_of(DType dtype);
 DType stored_type(ValueType type);  // what keeps such a value in memory
 
@@ -105,12 +111,12 @@ struct LoopInstruction {
   double real = 0;
   int64_t integer = 0;
   Combine combine = Combine::kSum;
-  DType dtype = DType::kF32;  // kRoundTo
-  uint32_t loop = 0;          // kLoop
-  uint32_t buffer = 0;        // kLoad, kStore
-  Affine index;               // kIndex, kLoad, kStore
-  int64_t indirect = 0;       // kLoad
-  bool operator==(const LoopInstruction&) const = default;
+  DType dtype = DType::kF32;                            // kRoundTo
+  uint32_t loop = 0;                                    // kLoop
+  uint32_t buffer = 0;                                  // kLoad, kStore
+  Affine index;                                         // kIndex, kLoad, kStore
+  int64_t indirect = 0;                                 // kLoad
+  bool operator==(const LoopInstruction& other) const;  // `real` by its bits
 };
 
 // A loop variable. The item loop comes first; kDigit variables follow from another one and have no loop of their own.
@@ -156,10 +162,12 @@ struct LoopProgram {
   bool operator==(const LoopProgram&) const = default;
 };
 
-size_t operand_count(LoopOp op);
 std::string to_text(const LoopProgram& program);
-// Throws InternalError naming the first broken promise: arguments before uses and of the right types, loops closed and
-// their variables in scope, positions inside their buffers.
-void verify(const LoopProgram& program);
+// The program with that text, and a valid one: equal to what was printed. Throws UserError.
+LoopProgram parse_loop_program(std::string_view text);
+// The first broken promise: arguments before uses and of the right types, loops closed and their variables in scope,
+// positions inside their buffers, nothing said that an instruction has no use for. Empty: none.
+std::string problem_of(const LoopProgram& program);
+void verify(const LoopProgram& program);  // throws InternalError with the problem
 
 }  // namespace stepc

@@ -233,7 +233,6 @@ PhaseWriter::Value PhaseWriter::constant(ValueType type, double value) {
   LoopInstruction one;
   one.type = type;
   one.real = value;
-  one.integer = 0;
   return append(Level::kEntry, one);
 }
 PhaseWriter::Value PhaseWriter::integer(ValueType type, int64_t value) {
@@ -245,8 +244,7 @@ PhaseWriter::Value PhaseWriter::integer(ValueType type, int64_t value) {
 
 std::optional<double> PhaseWriter::constant_value(Value value) const {
   const LoopInstruction& one = at(value);
-  const bool is_real = one.type == ValueType::kF32 || one.type == ValueType::kF64;
-  return one.op == LoopOp::kConstant && is_real ? std::optional(one.real) : std::nullopt;
+  return one.op == LoopOp::kConstant && is_real(one.type) ? std::optional(one.real) : std::nullopt;
 }
 
 PhaseWriter::Value PhaseWriter::index(const Affine& affine) {
@@ -344,8 +342,10 @@ PhaseWriter::Value PhaseWriter::accumulator(Level place, ValueType type, Combine
   one.op = LoopOp::kAccumulator;
   one.type = type;
   one.combine = combine;
-  one.real = real;
-  one.integer = integer;
+  if (is_real(type))
+    one.real = real;
+  else
+    one.integer = integer;
   return append(place, one);
 }
 void PhaseWriter::accumulate(Level place, Value accumulator, Value value) {

@@ -206,6 +206,7 @@ class Builder {
   // Whether `result` can be the first that is written into the memory of input `place`.
   bool may_begin_in(uint32_t place, TensorId result) {
     const uint32_t maker = maker_of(result);
+    if (kernels_.brings_memory && kernels_.brings_memory(memory_.nodes_of[maker].front(), result)) return false;
     const TensorId old = graph_.inputs[place].tensor;
     const bool over_old = std::ranges::any_of(
         pairs_[maker], [&](const InPlace& pair) { return pair.operand == old && pair.result == result; });

@@ -29,8 +29,11 @@ struct KernelFacts {
   // Whether the kernel of the unit that begins with `node` may write `result` over `operand`, a root; none: wherever
   // the elements of both move together.
   std::function<bool(NodeId node, TensorId operand, TensorId result)> may_share = {};
-  std::vector<bool> copied_views =
-      {};  // by node: a view that has to be copied (a reshape of strided memory); empty: none
+  // Whether the kernel of the unit that begins with `node` leaves `result` in memory that it asked for, so that it
+  // cannot be made in the program's; none: no kernel does.
+  std::function<bool(NodeId node, TensorId result)> brings_memory = {};
+  // By node: a view that has to be copied (a reshape of strided memory); empty: none.
+  std::vector<bool> copied_views = {};
 };
 
 struct GraphMemory {

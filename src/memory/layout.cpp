@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <iterator>
 #include <map>
 #include <tuple>
 
 #include "base/check.h"
-#include "memory/liveness.h"
 #include "memory/placement.h"
 #include "memory/spans.h"
 
@@ -95,7 +95,27 @@ bool improve(const std::vector<Span>& spans, Order order, uint64_t bound, uint64
 
 }  // namespace
 
-uint64_t lower_bound(const LayoutProblem& problem) { return live_profile(problem).peak_bytes; }
+uint64_t lower_bound(const LayoutProblem& problem) {
+  struct Change {
+    int64_t time;
+    bool begins;  // what ends at a tick goes before what begins there
+    uint64_t bytes;
+    auto operator<=>(const Change&) const = default;
+  };
+  std::vector<Change> changes;
+  for (const Span& span : memory::make_spans(problem)) {
+    changes.push_back({span.first, true, span.bytes});
+    changes.push_back({span.last, false, span.bytes});
+  }
+  std::ranges::sort(changes);
+  uint64_t live = 0;
+  uint64_t peak = 0;
+  for (const Change& change : changes) {
+    live = change.begins ? live + change.bytes : live - change.bytes;
+    peak = std::max(peak, live);
+  }
+  return peak;
+}
 
 Layout plan_layout(const LayoutProblem& problem) {
   const std::vector<Span> spans = memory::make_spans(problem);

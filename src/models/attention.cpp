@@ -1,6 +1,7 @@
 #include "models/attention.h"
 
 #include <cmath>
+#include <tuple>
 
 #include "base/module_scope.h"
 #include "models/family.h"
@@ -97,33 +98,48 @@ std::vector<at::Tensor> Attention::query_key_value(const at::Tensor& x) {
   return parts;
 }
 
-at::Tensor Attention::attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask) {
+at::Tensor Attention::attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
+                             bool causal) {
   const int64_t seq = q.size(2);
   const double dropout = is_training() ? config_.attention_dropout : 0.0;
   if (!config_.attention_softcap) {
     const std::optional<at::Tensor> given = mask.defined() ? std::optional(mask) : std::nullopt;
-    return at::scaled_dot_product_attention(q, k, v, given, dropout, /*is_causal=*/!given && seq > 1, scale_);
+    return at::scaled_dot_product_attention(q, k, v, given, dropout, /*is_causal=*/!given && causal, scale_);
   }
   const double cap = *config_.attention_softcap;
   at::Tensor scores = at::matmul(q, k.transpose(2, 3)) * scale_;
   scores = at::tanh(scores / cap) * cap;
-  const at::Tensor seen = mask.defined() ? mask : at::ones({seq, seq}, q.options().dtype(at::kBool)).tril();
-  at::Tensor weights = scores.masked_fill(seen.logical_not(), -INFINITY).softmax(-1, at::kFloat).to(q.scalar_type());
+  if (mask.defined() || causal) {
+    const at::Tensor seen = mask.defined() ? mask : at::ones({seq, seq}, q.options().dtype(at::kBool)).tril();
+    scores = scores.masked_fill(seen.logical_not(), -INFINITY);
+  }
+  at::Tensor weights = scores.softmax(-1, at::kFloat).to(q.scalar_type());
   if (dropout > 0.0) weights = at::dropout(weights, dropout, /*train=*/true);
   return at::matmul(weights, v);
 }
 
-at::Tensor Attention::forward(const at::Tensor& x, const Places& places) {
+// One query that sees all keys needs no copies of grouped ones: the heads of a group are as many queries of its keys.
+at::Tensor Attention::attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 const at::Tensor& mask) {
+  const at::Tensor grouped = q.reshape({q.size(0), k.size(1), -1, q.size(3)});
+  return attend(grouped, k, v, mask, /*causal=*/false).reshape(q.sizes());
+}
+
+at::Tensor Attention::forward(const at::Tensor& x, const Places& places, LayerCache* cache) {
   const ModuleScope scope(name_);
   std::vector<at::Tensor> parts = query_key_value(x);
   if (config_.positions == Positions::kRotary) {
     parts[0] = rotated(parts[0], places, config_.rotary.interleaved);
     parts[1] = rotated(parts[1], places, config_.rotary.interleaved);
   }
+  if (cache) std::tie(parts[1], parts[2]) = cache->extend(parts[1], parts[2]);
   // Grouped heads are repeated here: the CPU's flash kernels know no groups, and asking for them means the slow way.
   const int64_t heads = config_.num_attention_heads;
-  const at::Tensor mixed = attend(parts[0], repeated(parts[1], heads), repeated(parts[2], heads),
-                                  slides_ ? places.sliding_mask : places.mask);
+  const at::Tensor& mask = slides_ ? places.sliding_mask : places.mask;
+  const int64_t seq = x.size(1);
+  const at::Tensor mixed = cache && seq == 1
+                               ? attend_all(parts[0], parts[1], parts[2], mask)
+                               : attend(parts[0], repeated(parts[1], heads), repeated(parts[2], heads), mask, seq > 1);
   return output_->forward(mixed.transpose(1, 2).contiguous().view({x.size(0), x.size(1), -1}));
 }
 

@@ -7,8 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
+#include "models/key_value_cache.h"
 #include "models/layers.h"
 
 namespace stepc::models {
@@ -19,21 +20,24 @@ namespace stepc::models {
 struct Places {
   at::Tensor positions;     // int64 (batch or 1, seq)
   at::Tensor cosine, sine;  // rotary: (batch or 1, 1, seq, rotated)
-  // Attention masks, (batch or 1, heads or 1, seq, seq): true where a query sees a key, or what is added to the score
-  // (ALiBi). Undefined where causality is all.
+  // Attention masks, (batch or 1, heads or 1, seq, past + seq): true where a query sees a key, or what is added to the
+  // score (ALiBi). Undefined where causality is all.
   at::Tensor mask, sliding_mask;
 };
-// hidden: what goes into the layers; gives dtype and device.
-Places places(const DecoderConfig& config, int64_t seq, const at::Tensor& documents, const at::Tensor& hidden);
+// hidden: what goes into the layers; gives dtype and device. past: tokens before these whose keys are kept; with them
+// there are no documents.
+Places places(const DecoderConfig& config, int64_t seq, int64_t past, const at::Tensor& documents,
+              const at::Tensor& hidden);
 
 class Attention : public torch::nn::Module {
  public:
   Attention(const DecoderConfig& config, int64_t layer, at::TensorOptions options);
-  // x: (batch, seq, hidden)
-  at::Tensor forward(const at::Tensor& x, const Places& places);
+  // x: (batch, seq, hidden). cache: what this layer keeps of the tokens before x, which gets those of x; null: nothing.
+  at::Tensor forward(const at::Tensor& x, const Places& places, LayerCache* cache = nullptr);
 
  private:
-  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask);
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask, bool causal);
+  at::Tensor attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask);
   // -> three of (batch, heads, seq, head_dim)
   std::vector<at::Tensor> query_key_value(const at::Tensor& x);
 

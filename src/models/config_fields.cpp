@@ -43,6 +43,12 @@ void ConfigFields::size(const std::string& name, int64_t& value, int64_t highest
   if (!given.is_null()) value = integer(name, given, 1, highest);
 }
 
+void ConfigFields::count(const std::string& name, int64_t& value, int64_t highest) {
+  if (!reads()) return put(name, value);
+  const json given = take(name);
+  if (!given.is_null()) value = integer(name, given, 0, highest);
+}
+
 void ConfigFields::optional_size(const std::string& name, std::optional<int64_t>& value, int64_t highest) {
   if (!reads()) return put(name, or_null(value));
   if (!has(name)) return;

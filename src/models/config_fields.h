@@ -23,6 +23,8 @@ class ConfigFields {
 
   // An integer from 1; `value` 0 means that the field has no default. Null is as absent.
   void size(const std::string& name, int64_t& value, int64_t highest);
+  // An integer from 0, with a default.
+  void count(const std::string& name, int64_t& value, int64_t highest);
   // Null is no value.
   void optional_size(const std::string& name, std::optional<int64_t>& value, int64_t highest);
   void number(const std::string& name, double& value, double low, double high);

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <map>
 
+#include <torch/nn/modules/container/modulelist.h>
+
 #include "base/check.h"
 #include "base/module_scope.h"
 #include "models/attention.h"
@@ -51,11 +53,11 @@ class DecoderLayer : public torch::nn::Module {
     }
   }
 
-  at::Tensor forward(const at::Tensor& x, const Places& places) {
+  at::Tensor forward(const at::Tensor& x, const Places& places, LayerCache* cache) {
     const ModuleScope scope(scope_);
     const at::Tensor attention_input = attention_norm_ ? attention_norm_->forward(x) : x;
     const at::Tensor attended = joined(residual_after_norm_ ? attention_input : x,
-                                       attention_->forward(attention_input, places), attention_output_norm_);
+                                       attention_->forward(attention_input, places, cache), attention_output_norm_);
     const at::Tensor mlp_input = mlp_norm_ ? mlp_norm_->forward(attended) : attended;
     return joined(residual_after_norm_ ? mlp_input : attended, mlp_->forward(mlp_input), mlp_output_norm_);
   }
@@ -100,19 +102,20 @@ class DecoderBody : public torch::nn::Module {
     final_norm_ = norm(names_.final_norm);
   }
 
-  // ids (batch, seq) -> (batch, seq, hidden)
-  at::Tensor forward(const at::Tensor& ids, const at::Tensor& documents) {
+  // ids (batch, seq) -> (batch, seq, hidden). cache: null, or what is kept of the tokens before, to which these go.
+  at::Tensor forward(const at::Tensor& ids, const at::Tensor& documents, KeyValueCache* cache = nullptr) {
     const ModuleScope scope(names_.model);
     at::Tensor x = embedding_->forward(ids);
     if (config_.scaled_embedding) {
       const at::Tensor root = at::full({}, std::sqrt(static_cast<double>(config_.hidden_size)), x.options());
       x = x * root.detach();  // rounded to the dtype of x, as the models were trained
     }
-    const Places here = places(config_, ids.size(1), documents, x);
+    const Places here = places(config_, ids.size(1), cache ? cache->length() : 0, documents, x);
     if (positions_) x = x + positions_->forward(here.positions);
     if (embedding_norm_) x = embedding_norm_->forward(x);
     if (config_.embedding_dropout > 0.0) x = at::dropout(x, config_.embedding_dropout, is_training());
-    for (const auto& layer : layers_) x = layer->forward(x, here);
+    if (cache) cache->layers.resize(layers_.size());
+    for (size_t i = 0; i < layers_.size(); ++i) x = layers_[i]->forward(x, here, cache ? &cache->layers[i] : nullptr);
     return final_norm_->forward(x);
   }
   [[nodiscard]] const at::Tensor& embedding() const { return embedding_->weight(); }
@@ -133,17 +136,33 @@ DecoderImpl::DecoderImpl(const DecoderConfig& config, at::TensorOptions options)
   head_ = register_module(std::string(names.head), std::make_shared<Linear>(names.head, shape, options));
 }
 
-at::Tensor DecoderImpl::forward(const at::Tensor& ids, const at::Tensor& documents) {
+void DecoderImpl::check_ids(const at::Tensor& ids, int64_t past) const {
   USER_CHECK(ids.dim() == 2 && ids.scalar_type() == at::kLong && ids.numel() > 0,
              "token ids have {} dimensions and type {}; expected a non-empty int64 tensor (batch, seq)", ids.dim(),
              at::toString(ids.scalar_type()));
+  USER_CHECK(config_.positions != Positions::kLearned || past + ids.size(1) <= config_.max_position_embeddings,
+             "a sequence has {} tokens; the model has {} learned positions", past + ids.size(1),
+             config_.max_position_embeddings);
+}
+
+at::Tensor DecoderImpl::forward(const at::Tensor& ids, const at::Tensor& documents) {
+  return logits_of(hidden_of(ids, documents));
+}
+
+at::Tensor DecoderImpl::hidden_of(const at::Tensor& ids, const at::Tensor& documents) {
+  check_ids(ids, 0);
   USER_CHECK(!documents.defined() || (documents.sizes() == ids.sizes() && documents.scalar_type() == at::kLong),
              "documents have shape ({}) and type {}; expected int64 ({}), as the token ids",
              fmt::join(documents.sizes(), ", "), at::toString(documents.scalar_type()), fmt::join(ids.sizes(), ", "));
-  USER_CHECK(config_.positions != Positions::kLearned || ids.size(1) <= config_.max_position_embeddings,
-             "a sequence has {} tokens; the model has {} learned positions", ids.size(1),
-             config_.max_position_embeddings);
-  const at::Tensor hidden = body_->forward(ids, documents);
+  return body_->forward(ids, documents);
+}
+
+at::Tensor DecoderImpl::next_logits(const at::Tensor& ids, KeyValueCache& cache) {
+  check_ids(ids, cache.length());
+  return logits_of(body_->forward(ids, /*documents=*/{}, &cache).select(1, ids.size(1) - 1));
+}
+
+at::Tensor DecoderImpl::logits_of(const at::Tensor& hidden) {
   const ModuleScope scope(family_of(config_.model_type).names.head);
   at::Tensor weight = head_ ? head_->weight() : body_->embedding();
   if (config_.normalized_head)
@@ -161,8 +180,25 @@ at::Tensor DecoderImpl::loss(const at::Tensor& ids, const at::Tensor& labels, co
   return token_count.defined() ? total / token_count : total;
 }
 
+double DecoderImpl::summed_loss(const at::Tensor& ids, const at::Tensor& labels, const at::Tensor& documents,
+                                int64_t most_logits) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor hidden = hidden_of(ids, documents).flatten(0, 1);  // (batch * seq, hidden)
+  const at::Tensor flat = labels.reshape(-1);
+  const int64_t rows = std::max<int64_t>(1, most_logits / config_.vocab_size);
+  double sum = 0;
+  for (int64_t first = 0; first < flat.numel(); first += rows) {
+    const int64_t count = std::min(rows, flat.numel() - first);
+    const at::Tensor logits = logits_of(hidden.narrow(0, first, count)).to(at::kFloat);
+    sum +=
+        at::cross_entropy_loss(logits, flat.narrow(0, first, count), /*weight=*/{}, at::Reduction::Sum, kIgnoredLabel)
+            .item<double>();
+  }
+  return sum;
+}
+
 void DecoderImpl::initialize(uint64_t seed) {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   for (const auto& [name, parameter] : persistent_state()) {
     if (name.ends_with(".bias")) {
@@ -186,33 +222,42 @@ NamedTensors DecoderImpl::persistent_state() const {
   return state;
 }
 
-void DecoderImpl::load_state(const NamedTensors& state) {
+std::vector<std::pair<at::Tensor, size_t>> DecoderImpl::matched(const std::vector<WeightShape>& state) const {
   const WeightNames& names = family_of(config_.model_type).names;
   const std::string model_prefix = str("{}.", names.model);
   const std::string head = str("{}.weight", names.head);
-  const bool bare = std::ranges::none_of(state, [&](const auto& item) { return item.first.starts_with(model_prefix); });
-  std::map<std::string, at::Tensor> given;
-  for (const auto& [name, tensor] : state) {
+  const bool bare = std::ranges::none_of(state, [&](const auto& item) { return item.name.starts_with(model_prefix); });
+  std::map<std::string, size_t> given;
+  for (size_t i = 0; i < state.size(); ++i) {
+    const std::string& name = state[i].name;
     const bool ignored = std::ranges::any_of(names.ignored, [&](const auto& end) { return name.ends_with(end); });
     if (ignored || (config_.tie_word_embeddings && name == head)) continue;
-    given[bare && name != head ? model_prefix + name : name] = tensor;
+    given[bare && name != head ? model_prefix + name : name] = i;
   }
 
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // to, from
+  std::vector<std::pair<at::Tensor, size_t>> matches;
   for (const auto& [name, parameter] : persistent_state()) {
     const auto found = given.find(name);
     USER_CHECK(found != given.end(), "the weights lack {}, which the model's config asks for", name);
-    USER_CHECK(found->second.sizes() == parameter.sizes(), "{} has shape ({}) in the weights and ({}) by the config",
-               name, fmt::join(found->second.sizes(), ", "), fmt::join(parameter.sizes(), ", "));
-    USER_CHECK(found->second.is_floating_point(), "{} has type {} in the weights; expected floating-point numbers",
-               name, at::toString(found->second.scalar_type()));
-    copies.emplace_back(parameter, found->second);
+    const WeightShape& weight = state[found->second];
+    USER_CHECK(parameter.sizes() == weight.shape, "{} has shape ({}) in the weights and ({}) by the config", name,
+               fmt::join(weight.shape, ", "), fmt::join(parameter.sizes(), ", "));
+    USER_CHECK(at::isFloatingType(weight.type), "{} has type {} in the weights; expected floating-point numbers", name,
+               at::toString(weight.type));
+    matches.emplace_back(parameter, found->second);
     given.erase(found);
   }
   USER_CHECK(given.empty(), "the weights hold {}, which the model's config has no place for", given.begin()->first);
+  return matches;
+}
 
-  const torch::NoGradGuard no_grad;
-  for (const auto& [to, from] : copies) to.copy_(from);
+void DecoderImpl::check_state(const std::vector<WeightShape>& state) const { matched(state); }
+
+void DecoderImpl::load_state(const NamedTensors& state) {
+  std::vector<WeightShape> shapes;
+  for (const auto& [name, tensor] : state) shapes.push_back({name, tensor.sizes().vec(), tensor.scalar_type()});
+  const at::NoGradGuard no_grad;
+  for (const auto& [to, from] : matched(shapes)) to.copy_(state[from].second);
 }
 
 std::vector<std::pair<std::string, std::shared_ptr<Linear>>> DecoderImpl::layer_matrices() const {

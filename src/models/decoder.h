@@ -10,13 +10,22 @@
 #include <utility>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 
 #include "models/decoder_config.h"
+#include "models/key_value_cache.h"
 
 namespace stepc::models {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+// What a weight is before it is read.
+struct WeightShape {
+  std::string name;
+  std::vector<int64_t> shape;
+  at::ScalarType type = at::kFloat;
+};
 
 class DecoderBody;
 class Linear;
@@ -31,11 +40,19 @@ class DecoderImpl : public torch::nn::Module {
   // undefined, each row is one document. Padding goes to the right, with labels of -100: nothing looks at it.
   at::Tensor forward(const at::Tensor& ids, const at::Tensor& documents = {});
 
+  // ids: int64 (batch, seq), which follow the tokens that the cache holds and go into it -> logits (batch, vocab) of
+  // the token after them. To continue a text, not to train.
+  at::Tensor next_logits(const at::Tensor& ids, KeyValueCache& cache);
+
   // Cross-entropy in float32. labels: int64 (batch, seq), labels[b, s] is the token that follows ids[b, s], or -100 to
   // leave the position out. Divided by token_count, a scalar tensor: the count_tokens() of a whole global batch, so
   // that its parts add up to its mean, however it is cut. Undefined: the count of these labels.
   at::Tensor loss(const at::Tensor& ids, const at::Tensor& labels, const at::Tensor& token_count = {},
                   const at::Tensor& documents = {});
+
+  // The sum of the losses, for evaluation: logits of at most `most_logits` numbers are held at a time.
+  double summed_loss(const at::Tensor& ids, const at::Tensor& labels, const at::Tensor& documents = {},
+                     int64_t most_logits = int64_t{1} << 24);
 
   // Fresh weights: normal with the config's initializer_range, biases zero, norms neutral. The same seed gives the same
   // weights in every dtype, up to its rounding.
@@ -49,12 +66,21 @@ class DecoderImpl : public torch::nn::Module {
   // may lack the first segment ("transformer."), as in files of a bare model.
   void load_state(const NamedTensors& state);
 
+  // Throws what load_state() would for weights of these shapes. A model on the meta device takes no memory to ask.
+  void check_state(const std::vector<WeightShape>& state) const;
+
   // The matrices that low-rank adapters may go to, by path ("model.layers.0.self_attn.q_proj").
   [[nodiscard]] std::vector<std::pair<std::string, std::shared_ptr<Linear>>> layer_matrices() const;
 
   [[nodiscard]] const DecoderConfig& config() const { return config_; }
 
  private:
+  void check_ids(const at::Tensor& ids, int64_t past) const;
+  at::Tensor hidden_of(const at::Tensor& ids, const at::Tensor& documents);  // (batch, seq, hidden)
+  at::Tensor logits_of(const at::Tensor& hidden);                            // (..., hidden) -> (..., vocab)
+  // Of each parameter, the index of its weight in `state`.
+  [[nodiscard]] std::vector<std::pair<at::Tensor, size_t>> matched(const std::vector<WeightShape>& state) const;
+
   DecoderConfig config_;
   std::shared_ptr<DecoderBody> body_;
   std::shared_ptr<Linear> head_;  // null when the embeddings are tied

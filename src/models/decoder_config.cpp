@@ -65,6 +65,8 @@ void check_heads(const DecoderConfig& config) {
   USER_CHECK(rotated >= 2 && rotated % 2 == 0,
              "config.json: head_dim is {}{}; the rotary embedding needs an even number", config.head_dim,
              config.rotary.fraction == 1.0 ? "" : str(", of which {} are rotated", rotated));
+  USER_CHECK(rotated > 2 || config.rotary.scaling != Rotary::Scaling::kDynamic,
+             "config.json: head_dim is {}; dynamic rotary scaling needs more than 2 rotated numbers", config.head_dim);
 }
 
 struct Preset {

@@ -22,14 +22,14 @@ enum class Norm {
 enum class Positions { kRotary, kAlibi, kLearned };
 
 struct Rotary {
-  enum class Scaling { kNone, kLinear, kLlama3 };
+  enum class Scaling { kNone, kLinear, kDynamic, kLlama3 };
 
   double theta = 10000.0;
   double fraction = 1.0;     // of each head that is rotated, its first part
   bool interleaved = false;  // rotates pairs (0, 1), (2, 3), ... instead of (0, n/2), (1, n/2 + 1), ...
   bool wide = false;         // cosine and sine stay float32, and so does the rotation, whatever the model
   Scaling scaling = Scaling::kNone;
-  double factor = 1.0;  // of kLinear and kLlama3
+  double factor = 1.0;  // of all but kNone
   double low_freq_factor = 1.0, high_freq_factor = 4.0;
   int64_t original_max_position_embeddings = 8192;
 };

@@ -80,7 +80,7 @@ void qwen(ConfigFields& f, DecoderConfig& c) {
   if (!f.reads()) return f.sliding_layers("layer_types", c.sliding_layers, c.num_hidden_layers);
   if (!slides) c.sliding_window.reset();
   int64_t first = 28;
-  f.size("max_window_layers", first, kMaxLayers);
+  f.count("max_window_layers", first, kMaxLayers);
   c.sliding_layers.clear();
   for (int64_t i = 0; c.sliding_window && i < c.num_hidden_layers; ++i) c.sliding_layers.push_back(i >= first);
   f.sliding_layers("layer_types", c.sliding_layers, c.num_hidden_layers);

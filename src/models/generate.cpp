@@ -1,11 +1,17 @@
 #include "models/generate.h"
 
 #include <algorithm>
+#include <utility>
+
+#include <ATen/CPUGeneratorImpl.h>
 
 #include "base/check.h"
 
 namespace stepc::models {
 namespace {
+// A long prompt is read in parts: masks are (part, all) and activations (part, width).
+constexpr int64_t kPromptPart = 2048;
+
 // logits: (vocab), float32
 int64_t draw(at::Tensor logits, const GenerateOptions& options, const at::Generator& generator) {
   if (options.temperature == 0.0) return logits.argmax().item<int64_t>();
@@ -16,7 +22,55 @@ int64_t draw(at::Tensor logits, const GenerateOptions& options, const at::Genera
   }
   return at::multinomial(logits.softmax(-1), 1, /*replacement=*/false, generator).item<int64_t>();
 }
+
+// The first `kept` of the ids and the last, `most` in all.
+std::vector<int64_t> ends_of(const std::vector<int64_t>& ids, int64_t most, int64_t kept) {
+  const auto count = static_cast<int64_t>(ids.size());
+  if (count <= most) return ids;
+  const int64_t first = std::min(kept, most - 1);
+  std::vector<int64_t> ends(ids.begin(), ids.begin() + first);
+  ends.insert(ends.end(), ids.end() - (most - first), ids.end());
+  return ends;
+}
+
+// What the model sees of a text that grows.
+class Reader {
+ public:
+  Reader(Decoder model, const std::vector<int64_t>& prompt, int64_t context, int64_t kept)
+      : model_(std::move(model)), context_(context), kept_(kept), seen_(ends_of(prompt, context, kept)) {}
+
+  void put(int64_t id) {
+    seen_.push_back(id);
+    if (static_cast<int64_t>(seen_.size()) <= context_) return;
+    // By half and not by one token: positions change, so what stays is read anew.
+    seen_ = ends_of(seen_, std::max<int64_t>(1, context_ / 2), kept_);
+    cache_ = {};
+  }
+
+  // (vocab), of the token that follows what was put.
+  at::Tensor next_logits() {
+    at::Tensor logits;
+    while (cache_.length() < static_cast<int64_t>(seen_.size())) {
+      const int64_t begin = cache_.length();
+      const int64_t count = std::min(kPromptPart, static_cast<int64_t>(seen_.size()) - begin);
+      logits = model_->next_logits(at::from_blob(seen_.data() + begin, {1, count}, at::kLong), cache_);
+    }
+    return logits.select(0, 0);
+  }
+
+ private:
+  Decoder model_;
+  int64_t context_, kept_;
+  std::vector<int64_t> seen_;
+  KeyValueCache cache_;
+};
 }  // namespace
+
+int64_t context_of(const DecoderConfig& config, const GenerateOptions& options) {
+  const int64_t most = config.max_position_embeddings;
+  if (options.context == 0) return most;
+  return config.positions == Positions::kLearned ? std::min(options.context, most) : options.context;
+}
 
 std::vector<int64_t> generate(Decoder model, const std::vector<int64_t>& prompt, const GenerateOptions& options) {
   const int64_t model_vocab = model->config().vocab_size;
@@ -24,23 +78,24 @@ std::vector<int64_t> generate(Decoder model, const std::vector<int64_t>& prompt,
   USER_CHECK(!prompt.empty(), "the prompt is empty; give at least one token to continue");
   USER_CHECK(vocab <= model_vocab, "the tokenizer has {} tokens and the model only {}", vocab, model_vocab);
   USER_CHECK(options.temperature >= 0.0, "temperature is {}; expected 0 or more", options.temperature);
-  USER_CHECK(options.context > 0, "context is {}; expected at least 1", options.context);
+  USER_CHECK(options.context >= 0, "context is {}; expected 0 or more", options.context);
   for (const int64_t id : prompt)
     USER_CHECK(id >= 0 && id < model_vocab, "the prompt holds token {}; the model knows 0 to {}", id, model_vocab - 1);
 
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   const EvaluationScope no_dropout(model);
   const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
-  std::vector<int64_t> ids = prompt;
-  for (int64_t i = 0; i < options.new_tokens; ++i) {
-    const int64_t seen = std::min<int64_t>(options.context, static_cast<int64_t>(ids.size()));
-    const at::Tensor window = at::from_blob(ids.data() + ids.size() - seen, {1, seen}, at::kLong);
-    const at::Tensor last = model->forward(window).select(1, seen - 1).select(0, 0).slice(0, 0, vocab);
-    const int64_t next = draw(last.to(at::kFloat), options, generator);
+  Reader reader(model, prompt, context_of(model->config(), options), options.kept);
+  std::vector<int64_t> ids;
+  while (static_cast<int64_t>(ids.size()) < options.new_tokens) {
+    const at::Tensor logits = reader.next_logits().slice(0, 0, vocab);
+    const int64_t next = draw(logits.to(at::kFloat), options, generator);
     if (std::ranges::find(options.stop_ids, next) != options.stop_ids.end()) break;
     ids.push_back(next);
+    if (options.done && options.done(ids)) break;
+    reader.put(next);
   }
-  return {ids.begin() + static_cast<std::ptrdiff_t>(prompt.size()), ids.end()};
+  return ids;
 }
 
 }  // namespace stepc::models

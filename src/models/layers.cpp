@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include <torch/csrc/autograd/custom_function.h>
+
 #include "base/check.h"
 #include "base/module_scope.h"
 #include "models/family.h"

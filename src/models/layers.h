@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include "models/decoder_config.h"
 

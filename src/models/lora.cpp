@@ -7,6 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <ATen/CPUGeneratorImpl.h>
+
 #include "base/check.h"
 #include "base/json.h"
 #include "models/config_limits.h"
@@ -155,7 +157,7 @@ void load_adapters(const Decoder& model, const NamedTensors& state) {
     given.erase(found);
   }
   USER_CHECK(given.empty(), "the adapter holds {}, which its config has no place for", given.begin()->first);
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   for (const auto& [to, from] : copies) to.copy_(from);
 }
 

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/check.h"
 #include "base/module_scope.h"
 #include "models/attention.h"
 
@@ -20,6 +21,16 @@ at::Tensor stretched(const at::Tensor& inv_freq, const Rotary& rotary) {
   return at::where((wavelength >= shortest).logical_and(wavelength <= longest), between, slow);
 }
 
+// The base grows with the sequence once that is longer than what the model was trained on. A tensor: the length is not
+// read back.
+at::Tensor dynamic_base(const at::Tensor& positions, const DecoderConfig& config, int64_t rotated) {
+  const Rotary& rotary = config.rotary;
+  const auto trained = static_cast<double>(config.max_position_embeddings);
+  const at::Tensor length = (positions.max() + 1).clamp_min(config.max_position_embeddings).to(at::kFloat);
+  const auto dim = static_cast<double>(rotated);
+  return rotary.theta * at::pow(rotary.factor * length / trained - (rotary.factor - 1), dim / (dim - 2));
+}
+
 // The tables are made anew in each forward: 2 x seq x head_dim numbers cost nothing beside a layer, and nothing has to
 // be kept, cast or saved. In float32, whatever the model.
 void add_rotation(Places& places, const DecoderConfig& config, const at::Tensor& hidden) {
@@ -28,7 +39,10 @@ void add_rotation(Places& places, const DecoderConfig& config, const at::Tensor&
   const auto options = hidden.options().dtype(at::kFloat).requires_grad(false);
   const auto rotated = static_cast<int64_t>(static_cast<double>(config.head_dim) * rotary.fraction);
   const at::Tensor exponent = at::arange(0, rotated, 2, options) / rotated;
-  at::Tensor inv_freq = at::pow(rotary.theta, exponent).reciprocal();
+  const bool dynamic = rotary.scaling == Rotary::Scaling::kDynamic;
+  at::Tensor inv_freq =
+      (dynamic ? at::pow(dynamic_base(places.positions, config, rotated), exponent) : at::pow(rotary.theta, exponent))
+          .reciprocal();
   if (rotary.scaling == Rotary::Scaling::kLinear) inv_freq = inv_freq / rotary.factor;
   if (rotary.scaling == Rotary::Scaling::kLlama3) inv_freq = stretched(inv_freq, rotary);
   const at::Tensor freqs = places.positions.to(at::kFloat).unsqueeze(-1) * inv_freq;  // (batch, seq, rotated / 2)
@@ -52,8 +66,9 @@ at::Tensor alibi_slopes(int64_t heads, const at::TensorOptions& options) {
   return whole == heads ? first : at::cat({first, slopes(power + 1, heads - whole, 2)});
 }
 
-at::Tensor indices(int64_t seq, at::Device device) {
-  return at::arange(seq, at::TensorOptions().dtype(at::kLong).device(device));
+at::Tensor indices(int64_t seq, at::Device device, int64_t from = 0) {
+  const auto options = at::TensorOptions().dtype(at::kLong).device(device);
+  return from == 0 ? at::arange(seq, options) : at::arange(from, from + seq, options);
 }
 
 // Where each token's document starts, (batch, seq).
@@ -64,10 +79,12 @@ at::Tensor starts_of(const at::Tensor& documents) {
   return std::get<0>((begins * indices(seq, documents.device())).cummax(1));
 }
 
-// (batch or 1, 1, seq, seq): whether the query of the row sees the key of the column.
-at::Tensor visible(int64_t seq, std::optional<int64_t> window, const at::Tensor& starts, at::Device device) {
-  const at::Tensor index = indices(seq, device);
-  const at::Tensor distance = index.unsqueeze(1) - index.unsqueeze(0);
+// (batch or 1, 1, seq, past + seq): whether the query of the row sees the key of the column.
+at::Tensor visible(int64_t seq, int64_t past, std::optional<int64_t> window, const at::Tensor& starts,
+                   at::Device device) {
+  const at::Tensor keys = indices(past + seq, device);
+  const at::Tensor queries = past == 0 ? keys : indices(seq, device, past);
+  const at::Tensor distance = queries.unsqueeze(1) - keys.unsqueeze(0);
   at::Tensor seen = distance >= 0;
   if (window) seen = seen.logical_and(distance < *window);
   seen = seen.unsqueeze(0).unsqueeze(0);
@@ -75,24 +92,28 @@ at::Tensor visible(int64_t seq, std::optional<int64_t> window, const at::Tensor&
 }
 }  // namespace
 
-Places places(const DecoderConfig& config, int64_t seq, const at::Tensor& documents, const at::Tensor& hidden) {
+Places places(const DecoderConfig& config, int64_t seq, int64_t past, const at::Tensor& documents,
+              const at::Tensor& hidden) {
+  INTERNAL_CHECK(past == 0 || !documents.defined());
   Places places;
   const at::Tensor starts = documents.defined() ? starts_of(documents) : documents;
-  const at::Tensor index = indices(seq, hidden.device()).unsqueeze(0);
+  const at::Tensor index = indices(seq, hidden.device(), past).unsqueeze(0);
   places.positions = starts.defined() ? index - starts : index;
   if (config.positions == Positions::kRotary) add_rotation(places, config, hidden);
 
   const bool alibi = config.positions == Positions::kAlibi;
-  if (documents.defined() || alibi) places.mask = visible(seq, {}, starts, hidden.device());
-  if (config.sliding_window && *config.sliding_window < seq)
-    places.sliding_mask = visible(seq, config.sliding_window, starts, hidden.device());
+  const bool needs_mask = documents.defined() || alibi || (past > 0 && seq > 1);
+  if (needs_mask) places.mask = visible(seq, past, {}, starts, hidden.device());
+  if (config.sliding_window && *config.sliding_window < past + seq)
+    places.sliding_mask = visible(seq, past, config.sliding_window, starts, hidden.device());
   else
     places.sliding_mask = places.mask;
   if (alibi) {
     const ModuleScope scope("alibi");
     const auto options = hidden.options().dtype(at::kFloat).requires_grad(false);
     const at::Tensor slopes = alibi_slopes(config.num_attention_heads, options).view({1, -1, 1, 1});
-    const at::Tensor bias = slopes * places.positions.to(at::kFloat).unsqueeze(1).unsqueeze(1);
+    const at::Tensor keys = past == 0 ? places.positions : indices(past + seq, hidden.device()).unsqueeze(0);
+    const at::Tensor bias = slopes * keys.to(at::kFloat).unsqueeze(1).unsqueeze(1);
     places.mask = bias.to(hidden.scalar_type()).masked_fill(places.mask.logical_not(), -INFINITY);
   }
   return places;

@@ -1,5 +1,9 @@
 #include "models/rotary_fields.h"
 
+#include <algorithm>
+#include <array>
+#include <utility>
+
 #include "base/check.h"
 #include "base/json.h"
 #include "models/config_limits.h"
@@ -7,6 +11,10 @@
 namespace stepc::models {
 namespace {
 using nlohmann::json;
+
+constexpr std::array<std::pair<const char*, Rotary::Scaling>, 3> kScalings = {{{"linear", Rotary::Scaling::kLinear},
+                                                                               {"dynamic", Rotary::Scaling::kDynamic},
+                                                                               {"llama3", Rotary::Scaling::kLlama3}}};
 
 // A family without partial rotation has no place for the field.
 void fraction(ConfigFields& fields, Rotary& rotary) {
@@ -22,13 +30,14 @@ void read_scaling(const char* name, const json& object, Rotary& rotary) {
   inner.number("rope_theta", rotary.theta, 1.0, 1e12);
   fraction(inner, rotary);
   if (type == "default") return;
-  USER_CHECK(type == "linear" || type == "llama3",
-             "config.json: {} has rope_type {}; stepc supports only \"default\", \"linear\", \"llama3\"", name,
-             shown(type));
-  rotary.scaling = type == "linear" ? Rotary::Scaling::kLinear : Rotary::Scaling::kLlama3;
+  const auto* known = std::ranges::find_if(kScalings, [&](const auto& scaling) { return type == scaling.first; });
+  USER_CHECK(known != kScalings.end(),
+             "config.json: {} has rope_type {}; stepc supports only \"default\", \"linear\", \"dynamic\", \"llama3\"",
+             name, shown(type));
+  rotary.scaling = known->second;
   USER_CHECK(inner.has("factor"), "config.json: {} lacks factor", name);
   inner.number("factor", rotary.factor, 1.0, 1e6);
-  if (type == "linear") return;
+  if (rotary.scaling != Rotary::Scaling::kLlama3) return;
   inner.number("low_freq_factor", rotary.low_freq_factor, 1e-3, 1e6);
   inner.number("high_freq_factor", rotary.high_freq_factor, 1e-3, 1e6);
   inner.size("original_max_position_embeddings", rotary.original_max_position_embeddings, kMaxPositions);
@@ -39,12 +48,14 @@ void read_scaling(const char* name, const json& object, Rotary& rotary) {
 
 json written_scaling(const Rotary& rotary) {
   if (rotary.scaling == Rotary::Scaling::kNone) return nullptr;
-  if (rotary.scaling == Rotary::Scaling::kLinear) return {{"rope_type", "linear"}, {"factor", rotary.factor}};
-  return {{"rope_type", "llama3"},
-          {"factor", rotary.factor},
-          {"low_freq_factor", rotary.low_freq_factor},
-          {"high_freq_factor", rotary.high_freq_factor},
-          {"original_max_position_embeddings", rotary.original_max_position_embeddings}};
+  json written = {{"factor", rotary.factor}};
+  for (const auto& [name, scaling] : kScalings)
+    if (scaling == rotary.scaling) written["rope_type"] = name;
+  if (rotary.scaling != Rotary::Scaling::kLlama3) return written;
+  written["low_freq_factor"] = rotary.low_freq_factor;
+  written["high_freq_factor"] = rotary.high_freq_factor;
+  written["original_max_position_embeddings"] = rotary.original_max_position_embeddings;
+  return written;
 }
 }  // namespace
 

@@ -17,8 +17,6 @@ bool AtenMapper::has(size_t i) const {
   return value == nullptr || value->valid();
 }
 
-bool AtenMapper::is_tensor(size_t i) const { return has(i) && std::holds_alternative<ValueId>(args_[i]); }
-
 namespace {
 template <class Variant>
 TensorId constant_of(GraphBuilder& b, const Variant& number) {

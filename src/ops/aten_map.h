@@ -35,8 +35,7 @@ class AtenMapper {
 
   GraphBuilder& b;
 
-  [[nodiscard]] bool has(size_t i) const;  // given and not none or undefined
-  [[nodiscard]] bool is_tensor(size_t i) const;
+  [[nodiscard]] bool has(size_t i) const;   // given and not none or undefined
   TensorId tensor(size_t i);                // a number becomes a 0-dim tensor
   TensorId tensor(size_t i, DType dtype);   // cast
   std::vector<TensorId> tensors(size_t i);  // a list
@@ -69,10 +68,10 @@ class AtenMapper {
   std::vector<TensorType> results_;
 };
 
-using AtenFn = std::vector<TensorId> (*)(AtenMapper& m);
+using AtenMapFn = std::vector<TensorId> (*)(AtenMapper& m);
 struct AtenRow {
   std::string_view name;  // "add.Tensor"; in-place, out= and foreach forms find it too
-  AtenFn map;
+  AtenMapFn map;
 };
 
 // The row and how to use it; nullptr: none. "aten::add_.Tensor" and "aten::add.out" find "add.Tensor".

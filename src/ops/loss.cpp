@@ -170,7 +170,9 @@ OpFamily loss_ops() {
                shard_linear_cross_entropy,
                flops_linear_cross_entropy,
                nullptr,
-               decompose_linear_cross_entropy},
+               decompose_linear_cross_entropy,
+               nullptr,
+               IndexUse{2, 1, true}},
           }};
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -51,7 +52,14 @@ using InferFn = std::vector<TensorType> (*)(const OpCall& call);
 using ShardingFn = ShardingRule (*)(const OpCall& call, const std::vector<TensorType>& results);
 using CountFn = double (*)(const OpCall& call, const std::vector<TensorType>& results);
 
-inline constexpr size_t kMany = 1000;  // as many operands as one likes
+// Which operand holds indices, and into which operand's dimension `dim` (none: the first). A kernel reads the nearest
+// element for one that is out of range, so those that the program gives are checked before anything is written.
+struct IndexUse {
+  size_t indices = 0, indexed = 0;
+  bool ignores = false;  // one number among them, its attribute "ignore_index"
+};
+
+inline constexpr size_t kMany = std::numeric_limits<size_t>::max();  // as many operands as one likes
 
 struct OpDef {
   std::string_view name;
@@ -62,12 +70,13 @@ struct OpDef {
   std::vector<AttrDef> attrs;
   uint32_t traits = 0;
   InferFn infer = nullptr;
-  ShardingFn sharding = nullptr;    // none: no dimension may be split
-  CountFn flops = nullptr;          // none: 0
-  CountFn bytes = nullptr;          // none: operands read and results written once, nothing for a view
-  DecomposeFn decompose = nullptr;  // none: a core op
-  ScalarFn body = nullptr;          // elementwise ops
-  std::string_view family = {};     // set by the table
+  ShardingFn sharding = nullptr;           // none: no dimension may be split
+  CountFn flops = nullptr;                 // none: 0
+  CountFn bytes = nullptr;                 // none: operands read and results written once, nothing for a view
+  DecomposeFn decompose = nullptr;         // none: a core op
+  ScalarFn body = nullptr;                 // elementwise ops
+  std::optional<IndexUse> index_use = {};  // none: nothing is chosen by an operand
+  std::string_view family = {};            // set by the table
 
   [[nodiscard]] bool has(Trait trait) const { return (traits & static_cast<uint32_t>(trait)) != 0; }
 };

@@ -81,7 +81,8 @@ Attrs complete_attrs(const OpDef& op, Attrs attrs) {
 
 std::vector<TensorType> infer_types(const OpDef& op, const OpCall& call) {
   INTERNAL_CHECK(op.min_inputs <= call.inputs.size() && call.inputs.size() <= op.max_inputs,
-                 "{} takes {} to {} operands and has {}", op.name, op.min_inputs, op.max_inputs, call.inputs.size());
+                 "{} takes {} {} operands and has {}", op.name, op.min_inputs,
+                 op.max_inputs == kMany ? "or more" : str("to {}", op.max_inputs), call.inputs.size());
   std::vector<TensorType> results = op.infer(call);
   INTERNAL_CHECK_EQ(results.size(), op.outputs, "{}", op.name);
   return results;

@@ -18,7 +18,7 @@ LossScaler::LossScaler(const LossScalerOptions& options, at::Device device) : op
 }
 
 at::Tensor LossScaler::unscale_(const std::vector<at::Tensor>& parameters) const {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   at::Tensor overflow = at::zeros_like(scale_);
   const at::Tensor factor = scale_.reciprocal();
   for (const at::Tensor& parameter : parameters) {
@@ -31,7 +31,7 @@ at::Tensor LossScaler::unscale_(const std::vector<at::Tensor>& parameters) const
 }
 
 void LossScaler::update_(const at::Tensor& overflow) {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   at::_amp_update_scale_(scale_, good_steps_, overflow, options_.growth, options_.backoff, options_.interval);
 }
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 namespace stepc::optim {
 

@@ -28,7 +28,7 @@ Optimizer::Optimizer(NamedTensors parameters, Basics basics, std::vector<std::st
     : parameters_(std::move(parameters)), basics_(std::move(basics)), state_names_(std::move(states)) {
   USER_CHECK(!parameters_.empty(), "the optimizer has no parameters");
   check_range("weight_decay", basics_.weight_decay, 0.0, 1e3);
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   std::set<std::string_view> names;
   for (const auto& [name, parameter] : parameters_) {
     USER_CHECK(names.insert(name).second, "two parameters have the name {}", name);
@@ -57,7 +57,7 @@ Optimizer::Optimizer(std::string name, const Optimizer& wrapped)
 
 void Optimizer::edit(size_t index, const std::function<void(const at::Tensor& value)>& change) {
   INTERNAL_CHECK_LT(index, slots_.size());
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   const at::Tensor& parameter = parameters_[index].second;
   const Slot& slot = slots_[index];
   if (slot.master.defined()) {
@@ -73,7 +73,7 @@ void Optimizer::edit(size_t index, const std::function<void(const at::Tensor& va
 }
 
 void Optimizer::step(const at::Tensor& skip) {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   const at::Tensor skipped = skip.defined() ? skip.ne(0) : skip;
   const auto unless_skipped = [&](const at::Tensor& tensor, const at::Tensor& before) {
     if (skip.defined()) tensor.copy_(at::where(skipped, before, tensor));
@@ -139,7 +139,7 @@ void Optimizer::load_state(const NamedTensors& state) {
   }
   USER_CHECK(given.empty(), "the optimizer state holds {}, which belongs to no parameter", given.begin()->first);
 
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   for (const auto& [to, from] : copies) to.copy_(from);
 }
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 namespace stepc::optim {
 

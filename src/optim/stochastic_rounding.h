@@ -2,7 +2,7 @@
 // updates that are far below its last place.
 #pragma once
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 namespace stepc::optim {
 

@@ -28,17 +28,15 @@ void Wsam::clip() const {
 
 void Wsam::ascend() {
   USER_CHECK(weights_.empty(), "WSAM: ascend() was called twice without a step() between");
-  const torch::NoGradGuard no_grad;
-  std::vector<at::Tensor> norms;
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> squares;
   for (const auto& [name, parameter] : parameters_) {
     const at::Tensor& grad = parameter.grad();
     if (!grad.defined()) continue;
-    const auto dtype = at::promote_types(grad.scalar_type(), at::kFloat);
-    const at::Tensor weighted = options_.adaptive ? parameter.abs() * grad : grad;
-    norms.push_back(at::linalg_vector_norm(weighted, 2.0, /*dim=*/{}, /*keepdim=*/false, dtype));
+    squares.push_back(sum_of_squares(options_.adaptive ? parameter.abs() * grad : grad));
   }
-  USER_CHECK(!norms.empty(), "WSAM: no parameter has a gradient; run backward() first");
-  const at::Tensor distance = options_.rho / (at::linalg_vector_norm(at::stack(norms), 2.0) + options_.epsilon);
+  USER_CHECK(!squares.empty(), "WSAM: no parameter has a gradient; run backward() first");
+  const at::Tensor distance = options_.rho / (at::stack(squares).sum().sqrt() + options_.epsilon);
 
   std::vector<at::Tensor> moves(parameters_.size());
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -60,7 +58,7 @@ void Wsam::ascend() {
 
 void Wsam::step(const at::Tensor& skip) {
   USER_CHECK(!weights_.empty(), "WSAM: step() needs ascend() and a second backward() before it");
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   clip();
   const double alpha = options_.gamma / (1.0 - options_.gamma);
   std::vector<at::Tensor> gained(parameters_.size());  // by the gradient on the way uphill

@@ -4,8 +4,11 @@
 #include <cstring>
 #include <map>
 #include <set>
+#include <span>
 
 #include "base/check.h"
+#include "ir/alignment.h"
+#include "ir/worker_slab.h"
 #include "ops/aten_map.h"
 #include "ops/op_def.h"
 #include "passes/random_streams.h"
@@ -17,6 +20,14 @@ namespace {
 
 Shape strides_unless_contiguous(const Window& window) {
   return window.strides == contiguous_strides(window.sizes) ? Shape() : window.strides;
+}
+
+// What a list that is ordered by calls says of one.
+template <class T>
+std::span<const T> of_call(const std::vector<T>& list, CallId call) {
+  const auto begin = std::partition_point(list.begin(), list.end(), [&](const T& one) { return one.call < call; });
+  const auto end = std::partition_point(begin, list.end(), [&](const T& one) { return one.call == call; });
+  return {begin, end};
 }
 
 class Functionaliser {
@@ -200,7 +211,7 @@ class Functionaliser {
     });
     if (call.writes.empty() && fresh.empty()) return;  // views, checks
     const std::vector<Arg> args = with_host_numbers(id);
-    if (!map_call(call, args, fresh)) add_opaque(call, args, fresh);
+    if (!map_call(call, args, fresh)) add_opaque(id, args, fresh);
     streams_.after(id);
   }
 
@@ -236,11 +247,57 @@ class Functionaliser {
     return true;
   }
 
-  void add_opaque(const Call& call, const std::vector<Arg>& args, const std::vector<ValueId>& fresh) {
+  // What the call's kernel took beside its results when it was recorded, placed as a replay will place it.
+  void measure(CallId id, const std::vector<ValueId>& fresh, AtenCall& call) const {
+    call.measured = !trace_.allocations.empty() || !trace_.scratch.empty();
+    // A replay gives the places of results to whatever asks first for as many bytes.
+    std::vector<uint64_t> results;
+    for (ValueId result : fresh) results.push_back(static_cast<uint64_t>(bytes_of(type_of(result))));
+    const auto takes_a_place = [&](const Allocation& one) {
+      const auto found = std::ranges::find(results, one.bytes);
+      if (found == results.end()) return false;
+      results.erase(found);
+      return true;
+    };
+    struct Change {  // at a tick memory goes before it comes
+      int64_t tick;
+      bool comes;
+      size_t block;
+      auto operator<=>(const Change&) const = default;
+    };
+    std::vector<Change> changes;
+    std::vector<uint64_t> bytes;
+    for (const Allocation& one : of_call(trace_.allocations, id)) {
+      if (takes_a_place(one) || (one.kept && !one.storage.valid())) continue;
+      changes.push_back({one.first, true, bytes.size()});
+      changes.push_back({one.last, false, bytes.size()});
+      bytes.push_back(one.bytes);
+    }
+    std::ranges::sort(changes);
+    WorkerSlab slab;
+    std::vector<uint64_t> offsets(bytes.size(), 0);
+    for (const Change& change : changes) {
+      if (change.comes)
+        offsets[change.block] = *slab.allocate(bytes[change.block]);
+      else
+        slab.free(offsets[change.block]);
+    }
+    // What is made in another layout than a Graph's has to be moved aside before it is copied to its place.
+    uint64_t aside = 0;
+    for (ValueId result : fresh)
+      if (!is_contiguous(value(result))) aside += aligned(static_cast<uint64_t>(bytes_of(type_of(result))));
+    call.workspace_bytes = std::max(slab.high_water(), aside);
+    for (const WorkerScratch& one : of_call(trace_.scratch, id))
+      call.worker_bytes = std::max(call.worker_bytes, aligned(one.bytes));
+  }
+
+  void add_opaque(CallId id, const std::vector<Arg>& args, const std::vector<ValueId>& fresh) {
+    const Call& call = trace_.calls[id.index()];
     Node node;
     node.op = call.op;
     node.aten.emplace();
     node.aten->draws = draws_random(call.op);
+    measure(id, fresh, *node.aten);
     std::vector<ValueId> given;  // the value of each input
     const auto input = [&](ValueId id) {
       if (!id.valid()) return ValueId();

@@ -7,6 +7,7 @@
 #include "loops/product_tail.h"
 #include "ops/op_def.h"
 #include "passes/canonicalise.h"
+#include "passes/check_indices.h"
 #include "passes/common_subexpressions.h"
 #include "passes/dead_code.h"
 #include "passes/decompose.h"
@@ -48,13 +49,17 @@ constexpr Pass kPasses[] = {
      "before the clean-up, which then sees what composites have in common"},
     {"simplify", plain<simplify>, kCaptured, kCaptured, "removes casts, views and arithmetic that change nothing",
      "after canonicalise; brings transposes into the matmuls that can read them"},
-    {"common_subexpressions", plain<common_subexpressions>, kCaptured, kCaptured, "computes equal things once",
+    {"common_subexpressions", plain<common_subexpressions>, kCaptured, kCaptured,
+     "computes equal things once, but what the program makes again to save memory",
      "after the rules that make things equal"},
     {"dead_code", plain<dead_code>, kCaptured, kCaptured, "drops what no output needs",
      "after everything that leaves nodes behind"},
+    {"check_indices", plain<check_indices>, kCaptured, kCaptured,
+     "guards that what the program gives as indices is in range",
+     "after dead_code, which leaves the indices that count; before fuse, which makes it one kernel"},
     {"recompute", recompute_within, kCore, kCore,
      "makes activations again in the backward pass, where a budget asks for it",
-     "after common_subexpressions, which would undo it, and before fuse, which makes most of it free"},
+     "after common_subexpressions, so each thing is kept once, and before fuse, which makes most of it free"},
     {"fuse", fuse_for, kCore, kFused,
      "puts what can be one kernel, or one call for products and what finishes them, into a group",
      "before order alone: groups stand in a row, which no other pass keeps up"},

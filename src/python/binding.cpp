@@ -92,6 +92,7 @@ py::dict dict_of(const Stats& s) {
   put("recordings", s.recordings);
   put("replays", s.replays);
   put("recorded_replays", s.recorded_replays);
+  put("plain_verifications", s.plain_verifications);
   put("eager_calls", s.eager_calls);
   put("verifications", s.verifications);
   put("guard_misses", s.guard_misses);
@@ -147,6 +148,7 @@ class PythonStep {
     return py::make_tuple(to_text(*profile), to_trace_events(*profile));
   }
   std::string graph_text() const { return step_.graph_text(); }
+  std::string schedule_text() const { return step_.schedule_text(); }
 
  private:
   static StepOutput call(const py::object& eager) {
@@ -281,7 +283,8 @@ PYBIND11_MODULE(_C, module) {
       .def("memory_svg", &PythonStep::memory_svg)
       .def("start_profile", &PythonStep::start_profile)
       .def("finish_profile", &PythonStep::finish_profile)
-      .def("graph_text", &PythonStep::graph_text);
+      .def("graph_text", &PythonStep::graph_text)
+      .def("schedule_text", &PythonStep::schedule_text);
   py::class_<PythonSegments>(module, "Segments")
       .def(py::init<py::object, const py::object&>())
       .def("begin", &PythonSegments::begin)

@@ -5,6 +5,7 @@
 
 #include "aten/constants.h"
 #include "base/check.h"
+#include "ops/op_def.h"
 
 namespace stepc {
 
@@ -27,26 +28,27 @@ OverwritingFn find_overwriting_op(std::string_view op) {
 }
 }  // namespace
 
-bool has_aten_op(std::string_view op) { return find_aten_op(op) != nullptr || find_overwriting_op(op) != nullptr; }
-bool may_be_window(const Node& node) { return !node.aten && detail::view_aten_ops().contains(node.op); }
-bool overwrites(const Node& node) { return !node.aten && find_overwriting_op(node.op) != nullptr; }
+bool AtenOp::exists(std::string_view op) { return find_aten_op(op) != nullptr || find_overwriting_op(op) != nullptr; }
 
-std::vector<at::Tensor> run_aten_op(const Node& node, const std::vector<at::Tensor>& inputs,
-                                    const std::vector<TensorType>& types, const at::Tensor& target) {
-  if (const OverwritingFn overwrite = find_overwriting_op(node.op)) {
+AtenOp::AtenOp(std::string_view op)
+    : op_(op_def(op).name), run_(find_aten_op(op)), overwrite_(find_overwriting_op(op)) {
+  INTERNAL_CHECK(run_ != nullptr || overwrite_ != nullptr, "{} has no ATen call", op);
+}
+
+std::vector<at::Tensor> AtenOp::operator()(const std::vector<at::Tensor>& inputs, const Attrs& attrs,
+                                           const std::vector<TensorType>& types, const at::Tensor& target) const {
+  if (overwrite_ != nullptr) {
     const at::Tensor result = target.defined() ? target : at::empty_like(inputs[0], at::MemoryFormat::Contiguous);
     if (result.const_data_ptr() != inputs[0].const_data_ptr()) result.copy_(inputs[0]);
-    overwrite(result, inputs, node.attrs);
+    overwrite_(result, inputs, attrs);
     return {result};
   }
-  const AtenFn run = find_aten_op(node.op);
-  INTERNAL_CHECK(run != nullptr, "{} has no ATen call", node.op);
-  std::vector<at::Tensor> results = run(inputs, node.attrs, types);
-  INTERNAL_CHECK_EQ(results.size(), types.size(), "results of {}", node.op);
+  std::vector<at::Tensor> results = run_(inputs, attrs, types);
+  INTERNAL_CHECK_EQ(results.size(), types.size(), "results of {}", op_);
   for (size_t r = 0; r < results.size(); ++r) {
     const at::ScalarType wanted = scalar_type_of(types[r].dtype);
     if (results[r].scalar_type() != wanted) results[r] = results[r].to(wanted);
-    INTERNAL_CHECK(results[r].sizes() == c10::IntArrayRef(types[r].shape), "{} gave a {} and its row a {}", node.op,
+    INTERNAL_CHECK(results[r].sizes() == c10::IntArrayRef(types[r].shape), "{} gave a {} and its row a {}", op_,
                    fmt::join(results[r].sizes(), ", "), to_text(types[r]));
   }
   return results;

@@ -19,15 +19,24 @@ using AtenFn = std::vector<at::Tensor> (*)(const std::vector<at::Tensor>& x, con
 // Of an op that replaces some elements of its first operand: `target` holds that operand's elements.
 using OverwritingFn = void (*)(const at::Tensor& target, const std::vector<at::Tensor>& x, const Attrs& attrs);
 
-// False: a composite without a kernel of its own.
-bool has_aten_op(std::string_view op);
-bool overwrites(const Node& node);
-bool may_be_window(const Node& node);  // on its operand's memory
+// The call of one op, found once.
+class AtenOp {
+ public:
+  // InternalError where the op has none: a composite without a kernel of its own.
+  explicit AtenOp(std::string_view op);
+  static bool exists(std::string_view op);
 
-// Runs one node of the op table; results have exactly the node's types. `target`: where an op that overwrites its first
-// operand leaves the result, perhaps that operand's own memory; undefined: in new memory.
-std::vector<at::Tensor> run_aten_op(const Node& node, const std::vector<at::Tensor>& inputs,
-                                    const std::vector<TensorType>& types, const at::Tensor& target = {});
+  // Results have exactly the types. `target`: where an op that overwrites its first operand leaves the result, perhaps
+  // that operand's own memory; undefined: in new memory.
+  std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& inputs, const Attrs& attrs,
+                                     const std::vector<TensorType>& types, const at::Tensor& target = {}) const;
+  [[nodiscard]] bool overwrites() const { return overwrite_ != nullptr; }
+
+ private:
+  std::string_view op_;
+  AtenFn run_ = nullptr;
+  OverwritingFn overwrite_ = nullptr;
+};
 
 namespace detail {
 using AtenOps = std::map<std::string_view, AtenFn>;

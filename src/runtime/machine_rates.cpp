@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include <ATen/Functions.h>
+#include <ATen/Parallel.h>
 
 #include "base/clock.h"
+#include "runtime/micro_kernels.h"
 
 namespace stepc {
 namespace {
@@ -48,7 +50,9 @@ Target measure_target() {
   at::Tensor to = at::empty_like(from);
   return {.flops_per_second = measure_matmul_rate(at::kFloat, {{kSide, kSide, kSide}}),
           .bytes_per_second = best_rate(2.0 * static_cast<double>(kCopied), [&] { to.copy_(from); }),
-          .narrow_flops_per_second = measure_matmul_rate(at::kBFloat16, {{kSide, kSide, kSide}})};
+          .narrow_flops_per_second = measure_matmul_rate(at::kBFloat16, {{kSide, kSide, kSide}}),
+          .features = features_of(probe_micro_kernels()),
+          .threads = at::get_num_threads()};
 }
 
 }  // namespace stepc

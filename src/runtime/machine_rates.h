@@ -22,7 +22,8 @@ struct MatmulShape {
 // all. The best, so that the MFU relative to it is never flattered by a bad shape.
 double measure_matmul_rate(c10::ScalarType dtype, const std::vector<MatmulShape>& shapes);
 
-// float32 and bfloat16 products, and copies of memory that no cache holds; some tenths of a second.
+// float32 and bfloat16 products, and copies of memory that no cache holds, with the threads that LibTorch has now; some
+// tenths of a second.
 Target measure_target();
 
 }  // namespace stepc

@@ -10,16 +10,14 @@
 namespace stepc {
 
 struct InstructionTime {
-  size_t index = 0;                           // a unit of the GraphPlan, or an instruction of the Schedule
+  size_t index = 0;                           // an instruction of the Schedule
   double begin_seconds = 0, end_seconds = 0;  // from the run's begin
-  bool blocked = false;                       // a blocked kernel ran it
 };
 
 class RunTimes {
  public:
-  // A run begins; forgets what was there. `of_graph`: of a GraphPlan, else of a Schedule.
-  void begin(bool of_graph) {
-    of_graph_ = of_graph;
+  // A run begins; forgets what was there.
+  void begin() {
     instructions_.clear();
     begin_ = Clock::now();
   }
@@ -27,12 +25,10 @@ class RunTimes {
   void add(const InstructionTime& time) { instructions_.push_back(time); }
   void end() { seconds_ = now(); }
 
-  [[nodiscard]] bool of_graph() const { return of_graph_; }
   [[nodiscard]] double seconds() const { return seconds_; }
   [[nodiscard]] const std::vector<InstructionTime>& instructions() const { return instructions_; }  // as they ran
 
  private:
-  bool of_graph_ = false;
   Clock::time_point begin_;
   double seconds_ = 0;
   std::vector<InstructionTime> instructions_;

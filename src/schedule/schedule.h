@@ -1,50 +1,198 @@
-// Schedule: the step as instructions over one arena, everything decided: which calls run, where each of their
-// allocations lies, what is handed to the system. Plain data; the executor runs it, reports print it.
+// Schedule: every decision about a run of a step, as plain data: what runs, in which order, on which memory. Made of a
+// Trace (from_trace.h, `exact`) or of a Graph (from_graph.h, `fast`) and final when it is made. The executor binds and
+// runs it, reports print it; neither adds a decision. Needs neither LibTorch nor a code generator.
+//
+//   buffers        what memory there is
+//     input        the program's: found anew for each run
+//     constant     made from data inside the step; filled anew for each run
+//     arena        at an offset of the arena: the memory that is planned
+//     own          outlives the step: from the system, anew for each run
+//   operands       strided windows on buffers
+//   instructions   in the order in which they run; each reads and writes operands
+//   outputs        what the program gets at the end
+//
+// The text form (schedule_text.cpp shows it) reads back to the same value.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
-#include "ir/trace.h"
+#include "base/ids.h"
+#include "cost/target.h"
+#include "ir/attrs.h"
+#include "ir/graph.h"
+#include "kernels/matmul_call.h"
+#include "loops/loop_program.h"
 
 namespace stepc {
 
-// Where the n-th allocation of an instruction lies.
-struct Placement {
+using BufferId = Id<struct BufferTag>;
+using OperandId = Id<struct OperandTag>;
+
+struct Buffer {
+  enum class Kind : uint8_t { kInput, kConstant, kArena, kOwn };
+  Kind kind = Kind::kArena;
   uint64_t bytes = 0;
-  uint64_t offset = 0;
-  bool system = false;  // outlives the step: not in the arena
-  StorageId storage;    // invalid: a workspace
-  bool operator==(const Placement&) const = default;
+  uint64_t offset = 0;  // kArena
+  uint32_t input = 0;   // kInput: the first of Schedule::inputs that lies in it
+  std::string content;  // kConstant
+  bool operator==(const Buffer&) const = default;
+};
+std::string_view name_of(Buffer::Kind kind);
+
+// Offset and strides count elements; of an input's buffer, from where its storage began when the step was recorded.
+struct Operand {
+  BufferId buffer;
+  DType dtype = DType::kF32;
+  Shape sizes, strides;
+  int64_t offset = 0;
+  bool conj = false, neg = false;
+  bool operator==(const Operand&) const = default;
 };
 
-// One call of the trace with its slice of Schedule::placements.
+// One of the program's tensors and how it must look; or what stands beside them and is the executor's own: a number of
+// the host's (kScalar), the seed of the step's draws (kRng).
+struct ScheduleInput {
+  InputKind kind = InputKind::kCaptured;
+  std::string key;
+  OperandId operand;
+  bool written = false;  // by the step: autograd is told
+  bool operator==(const ScheduleInput&) const = default;
+};
+inline bool is_of_program(InputKind kind) { return kind != InputKind::kScalar && kind != InputKind::kRng; }
+
+// What an ATen call takes from the allocator, in the order in which it asks: a place in the arena, or memory that
+// outlives the step.
+struct PlannedAllocation {
+  uint64_t bytes = 0;
+  uint64_t offset = 0;
+  bool own = false;
+  bool operator==(const PlannedAllocation&) const = default;
+};
+
+// A stretch of the arena that one instruction has to itself.
+struct Scratch {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  bool operator==(const Scratch&) const = default;
+};
+
 struct Instruction {
-  CallId call;
-  uint32_t first_placement = 0;
-  uint32_t placements = 0;
-  uint64_t scratch_bytes = 0;  // for each intra-op worker, aligned to 64
-  uint64_t scratch_offset = 0;
+  enum class Kind : uint8_t {
+    kGenerated,      // `program` on the reads, then the writes
+    kMatmul,         // the blocked matmul, as `matmul` says
+    kAttention,      // the blocked attention: `op` is its row of the op table
+    kLoss,           // the blocked linear layer with its cross-entropy
+    kOp,             // a row of the op table as ATen calls
+    kAten,           // an ATen call
+    kCopy,           // reads[0] to writes[0], whatever their strides
+    kGuard,          // what was read must be as expected, or this is not the program's step
+    kEvent,          // host code of the program runs
+    kPause,          // the program gets the reads, and comes back later
+    kSeed,           // a number of the default generator seeds the step's draws
+    kSaveGenerator,  // `state` becomes `generator`'s
+    kLoadGenerator,  // and back
+    // Places kept; nothing makes or runs these yet.
+    kCollective,
+    kSend,
+    kReceive,
+    kWait,
+    kRecord,
+    kCall,
+  };
+  Kind kind = Kind::kOp;
+  std::string op;  // a row of the op table, an ATen call, or the ops that a kernel is made of
+  std::vector<OperandId> reads, writes;
+  Attrs attrs;
+  std::optional<AtenCall> aten;  // kAten: value k of its arguments is read k, of its results write k
+  uint32_t program = kNoProgram;
+  std::optional<MatmulCall> matmul;
+  // Among the numbers that the step reads on the host: which one a call gives, or a guard looks at. A guard without
+  // looks at reads[0], a single bool that must be true.
+  std::optional<uint32_t> number;
+  Arg expected;        // kGuard with a number
+  uint32_t event = 0;  // kEvent, kPause: of the trace's
+  uint32_t generator = 0, state = 0;
+  std::vector<PlannedAllocation> allocations;
+  Scratch scratch;         // of the thread that runs the step
+  Scratch worker_scratch;  // of its intra-op workers: so many bytes each, one after the other
+  uint32_t stream = 0;
+  CallId call;  // of the trace, where it is one
+  Source source;
+  Work work;
+  std::string why;  // this and no other kernel
   bool operator==(const Instruction&) const = default;
+};
+std::string_view name_of(Instruction::Kind kind);
+
+// What the program gets at the end.
+//   kReturn   a tensor of its own; none: an undefined one
+//   kRebind   what it finds in a slot (a gradient, an attribute); none: nothing
+//   kNumber   a number: a constant, one that was read on the host (`value` is a ReadNumber whose `read` counts those),
+//             or the only element of an operand
+struct ScheduleOutput {
+  enum class Kind : uint8_t { kReturn, kRebind, kNumber };
+  Kind kind = Kind::kReturn;
+  OperandId operand;
+  InputKind owner = InputKind::kGradient;  // kRebind
+  std::string key;
+  Arg value;  // kNumber without operand
+  bool operator==(const ScheduleOutput&) const = default;
+};
+
+// Where a number goes that host code supplies as argument `arg` of the trace's `call`.
+struct HostNumber {
+  CallId call;
+  uint32_t arg = 0;
+  std::optional<uint32_t> instruction;  // into its argument `arg`
+  std::vector<uint32_t> inputs;         // or into these inputs; a list has several
+  std::optional<int64_t> integer;       // or nowhere: it is built in
+  bool operator==(const HostNumber&) const = default;
 };
 
 struct Schedule {
+  Features features;
+  int threads = 1;  // that run the step, the leader included
+  std::vector<Buffer> buffers;
+  std::vector<Operand> operands;
+  std::vector<ScheduleInput> inputs;
+  std::vector<LoopProgram> programs;
+  std::vector<std::string> generators;  // keys; 0 is the process's default generator
+  std::vector<std::string> states;      // of generators: bytes, or empty for one that the run saves
   std::vector<Instruction> instructions;
-  std::vector<Placement> placements;
-  int workers = 0;                      // intra-op worker threads that scratch is planned for, the leader not counted
-  uint64_t arena_bytes = 0;             // size of the arena
-  uint64_t planned_peak_bytes = 0;      // the arena and what outlives the step, at their largest
+  std::vector<ScheduleOutput> outputs;
+  std::vector<HostNumber> host_numbers;
+  uint32_t numbers = 0;  // that the step reads on the host
+  uint64_t arena_bytes = 0;
   uint64_t live_lower_bound_bytes = 0;  // largest sum of live planned bytes: no arena can be smaller
   std::string layout_algorithm;
   bool operator==(const Schedule&) const = default;
+
+  [[nodiscard]] uint64_t own_bytes() const;
+  // The arena, and what outlives the step.
+  [[nodiscard]] uint64_t peak_bytes() const { return arena_bytes + own_bytes(); }
+  // With the program's tensors: what a memory budget counts.
+  [[nodiscard]] uint64_t needed_bytes() const;
+  [[nodiscard]] uint64_t input_bytes() const;
+  [[nodiscard]] size_t count(Instruction::Kind kind) const;
 };
 
-// The schedule of `exact` mode: the trace's own calls in their order, views left out, and memory planned from the
-// recorded lifetimes. `threads` is the intra-op thread count that the step was recorded with.
-Schedule schedule_trace(const Trace& trace, int threads);
+int64_t bytes_of(const Operand& operand);   // of its elements
+int64_t extent_of(const Operand& operand);  // one past the last element that it reaches, from its buffer's start
+bool draws(const Schedule& schedule);       // random numbers of its own
 
-// Throws InternalError when two placements that live at the same time overlap, or one leaves the arena.
-void verify(const Trace& trace, const Schedule& schedule);
+// Throws InternalError naming the first broken promise: ids in range, windows inside their buffers, reads after writes,
+// what one instruction uses in the arena not used by what lives meanwhile.
+void verify(const Schedule& schedule);
+
+// 16 hexadecimal digits of what the text form says.
+std::string hash_of(const Schedule& schedule);
+std::string to_text(const Schedule& schedule);
+// Throws UserError with the line number.
+Schedule parse_schedule(std::string_view text);
 
 }  // namespace stepc

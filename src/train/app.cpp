@@ -1,6 +1,8 @@
 #include "train/app.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <functional>
@@ -19,6 +21,7 @@
 #include "train/data_command.h"
 #include "train/memory_command.h"
 #include "train/run_config_keys.h"
+#include "train/run_schedule.h"
 #include "train/trainer.h"
 
 namespace stepc::train {
@@ -53,6 +56,18 @@ std::vector<Override> overrides_of(const CLI::App& command) {
   return overrides;
 }
 
+// CLI11 wraps what an unsigned number cannot hold; what is no number at all it tells itself.
+CLI::Validator seed_range() {
+  return {[](const std::string& text) {
+            const size_t digits = text.starts_with('-') ? 1 : 0;
+            if (text.find_first_not_of("0123456789", digits) != std::string::npos) return std::string();
+            uint64_t seed = 0;
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+            return error == std::errc() ? std::string() : str("must be from 0 to {}, found {}", UINT64_MAX, text);
+          },
+          ""};
+}
+
 int print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   return 0;
@@ -67,6 +82,7 @@ struct Arguments {
   GenerateCommand generate;
   std::string picture;  // SVG file
   std::string inspected;
+  RunScheduleCommand schedule;
   bool config_defaults = false, config_page = false;
   std::string shell;
 };
@@ -95,7 +111,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
   CLI::App* init = app.add_subcommand("init", "make a model directory: config, fresh weights, byte-level tokenizer");
   init->add_option("directory", arguments.init.directory, "where")->required();
   init->add_option("--preset", arguments.init.preset, "one of " + preset_list())->capture_default_str();
-  init->add_option("--seed", arguments.init.seed, "of the weights")->capture_default_str();
+  init->add_option("--seed", arguments.init.seed, "of the weights")->check(seed_range())->capture_default_str();
   init->add_flag("--force", arguments.init.force, "replace the model files of a directory that is not empty");
 
   CLI::App* train = with_run_config(app.add_subcommand("train", "train a model: directory in, directory out"));
@@ -125,12 +141,32 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
   generate->add_option("--top-k", options.sample.top_k, "draw from this many tokens; 0: from all")
       ->check(CLI::Range(0, 1 << 22))
       ->capture_default_str();
-  generate->add_option("--seed", options.sample.seed, "of the draws")->capture_default_str();
+  generate->add_option("--seed", options.sample.seed, "of the draws")->check(seed_range())->capture_default_str();
+  generate
+      ->add_option("--stop", options.sample.stops,
+                   "end before this text, which is not printed; may be given several times")
+      ->allow_extra_args(false);
+  generate->add_option("--chat", options.chat,
+                       "the prompt is what a user says in a chat in this template, the answer alone is printed: model "
+                       "(the model's own), " +
+                           str("{}", fmt::join(ChatTemplate::names(), ", ")));
 
   CLI::App* inspect = app.add_subcommand("inspect", "verify a checkpoint, a model or a run, and say what is in it");
   inspect->add_option("directory", arguments.inspected, "where")->required();
 
   const DataCommand data = add_data_command(app);
+
+  CLI::App* schedule = app.add_subcommand(
+      "run-schedule", "run a step once from its Schedule's text, which is code: run texts that you trust");
+  RunScheduleCommand& once = arguments.schedule;
+  schedule->add_option("schedule", once.schedule, "what step.save_schedule() wrote")->required();
+  schedule
+      ->add_option("inputs", once.inputs, "safetensors file: \"parameter weight\", \"batch 0\", \"scalar KEY\" and on")
+      ->required();
+  schedule->add_option("--out", once.out, "safetensors file: \"return 0\", \"number 0\", and all that the step writes")
+      ->required();
+  schedule->add_option("--kernels", once.kernels, "where generated kernels are kept");
+  schedule->add_option("--seed", once.seed, "of the step's draws")->check(seed_range());
 
   CLI::App* config = app.add_subcommand("config", "print every key of run.toml");
   CLI::Option* defaults =
@@ -158,6 +194,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
       {generate, [&] { return run_generate(arguments.generate); }},
       {inspect, [&] { return run_inspect(arguments.inspected); }},
       {data.app, data.run},
+      {schedule, [&] { return run_schedule(arguments.schedule); }},
       {config, [&] { return run_config(arguments); }},
       {completions, [&] { return print(arguments.shell == "zsh" ? zsh_completions(app) : bash_completions(app)); }},
   };

@@ -1,5 +1,6 @@
 // The command line: subcommands, flags, help, and how errors become one line and an exit code.
-//   0 done   1 the run failed   2 wrong usage or bad input   130 SIGINT   143 SIGTERM
+//   0 done     1 the run failed   2 wrong usage or bad input
+//   ended by   129 SIGHUP   130 SIGINT   141 SIGPIPE   143 SIGTERM
 #pragma once
 
 namespace stepc::train {

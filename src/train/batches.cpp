@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "base/check.h"
 

@@ -4,9 +4,12 @@
 #include <utility>
 
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/json.h"
 #include "base/text.h"
+#include "train/chat_choice.h"
 #include "train/evaluate.h"
 #include "train/inspect.h"
 #include "train/machine.h"
@@ -35,6 +38,11 @@ int run_eval(RunConfig config, const std::string& model) {
   const ModelDirectory directory = open_model_directory(chosen);
   const auto network = load_model(directory, models::scalar_type(config.model.compute));
   const Corpus corpus = read_corpus(config, directory);
+  USER_CHECK(corpus.held_out_windows() > 0,
+             "nothing is held out to evaluate on: give data.eval, or a data.eval_fraction above 0");
+  USER_CHECK(has_held_out_labels(corpus, config.data.eval_windows),
+             "the {} held-out windows have no label that training would learn: hold out more, or other text",
+             config.data.eval_windows);
   const HeldOutLoss loss =
       evaluate(network, directory.tokenizer, corpus, config.data.eval_windows, config.train.batch_size);
   fmt::print("{}: held-out loss {:.4f} nats per token, {:.4f} nats per byte ({} tokens, {} bytes)\n", chosen.string(),
@@ -42,11 +50,50 @@ int run_eval(RunConfig config, const std::string& model) {
   return 0;
 }
 
-int run_generate(const GenerateCommand& command) {
+namespace {
+// The tokens that end a text: those of generation_config.json, which transformers reads too, before the model's own.
+std::vector<int64_t> stop_ids_of(const ModelDirectory& directory) {
+  constexpr const char* kFile = "generation_config.json";
+  constexpr const char* kField = "eos_token_id";
+  const auto file = directory.companions.find(kFile);
+  if (file == directory.companions.end()) return directory.config.eos_token_ids;
+  const std::string what = (directory.base / kFile).string();
+  const Json json = parse_json(file->second, what);
+  if (!json.is_object() || !json.contains(kField) || json[kField].is_null()) return directory.config.eos_token_ids;
+  const Json given = json[kField].is_array() ? json[kField] : Json::array({json[kField]});
+  std::vector<int64_t> ids;
+  for (const Json& id : given) {
+    USER_CHECK(id.is_number_integer(), "{}: {} is {}; expected token ids", what, kField, shown(json[kField]));
+    ids.push_back(id.get<int64_t>());
+  }
+  return ids;
+}
+
+// The prompt as what a user says in a chat. The answer ends with the model's turn, whatever mark the template has.
+void put_into_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, GenerateCommand& command) {
+  const Json messages = Json::array({{{"role", "user"}, {"content", command.prompt}}});
+  command.prompt = chat.render(messages, /*add_generation_prompt=*/true);
+  const std::string end = chat.end_of_turn();
+  if (end.empty()) return;
+  if (const auto id = tokenizer.added_token(end)) {
+    command.sample.stop_ids.push_back(*id);
+  } else {
+    command.sample.stops.push_back(end);
+  }
+}
+}  // namespace
+
+int run_generate(GenerateCommand command) {
   const ModelDirectory directory = open_model_directory(command.directory);
+  USER_CHECK(!command.prompt.empty(), "--prompt is empty: give some text to continue");
+  command.sample.stop_ids = stop_ids_of(directory);
+  command.sample.is_whole_text = command.chat.empty();
+  if (!command.chat.empty())
+    put_into_chat(choose_chat_template(command.chat, directory.base), directory.tokenizer, command);
   const auto model = load_model(directory, at::kFloat);
-  const std::string text = sample_text(model, directory.tokenizer, command.prompt, command.sample);
-  fmt::print("{}{}\n", command.prompt, printable(text));
+  const Sample sample = sample_text(model, directory.tokenizer, command.prompt, command.sample);
+  fmt::print("{}{}\n", command.chat.empty() ? command.prompt : std::string(), printable(sample.text));
+  if (!sample.note.empty()) fmt::print(stderr, "stepc: {}\n", sample.note);
   return 0;
 }
 

@@ -13,13 +13,14 @@ namespace stepc::train {
 struct GenerateCommand {
   std::filesystem::path directory;
   std::string prompt;
+  std::string chat;  // a chat template's name: the prompt is what a user says; empty: a text to continue
   SampleOptions sample;
 };
 
 int run_init(const InitOptions& options);
 // `model`: the directory to evaluate; empty: the run's finished model, else the model it starts from.
 int run_eval(RunConfig config, const std::string& model);
-int run_generate(const GenerateCommand& command);
+int run_generate(GenerateCommand command);
 // Throws RunFailure after printing when something is damaged.
 int run_inspect(const std::filesystem::path& directory);
 

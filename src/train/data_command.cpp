@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,6 +12,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/check.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "data/inspect/shown_row.h"
 #include "data/shard/mixture.h"
@@ -18,6 +20,8 @@
 #include "train/chat_choice.h"
 #include "train/model_directory.h"
 #include "train/progress.h"
+#include "train/run_data.h"
+#include "train/separator.h"
 
 namespace stepc::train {
 
@@ -29,7 +33,7 @@ struct Options {
   std::vector<fs::path> files;
   fs::path cache = "token-cache";
   std::string field, chat;
-  std::string separator = "<|endoftext|>";
+  std::optional<std::string> separator;  // unset: what a run would take
   int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   int64_t seq_len = 512;
   uint64_t seed = 0, sample = 0;
@@ -50,7 +54,9 @@ TokenStream tokenized(const Options& options, const Tokenizer& tokenizer, size_t
   ShardCacheOptions cache;
   cache.directory = options.cache;
   cache.format = format_of(options);
-  cache.separator = options.separator;
+  cache.separator = options.separator.value_or(separator_of(tokenizer, options.tokenizer));
+  USER_CHECK(cache.separator.empty() || tokenizer.added_token(cache.separator),
+             "--separator {}: the tokenizer has no such added token; \"\" for none", in_quotes(cache.separator));
   cache.threads = options.threads;
   cache.verify = options.verify;
   if (terminal)
@@ -60,6 +66,7 @@ TokenStream tokenized(const Options& options, const Tokenizer& tokenizer, size_t
   cache.waiting = [&] {
     std::fputs(str("another process is at work in {}, waiting for it\n", options.cache.string()).c_str(), stderr);
   };
+  cache.repaired = [](uint64_t lines) { std::fputs(("stepc: " + repaired_text(lines) + "\n").c_str(), stderr); };
   const ShardCacheResult result = tokenize_files(tokenizer, options.files, cache);
   if (terminal) std::fputs("\r\x1b[K", stderr);
   made = result.made;
@@ -105,7 +112,9 @@ void add_options(CLI::App& command, Options& options) {
       "--chat", options.chat,
       "lines are chats in this template, loss on the assistant's turns: model (tokenizer_config.json), " +
           str("{}", fmt::join(ChatTemplate::names(), ", ")));
-  command.add_option("--separator", options.separator, "added token after each document")->capture_default_str();
+  command.add_option(
+      "--separator", options.separator,
+      "added token after each document; default: <|endoftext|>, else the model's end of text; \"\": none");
   command.add_option("--threads", options.threads, "that tokenize")->check(CLI::Range(1, 1024))->capture_default_str();
 }
 }  // namespace

@@ -4,7 +4,7 @@
 #include <array>
 #include <span>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "train/batches.h"
 
@@ -32,20 +32,26 @@ std::vector<int64_t> spread_windows(int64_t windows, int64_t count) {
   return indices;
 }
 
+bool has_held_out_labels(const Corpus& corpus, int64_t count) {
+  const std::vector<int64_t> windows = spread_windows(static_cast<int64_t>(corpus.held_out_windows()), count);
+  return std::ranges::any_of(windows, [&](int64_t window) {
+    return held_out_batch(corpus, {window}).labels.ne(PackedRow::kNoLabel).any().item<bool>();
+  });
+}
+
 HeldOutLoss evaluate(models::Decoder model, const Tokenizer& tokenizer, const Corpus& corpus, int64_t count,
                      int64_t batch) {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   const models::EvaluationScope no_dropout(model);
   const std::vector<int64_t> bytes = bytes_of_tokens(tokenizer);
   const std::vector<int64_t> windows = spread_windows(static_cast<int64_t>(corpus.held_out_windows()), count);
-  const at::Tensor sum = at::ones({}, at::kFloat);  // a token count of one: losses are added up
   HeldOutLoss held_out;
   double nats = 0;
   for (size_t first = 0; first < windows.size(); first += static_cast<size_t>(batch)) {
     const size_t last = std::min(windows.size(), first + static_cast<size_t>(batch));
     const Batch part = held_out_batch(
         corpus, {windows.begin() + static_cast<ptrdiff_t>(first), windows.begin() + static_cast<ptrdiff_t>(last)});
-    nats += model->loss(part.tokens, part.labels, sum, part.documents).item<double>();
+    nats += model->summed_loss(part.tokens, part.labels, part.documents);
     for (const int64_t label : std::span(part.labels.data_ptr<int64_t>(), static_cast<size_t>(part.labels.numel()))) {
       if (label == PackedRow::kNoLabel) continue;
       ++held_out.tokens;

@@ -20,6 +20,9 @@ struct HeldOutLoss {
 // `count` of `windows` indices, evenly spread, first one first; all of them when there are not more.
 std::vector<int64_t> spread_windows(int64_t windows, int64_t count);
 
+// Whether the windows that evaluate() takes have a label that it counts.
+bool has_held_out_labels(const Corpus& corpus, int64_t count);
+
 // At most `count` windows, `batch` at a time. Runs without gradients. Counted are the labels that training would learn.
 HeldOutLoss evaluate(models::Decoder model, const Tokenizer& tokenizer, const Corpus& corpus, int64_t count,
                      int64_t batch);

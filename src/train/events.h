@@ -1,7 +1,7 @@
 // A TensorBoard event file of scalars. Each record is an Event message in protocol-buffer encoding:
 //
-//   | length, u64 | masked CRC-32C of the length | Event {wall_time, step, Summary {{tag, simple_value}, ...}} | masked
-//   CRC-32C of it |
+//   | length, u64 | masked CRC-32C of the length |
+//   | Event {wall_time, step, Summary {{tag, simple_value}, ...}} | masked CRC-32C of the event |
 #pragma once
 
 #include <cstdint>

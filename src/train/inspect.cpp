@@ -99,6 +99,15 @@ void add_model(const fs::path& directory, Inspection& inspection) {
   inspection.table += row("parameters", answer_of(inspection, [&] { return weights_text(directory); }));
 }
 
+// What a checkpoint has and no other directory has all of: with two of them it is one, whatever else is missing.
+bool is_checkpoint(const fs::path& directory) {
+  if (fs::exists(directory / kManifestName)) return true;
+  int found = 0;
+  for (const char* name : {"trainer_state.json", "optimizer.safetensors", "run.toml"})
+    found += fs::exists(directory / name) ? 1 : 0;
+  return found >= 2;
+}
+
 // A line a file: its size, its hash, and whether they are those of the manifest.
 void add_files(const fs::path& directory, const Manifest& manifest, Inspection& inspection) {
   inspection.table += str("  {:<34} {:>12}  {}\n", "file", "bytes", "XXH3");
@@ -121,8 +130,13 @@ void add_files(const fs::path& directory, const Manifest& manifest, Inspection& 
 
 Inspection inspect_checkpoint(const fs::path& directory) {
   Inspection inspection;
-  const Manifest manifest = read_manifest(directory);
   inspection.table = str("{}: a checkpoint\n", directory.string());
+  Manifest manifest;
+  const std::string verdict = answer_of(inspection, [&] {
+    manifest = read_manifest(directory);
+    return std::string();
+  });
+  if (!verdict.empty()) inspection.table += row("manifest", verdict);
   inspection.table += row("step", answer_of(inspection, [&] {
                             const TrainerState state = read_checkpoint(directory).state;
                             return str("{}, next sample {}, seed {}{}", state.step, state.next_sample, state.seed,
@@ -131,7 +145,7 @@ Inspection inspect_checkpoint(const fs::path& directory) {
   add_model(directory, inspection);
   const fs::path optimizer = directory / "optimizer.safetensors";
   inspection.table += row("optimizer", answer_of(inspection, [&] { return optimizer_text(optimizer); }));
-  add_files(directory, manifest, inspection);
+  if (verdict.empty()) add_files(directory, manifest, inspection);
   return inspection;
 }
 
@@ -162,11 +176,14 @@ Inspection inspect_run(const fs::path& directory, const std::vector<fs::path>& c
 
 Inspection inspect(const fs::path& directory) {
   USER_CHECK(fs::is_directory(directory), "{}: not a directory", directory.string());
-  if (fs::exists(directory / kManifestName)) return inspect_checkpoint(directory);
+  if (is_checkpoint(directory)) return inspect_checkpoint(directory);
   if (fs::exists(directory / "config.json") || fs::exists(directory / kAdapterConfig)) return inspect_model(directory);
   std::vector<fs::path> checkpoints;
-  for (const auto& entry : fs::directory_iterator(directory))
-    if (fs::exists(entry.path() / kManifestName)) checkpoints.push_back(entry.path());
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    const bool half_written = entry.path().filename().string().find(".tmp-") != std::string::npos;
+    if (!half_written && (step_of_name(entry.path()) || is_checkpoint(entry.path())))
+      checkpoints.push_back(entry.path());
+  }
   std::sort(checkpoints.begin(), checkpoints.end());
   USER_CHECK(!checkpoints.empty() || fs::exists(directory / "metrics.jsonl"),
              "{}: neither a checkpoint (manifest.json), a model (config.json) nor a run is there", directory.string());

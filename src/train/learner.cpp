@@ -52,7 +52,7 @@ Learner::Learner(ModelDirectory directory, const RunConfig& config)
 }
 
 void Learner::load_masters(const NamedTensors& loaded) {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   const auto masters = master_weights(*optimizer_.optimizer);
   for (const auto& [name, tensor] : loaded) {
     const auto master = masters.find(name);
@@ -67,7 +67,7 @@ void Learner::prepare(const Batch& batch, double lr) {
   // Where no plan comes of it, one eager step says so.
   const auto settled = [this] { return stats().replays > 0 || stats().eager_calls > stats().verifications; };
   while (!settled()) step(batch, lr);
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   for (size_t i = 0; i < weights.size(); ++i) at::Tensor(weights[i].second).copy_(before.weights()[i].second);
   load_state(before.state());
 }
@@ -120,7 +120,7 @@ void Learner::load_state(NamedTensors state) {
 void Learner::load_optimizer(const std::filesystem::path& checkpoint) {
   load_state(load_tensors(checkpoint / kOptimizerFile));
   // The parameters are the rounded master weights, as the update leaves them.
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   const auto masters = master_weights(*optimizer_.optimizer);
   for (const auto& [name, parameter] : model_->persistent_state()) {
     const auto master = masters.find(name);

@@ -62,8 +62,7 @@ int run_memory(RunConfig config, const std::filesystem::path& picture) {
   const VirtualPlan& captured = run.step;
   if (!captured.obstacle.empty()) throw RunFailure(str("this step runs eagerly: {}", captured.obstacle));
   KernelSources kernels(kernel_directory());
-  const GraphPlan planned = plan_fast(captured.trace, kernels, {at::get_num_threads(), budget});
-  const MemoryReport report = memory_report(planned.graph, planned.memory, planned.order);
+  const MemoryReport report = plan_fast(captured.trace, kernels, {at::get_num_threads(), budget}).memory;
   std::fputs(to_text(report).c_str(), stdout);
   if (run.staging_bytes > 0)
     std::printf("staging for saves %s, beside the step's own\n", human_bytes(run.staging_bytes).c_str());

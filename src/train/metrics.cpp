@@ -16,6 +16,9 @@ namespace {
 
 // The lines to keep: whole JSON objects of steps up to `after_step`.
 std::string kept_lines(const std::string& path, int64_t after_step) {
+  std::error_code ignored;
+  USER_CHECK(!std::filesystem::exists(path, ignored) || std::filesystem::is_regular_file(path, ignored),
+             "{}: not a regular file", path);
   std::ifstream file(path);
   std::string kept;
   for (std::string line; std::getline(file, line);) {

@@ -5,6 +5,8 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "checkpoint/safetensors.h"
+#include "train/machine.h"
 
 namespace stepc::train {
 namespace {
@@ -55,14 +57,21 @@ fs::path tokenizer_file(const fs::path& path) {
 
 namespace {
 
-ModelDirectory open_adapter(const fs::path& path) {
-  const models::LoraConfig adapter = in_directory(
+bool is_adapter(const fs::path& path) { return fs::exists(path / kAdapterConfig) && !fs::exists(path / "config.json"); }
+
+models::LoraConfig read_adapter_config(const fs::path& path) {
+  models::LoraConfig adapter = in_directory(
       path, [&] { return models::LoraConfig::from_json(read_text(path / kAdapterConfig, kMaxConfigBytes)); });
   const fs::path base = adapter.base_model;
   USER_CHECK(fs::is_directory(base) && !fs::exists(base / kAdapterConfig),
              "{}: {}: base_model_name_or_path is {}; expected the directory of the model that the adapter is for",
              path.string(), kAdapterConfig, in_quotes(adapter.base_model));
-  ModelDirectory directory = open_model_directory(base);
+  return adapter;
+}
+
+ModelDirectory open_adapter(const fs::path& path) {
+  const models::LoraConfig adapter = read_adapter_config(path);
+  ModelDirectory directory = open_model_directory(adapter.base_model);
   directory.path = path;
   directory.adapter = adapter;
   return directory;
@@ -84,17 +93,37 @@ void load_adapter(const ModelDirectory& directory, models::Decoder& model) {
 
 }  // namespace
 
+models::DecoderConfig read_model_config(const fs::path& path) {
+  if (is_adapter(path)) return read_model_config(read_adapter_config(path).base_model);
+  return in_directory(
+      path, [&] { return models::DecoderConfig::from_json(read_text(path / "config.json", kMaxConfigBytes)); });
+}
+
 ModelDirectory open_model_directory(const fs::path& path) {
-  if (fs::exists(path / kAdapterConfig) && !fs::exists(path / "config.json")) return open_adapter(path);
+  if (is_adapter(path)) return open_adapter(path);
   USER_CHECK(fs::is_directory(path), "{}: not a directory; a model directory has config.json, tokenizer.json and {}",
              path.string(), "model.safetensors (`stepc init` makes one)");
-  models::DecoderConfig config = in_directory(
-      path, [&] { return models::DecoderConfig::from_json(read_text(path / "config.json", kMaxConfigBytes)); });
+  models::DecoderConfig config = read_model_config(path);
   const fs::path tokenizer_path = tokenizer_file(path);
   Tokenizer tokenizer = in_directory(path, [&] { return Tokenizer::load(tokenizer_path); });
   USER_CHECK(tokenizer.vocab_size() <= config.vocab_size, "{}: {} has {} tokens, but config.json has vocab_size {}",
              path.string(), tokenizer_path.filename().string(), tokenizer.vocab_size(), config.vocab_size);
   return {path, std::move(config), std::move(tokenizer), read_companions(path), path};
+}
+
+uint64_t check_weight_shapes(const ModelDirectory& directory) {
+  return in_directory(directory.base, [&] {
+    std::vector<models::WeightShape> shapes;
+    uint64_t bytes = 0;
+    for (const SafetensorsReader& reader : open_safetensors_model(directory.base)) {
+      for (const TensorInfo& info : reader.tensors()) {
+        shapes.push_back({info.name, info.shape, to_scalar_type(info.dtype)});
+        bytes += info.end - info.begin;
+      }
+    }
+    models::Decoder(directory.config, at::TensorOptions(at::kMeta))->check_state(shapes);
+    return bytes;
+  });
 }
 
 NamedTensors load_weights(const ModelDirectory& directory, models::Decoder& model) {
@@ -108,6 +137,9 @@ NamedTensors load_weights(const ModelDirectory& directory, models::Decoder& mode
 }
 
 models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype) {
+  const uint64_t in_files = check_weight_shapes(directory);
+  const uint64_t in_memory = static_cast<uint64_t>(directory.config.parameter_count()) * at::elementSize(dtype);
+  check_memory(str("loading {}", directory.path.string()), in_files + in_memory);
   models::Decoder model(directory.config, dtype);
   load_weights(directory, model);
   return model;

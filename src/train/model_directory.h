@@ -30,14 +30,21 @@ struct ModelDirectory {
 // The tokenizer's file: the path itself, or in a directory tokenizer.json before tokenizer.model.
 std::filesystem::path tokenizer_file(const std::filesystem::path& path);
 
+// What config.json says of the model, or of the one that an adapter is for.
+models::DecoderConfig read_model_config(const std::filesystem::path& path);
+
 // Everything but the weights. UserErrors name the directory and the file.
 ModelDirectory open_model_directory(const std::filesystem::path& path);
+
+// From the headers of the weights' files: whether they are what config.json asks for, which is a UserError where they
+// are not, before the model's memory is taken. Returns their bytes.
+uint64_t check_weight_shapes(const ModelDirectory& directory);
 
 // The directory's weights, copied into the model in the model's dtype; returns the model's own as they are in the
 // files. The model gets the adapter that the directory has, unless it has one already.
 NamedTensors load_weights(const ModelDirectory& directory, models::Decoder& model);
 
-// A model of the directory with its weights, in the dtype.
+// A model of the directory with its weights, in the dtype. A UserError where it needs more memory than there is.
 models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype);
 
 // Writes config.json, the weights (in one file or several) and the companions into `destination`, which exists. The

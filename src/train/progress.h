@@ -15,7 +15,7 @@ struct StepLine {
   double grad_norm = 0;
   double lr = 0;
   double tokens_per_second = 0;
-  double mfu = 0;  // part of the machine's own matmul rate
+  double mfu = 0;  // part of the best rate that was measured on this machine, alone or in a step
   double seconds_left = 0;
 };
 

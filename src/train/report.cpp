@@ -116,7 +116,8 @@ std::string facts_html(const Report& report) {
     html += fact(str("{:.3f} s", step), "a step, median");
     html +=
         fact(str("{}", human_count(std::round(static_cast<double>(report.tokens_per_step) / step))), "tokens a second");
-    html += fact(str("{:.0f} %", 100 * report.least_step_seconds / step), "of the machine's matmul rate");
+    html += fact(str("{:.0f} %", 100 * std::min(1.0, report.least_step_seconds / step)),
+                 report.rate_is_of_a_step ? "of the rate of the fastest step" : "of the machine's matmul rate");
   }
   html += fact(human_seconds(report.time.total), "this process, in all");
   return html + "</div>\n";
@@ -183,7 +184,8 @@ std::string planned_html(const Report& report) {
   };
   std::string rows;
   rows += row("a step", seconds(report.least_step_seconds), seconds(report.step_seconds),
-              "planned: every FLOP at the rate of a large matmul");
+              report.rate_is_of_a_step ? "planned: the fastest step, above the rate of a large matmul"
+                                       : "planned: every FLOP at the rate of a large matmul");
   const bool planned = stats.plans > 0;
   if (planned) {
     rows += row("step memory, peak", bytes(stats.planned_peak_bytes), bytes(stats.measured_peak_bytes),

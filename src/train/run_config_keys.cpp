@@ -35,9 +35,9 @@ std::vector<std::string> chat_templates() {
 
 const std::vector<Key>& run_config_keys() {
   using R = RunConfig;
-  const Allowed required{.required = true};
+  const auto required = [](const char* example) { return Allowed{.required = true, .example = example}; };
   static const std::vector<Key> kKeys = {
-      {"model.path", at(&R::model, &R::Model::path), required,
+      {"model.path", at(&R::model, &R::Model::path), required("\"model\""),
        "Hugging Face model directory to start from (`stepc init` makes one)"},
       {"model.compute", at(&R::model, &R::Model::compute), one_of({"bfloat16", "float16", "float32"}),
        "dtype of weights and activations; in float16 the loss is scaled"},
@@ -51,7 +51,7 @@ const std::vector<Key>& run_config_keys() {
        {},
        "matrices of the layers that get one, such as q_proj; all-linear: every one"},
 
-      {"data.train", at(&R::data, &R::Data::train), required,
+      {"data.train", at(&R::data, &R::Data::train), required("[\"text.txt\"]"),
        "files (.txt, .jsonl, .parquet), directories or patterns, read in this order"},
       {"data.weights", at(&R::data, &R::Data::weights), maybe_empty(above(0, 1e6)),
        "makes each entry of data.train a source with this share of the samples; without, they are one source"},
@@ -63,8 +63,10 @@ const std::vector<Key>& run_config_keys() {
        "template of chats; model: the one of its tokenizer_config.json"},
       {"data.eval", at(&R::data, &R::Data::eval), maybe_empty(),
        "held-out files, directories or patterns; without, a part of data.train is held out"},
-      {"data.eval_fraction", at(&R::data, &R::Data::eval_fraction), above(0, 0.5),
-       "part of each source, at its end, held out from training where data.eval is empty"},
+      {"data.eval_fraction", at(&R::data, &R::Data::eval_fraction), between(0, 0.5),
+       "part of each source, at its end, held out from training where data.eval is empty; 0: nothing is, and nothing "
+       "is "
+       "evaluated"},
       {"data.eval_windows", at(&R::data, &R::Data::eval_windows), at_least(1),
        "held-out windows per evaluation, evenly spread"},
       {"data.seq_len", at(&R::data, &R::Data::seq_len), between(2, 1e6), "tokens per sequence"},
@@ -125,7 +127,7 @@ const std::vector<Key>& run_config_keys() {
        {},
        "updates in a float32 copy of bfloat16 weights; without, stochastic rounding"},
 
-      {"output.dir", at(&R::output, &R::Output::dir), required,
+      {"output.dir", at(&R::output, &R::Output::dir), required("\"out\""),
        "directory of this run: checkpoints, metrics.jsonl, the final model"},
       {"output.save_every", at(&R::output, &R::Output::save_every), at_least(0),
        "steps between checkpoints; 0: only at the end or when stopped by a signal"},

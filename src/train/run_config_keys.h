@@ -33,6 +33,7 @@ struct Allowed {
   std::vector<std::string> choices = {};  // empty: any text
   bool may_be_empty = false;              // of a text or a list
   bool required = false;                  // the key must be given
+  std::string example = {};               // of a required key, as TOML text
 };
 
 struct Key {
@@ -64,8 +65,8 @@ std::vector<std::string> without_effect(const RunConfig& config);
 // The whole config as a run.toml that reads back as the same values.
 std::string to_toml(const RunConfig& config);
 
-// The whole table as a person reads it: for --help, as a run.toml of defaults with comments, in which only the required
-// keys are missing, and as docs/config.md.
+// The whole table as a person reads it: for --help, as a run.toml of defaults with comments, in which the required keys
+// have examples, and as docs/config.md.
 std::string keys_help();
 std::string default_toml();
 std::string config_page();

@@ -32,13 +32,15 @@ std::string keys_help() {
 
 std::string default_toml() {
   const RunConfig defaults;
-  std::string text = "# Every key of run.toml and its default. Only what is marked as required must be given.\n";
+  std::string text =
+      "# Every key of run.toml and its default. What is marked as required has none: what stands there is an "
+      "example.\n";
   std::string section;
   for (const Key& key : run_config_keys()) {
     if (section_of(key) != section) text += str("\n[{}]\n", section_of(key));
     section = section_of(key);
     text += str("# {}\n# {}{}\n", key.help, key.allowed.required ? "required: " : "", allowed_text(key));
-    text += str("{} = {}\n", bare_name(key), value_text(key, defaults));
+    text += str("{} = {}\n", bare_name(key), key.allowed.required ? key.allowed.example : value_text(key, defaults));
   }
   return text;
 }

@@ -3,8 +3,10 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/text.h"
 #include "data/source/find_files.h"
 #include "train/chat_choice.h"
+#include "train/separator.h"
 
 namespace stepc::train {
 namespace {
@@ -25,18 +27,14 @@ std::vector<CorpusOptions::Source> sources_of(const RunConfig::Data& data) {
   return sources;
 }
 
-// What ends a document: the usual token where the tokenizer has it, else the model's own.
-std::string separator_of(const ModelDirectory& model) {
-  std::string usual = "<|endoftext|>";
-  if (model.tokenizer.added_token(usual)) return usual;
-  for (const int64_t id : model.config.eos_token_ids) {
-    const std::string_view spelling = model.tokenizer.spelling(static_cast<int32_t>(id));
-    if (!spelling.empty() && model.tokenizer.added_token(spelling) == id) return std::string(spelling);
-  }
-  return {};
-}
-
 }  // namespace
+
+std::string repaired_text(uint64_t lines) {
+  return str(
+      "{} line{} of text hold{} half of a surrogate pair (\\ud800 to \\udfff), which is no character: U+FFFD stands "
+      "for it",
+      lines, lines == 1 ? "" : "s", lines == 1 ? "s" : "");
+}
 
 Corpus read_corpus(const RunConfig& config, const ModelDirectory& model, DataEvents events) {
   const RunConfig::Data& data = config.data;
@@ -51,10 +49,11 @@ Corpus read_corpus(const RunConfig& config, const ModelDirectory& model, DataEve
     return std::make_shared<const ChatTemplate>(choose_chat_template(data.chat, model.base));
   };
   options.cache.directory = data.cache.empty() ? fs::path(config.output.dir) / "tokens" : fs::path(data.cache);
-  options.cache.separator = separator_of(model);
+  options.cache.separator = separator_of(model.tokenizer, model.config.eos_token_ids);
   options.cache.threads = static_cast<int>(config.train.threads);
   options.cache.progress = std::move(events.tokenizing);
   options.cache.waiting = std::move(events.waiting);
+  options.cache.repaired = std::move(events.repaired);
   return {model.tokenizer, options};
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "data/corpus.h"
 #include "train/model_directory.h"
@@ -13,7 +14,11 @@ namespace stepc::train {
 struct DataEvents {
   std::function<void(uint64_t done, uint64_t total)> tokenizing;  // bytes of text
   std::function<void()> waiting;                                  // another process tokenises for the same cache
+  std::function<void(uint64_t lines)> repaired;                   // lines that held what is no character
 };
+
+// "3 lines of text hold ..."
+std::string repaired_text(uint64_t lines);
 
 // `config.train.threads` is resolved.
 Corpus read_corpus(const RunConfig& config, const ModelDirectory& model, DataEvents events = {});

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/log.h"
 
 namespace stepc::train {
 namespace fs = std::filesystem;
@@ -38,14 +39,37 @@ FileLock::FileLock(const fs::path& file) {
 
 FileLock::~FileLock() { ::close(descriptor_); }
 
-RunDirectory::RunDirectory(const fs::path& path, bool resume)
-    : path_(created(path)), lock_(path_ / ".lock"), checkpoint_(find_latest_checkpoint(path_)) {
-  if (resume) return;
+RunDirectory::RunDirectory(const fs::path& path, bool resume) : path_(created(path)), lock_(path_ / ".lock") {
+  const CheckpointSearch search = search_checkpoints(path_);
+  checkpoint_ = search.latest;
+  USER_CHECK(checkpoint_ || search.damaged.empty(),
+             "output.dir = {}: no checkpoint in it is whole ({}); put a good one back, or move them away to start at "
+             "step 0",
+             path_.string(), search.damaged.front());
+  for (const std::string& why : search.damaged) log().warn("skipping a damaged checkpoint: {}", why);
+  refuse_foreign_names(search);
+  if (resume) {
+    USER_CHECK(checkpoint_ || !finished(),
+               "output.dir = {}: holds {}, but no checkpoint to continue from; move it away or choose another "
+               "output.dir",
+               path_.string(), model().filename().string());
+    return;
+  }
   const std::string what = finished()    ? "a finished run"
                            : checkpoint_ ? str("a run that stopped at step {}", checkpoint_->state.step)
                                          : std::string();
   USER_CHECK(what.empty(), "output.dir = {}: holds {}; continue it with --resume or choose another output.dir",
              path_.string(), what);
+}
+
+// A save of such a step would fail, after all the steps before it.
+void RunDirectory::refuse_foreign_names(const CheckpointSearch& search) const {
+  const int64_t done = checkpoint_ ? checkpoint_->state.step : 0;
+  for (const auto& [step, why] : search.foreign)
+    USER_CHECK(step <= done,
+               "output.dir = {}: what is there for step {} is not stepc's own, or lost its manifest ({}); move it away "
+               "or choose another output.dir",
+               path_.string(), step, why);
 }
 
 bool RunDirectory::finished() const { return fs::exists(model()); }

@@ -29,8 +29,10 @@ class FileLock {
 
 class RunDirectory {
  public:
-  // Creates the directory where needed and takes the lock. Throws UserError when another process has it, or when
-  // `resume` is false and an earlier run left its work here.
+  // Creates the directory where needed and takes the lock. Throws UserError when another process has it, when `resume`
+  // is false and an earlier run left its work here, and when the run would replace what it does not know to be its own
+  // or cannot make again: foreign directories with the names of its checkpoints, checkpoints of which none is whole, a
+  // model without a checkpoint.
   RunDirectory(const std::filesystem::path& path, bool resume);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
@@ -42,6 +44,8 @@ class RunDirectory {
   [[nodiscard]] const std::optional<Checkpoint>& checkpoint() const { return checkpoint_; }
 
  private:
+  void refuse_foreign_names(const CheckpointSearch& search) const;
+
   std::filesystem::path path_;
   FileLock lock_;
   std::optional<Checkpoint> checkpoint_;

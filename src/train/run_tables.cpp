@@ -40,6 +40,17 @@ RunNumbers derive_numbers(const RunConfig& config, const models::DecoderConfig& 
   return numbers;
 }
 
+void RunNumbers::note_step(double seconds) {
+  if (seconds <= 0 || seconds >= least_step_seconds) return;
+  matmul_flops_rate = flops_per_step / seconds;
+  least_step_seconds = seconds;
+  rate_is_of_a_step = true;
+}
+
+double RunNumbers::mfu(double step_seconds) const {
+  return step_seconds > 0 ? std::min(1.0, least_step_seconds / step_seconds) : 1.0;
+}
+
 std::string start_table(const RunConfig& config, const models::DecoderConfig& model, const Corpus& corpus,
                         const RunNumbers& numbers) {
   std::string text;
@@ -83,15 +94,18 @@ std::string start_table(const RunConfig& config, const models::DecoderConfig& mo
 std::string end_table(const EndOfRun& end, const RunNumbers& numbers) {
   const auto seconds = [](double value) { return value > 0 ? str("{:.3f} s", value) : std::string("-"); };
   const std::string mfu =
-      end.step_seconds > 0 ? str(", MFU {:.0f} %", 100 * numbers.least_step_seconds / end.step_seconds) : std::string();
+      end.step_seconds > 0 ? str(", MFU {:.0f} %", 100 * numbers.mfu(end.step_seconds)) : std::string();
+  const char* measure =
+      numbers.rate_is_of_a_step ? "the fastest step, above the matmul rate" : "every FLOP at the matmul rate";
   std::string text;
   text += "  time                          at best     measured\n";
-  text += str("    step (median)       {:>12} {:>12}   at best: every FLOP at the matmul rate{}\n",
-              seconds(numbers.least_step_seconds), seconds(end.step_seconds), mfu);
+  text += str("    step (median)       {:>12} {:>12}   at best: {}{}\n", seconds(numbers.least_step_seconds),
+              seconds(end.step_seconds), measure, mfu);
   text += str("    whole run           {:>12} {:>12}   {} steps in all\n", "", human_seconds(end.seconds), end.steps);
+  if (!end.held_out_after) return text;
   text += "  held-out loss                  before        after\n";
   text += str("    nats per byte       {:>12} {:>12.4f}\n",
-              end.held_out_before ? str("{:.4f}", *end.held_out_before) : std::string("-"), end.held_out_after);
+              end.held_out_before ? str("{:.4f}", *end.held_out_before) : std::string("-"), *end.held_out_after);
   return text;
 }
 

@@ -24,22 +24,77 @@ std::string printable(std::string_view text) {
   return clean;
 }
 
-std::string sample_text(const models::Decoder& model, const Tokenizer& tokenizer, const std::string& prompt,
-                        const SampleOptions& options) {
+namespace {
+// Where the first of the stops begins.
+size_t stop_in(std::string_view text, const std::vector<std::string>& stops) {
+  size_t first = std::string_view::npos;
+  for (const std::string& stop : stops) first = std::min(first, text.find(stop));
+  return first;
+}
+
+// Whether the newest of the ids end a stop. A byte of it is a token at most, and the few before give a decoder that
+// looks at neighbours what it needs.
+bool ends_a_stop(const Tokenizer& tokenizer, const std::vector<int64_t>& ids, const std::vector<std::string>& stops) {
+  constexpr size_t kBefore = 8;
+  size_t longest = 0;
+  for (const std::string& stop : stops) longest = std::max(longest, stop.size());
+  const size_t count = std::min(ids.size(), longest + kBefore);
+  const std::vector<int32_t> newest(ids.end() - static_cast<ptrdiff_t>(count), ids.end());
+  return stop_in(tokenizer.decode(newest), stops) != std::string_view::npos;
+}
+
+// Tokens of the prompt, and how many of its first are the tokenizer's own.
+struct Prompt {
+  std::vector<int64_t> ids;
+  int64_t prefix = 0;
+};
+
+Prompt tokens_of(const Tokenizer& tokenizer, const std::string& text, bool is_whole_text) {
+  Prompt prompt;
+  const auto put = [&](const std::vector<int32_t>& ids) {
+    prompt.ids.insert(prompt.ids.end(), ids.begin(), ids.end());
+  };
+  if (is_whole_text) put(tokenizer.prefix());
+  prompt.prefix = static_cast<int64_t>(prompt.ids.size());
+  put(tokenizer.encode(text));
+  if (is_whole_text) put(tokenizer.suffix());
+  return prompt;
+}
+
+std::string note_of(int64_t prompt, int64_t all, int64_t context) {
+  if (prompt > context)
+    return str("the prompt has {} tokens and the model sees {}: its beginning was left out", prompt, context);
+  if (all > context)
+    return str("the text outgrew the {} tokens that the model sees: of what was before, the older half was left out",
+               context);
+  return {};
+}
+}  // namespace
+
+Sample sample_text(const models::Decoder& model, const Tokenizer& tokenizer, const std::string& prompt,
+                   const SampleOptions& options) {
   USER_CHECK(!prompt.empty(), "--prompt is empty: give some text to continue");
-  const std::vector<int32_t> encoded = tokenizer.encode(prompt);
-  constexpr int64_t kLongestContext = 512;
-  const models::GenerateOptions generation{
+  const auto empty_stop = [](const std::string& stop) { return stop.empty(); };
+  USER_CHECK(std::ranges::none_of(options.stops, empty_stop), "--stop is empty: give the text to stop at");
+  const Prompt given = tokens_of(tokenizer, prompt, options.is_whole_text);
+  models::GenerateOptions generation{
       .new_tokens = options.tokens,
       .temperature = options.temperature,
       .top_k = options.top_k,
-      .context = std::min(kLongestContext, model->config().max_position_embeddings),
+      .kept = given.prefix,
       .vocab_size = tokenizer.vocab_size(),
-      .stop_ids = model->config().eos_token_ids,
+      .stop_ids = options.stop_ids.empty() ? model->config().eos_token_ids : options.stop_ids,
       .seed = options.seed,
   };
-  const std::vector<int64_t> ids = models::generate(model, {encoded.begin(), encoded.end()}, generation);
-  return tokenizer.decode(std::vector<int32_t>(ids.begin(), ids.end()));
+  if (!options.stops.empty())
+    generation.done = [&](const std::vector<int64_t>& ids) { return ends_a_stop(tokenizer, ids, options.stops); };
+  const std::vector<int64_t> ids = models::generate(model, given.ids, generation);
+  const std::string text = tokenizer.decode(std::vector<int32_t>(ids.begin(), ids.end()));
+  const auto prompt_tokens = static_cast<int64_t>(given.ids.size());
+  // The last token is not read any more.
+  const auto all_tokens = prompt_tokens + std::max<int64_t>(static_cast<int64_t>(ids.size()) - 1, 0);
+  return {text.substr(0, stop_in(text, options.stops)),
+          note_of(prompt_tokens, all_tokens, models::context_of(model->config(), generation))};
 }
 
 std::string held_out_prompt(const Tokenizer& tokenizer, const Corpus& corpus) {

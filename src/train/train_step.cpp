@@ -14,7 +14,7 @@ struct Gradient {
 
 // Gradients of bfloat16 and float16 parameters become float32, in which those of further micro-batches are added.
 void widen_gradients(const std::vector<at::Tensor>& parameters) {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   for (const at::Tensor& parameter : parameters) {
     at::Tensor& grad = parameter.mutable_grad();
     if (grad.defined()) grad = grad.to(at::promote_types(grad.scalar_type(), at::kFloat));

@@ -8,19 +8,20 @@
 
 #include <nlohmann/json.hpp>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/files.h"
 #include "data/corpus.h"
-#include "runtime/machine_rates.h"
 #include "train/adapter_choice.h"
 #include "train/batches.h"
 #include "train/evaluate.h"
 #include "train/learner.h"
 #include "train/log_lines.h"
 #include "train/machine.h"
+#include "train/matmul_rate.h"
+#include "train/memory_need.h"
 #include "train/metrics.h"
 #include "train/pace.h"
 #include "train/progress.h"
@@ -61,7 +62,8 @@ class Run {
   void compile();
   void keep_profile();
   std::string first_nonfinite();
-  double evaluate_held_out();
+  // nullopt where nothing is held out.
+  std::optional<double> evaluate_held_out();
   bool is_best() const;
   TrainerState state() const;
   void save_beside_training();
@@ -99,14 +101,22 @@ ModelDirectory start_directory(const RunConfig& config, const RunDirectory& dire
   USER_CHECK(config.data.seq_len <= model.config.max_position_embeddings,
              "data.seq_len = {}: must be at most {}, max_position_embeddings of {}", config.data.seq_len,
              model.config.max_position_embeddings, model.path.string());
+  check_memory_need(model, memory_need(config, model, check_weight_shapes(model)));
   return model;
 }
 
-RunNumbers measured_numbers(const RunConfig& config, const models::DecoderConfig& model, const Corpus& corpus) {
-  constexpr int64_t kSide = 1024;
-  const double rate = measure_matmul_rate(models::scalar_type(config.model.compute),
-                                          {{kSide, kSide, kSide}, {2 * kSide, kSide, kSide}});
-  return derive_numbers(config, model, corpus, rate);
+// Chats in which no assistant answers, say: every step would be one over nothing.
+void check_labels(const RunConfig& config, const Corpus& corpus) {
+  for (size_t i = 0; i < corpus.sources(); ++i) {
+    const std::string source = config.data.weights.empty() ? "data.train" : config.data.train.at(i);
+    USER_CHECK(corpus.has_labels(i),
+               "{}: there is nothing to learn in it: of chats, the turns of the assistant are learned, and there are "
+               "none",
+               source);
+  }
+  USER_CHECK(corpus.held_out_windows() == 0 || has_held_out_labels(corpus, config.data.eval_windows),
+             "the {} held-out windows have no label that training would learn: hold out more, or other text",
+             config.data.eval_windows);
 }
 
 // Without a plan there are no instructions, and a missing directory would be found only when there are some.
@@ -130,10 +140,12 @@ Run::Run(RunConfig config, bool resume, FileSystem& files, std::filesystem::path
       learner_(start_directory(config_, directory_), config_),
       corpus_(read_data()),
       batches_(corpus_, config_.train.grad_accum, config_.train.batch_size),
-      numbers_(measured_numbers(config_, learner_.directory().config, corpus_)),
+      numbers_(derive_numbers(config_, learner_.directory().config, corpus_, measure_run_rate(config_))),
       profile_(std::move(profile)) {
-  torch::manual_seed(static_cast<uint64_t>(config_.train.seed));
+  check_labels(config_, corpus_);
+  at::manual_seed(static_cast<uint64_t>(config_.train.seed));
   for (const std::string& line : without_effect(config_)) log().warn(line);
+  if (const auto line = slow_float16_here(config_)) log().warn(*line);
   progress_.note(start_table(config_, learner_.directory().config, corpus_, numbers_));
   const auto& checkpoint = directory_.checkpoint();
   if (checkpoint) resume_from(*checkpoint);
@@ -151,6 +163,7 @@ Corpus Run::read_data() {
     progress_.status(str("tokenising: {} of {}", human_bytes(done), human_bytes(total)));
   };
   events.waiting = [this] { progress_.note("another process is tokenising for the same cache: waiting for it"); };
+  events.repaired = [](uint64_t lines) { log().warn(repaired_text(lines)); };
   return read_corpus(config_, learner_.directory(), std::move(events));
 }
 
@@ -160,8 +173,11 @@ void Run::resume_from(const Checkpoint& checkpoint) {
       checkpoint.state.data_hash == corpus_.mixture().hash(),
       "{} was made with other data, or with another part of it held out; give that, or choose another output.dir",
       checkpoint.directory.string());
-  learner_.load_optimizer(checkpoint.directory);
   step_ = checkpoint.state.step;
+  USER_CHECK(step_ <= config_.train.steps,
+             "train.steps = {}: {} has {} steps done already; give at least that, or choose another output.dir",
+             config_.train.steps, checkpoint.directory.string(), step_);
+  learner_.load_optimizer(checkpoint.directory);
   progress_.note(str("resumed from {} at step {}", checkpoint.directory.string(), step_));
 }
 
@@ -173,7 +189,8 @@ int Run::run() {
     return 0;
   }
   if (step_ == 0) {
-    progress_.note(str("held-out loss before training: {:.4f} nats per byte", evaluate_held_out()));
+    if (const auto loss = evaluate_held_out())
+      progress_.note(str("held-out loss before training: {:.4f} nats per byte", *loss));
   }
   if (config_.train.mode == name_of(Mode::kFast)) compile();
   while (step_ < config_.train.steps) {
@@ -181,7 +198,8 @@ int Run::run() {
     take_step();
     const bool last = step_ == config_.train.steps;
     if (!last && config_.output.eval_every > 0 && step_ % config_.output.eval_every == 0) {
-      progress_.note(str("held-out loss at step {}: {:.4f} nats per byte", step_, evaluate_held_out()));
+      if (const auto loss = evaluate_held_out())
+        progress_.note(str("held-out loss at step {}: {:.4f} nats per byte", step_, *loss));
     }
     const bool due = config_.output.save_every > 0 && step_ % config_.output.save_every == 0;
     if (!last && (due || is_best())) save_beside_training();
@@ -232,7 +250,10 @@ void Run::take_step() {
     progress_.note(str("first replay compared with eager in {:.2f} s", after.verify_seconds - before.verify_seconds));
   }
   const bool recorded = after.recordings != before.recordings || after.verify_seconds != before.verify_seconds;
-  if (!recorded) pace_.add(seconds);
+  if (!recorded) {
+    pace_.add(seconds);
+    numbers_.note_step(seconds);
+  }
   show_step(result, lr, seconds);
   if (is_profiled) keep_profile();
 }
@@ -259,7 +280,7 @@ void Run::show_step(const StepResult& result, double lr, double seconds) {
                       .grad_norm = result.grad_norm,
                       .lr = lr,
                       .tokens_per_second = static_cast<double>(numbers_.tokens_per_step) / typical,
-                      .mfu = numbers_.least_step_seconds / typical,
+                      .mfu = numbers_.mfu(typical),
                       .seconds_left = typical * static_cast<double>(config_.train.steps - step_)};
   progress_.step(line);
   if (!is_logged(line, config_.output.log_every)) return;
@@ -284,7 +305,7 @@ std::string Run::first_nonfinite() {
   if (checkpoint) {
     learner_.restore(checkpoint->directory);
   } else {
-    torch::manual_seed(static_cast<uint64_t>(config_.train.seed));
+    at::manual_seed(static_cast<uint64_t>(config_.train.seed));
     learner_.restore_fresh(config_.model.path, config_);
   }
   for (int64_t step = checkpoint ? checkpoint->state.step : 0; step < bad_step; ++step) {
@@ -297,7 +318,8 @@ std::string Run::first_nonfinite() {
                : std::string("the gradient's sum is the first value that is not finite");
 }
 
-double Run::evaluate_held_out() {
+std::optional<double> Run::evaluate_held_out() {
+  if (corpus_.held_out_windows() == 0) return std::nullopt;
   progress_.status("evaluating");
   const HeldOutLoss loss = timed(spent_.evaluation, [&] {
     return evaluate(learner_.model(), learner_.directory().tokenizer, corpus_, config_.data.eval_windows,
@@ -347,7 +369,7 @@ int Run::stop(int signal) {
 }
 
 void Run::finish() {
-  const double after = evaluate_held_out();
+  const std::optional<double> after = evaluate_held_out();
   save_now();
   DirectoryTransaction model(directory_.model(), DirectoryTransaction::Existing::kReplace, files_);
   learner_.save_model(model.path(), files_);
@@ -361,12 +383,12 @@ void Run::finish() {
   end.held_out_after = after;
   write_file_synced(directory_.report(), report_html(report_of(end), directory_.metrics()), files_);
   progress_.note(str("\n{}{}", learner_.report(), end_table(end, numbers_)));
-  if (config_.output.sample_tokens > 0) {
+  if (config_.output.sample_tokens > 0 && after) {
     const Tokenizer& tokenizer = learner_.directory().tokenizer;
     const std::string prompt = held_out_prompt(tokenizer, corpus_);
     const SampleOptions options{.tokens = config_.output.sample_tokens,
                                 .seed = static_cast<uint64_t>(config_.train.seed)};
-    const std::string continuation = sample_text(learner_.model(), tokenizer, prompt, options);
+    const std::string continuation = sample_text(learner_.model(), tokenizer, prompt, options).text;
     progress_.note(
         str("sample, held-out text continued after \"|\":\n{}|{}\n", printable(prompt), printable(continuation)));
   }
@@ -388,6 +410,7 @@ Report Run::report_of(const EndOfRun& end) const {
   report.steps = end.steps;
   report.tokens_per_step = numbers_.tokens_per_step;
   report.least_step_seconds = numbers_.least_step_seconds;
+  report.rate_is_of_a_step = numbers_.rate_is_of_a_step;
   report.step_seconds = end.step_seconds;
   report.held_out_before = end.held_out_before;
   report.held_out_after = end.held_out_after;

@@ -15,7 +15,7 @@ class RunFailure : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Returns 0 when the run is complete, 128 + signal when Ctrl-C or SIGTERM stopped it at a step boundary. Throws
+// Returns 0 when the run is complete, 128 + signal when one of StopSignals stopped it at a step boundary. Throws
 // UserError before the first step, RunFailure after. `files`: where checkpoints and the model are written. `profile`:
 // where the trace of one step's instructions is written, once replays are under way; empty: nowhere.
 int train(RunConfig config, bool resume, FileSystem& files = system_files(), const std::filesystem::path& profile = {});

@@ -5,9 +5,10 @@
 
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
-#include "aten/worker_slab.h"
+#include "ir/worker_slab.h"
 
 namespace stepc {
 namespace {

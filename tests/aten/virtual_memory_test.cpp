@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 namespace stepc {
 namespace {
@@ -13,7 +13,7 @@ TEST(VirtualMemory, LooksLikeACpuTensor) {
   EXPECT_TRUE(tensor.is_cpu());
   EXPECT_TRUE(tensor.is_contiguous());
   EXPECT_EQ(tensor.storage().nbytes(), size_t{1} << 44);
-  EXPECT_FALSE(is_virtual(torch::ones(3)));
+  EXPECT_FALSE(is_virtual(at::ones(3)));
   EXPECT_FALSE(is_virtual(at::Tensor()));
   const at::Tensor view = tensor.select(0, 7).t();
   EXPECT_TRUE(is_virtual(view));
@@ -43,8 +43,8 @@ TEST(VirtualMemory, MaterialisingReachesEveryAlias) {
   const at::Tensor column = tensor.select(1, 2);
   materialise(column);
   EXPECT_FALSE(is_virtual(tensor));
-  tensor.copy_(torch::arange(24).view({4, 6}));
-  EXPECT_TRUE(torch::equal(column, torch::tensor({2.F, 8.F, 14.F, 20.F})));
+  tensor.copy_(at::arange(24).view({4, 6}));
+  EXPECT_TRUE(at::equal(column, at::tensor({2.F, 8.F, 14.F, 20.F})));
   tensor.resize_({100, 100}).zero_();
   materialise(tensor);  // not virtual any more: nothing happens
   EXPECT_EQ(tensor.sum().item<float>(), 0);

@@ -30,13 +30,21 @@ TEST(ReadText, IsBounded) {
   write_file_synced(dir / "a", text);
   EXPECT_EQ(read_text(dir / "a", text.size()), text);
   EXPECT_USER_ERROR(read_text(dir / "a", text.size() - 1), "larger than");
-  EXPECT_USER_ERROR(read_text("/dev/zero", 1000), "/dev/zero is larger than 1000 B");
+  EXPECT_USER_ERROR(read_text("/proc/self/maps", 10), "/proc/self/maps is larger than 10 B");  // it has no size
 }
 
 TEST(ReadText, NamesPathAndReason) {
   const TempDir dir;
   EXPECT_USER_ERROR(read_text(dir / "none", 10), "none: No such file or directory");
   EXPECT_USER_ERROR(read_text(dir.path(), 10), "Is a directory");
+}
+
+// Neither waits for a writer, nor for an end that does not come.
+TEST(ReadText, RefusesWhatIsNoFile) {
+  const TempDir dir;
+  ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);
+  EXPECT_USER_ERROR(read_text(dir / "fifo", 10), "fifo: not a regular file");
+  EXPECT_USER_ERROR(read_text("/dev/zero", 10), "cannot read /dev/zero: not a regular file");
 }
 
 TEST(MappedFile, HoldsTheBytes) {
@@ -54,7 +62,7 @@ TEST(MappedFile, RefusesWhatIsNoFile) {
   const TempDir dir;
   ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);
   EXPECT_USER_ERROR(MappedFile(dir / "fifo"), "not a regular file");
-  EXPECT_USER_ERROR(MappedFile(dir.path()), "not a regular file");
+  EXPECT_USER_ERROR(MappedFile(dir.path()), "Is a directory");
   EXPECT_USER_ERROR(MappedFile(dir / "none"), "No such file");
 }
 

@@ -23,7 +23,7 @@ at::Tensor head_tensor(Random& random, int64_t batch, int64_t heads, int64_t seq
 // A call with the tensors that it points to, and the float64 bias that says the same.
 struct Case {
   Attention call;
-  at::Tensor q, k, v, gradient, bias, mask, slopes, begin, end;
+  at::Tensor q, k, v, gradient, bias, mask;
 };
 
 struct Answer {
@@ -82,20 +82,9 @@ void add_visibility(Random& random, Case& c) {
   if (random.coin()) call.after = random.one_of<int64_t>({0, 0, 0, 3});
   if (random.between(0, 3) == 0) call.before = random.between(0, 150);
   const at::Tensor i = at::arange(call.queries).unsqueeze(1), j = at::arange(call.keys).unsqueeze(0);
-  at::Tensor seen = at::ones({call.batch, 1, call.queries, call.keys}, at::kBool);
+  at::Tensor seen = at::ones({call.queries, call.keys}, at::kBool);
   if (call.after >= 0) seen = seen.logical_and(j <= i + call.after);
   if (call.before >= 0) seen = seen.logical_and(j >= i - call.before);
-  if (random.between(0, 2) == 0) {  // documents of a random length
-    const int64_t length = random.between(1, 100);
-    c.begin = (at::arange(call.queries) / length).floor().mul(length).to(at::kInt).repeat({call.batch, 1});
-    c.end = at::minimum(c.begin + length, at::scalar_tensor(call.keys, at::kInt));
-    call.key_begin = c.begin.data_ptr<int32_t>();
-    seen = seen.logical_and(j >= c.begin.unsqueeze(1).unsqueeze(3));
-    if (call.after != 0) {
-      call.key_end = c.end.data_ptr<int32_t>();
-      seen = seen.logical_and(j < c.end.unsqueeze(1).unsqueeze(3));
-    }
-  }
   c.bias = at::zeros({call.batch, call.heads, call.queries, call.keys}, at::kDouble);
   c.bias.masked_fill_(seen.logical_not(), -INFINITY);
 }
@@ -118,12 +107,6 @@ void add_mask(Random& random, Case& c) {
     } else {
       c.bias += seen;
     }
-  }
-  if (random.between(0, 3) == 0) {
-    c.slopes = at::rand({call.heads});
-    call.slopes = c.slopes.data_ptr<float>();
-    const at::Tensor distance = (at::arange(call.queries).unsqueeze(1) - at::arange(call.keys).unsqueeze(0)).abs();
-    c.bias -= c.slopes.view({-1, 1, 1}).to(at::kDouble) * distance;
   }
 }
 
@@ -180,9 +163,9 @@ TEST(Attention, EqualsTheReferenceOverRandomCalls) {
   for (int round = 0; round < 120; ++round) {
     const Case c = random_case(random, 300);
     const MicroKernels& kernels = all[static_cast<size_t>(round) % all.size()];
-    const std::string what =
-        str("round {}: {} queries, {} keys, {} of {} heads, dim {}, after {}, before {} on {}", round, c.call.queries,
-            c.call.keys, c.call.key_heads, c.call.heads, c.call.dim, c.call.after, c.call.before, to_text(kernels));
+    const std::string what = str("round {}: {} queries, {} keys, {} of {} heads, dim {}, after {}, before {} on {}",
+                                 round, c.call.queries, c.call.keys, c.call.key_heads, c.call.heads, c.call.dim,
+                                 c.call.after, c.call.before, to_text(features_of(kernels)));
     expect_near(ours(c, kernels, static_cast<int>(random.between(1, 3))), c, what);
   }
 }

@@ -54,10 +54,10 @@ TEST(Matmul, EqualsTheReferenceOverRandomShapesLayoutsAndTypes) {
     const int64_t m = random.one_of(sizes), n = random.one_of(sizes), k = random.one_of(sizes);
     const at::Tensor a = laid_out(random, m, k, number), b = laid_out(random, k, n, number);
     const at::Tensor c = at::full({m, n + 5}, 9).to(aten_type(out_number)).slice(1, 0, n);
-    const Product product{n, operand(b), false, result(c), {}};
+    const Product product{n, operand(b), result(c)};
     const MicroKernels kernels = random.one_of(machines());
     run({number, 1, m, k, operand(a), {&product, 1}}, kernels, static_cast<int>(random.between(1, 3)));
-    expect_near(c, a, b, str("round {}: {} x {} x {} on {}", round, m, n, k, to_text(kernels)));
+    expect_near(c, a, b, str("round {}: {} x {} x {} on {}", round, m, n, k, to_text(features_of(kernels))));
   }
 }
 
@@ -68,7 +68,7 @@ TEST(Matmul, LargeEnoughForEveryBlockIsRightAndRepeatsItsBits) {
     std::vector<std::byte> first;
     for (const int threads : {1, 2, 3, 1}) {
       const at::Tensor c = at::zeros({300, 700}, aten_type(number));
-      const Product product{700, operand(b), false, result(c), {}};
+      const Product product{700, operand(b), result(c)};
       run({number, 1, 300, 2100, operand(a), {&product, 1}}, probe_micro_kernels(), threads);
       expect_near(c, a, b, "large");
       if (first.empty()) first = bytes_of_tensor(c);
@@ -86,13 +86,13 @@ TEST(Matmul, Batches) {
       const at::Tensor b =
           shared ? random_tensor({90, 40}, Number::kBf16).t() : random_tensor({3, 40, 90}, Number::kBf16);
       const at::Tensor c = at::zeros({3, 70, 90}, at::kBFloat16);
-      const Product product{90, operand(b), false, result(c), {}};
+      const Product product{90, operand(b), result(c)};
       run({Number::kBf16, 3, 70, 40, operand(a), {&product, 1}}, kernels);
       expect_near(c, a, b, "batch");
       const at::Tensor one = a.select(0, 0).t();  // one A for all: (40, 70) seen as rows of 70
       const at::Tensor many = at::zeros({3, 40, 90}, at::kFloat);
       const at::Tensor right = random_tensor({3, 70, 90}, Number::kBf16);
-      const Product second{90, operand(right), false, result(many), {}};
+      const Product second{90, operand(right), result(many)};
       run({Number::kBf16, 3, 40, 70, operand(one), {&second, 1}}, kernels);
       ASSERT_LE(distance(many, at::matmul(one.to(at::kDouble), right.to(at::kDouble))), 1e-6);
     }
@@ -102,37 +102,28 @@ TEST(Matmul, Batches) {
 TEST(Matmul, NothingToSumOrToMake) {
   for (const auto& [m, n, k] : {std::array<int64_t, 3>{3, 5, 0}, {0, 5, 4}, {3, 0, 4}}) {
     const at::Tensor a = at::ones({m, k}), b = at::ones({k, n}), c = at::ones({m, n});
-    Product product{n, operand(b), false, result(c), {}};
-    product.epilogue.accumulate = 2;
-    run({Number::kF32, 1, m, k, operand(a), {&product, 1}}, probe_micro_kernels());
-    EXPECT_TRUE(at::equal(c, at::full({m, n}, k == 0 ? 2.0F : 1.0F)));
+    Product product{n, operand(b), result(c)};
+    for (const bool accumulate : {true, false}) {
+      product.accumulate = accumulate;
+      run({Number::kF32, 1, m, k, operand(a), {&product, 1}}, probe_micro_kernels());
+      EXPECT_TRUE(at::equal(c, accumulate ? at::ones({m, n}) : at::zeros({m, n})));
+    }
   }
 }
 
-TEST(Matmul, EpilogueInItsOrder) {
+TEST(Matmul, AddsAResidualAndWhatTheResultHolds) {
   const OneThread one;
   at::manual_seed(4);
   for (const MicroKernels& kernels : machines()) {
     const at::Tensor a = random_tensor({150, 64}, Number::kBf16), b = random_tensor({64, 75}, Number::kBf16);
     const at::Tensor residual = random_tensor({150, 75}, Number::kF32);
     const at::Tensor before = at::randn({150, 75}), c = before.clone();
-    Product product{75, operand(b), false, result(c), {}};
-    Epilogue& epilogue = product.epilogue;
-    epilogue.residual = result(residual);
-    epilogue.accumulate = 3;
-    epilogue.tile = [](const TileRef& tile, void* context) {
-      for (int64_t i = 0; i < tile.rows; ++i) {
-        for (int64_t j = 0; j < tile.columns; ++j) {
-          tile.values[i * tile.ld + j] *= static_cast<const float*>(context)[tile.row + i];
-        }
-      }
-    };
-    const at::Tensor row_factor = at::randn({150});
-    epilogue.context = row_factor.data_ptr();
+    Product product{75, operand(b), result(c)};
+    product.residual = result(residual);
+    product.accumulate = true;
     run({Number::kBf16, 1, 150, 64, operand(a), {&product, 1}}, kernels);
     const at::Tensor sums = at::matmul(a.to(at::kDouble), b.to(at::kDouble));
-    const at::Tensor expected = (sums + residual + 3 * before) * row_factor.unsqueeze(1);
-    EXPECT_LE(distance(c, expected), 1e-6);
+    EXPECT_LE(distance(c, sums + residual + before), 1e-6);
   }
 }
 
@@ -146,7 +137,7 @@ TEST(Matmul, ProductsOfOneInput) {
     for (const int64_t n : {130, 64, 33}) {
       weights.push_back(random_tensor({n, 96}, Number::kBf16).t());
       results.push_back(at::zeros({140, n}, at::kBFloat16));
-      products.push_back({n, operand(weights.back()), false, result(results.back()), {}});
+      products.push_back({n, operand(weights.back()), result(results.back())});
     }
     run({Number::kBf16, 1, 140, 96, operand(x), products}, kernels);
     for (size_t i = 0; i < weights.size(); ++i) expect_near(results[i], x, weights[i], str("product {}", i));
@@ -164,7 +155,7 @@ TEST(Matmul, ProductsFinishedTogether) {
   for (const MicroKernels& kernels : machines()) {
     const at::Tensor x = random_tensor({2, 270, 96}, Number::kBf16);
     const at::Tensor first = random_tensor({96, 100}, Number::kBf16), second = random_tensor({96, 100}, Number::kBf16);
-    const Product pair[] = {{100, operand(first), false, {}, {}}, {100, operand(second), false, {}, {}}};
+    const Product pair[] = {{100, operand(first)}, {100, operand(second)}};
     Difference difference;
     difference.out = at::zeros({2, 270, 100});
     Matmul call{Number::kBf16, 2, 270, 96, operand(x), pair};
@@ -186,32 +177,11 @@ TEST(Matmul, ProductsFinishedTogether) {
   }
 }
 
-TEST(Matmul, PackedOnceGivesTheSameBitsAndUnpacks) {
-  const OneThread one;
-  at::manual_seed(6);
-  for (const Number number : {Number::kF32, Number::kBf16}) {
-    for (const MicroKernels& kernels : machines()) {
-      const at::Tensor a = random_tensor({50, 77}, number), b = random_tensor({90, 77}, number).t();
-      const at::Tensor first = at::zeros({50, 90}, aten_type(number)), second = first.clone();
-      const Product plain{90, operand(b), false, result(first), {}};
-      run({number, 1, 50, 77, operand(a), {&plain, 1}}, kernels);
-      const at::Tensor buffer = at::empty({static_cast<int64_t>(packed_b_bytes(number, 77, 90))}, at::kByte);
-      pack_b(number, 77, 90, operand(b), kernels, 2, buffer.data_ptr());
-      const Product packed{90, {buffer.data_ptr()}, true, result(second), {}};
-      run({number, 1, 50, 77, operand(a), {&packed, 1}}, kernels);
-      EXPECT_TRUE(at::equal(first, second));
-      const at::Tensor back = at::zeros({90, 77}, aten_type(number)).t();
-      unpack_b(number, 77, 90, buffer.data_ptr(), back.data_ptr(), back.stride(0), back.stride(1));
-      EXPECT_TRUE(at::equal(back, b));
-    }
-  }
-}
-
 TEST(Matmul, NanAndInfinityGoWhereTheyBelong) {
   const at::Tensor a = at::ones({20, 40}), b = at::ones({40, 70}), c = at::zeros({20, 70});
   a[3][5] = NAN;
   b[7][64] = INFINITY;
-  const Product product{70, operand(b), false, result(c), {}};
+  const Product product{70, operand(b), result(c)};
   for (const MicroKernels& kernels : machines()) {
     run({Number::kF32, 1, 20, 40, operand(a), {&product, 1}}, kernels);
     EXPECT_TRUE(at::equal(at::isnan(c), at::isnan(at::matmul(a, b))));

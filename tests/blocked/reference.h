@@ -1,5 +1,5 @@
-// What the tests of blocked/ share: random matrices in both types with any layout, and the two rows of machines: what
-// the probe found, and one where nothing exists, so that every plain path is run too.
+// What the tests of blocked/ share: random matrices in both types with any layout, and machines: what the probe found,
+// one where nothing exists, so that every plain path is run too, and what lies between them.
 #pragma once
 
 #include <cmath>
@@ -13,14 +13,15 @@
 #include "base/text.h"
 #include "blocked/micro_kernels.h"
 #include "blocked/number.h"
+#include "runtime/micro_kernels.h"
 
 namespace stepc::blocked {
 
 inline std::vector<MicroKernels> machines() {
   const MicroKernels here = probe_micro_kernels();
   std::vector<MicroKernels> all = {here, {}};
-  if (here.avx512) all.push_back({false, false, true});
-  if (here.bf16) all.push_back({true, here.f32, false});
+  if (here.avx512) all.push_back({.parallel = here.parallel, .avx512 = true});
+  if (here.bf16 != nullptr) all.push_back({here.bf16, here.f32, here.release, here.parallel});
   return all;
 }
 

@@ -2,7 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <torch/library.h>
+#include <torch/types.h>
 
 #include "aten/constants.h"
 #include "base/check.h"
@@ -44,7 +45,7 @@ struct Tiny {
     }
     loss.backward();
     {
-      const torch::NoGradGuard no_grad;
+      const at::NoGradGuard no_grad;
       weight.sub_(weight.grad() * 0.1);
     }
     weight.mutable_grad().reset();

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "aten/virtual_memory.h"
 #include "base/text.h"
@@ -26,9 +26,9 @@ struct Row {
   std::function<Tensors(const Tensors&)> call;
 };
 
-Tensor f(at::IntArrayRef sizes) { return torch::rand(sizes) * 0.8 + 0.1; }
-Tensor i(at::IntArrayRef sizes, int64_t end) { return torch::randint(0, end, sizes, at::kLong); }
-Tensor b(at::IntArrayRef sizes) { return torch::rand(sizes) < 0.5; }
+Tensor f(at::IntArrayRef sizes) { return at::rand(sizes) * 0.8 + 0.1; }
+Tensor i(at::IntArrayRef sizes, int64_t end) { return at::randint(0, end, sizes, at::kLong); }
+Tensor b(at::IntArrayRef sizes) { return at::rand(sizes) < 0.5; }
 template <class... Results>
 Tensors list(const std::tuple<Results...>& results) {
   return std::apply([](const auto&... each) { return Tensors{each...}; }, results);
@@ -72,7 +72,7 @@ std::string geometry(const Tensors& results, const Tensors& inputs) {
 }
 
 void check(const Row& row) {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   std::mt19937 random(7);
   int compared = 0;
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
@@ -106,7 +106,7 @@ void check(const Row& row) {
 }
 
 void check(const std::vector<Row>& rows) {
-  torch::manual_seed(1);
+  at::manual_seed(1);
   for (const Row& row : rows) check(row);
 }
 

@@ -4,7 +4,15 @@
 
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <torch/nn/init.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adamw.h>
+#include <torch/utils.h>
 
 #include "aten/virtual_memory.h"
 #include "base/check.h"

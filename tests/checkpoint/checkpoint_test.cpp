@@ -66,6 +66,41 @@ TEST_F(CheckpointTest, TheSameStepIsReplaced) {
   EXPECT_EQ(names(), std::vector<std::string>{"checkpoint-000005"});
 }
 
+// Under the very name of a checkpoint stands something that stepc did not write.
+TEST_F(CheckpointTest, WhatIsNotOursIsNotReplaced) {
+  fs::create_directory(dir_ / "checkpoint-000005");
+  write_file_synced(dir_ / "checkpoint-000005/thesis.txt", "years of work");
+  write_file_synced(dir_ / "checkpoint-000006", "a file");
+  EXPECT_USER_ERROR(write(5), "checkpoint-000005 is no checkpoint that may be replaced");
+  EXPECT_USER_ERROR(write(6), "checkpoint-000006 is no checkpoint that may be replaced");
+  CheckpointWriter writer(dir_.path(), state_of(7));
+  fs::create_directory(dir_ / "checkpoint-000007");  // while it is written
+  EXPECT_USER_ERROR(writer.commit(), "checkpoint-000007/manifest.json: No such file");
+  EXPECT_EQ(read_text(dir_ / "checkpoint-000005/thesis.txt", 100), "years of work");
+  EXPECT_EQ(read_text(dir_ / "checkpoint-000006", 100), "a file");
+}
+
+TEST_F(CheckpointTest, SearchTellsDamagedFromForeign) {
+  for (const int64_t step : {1, 2, 3, 4}) write(step);
+  fs::resize_file(dir_ / "checkpoint-000003/model.safetensors", 1);
+  fs::remove(dir_ / "checkpoint-000004/manifest.json");
+  fs::create_directory(dir_ / "checkpoint-12");  // not how stepc writes a step
+  const CheckpointSearch search = search_checkpoints(dir_.path());
+  EXPECT_EQ(search.latest.value().state.step, 2);
+  ASSERT_EQ(search.damaged.size(), 1U);
+  EXPECT_NE(search.damaged[0].find("checkpoint-000003/model.safetensors: 1 bytes"), std::string::npos);
+  ASSERT_EQ(search.foreign.size(), 1U);
+  EXPECT_EQ(search.foreign[0].step, 4);
+}
+
+TEST_F(CheckpointTest, NamesOfSteps) {
+  EXPECT_EQ(step_of_name("out/checkpoint-000200"), 200);
+  EXPECT_EQ(step_of_name("checkpoint-1000000"), 1'000'000);
+  for (const char* other : {"checkpoint-200", "checkpoint-0000200", "checkpoint-000200.tmp-1", "checkpoint-",
+                            "checkpoint", "checkpoint--00001", "checkpoint-99999999999999999999", "model"})
+    EXPECT_EQ(step_of_name(other), std::nullopt) << other;
+}
+
 TEST_F(CheckpointTest, LatestIsByStepNotByName) {
   EXPECT_EQ(find_latest_checkpoint(dir_ / "none").has_value(), false);
   EXPECT_EQ(latest(), -1);
@@ -185,9 +220,12 @@ TEST_F(CheckpointTest, PruneLeavesWhatIsNotOurs) {
   fs::create_directory(dir_ / "checkpoint-000006.tmp-1");          // of a process that lives
   fs::create_directory(dir_ / "checkpoint-000006.tmp-999999999");  // of one that does not
   fs::create_directory(dir_ / "checkpoint-000006.tmp-x");
+  fs::create_directory(dir_ / "checkpoint-notes.tmp-999999999");
+  fs::rename(write(4), dir_ / "checkpoint-kept");
   prune_checkpoints(dir_.path(), {.last = 1});
-  EXPECT_EQ(names(), (std::vector<std::string>{"checkpoint-000006.tmp-1", "checkpoint-000006.tmp-x",
-                                               "checkpoint-000007", "checkpoint-5"}));
+  EXPECT_EQ(names(),
+            (std::vector<std::string>{"checkpoint-000006.tmp-1", "checkpoint-000006.tmp-x", "checkpoint-000007",
+                                      "checkpoint-5", "checkpoint-kept", "checkpoint-notes.tmp-999999999"}));
 }
 
 }  // namespace

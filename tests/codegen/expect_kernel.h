@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "interp/interpret.h"
+#include "loops/expand_math.h"
 #include "tests/codegen/run_kernel.h"
 
 namespace stepc {
@@ -52,6 +53,8 @@ inline double tolerance_of(const Graph& group) {
 
 inline void expect_kernel(KernelCompiler& compiler, const Graph& group, const std::vector<Array>& inputs) {
   ASSERT_EQ(why_not(group), "") << to_text(group);
+  for (const LoopProgram& program : {lower(group), expand_math(lower(group))})
+    ASSERT_EQ(parse_loop_program(to_text(program)), program) << to_text(program);
   const std::vector<Array> want = interpret(group, inputs);
   const std::vector<Array> have = run_kernel(compiler, group, inputs);
   const double scale = largest_magnitude(group, inputs);

@@ -98,6 +98,13 @@ TEST_F(CorpusTest, TextsAndChatsCanBeMixed) {
   EXPECT_EQ(learned.substr(0, 4 + 12), "elloanswer</s>\n");
 }
 
+TEST_F(CorpusTest, ChatsWithoutAnAnswerHaveNoLabels) {
+  options_.format.chat = [] { return std::make_shared<const ChatTemplate>(ChatTemplate::named("chatml")); };
+  const std::string question = R"({"messages": [{"role": "user", "content": "a question"}]})";
+  EXPECT_FALSE(corpus({write("asked.jsonl", question + "\n" + question)}, 8, 0).has_labels(0));
+  EXPECT_TRUE(corpus({write("answered.jsonl", question + "\n" + kChat)}, 8, 0).has_labels(0));
+}
+
 TEST_F(CorpusTest, ChatsWithoutATemplateAreRefused) {
   EXPECT_USER_ERROR(corpus({write("b.jsonl", kChat)}, 4, 0), "b.jsonl: its lines are chats");
 }

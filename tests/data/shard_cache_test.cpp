@@ -4,6 +4,7 @@
 #include <fstream>
 #include <thread>
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -54,6 +55,19 @@ TEST_F(ShardCacheTest, TextAndLinesBecomeDocuments) {
   EXPECT_EQ(TokenStream(result.shards).documents(), 3U);
 }
 
+TEST_F(ShardCacheTest, NumbersBesideTheTextMayBeOfAnySize) {
+  const std::string digits(400, '9');
+  const auto result =
+      run({write("n.jsonl", "{\"a\": -1e999, \"text\": \"\\\"1e999\", \"b\": [1E+400, {\"c\": " + digits +
+                                ", \"d\": 2.5e-999}]}\n{\"text\": \"y\"}")});
+  EXPECT_EQ(text_of(result), "\"1e999|y|");
+  options_.format = {"messages", std::make_shared<ChatTemplate>(ChatTemplate::named("zephyr"))};
+  const auto chat = run({write(
+      "c.jsonl",
+      R"({"id": 1e999, "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})")});
+  EXPECT_EQ(text_of(chat), "<|user|>\nq</s>\n<|assistant|>\na</s>\n");
+}
+
 TEST_F(ShardCacheTest, ChatsAreLearnedFromTheAssistant) {
   options_.format = {"messages", std::make_shared<ChatTemplate>(ChatTemplate::named("zephyr"))};
   const auto result = run(
@@ -98,6 +112,52 @@ TEST_F(ShardCacheTest, TheSameTextIsTokenisedOnceAndAChangedOneAgain) {
   EXPECT_EQ(run({file}).made, first.made) << "another format";
 }
 
+// Python's json writes halves of surrogate pairs, and a crawl has some.
+TEST_F(ShardCacheTest, HalvesOfSurrogatePairsAreReplacedAndCounted) {
+  std::vector<uint64_t> told;
+  options_.repaired = [&](uint64_t lines) { told.push_back(lines); };
+  const std::string good = R"({"text": "\\ud800 \ud83d\ude42 \\"})";
+  const std::string mark = "\xEF\xBF\xBD";
+  const std::string good_text = "\\ud800 \xF0\x9F\x99\x82 \\|";
+  EXPECT_EQ(text_of(run({write("good.jsonl", good)})), good_text);
+  EXPECT_TRUE(told.empty());
+  const std::string bad = R"({"text": "\ud83d \ude42\ude42"})"
+                          "\n"
+                          R"({"\uDBFF": 1, "text": "\ud83d\ud83d\ude42\uD83D"})"
+                          "\n";
+  EXPECT_EQ(text_of(run({write("bad.jsonl", bad + good)})),
+            mark + " " + mark + mark + "|" + mark + "\xF0\x9F\x99\x82" + mark + "|" + good_text);
+  EXPECT_EQ(told, std::vector<uint64_t>{2});
+}
+
+// The resident memory of this process at its highest, in bytes.
+uint64_t peak_memory() {
+  struct rusage usage = {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) << 10;
+}
+
+TEST_F(ShardCacheTest, ALargeTextTakesLittleMemory) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers keep what was freed";
+#endif
+  constexpr uint64_t kBytes = uint64_t{64} << 20;
+  std::string block;
+  while (block.size() < uint64_t{1} << 20) block += "some words of a text that goes on.\nAnd on,";
+  const fs::path file = dir_ / "large.txt";
+  {
+    FileWriter writer(file);
+    for (uint64_t bytes = 0; bytes < kBytes; bytes += block.size()) writer.write(block);
+    writer.commit();
+  }
+  const uint64_t before = peak_memory();
+  const auto result = run({file});
+  EXPECT_EQ(TokenStream(result.shards).size(), fs::file_size(file) + 1);
+  options_.verify = true;
+  EXPECT_EQ(run({file}).made, 0U);
+  EXPECT_LT(peak_memory() - before, uint64_t{32} << 20) << "of a text of 64 MiB and tokens of 128 MiB";
+}
+
 TEST_F(ShardCacheTest, AFileThatDidNotChangeIsNotRead) {
   const auto file = write("a.txt", "some text");
   const auto old = fs::file_time_type::clock::now() - std::chrono::hours(1);
@@ -125,10 +185,31 @@ TEST_F(ShardCacheTest, GoesOnWhereItWasInterrupted) {
   write("a.jsonl", bad);
   EXPECT_USER_ERROR(run({file}), "a.jsonl:2000: not valid JSON");
   write("a.jsonl", lines(2000));
-  std::ofstream(options_.directory / "x.tokens.tmp-1") << "left by a dead process";
+  const std::string shard = "0123456789abcdef.tokens.tmp-1", set = "0123456789abcdef.set.tmp-17";
+  for (const auto& name : {shard, set}) std::ofstream(options_.directory / name) << "left by a dead process";
   const auto result = run({file});
   EXPECT_EQ(result.made, 1U);
-  EXPECT_FALSE(fs::exists(options_.directory / "x.tokens.tmp-1"));
+  for (const auto& name : {shard, set}) EXPECT_FALSE(fs::exists(options_.directory / name)) << name;
+}
+
+TEST_F(ShardCacheTest, LeavesAloneWhatItDidNotMake) {
+  const std::vector<std::string> theirs = {"notes.tmp-1",
+                                           "x.tokens.tmp-1",
+                                           "0123456789abcdef.tmp-1",
+                                           "0123456789abcdef.tokens.tmp-",
+                                           "0123456789abcdef.tokens.tmp-1.bak",
+                                           "0123456789ABCDEF.tokens.tmp-1",
+                                           "a0123456789abcdef.set.tmp-1"};
+  const fs::path directory = options_.directory / "0123456789abcdef.tokens.tmp-2";
+  const fs::path link = options_.directory / "0123456789abcdef.tokens.tmp-3";
+  fs::create_directories(directory);
+  std::ofstream(directory / "thesis") << "theirs";
+  fs::create_symlink(directory / "thesis", link);
+  for (const auto& name : theirs) std::ofstream(options_.directory / name) << "theirs";
+  run({write("a.txt", "some text")});
+  for (const auto& name : theirs) EXPECT_TRUE(fs::exists(options_.directory / name)) << name;
+  EXPECT_TRUE(fs::exists(directory / "thesis"));
+  EXPECT_TRUE(fs::is_symlink(link));
 }
 
 TEST_F(ShardCacheTest, ADamagedShardIsMadeAgain) {
@@ -202,11 +283,12 @@ TEST_F(ShardCacheTest, SaysWhatIsWrongAndWhere) {
   const auto said = [&](const std::string& text, const std::string& message) {
     EXPECT_USER_ERROR(run({write("bad.jsonl", text)}), message);
   };
+  said("{\"text\": \"a\", \"n\": 1e999x}", "bad.jsonl:1: not valid JSON");
   said("{\"text\": \"a\"}\n[1]\n", "bad.jsonl:2: expected an object, found a list");
   said("{\"text\": 3}", "bad.jsonl:1: \"text\" must be text, found 3");
   said("\n\n{\"other\": \"a\"}", "bad.jsonl:3: \"text\" is missing");
   said("{\"text\": \"\xFF\"}", "bad.jsonl:1: not valid JSON");
-  said("{\"text\": \"\\ud800\"}", "bad.jsonl:1: not valid JSON");
+  said("{\"text\": \"\\ud80\"}", "bad.jsonl:1: not valid JSON");
   EXPECT_USER_ERROR(run({write("empty.txt", "")}), "empty.txt is empty");
   EXPECT_USER_ERROR(run({dir_ / "none.txt"}), "none.txt: No such file");
   EXPECT_USER_ERROR(run({dir_ / "a.arrow"}), "Arrow files are not read; convert it to .parquet or .jsonl");

@@ -59,8 +59,19 @@ TEST(TokenizerError, NamesTheField) {
        [](Json& j) {
          j["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}, {{"type", "Nmt"}}}}};
        }},
-      {"\"truncation\" is an object", [](Json& j) { j["truncation"] = Json::object(); }},
-      {"\"padding\" is 3", [](Json& j) { j["padding"] = 3; }},
+      {"\"truncation\" must be an object or null, found a list", [](Json& j) { j["truncation"] = Json::array(); }},
+      {"\"padding\" must be an object or null, found 3", [](Json& j) { j["padding"] = 3; }},
+      {"\"Digits\" is supported before \"ByteLevel\" only",
+       [](Json& j) {
+         j["pre_tokenizer"] = {
+             {"type", "Sequence"},
+             {"pretokenizers",
+              {{{"type", "Digits"}, {"individual_digits", true}}, {{"type", "Metaspace"}, {"replacement", "_"}}}}};
+       }},
+      {"pre_tokenizer: field \"digits\" is not supported",
+       [](Json& j) {
+         j["pre_tokenizer"] = {{"type", "Digits"}, {"digits", true}};
+       }},
       {"pre_tokenizer: type \"Whitespace\" is not supported",
        [](Json& j) { j["pre_tokenizer"]["type"] = "Whitespace"; }},
       {"pre_tokenizer.pretokenizers[1]: type \"Metaspace\" is not supported in this place",
@@ -68,7 +79,7 @@ TEST(TokenizerError, NamesTheField) {
          j["pre_tokenizer"] = {{"type", "Sequence"},
                                {"pretokenizers", {j["pre_tokenizer"], {{"type", "Metaspace"}, {"replacement", "_"}}}}};
        }},
-      {"pre_tokenizer: pattern \"a b\" is not supported, only those of GPT-2, Llama 3 and Qwen",
+      {"pre_tokenizer: pattern \"a b\" is not supported, only those of GPT-2, Llama 3, Qwen and Bloom",
        [](Json& j) {
          j["pre_tokenizer"] = {
              {"type", "Split"}, {"pattern", {{"Regex", "a b"}}}, {"behavior", "Isolated"}, {"invert", false}};
@@ -131,10 +142,11 @@ TEST(TokenizerError, NamesTheField) {
       {"found 1.5", [](Json& j) { j["model"]["vocab"]["ab"] = 1.5; }},
       {"found \"7\"", [](Json& j) { j["model"]["vocab"]["ab"] = "7"; }},
       {"gives id 97 to two tokens", [](Json& j) { j["model"]["vocab"]["ab"] = 97; }},
-      {"lacks the token \"a\" of byte 97",
+      {"model.unk_token is \"<unk>\", which model.vocab lacks",
        [](Json& j) {
          j["model"]["vocab"].erase("a");
          j["model"]["merges"] = Json::array();
+         j["model"]["unk_token"] = "<unk>";
        }},
       {"has an empty token", [](Json& j) { j["model"]["vocab"][""] = 300; }},
       {"needs the token \"ab\", which model.vocab lacks", [](Json& j) { j["model"]["vocab"].erase("ab"); }},

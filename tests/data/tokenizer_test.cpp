@@ -1,5 +1,6 @@
 #include "data/tokenizer.h"
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,23 @@ TEST(Tokenizer, MergesDoNotCrossWords) {
   EXPECT_EQ(tokenizer.encode("1a"), (Ids{'1', 'a'}));
 }
 
+// As the tokenizers package does it; the vocabulary of GPT-NeoX lacks the bytes that UTF-8 never has.
+TEST(Tokenizer, AByteWithoutATokenIsUnknown) {
+  Json json = parse_json(make_byte_tokenizer_json(), "t");
+  Json& model = json["model"];
+  for (const char* lacking : {"z", "y"}) model["vocab"].erase(lacking);
+  model["vocab"]["ab"] = 300;
+  model["merges"].push_back("a b");
+  const auto encoded = [&](std::string_view text) {
+    return Tokenizer(parse_tokenizer_json(json.dump(), "t"), "t").encode(text);
+  };
+  EXPECT_EQ(encoded("azzyb z"), (std::vector<int32_t>{300, ' '}));
+  model["unk_token"] = "?";
+  EXPECT_EQ(encoded("azzyb z"), (std::vector<int32_t>{'a', '?', '?', '?', 'b', ' ', '?'}));
+  model["fuse_unk"] = true;
+  EXPECT_EQ(encoded("azzyb z"), (std::vector<int32_t>{'a', '?', 'b', ' ', '?'}));
+}
+
 TEST(Tokenizer, SkipsIdsWithoutAToken) {
   EXPECT_EQ(byte_tokenizer().decode(Ids{'a', -1, 257, INT32_MAX, INT32_MIN, 'b'}), "ab");
 }
@@ -86,6 +104,42 @@ TEST(Tokenizer, ALongWordIsNotSlow) {
   const Tokenizer tokenizer = merging_tokenizer({{"a", "a"}, {"aa", "aa"}, {"aaaa", "aaaa"}});
   const std::string word(1 << 20, 'a');
   EXPECT_EQ(tokenizer.encode(word).size(), word.size() / 8);
+}
+
+// With the bytes' own tokens and some that could stand where a long text is cut.
+TEST(Tokenizer, ALongTextInPartsHasTheTokensOfTheWhole) {
+  const auto parts_of = [](const Json& json, const std::string& text) {
+    const Tokenizer tokenizer(parse_tokenizer_json(json.dump(), "t"), "t");
+    size_t parts = 0, read = 0;
+    Ids ids;
+    Tokenizer::Encoder(tokenizer).encode_parts(
+        text,
+        [&](std::span<const int32_t> part) {
+          ids.insert(ids.end(), part.begin(), part.end());
+          ++parts;
+        },
+        [&](uint64_t bytes) { read = bytes; }, 1);
+    EXPECT_EQ(ids, tokenizer.encode(text));
+    EXPECT_EQ(read, text.size());
+    return parts;
+  };
+  Json json = parse_json(make_byte_tokenizer_json({"<|endoftext|>", "<end>"}), "t");
+  json["model"]["vocab"]["ab"] = 300;
+  json["model"]["merges"].push_back("a b");
+  const std::string text = "ab ab  ab\n\u4E2D\u6587\n\u4E2D x.\nab<end> ab, ab\n ab\n\nab";
+  EXPECT_EQ(parts_of(json, text), 7U);
+  json["normalizer"] = {{"type", "NFC"}};
+  EXPECT_EQ(parts_of(json, text), 7U);
+  Json& token = json["added_tokens"][1];
+  token["content"] = "b a";
+  EXPECT_EQ(parts_of(json, text), 4U) << "at line breaks only";
+  token["content"] = "b\na";
+  EXPECT_EQ(parts_of(json, text), 4U) << "at spaces only";
+  token["content"] = "abc";
+  token["lstrip"] = true;
+  EXPECT_EQ(parts_of(json, text), 6U);
+  json["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};
+  EXPECT_EQ(parts_of(json, text), 1U);
 }
 
 TEST(Tokenizer, ReportsProgress) {

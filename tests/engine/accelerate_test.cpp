@@ -1,7 +1,9 @@
 // The engine's promise: an accelerated step is bit-equal to eager, and never worse than reported.
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 
 #include "engine/stepc.h"
 #include "optim/adamw.h"

@@ -1,6 +1,10 @@
 // What a recording cannot hold runs eagerly, says why once, and stays right; what changes is noticed.
 #include <gtest/gtest.h>
 
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+
 #include "tests/engine/log_lines.h"
 #include "tests/engine/twins.h"
 

@@ -6,6 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <ATen/Parallel.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
 
 #include "tests/engine/twins.h"
 

@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 
 #include "engine/stepc.h"
 #include "optim/adamw.h"

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <torch/csrc/autograd/autograd.h>
 
 namespace stepc::test {
 

@@ -10,7 +10,8 @@
 #include <span>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/utils.h>
 
 namespace stepc::test {
 

@@ -12,6 +12,9 @@
 #include <rapidcheck.h>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
 
 #include "base/log.h"
 #include "engine/stepc.h"

@@ -7,7 +7,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 namespace stepc::test {
 

@@ -6,7 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/utils.h>
 
 #include "engine/stepc.h"
 #include "optim/adamw.h"

@@ -4,7 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/utils.h>
 
 #include "engine/stepc.h"
 #include "models/decoder.h"

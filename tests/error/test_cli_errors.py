@@ -11,11 +11,11 @@ NO_MODEL = ("{}: not a directory; a model directory has config.json, tokenizer.j
             "(`stepc init` makes one)")
 
 USAGE = {
-    "no command": ([], "give a command: init, train, eval, memory, generate, inspect, data, config, completions; "
-                   "`stepc --help` says more"),
+    "no command": ([], "give a command: init, train, eval, memory, generate, inspect, data, run-schedule, config, "
+                   "completions; `stepc --help` says more"),
     "unknown command": (["trian", "run.toml"],
                         'unknown command "trian", did you mean train?; the commands are init, train, eval, memory, '
-                        'generate, inspect, data, config, completions'),
+                        'generate, inspect, data, run-schedule, config, completions'),
     "no config": (["train"], "config is required; `stepc train --help` says more"),
     "missing config": (["train", "nope.toml"], "cannot open nope.toml: No such file or directory"),
     "extra argument": (["train", "run.toml", "more"],
@@ -47,6 +47,13 @@ USAGE = {
                        re.compile(r'there is no preset "llama-10" \("llama-10m"\?\); the presets are llama-10m, .*')),
     "seed is no number": (["init", "new", "--seed", "abc"],
                           "Could not convert: --seed = abc; `stepc init --help` says more"),
+    "seed below zero": (["init", "new", "--seed", "-1"],
+                        "--seed: must be from 0 to 18446744073709551615, found -1; `stepc init --help` says more"),
+    "seed beyond 64 bits": (["init", "new", "--seed", "18446744073709551616"],
+                            "--seed: must be from 0 to 18446744073709551615, found 18446744073709551616; "
+                            "`stepc init --help` says more"),
+    "seed of draws below zero": (["generate", "model", "--prompt", "a", "--seed", "-1"],
+                                 "--seed: must be from 0 to 18446744073709551615, found -1; `stepc generate --help` says more"),
     "generate without prompt": (["generate", "model"], "--prompt is required; `stepc generate --help` says more"),
     "empty prompt": (["generate", "model", "--prompt", ""], "--prompt is empty: give some text to continue"),
     "no tokens": (["generate", "model", "--prompt", "a", "--tokens", "0"],
@@ -153,7 +160,7 @@ def test_loss_that_is_not_a_number(stepc):
     result = stepc("train", "run.toml", "--optim.lr=10", "--optim.clip=1e9", "--optim.weight_decay=10",
                    "--optim.warmup_steps=0", "--train.steps=100")  # weights grow a hundredfold a step
     expect_error(result, 1, re.compile(r"step \d+: loss .*, gradient norm (inf|nan): stopped before saving; "
-                                       r"first not finite: \S+ \(\w+\); a lower optim\.lr may help"))
+                                       r"first not finite: (the backward of )?\S+ \(\w+\); a lower optim\.lr may help"))
     assert not (stepc.path / "out/model").exists()
     assert not list((stepc.path / "out").glob("checkpoint-*"))
 
@@ -179,7 +186,7 @@ def read_until(process, start):
     pytest.fail(f"the process ended before a line {start!r}: {process.stderr.read()}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_stops(stepc, number):
     process = stepc.start("train", "run.toml", "--train.steps=100000", "--output.log_every=1")
     read_until(process, "step 7/")

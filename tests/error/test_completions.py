@@ -64,4 +64,7 @@ def test_config_wants_to_know_what(stepc):
     result = stepc("config")
     assert (result.returncode, result.stderr) == \
         (2, "stepc: give --defaults or --page; `stepc config --help` says more\n")
-    assert stepc("config", "--defaults").stdout.startswith("# Every key of run.toml")
+    defaults = stepc("config", "--defaults").stdout
+    assert defaults.startswith("# Every key of run.toml")
+    (stepc.path / "run.toml").write_text(defaults)
+    assert stepc("eval", "run.toml", "--data.seq_len=32", "--data.eval_windows=1").returncode == 0

@@ -230,9 +230,141 @@ def test_every_damaged_file_of_a_checkpoint_is_seen_by_inspect(tiny):
         at = random.Random(file.name).randrange(len(good))
         file.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1:])
         result = tiny("inspect", checkpoint)
-        assert result.returncode in (1, 2) and result.stderr.count("\n") == 1, file
+        assert result.returncode == 1 and result.stderr.count("\n") == 1, file
+        file.unlink()
+        result = tiny("inspect", checkpoint)
+        assert (result.returncode, result.stderr) == (1, f"stepc: {checkpoint}: damaged\n"), file
+        if file.name == "manifest.json":
+            result = tiny("inspect", "out")
+            assert result.returncode == 1 and re.search("checkpoint-000004 +DAMAGED", result.stdout), result
         file.write_bytes(good)
     assert "every file is whole" in tiny("inspect", "out").stdout
+
+
+def test_what_stepc_did_not_write_is_kept(tiny):
+    theirs = tiny.path / "out/checkpoint-000003/notes.txt"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("mine")
+    result = tiny(*RUN, "--output.save_every=1")
+    assert result.returncode == 2 and re.fullmatch(
+        r"stepc: output.dir = out: what is there for step 3 is not stepc's own, or lost its manifest \(cannot open "
+        r"out/checkpoint-000003/manifest.json: No such file or directory\); move it away or choose another "
+        r"output.dir\n", result.stderr), result
+    assert theirs.read_text() == "mine" and not list(theirs.parent.parent.glob("*.jsonl"))
+
+
+def test_only_damaged_checkpoints_are_not_started_over(tiny):
+    assert tiny(*RUN, "--output.keep_last=1").returncode == 0
+    weights = tiny.path / "out/checkpoint-000004/model.safetensors"
+    os.truncate(weights, 100)
+    metrics = (tiny.path / "out/metrics.jsonl").read_bytes()
+    result = tiny(*RUN, "--resume", "--train.steps=8")
+    assert result.returncode == 2 and result.stderr.count("\n") == 1 and "no checkpoint in it is whole" in result.stderr
+    assert weights.stat().st_size == 100 and (tiny.path / "out/metrics.jsonl").read_bytes() == metrics
+
+
+def test_a_closed_pipe_saves_and_stops(tiny):
+    process = tiny.start(*RUN, "--train.steps=1000000", "--output.log_every=1")
+    for line in process.stdout:
+        if line.startswith("step 7/"):
+            break
+    process.stdout.close()
+    assert process.wait(timeout=60) == 128 + signal.SIGPIPE
+    assert process.stderr.read() == ""
+    result = tiny(*RUN, "--resume", f"--train.steps={step_of(str(max((tiny.path / 'out').glob('checkpoint-*')))) + 1}")
+    assert result.returncode == 0 and "resumed from" in result.stdout, result
+
+
+def test_what_is_no_file_is_refused_at_once(tiny):
+    for name in ["run.toml", "model/config.json", "model/tokenizer.json", "model/model.safetensors", "text.txt"]:
+        path = tiny.path / name
+        path.rename(tiny.path / "aside")
+        os.mkfifo(path)
+        result = tiny(*RUN)
+        assert (result.returncode, result.stderr) == (2, f"stepc: cannot read {name}: not a regular file\n")
+        path.unlink()
+        (tiny.path / "aside").rename(path)
+
+
+def test_steps_below_what_is_done(tiny):
+    assert tiny(*RUN).returncode == 0
+    result = tiny(*RUN, "--resume", "--train.steps=2")
+    assert (result.returncode, result.stderr) == (
+        2, "stepc: train.steps = 2: out/checkpoint-000004 has 4 steps done already; give at least that, or choose "
+        "another output.dir\n")
+
+
+def test_chats_without_an_answer(tiny):
+    question = json.dumps({"messages": [{"role": "user", "content": "Is there an answer to this question?"}]})
+    (tiny.path / "asked.jsonl").write_text("\n".join([question] * 20))
+    result = tiny(*RUN, "--data.train=asked.jsonl", "--data.chat=chatml")
+    assert result.returncode == 2 and result.stderr.startswith("stepc: data.train: there is nothing to learn in it"), \
+        result
+
+
+def test_a_run_without_evaluation(tiny):
+    result = tiny(*RUN, "--data.eval_fraction=0", "--output.save_every=2")
+    assert (result.returncode, result.stderr) == (0, ""), result
+    assert "held-out loss" not in result.stdout
+    lines = [json.loads(line) for line in (tiny.path / "out/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert (tiny.path / "out/report.html").exists()
+    for key in ["output.keep_best=true", "output.eval_every=2"]:
+        result = tiny(*RUN, "--data.eval_fraction=0", f"--{key}", "--output.dir=other")
+        assert result.returncode == 2 and key.split("=")[0] in result.stderr, result
+    assert tiny("eval", "run.toml", "--data.eval_fraction=0").stderr == \
+        "stepc: nothing is held out to evaluate on: give data.eval, or a data.eval_fraction above 0\n"
+
+
+def write_header(path, shapes):
+    """A safetensors file whose tensors are holes: it takes no room on the disk."""
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        size = 2 * int(np.prod(shape, dtype=np.int64))
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+    os.truncate(path, 8 + len(text) + end)
+
+
+def test_shapes_are_compared_before_memory_is_taken(tiny):
+    """A config of 70 B parameters over small weights is refused by the headers of the files."""
+    config = json.loads((tiny.path / "model/config.json").read_text())
+    config |= {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
+               "num_key_value_heads": 8, "vocab_size": 128256}
+    (tiny.path / "model/config.json").write_text(json.dumps(config))
+    limits = lambda: resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30))
+    for command in [RUN, ["generate", "model", "--prompt", "a"]]:
+        result = subprocess.run([tiny.binary, *command], cwd=tiny.path, capture_output=True, text=True, timeout=60,
+                                preexec_fn=limits)
+        assert result.returncode == 2 and re.fullmatch(
+            r"stepc: model: model.embed_tokens.weight has shape \(257, 16\) in the weights and \(128256, 8192\) by the "
+            r"config\n", result.stderr), result
+
+
+def test_more_than_the_machine_has(tiny):
+    """Weights of terabytes, whose file is one hole: said before anything is allocated."""
+    width, words = 1 << 16, 1 << 22
+    config = json.loads((tiny.path / "model/config.json").read_text())
+    config |= {"hidden_size": width, "intermediate_size": 2, "num_attention_heads": 1, "num_key_value_heads": 1,
+               "head_dim": 2, "vocab_size": words}
+    (tiny.path / "model/config.json").write_text(json.dumps(config))
+    layer = "model.layers.0."
+    write_header(tiny.path / "model/model.safetensors", {
+        "model.embed_tokens.weight": [words, width], "model.norm.weight": [width],
+        layer + "input_layernorm.weight": [width], layer + "post_attention_layernorm.weight": [width],
+        layer + "mlp.gate_proj.weight": [2, width], layer + "mlp.up_proj.weight": [2, width],
+        layer + "mlp.down_proj.weight": [width, 2], layer + "self_attn.q_proj.weight": [2, width],
+        layer + "self_attn.k_proj.weight": [2, width], layer + "self_attn.v_proj.weight": [2, width],
+        layer + "self_attn.o_proj.weight": [width, 2]})
+    result = tiny(*RUN, "--model.compute=bfloat16")
+    assert result.returncode == 2 and re.fullmatch(
+        r"stepc: training model \(weights 512.0 GiB, optimizer 3.0 TiB, gradients 512.0 GiB, copy for saves 3.0 TiB\) needs "
+        r"at least 7.0 TiB of memory, there is .*B\n", result.stderr), result
+    result = tiny("generate", "model", "--prompt", "a")
+    assert result.returncode == 2 and re.fullmatch(
+        r"stepc: loading model needs at least 1.5 TiB of memory, there is .*B\n", result.stderr), result
 
 
 def test_vanished_and_damaged_data(tiny):

@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return fuzz_one([&] {
     const std::string_view text = fuzz_text(data, size);
     if (kTokenizer.decode(kTokenizer.encode(text)) != text) std::abort();
-    for (const auto pattern : {WordPattern::kGpt2, WordPattern::kLlama3, WordPattern::kQwen}) {
+    for (const auto pattern : {WordPattern::kGpt2, WordPattern::kLlama3, WordPattern::kQwen, WordPattern::kBloom}) {
       for (size_t at = 0; at < text.size();) {
         const size_t end = word_end(pattern, text, at);
         if (end <= at || end > text.size()) std::abort();

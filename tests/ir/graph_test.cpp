@@ -18,7 +18,7 @@ input %2: i64[2] = rng ""
 %3: f32[2, 4] = matmul(%1, %0) {transpose_a=false, transpose_b=true} | forward "model.proj"
 %4: f32[2, 4], %5: i64[2, 4] = sort(%3) {descending=false, dim=1} | forward ""
 %6: f32[2], %7: f32[4, 8] = aten::frob_(%0, [1, 2], t[%3, undefined], number(0.5), dtype:bf16, generator(0), none) -> %, none writes 0 draws layout 1(1, 2) | backward "a \"b\""
-= aten::check(%6) | update ""
+= aten::check(%6) workspace 4096 18446744073709551615 | update ""
 %8: bool[] = full() {dtype=bool, shape=[], value=1} | update "" group 3
 %9: f64[] = full() {dtype=f64, shape=[], value=-inf} | update ""
 guard %8
@@ -43,6 +43,11 @@ TEST(GraphText, RoundTrips) {
   EXPECT_TRUE(call.draws);
   EXPECT_EQ(graph.nodes[2].inputs, (std::vector<TensorId>{TensorId(0), TensorId(3)}));
   EXPECT_EQ(graph.nodes[2].source.phase, Phase::kBackward);
+  EXPECT_FALSE(call.measured);
+  const AtenCall& check = *graph.nodes[3].aten;
+  EXPECT_TRUE(check.measured);
+  EXPECT_EQ(check.workspace_bytes, 4096U);
+  EXPECT_EQ(check.worker_bytes, UINT64_MAX);
 }
 
 TEST(GraphText, EveryKindOfAttributeRoundTrips) {
@@ -80,6 +85,8 @@ TEST(GraphText, BadTextIsRefusedWithItsLine) {
   expect(head + "%0: f32[] = full() | sideways \"\"\n", "expected a phase");
   expect(head + "%0: f32[] = full() | forward \"\"\n%0: f32[] = full() | forward \"\"\n", "%0 is defined twice");
   expect(head + "%0: f32[] = full() | forward \"\"\nupdate %0 = %0\n", "%0 is no input");
+  expect(head + "= aten::check(read(0, int)) | forward \"\"\n", "a Graph reads no numbers on the host");
+  expect(head + "= aten::check() workspace 1 -1 | forward \"\"\n", "expected a number of 0 and up");
   expect(head + "%99999999: f32[] = full() | forward \"\"\n", "index 99999999 is out of range");
 }
 

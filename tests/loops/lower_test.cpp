@@ -36,6 +36,7 @@ buffer b1: f32 input 40
 buffer b2: f32 output 240
 buffer b3: f32 output 40
 buffer b4: f32 scratch 40 at 0
+scratch 192
 phase items 1 grain 68
   v0: f32 = constant -0.0
   v1 = loop i0 item

@@ -92,7 +92,7 @@ TEST(DecoderConfig, RefusesByFieldAndValue) {
       {"pretraining_tp", 2, "pretraining_tp is 2"},
       {"attention_dropout", 1.5, "attention_dropout is 1.5"},
       {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 8.0}}, "rope_scaling has rope_type \"yarn\""},
-      {"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}, "rope_scaling has rope_type \"dynamic\""},
+      {"rope_scaling", {{"type", "longrope"}, {"factor", 2.0}}, "rope_scaling has rope_type \"longrope\""},
       {"rope_scaling", {{"type", "linear"}}, "rope_scaling lacks factor"},
       {"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}, "factor is 0.5"},
       {"rope_scaling",

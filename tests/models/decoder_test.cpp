@@ -102,7 +102,7 @@ TEST(Decoder, FutureTokensDoNotChangePastLogits) {
   DecoderConfig grouped = tiny();
   grouped.num_key_value_heads = 1;
   for (const DecoderConfig& config : {tiny(), grouped}) {
-    const torch::NoGradGuard no_grad;
+    const at::NoGradGuard no_grad;
     Decoder model = made(config);
     const at::Tensor ids = some_ids(2, 9);
     at::Tensor changed = ids.clone();
@@ -118,7 +118,7 @@ TEST(Decoder, FutureTokensDoNotChangePastLogits) {
 }
 
 TEST(Decoder, GroupedQueriesEqualRepeatedKeysAndValues) {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   DecoderConfig config = tiny();
   config.num_key_value_heads = 2;
   Decoder grouped = made(config);
@@ -156,7 +156,7 @@ TEST(Decoder, TiedEmbeddingsAreOneTensorWithBothGradients) {
 }
 
 TEST(Decoder, LossIgnoresMaskedLabelsAndAddsUpOverMicroBatches) {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   Decoder model = made(tiny());
   const at::Tensor ids = some_ids(4, 6);
   at::Tensor labels = ids.roll(-1, 1);
@@ -173,6 +173,36 @@ TEST(Decoder, LossIgnoresMaskedLabelsAndAddsUpOverMicroBatches) {
   const at::Tensor first = model->loss(ids.slice(0, 0, 1), labels.slice(0, 0, 1), count);
   const at::Tensor second = model->loss(ids.slice(0, 1), labels.slice(0, 1), count);
   EXPECT_NEAR((first + second).item<double>(), expected, 1e-5);
+}
+
+// However few logits are held at a time.
+TEST(Decoder, SummedLossIsTheLossTimesItsTokens) {
+  DecoderConfig config = tiny();
+  config.logit_softcap = 3.0;
+  Decoder model = made(config);
+  const at::Tensor ids = some_ids(2, 9);
+  at::Tensor labels = ids.roll(-1, 1);
+  labels.select(1, 8).fill_(-100);
+  const double expected = model->loss(ids, labels).item<double>() * 16;
+  for (const int64_t logits : {1, 48 * 5, 48 * 18, 1 << 20})
+    EXPECT_NEAR(model->summed_loss(ids, labels, {}, logits), expected, 1e-4) << logits;
+}
+
+TEST(Decoder, ShapesCanBeCheckedWithoutMemory) {
+  DecoderConfig large = tiny();
+  large.hidden_size = int64_t{1} << 20;
+  large.vocab_size = int64_t{1} << 26;
+  const Decoder model(large, at::TensorOptions(at::kMeta));
+  EXPECT_EQ(error_of([&] {
+              model->check_state({{"model.embed_tokens.weight", {48, 32}}});
+            }),
+            "model.embed_tokens.weight has shape (48, 32) in the weights and (67108864, 1048576) by the config");
+  std::vector<WeightShape> shapes;
+  for (const auto& [name, tensor] : made(tiny())->persistent_state()) shapes.push_back({name, tensor.sizes().vec()});
+  const Decoder small(tiny(), at::TensorOptions(at::kMeta));
+  EXPECT_NO_THROW(small->check_state(shapes));
+  shapes.front().type = at::kLong;
+  EXPECT_THAT(error_of([&] { small->check_state(shapes); }), testing::HasSubstr("has type Long in the weights"));
 }
 
 TEST(Decoder, LossIsFloat32ForBfloat16Weights) {

@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <ATen/CPUGeneratorImpl.h>
+
 #include "models/decoder.h"
 #include "models/family.h"
 #include "tests/host_reads.h"
@@ -100,7 +102,7 @@ TEST_P(EveryFamily, WritesAConfigThatReadsBackEqual) {
 }
 
 TEST_P(EveryFamily, FutureTokensDoNotChangePastLogits) {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   Decoder model = this->model();
   const at::Tensor ids = some_ids(2, 9);
   const at::Tensor changed = at::cat({ids.slice(1, 0, 5), some_ids(2, 4, 2)}, 1);
@@ -109,6 +111,20 @@ TEST_P(EveryFamily, FutureTokensDoNotChangePastLogits) {
   EXPECT_TRUE(at::allclose(before.slice(1, 0, 5), after.slice(1, 0, 5), 1e-5, 1e-6));
   EXPECT_FALSE(at::allclose(before.slice(1, 5), after.slice(1, 5), 1e-3, 1e-4));
   EXPECT_TRUE(at::allclose(model->forward(ids.slice(1, 0, 1)), before.slice(1, 0, 1), 1e-4, 1e-5));
+}
+
+TEST_P(EveryFamily, KeptKeysGiveTheLogitsOfTheWholeText) {
+  const torch::NoGradGuard no_grad;
+  Decoder model = this->model();
+  const at::Tensor ids = some_ids(2, 13);
+  const at::Tensor expected = model->forward(ids);
+  KeyValueCache cache;
+  for (const int64_t part : {5, 1, 4, 1, 1, 1}) {
+    const int64_t begin = cache.length();
+    const at::Tensor logits = model->next_logits(ids.slice(1, begin, begin + part), cache);
+    EXPECT_EQ(cache.length(), begin + part);
+    EXPECT_TRUE(at::allclose(logits, expected.select(1, begin + part - 1), 1e-4, 1e-5)) << "after " << begin;
+  }
 }
 
 TEST_P(EveryFamily, PackedDocumentsEqualSeparateOnes) {
@@ -161,7 +177,7 @@ TEST_P(EveryFamily, EightRowsAtOnceEqualOneRowEightTimes) {
 }
 
 TEST_P(EveryFamily, PaddingToTheRightChangesNothing) {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   Decoder model = this->model();
   const at::Tensor ids = some_ids(2, 6);
   const at::Tensor labels = some_ids(2, 6, 2);
@@ -182,7 +198,7 @@ TEST_P(EveryFamily, AStepReadsNothingBackToTheHost) {
 }
 
 TEST_P(EveryFamily, Bfloat16StaysNearFloat32) {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   Decoder model = this->model();
   Decoder rounded(config(), at::kBFloat16);
   rounded->initialize(7);

@@ -19,7 +19,7 @@ Decoder small_model() {
 }
 
 TEST(Generate, GreedyFollowsTheLikeliestToken) {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   Decoder model = small_model();
   const std::vector<int64_t> out = generate(model, {5, 9}, {.new_tokens = 6, .temperature = 0.0});
   ASSERT_EQ(out.size(), 6);
@@ -29,6 +29,40 @@ TEST(Generate, GreedyFollowsTheLikeliestToken) {
     EXPECT_EQ(id, logits[0][-1].argmax().item<int64_t>());
     ids.push_back(id);
   }
+}
+
+// What the model sees of ids after the prompt and what was generated, if it sees at most four tokens.
+TEST(Generate, ATextThatOutgrowsTheContextGoesOnWithItsNewerHalf) {
+  const torch::NoGradGuard no_grad;
+  Decoder model = small_model();
+  const GenerateOptions options{.new_tokens = 6, .temperature = 0.0, .context = 4, .kept = 1};
+  const std::vector<int64_t> out = generate(model, {5, 9, 11, 12, 13, 14}, options);
+  ASSERT_EQ(out.size(), 6);
+  std::vector<int64_t> seen = {5, 12, 13, 14};
+  for (const int64_t id : out) {
+    EXPECT_EQ(id, model->forward(at::tensor(seen).unsqueeze(0))[0][-1].argmax().item<int64_t>());
+    seen.push_back(id);
+    if (seen.size() > 4) seen = {5, id};
+  }
+}
+
+TEST(Generate, LearnedPositionsDoNotEndTheText) {
+  DecoderConfig config = DecoderConfig::from_json(
+      R"({"model_type": "gpt2", "vocab_size": 48, "n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 8})");
+  Decoder model(config);
+  model->initialize(3);
+  for (const int64_t context : {0, 100}) {
+    const auto out = generate(model, std::vector<int64_t>(20, 1), {.new_tokens = 12, .context = context});
+    EXPECT_EQ(out.size(), 12);
+  }
+}
+
+TEST(Generate, EndsWhenItIsTold) {
+  Decoder model = small_model();
+  GenerateOptions options{.new_tokens = 8, .temperature = 0.0};
+  const auto whole = generate(model, {5}, options);
+  options.done = [](const std::vector<int64_t>& ids) { return ids.size() == 3; };
+  EXPECT_EQ(generate(model, {5}, options), std::vector<int64_t>(whole.begin(), whole.begin() + 3));
 }
 
 TEST(Generate, SamplingIsSeededAndStaysWithinTheBounds) {

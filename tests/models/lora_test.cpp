@@ -44,7 +44,7 @@ std::string error_of(const std::function<void()>& call) {
 }
 
 TEST(Lora, FreshAdaptersChangeNothingAndTheSeedSaysWhatIsDrawn) {
-  const torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   Decoder model = tiny();
   const at::Tensor before = model->forward(some_ids());
   add_adapters(model, on({"q_proj", "down_proj"}), 3);

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <torch/optim/adamw.h>
+
 #include "base/check.h"
 #include "tests/optim/parameters.h"
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <torch/nn/utils/clip_grad.h>
+
 #include "base/check.h"
 
 namespace stepc::optim {
@@ -50,6 +52,16 @@ TEST(Clip, NormOfBfloat16GradientsIsFloat32) {
   EXPECT_EQ(norm.scalar_type(), at::kFloat);
   EXPECT_NEAR(norm.item<double>(), std::sqrt(squares), 1e-5 * std::sqrt(squares));
   EXPECT_EQ(parameters[0].grad().scalar_type(), at::kBFloat16);
+}
+
+// Where float32 sums grow so large that what is added to them is rounded away, in eager kernels too.
+TEST(Clip, NormOfALargeTensorIsRightToItsLastDigits) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    at::Tensor p = at::zeros({8 << 20}, dtype).requires_grad_(true);
+    p.mutable_grad() = at::full({8 << 20}, 1.1, dtype);
+    const double norm = p.grad()[0].item<double>() * std::sqrt(8 << 20);
+    EXPECT_NEAR(clip_grad_norm_({p}, 1e9).item<double>(), norm, 1e-6 * norm);
+  }
 }
 
 TEST(Clip, RefusesNothingToClip) {

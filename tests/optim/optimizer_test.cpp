@@ -88,7 +88,7 @@ TEST_P(EveryOptimizer, MasterWeightsAreTheFloat32RunRounded) {
 }
 
 TEST_P(EveryOptimizer, StochasticRoundingFollowsOnAverage) {
-  torch::manual_seed(3);
+  at::manual_seed(3);
   const at::Tensor wide = at::ones({64, 64}).requires_grad_(true);
   const at::Tensor low = at::ones({64, 64}, at::kBFloat16).requires_grad_(true);
   const auto of_wide = make({{"w", wide}}, 1e-5);

@@ -1,7 +1,8 @@
 // Parameters with known values, and gradients that change from step to step.
 #pragma once
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 
 namespace stepc::optim {
 

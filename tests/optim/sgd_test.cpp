@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <torch/optim/sgd.h>
+
 #include "base/check.h"
 #include "tests/optim/parameters.h"
 

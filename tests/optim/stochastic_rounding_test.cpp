@@ -9,7 +9,7 @@ namespace stepc::optim {
 namespace {
 
 TEST(StochasticRounding, IsRightOnAverageAndHitsOnlyTheTwoNeighbours) {
-  torch::manual_seed(1);
+  at::manual_seed(1);
   for (const double value : {1.001, -1.001, 3.14159, 1e-30, -7e20}) {
     const at::Tensor exact = at::full({200000}, value, at::kFloat);
     const at::Tensor rounded = stochastically_rounded(exact).to(at::kDouble);

@@ -68,7 +68,7 @@ void run(const std::vector<std::string>& arguments, std::map<std::string, std::s
   }
   const bool train = options.contains("--train");
   model->train(train);
-  if (train) torch::manual_seed(std::stoull(options["--train"]));
+  if (train) at::manual_seed(std::stoull(options["--train"]));
 
   const NamedTensors inputs = load_tensors(arguments[1]);
   const at::Tensor ids = named(inputs, "ids");

@@ -15,6 +15,8 @@ CHATS = [
     [("system", "Be short."), ("user", " What is 2+2?\n"), ("assistant", "4"), ("user", "Sure?"), ("assistant", " Yes. \n")],
     [("user", "naïve 中文 🙂 {{ not a tag }} {% nor this %}"), ("assistant", "<|im_end|> 'quoted' \"twice\" \\n")],
     [("user", "only a question")],
+    [("user", "a"), ("assistant", "<think>\nso\n</think>\n\nb"), ("user", "a"), ("assistant", "b"), ("user", "c"),
+     ("assistant", "<think>\nwell\n</think>\n\nb")],
 ]
 
 # In the manner of what models ship: white space control, namespaces, filters, tests, loops with conditions.
@@ -66,6 +68,61 @@ count={{ ns.count }} {{ -ns.count // 2 }} {{ 7 % 3 }} {{ 2 * 3 + 1 }} {{ ns.coun
 {{ ' s '.strip() }}|{{ 'a,b,,c'.split(',') | tojson }}|{{ 'x y  z'.split() | length }}|{{ 'Ab'.lower() }}{{ 'éa'[0] }}
 {{ messages[-1].content.split('?')[0] }}{{ range(3) | list | tojson }}{{ 'ends'.endswith('ds') }} {{ "it's" }} {{ 'two' 'x' if false else 'y' }}
 """.replace(" {{ 'two' 'x' if false else 'y' }}", ""),
+    "qwen3": """{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- for tool in tools %}
+        {{- "\\n" }}
+        {{- tool | tojson }}
+    {%- endfor %}
+{%- else %}
+    {%- if messages[0].role == 'system' %}
+        {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endif %}
+{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.multi_step_tool and message.role == "user" and message.content is string and not(message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) %}
+        {%- set ns.multi_step_tool = false %}
+        {%- set ns.last_query_index = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.content is string %}
+        {%- set content = message.content %}
+    {%- else %}
+        {%- set content = '' %}
+    {%- endif %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set reasoning_content = '' %}
+        {%- if message.reasoning_content is string %}
+            {%- set reasoning_content = message.reasoning_content %}
+        {%- else %}
+            {%- if '</think>' in content %}
+                {%- set reasoning_content = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+                {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+            {%- endif %}
+        {%- endif %}
+        {%- if loop.index0 > ns.last_query_index %}
+            {%- if loop.last or (not loop.last and reasoning_content) %}
+                {{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning_content.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n') }}
+            {%- else %}
+                {{- '<|im_start|>' + message.role + '\\n' + content }}
+            {%- endif %}
+        {%- else %}
+            {{- '<|im_start|>' + message.role + '\\n' + content }}
+        {%- endif %}
+        {{- '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}""",
     "whitespace": "  {%- if true -%}  a  {%- endif %}  \n\t{% if true %}\n b {% endif %}\n{{ 'c' }}\n  {#- x -#}  \n d {%+ if true %}e{% endif %}\n\n",
 }
 
@@ -140,6 +197,16 @@ def test_what_is_outside_is_refused_with_its_reason(outputs, reason):
 def learned(row):
     text = row["text"].encode()
     return [text[begin:end].decode() for begin, end in row.get("learned", [])]
+
+
+def test_an_answer_that_is_written_in_another_way_later_is_found(outputs):
+    """Qwen 3 drops what the assistant thought from all but the last answer."""
+    empty = "<think>\n\n</think>\n\n"
+    assert learned(outputs["qwen3"][0]) == [f"{empty}Hi there.<|im_end|>\n"]
+    assert learned(outputs["qwen3"][2]) == ["4<|im_end|>\n", f"{empty} Yes. \n<|im_end|>\n"]
+    row = outputs["qwen3"][8]
+    assert learned(row) == ["b<|im_end|>\n", "b<|im_end|>\n", "<think>\nwell\n</think>\n\nb<|im_end|>\n"]
+    assert [row["text"][:begin].count("<|im_start|>assistant") for begin, _ in row["learned"]] == [1, 2, 3]
 
 
 def test_built_in_templates_learn_the_assistants_turns(outputs):

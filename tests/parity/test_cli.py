@@ -39,6 +39,7 @@ def test_a_trained_model_loads(stepc):
         model, tokenizer = load(path)
         ids = tokenizer("the deep was upon the face", return_tensors="pt")["input_ids"]
         assert ids.shape[1] == 26
+        assert model.generate(**tokenizer("the deep", return_tensors="pt"), max_new_tokens=3).shape[1] > 8
         with torch.no_grad():
             assert model(ids).logits.isfinite().all()
     fresh, trained = (load_file(stepc.path / name / "model.safetensors") for name in ["model", "out/model"])

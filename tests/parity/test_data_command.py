@@ -46,6 +46,21 @@ def test_tokenize_makes_shards_once(data):
     assert "0 new shards" in data("tokenize", "model", "a.txt").stdout
 
 
+def test_tokenize_makes_the_stream_of_a_run(stepc):
+    """Where the tokenizer has no <|endoftext|>, the model's own end of text ends a document in both."""
+    path = stepc.path / "model/tokenizer.json"
+    path.write_text(path.read_text().replace("<|endoftext|>", "<eos>"))
+    config = stepc.path / "model/tokenizer_config.json"
+    config.write_text(config.read_text().replace("<|endoftext|>", "<eos>"))
+    assert stepc("train", "run.toml", "--train.steps=1", "--output.sample_tokens=0").returncode == 0
+    for tokenizer in ["model", "model/tokenizer.json"]:
+        done = stepc("data", "tokenize", tokenizer, "text.txt", "--cache", "out/tokens")
+        assert done.returncode == 0 and "; 0 new shards in out/tokens" in done.stdout, done
+    done = stepc("data", "inspect", "model", "text.txt", "--cache", "out/tokens", "--separator", "<|endoftext|>")
+    assert done.returncode == 2 and done.stderr == \
+        'stepc: --separator "<|endoftext|>": the tokenizer has no such added token; "" for none\n'
+
+
 def test_inspect_shows_the_assistants_turns_as_learned(data):
     done = data("inspect", "model", "chats.jsonl", "--chat", "chatml", "--seq-len", "200", "--sample", "1")
     assert done.returncode == 0, done.stderr

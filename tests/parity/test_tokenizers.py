@@ -25,6 +25,7 @@ GPT2 = None
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN = LLAMA3.replace("{1,3}", "")
+BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
 MARK = "\u2581"
 
 WORDS = ["the", "there", "then", "theory", "straße", "été", "e\u0301tude", "中文字", "中国", "12", "2024", "don't", "we'll",
@@ -85,6 +86,36 @@ def gpt2():
 def gpt2_prefix_space():
     tokenizer = byte_level(GPT2)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    return tokenizer
+
+
+def neox():
+    """Without the bytes that UTF-8 never has, and as transformers saves it: with what the last batch wanted."""
+    tokenizer = byte_level(GPT2, normalizers.NFC())
+    file = json.loads(tokenizer.to_str())
+    for byte in [0xC0, 0xC1, *range(0xF5, 0x100)]:
+        del file["model"]["vocab"][chr(byte)]
+    tokenizer = Tokenizer.from_str(json.dumps(file))
+    tokenizer.enable_truncation(max_length=4)
+    tokenizer.enable_padding(pad_id=0, pad_token="<|endoftext|>", pad_to_multiple_of=8)
+    return tokenizer
+
+
+def few_bytes(**model):
+    """Only the bytes that the text had; others are unknown."""
+    tokenizer = Tokenizer(models.BPE(**model))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(ENGLISH[:300], trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<unk>"] if model else [], show_progress=False))
+    return tokenizer
+
+
+def digits(individual, **byte_level_options):
+    """As SmolLM2 and StarCoder."""
+    tokenizer = byte_level(GPT2)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Digits(individual_digits=individual), pre_tokenizers.ByteLevel(**byte_level_options)])
     return tokenizer
 
 
@@ -204,6 +235,13 @@ def train_sentencepiece(directory, **options):
 TOKENIZERS = {
     "gpt2": gpt2,
     "gpt2_prefix_space": gpt2_prefix_space,
+    "neox": neox,
+    "few_bytes": few_bytes,
+    "few_bytes_unknown": lambda: few_bytes(unk_token="<unk>"),
+    "few_bytes_fused": lambda: few_bytes(unk_token="<unk>", fuse_unk=True),
+    "digits": lambda: digits(True, add_prefix_space=False),
+    "digits_runs": lambda: digits(False, add_prefix_space=True),
+    "bloom": lambda: byte_level(BLOOM),
     "llama3": llama3,
     "qwen": qwen,
     "nfd": lambda: byte_level(QWEN, normalizers.NFD()),
@@ -268,6 +306,8 @@ def outputs(directory, name):
 @pytest.mark.parametrize("name", [*TOKENIZERS, PRECOMPILED])
 def test_tokenizer_json_gives_the_same_ids_and_text(directory, name):
     theirs = Tokenizer.from_file(str(directory / name / "tokenizer.json"))
+    theirs.no_truncation()
+    theirs.no_padding()
     ours, rows = outputs(directory, name)
     for text, ids, decoded in rows:
         assert ids == theirs.encode(text, add_special_tokens=False).ids, repr(text)

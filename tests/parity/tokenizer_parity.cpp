@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "data/tokenizer.h"
@@ -26,6 +27,12 @@ void encode_texts(const fs::path& directory) {
   for (const Json& text : read_json(directory / "texts.json", kMaxBytes)) {
     std::vector<int32_t> ids;
     encoder.encode(text.get_ref<const std::string&>(), ids);
+    // Cut wherever that is allowed, it is the same text.
+    std::vector<int32_t> of_parts;
+    encoder.encode_parts(
+        text.get_ref<const std::string&>(),
+        [&](std::span<const int32_t> part) { of_parts.insert(of_parts.end(), part.begin(), part.end()); }, {}, 1);
+    USER_CHECK(of_parts == ids, "{}: cut into parts, {} has other tokens", directory.string(), shown(text));
     ours["ids"].push_back(ids);
     ours["decoded"].push_back(tokenizer.decode(ids));
   }

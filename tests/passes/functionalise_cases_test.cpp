@@ -41,6 +41,43 @@ return %4(3)
 )");
 }
 
+// Rounded as the allocator rounds: 128 + 64 at tick 1, then less; not the result, nor what outlives the step.
+TEST(FunctionaliseCase, OpaqueCallsSayWhatTheirKernelsTook) {
+  const std::string calls[] = {R"(stepc.trace 1
+storage s0 bytes=8 external
+storage s1 bytes=8
+storage s2 bytes=8
+%0: f32[2] @s0 = parameter "w"
+call 0 %1: f32[2] @s1 = aten::frob(%0) | forward ""
+)",
+                               R"(  alloc 100 [0, 2)
+  alloc 60 [1, 3)
+  alloc 5000 [1, 9) kept
+  alloc 8 @s1 [1, 8)
+  alloc 128 [3, 4)
+  scratch 100 [3, 4)
+)",
+                               R"(call 1 %2: f32[2] @s2 = aten::frob(%1) | forward ""
+return %2
+ticks 9
+)"};
+  const Trace recorded = parse_trace(calls[0] + calls[1] + calls[2]);
+  verify(recorded);
+  EXPECT_EQ(to_text(functionalise(recorded)), R"(stepc.graph 1
+input %0: f32[2] = parameter "w"
+%1: f32[2] = aten::frob(%0) -> % workspace 192 128 | forward ""
+%2: f32[2] = aten::frob(%1) -> % workspace 0 0 | forward ""
+return %2
+)");
+  // A trace without execution does not know.
+  EXPECT_EQ(to_text(functionalise(parse_trace(calls[0] + calls[2]))), R"(stepc.graph 1
+input %0: f32[2] = parameter "w"
+%1: f32[2] = aten::frob(%0) -> % | forward ""
+%2: f32[2] = aten::frob(%1) -> % | forward ""
+return %2
+)");
+}
+
 TEST(FunctionaliseCase, TiedParametersAreOneInput) {
   const Graph graph = graph_of(R"(storage s0 bytes=8 external
 storage s1 bytes=8

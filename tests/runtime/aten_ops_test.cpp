@@ -6,7 +6,6 @@
 
 #include "aten/constants.h"
 #include "interp/evaluate.h"
-#include "runtime/opaque_call.h"
 #include "tests/ops/op_examples.h"
 #include "tests/runtime/arrays.h"
 
@@ -32,8 +31,8 @@ TEST_P(AtenOps, AgreeWithTheInterpreter) {
   for (const OpFamily& family : op_families()) {
     for (const OpDef& op : family.ops) {
       const bool needs_call = op.decompose == nullptr || op.has(Trait::kOwnKernel);
-      EXPECT_TRUE(!needs_call || has_aten_op(op.name)) << op.name;
-      if (!has_aten_op(op.name) || op.name == "attention_backward") continue;  // its operands are related
+      EXPECT_TRUE(!needs_call || AtenOp::exists(op.name)) << op.name;
+      if (!AtenOp::exists(op.name) || op.name == "attention_backward") continue;  // its operands are related
       for (const test::Example& example : test::examples_of(op)) {
         const Attrs attrs = complete_attrs(op, example.attrs);
         const std::vector<Array> operands = test::operands_of(example, 3);
@@ -42,10 +41,7 @@ TEST_P(AtenOps, AgreeWithTheInterpreter) {
         std::vector<at::Tensor> inputs;
         for (const Array& operand : operands)
           inputs.push_back(gaps ? with_gaps(tensor_of(operand)) : tensor_of(operand));
-        Node node;
-        node.op = op.name;
-        node.attrs = attrs;
-        const std::vector<at::Tensor> results = run_aten_op(node, inputs, types);
+        const std::vector<at::Tensor> results = AtenOp(op.name)(inputs, attrs, types);
         const std::vector<Array> expected = evaluate(op, operands, attrs);
         for (size_t r = 0; r < results.size(); ++r)
           EXPECT_LE(largest_error(array_of(results[r], types[r]), expected[r]), 1e-6) << op.name << " result " << r;
@@ -73,28 +69,30 @@ TEST(AtenOpsTable, AttentionsGradientIsTheInterpreters) {
     inputs.push_back(tensor_of(operand));
   }
   const std::vector<TensorType> types = infer_types(backward, call);
-  Node node;
-  node.op = "attention_backward";
-  node.attrs = example.attrs;
-  const std::vector<at::Tensor> ours = run_aten_op(node, inputs, types);
+  const std::vector<at::Tensor> ours = AtenOp("attention_backward")(inputs, example.attrs, types);
   const std::vector<Array> expected = evaluate(backward, operands, example.attrs);
   for (size_t r = 0; r < ours.size(); ++r)
     EXPECT_LE(largest_error(array_of(ours[r], types[r]), expected[r]), 1e-5) << r;
 }
 
-TEST(OpaqueCall, CopiesWhatItWritesAndTakesNumbersFromTensors) {
-  Node node;
-  node.op = "aten::add_.Tensor";
-  node.aten.emplace();
-  node.aten->args = {ValueId(0), ValueId(1), ValueId(2)};
-  node.aten->results = {std::monostate()};
-  node.aten->writes = {0};
-  const at::Tensor x = at::full({3}, 1.0);
-  const std::vector<at::Tensor> outputs =
-      OpaqueCall(node).run({x, at::full({3}, 2.0), at::full({}, 10.0, at::kDouble)});
-  ASSERT_EQ(outputs.size(), 1U);
-  EXPECT_TRUE(outputs[0].equal(at::full({3}, 21.0)));
-  EXPECT_TRUE(x.equal(at::full({3}, 1.0)));
+// What an op that replaces elements makes of its first operand's is left where the caller wants it, perhaps on that
+// operand itself.
+TEST(AtenOpsTable, OverwritingOpsLeaveTheResultInTheirTarget) {
+  const Attrs rows = {{"dim", int64_t{0}}};
+  const std::vector<TensorType> types = {{DType::kF32, {4, 2}}};
+  const at::Tensor x = at::ones({4, 2}), index = at::tensor({1, 3}, at::kLong), values = at::full({2, 2}, 5.0);
+  const AtenOp put("put");
+  ASSERT_TRUE(put.overwrites());
+  EXPECT_FALSE(AtenOp("take").overwrites());
+  const at::Tensor expected = put({x, index, values}, rows, types)[0];
+  EXPECT_TRUE(x.equal(at::ones({4, 2})));
+  EXPECT_EQ(expected.sum().item<float>(), 24);
+  const at::Tensor elsewhere = at::full({4, 2}, 99.0);
+  EXPECT_TRUE(put({x, index, values}, rows, types, elsewhere)[0].is_alias_of(elsewhere));
+  EXPECT_TRUE(elsewhere.equal(expected));
+  EXPECT_TRUE(x.equal(at::ones({4, 2})));
+  put({x, index, values}, rows, types, x);
+  EXPECT_TRUE(x.equal(expected));
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "capture/recorder.h"
 #include "interp/interpret.h"
@@ -47,7 +47,7 @@ Array array_of(const at::Tensor& tensor) {
 class RecordedStep : private RecordedProgram {
  public:
   RecordedStep(const std::string& config, at::ScalarType dtype) {
-    torch::manual_seed(1);
+    at::manual_seed(1);
     const auto decoder = models::DecoderConfig::from_json(config);
     models::Decoder model(decoder, at::TensorOptions(dtype));
     model->initialize(3);

@@ -1,5 +1,7 @@
 """irtool: passes on the text of a Graph, the way its head says to call it."""
 
+import os
+import re
 import subprocess
 
 import pytest
@@ -52,6 +54,37 @@ def test_dumps_go_to_stderr(irtool):
     assert "group" not in result.stdout
 
 
+# ---- Schedules
+
+TARGET = 'threads = 3\nfeatures = ["bf16", "f32", "avx512"]\n'
+
+
+def test_the_schedule_of_a_machine_that_is_elsewhere(irtool, tmp_path):
+    (tmp_path / "big.toml").write_text(TARGET)
+    (tmp_path / "small.toml").write_text("threads = 1\nfeatures = []\n")
+    big = irtool("--schedule", "--verify", "--target", "big.toml", "step.graph")
+    assert (big.returncode, big.stderr) == (0, "")
+    assert big.stdout.startswith("stepc.schedule 1\nfeatures bf16, f32, avx512\nthreads 3\n")
+    assert ": matmul " in big.stdout and 'input 2: parameter "b"' in big.stdout
+    small = irtool("--schedule", "--verify", "--target", "small.toml", "step.graph")
+    assert small.stdout.startswith("stepc.schedule 1\nfeatures none\nthreads 1\n")
+    assert ": matmul " not in small.stdout and ": op matmul " in small.stdout
+    hashes = [irtool("--schedule", "--target", name, "--hash", "step.graph").stdout
+              for name in ("big.toml", "small.toml")]
+    assert all(re.fullmatch("[0-9a-f]{16}\n", text) for text in hashes) and hashes[0] != hashes[1]
+
+
+def test_without_a_target_it_is_this_machine(irtool):
+    here = irtool("--schedule", "step.graph")
+    assert here.returncode == 0, here.stderr
+    threads = int(re.search(r"^threads (\d+)$", here.stdout, re.MULTILINE)[1])
+    assert 1 <= threads <= os.cpu_count()
+    flags = re.search(r"^flags.*$", open("/proc/cpuinfo").read(), re.MULTILINE)[0]
+    assert ("avx512" in here.stdout.splitlines()[1]) == ("avx512_bf16" in flags)
+    help = irtool("--help").stdout
+    assert "micro-kernels are taken to be there" in " ".join(help.split())
+
+
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
@@ -59,6 +92,12 @@ def test_dumps_go_to_stderr(irtool):
         (["--pass", "simplfy", "step.graph"], "irtool: no pass is named 'simplfy'; did you mean 'simplify'?"),
         (["missing.graph"], "missing.graph"),
         (["--all", "--products", "f64", "step.graph"], "f64 not in {bf16,f32}"),
+        (["--hash", "step.graph"], "--hash requires --schedule"),
+        (["--target", "big.toml", "step.graph"], "--target requires --schedule"),
+        (["--schedule", "--all", "step.graph"], "--all"),
+        (["--schedule", "--exact", "step.graph"], "irtool: step.graph: --exact plans recorded calls; this is a Graph"),
+        (["--schedule", "--target", "nowhere.toml", "step.graph"], "nowhere.toml"),
+        (["--schedule", "--target", "step.graph", "step.graph"], "irtool: target, line 1: not TOML"),
     ],
 )
 def test_mistakes_are_named(irtool, arguments, complaint):

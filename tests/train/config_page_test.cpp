@@ -27,17 +27,11 @@ TEST(ConfigPage, EveryKeyIsDocumentedOnce) {
 
 TEST(ConfigPage, TheDefaultsReadBack) {
   const TempDir directory;
-  std::string text = default_toml();
-  for (const Key& key : run_config_keys()) {
-    if (!key.allowed.required) continue;
-    const std::string missing = "\n" + bare_name(key) + " = " + value_text(key, RunConfig());
-    const bool is_list = missing.ends_with("[]");
-    text.replace(text.find(missing), missing.size(), "\n" + bare_name(key) + (is_list ? " = ['x']" : " = 'x'"));
-  }
-  std::ofstream(directory / "run.toml") << text;
+  std::ofstream(directory / "run.toml") << default_toml();
   RunConfig expected;
-  expected.model.path = expected.output.dir = "x";
-  expected.data.train = {"x"};
+  expected.model.path = "model";
+  expected.output.dir = "out";
+  expected.data.train = {"text.txt"};
   EXPECT_EQ(to_toml(load_run_config((directory / "run.toml").string(), {})), to_toml(expected));
 }
 

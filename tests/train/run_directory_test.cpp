@@ -35,6 +35,31 @@ TEST(RunDirectory, EarlierWorkIsNotOverwritten) {
   EXPECT_TRUE(RunDirectory(directory.path(), true).finished());
 }
 
+TEST(RunDirectory, WhatWouldBeReplacedIsRefused) {
+  const TempDir directory;
+  const auto write = [&](int64_t step) { return CheckpointWriter(directory.path(), {.step = step}).commit(); };
+  std::filesystem::create_directory(directory / "checkpoint-000002");
+  for (const bool resume : {false, true})
+    EXPECT_USER_ERROR(RunDirectory(directory.path(), resume), "what is there for step 2 is not stepc's own");
+  write(3);
+  EXPECT_EQ(RunDirectory(directory.path(), true).checkpoint()->state.step, 3);  // past it
+}
+
+TEST(RunDirectory, DamagedCheckpointsAreNotStartedOver) {
+  const TempDir directory;
+  const auto checkpoint = CheckpointWriter(directory.path(), {.step = 3}).commit();
+  std::ofstream(checkpoint / "trainer_state.json", std::ios::app) << "x";
+  for (const bool resume : {false, true})
+    EXPECT_USER_ERROR(RunDirectory(directory.path(), resume), "no checkpoint in it is whole");
+  EXPECT_TRUE(std::filesystem::exists(checkpoint));
+}
+
+TEST(RunDirectory, AModelWithoutACheckpointIsKept) {
+  const TempDir directory;
+  std::filesystem::create_directory(directory / "model");
+  EXPECT_USER_ERROR(RunDirectory(directory.path(), true), "holds model, but no checkpoint to continue from");
+}
+
 TEST(RunDirectory, SaysWhyItCannotBeMade) {
   const TempDir directory;
   std::ofstream(directory / "file") << "x";

@@ -75,6 +75,27 @@ TEST_F(RunTablesTest, EndTableSetsBeforeBesideAfter) {
   EXPECT_NE(table.find("5.7000       1.6000"), std::string::npos) << table;
 }
 
+// The rate of large matrices is measured once; a step that beats it shows that it was too low.
+TEST_F(RunTablesTest, NoStepIsAboveTheBestRate) {
+  RunNumbers numbers = {.flops_per_step = 1e9, .matmul_flops_rate = 1e10, .least_step_seconds = 0.1};
+  numbers.note_step(0.2);
+  EXPECT_DOUBLE_EQ(numbers.mfu(0.2), 0.5);
+  EXPECT_FALSE(numbers.rate_is_of_a_step);
+  EXPECT_NE(end_table({.step_seconds = 0.2}, numbers).find("at best: every FLOP at the matmul rate, MFU 50 %"),
+            std::string::npos);
+  EXPECT_DOUBLE_EQ(numbers.mfu(0.05), 1);
+  numbers.note_step(0.05);
+  EXPECT_DOUBLE_EQ(numbers.matmul_flops_rate, 2e10);
+  EXPECT_DOUBLE_EQ(numbers.mfu(0.1), 0.5);
+  EXPECT_NE(
+      end_table({.step_seconds = 0.1}, numbers).find("at best: the fastest step, above the matmul rate, MFU 50 %"),
+      std::string::npos);
+}
+
+TEST_F(RunTablesTest, WithoutEvaluationThereIsNoLossToShow) {
+  EXPECT_EQ(end_table({.steps = 10}, {.least_step_seconds = 0.1}).find("held-out"), std::string::npos);
+}
+
 TEST(Evaluate, WindowsAreSpreadEvenly) {
   EXPECT_EQ(spread_windows(10, 3), (std::vector<int64_t>{0, 3, 6}));
   EXPECT_EQ(spread_windows(2, 5), (std::vector<int64_t>{0, 1}));

@@ -24,6 +24,29 @@ TEST(StopSignalsDeathTest, TheSecondEndsTheProcess) {
   EXPECT_EXIT(twice(), ::testing::ExitedWithCode(130), "");
 }
 
+// One lost terminal may be told by the kernel and by the shell.
+TEST(StopSignals, ALostTerminalIsNoHurry) {
+  const StopSignals signals;
+  std::raise(SIGHUP);
+  std::raise(SIGHUP);
+  std::raise(SIGPIPE);
+  std::raise(SIGTERM);  // the first that somebody sent
+  EXPECT_EQ(StopSignals::received(), SIGHUP);
+  EXPECT_EQ(StopSignals::exit_code(SIGHUP), 129);
+  EXPECT_STREQ(signal_name(SIGHUP), "SIGHUP");
+  EXPECT_STREQ(signal_name(SIGPIPE), "SIGPIPE");
+}
+
+TEST(StopSignals, WhatIsIgnoredStaysSo) {
+  const auto before = std::signal(SIGHUP, SIG_IGN);
+  {
+    const StopSignals signals;
+    std::raise(SIGHUP);
+    EXPECT_EQ(StopSignals::received(), 0);
+  }
+  EXPECT_EQ(std::signal(SIGHUP, before), SIG_IGN);
+}
+
 TEST(StopSignals, ANewRunStartsClean) {
   {
     const StopSignals before;

@@ -12,6 +12,7 @@
 
 #include "aten/cpu_hook.h"
 #include "blocked/brgemm.h"
+#include "runtime/micro_kernels.h"
 
 namespace stepc {
 namespace {
@@ -42,7 +43,7 @@ int sum_in_tasks_without_a_lock() {
   at::set_num_threads(kThreads);
   Turns turns;
   int sum = 0;
-  blocked::for_tasks({}, kThreads, kThreads,
+  blocked::for_tasks(probe_micro_kernels(), kThreads, kThreads,
                      [&](int, int64_t task) { turns.take([&] { sum += static_cast<int>(task); }); });
   return sum;
 }
@@ -93,7 +94,7 @@ TEST(OpenmpRegions, ComeAfterWhatWasBeforeAndBeforeWhatFollows) {
   std::vector<int64_t> numbers(kThreads, 1);
   for (int round = 0; round < 3; ++round) {
     Turns turns;
-    blocked::for_tasks({}, kThreads, kThreads,
+    blocked::for_tasks(probe_micro_kernels(), kThreads, kThreads,
                        [&](int, int64_t task) { turns.take([&] { numbers[static_cast<size_t>(task)] += task; }); });
     numbers[0] += std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
   }

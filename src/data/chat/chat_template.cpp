@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
@@ -114,6 +115,31 @@ std::string ChatTemplate::render(const Json& messages, bool add_generation_promp
   return render_first(messages, messages.size(), add_generation_prompt);
 }
 
+std::string ChatTemplate::end_of_turn() const {
+  const std::string said = "what the assistant says";
+  const Json messages =
+      Json::array({{{"role", "user"}, {"content", "a question"}}, {{"role", "assistant"}, {"content", said}}});
+  const std::string text = render(messages, /*add_generation_prompt=*/false);
+  const size_t at = text.rfind(said);
+  return at == std::string::npos ? std::string() : std::string(trim(std::string_view(text).substr(at + said.size())));
+}
+
+// Some templates write an answer in another way once others follow it (Qwen 3 leaves out what the assistant thought),
+// so the text up to it alone is not the beginning of the whole. What follows it is then found from the other side: as
+// what the chat without that answer has behind the messages before it.
+std::optional<size_t> ChatTemplate::end_of_answer(const std::string& text, const Json& messages, size_t index) const {
+  const std::string up_to_it = render_first(messages, index + 1, false);
+  if (text.starts_with(up_to_it)) return up_to_it.size();
+  Json others = messages;
+  others.erase(index);
+  const std::string before = render_first(messages, index, false);
+  const std::string without_it = render_first(others, others.size(), false);
+  if (!without_it.starts_with(before)) return std::nullopt;
+  const std::string_view rest = std::string_view(without_it).substr(before.size());
+  if (rest.empty() || !text.ends_with(rest)) return std::nullopt;
+  return text.size() - rest.size();
+}
+
 RenderedChat ChatTemplate::render_for_training(const Json& messages) const {
   check_messages(messages);
   RenderedChat chat = {render_first(messages, messages.size(), false), {}};
@@ -121,13 +147,13 @@ RenderedChat ChatTemplate::render_for_training(const Json& messages) const {
     if (messages[i]["role"] != "assistant") continue;
     USER_CHECK(i > 0, "{}: the assistant speaks first, before there is a prompt", what_);
     const std::string prompt = render_first(messages, i, true);
-    const std::string after = i + 1 == messages.size() ? chat.text : render_first(messages, i + 1, false);
+    const auto end = i + 1 == messages.size() ? chat.text.size() : end_of_answer(chat.text, messages, i);
     USER_CHECK(
-        after.starts_with(prompt) && chat.text.starts_with(after),
+        end && *end >= prompt.size() && chat.text.starts_with(prompt),
         "{}: its text of the first {} messages is not the beginning of the whole, so the assistant's part cannot "
         "be told",
         what_, i + 1);
-    if (after.size() > prompt.size()) chat.learned.emplace_back(prompt.size(), after.size());
+    if (*end > prompt.size()) chat.learned.emplace_back(prompt.size(), *end);
   }
   return chat;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,12 +34,19 @@ class ChatTemplate {
   // `messages`: a list of objects with "role" and "content".
   [[nodiscard]] std::string render(const Json& messages, bool add_generation_prompt) const;
   // Learned is what the assistant says: from the end of the prompt that the template makes of the messages before, to
-  // the end of that message. A template whose text of the first messages is not the beginning of the whole is refused.
+  // the end of that message. A template whose prompt is not the beginning of the whole, or that writes the messages
+  // after an answer in another way without it, is refused.
   [[nodiscard]] RenderedChat render_for_training(const Json& messages) const;
+
+  // What the template puts behind what the assistant says, such as <|im_end|>, without white space around it; empty if
+  // it puts nothing there.
+  [[nodiscard]] std::string end_of_turn() const;
 
   [[nodiscard]] uint64_t hash() const { return hash_; }
 
  private:
+  // Where message `index` ends in `text`, which is all of them.
+  [[nodiscard]] std::optional<size_t> end_of_answer(const std::string& text, const Json& messages, size_t index) const;
   [[nodiscard]] std::string render_first(const Json& messages, size_t count, bool add_generation_prompt) const;
 
   std::shared_ptr<const std::vector<TemplateNode>> nodes_;

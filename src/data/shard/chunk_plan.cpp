@@ -65,12 +65,25 @@ std::vector<Chunk> plan_chunks(const std::vector<SourceFile>& files, uint64_t ch
   return chunks;
 }
 
+namespace {
+// Block by block, so that a large part does not take its size in memory.
+uint64_t part_hash(const SourceFile& file, const ChunkPart& part) {
+  constexpr uint64_t kBlock = uint64_t{16} << 20;
+  RunningHash hash;
+  for (uint64_t begin = part.begin; begin < part.end; begin += kBlock) {
+    const uint64_t end = std::min(begin + kBlock, part.end);
+    hash.add(file.content.bytes().subspan(begin, end - begin));
+    if (part.end - part.begin > kBlock) file.content.let_go(begin, end);
+  }
+  return hash.value();
+}
+}  // namespace
+
 uint64_t chunk_hash(const std::vector<SourceFile>& files, const Chunk& chunk, uint64_t salt) {
   std::vector<uint64_t> parts = {salt};
   for (const ChunkPart& part : chunk.parts) {
-    const std::string_view text = bytes_of(files, part);
     // Whether a part begins its document matters for text files only, and those are never cut.
-    parts.insert(parts.end(), {hash_bytes(std::as_bytes(std::span(text))), text.size(),
+    parts.insert(parts.end(), {part_hash(files[part.file], part), part.end - part.begin,
                                static_cast<uint64_t>(files[part.file].kind)});
     // The same bytes are other rows under another footer.
     if (const auto& parquet = files[part.file].parquet) parts.push_back(hash_bytes(parquet->footer()));

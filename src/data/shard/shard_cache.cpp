@@ -7,7 +7,9 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "base/hash.h"
@@ -62,17 +64,20 @@ class Work {
         report_until_done();
       } catch (...) {
         stop_ = true;
-        throw;  // the threads end with their chunks
+        throw;  // the threads end with their chunks, or in the midst of a long text
       }
     }
     if (failure_) std::rethrow_exception(failure_);
     if (options_.progress) options_.progress(total_, total_);
+    if (options_.repaired && repaired_ > 0) options_.repaired(repaired_);
     return names_;
   }
 
   [[nodiscard]] size_t made() const { return made_; }
 
  private:
+  struct Stopped {};
+
   void report_until_done() {
     std::unique_lock lock(mutex_);
     while (running_ > 0) {
@@ -89,6 +94,8 @@ class Work {
     for (size_t chunk = 0; !stop_ && (chunk = next_++) < chunks_.size();) {
       try {
         make_shard(tokenizer, chunk);
+      } catch (const Stopped&) {
+        // Whoever set stop_ says why.
       } catch (...) {
         const std::lock_guard lock(mutex_);
         // The first chunk's failure is the one that is told: chunks are taken in order, so it is always reached.
@@ -112,10 +119,19 @@ class Work {
       done_ += chunk.bytes();
       return;
     }
-    TokenizedDocuments documents;
+    ShardWriter shard(path, tokenizer_.vocab_size());
     for (const ChunkPart& part : chunk.parts) {
       const SourceFile& file = files_[part.file];
-      const auto use = [&](const Document& document) { tokenizer.append(document, documents); };
+      uint64_t read = 0;  // of a text, whose document is the part itself and may be large
+      const auto read_text = [&](uint64_t bytes) {
+        if (stop_) throw Stopped();
+        file.content.let_go(part.begin + read, part.begin + bytes);
+        done_ += bytes - std::exchange(read, bytes);
+      };
+      const bool is_text = file.kind == FileKind::kText;
+      const auto use = [&](const Document& document) {
+        tokenizer.append(document, shard, is_text ? Tokenizer::Progress(read_text) : Tokenizer::Progress());
+      };
       const auto first_line = [&] {
         const auto before = file.content.text().substr(0, part.begin);
         return static_cast<uint64_t>(std::count(before.begin(), before.end(), '\n')) + 1;
@@ -123,10 +139,11 @@ class Work {
       if (file.parquet)
         for_each_document(*file.parquet, part.begin, part.end, options_.format, use);
       else
-        for_each_document(bytes_of(files_, part), file.kind, options_.format, file.name, first_line, use);
-      done_ += part.end - part.begin;
+        repaired_ += for_each_document(bytes_of(files_, part), file.kind, options_.format, file.name, first_line, use);
+      file.content.let_go(part.begin, part.end);
+      done_ += part.end - part.begin - read;
     }
-    write_shard(path, documents, tokenizer_.vocab_size());
+    shard.commit();
     ++made_;
   }
 
@@ -145,7 +162,7 @@ class Work {
   std::vector<std::string> names_;
   uint64_t total_ = 0;
 
-  std::atomic<uint64_t> done_ = 0;
+  std::atomic<uint64_t> done_ = 0, repaired_ = 0;
   std::atomic<size_t> next_ = 0, made_ = 0;
   std::atomic<bool> stop_ = false;
   std::mutex mutex_;
@@ -156,10 +173,26 @@ class Work {
   std::exception_ptr failure_;
 };
 
+// Whether the cache gives its own files such names while it writes them: 0123456789abcdef.tokens.tmp-4711. The
+// directory may be anybody's, and what has another name is not ours.
+bool is_half_written(std::string_view name) {
+  constexpr size_t kHashDigits = 16;
+  const auto digits = [](std::string_view text, std::string_view of) {
+    return !text.empty() && text.find_first_not_of(of) == std::string_view::npos;
+  };
+  if (name.size() <= kHashDigits || !digits(name.substr(0, kHashDigits), "0123456789abcdef")) return false;
+  name.remove_prefix(kHashDigits);
+  for (const std::string_view ending : {".tokens.tmp-", ".set.tmp-"})
+    if (name.starts_with(ending)) return digits(name.substr(ending.size()), "0123456789");
+  return false;
+}
+
 // What a process that was killed left of its files.
 void remove_leftovers(const fs::path& directory) {
-  for (const auto& entry : fs::directory_iterator(directory))
-    if (entry.path().filename().string().find(".tmp-") != std::string::npos) remove_tree(entry.path());
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    const bool is_file = fs::is_regular_file(entry.symlink_status());
+    if (is_file && is_half_written(entry.path().filename().string())) remove_tree(entry.path());
+  }
 }
 
 uint64_t salt_of(const Tokenizer& tokenizer, const ShardCacheOptions& options) {

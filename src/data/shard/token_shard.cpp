@@ -1,6 +1,7 @@
 #include "data/shard/token_shard.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -37,13 +38,6 @@ Layout layout_of(const ShardHeader& header) {
   return layout;
 }
 
-template <class T>
-void append(std::vector<std::byte>& payload, std::span<const T> values) {
-  const auto bytes = std::as_bytes(values);
-  payload.insert(payload.end(), bytes.begin(), bytes.end());
-  payload.resize(padded(payload.size()));
-}
-
 // What the system reads ahead of whoever reads these bytes of a map. Only advice: a failure changes nothing.
 void advise(std::span<const std::byte> bytes, int advice) {
   static const auto kPage = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
@@ -52,37 +46,87 @@ void advise(std::span<const std::byte> bytes, int advice) {
 }
 }  // namespace
 
+ShardWriter::ShardWriter(const std::filesystem::path& path, int32_t vocab_size) : file_(path) {
+  header_.token_bytes = vocab_size <= 1 << 16 ? 2 : 4;
+  header_.vocab_size = static_cast<uint64_t>(vocab_size);
+  file_.write(std::as_bytes(std::span(&header_, 1)));  // its place, until all is known
+}
+
+void ShardWriter::write(std::span<const std::byte> bytes) {
+  constexpr size_t kBufferBytes = 1 << 20;
+  buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+  written_ += bytes.size();
+  if (buffer_.size() >= kBufferBytes) flush();
+}
+
+void ShardWriter::flush() {
+  hash_.add(buffer_);
+  file_.write(buffer_);
+  buffer_.clear();
+}
+
+void ShardWriter::pad() {
+  constexpr std::array<std::byte, 8> kZeros = {};
+  write(std::span(kZeros).first(padded(written_) - written_));
+}
+
+void ShardWriter::put(std::span<const int32_t> tokens) {
+  if (header_.token_bytes == 2) {
+    const std::vector<uint16_t> narrow(tokens.begin(), tokens.end());
+    write(std::as_bytes(std::span(narrow)));
+  } else {
+    write(std::as_bytes(tokens));
+  }
+  header_.token_count += tokens.size();
+}
+
+void ShardWriter::end_document(const std::vector<bool>& learned) {
+  const uint64_t begin = ends_.empty() ? 0 : ends_.back();
+  INTERNAL_CHECK(learned.empty() || learned.size() == tokens() - begin, "{} of {}", learned.size(), tokens() - begin);
+  ends_.push_back(tokens());
+  if (!learned.empty()) {
+    learned_.resize(begin, true);  // of documents before that had no mask
+    learned_.insert(learned_.end(), learned.begin(), learned.end());
+  } else if (!learned_.empty()) {
+    learned_.resize(tokens(), true);
+  }
+}
+
+void ShardWriter::commit() {
+  INTERNAL_CHECK_EQ(tokens(), ends_.empty() ? 0 : ends_.back());
+  pad();
+  header_.document_count = ends_.size();
+  write(std::as_bytes(std::span(ends_)));
+  if (!learned_.empty()) {
+    header_.has_learned = 1;
+    std::vector<uint8_t> bits((learned_.size() + 7) / 8);
+    for (size_t i = 0; i < learned_.size(); ++i)
+      if (learned_[i]) bits[i / 8] |= static_cast<uint8_t>(1U << (i % 8));
+    write(std::as_bytes(std::span(bits)));
+    pad();
+  }
+  INTERNAL_CHECK_EQ(written_ + sizeof header_, layout_of(header_).file);
+  flush();
+  header_.payload_hash = hash_.value();
+  header_.header_hash = header_hash(header_);
+  file_.write_at_beginning(std::as_bytes(std::span(&header_, 1)));
+  file_.commit();
+}
+
 void write_shard(const std::filesystem::path& path, const TokenizedDocuments& documents, int32_t vocab_size) {
   INTERNAL_CHECK(documents.ends.empty() ? documents.tokens.empty() : documents.ends.back() == documents.tokens.size());
   INTERNAL_CHECK(documents.learned.empty() || documents.learned.size() == documents.tokens.size());
-  ShardHeader header;
-  header.token_bytes = vocab_size <= 1 << 16 ? 2 : 4;
-  header.token_count = documents.tokens.size();
-  header.document_count = documents.ends.size();
-  header.vocab_size = static_cast<uint64_t>(vocab_size);
-  header.text_bytes = documents.text_bytes;
-  header.has_learned = documents.learned.empty() ? 0 : 1;
-
-  std::vector<std::byte> payload;
-  payload.reserve(layout_of(header).file - sizeof header);
-  if (header.token_bytes == 2) {
-    const std::vector<uint16_t> narrow(documents.tokens.begin(), documents.tokens.end());
-    append(payload, std::span(narrow));
-  } else {
-    append(payload, std::span(documents.tokens));
+  ShardWriter writer(path, vocab_size);
+  uint64_t begin = 0;
+  for (const uint64_t end : documents.ends) {
+    writer.put(std::span(documents.tokens).subspan(begin, end - begin));
+    const auto learned = documents.learned.begin();
+    writer.end_document(documents.learned.empty() ? std::vector<bool>()
+                                                  : std::vector<bool>(learned + static_cast<ptrdiff_t>(begin),
+                                                                      learned + static_cast<ptrdiff_t>(end)));
+    begin = end;
   }
-  append(payload, std::span(documents.ends));
-  if (header.has_learned != 0) {
-    std::vector<uint8_t> bits((documents.learned.size() + 7) / 8);
-    for (size_t i = 0; i < documents.learned.size(); ++i)
-      if (documents.learned[i]) bits[i / 8] |= static_cast<uint8_t>(1U << (i % 8));
-    append(payload, std::span<const uint8_t>(bits));
-  }
-  header.payload_hash = hash_bytes(payload);
-  header.header_hash = header_hash(header);
-  FileWriter writer(path);
-  writer.write(std::as_bytes(std::span(&header, 1)));
-  writer.write(payload);
+  writer.add_text_bytes(documents.text_bytes);
   writer.commit();
 }
 
@@ -122,7 +166,16 @@ TokenShard::TokenShard(const std::filesystem::path& path) : path_(path), file_(p
 }
 
 void TokenShard::verify() const {
-  USER_CHECK(hash_bytes(file_.bytes().subspan(sizeof header_)) == header_.payload_hash,
+  // Block by block, so that a large shard does not take its size in memory.
+  constexpr uint64_t kBlock = uint64_t{16} << 20;
+  RunningHash hash;
+  const uint64_t size = file_.bytes().size();
+  for (uint64_t begin = sizeof header_; begin < size; begin += kBlock) {
+    const uint64_t end = std::min(begin + kBlock, size);
+    hash.add(file_.bytes().subspan(begin, end - begin));
+    file_.let_go(begin, end);
+  }
+  USER_CHECK(hash.value() == header_.payload_hash,
              "{}: damaged token shard: the content's hash is wrong; remove the file and run again", path_.string());
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/hash.h"
 
 namespace stepc {
 
@@ -40,7 +41,35 @@ struct TokenizedDocuments {
   uint64_t text_bytes = 0;
 };
 
-// Written beside, synced and renamed into place.
+// A shard that is written as its tokens come: what it holds in memory is ends and masks. Written beside, synced and
+// renamed into place by commit(); without it nothing is left.
+class ShardWriter {
+ public:
+  ShardWriter(const std::filesystem::path& path, int32_t vocab_size);
+
+  // Tokens of the document that has begun.
+  void put(std::span<const int32_t> tokens);
+  // `learned`: one for each of its tokens; empty: all are.
+  void end_document(const std::vector<bool>& learned = {});
+  [[nodiscard]] uint64_t tokens() const { return header_.token_count; }
+  void add_text_bytes(uint64_t bytes) { header_.text_bytes += bytes; }
+  void commit();
+
+ private:
+  void write(std::span<const std::byte> bytes);
+  void pad();
+  void flush();
+
+  ShardHeader header_;
+  FileWriter file_;
+  RunningHash hash_;
+  std::vector<std::byte> buffer_;  // of short documents, together
+  uint64_t written_ = 0;           // bytes behind the header
+  std::vector<uint64_t> ends_;
+  std::vector<bool> learned_;  // empty, or one for each token of the documents that have ended
+};
+
+// All at once.
 void write_shard(const std::filesystem::path& path, const TokenizedDocuments& documents, int32_t vocab_size);
 
 // Immutable; may be read from several threads.

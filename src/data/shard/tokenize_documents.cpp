@@ -4,42 +4,43 @@
 
 namespace stepc {
 
-void DocumentTokenizer::append(const Document& document, TokenizedDocuments& out) {
-  const size_t begin = out.tokens.size();
-  if (!document.is_chat) out.tokens.insert(out.tokens.end(), prefix_.begin(), prefix_.end());
-  encoder_.encode(document.text, out.tokens);
-  if (!document.is_chat) {
-    out.tokens.insert(out.tokens.end(), suffix_.begin(), suffix_.end());
-    if (separator_ && (suffix_.empty() || suffix_.back() != *separator_)) out.tokens.push_back(*separator_);
-  }
-  out.text_bytes += document.text.size();
-  if (out.tokens.size() == begin) return;
-  out.ends.push_back(out.tokens.size());
-  if (document.is_chat) {
-    out.learned.resize(begin, true);  // of documents before that had no mask
-    append_learned(document, begin, out);
-  } else if (!out.learned.empty()) {
-    out.learned.resize(out.tokens.size(), true);
-  }
+void DocumentTokenizer::append(const Document& document, ShardWriter& out, const Tokenizer::Progress& read) {
+  out.add_text_bytes(document.text.size());
+  if (document.is_chat) return append_chat(document, out);
+  const uint64_t begin = out.tokens();
+  out.put(prefix_);
+  encoder_.encode_parts(
+      document.text, [&](std::span<const int32_t> tokens) { out.put(tokens); }, read);
+  out.put(suffix_);
+  if (separator_ && (suffix_.empty() || suffix_.back() != *separator_)) out.put({&*separator_, 1});
+  if (out.tokens() > begin) out.end_document();
+}
+
+void DocumentTokenizer::append_chat(const Document& document, ShardWriter& out) {
+  tokens_.clear();
+  encoder_.encode(document.text, tokens_);
+  if (tokens_.empty()) return;
+  out.put(tokens_);
+  out.end_document(learned(document, tokens_));
 }
 
 // A byte range's tokens, whatever the tokenizer does at its borders: those that the text up to its end has in common
 // with the whole, without those that the text up to its beginning has.
-void DocumentTokenizer::append_learned(const Document& document, size_t begin, TokenizedDocuments& out) {
-  out.learned.resize(out.tokens.size(), false);
+std::vector<bool> DocumentTokenizer::learned(const Document& document, const std::vector<int32_t>& tokens) {
+  std::vector<bool> learned(tokens.size(), false);
   const auto tokens_before = [&](size_t byte) {
-    if (byte == document.text.size()) return out.tokens.size() - begin;
+    if (byte == document.text.size()) return tokens.size();
     part_.clear();
     encoder_.encode(document.text.substr(0, byte), part_);
-    const auto whole = out.tokens.begin() + static_cast<ptrdiff_t>(begin);
-    const auto same = std::mismatch(part_.begin(), part_.end(), whole, out.tokens.end()).first;
+    const auto same = std::mismatch(part_.begin(), part_.end(), tokens.begin(), tokens.end()).first;
     return static_cast<size_t>(same - part_.begin());
   };
   for (const auto& [from, to] : document.learned) {
-    const size_t first = begin + tokens_before(from);
-    const size_t last = begin + tokens_before(to);
-    for (size_t i = first; i < last; ++i) out.learned[i] = true;
+    const size_t first = tokens_before(from);
+    const size_t last = tokens_before(to);
+    for (size_t i = first; i < last; ++i) learned[i] = true;
   }
+  return learned;
 }
 
 }  // namespace stepc

@@ -7,7 +7,8 @@
 
 #include "base/check.h"
 #include "base/files.h"
-#include "base/json.h"
+#include "data/source/json_field.h"
+#include "data/source/lone_surrogates.h"
 
 namespace stepc {
 
@@ -23,7 +24,8 @@ bool is_chat(std::string_view line, std::string& field) {
   constexpr size_t kMaxBytes = size_t{64} << 20;
   if (line.size() > kMaxBytes) return false;
   try {
-    const Json json = parse_json(line, "the first line");
+    const auto repaired = without_lone_surrogates(line);
+    const Json json = parse_json_line(repaired ? std::string_view(*repaired) : line, "the first line");
     if (!json.is_object()) return false;
     if (!json.contains(field) && json.contains(kMessages)) field = kMessages;
     return json.contains(field) && json[field].is_array();

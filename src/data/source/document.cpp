@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "data/source/json_field.h"
+#include "data/source/lone_surrogates.h"
 
 namespace stepc {
 
@@ -35,7 +36,7 @@ void use_line(std::string_view line, const DocumentFormat& format, const std::st
   USER_CHECK(line.size() <= kMaxLineBytes, "{}: a line of {}, at most {} are read", what, human_bytes(line.size()),
              human_bytes(kMaxLineBytes));
   if (!format.chat) return use_text(json_text_field(line, format.field, what), use);
-  const Json json = parse_json(line, what);
+  const Json json = parse_json_line(line, what);
   use_chat(json_array(json, format.field, what), *format.chat, what, use);
 }
 }  // namespace
@@ -56,27 +57,32 @@ FileKind file_kind_of(const std::filesystem::path& path) {
   return FileKind::kText;
 }
 
-void for_each_document(std::string_view part, FileKind kind, const DocumentFormat& format, const std::string& name,
-                       const std::function<uint64_t()>& first_line, const std::function<void(const Document&)>& use) {
+uint64_t for_each_document(std::string_view part, FileKind kind, const DocumentFormat& format, const std::string& name,
+                           const std::function<uint64_t()>& first_line,
+                           const std::function<void(const Document&)>& use) {
   if (kind == FileKind::kText) {
     USER_CHECK(!format.chat, "{}: chat messages are read from .jsonl and .parquet files only", name);
     if (!part.empty()) use({part, false, {}});
-    return;
+    return 0;
   }
+  uint64_t repaired_lines = 0;
   uint64_t line_in_part = 0;
   for (size_t at = 0; at < part.size(); ++line_in_part) {
     const size_t end = std::min(part.find('\n', at), part.size());
     const std::string_view line = trim(part.substr(at, end - at));
     at = end + 1;
     if (line.empty()) continue;
+    const auto repaired = without_lone_surrogates(line);
+    if (repaired) ++repaired_lines;
     try {
-      use_line(line, format, name, use);
+      use_line(repaired ? std::string_view(*repaired) : line, format, name, use);
     } catch (const UserError& error) {
       const std::string_view said = error.what();
       if (!said.starts_with(name)) throw;
       user_error("{}:{}{}", name, first_line() + line_in_part, said.substr(name.size()));
     }
   }
+  return repaired_lines;
 }
 
 void for_each_document(const ParquetFile& file, uint64_t begin, uint64_t end, const DocumentFormat& format,

@@ -35,9 +35,11 @@ struct Document {
 };
 
 // Calls `use` for the documents in a part of a text file, which begins and ends at the borders of lines. `first_line`
-// gives the number of the part's first line, for messages; it is asked for only where there is one.
-void for_each_document(std::string_view part, FileKind kind, const DocumentFormat& format, const std::string& name,
-                       const std::function<uint64_t()>& first_line, const std::function<void(const Document&)>& use);
+// gives the number of the part's first line, for messages; it is asked for only where there is one. Returns the number
+// of lines with halves of surrogate pairs, for which U+FFFD was put.
+uint64_t for_each_document(std::string_view part, FileKind kind, const DocumentFormat& format, const std::string& name,
+                           const std::function<uint64_t()>& first_line,
+                           const std::function<void(const Document&)>& use);
 
 // The same for the row groups of a Parquet file that begin at bytes [begin, end) of it.
 void for_each_document(const ParquetFile& file, uint64_t begin, uint64_t end, const DocumentFormat& format,

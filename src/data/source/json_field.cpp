@@ -1,11 +1,13 @@
 #include "data/source/json_field.h"
 
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
 #include <optional>
 
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
-#include "base/json.h"
 
 namespace stepc {
 
@@ -77,12 +79,72 @@ class FieldReader : public nlohmann::json_sax<Json> {
   bool is_field_ = false;  // the next value is the one
   std::optional<std::string> text_;
 };
+
+// Where a number of JSON's grammar ends that begins at `at`; `at` where none does.
+size_t end_of_number(std::string_view json, size_t at) {
+  size_t end = at;
+  const auto digits = [&] {
+    const size_t first = end;
+    while (end < json.size() && std::isdigit(static_cast<unsigned char>(json[end])) != 0) ++end;
+    return end > first;
+  };
+  const auto one_of = [&](std::string_view choices) {
+    const bool is_there = end < json.size() && choices.find(json[end]) != std::string_view::npos;
+    end += is_there ? 1 : 0;
+    return is_there;
+  };
+  one_of("-");
+  if (!one_of("0") && !digits()) return at;
+  if (one_of(".") && !digits()) return at;
+  if (one_of("eE")) {
+    one_of("+-");
+    if (!digits()) return at;
+  }
+  return end;
+}
+
+// The same text with 0, and spaces for the other digits, in place of each number that no double holds.
+std::string with_finite_numbers(std::string_view json) {
+  std::string finite(json);
+  for (size_t at = 0; at < json.size(); ++at) {
+    if (json[at] == '"') {
+      for (++at; at < json.size() && json[at] != '"'; ++at) at += json[at] == '\\' ? 1 : 0;
+      continue;
+    }
+    const size_t end = end_of_number(json, at);
+    if (end == at) continue;
+    if (!std::isfinite(std::strtod(std::string(json.substr(at, end - at)).c_str(), nullptr))) {
+      finite.replace(at, end - at, end - at, ' ');
+      finite[at] = '0';
+    }
+    at = end - 1;
+  }
+  return finite;
+}
+
+// The parser takes such a number for an error. They are rare: the text is looked through only when something was wrong.
+template <class Parse>
+auto with_any_numbers(std::string_view json, const Parse& parse) {
+  try {
+    return parse(json);
+  } catch (const UserError&) {
+    const std::string finite = with_finite_numbers(json);
+    if (finite == json) throw;
+    return parse(finite);
+  }
+}
 }  // namespace
 
 std::string json_text_field(std::string_view json, std::string_view field, std::string_view what) {
-  FieldReader reader(field, what);
-  Json::sax_parse(json.begin(), json.end(), &reader);
-  return reader.take();
+  return with_any_numbers(json, [&](std::string_view text) {
+    FieldReader reader(field, what);
+    Json::sax_parse(text.begin(), text.end(), &reader);
+    return reader.take();
+  });
+}
+
+Json parse_json_line(std::string_view json, std::string_view what) {
+  return with_any_numbers(json, [&](std::string_view text) { return parse_json(text, what); });
 }
 
 }  // namespace stepc

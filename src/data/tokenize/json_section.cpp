@@ -30,6 +30,12 @@ void JsonSection::only(const std::string& key, std::initializer_list<Json> value
              shown(*values.begin()));
 }
 
+void JsonSection::object_or_null(const std::string& key) const {
+  const auto found = json_.find(key);
+  const bool good = found == json_.end() || found->is_null() || found->is_object();
+  USER_CHECK(good, "{}: {} must be an object or null, found {}", what_, in_quotes(key), shown(*found));
+}
+
 bool JsonSection::flag(const std::string& key, bool otherwise) const {
   const auto found = json_.find(key);
   if (found == json_.end()) return otherwise;

@@ -21,6 +21,8 @@ class JsonSection {
 
   // The field is absent or has one of these values.
   void only(const std::string& key, std::initializer_list<Json> values) const;
+  // The field is absent, null or an object.
+  void object_or_null(const std::string& key) const;
   [[nodiscard]] bool flag(const std::string& key, bool otherwise) const;
   [[nodiscard]] const std::string& text(const std::string& key) const { return json_string(json_, key, what_); }
   [[nodiscard]] std::optional<std::string> text_or_null(const std::string& key) const;

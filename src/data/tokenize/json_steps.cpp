@@ -1,4 +1,6 @@
 // The fields "normalizer", "pre_tokenizer", "decoder", "post_processor" and "added_tokens" of tokenizer.json.
+#include <optional>
+
 #include "base/check.h"
 #include "base/text.h"
 #include "data/tokenize/json_parts.h"
@@ -74,6 +76,12 @@ ByteLevelCut read_byte_level(const Json& json, const std::string& what) {
           section.flag("add_prefix_space", true)};
 }
 
+ByteLevelCut::Digits read_digits(const Json& json, const std::string& what) {
+  const JsonSection section(json, what, {"type", "individual_digits"});
+  using Digits = ByteLevelCut::Digits;
+  return section.flag("individual_digits", false) ? Digits::kSingle : Digits::kRuns;
+}
+
 // A split by one of the known patterns; SpaceCut for the split after each space.
 WordCut read_split(const Json& json, const std::string& what) {
   const JsonSection section(json, what, {"type", "pattern", "behavior", "invert"});
@@ -85,7 +93,7 @@ WordCut read_split(const Json& json, const std::string& what) {
   }
   section.only("behavior", {"Isolated"});
   const auto known = pattern.is_regex ? word_pattern_of(pattern.text) : std::nullopt;
-  USER_CHECK(known.has_value(), "{}: pattern {} is not supported, only those of GPT-2, Llama 3 and Qwen", what,
+  USER_CHECK(known.has_value(), "{}: pattern {} is not supported, only those of GPT-2, Llama 3, Qwen and Bloom", what,
              in_quotes(pattern.text));
   return ByteLevelCut{*known, false};
 }
@@ -98,13 +106,19 @@ std::vector<NormalizerStep> read_normalizer(const Json& json, const std::string&
   return steps;
 }
 
-// One that is supported alone, or: a split followed by ByteLevel, or WhitespaceSplit followed by Metaspace.
+// One that is supported alone, or: a split followed by ByteLevel, WhitespaceSplit followed by Metaspace, Digits
+// followed by ByteLevel alone or behind a split.
 WordCut read_pre_tokenizer(const Json& json, const std::string& what) {
   WordCut cut = WholeCut();
+  std::optional<ByteLevelCut::Digits> digits;
   size_t seen = 0;
   std::string last;
   for_each_step(json, what, "pretokenizers", [&](const Json& step, const std::string& name) {
     const std::string& type = json_string(step, "type", name);
+    if (type == "Digits" && seen == 0 && !digits) {
+      digits = read_digits(step, name);
+      return;
+    }
     const bool first = seen++ == 0;
     if (type == "Metaspace" && (first || (seen == 2 && last == "WhitespaceSplit"))) {
       MetaspaceCut metaspace = read_metaspace(step, name);
@@ -128,6 +142,9 @@ WordCut read_pre_tokenizer(const Json& json, const std::string& what) {
   USER_CHECK(last != "WhitespaceSplit", "{}: \"WhitespaceSplit\" is supported before \"Metaspace\" only", what);
   const bool byte_level = !std::holds_alternative<ByteLevelCut>(cut) || last == "ByteLevel";
   USER_CHECK(byte_level, "{}: a split by this pattern is supported before \"ByteLevel\" only", what);
+  auto* by_bytes = std::get_if<ByteLevelCut>(&cut);
+  USER_CHECK(!digits || by_bytes, "{}: \"Digits\" is supported before \"ByteLevel\" only", what);
+  if (digits) by_bytes->digits = *digits;
   return cut;
 }
 

@@ -8,7 +8,7 @@ namespace stepc {
 namespace {
 using Word = std::function<void(std::string_view)>;
 
-void cut(const ByteLevelCut& how, std::string_view text, bool /*first*/, const Word& word) {
+void cut_byte_level(const ByteLevelCut& how, std::string_view text, const Word& word) {
   std::string with_space;
   if (how.add_prefix_space && !text.starts_with(' ')) {
     with_space.append(1, ' ').append(text);
@@ -21,13 +21,46 @@ void cut(const ByteLevelCut& how, std::string_view text, bool /*first*/, const W
   }
 }
 
+void cut(const ByteLevelCut& how, std::string_view text, bool /*first*/, const Word& word) {
+  using Digits = ByteLevelCut::Digits;
+  if (how.digits == Digits::kAsOthers) return cut_byte_level(how, text, word);
+  for (size_t begin = 0; begin < text.size();) {
+    const ClassedChar first = classed_char_at(text, begin);
+    const bool number = first.kind == CharClass::kNumber;
+    size_t end = begin + first.bytes;
+    while (end < text.size() && !(number && how.digits == Digits::kSingle)) {
+      const ClassedChar next = classed_char_at(text, end);
+      if ((next.kind == CharClass::kNumber) != number) break;
+      end += next.bytes;
+    }
+    cut_byte_level(how, text.substr(begin, end - begin), word);
+    begin = end;
+  }
+}
+
+void cut(const WholeCut& how, std::string_view text, bool /*first*/, const Word& word) {
+  const std::string_view mark = how.safe_mark;
+  size_t begin = 0;
+  for (size_t at = 0; !mark.empty() && at < text.size();) {
+    const size_t found = text.find(mark, at);
+    if (found == std::string_view::npos) break;
+    if (found > begin) {
+      word(text.substr(begin, found - begin));
+      begin = found;
+    }
+    at = found;
+    while (text.substr(at).starts_with(mark)) at += mark.size();
+  }
+  word(text.substr(begin));
+}
+
 void cut_marked(const MetaspaceCut& how, std::string_view text, bool first, const Word& word) {
   std::string marked = replaced(text, " ", how.mark);
   const bool wanted =
       how.prepend == MetaspaceCut::Prepend::kAlways || (how.prepend == MetaspaceCut::Prepend::kFirst && first);
   if (wanted && !marked.starts_with(how.mark)) marked.insert(0, how.mark);
   text = marked;
-  if (!how.split) return word(text);
+  if (!how.split) return cut(WholeCut{how.safe ? how.mark : std::string()}, text, first, word);
   for (size_t begin = 0; begin < text.size();) {
     const size_t from = text.substr(begin).starts_with(how.mark) ? begin + how.mark.size() : begin;
     const size_t end = std::min(text.find(how.mark, from), text.size());
@@ -58,21 +91,6 @@ void cut(const SpaceCut& /*how*/, std::string_view text, bool /*first*/, const W
   }
 }
 
-void cut(const WholeCut& how, std::string_view text, bool /*first*/, const Word& word) {
-  const std::string_view mark = how.safe_mark;
-  size_t begin = 0;
-  for (size_t at = 0; !mark.empty() && at < text.size();) {
-    const size_t found = text.find(mark, at);
-    if (found == std::string_view::npos) break;
-    if (found > begin) {
-      word(text.substr(begin, found - begin));
-      begin = found;
-    }
-    at = found;
-    while (text.substr(at).starts_with(mark)) at += mark.size();
-  }
-  word(text.substr(begin));
-}
 }  // namespace
 
 void cut_words(const WordCut& how, std::string_view text, bool first, const Word& word) {

@@ -12,8 +12,11 @@ namespace stepc {
 
 // By a pattern of byte-level tokenizers.
 struct ByteLevelCut {
+  enum class Digits { kAsOthers, kRuns, kSingle };
   WordPattern pattern = WordPattern::kGpt2;
   bool add_prefix_space = false;  // before text that has none
+  // Whether numbers are cut out first, run by run or digit by digit; what lies between is then cut as texts are.
+  Digits digits = Digits::kAsOthers;
 };
 // SentencePiece's: spaces become a mark, which begins a word.
 struct MetaspaceCut {
@@ -21,6 +24,7 @@ struct MetaspaceCut {
   std::string mark = "\u2581";
   Prepend prepend = Prepend::kAlways;
   bool split = true;
+  bool safe = false;            // not split, but no token goes across the beginning of a run of marks: as WholeCut
   bool at_white_space = false;  // white space is dropped first, what lies between is cut
 };
 // After every space.

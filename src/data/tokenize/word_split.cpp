@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "data/tokenize/char_class.h"
+#include "data/utf8.h"
 
 namespace stepc {
 
@@ -11,6 +12,10 @@ constexpr std::string_view kLlama3Regex =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kQwenRegex =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// A class within a class adds to it.
+constexpr std::string_view kBloomRegex = R"( ?[^(\s|[.,!?…。，、।۔،])]+)";
+constexpr std::u32string_view kBloomMarks = U"(|.,!?…。，、।۔،)";
 
 // One alternative of a pattern after another, each giving the end of its match or `at` itself for none.
 class Cursor {
@@ -45,7 +50,34 @@ class Cursor {
     return spaces(end);
   }
 
+  // The pattern is not all of the text: what it leaves out between two of its words is a word too.
+  [[nodiscard]] size_t bloom() const {
+    if (first_.kind == CharClass::kInvalid) return run(begin_, CharClass::kInvalid);
+    if (begins_bloom_word(begin_)) {
+      size_t at = begin_ + (text_[begin_] == ' ' ? 1 : 0);
+      while (at < text_.size() && in_bloom_word(at)) at += classed_char_at(text_, at).bytes;
+      return at;
+    }
+    size_t at = begin_;
+    while (at < text_.size() && !begins_bloom_word(at)) {
+      const ClassedChar next = classed_char_at(text_, at);
+      if (next.kind == CharClass::kInvalid) break;
+      at += next.bytes;
+    }
+    return at;
+  }
+
  private:
+  [[nodiscard]] bool in_bloom_word(size_t at) const {
+    const CharClass kind = classed_char_at(text_, at).kind;
+    if (kind == CharClass::kSpace || kind == CharClass::kInvalid) return false;
+    return kind != CharClass::kOther || kBloomMarks.find(decode_utf8(text_, at).value) == std::u32string_view::npos;
+  }
+  [[nodiscard]] bool begins_bloom_word(size_t at) const {
+    if (text_[at] == ' ') ++at;
+    return at < text_.size() && in_bloom_word(at);
+  }
+
   [[nodiscard]] bool is_newline(size_t at) const { return text_[at] == '\n' || text_[at] == '\r'; }
 
   // The end of at most `most` characters of one class.
@@ -109,6 +141,8 @@ std::string_view regex_of(WordPattern pattern) {
       return kLlama3Regex;
     case WordPattern::kQwen:
       return kQwenRegex;
+    case WordPattern::kBloom:
+      return kBloomRegex;
     case WordPattern::kNone:
       break;
   }
@@ -116,7 +150,7 @@ std::string_view regex_of(WordPattern pattern) {
 }
 
 std::optional<WordPattern> word_pattern_of(std::string_view regex) {
-  for (const auto pattern : {WordPattern::kGpt2, WordPattern::kLlama3, WordPattern::kQwen})
+  for (const auto pattern : {WordPattern::kGpt2, WordPattern::kLlama3, WordPattern::kQwen, WordPattern::kBloom})
     if (regex == regex_of(pattern)) return pattern;
   return std::nullopt;
 }
@@ -130,6 +164,8 @@ size_t word_end(WordPattern pattern, std::string_view text, size_t begin) {
       return Cursor(text, begin).llama3(3);
     case WordPattern::kQwen:
       return Cursor(text, begin).llama3(1);
+    case WordPattern::kBloom:
+      return Cursor(text, begin).bloom();
     case WordPattern::kNone:
       break;
   }

@@ -1,4 +1,4 @@
-// The split of text into words, which merges never cross: the three patterns that byte-level tokenizers use, written
+// The split of text into words, which merges never cross: the four patterns that byte-level tokenizers use, written
 // out by hand. tests/data/word_split_test.cpp holds them to the patterns themselves, run by PCRE2.
 #pragma once
 
@@ -8,9 +8,9 @@
 
 namespace stepc {
 
-enum class WordPattern { kNone, kGpt2, kLlama3, kQwen };
+enum class WordPattern { kNone, kGpt2, kLlama3, kQwen, kBloom };
 
-// The pattern as tokenizer.json spells it; kNone has none. nullopt for a spelling that is none of the three.
+// The pattern as tokenizer.json spells it; kNone has none. nullopt for a spelling that is none of the four.
 std::string_view regex_of(WordPattern pattern);
 std::optional<WordPattern> word_pattern_of(std::string_view regex);
 

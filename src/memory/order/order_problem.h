@@ -4,11 +4,11 @@
 // While a unit runs, what it reads and what it makes are live, and its workspace is. Afterwards a value that no later
 // unit reads is gone. A value of no bytes is a dependency alone: a tensor that lies in the program's own memory.
 //
-//   unit  reads  makes        live while it runs: order 0 1 2 3      order 0 2 1 3
-//   0     -      A 10, B 10                            20 30 40 40         20 30 40 40   (C and D: 10 each, E 20,
-//   1     A      C 10                                                                     no memory taken over)
-//   2     B      D 10         with Reuse{A, C} and Reuse{B, D}: 20 20 20 40
-//   3     C, D   E 20
+//   unit  reads  makes         live while it runs, whether 1 or 2 comes first
+//   0     -      A 10, B 10    20
+//   1     A      C 10          30, with Reuse{A, C} and Reuse{B, D} 20
+//   2     B      D 10          30, with both 20
+//   3     C, D   E 20          40
 #pragma once
 
 #include <cstdint>

@@ -14,8 +14,9 @@
     for batch in loader:
         loss = step(batch)
 
-The first calls run the step as it is and record it; from then on it is replayed, bit-equal to eager, from memory that
-was planned before. A step that a recording cannot hold runs eagerly, with one warning that says why.
+The first calls run the step as it is and record it; from then on it is replayed from memory that was planned before, by
+default with fused kernels and as accurate as eager, with Config(mode="exact") bit-equal to it. A step that a recording
+cannot hold runs eagerly, with one warning that says why.
 """
 
 import torch
@@ -24,8 +25,9 @@ if torch.__version__.split("+")[0] != "2.11.0":
     raise ImportError(f"stepc is built for torch 2.11.0, this is torch {torch.__version__}: install torch==2.11.0")
 
 from stepc._C import InternalError, UserError
+from stepc.accelerated import Accelerated
 from stepc.config import Config
-from stepc.door import Accelerated, accelerate
+from stepc.door import accelerate
 from stepc.loader import AsyncLoader
 from stepc.profile import Profile
 from stepc.virtual import Plan, materialise, plan, virtual

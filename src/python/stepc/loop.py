@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from stepc import _C, tree
-from stepc.door import Accelerated
+from stepc.accelerated import Accelerated
 from stepc.recording import Recording
 from stepc.scout import Scout
 

@@ -1,0 +1,73 @@
+# Precompiled headers, chosen file by file. A header costs every file that gets it, also unused: g++ instantiates at the
+# end of each file what the inline functions in it name, which takes 2 s of ATen's headers, 4 s with torch::nn::Module's
+# and 6 s of torch/torch.h. So a file gets the smallest that has what it reaches through its includes, and none at all
+# where it reaches nothing of LibTorch. Every file compiles without, too: nothing may rely on what comes in this way.
+#
+#   plain   the standard library and fmt: the folders without LibTorch
+#   test    those and GoogleTest: their tests
+#   aten    ATen and the dispatcher
+#   torch   those, torch::nn::Module and the optimizers' base
+
+# stepc_precompiled(NAME [LIBRARIES target ...] HEADERS header ...)
+function(stepc_precompiled name)
+  cmake_parse_arguments(ARG "" "" "LIBRARIES;HEADERS" ${ARGN})
+  file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/pch_${name}.cpp CONTENT "// carries the precompiled header\n")
+  add_library(stepc_pch_${name} STATIC ${CMAKE_CURRENT_BINARY_DIR}/pch_${name}.cpp)
+  target_link_libraries(stepc_pch_${name} PRIVATE ${ARG_LIBRARIES})
+  target_precompile_headers(stepc_pch_${name} PRIVATE ${ARG_HEADERS})
+  set_property(GLOBAL PROPERTY STEPC_PCH_${name} ${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/stepc_pch_${name}.dir/cmake_pch.hxx)
+endfunction()
+
+# The name of the header that FILE is worth: aten, torch or nothing. Where this is out of date, because an include came
+# in since, a file compiles more slowly and not otherwise.
+function(stepc_torch_reach file result)
+  get_property(known GLOBAL PROPERTY "STEPC_REACH_${file}" SET)
+  if(NOT known)
+    set_property(GLOBAL PROPERTY "STEPC_REACH_${file}" "")  # ends a circle of includes
+    set(reach "")
+    file(STRINGS ${file} lines REGEX "^#include ")
+    foreach(line IN LISTS lines)
+      set(below "")
+      if(line MATCHES "<torch/(torch|types|utils|nn|optim)[./]")
+        set(below torch)
+      elseif(line MATCHES "<(ATen|c10|torch)/")
+        set(below aten)
+      elseif(line MATCHES "\"(.+)\"")
+        foreach(base ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+          if(EXISTS ${base}/${CMAKE_MATCH_1})
+            stepc_torch_reach(${base}/${CMAKE_MATCH_1} below)
+            break()
+          endif()
+        endforeach()
+      endif()
+      if(below STREQUAL torch OR reach STREQUAL "")
+        set(reach "${below}")
+      endif()
+    endforeach()
+    set_property(GLOBAL PROPERTY "STEPC_REACH_${file}" "${reach}")
+  endif()
+  get_property(reach GLOBAL PROPERTY "STEPC_REACH_${file}")
+  set(${result} "${reach}" PARENT_SCOPE)
+endfunction()
+
+# stepc_precompile(TARGET plain | test | torch): torch chooses by file. Of g++ only: clang keeps its headers otherwise.
+function(stepc_precompile target kind)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    return()
+  endif()
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    set(name ${kind})
+    if(kind STREQUAL torch)
+      cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} NORMALIZE OUTPUT_VARIABLE path)
+      stepc_torch_reach(${path} name)
+    endif()
+    if(name STREQUAL "")
+      continue()
+    endif()
+    get_property(header GLOBAL PROPERTY STEPC_PCH_${name})
+    set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -Winvalid-pch -include ${header})
+    set_property(SOURCE ${source} APPEND PROPERTY OBJECT_DEPENDS ${header}.gch)
+    add_dependencies(${target} stepc_pch_${name})
+  endforeach()
+endfunction()

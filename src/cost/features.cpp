@@ -1,0 +1,16 @@
+#include "cost/features.h"
+
+namespace stepc {
+
+std::string to_text(const Features& features) {
+  std::string text;
+  for (const auto& [name, there] : kFeatureNames)
+    if (features.*there) text += (text.empty() ? "" : ", ") + std::string(name);
+  return text.empty() ? "none" : text;
+}
+
+ProductRule product_rule(const Features& features) {
+  return {features.bf16 && features.avx512, features.f32 && features.avx512 && !features.intel};
+}
+
+}  // namespace stepc

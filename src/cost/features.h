@@ -1,0 +1,34 @@
+// Features: which fast products and instructions a machine's blocked kernels have, as plain data. A plan depends on
+// these instead of on the machine that it is made on.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "ops/product_rule.h"
+
+namespace stepc {
+
+struct Features {
+  bool bf16 = false;    // bf16 x bf16 -> f32 products of blocks
+  bool f32 = false;     // f32 products of blocks
+  bool avx512 = false;  // AVX-512 F, BW, DQ, VL and BF16
+  bool intel = false;   // the CPU that the library's own f32 products are written for
+
+  bool operator==(const Features&) const = default;
+};
+
+struct FeatureName {
+  std::string_view name;
+  bool Features::*there;
+};
+inline constexpr std::array<FeatureName, 4> kFeatureNames = {
+    {{"bf16", &Features::bf16}, {"f32", &Features::f32}, {"avx512", &Features::avx512}, {"intel", &Features::intel}}};
+
+// "bf16, f32, avx512" or "none".
+std::string to_text(const Features& features);
+
+ProductRule product_rule(const Features& features);
+
+}  // namespace stepc

@@ -1,0 +1,217 @@
+#include "kernels/kernel_choice.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "ir/alignment.h"
+#include "loops/element_writer.h"
+#include "loops/lower.h"
+#include "loops/product_tail.h"
+#include "ops/op_def.h"
+
+namespace stepc {
+
+namespace {
+
+using Kind = KernelChoice::Kind;
+
+constexpr size_t kMostBuffers = 64;  // of a tail's kernel
+
+bool is_attention(const Node& node) { return node.op == "attention" || node.op == "attention_backward"; }
+
+KernelChoice made(Kind kind, std::string why) {
+  KernelChoice choice;
+  choice.kind = kind;
+  choice.why = std::move(why);
+  return choice;
+}
+
+std::string on_blocked(blocked::Number number) {
+  return number == blocked::Number::kF32 ? "f32 on the blocked kernel" : "bf16 on the blocked kernel";
+}
+
+uint64_t bytes_of_copies(std::span<const uint32_t> copied, std::span<const TensorLayout> inputs) {
+  uint64_t bytes = 0;
+  for (uint32_t place : copied) bytes += aligned(bytes_of(inputs[place]));
+  return bytes;
+}
+
+// ---- nodes alone
+
+std::string why_no_blocked_product(DType dtype, const Features& features) {
+  const ProductRule rule = product_rule(features);
+  if (!number_of(dtype)) return str("{} is not for the blocked kernel", name_of(dtype));
+  if (rule.takes(dtype)) return "the blocked kernel does not take operands that lie so";
+  if (dtype == DType::kF32 && features.intel) return "f32: the library's product is faster on this CPU";
+  return str("{}: this machine has no blocked product of it", name_of(dtype));
+}
+
+KernelChoice choose_matmul(const Node& node, std::span<const TensorLayout> inputs, const Features& features,
+                           int threads) {
+  MatmulCall call{.left = 0, .transposed = node.attrs.get<bool>("transpose_a")};
+  call.products.push_back({1, node.attrs.get<bool>("transpose_b")});
+  const std::optional<BoundMatmul> bound = bind_matmul(call, inputs, features);
+  if (!bound) return made(Kind::kAten, why_no_blocked_product(inputs[0].type.dtype, features));
+  KernelChoice choice = made(Kind::kMatmul, on_blocked(bound->call.type));
+  choice.scratch_bytes = scratch_of(call, *bound, {}, threads).bytes(threads);
+  choice.matmul = std::move(call);
+  return choice;
+}
+
+KernelChoice choose_attention(const Node& node, std::span<const TensorLayout> inputs, int threads) {
+  const std::optional<BoundAttention> bound = bind_attention(node.op, node.attrs, inputs);
+  if (!bound) return made(Kind::kAten, "the blocked attention does not take these operands");
+  KernelChoice choice = made(Kind::kAttention, on_blocked(bound->call.type));
+  choice.scratch_bytes = workspace_bytes(*bound, threads) + bytes_of_copies(bound->copied, inputs);
+  return choice;
+}
+
+KernelChoice choose_loss(const Node& node, std::span<const TensorLayout> inputs, const Features& features,
+                         int threads) {
+  const std::optional<BoundLoss> bound = bind_loss(node.attrs, inputs, features);
+  if (!bound) return made(Kind::kAten, "the blocked loss does not take these operands on this machine");
+  KernelChoice choice = made(Kind::kLoss, on_blocked(bound->call.type));
+  choice.scratch_bytes = workspace_bytes(*bound, threads) + bytes_of_copies(bound->copied, inputs);
+  return choice;
+}
+
+// ---- groups
+
+TensorLayout layout_of(const Graph& group, const GraphInput& input) {
+  return {group.type(input.tensor), strides_of(group, input)};
+}
+
+uint32_t place_of(const Graph& group, TensorId input) {
+  const auto place = std::ranges::find(group.inputs, input, &GraphInput::tensor) - group.inputs.begin();
+  INTERNAL_CHECK_LT(place, std::ssize(group.inputs), "%{} is no input of its group", input);
+  return static_cast<uint32_t>(place);
+}
+
+struct TileSize {
+  int64_t rows, columns;
+};
+
+// By tile_kind(); without rows or columns: no tile is of that kind.
+std::array<TileSize, kTileKinds> tile_sizes(const Shape& result) {
+  using blocked::kTileColumns;
+  using blocked::kTileRows;
+  const auto last = [](int64_t all, int64_t tile) { return all > tile ? all % tile : 0; };
+  const TileSize whole{std::min(result[0], kTileRows), std::min(result[1], kTileColumns)};
+  const TileSize rest{last(result[0], kTileRows), last(result[1], kTileColumns)};
+  return {{whole, {rest.rows, whole.columns}, {whole.rows, rest.columns}, rest}};
+}
+
+// Without its tail. UserError: the products are not one call.
+MatmulCall call_of_products(const Graph& group) {
+  const Node& first = group.nodes.front();
+  MatmulCall call{.left = place_of(group, first.inputs[0]), .transposed = first.attrs.get<bool>("transpose_a")};
+  for (const Node& node : group.nodes) {
+    if (!is_product(node)) break;
+    USER_CHECK(node.inputs[0] == first.inputs[0] && node.attrs.get<bool>("transpose_a") == call.transposed,
+               "products of several left operands");
+    call.products.push_back({place_of(group, node.inputs[1]), node.attrs.get<bool>("transpose_b")});
+  }
+  return call;
+}
+
+// UserError: the nodes behind the products cannot finish them.
+void add_tail(const Graph& group, MatmulCall& call, std::vector<LoopProgram>& programs) {
+  const std::array<TileSize, kTileKinds> sizes = tile_sizes(group.shape(group.nodes.front().outputs[0]));
+  for (const TileSize& size : sizes) {
+    if (size.rows == 0 || size.columns == 0) {
+      call.tail_programs.push_back(kNoProgram);
+      continue;
+    }
+    ProductTail tail = product_tail(group, size.rows, size.columns, blocked::kTileColumns);
+    if (programs.empty()) {  // buffers are those of every kind
+      call.tail_inputs = std::move(tail.inputs);
+      call.tail_outputs = std::move(tail.outputs);
+      USER_CHECK(call.products.size() + call.tail_inputs.size() + call.tail_outputs.size() <= kMostBuffers,
+                 "{} tensors are too many to finish products with", group.inputs.size() + group.outputs.size());
+    }
+    call.tail_programs.push_back(static_cast<uint32_t>(programs.size()));
+    programs.push_back(lower(tail));
+  }
+}
+
+// What tails of every size allow where a tile is read and written at one place, and no product reads.
+std::vector<std::pair<uint32_t, uint32_t>> in_place_of(const MatmulCall& call, std::span<const LoopProgram> tails) {
+  std::vector<std::pair<uint32_t, uint32_t>> pairs;
+  for (size_t i = 0; i < call.tail_inputs.size(); ++i) {
+    const TileBuffer& from = call.tail_inputs[i];
+    const bool is_operand = std::ranges::any_of(
+        call.products, [&](const MatmulCall::Product& product) { return product.right == from.place; });
+    if (is_operand || from.place == call.left) continue;
+    for (size_t o = 0; o < call.tail_outputs.size(); ++o) {
+      const TileBuffer& to = call.tail_outputs[o];
+      if (from.row_stride != to.row_stride || from.column_stride != to.column_stride) continue;
+      const size_t input = call.products.size() + i;
+      const size_t output = call.products.size() + call.tail_inputs.size() + o;
+      const std::pair<uint32_t, uint32_t> pair(static_cast<uint32_t>(input), static_cast<uint32_t>(output));
+      const bool all = std::ranges::all_of(tails, [&](const LoopProgram& tail) {
+        return std::ranges::find(tail.in_place, pair) != tail.in_place.end();
+      });
+      if (all) pairs.emplace_back(from.place, to.place);
+    }
+  }
+  return pairs;
+}
+
+KernelChoice choose_products(const Graph& group, const Features& features, int threads) {
+  std::vector<TensorLayout> inputs;
+  for (const GraphInput& input : group.inputs) inputs.push_back(layout_of(group, input));
+  MatmulCall call = call_of_products(group);
+  const std::optional<BoundMatmul> bound = bind_matmul(call, inputs, features);
+  if (!bound) return made(Kind::kNone, why_no_blocked_product(inputs[call.left].type.dtype, features));
+  KernelChoice choice = made(Kind::kMatmul, on_blocked(bound->call.type));
+  if (has_tail(group)) {
+    add_tail(group, call, choice.programs);
+    choice.in_place = in_place_of(call, choice.programs);
+  } else {
+    for (size_t p = 0; p < group.nodes.size(); ++p)
+      USER_CHECK(group.outputs.size() == group.nodes.size() && group.outputs[p].tensor == group.nodes[p].outputs[0],
+                 "its results are not one of each product");
+  }
+  choice.scratch_bytes = scratch_of(call, *bound, choice.programs, threads).bytes(threads);
+  choice.matmul = std::move(call);
+  return choice;
+}
+
+KernelChoice choose_generated(const Graph& group) {
+  KernelChoice choice = made(Kind::kGenerated, "one kernel is generated");
+  choice.programs.push_back(lower(group));
+  choice.scratch_bytes = static_cast<uint64_t>(choice.programs[0].scratch_bytes);
+  choice.in_place = choice.programs[0].in_place;  // by buffers: inputs, then outputs
+  for (auto& [read, write] : choice.in_place) write -= static_cast<uint32_t>(group.inputs.size());
+  return choice;
+}
+
+}  // namespace
+
+KernelChoice choose_kernel(const Node& node, std::span<const TensorLayout> inputs, const Features& features,
+                           int threads) {
+  if (node.aten) return made(Kind::kAten, "an ATen call");
+  if (is_product(node)) return choose_matmul(node, inputs, features, threads);
+  if (is_attention(node)) return choose_attention(node, inputs, threads);
+  if (node.op == "linear_cross_entropy") return choose_loss(node, inputs, features, threads);
+  return made(Kind::kAten, "no kernel of its own");
+}
+
+KernelChoice choose_kernel(const Graph& group, const Features& features, int threads) {
+  if (group.outputs.empty()) return made(Kind::kNone, "nothing needs it");
+  try {
+    return is_products(group) ? choose_products(group, features, threads) : choose_generated(group);
+  } catch (const UserError& why) {
+    return made(Kind::kNone, why.what());
+  }
+}
+
+Shape result_strides(const Node& node, const TensorType& type) {
+  if (!is_attention(node) || type.shape.size() != 4) return contiguous_strides(type.shape);
+  // (batch, sequence, heads, dim), as the projections around attention read and write them.
+  const Shape& shape = type.shape;
+  return {shape[1] * shape[2] * shape[3], shape[3], shape[1] * shape[3], 1};
+}
+
+}  // namespace stepc

@@ -1,0 +1,74 @@
+// The one place that decides which kernel runs a node or a group on a machine: from shapes, layouts, dtypes and the
+// machine's features alone. Passes and planning ask here; nothing decides when the step runs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "blocked/attention.h"
+#include "blocked/linear_cross_entropy.h"
+#include "cost/features.h"
+#include "ir/graph.h"
+#include "kernels/matmul_call.h"
+#include "kernels/tensor_layout.h"
+#include "loops/loop_program.h"
+
+namespace stepc {
+
+struct KernelChoice {
+  enum class Kind : uint8_t {
+    kNone,       // of a group: its nodes run one by one
+    kGenerated,  // programs[0]
+    kMatmul,     // the blocked matmul, `matmul`, whose tails are `programs`
+    kAttention,  // the blocked attention
+    kLoss,       // the blocked linear layer with its cross-entropy
+    kAten,       // ATen calls
+  };
+  Kind kind = Kind::kAten;
+  std::string why;  // "bf16 on the blocked kernel", "f32: the library's is faster on this CPU"
+  std::vector<LoopProgram> programs;
+  std::optional<MatmulCall> matmul;
+  uint64_t scratch_bytes = 0;  // of all but kAten, with copies of operands that lie otherwise than the kernel reads
+  // (read, write) pairs that may be one piece of memory.
+  std::vector<std::pair<uint32_t, uint32_t>> in_place;
+};
+
+// Of a node alone, that is no view. `inputs`: how its operands lie.
+KernelChoice choose_kernel(const Node& node, std::span<const TensorLayout> inputs, const Features& features,
+                           int threads);
+// Of one of extract_groups(), its inputs' strides those that the kernel will see. Reads and writes are the group's
+// inputs and outputs.
+KernelChoice choose_kernel(const Graph& group, const Features& features, int threads);
+
+// How the results of a node's kernel lie: contiguous, but where readers want another layout (attention's heads).
+Shape result_strides(const Node& node, const TensorType& type);
+
+// The blocked calls of "attention", "attention_backward" and "linear_cross_entropy" rows on operands that lie so,
+// without data; nullopt: not on these operands, or not with these features. Operands whose places `copied` counts are
+// copied first, contiguous.
+struct BoundAttention {
+  blocked::Attention call;
+  bool backward = false;
+  std::vector<uint32_t> copied;
+};
+std::optional<BoundAttention> bind_attention(std::string_view op, const Attrs& attrs,
+                                             std::span<const TensorLayout> inputs);
+// With its `chunk`; which gradients are wanted, its pointers say once it has data.
+struct BoundLoss {
+  blocked::LinearCrossEntropy call;
+  bool wants_hidden = false, wants_weight = false;
+  std::vector<uint32_t> copied;
+};
+std::optional<BoundLoss> bind_loss(const Attrs& attrs, std::span<const TensorLayout> inputs, const Features& features);
+
+// Of their scratch memory what the kernel itself works in, at its begin; copies follow, each a multiple of 64 bytes
+// too.
+uint64_t workspace_bytes(const BoundAttention& bound, int threads);
+uint64_t workspace_bytes(const BoundLoss& bound, int threads);
+
+}  // namespace stepc

@@ -1,0 +1,71 @@
+// Generated kernels and copies.
+#include <algorithm>
+
+#include <ATen/Parallel.h>
+
+#include "runtime/bound_kernel.h"
+
+namespace stepc {
+
+namespace {
+
+class Generated final : public BoundKernel {
+ public:
+  Generated(const Instruction& instruction, std::shared_ptr<const Kernel> kernel)
+      : kernel_(std::move(kernel)), operands_(instruction.reads), scratch_(instruction.scratch.offset) {
+    operands_.insert(operands_.end(), instruction.writes.begin(), instruction.writes.end());
+    buffers_.resize(operands_.size());
+  }
+  void run(RunState& state) override {
+    for (size_t i = 0; i < operands_.size(); ++i) buffers_[i] = state.operands.data(operands_[i]);
+    std::byte* const scratch = state.operands.arena() + scratch_;
+    for (const KernelPhase& phase : kernel_->phases)
+      at::parallel_for(0, phase.items, std::max<int64_t>(1, phase.grain),
+                       [&](int64_t begin, int64_t end) { phase.run(buffers_.data(), begin, end, scratch); });
+  }
+
+ private:
+  std::shared_ptr<const Kernel> kernel_;
+  std::vector<OperandId> operands_;
+  std::vector<void*> buffers_;
+  uint64_t scratch_;
+};
+
+// Of what an expanded dimension repeats, one is written.
+class Copy final : public BoundKernel {
+ public:
+  explicit Copy(const Instruction& instruction) : from_(instruction.reads[0]), to_(instruction.writes[0]) {}
+  void run(RunState& state) override {
+    at::Tensor from = state.operands[from_];
+    at::Tensor to = state.operands[to_];
+    for (int64_t d = 0; d < to.dim(); ++d) {
+      if (to.stride(d) != 0 || to.size(d) == 0) continue;
+      to = to.narrow(d, 0, 1);
+      from = from.narrow(d, 0, 1);
+    }
+    to.copy_(from);
+  }
+
+ private:
+  OperandId from_, to_;
+};
+
+}  // namespace
+
+std::unique_ptr<BoundKernel> bind_generated(const Instruction& instruction, const KernelParts& parts) {
+  return std::make_unique<Generated>(instruction, parts.programs[instruction.program]);
+}
+std::unique_ptr<BoundKernel> bind_copy(const Instruction& instruction, const KernelParts&) {
+  return std::make_unique<Copy>(instruction);
+}
+
+std::vector<TensorLayout> layouts_of(const Schedule& schedule, const std::vector<OperandId>& operands) {
+  std::vector<TensorLayout> out;
+  for (OperandId id : operands) {
+    const Operand& operand = schedule.operands[id.index()];
+    out.push_back({{operand.dtype, operand.sizes}, operand.strides});
+  }
+  return out;
+}
+
+}  // namespace stepc

@@ -1,0 +1,378 @@
+#include "runtime/executor.h"
+
+#include <algorithm>
+#include <exception>
+#include <map>
+
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "aten/generator_snapshot.h"
+#include "base/check.h"
+#include "ir/agree.h"
+#include "ir/alignment.h"
+#include "runtime/arena.h"
+#include "runtime/bound_aten.h"
+#include "runtime/bound_kernel.h"
+
+namespace stepc {
+
+namespace {
+
+// Calls run below autograd and autocast, where they were recorded.
+struct BelowAutograd {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  c10::impl::ExcludeDispatchKeyGuard below_autocast{c10::autocast_dispatch_keyset};
+};
+
+// An instruction, bound: its kernel, and what has to be there before it runs.
+struct BoundInstruction {
+  std::unique_ptr<BoundKernel> kernel;  // none: the executor does it itself
+  std::vector<OperandId> own;           // writes whose memory is made for it; ATen calls bring their own
+  uint64_t arena_end = 0;               // of what it uses in the arena without asking the allocator
+};
+
+// A run between its beginning and its end, over a pause perhaps.
+struct Running {
+  Running(BoundOperands& operands, const RunInputs& from, uint64_t arena_bytes) : inputs(from) {
+    (*arena).grow_to(arena_bytes);
+    bound.emplace(operands, inputs.tensors, (*arena).base());
+  }
+  RunInputs inputs;
+  ArenaLease arena;
+  std::optional<BoundOperands::Run> bound;
+  size_t next = 0;       // instruction
+  bool resumed = false;  // after a pause the program's graph may hold what was written before it
+  std::optional<GeneratorSnapshot> before_seed;  // the default generator's state
+};
+
+std::vector<std::shared_ptr<const Kernel>> compile(const Schedule& schedule, KernelSources* sources) {
+  if (schedule.programs.empty()) return {};
+  INTERNAL_CHECK(sources != nullptr, "generated kernels without a generator");
+  KernelSources& kernels = *sources;
+  try {
+    if (kernels.before_compile)
+      for (const LoopProgram& program : schedule.programs) kernels.before_compile(program);
+    return kernels.compiler.compile_all(schedule.programs, static_cast<size_t>(schedule.threads));
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): found again below, with all others
+  }
+  std::vector<std::shared_ptr<const Kernel>> compiled;
+  std::map<uint32_t, std::string> refused;
+  for (const LoopProgram& program : schedule.programs) {
+    try {
+      if (kernels.before_compile) kernels.before_compile(program);
+      compiled.push_back(kernels.compiler.compile(program));
+    } catch (const std::exception& error) {
+      refused.emplace(static_cast<uint32_t>(&program - schedule.programs.data()), error.what());
+    }
+  }
+  if (!refused.empty()) throw RefusedPrograms(std::move(refused));
+  return compiled;
+}
+
+}  // namespace
+
+struct Executor::Impl {
+  const Schedule schedule;
+  const blocked::MicroKernels micro_kernels;
+  const std::vector<std::shared_ptr<const Kernel>> programs;
+  InstructionMemory memory;
+  BoundOperands operands;
+  std::vector<BoundInstruction> bound;  // by instruction
+  std::map<std::pair<CallId, size_t>, size_t> host_numbers;
+  std::vector<GeneratorSnapshot> states;
+  RunState state;
+  std::unique_ptr<Running> running;
+  bool unfit = false;
+
+  Impl(Schedule s, KernelSources* kernels)
+      : schedule(std::move(s)),
+        micro_kernels(kernels == nullptr ? blocked::MicroKernels() : kernels->micro_kernels),
+        programs(compile(schedule, kernels)),
+        memory(schedule.threads),
+        operands(schedule, memory),
+        states(schedule.states.size()),
+        state{operands, memory, std::vector<c10::IValue>(schedule.numbers), {}} {
+    for (size_t g = 0; g < std::max<size_t>(schedule.generators.size(), 1); ++g)
+      state.generators.push_back(g == 0 ? at::detail::getDefaultCPUGenerator() : at::detail::createCPUGenerator());
+    for (size_t i = 0; i < states.size(); ++i)
+      if (!schedule.states[i].empty()) states[i] = snapshot_from_bytes(schedule.states[i]);
+    for (size_t n = 0; n < schedule.host_numbers.size(); ++n)
+      host_numbers[{schedule.host_numbers[n].call, schedule.host_numbers[n].arg}] = n;
+    for (const Instruction& instruction : schedule.instructions) bind(instruction);
+  }
+
+  void bind(const Instruction& instruction) {
+    const KernelParts parts{schedule, programs, micro_kernels};
+    BoundInstruction& one = bound.emplace_back();
+    switch (instruction.kind) {
+      case Instruction::Kind::kGenerated:
+        one.kernel = bind_generated(instruction, parts);
+        break;
+      case Instruction::Kind::kMatmul:
+        one.kernel = bind_matmul(instruction, parts);
+        break;
+      case Instruction::Kind::kAttention:
+        one.kernel = bind_attention(instruction, parts);
+        break;
+      case Instruction::Kind::kLoss:
+        one.kernel = bind_loss(instruction, parts);
+        break;
+      case Instruction::Kind::kCopy:
+        one.kernel = bind_copy(instruction, parts);
+        break;
+      case Instruction::Kind::kOp:
+        one.kernel = bind_op(instruction, parts);
+        return;
+      case Instruction::Kind::kAten:
+        one.kernel = bind_aten(instruction, parts);
+        return;
+      default:
+        USER_CHECK(instruction.kind < Instruction::Kind::kCollective, "nothing runs a {} yet",
+                   name_of(instruction.kind));
+        return;
+    }
+    if (instruction.scratch.bytes > 0) one.arena_end = instruction.scratch.offset + instruction.scratch.bytes;
+    for (OperandId write : instruction.writes) {
+      const Buffer& buffer = schedule.buffers[schedule.operands[write.index()].buffer.index()];
+      if (buffer.kind == Buffer::Kind::kOwn) one.own.push_back(write);
+      if (buffer.kind == Buffer::Kind::kArena)
+        one.arena_end = std::max(one.arena_end, buffer.offset + aligned(buffer.bytes));
+    }
+  }
+
+  // ---- what the executor does itself
+
+  // False: the run ends here, `result` says why.
+  bool act(const Instruction& instruction, StepResult& result) {
+    switch (instruction.kind) {
+      case Instruction::Kind::kGuard:
+        return holds(instruction, result);
+      case Instruction::Kind::kEvent:
+        result.stopped = running->inputs.on_event(instruction.event, handed_out(instruction.reads, false));
+        if (result.stopped.empty() && unfit) result.stopped = "the optimizer passes another integer";
+        return result.stopped.empty();
+      case Instruction::Kind::kPause:
+        result.given = handed_out(instruction.reads, true);
+        result.paused = true;
+        return false;
+      case Instruction::Kind::kSeed: {
+        running->before_seed = read_generator(state.generators[0]);
+        auto* seed = static_cast<int64_t*>(operands.data(instruction.writes[0]));
+        seed[0] = at::randint(INT64_MAX, {}, at::kLong).item<int64_t>();
+        return true;
+      }
+      case Instruction::Kind::kSaveGenerator:
+        states[instruction.state] = read_generator(state.generators[instruction.generator]);
+        return true;
+      case Instruction::Kind::kLoadGenerator:
+        write_generator(state.generators[instruction.generator], states[instruction.state]);
+        return true;
+      default:
+        return true;
+    }
+  }
+
+  bool holds(const Instruction& guard, StepResult& result) {
+    if (!guard.number) {
+      result.missed_guard = !*static_cast<const bool*>(operands.data(guard.reads[0]));
+      return !result.missed_guard;
+    }
+    const Arg read = arg_of(state.numbers[*guard.number]);
+    if (same_number(guard.expected, read)) return true;
+    result.missed_guard = true;
+    result.missed_number = *guard.number;
+    result.read = read;
+    return false;
+  }
+
+  // An own buffer's as it is; of the program's memory a window, or with `copies` a copy.
+  std::vector<at::Tensor> handed_out(const std::vector<OperandId>& reads, bool copies) const {
+    std::vector<at::Tensor> out;
+    for (OperandId read : reads) {
+      if (!read.valid()) {
+        out.emplace_back();
+        continue;
+      }
+      const Operand& operand = schedule.operands[read.index()];
+      const Buffer::Kind kind = schedule.buffers[operand.buffer.index()].kind;
+      INTERNAL_CHECK(kind != Buffer::Kind::kArena, "a tensor is handed out of the arena");
+      const bool is_copied = kind == Buffer::Kind::kConstant || (copies && kind == Buffer::Kind::kInput);
+      out.push_back(is_copied ? operands[read].clone() : operands.hand_out(read));
+    }
+    return out;
+  }
+
+  // ---- the run
+
+  bool run_instruction(size_t index, StepResult& result) {
+    const Instruction& instruction = schedule.instructions[index];
+    const BoundInstruction& one = bound[index];
+    if (one.kernel == nullptr) return act(instruction, result);
+    memory.begin(instruction);
+    for (OperandId own : one.own) operands.make_own(own);
+    if (one.arena_end > 0) memory.note_use(one.arena_end);
+    one.kernel->run(state);
+    return true;
+  }
+
+  bool time_instruction(size_t index, StepResult& result, RunTimes& times) {
+    const double begin = times.now();
+    const bool goes_on = run_instruction(index, result);
+    times.add({index, begin, times.now()});
+    return goes_on;
+  }
+
+  // From where the run stands to its end, a pause, or where it must stop; `result` says which.
+  void advance(StepResult& result) {
+    Running& run = *running;
+    RunTimes* const times = run.inputs.times;
+    const size_t end = schedule.instructions.size();
+    try {
+      const BelowAutograd below;
+      const AllocationScope scope(memory, /*watch_frees=*/false);
+      for (bool goes_on = true; goes_on && run.next < end;) {
+        const size_t index = run.next;
+        if (is_host_code(index)) break;
+        goes_on = times == nullptr ? run_instruction(index, result) : time_instruction(index, result, *times);
+        ++run.next;
+      }
+    } catch (c10::Error& error) {
+      error.add_context(where(run.next));
+      throw;
+    }
+  }
+  // Runs with the program's own allocations and above autograd, as it does in eager.
+  bool is_host_code(size_t index) const {
+    const Instruction::Kind kind = schedule.instructions[index].kind;
+    return kind == Instruction::Kind::kEvent || kind == Instruction::Kind::kPause || kind == Instruction::Kind::kSeed;
+  }
+  std::string where(size_t index) const {
+    const Instruction& instruction = schedule.instructions[index];
+    const std::string what = instruction.call.valid()
+                                 ? str("call {} {}", instruction.call, instruction.op)
+                                 : str("instruction {} ({} {})", index, name_of(instruction.kind), instruction.op);
+    return str("in the replayed step: {}, {} of '{}'", what, name_of(instruction.source.phase),
+               instruction.source.module);
+  }
+
+  StepResult go_on() {
+    StepResult result;
+    try {
+      bool goes_on = true;
+      while (goes_on && running->next < schedule.instructions.size()) {
+        advance(result);
+        goes_on = result.is_whole();
+        if (!goes_on || running->next == schedule.instructions.size()) continue;
+        RunTimes* const times = running->inputs.times;
+        const size_t index = running->next++;
+        goes_on = times == nullptr ? run_instruction(index, result) : time_instruction(index, result, *times);
+      }
+    } catch (...) {
+      state.stack.clear();
+      running.reset();
+      throw;
+    }
+    if (!result.is_whole() && !result.paused && running->before_seed)
+      write_generator(state.generators[0], *running->before_seed);
+    if (!running->resumed && (result.is_whole() || result.paused)) operands.bump_versions(running->inputs.tensors);
+    running->resumed = true;
+    if (result.paused) return result;
+    if (result.is_whole()) collect(result);
+    result.memory = memory.counts();
+    if (running->inputs.times != nullptr) running->inputs.times->end();
+    running.reset();
+    return result;
+  }
+
+  Arg number_of(const ScheduleOutput& output) const {
+    if (output.operand.valid()) {
+      const at::Tensor& value = operands[output.operand];
+      if (value.scalar_type() == at::kBool) return value.item<bool>();
+      if (at::isIntegralType(value.scalar_type(), /*includeBool=*/false)) return value.item<int64_t>();
+      return value.item<double>();
+    }
+    const auto* read = std::get_if<ReadNumber>(&output.value);
+    return read == nullptr ? output.value : arg_of(pass_on(*read, state.numbers[read->read.index()]));
+  }
+  void collect(StepResult& result) const {
+    for (const ScheduleOutput& output : schedule.outputs) {
+      switch (output.kind) {
+        case ScheduleOutput::Kind::kReturn:
+          result.outputs.push_back(operands.hand_out(output.operand));
+          break;
+        case ScheduleOutput::Kind::kRebind:
+          result.rebindings.push_back({*owner_of(output.owner), output.key, operands.hand_out(output.operand)});
+          break;
+        case ScheduleOutput::Kind::kNumber:
+          result.numbers.push_back(number_of(output));
+          break;
+      }
+    }
+  }
+};
+
+Executor::Executor(Schedule schedule, KernelSources* kernels)
+    : impl_(std::make_unique<Impl>(std::move(schedule), kernels)) {}
+Executor::~Executor() = default;
+
+std::string Executor::why_not(const std::vector<at::Tensor>& tensors) { return impl_->operands.why_not(tensors); }
+
+void Executor::supply(CallId call, size_t arg, const c10::IValue& number) {
+  Impl& impl = *impl_;
+  const auto found = impl.host_numbers.find({call, arg});
+  if (found == impl.host_numbers.end()) return;  // the event's own call
+  const HostNumber& into = impl.schedule.host_numbers[found->second];
+  if (into.instruction) return impl.bound[*into.instruction].kernel->supply(arg, number);
+  const auto put = [&](size_t k, double value) { impl.operands.host_tensor(into.inputs[k]).fill_(value); };
+  if (into.inputs.empty()) {
+    if (!number.isInt() || number.toInt() != *into.integer) impl.unfit = true;
+  } else if (number.isList()) {
+    const c10::List<c10::IValue> list = number.toList();  // of double, or of Scalar
+    if (list.size() != into.inputs.size()) impl.unfit = true;
+    for (size_t k = 0; k < list.size() && k < into.inputs.size(); ++k) put(k, list.get(k).toScalar().toDouble());
+  } else {
+    put(0, number.isTensor() ? number.toTensor().item<double>() : number.toScalar().toDouble());
+  }
+}
+bool Executor::is_unfit() const { return impl_->unfit; }
+
+StepResult Executor::run(const RunInputs& inputs) {
+  Impl& impl = *impl_;
+  INTERNAL_CHECK(impl.running == nullptr, "a run begins while another one is paused");
+  if (inputs.times != nullptr) inputs.times->begin();
+  impl.running = std::make_unique<Running>(impl.operands, inputs, impl.schedule.arena_bytes);
+  for (size_t g = 1; g < inputs.generators.size(); ++g)
+    if (inputs.generators[g].defined()) impl.state.generators[g] = inputs.generators[g];
+  impl.memory.begin_step((*impl.running->arena).base());
+  return impl.go_on();
+}
+
+StepResult Executor::resume(std::vector<at::Tensor> incoming) {
+  Impl& impl = *impl_;
+  INTERNAL_CHECK(impl.running != nullptr, "a run goes on that was not paused");
+  for (const ScheduleInput& input : impl.schedule.inputs) {
+    if (input.kind != InputKind::kIncoming) continue;
+    const size_t index = std::stoul(input.key);
+    const Operand& operand = impl.schedule.operands[input.operand.index()];
+    if (index >= incoming.size() || !incoming[index].defined() || incoming[index].strides() == operand.strides ||
+        incoming[index].sizes() != c10::IntArrayRef(operand.sizes))
+      continue;
+    incoming[index] =
+        at::empty_strided(operand.sizes, operand.strides, incoming[index].options()).copy_(incoming[index]);
+  }
+  if (const std::string why = impl.operands.why_not_incoming(incoming); !why.empty()) {
+    abandon();
+    user_error("the backward pass begins otherwise than recorded: {}", why);
+  }
+  impl.running->bound->resume(incoming);
+  return impl.go_on();
+}
+
+void Executor::abandon() { impl_->running.reset(); }
+bool Executor::is_paused() const { return impl_->running != nullptr; }
+
+const Schedule& Executor::schedule() const { return impl_->schedule; }
+
+}  // namespace stepc

@@ -1,0 +1,107 @@
+#include "runtime/instruction_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ir/alignment.h"
+
+namespace stepc {
+
+InstructionMemory::InstructionMemory(int threads)
+    : workers_(std::max(threads - 1, 0)), slabs_(new Slab[static_cast<size_t>(workers_) + 1]) {}
+
+void InstructionMemory::begin_step(std::byte* arena) {
+  arena_ = arena;
+  instruction_ = nullptr;
+  keeps_next_ = copies_next_ = false;
+  counts_ = {};
+  worker_served_ = worker_unplanned_ = worker_unplanned_bytes_ = 0;
+}
+
+void InstructionMemory::begin(const Instruction& instruction) {
+  instruction_ = &instruction;
+  taken_.assign(instruction.allocations.size(), false);
+  if (instruction.scratch.bytes != 0) scratch_.clear();
+  if (instruction.worker_scratch.bytes != 0)
+    for (int w = 0; w <= workers_; ++w) slabs_[static_cast<size_t>(w)].blocks.clear();
+}
+
+void InstructionMemory::note_use(uint64_t end) { counts_.arena_peak_bytes = std::max(counts_.arena_peak_bytes, end); }
+
+MemoryCounts InstructionMemory::counts() const {
+  MemoryCounts counts = counts_;
+  counts.served += worker_served_;
+  counts.unplanned += worker_unplanned_;
+  counts.unplanned_bytes += worker_unplanned_bytes_;
+  return counts;
+}
+
+void* InstructionMemory::at(uint64_t offset, size_t bytes) {
+  ++counts_.served;
+  note_use(offset + aligned(bytes));
+  return arena_ + offset;
+}
+
+// The first of as many bytes that has not been asked for: a call may make its results in an order of its own.
+const PlannedAllocation* InstructionMemory::take_planned(size_t bytes) {
+  for (size_t a = 0; a < taken_.size(); ++a) {
+    if (taken_[a] || instruction_->allocations[a].bytes != bytes) continue;
+    taken_[a] = true;
+    return &instruction_->allocations[a];
+  }
+  return nullptr;
+}
+
+void* InstructionMemory::allocate(size_t bytes, int worker) {
+  if (worker != 0) return allocate_from_slab(bytes, worker);
+  keeps_ = std::exchange(keeps_next_, false);
+  if (keeps_ || instruction_ == nullptr) return nullptr;
+  const PlannedAllocation* const planned = std::exchange(copies_next_, false) ? nullptr : take_planned(bytes);
+  if (planned != nullptr) {
+    keeps_ = planned->own;
+    return keeps_ ? nullptr : at(planned->offset, bytes);
+  }
+  if (instruction_->scratch.bytes == 0) return nullptr;
+  const auto offset = scratch_.allocate(aligned(bytes), instruction_->scratch.bytes);
+  return offset.has_value() ? at(instruction_->scratch.offset + *offset, bytes) : nullptr;
+}
+
+void* InstructionMemory::allocate_from_slab(size_t bytes, int worker) {
+  if (instruction_ == nullptr || worker > workers_ || instruction_->worker_scratch.bytes == 0) return nullptr;
+  const auto offset =
+      slabs_[static_cast<size_t>(worker)].blocks.allocate(aligned(bytes), instruction_->worker_scratch.bytes);
+  if (!offset.has_value()) return nullptr;
+  worker_served_.fetch_add(1, std::memory_order_relaxed);
+  return slab_begin(worker) + *offset;
+}
+
+std::byte* InstructionMemory::slab_begin(int worker) const {
+  const Scratch& slabs = instruction_->worker_scratch;
+  return arena_ + slabs.offset + static_cast<uint64_t>(worker - 1) * slabs.bytes;
+}
+
+void InstructionMemory::on_system_allocation(void*, size_t bytes, int worker) {
+  if (worker != 0) {
+    worker_unplanned_.fetch_add(1, std::memory_order_relaxed);
+    worker_unplanned_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  } else if (keeps_) {
+    ++counts_.kept;
+    counts_.kept_bytes += aligned(bytes);
+  } else {
+    ++counts_.unplanned;
+    counts_.unplanned_bytes += bytes;
+  }
+}
+
+void InstructionMemory::on_arena_free(void* memory, int worker) {
+  if (instruction_ == nullptr || worker > workers_) return;
+  const auto* freed = static_cast<const std::byte*>(memory);
+  const Scratch& scratch = worker == 0 ? instruction_->scratch : instruction_->worker_scratch;
+  if (scratch.bytes == 0) return;
+  const std::byte* begin = worker == 0 ? arena_ + scratch.offset : slab_begin(worker);
+  if (freed < begin || freed >= begin + scratch.bytes) return;
+  WorkerSlab& blocks = worker == 0 ? scratch_ : slabs_[static_cast<size_t>(worker)].blocks;
+  blocks.free(static_cast<uint64_t>(freed - begin));
+}
+
+}  // namespace stepc

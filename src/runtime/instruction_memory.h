@@ -1,0 +1,72 @@
+// InstructionMemory: serves what a replayed instruction's ATen calls allocate: what was planned from its place in the
+// arena, or from the system where it outlives the step; everything else from the instruction's scratch memory, first
+// fit; intra-op workers from a slab each. What does not fit comes from the system, and is counted as unplanned.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "aten/cpu_hook.h"
+#include "ir/worker_slab.h"
+#include "schedule/schedule.h"
+
+namespace stepc {
+
+// What one replayed step asked for.
+struct MemoryCounts {
+  uint64_t served = 0;  // allocations answered from the arena
+  uint64_t kept = 0;    // planned to outlive the step, taken from the system
+  uint64_t kept_bytes = 0;
+  uint64_t unplanned = 0;  // not as planned: taken from the system. Zero in a steady step.
+  uint64_t unplanned_bytes = 0;
+  uint64_t arena_peak_bytes = 0;  // one past the last arena byte that was handed out
+};
+
+class InstructionMemory final : public AllocationClient {
+ public:
+  explicit InstructionMemory(int threads);
+
+  void begin_step(std::byte* arena);
+  void begin(const Instruction& instruction);
+  // Something in the arena ends at this offset.
+  void note_use(uint64_t end);
+  // The next allocation outlives the step.
+  void keep_next() { keeps_next_ = true; }
+  // The next allocation is a copy for the instruction, which may not take the place of a result of as many bytes.
+  void copy_next() { copies_next_ = true; }
+  MemoryCounts counts() const;
+
+  void* allocate(size_t bytes, int worker) override;
+  void on_system_allocation(void* memory, size_t bytes, int worker) override;
+  void on_system_free(void*) override {}
+  void on_arena_free(void* memory, int worker) override;
+
+ private:
+  // Touched by its own worker alone.
+  struct alignas(64) Slab {
+    WorkerSlab blocks;
+  };
+  const PlannedAllocation* take_planned(size_t bytes);
+  void* allocate_from_slab(size_t bytes, int worker);
+  std::byte* slab_begin(int worker) const;
+  void* at(uint64_t offset, size_t bytes);
+
+  const int workers_;
+  std::byte* arena_ = nullptr;
+  const Instruction* instruction_ = nullptr;
+  std::vector<bool> taken_;  // of the instruction's planned allocations
+  WorkerSlab scratch_;
+  bool keeps_next_ = false;
+  bool copies_next_ = false;
+  bool keeps_ = false;  // the allocation that now goes to the system is planned to
+  std::unique_ptr<Slab[]> slabs_;
+  MemoryCounts counts_;
+  std::atomic<uint64_t> worker_served_{0};
+  std::atomic<uint64_t> worker_unplanned_{0};
+  std::atomic<uint64_t> worker_unplanned_bytes_{0};
+};
+
+}  // namespace stepc

@@ -1,0 +1,15 @@
+// This machine's micro-kernels: LibTorch's products of blocks (at::native::cpublas::brgemm) and its pool of threads, as
+// the function pointers that the blocked kernels take, and the same as plain data for whoever plans.
+#pragma once
+
+#include "blocked/micro_kernels.h"
+#include "cost/features.h"
+
+namespace stepc {
+
+// What is there and right; every call gives the same answer.
+blocked::MicroKernels probe_micro_kernels();
+
+Features features_of(const blocked::MicroKernels& kernels);
+
+}  // namespace stepc

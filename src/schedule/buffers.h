@@ -1,0 +1,26 @@
+// What both ways to a Schedule share: operands, and the program's tensors with the memory in which they lie. Internal
+// to schedule/.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "ir/trace.h"
+#include "schedule/schedule.h"
+
+namespace stepc {
+
+inline OperandId add_operand(Schedule& schedule, Operand operand) {
+  schedule.operands.push_back(std::move(operand));
+  return OperandId(schedule.operands.size() - 1);
+}
+
+// An input in memory of its own; `operand`'s buffer is made here.
+OperandId add_input_buffer(Schedule& schedule, InputKind kind, const std::string& key, Operand operand);
+
+// All externals of a trace but its constants, with one buffer a storage, which `memory` gets by the external's name.
+void add_trace_inputs(Schedule& schedule, const Trace& trace,
+                      std::map<std::pair<InputKind, std::string>, BufferId>& memory);
+
+}  // namespace stepc

@@ -1,0 +1,13 @@
+// From a Trace to its Schedule, for `exact` mode: one instruction a recorded call in its order, views left out, every
+// allocation of every kernel at its place, planned from the recorded lifetimes.
+#pragma once
+
+#include "ir/trace.h"
+#include "schedule/schedule.h"
+
+namespace stepc {
+
+// `threads`: the intra-op thread count that the step was recorded with.
+Schedule schedule_trace(const Trace& trace, const Features& features, int threads);
+
+}  // namespace stepc

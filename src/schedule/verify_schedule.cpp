@@ -1,0 +1,306 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "schedule/schedule.h"
+#include "schedule/verify_arena.h"
+
+namespace stepc {
+
+namespace {
+
+// Whether `bytes` at `offset` end by `limit`.
+bool fits(uint64_t offset, uint64_t bytes, uint64_t limit) { return offset <= limit && bytes <= limit - offset; }
+
+// First and one past the last element that the operand reaches; nullopt: too far to count.
+std::optional<std::pair<int64_t, int64_t>> reach(const Operand& operand) {
+  int64_t low = operand.offset;
+  int64_t high = operand.offset;
+  for (size_t d = 0; d < operand.sizes.size(); ++d) {
+    int64_t move = 0;
+    if (__builtin_mul_overflow(operand.sizes[d] - 1, operand.strides[d], &move)) return std::nullopt;
+    int64_t& side = move < 0 ? low : high;
+    if (__builtin_add_overflow(side, move, &side)) return std::nullopt;
+  }
+  if (__builtin_add_overflow(high, 1, &high)) return std::nullopt;
+  return std::pair(low, high);
+}
+
+class Verifier {
+ public:
+  explicit Verifier(const Schedule& schedule) : schedule_(schedule) {}
+
+  void run() {
+    INTERNAL_CHECK(schedule_.threads >= 1, "{} threads", schedule_.threads);
+    INTERNAL_CHECK_LE(schedule_.live_lower_bound_bytes, schedule_.arena_bytes, "the arena is too small for any layout");
+    for (size_t b = 0; b < schedule_.buffers.size(); ++b) check_buffer(b);
+    for (size_t k = 0; k < schedule_.operands.size(); ++k) check_operand(k);
+    for (size_t k = 0; k < schedule_.inputs.size(); ++k) check_input(k);
+    for (size_t b = 0; b < schedule_.buffers.size(); ++b) check_buffer_of_input(b);
+    for (const LoopProgram& program : schedule_.programs) verify(program);
+    for (at_ = 0; at_ < schedule_.instructions.size(); ++at_) check_instruction(schedule_.instructions[at_]);
+    check_order();
+    for (const HostNumber& number : schedule_.host_numbers) check_host_number(number);
+    verify_arena(schedule_);
+  }
+
+ private:
+  const Buffer& buffer_of(const Operand& operand) const { return schedule_.buffers[operand.buffer.index()]; }
+  const Operand& operand(OperandId id) const { return schedule_.operands[id.index()]; }
+
+  // The instruction that is looked at, for messages.
+  std::string here() const {
+    const Instruction& one = schedule_.instructions[at_];
+    return str("i{} ({} {})", at_, name_of(one.kind), one.op);
+  }
+
+  void check_buffer(size_t b) const {
+    const Buffer& buffer = schedule_.buffers[b];
+    if (buffer.kind == Buffer::Kind::kConstant)
+      INTERNAL_CHECK_LE(buffer.content.size(), buffer.bytes, "the content of b{}", b);
+  }
+
+  void check_buffer_of_input(size_t b) const {
+    const Buffer& buffer = schedule_.buffers[b];
+    if (buffer.kind != Buffer::Kind::kInput) return;
+    INTERNAL_CHECK_LT(buffer.input, schedule_.inputs.size(), "b{}", b);
+    INTERNAL_CHECK_EQ(operand(schedule_.inputs[buffer.input].operand).buffer.index(), b, "input {} does not lie in b{}",
+                      buffer.input, b);
+  }
+
+  void check_operand(size_t k) const {
+    const Operand& operand = schedule_.operands[k];
+    INTERNAL_CHECK_LT(operand.buffer.index(), schedule_.buffers.size(), "the buffer of %{}", k);
+    INTERNAL_CHECK_EQ(operand.sizes.size(), operand.strides.size(), "sizes and strides of %{}", k);
+    int64_t bytes = size_of(operand.dtype);
+    bool is_empty = false;
+    for (int64_t size : operand.sizes) {
+      INTERNAL_CHECK(size >= 0 && !__builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes),
+                     "%{} has a size of {}", k, size);
+      is_empty = is_empty || size == 0;
+    }
+    if (is_empty) return;
+    const auto reached = reach(operand);
+    const bool inside = reached && reached->first >= 0 &&
+                        static_cast<uint64_t>(reached->second) <=
+                            buffer_of(operand).bytes / static_cast<uint64_t>(size_of(operand.dtype));
+    INTERNAL_CHECK(inside, "%{} leaves b{} of {} bytes", k, operand.buffer, buffer_of(operand).bytes);
+  }
+
+  void check_input(size_t k) const {
+    const ScheduleInput& input = schedule_.inputs[k];
+    INTERNAL_CHECK_LT(input.operand.index(), schedule_.operands.size(), "the operand of input {}", k);
+    if (is_of_program(input.kind))
+      INTERNAL_CHECK(buffer_of(operand(input.operand)).kind == Buffer::Kind::kInput,
+                     "input {}, {} '{}', is in a buffer of kind {}", k, name_of(input.kind), input.key,
+                     name_of(buffer_of(operand(input.operand)).kind));
+  }
+
+  // ---- instructions
+
+  void check_instruction(const Instruction& one) const {
+    // Host code may be given nothing in a place where another step has a tensor.
+    const bool is_host = one.kind == Instruction::Kind::kEvent || one.kind == Instruction::Kind::kPause;
+    for (const auto* operands : {&one.reads, &one.writes})
+      for (OperandId id : *operands)
+        INTERNAL_CHECK(id.index() < schedule_.operands.size() || (is_host && !id.valid()), "{} has no operand {}",
+                       here(), id);
+    for (const PlannedAllocation& allocation : one.allocations)
+      INTERNAL_CHECK(allocation.own || fits(allocation.offset, allocation.bytes, schedule_.arena_bytes),
+                     "{}: an allocation at {} leaves the arena of {} bytes", here(), allocation.offset,
+                     schedule_.arena_bytes);
+    const uint64_t workers = static_cast<uint64_t>(schedule_.threads) - 1;
+    uint64_t worker_bytes = 0;
+    const bool counts = !__builtin_mul_overflow(one.worker_scratch.bytes, workers, &worker_bytes);
+    INTERNAL_CHECK(fits(one.scratch.offset, one.scratch.bytes, schedule_.arena_bytes) &&
+                       (worker_bytes == 0 || fits(one.worker_scratch.offset, worker_bytes, schedule_.arena_bytes)) &&
+                       counts,
+                   "{}: its scratch leaves the arena of {} bytes", here(), schedule_.arena_bytes);
+    if (one.number) INTERNAL_CHECK_LT(*one.number, schedule_.numbers, "the number of {}", here());
+    if (one.aten) check_aten(one, *one.aten);
+    check_kind(one);
+  }
+
+  void check_kind(const Instruction& one) const {
+    using Kind = Instruction::Kind;
+    switch (one.kind) {
+      case Kind::kGenerated:
+        return check_generated(one);
+      case Kind::kMatmul:
+        INTERNAL_CHECK(one.matmul.has_value(), "{} says no matmul", here());
+        return check_matmul(one, *one.matmul);
+      case Kind::kAten:
+        INTERNAL_CHECK(one.aten.has_value(), "{} has no arguments", here());
+        return;
+      case Kind::kCopy:
+        INTERNAL_CHECK(one.reads.size() == 1 && one.writes.size() == 1 &&
+                           element_count(operand(one.reads[0]).sizes) == element_count(operand(one.writes[0]).sizes),
+                       "{} copies something to something else", here());
+        return;
+      case Kind::kGuard:
+        INTERNAL_CHECK(one.writes.empty(), "{} writes something", here());
+        INTERNAL_CHECK(one.number || (one.reads.size() == 1 && operand(one.reads[0]).dtype == DType::kBool &&
+                                      element_count(operand(one.reads[0]).sizes) == 1),
+                       "{} looks at neither a number nor a single bool", here());
+        return;
+      case Kind::kSaveGenerator:
+      case Kind::kLoadGenerator:
+        INTERNAL_CHECK_LT(one.generator, schedule_.generators.size(), "the generator of {}", here());
+        INTERNAL_CHECK_LT(one.state, schedule_.states.size(), "the state of {}", here());
+        INTERNAL_CHECK(one.writes.empty(), "{} writes something", here());
+        return;
+      case Kind::kSeed:
+        return check_seed(one);
+      case Kind::kAttention:
+      case Kind::kLoss:
+      case Kind::kOp:
+        return;
+      case Kind::kEvent:
+      case Kind::kPause:
+        INTERNAL_CHECK(one.writes.empty(), "{} writes something", here());
+        return;
+      case Kind::kCollective:
+      case Kind::kSend:
+      case Kind::kReceive:
+      case Kind::kWait:
+      case Kind::kRecord:
+      case Kind::kCall:
+        INTERNAL_CHECK(false, "{}: nothing runs this yet", here());
+    }
+  }
+
+  // Its number has a place of the executor's own.
+  void check_seed(const Instruction& one) const {
+    INTERNAL_CHECK_EQ(one.writes.size(), 1U, "what {} writes", here());
+    const Operand& to = operand(one.writes[0]);
+    const Buffer& buffer = buffer_of(to);
+    INTERNAL_CHECK(to.dtype == DType::kI64 && element_count(to.sizes) > 0 && buffer.kind == Buffer::Kind::kInput &&
+                       schedule_.inputs[buffer.input].kind == InputKind::kRng,
+                   "{} writes %{}, which is no place for a seed", here(), one.writes[0]);
+  }
+
+  const LoopProgram& program(uint32_t number) const {
+    INTERNAL_CHECK_LT(number, schedule_.programs.size(), "a program of {}", here());
+    return schedule_.programs[number];
+  }
+  static size_t count(const LoopProgram& program, LoopBuffer::Kind kind) {
+    return static_cast<size_t>(std::ranges::count(program.buffers, kind, &LoopBuffer::kind));
+  }
+
+  void check_generated(const Instruction& one) const {
+    const LoopProgram& program = this->program(one.program);
+    INTERNAL_CHECK_EQ(count(program, LoopBuffer::Kind::kInput), one.reads.size(), "inputs of the program of {}",
+                      here());
+    INTERNAL_CHECK_EQ(count(program, LoopBuffer::Kind::kOutput), one.writes.size(), "outputs of the program of {}",
+                      here());
+    INTERNAL_CHECK_LE(static_cast<uint64_t>(program.scratch_bytes), one.scratch.bytes, "the scratch of {}", here());
+    for (size_t k = 0; k < one.reads.size() + one.writes.size(); ++k) {
+      const OperandId id = k < one.reads.size() ? one.reads[k] : one.writes[k - one.reads.size()];
+      const LoopBuffer& buffer = program.buffers[k];
+      uint64_t end = 0;
+      const bool counts = operand(id).offset >= 0 &&
+                          !__builtin_mul_overflow(operand(id).offset, size_of(operand(id).dtype), &end) &&
+                          buffer.count <= INT64_MAX / size_of(buffer.dtype);
+      INTERNAL_CHECK(counts && fits(end, static_cast<uint64_t>(buffer.count * size_of(buffer.dtype)),
+                                    buffer_of(operand(id)).bytes),
+                     "{}: its program goes past the end of b{} from %{}", here(), operand(id).buffer, id);
+    }
+  }
+
+  void check_matmul(const Instruction& one, const MatmulCall& call) const {
+    INTERNAL_CHECK_LT(call.left, one.reads.size(), "the left operand of {}", here());
+    INTERNAL_CHECK(!call.products.empty(), "{} has no product", here());
+    for (const MatmulCall::Product& product : call.products)
+      INTERNAL_CHECK_LT(product.right, one.reads.size(), "a right operand of {}", here());
+    for (const TileBuffer& buffer : call.tail_inputs)
+      INTERNAL_CHECK_LT(buffer.place, one.reads.size(), "an input of the tail of {}", here());
+    for (const TileBuffer& buffer : call.tail_outputs)
+      INTERNAL_CHECK_LT(buffer.place, one.writes.size(), "an output of the tail of {}", here());
+    if (call.tail_programs.empty()) {
+      INTERNAL_CHECK_EQ(call.products.size(), one.writes.size(), "products of {}", here());
+      return;
+    }
+    INTERNAL_CHECK_EQ(call.tail_programs.size(), kTileKinds, "tails of {}", here());
+    for (uint32_t tail : call.tail_programs) {
+      if (tail == kNoProgram) continue;
+      const LoopProgram& kernel = program(tail);
+      INTERNAL_CHECK_EQ(count(kernel, LoopBuffer::Kind::kInput), call.products.size() + call.tail_inputs.size(),
+                        "inputs of the tail of {}", here());
+      INTERNAL_CHECK_EQ(count(kernel, LoopBuffer::Kind::kOutput), call.tail_outputs.size(), "outputs of the tail of {}",
+                        here());
+    }
+  }
+
+  void check_aten(const Instruction& one, const AtenCall& call) const {
+    for_each_value(call.args, [&](ValueId k) { INTERNAL_CHECK_LT(k.index(), one.reads.size(), "{}", here()); });
+    for_each_value(call.results, [&](ValueId k) { INTERNAL_CHECK_LT(k.index(), one.writes.size(), "{}", here()); });
+    for (uint32_t k : call.writes) INTERNAL_CHECK_LT(k, one.reads.size(), "what {} writes", here());
+    for (const auto& [k, strides] : call.layouts) INTERNAL_CHECK_LT(k, one.reads.size(), "a layout of {}", here());
+    for (const Arg& arg : call.args) {
+      if (const auto* number = std::get_if<ReadNumber>(&arg))
+        INTERNAL_CHECK_LT(number->read.index(), schedule_.numbers, "a number that {} takes", here());
+      if (const auto* generator = std::get_if<GeneratorArg>(&arg))
+        INTERNAL_CHECK_LT(generator->generator.index(), schedule_.generators.size(), "the generator of {}", here());
+    }
+  }
+
+  // ---- what is there when it is read
+
+  void check_order() {
+    std::vector<bool> filled;
+    for (const Buffer& buffer : schedule_.buffers)
+      filled.push_back(buffer.kind == Buffer::Kind::kInput || buffer.kind == Buffer::Kind::kConstant ||
+                       buffer.bytes == 0);
+    for (const ScheduleInput& input : schedule_.inputs) filled[operand(input.operand).buffer.index()] = true;
+    for (at_ = 0; at_ < schedule_.instructions.size(); ++at_) {
+      const Instruction& one = schedule_.instructions[at_];
+      for (OperandId id : one.reads)
+        INTERNAL_CHECK(!id.valid() || filled[operand(id).buffer.index()], "{} reads %{} in b{}, which nothing wrote",
+                       here(), id, operand(id).buffer);
+      for (OperandId id : one.writes)
+        if (id.valid()) filled[operand(id).buffer.index()] = true;
+    }
+    for (size_t k = 0; k < schedule_.outputs.size(); ++k) check_output(k, filled);
+  }
+
+  void check_output(size_t k, const std::vector<bool>& filled) const {
+    const ScheduleOutput& output = schedule_.outputs[k];
+    const bool is_number = output.kind == ScheduleOutput::Kind::kNumber;
+    if (const auto* read = std::get_if<ReadNumber>(&output.value))
+      INTERNAL_CHECK_LT(read->read.index(), schedule_.numbers, "output {}", k);
+    if (!output.operand.valid()) return;
+    INTERNAL_CHECK_LT(output.operand.index(), schedule_.operands.size(), "output {}", k);
+    const Operand& operand = this->operand(output.operand);
+    INTERNAL_CHECK(filled[operand.buffer.index()], "output {} is in b{}, which nothing wrote", k, operand.buffer);
+    if (is_number) {
+      INTERNAL_CHECK_EQ(element_count(operand.sizes), 1, "output {} is a number", k);
+      return;
+    }
+    // What the program keeps must not be memory that the next run uses again.
+    const Buffer& buffer = buffer_of(operand);
+    INTERNAL_CHECK(buffer.kind == Buffer::Kind::kOwn || buffer.kind == Buffer::Kind::kInput || buffer.bytes == 0,
+                   "output {} is in b{} of kind {}, which the step keeps", k, operand.buffer, name_of(buffer.kind));
+  }
+
+  void check_host_number(const HostNumber& number) const {
+    if (number.instruction) {
+      INTERNAL_CHECK_LT(*number.instruction, schedule_.instructions.size(), "where a host number goes");
+      const Instruction& one = schedule_.instructions[*number.instruction];
+      INTERNAL_CHECK(one.aten && number.arg < one.aten->args.size(), "a host number is argument {} of i{}", number.arg,
+                     *number.instruction);
+    }
+    for (uint32_t input : number.inputs) {
+      INTERNAL_CHECK_LT(input, schedule_.inputs.size(), "where a host number goes");
+      INTERNAL_CHECK(schedule_.inputs[input].kind == InputKind::kScalar, "a host number goes to input {}, {} '{}'",
+                     input, name_of(schedule_.inputs[input].kind), schedule_.inputs[input].key);
+    }
+  }
+
+  const Schedule& schedule_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+void verify(const Schedule& schedule) { Verifier(schedule).run(); }
+
+}  // namespace stepc

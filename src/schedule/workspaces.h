@@ -1,0 +1,43 @@
+// What ATen calls take from the allocator beside their results. A call that was recorded brings its own numbers; of any
+// other one somebody runs it alone, once, and tells; a tool that cannot run it goes by a rule.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "kernels/tensor_layout.h"
+
+namespace stepc {
+
+struct Workspace {
+  uint64_t bytes = 0;         // at most at once, on the thread that runs the step
+  uint64_t worker_bytes = 0;  // and on each of its intra-op workers
+  bool operator==(const Workspace&) const = default;
+};
+
+// A call whose workspace nobody knows: `node` without ids, on operands that lie so.
+struct UnknownWorkspace {
+  std::string key;  // the call, its operands' types and layouts, the thread count
+  Node node;
+  std::vector<TensorLayout> inputs;
+  std::vector<TensorType> outputs;
+};
+
+using WorkspaceTable = std::map<std::string, Workspace>;  // by key
+
+// nullopt: neither recorded nor plain from the op.
+std::optional<Workspace> known_workspace(const Node& node, const std::vector<TensorLayout>& inputs);
+UnknownWorkspace unknown_workspace(const Node& node, const std::vector<TensorLayout>& inputs,
+                                   const std::vector<TensorType>& outputs, int threads);
+// As much as the operands and results together, in f32.
+Workspace workspace_by_rule(const UnknownWorkspace& call);
+
+// Whether an opaque call's input has to be copied before the call: its kernel may count on the layout that the input
+// had when the call was recorded.
+bool needs_layout(const AtenCall& call, size_t input, const TensorLayout& layout);
+
+}  // namespace stepc

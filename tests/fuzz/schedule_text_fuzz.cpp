@@ -1,0 +1,16 @@
+// The text of a Schedule: what is taken reads back as it was written, and is verified or refused.
+#include "schedule/schedule.h"
+#include "tests/fuzz/fuzz_input.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace stepc;
+  return fuzz_one([&] {
+    const Schedule schedule = parse_schedule(fuzz_text(data, size));
+    const std::string text = to_text(schedule);
+    if (to_text(parse_schedule(text)) != text) std::abort();
+    try {
+      verify(schedule);
+    } catch (const InternalError&) {  // the text is good, what it says is not
+    }
+  });
+}

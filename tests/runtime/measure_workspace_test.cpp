@@ -1,0 +1,88 @@
+// What an ATen call takes from the allocator beside its results, of calls that take a known amount.
+#include "runtime/measure_workspace.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+
+#include "aten/cpu_hook.h"
+#include "ops/op_def.h"
+
+namespace stepc {
+namespace {
+
+at::Tensor bytes(int64_t count) { return at::empty({count}, at::kByte); }
+
+// At most 128 + 256 bytes at once beside a result like x; on a worker 64.
+at::Tensor work(const at::Tensor& x) {
+  { const at::Tensor first = bytes(100), second = bytes(256); }
+  const at::Tensor third = bytes(128);
+  at::Tensor result = at::empty_like(x);
+  at::parallel_for(0, 2, 1, [](int64_t, int64_t) { bytes(64); });
+  return result.fill_(7);
+}
+at::Tensor refuses_zeros(const at::Tensor& x) {
+  TORCH_CHECK(x.sum().item<float>() != 0, "zeros");
+  return x.clone();
+}
+at::Tensor draws(const at::Tensor& x) { return at::rand_like(x); }
+
+TORCH_LIBRARY(stepc_workspace_test, m) {
+  m.def("work(Tensor x) -> Tensor", work);
+  m.def("refuses_zeros(Tensor x) -> Tensor", refuses_zeros);
+  m.def("draws(Tensor x) -> Tensor", draws);
+}
+
+UnknownWorkspace call_of(const std::string& op) {
+  install_cpu_hook();
+  const TensorType type{DType::kF32, {30}};
+  Node node;
+  node.op = "stepc_workspace_test::" + op;
+  node.inputs.resize(1);
+  node.aten.emplace();
+  node.aten->args = {ValueId(0)};
+  node.aten->results = {ValueId(0)};
+  return unknown_workspace(node, {{type, {1}}}, {type}, 2);
+}
+
+TEST(MeasureWorkspace, IsTheMostThatACallHoldsAtOnceBesideItsResults) {
+  const std::optional<Workspace> alone = measure_workspace(call_of("work"), 1);
+  const int before = at::get_num_threads();
+  at::set_num_threads(2);
+  const std::optional<Workspace> two = measure_workspace(call_of("work"), 2);
+  at::set_num_threads(before);
+  ASSERT_TRUE(alone.has_value() && two.has_value());
+  EXPECT_EQ(two->bytes, 128U + 256) << "the result, and what was given back before, do not count";
+  EXPECT_EQ(two->worker_bytes, 64U);
+  EXPECT_EQ(alone->bytes, 128U + 256);
+  EXPECT_EQ(alone->worker_bytes, 0U);
+}
+
+TEST(MeasureWorkspace, OfACallThatRefusesZerosIsUnknown) {
+  EXPECT_FALSE(measure_workspace(call_of("refuses_zeros"), 1).has_value());
+  EXPECT_FALSE(measure_workspace(call_of("is_not_there"), 1).has_value());
+}
+
+TEST(MeasureWorkspace, LeavesTheGeneratorAsItWas) {
+  at::manual_seed(5);
+  const at::Tensor expected = at::rand({4});
+  at::manual_seed(5);
+  ASSERT_TRUE(measure_workspace(call_of("draws"), 1).has_value());
+  EXPECT_TRUE(at::rand({4}).equal(expected));
+}
+
+TEST(MeasureWorkspace, OfARowOfTheOpTable) {
+  install_cpu_hook();
+  const TensorType type{DType::kF32, {8, 8}};
+  Node node;
+  node.op = "exp";
+  node.attrs = complete_attrs(op_def("exp"), {});
+  node.inputs.resize(1);
+  const std::optional<Workspace> exp = measure_workspace(unknown_workspace(node, {{type, {8, 1}}}, {type}, 1), 1);
+  EXPECT_EQ(exp, Workspace()) << "its result is all that it takes";
+}
+
+}  // namespace
+}  // namespace stepc

@@ -1,0 +1,29 @@
+#include "train/matmul_rate.h"
+
+#include <gtest/gtest.h>
+
+namespace stepc::train {
+namespace {
+
+TEST(MatmulRate, TheRunsOwnProductsCount) {
+  RunConfig config;
+  config.train.threads = 1;
+  config.model.compute = "float32";
+  config.train.mode = "eager";
+  const double eager = measure_run_rate(config);
+  config.train.mode = "fast";
+  EXPECT_GT(eager, 1e8);
+  EXPECT_GT(measure_run_rate(config), 0.3 * eager);  // measured twice, on a machine that may be busy
+}
+
+TEST(MatmulRate, SlowFloat16IsSaid) {
+  EXPECT_EQ(slow_float16(1e12, 1.5e12), std::nullopt);
+  EXPECT_EQ(slow_float16(4e9, 1e11),
+            "model.compute = \"float16\": this machine multiplies float16 matrices 25 times slower than bfloat16; "
+            "\"bfloat16\" is the faster choice");
+  RunConfig config;
+  EXPECT_EQ(slow_float16_here(config), std::nullopt);
+}
+
+}  // namespace
+}  // namespace stepc::train
