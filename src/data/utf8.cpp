@@ -19,6 +19,12 @@ Utf8Char decode_utf8(std::string_view text, size_t at) {
   return {value, bytes};
 }
 
+size_t character_before(std::string_view text, size_t end) {
+  size_t begin = end - 1;
+  while (begin > 0 && end - begin < 4 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
+  return begin;
+}
+
 void append_utf8(std::string& text, char32_t value) {
   const auto tail = [&](int shift) { text += static_cast<char>(0x80 | (value >> shift & 0x3F)); };
   if (value < 0x80) {

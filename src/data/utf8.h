@@ -14,6 +14,8 @@ struct Utf8Char {
 
 // The character that begins at text[at]; at < text.size().
 Utf8Char decode_utf8(std::string_view text, size_t at);
+// Where the character before `end` begins; end > 0.
+size_t character_before(std::string_view text, size_t end);
 void append_utf8(std::string& text, char32_t value);
 
 }  // namespace stepc

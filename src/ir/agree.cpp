@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "ir/attrs.h"
 
 namespace stepc {
 
@@ -38,8 +39,6 @@ std::optional<Number> number_of(const Arg& arg) {
   number.wrapped = true;
   return number;
 }
-
-bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
 
 // Whether passing on `read` gives `passed`: the same value, an integer perhaps as a float.
 bool passes_on(const Number& read, const Number& passed) {

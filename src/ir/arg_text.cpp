@@ -31,13 +31,6 @@ std::string_view name_of(Symbol::Kind kind) {
 
 // ---- printing
 
-template <class T>
-std::string list_text(std::string_view open, const std::vector<T>& values) {
-  std::vector<std::string> parts;
-  for (const auto& value : values) parts.push_back(constant_text(static_cast<T>(value)));
-  return str("{}{}]", open, fmt::join(parts, ", "));
-}
-
 struct ArgText {
   const std::function<std::string(ValueId)>& name;
 

@@ -7,17 +7,6 @@
 
 namespace stepc {
 
-namespace {
-bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
-
-template <class T>
-std::string list_text(std::string_view open, const std::vector<T>& values) {
-  std::vector<std::string> parts;
-  for (const T& value : values) parts.push_back(constant_text(value));
-  return str("{}{}]", open, fmt::join(parts, ", "));
-}
-}  // namespace
-
 bool same_attr(const AttrValue& a, const AttrValue& b) {
   if (a.index() != b.index()) return false;
   if (const auto* x = std::get_if<double>(&a)) return same_bits(*x, std::get<double>(b));

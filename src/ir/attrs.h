@@ -2,6 +2,7 @@
 // (doubles by their bits, so that NaN equals itself) and a text form: {dims=[1], dtype=bf16, value=0.5}.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -16,6 +17,8 @@ namespace stepc {
 
 using AttrValue = std::variant<bool, int64_t, double, DType, std::string, std::vector<int64_t>, std::vector<double>>;
 
+// Bit by bit: NaN is NaN, and -0 is not 0.
+inline bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
 bool same_attr(const AttrValue& a, const AttrValue& b);
 std::string to_text(const AttrValue& value);
 

@@ -2,11 +2,15 @@
 // UserError that names the kind of text, the line and the place.
 #pragma once
 
+#include <fmt/ranges.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
+
+#include "base/text.h"
 
 namespace stepc {
 
@@ -15,6 +19,13 @@ std::string quoted(const std::string& text);  // "a \"b\"\n"
 std::string constant_text(double value);
 std::string constant_text(int64_t value);
 std::string constant_text(bool value);
+// "[1, 2]" behind `open`, which is "[" or what tells a list of other elements, "f[".
+template <class T>
+std::string list_text(std::string_view open, const std::vector<T>& values) {
+  std::vector<std::string> parts;
+  for (const auto& value : values) parts.push_back(constant_text(static_cast<T>(value)));
+  return str("{}{}]", open, fmt::join(parts, ", "));
+}
 std::string hex_text(std::string_view bytes);  // two digits a byte; "none" for no bytes
 
 class TextCursor {

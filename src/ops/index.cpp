@@ -7,7 +7,6 @@ namespace stepc {
 
 namespace {
 
-constexpr auto kOverwritesTrait = static_cast<uint32_t>(Trait::kOverwrites);
 
 void check_index(const TensorType& index) {
   INTERNAL_CHECK(index.dtype == DType::kI64 || index.dtype == DType::kI32, "an index is {}", name_of(index.dtype));
@@ -113,13 +112,13 @@ OpFamily index_ops() {
                                 infer_gather, shard_along, nullptr, bytes_gather}),
               chosen_by_second({"scatter",
                                 "(x, index, values): x with x[index[i, j], j] = values[i, j]; the last one stays", 3, 3,
-                                1, dim, kOverwritesTrait, infer_scatter, shard_along}),
+                                1, dim, 0 | Trait::kOverwrites, infer_scatter, shard_along}),
               chosen_by_second({"scatter_add", "(x, index, values): x with x[index[i, j], j] += values[i, j]", 3, 3, 1,
-                                dim, kOverwritesTrait, infer_scatter, shard_along, flops_scatter}),
+                                dim, 0 | Trait::kOverwrites, infer_scatter, shard_along, flops_scatter}),
               chosen_by_second({"take", "(x, index): whole slices along dim; the index's shape takes the place of dim",
                                 2, 2, 1, dim, 0, infer_take, shard_take, nullptr, bytes_gather}),
               chosen_by_second({"put", "(x, index, values): x with whole slices replaced; the last one stays", 3, 3, 1,
-                                dim, kOverwritesTrait, infer_put, shard_put}),
+                                dim, 0 | Trait::kOverwrites, infer_put, shard_put}),
               chosen_by_second({"put_add", "(x, index, values): x with whole slices added to", 3, 3, 1, dim, 0,
                                 infer_put, shard_put, flops_scatter}),
               {"sort",

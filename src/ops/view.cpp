@@ -163,7 +163,6 @@ ShardingRule shard_reshape(const OpCall& call, const std::vector<TensorType>& re
 }
 
 constexpr auto kViewTrait = static_cast<uint32_t>(Trait::kView);
-constexpr auto kOverwritesTrait = static_cast<uint32_t>(Trait::kOverwrites);
 const AttrDef kShapeAttrDef{"shape", AttrKind::kInts, {}};
 
 }  // namespace
@@ -218,7 +217,7 @@ OpFamily view_ops() {
                2,
                1,
                {starts, steps},
-               kOverwritesTrait,
+               0 | Trait::kOverwrites,
                infer_update_slice,
                nullptr},
               {"pad",
@@ -264,7 +263,7 @@ OpFamily view_ops() {
                2,
                1,
                {strides, offset},
-               kOverwritesTrait,
+               0 | Trait::kOverwrites,
                infer_as_strided_scatter,
                nullptr},
               {"bitcast",

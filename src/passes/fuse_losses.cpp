@@ -232,9 +232,9 @@ class Finder {
   std::vector<bool> leaves_;                       // by tensor: it is an output of the graph
 };
 
-class Fuser {
+class LossFuser {
  public:
-  explicit Fuser(const Graph& graph)
+  explicit LossFuser(const Graph& graph)
       : graph_(graph), finder_(graph), r_(graph), made_(graph.nodes.size()), instead_(graph.tensors.size()) {}
 
   Graph run() {
@@ -316,7 +316,7 @@ class Fuser {
 
 Graph fuse_losses(Graph graph) {
   const Graph old = std::move(graph);
-  return Fuser(old).run();
+  return LossFuser(old).run();
 }
 
 }  // namespace stepc

@@ -26,9 +26,9 @@ std::vector<bool> calls_left_out(const Trace& trace) {
   return out;
 }
 
-class Writer {
+class TraceWriter {
  public:
-  Writer(const Trace& trace, const Features& features, int threads)
+  TraceWriter(const Trace& trace, const Features& features, int threads)
       : trace_(trace), left_out_(calls_left_out(trace)), made_(trace.storages.size(), false) {
     s_.features = features;
     s_.threads = threads;
@@ -344,7 +344,7 @@ class Writer {
 }  // namespace
 
 Schedule schedule_trace(const Trace& trace, const Features& features, int threads) {
-  return Writer(trace, features, threads).write();
+  return TraceWriter(trace, features, threads).write();
 }
 
 }  // namespace stepc

@@ -12,7 +12,7 @@ namespace stepc {
 namespace {
 
 // A step with every kind of line: an external, an alias, a workspace, worker scratch, an escape, a gradient.
-constexpr std::string_view kText = R"(stepc.trace 1
+constexpr std::string_view kTraceText = R"(stepc.trace 1
 storage s0 bytes=4096 external
 storage s1 bytes=1024 external
 storage s2 bytes=1024
@@ -33,9 +33,9 @@ ticks 9
 )";
 
 TEST(TraceText, RoundTrips) {
-  const Trace trace = parse_trace(kText);
+  const Trace trace = parse_trace(kTraceText);
   verify(trace);
-  EXPECT_EQ(to_text(trace), kText);
+  EXPECT_EQ(to_text(trace), kTraceText);
   EXPECT_EQ(parse_trace(to_text(trace)), trace);
   EXPECT_EQ(trace.calls[1].writes, std::vector<ValueId>{ValueId(3)});
   EXPECT_EQ(std::get<WrappedNumber>(trace.calls[1].args[1]).number.index(), 2U);
@@ -134,7 +134,7 @@ TEST(TraceText, BadTextIsRefusedWithItsLine) {
 TEST(TraceText, DamagedTextNeverCrashes) {
   std::mt19937 random(5);
   for (int i = 0; i < 5000; ++i) {
-    std::string text(kText);
+    std::string text(kTraceText);
     for (int change = 0; change < 3; ++change) {
       const size_t at = random() % text.size();
       if (random() % 3 == 0)
@@ -151,7 +151,7 @@ TEST(TraceText, DamagedTextNeverCrashes) {
 }
 
 void expect_broken(const std::string& from, const std::string& to, const std::string& message) {
-  std::string text(kText);
+  std::string text(kTraceText);
   const size_t at = text.find(from);
   ASSERT_NE(at, std::string::npos) << from;
   text.replace(at, from.size(), to);
@@ -165,7 +165,7 @@ void expect_broken(const std::string& from, const std::string& to, const std::st
 }
 
 TEST(TraceVerify, NamesTheBrokenPromise) {
-  verify(parse_trace(kText));
+  verify(parse_trace(kTraceText));
   expect_broken("f32[32, 32] @s0", "f32[32, 33] @s0", "leaves its storage");
   expect_broken("storage s0 bytes=4096 external", "storage s0 bytes=4096", "in a storage that the step makes");
   expect_broken("aten::mm(%1, %2)", "aten::mm(%1, %3)", "reads %3 before it is made");
@@ -177,7 +177,7 @@ TEST(TraceVerify, NamesTheBrokenPromise) {
 }
 
 TEST(TraceDifference, SaysWhatChanged) {
-  const Trace trace = parse_trace(kText);
+  const Trace trace = parse_trace(kTraceText);
   EXPECT_EQ(first_difference(trace, trace), "");
   const auto difference = [&](const auto& change) {
     Trace other = trace;

@@ -12,7 +12,7 @@ namespace stepc {
 namespace {
 
 // A product of (200, 96), and what is made of it.
-Graph group(std::string_view tail) {
+Graph tail_group(std::string_view tail) {
   Graph graph = parse_graph(str(R"(stepc.graph 1
 input %0: bf16[200, 32] = captured "0"
 input %1: bf16[96, 32] = captured "1"
@@ -27,7 +27,7 @@ input %4: f32[200, 1] = captured "4"
 }
 
 TEST(ProductTail, IsAKernelOnOneTile) {
-  Graph whole = group(R"(%6: bf16[5, 40, 96] = reshape(%5) {shape=[5, 40, 96]} | forward ""
+  Graph whole = tail_group(R"(%6: bf16[5, 40, 96] = reshape(%5) {shape=[5, 40, 96]} | forward ""
 %7: bf16[5, 40, 96] = add(%6, %2) | forward ""
 %8: f32[5, 40, 96] = cast(%7) {dtype=f32} | forward ""
 %9: f32[5, 40, 96] = mul(%8, %3) | forward ""
@@ -65,13 +65,13 @@ return %10
 }
 
 TEST(ProductTail, AProductAloneHasNone) {
-  const Graph alone = group("return %5\n");
+  const Graph alone = tail_group("return %5\n");
   EXPECT_FALSE(has_tail(alone));
   EXPECT_EQ(why_no_tail(alone), "");
 }
 
 TEST(ProductTail, SaysWhatCannotBeOne) {
-  const auto why = [](std::string_view tail) { return why_no_tail(group(tail)); };
+  const auto why = [](std::string_view tail) { return why_no_tail(tail_group(tail)); };
   EXPECT_EQ(why(R"(%6: bf16[200, 1] = sum(%5) {dims=[1], keepdim=true} | forward ""
 return %6
 )"),
@@ -112,7 +112,7 @@ return %7
 }
 
 TEST(ProductTail, RowsMustBeEvenlySpaced) {
-  Graph whole = group(R"(%6: bf16[5, 40, 96] = reshape(%5) {shape=[5, 40, 96]} | forward ""
+  Graph whole = tail_group(R"(%6: bf16[5, 40, 96] = reshape(%5) {shape=[5, 40, 96]} | forward ""
 %7: f32[5, 40, 96] = cast(%6) {dtype=f32} | forward ""
 %8: f32[5, 40, 96] = add(%7, %3) | forward ""
 return %8

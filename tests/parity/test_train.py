@@ -3,6 +3,7 @@
     pytest tests/parity/test_train.py
 """
 
+import fcntl
 import json
 import shutil
 
@@ -142,16 +143,25 @@ def test_an_adapter_loads_in_peft(chats, family, targets):
 
 
 def test_two_runs_tokenise_once(chats):
-    """Two processes that share a cache: one makes the shards."""
-    with open(chats.path / "big.txt", "w") as file:
-        for i in range(200_000):
+    """Two processes that share a cache wait for who is at work in it; what one has made, the others take."""
+    with open(chats.path / "lines.txt", "w") as file:
+        for i in range(2_000):
             file.write(f"Line {i} says that {i * i} is a square.\n")
-    arguments = ["--data.train=big.txt", "--data.cache=cache", "--train.steps=2"]
-    runs = [chats.start("train", "run.toml", *arguments, f"--output.dir=run{i}") for i in range(2)]
+    (chats.path / "cache").mkdir()
+    arguments = ["--data.train=lines.txt", "--data.cache=cache", "--train.steps=2"]
+    with open(chats.path / "cache/lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as a third process at work
+        runs = [chats.start("train", "run.toml", *arguments, f"--output.dir=run{i}") for i in range(2)]
+        for run in runs:
+            assert any("waiting for it" in line for line in run.stdout), run.communicate()
     outputs = [run.communicate(timeout=120) for run in runs]
     assert [run.returncode for run in runs] == [0, 0], outputs
-    assert sum("waiting for it" in out for out, _ in outputs) == 1
     assert losses(chats, "run0") == losses(chats, "run1")
+
+    made = {path: path.stat().st_mtime_ns for path in (chats.path / "cache").glob("*.tokens")}
+    assert len(made) == 1
+    assert chats("train", "run.toml", *arguments, "--output.dir=run2").returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in (chats.path / "cache").glob("*.tokens")} == made
 
 
 def test_a_tokenizer_model_and_no_tokenizer_json(chats, tmp_path_factory):

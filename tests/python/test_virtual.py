@@ -1,9 +1,11 @@
 """plan(): what is captured without running is what is captured by running; and models without memory."""
 
+import os
 import random
 import re
 import subprocess
 import sys
+import time
 
 import numpy
 import pytest
@@ -244,6 +246,7 @@ def step(ids):
 plan = stepc.plan(step, torch.zeros(4, 8192, dtype=torch.long))
 print(f"{name}: built in {{built:.2f}} s, all in {{time.time() - begin:.2f}} s, processor {{time.process_time() - cpu:.2f}} s")
 print(plan.report())
+plan.save_graph("{trace}")
 print("OBSTACLE", plan.obstacle)
 print("PARAMETERS", plan.stats["parameters"])
 print("RESIDENT", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
@@ -251,9 +254,11 @@ print("RESIDENT", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 @pytest.mark.parametrize("name, checkpointed, parameters", [("8B", False, 8.03e9), ("405B", True, 405.8e9)])
-def test_large_models(name, checkpointed, parameters):
-    """In a process of its own, for its memory; the times are printed (pytest -s), for they are the machine's."""
-    script = PLAN.format(sizes=SIZES[name], checkpointed=checkpointed, name=name)
+def test_large_models(name, checkpointed, parameters, build_dir, tmp_path):
+    """The step's capture, then its Schedule, each in a process of its own, for its memory; the times are printed
+    (pytest -s), for they are the machine's."""
+    trace = tmp_path / "step.trace"
+    script = PLAN.format(sizes=SIZES[name], checkpointed=checkpointed, name=name, trace=trace)
     paths = [path for path in sys.path if path.endswith("python")]
     run = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[:0] = {paths}\n{script}"], capture_output=True, text=True
@@ -264,3 +269,12 @@ def test_large_models(name, checkpointed, parameters):
     assert found["OBSTACLE"] == ""
     assert abs(float(found["PARAMETERS"]) - parameters) < 0.01 * parameters
     assert float(found["RESIDENT"]) < 2e9
+
+    begin = time.monotonic()
+    process = subprocess.Popen([build_dir / "tools/irtool", "--schedule", "--verify", "--hash", trace],
+                               stdout=subprocess.PIPE, text=True)
+    text = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    print(f"{name}: Schedule {text.strip()} in {time.monotonic() - begin:.2f} s, {usage.ru_maxrss / 1e3:.0f} MB")
+    assert status == 0 and re.fullmatch(r"[0-9a-f]{16}\n", text)
+    assert usage.ru_maxrss * 1024 < 2e9

@@ -12,7 +12,7 @@ namespace stepc {
 namespace {
 constexpr std::string_view kSpace = " \t\n\r\f\v";
 
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+bool begins_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Where the tag whose content begins at `at` ends; its closing braces inside of quotes do not count.
@@ -146,8 +146,8 @@ std::vector<TemplateToken> cut_tokens(std::string_view text, int line, std::stri
       ++at;
     } else if (text[at] == '\'' || text[at] == '"') {
       tokens.push_back({Kind::kText, read_text(text, at, line, what)});
-    } else if (is_letter(text[at])) {
-      while (at < text.size() && (is_letter(text[at]) || is_digit(text[at]))) ++at;
+    } else if (begins_name(text[at])) {
+      while (at < text.size() && (begins_name(text[at]) || is_digit(text[at]))) ++at;
       tokens.push_back({Kind::kName, std::string(text.substr(begin, at - begin))});
     } else if (is_digit(text[at])) {
       while (at < text.size() &&

@@ -10,7 +10,7 @@
 namespace stepc {
 
 namespace {
-constexpr int kMaxDepth = 64;
+constexpr int kMaxValueDepth = 64;
 constexpr size_t kMaxValues = 1'000'000;  // that one comparison or tojson looks at
 
 void count_one(size_t& left) {
@@ -18,7 +18,7 @@ void count_one(size_t& left) {
 }
 
 void check_depth(int depth) {
-  USER_CHECK(depth <= kMaxDepth, "the template nests values more than {} deep", kMaxDepth);
+  USER_CHECK(depth <= kMaxValueDepth, "the template nests values more than {} deep", kMaxValueDepth);
 }
 }  // namespace
 

@@ -6,13 +6,6 @@
 namespace stepc {
 
 namespace {
-// Where the character before `end` begins.
-size_t character_before(std::string_view text, size_t end) {
-  size_t begin = end - 1;
-  while (begin > 0 && end - begin < 4 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
-  return begin;
-}
-
 bool is_word_at(std::string_view text, size_t at) {
   const Utf8Char next = decode_utf8(text, at);
   return next.bytes > 0 && is_word_char(next.value);

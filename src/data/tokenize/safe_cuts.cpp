@@ -1,6 +1,7 @@
 #include "data/tokenize/safe_cuts.h"
 
 #include "data/tokenize/char_class.h"
+#include "data/utf8.h"
 
 namespace stepc {
 
@@ -11,13 +12,6 @@ bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
 bool is_graph(char c) { return c > ' ' && c < 0x7F; }
 
 CharClass class_at(std::string_view text, size_t at) { return classed_char_at(text, at).kind; }
-
-// Where the character before `end` begins; end > 0.
-size_t character_before(std::string_view text, size_t end) {
-  size_t begin = end - 1;
-  while (begin > 0 && end - begin < 4 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
-  return begin;
-}
 
 bool is_mark_for_space(const NormalizerStep& step) {
   const auto* replace = std::get_if<ReplaceStep>(&step);

@@ -8,7 +8,7 @@
 namespace stepc {
 namespace {
 
-constexpr size_t kBeamWidth = 500;
+constexpr size_t kBranchBeamWidth = 500;
 
 std::vector<uint32_t> all_users(const OrderProblem& problem) {
   std::vector<uint32_t> counts;
@@ -48,7 +48,7 @@ Branches find_branches(const OrderProblem& problem) {
       if (!order.empty() && peak_bytes(part, order) < peak_bytes(part, best)) best = std::move(order);
     };
     offer(least_increase_order(part));
-    if (units.size() <= kMostBeamUnits) offer(beam_order(part, kBeamWidth, peak_bytes(part, best)).order);
+    if (units.size() <= kMostBeamUnits) offer(beam_order(part, kBranchBeamWidth, peak_bytes(part, best)).order);
     for (uint32_t& unit : best) unit = units[unit];
     units = std::move(best);
   }

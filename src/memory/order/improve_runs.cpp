@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kHalfRun = 28;   // units on each side of the peak
 constexpr size_t kLeastHalf = 8;  // at least, when a run ends at a point where little is live
-constexpr size_t kBeamWidth = 200;
+constexpr size_t kRunBeamWidth = 200;
 constexpr uint64_t kWork = 20'000'000;  // units simulated, all rounds together
 constexpr size_t kMostRounds = 400;
 
@@ -48,7 +48,7 @@ bool improve_run(const OrderProblem& problem, UnitOrder& order, size_t begin, si
   UnitOrder now;
   for (auto it = first; it != last; ++it)
     now.push_back(static_cast<uint32_t>(std::ranges::lower_bound(units, *it) - units.begin()));
-  const BeamOrder better = beam_order(part, kBeamWidth, peak_bytes(part, now));
+  const BeamOrder better = beam_order(part, kRunBeamWidth, peak_bytes(part, now));
   if (better.order.empty()) return false;
   for (size_t i = 0; i < better.order.size(); ++i) first[static_cast<std::ptrdiff_t>(i)] = units[better.order[i]];
   return true;

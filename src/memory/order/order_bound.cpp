@@ -14,7 +14,7 @@ using memory::UnitSets;
 
 constexpr size_t kMostClosureUnits = 40'000;  // the sets of larger problems would take gigabytes
 constexpr size_t kCutUnits = 60'000;          // units of all networks together, about a tenth of a second
-constexpr size_t kBeamWidth = 5'000;
+constexpr size_t kBoundBeamWidth = 5'000;
 
 // What unit `unit` may save by writing over operands that it may be the last to read.
 uint64_t most_reused(const OrderProblem& problem, const UnitSets& later, uint32_t unit) {
@@ -78,7 +78,7 @@ uint64_t order_bound(const OrderProblem& problem, const Branches& branches) {
     if (branch.empty() || branch.size() > kMostBeamUnits) continue;
     std::vector<uint32_t> units = branch;
     std::ranges::sort(units);
-    const BeamOrder best = beam_order(bound_of_units(problem, units), kBeamWidth);
+    const BeamOrder best = beam_order(bound_of_units(problem, units), kBoundBeamWidth);
     if (best.exact) bound = std::max(bound, best.peak_bytes);
   }
   if (count > kMostClosureUnits) return bound;
