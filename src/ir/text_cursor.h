@@ -2,13 +2,13 @@
 // UserError that names the kind of text, the line and the place.
 #pragma once
 
-#include <fmt/ranges.h>
-
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
+
+#include <fmt/ranges.h>
 
 #include "base/text.h"
 

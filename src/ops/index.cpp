@@ -7,7 +7,6 @@ namespace stepc {
 
 namespace {
 
-
 void check_index(const TensorType& index) {
   INTERNAL_CHECK(index.dtype == DType::kI64 || index.dtype == DType::kI32, "an index is {}", name_of(index.dtype));
 }

@@ -1,7 +1,10 @@
 """The files that a run leaves, in the hands of the programs that they are for."""
 
 import json
+import os
 import re
+import shutil
+import time
 from html.parser import HTMLParser
 
 import torch
@@ -38,6 +41,19 @@ def test_tensorboard_reads_the_numbers_of_metrics(stepc):
     assert first.file_version == "brain.Event:2"
     assert stepc("train", "run.toml", "--resume", "--train.steps=9").returncode == 0
     assert [step for step, _, _ in events_of(stepc.path / "out")["loss"]] == list(range(1, 10))
+    expect_same_numbers(stepc.path / "out")
+
+
+def test_a_clock_that_goes_back_gives_one_row_a_step(stepc):
+    """What a row belongs to is its step: here the first run's clock was a day ahead."""
+    assert stepc("train", "run.toml", "--train.steps=5", "--output.save_every=2").returncode == 0
+    shutil.rmtree(stepc.path / "out/checkpoint-000005", ignore_errors=True)
+    rows = [line | {"time": line["time"] + 86_400} for line in metrics_of(stepc.path / "out")]
+    (stepc.path / "out/metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for path in (stepc.path / "out").rglob("*"):
+        os.utime(path, (time.time() + 86_400,) * 2)
+    assert stepc("train", "run.toml", "--resume", "--train.steps=8").returncode == 0
+    assert [line["step"] for line in metrics_of(stepc.path / "out") if "loss" in line] == list(range(1, 9))
     expect_same_numbers(stepc.path / "out")
 
 
