@@ -15,7 +15,7 @@ namespace {
 
 using models::Decoder;
 using models::DecoderConfig;
-using Twins = test::TwinsOf<Decoder>;
+using DecoderTwins = test::TwinsOf<Decoder>;
 
 DecoderConfig tiny() {
   DecoderConfig config;
@@ -47,7 +47,7 @@ at::Tensor next_token_loss(Decoder& model, const at::Tensor& batch) {
   return model->loss(batch.slice(1, 0, 32), batch.slice(1, 1, 33));
 }
 
-void expect_planned(const Twins& twins) {
+void expect_planned(const DecoderTwins& twins) {
   EXPECT_EQ(twins.stats().plans, 1U) << twins.report();
   EXPECT_GE(twins.stats().replays, 6U) << twins.report();
   EXPECT_EQ(twins.stats().unplanned_allocations, 0U) << twins.report();
@@ -91,12 +91,12 @@ class LlamaStep : public ::testing::TestWithParam<std::tuple<Precision, Form>> {
 TEST_P(LlamaStep, IsBitEqualToEager) {
   const auto [precision, form] = GetParam();
   const bool dropout = form == Form::kDropout || form == Form::kCheckpointedWithDropout;
-  Twins twins([&] { return make(dropout ? 0.2 : 0.0); },
-              [&, precision = precision, form = form](Decoder& model, const at::Tensor& batch) {
-                const test::AutocastScope autocast(precision == Precision::kAutocast);
-                return loss_in(form, model, batch);
-              },
-              precision == Precision::kBFloat16 ? at::kBFloat16 : at::kFloat);
+  DecoderTwins twins([&] { return make(dropout ? 0.2 : 0.0); },
+                     [&, precision = precision, form = form](Decoder& model, const at::Tensor& batch) {
+                       const test::AutocastScope autocast(precision == Precision::kAutocast);
+                       return loss_in(form, model, batch);
+                     },
+                     precision == Precision::kBFloat16 ? at::kBFloat16 : at::kFloat);
   twins.run(10, tokens);
   expect_planned(twins);
   EXPECT_EQ(twins.graph_text().find("bernoulli") != std::string::npos, dropout) << "attention draws from the generator";
@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(Matrix, LlamaStep,
                          });
 
 TEST(Llama, TraceNamesPhasesAndModules) {
-  Twins twins([] { return make(); }, next_token_loss);
+  DecoderTwins twins([] { return make(); }, next_token_loss);
   twins.run(4, tokens);
   const Trace trace = parse_trace(twins.graph_text());
   int phases[3] = {0, 0, 0};

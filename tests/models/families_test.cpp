@@ -62,7 +62,7 @@ class EveryFamily : public testing::TestWithParam<std::string> {
   }
 };
 
-at::Tensor some_ids(int64_t batch, int64_t seq, uint64_t seed = 1) {
+at::Tensor family_ids(int64_t batch, int64_t seq, uint64_t seed = 1) {
   return at::randint(0, kVocab, {batch, seq}, at::make_generator<at::CPUGeneratorImpl>(seed), at::kLong);
 }
 
@@ -104,8 +104,8 @@ TEST_P(EveryFamily, WritesAConfigThatReadsBackEqual) {
 TEST_P(EveryFamily, FutureTokensDoNotChangePastLogits) {
   const at::NoGradGuard no_grad;
   Decoder model = this->model();
-  const at::Tensor ids = some_ids(2, 9);
-  const at::Tensor changed = at::cat({ids.slice(1, 0, 5), some_ids(2, 4, 2)}, 1);
+  const at::Tensor ids = family_ids(2, 9);
+  const at::Tensor changed = at::cat({ids.slice(1, 0, 5), family_ids(2, 4, 2)}, 1);
   const at::Tensor before = model->forward(ids);
   const at::Tensor after = model->forward(changed);
   EXPECT_TRUE(at::allclose(before.slice(1, 0, 5), after.slice(1, 0, 5), 1e-5, 1e-6));
@@ -116,7 +116,7 @@ TEST_P(EveryFamily, FutureTokensDoNotChangePastLogits) {
 TEST_P(EveryFamily, KeptKeysGiveTheLogitsOfTheWholeText) {
   const torch::NoGradGuard no_grad;
   Decoder model = this->model();
-  const at::Tensor ids = some_ids(2, 13);
+  const at::Tensor ids = family_ids(2, 13);
   const at::Tensor expected = model->forward(ids);
   KeyValueCache cache;
   for (const int64_t part : {5, 1, 4, 1, 1, 1}) {
@@ -131,8 +131,8 @@ TEST_P(EveryFamily, PackedDocumentsEqualSeparateOnes) {
   Decoder model = this->model();
   const std::vector<int64_t> lengths = {5, 1, 9, 3};
   const std::vector<int64_t> cuts = {0, 5, 6, 15, 18};
-  const at::Tensor ids = some_ids(2, 18);
-  const at::Tensor labels = some_ids(2, 18, 2);
+  const at::Tensor ids = family_ids(2, 18);
+  const at::Tensor labels = family_ids(2, 18, 2);
   const at::Tensor row = at::repeat_interleave(at::tensor({7, 3, 4, 3}, at::kLong), at::tensor(lengths, at::kLong));
   const at::Tensor documents = at::stack({row, at::ones_like(row)});
   const at::Tensor count = count_tokens(labels);
@@ -155,8 +155,8 @@ TEST_P(EveryFamily, PackedDocumentsEqualSeparateOnes) {
 
 TEST_P(EveryFamily, EightRowsAtOnceEqualOneRowEightTimes) {
   Decoder model = this->model();
-  const at::Tensor ids = some_ids(8, 7);
-  at::Tensor labels = some_ids(8, 7, 2);
+  const at::Tensor ids = family_ids(8, 7);
+  at::Tensor labels = family_ids(8, 7, 2);
   for (int64_t row = 0; row < 8; ++row) labels[row].slice(0, 7 - row).fill_(-100);  // padding of all lengths
   labels[2][1].fill_(-100);                                                         // and a mask inside
   const at::Tensor count = count_tokens(labels);
@@ -179,8 +179,8 @@ TEST_P(EveryFamily, EightRowsAtOnceEqualOneRowEightTimes) {
 TEST_P(EveryFamily, PaddingToTheRightChangesNothing) {
   const at::NoGradGuard no_grad;
   Decoder model = this->model();
-  const at::Tensor ids = some_ids(2, 6);
-  const at::Tensor labels = some_ids(2, 6, 2);
+  const at::Tensor ids = family_ids(2, 6);
+  const at::Tensor labels = family_ids(2, 6, 2);
   const at::Tensor padded_ids = at::cat({ids, at::zeros({2, 5}, at::kLong)}, 1);
   const at::Tensor padded_labels = at::cat({labels, at::full({2, 5}, -100, at::kLong)}, 1);
   EXPECT_NEAR(model->loss(padded_ids, padded_labels).item<double>(), model->loss(ids, labels).item<double>(), 1e-5);
@@ -188,7 +188,7 @@ TEST_P(EveryFamily, PaddingToTheRightChangesNothing) {
 
 TEST_P(EveryFamily, AStepReadsNothingBackToTheHost) {
   Decoder model = this->model();
-  const at::Tensor ids = some_ids(2, 9);
+  const at::Tensor ids = family_ids(2, 9);
   const test::HostReads reads;
   for (const at::Tensor& documents : {at::Tensor(), ids})
     model->loss(ids, ids, count_tokens(ids), documents).backward();
@@ -202,7 +202,7 @@ TEST_P(EveryFamily, Bfloat16StaysNearFloat32) {
   Decoder model = this->model();
   Decoder rounded(config(), at::kBFloat16);
   rounded->initialize(7);
-  const at::Tensor ids = some_ids(2, 9);
+  const at::Tensor ids = family_ids(2, 9);
   const at::Tensor logits = rounded->forward(ids);
   EXPECT_EQ(logits.scalar_type(), at::kBFloat16);
   const at::Tensor expected = model->forward(ids);

@@ -13,7 +13,7 @@
 namespace stepc::models {
 namespace {
 
-Decoder tiny(at::ScalarType dtype = at::kFloat) {
+Decoder small_decoder(at::ScalarType dtype = at::kFloat) {
   DecoderConfig config;
   config.vocab_size = 48;
   config.hidden_size = 32;
@@ -34,7 +34,7 @@ LoraConfig on(std::vector<std::string> targets) {
   return config;
 }
 
-std::string error_of(const std::function<void()>& call) {
+std::string error_of_adapter(const std::function<void()>& call) {
   try {
     call();
   } catch (const UserError& error) {
@@ -45,12 +45,12 @@ std::string error_of(const std::function<void()>& call) {
 
 TEST(Lora, FreshAdaptersChangeNothingAndTheSeedSaysWhatIsDrawn) {
   const at::NoGradGuard no_grad;
-  Decoder model = tiny();
+  Decoder model = small_decoder();
   const at::Tensor before = model->forward(some_ids());
   add_adapters(model, on({"q_proj", "down_proj"}), 3);
   EXPECT_TRUE(at::equal(model->forward(some_ids()), before));
   const auto drawn = [](uint64_t seed) {
-    Decoder other = tiny();
+    Decoder other = small_decoder();
     add_adapters(other, on({"q_proj"}), seed);
     return adapter_state(other)[0].second;
   };
@@ -60,7 +60,7 @@ TEST(Lora, FreshAdaptersChangeNothingAndTheSeedSaysWhatIsDrawn) {
 }
 
 TEST(Lora, OnlyAdaptersAreTrainedAndOnlyWeightsArePersistent) {
-  Decoder model = tiny();
+  Decoder model = small_decoder();
   const size_t weights = model->persistent_state().size();
   add_adapters(model, on({"q_proj"}), 3);
   EXPECT_EQ(model->persistent_state().size(), weights);
@@ -77,7 +77,7 @@ TEST(Lora, OnlyAdaptersAreTrainedAndOnlyWeightsArePersistent) {
 
 TEST(Lora, TargetsAreNamesPathsOrAllMatrices) {
   const auto adapted = [](std::vector<std::string> targets) {
-    Decoder model = tiny();
+    Decoder model = small_decoder();
     add_adapters(model, on(std::move(targets)), 1);
     return trainable_parameters(model).size() / 2;
   };
@@ -86,31 +86,33 @@ TEST(Lora, TargetsAreNamesPathsOrAllMatrices) {
   EXPECT_EQ(adapted({"1.mlp.up_proj", "o_proj"}), 3);
   EXPECT_EQ(adapted({"all-linear"}), 14);
   EXPECT_THAT(
-      error_of([&] {
+      error_of_adapter([&] {
         adapted({"q_proj", "c_attn"});
       }),
       testing::HasSubstr("target module \"c_attn\" names no matrix of the model's layers; those are down_proj"));
-  EXPECT_THAT(error_of([&] { adapted({"lm_head"}); }), testing::HasSubstr("\"lm_head\" names no matrix"));
-  EXPECT_THAT(error_of([&] { adapted({}); }), testing::HasSubstr("no target modules"));
+  EXPECT_THAT(error_of_adapter([&] { adapted({"lm_head"}); }), testing::HasSubstr("\"lm_head\" names no matrix"));
+  EXPECT_THAT(error_of_adapter([&] { adapted({}); }), testing::HasSubstr("no target modules"));
 }
 
 TEST(Lora, AdaptersOfABfloat16ModelAreFloat32) {
-  Decoder model = tiny(at::kBFloat16);
+  Decoder model = small_decoder(at::kBFloat16);
   add_adapters(model, on({"q_proj"}), 1);
   for (const auto& [name, tensor] : adapter_state(model)) EXPECT_EQ(tensor.scalar_type(), at::kFloat);
   EXPECT_EQ(model->forward(some_ids()).scalar_type(), at::kBFloat16);
 }
 
 TEST(Lora, LoadIsStrictAndAllOrNothing) {
-  Decoder model = tiny();
+  Decoder model = small_decoder();
   add_adapters(model, on({"q_proj"}), 1);
   NamedTensors state;
   for (const auto& [name, tensor] : adapter_state(model)) state.emplace_back(name, at::ones_like(tensor));
   const NamedTensors missing(state.begin(), state.end() - 1);
-  EXPECT_THAT(error_of([&] { load_adapters(model, missing); }), testing::HasSubstr("the adapter lacks base_model."));
+  EXPECT_THAT(error_of_adapter([&] { load_adapters(model, missing); }),
+              testing::HasSubstr("the adapter lacks base_model."));
   NamedTensors unknown = state;
   unknown.emplace_back("base_model.model.extra", at::ones({1}));
-  EXPECT_THAT(error_of([&] { load_adapters(model, unknown); }), testing::HasSubstr("holds base_model.model.extra"));
+  EXPECT_THAT(error_of_adapter([&] { load_adapters(model, unknown); }),
+              testing::HasSubstr("holds base_model.model.extra"));
   EXPECT_EQ(adapter_state(model)[1].second.abs().max().item<double>(), 0.0);
   load_adapters(model, state);
   EXPECT_EQ(adapter_state(model)[1].second.min().item<double>(), 1.0);
@@ -122,7 +124,7 @@ TEST(Lora, ConfigRoundTripsAndKeepsWhatItDoesNotUse) {
   config.alpha = 12;
   config.dropout = 0.25;
   config.rank_stabilized = true;
-  const LoraConfig again = LoraConfig::from_json(config.to_json(tiny()->config()));
+  const LoraConfig again = LoraConfig::from_json(config.to_json(small_decoder()->config()));
   EXPECT_EQ(again.rank, 4);
   EXPECT_EQ(again.alpha, 12.0);
   EXPECT_EQ(again.dropout, 0.25);
@@ -131,12 +133,12 @@ TEST(Lora, ConfigRoundTripsAndKeepsWhatItDoesNotUse) {
   const LoraConfig kept =
       LoraConfig::from_json(R"({"peft_type": "LORA", "target_modules": ["q_proj"], "revision": "x"})");
   EXPECT_EQ(kept.rank, 8);
-  EXPECT_THAT(kept.to_json(tiny()->config()), testing::HasSubstr("\"revision\": \"x\""));
+  EXPECT_THAT(kept.to_json(small_decoder()->config()), testing::HasSubstr("\"revision\": \"x\""));
 }
 
 TEST(Lora, ConfigRefusesByFieldAndValue) {
   const auto refused = [](const std::string& fields) {
-    return error_of(
+    return error_of_adapter(
         [&] { LoraConfig::from_json(R"({"peft_type": "LORA", "target_modules": ["q_proj"], )" + fields + "}"); });
   };
   EXPECT_EQ(refused(R"("use_dora": false, "layers_to_transform": null, "loftq_config": {})"), "accepted");
@@ -145,8 +147,8 @@ TEST(Lora, ConfigRefusesByFieldAndValue) {
   EXPECT_THAT(refused(R"("r": 2.5)"), testing::HasSubstr("r is 2.5"));
   EXPECT_THAT(refused(R"("lora_dropout": 1.0)"), testing::HasSubstr("lora_dropout is 1"));
   EXPECT_THAT(refused(R"("use_rslora": "yes")"), testing::HasSubstr("use_rslora is \"yes\""));
-  EXPECT_THAT(error_of([] { LoraConfig::from_json("[]"); }), testing::HasSubstr("expected an object"));
-  EXPECT_THAT(error_of([] { LoraConfig::from_json(R"({"peft_type": "LORA", "target_modules": [1]})"); }),
+  EXPECT_THAT(error_of_adapter([] { LoraConfig::from_json("[]"); }), testing::HasSubstr("expected an object"));
+  EXPECT_THAT(error_of_adapter([] { LoraConfig::from_json(R"({"peft_type": "LORA", "target_modules": [1]})"); }),
               testing::HasSubstr("target_modules is a list"));
 }
 
