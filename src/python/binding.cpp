@@ -290,7 +290,8 @@ PYBIND11_MODULE(_C, module) {
       .def("begin", &PythonSegments::begin)
       .def("stats", &PythonSegments::stats)
       .def("report", &PythonSegments::report)
-      .def("graph_text", &PythonSegments::graph_text);
+      .def("graph_text", &PythonSegments::graph_text)
+      .def("schedule_text", &PythonSegments::schedule_text);
   py::class_<PythonCall>(module, "Call").def("forward", &PythonCall::forward).def("backward", &PythonCall::backward);
   py::class_<OpenScopes>(module, "Scopes")
       .def(py::init<>())

@@ -164,6 +164,9 @@ class Writer {
       instruction.event = e;
       instruction.op = event.key;
       for (ValueId output : event.outputs) instruction.reads.push_back(of_program(output));
+      if (pauses)
+        for (const ScheduleInput& input : s_.inputs)
+          if (input.kind == InputKind::kIncoming) instruction.writes.push_back(input.operand);
       if (event.kind == HostEvent::Kind::kEager)
         for (const Rebinding& gradient : event.gradients) instruction.reads.push_back(of_program(gradient.value));
       if (pauses) save_states(GeneratorState::Kind::kResumed);
