@@ -10,7 +10,6 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "engine/run_difference.h"
-#include "engine/tensor_hash.h"
 #include "ir/agree.h"
 
 namespace stepc {

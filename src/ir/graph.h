@@ -122,7 +122,7 @@ struct GraphInput {
 // host. It stands in the Graph as an opaque node, so that what follows from it, and what must be there for it, is
 // dataflow like any other, and no pass needs to know of it. (Opaque draws and host code keep their order.)
 //
-//   %7: f32[4], %8: f32[2, 8] = host::pause(0, t[%5], t[%6, %1], [3, 1]) writes 1 2 draws | forward ""
+//   %7: f32[4], %8: f32[2, 8] = host::pause(0, t[%5], t[%6, %1], [3, 1]) writes 1, 2 draws | forward ""
 //
 //   0          its place among the trace's events
 //   t[%5]      what the program is given: a pause's outputs, the gradients that an optimizer finds; some may be undefined

@@ -205,18 +205,19 @@ class Builder {
     const GraphInput& input = graph_.inputs[slot.input];
     const std::vector<TensorId>& filled = filled_by_host_[slot.input];
     const TensorId holds = filled.empty() ? input.tensor : filled.back();
-    const auto is_read = [&](const GraphOutput& output) { return output.tensor.valid() && roots_[output.tensor] == holds; };
-    const std::vector<uint32_t>& readers =
-        filled.empty() ? readers_of_input_[slot.input] : value(filled.back()).users;
+    const auto is_read = [&](const GraphOutput& output) {
+      return output.tensor.valid() && roots_[output.tensor] == holds;
+    };
+    const std::vector<uint32_t>& readers = filled.empty() ? readers_of_input_[slot.input] : value(filled.back()).users;
     USER_CHECK(std::ranges::none_of(graph_.outputs, is_read) && (readers.empty() || readers.back() <= host),
                "what {} '{}' held before host code changed it is read after that", name_of(input.kind), input.key);
     for (uint32_t reader : readers)
       if (reader != host) units_[host].after.push_back(reader);
   }
 
-  // New contents of an input, which units `before` must not find there yet and `host` must, or else the step's end. From
-  // the update backwards along results that take over each other's memory: the longest such chain that can begin in the
-  // input's memory lies there.
+  // New contents of an input, which must not be there before units `before` have run, and must be when `host` runs, or
+  // else at the step's end. From the update backwards along results that take over each other's memory: the longest
+  // such chain that can begin in the input's memory lies there.
   void place_update(uint32_t place, TensorId update, const std::vector<uint32_t>& before, uint32_t host) {
     const GraphInput& input = graph_.inputs[place];
     const TensorId root = roots_[update];
@@ -225,8 +226,8 @@ class Builder {
       return;
     for (const GraphOutput& other : graph_.outputs) {
       if (!other.tensor.valid()) continue;
-      if (roots_[other.tensor] == input.tensor) return;             // the old contents are read at the step's end
-      if (host != kNone && roots_[other.tensor] == root) return;  // and these, when host code may have changed them
+      if (roots_[other.tensor] == input.tensor) return;           // the old contents are read at the step's end,
+      if (host != kNone && roots_[other.tensor] == root) return;  // or these, when host code may have changed them
     }
     if (!input.strides.empty()) return;  // kernels write dense memory
     if (host != kNone && value(root).users.back() > host) return;
@@ -241,7 +242,7 @@ class Builder {
     }
     if (length == 0) return;
     const uint32_t first = maker_of(chain[length - 1]);
-    for (const std::vector<uint32_t>* earlier : {&readers_of_input_[place], &before})
+    for (const std::vector<uint32_t>* earlier : {&std::as_const(readers_of_input_[place]), &before})
       for (uint32_t unit : *earlier)
         if (unit != first && unit != host) units_[first].after.push_back(unit);
     if (host != kNone)

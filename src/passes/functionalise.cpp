@@ -285,9 +285,10 @@ class Functionaliser {
     std::vector<TensorType> types;
     for (ValueId written : call.writes) types.push_back(type_of(written));
     for (ValueId result : fresh) types.push_back(type_of(result));
-    const AtenMapper::Environment environment = {[&](ValueId id) { return read(id); },
-                                                 [&](const ReadNumber& n) { return number(n); }, [&](const std::vector<Arg>& of) { return rng(RandomStreams::generator_of(of)); },
-                                                 [&](const std::vector<Arg>& of) { return streams_.next(of); }};
+    const AtenMapper::Environment environment = {
+        [&](ValueId id) { return read(id); }, [&](const ReadNumber& n) { return number(n); },
+        [&](const std::vector<Arg>& of) { return rng(RandomStreams::generator_of(of)); },
+        [&](const std::vector<Arg>& of) { return streams_.next(of); }};
     AtenMapper mapper(b_, environment, args, types);
     try {
       take_results(call, fresh, map_aten(call.op, mapper));

@@ -30,7 +30,8 @@ void check_draws(const Graph& graph, const Trace& trace) {
     if (node.aten)
       for (const Arg& arg : node.aten->args)
         if (const auto* given = std::get_if<GeneratorArg>(&arg))
-          USER_CHECK(!put_back.contains(given->generator), "{} draws from a generator whose state is put back", node.op);
+          USER_CHECK(!put_back.contains(given->generator), "{} draws from a generator whose state is put back",
+                     node.op);
 }
 
 // "mul+add+sum": the ops that compute something, each once; a long list is cut.
