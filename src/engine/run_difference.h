@@ -1,5 +1,5 @@
-// How far two runs of a step are apart in what they leave behind: bit by bit where recorded kernels ran, within rounding
-// where a Graph did.
+// How far two runs of a step are apart in what they leave behind: bit by bit where recorded kernels ran, within
+// rounding where a Graph did.
 #pragma once
 
 #include <cstdint>

@@ -209,11 +209,10 @@ void verify_aten_call(const Graph& graph, const Node& node, size_t index) {
 
 void verify_host_code(const Graph& graph, const Node& node, size_t index) {
   const std::vector<Arg>& args = node.aten->args;
-  const bool has_form = args.size() == 4 && std::holds_alternative<int64_t>(args[0]) &&
-                        std::holds_alternative<std::vector<ValueId>>(args[1]) &&
-                        std::holds_alternative<std::vector<ValueId>>(args[2]) &&
-                        std::holds_alternative<std::vector<int64_t>>(args[3]) && node.aten->results.empty() &&
-                        node.aten->draws;
+  const bool has_form =
+      args.size() == 4 && std::holds_alternative<int64_t>(args[0]) &&
+      std::holds_alternative<std::vector<ValueId>>(args[1]) && std::holds_alternative<std::vector<ValueId>>(args[2]) &&
+      std::holds_alternative<std::vector<int64_t>>(args[3]) && node.aten->results.empty() && node.aten->draws;
   INTERNAL_CHECK(has_form, "node {} {} is not written as host code is", index, node.op);
   const auto& before = std::get<std::vector<ValueId>>(args[2]);
   const auto& inputs = std::get<std::vector<int64_t>>(args[3]);

@@ -125,9 +125,9 @@ struct GraphInput {
 //   %7: f32[4], %8: f32[2, 8] = host::pause(0, t[%5], t[%6, %1], [3, 1]) writes 1, 2 draws | forward ""
 //
 //   0          its place among the trace's events
-//   t[%5]      what the program is given: a pause's outputs, the gradients that an optimizer finds; some may be undefined
-//   t[%6, %1]  what must lie in the program's memory by then: of inputs 3 and 1, what they hold now
-//   %7, %8     what these inputs hold afterwards; `writes` counts the node's tensors
+//   t[%5]      what the program is given: a pause's outputs, the gradients that an optimizer finds; some may be
+//   undefined t[%6, %1]  what must lie in the program's memory by then: of inputs 3 and 1, what they hold now %7, %8
+//   what these inputs hold afterwards; `writes` counts the node's tensors
 //
 // Inputs of kind incoming are first filled by a pause. What an input held before host code that changes it is gone
 // afterwards: a schedule must have read it by then.
@@ -200,7 +200,8 @@ std::vector<GroupGraph> extract_groups(const Graph& graph);
 
 // Throws InternalError naming the first promise that `graph` breaks: ids in range, one definition a tensor and before
 // its uses, updates that fit their input, opaque calls whose tensors are numbered as AtenCall says, host code that
-// names inputs, incoming ones read from pauses alone, groups without gaps. What ops mean is checked by verify_ops() in ops/.
+// names inputs, incoming ones read from pauses alone, groups without gaps. What ops mean is checked by verify_ops() in
+// ops/.
 void verify(const Graph& graph);
 
 // The text form; parse_graph(to_text(g)) == g. parse_graph throws UserError with the line number.

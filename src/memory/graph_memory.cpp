@@ -262,10 +262,9 @@ class Builder {
     const TensorId old = graph_.inputs[place].tensor;
     const bool over_old = std::ranges::any_of(
         pairs_[maker], [&](const InPlace& pair) { return pair.operand == old && pair.result == result; });
-    return std::ranges::all_of(readers_of_input_[place],
-                               [&](uint32_t reader) {
-                                 return reader < maker || reader == host || (reader == maker && over_old);
-                               }) &&
+    return std::ranges::all_of(
+               readers_of_input_[place],
+               [&](uint32_t reader) { return reader < maker || reader == host || (reader == maker && over_old); }) &&
            (before.empty() || before.back() < maker);
   }
   // A value that `result` is the only one to read, and may take over.

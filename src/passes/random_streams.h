@@ -1,6 +1,6 @@
 // RandomStreams: numbers the random draws of a Trace while it becomes a Graph. Every draw gets a stream of its own; a
-// draw after an earlier generator state was put back (recomputed dropout) gets the earlier draw's stream again. Generators
-// have a seed each.
+// draw after an earlier generator state was put back (recomputed dropout) gets the earlier draw's stream again.
+// Generators have a seed each.
 #pragma once
 
 #include <vector>
@@ -56,8 +56,8 @@ class RandomStreams {
   }
 
   const Trace& trace_;
-  std::vector<int64_t> next_;   // by generator
-  std::vector<int64_t> saved_;  // by state
+  std::vector<int64_t> next_;     // by generator
+  std::vector<int64_t> saved_;    // by state
   std::vector<int64_t> resumed_;  // by generator: where they stood at the pause
 };
 

@@ -688,8 +688,8 @@ class Writer {
   const GraphScheduleOptions& options_;
   GraphSchedule& out_;
   Schedule& s_ = out_.schedule;
-  std::vector<OperandId> operand_of_;                 // by tensor
-  std::set<BufferId> written_;                        // of the program
+  std::vector<OperandId> operand_of_;  // by tensor
+  std::set<BufferId> written_;         // of the program
   std::map<std::pair<TensorId, Shape>, OperandId> given_to_host_;
   std::map<std::string, int64_t> places_of_numbers_;  // inputs of the host, by key
   std::map<std::string, uint32_t> program_places_;    // by text

@@ -267,8 +267,7 @@ return %10
   EXPECT_FALSE(pause->reads[1].valid());
   EXPECT_EQ(buffer(s, pause->reads[2]).kind, Memory::kOwn);
   EXPECT_NE(operand(s, pause->reads[2]).buffer, operand(s, pause->reads[0]).buffer) << "a view is a copy";
-  EXPECT_EQ(pause->writes,
-            (std::vector<OperandId>{s.inputs[0].operand, s.inputs[1].operand, s.inputs[3].operand}));
+  EXPECT_EQ(pause->writes, (std::vector<OperandId>{s.inputs[0].operand, s.inputs[1].operand, s.inputs[3].operand}));
   const auto sum = std::ranges::find(s.instructions, "add", &Instruction::op);
   EXPECT_LT(sum, pause);
   EXPECT_EQ(operand(s, sum->writes[0]).buffer, operand(s, s.inputs[0].operand).buffer) << "in place";
@@ -332,7 +331,8 @@ input %2: i64[2] = rng "2"
 return %3
 return %4
 return %5
-)", {.trace = &trace});
+)",
+                                     {.trace = &trace});
   const Schedule& s = plan.schedule;
   EXPECT_EQ(s.generators, trace.generators);
   EXPECT_EQ(s.states, std::vector<std::string>{"bytes"});
@@ -343,7 +343,8 @@ return %5
     EXPECT_EQ(s.instructions[1 + g].generator, g);
   }
   trace.loads = {{CallId(3), StateId(0)}};
-  constexpr std::string_view kAtensOwn = R"(%0: i64[4] = aten::randperm.generator(4, generator(2)) -> % draws | forward ""
+  constexpr std::string_view kAtensOwn =
+      R"(%0: i64[4] = aten::randperm.generator(4, generator(2)) -> % draws | forward ""
 return %0
 )";
   EXPECT_USER_ERROR(planned(kAtensOwn, {.trace = &trace}), "draws from a generator whose state is put back");
