@@ -216,6 +216,7 @@ class PythonSegments {
   py::dict stats() const { return dict_of(segments_.stats()); }
   std::string report() const { return segments_.report(); }
   std::string graph_text() const { return segments_.graph_text(); }
+  std::string schedule_text() const { return segments_.schedule_text(); }
 
  private:
   Segments segments_;

@@ -117,8 +117,9 @@ MemoryCounts run(const Graph& graph, Executor& executor, std::vector<Array> inpu
   Interruptions interruptions(graph, arena_bytes);
   const std::vector<at::Tensor> incoming = interruptions.take_incoming(given.tensors);
   EXPECT_EQ(executor.why_not(given.tensors), "");
-  const std::vector<Array> want =
-      interpret(graph, inputs, [&](const auto&... of_host) { interruptions.expect(of_host...); });
+  const std::vector<Array> want = interpret(graph, inputs, [&](const auto& code, const auto& given, auto& slots) {
+    interruptions.expect(code, given, slots);
+  });
   given.on_event = [&](size_t event, const std::vector<at::Tensor>& tensors) {
     interruptions.happen(event, tensors, given.tensors);
     return std::string();
