@@ -176,7 +176,8 @@ class Verifier {
   // Its number has a place of the executor's own.
   void check_seed(const Instruction& one) const {
     INTERNAL_CHECK_EQ(one.writes.size(), 1U, "what {} writes", here());
-    INTERNAL_CHECK_LT(one.generator, std::max<size_t>(schedule_.generators.size(), 1), "the generator of {}", here());
+    const size_t generators = std::max<size_t>(schedule_.generators.size(), 1);
+    INTERNAL_CHECK_LT(one.generator, generators, "the generator of {}", here());
     const Operand& to = operand(one.writes[0]);
     const Buffer& buffer = buffer_of(to);
     INTERNAL_CHECK(to.dtype == DType::kI64 && element_count(to.sizes) > 0 && buffer.kind == Buffer::Kind::kInput &&

@@ -251,7 +251,7 @@ input %1: f32[8] = buffer "last"
 input %2: f32[8] = batch "0"
 input %3: f32[8] = incoming "0"
 %4: f32[8] = exp(%2) | forward ""
-%5: f32[8] = add(%0, %4) | forward ""
+%5: f32[8] = add(%0, %4) | forward "" group 0
 %6: f32[4, 2] = reshape(%4) {shape=[4, 2]} | forward ""
 %7: f32[8], %8: f32[8], %9: f32[8] = host::pause(0, t[%4, undefined, %6], t[%5, %2, %3], [0, 1, 3]) writes 2, 3, 4 draws | forward ""
 %10: f32[8] = mul(%9, %4) | backward ""
