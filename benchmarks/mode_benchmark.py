@@ -2,8 +2,8 @@
 
     PYTHONPATH=build/release/python .venv/bin/python benchmarks/mode_benchmark.py [--large] [--steps N]
 
-Prints one row a model, precision and form: median seconds of each, and the median of the paired ratios to eager. A step is
-forward, loss, backward, clipping and fused AdamW: one accelerated function, or a loop that stays as it is over an
+Prints one row a model, precision and form: median seconds of each, and the median of the paired ratios to eager. A step
+is forward, loss, backward, clipping and fused AdamW: one accelerated function, or a loop that stays as it is over an
 accelerated model and optimizer, or transformers' Trainer with these. Trainers run one after the other, and their ratios
 are those of the medians. --large adds the 134M model (some minutes).
 """
@@ -123,8 +123,8 @@ def main():
     parser.add_argument("--steps", type=int, default=12, help="measured steps of each (12)")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
-    print(f"{'model':<8} {'precision':<9} {'form':<8} {'eager s':>9} {'exact s':>9} {'fast s':>9} {'exact x':>8} {'fast x':>7}  "
-          "planning s")
+    print(f"{'model':<8} {'precision':<9} {'form':<8} {'eager s':>9} {'exact s':>9} {'fast s':>9} {'exact x':>8} "
+          f"{'fast x':>7}  planning s")
     for name, *shape, precisions, forms in MODELS:
         if name == "134M" and not arguments.large:
             continue

@@ -125,9 +125,9 @@ struct GraphInput {
 //   %7: f32[4], %8: f32[2, 8] = host::pause(0, t[%5], t[%6, %1], [3, 1]) writes 1, 2 draws | forward ""
 //
 //   0          its place among the trace's events
-//   t[%5]      what the program is given: a pause's outputs, the gradients that an optimizer finds; some may be
-//   undefined t[%6, %1]  what must lie in the program's memory by then: of inputs 3 and 1, what they hold now %7, %8
-//   what these inputs hold afterwards; `writes` counts the node's tensors
+//   t[%5]      what the program is given, or undefined: a pause's outputs, the gradients that an optimizer finds
+//   t[%6, %1]  what must lie in the program's memory by then: of inputs 3 and 1, what they hold now
+//   %7, %8     what these inputs hold afterwards; `writes` counts the node's tensors
 //
 // Inputs of kind incoming are first filled by a pause. What an input held before host code that changes it is gone
 // afterwards: a schedule must have read it by then.

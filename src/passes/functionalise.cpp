@@ -132,7 +132,8 @@ class Functionaliser {
     if (code.pauses)
       for (ValueId output : event.outputs) code.given.push_back(given(output));
     else
-      for (const Rebinding& gradient : event.gradients) code.given.push_back(given_gradient(gradient.value));
+      for (const Rebinding& gradient : event.gradients)
+        code.given.push_back(is_there(gradient) ? HostCode::Given() : given(gradient.value));
     const std::set<StorageId> written = written_by(event);
     std::vector<size_t> changed;  // in taken_
     for (size_t t = 0; t < taken_.size(); ++t) {
@@ -161,9 +162,12 @@ class Functionaliser {
     if (!id.valid()) return {};
     return {read(id), strides_unless_contiguous(window_of(value(id)))};
   }
-  // One that the program had before the step lies where the optimizer finds it.
-  HostCode::Given given_gradient(ValueId id) {
-    return id.valid() && trace_.storages[value(id).storage.index()].external ? HostCode::Given{} : given(id);
+  // Whether the program had it before the step: then it lies where the optimizer finds it.
+  bool is_there(const Rebinding& gradient) const {
+    return gradient.value.valid() && std::ranges::any_of(trace_.externals, [&](const External& external) {
+             return external.owner == Owner::kGradient && external.key == gradient.key &&
+                    value(external.value).storage == value(gradient.value).storage;
+           });
   }
   // What host code changes that is there before and after it.
   std::set<StorageId> written_by(const HostEvent& event) const {
