@@ -246,9 +246,29 @@ Plan::Outcome Plan::run_plain(Program& program, const std::vector<at::Tensor>& t
     plain_.reset();
     throw;
   }
-  plain_.reset();
+  if (!plain_->executor->is_paused()) plain_.reset();
   replays = before;
   return outcome;
+}
+
+StepResult Plan::resume_plain(const std::vector<at::Tensor>& incoming) {
+  INTERNAL_CHECK(plain_ != nullptr, "a run of the plain graph goes on that was not paused");
+  const std::unique_ptr<Road> plain = std::move(plain_);
+  return plain->executor->resume(incoming);
+}
+
+bool Plan::is_paused() const {
+  const auto is_paused = [](const auto& road) { return road != nullptr && road->executor->is_paused(); };
+  return is_paused(fast_) || is_paused(exact_);
+}
+StepResult Plan::resume(const std::vector<at::Tensor>& incoming) {
+  const bool is_fast = fast_ != nullptr && fast_->executor->is_paused();
+  return (is_fast ? *fast_ : exact()).executor->resume(incoming);
+}
+void Plan::abandon() {
+  for (const auto* road : {&fast_, &exact_})
+    if (*road != nullptr) (*road)->executor->abandon();
+  plain_.reset();
 }
 
 Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times) {

@@ -49,8 +49,9 @@ class Plan {
   // `times`, if there is one, gets when each instruction ran.
   Outcome run(Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times = nullptr);
   // Of a step that runs as a Graph: the same with one ATen call a node and nothing fused, and with the same random
-  // draws: what the fused kernels are compared with. Compiled for this run alone.
+  // draws: what the fused kernels are compared with. Compiled for this run alone, which ends at a pause or later.
   Outcome run_plain(Program& program, const std::vector<at::Tensor>& tensors);
+  StepResult resume_plain(const std::vector<at::Tensor>& incoming);
 
   // Gives the program's slots the tensors that the step left there.
   void apply(Program& program, const std::vector<at::Tensor>& tensors, const StepResult& result) const;
@@ -63,9 +64,9 @@ class Plan {
   bool continues(const Plan& other, size_t index, const Arg& number) const;
 
   // A run that came to a pause, and how it goes on.
-  bool is_paused() const { return exact_ != nullptr && exact_->executor->is_paused(); }
-  StepResult resume(const std::vector<at::Tensor>& incoming) { return exact().executor->resume(incoming); }
-  void abandon() { exact().executor->abandon(); }
+  bool is_paused() const;
+  StepResult resume(const std::vector<at::Tensor>& incoming);
+  void abandon();
   // The door's number for what the outputs at the pause are made into.
   int64_t pause_structure() const;
 

@@ -8,7 +8,7 @@
 #include "aten/cpu_hook.h"
 #include "base/check.h"
 #include "capture/observer.h"
-#include "engine/tensor_hash.h"
+#include "engine/run_difference.h"
 
 namespace stepc {
 
@@ -43,10 +43,10 @@ class GradientsAside {
       for (Parameter& one : parameters_)
         if (gradient.owner == Owner::kGradient && one.key == gradient.key) add(one, gradient.tensor);
   }
-  uint64_t hash_of(const std::string& key) const {
+  at::Tensor gradient_of(const std::string& key) const {
     for (const Parameter& one : parameters_)
-      if (one.key == key) return stepc::hash_of(one.tensor.grad());
-    return 0;
+      if (one.key == key) return one.tensor.grad();
+    return {};
   }
   void drop() {
     for (Parameter& one : parameters_) one.tensor.mutable_grad().reset();
@@ -74,6 +74,37 @@ class GradientsAside {
 
   std::vector<Parameter> parameters_;
 };
+
+// What a pass leaves behind, as it is compared: bit by bit where recorded calls run, else within rounding.
+class Left {
+ public:
+  explicit Left(const Plan& plan) : by_bits_(plan.graph() == nullptr) {}
+  void add_outputs(const std::vector<at::Tensor>& outputs, const std::string& what) {
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      const std::string name = str("{} {}", what, o);
+      all_.push_back(named(name, name, outputs[o], by_bits_));
+    }
+  }
+  void add_gradient(const std::string& key, const at::Tensor& gradient) {
+    all_.push_back(named(str("gradient '{}'", key), "gradient", gradient, by_bits_));
+  }
+  void add(const StepResult& backward) {
+    for (const Bound& bound : backward.rebindings)
+      if (bound.owner == Owner::kGradient) add_gradient(bound.key, bound.tensor);
+    add_outputs(backward.outputs, "the gradient of input");
+  }
+  const std::vector<Named>& all() const { return all_; }
+
+ private:
+  bool by_bits_;
+  std::vector<Named> all_;
+};
+
+std::string difference(const Plan& plan, const Left& replayed, const Left& other) {
+  if (replayed.all().size() != other.all().size()) return "how many tensors there are";
+  if (plan.graph() == nullptr) return difference_in_bits(replayed.all(), other.all());
+  return difference_in_values(replayed.all(), other.all(), plan.graph()->narrow);
+}
 
 }  // namespace
 
@@ -147,6 +178,11 @@ std::optional<std::vector<at::Tensor>> Segments::Call::replay() {
       if (verifies) {
         owner_.stats_.verification_bytes = std::max(owner_.stats_.verification_bytes, undo->bytes());
         undo->restore();
+        with_plain_ = plan->graph() != nullptr && !plan->ran_exact() && draws(plan->schedule());
+        if (with_plain_) {
+          difference_ = difference_from_plain(outcome.result->given);
+          undo->restore();
+        }
       }
       return std::move(outcome.result->given);
     }
@@ -155,19 +191,43 @@ std::optional<std::vector<at::Tensor>> Segments::Call::replay() {
   return std::nullopt;
 }
 
+// Of the forward pass; the plain graph is paused then. A run that cannot be had is no proof.
+std::string Segments::Call::difference_from_plain(const std::vector<at::Tensor>& replayed) {
+  try {
+    const Plan::Outcome plain = plan_->run_plain(*owner_.program_, tensors_);
+    if (!plain.result) return "the plain graph, which decides otherwise";
+    Left of_replay(*plan_), of_plain(*plan_);
+    of_replay.add_outputs(replayed, "output");
+    of_plain.add_outputs(plain.result->given, "output");
+    return difference(*plan_, of_replay, of_plain);
+  } catch (const std::exception& error) {
+    return str("an error of the plain graph: {}", error.what());
+  }
+}
+
 std::vector<at::Tensor> Segments::Call::verify_forward(const ForwardFn& eager, std::vector<at::Tensor> replayed) {
   ++owner_.stats_.eager_calls;
   const int64_t planned_structure = structure;
   std::vector<at::Tensor> outputs = eager();
-  bool same = structure == planned_structure && outputs.size() == replayed.size();
-  for (size_t o = 0; same && o < outputs.size(); ++o) same = hash_of(outputs[o]) == hash_of(replayed[o]);
-  if (!same) {
+  if (structure != planned_structure) {
+    difference_ = "what the model's outputs are made into";
+  } else if (!with_plain_) {
+    Left of_replay(*plan_), of_eager(*plan_);
+    of_replay.add_outputs(replayed, "output");
+    of_eager.add_outputs(outputs, "output");
+    difference_ = difference(*plan_, of_replay, of_eager);
+  }
+  if (!difference_.empty()) {
     plan_->abandon();
     plan_.reset();
-    owner_.plans_.give_up(*entry_, "a replay differs from eager in an output of the model");
+    owner_.plans_.give_up(*entry_, different());
     mode_ = Mode::kEager;
   }
   return outputs;
+}
+
+std::string Segments::Call::different() const {
+  return str("a replay differs from {} in {}", with_plain_ ? "the plain graph" : "eager", difference_);
 }
 
 std::vector<at::Tensor> Segments::Call::backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager) {
@@ -218,26 +278,34 @@ std::vector<at::Tensor> Segments::Call::verify_backward(const std::vector<at::Te
              "a second backward pass through an accelerated model: it keeps no graph");
   GradientsAside aside(*owner_.program_);
   Undo undo(*owner_.program_, plan_->changed(tensors_), plan_->generators(*owner_.program_));
-  std::vector<std::pair<std::string, uint64_t>> replayed;
-  std::vector<uint64_t> inputs;
+  Left replayed(*plan_);
+  std::vector<std::string> keys;
   {
     const StepResult result = plan_->resume(gradients);
+    replayed.add(result);
     for (const Bound& bound : result.rebindings)
-      if (bound.owner == Owner::kGradient) replayed.emplace_back(bound.key, hash_of(bound.tensor));
-    for (const at::Tensor& output : result.outputs) inputs.push_back(hash_of(output));
+      if (bound.owner == Owner::kGradient) keys.push_back(bound.key);
   }
   undo.restore();
+  if (with_plain_) {
+    Left plain(*plan_);
+    plain.add(plan_->resume_plain(gradients));
+    difference_ = difference(*plan_, replayed, plain);
+    undo.restore();
+  }
   std::vector<at::Tensor> outputs = eager(gradients);
-  std::string difference;
-  for (const auto& [key, hash] : replayed)
-    if (difference.empty() && aside.hash_of(key) != hash) difference = str("gradient '{}'", key);
-  for (size_t i = 0; i < outputs.size() && difference.empty(); ++i)
-    if (i >= inputs.size() || hash_of(outputs[i]) != inputs[i]) difference = str("the gradient of input {}", i);
+  if (!with_plain_) {
+    Left left(*plan_);
+    for (const std::string& key : keys) left.add_gradient(key, aside.gradient_of(key));
+    left.add_outputs(outputs, "the gradient of input");
+    difference_ = difference(*plan_, replayed, left);
+  }
   aside.accumulate();
   plan_->verified = true;
   ++owner_.stats_.verifications;
-  if (PlanEntry* entry = owner_.plans_.entry_of(signature_); entry != nullptr && !difference.empty())
-    owner_.plans_.give_up(*entry, str("a replay differs from eager in {}", difference));
+  if (with_plain_) ++owner_.stats_.plain_verifications;
+  if (PlanEntry* entry = owner_.plans_.entry_of(signature_); entry != nullptr && !difference_.empty())
+    owner_.plans_.give_up(*entry, different());
   plan_.reset();
   release_free_memory();
   return outputs;
@@ -248,6 +316,11 @@ std::string Segments::report() const { return report_text(stats_, name_of(config
 std::string Segments::graph_text() const {
   const Plan* plan = plans_.latest();
   return plan == nullptr ? std::string() : to_text(plan->trace());
+}
+
+std::string Segments::schedule_text() const {
+  const Plan* plan = plans_.latest();
+  return plan == nullptr ? std::string() : to_text(plan->schedule());
 }
 
 }  // namespace stepc

@@ -44,7 +44,9 @@ class Segments {
 
     std::vector<at::Tensor> record(const ForwardFn& eager);
     std::optional<std::vector<at::Tensor>> replay();
+    std::string difference_from_plain(const std::vector<at::Tensor>& replayed);
     std::vector<at::Tensor> verify_forward(const ForwardFn& eager, std::vector<at::Tensor> replayed);
+    std::string different() const;
     std::vector<at::Tensor> verify_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
     std::vector<at::Tensor> finish_recording(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
 
@@ -57,6 +59,8 @@ class Segments {
     std::unique_ptr<Recorder> recorder_;
     std::shared_ptr<Plan> plan_;
     std::vector<at::Tensor> tensors_;
+    bool with_plain_ = false;  // verified with the plain Graph, which is paused meanwhile
+    std::string difference_;   // found in its forward pass
   };
 
   // The call to make, or nothing where the model runs as it is: without a plan for good, or while another call is
@@ -66,6 +70,7 @@ class Segments {
   const Stats& stats() const { return stats_; }
   std::string report() const;
   std::string graph_text() const;
+  std::string schedule_text() const;  // of the plan that ran last, empty without one
 
  private:
   std::unique_ptr<Program> program_;

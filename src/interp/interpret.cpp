@@ -5,7 +5,19 @@
 
 namespace stepc {
 
-std::vector<Array> interpret(const Graph& graph, const std::vector<Array>& inputs) {
+namespace {
+void run_host_code(const Node& node, const HostCodeFn& host, std::vector<Array>& values) {
+  const HostCode code = host_code_of(node);
+  std::vector<Array> given, slots;
+  for (const HostCode::Given& one : code.given)
+    given.push_back(one.tensor.valid() ? values[one.tensor.index()] : Array());
+  for (const HostCode::Slot& slot : code.slots) slots.push_back(values[slot.before.index()]);
+  if (host) host(code, given, slots);
+  for (size_t s = 0; s < slots.size(); ++s) values[code.slots[s].after.index()] = std::move(slots[s]);
+}
+}  // namespace
+
+std::vector<Array> interpret(const Graph& graph, const std::vector<Array>& inputs, const HostCodeFn& host) {
   INTERNAL_CHECK_EQ(inputs.size(), graph.inputs.size());
   std::vector<Array> values(graph.tensors.size());
   std::vector<uint32_t> uses = use_counts(graph);
@@ -16,6 +28,10 @@ std::vector<Array> interpret(const Graph& graph, const std::vector<Array>& input
     values[id.index()] = inputs[i];
   }
   for (const Node& node : graph.nodes) {
+    if (is_host_code(node)) {
+      run_host_code(node, host, values);
+      continue;
+    }
     USER_CHECK(!node.aten, "{} (in '{}') is no op of stepc's own and cannot be interpreted", node.op,
                node.source.module);
     std::vector<Array> arguments;

@@ -1,15 +1,22 @@
 // The reference interpreter: a whole Graph on arrays. A Graph with opaque ATen nodes is refused by name.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "interp/array.h"
+#include "ir/graph.h"
 
 namespace stepc {
 
+// What host code does: it gets the tensors that it is given, in their order (empty: none), and changes what the slots
+// hold. None: it changes nothing.
+using HostCodeFn =
+    std::function<void(const HostCode& code, const std::vector<Array>& given, std::vector<Array>& slots)>;
+
 // `inputs` in the order of graph.inputs; gives the tensors of graph.outputs in their order, an empty Array for those
 // without a tensor.
-std::vector<Array> interpret(const Graph& graph, const std::vector<Array>& inputs);
+std::vector<Array> interpret(const Graph& graph, const std::vector<Array>& inputs, const HostCodeFn& host = {});
 
 // The same graph with every floating-point type made f64: the reference that errors are measured against. Casts
 // between floating-point types then do nothing.

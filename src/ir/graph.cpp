@@ -90,6 +90,9 @@ std::string host_number_key(const HostEvent& event, CallId call, size_t arg, siz
   return str("{}:{}", host_number_key(event, call, arg), element);
 }
 
+std::string rng_key(GeneratorId generator) { return generator.index() == 0 ? "" : str("{}", generator); }
+GeneratorId generator_of(const std::string& rng_key) { return GeneratorId(rng_key.empty() ? 0 : std::stoul(rng_key)); }
+
 const Node* Graph::producer(TensorId id) const {
   const NodeId node = tensors[id.index()].producer;
   return node.valid() ? &nodes[node.index()] : nullptr;
@@ -112,6 +115,50 @@ NodeId Graph::add_node(Node node, const std::vector<TensorType>& output_types) {
   }
   nodes.push_back(std::move(node));
   return id;
+}
+
+bool is_host_code(const Node& node) { return node.op == kHostPause || node.op == kHostEvent; }
+
+HostCode host_code_of(const Node& node) {
+  INTERNAL_CHECK(is_host_code(node) && node.aten, "{} is no host code", node.op);
+  const AtenCall& call = *node.aten;
+  HostCode code;
+  code.pauses = node.op == kHostPause;
+  code.event = static_cast<uint32_t>(std::get<int64_t>(call.args.at(0)));
+  for (ValueId value : std::get<std::vector<ValueId>>(call.args.at(1)))
+    code.given.push_back({value.valid() ? node.inputs[value.index()] : TensorId(), {}});
+  for (const auto& [place, strides] : call.layouts)
+    for (size_t g = 0; g < code.given.size(); ++g)
+      if (std::get<std::vector<ValueId>>(call.args[1])[g] == ValueId(place)) code.given[g].strides = strides;
+  const auto& before = std::get<std::vector<ValueId>>(call.args.at(2));
+  const auto& inputs = std::get<std::vector<int64_t>>(call.args.at(3));
+  for (size_t s = 0; s < before.size(); ++s)
+    code.slots.push_back({static_cast<uint32_t>(inputs.at(s)), node.inputs[before[s].index()], node.outputs.at(s)});
+  return code;
+}
+
+Node node_of(const HostCode& code) {
+  Node node;
+  node.op = code.pauses ? kHostPause : kHostEvent;
+  AtenCall& call = node.aten.emplace();
+  call.draws = true;
+  const auto add = [&](TensorId tensor) {
+    node.inputs.push_back(tensor);
+    return ValueId(node.inputs.size() - 1);
+  };
+  std::vector<ValueId> given, before;
+  std::vector<int64_t> inputs;
+  for (const HostCode::Given& one : code.given) {
+    given.push_back(one.tensor.valid() ? add(one.tensor) : ValueId());
+    if (one.tensor.valid() && !one.strides.empty()) call.layouts.emplace_back(node.inputs.size() - 1, one.strides);
+  }
+  for (const HostCode::Slot& slot : code.slots) {
+    before.push_back(add(slot.before));
+    call.writes.push_back(static_cast<uint32_t>(node.inputs.size() - 1));
+    inputs.push_back(slot.input);
+  }
+  call.args = {static_cast<int64_t>(code.event), std::move(given), std::move(before), std::move(inputs)};
+  return node;
 }
 
 std::vector<uint32_t> use_counts(const Graph& graph) {
@@ -160,6 +207,36 @@ void verify_aten_call(const Graph& graph, const Node& node, size_t index) {
   }
 }
 
+void verify_host_code(const Graph& graph, const Node& node, size_t index) {
+  const std::vector<Arg>& args = node.aten->args;
+  const bool has_form =
+      args.size() == 4 && std::holds_alternative<int64_t>(args[0]) &&
+      std::holds_alternative<std::vector<ValueId>>(args[1]) && std::holds_alternative<std::vector<ValueId>>(args[2]) &&
+      std::holds_alternative<std::vector<int64_t>>(args[3]) && node.aten->results.empty() && node.aten->draws;
+  INTERNAL_CHECK(has_form, "node {} {} is not written as host code is", index, node.op);
+  const auto& before = std::get<std::vector<ValueId>>(args[2]);
+  const auto& inputs = std::get<std::vector<int64_t>>(args[3]);
+  INTERNAL_CHECK(before.size() == inputs.size() && before.size() == node.aten->writes.size(),
+                 "node {} {} changes {} tensors of {} inputs", index, node.op, before.size(), inputs.size());
+  for (size_t s = 0; s < before.size(); ++s) {
+    const bool is_input = inputs[s] >= 0 && static_cast<size_t>(inputs[s]) < graph.inputs.size();
+    INTERNAL_CHECK(is_input && before[s].valid() && node.aten->writes[s] == before[s].index(),
+                   "node {} {}: what it changes of input {}", index, node.op, inputs[s]);
+    const GraphInput& input = graph.inputs[static_cast<size_t>(inputs[s])];
+    INTERNAL_CHECK(graph.type(input.tensor) == graph.type(node.outputs[s]), "node {} {} leaves another type in {} '{}'",
+                   index, node.op, name_of(input.kind), input.key);
+    INTERNAL_CHECK(input.kind != InputKind::kIncoming || node.op == kHostPause, "node {} {} fills incoming '{}'", index,
+                   node.op, input.key);
+  }
+}
+
+// What comes at a pause is read from the pause.
+void verify_incoming(const Graph& graph, TensorId read, std::string_view where) {
+  const GraphTensor& tensor = graph.tensors[read.index()];
+  INTERNAL_CHECK(tensor.producer.valid() || graph.inputs[tensor.place].kind != InputKind::kIncoming,
+                 "{} reads incoming '{}' before the pause", where, graph.inputs[tensor.place].key);
+}
+
 void verify_window(const Shape& shape, const Shape& strides, std::string_view what) {
   INTERNAL_CHECK(strides.empty() || strides.size() == shape.size(), "{} has {} strides and {} dimensions", what,
                  strides.size(), shape.size());
@@ -176,6 +253,7 @@ void verify_outputs(const Graph& graph, const std::vector<bool>& defined) {
     }
     INTERNAL_CHECK_LT(output.tensor.index(), defined.size(), "output {}", i);
     INTERNAL_CHECK(defined[output.tensor.index()], "output {} is never made", i);
+    verify_incoming(graph, output.tensor, "an output");
     verify_window(graph.shape(output.tensor), output.strides, "an output");
     if (output.kind == GraphOutput::Kind::kGuard)
       INTERNAL_CHECK(graph.type(output.tensor) == (TensorType{DType::kBool, {}}), "guard {} is a {}", i,
@@ -267,11 +345,13 @@ void verify(const Graph& graph) {
     for (TensorId input : node.inputs) {
       INTERNAL_CHECK_LT(input.index(), graph.tensors.size(), "node {} {}", n, node.op);
       INTERNAL_CHECK(defined[input.index()], "node {} {} reads %{} before it is made", n, node.op, input);
+      if (!is_host_code(node)) verify_incoming(graph, input, node.op);
     }
     for (size_t k = 0; k < node.outputs.size(); ++k) verify_tensor(graph, node.outputs[k], NodeId(n), k, defined);
     const bool is_aten = node.op.find("::") != std::string::npos;
     INTERNAL_CHECK_EQ(is_aten, node.aten.has_value(), "node {} {}", n, node.op);
     if (is_aten) verify_aten_call(graph, node, n);
+    if (is_host_code(node)) verify_host_code(graph, node, n);
   }
   for (size_t t = 0; t < defined.size(); ++t) INTERNAL_CHECK(defined[t], "%{} is never made", t);
   verify_outputs(graph, defined);

@@ -92,9 +92,9 @@ enum class InputKind : uint8_t {
   kBuffer,
   kBatch,
   kCaptured,
-  kIncoming,  // what the program gives the step at a pause
+  kIncoming,  // what the program gives the step at a pause (HostCode)
   kScalar,    // a host number, as a 0-dim tensor
-  kRng,       // (seed, step) of this call's random draws, i64[2]
+  kRng,       // (seed, step) of this call's random draws from one generator, i64[2]
 };
 std::string_view name_of(InputKind kind);
 // The program's slots as inputs, and back; nullopt for what no slot holds. A constant is captured.
@@ -103,6 +103,10 @@ std::optional<Owner> owner_of(InputKind kind);
 // The key of the scalar input that the host gives as argument `arg` of `call`, in `event`; of a list, its element.
 std::string host_number_key(const HostEvent& event, CallId call, size_t arg);
 std::string host_number_key(const HostEvent& event, CallId call, size_t arg, size_t element);
+
+// The key of a generator's rng input, and back: its place among the trace's generators, empty for the default one.
+std::string rng_key(GeneratorId generator);
+GeneratorId generator_of(const std::string& rng_key);
 
 // A window of the program's own memory: offset and strides in elements. Empty strides: contiguous.
 struct GraphInput {
@@ -114,11 +118,44 @@ struct GraphInput {
   bool operator==(const GraphInput&) const = default;
 };
 
+// Host code of the program that runs between kernels: the loop around a model, or an optimizer that computes on the
+// host. It stands in the Graph as an opaque node, so that what follows from it, and what must be there for it, is
+// dataflow like any other, and no pass needs to know of it. (Opaque draws and host code keep their order.)
+//
+//   %7: f32[4], %8: f32[2, 8] = host::pause(0, t[%5], t[%6, %1], [3, 1]) writes 1, 2 draws | forward ""
+//
+//   0          its place among the trace's events
+//   t[%5]      what the program is given, or undefined: a pause's outputs, the gradients that an optimizer finds
+//   t[%6, %1]  what must lie in the program's memory by then: of inputs 3 and 1, what they hold now
+//   %7, %8     what these inputs hold afterwards; `writes` counts the node's tensors
+//
+// Inputs of kind incoming are first filled by a pause. What an input held before host code that changes it is gone
+// afterwards: a schedule must have read it by then.
+inline constexpr std::string_view kHostPause = "host::pause", kHostEvent = "host::event";
+bool is_host_code(const Node& node);
+struct HostCode {
+  uint32_t event = 0;
+  bool pauses = false;
+  struct Given {
+    TensorId tensor;  // invalid: nothing
+    Shape strides;    // how the program sees it; empty: contiguous
+  };
+  struct Slot {
+    uint32_t input = 0;
+    TensorId before, after;
+  };
+  std::vector<Given> given;
+  std::vector<Slot> slots;
+};
+HostCode host_code_of(const Node& node);
+// Its node, without a source; the outputs are the slots' new contents. `after` of the slots is not looked at.
+Node node_of(const HostCode& code);
+
 // What leaves the step.
 //   kUpdate   new contents of an input's memory
 //   kRebind   a tensor that the program finds in a slot of its own afterwards (a gradient); none: the slot is cleared
 //   kGuard    a 0-dim bool that must be true, or this graph is not the step's; checked before anything is updated
-//   kReturn   a tensor that the step returns, or that leaves at the pause `key`; none: an undefined one
+//   kReturn   a tensor that the step returns; none: an undefined one
 //   kNumber   a 0-dim tensor that the step returns as a host number
 struct GraphOutput {
   enum class Kind : uint8_t { kUpdate, kRebind, kGuard, kReturn, kNumber };
@@ -126,7 +163,7 @@ struct GraphOutput {
   TensorId tensor;
   uint32_t input = 0;                      // kUpdate: which graph input
   InputKind owner = InputKind::kGradient;  // kRebind: whose slot,
-  std::string key;                         // and which; kReturn: the pause
+  std::string key;                         // and which
   Shape strides;                           // how the program sees it; empty: contiguous
   bool operator==(const GraphOutput&) const = default;
 };
@@ -162,8 +199,9 @@ struct GroupGraph {
 std::vector<GroupGraph> extract_groups(const Graph& graph);
 
 // Throws InternalError naming the first promise that `graph` breaks: ids in range, one definition a tensor and before
-// its uses, updates that fit their input, opaque calls whose tensors are numbered as AtenCall says, groups without
-// gaps. What ops mean is checked by verify_ops() in ops/.
+// its uses, updates that fit their input, opaque calls whose tensors are numbered as AtenCall says, host code that
+// names inputs, incoming ones read from pauses alone, groups without gaps. What ops mean is checked by verify_ops() in
+// ops/.
 void verify(const Graph& graph);
 
 // The text form; parse_graph(to_text(g)) == g. parse_graph throws UserError with the line number.

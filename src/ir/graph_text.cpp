@@ -10,7 +10,7 @@
 //   rebind gradient "weight" %3(1, 4)
 //   guard %5
 //   return %2
-//   return %2 at "forward"
+//   %8: f32[4] = host::pause(0, t[%2], t[%0], [0]) writes 1 draws | forward ""
 //   number %6
 //
 // A return or rebind of none has no tensor.
@@ -69,7 +69,7 @@ std::string output_text(const Graph& graph, const GraphOutput& output) {
     case GraphOutput::Kind::kGuard:
       return str("guard {}\n", tensor);
     case GraphOutput::Kind::kReturn:
-      return output.key.empty() ? str("return {}\n", tensor) : str("return {} at {}\n", tensor, quoted(output.key));
+      return str("return {}\n", tensor);
     case GraphOutput::Kind::kNumber:
       return str("number {}\n", tensor);
   }
@@ -169,7 +169,6 @@ class GraphParser {
       output.tensor = tensor();
       output.strides = strides(graph_.shape(output.tensor));
     }
-    if (output.kind == GraphOutput::Kind::kReturn && in_.accept("at ")) output.key = in_.quoted_text();
     graph_.outputs.push_back(std::move(output));
   }
 

@@ -41,8 +41,10 @@ class Builder {
       if (!kernels_.workspace_bytes) continue;
       for (NodeId node : memory_.nodes_of[u]) units_[u].workspace_bytes += aligned(kernels_.workspace_bytes(node));
     }
+    place_host_code();
     for (const GraphOutput& output : graph_.outputs)
-      if (output.kind == GraphOutput::Kind::kUpdate) place_update(output);
+      if (output.kind == GraphOutput::Kind::kUpdate && filled_by_host_[output.input].empty())
+        place_update(output.input, output.tensor, before_updates_, kNone);
     for (size_t u = 0; u < units_.size(); ++u) {
       add_reuses(static_cast<uint32_t>(u));
       sort_unique(units_[u].after);
@@ -136,10 +138,18 @@ class Builder {
       if (output.kind == GraphOutput::Kind::kUpdate) continue;
       handed_out_.push_back(roots_[output.tensor]);
       if (output.kind == GraphOutput::Kind::kGuard && !in_program_memory(roots_[output.tensor]))
-        guards_.push_back(maker_of(roots_[output.tensor]));
+        before_updates_.push_back(maker_of(roots_[output.tensor]));
+    }
+    for (const Node& node : graph_.nodes) {
+      if (!is_host_code(node)) continue;
+      for (const HostCode::Given& given : host_code_of(node).given) {
+        if (!given.tensor.valid() || roots_[given.tensor] != given.tensor) continue;
+        leaves[given.tensor.index()] = true;  // the program's from then on
+        handed_out_.push_back(given.tensor);
+      }
     }
     std::sort(handed_out_.begin(), handed_out_.end());
-    sort_unique(guards_);
+    sort_unique(before_updates_);
     for (size_t i = 0; i < graph_.inputs.size(); ++i) {
       readers_of_input_[i] = std::move(readers[graph_.inputs[i].tensor.index()]);
       sort_unique(readers_of_input_[i]);
@@ -171,17 +181,56 @@ class Builder {
     memory_.value_of[tensor.index()] = id;
   }
 
-  // From the update backwards along results that take over each other's memory: the longest such chain that can begin
-  // in the input's memory lies there.
-  void place_update(const GraphOutput& output) {
-    const GraphInput& input = graph_.inputs[output.input];
-    const TensorId root = roots_[output.tensor];
-    if (in_program_memory(root) || !roots_.whole[output.tensor.index()] || value(root).bytes == 0 ||
+  // What host code finds in the program's memory is written there before it runs, and what it leaves lies there.
+  void place_host_code() {
+    filled_by_host_.resize(graph_.inputs.size());
+    for (uint32_t u = 0; u < units_.size(); ++u) {
+      const Node& node = graph_.nodes[memory_.nodes_of[u].front().index()];
+      if (!is_host_code(node)) continue;
+      USER_CHECK(before_updates_.empty() || before_updates_.back() < u, "a decision depends on what host code does");
+      for (const HostCode::Slot& slot : host_code_of(node).slots) {
+        keep_from_readers(slot, u);
+        if (filled_by_host_[slot.input].empty()) place_update(slot.input, slot.before, before_updates_, u);
+        value(slot.after).bytes = 0;
+        value(slot.after).kept = false;
+        memory_.input_of[memory_.value_of[slot.after.index()]] = slot.input;
+        filled_by_host_[slot.input].push_back(slot.after);
+      }
+      before_updates_.push_back(u);
+    }
+  }
+
+  // Whatever else reads what an input holds runs before host code that changes it.
+  void keep_from_readers(const HostCode::Slot& slot, uint32_t host) {
+    const GraphInput& input = graph_.inputs[slot.input];
+    const std::vector<TensorId>& filled = filled_by_host_[slot.input];
+    const TensorId holds = filled.empty() ? input.tensor : filled.back();
+    const auto is_read = [&](const GraphOutput& output) {
+      return output.tensor.valid() && roots_[output.tensor] == holds;
+    };
+    const std::vector<uint32_t>& readers = filled.empty() ? readers_of_input_[slot.input] : value(filled.back()).users;
+    USER_CHECK(std::ranges::none_of(graph_.outputs, is_read) && (readers.empty() || readers.back() <= host),
+               "what {} '{}' held before host code changed it is read after that", name_of(input.kind), input.key);
+    for (uint32_t reader : readers)
+      if (reader != host) units_[host].after.push_back(reader);
+  }
+
+  // New contents of an input, which must not be there before units `before` have run, and must be when `host` runs, or
+  // else at the step's end. From the update backwards along results that take over each other's memory: the longest
+  // such chain that can begin in the input's memory lies there.
+  void place_update(uint32_t place, TensorId update, const std::vector<uint32_t>& before, uint32_t host) {
+    const GraphInput& input = graph_.inputs[place];
+    const TensorId root = roots_[update];
+    if (in_program_memory(root) || !roots_.whole[update.index()] || value(root).bytes == 0 ||
         std::binary_search(handed_out_.begin(), handed_out_.end(), root))
       return;
-    for (const GraphOutput& other : graph_.outputs)  // the old contents are read at the step's end
-      if (other.tensor.valid() && roots_[other.tensor] == input.tensor) return;
+    for (const GraphOutput& other : graph_.outputs) {
+      if (!other.tensor.valid()) continue;
+      if (roots_[other.tensor] == input.tensor) return;           // the old contents are read at the step's end,
+      if (host != kNone && roots_[other.tensor] == root) return;  // or these, when host code may have changed them
+    }
     if (!input.strides.empty()) return;  // kernels write dense memory
+    if (host != kNone && value(root).users.back() > host) return;
     const auto fits = [&](TensorId tensor) {
       return bytes_of(graph_.type(tensor)) == bytes_of(graph_.type(input.tensor));
     };
@@ -189,30 +238,34 @@ class Builder {
     size_t length = 0;
     for (TensorId next = root; next.valid() && fits(next); next = taken_over_by(next)) {
       chain.push_back(next);
-      if (may_begin_in(output.input, next)) length = chain.size();
+      if (may_begin_in(place, next, before, host)) length = chain.size();
     }
     if (length == 0) return;
     const uint32_t first = maker_of(chain[length - 1]);
-    for (const std::vector<uint32_t>* before : {&readers_of_input_[output.input], &guards_})
-      for (uint32_t unit : *before)
-        if (unit != first) units_[first].after.push_back(unit);
+    for (const std::vector<uint32_t>* earlier : {&std::as_const(readers_of_input_[place]), &before})
+      for (uint32_t unit : *earlier)
+        if (unit != first && unit != host) units_[first].after.push_back(unit);
+    if (host != kNone)
+      for (uint32_t user : value(root).users)
+        if (user != host) units_[host].after.push_back(user);
     for (size_t i = 0; i < length; ++i) {
       value(chain[i]).bytes = 0;
-      memory_.input_of[memory_.value_of[chain[i].index()]] = output.input;
+      memory_.input_of[memory_.value_of[chain[i].index()]] = place;
       value(chain[i]).kept = false;
     }
   }
 
   // Whether `result` can be the first that is written into the memory of input `place`.
-  bool may_begin_in(uint32_t place, TensorId result) {
+  bool may_begin_in(uint32_t place, TensorId result, const std::vector<uint32_t>& before, uint32_t host) {
     const uint32_t maker = maker_of(result);
     if (kernels_.brings_memory && kernels_.brings_memory(memory_.nodes_of[maker].front(), result)) return false;
     const TensorId old = graph_.inputs[place].tensor;
     const bool over_old = std::ranges::any_of(
         pairs_[maker], [&](const InPlace& pair) { return pair.operand == old && pair.result == result; });
-    return std::ranges::all_of(readers_of_input_[place],
-                               [&](uint32_t reader) { return reader < maker || (reader == maker && over_old); }) &&
-           (guards_.empty() || guards_.back() < maker);
+    return std::ranges::all_of(
+               readers_of_input_[place],
+               [&](uint32_t reader) { return reader < maker || reader == host || (reader == maker && over_old); }) &&
+           (before.empty() || before.back() < maker);
   }
   // A value that `result` is the only one to read, and may take over.
   TensorId taken_over_by(TensorId result) {
@@ -244,7 +297,8 @@ class Builder {
   std::vector<uint32_t> unit_of_;                        // by node; kNone: a view
   std::vector<std::vector<uint32_t>> readers_of_input_;  // by graph input: units
   std::vector<TensorId> handed_out_;                     // roots that leave as what they are, ascending
-  std::vector<uint32_t> guards_;                         // units that make guards
+  std::vector<uint32_t> before_updates_;                 // units that make guards, and host code
+  std::vector<std::vector<TensorId>> filled_by_host_;    // by graph input: what host code leaves in it, in turn
   std::vector<std::vector<InPlace>> pairs_;              // by unit
 };
 

@@ -42,6 +42,7 @@ std::vector<InPlace> overwritten(const Graph& graph, const Roots& roots, const N
     if (op_def(node.op).has(Trait::kOverwrites)) add(0, node.outputs[0]);
     return pairs;
   }
+  if (is_host_code(node)) return pairs;  // its results lie in the program's memory
   const std::vector<uint32_t>& writes = node.aten->writes;
   const size_t fresh = node.outputs.size() - writes.size();
   for (size_t w = 0; w < writes.size(); ++w) add(writes[w], node.outputs[fresh + w]);

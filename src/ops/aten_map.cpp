@@ -150,7 +150,7 @@ TensorId AtenMapper::as_result(TensorId x, size_t k) {
 }
 
 TensorId AtenMapper::random(std::string_view op, Shape shape, DType dtype) {
-  return b.add(op, {environment_.rng()},
+  return b.add(op, {environment_.rng(args_)},
                {{"shape", std::move(shape)}, {"dtype", dtype}, {"stream", environment_.next_stream(args_)}});
 }
 

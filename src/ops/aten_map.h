@@ -20,7 +20,7 @@ class AtenMapper {
   struct Environment {
     std::function<TensorId(ValueId)> read;                        // what a value holds now
     std::function<TensorId(const ReadNumber&)> number;            // a number that an earlier call read, 0-dim
-    std::function<TensorId()> rng;                                // the rng input
+    std::function<TensorId(const std::vector<Arg>&)> rng;         // the rng input of the call's generator
     std::function<int64_t(const std::vector<Arg>&)> next_stream;  // for the next draw of the call's generator
   };
   struct Unmapped : std::runtime_error {

@@ -39,12 +39,12 @@ class Functionaliser {
     for (const External& external : trace_.externals) add_external(external);
     find_host_calls();
     for (size_t c = 0; c < trace_.calls.size(); ++c) {
-      leave_for_events(c);
+      add_host_code(c);
       out.calls.resize(b_.graph().nodes.size());
       if (!on_host_[c]) add_call(CallId(c));
       out.calls.resize(b_.graph().nodes.size(), CallId(c));
     }
-    leave_for_events(trace_.calls.size());
+    add_host_code(trace_.calls.size());
     add_outputs();
     out.calls.resize(b_.graph().nodes.size());
     out.graph = b_.take();
@@ -56,6 +56,7 @@ class Functionaliser {
     uint32_t input;
     StorageId storage;
     StorageContents::Base base;
+    TensorId there;  // what lies in it since the last host code
   };
 
   const Value& value(ValueId id) const { return trace_.values[id.index()]; }
@@ -69,13 +70,13 @@ class Functionaliser {
     const StorageContents::Base base = contents_.base_for(external.value);
     if (external.owner == Owner::kConstant) return contents_.introduce(storage, base, constant(external, base));
     GraphInput input;
-    input.kind = kind_of(external.owner);
+    input.kind = stepc::kind_of(external.owner);
     input.key = external.key;
     input.strides = strides_unless_contiguous(base.window);
     input.offset = base.window.offset;
     const auto index = static_cast<uint32_t>(b_.graph().inputs.size());
     const TensorId tensor = b_.graph().add_input(std::move(input), {base.dtype, base.window.sizes});
-    taken_.push_back({index, storage, base});
+    taken_.push_back({index, storage, base, tensor});
     contents_.introduce(storage, base, tensor);
   }
 
@@ -92,9 +93,10 @@ class Functionaliser {
     return view_of(b_, typed, {b_.shape(typed), {1}, 0}, base.window);
   }
 
-  TensorId rng() {
-    if (!rng_.valid()) rng_ = b_.graph().add_input({InputKind::kRng, "", {}, {}, 0}, {DType::kI64, {2}});
-    return rng_;
+  TensorId rng(GeneratorId generator) {
+    TensorId& rng = rngs_[generator];
+    if (!rng.valid()) rng = b_.graph().add_input({InputKind::kRng, rng_key(generator), {}, {}, 0}, {DType::kI64, {2}});
+    return rng;
   }
 
   // A number that the host gives anew at each call.
@@ -116,15 +118,66 @@ class Functionaliser {
     }
   }
 
-  // What the program gets before call `c`: gradients for an optimizer that runs on its own, a pause's outputs.
-  void leave_for_events(size_t c) {
-    for (const HostEvent& event : trace_.events) {
-      if (event.begin.index() != c) continue;
-      if (event.kind == HostEvent::Kind::kEager)
-        for (const Rebinding& gradient : event.gradients) rebind(gradient);
-      for (ValueId output : event.outputs) add_output(GraphOutput::Kind::kReturn, output, event.key);
-    }
+  // Before call `c`: a pause, or an optimizer that runs on its own. (Numbers of the others are inputs.)
+  void add_host_code(size_t c) {
+    for (uint32_t e = 0; e < trace_.events.size(); ++e)
+      if (trace_.events[e].begin.index() == c && trace_.events[e].kind != HostEvent::Kind::kShadow) add_host_code_of(e);
   }
+
+  void add_host_code_of(uint32_t e) {
+    const HostEvent& event = trace_.events[e];
+    HostCode code;
+    code.event = e;
+    code.pauses = event.kind == HostEvent::Kind::kPause;
+    if (code.pauses)
+      for (ValueId output : event.outputs) code.given.push_back(given(output));
+    else
+      for (const Rebinding& gradient : event.gradients)
+        code.given.push_back(is_there(gradient) ? HostCode::Given() : given(gradient.value));
+    const std::set<StorageId> written = written_by(event);
+    std::vector<size_t> changed;  // in taken_
+    for (size_t t = 0; t < taken_.size(); ++t) {
+      const Taken& taken = taken_[t];
+      const TensorId now = contents_.read(taken.storage, taken.base);
+      const bool fills = code.pauses && kind_of(taken) == InputKind::kIncoming;
+      if (!fills && now == taken.there && !written.contains(taken.storage)) continue;
+      code.slots.push_back({taken.input, now, {}});
+      changed.push_back(t);
+    }
+    b_.set_source({code.pauses ? Phase::kForward : Phase::kUpdate, ""});
+    std::vector<TensorType> types;
+    for (const HostCode::Slot& slot : code.slots) types.push_back(b_.type(slot.before));
+    const std::vector<TensorId> after = b_.add_aten(node_of(code), types);
+    for (size_t s = 0; s < changed.size(); ++s) {
+      Taken& taken = taken_[changed[s]];
+      taken.there = after[s];
+      contents_.introduce(taken.storage, taken.base, after[s]);
+    }
+    for (StorageId storage : written)
+      if (std::ranges::none_of(taken_, [&](const Taken& one) { return one.storage == storage; }))
+        changed_by_host_.insert(storage);
+    if (code.pauses) streams_.resume();
+  }
+  HostCode::Given given(ValueId id) {
+    if (!id.valid()) return {};
+    return {read(id), strides_unless_contiguous(window_of(value(id)))};
+  }
+  // Whether the program had it before the step: then it lies where the optimizer finds it.
+  bool is_there(const Rebinding& gradient) const {
+    return gradient.value.valid() && std::ranges::any_of(trace_.externals, [&](const External& external) {
+             return external.owner == Owner::kGradient && external.key == gradient.key &&
+                    value(external.value).storage == value(gradient.value).storage;
+           });
+  }
+  // What host code changes that is there before and after it.
+  std::set<StorageId> written_by(const HostEvent& event) const {
+    std::set<StorageId> written;
+    for (size_t c = event.begin.index(); c < event.end.index(); ++c)
+      for (ValueId id : trace_.calls[c].writes)
+        if (contents_.known(value(id).storage)) written.insert(value(id).storage);
+    return written;
+  }
+  InputKind kind_of(const Taken& taken) { return b_.graph().inputs[taken.input].kind; }
 
   // The real numbers among a call's arguments, where a host event supplies them, as scalar inputs.
   std::vector<Arg> with_host_numbers(CallId id) {
@@ -153,6 +206,7 @@ class Functionaliser {
   }
   TensorId read(ValueId id) {
     if (id.index() >= trace_.values.size()) return extra_[id.index() - trace_.values.size()];
+    USER_CHECK(!changed_by_host_.contains(value(id).storage), "what host code changes of the step's own is read again");
     return contents_.read(id);
   }
 
@@ -235,9 +289,10 @@ class Functionaliser {
     std::vector<TensorType> types;
     for (ValueId written : call.writes) types.push_back(type_of(written));
     for (ValueId result : fresh) types.push_back(type_of(result));
-    const AtenMapper::Environment environment = {[&](ValueId id) { return read(id); },
-                                                 [&](const ReadNumber& n) { return number(n); }, [&] { return rng(); },
-                                                 [&](const std::vector<Arg>& of) { return streams_.next(of); }};
+    const AtenMapper::Environment environment = {
+        [&](ValueId id) { return read(id); }, [&](const ReadNumber& n) { return number(n); },
+        [&](const std::vector<Arg>& of) { return rng(RandomStreams::generator_of(of)); },
+        [&](const std::vector<Arg>& of) { return streams_.next(of); }};
     AtenMapper mapper(b_, environment, args, types);
     try {
       take_results(call, fresh, map_aten(call.op, mapper));
@@ -362,9 +417,9 @@ class Functionaliser {
     GraphOutput output;
     output.kind = kind;
     output.key = key;
-    if (kind == GraphOutput::Kind::kRebind) output.owner = kind_of(owner);
+    if (kind == GraphOutput::Kind::kRebind) output.owner = stepc::kind_of(owner);
     if (id.valid()) {
-      output.tensor = read(id);
+      output.tensor = kind == GraphOutput::Kind::kRebind ? contents_.read(id) : read(id);
       output.strides = strides_unless_contiguous(window_of(value(id)));
     }
     b_.graph().outputs.push_back(std::move(output));
@@ -413,7 +468,7 @@ class Functionaliser {
     add_guards();
     for (const Taken& taken : taken_) {
       const TensorId now = contents_.read(taken.storage, taken.base);
-      if (now == b_.graph().inputs[taken.input].tensor) continue;
+      if (now == b_.graph().inputs[taken.input].tensor || kind_of(taken) == InputKind::kIncoming) continue;
       GraphOutput output;
       output.kind = GraphOutput::Kind::kUpdate;
       output.input = taken.input;
@@ -433,8 +488,9 @@ class Functionaliser {
   std::vector<bool> on_host_;               // by call
   std::vector<const HostEvent*> event_of_;  // by call
   std::map<CallId, TensorId> numbers_;      // what host reads read
+  std::set<StorageId> changed_by_host_;     // made by the step
   std::vector<TensorId> extra_;
-  TensorId rng_;
+  std::map<GeneratorId, TensorId> rngs_;
 };
 
 }  // namespace

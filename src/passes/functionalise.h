@@ -4,6 +4,9 @@
 //
 //   call 0 = aten::mul_.Scalar(%0, 2.0) writes %0     %1: f32[4] = mul(%0, 2.0), and at the end: update %0 = %1
 //
+// The program's host code between the calls becomes nodes of their own (HostCode in graph.h): what the step has changed
+// by then is in the program's memory, and what host code changes is read anew.
+//
 // Pre: verify(trace). Post: verify_ops(graph). Throws UserError where a Graph cannot say what the host decides.
 #pragma once
 

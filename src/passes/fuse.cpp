@@ -48,6 +48,7 @@ class Fuser {
       for (TensorId input : graph.nodes[n].inputs) users_[input.index()].push_back(n);
     for (const GraphOutput& output : graph.outputs)
       if (output.tensor.valid()) returned_[output.tensor.index()] = true;
+    find_changes();
     assign_roles();
   }
 
@@ -60,6 +61,18 @@ class Fuser {
   }
 
  private:
+  void find_changes() {
+    std::map<uint32_t, TensorId> holds;  // by input, after host code
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (!is_host_code(graph_.nodes[n])) continue;
+      for (const HostCode::Slot& slot : host_code_of(graph_.nodes[n]).slots) {
+        const auto [held, is_first] = holds.emplace(slot.input, graph_.inputs[slot.input].tensor);
+        changed_at_[held->second] = n;
+        held->second = slot.after;
+      }
+    }
+  }
+
   // ---- roles
 
   [[nodiscard]] static Role role_of(const Graph& graph, const Node& node) {
@@ -216,7 +229,8 @@ class Fuser {
     return members.size() <= kMostNodes;
   }
 
-  // The slots that `members` may have: after all they read, before all that reads them. None: false.
+  // The slots that `members` may have: after all they read, before all that reads them and before host code that
+  // changes what they read. None: false.
   bool find_slot(const std::set<size_t>& members, double wanted, double& slot) const {
     double low = -1;
     double high = 2.0 * static_cast<double>(graph_.nodes.size());
@@ -224,6 +238,8 @@ class Fuser {
       for (TensorId tensor : read_by(member)) {
         const NodeId producer = graph_.tensors[tensor.index()].producer;
         if (producer.valid() && !members.contains(producer.index())) low = std::max(low, slot_of(producer.index()));
+        if (const auto changed = changed_at_.find(tensor); changed != changed_at_.end())
+          high = std::min(high, static_cast<double>(changed->second));
       }
       std::set<size_t> readers;
       add_readers(graph_.nodes[member].outputs[0], readers);
@@ -580,6 +596,7 @@ class Fuser {
   std::vector<Role> roles_;  // by node
   std::vector<std::vector<size_t>> users_;
   std::vector<bool> returned_;
+  std::map<TensorId, size_t> changed_at_;  // what an input holds: the host code that changes it
   std::vector<int> group_of_;
   std::vector<Unit> groups_;
 };

@@ -213,8 +213,6 @@ class Finder {
       const TensorId tensor = wanted.back();
       wanted.pop_back();
       const Node* made = graph_.producer(tensor);
-      if (made == nullptr && graph_.inputs[graph_.tensors[tensor.index()].place].kind == InputKind::kIncoming)
-        return false;
       if (made == nullptr || tensor == loss.nll->outputs[1]) continue;  // which rows count: the targets say
       const auto n = static_cast<size_t>(made - graph_.nodes.data());
       if (n < softmax || seen[n]) continue;

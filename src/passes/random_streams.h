@@ -1,5 +1,6 @@
 // RandomStreams: numbers the random draws of a Trace while it becomes a Graph. Every draw gets a stream of its own; a
 // draw after an earlier generator state was put back (recomputed dropout) gets the earlier draw's stream again.
+// Generators have a seed each.
 #pragma once
 
 #include <vector>
@@ -25,24 +26,27 @@ class RandomStreams {
       saved_[s] = next_[state.generator.index()];
     }
   }
+  // The step goes on after a pause.
+  void resume() { resumed_ = next_; }
   // The stream of the next draw of the generator among `args`, the default one if none is.
-  int64_t next(const std::vector<Arg>& args) {
-    size_t generator = 0;
+  int64_t next(const std::vector<Arg>& args) { return next_[generator_of(args).index()]++; }
+  static GeneratorId generator_of(const std::vector<Arg>& args) {
+    GeneratorId generator(0);
     for (const Arg& arg : args)
-      if (const auto* given = std::get_if<GeneratorArg>(&arg)) generator = given->generator.index();
-    return static_cast<int64_t>(generator) * kDrawsEach + next_[generator]++;
+      if (const auto* given = std::get_if<GeneratorArg>(&arg)) generator = given->generator;
+    return generator;
   }
 
  private:
-  static constexpr int64_t kDrawsEach = 1 << 24;
   static constexpr int64_t kDrawsAfterSeed = 1 << 12;
 
   int64_t position_of(StateId id) const {
     const GeneratorState& state = trace_.states[id.index()];
     switch (state.kind) {
       case GeneratorState::Kind::kInitial:
-      case GeneratorState::Kind::kResumed:
         return 0;
+      case GeneratorState::Kind::kResumed:
+        return resumed_.empty() ? 0 : resumed_[state.generator.index()];
       case GeneratorState::Kind::kAfterCall:
         return id.index() < saved_.size() ? saved_[id.index()] : 0;
       case GeneratorState::Kind::kConstant:  // a seed set in the step: draws of its own, the same for the same state
@@ -52,8 +56,9 @@ class RandomStreams {
   }
 
   const Trace& trace_;
-  std::vector<int64_t> next_;   // by generator
-  std::vector<int64_t> saved_;  // by state
+  std::vector<int64_t> next_;     // by generator
+  std::vector<int64_t> saved_;    // by state
+  std::vector<int64_t> resumed_;  // by generator: where they stood at the pause
 };
 
 }  // namespace stepc

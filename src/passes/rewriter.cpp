@@ -30,6 +30,9 @@ const std::vector<TensorId>& Rewriter::keep(const Node& node) {
   at(node);
   Node copy = node;
   copy.inputs = inputs_of(node);
+  if (is_host_code(node))
+    for (int64_t& input : std::get<std::vector<int64_t>>(copy.aten->args[3]))
+      input = input_places_[static_cast<size_t>(input)];
   std::vector<TensorType> types;
   for (TensorId output : node.outputs) types.push_back(old_.type(output));
   const NodeId id = builder_.graph().add_node(std::move(copy), types);

@@ -216,6 +216,7 @@ class PythonSegments {
   py::dict stats() const { return dict_of(segments_.stats()); }
   std::string report() const { return segments_.report(); }
   std::string graph_text() const { return segments_.graph_text(); }
+  std::string schedule_text() const { return segments_.schedule_text(); }
 
  private:
   Segments segments_;
@@ -290,7 +291,8 @@ PYBIND11_MODULE(_C, module) {
       .def("begin", &PythonSegments::begin)
       .def("stats", &PythonSegments::stats)
       .def("report", &PythonSegments::report)
-      .def("graph_text", &PythonSegments::graph_text);
+      .def("graph_text", &PythonSegments::graph_text)
+      .def("schedule_text", &PythonSegments::schedule_text);
   py::class_<PythonCall>(module, "Call").def("forward", &PythonCall::forward).def("backward", &PythonCall::backward);
   py::class_<OpenScopes>(module, "Scopes")
       .def(py::init<>())

@@ -44,7 +44,7 @@ struct Running {
   std::optional<BoundOperands::Run> bound;
   size_t next = 0;       // instruction
   bool resumed = false;  // after a pause the program's graph may hold what was written before it
-  std::optional<GeneratorSnapshot> before_seed;  // the default generator's state
+  std::vector<std::pair<at::Generator, GeneratorSnapshot>> before_seeds;  // what generators were
 };
 
 std::vector<std::shared_ptr<const Kernel>> compile(const Schedule& schedule, KernelSources* sources) {
@@ -158,9 +158,10 @@ struct Executor::Impl {
         result.paused = true;
         return false;
       case Instruction::Kind::kSeed: {
-        running->before_seed = read_generator(state.generators[0]);
+        const at::Generator& from = state.generators[instruction.generator];
+        running->before_seeds.emplace_back(from, read_generator(from));
         auto* seed = static_cast<int64_t*>(operands.data(instruction.writes[0]));
-        seed[0] = at::randint(INT64_MAX, {}, at::kLong).item<int64_t>();
+        seed[0] = at::randint(INT64_MAX, {}, from, at::kLong).item<int64_t>();
         return true;
       }
       case Instruction::Kind::kSaveGenerator:
@@ -274,8 +275,8 @@ struct Executor::Impl {
       running.reset();
       throw;
     }
-    if (!result.is_whole() && !result.paused && running->before_seed)
-      write_generator(state.generators[0], *running->before_seed);
+    if (!result.is_whole() && !result.paused)
+      for (const auto& [generator, before] : running->before_seeds) write_generator(generator, before);
     if (!running->resumed && (result.is_whole() || result.paused)) operands.bump_versions(running->inputs.tensors);
     running->resumed = true;
     if (result.paused) return result;

@@ -21,12 +21,17 @@ namespace {
 
 constexpr uint32_t kNoGroup = UINT32_MAX;
 
-void check_can_run(const Trace& trace) {
-  for (const HostEvent& event : trace.events) {
-    USER_CHECK(event.kind != HostEvent::Kind::kPause, "the step pauses for the loop around it");
-    USER_CHECK(event.kind == HostEvent::Kind::kShadow, "'{}' computes on the host between kernels", event.key);
-  }
-  USER_CHECK(trace.generators.size() <= 1, "the step draws from generators of its own");
+// Draws of ATen's own go on where a generator stands: nothing is put back for them in the midst of a step.
+void check_draws(const Graph& graph, const Trace& trace) {
+  std::set<GeneratorId> put_back;
+  for (const GeneratorLoad& load : trace.loads)
+    if (load.before.index() > 0) put_back.insert(trace.states[load.state.index()].generator);
+  for (const Node& node : graph.nodes)
+    if (node.aten)
+      for (const Arg& arg : node.aten->args)
+        if (const auto* given = std::get_if<GeneratorArg>(&arg))
+          USER_CHECK(!put_back.contains(given->generator), "{} draws from a generator whose state is put back",
+                     node.op);
 }
 
 // "mul+add+sum": the ops that compute something, each once; a long list is cut.
@@ -107,6 +112,9 @@ void find_windows(Kernels& k) {
     }
     for (TensorId output : node.outputs)
       k.windows[output.index()] = {graph.shape(output), result_strides(node, graph.type(output)), 0};
+    if (is_host_code(node))
+      for (const HostCode::Slot& slot : host_code_of(node).slots)
+        k.windows[slot.after.index()] = k.windows[graph.inputs[slot.input].tensor.index()];
   }
 }
 
@@ -153,6 +161,7 @@ Kernels choose_kernels(Graph graph, const GraphScheduleOptions& options, GraphSc
     Kernels::Unit& unit = k.units[NodeId(n)];
     unit.inputs = node.inputs;
     unit.outputs = node.outputs;
+    if (is_host_code(node)) continue;
     const std::vector<TensorLayout> layouts = k.layouts(node.inputs);
     unit.choice = choose_kernel(node, layouts, options.features, options.threads);
     if (unit.choice.kind != KernelChoice::Kind::kAten) continue;
@@ -191,13 +200,19 @@ uint64_t worker_bytes(const Kernels::Unit& unit, int threads) {
 
 // What the program is given, made as it is: its memory is the program's from the start.
 void find_own(const Kernels& k, std::vector<Place>& places) {
-  for (const GraphOutput& output : k.graph.outputs) {
-    if (output.kind != GraphOutput::Kind::kReturn && output.kind != GraphOutput::Kind::kRebind) continue;
-    const TensorId tensor = output.tensor;
-    if (!tensor.valid() || k.is_window(tensor) || k.graph.producer(tensor) == nullptr) continue;
-    const Shape wanted = output.strides.empty() ? contiguous_strides(k.graph.shape(tensor)) : output.strides;
+  const auto find = [&](TensorId tensor, const Shape& strides) {
+    if (!tensor.valid() || k.is_window(tensor)) return;
+    const Node* made = k.graph.producer(tensor);
+    if (made == nullptr || is_host_code(*made)) return;
+    const Shape wanted = strides.empty() ? contiguous_strides(k.graph.shape(tensor)) : strides;
     if (k.windows[tensor.index()].strides == wanted) places[tensor.index()].kind = Place::Kind::kOwn;
-  }
+  };
+  for (const GraphOutput& output : k.graph.outputs)
+    if (output.kind == GraphOutput::Kind::kReturn || output.kind == GraphOutput::Kind::kRebind)
+      find(output.tensor, output.strides);
+  for (const Node& node : k.graph.nodes)
+    if (is_host_code(node))
+      for (const HostCode::Given& given : host_code_of(node).given) find(given.tensor, given.strides);
 }
 
 bool may_share(const Kernels& k, const std::vector<Place>& places, NodeId node, TensorId operand, TensorId result) {
@@ -285,6 +300,7 @@ class Writer {
     s_.arena_bytes = m_.order.layout.bytes;
     s_.live_lower_bound_bytes = m_.order.bound_bytes;
     s_.layout_algorithm = m_.order.layout.algorithm;
+    if (options_.trace != nullptr) add_generators(*options_.trace);
     add_inputs();
     const size_t before = units_before_guards();
     for (size_t u = 0; u < before; ++u) add_unit(u);
@@ -292,7 +308,7 @@ class Writer {
     if (options_.trace != nullptr) add_events(*options_.trace);
     for (size_t u = before; u < m_.graph_memory.nodes_of.size(); ++u) add_unit(u);
     add_outputs();
-    add_updates();
+    add_last_updates();
     if (options_.trace != nullptr) s_.host_numbers = host_numbers(*options_.trace);
     out_.group_of.resize(s_.instructions.size(), kNoGroup);
   }
@@ -311,6 +327,23 @@ class Writer {
     copy.writes = {to};
     copy.why = std::move(why);
     copy.work.bytes = 2.0 * static_cast<double>(bytes_of(s_.operands[from.index()]));
+  }
+
+  // Generators of the step's own begin in constant states.
+  void add_generators(const Trace& trace) {
+    if (trace.generators.size() <= 1) return;
+    s_.generators = trace.generators;
+    for (const GeneratorLoad& load : trace.loads) {
+      const GeneratorState& state = trace.states[load.state.index()];
+      if (load.before.index() > 0 || state.kind != GeneratorState::Kind::kConstant || state.generator.index() == 0)
+        continue;
+      Instruction& begin = add(Instruction::Kind::kLoadGenerator, {Phase::kForward, ""});
+      begin.op = "load_generator";
+      begin.generator = static_cast<uint32_t>(state.generator.index());
+      begin.state = static_cast<uint32_t>(s_.states.size());
+      begin.why = "as the step did";
+      s_.states.push_back(state.bytes);
+    }
   }
 
   // ---- inputs
@@ -343,8 +376,9 @@ class Writer {
       if (input.kind == InputKind::kRng) {
         Instruction& seed = add(Instruction::Kind::kSeed, {Phase::kForward, ""});
         seed.op = "seed";
+        seed.generator = static_cast<uint32_t>(generator_of(input.key).index());
         seed.writes = {operand_of_[input.tensor.index()]};
-        seed.why = "the step's draws follow from one number of the default generator";
+        seed.why = "the step's draws follow from one number of the generator";
       }
     }
   }
@@ -422,6 +456,7 @@ class Writer {
     const Kernels::Unit& unit = k_.units.at(nodes.front());
     if (unit.choice.kind == KernelChoice::Kind::kNone) return;  // nothing needs it
     const Node& first = graph_.nodes[nodes.front().index()];
+    if (is_host_code(first)) return add_host_code(host_code_of(first), first.source);
     const Node& main = is_product(first) ? first : graph_.nodes[nodes.back().index()];  // what the unit is for
     const std::vector<OperandId> reads = operands(unit.inputs);
     const std::vector<OperandId> writes = operands(unit.outputs);
@@ -502,13 +537,39 @@ class Writer {
     const Node* node = graph_.producer(tensor);
     return node == nullptr ? Source{} : node->source;
   }
+  // Host code that supplies numbers alone.
   void add_events(const Trace& trace) {
     for (uint32_t e = 0; e < trace.events.size(); ++e) {
+      if (trace.events[e].kind != HostEvent::Kind::kShadow) continue;
       Instruction& event = add(Instruction::Kind::kEvent);
       event.op = trace.events[e].key;
       event.event = e;
       event.why = "the host supplies its numbers";
     }
+  }
+  // A pause, or host code that computes: what it finds in the program's memory is there by then.
+  void add_host_code(const HostCode& code, const Source& source) {
+    std::vector<OperandId> reads, writes;
+    std::set<TensorId> given;
+    for (const HostCode::Given& one : code.given) {
+      reads.push_back(handed_out(one.tensor, one.strides, given));
+      if (!code.pauses && one.tensor.valid()) given_to_host_[{one.tensor, one.strides}] = reads.back();
+    }
+    std::vector<Update> updates;
+    for (const HostCode::Slot& slot : code.slots) {
+      const GraphInput& input = graph_.inputs[slot.input];
+      writes.push_back(operand_of_[input.tensor.index()]);
+      if (input.kind == InputKind::kIncoming) continue;
+      written_.insert(s_.operands[writes.back().index()].buffer);
+      if (slot.before != input.tensor) updates.push_back({slot.input, slot.before});
+    }
+    add_updates(updates);
+    Instruction& host = add(code.pauses ? Instruction::Kind::kPause : Instruction::Kind::kEvent, source);
+    host.op = options_.trace == nullptr ? str("{}", code.event) : options_.trace->events.at(code.event).key;
+    host.event = code.event;
+    host.reads = std::move(reads);
+    host.writes = std::move(writes);
+    host.why = code.pauses ? "the loop around the step goes on" : "the host computes with what depends on data";
   }
 
   // A copy for the program, laid out as it saw the tensor.
@@ -523,13 +584,17 @@ class Writer {
     add_copy(operand(tensor), to, "the program keeps it");
     return to;
   }
-  OperandId handed_out(const GraphOutput& output, std::set<TensorId>& given) {
-    if (!output.tensor.valid()) return {};
-    const Shape strides = output.strides.empty() ? contiguous_strides(graph_.shape(output.tensor)) : output.strides;
-    const bool is_own = !k_.is_window(output.tensor) && m_.places[output.tensor.index()].kind == Place::Kind::kOwn;
-    if (is_own && k_.windows[output.tensor.index()].strides == strides && given.insert(output.tensor).second)
-      return operand(output.tensor);
-    return copy_for_program(output.tensor, strides);
+  OperandId handed_out(TensorId tensor, const Shape& seen, std::set<TensorId>& given) {
+    if (!tensor.valid()) return {};
+    const Shape strides = seen.empty() ? contiguous_strides(graph_.shape(tensor)) : seen;
+    const bool is_own = !k_.is_window(tensor) && m_.places[tensor.index()].kind == Place::Kind::kOwn;
+    if (is_own && k_.windows[tensor.index()].strides == strides && given.insert(tensor).second) return operand(tensor);
+    return copy_for_program(tensor, strides);
+  }
+  // A gradient that an optimizer was given is the one that is left behind.
+  OperandId rebound(const GraphOutput& output, std::set<TensorId>& given) {
+    const auto known = given_to_host_.find({output.tensor, output.strides});
+    return known == given_to_host_.end() ? handed_out(output.tensor, output.strides, given) : known->second;
   }
   void add_outputs() {
     std::set<TensorId> given;
@@ -537,10 +602,10 @@ class Writer {
       ScheduleOutput out;
       switch (output.kind) {
         case GraphOutput::Kind::kRebind:
-          out = {ScheduleOutput::Kind::kRebind, handed_out(output, given), output.owner, output.key, {}};
+          out = {ScheduleOutput::Kind::kRebind, rebound(output, given), output.owner, output.key, {}};
           break;
         case GraphOutput::Kind::kReturn:
-          out.operand = handed_out(output, given);
+          out.operand = handed_out(output.tensor, output.strides, given);
           break;
         case GraphOutput::Kind::kNumber:
           out.kind = ScheduleOutput::Kind::kNumber;
@@ -553,17 +618,20 @@ class Writer {
     }
   }
 
+  struct Update {
+    uint32_t input;
+    TensorId tensor;
+  };
   // Everything that leaves has been read. An update may stand for what another one writes over: that is copied first.
-  void add_updates() {
+  void add_updates(const std::vector<Update>& updates) {
     std::set<BufferId> written;
     std::vector<std::pair<OperandId, OperandId>> copies;  // from, to
-    for (const GraphOutput& output : graph_.outputs) {
-      if (output.kind != GraphOutput::Kind::kUpdate) continue;
-      const OperandId to = operand_of_[graph_.inputs[output.input].tensor.index()];
+    for (const Update& update : updates) {
+      const OperandId to = operand_of_[graph_.inputs[update.input].tensor.index()];
       const BufferId buffer = s_.operands[to.index()].buffer;
       written.insert(buffer);
-      const OperandId from = operand(output.tensor);
-      const bool is_there = s_.operands[from.index()].buffer == buffer && is_in_place(output);
+      const OperandId from = operand(update.tensor);
+      const bool is_there = s_.operands[from.index()].buffer == buffer && is_in_place(update);
       if (!is_there) copies.emplace_back(from, to);
     }
     for (auto& [from, to] : copies) {
@@ -577,11 +645,18 @@ class Writer {
       from = aside;
     }
     for (const auto& [from, to] : copies) add_copy(from, to, "an update that could not be made in place");
-    for (ScheduleInput& input : s_.inputs) input.written = written.contains(s_.operands[input.operand.index()].buffer);
+    written_.merge(written);
   }
-  bool is_in_place(const GraphOutput& output) const {
-    const Place& place = m_.places[k_.roots[output.tensor.index()].index()];
-    return place.kind == Place::Kind::kInput && place.input == output.input;
+  void add_last_updates() {
+    std::vector<Update> updates;
+    for (const GraphOutput& output : graph_.outputs)
+      if (output.kind == GraphOutput::Kind::kUpdate) updates.push_back({output.input, output.tensor});
+    add_updates(updates);
+    for (ScheduleInput& input : s_.inputs) input.written = written_.contains(s_.operands[input.operand.index()].buffer);
+  }
+  bool is_in_place(const Update& update) const {
+    const Place& place = m_.places[k_.roots[update.tensor.index()].index()];
+    return place.kind == Place::Kind::kInput && place.input == update.input;
   }
 
   std::vector<HostNumber> host_numbers(const Trace& trace) const {
@@ -613,7 +688,9 @@ class Writer {
   const GraphScheduleOptions& options_;
   GraphSchedule& out_;
   Schedule& s_ = out_.schedule;
-  std::vector<OperandId> operand_of_;                 // by tensor
+  std::vector<OperandId> operand_of_;  // by tensor
+  std::set<BufferId> written_;         // of the program
+  std::map<std::pair<TensorId, Shape>, OperandId> given_to_host_;
   std::map<std::string, int64_t> places_of_numbers_;  // inputs of the host, by key
   std::map<std::string, uint32_t> program_places_;    // by text
 };
@@ -621,7 +698,7 @@ class Writer {
 }  // namespace
 
 GraphSchedule schedule_graph(Graph graph, const GraphScheduleOptions& options) {
-  if (options.trace != nullptr) check_can_run(*options.trace);
+  if (options.trace != nullptr) check_draws(graph, *options.trace);
   GraphSchedule out;
   const Kernels kernels = choose_kernels(std::move(graph), options, out);
   const Memory memory = plan_memory(kernels, options.threads);

@@ -38,8 +38,8 @@ struct GraphSchedule {
   std::vector<std::string> one_by_one;    // groups whose nodes run one by one, and why
 };
 
-// Throws UserError for what a Graph's Schedule cannot run: pauses, host code that computes between kernels, generators
-// of the program's own.
+// Throws UserError for what a Graph's Schedule cannot run: what is read after host code has changed it, a generator's
+// state that is put back for draws by ATen's own.
 GraphSchedule schedule_graph(Graph graph, const GraphScheduleOptions& options);
 
 }  // namespace stepc

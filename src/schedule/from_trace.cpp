@@ -164,10 +164,26 @@ class TraceWriter {
       instruction.event = e;
       instruction.op = event.key;
       for (ValueId output : event.outputs) instruction.reads.push_back(of_program(output));
+      if (pauses)
+        for (const ScheduleInput& input : s_.inputs)
+          if (input.kind == InputKind::kIncoming) instruction.writes.push_back(input.operand);
       if (event.kind == HostEvent::Kind::kEager)
         for (const Rebinding& gradient : event.gradients) instruction.reads.push_back(of_program(gradient.value));
+      if (event.kind == HostEvent::Kind::kEager) instruction.writes = written_by(event);
       if (pauses) save_states(GeneratorState::Kind::kResumed);
     }
+  }
+
+  // The program's memory that host code changes.
+  std::vector<OperandId> written_by(const HostEvent& event) const {
+    std::set<BufferId> buffers;
+    for (size_t c = event.begin.index(); c < event.end.index(); ++c)
+      for (ValueId id : trace_.calls[c].writes) buffers.insert(buffer_of_[value(id).storage.index()]);
+    std::vector<OperandId> operands;
+    for (BufferId buffer : buffers)
+      if (const Buffer& one = s_.buffers[buffer.index()]; one.kind == Buffer::Kind::kInput)
+        operands.push_back(s_.inputs[one.input].operand);
+    return operands;
   }
 
   void add_call(CallId id) {

@@ -91,9 +91,9 @@ struct Instruction {
     kAten,           // an ATen call
     kCopy,           // reads[0] to writes[0], whatever their strides
     kGuard,          // what was read must be as expected, or this is not the program's step
-    kEvent,          // host code of the program runs
-    kPause,          // the program gets the reads, and comes back later
-    kSeed,           // a number of the default generator seeds the step's draws
+    kEvent,          // host code of the program runs, is given the reads and changes the writes, the program's memory
+    kPause,          // the program gets the reads, and comes back later with the writes
+    kSeed,           // a number of `generator` seeds the step's draws from it
     kSaveGenerator,  // `state` becomes `generator`'s
     kLoadGenerator,  // and back
     // Places kept; nothing makes or runs these yet.
@@ -186,7 +186,8 @@ int64_t extent_of(const Operand& operand);  // one past the last element that it
 bool draws(const Schedule& schedule);       // random numbers of its own
 
 // Throws InternalError naming the first broken promise: ids in range, windows inside their buffers, reads after writes,
-// what one instruction uses in the arena not used by what lives meanwhile.
+// of incoming tensors after the pause, what host code is given not in the arena and what it changes the program's, what
+// one instruction uses in the arena not used by what lives meanwhile.
 void verify(const Schedule& schedule);
 
 // 16 hexadecimal digits of what the text form says.

@@ -156,7 +156,12 @@ class Verifier {
         return;
       case Kind::kEvent:
       case Kind::kPause:
-        INTERNAL_CHECK(one.writes.empty(), "{} writes something", here());
+        for (OperandId id : one.reads)
+          INTERNAL_CHECK(!id.valid() || buffer_of(operand(id)).kind != Buffer::Kind::kArena,
+                         "{} gives %{} away, which is in the arena", here(), id);
+        for (OperandId id : one.writes)
+          INTERNAL_CHECK(id.valid() && buffer_of(operand(id)).kind == Buffer::Kind::kInput,
+                         "{} changes %{}, which is not the program's", here(), id);
         return;
       case Kind::kCollective:
       case Kind::kSend:
@@ -171,6 +176,8 @@ class Verifier {
   // Its number has a place of the executor's own.
   void check_seed(const Instruction& one) const {
     INTERNAL_CHECK_EQ(one.writes.size(), 1U, "what {} writes", here());
+    const size_t generators = std::max<size_t>(schedule_.generators.size(), 1);
+    INTERNAL_CHECK_LT(one.generator, generators, "the generator of {}", here());
     const Operand& to = operand(one.writes[0]);
     const Buffer& buffer = buffer_of(to);
     INTERNAL_CHECK(to.dtype == DType::kI64 && element_count(to.sizes) > 0 && buffer.kind == Buffer::Kind::kInput &&
@@ -250,7 +257,9 @@ class Verifier {
     for (const Buffer& buffer : schedule_.buffers)
       filled.push_back(buffer.kind == Buffer::Kind::kInput || buffer.kind == Buffer::Kind::kConstant ||
                        buffer.bytes == 0);
-    for (const ScheduleInput& input : schedule_.inputs) filled[operand(input.operand).buffer.index()] = true;
+    for (const bool later : {true, false})
+      for (const ScheduleInput& input : schedule_.inputs)
+        if ((input.kind == InputKind::kIncoming) == later) filled[operand(input.operand).buffer.index()] = !later;
     for (at_ = 0; at_ < schedule_.instructions.size(); ++at_) {
       const Instruction& one = schedule_.instructions[at_];
       for (OperandId id : one.reads)

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/check.h"
@@ -27,7 +28,6 @@ rebind gradient "weight" %7(1, 4)
 rebind gradient "bias" none
 return %6
 return none
-return %6 at "forward"
 number %9
 )";
 
@@ -48,6 +48,61 @@ TEST(GraphText, RoundTrips) {
   EXPECT_TRUE(check.measured);
   EXPECT_EQ(check.workspace_bytes, 4096U);
   EXPECT_EQ(check.worker_bytes, UINT64_MAX);
+}
+
+// A pause that gives %1 away, turned, and finds %3 in the memory of input 0; then an optimizer on the host.
+constexpr std::string_view kHostText = R"(stepc.graph 1
+input %0: f32[4] = buffer "mean"
+input %1: f32[4, 8] = batch "0"
+input %2: f32[4, 8] = incoming "0"
+%3: f32[4] = exp(%0) | forward ""
+%4: f32[4], %5: f32[4, 8] = host::pause(0, t[%1, undefined], t[%3, %2], [0, 2]) writes 1, 2 draws layout 0(1, 4) | forward ""
+%6: f32[4] = host::event(1, t[], t[%4], [0]) writes 0 draws | update ""
+update %0 = %6
+return %5
+)";
+
+TEST(HostCode, RoundTrips) {
+  const Graph graph = parse_graph(kHostText);
+  verify(graph);
+  EXPECT_EQ(to_text(graph), kHostText);
+  const HostCode pause = host_code_of(graph.nodes[1]);
+  EXPECT_TRUE(pause.pauses);
+  EXPECT_EQ(pause.event, 0U);
+  ASSERT_EQ(pause.given.size(), 2U);
+  EXPECT_EQ(pause.given[0].tensor, TensorId(1));
+  EXPECT_EQ(pause.given[0].strides, (Shape{1, 4}));
+  EXPECT_FALSE(pause.given[1].tensor.valid());
+  ASSERT_EQ(pause.slots.size(), 2U);
+  EXPECT_EQ(pause.slots[1].input, 2U);
+  EXPECT_EQ(pause.slots[1].before, TensorId(2));
+  EXPECT_EQ(pause.slots[1].after, TensorId(5));
+  Node again = node_of(pause);
+  again.outputs = graph.nodes[1].outputs;
+  again.source = graph.nodes[1].source;
+  EXPECT_EQ(again, graph.nodes[1]);
+  EXPECT_FALSE(host_code_of(graph.nodes[2]).pauses);
+}
+
+TEST(HostCode, IsVerified) {
+  const auto why_not = [](std::string_view from, std::string_view to) {
+    std::string text(kHostText);
+    text.replace(text.find(from), from.size(), to);
+    try {
+      verify(parse_graph(text));
+    } catch (const InternalError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(why_not("return %5", "return %2"), testing::HasSubstr("an output reads incoming '0' before the pause"));
+  EXPECT_THAT(why_not("exp(%0)", "aten::any(%2)"), testing::HasSubstr("reads incoming '0' before the pause"));
+  EXPECT_THAT(why_not("[0, 2]", "[0, 7]"), testing::HasSubstr("what it changes of input 7"));
+  EXPECT_THAT(why_not("[0, 2]", "[0]"), testing::HasSubstr("changes 2 tensors of 1 inputs"));
+  EXPECT_THAT(why_not("[0, 2]", "[2, 0]"), testing::HasSubstr("leaves another type in incoming '0'"));
+  EXPECT_THAT(why_not("event(1, t[], t[%4], [0]) writes 0 draws", "event(1, t[], t[%4], [0]) writes 0"),
+              testing::HasSubstr("is not written as host code is"));
+  EXPECT_THAT(why_not("event(1, t[], t[%4]", "event(t[], 1, t[%4]"), testing::HasSubstr("is not written as host code"));
 }
 
 TEST(GraphText, EveryKindOfAttributeRoundTrips) {

@@ -55,6 +55,43 @@ return %5
   EXPECT_EQ(memory.problem.units[3].reuses.size(), 1U);  // of the full-size operand, not of the broadcast one
 }
 
+// %3 lies in "mean" when the pause comes, %2 has read it before; the last update waits for the pause, though nothing of
+// it is needed there.
+TEST(GraphMemory, HostCodeFindsUpdatesInTheirInputs) {
+  const GraphMemory memory = memory_of(R"(input %0: f32[4] = buffer "mean"
+input %1: f32[4] = parameter "w"
+%2: f32[4] = exp(%0) | forward ""
+%3: f32[4] = neg(%0) | forward ""
+%4: f32[4] = host::pause(0, t[%2], t[%3], [0]) writes 1 draws | forward ""
+%5: f32[4] = neg(%1) | backward ""
+%6: f32[4] = add(%4, %2) | backward ""
+update %0 = %4
+update %1 = %5
+return %6
+)");
+  EXPECT_EQ(value_of(memory, 3).bytes, 0U);
+  EXPECT_EQ(memory.input_of[memory.value_of[3]], 0U);
+  EXPECT_EQ(value_of(memory, 4).bytes, 0U);
+  EXPECT_EQ(memory.input_of[memory.value_of[4]], 0U);
+  EXPECT_TRUE(value_of(memory, 2).kept) << "the program's from then on";
+  EXPECT_EQ(memory.input_of[memory.value_of[5]], 1U);
+  EXPECT_EQ(memory.problem.units[1].after, std::vector<uint32_t>{0}) << "who reads the old mean";
+  EXPECT_EQ(memory.problem.units[2].after, (std::vector<uint32_t>{0, 1}));
+  EXPECT_EQ(memory.problem.units[3].after, std::vector<uint32_t>{2}) << "an abandoned step has not updated it";
+}
+
+TEST(GraphMemory, WhatHostCodeFindsIsCopiedWhereItIsReadLater) {
+  const GraphMemory memory = memory_of(R"(input %0: f32[4] = buffer "mean"
+%1: f32[4] = neg(%0) | forward ""
+%2: f32[4] = host::pause(0, t[], t[%1], [0]) writes 0 draws | forward ""
+%3: f32[4] = add(%1, %2) | backward ""
+update %0 = %3
+)");
+  EXPECT_EQ(memory.input_of[memory.value_of[1]], kNone);
+  EXPECT_EQ(memory.input_of[memory.value_of[2]], 0U);
+  EXPECT_EQ(memory.input_of[memory.value_of[3]], kNone) << "the second update of one input";
+}
+
 TEST(GraphMemory, UpdatesLieInTheirInputAndWaitForItsReaders) {
   const GraphMemory memory = memory_of(R"(input %0: f32[4] = parameter "w"
 input %1: f32[4] = gradient "w"

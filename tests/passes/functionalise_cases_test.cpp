@@ -6,6 +6,7 @@
 #include "ops/op_def.h"
 #include "passes/dead_code.h"
 #include "passes/functionalise.h"
+#include "tests/expect_user_error.h"
 
 namespace stepc {
 namespace {
@@ -267,10 +268,48 @@ ticks 0
   event.end = CallId(2);
   event.gradients = {{Owner::kGradient, "w", ValueId(1)}};
   trace.events = {event};
-  const Graph graph = dead_code(functionalise(trace));
-  ASSERT_EQ(graph.outputs.size(), 1U) << "the update is the optimizer's own";
-  EXPECT_EQ(graph.outputs[0].kind, GraphOutput::Kind::kRebind);
-  EXPECT_EQ(graph.outputs[0].key, "w");
+  EXPECT_EQ(to_text(dead_code(functionalise(trace))), R"(stepc.graph 1
+input %0: f32[2] = parameter "w"
+%1: f32[] = full() {dtype=f32, shape=[], value=2.0} | backward ""
+%2: f32[2] = mul(%0, %1) | backward ""
+%3: f32[2] = host::event(0, t[%2], t[%0], [0]) writes 1 draws | update ""
+update %0 = %3
+)") << "the update is the optimizer's own";
+  // What it makes of the gradient is not known.
+  trace.events[0].begin = CallId(1);
+  trace.calls.push_back(trace.calls[1]);
+  trace.calls[1].args = {ValueId(1), ValueId(0), int64_t{1}};
+  trace.calls[1].writes = {ValueId(1)};
+  EXPECT_USER_ERROR(functionalise(trace), "what host code changes of the step's own is read again");
+}
+
+// A running mean that the forward pass changes, and what the program may do with it before the backward pass.
+TEST(FunctionaliseCase, APauseFindsTheProgramsMemoryUpToDate) {
+  expect_graph(R"(storage s0 bytes=8 external
+storage s1 bytes=8 external
+storage s2 bytes=8 escapes
+storage s3 bytes=8 external
+storage s4 bytes=8 escapes
+%0: f32[2] @s0 = buffer "mean"
+%1: f32[2] @s1 = batch "0"
+%2: f32[2] @s3 = incoming "0"
+event pause "0" [2, 2)
+  gives %3: f32[2] @s2
+call 0 %3 = aten::exp(%1) | forward "m"
+call 1 %0 = aten::add_.Tensor(%0, %3, 1) writes %0 | forward "m"
+call 2 %4: f32[2] @s4 = aten::mul.Tensor(%2, %0) | backward "m"
+return %4
+)",
+               R"(input %0: f32[2] = buffer "mean"
+input %1: f32[2] = batch "0"
+input %2: f32[2] = incoming "0"
+%3: f32[2] = exp(%1) | forward "m"
+%4: f32[2] = add(%0, %3) | forward "m"
+%5: f32[2], %6: f32[2] = host::pause(0, t[%3], t[%4, %2], [0, 2]) writes 1, 2 draws | forward ""
+%7: f32[2] = mul(%6, %5) | backward "m"
+update %0 = %5
+return %7
+)");
 }
 
 TEST(FunctionaliseCase, RecomputedDrawsHaveTheirFirstStream) {

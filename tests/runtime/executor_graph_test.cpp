@@ -1,7 +1,9 @@
 // Schedules of fused Graphs on random inputs, beside the interpreter: with kernels and without, several times on one
 // arena, which holds nothing but NaN before each run.
 #include <cstring>
+#include <map>
 #include <stdexcept>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -46,6 +48,61 @@ bool is_in_arena(const at::Tensor& tensor, uint64_t bytes) {
   return begin >= (*arena).base() && begin < (*arena).base() + bytes;
 }
 
+// Host code that halves what it finds in the program's memory, beside the interpreter's.
+class Interruptions {
+ public:
+  Interruptions(const Graph& graph, uint64_t arena_bytes) : graph_(graph), arena_bytes_(arena_bytes) {}
+
+  // What comes at a pause is none of the program's before.
+  std::vector<at::Tensor> take_incoming(std::vector<at::Tensor>& tensors) const {
+    std::vector<at::Tensor> incoming;
+    for (size_t i = 0; i < tensors.size(); ++i)
+      if (graph_.inputs[i].kind == InputKind::kIncoming) incoming.push_back(std::exchange(tensors[i], {}));
+    return incoming;
+  }
+
+  void expect(const HostCode& code, const std::vector<Array>& given, std::vector<Array>& slots) {
+    expected_[code.event] = {code, given, slots};
+    for (size_t s = 0; s < slots.size(); ++s)
+      if (!is_incoming(code.slots[s]))
+        for (int64_t k = 0; k < slots[s].count(); ++k) slots[s].set(k, 0.5 * slots[s].real(k));
+  }
+
+  void happen(size_t event, const std::vector<at::Tensor>& given, const std::vector<at::Tensor>& tensors) const {
+    const Expected& expected = expected_.at(event);
+    ASSERT_EQ(given.size(), expected.given.size());
+    for (size_t g = 0; g < given.size(); ++g) {
+      const HostCode::Given& one = expected.code.given[g];
+      ASSERT_EQ(given[g].defined(), one.tensor.valid());
+      if (!one.tensor.valid()) continue;
+      EXPECT_LE(largest_error(test::array_of(given[g], graph_.type(one.tensor)), expected.given[g]), 1e-4) << g;
+      EXPECT_FALSE(is_in_arena(given[g], arena_bytes_)) << g;
+      if (!one.strides.empty()) EXPECT_EQ(given[g].strides(), c10::IntArrayRef(one.strides));
+    }
+    for (size_t s = 0; s < expected.slots.size(); ++s) {
+      const HostCode::Slot& slot = expected.code.slots[s];
+      if (is_incoming(slot)) continue;
+      const at::Tensor& tensor = tensors[slot.input];
+      EXPECT_LE(largest_error(test::array_of(tensor, graph_.type(slot.before)), expected.slots[s]), 1e-4)
+          << "input " << slot.input << " at " << event;
+      tensor.mul_(0.5);
+    }
+  }
+
+ private:
+  struct Expected {
+    HostCode code;
+    std::vector<Array> given, slots;
+  };
+  [[nodiscard]] bool is_incoming(const HostCode::Slot& slot) const {
+    return graph_.inputs[slot.input].kind == InputKind::kIncoming;
+  }
+
+  const Graph& graph_;
+  uint64_t arena_bytes_;
+  std::map<size_t, Expected> expected_;  // by event
+};
+
 // One step from `inputs`; every output beside the interpreter's.
 MemoryCounts run(const Graph& graph, Executor& executor, std::vector<Array> inputs, uint64_t seed,
                  RunTimes* times = nullptr) {
@@ -57,11 +114,24 @@ MemoryCounts run(const Graph& graph, Executor& executor, std::vector<Array> inpu
     if (is_rng) inputs[i].integers = {seed_of_draws(seed), 0};
     given.tensors.push_back(is_rng ? at::Tensor() : programs(inputs[i], graph.inputs[i]));
   }
+  Interruptions interruptions(graph, arena_bytes);
+  const std::vector<at::Tensor> incoming = interruptions.take_incoming(given.tensors);
   EXPECT_EQ(executor.why_not(given.tensors), "");
-  const std::vector<Array> want = interpret(graph, inputs);
+  const std::vector<Array> want = interpret(graph, inputs, [&](const auto& code, const auto& given, auto& slots) {
+    interruptions.expect(code, given, slots);
+  });
+  given.on_event = [&](size_t event, const std::vector<at::Tensor>& tensors) {
+    interruptions.happen(event, tensors, given.tensors);
+    return std::string();
+  };
   fill_arena(arena_bytes);
   at::manual_seed(seed);
-  const StepResult result = executor.run(given);
+  StepResult result = executor.run(given);
+  if (result.paused) {
+    interruptions.happen(0, result.given, given.tensors);
+    fill_arena(1 << 16);  // another one: that of the run is taken
+    result = executor.resume(incoming);
+  }
   EXPECT_TRUE(result.is_whole());
   size_t returned = 0, bound = 0;
   std::vector<bool> updated(inputs.size(), false);
@@ -123,6 +193,17 @@ TEST_P(RunSteps, ComeToWhatTheInterpreterSays) {
       EXPECT_GE(counts.kept_bytes, plan.schedule.own_bytes()) << seed;  // ATen may lay out a result as it likes first
       if (GetParam().generated && GetParam().micro) EXPECT_EQ(counts.kept_bytes, plan.schedule.own_bytes()) << seed;
     }
+    if (HasFailure()) return;
+  }
+}
+
+TEST_P(RunSteps, GoOnWhereTheProgramInterruptedThem) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const Graph graph = test::random_fused_step(seed, rule(), /*interrupted=*/true);
+    const auto [plan, executor] = test::planned(graph, kernels_);
+    EXPECT_EQ(plan.schedule.count(Instruction::Kind::kPause), 1U);
+    EXPECT_EQ(plan.schedule.count(Instruction::Kind::kEvent), 1U);
+    for (uint64_t k = 0; k < 2; ++k) run(graph, *executor, random_inputs(graph, 10 * seed + k), seed);
     if (HasFailure()) return;
   }
 }

@@ -243,16 +243,111 @@ return %1
   EXPECT_EQ(plan.schedule.input_bytes(), 0U) << "it is none of the program's";
 }
 
-TEST(FromGraph, RefusesStepsWithHostCodeThatComputes) {
+// ---- host code
+
+TEST(FromGraph, APauseGivesAwayWhatIsMadeAndFindsTheProgramsMemoryUpToDate) {
+  const GraphSchedule plan = planned(R"(input %0: f32[8] = buffer "mean"
+input %1: f32[8] = buffer "last"
+input %2: f32[8] = batch "0"
+input %3: f32[8] = incoming "0"
+%4: f32[8] = exp(%2) | forward ""
+%5: f32[8] = add(%0, %4) | forward "" group 0
+%6: f32[4, 2] = reshape(%4) {shape=[4, 2]} | forward ""
+%7: f32[8], %8: f32[8], %9: f32[8] = host::pause(0, t[%4, undefined, %6], t[%5, %2, %3], [0, 1, 3]) writes 2, 3, 4 draws | forward ""
+%10: f32[8] = mul(%9, %4) | backward ""
+update %0 = %7
+update %1 = %8
+return %10
+)");
+  const Schedule& s = plan.schedule;
+  const auto pause = std::ranges::find(s.instructions, Kind::kPause, &Instruction::kind);
+  ASSERT_NE(pause, s.instructions.end());
+  ASSERT_EQ(pause->reads.size(), 3U);
+  EXPECT_EQ(buffer(s, pause->reads[0]).kind, Memory::kOwn);
+  EXPECT_FALSE(pause->reads[1].valid());
+  EXPECT_EQ(buffer(s, pause->reads[2]).kind, Memory::kOwn);
+  EXPECT_NE(operand(s, pause->reads[2]).buffer, operand(s, pause->reads[0]).buffer) << "a view is a copy";
+  EXPECT_EQ(pause->writes, (std::vector<OperandId>{s.inputs[0].operand, s.inputs[1].operand, s.inputs[3].operand}));
+  const auto sum = std::ranges::find(s.instructions, "add", &Instruction::op);
+  EXPECT_LT(sum, pause);
+  EXPECT_EQ(operand(s, sum->writes[0]).buffer, operand(s, s.inputs[0].operand).buffer) << "in place";
+  const auto is_copy_of_last = [&](const Instruction& one) {
+    return one.kind == Kind::kCopy && one.writes[0] == s.inputs[1].operand;
+  };
+  EXPECT_LT(std::ranges::find_if(s.instructions, is_copy_of_last), pause);
+  EXPECT_EQ(std::ranges::count_if(s.instructions, is_copy_of_last), 1);
+  EXPECT_EQ(operand(s, std::ranges::find(s.instructions, "mul", &Instruction::op)->reads[0]).buffer,
+            operand(s, s.inputs[3].operand).buffer);
+  EXPECT_TRUE(s.inputs[0].written && s.inputs[1].written && !s.inputs[3].written);
+}
+
+TEST(FromGraph, AnOptimizerOnTheHostLeavesTheGradientThatItWasGiven) {
+  const GraphSchedule plan = planned(R"(input %0: f32[8] = parameter "w"
+input %1: f32[8] = batch "0"
+%2: f32[8] = mul(%0, %1) | backward ""
+%3: f32[8] = host::event(1, t[%2], t[%0], [0]) writes 1 draws | update ""
+%4: f32[8] = exp(%3) | update ""
+update %0 = %3
+rebind gradient "w" %2
+return %4
+)");
+  const Schedule& s = plan.schedule;
+  ASSERT_EQ(s.instructions.size(), 3U);
+  const Instruction& event = s.instructions[1];
+  EXPECT_EQ(event.kind, Kind::kEvent);
+  EXPECT_EQ(event.event, 1U);
+  EXPECT_EQ(event.writes, std::vector<OperandId>{s.inputs[0].operand});
+  EXPECT_EQ(s.outputs[0].operand, event.reads[0]);
+  EXPECT_EQ(operand(s, s.instructions[2].reads[0]).buffer, operand(s, s.inputs[0].operand).buffer) << "read anew";
+}
+
+TEST(FromGraph, RefusesToReadWhatHostCodeHasChanged) {
+  constexpr std::string_view kText = R"(input %0: f32[8] = parameter "w"
+%1: f32[8] = host::event(0, t[], t[%0], [0]) writes 0 draws | update ""
+%2: f32[8] = sub(%1, %0) | update ""
+update %0 = %1
+return %2
+)";
+  EXPECT_USER_ERROR(planned(kText), "what parameter 'w' held before host code changed it is read after that");
+  constexpr std::string_view kDecides = R"(input %0: f32[] = parameter "w"
+%1: f32[] = host::event(0, t[], t[%0], [0]) writes 0 draws | update ""
+%2: bool[] = lt(%1, %1) | update ""
+guard %2
+)";
+  EXPECT_USER_ERROR(planned(kDecides), "a decision depends on what host code does");
+}
+
+TEST(FromGraph, GeneratorsOfTheProgramAndOfTheStepHaveASeedEach) {
   Trace trace;
-  trace.events.emplace_back().kind = HostEvent::Kind::kPause;
-  EXPECT_USER_ERROR(schedule_graph({}, {.trace = &trace}), "the step pauses for the loop around it");
-  trace.events[0].kind = HostEvent::Kind::kEager;
-  trace.events[0].key = "callback";
-  EXPECT_USER_ERROR(schedule_graph({}, {.trace = &trace}), "'callback' computes on the host between kernels");
-  trace.events.clear();
-  trace.generators = {"default", "own"};
-  EXPECT_USER_ERROR(schedule_graph({}, {.trace = &trace}), "the step draws from generators of its own");
+  trace.generators = {"default", "noise", "step 2"};
+  trace.states = {{GeneratorId(2), GeneratorState::Kind::kConstant, {}, "bytes"}};
+  trace.loads = {{CallId(0), StateId(0)}};
+  const GraphSchedule plan = planned(R"(input %0: i64[2] = rng ""
+input %1: i64[2] = rng "1"
+input %2: i64[2] = rng "2"
+%3: f32[8] = random_uniform(%0) {dtype=f32, shape=[8], stream=0} | forward "" group 0
+%4: f32[8] = random_uniform(%1) {dtype=f32, shape=[8], stream=0} | forward "" group 1
+%5: f32[8] = random_uniform(%2) {dtype=f32, shape=[8], stream=0} | forward "" group 2
+return %3
+return %4
+return %5
+)",
+                                     {.trace = &trace});
+  const Schedule& s = plan.schedule;
+  EXPECT_EQ(s.generators, trace.generators);
+  EXPECT_EQ(s.states, std::vector<std::string>{"bytes"});
+  EXPECT_EQ(s.instructions[0].kind, Kind::kLoadGenerator);
+  EXPECT_EQ(s.instructions[0].generator, 2U);
+  for (uint32_t g = 0; g < 3; ++g) {
+    EXPECT_EQ(s.instructions[1 + g].kind, Kind::kSeed);
+    EXPECT_EQ(s.instructions[1 + g].generator, g);
+  }
+  trace.loads = {{CallId(3), StateId(0)}};
+  constexpr std::string_view kAtensOwn =
+      R"(%0: i64[4] = aten::randperm.generator(4, generator(2)) -> % draws | forward ""
+return %0
+)";
+  EXPECT_USER_ERROR(planned(kAtensOwn, {.trace = &trace}), "draws from a generator whose state is put back");
 }
 
 // ---- random steps

@@ -1,6 +1,6 @@
 // A random training step as a Graph of the last stage: products, pointwise work, norms, windows, look-ups, scatters,
 // random draws, some of it read again backwards; updates, gradients and results leave. Values stay near one, so that
-// rounding stays small.
+// rounding stays small. `interrupted`: it pauses, and host code changes some of the weights later.
 #pragma once
 
 #include <random>
@@ -13,7 +13,7 @@
 
 namespace stepc::test {
 
-inline Graph random_step(uint64_t seed) {
+inline Graph random_step(uint64_t seed, bool interrupted = false) {
   std::mt19937_64 random(seed);
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
   GraphBuilder b;
@@ -28,11 +28,43 @@ inline Graph random_step(uint64_t seed) {
     if (below(6) == 0) input.strides = {1, 8};  // the program's memory is laid out as it likes
     weights.push_back(b.graph().add_input(input, {DType::kF32, shape}));
   }
+  std::vector<bool> filled(weights.size(), false);  // by host code
   const auto recent = [&] { return values[values.size() - 1 - below(std::min<size_t>(values.size(), 6))]; };
   const auto weight = [&] { return weights[below(weights.size())]; };
+  const auto update_step = [&] { return b.add("mul", {recent(), b.full(0.1, DType::kF32)}); };
+  const auto updated_weight = [&](size_t w, TensorId step) {
+    return b.add("tanh", {b.add("sub", {weights[w], step})});
+  };
   int64_t stream = 0;
+  const auto interrupt = [&](bool pauses) {
+    HostCode code;
+    code.event = pauses ? 0 : 1;
+    code.pauses = pauses;
+    code.given = {{recent(), {}}, {{}, {}}, {recent(), {1, 8}}};
+    std::vector<size_t> slots;  // weights
+    for (size_t w = 0; w < weights.size(); ++w) {
+      const TensorId held = weights[w];
+      if (below(2) == 0) weights[w] = updated_weight(w, update_step());
+      if (weights[w] == held && (pauses || below(2) == 0)) continue;
+      code.slots.push_back({static_cast<uint32_t>(first_weight + w), weights[w], {}});
+      slots.push_back(w);
+    }
+    if (pauses)
+      for (const char* key : {"0", "1"}) {
+        code.slots.push_back({static_cast<uint32_t>(b.graph().inputs.size()), {}, {}});
+        code.slots.back().before = b.graph().add_input({InputKind::kIncoming, key, {}, {}, 0}, {DType::kF32, shape});
+      }
+    const std::vector<TensorId> after =
+        b.add_aten(node_of(code), std::vector<TensorType>(code.slots.size(), {DType::kF32, shape}));
+    for (size_t s = 0; s < slots.size(); ++s) {
+      weights[slots[s]] = after[s];
+      filled[slots[s]] = true;
+    }
+    values.insert(values.end(), after.begin() + static_cast<ptrdiff_t>(slots.size()), after.end());
+  };
   const size_t steps = 8 + below(30);
   for (size_t i = 0; i < steps; ++i) {
+    if (interrupted && (i == steps / 3 || i == 2 * steps / 3)) interrupt(i == steps / 3);
     b.set_source({i < steps / 2 ? Phase::kForward : Phase::kBackward, str("layer.{}", i / 4)});
     const TensorId x = recent();
     TensorId made = x;
@@ -90,9 +122,10 @@ inline Graph random_step(uint64_t seed) {
   }
   b.set_source({Phase::kUpdate, ""});
   for (size_t w = 0; w < weights.size(); ++w) {
-    if (below(5) == 0) continue;
-    const TensorId step = b.add("mul", {recent(), b.full(0.1, DType::kF32)});
-    const TensorId updated = b.add("tanh", {b.add("sub", {weights[w], step})});
+    const bool stays = below(5) == 0;
+    if (stays && !filled[w]) continue;
+    const TensorId step = update_step();
+    const TensorId updated = stays ? weights[w] : updated_weight(w, step);
     b.graph().outputs.push_back(
         {GraphOutput::Kind::kUpdate, updated, static_cast<uint32_t>(first_weight + w), {}, {}, {}});
     if (below(4) == 0)  // its gradient stays with the program
@@ -105,8 +138,8 @@ inline Graph random_step(uint64_t seed) {
   return b.take();
 }
 
-inline Graph random_fused_step(uint64_t seed, const ProductRule& products) {
-  Graph graph = random_step(seed);
+inline Graph random_fused_step(uint64_t seed, const ProductRule& products, bool interrupted = false) {
+  Graph graph = random_step(seed, interrupted);
   verify_ops(graph);
   RunOptions options;
   options.settings.products = products;

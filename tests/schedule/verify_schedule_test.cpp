@@ -154,7 +154,7 @@ TEST(ScheduleVerify, InstructionsSayWhatTheirKindNeeds) {
   expect_broken("i9 (copy ) copies something", [](Schedule& s) { s.instructions[9].reads.clear(); });
   expect_broken("i7 (guard ) looks at neither", [](Schedule& s) { s.instructions[7].number.reset(); });
   expect_broken("i5 (guard ) looks at neither", [](Schedule& s) { s.instructions[5].reads[0] = OperandId(4); });
-  for (const Kind kind : {Kind::kEvent, Kind::kPause, Kind::kGuard, Kind::kSaveGenerator, Kind::kLoadGenerator})
+  for (const Kind kind : {Kind::kGuard, Kind::kSaveGenerator, Kind::kLoadGenerator})
     expect_broken("writes something", [&](Schedule& s) { append(s, kind).writes = {OperandId(5)}; });
   expect_broken("what i11 (seed ) writes", [](Schedule& s) { append(s, Kind::kSeed); });
   expect_broken("i11 (seed ) writes %5, which is no place for a seed",
@@ -259,6 +259,31 @@ TEST(ScheduleVerify, HostCodeMayBeGivenNothing) {
   append(schedule, Kind::kEvent).reads = {OperandId(), OperandId(5)};
   verify(schedule);
   expect_broken("has no operand 10", [](Schedule& s) { append(s, Kind::kPause).reads = {OperandId(10)}; });
+}
+
+TEST(ScheduleVerify, HostCodeKnowsOnlyTheProgramsMemory) {
+  for (const Kind kind : {Kind::kEvent, Kind::kPause}) {
+    expect_broken("gives %9 away, which is in the arena", [&](Schedule& s) { append(s, kind).reads = {OperandId(9)}; });
+    expect_broken("changes %5, which is not the program's",
+                  [&](Schedule& s) { append(s, kind).writes = {OperandId(5)}; });
+  }
+  expect_broken("the generator of i11", [](Schedule& s) {
+    append(s, Kind::kSeed).writes = {OperandId(5)};
+    s.instructions.back().generator = 1;
+  });
+}
+
+TEST(ScheduleVerify, IncomingTensorsAreReadBehindThePause) {
+  const auto incoming = [](Schedule& s) { s.inputs[1].kind = InputKind::kIncoming; };
+  expect_broken("i1 (matmul matmul) reads %1 in b1, which nothing wrote", incoming);
+  Schedule schedule = parse_schedule(kTrainingStep);
+  incoming(schedule);
+  Instruction pause;
+  pause.kind = Kind::kPause;
+  pause.writes = {OperandId(1)};
+  schedule.instructions.insert(schedule.instructions.begin(), pause);
+  schedule.host_numbers.clear();
+  verify(schedule);
 }
 
 // Near linear: as many instructions as a large model's step has, with many buffers alive at once.

@@ -139,6 +139,7 @@ def accelerate_model(model, config):
         "stats": property(lambda self: segments.engine.stats(), doc="What was measured so far: a dict."),
         "report": lambda self: segments.engine.report(),
         "graph_text": lambda self: segments.engine.graph_text(),
+        "schedule_text": lambda self: segments.engine.schedule_text(),
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
