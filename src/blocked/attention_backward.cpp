@@ -21,9 +21,14 @@ struct Sizes {
 Sizes sizes_of(const Attention& call) {
   const int64_t step = call.type == Number::kF32 ? 16 : 32;
   // Large tiles cost less to call, small ones waste less where the diagonal cuts them.
-  const int64_t block = std::min(call.queries, call.keys) <= 1024 ? 64 : 128;
+  const int64_t most = std::max(call.queries, call.keys);
+  const int64_t block = most <= 32 ? 32 : std::min(call.queries, call.keys) <= 1024 ? 64 : 128;
   return {block, round_up(call.dim, step), round_up(call.value_dim, step), round_up(call.keys, block),
           round_up(call.queries, block)};
+}
+
+int workers_of(const Attention& call, int threads) {
+  return workers_for(2.5 * attention_flops(call), call.batch * call.key_heads, threads);
 }
 
 template <class T>
@@ -35,13 +40,13 @@ struct Scratch {                 // of one worker; "blocks" are of Sizes::block
   T* gradient_turned;            // blocks of (value_dim, block) in pairs
   T* queries;                    // (queries, dim) in pairs
   T* gradient;                   // (queries, value_dim) in pairs
-  T* weights;                    // (block, block)
-  T* score_gradients;            // (block, block)
-  T* score_gradient_pairs;       // the same in pairs
   float* scores;                 // (block, block)
   float* weight_gradients;       // (block, block)
+  T* weights;                    // (block, block); f32 ones replace the scores
+  T* score_gradients;            // (block, block); f32 ones replace the weights' gradients
+  T* score_gradient_pairs;       // the same in pairs
   float* query_gradient_turned;  // blocks of (dim, block)
-  float* query_gradient;         // (block, dim)
+  float* query_gradient;         // (block, dim), when the scores have gone
   float* key_gradient;           // (keys, dim)
   float* value_gradient;         // (keys, value_dim)
   float* logsumexp;              // (queries)
@@ -61,13 +66,19 @@ Scratch<T> take_scratch(const Sizes& s, Workspace& w) {
   scratch.gradient_turned = w.take<T>(s.queries * s.value_dim);
   scratch.queries = w.take<T>(s.queries * s.dim);
   scratch.gradient = w.take<T>(s.queries * s.value_dim);
-  scratch.weights = w.take<T>(s.block * s.block);
-  scratch.score_gradients = w.take<T>(s.block * s.block);
-  scratch.score_gradient_pairs = sizeof(T) == sizeof(float) ? scratch.score_gradients : w.take<T>(s.block * s.block);
   scratch.scores = w.take<float>(s.block * s.block);
   scratch.weight_gradients = w.take<float>(s.block * s.block);
+  if constexpr (sizeof(T) == sizeof(float)) {
+    scratch.weights = scratch.scores;
+    scratch.score_gradients = scratch.weight_gradients;
+    scratch.score_gradient_pairs = scratch.score_gradients;
+  } else {
+    scratch.weights = w.take<T>(s.block * s.block);
+    scratch.score_gradients = w.take<T>(s.block * s.block);
+    scratch.score_gradient_pairs = w.take<T>(s.block * s.block);
+  }
   scratch.query_gradient_turned = w.take<float>(s.queries * s.dim);
-  scratch.query_gradient = w.take<float>(s.block * s.dim);
+  scratch.query_gradient = s.dim <= s.block ? scratch.scores : w.take<float>(s.block * s.dim);
   scratch.key_gradient = w.take<float>(s.keys * s.dim);
   scratch.value_gradient = w.take<float>(s.keys * s.value_dim);
   scratch.logsumexp = w.take<float>(s.queries);
@@ -238,7 +249,7 @@ void run(const Attention& call, const AttentionGradient& gradient, const MicroKe
   Backward<T> backward(call, gradient, kernels);
   const Sizes sizes = sizes_of(call);
   const size_t bytes = scratch_bytes<T>(sizes);
-  for_tasks(kernels, threads, call.batch * call.key_heads, [&](int worker, int64_t task) {
+  for_tasks(kernels, workers_of(call, threads), call.batch * call.key_heads, [&](int worker, int64_t task) {
     Workspace workspace(static_cast<std::byte*>(memory) + static_cast<size_t>(worker) * bytes);
     const Scratch<T> scratch = take_scratch<T>(sizes, workspace);
     backward.key_head(scratch, task / call.key_heads, task % call.key_heads);
@@ -251,7 +262,7 @@ size_t backward_workspace_bytes(const Attention& call, int threads) {
   check_attention(call);
   const Sizes sizes = sizes_of(call);
   const size_t bytes = call.type == Number::kF32 ? scratch_bytes<float>(sizes) : scratch_bytes<Bf16>(sizes);
-  return bytes * static_cast<size_t>(std::max(threads, 1));
+  return bytes * static_cast<size_t>(workers_of(call, threads));
 }
 
 void attention_backward(const Attention& call, const AttentionGradient& gradient, const MicroKernels& kernels,

@@ -13,30 +13,47 @@ namespace stepc::blocked {
 
 namespace {
 
-constexpr int64_t kQueries = 64;   // of one block
-constexpr int64_t kKeys = 512;     // of one block of scores
-constexpr int64_t kKeyPanel = 64;  // packed keys: panels of so many
+constexpr int64_t kMostQueries = 64;  // of one block
+constexpr int64_t kMostKeys = 512;    // of one block of scores
+constexpr int64_t kMostPanel = 64;    // packed keys: panels of so many
 constexpr float kLog2E = 1.4426950408889634F;
 
 struct Sizes {
   int64_t dim, value_dim, keys;  // padded
+  int64_t queries;               // of one block
+  int64_t block, panel;          // keys of one block of scores, and of one packed panel
   int64_t query_blocks;
 };
 Sizes sizes_of(const Attention& call) {
   const int64_t step = call.type == Number::kF32 ? 16 : 32;
-  return {round_up(call.dim, step), round_up(call.value_dim, 16), round_up(call.keys, kKeyPanel),
-          ceil_div(call.queries, kQueries)};
+  Sizes sizes{};
+  sizes.dim = round_up(call.dim, step);
+  sizes.value_dim = round_up(call.value_dim, 16);
+  sizes.panel = std::clamp(round_up(call.keys, step), step, kMostPanel);
+  sizes.keys = round_up(call.keys, sizes.panel);
+  sizes.block = std::clamp(sizes.keys, sizes.panel, kMostKeys);
+  sizes.queries = std::clamp<int64_t>(call.queries, 1, kMostQueries);
+  sizes.query_blocks = ceil_div(call.queries, kMostQueries);
+  return sizes;
+}
+// Few heads: several tasks a head, so that every thread has work.
+int64_t parts_of(const Attention& call, const Sizes& sizes, int threads) {
+  const int64_t heads = std::max<int64_t>(1, call.batch * call.heads);
+  return std::clamp<int64_t>(ceil_div(4 * threads, heads), 1, std::max<int64_t>(1, sizes.query_blocks));
+}
+int workers_of(const Attention& call, const Sizes& sizes, int threads) {
+  return workers_for(attention_flops(call), call.batch * call.heads * parts_of(call, sizes, threads), threads);
 }
 
 template <class T>
 struct Scratch {  // of one worker
-  T* keys;        // panels of (dim, kKeyPanel) in pairs
+  T* keys;        // panels of (dim, panel) in pairs
   T* values;      // (keys, value_dim) in pairs
-  T* queries;     // (kQueries, dim)
-  T* weights;     // (kQueries, kKeys)
-  float* scores;  // (kQueries, kKeys)
-  float* total;   // (kQueries, value_dim)
-  float* top;     // (kQueries)
+  T* queries;     // (queries, dim)
+  float* scores;  // (queries, block)
+  T* weights;     // (queries, block); f32 ones replace the scores
+  float* total;   // (queries, value_dim)
+  float* top;     // (queries)
   float* sum;
   int32_t* begin;
   int32_t* end;
@@ -45,17 +62,23 @@ struct Scratch {  // of one worker
 
 template <class T>
 Scratch<T> take_scratch(const Sizes& sizes, Workspace& workspace) {
-  return {workspace.take<T>(sizes.keys * sizes.dim),
-          workspace.take<T>(sizes.keys * sizes.value_dim),
-          workspace.take<T>(kQueries * sizes.dim),
-          workspace.take<T>(kQueries * kKeys),
-          workspace.take<float>(kQueries * kKeys),
-          workspace.take<float>(kQueries * sizes.value_dim),
-          workspace.take<float>(kQueries),
-          workspace.take<float>(kQueries),
-          workspace.take<int32_t>(kQueries),
-          workspace.take<int32_t>(kQueries),
-          workspace.take<int64_t>(1)};
+  Scratch<T> scratch{};
+  scratch.keys = workspace.take<T>(sizes.keys * sizes.dim);
+  scratch.values = workspace.take<T>(sizes.keys * sizes.value_dim);
+  scratch.queries = workspace.take<T>(sizes.queries * sizes.dim);
+  scratch.scores = workspace.take<float>(sizes.queries * sizes.block);
+  if constexpr (sizeof(T) == sizeof(float)) {
+    scratch.weights = scratch.scores;
+  } else {
+    scratch.weights = workspace.take<T>(sizes.queries * sizes.block);
+  }
+  scratch.total = workspace.take<float>(sizes.queries * sizes.value_dim);
+  scratch.top = workspace.take<float>(sizes.queries);
+  scratch.sum = workspace.take<float>(sizes.queries);
+  scratch.begin = workspace.take<int32_t>(sizes.queries);
+  scratch.end = workspace.take<int32_t>(sizes.queries);
+  scratch.packed_head = workspace.take<int64_t>(1);
+  return scratch;
 }
 
 template <class T>
@@ -80,20 +103,20 @@ class Forward {
 
   void query_block(const Scratch<T>& scratch, int64_t batch, int64_t head, int64_t block) {
     pack_head(scratch, batch, head / (call_.heads / call_.key_heads));
-    const int64_t query = block * kQueries;
-    const int64_t count = std::min(kQueries, call_.queries - query);
+    const int64_t query = block * kMostQueries;
+    const int64_t count = std::min(sizes_.queries, call_.queries - query);
     const T* q = static_cast<const T*>(call_.q.data) + head_offset(call_.q.strides, batch, head);
     rows_.copy_rows({count, call_.dim, call_.q.strides.sequence, count, sizes_.dim, sizes_.dim},
                     q + query * call_.q.strides.sequence, scratch.queries);
     visible_keys(call_, query, count, scratch.begin, scratch.end);
-    std::fill_n(scratch.top, kQueries, -INFINITY);
-    std::fill_n(scratch.sum, kQueries, 0.0F);
+    std::fill_n(scratch.top, sizes_.queries, -INFINITY);
+    std::fill_n(scratch.sum, sizes_.queries, 0.0F);
 
     const KeyRange range = range_of(scratch.begin, scratch.end, count);
-    const int64_t first = range.some_begin / kKeyPanel * kKeyPanel;
-    if (range.some_begin >= range.some_end) std::fill_n(scratch.total, kQueries * sizes_.value_dim, 0.0F);
-    for (int64_t key = first; key < range.some_end; key += kKeys) {
-      const int64_t keys = std::min(kKeys, round_up(range.some_end - key, kKeyPanel));
+    const int64_t first = range.some_begin / sizes_.panel * sizes_.panel;
+    if (range.some_begin >= range.some_end) std::fill_n(scratch.total, sizes_.queries * sizes_.value_dim, 0.0F);
+    for (int64_t key = first; key < range.some_end; key += sizes_.block) {
+      const int64_t keys = std::min(sizes_.block, round_up(range.some_end - key, sizes_.panel));
       key_block(scratch, {batch, head, query, count, key, keys}, key == first);
     }
     finish(scratch, batch, head, query, count);
@@ -107,9 +130,9 @@ class Forward {
     const T* k = static_cast<const T*>(call_.k.data) + head_offset(call_.k.strides, batch, key_head);
     const T* v = static_cast<const T*>(call_.v.data) + head_offset(call_.v.strides, batch, key_head);
     const int64_t ld = call_.k.strides.sequence;
-    for (int64_t key = 0; key < sizes_.keys; key += kKeyPanel) {
-      const int64_t count = std::min(kKeyPanel, call_.keys - key);
-      rows_.transpose_pairs({count, call_.dim, ld, kKeyPanel, sizes_.dim, kKeyPanel}, k + key * ld,
+    for (int64_t key = 0; key < sizes_.keys; key += sizes_.panel) {
+      const int64_t count = std::min(sizes_.panel, call_.keys - key);
+      rows_.transpose_pairs({count, call_.dim, ld, sizes_.panel, sizes_.dim, sizes_.panel}, k + key * ld,
                             scratch.keys + key * sizes_.dim);
     }
     rows_.pairs(
@@ -118,14 +141,14 @@ class Forward {
   }
 
   void key_block(const Scratch<T>& scratch, const ScoreBlock& block, bool first) {
-    for (int64_t key = 0; key < block.keys; key += kKeyPanel) {
-      multiply_({block.queries, kKeyPanel, sizes_.dim}, scratch.queries, sizes_.dim,
-                scratch.keys + (block.key + key) * sizes_.dim, kKeyPanel, scratch.scores + key, kKeys, false);
+    for (int64_t key = 0; key < block.keys; key += sizes_.panel) {
+      multiply_({block.queries, sizes_.panel, sizes_.dim}, scratch.queries, sizes_.dim,
+                scratch.keys + (block.key + key) * sizes_.dim, sizes_.panel, scratch.scores + key, sizes_.block, false);
     }
-    if (biased_) apply_bias(call_, block, false, scratch.scores, kKeys);
+    if (biased_) apply_bias(call_, block, false, scratch.scores, sizes_.block);
     SoftmaxTile tile{};
     tile.scores = scratch.scores;
-    tile.ld = kKeys;
+    tile.ld = sizes_.block;
     tile.rows = block.queries;
     tile.columns = block.keys;
     tile.begin = scratch.begin;
@@ -133,7 +156,7 @@ class Forward {
     tile.first_key = static_cast<int32_t>(block.key);
     tile.factor = factor();
     tile.weights = scratch.weights;
-    tile.ld_weights = kKeys;
+    tile.ld_weights = sizes_.block;
     tile.top = scratch.top;
     tile.sum = scratch.sum;
     tile.total = scratch.total;
@@ -141,7 +164,7 @@ class Forward {
     tile.total_columns = sizes_.value_dim;
     tile.first = first;
     rows_.softmax(tile);
-    multiply_({block.queries, sizes_.value_dim, block.keys}, scratch.weights, kKeys,
+    multiply_({block.queries, sizes_.value_dim, block.keys}, scratch.weights, sizes_.block,
               scratch.values + block.key * sizes_.value_dim, sizes_.value_dim, scratch.total, sizes_.value_dim, !first);
   }
 
@@ -181,12 +204,12 @@ void run(const Attention& call, const HeadResult& out, float* logsumexp, const M
     Workspace workspace(static_cast<std::byte*>(memory) + static_cast<size_t>(worker) * bytes);
     return take_scratch<T>(sizes, workspace);
   };
-  for (int worker = 0; worker < std::max(threads, 1); ++worker) *scratch_of(worker).packed_head = -1;
-  // Few heads: several tasks a head, so that every thread has work.
+  const int workers = workers_of(call, sizes, threads);
+  for (int worker = 0; worker < workers; ++worker) *scratch_of(worker).packed_head = -1;
   const int64_t heads = call.batch * call.heads;
   if (heads == 0 || sizes.query_blocks == 0) return;
-  const int64_t parts = std::clamp<int64_t>(ceil_div(4 * threads, heads), 1, sizes.query_blocks);
-  for_tasks(kernels, threads, heads * parts, [&](int worker, int64_t task) {
+  const int64_t parts = parts_of(call, sizes, threads);
+  for_tasks(kernels, workers, heads * parts, [&](int worker, int64_t task) {
     const Scratch<T> scratch = scratch_of(worker);
     const int64_t head = task / parts;
     for (int64_t block = task % parts; block < sizes.query_blocks; block += parts) {
@@ -201,7 +224,7 @@ size_t workspace_bytes(const Attention& call, int threads) {
   check_attention(call);
   const Sizes sizes = sizes_of(call);
   const size_t bytes = call.type == Number::kF32 ? scratch_bytes<float>(sizes) : scratch_bytes<Bf16>(sizes);
-  return bytes * static_cast<size_t>(std::max(threads, 1));
+  return bytes * static_cast<size_t>(workers_of(call, sizes, threads));
 }
 
 void attention(const Attention& call, const HeadResult& out, float* logsumexp, const MicroKernels& kernels, int threads,

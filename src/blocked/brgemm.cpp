@@ -29,6 +29,12 @@ void BlockProduct::operator()(const BlockSize& size, const float* a, int64_t lda
   run(kernels_.f32, rows_, size, a, lda, b, ldb, c, ldc, accumulate);
 }
 
+int workers_for(double flops, int64_t tasks, int threads) {
+  constexpr double kFewest = 256 * 1024;  // flops of a worker: some microseconds of one core
+  const double worth = std::clamp(flops / kFewest, 1.0, static_cast<double>(std::max(threads, 1)));
+  return static_cast<int>(std::min(static_cast<int64_t>(worth), std::max<int64_t>(tasks, 1)));
+}
+
 void for_tasks(const MicroKernels& kernels, int threads, int64_t tasks,
                const std::function<void(int worker, int64_t task)>& body) {
   std::atomic<int64_t> next{0};  // relaxed: no task waits for what another wrote, and ThreadSanitizer holds it to that

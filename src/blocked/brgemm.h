@@ -24,6 +24,10 @@ class BlockProduct {
   const RowTable& rows_;
 };
 
+// How many threads work on `tasks` that are so much work together: one that would do less than it costs to wake stays
+// away, and needs no scratch memory.
+int workers_for(double flops, int64_t tasks, int threads);
+
 // Runs body(worker, task) for every task on at most `threads` threads of the pool; workers take the next task in turn,
 // so a body's result may depend on the task alone, and on `worker` only to find scratch memory. Tile registers are
 // released at the end.

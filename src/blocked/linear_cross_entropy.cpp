@@ -42,7 +42,7 @@ struct Scratch {
   float* factor;
   float* target_logit;     // (chunk): later the gradient of that logit
   float* subtract;         // (chunk): off every class's gradient
-  float* hidden_gradient;  // (chunk, width)
+  float* hidden_gradient;  // (chunk, width): sums of several slabs
   float* weight_gradient;  // (classes, width): sums that end as something narrower
   std::byte* products;     // workspace of the matmuls
 };
@@ -52,18 +52,28 @@ bool has_weight_sums(const LinearCrossEntropy& call) {
   return call.weight_gradient != nullptr && call.weight_gradient_type != Number::kF32 && !is_one_chunk(call);
 }
 
-// The three products of a chunk of `count` tokens, without data: for their workspace.
+bool is_one_slab(const LinearCrossEntropy& call) { return call.classes <= kSlab; }
+
+// The products of a chunk of `count` tokens that are wanted, without data: for their workspace.
 size_t product_bytes(const LinearCrossEntropy& call, int64_t count, int threads) {
-  const int64_t slab = std::min(kSlab, call.classes);
+  static char sums = 0;
   const Product logits{count, {nullptr, 1, call.hidden_stride}};
-  const Product weights{call.width, {nullptr, call.hidden_stride, 1}};
-  const Product hidden{call.width, {nullptr, call.weight_stride, 1}};
-  return std::max(
-      {workspace_bytes({call.type, 1, call.classes, call.width, {nullptr, call.weight_stride, 1}, {&logits, 1}, {}},
-                       threads),
-       workspace_bytes({call.type, 1, call.classes, count, {nullptr, row_stride_of(call), 1}, {&weights, 1}, {}},
-                       threads),
-       workspace_bytes({call.type, 1, count, slab, {nullptr, 1, row_stride_of(call)}, {&hidden, 1}}, threads)});
+  Matmul product{call.type, 1, call.classes, call.width, {nullptr, call.weight_stride, 1}, {&logits, 1}};
+  product.finish = [](std::span<const TileRef>, int, void*) {};
+  size_t bytes = workspace_bytes(product, threads);
+  if (call.weight_gradient != nullptr) {
+    Product weights{call.width, {nullptr, call.hidden_stride, 1}, {nullptr, call.weight_gradient_type}};
+    if (has_weight_sums(call)) weights.residual.data = &sums;
+    product = {call.type, 1, call.classes, count, {nullptr, row_stride_of(call), 1}, {&weights, 1}};
+    bytes = std::max(bytes, workspace_bytes(product, threads));
+  }
+  if (call.hidden_gradient != nullptr) {
+    Product hidden{call.width, {nullptr, call.weight_stride, 1}, {nullptr, call.type}};
+    if (!is_one_slab(call)) hidden.residual.data = &sums;
+    product = {call.type, 1, count, std::min(kSlab, call.classes), {nullptr, 1, row_stride_of(call)}, {&hidden, 1}};
+    bytes = std::max(bytes, workspace_bytes(product, threads));
+  }
+  return bytes;
 }
 
 template <class T>
@@ -78,7 +88,8 @@ Scratch<T> take_scratch(const LinearCrossEntropy& call, int threads, Workspace& 
   scratch.factor = workspace.take<float>(tiles);
   scratch.target_logit = workspace.take<float>(chunk);
   scratch.subtract = workspace.take<float>(chunk);
-  scratch.hidden_gradient = workspace.take<float>(chunk * call.width);
+  const bool has_hidden_sums = call.hidden_gradient != nullptr && !is_one_slab(call);
+  scratch.hidden_gradient = workspace.take<float>(has_hidden_sums ? chunk * call.width : 0);
   scratch.weight_gradient = workspace.take<float>(has_weight_sums(call) ? call.classes * call.width : 0);
   size_t bytes = product_bytes(call, chunk, threads);
   if (const int64_t rest = call.tokens % chunk; rest != 0) {  // not always smaller: an odd size may need packing

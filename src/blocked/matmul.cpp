@@ -30,7 +30,17 @@ struct Packed {  // where the operands are once packed
   float* tiles = nullptr;  // of each worker, as many as are made at once
 };
 
-constexpr int64_t kTile = kTileRows * kTileColumns;
+// Elements of one tile's sums.
+int64_t tile_elements(const Matmul& call) { return std::min(kTileRows, call.m) * kTileColumns; }
+
+// True where the micro-kernel can sum `columns` of a result in C itself: no copy, and stores that the products hide.
+bool goes_straight(int64_t columns, const Product& product) {
+  return product.c.type == Number::kF32 && columns % 16 == 0 && product.residual.data == nullptr;
+}
+bool needs_tiles(const Matmul& call) {
+  return call.finish != nullptr ||
+         std::ranges::any_of(call.products, [](const Product& product) { return !goes_straight(product.n, product); });
+}
 
 template <class T>
 Packed<T> divide(const Matmul& call, int threads, Workspace& workspace) {
@@ -41,9 +51,10 @@ Packed<T> divide(const Matmul& call, int threads, Workspace& workspace) {
   for (size_t p = 0; p < call.products.size(); ++p) {
     const Product& product = call.products[p];
     packed.b[p] = workspace.take<T>((product.b.batch_stride == 0 ? 1 : call.batch) * panels_of(product) *
-                                    panel_elements<T>(call.k));
+                                    panel_elements<T>(call.k, product.n));
   }
-  packed.tiles = workspace.take<float>(std::max(threads, 1) * tiles_at_once(call) * kTile);
+  if (needs_tiles(call))
+    packed.tiles = workspace.take<float>(workers_of(call, threads) * tiles_at_once(call) * tile_elements(call));
   return packed;
 }
 
@@ -51,7 +62,11 @@ template <class T>
 class Run {
  public:
   Run(const Matmul& call, const MicroKernels& kernels, int threads, void* memory)
-      : call_(call), kernels_(kernels), threads_(threads), table_(rows_of(kernels.avx512)), multiply_(kernels, table_) {
+      : call_(call),
+        kernels_(kernels),
+        workers_(workers_of(call, threads)),
+        table_(rows_of(kernels.avx512)),
+        multiply_(kernels, table_) {
     Workspace workspace(memory);
     packed_ = divide<T>(call, threads, workspace);
   }
@@ -61,7 +76,7 @@ class Run {
     const int64_t a_tasks = packed_.a == nullptr ? 0 : (call_.a.batch_stride == 0 ? 1 : call_.batch) * row_blocks;
     int64_t tasks = a_tasks;
     for (size_t p = 0; p < call_.products.size(); ++p) tasks += b_tasks(p);
-    for_tasks(kernels_, threads_, tasks, [&](int, int64_t task) {
+    for_tasks(kernels_, workers_, tasks, [&](int, int64_t task) {
       if (task < a_tasks) return pack_a(task / row_blocks, task % row_blocks);
       task -= a_tasks;
       size_t p = 0;
@@ -69,7 +84,7 @@ class Run {
       const Product& product = call_.products[p];
       const T* data = static_cast<const T*>(product.b.data) + task / panels_of(product) * product.b.batch_stride;
       pack_panel<T>(table_, product.b, data, call_.k, product.n, task % panels_of(product),
-                    packed_.b[p] + task * panel_elements<T>(call_.k));
+                    packed_.b[p] + task * panel_elements<T>(call_.k, product.n));
     });
   }
 
@@ -77,14 +92,15 @@ class Run {
     int64_t panels = 0;
     for (const Product& product : call_.products) panels += panels_of(product);
     panels /= tiles_at_once(call_);
-    const int64_t panel_bytes = panel_elements<T>(call_.k) * static_cast<int64_t>(sizeof(T)) * tiles_at_once(call_);
+    const int64_t panel_bytes =
+        depth_of<T>(call_.k) * kTileColumns * static_cast<int64_t>(sizeof(T)) * tiles_at_once(call_);
     const int64_t row_blocks = ceil_div(call_.m, kTileRows);
     int64_t group = std::max<int64_t>(1, kGroupBytes / std::max<int64_t>(panel_bytes, 1));
     // Few rows: smaller groups, so that every thread has work. Bits do not depend on groups.
-    const int64_t wanted = ceil_div(4 * threads_, std::max<int64_t>(1, row_blocks * call_.batch));
+    const int64_t wanted = ceil_div(4 * workers_, std::max<int64_t>(1, row_blocks * call_.batch));
     group = std::clamp<int64_t>(panels / std::max<int64_t>(wanted, 1), 1, group);
     const int64_t groups = ceil_div(panels, group);
-    for_tasks(kernels_, threads_, call_.batch * groups * row_blocks, [&](int worker, int64_t task) {
+    for_tasks(kernels_, workers_, call_.batch * groups * row_blocks, [&](int worker, int64_t task) {
       const int64_t row_block = task % row_blocks;
       const int64_t first = task / row_blocks % groups * group;
       const int64_t batch = task / row_blocks / groups;
@@ -109,7 +125,8 @@ class Run {
 
   // One tile, or those of all products. `panel` counts through all products.
   void make_tiles(int worker, int64_t batch, int64_t row, int64_t panel) {
-    float* memory = packed_.tiles + worker * tiles_at_once(call_) * kTile;
+    float* memory = packed_.tiles;
+    if (memory != nullptr) memory += worker * tiles_at_once(call_) * tile_elements(call_);
     size_t p = 0;
     if (call_.finish == nullptr) {
       for (; panel >= panels_of(call_.products[p]); ++p) panel -= panels_of(call_.products[p]);
@@ -118,7 +135,7 @@ class Run {
     }
     std::array<TileRef, kMostProducts> tiles = {};
     for (; p < call_.products.size(); ++p) {
-      tiles[p] = tile_at(memory + static_cast<int64_t>(p) * kTile, p, batch, row, panel);
+      tiles[p] = tile_at(memory + static_cast<int64_t>(p) * tile_elements(call_), p, batch, row, panel);
       multiply_tile(tiles[p], call_.products[p], false);
     }
     call_.finish({tiles.data(), p}, worker, call_.context);
@@ -138,7 +155,7 @@ class Run {
   void make_tile(float* memory, size_t p, int64_t batch, int64_t row, int64_t panel) {
     const Product& product = call_.products[p];
     TileRef ref = tile_at(memory, p, batch, row, panel);
-    if (goes_straight(ref, product)) {
+    if (goes_straight(ref.columns, product)) {
       ref.values = static_cast<float*>(product.c.data) + offset_in(ref, product.c);
       ref.ld = product.c.row_stride;
       multiply_tile(ref, product, product.accumulate);
@@ -146,11 +163,6 @@ class Run {
       multiply_tile(ref, product, false);
       finish(ref, product);
     }
-  }
-
-  // True where the micro-kernel can sum in C itself: no copy, and stores that the products hide.
-  bool goes_straight(const TileRef& ref, const Product& product) const {
-    return product.c.type == Number::kF32 && ref.columns % 16 == 0 && product.residual.data == nullptr;
   }
 
   void multiply_tile(const TileRef& ref, const Product& product, bool accumulate) {
@@ -163,15 +175,16 @@ class Run {
     }
     const int64_t panel =
         ref.column / kTileColumns + (product.b.batch_stride == 0 ? 0 : ref.batch * panels_of(product));
-    const T* b = packed_.b[static_cast<size_t>(ref.product)] + panel * panel_elements<T>(call_.k);
+    const T* b = packed_.b[static_cast<size_t>(ref.product)] + panel * panel_elements<T>(call_.k, product.n);
+    const int64_t ldb = panel_columns(product.n);
     const int64_t depth = depth_of<T>(call_.k);
     const int64_t steps = std::max<int64_t>(1, ceil_div(depth * static_cast<int64_t>(sizeof(T)), kDepthBytes));
     const int64_t step = round_up(ceil_div(depth, steps), 32);
     // Whole vectors of columns: the padding of B is zeros.
     const int64_t columns = round_up(ref.columns, 16);
     for (int64_t k = 0; k < depth || k == 0; k += std::max<int64_t>(step, 1)) {
-      multiply_({ref.rows, columns, std::min(step, depth - k)}, a + k, lda, b + k * kTileColumns, kTileColumns,
-                ref.values, ref.ld, accumulate || k > 0);
+      multiply_({ref.rows, columns, std::min(step, depth - k)}, a + k, lda, b + k * ldb, ldb, ref.values, ref.ld,
+                accumulate || k > 0);
     }
   }
 
@@ -206,7 +219,7 @@ class Run {
 
   const Matmul& call_;
   const MicroKernels& kernels_;
-  int threads_;
+  int workers_;
   RowTable table_;
   BlockProduct multiply_;
   Packed<T> packed_;
@@ -232,6 +245,19 @@ void check(const Matmul& call) {
 }
 
 }  // namespace
+
+int workers_of(const Matmul& call, int threads) {
+  double columns = 0;
+  int64_t panels = 0;
+  for (const Product& product : call.products) {
+    columns += static_cast<double>(product.n);
+    panels += panels_of(product);
+  }
+  const int64_t tasks = call.batch * ceil_div(call.m, kTileRows) * (panels / tiles_at_once(call));
+  const double flops =
+      2.0 * static_cast<double>(call.batch) * static_cast<double>(call.m) * columns * static_cast<double>(call.k);
+  return workers_for(flops, tasks, threads);
+}
 
 size_t workspace_bytes(const Matmul& call, int threads) {
   check(call);

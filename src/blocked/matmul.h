@@ -49,7 +49,7 @@ using TilesFunction = void (*)(std::span<const TileRef> tiles, int worker, void*
 struct Product {
   int64_t n = 0;
   Operand b = {};           // (k, n)
-  Result c = {};            // (m, n)
+  Result c = {};            // (m, n); its type, and whether there is a residual, decide sizes too
   Result residual = {};     // read, and added to the sums before they are stored
   bool accumulate = false;  // add to what C holds
 };
@@ -65,6 +65,8 @@ struct Matmul {
 };
 inline constexpr size_t kMostProducts = 8;  // of one call
 
+// Workers that make tiles of the call.
+int workers_of(const Matmul& call, int threads);
 // Reads sizes, strides and types, never data.
 size_t workspace_bytes(const Matmul& call, int threads);
 void matmul(const Matmul& call, const MicroKernels& kernels, int threads, void* workspace);

@@ -26,11 +26,11 @@ namespace {
 
 // Where element (row, column) of a panel is.
 template <class T>
-int64_t place_in_panel(int64_t row, int64_t column) {
+int64_t place_in_panel(int64_t row, int64_t column, int64_t columns) {
   if constexpr (sizeof(T) == sizeof(float)) {
-    return row * kTileColumns + column;
+    return row * columns + column;
   } else {
-    return row / 2 * 2 * kTileColumns + 2 * column + row % 2;
+    return row / 2 * 2 * columns + 2 * column + row % 2;
   }
 }
 
@@ -40,17 +40,18 @@ template <class T>
 void pack_panel(const RowTable& table, const Operand& b, const T* data, int64_t k, int64_t n, int64_t panel, T* out) {
   const int64_t first = panel * kTileColumns;
   const int64_t columns = std::min(kTileColumns, n - first);
+  const int64_t padded = panel_columns(n);
   const int64_t depth = depth_of<T>(k);
   const T* from = data + first * b.column_stride;
   if (b.column_stride == 1) {
-    table.of<T>().pairs({k, columns, b.row_stride, depth, kTileColumns, kTileColumns}, from, out);
+    table.of<T>().pairs({k, columns, b.row_stride, depth, padded, padded}, from, out);
   } else if (b.row_stride == 1) {
-    table.of<T>().transpose_pairs({columns, k, b.column_stride, kTileColumns, depth, kTileColumns}, from, out);
+    table.of<T>().transpose_pairs({columns, k, b.column_stride, padded, depth, padded}, from, out);
   } else {
     for (int64_t i = 0; i < depth; ++i) {
-      for (int64_t j = 0; j < kTileColumns; ++j) {
+      for (int64_t j = 0; j < padded; ++j) {
         const bool there = i < k && j < columns;
-        out[place_in_panel<T>(i, j)] = there ? from[i * b.row_stride + j * b.column_stride] : T{};
+        out[place_in_panel<T>(i, j, padded)] = there ? from[i * b.row_stride + j * b.column_stride] : T{};
       }
     }
   }

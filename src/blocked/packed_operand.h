@@ -1,5 +1,6 @@
-// How operands lie when the micro-kernel reads them: B in panels of 64 columns, each (depth, 64) in pairs; A in rows.
-// Both are padded with zeros to `depth_of`. Internal to blocked/.
+// How operands lie when the micro-kernel reads them: B in panels of 64 columns, or of all of fewer, each (depth,
+// columns) in pairs; A in rows. Both are padded with zeros to `depth_of`, and panels to whole vectors of columns.
+// Internal to blocked/.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +15,11 @@ template <class T>
 constexpr int64_t depth_of(int64_t k) {
   return sizeof(T) == sizeof(float) ? k : round_up(k, 32);
 }
+// Of each panel of a B of n columns.
+constexpr int64_t panel_columns(int64_t n) { return n >= kTileColumns ? kTileColumns : round_up(n, 16); }
 template <class T>
-constexpr int64_t panel_elements(int64_t k) {
-  return depth_of<T>(k) * kTileColumns;
+constexpr int64_t panel_elements(int64_t k, int64_t n) {
+  return depth_of<T>(k) * panel_columns(n);
 }
 
 // A row stride that does not put every row of a block into the same cache sets.

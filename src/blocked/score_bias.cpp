@@ -16,6 +16,11 @@ void check_attention(const Attention& call) {
   INTERNAL_CHECK_LT(std::max(call.queries, call.keys), int64_t{1} << 30, "positions");
 }
 
+double attention_flops(const Attention& call) {
+  return 2.0 * static_cast<double>(call.batch * call.heads) * static_cast<double>(call.queries) *
+         static_cast<double>(call.keys) * static_cast<double>(call.dim + call.value_dim);
+}
+
 void visible_keys(const Attention& call, int64_t query, int64_t count, int32_t* begin, int32_t* end) {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t position = query + i;

@@ -10,6 +10,9 @@ namespace stepc::blocked {
 // Checks sizes and promises of `call`.
 void check_attention(const Attention& call);
 
+// Of its products, forward.
+double attention_flops(const Attention& call);
+
 // Visible keys [begin, end) of `count` queries; what lies beyond the last query sees nothing.
 void visible_keys(const Attention& call, int64_t query, int64_t count, int32_t* begin, int32_t* end);
 

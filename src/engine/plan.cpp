@@ -226,7 +226,7 @@ StepResult Plan::execute(RunInputs& inputs, const std::vector<at::Tensor>& tenso
     inputs.tensors = gather(road.inputs, tensors);
     return road.executor->run(inputs);
   };
-  if (plain_ != nullptr) return run_on(*plain_);
+  if (instead_ != nullptr) return run_on(*instead_);
   ran_exact_ = false;
   if (&current() == fast_.get()) {
     StepResult result = run_on(*fast_);
@@ -238,15 +238,26 @@ StepResult Plan::execute(RunInputs& inputs, const std::vector<at::Tensor>& tenso
 
 Plan::Outcome Plan::run_plain(Program& program, const std::vector<at::Tensor>& tensors) {
   plain_ = road_of(compile_plain(trace_, *kernels_, {threads_, {}}));
+  Outcome outcome = run_instead(*plain_, program, tensors);
+  if (!plain_->executor->is_paused()) plain_.reset();
+  return outcome;
+}
+Plan::Outcome Plan::run_recorded(Program& program, const std::vector<at::Tensor>& tensors) {
+  return run_instead(exact(), program, tensors);
+}
+
+Plan::Outcome Plan::run_instead(Road& road, Program& program, const std::vector<at::Tensor>& tensors) {
   const int64_t before = replays;
+  instead_ = &road;
   Outcome outcome;
   try {
     outcome = run(program, tensors);
   } catch (...) {
+    instead_ = nullptr;
     plain_.reset();
     throw;
   }
-  if (!plain_->executor->is_paused()) plain_.reset();
+  instead_ = nullptr;
   replays = before;
   return outcome;
 }

@@ -48,10 +48,12 @@ class Plan {
   // passes through, with everything undone that can be.
   // `times`, if there is one, gets when each instruction ran.
   Outcome run(Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times = nullptr);
-  // Of a step that runs as a Graph: the same with one ATen call a node and nothing fused, and with the same random
-  // draws: what the fused kernels are compared with. Compiled for this run alone, which ends at a pause or later.
+  // Of a step that runs as a Graph, what the fused kernels are compared with. The same with one ATen call a node and
+  // nothing fused, and with the same random draws; compiled for this run alone, which ends at a pause or later.
   Outcome run_plain(Program& program, const std::vector<at::Tensor>& tensors);
   StepResult resume_plain(const std::vector<at::Tensor>& incoming);
+  // And the recorded calls themselves, which draw as eager does.
+  Outcome run_recorded(Program& program, const std::vector<at::Tensor>& tensors);
 
   // Gives the program's slots the tensors that the step left there.
   void apply(Program& program, const std::vector<at::Tensor>& tensors, const StepResult& result) const;
@@ -89,6 +91,7 @@ class Plan {
 
   int64_t replays = 0;
   bool verified = false;
+  std::string dispute;  // where a replay last differed from eager, until float64 has decided
 
  private:
   struct EventRun {
@@ -113,6 +116,7 @@ class Plan {
   void prepare_events();
   std::vector<at::Tensor> gather(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors) const;
   std::string shadow(size_t event, Program& program, const std::vector<at::Tensor>& tensors);
+  Outcome run_instead(Road& road, Program& program, const std::vector<at::Tensor>& tensors);
   StepResult execute(RunInputs& inputs, const std::vector<at::Tensor>& tensors);
   std::string run_event(size_t event, Program& program, const std::vector<at::Tensor>& tensors,
                         const std::vector<at::Tensor>& gradients);
@@ -124,6 +128,7 @@ class Plan {
   std::unique_ptr<Road> fast_;   // fast mode; runs in the other's stead while it fits
   std::unique_ptr<Road> exact_;  // made when it is asked for
   std::unique_ptr<Road> plain_;  // there while it runs
+  Road* instead_ = nullptr;      // of all others, while it is compared with
   bool ran_exact_ = false;
   struct Supplied {
     CallId call;

@@ -294,6 +294,14 @@ bool PlanCache::must_verify(const Plan& plan) const {
   return config_.verify.kind == Verify::Kind::kEvery && plan.replays % config_.verify.interval == 0;
 }
 
+bool PlanCache::eager_fits(const Plan& plan) const {
+  const MemoryBudget& budget = config_.memory_budget;
+  if (budget.kind != MemoryBudget::Kind::kBytes || plan.graph() == nullptr) return true;
+  const Schedule& schedule = plan.schedule();
+  return stats_.eager_peak_bytes <= schedule.peak_bytes() ||
+         stats_.eager_peak_bytes + schedule.input_bytes() <= budget.bytes;
+}
+
 const Plan* PlanCache::latest() const {
   for (const PlanEntry& entry : entries_)
     if (!entry.plans.empty()) return entry.plans.front().get();

@@ -49,8 +49,10 @@ class PlanCache {
   // The signature runs eagerly from now on, with one warning.
   void give_up(PlanEntry& entry, const std::string& why);
 
-  // Whether the plan's next replay is to be compared with eager.
+  // Whether the plan's next replay is to be compared with other runs of the step, and whether eager may be one of them:
+  // not where a memory budget is set that it exceeds, unless the plan needs as much.
   bool must_verify(const Plan& plan) const;
+  bool eager_fits(const Plan& plan) const;
 
   // Takes a run of `plan` into the statistics.
   void count_run(const Plan& plan, const StepResult& result);

@@ -24,8 +24,10 @@ std::string report_text(const Stats& s, std::string_view mode) {
   out += str("  calls       {} replayed, {} recorded, {} eager ({} of them to verify a replay)\n", s.replays,
              s.recordings, s.eager_calls, s.verifications);
   if (s.plain_verifications != 0)
-    out += str("              {} replays compared with the plain graph: the step draws random numbers of its own\n",
-               s.plain_verifications);
+    out += str("              {} replays compared with the plain graph, {} with eager\n", s.plain_verifications,
+               s.eager_verifications);
+  if (s.float64_verifications != 0)
+    out += str("              {} of them decided by float64: {}\n", s.float64_verifications, s.eager_errs);
   if (s.recorded_replays != 0)
     out += str("              {} of these replays ran the recorded calls, because the graph did not fit\n",
                s.recorded_replays);

@@ -29,7 +29,9 @@ struct Stats {
   uint64_t recorded_replays = 0;  // of those and of verified ones: ran the recorded calls although there is a Graph
   uint64_t eager_calls = 0;       // steps that ran eagerly: without a plan, or beside a replay to verify it
   uint64_t verifications = 0;
-  uint64_t plain_verifications = 0;  // of them with the plain Graph, because the step draws random numbers of its own
+  uint64_t plain_verifications = 0;    // of them with the plain Graph
+  uint64_t eager_verifications = 0;    // and with eager
+  uint64_t float64_verifications = 0;  // where eager differed, and float64 decided
   uint64_t guard_misses = 0;
   uint64_t plans = 0;
   double capture_seconds = 0;  // recorder's own time, kernels excluded
@@ -39,6 +41,7 @@ struct Stats {
   double shadow_seconds = 0;   // optimizers run without kernels, and what is copied to take that back
   double execute_seconds = 0;  // replays, from the first instruction to the last
   std::string layout_algorithm;
+  std::string eager_errs;                 // where float64 decided: which of eager's calls was the worse one
   std::vector<std::string> opaque_calls;  // fast mode: ATen calls of the Graph that no op expresses, each once
   std::vector<std::string> warnings;
 };

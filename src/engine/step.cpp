@@ -6,6 +6,7 @@
 #include "aten/cpu_hook.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "capture/observer.h"
 #include "engine/plan_profile.h"
 #include "engine/verify_replay.h"
@@ -88,20 +89,25 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
 std::optional<StepOutput> Step::verify(PlanEntry& entry, Plan& plan, std::vector<at::Tensor>& tensors,
                                        const EagerFn& eager, Plan::Outcome& outcome) {
   const auto begin = Clock::now();
-  Verification verification = verify_replay(plan, *program_, tensors, eager);
+  Verification verification = verify_replay(plan, *program_, tensors, eager, plans_.eager_fits(plan));
   stats_.verify_seconds += seconds_since(begin);
   outcome = std::move(verification.outcome);
   if (!outcome.result.has_value()) return std::nullopt;
   release_free_memory();
-  plan.verified = true;
+  plan.verified = plan.dispute.empty();
   ++stats_.verifications;
   if (verification.with_plain) ++stats_.plain_verifications;
-  ++stats_.eager_calls;
+  if (verification.with_eager) ++stats_.eager_verifications;
+  if (verification.ran_eagerly) ++stats_.eager_calls;
   stats_.verification_bytes = std::max(stats_.verification_bytes, verification.snapshot_bytes);
   plans_.count_run(plan, *outcome.result);
+  if (!verification.eager_errs.empty()) {
+    ++stats_.float64_verifications;
+    stats_.eager_errs = verification.eager_errs;
+    log().info("the plan is right where eager differs from it: {}", verification.eager_errs);
+  }
   if (!verification.difference.empty())
-    plans_.give_up(entry, str("a replay differs from {} in {}", verification.with_plain ? "the plain graph" : "eager",
-                              verification.difference));
+    plans_.give_up(entry, str("a replay differs from {} in {}", verification.from, verification.difference));
   return std::move(verification.output);
 }
 

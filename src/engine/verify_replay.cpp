@@ -8,68 +8,15 @@
 #include <c10/core/GradMode.h>
 
 #include "base/check.h"
-#include "base/hash.h"
-#include "engine/run_difference.h"
+#include "engine/calls_in_float64.h"
+#include "engine/remains.h"
 #include "ir/agree.h"
 
 namespace stepc {
 
 namespace {
 
-uint64_t state_hash(const at::Generator& generator) {
-  const std::string state = to_bytes(read_generator(generator));
-  return hash_bytes(std::as_bytes(std::span(state)));
-}
-
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
-// Everything that a step leaves behind, in one order for both runs.
-class Remains {
- public:
-  Remains(const Plan& plan, const Program& program, size_t tensors)
-      : plan_(plan), program_(program), count_(tensors), by_bits_(plan.graph() == nullptr) {}
-
-  // What is compared by values is not copied: the next run writes to the same tensors.
-  std::vector<Named> of(const StepOutput& output, const std::vector<at::Tensor>& tensors,
-                        const std::function<at::Tensor(const Rebinding&)>& rebound) const {
-    std::vector<Named> out;
-    const auto add = [&](std::string what, std::string group, const at::Tensor& tensor, std::optional<Owner> owner = {},
-                         const std::string& key = {}) {
-      out.push_back(named(std::move(what), std::move(group), tensor, by_bits_, owner, key));
-    };
-    const auto add_owned = [&](Owner owner, const std::string& key, const at::Tensor& tensor) {
-      add(str("{} '{}'", name_of(owner), key), group_of(owner, key), tensor, owner, key);
-    };
-    for (size_t o = 0; o < output.tensors.size(); ++o)
-      add(str("returned value {}", o), str("returned {}", o), output.tensors[o]);
-    const std::vector<OwnedKey>& keys = program_.keys();
-    for (size_t k = 0; k < count_; ++k) {
-      const bool batch = k >= keys.size();
-      if (batch)
-        add(str("batch tensor {}", k - keys.size()), str("batch {}", k), tensors[k]);
-      else if (keys[k].owner != Owner::kGradient)
-        add_owned(keys[k].owner, keys[k].key, tensors[k]);
-    }
-    for (const Rebinding& rebinding : plan_.trace().rebindings)
-      add_owned(rebinding.owner, rebinding.key, rebound(rebinding));
-    if (!by_bits_) return out;
-    out.push_back({"random generator", "", {}, "", state_hash(at::detail::getDefaultCPUGenerator()), {}});
-    for (const auto& [key, generator] : program_.generators())
-      out.push_back({str("random generator '{}'", key), "", {}, "", state_hash(generator), {}});
-    return out;
-  }
-
- private:
-  static std::string group_of(Owner owner, const std::string& key) {
-    const bool state = owner == Owner::kOptimizerState || owner == Owner::kBuffer;
-    return str("{}{}{}", name_of(owner), state ? " " : "", state ? key.substr(key.rfind('.') + 1) : "");
-  }
-
-  const Plan& plan_;
-  const Program& program_;
-  size_t count_;
-  bool by_bits_;
-};
 
 std::string numbers_difference(const std::vector<Arg>& replayed, const std::vector<Arg>& eager) {
   if (replayed.size() != eager.size()) return "the count of returned numbers";
@@ -78,57 +25,138 @@ std::string numbers_difference(const std::vector<Arg>& replayed, const std::vect
   return {};
 }
 
-// What a run of the plain Graph leaves, as `left_by` lists it, beside what the replay left. A run that cannot be had is
-// no proof.
-template <class LeftBy>
-std::string difference_from_plain(Plan& plan, Program& program, const std::vector<at::Tensor>& tensors,
-                                  const std::vector<Named>& replayed, const LeftBy& left_by) {
-  try {
-    const Plan::Outcome plain = plan.run_plain(program, tensors);
-    if (!plain.result) return "the plain graph, which decides otherwise";
-    return difference_in_values(replayed, left_by(*plain.result), plan.graph()->narrow);
-  } catch (const std::exception& error) {
-    return str("an error of the plain graph: {}", first_line(error.what()));
+// A replay that is compared with other runs of the same step from the same state, each of them undone.
+class Comparison {
+ public:
+  Comparison(Plan& plan, Program& program, const std::vector<at::Tensor>& tensors)
+      : plan_(plan),
+        program_(program),
+        tensors_(tensors),
+        remains_(plan, program, tensors),
+        undo_(program, plan.changed(tensors), plan.generators(program)),
+        gradients_(program.keys(), tensors) {}
+
+  void undo() {
+    gradients_.restore();
+    undo_.restore();
   }
+  [[nodiscard]] uint64_t bytes() const { return undo_.bytes(); }
+
+  // What a run of another kind leaves, as `look` takes it; then it is undone. A run that cannot be had is no proof.
+  template <class Run, class Look>
+  std::string of_run(std::string_view what, const Run& run, const Look& look) {
+    std::string difference;
+    try {
+      Plan::Outcome outcome = run();
+      difference = outcome.result ? look(*outcome.result) : str("{}, which decides otherwise", what);
+    } catch (const std::exception& error) {
+      difference = str("an error of {}: {}", what, first_line(error.what()));
+    }
+    undo();
+    return difference;
+  }
+
+  std::string from_plain(const std::vector<Named>& replayed) {
+    return of_run(
+        "the plain graph", [&] { return plan_.run_plain(program_, tensors_); },
+        [&](const StepResult& plain) {
+          return difference_in_values(replayed, remains_.left_by(plain, tensors_, false), plan_.graph()->narrow);
+        });
+  }
+
+  // The bits that the recorded calls come to, for eager to be held to.
+  std::string bits_of_recorded(std::vector<Named>& bits) {
+    return of_run(
+        "the recorded calls", [&] { return plan_.run_recorded(program_, tensors_); },
+        [&](const StepResult& recorded) {
+          bits = remains_.left_by(recorded, tensors_, true);
+          return std::string();
+        });
+  }
+  // `errs`: which of the calls float64 has found wrong, if any.
+  std::string from_float64(const std::vector<Named>& replayed, std::string& errs) {
+    const auto run = [&] {
+      const CallsInFloat64 calls;
+      Plan::Outcome outcome = plan_.run_recorded(program_, tensors_);
+      const auto worst = std::ranges::max_element(calls.replaced(), {}, &CallsInFloat64::Replaced::error);
+      if (worst != calls.replaced().end())
+        errs = str("{} is {:.1e} away from float64 on the same operands", worst->op, worst->error);
+      return outcome;
+    };
+    return of_run("the recorded calls", run, [&](const StepResult& right) {
+      return difference_in_values(replayed, remains_.left_by(right, tensors_, false), plan_.graph()->narrow);
+    });
+  }
+
+ private:
+  Plan& plan_;
+  Program& program_;
+  const std::vector<at::Tensor>& tensors_;
+  Remains remains_;
+  Undo undo_;
+  SavedGradients gradients_;
+};
+
+// The step as the user wrote it, and what it leaves; `tensors` are then the program's as it left them.
+std::vector<Named> run_eagerly(const Remains& remains, Program& program, std::vector<at::Tensor>& tensors,
+                               const std::function<StepOutput()>& step, bool by_bits, StepOutput& output) {
+  std::vector<at::Tensor> kept = std::move(tensors);
+  tensors.clear();
+  for (size_t k = 0; k < program.keys().size(); ++k)
+    if (program.keys()[k].owner == Owner::kGradient) kept[k].reset();  // no references to gradients while eager runs
+  output = step();
+  const c10::AutoGradMode no_grad(false);
+  std::vector<at::Tensor> now;
+  program.append_tensors(now);
+  for (size_t k = 0; k < now.size(); ++k)
+    if (program.keys()[k].owner != Owner::kCaptured) kept[k] = now[k];
+  const auto rebound = [&](const Rebinding& rebinding) {
+    for (size_t k = 0; k < now.size(); ++k)
+      if (program.keys()[k].owner == rebinding.owner && program.keys()[k].key == rebinding.key) return now[k];
+    return at::Tensor();
+  };
+  std::vector<Named> left = remains.of(output, kept, rebound, by_bits);
+  tensors = std::move(kept);
+  return left;
 }
 
 }  // namespace
 
 Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>& tensors,
-                           const std::function<StepOutput()>& step) {
+                           const std::function<StepOutput()>& step, bool eager_fits) {
   Verification verification;
-  const Remains remains(plan, program, tensors.size());
+  verification.from = "eager";
+  std::string& difference = verification.difference;
+  const Remains remains(plan, program, tensors);
+  const bool by_bits = plan.graph() == nullptr;
+  const bool is_disputed = !std::exchange(plan.dispute, {}).empty();
   std::vector<Named> replayed;
+  std::vector<Named> recorded_bits;  // of a disputed plan
   std::vector<Arg> numbers;
+  bool with_recorded = false;
   {
-    Undo undo(program, plan.changed(tensors), plan.generators(program));
-    const SavedGradients gradients(program.keys(), tensors);
-    verification.snapshot_bytes = undo.bytes();
+    Comparison comparison(plan, program, tensors);
+    verification.snapshot_bytes = comparison.bytes();
     try {
       verification.outcome = plan.run(program, tensors);
     } catch (const std::exception& error) {
       // A kernel may want what a replay does not have. Where eager throws too, it says so itself.
       verification.outcome.result.emplace();
-      verification.difference = str("an error: {}", first_line(error.what()));
+      difference = str("an error: {}", first_line(error.what()));
     } catch (...) {
-      gradients.restore();
-      undo.restore();
+      comparison.undo();
       throw;
     }
     if (!verification.outcome.result.has_value()) return verification;
-    if (!verification.difference.empty()) {
-      gradients.restore();
-      undo.restore();
+    if (!difference.empty()) {
+      comparison.undo();
       tensors.clear();
+      verification.ran_eagerly = true;
       verification.output = step();
       return verification;
     }
     StepResult& result = *verification.outcome.result;
-    const auto left_by = [&](const StepResult& run) {
-      size_t next = 0;
-      return remains.of({run.outputs, {}}, tensors, [&](const Rebinding&) { return run.rebindings[next++].tensor; });
-    };
-    replayed = left_by(result);
+    replayed = remains.left_by(result, tensors, by_bits);
     for (Named& one : replayed) {
       if (!one.values.defined()) continue;
       one.values = one.values.clone();
@@ -137,40 +165,50 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
     numbers = std::move(result.numbers);
     result.outputs.clear();
     result.rebindings.clear();
-    gradients.restore();
-    undo.restore();
-    if (plan.graph() != nullptr && !plan.ran_exact() && draws(plan.schedule())) {
+    comparison.undo();
+    if (!by_bits && !plan.ran_exact()) {
       verification.with_plain = true;
-      verification.difference = difference_from_plain(plan, program, tensors, replayed, left_by);
-      gradients.restore();
-      undo.restore();
+      difference = comparison.from_plain(replayed);
+      if (!difference.empty()) verification.from = "the plain graph";
+      verification.with_eager = difference.empty() && eager_fits && !draws(plan.schedule());
+    } else {
+      verification.with_eager = true;
+    }
+    if (is_disputed && verification.with_eager && verification.with_plain) {
+      with_recorded = true;
+      verification.from = "the recorded calls in float64";
+      difference = comparison.bits_of_recorded(recorded_bits);
+      if (difference.empty()) difference = comparison.from_float64(replayed, verification.eager_errs);
+    }
+    if (difference.empty() && !eager_fits && verification.with_plain) {
+      verification.outcome = plan.run(program, tensors);
+      if (!verification.outcome.result.has_value()) return verification;
+      plan.apply(program, tensors, *verification.outcome.result);
+      verification.output = {std::move(verification.outcome.result->outputs), std::move(numbers)};
+      return verification;
     }
   }
 
-  std::vector<at::Tensor> kept = tensors;
-  for (size_t k = 0; k < program.keys().size(); ++k)
-    if (program.keys()[k].owner == Owner::kGradient) kept[k].reset();
-  tensors.clear();  // no references to gradients while eager runs
-  verification.output = step();
-  const c10::AutoGradMode no_grad(false);
-  std::vector<at::Tensor> now;
-  program.append_tensors(now);
-  for (size_t k = 0; k < now.size(); ++k)
-    if (program.keys()[k].owner != Owner::kCaptured) kept[k] = now[k];
-  const std::vector<Named> eager = remains.of(verification.output, kept, [&](const Rebinding& rebinding) {
-    for (size_t k = 0; k < now.size(); ++k)
-      if (program.keys()[k].owner == rebinding.owner && program.keys()[k].key == rebinding.key) return now[k];
-    return at::Tensor();
-  });
-  INTERNAL_CHECK_EQ(eager.size(), replayed.size(), "eager and replay leave different sets of tensors");
-  if (plan.graph() == nullptr) {
-    verification.difference = difference_in_bits(replayed, eager);
-    if (verification.difference.empty())
-      verification.difference = numbers_difference(numbers, verification.output.numbers);
-  } else if (!verification.with_plain) {
-    verification.difference = difference_in_values(replayed, eager, plan.graph()->narrow);
+  verification.ran_eagerly = true;
+  const std::vector<Named> eager =
+      run_eagerly(remains, program, tensors, step, by_bits || with_recorded, verification.output);
+  INTERNAL_CHECK_EQ(eager.size(), by_bits || !with_recorded ? replayed.size() : recorded_bits.size(),
+                    "eager and replay leave different sets of tensors");
+  if (!difference.empty() || !verification.with_eager) return verification;
+  if (with_recorded) {
+    verification.from = "eager";
+    difference = difference_in_bits(recorded_bits, eager);
+    // Nothing of eager's was wrong: then what differed before has another reason.
+    if (difference.empty() && verification.eager_errs.empty()) difference = "what float64 does not explain";
+    if (!difference.empty()) verification.eager_errs.clear();
+  } else if (by_bits) {
+    difference = difference_in_bits(replayed, eager);
+    if (difference.empty()) difference = numbers_difference(numbers, verification.output.numbers);
+  } else {
+    difference = difference_in_values(replayed, eager, plan.graph()->narrow);
+    // Of what ran as recorded calls nothing is left to decide.
+    if (!plan.ran_exact()) plan.dispute = std::exchange(difference, {});
   }
-  tensors = std::move(kept);
   return verification;
 }
 

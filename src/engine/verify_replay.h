@@ -1,6 +1,11 @@
-// The proof of a plan: a replay against eager, bit by bit where recorded kernels ran, within rounding where a Graph
-// did; where that draws random numbers of its own, against the plain Graph, one ATen call a node, which draws the same.
-// The eager step is the one that counts, so effects happen once and a wrong plan changes nothing.
+// The proof of a plan. Where recorded kernels ran: a replay against eager, bit by bit. Where a Graph did: against the
+// plain Graph, one ATen call a node, which draws the same random numbers; and against eager, unless the step draws or
+// eager needs more memory than there may be, for a fault of capture shows only there. Values agree within rounding. A
+// wrong plan changes nothing: eager's step is the one that counts, or where eager is not run a replay that agreed.
+//
+// Eager may be the worse one: it sums gradients in bf16 and norms in f32. Where it differs from a replay, the next call
+// of the step decides: the recorded calls, which must come to eager's bits, are run again, each held to float64
+// (calls_in_float64.h), and the replay must agree with that.
 #pragma once
 
 #include <functional>
@@ -13,14 +18,18 @@ namespace stepc {
 
 struct Verification {
   Plan::Outcome outcome;        // of the replay; without a result eager did not run and nothing changed
-  std::string difference;       // empty: the replay agrees with what it was compared with
-  bool with_plain = false;      // which is the plain Graph, not eager
-  StepOutput output;            // eager's
+  std::string difference;       // empty: the replay agrees with what it was compared with, or plan.dispute says more
+  std::string from;             // what it differs from
+  bool with_plain = false;      // it was compared with the plain Graph
+  bool with_eager = false;      // and with eager, or with the recorded calls in its stead
+  bool ran_eagerly = false;     // the step that counts is eager's
+  std::string eager_errs;       // float64 decided for the replay: which of eager's calls was the worse one
+  StepOutput output;            // of the step that counts
   uint64_t snapshot_bytes = 0;  // what the comparison itself held
 };
 
 // `tensors` are the program's by its keys, and the batch's after them. `step` runs the user's function.
 Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>& tensors,
-                           const std::function<StepOutput()>& step);
+                           const std::function<StepOutput()>& step, bool eager_fits);
 
 }  // namespace stepc

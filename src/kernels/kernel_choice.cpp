@@ -54,7 +54,7 @@ KernelChoice choose_matmul(const Node& node, std::span<const TensorLayout> input
   const std::optional<BoundMatmul> bound = bind_matmul(call, inputs, features);
   if (!bound) return made(Kind::kAten, why_no_blocked_product(inputs[0].type.dtype, features));
   KernelChoice choice = made(Kind::kMatmul, on_blocked(bound->call.type));
-  choice.scratch_bytes = scratch_of(call, *bound, {}, threads).bytes(threads);
+  choice.scratch_bytes = scratch_of(call, *bound, {}, threads).bytes();
   choice.matmul = std::move(call);
   return choice;
 }
@@ -173,7 +173,7 @@ KernelChoice choose_products(const Graph& group, const Features& features, int t
       USER_CHECK(group.outputs.size() == group.nodes.size() && group.outputs[p].tensor == group.nodes[p].outputs[0],
                  "its results are not one of each product");
   }
-  choice.scratch_bytes = scratch_of(call, *bound, choice.programs, threads).bytes(threads);
+  choice.scratch_bytes = scratch_of(call, *bound, choice.programs, threads).bytes();
   choice.matmul = std::move(call);
   return choice;
 }

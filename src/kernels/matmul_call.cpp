@@ -38,7 +38,8 @@ std::optional<BoundMatmul> bind_matmul(const MatmulCall& call, std::span<const T
     const TensorLayout& right = reads[product.right];
     const auto b = operand(right, product.transposed);
     if (!b) return std::nullopt;
-    bound.products.push_back({right.type.shape[product.transposed ? 0 : 1], *b});
+    const blocked::Result result{nullptr, *number};
+    bound.products.push_back({right.type.shape[product.transposed ? 0 : 1], *b, result});
   }
   const Shape& shape = left.type.shape;
   bound.call = {*number, 1, shape[call.transposed ? 1 : 0], shape[call.transposed ? 0 : 1], *a, bound.products};
@@ -50,6 +51,7 @@ MatmulScratch scratch_of(const MatmulCall& call, const BoundMatmul& bound, std::
   blocked::Matmul matmul = bound.call;
   if (!call.tail_programs.empty()) matmul.finish = finish_nothing;  // that tiles are finished together needs room
   MatmulScratch scratch;
+  scratch.workers = blocked::workers_of(matmul, threads);
   scratch.matmul_bytes = aligned(blocked::workspace_bytes(matmul, threads));
   for (uint32_t program : call.tail_programs)
     if (program != kNoProgram)

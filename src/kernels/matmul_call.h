@@ -54,10 +54,11 @@ std::optional<BoundMatmul> bind_matmul(const MatmulCall& call, std::span<const T
 // The pieces of its scratch memory, in this order; each a multiple of 64 bytes.
 struct MatmulScratch {
   uint64_t matmul_bytes = 0;
-  uint64_t worker_bytes = 0;  // of each thread, for the tail's kernels
-  uint64_t share_bytes = 0;   // of the tiles' shares of sums
-  [[nodiscard]] uint64_t bytes(int threads) const {
-    return matmul_bytes + static_cast<uint64_t>(threads) * worker_bytes + share_bytes;
+  uint64_t worker_bytes = 0;  // of each worker, for the tail's kernels
+  int workers = 1;
+  uint64_t share_bytes = 0;  // of the tiles' shares of sums
+  [[nodiscard]] uint64_t bytes() const {
+    return matmul_bytes + static_cast<uint64_t>(workers) * worker_bytes + share_bytes;
   }
 };
 // `tails`: the programs that the call's tail_programs count.

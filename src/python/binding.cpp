@@ -93,6 +93,8 @@ py::dict dict_of(const Stats& s) {
   put("replays", s.replays);
   put("recorded_replays", s.recorded_replays);
   put("plain_verifications", s.plain_verifications);
+  put("eager_verifications", s.eager_verifications);
+  put("float64_verifications", s.float64_verifications);
   put("eager_calls", s.eager_calls);
   put("verifications", s.verifications);
   put("guard_misses", s.guard_misses);

@@ -50,7 +50,8 @@ class MatmulKernel final : public BoundKernel {
     }
     if (!has_tail) return blocked::matmul(call, kernels_, threads_, scratch);
     TileRun tiles{*this, {}, scratch + scratch_.matmul_bytes, nullptr};
-    tiles.shares = reinterpret_cast<float*>(tiles.scratch + static_cast<uint64_t>(threads_) * scratch_.worker_bytes);
+    tiles.shares =
+        reinterpret_cast<float*>(tiles.scratch + static_cast<uint64_t>(scratch_.workers) * scratch_.worker_bytes);
     size_t next = 0;
     for (const TileBuffer& buffer : call_.tail_inputs)
       tiles.buffers[next++] = static_cast<std::byte*>(state.operands.data(instruction_.reads[buffer.place]));

@@ -139,7 +139,7 @@ std::vector<Part> time_parts(const Report& report) {
       {"replayed steps", stats.execute_seconds, str("replays: {}", stats.replays)},
       {"other steps", other_steps, str("{} recorded, {} eager; reading results", stats.recordings, stats.eager_calls)},
       {"capture and planning", planning, str("plans made: {}", stats.plans)},
-      {"verification", stats.verify_seconds, str("replays compared with eager: {}", stats.verifications)},
+      {"verification", stats.verify_seconds, str("replays compared: {}", stats.verifications)},
       {"evaluation", time.evaluation, "held-out loss"},
       {"batches", time.batches, "token shards to tensors"},
       {"waiting for saves", time.saving, "staging copies, and the last save"},

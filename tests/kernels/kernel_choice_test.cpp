@@ -338,7 +338,7 @@ TEST(KernelChoice, AGroupOfProductsIsFinishedTileByTile) {
                                             dense(DType::kBF16, {96}), dense(DType::kBF16, {200, 96})};
   BoundMatmul bound = *bind_matmul(*choice.matmul, inputs, kAmd);
   const MatmulScratch scratch = scratch_of(*choice.matmul, bound, choice.programs, kThreads);
-  EXPECT_EQ(choice.scratch_bytes, scratch.bytes(kThreads));
+  EXPECT_EQ(choice.scratch_bytes, scratch.bytes());
   bound.call.finish = [](std::span<const blocked::TileRef>, int, void*) {};
   EXPECT_EQ(scratch.matmul_bytes, aligned(blocked::workspace_bytes(bound.call, kThreads)));
   EXPECT_GT(worker_bytes, 0U);
