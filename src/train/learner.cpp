@@ -45,6 +45,7 @@ Learner::Learner(ModelDirectory directory, const RunConfig& config)
 
   Config engine;
   engine.mode = parse_mode(config.train.mode);
+  if (engine.mode == Mode::kFast) engine.capture = Capture::kVirtual;
   engine.memory_budget = parse_memory_budget(config.memory.budget);
   engine.kernel_directory = kernel_directory();
   step_.emplace(
@@ -61,6 +62,8 @@ void Learner::load_masters(const NamedTensors& loaded) {
 }
 
 void Learner::prepare(const Batch& batch, double lr) {
+  optimizer_.optimizer->set_lr(lr);
+  if (step_->prepare(batch.tensors())) return;
   const NamedTensors weights = models::trainable_parameters(model_);
   StagedCheckpoint before(weights, state());
   before.copy(weights, state());

@@ -31,9 +31,10 @@ class Learner {
   // Takes the weights of the directory. float32 weights trained in bfloat16 are kept whole in the master weights.
   Learner(ModelDirectory directory, const RunConfig& config);
 
-  // Takes steps on this batch until they are replayed, and undoes them: weights, optimizer and random generator are as
-  // before. Recorded steps round otherwise than fast mode's kernels do; after this, every step of a run comes from the
-  // same kernels, the first one after a resume too, and a resumed run has the bits of one that never stopped.
+  // Captures, plans and verifies the step without running it. Where that cannot be, takes steps on this batch until they
+  // are replayed, and undoes them: weights, optimizer and random generator are as before. Recorded steps round otherwise
+  // than fast mode's kernels do; after this, every step of a run comes from the same kernels, the first one after a
+  // resume too, and a resumed run has the bits of one that never stopped.
   void prepare(const Batch& batch, double lr);
   // batch: (grad_accum, batch_size, seq_len)
   StepResult step(const Batch& batch, double lr);
