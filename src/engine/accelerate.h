@@ -55,8 +55,13 @@ class Accelerated {
     }
   }
 
-  // With Config::capture "virtual": captures, plans and verifies the step for such a batch, without effect, before the
-  // first call does. Whether calls will replay it.
+  // With Config::capture "virtual": what the first call with such a batch would do before it runs. capture() plans the
+  // step; modules and optimizers may still be virtual (engine/virtual_door.h). prepare() verifies it, too, without effect.
+  // Whether calls will replay it.
+  template <class... Batch>
+  bool capture(const Batch&... batch) {
+    return step_->capture(input_of(batch...), [&] { return call(batch...); });
+  }
   template <class... Batch>
   bool prepare(const Batch&... batch) {
     return step_->prepare(input_of(batch...), [&] { return call(batch...); });

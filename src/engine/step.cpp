@@ -57,14 +57,18 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
   return std::move(recording.output);
 }
 
-bool Step::prepare(const StepInput& input, const EagerFn& user_step) {
+bool Step::capture(const StepInput& input, const EagerFn& user_step) {
   if (config_.mode == Mode::kEager || config_.capture != Capture::kVirtual) return false;
   program_->refresh();
-  std::vector<at::Tensor> tensors = list_tensors(*program_, input);
-  PlanEntry& entry = plans_.find(tensors, input);
+  PlanEntry& entry = plans_.find(list_tensors(*program_, input), input);
   if (entry.plans.empty()) plans_.capture(entry, input, user_step);
-  if (entry.plans.empty()) return false;
-  tensors = list_tensors(*program_, input);
+  return !entry.plans.empty();
+}
+
+bool Step::prepare(const StepInput& input, const EagerFn& user_step) {
+  if (!capture(input, user_step)) return false;
+  const std::vector<at::Tensor> tensors = list_tensors(*program_, input);
+  PlanEntry& entry = plans_.find(tensors, input);
   Plan::Outcome outcome;
   return !plans_.must_verify(*entry.plans.front()) || prove(entry, *entry.plans.front(), tensors, user_step, outcome);
 }

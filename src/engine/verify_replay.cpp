@@ -8,6 +8,7 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
+#include "aten/cpu_hook.h"
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/machine_memory.h"
@@ -315,6 +316,22 @@ DryVerification verify_dry(Plan& plan, Program& program, const std::vector<at::T
   const bool has_budget = budget.kind == MemoryBudget::Kind::kBytes;
   const uint64_t planned = plan.schedule().peak_bytes();
   const uint64_t program_bytes = plan.schedule().input_bytes();
+  // Made before the arena has its pages, for planning takes memory, too.
+  v.plain_bytes = plan.make_plain(planned);
+  release_free_memory();
+  const bool fits_plan = static_cast<double>(v.plain_bytes) <= kSlack * static_cast<double>(planned);
+  v.with_plain = fits_plan || v.plain_bytes + program_bytes <= (has_budget ? budget.bytes : usable_bytes());
+  Plan::DryOutcome plain;
+  std::string plain_error;
+  if (v.with_plain) {
+    try {
+      plain = plan.run_dry(program, tensors);
+    } catch (const std::exception& error) {
+      plain_error = str("an error: {}", first_line(error.what()));
+    }
+  }
+  plan.drop_plain();
+
   Plan::DryOutcome fused;
   try {
     fused = plan.run_dry(program, tensors);
@@ -326,22 +343,14 @@ DryVerification verify_dry(Plan& plan, Program& program, const std::vector<at::T
   }
   v.outcome = fused;
   if (!fused.result) return v;
-
-  v.plain_bytes = plan.make_plain(planned);
-  const bool fits_plan = static_cast<double>(v.plain_bytes) <= kSlack * static_cast<double>(planned);
-  v.with_plain = fits_plan || v.plain_bytes + program_bytes <= (has_budget ? budget.bytes : usable_bytes());
   if (v.with_plain) {
     v.with = "the plain graph";
-    try {
-      const Plan::DryOutcome plain = plan.run_dry(program, tensors);
+    v.difference = plain_error;
+    if (plain_error.empty())
       v.difference = !plain.result ? "what it decides"
                                    : difference_in_values(left_by_dry(remains, fused), left_by_dry(remains, plain),
                                                           plan.graph()->narrow);
-    } catch (const std::exception& error) {
-      v.difference = str("an error: {}", first_line(error.what()));
-    }
   }
-  plan.drop_plain();
 
   uint64_t copies = 0;
   for (const at::Tensor& tensor : plan.changed(tensors))

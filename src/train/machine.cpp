@@ -1,8 +1,10 @@
 #include "train/machine.h"
 
+#include <fstream>
 #include <string>
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <ATen/Parallel.h>
 
@@ -16,6 +18,12 @@ uint64_t peak_process_bytes() {
   rusage usage = {};
   constexpr uint64_t kKibibyte = 1024;
   return getrusage(RUSAGE_SELF, &usage) == 0 ? static_cast<uint64_t>(usage.ru_maxrss) * kKibibyte : 0;
+}
+
+uint64_t resident_process_bytes() {
+  uint64_t size = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> size >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 void check_memory(const std::string& what, uint64_t needed_bytes) {

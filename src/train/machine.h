@@ -11,6 +11,8 @@ namespace stepc::train {
 
 // The most memory that this process has had resident so far.
 uint64_t peak_process_bytes();
+// And what it has now.
+uint64_t resident_process_bytes();
 
 // A UserError where `what` ("training model") needs more.
 void check_memory(const std::string& what, uint64_t needed_bytes);
