@@ -56,8 +56,8 @@ class Accelerated {
   }
 
   // With Config::capture "virtual": what the first call with such a batch would do before it runs. capture() plans the
-  // step; modules and optimizers may still be virtual (engine/virtual_door.h). prepare() verifies it, too, without effect.
-  // Whether calls will replay it.
+  // step; modules and optimizers may still be virtual (engine/virtual_door.h). prepare() verifies it, too, without
+  // effect. Whether calls will replay it.
   template <class... Batch>
   bool capture(const Batch&... batch) {
     return step_->capture(input_of(batch...), [&] { return call(batch...); });

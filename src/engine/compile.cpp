@@ -32,7 +32,8 @@ std::optional<RecomputeOptions> recompute_options(const Graph& graph, const Memo
   return options;
 }
 
-// To measure a call takes its operands' memory.
+// To measure a call takes its operands' memory, and no plan has yet been found to fit the machine.
+constexpr uint64_t kMostMeasured = uint64_t{1} << 30;
 uint64_t bytes_to_measure(const UnknownWorkspace& call) {
   uint64_t bytes = 0;
   for (const TensorLayout& input : call.inputs) bytes += bytes_of(input);
@@ -43,7 +44,7 @@ uint64_t bytes_to_measure(const UnknownWorkspace& call) {
 // With the workspaces of calls that nobody knows measured, each once in the life of `kernels`; by rule where their
 // operands alone take more than `most_bytes`.
 GraphSchedule schedule_measured(const Graph& graph, KernelSources& kernels, GraphScheduleOptions options,
-                                uint64_t most_bytes = UINT64_MAX) {
+                                uint64_t most_bytes = kMostMeasured) {
   const std::lock_guard lock(kernels.measuring);
   options.workspaces = kernels.workspaces;
   GraphSchedule plan = schedule_graph(graph, options);
@@ -155,19 +156,23 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
     plain.refused.clear();
     for (const Node& node : graph.nodes)
       if (node.group) plain.refused.emplace(*node.group, "one ATen call a node");
-    GraphSchedule plan = schedule_measured(graph, kernels, plain, most_bytes);
+    GraphSchedule plan = schedule_measured(graph, kernels, plain, std::min(most_bytes, kMostMeasured));
     if (plan.schedule.peak_bytes() < least) {
       least = plan.schedule.peak_bytes();
       compiled.plan = std::move(plan);
     }
     return least <= most_bytes;
   };
-  RunOptions as_captured, within;
-  as_captured.without = {"fuse_losses", "recompute", "fuse"};
-  within.without = {"fuse"};
-  within.settings.recompute.emplace().budget_bytes = most_bytes;
-  static_cast<void>(fits(run_passes(captured, as_captured).graph) || fits(run_passes(captured, within).graph) ||
-                    fits(plan_graph(trace, kernels, options).graph));
+  RunOptions passes;
+  passes.without = {"fuse_losses", "recompute", "fuse"};
+  bool found = fits(run_passes(captured, passes).graph);
+  passes.without = {"fuse"};
+  for (uint64_t budget = most_bytes, attempt = 0; !found && attempt < kBudgetAttempts; ++attempt) {
+    passes.settings.recompute.emplace().budget_bytes = budget;
+    found = fits(run_passes(captured, passes).graph);
+    if (!found) budget -= std::min(least - most_bytes, budget);
+  }
+  if (!found) fits(plan_graph(trace, kernels, options).graph);
   verify(compiled.plan.schedule);
   compiled.executor = std::make_unique<Executor>(std::move(compiled.plan.schedule), &kernels);
   compiled.plan.schedule = {};

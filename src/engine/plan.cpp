@@ -276,6 +276,8 @@ Plan::DryOutcome Plan::run_dry(Program& program, const std::vector<at::Tensor>& 
   DryOutcome dry;
   try {
     static_cast<Outcome&>(dry) = run(program, tensors);
+    for (size_t place : undo_)  // host code has written there
+      if (place < tensors.size() && !left[place].is_defined()) left[place] = Sketch(tensors[place]);
   } catch (...) {
     put_back();
     throw;

@@ -68,8 +68,8 @@ class Plan {
   };
   // Of the plain Graph while that is there.
   DryOutcome run_dry(Program& program, const std::vector<at::Tensor>& tensors);
-  // Of a step that runs as a Graph: makes the plain one, which takes at most `most_bytes` beside the program's tensors if
-  // that can be had. Returns what it takes.
+  // Of a step that runs as a Graph: makes the plain one, which takes at most `most_bytes` beside the program's tensors
+  // if that can be had. Returns what it takes.
   uint64_t make_plain(uint64_t most_bytes);
   void drop_plain() { plain_.reset(); }
 

@@ -24,9 +24,9 @@ struct PlanEntry {
   std::vector<Trace> open;                 // recordings that nothing agreed with yet
   int recordings = 0;                      // since the last plan
   std::string last_obstacle;
-  bool eager = false;  // no plan can be made
+  bool eager = false;        // no plan can be made
   bool is_captured = false;  // virtually, or that cannot be: it is recorded while it runs
-  bool exact = false;  // its plans replay the recorded calls, whatever the mode
+  bool exact = false;        // its plans replay the recorded calls, whatever the mode
 };
 
 class PlanCache {

@@ -16,6 +16,7 @@ class Sketch {
   // Takes no memory from ATen where the tensor has no gaps. Of an undefined tensor: of nothing.
   explicit Sketch(const at::Tensor& tensor);
   Sketch() = default;
+  [[nodiscard]] bool is_defined() const { return kind_ != Kind::kNothing; }
 
   // To be compared with that of another sketch, as tensors are: floating point, with the root mean square of what was
   // sketched; for what is not, a number that differs when a bit does. Undefined for nothing.

@@ -28,8 +28,8 @@ class Step {
   // no grad_fn. Whatever the step throws passes through.
   StepOutput run(const StepInput& input, const EagerFn& user_step);
 
-  // With Config::capture "virtual": captures and plans the step for such an input, with no memory for it and none of the
-  // program's values. Whether that could be.
+  // With Config::capture "virtual": captures and plans the step for such an input, with no memory for it and none of
+  // the program's values. Whether that could be.
   bool capture(const StepInput& input, const EagerFn& user_step);
   // That, and verifies it, without effect. Whether run() will replay it.
   bool prepare(const StepInput& input, const EagerFn& user_step);

@@ -27,9 +27,9 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
 // the plan takes. With the plain Graph, unless even in parts that needs more than the machine, or a budget, has; with
 // eager, too, where that, with a copy of all that it changes, fits the budget, or else the plan.
 struct DryVerification {
-  Plan::Outcome outcome;        // without a result the plan does not fit the program
-  std::string difference;       // empty: the runs agree, or there was nothing to compare with
-  std::string with;             // what it differs from
+  Plan::Outcome outcome;   // without a result the plan does not fit the program
+  std::string difference;  // empty: the runs agree, or there was nothing to compare with
+  std::string with;        // what it differs from
   bool with_plain = false, with_eager = false;
   uint64_t plain_bytes = 0, eager_bytes = 0;  // what either would take beside the program's tensors
 };

@@ -45,7 +45,8 @@ Tensors linear_cross_entropy(const Tensors& x, const Attrs& attrs, const Types& 
   const Loss loss{attrs.get<int64_t>("ignore_index"), is_backward && attrs.get<bool>("frozen"),
                   x[0].scalar_type() == at::kDouble ? at::kDouble : at::kFloat};
   Tensors results;
-  for (const TensorType& type : types) results.push_back(at::empty(type.shape, x[0].options().dtype(scalar_type_of(type.dtype))));
+  for (const TensorType& type : types)
+    results.push_back(at::empty(type.shape, x[0].options().dtype(scalar_type_of(type.dtype))));
   Tensor weight_gradient;
   for (int64_t first = 0; first < x[0].size(0); first += kRows) {
     const int64_t count = std::min(kRows, x[0].size(0) - first);

@@ -1,6 +1,6 @@
 // A dry run of a Schedule: what it writes to the program's tensors is shown and taken back, piece by piece. Of a buffer
-// that the program owns the bytes are kept from the first instruction that writes to it to the last one that uses it, so
-// no copy of all that a step changes is ever there.
+// that the program owns the bytes are kept from the first instruction that writes to it to the last one that uses it,
+// so no copy of all that a step changes is ever there.
 #pragma once
 
 #include <functional>
@@ -31,8 +31,8 @@ class DryRun {
 
  private:
   struct Kept {
-    std::vector<size_t> inputs;            // that lie in the buffer and are written
-    std::byte* memory = nullptr;           // of the part that the schedule's operands see
+    std::vector<size_t> inputs;   // that lie in the buffer and are written
+    std::byte* memory = nullptr;  // of the part that the schedule's operands see
     size_t bytes = 0;
     std::unique_ptr<std::byte[]> before;
   };
@@ -41,7 +41,7 @@ class DryRun {
   const Schedule& schedule_;
   const BoundOperands& operands_;
   ShowWritten show_;
-  std::vector<Kept> kept_;                        // by buffer
+  std::vector<Kept> kept_;                          // by buffer
   std::vector<std::vector<size_t>> begins_, ends_;  // buffers, by instruction
 };
 

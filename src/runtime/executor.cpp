@@ -280,7 +280,8 @@ struct Executor::Impl {
     }
     if (!result.is_whole() && !result.paused && running->before_seed)
       write_generator(state.generators[0], *running->before_seed);
-    if (!running->resumed && !running->dry && (result.is_whole() || result.paused)) operands.bump_versions(running->inputs.tensors);
+    if (!running->resumed && !running->dry && (result.is_whole() || result.paused))
+      operands.bump_versions(running->inputs.tensors);
     running->resumed = true;
     if (result.paused) return result;
     if (result.is_whole()) collect(result);

@@ -67,8 +67,7 @@ void Learner::load(const RunConfig& config) {
     INTERNAL_CHECK(!is_virtual(buffer), "a buffer of the model has no values");
   const NamedTensors loaded = load_weights(directory_, model_);
   // The state that an optimizer of these weights makes, under the handles that the planned step knows.
-  const NamedTensors made =
-      choose_optimizer(config, models::trainable_parameters(model_)).optimizer->named_state();
+  const NamedTensors made = choose_optimizer(config, models::trainable_parameters(model_)).optimizer->named_state();
   const NamedTensors planned = optimizer_.optimizer->named_state();
   for (size_t i = 0; i < made.size(); ++i) at::Tensor(planned[i].second).set_data(made[i].second);
   finish_loading(loaded, config);
@@ -128,9 +127,7 @@ NamedTensors Learner::state() const {
   return state;
 }
 
-uint64_t Learner::staged_bytes() const {
-  return train::staged_bytes(weights(), optimizer_.optimizer->named_state());
-}
+uint64_t Learner::staged_bytes() const { return train::staged_bytes(weights(), optimizer_.optimizer->named_state()); }
 
 void Learner::save_model(const std::filesystem::path& destination, FileSystem& files) const {
   write_trained_files(destination, directory_, weights(), max_shard_bytes_, files);

@@ -36,10 +36,10 @@ class Learner {
   // weights.
   void load(const RunConfig& config);
 
-  // Verifies the step without effect, and plans it where plan() has not. Where that cannot be, takes steps on this batch until they
-  // are replayed, and undoes them: weights, optimizer and random generator are as before. Recorded steps round otherwise
-  // than fast mode's kernels do; after this, every step of a run comes from the same kernels, the first one after a
-  // resume too, and a resumed run has the bits of one that never stopped.
+  // Verifies the step without effect, and plans it where plan() has not. Where that cannot be, takes steps on this
+  // batch until they are replayed, and undoes them: weights, optimizer and random generator are as before. Recorded
+  // steps round otherwise than fast mode's kernels do; after this, every step of a run comes from the same kernels, the
+  // first one after a resume too, and a resumed run has the bits of one that never stopped.
   void prepare(const Batch& batch, double lr);
   // batch: (grad_accum, batch_size, seq_len)
   StepResult step(const Batch& batch, double lr);

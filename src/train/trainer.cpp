@@ -91,8 +91,8 @@ class Run {
   int64_t step_ = 0;                // steps done
   std::optional<double> held_out_;  // nats per byte after this step
   TimeSpent spent_;
-  PlannedNeed planned_;       // of fast mode
-  uint64_t loaded_bytes_ = 0;  // resident before the first step
+  PlannedNeed planned_;            // of fast mode
+  uint64_t loaded_bytes_ = 0;      // resident before the first step
   std::filesystem::path profile_;  // still to be written; empty: none, or not any more
   std::optional<RunSaver> saver_;  // reads the learner
 };

@@ -1,4 +1,5 @@
-// Config::capture "virtual": the first call runs the plan already, and what it does is what a plan of recorded steps does.
+// Config::capture "virtual": the first call runs the plan already, and what it does is what a plan of recorded steps
+// does.
 #include <gtest/gtest.h>
 
 #include <torch/optim/adamw.h>
@@ -72,10 +73,8 @@ TEST(VirtualCapture, TheFirstCallIsTheFirstReplayOfTheSamePlan) {
   for (size_t p = 0; p < a->parameters().size(); ++p) b->parameters()[p].copy_(a->parameters()[p]);
   of_b.load_state(of_a.named_state());
   const at::AutoGradMode grad(true);
-  auto captured =
-      accelerate([&](const at::Tensor& x) { return train(b, of_b, x); }, {b}, {of_b}, virtual_capture());
-  for (uint64_t i = 4; i < 8; ++i)
-    expect_same_bits(captured(tokens(i)), recorded(tokens(i)), "loss");
+  auto captured = accelerate([&](const at::Tensor& x) { return train(b, of_b, x); }, {b}, {of_b}, virtual_capture());
+  for (uint64_t i = 4; i < 8; ++i) expect_same_bits(captured(tokens(i)), recorded(tokens(i)), "loss");
   expect_same_parameters(a, b);
   const Stats& stats = captured.stats();
   EXPECT_EQ(stats.recordings, 0U);
@@ -128,7 +127,7 @@ TEST(VirtualCapture, WhatReadsValuesIsRecordedWhileItRuns) {
   auto step = accelerate(
       [&](const at::Tensor& x) {
         at::Tensor loss = train(model, optimizer, x);
-        if (loss.item<float>() < 0) loss = loss * 2;
+        if ((loss < 0).item<bool>()) loss = loss * 2;
         return loss;
       },
       {model}, {optimizer}, virtual_capture());
