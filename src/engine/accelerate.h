@@ -43,25 +43,28 @@ class Accelerated {
   template <class... Batch>
   auto operator()(const Batch&... batch) -> std::decay_t<std::invoke_result_t<Fn&, const Batch&...>> {
     using Result = std::decay_t<std::invoke_result_t<Fn&, const Batch&...>>;
-    StepInput input;
-    (append(input.tensors, tensors_in(batch)), ...);
+    const StepInput input = input_of(batch...);
     if constexpr (std::is_void_v<Result>) {
-      step_->run(input, [&] {
-        train_step_(batch...);
-        return StepOutput();
-      });
+      step_->run(input, [&] { return call(batch...); });
     } else {
-      StepOutput output = step_->run(input, [&] {
-        Result result = train_step_(batch...);
-        StepOutput tensors{tensors_in(result), {}};
-        keep_shape(std::move(result));
-        return tensors;
-      });
+      StepOutput output = step_->run(input, [&] { return call(batch...); });
       Result result = *std::static_pointer_cast<Result>(shape_);
       size_t next = 0;
       for_each_tensor_in(result, [&](at::Tensor& tensor) { tensor = std::move(output.tensors[next++]); });
       return result;
     }
+  }
+
+  // With Config::capture "virtual": what the first call with such a batch would do before it runs. capture() plans the
+  // step; modules and optimizers may still be virtual (engine/virtual_door.h). prepare() verifies it, too, without
+  // effect. Whether calls will replay it.
+  template <class... Batch>
+  bool capture(const Batch&... batch) {
+    return step_->capture(input_of(batch...), [&] { return call(batch...); });
+  }
+  template <class... Batch>
+  bool prepare(const Batch&... batch) {
+    return step_->prepare(input_of(batch...), [&] { return call(batch...); });
   }
 
   [[nodiscard]] const Stats& stats() const { return step_->stats(); }
@@ -78,6 +81,27 @@ class Accelerated {
   [[nodiscard]] std::string graph_text() const { return step_->graph_text(); }
 
  private:
+  template <class... Batch>
+  static StepInput input_of(const Batch&... batch) {
+    StepInput input;
+    (append(input.tensors, tensors_in(batch)), ...);
+    return input;
+  }
+  // The user's function, its result as a list.
+  template <class... Batch>
+  StepOutput call(const Batch&... batch) {
+    using Result = std::decay_t<std::invoke_result_t<Fn&, const Batch&...>>;
+    if constexpr (std::is_void_v<Result>) {
+      train_step_(batch...);
+      return {};
+    } else {
+      Result result = train_step_(batch...);
+      StepOutput tensors{tensors_in(result), {}};
+      keep_shape(std::move(result));
+      return tensors;
+    }
+  }
+
   static void append(std::vector<at::Tensor>& to, std::vector<at::Tensor> from) {
     to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
   }

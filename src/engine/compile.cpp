@@ -32,14 +32,26 @@ std::optional<RecomputeOptions> recompute_options(const Graph& graph, const Memo
   return options;
 }
 
-// With the workspaces of calls that nobody knows measured, each once in the life of `kernels`.
-GraphSchedule schedule_measured(const Graph& graph, KernelSources& kernels, GraphScheduleOptions options) {
+// To measure a call takes its operands' memory, and no plan has yet been found to fit the machine.
+constexpr uint64_t kMostMeasured = uint64_t{1} << 30;
+uint64_t bytes_to_measure(const UnknownWorkspace& call) {
+  uint64_t bytes = 0;
+  for (const TensorLayout& input : call.inputs) bytes += bytes_of(input);
+  for (const TensorType& output : call.outputs) bytes += static_cast<uint64_t>(bytes_of(output));
+  return bytes;
+}
+
+// With the workspaces of calls that nobody knows measured, each once in the life of `kernels`; by rule where their
+// operands alone take more than `most_bytes`.
+GraphSchedule schedule_measured(const Graph& graph, KernelSources& kernels, GraphScheduleOptions options,
+                                uint64_t most_bytes = kMostMeasured) {
   const std::lock_guard lock(kernels.measuring);
   options.workspaces = kernels.workspaces;
   GraphSchedule plan = schedule_graph(graph, options);
   if (plan.unknown.empty()) return plan;
   for (const UnknownWorkspace& call : plan.unknown)
-    kernels.workspaces.emplace(call.key, measure_workspace(call, options.threads).value_or(workspace_by_rule(call)));
+    if (bytes_to_measure(call) <= most_bytes)
+      kernels.workspaces.emplace(call.key, measure_workspace(call, options.threads).value_or(workspace_by_rule(call)));
   options.workspaces = kernels.workspaces;
   return schedule_graph(graph, options);
 }
@@ -131,16 +143,36 @@ Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileO
   return compiled;
 }
 
-Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
+Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options, uint64_t most_bytes) {
   const auto begin = Clock::now();
-  RunOptions passes;
-  passes.without = {"fuse_losses", "recompute", "fuse"};
-  const Graph graph = run_passes(functionalise(trace), passes).graph;
+  const Graph captured = functionalise(trace);
   GraphScheduleOptions plain;
   plain.threads = options.threads;
   plain.trace = &trace;
   Compiled compiled;
-  compiled.plan = schedule_measured(graph, kernels, plain);
+  uint64_t least = UINT64_MAX;
+  // Whether it fits; the smallest is kept.
+  const auto fits = [&](const Graph& graph) {
+    plain.refused.clear();
+    for (const Node& node : graph.nodes)
+      if (node.group) plain.refused.emplace(*node.group, "one ATen call a node");
+    GraphSchedule plan = schedule_measured(graph, kernels, plain, std::min(most_bytes, kMostMeasured));
+    if (plan.schedule.peak_bytes() < least) {
+      least = plan.schedule.peak_bytes();
+      compiled.plan = std::move(plan);
+    }
+    return least <= most_bytes;
+  };
+  RunOptions passes;
+  passes.without = {"fuse_losses", "recompute", "fuse"};
+  bool found = fits(run_passes(captured, passes).graph);
+  passes.without = {"fuse"};
+  for (uint64_t budget = most_bytes, attempt = 0; !found && attempt < kBudgetAttempts; ++attempt) {
+    passes.settings.recompute.emplace().budget_bytes = budget;
+    found = fits(run_passes(captured, passes).graph);
+    if (!found) budget -= std::min(least - most_bytes, budget);
+  }
+  if (!found) fits(plan_graph(trace, kernels, options).graph);
   verify(compiled.plan.schedule);
   compiled.executor = std::make_unique<Executor>(std::move(compiled.plan.schedule), &kernels);
   compiled.plan.schedule = {};

@@ -30,7 +30,10 @@ struct Compiled {
 };
 Compiled compile_exact(const Trace& trace, int threads);
 Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options);
-// The plain Graph: as in `fast` mode, but one ATen call a node, nothing fused and nothing computed twice.
-Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options);
+// The plain Graph: as in `fast` mode, but one ATen call a node. Nothing is fused and nothing computed twice where that
+// takes at most `most_bytes` beside the program's tensors; else activations are made again; else the nodes are those of
+// the fused Graph, in its order, which holds little more than the plan. None fits: the one that needs least.
+Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
+                       uint64_t most_bytes = UINT64_MAX);
 
 }  // namespace stepc

@@ -24,6 +24,14 @@ Mode parse_mode(std::string_view text) {
   user_error("mode is \"{}\"; it is one of \"fast\", \"exact\", \"eager\"", text);
 }
 
+std::string_view name_of(Capture capture) { return capture == Capture::kRun ? "run" : "virtual"; }
+
+Capture parse_capture(std::string_view text) {
+  for (const Capture capture : {Capture::kRun, Capture::kVirtual})
+    if (name_of(capture) == text) return capture;
+  user_error("capture is \"{}\"; it is \"run\" or \"virtual\"", text);
+}
+
 Verify parse_verify(std::string_view text) {
   if (text == "off") return Verify::off();
   if (text == "first") return Verify::first();

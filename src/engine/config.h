@@ -20,6 +20,16 @@ std::string_view name_of(Mode mode);
 // Throws UserError otherwise.
 Mode parse_mode(std::string_view text);
 
+// How a step becomes a plan.
+enum class Capture : uint8_t {
+  kRun,      // it runs under the recorder until two recordings agree
+  kVirtual,  // nothing is executed, and the first call runs the plan already, in the memory of the plan; by running it
+             // where that cannot be, in exact mode and where the host reads values, with a log line that says why
+};
+std::string_view name_of(Capture capture);
+// Throws UserError otherwise.
+Capture parse_capture(std::string_view text);
+
 // Which replays are compared with eager; the eager step is the one that counts then. Recorded calls must give the same
 // bits, a Graph the same values within rounding. A Graph that draws random numbers is compared with itself run plainly,
 // one ATen call a node, because eager would draw others (engine/verify_replay.h).
@@ -58,6 +68,7 @@ MemoryBudget parse_memory_budget(std::string_view text);
 
 struct Config {
   Mode mode = Mode::kFast;
+  Capture capture = Capture::kRun;
   Verify verify = {};
   MemoryBudget memory_budget = {};
   std::filesystem::path kernel_directory = {};  // where generated kernels are kept between runs; empty: nowhere

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "engine/sketch.h"
 #include "ir/agree.h"
 
 namespace stepc {
@@ -26,19 +27,19 @@ void SavedGradients::restore() const {
   for (const auto& [parameter, gradient] : gradients_) set_gradient(parameter, gradient);
 }
 
-Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors, int threads,
-           KernelSources* kernels, const MemoryBudget& budget)
-    : recorded_(std::move(recorded)), trace_(std::move(agreed)), threads_(threads), kernels_(kernels) {
+Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors,
+           const PlanOptions& options)
+    : recorded_(std::move(recorded)), trace_(std::move(agreed)), options_(options) {
   find_places(program);
-  if (kernels != nullptr) compile_graph(*kernels, budget);
+  if (options.kernels != nullptr) compile_graph();
   if (fast_ == nullptr) exact();
   find_undo();
   prepare_events();
 }
 
-void Plan::compile_graph(KernelSources& kernels, const MemoryBudget& budget) {
+void Plan::compile_graph() {
   try {
-    fast_ = road_of(compile_fast(trace_, kernels, {threads_, budget}));
+    fast_ = road_of(compile_fast(trace_, *options_.kernels, {options_.threads, options_.budget}));
   } catch (const UserError& error) {
     why_exact_ = error.what();
   } catch (const std::exception& error) {
@@ -49,7 +50,9 @@ void Plan::compile_graph(KernelSources& kernels, const MemoryBudget& budget) {
 
 Plan::Road& Plan::exact() {
   if (exact_ == nullptr) {
-    exact_ = road_of(compile_exact(trace_, threads_));
+    USER_CHECK(options_.capture == Capture::kRun, "a step that was never run has no recorded calls to replay: {}",
+               why_exact_);
+    exact_ = road_of(compile_exact(trace_, options_.threads));
     for (const Supplied& one : supplied_) exact_->executor->supply(one.call, one.arg, one.number);
   }
   return *exact_;
@@ -224,20 +227,22 @@ std::string Plan::run_event(size_t event, Program& program, const std::vector<at
 StepResult Plan::execute(RunInputs& inputs, const std::vector<at::Tensor>& tensors) {
   const auto run_on = [&](Road& road) {
     inputs.tensors = gather(road.inputs, tensors);
+    if (show_written_)
+      inputs.show_written = [&](size_t input, const at::Tensor& left) { show_written_(road.inputs[input], left); };
     return road.executor->run(inputs);
   };
   if (instead_ != nullptr) return run_on(*instead_);
   ran_exact_ = false;
   if (&current() == fast_.get()) {
     StepResult result = run_on(*fast_);
-    if (!result.missed_guard) return result;
+    if (!result.missed_guard || is_virtual()) return result;
   }
   ran_exact_ = fast_ != nullptr;
   return run_on(exact());
 }
 
 Plan::Outcome Plan::run_plain(Program& program, const std::vector<at::Tensor>& tensors) {
-  plain_ = road_of(compile_plain(trace_, *kernels_, {threads_, {}}));
+  plain_ = road_of(compile_plain(trace_, *options_.kernels, {options_.threads, {}}));
   Outcome outcome = run_instead(*plain_, program, tensors);
   if (!plain_->executor->is_paused()) plain_.reset();
   return outcome;
@@ -282,6 +287,41 @@ void Plan::abandon() {
   plain_.reset();
 }
 
+uint64_t Plan::make_plain(uint64_t most_bytes) {
+  plain_ = road_of(compile_plain(trace_, *options_.kernels, {options_.threads, options_.budget}, most_bytes));
+  instead_ = plain_.get();
+  return plain_->executor->schedule().peak_bytes();
+}
+
+Plan::DryOutcome Plan::run_dry(Program& program, const std::vector<at::Tensor>& tensors) {
+  Undo undo(program, gather(undo_, tensors), generators(program));
+  const SavedGradients gradients(program.keys(), tensors);
+  std::vector<Sketch> left(tensors.size());
+  const int64_t before = replays;
+  const auto put_back = [&] {
+    show_written_ = {};
+    gradients.restore();
+    undo.restore();
+    replays = before;
+  };
+  show_written_ = [&](size_t place, const at::Tensor& tensor) { left[place] = Sketch(tensor); };
+  DryOutcome dry;
+  try {
+    static_cast<Outcome&>(dry) = run(program, tensors);
+    for (size_t place : undo_)  // host code has written there
+      if (place < tensors.size() && !left[place].is_defined()) left[place] = Sketch(tensors[place]);
+  } catch (...) {
+    put_back();
+    throw;
+  }
+  put_back();
+  for (const Sketch& sketch : left) dry.left.push_back(sketch.values());
+  if (!dry.result) return dry;
+  for (at::Tensor& output : dry.result->outputs) output = Sketch(output).values();
+  for (Bound& bound : dry.result->rebindings) bound.tensor = Sketch(bound.tensor).values();
+  return dry;
+}
+
 Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times) {
   Outcome outcome;
   RunInputs inputs;
@@ -305,6 +345,8 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   };
   for (size_t e = 0; e < events_.size() && outcome.change.empty(); ++e)
     if (!events_[e].in_place) outcome.change = shadow(e, program, tensors);
+  if (outcome.change.empty() && is_virtual() && is_unfit())
+    outcome.change = "the program's host code passes another integer than the one that the plan was made for";
   if (!outcome.change.empty()) {
     turn_back();
     return outcome;
@@ -324,7 +366,11 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
     throw;
   }
   if (result.missed_guard || !result.stopped.empty()) {
-    turn_back();
+    if (may_turn_back_) turn_back();
+    if (is_virtual() && result.missed_guard) {
+      outcome.change = "a value of the batch is not what the plan was made for";
+      return outcome;
+    }
     outcome.missed_read = result.missed_number;
     outcome.read = result.read;
     outcome.change = std::move(result.stopped);

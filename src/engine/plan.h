@@ -27,14 +27,23 @@ class SavedGradients {
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;  // parameter, its gradient
 };
 
+// How a plan is made of its trace.
+struct PlanOptions {
+  int threads = 1;  // intra-op, that the step was captured with
+  // With them the step runs as a Graph, in fast mode; why_exact() says where it cannot. None: as the recorded calls.
+  KernelSources* kernels = nullptr;
+  MemoryBudget budget = {};
+  // Nothing is known of what a virtually captured step allocates, so its calls cannot be replayed as recorded ones: it
+  // runs as a Graph or not at all.
+  Capture capture = Capture::kRun;
+};
+
 class Plan {
  public:
   // `recorded` is the last of the recordings that agreed, `agreed` what they agreed on; `tensors` are the program's by
-  // its keys, and the batch's after them.
-  // With `kernels` the step runs as a Graph, in fast mode; why_exact() says where it cannot. The recorded calls are
-  // compiled when something asks for them.
-  Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors, int threads,
-       KernelSources* kernels = nullptr, const MemoryBudget& budget = {});
+  // its keys, and the batch's after them. The recorded calls are compiled when something asks for them.
+  Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors,
+       const PlanOptions& options);
 
   // What one run came to. Without `result` nothing has changed in the program.
   struct Outcome {
@@ -54,6 +63,21 @@ class Plan {
   StepResult resume_plain(const std::vector<at::Tensor>& incoming);
   // And the recorded calls themselves, which draw as eager does.
   Outcome run_recorded(Program& program, const std::vector<at::Tensor>& tensors);
+
+  // A run that changes nothing and takes the memory that run() takes: what it would leave behind, as sketches
+  // (engine/sketch.h), those of the result among it.
+  struct DryOutcome : Outcome {
+    std::vector<at::Tensor> left;  // as `tensors`; undefined where the step leaves them as they are
+  };
+  // Of the plain Graph while that is there.
+  DryOutcome run_dry(Program& program, const std::vector<at::Tensor>& tensors);
+  // Of a step that runs as a Graph: makes the plain one, which takes at most `most_bytes` beside the program's tensors
+  // if that can be had. Returns what it takes.
+  uint64_t make_plain(uint64_t most_bytes);
+  void drop_plain() {
+    instead_ = nullptr;
+    plain_.reset();
+  }
 
   // Gives the program's slots the tensors that the step left there.
   void apply(Program& program, const std::vector<at::Tensor>& tensors, const StepResult& result) const;
@@ -80,6 +104,8 @@ class Plan {
   const GraphSchedule* graph() const { return fast_ == nullptr ? nullptr : &fast_->plan; }
   // The program's host code passes integers that the Graph has built in as others.
   bool is_unfit() const { return fast_ != nullptr && fast_->executor->is_unfit(); }
+  // Captured without executing it.
+  bool is_virtual() const { return options_.capture == Capture::kVirtual; }
   // Whether the last run was of the recorded calls although there is a Graph.
   bool ran_exact() const { return ran_exact_; }
   const std::string& why_exact() const { return why_exact_; }
@@ -91,7 +117,8 @@ class Plan {
 
   int64_t replays = 0;
   bool verified = false;
-  std::string dispute;  // where a replay last differed from eager, until float64 has decided
+  std::string dispute;            // where a replay last differed from eager, until float64 has decided
+  uint64_t eager_peak_bytes = 0;  // that eager reaches at least; of a virtually captured step
 
  private:
   struct EventRun {
@@ -112,7 +139,7 @@ class Plan {
   Road& current() { return fast_ != nullptr && !is_unfit() ? *fast_ : exact(); }
   void find_places(const Program& program);
   void find_undo();
-  void compile_graph(KernelSources& kernels, const MemoryBudget& budget);
+  void compile_graph();
   void prepare_events();
   std::vector<at::Tensor> gather(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors) const;
   std::string shadow(size_t event, Program& program, const std::vector<at::Tensor>& tensors);
@@ -123,12 +150,12 @@ class Plan {
 
   Trace recorded_;
   Trace trace_;
-  int threads_;
-  KernelSources* kernels_;       // fast mode
+  PlanOptions options_;
   std::unique_ptr<Road> fast_;   // fast mode; runs in the other's stead while it fits
   std::unique_ptr<Road> exact_;  // made when it is asked for
   std::unique_ptr<Road> plain_;  // there while it runs
   Road* instead_ = nullptr;      // of all others, while it is compared with
+  ShowWritten show_written_;     // set for a dry run
   bool ran_exact_ = false;
   struct Supplied {
     CallId call;

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "engine/signature.h"
+#include "engine/virtual_plan.h"
 #include "ir/agree.h"
 
 namespace stepc {
@@ -150,7 +151,9 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
     Agreement agreement = agree(entry.open[o], trace);
     if (!good(agreement)) continue;
     entry.open.erase(entry.open.begin() + static_cast<ssize_t>(o));
-    add(entry, std::move(trace), std::move(agreement.trace), tensors);
+    add(entry,
+        std::make_shared<Plan>(std::move(trace), std::move(agreement.trace), program_, tensors, options_for(entry)),
+        tensors);
     return true;
   }
   // A plan whose guard was too narrow: what the guard held fixed is passed on now.
@@ -158,16 +161,63 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
     Agreement agreement = agree((*plan)->recorded(), trace);
     if (!good(agreement)) continue;
     entry.plans.erase(plan);
-    add(entry, std::move(trace), std::move(agreement.trace), tensors);
+    add(entry,
+        std::make_shared<Plan>(std::move(trace), std::move(agreement.trace), program_, tensors, options_for(entry)),
+        tensors);
     return true;
   }
   return false;
 }
 
-void PlanCache::add(PlanEntry& entry, Trace recorded, Trace agreed, const std::vector<at::Tensor>& tensors) {
+PlanOptions PlanCache::options_for(const PlanEntry& entry) {
   KernelSources* const from = config_.mode == Mode::kFast && !entry.exact ? kernels() : nullptr;
-  entry.plans.push_front(std::make_shared<Plan>(std::move(recorded), std::move(agreed), program_, tensors,
-                                                at::get_num_threads(), from, config_.memory_budget));
+  return {at::get_num_threads(), from, config_.memory_budget, Capture::kRun};
+}
+
+void PlanCache::capture(PlanEntry& entry, const StepInput& input, const std::function<StepOutput()>& step) {
+  if (config_.capture == Capture::kRun || entry.is_captured || entry.eager) return;
+  entry.is_captured = true;
+  try {
+    const std::shared_ptr<Plan> plan = plan_without_running(entry, input, step);
+    add(entry, plan, list_tensors(program_, input));
+  } catch (const std::exception& error) {
+    const std::string what = error.what();
+    log().info("the step is captured by running it: {}", what.substr(0, what.find('\n')));
+  }
+}
+
+std::shared_ptr<Plan> PlanCache::plan_without_running(PlanEntry& entry, const StepInput& input,
+                                                      const std::function<StepOutput()>& step) {
+  USER_CHECK(config_.mode == Mode::kFast, "mode \"{}\" replays recorded calls, whose memory only a run shows",
+             name_of(config_.mode));
+  PlanOptions options = options_for(entry);
+  options.capture = Capture::kVirtual;
+  USER_CHECK(options.kernels != nullptr, "there are no kernels for its Graph");
+  VirtualPlan captured = plan_virtually(program_, input, step);
+  stats_.capture_seconds += captured.seconds;
+  stats_.eager_peak_bytes = captured.step_bytes_lower_bound;
+  USER_CHECK(captured.obstacle.empty(), "{}", captured.obstacle);
+  const std::vector<at::Tensor> tensors = list_tensors(program_, input);
+  std::set<std::pair<Owner, std::string>> there;
+  for (size_t k = 0; k < program_.keys().size(); ++k)
+    if (program_.keys()[k].owner == Owner::kGradient || tensors[k].defined())
+      there.emplace(program_.keys()[k].owner, program_.keys()[k].key);
+  for (const External& external : captured.trace.externals) {
+    const bool is_slot = external.owner != Owner::kConstant && external.owner != Owner::kBatch;
+    USER_CHECK(!is_slot || there.contains({external.owner, external.key}), "{} '{}' is made in it",
+               name_of(external.owner), external.key);
+  }
+  for (const HostEvent& event : captured.trace.events)
+    USER_CHECK(event.kind == HostEvent::Kind::kShadow, "'{}' computes on the host with values that depend on data",
+               event.key);
+  Trace recorded = captured.trace;
+  auto plan = std::make_shared<Plan>(std::move(recorded), std::move(captured.trace), program_, tensors, options);
+  plan->eager_peak_bytes = captured.step_bytes_lower_bound;
+  return plan;
+}
+
+void PlanCache::add(PlanEntry& entry, std::shared_ptr<Plan> made, const std::vector<at::Tensor>& tensors) {
+  entry.plans.push_front(std::move(made));
   entry.recordings = 0;
   explanations_ = 0;
   entry.last_obstacle.clear();

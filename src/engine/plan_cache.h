@@ -1,6 +1,7 @@
 // The plans of a step, by signature, and the recordings that have not become one yet.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -23,8 +24,9 @@ struct PlanEntry {
   std::vector<Trace> open;                 // recordings that nothing agreed with yet
   int recordings = 0;                      // since the last plan
   std::string last_obstacle;
-  bool eager = false;  // no plan can be made
-  bool exact = false;  // its plans replay the recorded calls, whatever the mode
+  bool eager = false;        // no plan can be made
+  bool is_captured = false;  // virtually, or that cannot be: it is recorded while it runs
+  bool exact = false;        // its plans replay the recorded calls, whatever the mode
 };
 
 class PlanCache {
@@ -41,6 +43,10 @@ class PlanCache {
 
   // Makes a plan of a recording that agrees with an earlier one, keeps it, or gives the signature up.
   void keep(PlanEntry& entry, Recording& recording, const StepInput& input);
+
+  // Makes a plan of a step that was captured without executing it (engine/virtual_plan.h), where Config::capture asks
+  // for that and nothing stands against it; else says why not in a log line, and the step is recorded while it runs.
+  void capture(PlanEntry& entry, const StepInput& input, const std::function<StepOutput()>& step);
 
   // Another plan of the entry for the branch that `outcome` of `plan` took; nullptr, with a log line, without one. A
   // plan that does not fit any more is dropped.
@@ -64,7 +70,11 @@ class PlanCache {
   // False: `reason` says why not, and `obstacle` whether another recording would meet the same.
   bool agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors, std::string& reason,
                       bool& obstacle);
-  void add(PlanEntry& entry, Trace recorded, Trace agreed, const std::vector<at::Tensor>& tensors);
+  void add(PlanEntry& entry, std::shared_ptr<Plan> plan, const std::vector<at::Tensor>& tensors);
+  PlanOptions options_for(const PlanEntry& entry);
+  // Throws UserError where it cannot be.
+  std::shared_ptr<Plan> plan_without_running(PlanEntry& entry, const StepInput& input,
+                                             const std::function<StepOutput()>& step);
   KernelSources* kernels();
   void warn_of(const Plan& plan);
   void warn_of_kernel_directory();

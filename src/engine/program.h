@@ -56,6 +56,10 @@ class Program {
   virtual std::shared_ptr<void> save_host_state() = 0;
   virtual void restore_host_state(const std::shared_ptr<void>& state) = 0;
 
+  // The same of all that host code may change when the step is captured without being run.
+  virtual std::shared_ptr<void> save_everything() { return save_host_state(); }
+  virtual void restore_everything(const std::shared_ptr<void>& state) { restore_host_state(state); }
+
   // Looks for the owner of something that outlives the step; true: it is among keys() or generators() from now on.
   virtual bool explain(const Stranger&) { return false; }
   virtual std::string source_line() { return {}; }

@@ -23,7 +23,9 @@ std::string report_text(const Stats& s, std::string_view mode) {
                s.instructions);
   out += str("  calls       {} replayed, {} recorded, {} eager ({} of them to verify a replay)\n", s.replays,
              s.recordings, s.eager_calls, s.verifications);
-  if (s.plain_verifications != 0)
+  if (!s.verified_with.empty())
+    out += str("              compared before the first of them {}\n", s.verified_with);
+  else if (s.plain_verifications != 0)
     out += str("              {} replays compared with the plain graph, {} with eager\n", s.plain_verifications,
                s.eager_verifications);
   if (s.float64_verifications != 0)

@@ -41,7 +41,8 @@ struct Stats {
   double shadow_seconds = 0;   // optimizers run without kernels, and what is copied to take that back
   double execute_seconds = 0;  // replays, from the first instruction to the last
   std::string layout_algorithm;
-  std::string eager_errs;                 // where float64 decided: which of eager's calls was the worse one
+  std::string eager_errs;     // where float64 decided: which of eager's calls was the worse one
+  std::string verified_with;  // a virtually captured step: what its run was compared with, and in how much memory
   std::vector<std::string> opaque_calls;  // fast mode: ATen calls of the Graph that no op expresses, each once
   std::vector<std::string> warnings;
 };

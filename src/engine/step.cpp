@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "capture/observer.h"
 #include "engine/plan_profile.h"
+#include "engine/verify_dry.h"
 #include "engine/verify_replay.h"
 #include "memory/report.h"
 #include "runtime/machine_rates.h"
@@ -41,6 +42,11 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
   program_->refresh();
   std::vector<at::Tensor> tensors = list_tensors(*program_, input);
   PlanEntry& entry = plans_.find(tensors, input);
+  if (entry.plans.empty() && config_.capture == Capture::kVirtual) {
+    tensors.clear();
+    plans_.capture(entry, input, user_step);
+    tensors = list_tensors(*program_, input);
+  }
   if (!entry.plans.empty())
     if (auto output = replay(entry, tensors, eager)) return std::move(*output);
   tensors.clear();  // no references to gradients while the step runs as it is
@@ -53,6 +59,22 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
   return std::move(recording.output);
 }
 
+bool Step::capture(const StepInput& input, const EagerFn& user_step) {
+  if (config_.mode == Mode::kEager || config_.capture != Capture::kVirtual) return false;
+  program_->refresh();
+  PlanEntry& entry = plans_.find(list_tensors(*program_, input), input);
+  if (entry.plans.empty()) plans_.capture(entry, input, user_step);
+  return !entry.plans.empty();
+}
+
+bool Step::prepare(const StepInput& input, const EagerFn& user_step) {
+  if (!capture(input, user_step)) return false;
+  const std::vector<at::Tensor> tensors = list_tensors(*program_, input);
+  PlanEntry& entry = plans_.find(tensors, input);
+  Plan::Outcome outcome;
+  return !plans_.must_verify(*entry.plans.front()) || prove(entry, *entry.plans.front(), tensors, user_step, outcome);
+}
+
 StepOutput Step::run_eagerly(const EagerFn& eager) {
   ++stats_.eager_calls;
   return eager();
@@ -63,9 +85,10 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
   std::shared_ptr<Plan> plan = entry.plans.front();
   for (size_t tried = entry.plans.size(); plan != nullptr && tried > 0; --tried) {
     Plan::Outcome outcome;
-    if (plans_.must_verify(*plan) && !(times_ && plan->verified)) {
+    const bool verifies = plans_.must_verify(*plan) && !(times_ && plan->verified);
+    if (verifies && !plan->is_virtual()) {
       if (auto output = verify(entry, *plan, tensors, eager, outcome)) return output;
-    } else {
+    } else if (!verifies || prove(entry, *plan, tensors, eager, outcome)) {
       const double shadow_before = plan->shadow_seconds();
       const double execute_before = plan->execute_seconds();
       outcome = plan->run(*program_, tensors, times_ ? &*times_ : nullptr);
@@ -81,6 +104,7 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
         return StepOutput{std::move(outcome.result->outputs), std::move(outcome.result->numbers)};
       }
     }
+    if (entry.eager) break;
     plan = plans_.other_branch(entry, plan, outcome);
   }
   return std::nullopt;
@@ -109,6 +133,25 @@ std::optional<StepOutput> Step::verify(PlanEntry& entry, Plan& plan, std::vector
   if (!verification.difference.empty())
     plans_.give_up(entry, str("a replay differs from {} in {}", verification.from, verification.difference));
   return std::move(verification.output);
+}
+
+// Whether the plan may run: not where it does not fit the program, and not where it is wrong.
+bool Step::prove(PlanEntry& entry, Plan& plan, const std::vector<at::Tensor>& tensors, const EagerFn& eager,
+                 Plan::Outcome& outcome) {
+  const auto begin = Clock::now();
+  DryVerification verification = verify_dry(plan, *program_, tensors, eager, config_.memory_budget);
+  stats_.verify_seconds += seconds_since(begin);
+  outcome = std::move(verification.outcome);
+  if (!outcome.result) return false;
+  release_free_memory();
+  plan.verified = true;
+  ++stats_.verifications;
+  if (verification.with_plain) ++stats_.plain_verifications;
+  if (verification.with_eager) ++stats_.eager_calls;
+  stats_.verified_with = to_text(verification);
+  if (verification.difference.empty()) return true;
+  plans_.give_up(entry, str("a replay differs from {} in {}", verification.with, verification.difference));
+  return false;
 }
 
 std::string Step::report() const { return report_text(stats_, name_of(config_.mode)); }

@@ -28,6 +28,12 @@ class Step {
   // no grad_fn. Whatever the step throws passes through.
   StepOutput run(const StepInput& input, const EagerFn& user_step);
 
+  // With Config::capture "virtual": captures and plans the step for such an input, with no memory for it and none of
+  // the program's values. Whether that could be.
+  bool capture(const StepInput& input, const EagerFn& user_step);
+  // That, and verifies it, without effect. Whether run() will replay it.
+  bool prepare(const StepInput& input, const EagerFn& user_step);
+
   const Stats& stats() const { return stats_; }
   std::string report() const;
   // Fast mode: where every byte of the step that was captured last goes at its peak, and live bytes over time as the
@@ -49,6 +55,8 @@ class Step {
   std::optional<StepOutput> replay(PlanEntry& entry, std::vector<at::Tensor>& tensors, const EagerFn& eager);
   std::optional<StepOutput> verify(PlanEntry& entry, Plan& plan, std::vector<at::Tensor>& tensors, const EagerFn& eager,
                                    Plan::Outcome& outcome);
+  bool prove(PlanEntry& entry, Plan& plan, const std::vector<at::Tensor>& tensors, const EagerFn& eager,
+             Plan::Outcome& outcome);
   StepOutput run_eagerly(const EagerFn& eager);
 
   std::unique_ptr<Program> program_;

@@ -16,8 +16,6 @@ namespace stepc {
 
 namespace {
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 std::string numbers_difference(const std::vector<Arg>& replayed, const std::vector<Arg>& eager) {
   if (replayed.size() != eager.size()) return "the count of returned numbers";
   for (size_t i = 0; i < eager.size(); ++i)

@@ -28,7 +28,7 @@ class Before {
         keys_(program.keys()),
         tensors_(list_tensors(program, input)),
         gradients_(keys_, tensors_),
-        host_state_(program.save_host_state()) {
+        everything_(program.save_everything()) {
     memory_.reserve(tensors_.size());
     for (const at::Tensor& tensor : tensors_)
       memory_.push_back(tensor.defined() ? tensor.variable_data() : at::Tensor());
@@ -39,7 +39,7 @@ class Before {
     kernels_.restore();
     for (size_t t = 0; t < tensors_.size(); ++t)
       if (tensors_[t].defined() && !tensors_[t].is_alias_of(memory_[t])) tensors_[t].set_data(memory_[t]);
-    program_.restore_host_state(host_state_);
+    program_.restore_everything(everything_);
     program_.refresh();
     std::vector<at::Tensor> now;
     program_.append_tensors(now);
@@ -71,7 +71,7 @@ class Before {
   std::vector<at::Tensor> tensors_;
   std::vector<at::Tensor> memory_;  // the same, to recognise and put back a tensor that is given other memory
   SavedGradients gradients_;
-  std::shared_ptr<void> host_state_;
+  std::shared_ptr<void> everything_;
 };
 
 // Records until two recordings agree; as engine/plan_cache.h does, so that the trace is the one that it would keep.

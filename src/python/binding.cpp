@@ -66,6 +66,7 @@ Config config_of(const py::object& chosen) {
   const auto text = [&](const char* name) { return chosen.attr(name).cast<std::string>(); };
   Config config;
   config.mode = parse_mode(text("mode"));
+  config.capture = parse_capture(text("capture"));
   config.verify = parse_verify(text("verify"));
   config.memory_budget = parse_memory_budget(text("memory_budget"));
   config.kernel_directory = text("kernel_directory");
@@ -107,6 +108,7 @@ py::dict dict_of(const Stats& s) {
   put("verify_seconds", s.verify_seconds);
   put("shadow_seconds", s.shadow_seconds);
   put("execute_seconds", s.execute_seconds);
+  put("verified_with", s.verified_with);
   put("layout_algorithm", s.layout_algorithm);
   put("opaque_calls", s.opaque_calls);
   put("warnings", s.warnings);

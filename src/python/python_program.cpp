@@ -216,18 +216,23 @@ void PythonProgram::run_event(const std::string& key) {
   }
 }
 
-std::shared_ptr<void> PythonProgram::save_host_state() {
+std::shared_ptr<void> PythonProgram::save_host_state() { return saved_by("save_host_state"); }
+void PythonProgram::restore_host_state(const std::shared_ptr<void>& state) { restore("restore_host_state", state); }
+std::shared_ptr<void> PythonProgram::save_everything() { return saved_by("save_everything"); }
+void PythonProgram::restore_everything(const std::shared_ptr<void>& state) { restore("restore_everything", state); }
+
+std::shared_ptr<void> PythonProgram::saved_by(const char* method) {
   const py::gil_scoped_acquire gil;
-  auto* state = new py::object(scout_.attr("save_host_state")());
+  auto* state = new py::object(scout_.attr(method)());
   return {state, [](void* saved) {
             const py::gil_scoped_acquire gil;
             delete static_cast<py::object*>(saved);
           }};
 }
 
-void PythonProgram::restore_host_state(const std::shared_ptr<void>& state) {
+void PythonProgram::restore(const char* method, const std::shared_ptr<void>& state) {
   const py::gil_scoped_acquire gil;
-  scout_.attr("restore_host_state")(*std::static_pointer_cast<py::object>(state));
+  scout_.attr(method)(*std::static_pointer_cast<py::object>(state));
 }
 
 bool PythonProgram::explain(const Stranger& stranger) {

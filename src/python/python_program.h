@@ -54,11 +54,17 @@ class PythonProgram final : public Program {
   void run_event(const std::string& key) override;
   std::shared_ptr<void> save_host_state() override;
   void restore_host_state(const std::shared_ptr<void>& state) override;
+  std::shared_ptr<void> save_everything() override;
+  void restore_everything(const std::shared_ptr<void>& state) override;
   bool explain(const Stranger& stranger) override;
   std::string source_line() override;
   void settle() override;
 
  private:
+  // By methods of the scout.
+  std::shared_ptr<void> saved_by(const char* method);
+  void restore(const char* method, const std::shared_ptr<void>& state);
+
   bool stands() const;  // every witness holds
   void look();
 

@@ -64,6 +64,14 @@ void Arena::grow_to(uint64_t bytes) {
   bytes_ = rounded;
 }
 
+void Arena::release() {
+  if (bytes_ > 0) madvise(base_, bytes_, MADV_DONTNEED);
+}
+
+void release_idle_arenas() {
+  for (Arena* arena : free_of_this_thread()) arena->release();
+}
+
 ArenaLease::ArenaLease() {
   std::vector<Arena*>& own = free_of_this_thread();
   if (!own.empty()) {

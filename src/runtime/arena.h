@@ -20,6 +20,9 @@ class Arena {
   // Makes the first `bytes` usable. Throws UserError when the reserved address space is too small.
   void grow_to(uint64_t bytes);
 
+  // Gives the pages back to the system; they come back, empty, when they are used.
+  void release();
+
   [[nodiscard]] std::byte* base() const { return base_; }
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
 
@@ -28,6 +31,9 @@ class Arena {
   uint64_t reserved_bytes_ = 0;
   uint64_t bytes_ = 0;
 };
+
+// Those of this thread that no run has taken give their pages back: something else needs memory between two steps.
+void release_idle_arenas();
 
 // An arena for the length of a run. A thread gets the same one again and again, and a second one only while the first
 // is taken by a run that is paused. When a thread ends, its arenas go to the next thread that asks.

@@ -45,6 +45,8 @@ struct Running {
   size_t next = 0;       // instruction
   bool resumed = false;  // after a pause the program's graph may hold what was written before it
   std::vector<std::pair<at::Generator, GeneratorSnapshot>> before_seeds;  // what generators were
+  std::optional<DryRun> dry;
+  [[nodiscard]] bool is_watched() const { return inputs.times != nullptr || dry; }
 };
 
 std::vector<std::shared_ptr<const Kernel>> compile(const Schedule& schedule, KernelSources* sources) {
@@ -218,17 +220,20 @@ struct Executor::Impl {
     return true;
   }
 
-  bool time_instruction(size_t index, StepResult& result, RunTimes& times) {
-    const double begin = times.now();
+  bool watch_instruction(size_t index, StepResult& result) {
+    if (running->dry) running->dry->before(index);
+    RunTimes* const times = running->inputs.times;
+    const double begin = times == nullptr ? 0 : times->now();
     const bool goes_on = run_instruction(index, result);
-    times.add({index, begin, times.now()});
+    if (times != nullptr) times->add({index, begin, times->now()});
+    if (running->dry) running->dry->after(index);
     return goes_on;
   }
 
   // From where the run stands to its end, a pause, or where it must stop; `result` says which.
   void advance(StepResult& result) {
     Running& run = *running;
-    RunTimes* const times = run.inputs.times;
+    const bool is_watched = run.is_watched();
     const size_t end = schedule.instructions.size();
     try {
       const BelowAutograd below;
@@ -236,7 +241,7 @@ struct Executor::Impl {
       for (bool goes_on = true; goes_on && run.next < end;) {
         const size_t index = run.next;
         if (is_host_code(index)) break;
-        goes_on = times == nullptr ? run_instruction(index, result) : time_instruction(index, result, *times);
+        goes_on = is_watched ? watch_instruction(index, result) : run_instruction(index, result);
         ++run.next;
       }
     } catch (c10::Error& error) {
@@ -266,9 +271,8 @@ struct Executor::Impl {
         advance(result);
         goes_on = result.is_whole();
         if (!goes_on || running->next == schedule.instructions.size()) continue;
-        RunTimes* const times = running->inputs.times;
         const size_t index = running->next++;
-        goes_on = times == nullptr ? run_instruction(index, result) : time_instruction(index, result, *times);
+        goes_on = running->is_watched() ? watch_instruction(index, result) : run_instruction(index, result);
       }
     } catch (...) {
       state.stack.clear();
@@ -277,7 +281,8 @@ struct Executor::Impl {
     }
     if (!result.is_whole() && !result.paused)
       for (const auto& [generator, before] : running->before_seeds) write_generator(generator, before);
-    if (!running->resumed && (result.is_whole() || result.paused)) operands.bump_versions(running->inputs.tensors);
+    if (!running->resumed && !running->dry && (result.is_whole() || result.paused))
+      operands.bump_versions(running->inputs.tensors);
     running->resumed = true;
     if (result.paused) return result;
     if (result.is_whole()) collect(result);
@@ -346,6 +351,7 @@ StepResult Executor::run(const RunInputs& inputs) {
   impl.running = std::make_unique<Running>(impl.operands, inputs, impl.schedule.arena_bytes);
   for (size_t g = 1; g < inputs.generators.size(); ++g)
     if (inputs.generators[g].defined()) impl.state.generators[g] = inputs.generators[g];
+  if (inputs.show_written) impl.running->dry.emplace(impl.schedule, impl.operands, inputs.show_written);
   impl.memory.begin_step((*impl.running->arena).base());
   return impl.go_on();
 }

@@ -16,6 +16,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "ir/trace.h"
+#include "runtime/dry_run.h"
 #include "runtime/instruction_memory.h"
 #include "runtime/kernel_sources.h"
 #include "runtime/run_times.h"
@@ -57,6 +58,7 @@ struct RunInputs {
   // the run cannot go on, empty if it can.
   std::function<std::string(size_t event, const std::vector<at::Tensor>& given)> on_event;
   RunTimes* times = nullptr;  // gets when each instruction ran, if there is one
+  ShowWritten show_written;   // set: a dry run. Generators go on as ever, and host code leaves what it leaves
 };
 
 // Programs of the schedule that no code could be generated for.

@@ -4,7 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "aten/virtual_memory.h"
 #include "base/check.h"
+#include "capture/virtual/virtual_region.h"
 #include "train/adapter_choice.h"
 #include "train/find_nonfinite.h"
 #include "train/kernel_directory.h"
@@ -36,19 +38,44 @@ std::string saved_dtype(const std::string& from, const std::string& compute) {
 
 Learner::Learner(ModelDirectory directory, const RunConfig& config)
     : max_shard_bytes_(static_cast<uint64_t>(config.output.max_shard_gb * kBytesPerGb)),
-      directory_(std::move(directory)),
-      model_(directory_.config, models::scalar_type(config.model.compute)) {
-  const NamedTensors loaded = load_weights(directory_, model_);
+      directory_(std::move(directory)) {
+  std::optional<VirtualRegion> shapes_alone;
+  is_loaded_ = config.train.mode != name_of(Mode::kFast) || directory_.adapter;  // adapters are made as they are loaded
+  if (!is_loaded_) shapes_alone.emplace();
+  model_ = models::Decoder(directory_.config, models::scalar_type(config.model.compute));
+  NamedTensors loaded;
+  if (is_loaded_) loaded = load_weights(directory_, model_);
   optimizer_ = choose_optimizer(config, models::trainable_parameters(model_));
-  load_masters(loaded);
-  directory_.config.dtype = saved_dtype(directory_.config.dtype, config.model.compute);
+  if (is_loaded_) finish_loading(loaded, config);
+  shapes_alone.reset();
 
   Config engine;
   engine.mode = parse_mode(config.train.mode);
+  if (engine.mode == Mode::kFast) engine.capture = Capture::kVirtual;
   engine.memory_budget = parse_memory_budget(config.memory.budget);
   engine.kernel_directory = kernel_directory();
   step_.emplace(
       accelerate(make_train_step(model_, optimizer_, config.optim.clip), {model_}, {optimizer_.optimizer}, engine));
+}
+
+bool Learner::plan(const Batch& batch) { return step_->capture(batch.tensors()); }
+
+void Learner::load(const RunConfig& config) {
+  if (std::exchange(is_loaded_, true)) return;
+  for (const at::Tensor& parameter : model_->parameters()) materialise(parameter);
+  for (const at::Tensor& buffer : model_->buffers())
+    INTERNAL_CHECK(!is_virtual(buffer), "a buffer of the model has no values");
+  const NamedTensors loaded = load_weights(directory_, model_);
+  // The state that an optimizer of these weights makes, under the handles that the planned step knows.
+  const NamedTensors made = choose_optimizer(config, models::trainable_parameters(model_)).optimizer->named_state();
+  const NamedTensors planned = optimizer_.optimizer->named_state();
+  for (size_t i = 0; i < made.size(); ++i) at::Tensor(planned[i].second).set_data(made[i].second);
+  finish_loading(loaded, config);
+}
+
+void Learner::finish_loading(const NamedTensors& loaded, const RunConfig& config) {
+  load_masters(loaded);
+  directory_.config.dtype = saved_dtype(directory_.config.dtype, config.model.compute);
 }
 
 void Learner::load_masters(const NamedTensors& loaded) {
@@ -61,6 +88,8 @@ void Learner::load_masters(const NamedTensors& loaded) {
 }
 
 void Learner::prepare(const Batch& batch, double lr) {
+  optimizer_.optimizer->set_lr(lr);
+  if (step_->prepare(batch.tensors())) return;
   const NamedTensors weights = models::trainable_parameters(model_);
   StagedCheckpoint before(weights, state());
   before.copy(weights, state());
@@ -97,6 +126,8 @@ NamedTensors Learner::state() const {
   state.emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
   return state;
 }
+
+uint64_t Learner::staged_bytes() const { return train::staged_bytes(weights(), optimizer_.optimizer->named_state()); }
 
 void Learner::save_model(const std::filesystem::path& destination, FileSystem& files) const {
   write_trained_files(destination, directory_, weights(), max_shard_bytes_, files);

@@ -28,12 +28,18 @@ NamedTensors saved_weights(const ModelDirectory& directory, const models::Decode
 
 class Learner {
  public:
-  // Takes the weights of the directory. float32 weights trained in bfloat16 are kept whole in the master weights.
+  // Of shapes alone as far as that can be, so that the step is planned before there is memory for it: load() follows.
   Learner(ModelDirectory directory, const RunConfig& config);
+  // Captures and plans the step, with no values and no memory. False: it is recorded while it runs.
+  bool plan(const Batch& batch);
+  // Takes memory, and the weights of the directory. float32 weights trained in bfloat16 are kept whole in the master
+  // weights.
+  void load(const RunConfig& config);
 
-  // Takes steps on this batch until they are replayed, and undoes them: weights, optimizer and random generator are as
-  // before. Recorded steps round otherwise than fast mode's kernels do; after this, every step of a run comes from the
-  // same kernels, the first one after a resume too, and a resumed run has the bits of one that never stopped.
+  // Verifies the step without effect, and plans it where plan() has not. Where that cannot be, takes steps on this
+  // batch until they are replayed, and undoes them: weights, optimizer and random generator are as before. Recorded
+  // steps round otherwise than fast mode's kernels do; after this, every step of a run comes from the same kernels, the
+  // first one after a resume too, and a resumed run has the bits of one that never stopped.
   void prepare(const Batch& batch, double lr);
   // batch: (grad_accum, batch_size, seq_len)
   StepResult step(const Batch& batch, double lr);
@@ -60,6 +66,9 @@ class Learner {
   // Changes no weight.
   std::optional<std::string> find_nonfinite_in(const Batch& batch);
 
+  // Of a copy of the two, with or without memory for them.
+  [[nodiscard]] uint64_t staged_bytes() const;
+
   [[nodiscard]] models::Decoder model() const { return model_; }
   [[nodiscard]] const ModelDirectory& directory() const { return directory_; }
   [[nodiscard]] const Stats& stats() const { return step_->stats(); }
@@ -69,6 +78,7 @@ class Learner {
   [[nodiscard]] std::string memory_picture() const { return step_->memory_svg(); }
 
  private:
+  void finish_loading(const NamedTensors& loaded, const RunConfig& config);
   // Weights of another dtype than the model's are kept whole in the master weights.
   void load_masters(const NamedTensors& loaded);
   // What state() returned.
@@ -76,9 +86,10 @@ class Learner {
 
   uint64_t max_shard_bytes_;
   ModelDirectory directory_;
-  models::Decoder model_;
+  models::Decoder model_ = nullptr;
   ChosenOptimizer optimizer_;
   std::optional<Accelerated<TrainStep>> step_;
+  bool is_loaded_ = false;
 };
 
 }  // namespace stepc::train

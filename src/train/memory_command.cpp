@@ -17,6 +17,7 @@
 #include "train/kernel_directory.h"
 #include "train/learner.h"
 #include "train/machine.h"
+#include "train/memory_need.h"
 #include "train/model_directory.h"
 #include "train/run_data.h"
 #include "train/run_saver.h"
@@ -62,10 +63,16 @@ int run_memory(RunConfig config, const std::filesystem::path& picture) {
   const VirtualPlan& captured = run.step;
   if (!captured.obstacle.empty()) throw RunFailure(str("this step runs eagerly: {}", captured.obstacle));
   KernelSources kernels(kernel_directory());
-  const MemoryReport report = plan_fast(captured.trace, kernels, {at::get_num_threads(), budget}).memory;
+  const GraphSchedule planned = plan_fast(captured.trace, kernels, {at::get_num_threads(), budget});
+  const MemoryReport& report = planned.memory;
   std::fputs(to_text(report).c_str(), stdout);
   if (run.staging_bytes > 0)
     std::printf("staging for saves %s, beside the step's own\n", human_bytes(run.staging_bytes).c_str());
+  const PlannedNeed need{.process = resident_process_bytes(),
+                         .state = captured.state_bytes(),
+                         .step = planned.schedule.peak_bytes(),
+                         .staging = run.staging_bytes};
+  std::printf("%s\n", to_text(need).c_str());
   if (!picture.empty()) {
     write_file_synced(picture, timeline_svg(report, "live bytes of a training step"));
     std::printf("picture: %s\n", picture.c_str());

@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 
+#include "base/machine_memory.h"
 #include "base/text.h"
 #include "train/learner.h"
 #include "train/machine.h"
@@ -36,6 +37,13 @@ MemoryNeed memory_need(const RunConfig& config, const ModelDirectory& directory,
   if (saves_while_training(config))
     need.staging = staged_bytes(saved_weights(directory, model, *chosen.optimizer), chosen.optimizer->named_state());
   return need;
+}
+
+std::string to_text(const PlannedNeed& need) {
+  return str("a run takes {}: model and optimizer {}, step {}, {}the program itself {}; there is {}",
+             human_bytes(need.total()), human_bytes(need.state), human_bytes(need.step),
+             need.staging > 0 ? str("copy for saves {}, ", human_bytes(need.staging)) : std::string(),
+             human_bytes(need.process), human_bytes(usable_bytes()));
 }
 
 void check_memory_need(const ModelDirectory& directory, const MemoryNeed& need) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "train/model_directory.h"
 #include "train/run_config.h"
@@ -16,6 +17,17 @@ struct MemoryNeed {
   uint64_t staging = 0;    // the copy that saves are written from
   [[nodiscard]] uint64_t total() const;
 };
+
+// What a run takes whose step is planned.
+struct PlannedNeed {
+  uint64_t process = 0;  // resident before there is a model: libraries, tokenizer, generated kernels
+  uint64_t state = 0;    // model and optimizer
+  uint64_t step = 0;     // the plan's peak
+  uint64_t staging = 0;  // the copy that saves are written from
+  [[nodiscard]] uint64_t total() const { return process + state + step + staging; }
+};
+// One line, with what there is beside it.
+std::string to_text(const PlannedNeed& need);
 
 // The directory's adapter is chosen already. `file_bytes`: of the weights' files.
 MemoryNeed memory_need(const RunConfig& config, const ModelDirectory& directory, uint64_t file_bytes);

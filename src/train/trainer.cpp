@@ -10,10 +10,12 @@
 
 #include <ATen/ATen.h>
 
+#include "aten/cpu_hook.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/files.h"
 #include "data/corpus.h"
+#include "runtime/arena.h"
 #include "train/adapter_choice.h"
 #include "train/batches.h"
 #include "train/evaluate.h"
@@ -59,6 +61,7 @@ class Run {
   void resume_from(const Checkpoint& checkpoint);
   void take_step();
   void show_step(const StepResult& result, double lr, double seconds);
+  void plan_step();
   void compile();
   void keep_profile();
   std::string first_nonfinite();
@@ -88,6 +91,8 @@ class Run {
   int64_t step_ = 0;                // steps done
   std::optional<double> held_out_;  // nats per byte after this step
   TimeSpent spent_;
+  PlannedNeed planned_;            // of fast mode
+  uint64_t loaded_bytes_ = 0;      // resident before the first step
   std::filesystem::path profile_;  // still to be written; empty: none, or not any more
   std::optional<RunSaver> saver_;  // reads the learner
 };
@@ -147,6 +152,8 @@ Run::Run(RunConfig config, bool resume, FileSystem& files, std::filesystem::path
   for (const std::string& line : without_effect(config_)) log().warn(line);
   if (const auto line = slow_float16_here(config_)) log().warn(*line);
   progress_.note(start_table(config_, learner_.directory().config, corpus_, numbers_));
+  plan_step();
+  learner_.load(config_);
   const auto& checkpoint = directory_.checkpoint();
   if (checkpoint) resume_from(*checkpoint);
   if (resume && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
@@ -154,6 +161,8 @@ Run::Run(RunConfig config, bool resume, FileSystem& files, std::filesystem::path
   saver_.emplace(config_, directory_.path(), learner_, step_, files_);
   if (const uint64_t bytes = saver_->made().staging_bytes)
     progress_.note(str("saves are written beside the training, from a copy of the state: {}", human_bytes(bytes)));
+  release_free_memory();
+  loaded_bytes_ = resident_process_bytes();
   spent_.set_up = seconds_since(began_);
 }
 
@@ -209,6 +218,19 @@ int Run::run() {
   return 0;
 }
 
+// Before there is memory for it.
+void Run::plan_step() {
+  if (config_.train.mode != name_of(Mode::kFast)) return;
+  progress_.status("planning the step");
+  if (!learner_.plan(batches_.of_step(step_))) return;
+  planned_.process = resident_process_bytes();
+  planned_.state = learner_.stats().state_bytes;
+  planned_.step = learner_.stats().planned_peak_bytes;
+  if (saves_while_training(config_)) planned_.staging = learner_.staged_bytes();
+  progress_.note(to_text(planned_));
+  check_memory("training " + learner_.directory().path.string(), planned_.total());
+}
+
 // Exact mode needs none of this: its recorded steps count, for they have the bits of the replayed ones.
 void Run::compile() {
   progress_.status("compiling the step");
@@ -216,7 +238,7 @@ void Run::compile() {
   learner_.prepare(batches_.of_step(step_), learning_rate_at(config_, step_));
   const double seconds = seconds_since(began);
   spent_.steps += seconds;
-  progress_.note(str("compiled the step in {}, {} of it to compare it with eager", human_seconds(seconds),
+  progress_.note(str("compiled the step in {}, {} of it to compare it", human_seconds(seconds),
                      human_seconds(learner_.stats().verify_seconds)));
 }
 
@@ -321,6 +343,7 @@ std::string Run::first_nonfinite() {
 std::optional<double> Run::evaluate_held_out() {
   if (corpus_.held_out_windows() == 0) return std::nullopt;
   progress_.status("evaluating");
+  release_idle_arenas();  // what evaluation takes is taken instead of the step's memory, not beside it
   const HeldOutLoss loss = timed(spent_.evaluation, [&] {
     return evaluate(learner_.model(), learner_.directory().tokenizer, corpus_, config_.data.eval_windows,
                     config_.train.batch_size);
@@ -383,6 +406,10 @@ void Run::finish() {
   end.held_out_after = after;
   write_file_synced(directory_.report(), report_html(report_of(end), directory_.metrics()), files_);
   progress_.note(str("\n{}{}", learner_.report(), end_table(end, numbers_)));
+  if (planned_.step > 0 && loaded_bytes_ > 0)
+    progress_.note(str("  resident memory     {} before the first step, and the plan's {}: {}; at most {}",
+                       human_bytes(loaded_bytes_), human_bytes(planned_.step),
+                       human_bytes(loaded_bytes_ + planned_.step), human_bytes(peak_process_bytes())));
   if (config_.output.sample_tokens > 0 && after) {
     const Tokenizer& tokenizer = learner_.directory().tokenizer;
     const std::string prompt = held_out_prompt(tokenizer, corpus_);

@@ -36,3 +36,46 @@ def test_a_budget_makes_it_smaller(stepc):
     wrong = stepc("memory", "run.toml", "--memory.budget=12")
     assert wrong.returncode == 2
     assert wrong.stderr == 'stepc: memory budget is "12"; it is "none", "auto" or a size such as "12GiB"\n'
+
+
+UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+def bytes_in(pattern, text):
+    number, unit = re.search(pattern + r" *([\d.]+) (\w+)", text).groups()
+    return float(number) * UNITS[unit]
+
+
+@pytest.fixture
+def larger(stepc):
+    """A run whose step is much larger than what a process takes by chance."""
+    stepc("init", "larger", "--preset=llama-2m")
+    words = "the cat sat on the mat and the dog ran over the hill to see it ".split()
+    (stepc.path / "words.txt").write_text(" ".join(words[i * i % len(words)] for i in range(60_000)))
+    return ("run.toml", "--model.path=larger", '--data.train=["words.txt"]', "--data.seq_len=256", "--train.batch_size=40",
+            "--train.steps=3", "--output.save_every=0")
+
+
+@pytest.mark.parametrize("budget", ["none", "300MiB"])
+def test_a_run_stays_within_its_plan_from_the_start(stepc, larger, budget):
+    options = (*larger, f"--memory.budget={budget}")
+    planned = stepc("memory", *options)
+    assert planned.returncode == 0, planned.stderr
+    run = stepc("train", *options)
+    assert run.returncode == 0, run.stderr
+    assert "compared before the first of them with the plain graph" in run.stdout, run.stdout
+    assert "0 recorded, 0 eager" in run.stdout, run.stdout
+    resident = r"resident memory .* the plan's [\d.]+ \w+:"
+    loaded_and_plan, peak = bytes_in(resident, run.stdout), bytes_in(resident + r" [\d.]+ \w+; at most", run.stdout)
+    assert peak <= 1.05 * loaded_and_plan
+    assert peak <= 1.08 * bytes_in("a run takes", planned.stdout)
+    if budget != "none":
+        eager = bytes_in(r"step peak +[\d.]+ \w+ +[\d.]+ \w+", run.stdout)
+        assert eager + bytes_in("model and optimizer", run.stdout) > 300 * UNITS["MiB"]
+
+
+def test_what_the_machine_does_not_have_is_refused_before_it_is_taken(stepc, larger):
+    refused = stepc("train", *larger, "--train.batch_size=20000")
+    assert refused.returncode == 1
+    assert re.fullmatch(r"stepc: training larger needs at least [\d.]+ TiB of memory, there is [\d.]+ [GT]iB\n",
+                        refused.stderr), refused.stderr

@@ -278,3 +278,47 @@ def test_large_models(name, checkpointed, parameters, build_dir, tmp_path):
     print(f"{name}: Schedule {text.strip()} in {time.monotonic() - begin:.2f} s, {usage.ru_maxrss / 1e3:.0f} MB")
     assert status == 0 and re.fullmatch(r"[0-9a-f]{16}\n", text)
     assert usage.ru_maxrss * 1024 < 2e9
+
+# ---- Config(capture="virtual"): the first call runs the plan
+
+
+def accelerated(training, **config):
+    return stepc.accelerate(training.step, config=stepc.Config(capture="virtual", **config))
+
+
+def losses_of(step, batches):
+    return [float(step(batch).detach()) for batch in batches]
+
+
+@pytest.mark.parametrize("model", ["llama", "gpt2"])
+def test_no_step_is_run_eagerly(model):
+    batches = [make_batches(MODELS[model], "float32", False)(i) for i in range(5)]
+    expected = losses_of(build(MODELS[model]).step, batches)
+    step = accelerated(build(MODELS[model]))
+    assert losses_of(step, batches) == pytest.approx(expected, rel=1e-3)
+    assert step.stats["eager_calls"] == 0
+    assert step.stats["plain_verifications"] == 1, step.stats
+    assert "with the plain graph" in step.report()
+
+
+def test_what_cannot_be_captured_so_is_recorded(caplog):
+    caplog.set_level("INFO", logger="stepc")
+    net = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(net.parameters())
+
+    def step(x):
+        loss = net(x).square().mean()
+        if bool(loss > 1e9):
+            loss = loss * 2
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    fast = stepc.accelerate(step, config=stepc.Config(capture="virtual"))
+    for _ in range(5):
+        fast(torch.randn(4, 8))
+    assert fast.stats["recordings"] > 0
+    assert fast.stats["replays"] > 0
+    assert "captured by running it: aten::_local_scalar_dense reads a value" in caplog.text
+    assert all(torch.isfinite(leaf).all() for state in optimizer.state.values() for leaf in state.values())

@@ -42,7 +42,11 @@ class LearnerTest : public ::testing::Test {
     config_.optim.lr = 1e-3;
   }
 
-  [[nodiscard]] Learner learner() const { return {open_model_directory(directory_ / "model"), config_}; }
+  [[nodiscard]] Learner learner() const {
+    Learner learner(open_model_directory(directory_ / "model"), config_);
+    learner.load(config_);
+    return learner;
+  }
 
   // Documents of 5 to 20 tokens, of which the last is no label's; a row's first tokens are not learned, and its last
   // are padding in some rows: whatever the cut, micro-batches have different numbers of tokens.

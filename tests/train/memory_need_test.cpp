@@ -1,13 +1,10 @@
 #include "train/memory_need.h"
 
-#include <fstream>
-
 #include <gtest/gtest.h>
 
 #include "data/tokenizer_json.h"
 #include "tests/expect_user_error.h"
 #include "tests/temp_dir.h"
-#include "train/machine.h"
 
 namespace stepc::train {
 namespace {
@@ -68,29 +65,6 @@ TEST_F(MemoryNeedTest, WhatIsNotThereIsRefused) {
   EXPECT_NO_THROW(check_memory_need(directory, need()));
   EXPECT_USER_ERROR(check_memory_need(directory, {.weights = uint64_t{1} << 60, .gradients = 1024}),
                     "(weights 1048576.0 TiB, gradients 1.0 KiB) needs at least 1048576.0 TiB of memory, there is ");
-}
-
-TEST(ControlGroupLimit, IsTheLowestOnTheWayUp) {
-  const TempDir directory;
-  const auto write = [&](const std::string& file, const std::string& text) {
-    std::filesystem::create_directories((directory / file).parent_path());
-    std::ofstream(directory / file) << text << "\n";
-  };
-  const auto limit = [&] { return control_group_limit(directory / "self", directory / "groups"); };
-  EXPECT_EQ(limit(), UINT64_MAX);
-  write("self", "0::/user.slice/run");
-  EXPECT_EQ(limit(), UINT64_MAX);
-  write("groups/user.slice/run/memory.max", "max");
-  EXPECT_EQ(limit(), UINT64_MAX);
-  write("groups/user.slice/memory.max", "5000000");
-  EXPECT_EQ(limit(), 5000000U);
-  write("groups/user.slice/run/memory.max", "4000000");
-  EXPECT_EQ(limit(), 4000000U);
-  write("groups/memory.max", "3000000");  // a container's own root
-  EXPECT_EQ(limit(), 3000000U);
-  write("self", "3:cpu,cpuacct:/a\n4:memory:/docker/b\n0::/");
-  write("groups/memory/docker/b/memory.limit_in_bytes", "2000000");
-  EXPECT_EQ(limit(), 2000000U);
 }
 
 }  // namespace

@@ -14,6 +14,8 @@ class Config:
 
     mode: "fast" runs the step as one simplified graph with fused kernels, as accurate as eager; "exact" replays the
         recorded kernels, bit-equal to eager; "eager" runs the step as it is.
+    capture: "run" records the step while it runs, until two recordings agree; "virtual" captures it without executing
+        anything, so that the first call runs the plan already and takes the plan's memory, not eager's.
     verify: which replays are compared with eager: "first" (of every plan), "every:N", "always" or "off".
     precision: "bf16" runs the modules' forward passes under autocast, whatever their parameters are; None changes
         nothing.
@@ -26,6 +28,7 @@ class Config:
     """
 
     mode: str = "fast"
+    capture: str = "run"
     verify: str = "first"
     precision: str | None = None
     memory_budget: str = "none"

@@ -4,6 +4,7 @@ The engine reads those places itself at every step; it asks the scout again when
 identity of an object) no longer holds.
 """
 
+import functools
 import gc
 import os
 import sys
@@ -13,6 +14,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from stepc import walk
+from stepc.before import Before
 
 PARAMETER, GRADIENT, BUFFER, OPTIMIZER_STATE, BATCH, CAPTURED = range(6)
 _SCHEDULERS = (LRScheduler, ReduceLROnPlateau)
@@ -224,6 +226,14 @@ class Scout:
         for groups, states in saved:
             for container, values in groups + states:
                 container.update(values)
+
+    def save_everything(self):
+        return Before(functools.partial(self.step, self.modules, self.optimizers)), self.save_host_state()
+
+    def restore_everything(self, saved):
+        before, host_state = saved
+        before.restore()
+        self.restore_host_state(host_state)
 
     # ---- owners of what is not listed
 

@@ -1,16 +1,12 @@
 """Planning without running: plan(), and models that hold no memory until they are materialised."""
 
-import collections
-import functools
 import os
-import random
 from collections.abc import Callable
 from typing import Any
 
-import numpy
 import torch
 
-from stepc import _C, tree, walk
+from stepc import _C, tree
 from stepc.door import Modules, Optimizers, _named
 from stepc.recording import Recording
 from stepc.scout import Scout
@@ -78,12 +74,8 @@ def plan(
         tree.flatten(result, tensors, numbers=numbers)
         return tensors, numbers + [0]  # the number of the result's structure, as an accelerated step has it
 
-    before = _Before(functools.partial(train_step, scout.modules, scout.optimizers))
-    try:
-        with _explained():
-            return Plan(_C.plan(scout, leaves, step))
-    finally:
-        before.restore()
+    with _explained():
+        return Plan(_C.plan(scout, leaves, step))
 
 
 class virtual:
@@ -219,47 +211,3 @@ def _explain(error):
 
 
 # ---- putting back
-
-
-class _Before:
-    """Every container, attribute and host generator that a step can reach, to be put back as it was."""
-
-    def __init__(self, step):
-        self._containers = {}  # id -> (container, shallow copy)
-        self._places = []  # (container, name, value) of cells, slots and globals
-        for container, name, value, _ in walk.reachable(step):
-            if isinstance(container, dict) and "__builtins__" not in container:
-                self._keep(container)
-            elif container is not None and not isinstance(container, (tuple, list)):
-                self._places.append((container, name, value))
-            if isinstance(value, (dict, list, set, collections.deque)):
-                self._keep(value)
-        self._python = random.getstate()
-        self._numpy = numpy.random.get_state()
-
-    def _keep(self, container):
-        if id(container) not in self._containers:
-            self._containers[id(container)] = (container, container.copy())
-
-    def restore(self):
-        for container, copy in self._containers.values():
-            if isinstance(container, dict):
-                for key in [key for key in container if key not in copy]:
-                    del container[key]
-                for key, value in copy.items():
-                    if key not in container or container[key] is not value:
-                        container[key] = value
-            elif len(container) != len(copy) or any(a is not b for a, b in zip(container, copy)):
-                container.clear()
-                (container.update if isinstance(container, set) else container.extend)(copy)
-        for container, name, value in self._places:
-            if isinstance(container, dict):
-                if container.get(name) is not value:
-                    container[name] = value
-            elif hasattr(container, "cell_contents"):
-                if container.cell_contents is not value:
-                    container.cell_contents = value
-            elif getattr(container, name, None) is not value:
-                setattr(container, name, value)
-        random.setstate(self._python)
-        numpy.random.set_state(self._numpy)

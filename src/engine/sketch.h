@@ -1,0 +1,31 @@
+// A tensor in a few numbers, from which can be told how far it is from another one of which there is nothing else left
+// either: a large tensor's elements are added up in 4096 sums with signs drawn at random, always the same ones (a
+// CountSketch). Differences of sketches are sketches of differences, so root mean squares of both are those of the
+// tensors, within some percent.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace stepc {
+
+class Sketch {
+ public:
+  // Takes no memory from ATen where the tensor has no gaps. Of an undefined tensor: of nothing.
+  explicit Sketch(const at::Tensor& tensor);
+  Sketch() = default;
+  [[nodiscard]] bool is_defined() const { return kind_ != Kind::kNothing; }
+
+  // To be compared with that of another sketch, as tensors are: floating point, with the root mean square of what was
+  // sketched; for what is not, a number that differs when a bit does. Undefined for nothing.
+  [[nodiscard]] at::Tensor values() const;
+
+ private:
+  std::vector<double> sums_;
+  uint64_t hash_ = 0;
+  enum class Kind : uint8_t { kNothing, kSums, kHash } kind_ = Kind::kNothing;
+};
+
+}  // namespace stepc
