@@ -34,6 +34,7 @@ std::string_view trim(std::string_view text);
 // least 2) to be what a person meant.
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);
 
+// Up to the first end of a line.
 inline std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace stepc

@@ -2,6 +2,7 @@
 // (keys, queries), because then weights and score gradients are left operands as they are:
 //   dv += p' dout     dk += ds' q     dq' += k' ds        (p' and ds' are the turned tiles)
 #include <algorithm>
+#include <numbers>
 
 #include "blocked/attention.h"
 #include "blocked/brgemm.h"
@@ -12,13 +13,11 @@ namespace stepc::blocked {
 
 namespace {
 
-constexpr float kLog2E = 1.4426950408889634F;
-
-struct Sizes {
+struct BackwardSizes {
   int64_t block;                          // queries and keys of one tile
   int64_t dim, value_dim, keys, queries;  // padded
 };
-Sizes sizes_of(const Attention& call) {
+BackwardSizes backward_sizes(const Attention& call) {
   const int64_t step = call.type == Number::kF32 ? 16 : 32;
   // Large tiles cost less to call, small ones waste less where the diagonal cuts them.
   const int64_t most = std::max(call.queries, call.keys);
@@ -32,7 +31,7 @@ int workers_of(const Attention& call, int threads) {
 }
 
 template <class T>
-struct Scratch {                 // of one worker; "blocks" are of Sizes::block
+struct BackwardScratch {         // of one worker; "blocks" are of BackwardSizes::block
   T* keys;                       // (keys, dim)
   T* values;                     // (keys, value_dim)
   T* keys_turned;                // blocks of (dim, block)
@@ -57,8 +56,8 @@ struct Scratch {                 // of one worker; "blocks" are of Sizes::block
 };
 
 template <class T>
-Scratch<T> take_scratch(const Sizes& s, Workspace& w) {
-  Scratch<T> scratch{};
+BackwardScratch<T> take_backward_scratch(const BackwardSizes& s, Workspace& w) {
+  BackwardScratch<T> scratch{};
   scratch.keys = w.take<T>(s.keys * s.dim);
   scratch.values = w.take<T>(s.keys * s.value_dim);
   scratch.keys_turned = w.take<T>(s.keys * s.dim);
@@ -90,9 +89,9 @@ Scratch<T> take_scratch(const Sizes& s, Workspace& w) {
 }
 
 template <class T>
-size_t scratch_bytes(const Sizes& sizes) {
+size_t backward_scratch_bytes(const BackwardSizes& sizes) {
   Workspace workspace(nullptr);
-  take_scratch<T>(sizes, workspace);
+  take_backward_scratch<T>(sizes, workspace);
   return workspace.bytes();
 }
 
@@ -102,14 +101,14 @@ class Backward {
   Backward(const Attention& call, const AttentionGradient& gradient, const MicroKernels& kernels)
       : call_(call),
         gradient_(gradient),
-        sizes_(sizes_of(call)),
+        sizes_(backward_sizes(call)),
         block_(sizes_.block),
         table_(rows_of(kernels.avx512)),
         rows_(table_.of<T>()),
         multiply_(kernels, table_),
         biased_(needs_bias(call)) {}
 
-  void key_head(const Scratch<T>& scratch, int64_t batch, int64_t key_head) {
+  void key_head(const BackwardScratch<T>& scratch, int64_t batch, int64_t key_head) {
     pack_keys(scratch, batch, key_head);
     std::fill_n(scratch.key_gradient, sizes_.keys * sizes_.dim, 0.0F);
     std::fill_n(scratch.value_gradient, sizes_.keys * sizes_.value_dim, 0.0F);
@@ -140,7 +139,7 @@ class Backward {
     return static_cast<const T*>(tensor.data) + head_offset(tensor.strides, batch, head);
   }
 
-  void pack_keys(const Scratch<T>& scratch, int64_t batch, int64_t head) {
+  void pack_keys(const BackwardScratch<T>& scratch, int64_t batch, int64_t head) {
     const T* k = head_of(call_.k, batch, head);
     const int64_t ld = call_.k.strides.sequence;
     rows_.copy_rows({call_.keys, call_.dim, ld, sizes_.keys, sizes_.dim, sizes_.dim}, k, scratch.keys);
@@ -167,7 +166,7 @@ class Backward {
     }
   }
 
-  void pack_queries(const Scratch<T>& scratch, int64_t batch, int64_t head) {
+  void pack_queries(const BackwardScratch<T>& scratch, int64_t batch, int64_t head) {
     pack_queries(call_.q, batch, head, call_.dim, sizes_.dim, scratch.queries_turned, scratch.queries);
     pack_queries(gradient_.gradient, batch, head, call_.value_dim, sizes_.value_dim, scratch.gradient_turned,
                  scratch.gradient);
@@ -181,7 +180,7 @@ class Backward {
     std::fill(scratch.logsumexp + call_.queries, scratch.logsumexp + sizes_.queries, 0.0F);
   }
 
-  void tile(const Scratch<T>& scratch, const ScoreBlock& block, bool masked) {
+  void tile(const BackwardScratch<T>& scratch, const ScoreBlock& block, bool masked) {
     const T* keys = scratch.keys + block.key * sizes_.dim;
     multiply_({block_, block_, sizes_.dim}, keys, sizes_.dim, scratch.queries_turned + block.query * sizes_.dim, block_,
               scratch.scores, block_, false);
@@ -201,7 +200,7 @@ class Backward {
     tile.masked = masked;
     tile.logsumexp = scratch.logsumexp + block.query;
     tile.delta = scratch.delta + block.query;
-    tile.factor = biased_ ? kLog2E : call_.scale * kLog2E;
+    tile.factor = biased_ ? std::numbers::log2e_v<float> : call_.scale * std::numbers::log2e_v<float>;
     tile.scale = call_.scale;
     tile.weights = scratch.weights;
     tile.score_gradients = scratch.score_gradients;
@@ -217,7 +216,7 @@ class Backward {
               true);
   }
 
-  void store_queries(const Scratch<T>& scratch, int64_t batch, int64_t head) {
+  void store_queries(const BackwardScratch<T>& scratch, int64_t batch, int64_t head) {
     T* to = static_cast<T*>(gradient_.q.data) + head_offset(gradient_.q.strides, batch, head);
     const int64_t ld = gradient_.q.strides.sequence;
     for (int64_t query = 0; query < call_.queries; query += block_) {
@@ -235,7 +234,7 @@ class Backward {
 
   const Attention& call_;
   const AttentionGradient& gradient_;
-  Sizes sizes_;
+  BackwardSizes sizes_;
   int64_t block_;
   RowTable table_;
   const RowKernels<T>& rows_;
@@ -247,11 +246,11 @@ template <class T>
 void run(const Attention& call, const AttentionGradient& gradient, const MicroKernels& kernels, int threads,
          void* memory) {
   Backward<T> backward(call, gradient, kernels);
-  const Sizes sizes = sizes_of(call);
-  const size_t bytes = scratch_bytes<T>(sizes);
+  const BackwardSizes sizes = backward_sizes(call);
+  const size_t bytes = backward_scratch_bytes<T>(sizes);
   for_tasks(kernels, workers_of(call, threads), call.batch * call.key_heads, [&](int worker, int64_t task) {
     Workspace workspace(static_cast<std::byte*>(memory) + static_cast<size_t>(worker) * bytes);
-    const Scratch<T> scratch = take_scratch<T>(sizes, workspace);
+    const BackwardScratch<T> scratch = take_backward_scratch<T>(sizes, workspace);
     backward.key_head(scratch, task / call.key_heads, task % call.key_heads);
   });
 }
@@ -260,8 +259,9 @@ void run(const Attention& call, const AttentionGradient& gradient, const MicroKe
 
 size_t backward_workspace_bytes(const Attention& call, int threads) {
   check_attention(call);
-  const Sizes sizes = sizes_of(call);
-  const size_t bytes = call.type == Number::kF32 ? scratch_bytes<float>(sizes) : scratch_bytes<Bf16>(sizes);
+  const BackwardSizes sizes = backward_sizes(call);
+  const size_t bytes =
+      call.type == Number::kF32 ? backward_scratch_bytes<float>(sizes) : backward_scratch_bytes<Bf16>(sizes);
   return bytes * static_cast<size_t>(workers_of(call, threads));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "blocked/attention.h"
 #include "blocked/brgemm.h"
@@ -16,17 +17,16 @@ namespace {
 constexpr int64_t kMostQueries = 64;  // of one block
 constexpr int64_t kMostKeys = 512;    // of one block of scores
 constexpr int64_t kMostPanel = 64;    // packed keys: panels of so many
-constexpr float kLog2E = 1.4426950408889634F;
 
-struct Sizes {
+struct ForwardSizes {
   int64_t dim, value_dim, keys;  // padded
   int64_t queries;               // of one block
   int64_t block, panel;          // keys of one block of scores, and of one packed panel
   int64_t query_blocks;
 };
-Sizes sizes_of(const Attention& call) {
+ForwardSizes forward_sizes(const Attention& call) {
   const int64_t step = call.type == Number::kF32 ? 16 : 32;
-  Sizes sizes{};
+  ForwardSizes sizes{};
   sizes.dim = round_up(call.dim, step);
   sizes.value_dim = round_up(call.value_dim, 16);
   sizes.panel = std::clamp(round_up(call.keys, step), step, kMostPanel);
@@ -37,23 +37,23 @@ Sizes sizes_of(const Attention& call) {
   return sizes;
 }
 // Few heads: several tasks a head, so that every thread has work.
-int64_t parts_of(const Attention& call, const Sizes& sizes, int threads) {
+int64_t parts_of(const Attention& call, const ForwardSizes& sizes, int threads) {
   const int64_t heads = std::max<int64_t>(1, call.batch * call.heads);
   return std::clamp<int64_t>(ceil_div(4 * threads, heads), 1, std::max<int64_t>(1, sizes.query_blocks));
 }
-int workers_of(const Attention& call, const Sizes& sizes, int threads) {
+int workers_of(const Attention& call, const ForwardSizes& sizes, int threads) {
   return workers_for(attention_flops(call), call.batch * call.heads * parts_of(call, sizes, threads), threads);
 }
 
 template <class T>
-struct Scratch {  // of one worker
-  T* keys;        // panels of (dim, panel) in pairs
-  T* values;      // (keys, value_dim) in pairs
-  T* queries;     // (queries, dim)
-  float* scores;  // (queries, block)
-  T* weights;     // (queries, block); f32 ones replace the scores
-  float* total;   // (queries, value_dim)
-  float* top;     // (queries)
+struct ForwardScratch {  // of one worker
+  T* keys;               // panels of (dim, panel) in pairs
+  T* values;             // (keys, value_dim) in pairs
+  T* queries;            // (queries, dim)
+  float* scores;         // (queries, block)
+  T* weights;            // (queries, block); f32 ones replace the scores
+  float* total;          // (queries, value_dim)
+  float* top;            // (queries)
   float* sum;
   int32_t* begin;
   int32_t* end;
@@ -61,8 +61,8 @@ struct Scratch {  // of one worker
 };
 
 template <class T>
-Scratch<T> take_scratch(const Sizes& sizes, Workspace& workspace) {
-  Scratch<T> scratch{};
+ForwardScratch<T> take_forward_scratch(const ForwardSizes& sizes, Workspace& workspace) {
+  ForwardScratch<T> scratch{};
   scratch.keys = workspace.take<T>(sizes.keys * sizes.dim);
   scratch.values = workspace.take<T>(sizes.keys * sizes.value_dim);
   scratch.queries = workspace.take<T>(sizes.queries * sizes.dim);
@@ -82,9 +82,9 @@ Scratch<T> take_scratch(const Sizes& sizes, Workspace& workspace) {
 }
 
 template <class T>
-size_t scratch_bytes(const Sizes& sizes) {
+size_t forward_scratch_bytes(const ForwardSizes& sizes) {
   Workspace workspace(nullptr);
-  take_scratch<T>(sizes, workspace);
+  take_forward_scratch<T>(sizes, workspace);
   return workspace.bytes();
 }
 
@@ -95,13 +95,13 @@ class Forward {
       : call_(call),
         out_(out),
         logsumexp_(logsumexp),
-        sizes_(sizes_of(call)),
+        sizes_(forward_sizes(call)),
         table_(rows_of(kernels.avx512)),
         rows_(table_.of<T>()),
         multiply_(kernels, table_),
         biased_(needs_bias(call)) {}
 
-  void query_block(const Scratch<T>& scratch, int64_t batch, int64_t head, int64_t block) {
+  void query_block(const ForwardScratch<T>& scratch, int64_t batch, int64_t head, int64_t block) {
     pack_head(scratch, batch, head / (call_.heads / call_.key_heads));
     const int64_t query = block * kMostQueries;
     const int64_t count = std::min(sizes_.queries, call_.queries - query);
@@ -123,7 +123,7 @@ class Forward {
   }
 
  private:
-  void pack_head(const Scratch<T>& scratch, int64_t batch, int64_t key_head) {
+  void pack_head(const ForwardScratch<T>& scratch, int64_t batch, int64_t key_head) {
     const int64_t wanted = batch * call_.key_heads + key_head;
     if (*scratch.packed_head == wanted) return;
     *scratch.packed_head = wanted;
@@ -140,7 +140,7 @@ class Forward {
         scratch.values);
   }
 
-  void key_block(const Scratch<T>& scratch, const ScoreBlock& block, bool first) {
+  void key_block(const ForwardScratch<T>& scratch, const ScoreBlock& block, bool first) {
     for (int64_t key = 0; key < block.keys; key += sizes_.panel) {
       multiply_({block.queries, sizes_.panel, sizes_.dim}, scratch.queries, sizes_.dim,
                 scratch.keys + (block.key + key) * sizes_.dim, sizes_.panel, scratch.scores + key, sizes_.block, false);
@@ -169,9 +169,9 @@ class Forward {
   }
 
   // exp2(factor x score) is the weight.
-  float factor() const { return biased_ ? kLog2E : call_.scale * kLog2E; }
+  float factor() const { return biased_ ? std::numbers::log2e_v<float> : call_.scale * std::numbers::log2e_v<float>; }
 
-  void finish(const Scratch<T>& scratch, int64_t batch, int64_t head, int64_t query, int64_t count) {
+  void finish(const ForwardScratch<T>& scratch, int64_t batch, int64_t head, int64_t query, int64_t count) {
     float* logsumexp = logsumexp_ + (batch * call_.heads + head) * call_.queries + query;
     for (int64_t i = 0; i < count; ++i) {
       const bool empty = scratch.sum[i] == 0;
@@ -187,7 +187,7 @@ class Forward {
   const Attention& call_;
   const HeadResult& out_;
   float* logsumexp_;
-  Sizes sizes_;
+  ForwardSizes sizes_;
   RowTable table_;
   const RowKernels<T>& rows_;
   BlockProduct multiply_;
@@ -198,11 +198,11 @@ template <class T>
 void run(const Attention& call, const HeadResult& out, float* logsumexp, const MicroKernels& kernels, int threads,
          void* memory) {
   Forward<T> forward(call, out, logsumexp, kernels);
-  const Sizes sizes = sizes_of(call);
-  const size_t bytes = scratch_bytes<T>(sizes);
+  const ForwardSizes sizes = forward_sizes(call);
+  const size_t bytes = forward_scratch_bytes<T>(sizes);
   const auto scratch_of = [&](int worker) {
     Workspace workspace(static_cast<std::byte*>(memory) + static_cast<size_t>(worker) * bytes);
-    return take_scratch<T>(sizes, workspace);
+    return take_forward_scratch<T>(sizes, workspace);
   };
   const int workers = workers_of(call, sizes, threads);
   for (int worker = 0; worker < workers; ++worker) *scratch_of(worker).packed_head = -1;
@@ -210,7 +210,7 @@ void run(const Attention& call, const HeadResult& out, float* logsumexp, const M
   if (heads == 0 || sizes.query_blocks == 0) return;
   const int64_t parts = parts_of(call, sizes, threads);
   for_tasks(kernels, workers, heads * parts, [&](int worker, int64_t task) {
-    const Scratch<T> scratch = scratch_of(worker);
+    const ForwardScratch<T> scratch = scratch_of(worker);
     const int64_t head = task / parts;
     for (int64_t block = task % parts; block < sizes.query_blocks; block += parts) {
       forward.query_block(scratch, head / call.heads, head % call.heads, block);
@@ -222,8 +222,9 @@ void run(const Attention& call, const HeadResult& out, float* logsumexp, const M
 
 size_t workspace_bytes(const Attention& call, int threads) {
   check_attention(call);
-  const Sizes sizes = sizes_of(call);
-  const size_t bytes = call.type == Number::kF32 ? scratch_bytes<float>(sizes) : scratch_bytes<Bf16>(sizes);
+  const ForwardSizes sizes = forward_sizes(call);
+  const size_t bytes =
+      call.type == Number::kF32 ? forward_scratch_bytes<float>(sizes) : forward_scratch_bytes<Bf16>(sizes);
   return bytes * static_cast<size_t>(workers_of(call, sizes, threads));
 }
 

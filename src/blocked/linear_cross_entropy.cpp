@@ -34,7 +34,7 @@ int64_t tiles_of(const LinearCrossEntropy& call) { return ceil_div(call.classes,
 
 // Where what a run keeps lies.
 template <class T>
-struct Scratch {
+struct LossScratch {
   T* exponentials;  // (classes, chunk): later the gradients of the logits
   float* top;       // (tiles, chunk) of a tile's classes
   float* sum;
@@ -77,10 +77,10 @@ size_t product_bytes(const LinearCrossEntropy& call, int64_t count, int threads)
 }
 
 template <class T>
-Scratch<T> take_scratch(const LinearCrossEntropy& call, int threads, Workspace& workspace) {
+LossScratch<T> take_loss_scratch(const LinearCrossEntropy& call, int threads, Workspace& workspace) {
   const int64_t chunk = chunk_of(call);
   const int64_t tiles = tiles_of(call) * chunk;
-  Scratch<T> scratch{};
+  LossScratch<T> scratch{};
   scratch.exponentials = workspace.take<T>(call.classes * row_stride_of(call));
   scratch.top = workspace.take<float>(tiles);
   scratch.sum = workspace.take<float>(tiles);
@@ -110,7 +110,7 @@ class Sweep {
         stride_(row_stride_of(call)),
         table_(rows_of(kernels.avx512)) {
     Workspace workspace(memory);
-    scratch_ = take_scratch<T>(call, threads, workspace);
+    scratch_ = take_loss_scratch<T>(call, threads, workspace);
   }
 
   void run() {
@@ -250,7 +250,7 @@ class Sweep {
   int64_t stride_;                 // of the exponentials
   int64_t first_ = 0, count_ = 0;  // tokens of the chunk at hand
   RowTable table_;
-  Scratch<T> scratch_;
+  LossScratch<T> scratch_;
 };
 
 void check(const LinearCrossEntropy& call) {
@@ -273,9 +273,9 @@ size_t workspace_bytes(const LinearCrossEntropy& call, int threads) {
   check(call);
   Workspace workspace(nullptr);
   if (call.type == Number::kF32) {
-    take_scratch<float>(call, threads, workspace);
+    take_loss_scratch<float>(call, threads, workspace);
   } else {
-    take_scratch<Bf16>(call, threads, workspace);
+    take_loss_scratch<Bf16>(call, threads, workspace);
   }
   return workspace.bytes();
 }
