@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "ir/alignment.h"
 #include "kernels/kernel_choice.h"
 #include "memory/graph_memory.h"
 #include "passes/functionalise.h"
@@ -17,9 +18,27 @@ namespace stepc {
 namespace {
 constexpr int kBudgetAttempts = 4;
 
-// How far a plan is above a budget of bytes.
-uint64_t excess_bytes(const Schedule& schedule, const MemoryBudget& budget) {
-  return schedule.needed_bytes() - std::min(schedule.needed_bytes(), budget.bytes);
+// The largest sum of live bytes that the recorded calls reached.
+uint64_t recorded_peak_bytes(const Trace& trace) {
+  std::vector<std::pair<int64_t, int64_t>> changes;  // tick; bytes that come or go
+  for (const Allocation& one : trace.allocations) {
+    const auto bytes = static_cast<int64_t>(aligned(one.bytes));
+    changes.emplace_back(one.first, bytes);
+    changes.emplace_back(one.last, -bytes);
+  }
+  std::ranges::sort(changes);
+  int64_t live = 0, peak = 0;
+  for (const auto& [tick, bytes] : changes) peak = std::max(peak, live += bytes);
+  return static_cast<uint64_t>(peak);
+}
+
+// How far a plan is above what it may take: a budget of bytes; or what eager took, so that what the program makes again
+// to save memory saves it here too. Kernels may want more workspace than eager's, and keep what those compute twice.
+uint64_t excess_bytes(const Schedule& schedule, const MemoryBudget& budget, uint64_t eager_bytes) {
+  const bool has_budget = budget.kind == MemoryBudget::Kind::kBytes;
+  const uint64_t bytes = has_budget ? schedule.needed_bytes() : schedule.peak_bytes();
+  const uint64_t most = has_budget ? budget.bytes : eager_bytes;
+  return bytes - std::min(bytes, most);
 }
 
 // A budget counts the program's own memory, recomputation only what the step adds to it.
@@ -66,7 +85,9 @@ struct Planned {
 Planned plan_graph(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
   verify(trace);
   const Graph captured = functionalise(trace);
+  const uint64_t eager_bytes = trace.allocations.empty() ? UINT64_MAX : recorded_peak_bytes(trace);
   Planned planned;
+  std::optional<Planned> best;
   planned.options.features = features_of(kernels.micro_kernels);
   planned.options.threads = options.threads;
   planned.options.trace = &trace;
@@ -78,10 +99,16 @@ Planned plan_graph(const Trace& trace, KernelSources& kernels, const CompileOpti
     planned.graph = run_passes(captured, passes).graph;
     verify_stage(planned.graph, Stage::kFused);
     planned.plan = schedule_measured(planned.graph, kernels, planned.options);
+    const uint64_t excess = excess_bytes(planned.plan.schedule, options.budget, eager_bytes);
+    if (!best || planned.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = planned;
+    if (excess == 0 || attempt == kBudgetAttempts) return std::move(*best);
     // recompute knows nothing of scratch memory and of what kernels cannot write in place: it is asked for less then.
-    const uint64_t excess =
-        recompute && recompute->budget_bytes ? excess_bytes(planned.plan.schedule, options.budget) : 0;
-    if (excess == 0 || attempt == kBudgetAttempts || *recompute->budget_bytes == 0) return planned;
+    if (!recompute) recompute.emplace();
+    if (!recompute->budget_bytes) {
+      const OrderProblem problem = graph_memory(planned.graph).problem;
+      recompute->budget_bytes = peak_bytes(problem, program_order(problem));
+    }
+    if (*recompute->budget_bytes == 0) return std::move(*best);
     *recompute->budget_bytes -= std::min(excess, *recompute->budget_bytes);
   }
 }

@@ -15,6 +15,7 @@
 #include "runtime/arena.h"
 #include "runtime/bound_aten.h"
 #include "runtime/bound_kernel.h"
+#include "schedule/verify_kernels.h"
 
 namespace stepc {
 
@@ -50,6 +51,7 @@ struct Running {
 };
 
 std::vector<std::shared_ptr<const Kernel>> compile(const Schedule& schedule, KernelSources* sources) {
+  verify_kernels(schedule);
   if (schedule.programs.empty()) return {};
   INTERNAL_CHECK(sources != nullptr, "generated kernels without a generator");
   KernelSources& kernels = *sources;

@@ -137,26 +137,49 @@ def deep_llama():
     return transformers.AutoModelForCausalLM.from_config(config)
 
 
-def plan_of(model, module, steps=5):
-    step = stepc.accelerate(training(model, module).step, config=stepc.Config(mode="fast"))
+def plan_of(model, module, steps=5, **chosen):
+    step = stepc.accelerate(training(model, module).step, config=stepc.Config(mode="fast", **chosen))
     for i in range(steps):
         step(model.batch(source_of(i), model.masks))
     assert step.stats["graph_nodes"] > 0 and step.stats["replays"] > 0, step.stats
     return step.stats
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].checkpointing and name not in BY_DATA])
-def test_checkpointing_stays(name):
-    """What the program makes again in its backward pass is not kept: it takes no more memory than without, where
-    kernels' workspaces, which outweigh the tensors of such small models, are the same."""
+# What still takes more than eager: convolutions, whose workspaces ATen asks for at other places of the step; and where the
+# program makes its activations again, blocked attention's gradients, a vision model's patches and windows.
+ABOVE_EAGER = {"resnet": 1.04, "timm_resnet": 1.08, "timm_convnext": 1.03}
+CHECKPOINTED_ABOVE_EAGER = {"vit": 1.4, "timm_swin": 1.16, "timm_resnet": 1.08}
+NO_LIMIT = {"memory_budget": "1000 GiB"}  # nothing is made again but what the program makes again
+
+
+def plan_in(dtype, name, checkpointing=False, **chosen):
     model = MODELS[name]
     torch.manual_seed(0)
-    module = model.build().train()
-    plain = plan_of(model, copy.deepcopy(module))
-    enable_checkpointing(module, False)
-    stats = plan_of(model, module)
+    module = model.build().train().to(dtype)
+    if checkpointing:
+        enable_checkpointing(module, False)
+    return plan_of(dataclasses.replace(model, batch=lambda *args: cast(model.batch(*args), dtype)), module, **chosen)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in BY_DATA])
+def test_no_more_memory_than_eager(name, dtype):
+    """Kernels' workspaces included, which would outweigh the tensors of models as small as these."""
+    stats = plan_in(dtype, name)
+    assert stats["planned_peak_bytes"] <= ABOVE_EAGER.get(name, 1) * stats["eager_peak_bytes"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].checkpointing and name not in BY_DATA])
+def test_checkpointing_stays(name, dtype):
+    """What the program makes again in its backward pass is not kept: it takes no more memory than without, and about as
+    much as in eager."""
+    plain = plan_in(dtype, name, **NO_LIMIT)
+    stats = plan_in(dtype, name, checkpointing=True, **NO_LIMIT)
     assert stats["graph_nodes"] > plain["graph_nodes"]
     assert stats["planned_peak_bytes"] <= 1.02 * plain["planned_peak_bytes"]
+    stats = plan_in(dtype, name, checkpointing=True)
+    assert stats["planned_peak_bytes"] <= CHECKPOINTED_ABOVE_EAGER.get(name, 1.11) * stats["eager_peak_bytes"]
 
 
 def test_checkpointing_changes_memory_alone():
