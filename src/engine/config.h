@@ -31,8 +31,8 @@ std::string_view name_of(Capture capture);
 Capture parse_capture(std::string_view text);
 
 // Which replays are compared with eager; the eager step is the one that counts then. Recorded calls must give the same
-// bits, a Graph the same values within rounding. A Graph that draws random numbers is compared with itself run plainly,
-// one ATen call a node, because eager would draw others (engine/verify_replay.h).
+// bits, a Graph the same values within rounding. A Graph is compared with itself run plainly too, one ATen call a node,
+// and with that alone where eager would draw other random numbers (engine/verify_replay.h).
 struct Verify {
   enum class Kind : uint8_t {
     kOff,
