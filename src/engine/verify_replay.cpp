@@ -254,7 +254,8 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
 
 namespace {
 
-constexpr double kSlack = 1.02;  // that a plain Graph taken apart may need above the plan
+constexpr double kSlack = 1.02;                     // that a plain Graph taken apart may need above the plan
+constexpr uint64_t kByChance = uint64_t{16} << 20;  // that a process takes more or less from run to run
 
 // What a dry run would leave, as a run that happened lists it.
 std::vector<Named> left_by_dry(const Remains& remains, const Plan::DryOutcome& run) {
@@ -317,9 +318,10 @@ DryVerification verify_dry(Plan& plan, Program& program, const std::vector<at::T
   const uint64_t planned = plan.schedule().peak_bytes();
   const uint64_t program_bytes = plan.schedule().input_bytes();
   // Made before the arena has its pages, for planning takes memory, too.
-  v.plain_bytes = plan.make_plain(planned);
+  v.plain_bytes = plan.make_plain(std::max(planned, kByChance));
   release_free_memory();
-  const bool fits_plan = static_cast<double>(v.plain_bytes) <= kSlack * static_cast<double>(planned);
+  const bool fits_plan =
+      static_cast<double>(v.plain_bytes) <= kSlack * static_cast<double>(std::max(planned, kByChance));
   v.with_plain = fits_plan || v.plain_bytes + program_bytes <= (has_budget ? budget.bytes : usable_bytes());
   Plan::DryOutcome plain;
   std::string plain_error;
