@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "ir/alignment.h"
+#include "engine/eager_peak.h"
 #include "kernels/kernel_choice.h"
 #include "memory/graph_memory.h"
 #include "passes/functionalise.h"
@@ -17,20 +17,7 @@ namespace stepc {
 
 namespace {
 constexpr int kBudgetAttempts = 4;
-
-// The largest sum of live bytes that the recorded calls reached.
-uint64_t recorded_peak_bytes(const Trace& trace) {
-  std::vector<std::pair<int64_t, int64_t>> changes;  // tick; bytes that come or go
-  for (const Allocation& one : trace.allocations) {
-    const auto bytes = static_cast<int64_t>(aligned(one.bytes));
-    changes.emplace_back(one.first, bytes);
-    changes.emplace_back(one.last, -bytes);
-  }
-  std::ranges::sort(changes);
-  int64_t live = 0, peak = 0;
-  for (const auto& [tick, bytes] : changes) peak = std::max(peak, live += bytes);
-  return static_cast<uint64_t>(peak);
-}
+constexpr int kEagerAttempts = 2;  // a budget that nobody asked for may not cost seconds of planning
 
 // How far a plan is above what it may take: a budget of bytes; or what eager took, so that what the program makes again
 // to save memory saves it here too. Kernels may want more workspace than eager's, and keep what those compute twice.
@@ -85,7 +72,7 @@ struct Planned {
 Planned plan_graph(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
   verify(trace);
   const Graph captured = functionalise(trace);
-  const uint64_t eager_bytes = trace.allocations.empty() ? UINT64_MAX : recorded_peak_bytes(trace);
+  const uint64_t eager_bytes = eager_peak_bytes(trace);
   Planned planned;
   std::optional<Planned> best;
   planned.options.features = features_of(kernels.micro_kernels);
@@ -101,7 +88,8 @@ Planned plan_graph(const Trace& trace, KernelSources& kernels, const CompileOpti
     planned.plan = schedule_measured(planned.graph, kernels, planned.options);
     const uint64_t excess = excess_bytes(planned.plan.schedule, options.budget, eager_bytes);
     if (!best || planned.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = planned;
-    if (excess == 0 || attempt == kBudgetAttempts) return std::move(*best);
+    const bool has_budget = options.budget.kind == MemoryBudget::Kind::kBytes;
+    if (excess == 0 || attempt == (has_budget ? kBudgetAttempts : kEagerAttempts)) return std::move(*best);
     // recompute knows nothing of scratch memory and of what kernels cannot write in place: it is asked for less then.
     if (!recompute) recompute.emplace();
     if (!recompute->budget_bytes) {

@@ -1,15 +1,14 @@
 #include "engine/virtual_plan.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "capture/virtual/virtual_kernels.h"
+#include "engine/eager_peak.h"
 #include "engine/plan.h"
 #include "engine/plan_cache.h"
 #include "ir/agree.h"
-#include "memory/layout.h"
 
 namespace stepc {
 
@@ -138,29 +137,6 @@ void count_state(const Program& program, VirtualPlan& plan) {
   }
 }
 
-// A storage is needed from the first call that names it to the last, to the end if the program keeps it.
-uint64_t lower_bound_of(const Trace& trace) {
-  std::vector<Interval> uses(trace.storages.size());
-  const auto end = static_cast<int64_t>(trace.calls.size());
-  for (size_t c = 0; c < trace.calls.size(); ++c) {
-    const auto now = static_cast<int64_t>(c);
-    const auto use = [&](ValueId value) {
-      Interval& interval = uses[trace.values[value.index()].storage.index()];
-      if (interval.last == 0) interval.first = now;
-      interval.last = now + 1;
-    };
-    for_each_value(trace.calls[c].args, use);
-    for_each_value(trace.calls[c].results, use);
-  }
-  LayoutProblem problem;
-  for (size_t s = 0; s < uses.size(); ++s) {
-    const Storage& storage = trace.storages[s];
-    if (storage.external || uses[s].last == 0 || storage.bytes == 0) continue;
-    problem.intervals.push_back({storage.bytes, uses[s].first, storage.escapes ? end : uses[s].last});
-  }
-  return lower_bound(problem);
-}
-
 }  // namespace
 
 VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step) {
@@ -179,7 +155,7 @@ VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::
   }
   before.restore();
   plan.calls = plan.trace.calls.size();
-  plan.step_bytes_lower_bound = lower_bound_of(plan.trace);
+  plan.step_bytes_lower_bound = eager_peak_bytes(plan.trace);
   plan.seconds = seconds_since(begin);
   return plan;
 }

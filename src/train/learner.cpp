@@ -40,7 +40,9 @@ Learner::Learner(ModelDirectory directory, const RunConfig& config)
     : max_shard_bytes_(static_cast<uint64_t>(config.output.max_shard_gb * kBytesPerGb)),
       directory_(std::move(directory)) {
   std::optional<VirtualRegion> shapes_alone;
-  is_loaded_ = config.train.mode != name_of(Mode::kFast) || directory_.adapter;  // adapters are made as they are loaded
+  const bool is_virtual =
+      config.train.mode == name_of(Mode::kFast) && config.train.capture == name_of(Capture::kVirtual);
+  is_loaded_ = !is_virtual || directory_.adapter;  // adapters are made as they are loaded
   if (!is_loaded_) shapes_alone.emplace();
   model_ = models::Decoder(directory_.config, models::scalar_type(config.model.compute));
   NamedTensors loaded;
@@ -51,7 +53,7 @@ Learner::Learner(ModelDirectory directory, const RunConfig& config)
 
   Config engine;
   engine.mode = parse_mode(config.train.mode);
-  if (engine.mode == Mode::kFast) engine.capture = Capture::kVirtual;
+  if (is_virtual) engine.capture = Capture::kVirtual;
   engine.memory_budget = parse_memory_budget(config.memory.budget);
   engine.kernel_directory = kernel_directory();
   step_.emplace(

@@ -81,6 +81,10 @@ const std::vector<Key>& run_config_keys() {
       {"train.mode", at(&R::train, &R::Train::mode), one_of({"fast", "exact", "eager"}),
        "fast: captured and run as one fused graph; exact: its recorded kernels replayed, bit-equal to eager; eager: op "
        "by op"},
+      {"train.capture", at(&R::train, &R::Train::capture), one_of({"run", "virtual"}),
+       "fast mode's step. run: recorded while it runs, then planned; virtual: planned before anything is loaded or "
+       "run, "
+       "so that a run takes what its plan says from the start, also where eager would not fit"},
 
       {"memory.budget",
        at(&R::memory, &R::Memory::budget),

@@ -61,7 +61,7 @@ def test_a_run_stays_within_its_plan_from_the_start(stepc, larger, budget):
     options = (*larger, f"--memory.budget={budget}")
     planned = stepc("memory", *options)
     assert planned.returncode == 0, planned.stderr
-    run = stepc("train", *options)
+    run = stepc("train", *options, "--train.capture=virtual")
     assert run.returncode == 0, run.stderr
     assert "compared before the first of them with the plain graph" in run.stdout, run.stdout
     assert "0 recorded, 0 eager" in run.stdout, run.stdout
@@ -75,7 +75,7 @@ def test_a_run_stays_within_its_plan_from_the_start(stepc, larger, budget):
 
 
 def test_what_the_machine_does_not_have_is_refused_before_it_is_taken(stepc, larger):
-    refused = stepc("train", *larger, "--train.batch_size=20000")
+    refused = stepc("train", *larger, "--train.capture=virtual", "--train.batch_size=20000")
     assert refused.returncode == 1
     assert re.fullmatch(r"stepc: training larger needs at least [\d.]+ TiB of memory, there is [\d.]+ [GT]iB\n",
                         refused.stderr), refused.stderr

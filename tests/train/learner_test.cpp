@@ -163,9 +163,11 @@ TEST_F(LearnerTest, TheCutOfABatchChangesNothing) {
   }
 }
 
-// In bfloat16 every micro-batch's gradient is rounded, their sum is not: eleven equal ones are eleven times one.
+// In bfloat16 every micro-batch's gradient is rounded, their sum is not: eleven equal ones are eleven times one. (Fast
+// mode's fused sums of a gradient are not rounded either.)
 TEST_F(LearnerTest, MicroBatchesAddUpInFloat32) {
   constexpr int64_t kCount = 11;
+  config_.train.mode = "exact";
   config_.model.compute = "bfloat16";
   config_.optim.name = "sgd";  // its first momentum is the gradient
   config_.optim.weight_decay = 0;

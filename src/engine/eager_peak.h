@@ -1,0 +1,14 @@
+// What the step itself takes where eager runs it, beside the program's own tensors.
+#pragma once
+
+#include <cstdint>
+
+#include "ir/trace.h"
+
+namespace stepc {
+
+// The largest sum of live bytes that the recorded calls reached. Of a step that was never run, whose allocations nobody
+// knows: what its tensors take at least, workspaces apart.
+uint64_t eager_peak_bytes(const Trace& trace);
+
+}  // namespace stepc
