@@ -17,7 +17,7 @@ namespace stepc {
 
 namespace {
 constexpr int kBudgetAttempts = 4;
-constexpr int kEagerAttempts = 2;  // a budget that nobody asked for may not cost seconds of planning
+constexpr size_t kManyNodes = 1'200;  // of which an attempt takes a second: only a user's budget is worth more than one
 
 // How far a plan is above what it may take: a budget of bytes; or what eager took, so that what the program makes again
 // to save memory saves it here too. Kernels may want more workspace than eager's, and keep what those compute twice.
@@ -88,8 +88,8 @@ Planned plan_graph(const Trace& trace, KernelSources& kernels, const CompileOpti
     planned.plan = schedule_measured(planned.graph, kernels, planned.options);
     const uint64_t excess = excess_bytes(planned.plan.schedule, options.budget, eager_bytes);
     if (!best || planned.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = planned;
-    const bool has_budget = options.budget.kind == MemoryBudget::Kind::kBytes;
-    if (excess == 0 || attempt == (has_budget ? kBudgetAttempts : kEagerAttempts)) return std::move(*best);
+    const bool is_cheap = options.budget.kind == MemoryBudget::Kind::kBytes || captured.nodes.size() < kManyNodes;
+    if (excess == 0 || attempt == (is_cheap ? kBudgetAttempts : 2)) return std::move(*best);
     // recompute knows nothing of scratch memory and of what kernels cannot write in place: it is asked for less then.
     if (!recompute) recompute.emplace();
     if (!recompute->budget_bytes) {
