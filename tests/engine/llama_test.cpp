@@ -8,6 +8,7 @@
 
 #include "models/decoder.h"
 #include "tests/engine/recompute.h"
+#include "tests/engine/tiny_decoder.h"
 #include "tests/engine/twins.h"
 
 namespace stepc {
@@ -17,20 +18,8 @@ using models::Decoder;
 using models::DecoderConfig;
 using DecoderTwins = test::TwinsOf<Decoder>;
 
-DecoderConfig tiny() {
-  DecoderConfig config;
-  config.vocab_size = 128;
-  config.hidden_size = 64;
-  config.intermediate_size = 160;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
-  config.head_dim = 16;
-  return config;
-}
-
 Decoder make(double attention_dropout = 0.0) {
-  DecoderConfig config = tiny();
+  DecoderConfig config = test::tiny_decoder();
   config.attention_dropout = attention_dropout;
   Decoder model(config);
   model->initialize(3);

@@ -10,25 +10,17 @@
 #include "engine/stepc.h"
 #include "models/decoder.h"
 #include "tests/engine/log_lines.h"
+#include "tests/engine/tiny_decoder.h"
 #include "tests/engine/twins.h"
 
 namespace stepc {
 namespace {
 
 using models::Decoder;
-using models::DecoderConfig;
 using test::expect_same_bits;
 
 Decoder make() {
-  DecoderConfig config;
-  config.vocab_size = 128;
-  config.hidden_size = 64;
-  config.intermediate_size = 160;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
-  config.head_dim = 16;
-  Decoder model(config);
+  Decoder model(test::tiny_decoder());
   model->initialize(3);
   return model;
 }

@@ -9,6 +9,7 @@
 
 #include "engine/stepc.h"
 #include "models/decoder.h"
+#include "tests/engine/tiny_decoder.h"
 #include "tests/engine/twins.h"
 #include "tests/expect_user_error.h"
 
@@ -19,20 +20,8 @@ using models::Decoder;
 using models::DecoderConfig;
 using test::expect_same_bits;
 
-DecoderConfig tiny() {
-  DecoderConfig config;
-  config.vocab_size = 128;
-  config.hidden_size = 64;
-  config.intermediate_size = 160;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
-  config.head_dim = 16;
-  return config;
-}
-
 Decoder make() {
-  Decoder model(tiny());
+  Decoder model(test::tiny_decoder());
   model->initialize(3);
   return model;
 }
@@ -144,7 +133,7 @@ TEST(VirtualPlan, GradientsThatExistStay) {
 }
 
 TEST(VirtualPlan, AModelLargerThanTheMachineIsPlanned) {
-  DecoderConfig config = tiny();
+  DecoderConfig config = test::tiny_decoder();
   config.vocab_size = 128256;
   config.hidden_size = 16384;
   config.intermediate_size = 53248;
