@@ -82,4 +82,8 @@ void report_obstacle(const std::string& reason) {
   if (RecordingState* recording = current_recording()) recording->obstacle(reason);
 }
 
+void report_effect(const std::string& effect) {
+  if (RecordingState* recording = current_recording()) recording->effect(effect);
+}
+
 }  // namespace stepc

@@ -66,6 +66,8 @@ struct Recording {
   // `strangers` are explained.
   std::vector<std::string> obstacles;
   std::vector<Stranger> strangers;
+  // What the step did outside of tensors, which only its own host code can do again.
+  std::vector<std::string> effects;
   uint64_t peak_bytes = 0;      // largest sum of live bytes that the eager step allocated
   double overhead_seconds = 0;  // spent recording, kernels excluded
   double settle_seconds = 0;    // the program dropped its garbage
@@ -126,5 +128,7 @@ void report_comparison(size_t read);
 
 // The step does something that a recording cannot hold.
 void report_obstacle(const std::string& reason);
+// The step does something outside of tensors.
+void report_effect(const std::string& effect);
 
 }  // namespace stepc

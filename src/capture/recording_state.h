@@ -28,6 +28,7 @@ class RecordingState final : public CallObserver {
   void begin_event(std::string key);
   void end_event();
   void obstacle(std::string reason);
+  void effect(std::string effect) { effects_.push_back(std::move(effect)); }
   size_t reads() const { return trace_.reads.size(); }
   void read_decides(size_t read);
 
@@ -106,6 +107,7 @@ class RecordingState final : public CallObserver {
   std::unordered_map<c10::StorageImpl*, StorageId> ids_;
   std::unordered_map<int64_t, std::string> module_of_sequence_;  // autograd sequence number -> forward module path
   std::vector<std::string> obstacles_;
+  std::vector<std::string> effects_;
   std::vector<Stranger> strangers_;
   Call open_;
   bool open_shape_depends_ = false;

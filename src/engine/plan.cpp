@@ -34,7 +34,10 @@ Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vect
   if (options.kernels != nullptr) compile_graph();
   if (fast_ == nullptr) exact();
   find_undo();
-  prepare_events();
+  if (options.is_traced)
+    tracer_ = std::make_unique<Tracer>(trace_);
+  else
+    prepare_events();
 }
 
 void Plan::compile_graph() {
@@ -53,7 +56,7 @@ Plan::Road& Plan::exact() {
     USER_CHECK(options_.capture == Capture::kRun, "a step that was never run has no recorded calls to replay: {}",
                why_exact_);
     exact_ = road_of(compile_exact(trace_, options_.threads));
-    for (const Supplied& one : supplied_) exact_->executor->supply(one.call, one.arg, one.number);
+    for (const HostSupply& one : supplied_) exact_->executor->supply(one.call, one.arg, one.number);
   }
   return *exact_;
 }
@@ -111,11 +114,15 @@ void Plan::find_undo() {
   size_t last = 0;
   for (const HostRead& read : t.reads)
     if (read.guard) last = std::max(last, read.call.index());
+  // Recorded calls run as they were recorded; a Graph updates nothing before the last read.
+  for (const HostEvent& event : t.events)
+    if (event.kind == HostEvent::Kind::kRead && fast_ == nullptr) last = std::max(last, event.begin.index());
   CallId first_guard;
   for (const HostRead& read : t.reads)
     if (read.guard && !first_guard.valid()) first_guard = read.call;
   for (const HostEvent& event : t.events) {
     EventRun& run = events_.emplace_back();
+    if (options_.is_traced) continue;  // who runs it turns back
     run.in_place = event.kind != HostEvent::Kind::kShadow || (first_guard.valid() && first_guard < event.begin);
     if (run.in_place && event.kind != HostEvent::Kind::kPause) last = std::max(last, event.begin.index());
     if (event.kind != HostEvent::Kind::kPause) may_turn_back_ = true;
@@ -129,14 +136,17 @@ void Plan::find_undo() {
       written[t.values[value.index()].storage.index()] = true;
       if (c < last) written_early[t.values[value.index()].storage.index()] = true;
     }
+  std::vector<bool> written_by_host(t.storages.size(), false);
   for (const HostEvent& event : t.events)
     for (CallId call : event.own_calls)
-      for (ValueId value : t.calls[call.index()].writes) written_early[t.values[value.index()].storage.index()] = true;
+      for (ValueId value : t.calls[call.index()].writes)
+        written_by_host[t.values[value.index()].storage.index()] = written_early[t.values[value.index()].storage.index()] = true;
   for (size_t e = 0; e < t.externals.size(); ++e) {
     if (externals_[e] == kNowhere) continue;
     const size_t storage = t.values[t.externals[e].value.index()].storage.index();
     if (written_early[storage]) undo_.push_back(externals_[e]);
     // What the program keeps from step to step may change without any declared write.
+    if (options_.is_traced && written_by_host[storage]) continue;  // the host's own, which runs once
     if (written[storage] || t.externals[e].owner != Owner::kBatch) may_change_.push_back(externals_[e]);
   }
 }
@@ -195,9 +205,7 @@ std::string Plan::shadow(size_t event, Program& program, const std::vector<at::T
     const std::string& key = trace().events[event].key;
     difference = run.shadow->run([&] { program.run_event(key); },
                                  [&](CallId call, size_t arg, const c10::IValue& number) {
-                                   for (const auto* road : {&fast_, &exact_, &plain_})
-                                     if (*road != nullptr) (*road)->executor->supply(call, arg, number);
-                                   if (exact_ == nullptr) supplied_.push_back({call, arg, number});
+                                   supply({call, arg, number});
                                  });
     if (!difference.empty()) difference = str("{} changed: {}", key, difference);
   } catch (...) {
@@ -209,8 +217,38 @@ std::string Plan::shadow(size_t event, Program& program, const std::vector<at::T
   return difference;
 }
 
+void Plan::supply(const HostSupply& number) {
+  for (const auto* road : {&fast_, &exact_, &plain_})
+    if (*road != nullptr) (*road)->executor->supply(number.call, number.arg, number.number);
+  if (exact_ == nullptr || is_traced()) supplied_.push_back(number);
+}
+
+std::string Plan::why_not(const std::vector<at::Tensor>& tensors) {
+  supplied_.clear();
+  if (is_traced() && is_unfit()) return "the host passes another integer than the one that the plan was made for";
+  return current().executor->why_not(gather(current().inputs, tensors));
+}
+
+std::vector<at::Tensor> Plan::inputs_among(std::vector<at::Tensor> tensors) const {
+  const std::vector<size_t>& needed = (fast_ != nullptr ? fast_ : exact_)->inputs;
+  for (size_t place : gradients_)
+    if (std::ranges::find(needed, place) == needed.end()) tensors[place].reset();
+  return tensors;
+}
+
+StepResult Plan::begin(const Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times) {
+  RunInputs inputs;
+  inputs.times = times;
+  inputs.tensors = gather(current().inputs, tensors);
+  inputs.on_event = [](size_t, const std::vector<at::Tensor>&) { return std::string(); };
+  if (trace().generators.size() > 1) inputs.generators = generators(program);
+  ran_exact_ = false;
+  return current().executor->run(inputs);
+}
+
 std::string Plan::run_event(size_t event, Program& program, const std::vector<at::Tensor>& tensors,
                             const std::vector<at::Tensor>& gradients) {
+  if (is_traced()) return {};  // its numbers are there
   if (events_[event].shadow != nullptr)
     return events_[event].in_place ? shadow(event, program, tensors) : std::string();
   const std::vector<Rebinding>& finds = trace().events[event].gradients;
@@ -243,6 +281,7 @@ StepResult Plan::execute(RunInputs& inputs, const std::vector<at::Tensor>& tenso
 
 Plan::Outcome Plan::run_plain(Program& program, const std::vector<at::Tensor>& tensors) {
   plain_ = road_of(compile_plain(trace_, *options_.kernels, {options_.threads, {}}));
+  for (const HostSupply& one : supplied_) plain_->executor->supply(one.call, one.arg, one.number);
   Outcome outcome = run_instead(*plain_, program, tensors);
   if (!plain_->executor->is_paused()) plain_.reset();
   return outcome;
@@ -294,7 +333,7 @@ uint64_t Plan::make_plain(uint64_t most_bytes) {
 }
 
 Plan::DryOutcome Plan::run_dry(Program& program, const std::vector<at::Tensor>& tensors) {
-  Undo undo(program, gather(undo_, tensors), generators(program));
+  Undo undo(&program, gather(undo_, tensors), generators(program));
   const SavedGradients gradients(program.keys(), tensors);
   std::vector<Sketch> left(tensors.size());
   const int64_t before = replays;
@@ -325,7 +364,7 @@ Plan::DryOutcome Plan::run_dry(Program& program, const std::vector<at::Tensor>& 
 Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times) {
   Outcome outcome;
   RunInputs inputs;
-  supplied_.clear();
+  if (!is_traced()) supplied_.clear();
   inputs.times = times;
   outcome.change = current().executor->why_not(gather(current().inputs, tensors));
   if (!outcome.change.empty()) return outcome;
@@ -335,7 +374,7 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   std::optional<SavedGradients> gradients;
   if (may_turn_back_) {
     const auto begin = Clock::now();
-    undo.emplace(program, gather(undo_, tensors), inputs.generators);
+    undo.emplace(&program, gather(undo_, tensors), inputs.generators);
     gradients.emplace(program.keys(), tensors);
     if (!events_.empty()) shadow_seconds_ += seconds_since(begin);
   }
@@ -343,7 +382,7 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
     gradients->restore();
     undo->restore();
   };
-  for (size_t e = 0; e < events_.size() && outcome.change.empty(); ++e)
+  for (size_t e = 0; e < events_.size() && outcome.change.empty() && !is_traced(); ++e)
     if (!events_[e].in_place) outcome.change = shadow(e, program, tensors);
   if (outcome.change.empty() && is_virtual() && is_unfit())
     outcome.change = "the program's host code passes another integer than the one that the plan was made for";
@@ -352,7 +391,8 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
     return outcome;
   }
   // Gradients that the step throws away unread are memory that it may use.
-  for (size_t p : dropped_) set_gradient(tensors[parameters_[p]], {});
+  if (!is_traced())
+    for (size_t p : dropped_) set_gradient(tensors[parameters_[p]], {});
   inputs.on_event = [&](size_t event, const std::vector<at::Tensor>& found) {
     return run_event(event, program, tensors, found);
   };
@@ -360,6 +400,7 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   try {
     const auto begin = Clock::now();
     result = execute(inputs, tensors);
+    while (is_traced() && result.paused) result = (instead_ != nullptr ? *instead_ : current()).executor->resume({});
     execute_seconds_ += seconds_since(begin);
   } catch (...) {
     if (may_turn_back_) turn_back();
@@ -408,6 +449,11 @@ int64_t Plan::pause_structure() const {
     if (event.kind == HostEvent::Kind::kPause) return std::stoll(event.key);
   INTERNAL_CHECK(false, "the plan has no pause");
   return 0;
+}
+
+bool Plan::has_same_calls(const Trace& recorded) const {
+  const Agreement agreement = agree_on_calls(trace_, recorded);
+  return agreement.difference.empty() && agreement.obstacle.empty() && agreement.trace.events == trace_.events;
 }
 
 bool Plan::continues(const Plan& other, size_t index, const Arg& number) const {

@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "capture/shadow.h"
+#include "capture/tracer.h"
 #include "engine/compile.h"
 #include "engine/program.h"
 #include "engine/undo.h"
@@ -36,6 +37,8 @@ struct PlanOptions {
   // Nothing is known of what a virtually captured step allocates, so its calls cannot be replayed as recorded ones: it
   // runs as a Graph or not at all.
   Capture capture = Capture::kRun;
+  // Recordings agreed call by call: the program's host code runs beside every replay (engine/traced_step.h).
+  bool is_traced = false;
 };
 
 class Plan {
@@ -79,12 +82,28 @@ class Plan {
     plain_.reset();
   }
 
+  // A traced step's run, in parts: why it cannot be, empty if it can; what the host supplies, in the order of calls; up
+  // to the next number that the program reads, or to its end. run() runs it whole, on what was supplied last.
+  std::string why_not(const std::vector<at::Tensor>& tensors);
+  void supply(const HostSupply& number);
+  StepResult begin(const Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times);
+  StepResult go_on() { return resume({}); }
+  Tracer& tracer() { return *tracer_; }
+  // `tensors` without the gradients that the plan does not read.
+  std::vector<at::Tensor> inputs_among(std::vector<at::Tensor> tensors) const;
+  std::vector<at::Tensor> externals(const std::vector<at::Tensor>& tensors) const { return gather(externals_, tensors); }
+  // What is written while the step may still leave the plan, to be copied before it.
+  std::vector<at::Tensor> written_early(const std::vector<at::Tensor>& tensors) const { return gather(undo_, tensors); }
+
   // Gives the program's slots the tensors that the step left there.
   void apply(Program& program, const std::vector<at::Tensor>& tensors, const StepResult& result) const;
 
   // All tensors that the step may change, for a full undo.
   std::vector<at::Tensor> changed(const std::vector<at::Tensor>& tensors) const;
   std::vector<at::Generator> generators(const Program& program) const;
+
+  // Of a traced step: whether it would follow this plan, its numbers being those of `recorded`.
+  bool has_same_calls(const Trace& recorded) const;
 
   // Whether this is the variant that begins as `other` does up to its read `index`, and then reads `number`.
   bool continues(const Plan& other, size_t index, const Arg& number) const;
@@ -104,6 +123,8 @@ class Plan {
   const GraphSchedule* graph() const { return fast_ == nullptr ? nullptr : &fast_->plan; }
   // The program's host code passes integers that the Graph has built in as others.
   bool is_unfit() const { return fast_ != nullptr && fast_->executor->is_unfit(); }
+  // Its host code runs beside every replay.
+  bool is_traced() const { return options_.is_traced; }
   // Captured without executing it.
   bool is_virtual() const { return options_.capture == Capture::kVirtual; }
   // Whether the last run was of the recorded calls although there is a Graph.
@@ -157,12 +178,8 @@ class Plan {
   Road* instead_ = nullptr;      // of all others, while it is compared with
   ShowWritten show_written_;     // set for a dry run
   bool ran_exact_ = false;
-  struct Supplied {
-    CallId call;
-    size_t arg = 0;
-    c10::IValue number;
-  };
-  std::vector<Supplied> supplied_;                          // by the host code of the run at hand, in fast mode
+  std::vector<HostSupply> supplied_;                        // by the host code of the run at hand, in fast mode
+  std::unique_ptr<Tracer> tracer_;                          // of a traced step
   std::map<std::pair<Owner, std::string>, size_t> places_;  // of the program's tensors, by owner and key
   size_t batch_place_ = 0;                                  // of the first tensor of the batch
   std::string why_exact_;

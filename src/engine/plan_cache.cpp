@@ -17,6 +17,9 @@ namespace {
 // Recordings beyond the configured ones that may go into finding owners of tensors.
 constexpr int kMaxExplanations = 4;
 constexpr size_t kMaxOpen = 3;
+// A traced step that took a path without a plan may take it again soon. Then ever later, and then never.
+constexpr int kRecordAfterLeaving = 8;
+constexpr int kMaxDepartures = 6;
 }  // namespace
 
 std::vector<at::Tensor> list_tensors(const Program& program, const StepInput& input) {
@@ -67,8 +70,8 @@ std::vector<OwnedTensor> RecordedStep::list() {
   return out;
 }
 
-PlanCache::PlanCache(Program& program, const Config& config, Stats& stats)
-    : program_(program), config_(config), stats_(stats) {}
+PlanCache::PlanCache(Program& program, const Config& config, Stats& stats, bool may_trace)
+    : program_(program), config_(config), stats_(stats), may_trace_(may_trace) {}
 
 PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInput& input) {
   std::string signature = signature_of(program_, tensors, input);
@@ -100,7 +103,14 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
   stats_.capture_seconds += recording.overhead_seconds;
   stats_.settle_seconds += recording.settle_seconds;
   stats_.eager_peak_bytes = recording.peak_bytes;
+  entry.to_record = std::max(entry.to_record - 1, 0);
 
+  if (!may_trace_) {
+    std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
+  } else if (!is_traced_) {
+    std::string why = recording.effects.empty() ? program_.python_reason() : recording.effects.front();
+    if (!why.empty()) return trace(why);
+  }
   if (explanations_ < kMaxExplanations) {
     if (explain_strangers(program_, recording)) {
       // The next recording knows these tensors by owner; nothing agrees with this one.
@@ -126,7 +136,10 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
   // The same obstacle twice in a row will be there the next time too; another branch may not.
   const bool again = obstacle && reason == entry.last_obstacle;
   entry.last_obstacle = obstacle ? reason : std::string();
-  if (again || entry.recordings >= config_.max_recordings)
+  if (!entry.plans.empty() || (!again && entry.recordings < config_.max_recordings)) return;
+  if (may_trace_ && !is_traced_)
+    trace(reason);
+  else
     give_up(entry, str("{} recordings gave no plan: {}", entry.recordings, reason));
 }
 
@@ -138,6 +151,25 @@ void PlanCache::give_up(PlanEntry& entry, const std::string& why) {
   log().warn("{}", stats_.warnings.back());
 }
 
+// The step's host code runs at every call: what it did, or read, cannot be known. Plans and recordings begin anew.
+void PlanCache::trace(const std::string& why) {
+  is_traced_ = true;
+  stats_.traced = why;
+  program_.trace();
+  entries_.clear();
+  log().info("the step's own code runs beside every replay: {}", why);
+}
+
+void PlanCache::left(PlanEntry& entry, const std::string& difference) {
+  ++stats_.departures;
+  ++entry.departures;
+  log().info("a step left its plan: {}", difference);
+  if (entry.departures > kMaxDepartures)
+    give_up(entry, str("{} steps left their plans; the last: {}", entry.departures, difference));
+  else
+    entry.to_record = kRecordAfterLeaving;
+}
+
 // Makes a plan with the first earlier recording that `trace` agrees with.
 bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors,
                                std::string& reason, bool& obstacle) {
@@ -147,8 +179,14 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
     reason = agreement.difference.empty() ? agreement.obstacle : agreement.difference;
     return false;
   };
+  const auto compare = [&](const Trace& before) {
+    return is_traced_ ? agree_on_calls(before, trace) : agree(before, trace);
+  };
+  if (is_traced_)
+    for (const std::shared_ptr<Plan>& plan : entry.plans)
+      if (plan->has_same_calls(trace)) return true;
   for (size_t o = entry.open.size(); o-- > 0;) {
-    Agreement agreement = agree(entry.open[o], trace);
+    Agreement agreement = compare(entry.open[o]);
     if (!good(agreement)) continue;
     entry.open.erase(entry.open.begin() + static_cast<ssize_t>(o));
     add(entry,
@@ -158,7 +196,7 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
   }
   // A plan whose guard was too narrow: what the guard held fixed is passed on now.
   for (auto plan = entry.plans.begin(); plan != entry.plans.end(); ++plan) {
-    Agreement agreement = agree((*plan)->recorded(), trace);
+    Agreement agreement = compare(is_traced_ ? (*plan)->trace() : (*plan)->recorded());
     if (!good(agreement)) continue;
     entry.plans.erase(plan);
     add(entry,
@@ -171,7 +209,7 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
 
 PlanOptions PlanCache::options_for(const PlanEntry& entry) {
   KernelSources* const from = config_.mode == Mode::kFast && !entry.exact ? kernels() : nullptr;
-  return {at::get_num_threads(), from, config_.memory_budget, Capture::kRun};
+  return {at::get_num_threads(), from, config_.memory_budget, Capture::kRun, is_traced_};
 }
 
 void PlanCache::capture(PlanEntry& entry, const StepInput& input, const std::function<StepOutput()>& step) {
@@ -219,6 +257,7 @@ std::shared_ptr<Plan> PlanCache::plan_without_running(PlanEntry& entry, const St
 void PlanCache::add(PlanEntry& entry, std::shared_ptr<Plan> made, const std::vector<at::Tensor>& tensors) {
   entry.plans.push_front(std::move(made));
   entry.recordings = 0;
+  entry.departures = 0;
   explanations_ = 0;
   entry.last_obstacle.clear();
   if (entry.plans.size() > static_cast<size_t>(config_.max_plans)) entry.plans.pop_back();

@@ -23,6 +23,8 @@ struct PlanEntry {
   std::list<std::shared_ptr<Plan>> plans;  // one a branch that the step takes; most recently used first
   std::vector<Trace> open;                 // recordings that nothing agreed with yet
   int recordings = 0;                      // since the last plan
+  int to_record = 0;                       // steps that are recorded although there are plans
+  int departures = 0;                      // of traced steps from their plans, since the last plan
   std::string last_obstacle;
   bool eager = false;        // no plan can be made
   bool is_captured = false;  // virtually, or that cannot be: it is recorded while it runs
@@ -31,8 +33,8 @@ struct PlanEntry {
 
 class PlanCache {
  public:
-  // All three must outlive this.
-  PlanCache(Program& program, const Config& config, Stats& stats);
+  // All three must outlive this. `may_trace`: whoever replays the plans can run the step's host code beside them.
+  PlanCache(Program& program, const Config& config, Stats& stats, bool may_trace);
 
   // The entry of the step's signature, a new one with a log line that says why. `tensors` are the program's, by its
   // keys, and the batch's after them.
@@ -54,6 +56,9 @@ class PlanCache {
 
   // The signature runs eagerly from now on, with one warning.
   void give_up(PlanEntry& entry, const std::string& why);
+  // A traced step left its plan: it is recorded again for some steps, as long as that finds new plans.
+  void left(PlanEntry& entry, const std::string& difference);
+  bool is_traced() const { return is_traced_; }
 
   // Whether the plan's next replay is to be compared with other runs of the step, and whether eager may be one of them:
   // not where a memory budget is set that it exceeds, unless the plan needs as much.
@@ -76,6 +81,7 @@ class PlanCache {
   std::shared_ptr<Plan> plan_without_running(PlanEntry& entry, const StepInput& input,
                                              const std::function<StepOutput()>& step);
   KernelSources* kernels();
+  void trace(const std::string& why);
   void warn_of(const Plan& plan);
   void warn_of_kernel_directory();
   void count(const Plan& plan, const std::vector<at::Tensor>& tensors);
@@ -84,6 +90,8 @@ class PlanCache {
   Program& program_;
   const Config& config_;
   Stats& stats_;
+  const bool may_trace_;
+  bool is_traced_ = false;                  // every plan, from now on
   std::shared_ptr<KernelSources> kernels_;  // set when fast mode needs them
   std::string kernel_problem_;              // why there are none, or what was last said of their directory
   std::list<PlanEntry> entries_;            // most recently used first

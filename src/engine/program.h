@@ -48,6 +48,12 @@ class Program {
   virtual bool can_rebind(Owner) const { return false; }
   virtual void rebind(Owner, const std::string&, const at::Tensor&) {}
 
+  // Why a replay has to run the step's host code, in words: it may do something beside its calls, or read what nobody
+  // watches. Empty: it need not.
+  virtual std::string python_reason() const { return {}; }
+  // It runs at every call from now on: what it reads separates no plans.
+  virtual void trace() {}
+
   // Runs the host code of an event: an optimizer's step().
   virtual void run_event(const std::string& key) = 0;
   // Adds to a trace the events that the door cannot mark while the step runs.

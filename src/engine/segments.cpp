@@ -109,7 +109,7 @@ std::string difference(const Plan& plan, const Left& replayed, const Left& other
 }  // namespace
 
 Segments::Segments(std::unique_ptr<Program> program, Config config)
-    : program_(std::move(program)), config_(std::move(config)), plans_(*program_, config_, stats_) {
+    : program_(std::move(program)), config_(std::move(config)), plans_(*program_, config_, stats_, /*may_trace=*/false) {
   check(config_);
   if (config_.mode != Mode::kEager) install_recorder();
 }
@@ -167,7 +167,7 @@ std::optional<std::vector<at::Tensor>> Segments::Call::replay() {
   for (size_t tried = entry_->plans.size(); plan != nullptr && tried > 0; --tried) {
     const bool verifies = owner_.plans_.must_verify(*plan);
     std::optional<Undo> undo;
-    if (verifies) undo.emplace(*owner_.program_, plan->changed(tensors_), plan->generators(*owner_.program_));
+    if (verifies) undo.emplace(owner_.program_.get(), plan->changed(tensors_), plan->generators(*owner_.program_));
     const GradientsAside aside(*owner_.program_);
     Plan::Outcome outcome = plan->run(*owner_.program_, tensors_);
     if (outcome.result.has_value()) {
@@ -277,7 +277,7 @@ std::vector<at::Tensor> Segments::Call::verify_backward(const std::vector<at::Te
   USER_CHECK(plan_ != nullptr && plan_->is_paused(),
              "a second backward pass through an accelerated model: it keeps no graph");
   GradientsAside aside(*owner_.program_);
-  Undo undo(*owner_.program_, plan_->changed(tensors_), plan_->generators(*owner_.program_));
+  Undo undo(owner_.program_.get(), plan_->changed(tensors_), plan_->generators(*owner_.program_));
   Left replayed(*plan_);
   std::vector<std::string> keys;
   {

@@ -33,6 +33,7 @@ struct Stats {
   uint64_t eager_verifications = 0;    // and with eager
   uint64_t float64_verifications = 0;  // where eager differed, and float64 decided
   uint64_t guard_misses = 0;
+  uint64_t departures = 0;  // of traced steps from their plans
   uint64_t plans = 0;
   double capture_seconds = 0;  // recorder's own time, kernels excluded
   double settle_seconds = 0;   // the program's garbage collections that recordings asked for
@@ -41,6 +42,7 @@ struct Stats {
   double shadow_seconds = 0;   // optimizers run without kernels, and what is copied to take that back
   double execute_seconds = 0;  // replays, from the first instruction to the last
   std::string layout_algorithm;
+  std::string traced;         // why the step's host code runs beside every replay; empty: it does not
   std::string eager_errs;     // where float64 decided: which of eager's calls was the worse one
   std::string verified_with;  // a virtually captured step: what its run was compared with, and in how much memory
   std::vector<std::string> opaque_calls;  // fast mode: ATen calls of the Graph that no op expresses, each once

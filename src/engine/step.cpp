@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "capture/observer.h"
 #include "engine/plan_profile.h"
+#include "engine/traced_step.h"
 #include "engine/verify_dry.h"
 #include "engine/verify_replay.h"
 #include "memory/report.h"
@@ -24,7 +25,7 @@ std::optional<MemoryReport> memory_of(const Plan* plan) {
 }  // namespace
 
 Step::Step(std::unique_ptr<Program> program, Config config)
-    : program_(std::move(program)), config_(std::move(config)), plans_(*program_, config_, stats_) {
+    : program_(std::move(program)), config_(std::move(config)), plans_(*program_, config_, stats_, /*may_trace=*/true) {
   check(config_);
   if (config_.mode != Mode::kEager) install_recorder();
 }
@@ -47,8 +48,9 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
     plans_.capture(entry, input, user_step);
     tensors = list_tensors(*program_, input);
   }
-  if (!entry.plans.empty())
-    if (auto output = replay(entry, tensors, eager)) return std::move(*output);
+  if (!entry.plans.empty() && entry.to_record == 0)
+    if (auto output = plans_.is_traced() ? trace(entry, tensors, eager) : replay(entry, tensors, eager))
+      return std::move(*output);
   tensors.clear();  // no references to gradients while the step runs as it is
   if (entry.eager) return run_eagerly(eager);
 
@@ -110,6 +112,38 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
   return std::nullopt;
 }
 
+// The same with the step's host code beside the plan: it runs once, whatever comes of it.
+std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>& tensors, const EagerFn& eager) {
+  const std::shared_ptr<Plan> plan = entry.plans.front();
+  if (plans_.must_verify(*plan) && !(times_ && plan->verified)) {
+    Plan::Outcome outcome;
+    auto output = verify(entry, *plan, tensors, eager, outcome);
+    if (!output) drop(entry, plan, outcome.change);
+    return output;
+  }
+  TracedStep traced = run_traced(*plan, *program_, tensors, eager, times_ ? &*times_ : nullptr);
+  if (traced.unfit) {
+    drop(entry, plan, traced.difference);
+    return std::nullopt;
+  }
+  if (traced.is_replay) {
+    if (times_) profiled_ = plan;
+    ++plan->replays;
+    ++stats_.replays;
+    plans_.count_run(*plan, traced.result);
+  } else {
+    ++stats_.eager_calls;
+    plans_.left(entry, traced.difference);
+  }
+  return std::move(traced.output);
+}
+
+void Step::drop(PlanEntry& entry, const std::shared_ptr<Plan>& plan, const std::string& why) {
+  log().info("recording again: {}", why);
+  entry.exact = entry.exact || plan->is_unfit();
+  entry.plans.remove(plan);
+}
+
 std::optional<StepOutput> Step::verify(PlanEntry& entry, Plan& plan, std::vector<at::Tensor>& tensors,
                                        const EagerFn& eager, Plan::Outcome& outcome) {
   const auto begin = Clock::now();
@@ -118,6 +152,11 @@ std::optional<StepOutput> Step::verify(PlanEntry& entry, Plan& plan, std::vector
   outcome = std::move(verification.outcome);
   if (!outcome.result.has_value()) return std::nullopt;
   release_free_memory();
+  if (!verification.departure.empty()) {
+    ++stats_.eager_calls;
+    plans_.left(entry, verification.departure);
+    return std::move(verification.output);
+  }
   plan.verified = plan.dispute.empty();
   ++stats_.verifications;
   if (verification.with_plain) ++stats_.plain_verifications;

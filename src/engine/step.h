@@ -53,6 +53,8 @@ class Step {
 
  private:
   std::optional<StepOutput> replay(PlanEntry& entry, std::vector<at::Tensor>& tensors, const EagerFn& eager);
+  std::optional<StepOutput> trace(PlanEntry& entry, std::vector<at::Tensor>& tensors, const EagerFn& eager);
+  static void drop(PlanEntry& entry, const std::shared_ptr<Plan>& plan, const std::string& why);
   std::optional<StepOutput> verify(PlanEntry& entry, Plan& plan, std::vector<at::Tensor>& tensors, const EagerFn& eager,
                                    Plan::Outcome& outcome);
   bool prove(PlanEntry& entry, Plan& plan, const std::vector<at::Tensor>& tensors, const EagerFn& eager,

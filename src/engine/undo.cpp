@@ -7,8 +7,10 @@
 
 namespace stepc {
 
-Undo::Undo(Program& program, std::vector<at::Tensor> tensors, const std::vector<at::Generator>& generators)
-    : program_(program), tensors_(std::move(tensors)), host_state_(program.save_host_state()) {
+Undo::Undo(Program* program, std::vector<at::Tensor> tensors, const std::vector<at::Generator>& generators)
+    : program_(program),
+      tensors_(std::move(tensors)),
+      host_state_(program == nullptr ? nullptr : program->save_host_state()) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   std::erase_if(tensors_, [](const at::Tensor& tensor) { return !tensor.defined(); });
   for (const at::Tensor& tensor : tensors_) bytes_ += tensor.nbytes();
@@ -42,7 +44,7 @@ void Undo::restore() {
     from += tensor.nbytes();
   }
   for (const auto& [generator, snapshot] : generators_) write_generator(generator, snapshot);
-  program_.restore_host_state(host_state_);
+  if (program_ != nullptr) program_->restore_host_state(host_state_);
 }
 
 }  // namespace stepc

@@ -16,8 +16,9 @@ namespace stepc {
 
 class Undo {
  public:
-  // Copies `tensors`, whose handles it keeps, and the process's default generator and `generators`.
-  Undo(Program& program, std::vector<at::Tensor> tensors, const std::vector<at::Generator>& generators);
+  // Copies `tensors`, whose handles it keeps, and the process's default generator and `generators`. Without a program
+  // its host code's state is left alone.
+  Undo(Program* program, std::vector<at::Tensor> tensors, const std::vector<at::Generator>& generators);
 
   // Puts everything back.
   void restore();
@@ -25,7 +26,7 @@ class Undo {
   uint64_t bytes() const { return bytes_; }
 
  private:
-  Program& program_;
+  Program* program_;
   std::vector<at::Tensor> tensors_;
   std::vector<std::byte> bytes_of_dense_;  // of the tensors without gaps, one after the other
   std::vector<at::Tensor> copies_;         // of the others

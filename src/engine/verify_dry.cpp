@@ -27,7 +27,7 @@ std::string difference_from_eager(const Plan& plan, Program& program, const std:
   const auto is_gradient = [&](size_t k) { return k < keys.size() && keys[k].owner == Owner::kGradient; };
   for (size_t k = 0; k < tensors.size(); ++k)
     if (!dry.left[k].defined() && !is_gradient(k)) dry.left[k] = Sketch(tensors[k]).values();
-  Undo undo(program, plan.changed(tensors), plan.generators(program));
+  Undo undo(&program, plan.changed(tensors), plan.generators(program));
   const SavedGradients gradients(keys, tensors);
   const auto put_back = [&] {
     gradients.restore();

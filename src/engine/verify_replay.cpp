@@ -31,7 +31,7 @@ class Comparison {
         program_(program),
         tensors_(tensors),
         remains_(plan, program, tensors),
-        undo_(program, plan.changed(tensors), plan.generators(program)),
+        undo_(&program, plan.changed(tensors), plan.generators(program)),
         gradients_(program.keys(), tensors) {}
 
   void undo() {
@@ -118,10 +118,78 @@ std::vector<Named> run_eagerly(const Remains& remains, Program& program, std::ve
   return left;
 }
 
+// A traced step runs once: eagerly, which tells what its host code supplies. Then the plan runs from the same state, and
+// what eager left is put back.
+Verification verify_traced(Plan& plan, Program& program, std::vector<at::Tensor>& tensors,
+                           const std::function<StepOutput()>& step, bool eager_fits) {
+  Verification verification;
+  verification.from = "eager";
+  verification.outcome.change = plan.why_not(tensors);
+  if (!verification.outcome.change.empty()) return verification;
+  const Remains remains(plan, program, tensors);
+  const bool by_bits = plan.graph() == nullptr;
+  Tracer& tracer = plan.tracer();
+  std::vector<at::Tensor> inputs = plan.inputs_among(tensors);
+  Undo before(nullptr, plan.changed(tensors), plan.generators(program));
+  verification.snapshot_bytes = before.bytes();
+  verification.outcome.result.emplace();
+  verification.ran_eagerly = true;
+  tracer.bind(plan.externals(tensors), plan.generators(program));
+  const auto traced = [&] {
+    StepOutput output;
+    tracer.run_computing([&] { output = step(); });
+    return output;
+  };
+  std::vector<Named> eager = run_eagerly(remains, program, tensors, traced, by_bits, verification.output);
+  const std::vector<HostSupply> supplied = tracer.supplied();
+  verification.departure = tracer.difference();
+  tracer.release();
+  if (!verification.departure.empty()) return verification;
+  for (Named& one : eager) {
+    if (!one.values.defined()) continue;
+    one.values = one.values.clone();
+    verification.snapshot_bytes += one.values.nbytes();
+  }
+  Undo after(nullptr, plan.changed(inputs), plan.generators(program));
+  before.restore();
+  for (const HostSupply& number : supplied) plan.supply(number);
+  std::string& difference = verification.difference;
+  {
+    Comparison comparison(plan, program, inputs);
+    std::vector<Named> replayed;
+    difference = comparison.of_run(
+        "the plan", [&] { return plan.run(program, inputs); },
+        [&](const StepResult& run) {
+          replayed = remains.left_by(run, inputs, by_bits);
+          for (Named& one : replayed)
+            if (one.values.defined()) one.values = one.values.clone();
+          return std::string();
+        });
+    if (difference.empty() && !by_bits && !plan.ran_exact()) {
+      verification.with_plain = true;
+      difference = comparison.from_plain(replayed);
+      if (!difference.empty()) verification.from = "the plain graph";
+    }
+    verification.with_eager =
+        difference.empty() && (!verification.with_plain || (eager_fits && !draws(plan.schedule())));
+    if (verification.with_eager && by_bits) {
+      difference = difference_in_bits(replayed, eager);
+    } else if (verification.with_eager) {
+      difference = difference_in_values(replayed, eager, plan.graph()->narrow);
+      if (!difference.empty() && comparison.from_float64(replayed, verification.eager_errs).empty() &&
+          !verification.eager_errs.empty())
+        difference.clear();
+    }
+  }
+  after.restore();
+  return verification;
+}
+
 }  // namespace
 
 Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>& tensors,
                            const std::function<StepOutput()>& step, bool eager_fits) {
+  if (plan.is_traced()) return verify_traced(plan, program, tensors, step, eager_fits);
   Verification verification;
   verification.from = "eager";
   std::string& difference = verification.difference;

@@ -20,6 +20,7 @@ struct Verification {
   Plan::Outcome outcome;        // of the replay; without a result eager did not run and nothing changed
   std::string difference;       // empty: the replay agrees with what it was compared with, or plan.dispute says more
   std::string from;             // what it differs from
+  std::string departure;        // a traced step did something else than its plan: nothing was compared
   bool with_plain = false;      // it was compared with the plain Graph
   bool with_eager = false;      // and with eager, or with the recorded calls in its stead
   bool ran_eagerly = false;     // the step that counts is eager's

@@ -1,5 +1,7 @@
 #include "engine/virtual_plan.h"
 
+#include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "base/check.h"
@@ -89,6 +91,7 @@ void record_until_agreed(Program& program, const StepInput& input, const std::fu
     Recording recording = record(recorded, step, &kernels);
     ++plan.recordings;
     recording.output = {};
+    std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
     if (explain_strangers(program, recording)) {
       open.clear();
       continue;

@@ -1,7 +1,9 @@
 #include "ir/agree.h"
 
+#include <algorithm>
 #include <bit>
 #include <optional>
+#include <set>
 
 #include "base/check.h"
 #include "ir/attrs.h"
@@ -190,8 +192,107 @@ class Agree {
   std::string unexplained_;
 };
 
+bool is_real(const Arg& arg) {
+  const auto* wrapped = std::get_if<WrappedNumber>(&arg);
+  return std::holds_alternative<double>(arg) || std::holds_alternative<std::vector<double>>(arg) ||
+         (wrapped != nullptr && std::holds_alternative<double>(wrapped->number));
+}
+
+bool is_of_one_call(const HostEvent& event) { return event.kind == HostEvent::Kind::kShadow && event.key.empty(); }
+
+class AgreeOnCalls {
+ public:
+  AgreeOnCalls(const Trace& before, const Trace& now) : before_(before), now_(now) {}
+
+  Agreement run() {
+    Agreement agreement;
+    drop_supplied();
+    inside_.assign(now_.calls.size(), false);
+    for (const HostEvent& event : now_.events)
+      for (size_t c = event.begin.index(); c < event.end.index(); ++c) inside_[c] = true;
+    pair_calls();
+    before_.numbers = now_.numbers = {};  // the program returns its own
+    agreement.difference = first_difference(before_, now_);
+    if (agreement.difference.empty()) agreement.obstacle = obstacle();
+    if (agreement.difference.empty() && agreement.obstacle.empty()) add_events();
+    agreement.trace = std::move(now_);
+    return agreement;
+  }
+
+ private:
+  // Events that an earlier agreement added.
+  void drop_supplied() {
+    for (const HostEvent& event : before_.events)
+      if (is_of_one_call(event)) supplied_.insert(event.begin);
+    std::erase_if(before_.events, [](const HostEvent& event) {
+      return is_of_one_call(event) || event.kind == HostEvent::Kind::kRead;
+    });
+  }
+
+  void pair_calls() {
+    const size_t calls = std::min(before_.calls.size(), now_.calls.size());
+    for (size_t c = 0; c < calls; ++c) {
+      Call& x = before_.calls[c];
+      const Call& y = now_.calls[c];
+      if (x.op != y.op || x.args.size() != y.args.size()) return;
+      for (size_t i = 0; i < x.args.size(); ++i) {
+        if (x.args[i] == y.args[i] || !may_be_supplied(x.args[i], y.args[i])) continue;
+        if (!inside_[c] && !is_real(y.args[i])) continue;  // another integer may be another shape
+        if (!inside_[c]) supplied_.insert(CallId(c));
+        x.args[i] = y.args[i];
+      }
+    }
+    for (Trace* trace : {&before_, &now_})
+      for (HostRead& read : trace->reads) read.guard = read.decides = false;
+    for (const HostRead& read : now_.reads)
+      if (read.call.index() < calls && !std::holds_alternative<ValueId>(now_.calls[read.call.index()].results.at(0)))
+        before_.calls[read.call.index()].results = now_.calls[read.call.index()].results;
+  }
+
+  std::string obstacle() const {
+    for (const HostEvent& event : now_.events)
+      if (event.kind != HostEvent::Kind::kShadow)
+        return str("'{}' computes on the host with values that depend on data", event.key);
+    for (const HostRead& read : now_.reads) {
+      const Call& call = now_.calls[read.call.index()];
+      if (std::holds_alternative<ValueId>(call.results.at(0)))
+        return str("{}{} makes a tensor whose shape depends on data", call.op, place(call, read));
+    }
+    for (const GeneratorState& state : now_.states)
+      if (state.kind == GeneratorState::Kind::kConstant) return "a random generator is given a seed";
+    return {};
+  }
+
+  void add_events() {
+    for (CallId call : supplied_) {
+      HostEvent event;
+      event.begin = call;
+      event.end = CallId(call.index() + 1);
+      now_.events.push_back(std::move(event));
+    }
+    for (const HostRead& read : now_.reads) {
+      if (inside_[read.call.index()]) continue;
+      HostEvent event;
+      event.kind = HostEvent::Kind::kRead;
+      event.key = read.source;
+      event.begin = event.end = CallId(read.call.index() + 1);
+      event.outputs = {std::get<ValueId>(now_.calls[read.call.index()].args.at(0))};
+      now_.events.push_back(std::move(event));
+    }
+    std::ranges::sort(now_.events, [](const HostEvent& a, const HostEvent& b) {
+      return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+    });
+  }
+
+  Trace before_;
+  Trace now_;
+  std::vector<bool> inside_;  // by call: some event's
+  std::set<CallId> supplied_;
+};
+
 }  // namespace
 
+Agreement agree_on_calls(const Trace& before, const Trace& now) { return AgreeOnCalls(before, now).run(); }
 Agreement agree(const Trace& before, const Trace& now) { return Agree(before, now).run(); }
 
 Arg number_read(const Trace& trace, const HostRead& read) {

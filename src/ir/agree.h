@@ -24,6 +24,13 @@ struct Agreement {
 // freely: the event supplies them.
 Agreement agree(const Trace& before, const Trace& now);
 
+// The same for a replay whose host code runs beside it at every step (capture/tracer.h), so that nothing need be known
+// of what numbers decide: what is compared are the calls. A real number that differs becomes one that the host supplies
+// (a shadow event of that call alone, without a key), a number that is read a kRead event. `before` may be the trace of
+// an earlier agreement: what was supplied there stays so. An obstacle: host code that computes, shapes that depend on
+// data, a generator that is given a seed.
+Agreement agree_on_calls(const Trace& before, const Trace& now);
+
 // What the call read: its only result, or the count of elements where it made a tensor whose shape depends on data.
 Arg number_read(const Trace& trace, const HostRead& read);
 

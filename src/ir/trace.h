@@ -184,15 +184,17 @@ struct GeneratorLoad {
 //            the host) run for real, then and not in the replay; the numbers it passes replace the recorded ones
 //   kEager   replay gives it the gradients and lets it run as it is; none of its calls are replayed
 //   kPause   makes no calls: the program gets `outputs` and comes back later, with kIncoming tensors
+//   kRead    makes no calls: the program gets the number that the call before it read from `outputs`, its only one, and
+//            goes on with numbers that may follow from it
 struct HostEvent {
-  enum class Kind : uint8_t { kShadow, kEager, kPause };
+  enum class Kind : uint8_t { kShadow, kEager, kPause, kRead };
   Kind kind = Kind::kShadow;
   std::string key;
   CallId begin;
   CallId end;
   std::vector<CallId> own_calls;
   std::vector<Rebinding> gradients;  // the gradients that it finds
-  std::vector<ValueId> outputs;      // kPause
+  std::vector<ValueId> outputs;      // kPause, kRead
   bool operator==(const HostEvent&) const = default;
 };
 

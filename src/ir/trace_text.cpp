@@ -42,7 +42,7 @@ namespace {
 
 // ---- printing
 
-constexpr std::string_view kEventKinds[] = {"shadow", "eager", "pause"};
+constexpr std::string_view kEventKinds[] = {"shadow", "eager", "pause", "read"};
 
 class Printer {
  public:
@@ -271,7 +271,7 @@ class Parser {
       event.kind = static_cast<HostEvent::Kind>(k);
       found = true;
     }
-    if (!found) in_.fail("expected shadow, eager or pause");
+    if (!found) in_.fail("expected shadow, eager, pause or read");
     event.key = in_.quoted_text();
     in_.expect("[");
     event.begin = CallId(in_.id());

@@ -30,6 +30,8 @@ std::span<const T> of_call(const std::vector<T>& list, CallId call) {
   return {begin, end};
 }
 
+const TensorType kHostNumber = {DType::kF64, {}};
+
 class Functionaliser {
  public:
   explicit Functionaliser(const Trace& trace) : trace_(trace), contents_(trace, b_), streams_(trace) {}
@@ -99,9 +101,11 @@ class Functionaliser {
     return rng;
   }
 
-  // A number that the host gives anew at each call.
-  TensorId scalar(const std::string& key, DType dtype) {
-    return b_.graph().add_input({InputKind::kScalar, key, {}, {}, 0}, {dtype, {}});
+  // A number that the host gives anew at each step.
+  TensorId scalar(const std::string& key) {
+    TensorId& tensor = scalars_[key];
+    if (!tensor.valid()) tensor = b_.graph().add_input({InputKind::kScalar, key, {}, {}, 0}, kHostNumber);
+    return tensor;
   }
 
   // ---- host events: calls that the host makes itself, and numbers that it passes
@@ -128,6 +132,7 @@ class Functionaliser {
     const HostEvent& event = trace_.events[e];
     HostCode code;
     code.event = e;
+    if (event.kind == HostEvent::Kind::kRead) return add_read_of(event, code);
     code.pauses = event.kind == HostEvent::Kind::kPause;
     if (code.pauses)
       for (ValueId output : event.outputs) code.given.push_back(given(output));
@@ -158,6 +163,24 @@ class Functionaliser {
         changed_by_host_.insert(storage);
     if (code.pauses) streams_.resume();
   }
+  // The program reads a number, and gives those that the calls take from here on, up to its next read.
+  void add_read_of(const HostEvent& event, HostCode& code) {
+    code.pauses = true;
+    code.given.push_back(given(event.outputs.at(0)));
+    std::vector<std::string> keys;
+    for (size_t c = event.begin.index(); c < trace_.calls.size() && !is_read_before(c, event); ++c)
+      for (std::string& key : host_number_keys(CallId(c))) keys.push_back(std::move(key));
+    for (const std::string& key : keys)
+      code.slots.push_back({static_cast<uint32_t>(b_.graph().inputs.size()), scalar(key), {}});
+    b_.set_source({Phase::kForward, ""});
+    const std::vector<TensorId> after = b_.add_aten(node_of(code), std::vector<TensorType>(keys.size(), kHostNumber));
+    for (size_t k = 0; k < keys.size(); ++k) scalars_[keys[k]] = after[k];
+  }
+  bool is_read_before(size_t call, const HostEvent& since) const {
+    return std::ranges::any_of(trace_.events, [&](const HostEvent& event) {
+      return event.kind == HostEvent::Kind::kRead && event.begin.index() == call && &event != &since;
+    });
+  }
   HostCode::Given given(ValueId id) {
     if (!id.valid()) return {};
     return {read(id), strides_unless_contiguous(window_of(value(id)))};
@@ -185,18 +208,33 @@ class Functionaliser {
     const HostEvent* event = event_of_[id.index()];
     if (event == nullptr) return args;
     for (size_t i = 0; i < args.size(); ++i) {
-      const auto* wrapped = std::get_if<WrappedNumber>(&args[i]);
-      const bool is_real = std::holds_alternative<double>(args[i]) ||
-                           (wrapped != nullptr && std::holds_alternative<double>(wrapped->number));
-      if (is_real) args[i] = as_value(scalar(host_number_key(*event, id, i), DType::kF64));
+      if (is_real(args[i])) args[i] = as_value(scalar(host_number_key(*event, id, i)));
       if (const auto* reals = std::get_if<std::vector<double>>(&args[i])) {
         std::vector<ValueId> values;
         for (size_t k = 0; k < reals->size(); ++k)
-          values.push_back(as_value(scalar(host_number_key(*event, id, i, k), DType::kF64)));
+          values.push_back(as_value(scalar(host_number_key(*event, id, i, k))));
         args[i] = std::move(values);
       }
     }
     return args;
+  }
+  // Their keys.
+  std::vector<std::string> host_number_keys(CallId id) const {
+    std::vector<std::string> keys;
+    const HostEvent* event = event_of_[id.index()];
+    if (event == nullptr || on_host_[id.index()]) return keys;
+    const std::vector<Arg>& args = trace_.calls[id.index()].args;
+    for (size_t i = 0; i < args.size(); ++i) {
+      if (is_real(args[i])) keys.push_back(host_number_key(*event, id, i));
+      const auto* reals = std::get_if<std::vector<double>>(&args[i]);
+      for (size_t k = 0; reals != nullptr && k < reals->size(); ++k) keys.push_back(host_number_key(*event, id, i, k));
+    }
+    return keys;
+  }
+  static bool is_real(const Arg& arg) {
+    const auto* wrapped = std::get_if<WrappedNumber>(&arg);
+    return std::holds_alternative<double>(arg) ||
+           (wrapped != nullptr && std::holds_alternative<double>(wrapped->number));
   }
 
   // A tensor that no value of the trace stands for, under a number behind the trace's own.
@@ -488,6 +526,7 @@ class Functionaliser {
   std::vector<bool> on_host_;               // by call
   std::vector<const HostEvent*> event_of_;  // by call
   std::map<CallId, TensorId> numbers_;      // what host reads read
+  std::map<std::string, TensorId> scalars_;  // numbers that the host supplies, as they are from here on
   std::set<StorageId> changed_by_host_;     // made by the step
   std::vector<TensorId> extra_;
   std::map<GeneratorId, TensorId> rngs_;

@@ -99,6 +99,8 @@ py::dict dict_of(const Stats& s) {
   put("eager_calls", s.eager_calls);
   put("verifications", s.verifications);
   put("guard_misses", s.guard_misses);
+  put("departures", s.departures);
+  put("traced", s.traced);
   put("plans", s.plans);
   put("graph_nodes", s.graph_nodes);
   put("kernels", s.kernels);
@@ -309,6 +311,9 @@ PYBIND11_MODULE(_C, module) {
   module.def("is_recording", &is_recording);
   bind_virtual(module);
   module.def("report_obstacle", &report_obstacle);
+  module.def("report_effect", &report_effect);
+  module.def("leave_trace", &leave_trace);
+  module.def("is_tracing", &is_tracing);
   module.def("host_reads_so_far", &host_reads_so_far);
   module.def("report_comparison", &report_comparison);
 }

@@ -206,6 +206,17 @@ void PythonProgram::rebind(Owner owner, const std::string& key, const at::Tensor
   INTERNAL_CHECK(false, "no slot '{}'", key);
 }
 
+std::string PythonProgram::python_reason() const {
+  const py::gil_scoped_acquire gil;
+  return scout_.attr("python_reason")().cast<std::string>();
+}
+
+void PythonProgram::trace() {
+  const py::gil_scoped_acquire gil;
+  scout_.attr("trace")();
+  looked_ = false;
+}
+
 void PythonProgram::run_event(const std::string& key) {
   const py::gil_scoped_acquire gil;
   try {

@@ -51,6 +51,8 @@ class PythonProgram final : public Program {
   void describe(std::map<std::string, std::string>& out) const override;
   bool can_rebind(Owner owner) const override;
   void rebind(Owner owner, const std::string& key, const at::Tensor& tensor) override;
+  std::string python_reason() const override;
+  void trace() override;
   void run_event(const std::string& key) override;
   std::shared_ptr<void> save_host_state() override;
   void restore_host_state(const std::shared_ptr<void>& state) override;

@@ -159,6 +159,8 @@ struct Executor::Impl {
         return result.stopped.empty();
       case Instruction::Kind::kPause:
         result.given = handed_out(instruction.reads, true);
+        if (instruction.number) result.read = arg_of(state.numbers[*instruction.number]);
+        result.event = instruction.event;
         result.paused = true;
         return false;
       case Instruction::Kind::kSeed: {

@@ -40,10 +40,11 @@ struct StepResult {
   // else. What was written until then stays written.
   bool missed_guard = false;
   std::optional<size_t> missed_number;  // of a guard that looks at a number: which,
-  Arg read;                             // and what it was instead
+  Arg read;                             // and what it was instead; of a pause: the number that the program reads there
   std::string stopped;                  // why on_event stopped it
   // Set when the run came to a pause: what the program gets there. resume() or abandon() follows.
   bool paused = false;
+  uint32_t event = 0;  // which
   std::vector<at::Tensor> given;
 
   [[nodiscard]] bool is_whole() const { return !missed_guard && stopped.empty() && !paused; }

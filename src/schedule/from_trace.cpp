@@ -159,6 +159,10 @@ class TraceWriter {
     for (uint32_t e = 0; e < trace_.events.size(); ++e) {
       const HostEvent& event = trace_.events[e];
       if (event.begin.index() != c) continue;
+      if (event.kind == HostEvent::Kind::kRead) {
+        add_read(e);
+        continue;
+      }
       const bool pauses = event.kind == HostEvent::Kind::kPause;
       Instruction& instruction = add(pauses ? Instruction::Kind::kPause : Instruction::Kind::kEvent, "host code");
       instruction.event = e;
@@ -172,6 +176,14 @@ class TraceWriter {
       if (event.kind == HostEvent::Kind::kEager) instruction.writes = written_by(event);
       if (pauses) save_states(GeneratorState::Kind::kResumed);
     }
+  }
+
+  // The call before it has read the number.
+  void add_read(uint32_t event) {
+    Instruction& read = add(Instruction::Kind::kPause, "the program reads the number");
+    read.event = event;
+    read.op = trace_.events[event].key;
+    read.number = number_of_.at(CallId(trace_.events[event].begin.index() - 1));
   }
 
   // The program's memory that host code changes.

@@ -9,7 +9,7 @@ from typing import Any
 from stepc import _C, tree
 from stepc.config import Config
 from stepc.profile import Profile
-from stepc.recording import Recording
+from stepc.recording import Recording, Tracing
 from stepc.scout import Scout
 
 
@@ -50,6 +50,9 @@ class Accelerated:
         """The user's function as it is; recorded when the engine records."""
         if _C.is_recording():
             with Recording(self._scout):
+                result = self._train_step(*args, **kwargs)
+        elif _C.is_tracing():
+            with Tracing():
                 result = self._train_step(*args, **kwargs)
         else:
             result = self._train_step(*args, **kwargs)

@@ -21,6 +21,16 @@ _UNSEEN = {
 _MAX_SCALARS = 100_000
 
 
+class Tracing(TorchFunctionMode):
+    """Around a step whose calls are compared and not computed: who asks for values past the dispatcher gets them."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = _UNSEEN.get(func)
+        if name is not None:
+            _C.leave_trace(f"Tensor.{name} gives values to the host that no recording sees")
+        return func(*args, **(kwargs or {}))
+
+
 class _Watch(TorchFunctionMode):
     def __init__(self, scout):
         super().__init__()
@@ -122,7 +132,7 @@ class Recording:
 
         def begin(opt, args, kwargs):
             if any(argument is not None for argument in args[1:]) or kwargs.get("closure") is not None:
-                _C.report_obstacle(f"{key}: step(closure) calls the step's own code")
+                _C.report_effect(f"{key}: step(closure) calls the step's own code")
             # GradScaler hands these to a fused optimizer for the length of its step.
             given = {name: opt.__dict__.get(name) for name in ("grad_scale", "found_inf")}
             shapes = {n: (tuple(v.shape), v.dtype) for n, v in given.items() if isinstance(v, torch.Tensor)}
@@ -142,7 +152,7 @@ class Recording:
 
         def marked(*args, **kwargs):
             if args or kwargs:
-                _C.report_obstacle(f"{key}: step() is given a value that a replay cannot know")
+                _C.report_effect(f"{key}: step() is given a value that a replay cannot know")
             event = _C.Event(key)
             try:
                 return step(*args, **kwargs)
@@ -181,13 +191,13 @@ class Recording:
             if now == was or (now != now and was != was):
                 continue
             if isinstance(key, str):
-                _C.report_obstacle(f"the step draws from {key}, which a replay does not")
+                _C.report_effect(f"the step draws from {key}, which a replay does not")
             else:
                 path, value = now
                 if value != value and was[1] != was[1]:
                     continue
                 self.scout.is_unsteady(path)
-                _C.report_obstacle(f"the step changes Python state, which a replay would not: '{path}'")
+                _C.report_effect(f"the step changes Python state, which a replay would not: '{path}'")
             return
 
 

@@ -43,6 +43,7 @@ class Scout:
         self._attributes = {}  # event -> attributes that its optimizer is given while it steps
         self._names = {}
         self._unsteady = set()
+        self.traced = False
 
     def _find(self, find_modules, find_optimizers):
         """Modules that stand in no other, optimizers and schedulers, under the names by which they are reached."""
@@ -78,7 +79,8 @@ class Scout:
             for path, part in module.named_modules():
                 names[part] = f"{before}{path}".rstrip(".")
                 flagged.append(part.__dict__)
-                self._look_at_settings(f"{before}{path}".rstrip(".") or prefix, part, witnesses, settings)
+                if not self.traced:
+                    self._look_at_settings(f"{before}{path}".rstrip(".") or prefix, part, witnesses, settings)
                 for kind in ("_parameters", "_buffers", "_modules"):
                     witnesses.append((part.__dict__[kind], None, len(part.__dict__[kind])))
                 for name, child in part._modules.items():
@@ -100,7 +102,8 @@ class Scout:
         for path, optimizer in self.optimizers.items():
             self._look_at_optimizer(path, optimizer, keys, slots, witnesses)
             settings[f"parameters of {path}"] = "+".join(str(len(group["params"])) for group in optimizer.param_groups)
-        self._look_at_code(witnesses, settings)
+        if not self.traced:
+            self._look_at_code(witnesses, settings)
         for key, (container, name) in self._captured.items():
             slots.append((CAPTURED, key, container, name))
         return {
@@ -110,6 +113,14 @@ class Scout:
             "generators": list(self._generators.items()),
             "settings": settings,
         }
+
+    def python_reason(self):
+        """Why the step's own code has to run beside every replay; empty: it need not."""
+        return ""
+
+    def trace(self):
+        """It does from now on: the values that it reads separate no plans."""
+        self.traced = True
 
     def is_unsteady(self, path):
         """The step itself changes the Python value at `path`: it separates no plans."""

@@ -1,0 +1,546 @@
+#include "capture/tracer.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <unordered_map>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "aten/constants.h"
+#include "aten/operators.h"
+#include "aten/unreadable_storage.h"
+#include "base/check.h"
+#include "capture/observer.h"
+#include "ir/agree.h"
+
+namespace stepc {
+
+namespace {
+
+bool writes(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+bool is_number(const Arg& arg) {
+  return std::holds_alternative<int64_t>(arg) || std::holds_alternative<double>(arg) ||
+         std::holds_alternative<std::complex<double>>(arg) || std::holds_alternative<WrappedNumber>(arg) ||
+         std::holds_alternative<std::vector<double>>(arg);
+}
+
+// One call of the trace, ready to be compared with.
+struct Expected {
+  c10::OperatorHandle op;
+  bool runs = false;      // at once: a view, or one of the host's own calls
+  bool supplied = false;  // its numbers may be others: the host supplies them
+  std::optional<size_t> read;  // the event that it ends with
+  std::vector<c10::IValue> constants;  // by argument, where it is one
+};
+
+std::vector<Expected> expect(const Trace& trace) {
+  std::vector<Expected> calls;
+  for (const Call& call : trace.calls) {
+    Expected one{find_operator(call.op), is_view(trace, call), false, {}, {}};
+    const auto& schema = one.op.schema().arguments();
+    for (size_t a = 0; a < call.args.size(); ++a) {
+      const Arg& arg = call.args[a];
+      const bool is_constant = !std::holds_alternative<ValueId>(arg) &&
+                               !std::holds_alternative<std::vector<ValueId>>(arg) &&
+                               !std::holds_alternative<WrappedNumber>(arg) && !std::holds_alternative<GeneratorArg>(arg);
+      one.constants.push_back(is_constant ? constant_to_ivalue(arg, schema.at(a)) : c10::IValue());
+    }
+    calls.push_back(std::move(one));
+  }
+  for (size_t e = 0; e < trace.events.size(); ++e) {
+    const HostEvent& event = trace.events[e];
+    for (size_t c = event.begin.index(); c < event.end.index(); ++c) calls[c].supplied = true;
+    for (CallId call : event.own_calls) calls[call.index()].runs = true;
+    if (event.kind == HostEvent::Kind::kRead) calls[event.begin.index() - 1].read = e;
+  }
+  return calls;
+}
+
+// What a storage of the trace is in this run of the step.
+struct Met {
+  c10::StorageImpl* address = nullptr;  // none: not met yet
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> weak;  // of one that the step makes
+  bool is_made = false;
+};
+
+}  // namespace
+
+class Tracer::Observer final : public CallObserver {
+ public:
+  explicit Observer(const Trace& trace) : trace_(trace), expected_(expect(trace)) {}
+
+  void bind(const std::vector<at::Tensor>& externals, std::vector<at::Generator> generators) {
+    generators_ = std::move(generators);
+    met_.assign(trace_.storages.size(), {});
+    kept_.clear();
+    supplied_.clear();
+    difference_.clear();
+    next_ = 0;
+    for (size_t e = 0; e < trace_.externals.size(); ++e) {
+      if (!externals[e].defined() || !externals[e].has_storage()) continue;
+      kept_.push_back(externals[e].storage());
+      meet(trace_.externals[e].value, externals[e]);
+    }
+  }
+  // Lets go of the program's memory.
+  void release() {
+    kept_.clear();
+    met_.clear();
+  }
+
+  void begin(const Plan* plan, bool computes) {
+    plan_ = plan;
+    computes_ = computes;
+  }
+  void end() {
+    // What the recorder itself looked at the results with.
+    while (is_following() && next_ != expected_.size() && is_view(trace_, trace_.calls[next_])) ++next_;
+    if (is_following() && next_ != expected_.size())
+      stray(str("it makes {} calls and {} were recorded", next_, expected_.size()));
+    plan_ = nullptr;
+  }
+  // What was thrown by the step, perhaps on its way through a kernel.
+  void stop() {
+    if (is_following()) stray("it ends with an error");
+    plan_ = nullptr;
+  }
+
+  void call(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) override {
+    if (is_following() && !follows(op, *stack)) stray(difference_of(op));
+    if (!is_following()) return op.redispatchBoxed(below, stack);
+    const CallId id(next_);
+    const Expected& expected = expected_[next_++];
+    if (!computes_ && expected.read) return give_number(*expected.read, op, stack);
+    if (computes_ || expected.runs) {
+      op.redispatchBoxed(below, stack);
+      meet_results(id, *stack);
+      return;
+    }
+    skip(id, stack);
+  }
+
+  void leave(const Plan* plan, const std::string& why) {
+    if (!is_following()) return;
+    plan_ = plan != nullptr ? plan : plan_;
+    stray(why);
+  }
+
+  [[nodiscard]] bool is_following() const { return difference_.empty(); }
+  [[nodiscard]] bool is_skipping() const { return is_following() && !computes_; }
+  [[nodiscard]] const std::string& difference() const { return difference_; }
+  [[nodiscard]] const std::vector<HostSupply>& supplied() const { return supplied_; }
+
+  [[nodiscard]] bool is_held(StorageId storage) const {
+    const Met& met = met_[storage.index()];
+    return met.is_made && met.weak && met.weak->use_count() > 0;
+  }
+  [[nodiscard]] StorageId storage_of(ValueId value) const { return trace_.values[value.index()].storage; }
+
+  [[nodiscard]] ValueId held_beside(const std::vector<ValueId>& given) const {
+    std::vector<bool> is_given(met_.size(), false);
+    for (ValueId value : given)
+      if (value.valid()) is_given[storage_of(value).index()] = true;
+    for (size_t v = 0; v < trace_.values.size(); ++v) {
+      const StorageId storage = trace_.values[v].storage;
+      if (!is_given[storage.index()] && trace_.storages[storage.index()].bytes != 0 && is_held(storage))
+        return ValueId(v);
+    }
+    return {};
+  }
+
+  void give(ValueId value, const at::Tensor& result) {
+    const StorageId storage = storage_of(value);
+    if (!value.valid() || !is_held(storage) || !result.defined()) return;
+    const auto held = met_[storage.index()].weak->lock();
+    if (!held) return;
+    const Value& window = trace_.values[value.index()];
+    const bool is_whole = result.storage().nbytes() == held->nbytes() && result.storage_offset() == window.offset &&
+                          result.strides() == c10::IntArrayRef(window.strides);
+    if (is_whole && is_unreadable(*held)) {
+      c10::StorageImpl* from = result.storage().unsafeGetStorageImpl();
+      make_readable(*held, from->set_data_ptr(c10::DataPtr(nullptr, c10::Device(c10::kCPU))));
+      return;
+    }
+    if (is_unreadable(*held)) make_readable(*held, c10::GetCPUAllocator()->allocate(held->nbytes()));
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    window_on(value, c10::Storage(held)).copy_(result);
+  }
+
+ private:
+  // ---- comparing
+
+  void meet(ValueId value, const at::Tensor& tensor) {
+    Met& met = met_[storage_of(value).index()];
+    if (met.address != nullptr) return;
+    met.address = tensor.storage().unsafeGetStorageImpl();
+    met.is_made = !trace_.storages[storage_of(value).index()].external;
+    if (met.is_made) met.weak.emplace(tensor.storage().getWeakStorageImpl());
+  }
+
+  // A tensor that host data made: the same bytes as the recorded one's.
+  bool is_constant(StorageId storage, const at::Tensor& tensor) {
+    if (!trace_.storages[storage.index()].external || met_[storage.index()].address != nullptr) return false;
+    for (const External& external : trace_.externals) {
+      if (storage_of(external.value) != storage || external.owner != Owner::kConstant) continue;
+      const auto found = std::ranges::find(trace_.constants, external.key, &Constant::key);
+      if (found == trace_.constants.end() || tensor.storage().nbytes() != found->bytes.size()) return false;
+      if (std::memcmp(tensor.storage().data(), found->bytes.data(), found->bytes.size()) != 0) return false;
+      met_[storage.index()].address = tensor.storage().unsafeGetStorageImpl();
+      kept_.push_back(tensor.storage());
+      return true;
+    }
+    return false;
+  }
+
+  bool is_value(const at::Tensor& tensor, ValueId id) {
+    if (!id.valid() || !tensor.defined()) return !id.valid() && !tensor.defined();
+    if (!tensor.has_storage()) return false;
+    const Value& value = trace_.values[id.index()];
+    const bool known = met_[value.storage.index()].address == tensor.storage().unsafeGetStorageImpl();
+    if (!known && !is_constant(value.storage, tensor)) return false;
+    return tensor.sizes() == c10::IntArrayRef(value.sizes) && tensor.strides() == c10::IntArrayRef(value.strides) &&
+           tensor.storage_offset() == value.offset && tensor.scalar_type() == scalar_type_of(value.dtype) &&
+           tensor.is_conj() == value.conj && tensor.is_neg() == value.neg;
+  }
+
+  bool are_values(const c10::IValue& given, const std::vector<ValueId>& ids) {
+    if (!given.isList()) return false;
+    const auto list = given.toListRef();
+    if (list.size() != ids.size()) return false;
+    for (size_t i = 0; i < ids.size(); ++i)
+      if (!is_value(list[i].isNone() ? at::Tensor() : list[i].toTensor(), ids[i])) return false;
+    return true;
+  }
+
+  bool is_generator(const c10::IValue& given, GeneratorArg expected) const {
+    if (!given.isGenerator()) return false;
+    const at::Generator& generator = generators_.at(expected.generator.index());
+    const at::Generator& wanted = generator.defined() ? generator : at::detail::getDefaultCPUGenerator();
+    return given.toGenerator().unsafeGetGeneratorImpl() == wanted.unsafeGetGeneratorImpl();
+  }
+
+  static bool is_same(const c10::IValue& a, const c10::IValue& b) {
+    if (a.isInt() && b.isInt()) return a.toInt() == b.toInt();
+    if (a.isBool() && b.isBool()) return a.toBool() == b.toBool();
+    if (a.isDouble() && b.isDouble()) return same_number(a.toDouble(), b.toDouble());
+    if (a.isNone() || b.isNone()) return a.isNone() && b.isNone();
+    if (a.isDouble() || b.isDouble() || a.isInt() || b.isInt() || a.isBool() || b.isBool()) return false;
+    if (a.isIntList() && b.isIntList()) return a.toIntVector() == b.toIntVector();
+    return false;
+  }
+
+  // Whether the next call of the trace is this one; takes the numbers that the host supplies.
+  bool follows(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+    why_ = nullptr;
+    if (next_ == expected_.size()) return false;
+    const Expected& expected = expected_[next_];
+    if (!(expected.op == op)) return false;
+    const Call& call = trace_.calls[next_];
+    const auto args = torch::jit::last(stack, call.args.size());
+    const auto& schema = op.schema().arguments();
+    const size_t supplied = supplied_.size();
+    for (size_t i = 0; i < call.args.size(); ++i) {
+      const bool same = is_argument(expected, call.args[i], args[i], i, schema[i]);
+      if (same) continue;
+      why_ = &schema[i];
+      supplied_.resize(supplied);
+      return false;
+    }
+    return true;
+  }
+
+  bool is_argument(const Expected& expected, const Arg& arg, const c10::IValue& given, size_t index,
+                   const c10::Argument& schema) {
+    if (const auto* wrapped = std::get_if<WrappedNumber>(&arg)) {
+      if (!given.isTensor() || !given.toTensor().defined()) return false;
+      const auto number = wrapped_number_of(given.toTensor());
+      if (!number || number->number.index() != wrapped->number.index()) return false;
+      if (expected.supplied) return supply(index, given);
+      return *number == *wrapped;
+    }
+    if (const auto* value = std::get_if<ValueId>(&arg)) {
+      if (given.isNone()) return !value->valid();
+      return given.isTensor() && is_value(given.toTensor(), *value);
+    }
+    if (const auto* list = std::get_if<std::vector<ValueId>>(&arg)) return are_values(given, *list);
+    if (const auto* generator = std::get_if<GeneratorArg>(&arg)) return is_generator(given, *generator);
+    const c10::IValue& constant = expected.constants[index];
+    if (is_same(constant, given)) return !expected.supplied || !is_number(arg) || supply(index, given);
+    if (expected.supplied && is_number(arg)) {
+      const auto other = constant_from_ivalue(given, schema);
+      return other && other->index() == arg.index() && supply(index, given);
+    }
+    if (given.isTensor() || given.isDouble() || given.isInt() || given.isBool() || given.isNone()) return false;
+    const auto other = constant_from_ivalue(given, schema);
+    return other && *other == arg;
+  }
+  bool supply(size_t arg, const c10::IValue& number) {
+    supplied_.push_back({CallId(next_), arg, number});
+    return true;
+  }
+
+  std::string difference_of(const c10::OperatorHandle& op) const {
+    const std::string name = name_of(op);
+    if (next_ == expected_.size()) return str("it calls {} where nothing more was recorded", name);
+    const Call& call = trace_.calls[next_];
+    const std::string where = call.module.empty() ? std::string() : str(" in '{}'", call.module);
+    if (why_ == nullptr) return str("it calls {} where {}{} was recorded", name, call.op, where);
+    return str("it passes another '{}' to {}{} than was recorded", why_->name(), call.op, where);
+  }
+
+  // ---- instead of computing
+
+  void meet_results(CallId id, const torch::jit::Stack& stack) {
+    const Call& call = trace_.calls[id.index()];
+    const auto values = torch::jit::last(stack, call.results.size());
+    for (size_t r = 0; r < call.results.size(); ++r) {
+      const auto one = [&](ValueId value, const at::Tensor& tensor) {
+        if (value.valid() && tensor.defined() && tensor.has_storage()) meet(value, tensor);
+      };
+      if (const auto* value = std::get_if<ValueId>(&call.results[r])) {
+        if (values[r].isTensor()) one(*value, values[r].toTensor());
+      } else if (const auto* list = std::get_if<std::vector<ValueId>>(&call.results[r])) {
+        const auto tensors = values[r].toTensorVector();
+        for (size_t t = 0; t < list->size() && t < tensors.size(); ++t) one((*list)[t], tensors[t]);
+      }
+    }
+  }
+
+  at::Tensor made(ValueId id) {
+    if (!id.valid()) return {};
+    const StorageId storage = storage_of(id);
+    Met& met = met_[storage.index()];
+    if (met.address == nullptr) {
+      const auto bytes = static_cast<int64_t>(trace_.storages[storage.index()].bytes);
+      at::Tensor tensor = window_on(id, unreadable_storage(bytes));
+      meet(id, tensor);
+      return tensor;
+    }
+    // Another window on what an earlier result of the same call lies on.
+    const auto held = met.weak->lock();
+    INTERNAL_CHECK(held, "a call makes a window on memory that is gone");
+    return window_on(id, c10::Storage(held));
+  }
+
+  at::Tensor window_on(ValueId id, c10::Storage storage) const {
+    const Value& value = trace_.values[id.index()];
+    at::Tensor tensor =
+        at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                 c10::scalarTypeToTypeMeta(scalar_type_of(value.dtype)));
+    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(value.sizes, value.strides, value.offset);
+    if (value.conj) tensor._set_conj(true);
+    if (value.neg) tensor._set_neg(true);
+    return tensor;
+  }
+
+  // Leaves results that look right: what a call that writes was given, and memory that is not there.
+  void skip(CallId id, torch::jit::Stack* stack) {
+    const Call& call = trace_.calls[id.index()];
+    const auto& schema = expected_[id.index()].op.schema();
+    std::vector<c10::IValue> written;
+    const auto args = torch::jit::last(*stack, schema.arguments().size());
+    for (size_t i = 0; i < args.size(); ++i)
+      if (writes(schema.arguments()[i])) written.push_back(args[i]);
+    std::vector<c10::IValue> results;
+    for (size_t r = 0; r < schema.returns().size(); ++r) {
+      if (writes(schema.returns()[r]) && !written.empty()) {
+        results.push_back(written[std::min(r, written.size() - 1)]);
+      } else if (const auto* value = std::get_if<ValueId>(&call.results[r])) {
+        results.emplace_back(made(*value));
+      } else if (const auto* list = std::get_if<std::vector<ValueId>>(&call.results[r])) {
+        c10::List<at::Tensor> tensors;
+        for (ValueId one : *list) tensors.push_back(made(one));
+        results.emplace_back(std::move(tensors));
+      } else {
+        results.push_back(constant_to_ivalue(call.results[r], schema.returns()[r]));
+      }
+    }
+    torch::jit::drop(*stack, schema.arguments().size());
+    for (c10::IValue& result : results) stack->push_back(std::move(result));
+  }
+
+  void give_number(size_t event, const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    const Arg number = plan_->read(event);
+    torch::jit::drop(*stack, op.schema().arguments().size());
+    stack->push_back(constant_to_ivalue(number, op.schema().returns().at(0)));
+  }
+
+  // ---- leaving the trace
+
+  // Everything that was left out is computed, in order, into the memory that the step holds.
+  void stray(std::string why) {
+    difference_ = std::move(why);
+    if (computes_) return;
+    plan_->turn_back();
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
+    const c10::impl::ExcludeDispatchKeyGuard below_observer(kObserverKey);
+    std::vector<std::vector<StorageId>> ends(next_);  // by call: storages that it is the last to name
+    std::map<StorageId, size_t> last;
+    for (size_t c = 0; c < next_; ++c) {
+      const auto named = [&](ValueId value) { last[storage_of(value)] = c; };
+      for_each_value(trace_.calls[c].args, named);
+      for_each_value(trace_.calls[c].results, named);
+    }
+    for (const auto& [storage, call] : last) ends[call].push_back(storage);
+    size_t supplied = 0;
+    for (size_t c = 0; c < next_; ++c) {
+      compute(CallId(c), supplied);
+      for (StorageId storage : ends[c]) alive_.erase(storage);
+    }
+    alive_.clear();
+  }
+
+  c10::Storage storage_to_compute_on(StorageId id) {
+    const auto found = alive_.find(id);
+    if (found != alive_.end()) return found->second;
+    const Met& met = met_[id.index()];
+    INTERNAL_CHECK(met.address != nullptr, "a storage that the step never met");
+    if (!met.is_made) {
+      const auto kept = std::ranges::find_if(
+          kept_, [&](const c10::Storage& storage) { return storage.unsafeGetStorageImpl() == met.address; });
+      INTERNAL_CHECK(kept != kept_.end(), "a storage of the program's is gone");
+      return *kept;
+    }
+    auto held = met.weak->lock();
+    const c10::Storage storage =
+        held ? c10::Storage(std::move(held)) : unreadable_storage(static_cast<int64_t>(trace_.storages[id.index()].bytes));
+    alive_.emplace(id, storage);
+    return storage;
+  }
+
+  at::Tensor tensor_to_compute_on(ValueId id) {
+    if (!id.valid()) return {};
+    const c10::Storage storage = storage_to_compute_on(storage_of(id));
+    return window_on(id, storage);
+  }
+
+  c10::IValue argument(const Arg& arg, const c10::Argument& schema, const c10::IValue& constant) {
+    if (const auto* value = std::get_if<ValueId>(&arg)) return tensor_to_compute_on(*value);
+    if (const auto* wrapped = std::get_if<WrappedNumber>(&arg)) return tensor_of(*wrapped);
+    if (const auto* generator = std::get_if<GeneratorArg>(&arg)) {
+      const at::Generator& given = generators_.at(generator->generator.index());
+      return given.defined() ? given : at::detail::getDefaultCPUGenerator();
+    }
+    const auto* list = std::get_if<std::vector<ValueId>>(&arg);
+    if (list == nullptr) return constant;
+    const bool is_optional = schema.type()->expect<c10::ListType>()->getElementType()->kind() ==
+                             c10::TypeKind::OptionalType;
+    if (is_optional) {
+      c10::List<std::optional<at::Tensor>> tensors;
+      for (ValueId id : *list)
+        tensors.push_back(id.valid() ? std::optional(tensor_to_compute_on(id)) : std::nullopt);
+      return tensors;
+    }
+    c10::List<at::Tensor> tensors;
+    for (ValueId id : *list) tensors.push_back(tensor_to_compute_on(id));
+    return tensors;
+  }
+
+  void compute(CallId id, size_t& supplied) {
+    const Call& call = trace_.calls[id.index()];
+    const Expected& expected = expected_[id.index()];
+    std::map<size_t, c10::IValue> numbers;
+    for (; supplied < supplied_.size() && supplied_[supplied].call == id; ++supplied)
+      numbers[supplied_[supplied].arg] = supplied_[supplied].number;
+    if (is_view(trace_, call)) return;  // its windows are there
+    torch::jit::Stack stack;
+    for (size_t a = 0; a < call.args.size(); ++a) {
+      const auto number = numbers.find(a);
+      stack.push_back(number != numbers.end()
+                          ? number->second
+                          : argument(call.args[a], expected.op.schema().arguments()[a], expected.constants[a]));
+    }
+    expected.op.callBoxed(&stack);
+    for (size_t r = 0; r < call.results.size(); ++r) {
+      if (const auto* value = std::get_if<ValueId>(&call.results[r])) {
+        if (value->valid()) fill(*value, stack[r].toTensor());
+      } else if (const auto* list = std::get_if<std::vector<ValueId>>(&call.results[r])) {
+        const std::vector<at::Tensor> tensors = stack[r].toTensorVector();
+        for (size_t t = 0; t < list->size(); ++t)
+          if ((*list)[t].valid()) fill((*list)[t], tensors[t]);
+      }
+    }
+  }
+
+  // What was just computed as `value`, where the step sees it.
+  void fill(ValueId value, const at::Tensor& computed) {
+    if (!computed.defined()) return;
+    const Met& met = met_[storage_of(value).index()];
+    if (!met.is_made) return;
+    const c10::Storage storage = storage_to_compute_on(storage_of(value));
+    c10::StorageImpl& held = *storage.unsafeGetStorageImpl();
+    if (!is_unreadable(held) || computed.storage().unsafeGetStorageImpl() == &held) return;
+    INTERNAL_CHECK(computed.storage().nbytes() == held.nbytes(), "{} makes other memory than was recorded",
+                   trace_.calls[next_ - 1].op);
+    make_readable(held, computed.storage().unsafeGetStorageImpl()->set_data_ptr(
+                            c10::DataPtr(nullptr, c10::Device(c10::kCPU))));
+  }
+
+  const Trace& trace_;
+  const std::vector<Expected> expected_;
+  std::vector<at::Generator> generators_;
+  std::vector<Met> met_;             // by storage
+  std::vector<c10::Storage> kept_;   // the program's, and constants
+  std::map<StorageId, c10::Storage> alive_;  // while what was left out is computed
+  const Plan* plan_ = nullptr;
+  bool computes_ = false;
+  size_t next_ = 0;
+  const c10::Argument* why_ = nullptr;  // the argument that differed
+  std::string difference_;
+  std::vector<HostSupply> supplied_;
+};
+
+Tracer::Tracer(const Trace& trace) : observer_(std::make_shared<Observer>(trace)) {}
+Tracer::~Tracer() = default;
+
+void Tracer::bind(const std::vector<at::Tensor>& externals, std::vector<at::Generator> generators) {
+  observer_->bind(externals, std::move(generators));
+}
+void Tracer::release() { observer_->release(); }
+
+void Tracer::run(const std::function<void()>& host_code, const Plan& plan) {
+  observer_->begin(&plan, false);
+  try {
+    const ObserverScope scope(observer_);
+    host_code();
+  } catch (...) {
+    observer_->stop();
+    throw;
+  }
+  observer_->end();
+}
+
+void Tracer::run_computing(const std::function<void()>& host_code) {
+  observer_->begin(nullptr, true);
+  const ObserverScope scope(observer_);
+  host_code();
+  observer_->end();
+}
+
+const std::string& Tracer::difference() const { return observer_->difference(); }
+const std::vector<HostSupply>& Tracer::supplied() const { return observer_->supplied(); }
+bool Tracer::is_held(ValueId value) const { return value.valid() && observer_->is_held(observer_->storage_of(value)); }
+ValueId Tracer::held_beside(const std::vector<ValueId>& given) const { return observer_->held_beside(given); }
+void Tracer::give(ValueId value, const at::Tensor& result) {
+  if (value.valid()) observer_->give(value, result);
+}
+void Tracer::leave(const Plan& plan, const std::string& why) { observer_->leave(&plan, why); }
+
+void leave_trace(const std::string& why) {
+  if (auto* observer = dynamic_cast<Tracer::Observer*>(current_observer())) observer->leave(nullptr, why);
+}
+bool is_tracing() {
+  const auto* observer = dynamic_cast<Tracer::Observer*>(current_observer());
+  return observer != nullptr && observer->is_skipping();
+}
+
+}  // namespace stepc

@@ -1,0 +1,82 @@
+// Tracer: a step's host code runs, and each call that it makes is compared with the next one of a Trace. Nothing is
+// computed: what calls make looks right and has no memory, until a plan of the trace has run or until the step leaves
+// the trace. From there on everything is computed, what was left out first.
+//
+// The host's side effects happen once, as in eager. Holds no tensor of the step: storages, weakly.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include "ir/trace.h"
+
+namespace stepc {
+
+// A number (or a list of numbers, or a 0-dim number tensor) that the host passes as argument `arg` of `call`.
+struct HostSupply {
+  CallId call;
+  size_t arg = 0;
+  c10::IValue number;
+};
+
+class Tracer {
+ public:
+  // What the tracer asks for while the step runs.
+  struct Plan {
+    // The plan runs up to `trace`'s event of kind kRead; returns the number.
+    std::function<Arg(size_t event)> read;
+    // The step leaves the trace: everything is to be as it was before it, its tensors and generators.
+    std::function<void()> turn_back;
+  };
+
+  // `trace` is one that recordings agreed on call by call (ir/agree.h); it must outlive this.
+  explicit Tracer(const Trace& trace);
+  ~Tracer();
+  Tracer(const Tracer&) = delete;
+  Tracer& operator=(const Tracer&) = delete;
+
+  // Before each run. `externals`: the program's tensors, one for each of the trace's externals (constants undefined);
+  // `generators`: one for each of its generators, the default one undefined.
+  void bind(const std::vector<at::Tensor>& externals, std::vector<at::Generator> generators);
+  // Runs `host_code` on the calling thread. What it throws passes through, with everything computed that it did.
+  void run(const std::function<void()>& host_code, const Plan& plan);
+  // The same, and everything is computed as it comes: what a plan is compared with.
+  void run_computing(const std::function<void()>& host_code);
+
+  // What the step did otherwise than `trace`, empty while it follows it. After run() it says whether the plan may run.
+  [[nodiscard]] const std::string& difference() const;
+  // What the host has supplied so far, in the order of calls.
+  [[nodiscard]] const std::vector<HostSupply>& supplied() const;
+
+  // After run(): whether something holds memory of `value`'s storage, which the step made.
+  [[nodiscard]] bool is_held(ValueId value) const;
+  // A storage that is held and that none of `given` lies on, which the plan leaves: a value on it; invalid: none.
+  [[nodiscard]] ValueId held_beside(const std::vector<ValueId>& given) const;
+  // The plan's result for `value`: who holds it finds it there. A copy is made where it is laid out otherwise.
+  void give(ValueId value, const at::Tensor& result);
+  // Instead: the step leaves the trace at its end.
+  void leave(const Plan& plan, const std::string& why);
+  // Lets go of the program's memory; the next run begins with bind().
+  void release();
+
+ private:
+  friend void leave_trace(const std::string& why);
+  friend bool is_tracing();
+  class Observer;
+  std::shared_ptr<Observer> observer_;
+};
+
+// Ends the comparison of the step that runs on this thread, if one does: its tensors have values from here on, for code
+// that reads them past the dispatcher.
+void leave_trace(const std::string& why);
+// Whether the calling thread runs a step beside a trace, without computing it.
+bool is_tracing();
+
+}  // namespace stepc
