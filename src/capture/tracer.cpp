@@ -78,6 +78,7 @@ class Tracer::Observer final : public CallObserver {
   explicit Observer(const Trace& trace) : trace_(trace), expected_(expect(trace)) {}
 
   void bind(const std::vector<at::Tensor>& externals, std::vector<at::Generator> generators) {
+    heir_.reset();
     generators_ = std::move(generators);
     met_.assign(trace_.storages.size(), {});
     kept_.clear();
@@ -94,6 +95,29 @@ class Tracer::Observer final : public CallObserver {
   void release() {
     kept_.clear();
     met_.clear();
+    heir_.reset();
+  }
+
+  // Goes on where `from` stands, if this trace begins as that one did and was given these numbers.
+  bool take_over(const Observer& from) {
+    const size_t calls = from.next_;
+    if (expected_.size() < calls) return false;
+    std::vector<HostSupply> supplied;
+    size_t s = 0;
+    for (size_t c = 0; c < calls; ++c) {
+      std::map<size_t, c10::IValue> given;
+      for (; s < from.supplied_.size() && from.supplied_[s].call == CallId(c); ++s)
+        given[from.supplied_[s].arg] = from.supplied_[s].number;
+      if (!begins_as(from, c, given, supplied)) return false;
+    }
+    for (size_t m = 0; m < met_.size() && m < from.met_.size(); ++m)
+      if (from.met_[m].address != nullptr) met_[m] = from.met_[m];
+    for (const c10::Storage& storage : from.kept_) kept_.push_back(storage);
+    supplied_ = std::move(supplied);
+    plan_ = from.plan_;
+    computes_ = from.computes_;
+    next_ = calls;
+    return true;
   }
 
   void begin(const Plan* plan, bool computes) {
@@ -101,20 +125,30 @@ class Tracer::Observer final : public CallObserver {
     computes_ = computes;
   }
   void end() {
+    if (heir_) return heir_->end();
     // What the recorder itself looked at the results with.
     while (is_following() && next_ != expected_.size() && is_view(trace_, trace_.calls[next_])) ++next_;
+    const auto is_at_end = [](Observer& other) { return other.next_ == other.expected_.size(); };
+    if (is_following() && next_ != expected_.size() && hand_over(is_at_end)) return heir_->end();
     if (is_following() && next_ != expected_.size())
       stray(str("it makes {} calls and {} were recorded", next_, expected_.size()));
     plan_ = nullptr;
   }
   // What was thrown by the step, perhaps on its way through a kernel.
   void stop() {
+    if (heir_) return heir_->stop();
     if (is_following()) stray("it ends with an error");
     plan_ = nullptr;
   }
 
   void call(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) override {
-    if (is_following() && !follows(op, *stack)) stray(difference_of(op));
+    if (heir_) return heir_->call(op, below, stack);
+    if (is_following() && !follows(op, *stack)) {
+      const std::string difference = difference_of(op);
+      if (hand_over([&](Observer& other) { return other.follows(op, *stack, /*takes=*/false); }))
+        return heir_->call(op, below, stack);
+      stray(difference);
+    }
     if (!is_following()) return op.redispatchBoxed(below, stack);
     const CallId id(next_);
     const Expected& expected = expected_[next_++];
@@ -128,13 +162,14 @@ class Tracer::Observer final : public CallObserver {
   }
 
   void leave(const Plan* plan, const std::string& why) {
+    if (heir_) return heir_->leave(plan, why);
     if (!is_following()) return;
     plan_ = plan != nullptr ? plan : plan_;
     stray(why);
   }
 
   [[nodiscard]] bool is_following() const { return difference_.empty(); }
-  [[nodiscard]] bool is_skipping() const { return is_following() && !computes_; }
+  [[nodiscard]] bool is_skipping() const { return heir_ ? heir_->is_skipping() : is_following() && !computes_; }
   [[nodiscard]] const std::string& difference() const { return difference_; }
   [[nodiscard]] const std::vector<HostSupply>& supplied() const { return supplied_; }
 
@@ -175,6 +210,53 @@ class Tracer::Observer final : public CallObserver {
   }
 
  private:
+  // ---- another trace
+
+  template <class Test>
+  bool hand_over(const Test& goes_on) {
+    while (Tracer* const tracer = plan_->other ? plan_->other() : nullptr) {
+      const std::shared_ptr<Observer> other = tracer->observer_;
+      if (!other->take_over(*this) || !goes_on(*other)) continue;
+      heir_ = other;
+      plan_->took_over();
+      return true;
+    }
+    return false;
+  }
+
+  // Whether call `c` is that of `from`, which was given these numbers; adds to what this trace is supplied with.
+  bool begins_as(const Observer& from, size_t c, const std::map<size_t, c10::IValue>& given,
+                 std::vector<HostSupply>& supplied) const {
+    const Call& mine = trace_.calls[c];
+    const Call& theirs = from.trace_.calls[c];
+    const bool same_kind = mine.op == theirs.op && mine.args.size() == theirs.args.size() &&
+                           mine.writes == theirs.writes && expected_[c].runs == from.expected_[c].runs &&
+                           expected_[c].read.has_value() == from.expected_[c].read.has_value();
+    if (!same_kind || (!expected_[c].read && mine.results != theirs.results)) return false;
+    for (size_t a = 0; a < mine.args.size(); ++a) {
+      const auto number = given.find(a);
+      if (number == given.end()) {
+        if (mine.args[a] != theirs.args[a]) return false;
+        if (expected_[c].supplied && is_number(mine.args[a])) {
+          const auto* wrapped = std::get_if<WrappedNumber>(&mine.args[a]);
+          supplied.push_back({CallId(c), a, wrapped ? c10::IValue(tensor_of(*wrapped)) : expected_[c].constants[a]});
+        }
+      } else if (expected_[c].supplied) {
+        supplied.push_back({CallId(c), a, number->second});
+      } else {
+        return false;
+      }
+    }
+    bool same_values = true;
+    const auto compare = [&](ValueId id) {
+      same_values = same_values && id.index() < from.trace_.values.size() &&
+                    trace_.values[id.index()] == from.trace_.values[id.index()];
+    };
+    for_each_value(mine.args, compare);
+    for_each_value(mine.results, compare);
+    return same_values;
+  }
+
   // ---- comparing
 
   void meet(ValueId value, const at::Tensor& tensor) {
@@ -238,7 +320,7 @@ class Tracer::Observer final : public CallObserver {
   }
 
   // Whether the next call of the trace is this one; takes the numbers that the host supplies.
-  bool follows(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  bool follows(const c10::OperatorHandle& op, const torch::jit::Stack& stack, bool takes = true) {
     why_ = nullptr;
     if (next_ == expected_.size()) return false;
     const Expected& expected = expected_[next_];
@@ -254,6 +336,7 @@ class Tracer::Observer final : public CallObserver {
       supplied_.resize(supplied);
       return false;
     }
+    if (!takes) supplied_.resize(supplied);
     return true;
   }
 
@@ -493,6 +576,7 @@ class Tracer::Observer final : public CallObserver {
   std::map<StorageId, c10::Storage> alive_;  // while what was left out is computed
   const Plan* plan_ = nullptr;
   bool computes_ = false;
+  std::shared_ptr<Observer> heir_;  // goes on in this one's stead
   size_t next_ = 0;
   const c10::Argument* why_ = nullptr;  // the argument that differed
   std::string difference_;
@@ -519,8 +603,8 @@ void Tracer::run(const std::function<void()>& host_code, const Plan& plan) {
   observer_->end();
 }
 
-void Tracer::run_computing(const std::function<void()>& host_code) {
-  observer_->begin(nullptr, true);
+void Tracer::run_computing(const std::function<void()>& host_code, const Plan& plan) {
+  observer_->begin(&plan, true);
   const ObserverScope scope(observer_);
   host_code();
   observer_->end();

@@ -34,6 +34,10 @@ class Tracer {
     std::function<Arg(size_t event)> read;
     // The step leaves the trace: everything is to be as it was before it, its tensors and generators.
     std::function<void()> turn_back;
+    // Another tracer that might go on, bound, its trace beginning with the same calls; nullptr: none is left. It is
+    // asked for at the first call that is not the trace's.
+    std::function<Tracer*()> other;
+    std::function<void()> took_over;  // the last one does
   };
 
   // `trace` is one that recordings agreed on call by call (ir/agree.h); it must outlive this.
@@ -47,8 +51,8 @@ class Tracer {
   void bind(const std::vector<at::Tensor>& externals, std::vector<at::Generator> generators);
   // Runs `host_code` on the calling thread. What it throws passes through, with everything computed that it did.
   void run(const std::function<void()>& host_code, const Plan& plan);
-  // The same, and everything is computed as it comes: what a plan is compared with.
-  void run_computing(const std::function<void()>& host_code);
+  // The same, and everything is computed as it comes: what a plan is compared with. Only `plan.other` is asked.
+  void run_computing(const std::function<void()>& host_code, const Plan& plan);
 
   // What the step did otherwise than `trace`, empty while it follows it. After run() it says whether the plan may run.
   [[nodiscard]] const std::string& difference() const;

@@ -1,7 +1,9 @@
 #include "engine/plan_cache.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
+#include <utility>
 
 #include <ATen/Parallel.h>
 
@@ -17,7 +19,7 @@ namespace {
 // Recordings beyond the configured ones that may go into finding owners of tensors.
 constexpr int kMaxExplanations = 4;
 constexpr size_t kMaxOpen = 3;
-// A traced step that took a path without a plan may take it again soon. Then ever later, and then never.
+// A traced step that took a path without a plan may take it again soon. Where most do so, none is worth it.
 constexpr int kRecordAfterLeaving = 8;
 constexpr int kMaxDepartures = 6;
 }  // namespace
@@ -108,8 +110,12 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
   if (!may_trace_) {
     std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
   } else if (!is_traced_) {
-    std::string why = recording.effects.empty() ? program_.python_reason() : recording.effects.front();
-    if (!why.empty()) return trace(why);
+    if (const std::string why = program_.python_reason(); !why.empty()) return trace(why);
+    // The first steps of a program set things up; what happens twice will happen again.
+    const std::string effect = recording.effects.empty() ? std::string() : recording.effects.front();
+    if (!effect.empty() && effect == std::exchange(last_effect_, effect)) return trace(effect);
+    last_effect_ = effect;
+    std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
   }
   if (explanations_ < kMaxExplanations) {
     if (explain_strangers(program_, recording)) {
@@ -164,8 +170,9 @@ void PlanCache::left(PlanEntry& entry, const std::string& difference) {
   ++stats_.departures;
   ++entry.departures;
   log().info("a step left its plan: {}", difference);
+  entry.to_verify = 0;
   if (entry.departures > kMaxDepartures)
-    give_up(entry, str("{} steps left their plans; the last: {}", entry.departures, difference));
+    give_up(entry, str("steps keep leaving their plans; the last: {}", difference));
   else
     entry.to_record = kRecordAfterLeaving;
 }
@@ -204,7 +211,14 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
         tensors);
     return true;
   }
-  return false;
+  if (!is_traced_ || entry.plans.empty()) return false;
+  // Another path of a traced step: its calls are compared at every replay, so that one recording will do.
+  Agreement agreement = agree_on_calls(trace, trace);
+  if (!good(agreement)) return false;
+  add(entry,
+      std::make_shared<Plan>(std::move(trace), std::move(agreement.trace), program_, tensors, options_for(entry)),
+      tensors);
+  return true;
 }
 
 PlanOptions PlanCache::options_for(const PlanEntry& entry) {
@@ -258,6 +272,7 @@ void PlanCache::add(PlanEntry& entry, std::shared_ptr<Plan> made, const std::vec
   entry.plans.push_front(std::move(made));
   entry.recordings = 0;
   entry.departures = 0;
+  entry.to_record = 0;
   explanations_ = 0;
   entry.last_obstacle.clear();
   if (entry.plans.size() > static_cast<size_t>(config_.max_plans)) entry.plans.pop_back();

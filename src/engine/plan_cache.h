@@ -24,7 +24,8 @@ struct PlanEntry {
   std::vector<Trace> open;                 // recordings that nothing agreed with yet
   int recordings = 0;                      // since the last plan
   int to_record = 0;                       // steps that are recorded although there are plans
-  int departures = 0;                      // of traced steps from their plans, since the last plan
+  int to_verify = 0;                       // steps that may follow a plan that is to be verified
+  double departures = 0;                   // of traced steps from their plans, long ago ones counted less
   std::string last_obstacle;
   bool eager = false;        // no plan can be made
   bool is_captured = false;  // virtually, or that cannot be: it is recorded while it runs
@@ -91,7 +92,8 @@ class PlanCache {
   const Config& config_;
   Stats& stats_;
   const bool may_trace_;
-  bool is_traced_ = false;                  // every plan, from now on
+  bool is_traced_ = false;   // every plan, from now on
+  std::string last_effect_;  // of the recording before
   std::shared_ptr<KernelSources> kernels_;  // set when fast mode needs them
   std::string kernel_problem_;              // why there are none, or what was last said of their directory
   std::list<PlanEntry> entries_;            // most recently used first

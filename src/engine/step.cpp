@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "capture/observer.h"
 #include "engine/plan_profile.h"
-#include "engine/traced_step.h"
 #include "engine/verify_dry.h"
 #include "engine/verify_replay.h"
 #include "memory/report.h"
@@ -18,6 +17,9 @@
 namespace stepc {
 
 namespace {
+constexpr int kVerifyOthers = 8;  // steps that may show another plan, which is to be verified
+constexpr double kForgetDepartures = 0.9;
+
 std::optional<MemoryReport> memory_of(const Plan* plan) {
   if (plan == nullptr || plan->graph() == nullptr) return std::nullopt;
   return plan->graph()->memory;
@@ -114,34 +116,53 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
 
 // The same with the step's host code beside the plan: it runs once, whatever comes of it.
 std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>& tensors, const EagerFn& eager) {
-  const std::shared_ptr<Plan> plan = entry.plans.front();
-  if (plans_.must_verify(*plan) && !(times_ && plan->verified)) {
-    Plan::Outcome outcome;
-    auto output = verify(entry, *plan, tensors, eager, outcome);
-    if (!output) drop(entry, plan, outcome.change);
-    return output;
+  const auto is_due = [&](const Plan& plan) { return plans_.must_verify(plan) && !(times_ && plan.verified); };
+  const auto front = entry.plans.begin();
+  if (is_due(**front) || entry.to_verify > 0) {
+    entry.to_verify = std::max(entry.to_verify - 1, 0);
+    const auto begin = Clock::now();
+    Verification verification = verify_traced(entry.plans, *program_, tensors, eager, is_due,
+                                              [&](const Plan& plan) { return plans_.eager_fits(plan); });
+    stats_.verify_seconds += seconds_since(begin);
+    if (!verification.outcome.change.empty()) return drop(entry, verification.plan, verification.outcome.change);
+    const std::shared_ptr<Plan> plan = verification.plan;
+    followed(entry, plan);
+    if (verification.compared) return conclude(entry, *plan, std::move(verification));
+    ++stats_.eager_calls;
+    if (!verification.departure.empty()) plans_.left(entry, verification.departure);
+    return std::move(verification.output);
   }
-  TracedStep traced = run_traced(*plan, *program_, tensors, eager, times_ ? &*times_ : nullptr);
-  if (traced.unfit) {
-    drop(entry, plan, traced.difference);
-    return std::nullopt;
-  }
+  const auto may_follow = [&](const Plan& plan) {
+    if (!is_due(plan)) return true;
+    entry.to_verify = std::max(entry.to_verify, kVerifyOthers);
+    return false;
+  };
+  TracedStep traced = run_traced(entry.plans, *program_, tensors, may_follow, eager, times_ ? &*times_ : nullptr);
+  if (traced.unfit) return drop(entry, traced.plan, traced.difference);
+  followed(entry, traced.plan);
   if (traced.is_replay) {
-    if (times_) profiled_ = plan;
-    ++plan->replays;
+    if (times_) profiled_ = traced.plan;
+    ++traced.plan->replays;
     ++stats_.replays;
-    plans_.count_run(*plan, traced.result);
+    entry.departures *= kForgetDepartures;
+    plans_.count_run(*traced.plan, traced.result);
   } else {
     ++stats_.eager_calls;
-    plans_.left(entry, traced.difference);
+    if (entry.to_verify == 0) plans_.left(entry, traced.difference);
   }
   return std::move(traced.output);
 }
 
-void Step::drop(PlanEntry& entry, const std::shared_ptr<Plan>& plan, const std::string& why) {
+void Step::followed(PlanEntry& entry, const std::shared_ptr<Plan>& plan) {
+  const auto place = std::ranges::find(entry.plans, plan);
+  if (place != entry.plans.end()) entry.plans.splice(entry.plans.begin(), entry.plans, place);
+}
+
+std::nullopt_t Step::drop(PlanEntry& entry, const std::shared_ptr<Plan>& plan, const std::string& why) {
   log().info("recording again: {}", why);
   entry.exact = entry.exact || plan->is_unfit();
   entry.plans.remove(plan);
+  return std::nullopt;
 }
 
 std::optional<StepOutput> Step::verify(PlanEntry& entry, Plan& plan, std::vector<at::Tensor>& tensors,
@@ -151,19 +172,19 @@ std::optional<StepOutput> Step::verify(PlanEntry& entry, Plan& plan, std::vector
   stats_.verify_seconds += seconds_since(begin);
   outcome = std::move(verification.outcome);
   if (!outcome.result.has_value()) return std::nullopt;
+  return conclude(entry, plan, std::move(verification));
+}
+
+// The step's output, and what its comparison came to.
+StepOutput Step::conclude(PlanEntry& entry, Plan& plan, Verification verification) {
   release_free_memory();
-  if (!verification.departure.empty()) {
-    ++stats_.eager_calls;
-    plans_.left(entry, verification.departure);
-    return std::move(verification.output);
-  }
   plan.verified = plan.dispute.empty();
   ++stats_.verifications;
   if (verification.with_plain) ++stats_.plain_verifications;
   if (verification.with_eager) ++stats_.eager_verifications;
   if (verification.ran_eagerly) ++stats_.eager_calls;
   stats_.verification_bytes = std::max(stats_.verification_bytes, verification.snapshot_bytes);
-  plans_.count_run(plan, *outcome.result);
+  plans_.count_run(plan, *verification.outcome.result);
   if (!verification.eager_errs.empty()) {
     ++stats_.float64_verifications;
     stats_.eager_errs = verification.eager_errs;

@@ -14,6 +14,7 @@
 #include "engine/program.h"
 #include "engine/stats.h"
 #include "engine/step_input.h"
+#include "engine/verify_replay.h"
 
 namespace stepc {
 
@@ -54,7 +55,9 @@ class Step {
  private:
   std::optional<StepOutput> replay(PlanEntry& entry, std::vector<at::Tensor>& tensors, const EagerFn& eager);
   std::optional<StepOutput> trace(PlanEntry& entry, std::vector<at::Tensor>& tensors, const EagerFn& eager);
-  static void drop(PlanEntry& entry, const std::shared_ptr<Plan>& plan, const std::string& why);
+  static std::nullopt_t drop(PlanEntry& entry, const std::shared_ptr<Plan>& plan, const std::string& why);
+  static void followed(PlanEntry& entry, const std::shared_ptr<Plan>& plan);
+  StepOutput conclude(PlanEntry& entry, Plan& plan, Verification verification);
   std::optional<StepOutput> verify(PlanEntry& entry, Plan& plan, std::vector<at::Tensor>& tensors, const EagerFn& eager,
                                    Plan::Outcome& outcome);
   bool prove(PlanEntry& entry, Plan& plan, const std::vector<at::Tensor>& tensors, const EagerFn& eager,

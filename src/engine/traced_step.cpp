@@ -13,39 +13,44 @@ namespace {
 
 class Run {
  public:
-  Run(Plan& plan, Program& program, std::vector<at::Tensor> tensors, RunTimes* times)
-      : plan_(plan),
-        program_(program),
-        tensors_(std::move(tensors)),
-        times_(times),
-        generators_(plan.generators(program)),
-        undo_(nullptr, plan.written_early(tensors_), generators_) {
+  Run(TracedPlans plans, Program& program, RunTimes* times)
+      : plans_(std::move(plans)), program_(program), times_(times), generators_(plan().generators(program)) {
+    undo_.emplace_back(nullptr, plan().written_early(plans_.tensors()), generators_);
     generators_.insert(generators_.begin(), at::detail::getDefaultCPUGenerator());
     save_generators();
   }
 
   TracedStep operator()(const std::function<StepOutput()>& step) {
     TracedStep traced;
-    Tracer& tracer = plan_.tracer();
-    const Tracer::Plan host = {[&](size_t event) { return read(event); }, [&] { turn_back(); }};
-    tracer.bind(plan_.externals(tensors_), plan_.generators(program_));
-    tensors_ = plan_.inputs_among(std::move(tensors_));
+    const Tracer::Plan host = {[&](size_t event) { return read(event); }, [&] { turn_back(); },
+                               [&] { return has_begun_ ? nullptr : plans_.other(); }, [&] { took_over(); }};
+    Tracer& first = plans_.begin();
     try {
-      tracer.run([&] { traced.output = step(); }, host);
+      first.run([&] { traced.output = step(); }, host);
       finish(host, traced);
     } catch (...) {
-      tracer.release();
+      plan().tracer().release();
+      first.release();
       throw;
     }
-    traced.difference = tracer.difference();
-    tracer.release();
+    traced.plan = plans_.plan();
+    traced.difference = plan().tracer().difference();
+    plan().tracer().release();
+    first.release();
     return traced;
   }
 
  private:
+  Plan& plan() { return *plans_.plan(); }
+
+  void took_over() {
+    plans_.took_over();
+    undo_.emplace_back(nullptr, plan().written_early(plans_.tensors()), std::vector<at::Generator>());
+  }
+
   void supply() {
-    const std::vector<HostSupply>& all = plan_.tracer().supplied();
-    for (; supplied_ < all.size(); ++supplied_) plan_.supply(all[supplied_]);
+    const std::vector<HostSupply>& all = plan().tracer().supplied();
+    for (; supplied_ < all.size(); ++supplied_) plan().supply(all[supplied_]);
   }
 
   void save_generators() {
@@ -61,9 +66,9 @@ class Run {
   // The plan's next part: to a read, or to the end. Its random states are its own.
   StepResult advance() {
     supply();
-    USER_CHECK(!plan_.is_unfit(), "the host passes another integer than the one that the plan was made for");
+    USER_CHECK(!plan().is_unfit(), "the host passes another integer than the one that the plan was made for");
     restore_generators();
-    StepResult result = has_begun_ ? plan_.go_on() : plan_.begin(program_, tensors_, times_);
+    StepResult result = has_begun_ ? plan().go_on() : plan().begin(program_, plans_.tensors(), times_);
     has_begun_ = true;
     save_generators();
     INTERNAL_CHECK(!result.missed_guard && result.stopped.empty(), "a traced step's plan decides something: {}",
@@ -82,18 +87,19 @@ class Run {
   }
 
   void turn_back() {
-    if (plan_.is_paused()) plan_.abandon();
-    undo_.restore();
+    if (plan().is_paused()) plan().abandon();
+    for (size_t u = undo_.size(); u-- > 0;) undo_[u].restore();
   }
 
   void finish(const Tracer::Plan& host, TracedStep& traced) {
-    Tracer& tracer = plan_.tracer();
+    Tracer& tracer = plan().tracer();
     if (!tracer.difference().empty()) return;
-    std::vector<ValueId> given = plan_.trace().outputs;
-    for (const Rebinding& rebinding : plan_.trace().rebindings) given.push_back(rebinding.value);
+    const Trace& trace = plan().trace();
+    std::vector<ValueId> given = trace.outputs;
+    for (const Rebinding& rebinding : trace.rebindings) given.push_back(rebinding.value);
     if (tracer.held_beside(given).valid()) program_.settle();  // perhaps by garbage
     if (const ValueId held = tracer.held_beside(given); held.valid()) {
-      const Value& value = plan_.trace().values[held.index()];
+      const Value& value = trace.values[held.index()];
       return tracer.leave(host, str("it keeps a {}[{}] tensor that it did not keep while it was recorded",
                                     name_of(value.dtype), fmt::join(value.sizes, ", ")));
     }
@@ -104,21 +110,19 @@ class Run {
       throw;
     }
     INTERNAL_CHECK(traced.result.is_whole(), "the plan reads more numbers than the step");
-    for (size_t o = 0; o < traced.result.outputs.size(); ++o)
-      tracer.give(plan_.trace().outputs[o], traced.result.outputs[o]);
+    for (size_t o = 0; o < traced.result.outputs.size(); ++o) tracer.give(trace.outputs[o], traced.result.outputs[o]);
     for (size_t r = 0; r < traced.result.rebindings.size(); ++r)
-      tracer.give(plan_.trace().rebindings[r].value, traced.result.rebindings[r].tensor);
+      tracer.give(trace.rebindings[r].value, traced.result.rebindings[r].tensor);
     traced.result.outputs.clear();
     traced.result.rebindings.clear();
     traced.is_replay = true;
   }
 
-  Plan& plan_;
+  TracedPlans plans_;
   Program& program_;
-  std::vector<at::Tensor> tensors_;
   RunTimes* times_;
   std::vector<at::Generator> generators_;
-  Undo undo_;
+  std::vector<Undo> undo_;
   std::vector<std::optional<GeneratorSnapshot>> snapshots_;  // by generator, as the plan left them
   size_t supplied_ = 0;
   bool has_begun_ = false;
@@ -126,13 +130,49 @@ class Run {
 
 }  // namespace
 
-TracedStep run_traced(Plan& plan, Program& program, std::vector<at::Tensor>& tensors,
-                      const std::function<StepOutput()>& step, RunTimes* times) {
+TracedPlans::TracedPlans(const std::list<std::shared_ptr<Plan>>& plans, Program& program,
+                         std::vector<at::Tensor> tensors, std::function<bool(const Plan&)> may_follow)
+    : plans_(plans.begin(), plans.end()),
+      program_(program),
+      tensors_(std::move(tensors)),
+      may_follow_(std::move(may_follow)),
+      followed_(plans_.front()) {
+  unfit_ = followed_->why_not(tensors_);
+  // Gradients that no plan reads are the step's own to drop.
+  std::vector<at::Tensor> needed(tensors_.size());
+  for (const std::shared_ptr<Plan>& plan : plans_) {
+    const std::vector<at::Tensor> read = plan->inputs_among(tensors_);
+    for (size_t k = 0; k < read.size(); ++k)
+      if (read[k].defined()) needed[k] = read[k];
+  }
+  tensors_ = std::move(needed);
+}
+
+Tracer& TracedPlans::begin() {
+  followed_->tracer().bind(followed_->externals(tensors_), followed_->generators(program_));
+  return followed_->tracer();
+}
+
+Tracer* TracedPlans::other() {
+  while (next_ < plans_.size()) {
+    offered_ = plans_[next_++];
+    if (!may_follow_(*offered_) || !offered_->why_not(tensors_).empty()) continue;
+    offered_->tracer().bind(offered_->externals(tensors_), offered_->generators(program_));
+    return &offered_->tracer();
+  }
+  return nullptr;
+}
+
+TracedStep run_traced(const std::list<std::shared_ptr<Plan>>& plans, Program& program, std::vector<at::Tensor>& tensors,
+                      const std::function<bool(const Plan&)>& may_follow, const std::function<StepOutput()>& step,
+                      RunTimes* times) {
+  TracedPlans followed(plans, program, std::exchange(tensors, {}), may_follow);
   TracedStep traced;
-  traced.difference = plan.why_not(tensors);
+  traced.plan = followed.plan();
+  traced.difference = followed.unfit();
   traced.unfit = !traced.difference.empty();
   if (traced.unfit) return traced;
-  Run run(plan, program, std::exchange(tensors, {}), times);
+  Run run(std::move(followed), program, times);
   return run(step);
 }
 

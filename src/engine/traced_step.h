@@ -4,6 +4,8 @@
 #pragma once
 
 #include <functional>
+#include <list>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,11 +21,42 @@ struct TracedStep {
   bool is_replay = false;
   bool unfit = false;
   std::string difference;
-  StepResult result;  // of the replay, without its tensors
+  std::shared_ptr<Plan> plan;  // the last that it followed
+  StepResult result;           // of the replay, without its tensors
+};
+
+// The plans that a traced step may follow: which, is seen by the calls that it makes.
+class TracedPlans {
+ public:
+  // `plans`: of one signature, the likeliest first. `may_follow`: whether one may run.
+  TracedPlans(const std::list<std::shared_ptr<Plan>>& plans, Program& program, std::vector<at::Tensor> tensors,
+              std::function<bool(const Plan&)> may_follow);
+
+  // Why the first one cannot run, empty if it can.
+  [[nodiscard]] const std::string& unfit() const { return unfit_; }
+  [[nodiscard]] const std::shared_ptr<Plan>& plan() const { return followed_; }
+  // Without the gradients that no plan reads.
+  [[nodiscard]] const std::vector<at::Tensor>& tensors() const { return tensors_; }
+
+  // Binds the first one's tracer, and for Tracer::Plan the next one's.
+  Tracer& begin();
+  Tracer* other();
+  void took_over() { followed_ = offered_; }
+
+ private:
+  std::vector<std::shared_ptr<Plan>> plans_;
+  Program& program_;
+  std::vector<at::Tensor> tensors_;
+  std::function<bool(const Plan&)> may_follow_;
+  size_t next_ = 1;
+  std::shared_ptr<Plan> followed_, offered_;
+  std::string unfit_;
 };
 
 // `tensors` are the program's by its keys, and the batch's after them: they are let go. `step` runs the user's function.
-TracedStep run_traced(Plan& plan, Program& program, std::vector<at::Tensor>& tensors,
-                      const std::function<StepOutput()>& step, RunTimes* times);
+// `may_follow`: of the plans beside the first, whether one may run.
+TracedStep run_traced(const std::list<std::shared_ptr<Plan>>& plans, Program& program, std::vector<at::Tensor>& tensors,
+                      const std::function<bool(const Plan&)>& may_follow, const std::function<StepOutput()>& step,
+                      RunTimes* times);
 
 }  // namespace stepc

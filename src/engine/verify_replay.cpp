@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
@@ -95,6 +96,22 @@ class Comparison {
   SavedGradients gradients_;
 };
 
+// What an eager step has left; `tensors`, the program's before it, become those after it.
+std::vector<Named> left_by_eager(const Remains& remains, const Program& program, std::vector<at::Tensor>& tensors,
+                                 const StepOutput& output, bool by_bits) {
+  const c10::AutoGradMode no_grad(false);
+  std::vector<at::Tensor> now;
+  program.append_tensors(now);
+  for (size_t k = 0; k < now.size(); ++k)
+    if (program.keys()[k].owner != Owner::kCaptured) tensors[k] = now[k];
+  const auto rebound = [&](const Rebinding& rebinding) {
+    for (size_t k = 0; k < now.size(); ++k)
+      if (program.keys()[k].owner == rebinding.owner && program.keys()[k].key == rebinding.key) return now[k];
+    return at::Tensor();
+  };
+  return remains.of(output, tensors, rebound, by_bits);
+}
+
 // The step as the user wrote it, and what it leaves; `tensors` are then the program's as it left them.
 std::vector<Named> run_eagerly(const Remains& remains, Program& program, std::vector<at::Tensor>& tensors,
                                const std::function<StepOutput()>& step, bool by_bits, StepOutput& output) {
@@ -103,93 +120,108 @@ std::vector<Named> run_eagerly(const Remains& remains, Program& program, std::ve
   for (size_t k = 0; k < program.keys().size(); ++k)
     if (program.keys()[k].owner == Owner::kGradient) kept[k].reset();  // no references to gradients while eager runs
   output = step();
-  const c10::AutoGradMode no_grad(false);
-  std::vector<at::Tensor> now;
-  program.append_tensors(now);
-  for (size_t k = 0; k < now.size(); ++k)
-    if (program.keys()[k].owner != Owner::kCaptured) kept[k] = now[k];
-  const auto rebound = [&](const Rebinding& rebinding) {
-    for (size_t k = 0; k < now.size(); ++k)
-      if (program.keys()[k].owner == rebinding.owner && program.keys()[k].key == rebinding.key) return now[k];
-    return at::Tensor();
-  };
-  std::vector<Named> left = remains.of(output, kept, rebound, by_bits);
+  std::vector<Named> left = left_by_eager(remains, program, kept, output, by_bits);
   tensors = std::move(kept);
   return left;
 }
 
-// A traced step runs once: eagerly, which tells what its host code supplies. Then the plan runs from the same state, and
-// what eager left is put back.
-Verification verify_traced(Plan& plan, Program& program, std::vector<at::Tensor>& tensors,
-                           const std::function<StepOutput()>& step, bool eager_fits) {
-  Verification verification;
-  verification.from = "eager";
-  verification.outcome.change = plan.why_not(tensors);
-  if (!verification.outcome.change.empty()) return verification;
-  const Remains remains(plan, program, tensors);
-  const bool by_bits = plan.graph() == nullptr;
-  Tracer& tracer = plan.tracer();
-  std::vector<at::Tensor> inputs = plan.inputs_among(tensors);
-  Undo before(nullptr, plan.changed(tensors), plan.generators(program));
-  verification.snapshot_bytes = before.bytes();
-  verification.outcome.result.emplace();
-  verification.ran_eagerly = true;
-  tracer.bind(plan.externals(tensors), plan.generators(program));
-  const auto traced = [&] {
-    StepOutput output;
-    tracer.run_computing([&] { output = step(); });
-    return output;
-  };
-  std::vector<Named> eager = run_eagerly(remains, program, tensors, traced, by_bits, verification.output);
-  const std::vector<HostSupply> supplied = tracer.supplied();
-  verification.departure = tracer.difference();
-  tracer.release();
-  if (!verification.departure.empty()) return verification;
-  for (Named& one : eager) {
+// The values as they are now: the next run writes to the same tensors.
+uint64_t keep_values(std::vector<Named>& all) {
+  uint64_t bytes = 0;
+  for (Named& one : all) {
     if (!one.values.defined()) continue;
     one.values = one.values.clone();
-    verification.snapshot_bytes += one.values.nbytes();
+    bytes += one.values.nbytes();
   }
-  Undo after(nullptr, plan.changed(inputs), plan.generators(program));
-  before.restore();
-  for (const HostSupply& number : supplied) plan.supply(number);
+  return bytes;
+}
+
+// `plan` on the state before the step, and the plain Graph, beside what eager has left.
+void compare_traced(Plan& plan, Program& program, const std::vector<at::Tensor>& inputs, std::vector<Named>& eager,
+                    bool eager_fits, Verification& verification) {
+  const Remains remains(plan, program, inputs);
+  const bool by_bits = plan.graph() == nullptr;
   std::string& difference = verification.difference;
-  {
-    Comparison comparison(plan, program, inputs);
-    std::vector<Named> replayed;
-    difference = comparison.of_run(
-        "the plan", [&] { return plan.run(program, inputs); },
-        [&](const StepResult& run) {
-          replayed = remains.left_by(run, inputs, by_bits);
-          for (Named& one : replayed)
-            if (one.values.defined()) one.values = one.values.clone();
-          return std::string();
-        });
-    if (difference.empty() && !by_bits && !plan.ran_exact()) {
-      verification.with_plain = true;
-      difference = comparison.from_plain(replayed);
-      if (!difference.empty()) verification.from = "the plain graph";
-    }
-    verification.with_eager =
-        difference.empty() && (!verification.with_plain || (eager_fits && !draws(plan.schedule())));
-    if (verification.with_eager && by_bits) {
-      difference = difference_in_bits(replayed, eager);
-    } else if (verification.with_eager) {
-      difference = difference_in_values(replayed, eager, plan.graph()->narrow);
-      if (!difference.empty() && comparison.from_float64(replayed, verification.eager_errs).empty() &&
-          !verification.eager_errs.empty())
-        difference.clear();
-    }
+  Comparison comparison(plan, program, inputs);
+  std::vector<Named> replayed;
+  difference = comparison.of_run(
+      "the plan", [&] { return plan.run(program, inputs); },
+      [&](const StepResult& run) {
+        replayed = remains.left_by(run, inputs, by_bits);
+        verification.snapshot_bytes += keep_values(replayed);
+        return std::string();
+      });
+  if (difference.empty() && !by_bits && !plan.ran_exact()) {
+    verification.with_plain = true;
+    difference = comparison.from_plain(replayed);
+    if (!difference.empty()) verification.from = "the plain graph";
+  }
+  verification.with_eager =
+      difference.empty() && (!verification.with_plain || (eager_fits && !draws(plan.schedule())));
+  if (!verification.with_eager) return;
+  if (by_bits) {
+    difference = difference_in_bits(replayed, eager);
+    return;
+  }
+  difference = difference_in_values(replayed, eager, plan.graph()->narrow);
+  if (difference.empty() || !verification.with_plain) return;
+  const bool is_right = comparison.from_float64(replayed, verification.eager_errs).empty();
+  if (is_right && !verification.eager_errs.empty()) difference.clear();
+}
+
+}  // namespace
+
+Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Program& program,
+                           std::vector<at::Tensor>& tensors, const std::function<StepOutput()>& step,
+                           const std::function<bool(const Plan&)>& is_due,
+                           const std::function<bool(const Plan&)>& eager_fits) {
+  Verification verification;
+  verification.from = "eager";
+  TracedPlans followed(plans, program, std::exchange(tensors, {}), [](const Plan&) { return true; });
+  verification.plan = followed.plan();
+  verification.outcome.change = followed.unfit();
+  if (!verification.outcome.change.empty()) return verification;
+  verification.outcome.result.emplace();
+  verification.ran_eagerly = true;
+  // Which plan it will follow is not known yet.
+  std::vector<std::pair<Plan*, Undo>> before;
+  for (const std::shared_ptr<Plan>& plan : plans)
+    if (is_due(*plan))
+      before.emplace_back(plan.get(), Undo(nullptr, plan->changed(followed.tensors()), plan->generators(program)));
+  for (const auto& [plan, undo] : before) verification.snapshot_bytes += undo.bytes();
+  Tracer& first = followed.begin();
+  const Tracer::Plan host = {{}, {}, [&] { return followed.other(); }, [&] { followed.took_over(); }};
+  first.run_computing([&] { verification.output = step(); }, host);
+  Plan& plan = *followed.plan();
+  verification.plan = followed.plan();
+  verification.departure = plan.tracer().difference();
+  const std::vector<HostSupply> supplied = plan.tracer().supplied();
+  plan.tracer().release();
+  first.release();
+  const auto state = std::ranges::find(before, &plan, &std::pair<Plan*, Undo>::first);
+  if (!verification.departure.empty() || state == before.end()) return verification;
+
+  const std::vector<at::Tensor>& inputs = followed.tensors();
+  std::vector<at::Tensor> now = inputs;
+  std::vector<Named> eager = left_by_eager(Remains(plan, program, inputs), program, now, verification.output,
+                                           /*by_bits=*/plan.graph() == nullptr);
+  verification.snapshot_bytes += keep_values(eager);
+  Undo after(nullptr, plan.changed(inputs), plan.generators(program));
+  state->second.restore();
+  for (const HostSupply& number : supplied) plan.supply(number);
+  verification.compared = true;
+  try {
+    compare_traced(plan, program, inputs, eager, eager_fits(plan), verification);
+  } catch (...) {
+    after.restore();
+    throw;
   }
   after.restore();
   return verification;
 }
 
-}  // namespace
-
 Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>& tensors,
                            const std::function<StepOutput()>& step, bool eager_fits) {
-  if (plan.is_traced()) return verify_traced(plan, program, tensors, step, eager_fits);
   Verification verification;
   verification.from = "eager";
   std::string& difference = verification.difference;

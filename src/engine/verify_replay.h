@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/plan.h"
+#include "engine/traced_step.h"
 
 namespace stepc {
 
@@ -20,17 +21,27 @@ struct Verification {
   Plan::Outcome outcome;        // of the replay; without a result eager did not run and nothing changed
   std::string difference;       // empty: the replay agrees with what it was compared with, or plan.dispute says more
   std::string from;             // what it differs from
-  std::string departure;        // a traced step did something else than its plan: nothing was compared
   bool with_plain = false;      // it was compared with the plain Graph
   bool with_eager = false;      // and with eager, or with the recorded calls in its stead
   bool ran_eagerly = false;     // the step that counts is eager's
   std::string eager_errs;       // float64 decided for the replay: which of eager's calls was the worse one
   StepOutput output;            // of the step that counts
   uint64_t snapshot_bytes = 0;  // what the comparison itself held
+  // Of a traced step: the last plan that it followed, and whether that was compared; why it left that.
+  std::shared_ptr<Plan> plan;
+  bool compared = false;
+  std::string departure;
 };
 
 // `tensors` are the program's by its keys, and the batch's after them. `step` runs the user's function.
 Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>& tensors,
                            const std::function<StepOutput()>& step, bool eager_fits);
+
+// The same for a traced step: `step` runs once, eagerly, which tells what its host code supplies and which of `plans` it
+// follows. That plan runs from the same state if it `is_due`, and then what eager left is put back. `tensors` are let go.
+Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Program& program,
+                           std::vector<at::Tensor>& tensors, const std::function<StepOutput()>& step,
+                           const std::function<bool(const Plan&)>& is_due,
+                           const std::function<bool(const Plan&)>& eager_fits);
 
 }  // namespace stepc
