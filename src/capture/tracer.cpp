@@ -83,6 +83,7 @@ class Tracer::Observer final : public CallObserver {
     met_.assign(trace_.storages.size(), {});
     kept_.clear();
     supplied_.clear();
+    host_data_.clear();
     difference_.clear();
     next_ = 0;
     for (size_t e = 0; e < trace_.externals.size(); ++e) {
@@ -95,6 +96,7 @@ class Tracer::Observer final : public CallObserver {
   void release() {
     kept_.clear();
     met_.clear();
+    host_data_.clear();
     heir_.reset();
   }
 
@@ -113,6 +115,7 @@ class Tracer::Observer final : public CallObserver {
     for (size_t m = 0; m < met_.size() && m < from.met_.size(); ++m)
       if (from.met_[m].address != nullptr) met_[m] = from.met_[m];
     for (const c10::Storage& storage : from.kept_) kept_.push_back(storage);
+    host_data_ = from.host_data_;
     supplied_ = std::move(supplied);
     plan_ = from.plan_;
     computes_ = from.computes_;
@@ -172,6 +175,7 @@ class Tracer::Observer final : public CallObserver {
   [[nodiscard]] bool is_skipping() const { return heir_ ? heir_->is_skipping() : is_following() && !computes_; }
   [[nodiscard]] const std::string& difference() const { return difference_; }
   [[nodiscard]] const std::vector<HostSupply>& supplied() const { return supplied_; }
+  [[nodiscard]] const std::map<std::string, at::Tensor>& host_data() const { return host_data_; }
 
   [[nodiscard]] bool is_held(StorageId storage) const {
     const Met& met = met_[storage.index()];
@@ -271,7 +275,14 @@ class Tracer::Observer final : public CallObserver {
   bool is_constant(StorageId storage, const at::Tensor& tensor) {
     if (!trace_.storages[storage.index()].external || met_[storage.index()].address != nullptr) return false;
     for (const External& external : trace_.externals) {
-      if (storage_of(external.value) != storage || external.owner != Owner::kConstant) continue;
+      const bool is_host_data = external.owner == Owner::kHost;
+      if (storage_of(external.value) != storage || (external.owner != Owner::kConstant && !is_host_data)) continue;
+      if (is_host_data && tensor.storage().nbytes() == trace_.storages[storage.index()].bytes) {
+        met_[storage.index()].address = tensor.storage().unsafeGetStorageImpl();
+        kept_.push_back(tensor.storage());
+        host_data_[external.key] = window_on(external.value, tensor.storage());
+        return true;
+      }
       const auto found = std::ranges::find(trace_.constants, external.key, &Constant::key);
       if (found == trace_.constants.end() || tensor.storage().nbytes() != found->bytes.size()) return false;
       if (std::memcmp(tensor.storage().data(), found->bytes.data(), found->bytes.size()) != 0) return false;
@@ -581,6 +592,7 @@ class Tracer::Observer final : public CallObserver {
   const c10::Argument* why_ = nullptr;  // the argument that differed
   std::string difference_;
   std::vector<HostSupply> supplied_;
+  std::map<std::string, at::Tensor> host_data_;
 };
 
 Tracer::Tracer(const Trace& trace) : observer_(std::make_shared<Observer>(trace)) {}
@@ -611,6 +623,7 @@ void Tracer::run_computing(const std::function<void()>& host_code, const Plan& p
 }
 
 const std::string& Tracer::difference() const { return observer_->difference(); }
+const std::map<std::string, at::Tensor>& Tracer::host_data() const { return observer_->host_data(); }
 const std::vector<HostSupply>& Tracer::supplied() const { return observer_->supplied(); }
 bool Tracer::is_held(ValueId value) const { return value.valid() && observer_->is_held(observer_->storage_of(value)); }
 ValueId Tracer::held_beside(const std::vector<ValueId>& given) const { return observer_->held_beside(given); }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -58,6 +59,9 @@ class Tracer {
   [[nodiscard]] const std::string& difference() const;
   // What the host has supplied so far, in the order of calls.
   [[nodiscard]] const std::vector<HostSupply>& supplied() const;
+
+  // Tensors that the host has made of its own data so far, by the keys of the trace's externals of kind kHost.
+  [[nodiscard]] const std::map<std::string, at::Tensor>& host_data() const;
 
   // After run(): whether something holds memory of `value`'s storage, which the step made.
   [[nodiscard]] bool is_held(ValueId value) const;

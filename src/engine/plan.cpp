@@ -1,9 +1,13 @@
 #include "engine/plan.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <set>
 
+#include <ATen/Functions.h>
+
+#include "aten/constants.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "engine/sketch.h"
@@ -31,6 +35,7 @@ Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vect
            const PlanOptions& options)
     : recorded_(std::move(recorded)), trace_(std::move(agreed)), options_(options) {
   find_places(program);
+  find_host_data(tensors.size());
   if (options.kernels != nullptr) compile_graph();
   if (fast_ == nullptr) exact();
   find_undo();
@@ -71,6 +76,8 @@ std::unique_ptr<Plan::Road> Plan::road_of(Compiled compiled) {
       road->inputs.push_back(kNowhere);
     else if (input.kind == InputKind::kBatch)
       road->inputs.push_back(batch_place_ + static_cast<size_t>(std::stoul(input.key)));
+    else if (input.kind == InputKind::kHost)
+      road->inputs.push_back(host_data_.at(input.key).first);
     else
       road->inputs.push_back(places_.at({*owner_of(input.kind), input.key}));
   }
@@ -90,7 +97,7 @@ void Plan::find_places(const Program& program) {
   std::set<std::string> read;
   for (const External& external : trace().externals) {
     if (external.owner == Owner::kGradient) read.insert(external.key);
-    if (external.owner == Owner::kConstant || external.owner == Owner::kIncoming) {
+    if (external.owner == Owner::kConstant || external.owner == Owner::kIncoming || external.owner == Owner::kHost) {
       externals_.push_back(kNowhere);
     } else if (external.owner == Owner::kBatch) {
       externals_.push_back(keys.size() + static_cast<size_t>(std::stoul(external.key)));
@@ -105,6 +112,30 @@ void Plan::find_places(const Program& program) {
     const auto found = std::find(parameter_keys_.begin(), parameter_keys_.end(), rebinding.key);
     if (found != parameter_keys_.end()) dropped_.push_back(static_cast<size_t>(found - parameter_keys_.begin()));
   }
+}
+
+void Plan::find_host_data(size_t place) {
+  for (const External& external : trace_.externals) {
+    if (external.owner != Owner::kHost) continue;
+    const auto found = std::ranges::find(trace_.constants, external.key, &Constant::key);
+    INTERNAL_CHECK(found != trace_.constants.end(), "data of the host '{}' has no bytes", external.key);
+    const Value& value = trace_.values[external.value.index()];
+    at::Tensor bytes = at::empty({static_cast<int64_t>(found->bytes.size())}, at::kByte);
+    std::memcpy(bytes.mutable_data_ptr(), found->bytes.data(), found->bytes.size());
+    at::Tensor tensor = at::empty({0}, scalar_type_of(value.dtype));
+    tensor.set_(bytes.storage(), value.offset, value.sizes, value.strides);
+    host_data_.emplace(external.key, std::pair(place++, std::move(tensor)));
+  }
+}
+
+std::vector<at::Tensor> Plan::with_host_data(std::vector<at::Tensor> tensors,
+                                             const std::map<std::string, at::Tensor>& now) const {
+  for (const auto& [key, one] : host_data_) {
+    tensors.resize(std::max(tensors.size(), one.first + 1));
+    const auto found = now.find(key);
+    tensors[one.first] = found == now.end() ? one.second : found->second;
+  }
+  return tensors;
 }
 
 // What must be copied before a run: all that is written before the last point where the replay may turn back, which is
@@ -239,6 +270,7 @@ std::vector<at::Tensor> Plan::inputs_among(std::vector<at::Tensor> tensors) cons
 StepResult Plan::begin(const Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times) {
   RunInputs inputs;
   inputs.times = times;
+  inputs.tells_autograd = false;
   inputs.tensors = gather(current().inputs, tensors);
   inputs.on_event = [](size_t, const std::vector<at::Tensor>&) { return std::string(); };
   if (trace().generators.size() > 1) inputs.generators = generators(program);

@@ -92,6 +92,10 @@ class Plan {
   // `tensors` without the gradients that the plan does not read.
   std::vector<at::Tensor> inputs_among(std::vector<at::Tensor> tensors) const;
   std::vector<at::Tensor> externals(const std::vector<at::Tensor>& tensors) const { return gather(externals_, tensors); }
+  // With data that the host makes inside the step at the places where the plan looks for it, after all others: what
+  // `now` has by its key, else the last recorded.
+  std::vector<at::Tensor> with_host_data(std::vector<at::Tensor> tensors,
+                                         const std::map<std::string, at::Tensor>& now = {}) const;
   // What is written while the step may still leave the plan, to be copied before it.
   std::vector<at::Tensor> written_early(const std::vector<at::Tensor>& tensors) const { return gather(undo_, tensors); }
 
@@ -159,6 +163,7 @@ class Plan {
   Road& exact();
   Road& current() { return fast_ != nullptr && !is_unfit() ? *fast_ : exact(); }
   void find_places(const Program& program);
+  void find_host_data(size_t place);
   void find_undo();
   void compile_graph();
   void prepare_events();
@@ -180,6 +185,7 @@ class Plan {
   bool ran_exact_ = false;
   std::vector<HostSupply> supplied_;                        // by the host code of the run at hand, in fast mode
   std::unique_ptr<Tracer> tracer_;                          // of a traced step
+  std::map<std::string, std::pair<size_t, at::Tensor>> host_data_;  // by key: its place, and the last recorded
   std::map<std::pair<Owner, std::string>, size_t> places_;  // of the program's tensors, by owner and key
   size_t batch_place_ = 0;                                  // of the first tensor of the batch
   std::string why_exact_;

@@ -68,7 +68,7 @@ class Run {
     supply();
     USER_CHECK(!plan().is_unfit(), "the host passes another integer than the one that the plan was made for");
     restore_generators();
-    StepResult result = has_begun_ ? plan().go_on() : plan().begin(program_, plans_.tensors(), times_);
+    StepResult result = has_begun_ ? plan().go_on() : begin();
     has_begun_ = true;
     save_generators();
     INTERNAL_CHECK(!result.missed_guard && result.stopped.empty(), "a traced step's plan decides something: {}",
@@ -84,6 +84,10 @@ class Run {
     if (value.scalar_type() == at::kBool) return value.item<bool>();
     if (at::isIntegralType(value.scalar_type(), /*includeBool=*/false)) return value.item<int64_t>();
     return value.item<double>();
+  }
+
+  StepResult begin() {
+    return plan().begin(program_, plan().with_host_data(plans_.tensors(), plan().tracer().host_data()), times_);
   }
 
   void turn_back() {
@@ -137,7 +141,7 @@ TracedPlans::TracedPlans(const std::list<std::shared_ptr<Plan>>& plans, Program&
       tensors_(std::move(tensors)),
       may_follow_(std::move(may_follow)),
       followed_(plans_.front()) {
-  unfit_ = followed_->why_not(tensors_);
+  unfit_ = followed_->why_not(followed_->with_host_data(tensors_));
   // Gradients that no plan reads are the step's own to drop.
   std::vector<at::Tensor> needed(tensors_.size());
   for (const std::shared_ptr<Plan>& plan : plans_) {
@@ -156,7 +160,7 @@ Tracer& TracedPlans::begin() {
 Tracer* TracedPlans::other() {
   while (next_ < plans_.size()) {
     offered_ = plans_[next_++];
-    if (!may_follow_(*offered_) || !offered_->why_not(tensors_).empty()) continue;
+    if (!may_follow_(*offered_) || !offered_->why_not(offered_->with_host_data(tensors_)).empty()) continue;
     offered_->tracer().bind(offered_->externals(tensors_), offered_->generators(program_));
     return &offered_->tracer();
   }

@@ -196,12 +196,12 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
   verification.plan = followed.plan();
   verification.departure = plan.tracer().difference();
   const std::vector<HostSupply> supplied = plan.tracer().supplied();
+  const std::vector<at::Tensor> inputs = plan.with_host_data(followed.tensors(), plan.tracer().host_data());
   plan.tracer().release();
   first.release();
   const auto state = std::ranges::find(before, &plan, &std::pair<Plan*, Undo>::first);
   if (!verification.departure.empty() || state == before.end()) return verification;
 
-  const std::vector<at::Tensor>& inputs = followed.tensors();
   std::vector<at::Tensor> now = inputs;
   std::vector<Named> eager = left_by_eager(Remains(plan, program, inputs), program, now, verification.output,
                                            /*by_bits=*/plan.graph() == nullptr);

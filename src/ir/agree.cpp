@@ -211,6 +211,7 @@ class AgreeOnCalls {
     for (const HostEvent& event : now_.events)
       for (size_t c = event.begin.index(); c < event.end.index(); ++c) inside_[c] = true;
     pair_calls();
+    pair_constants();
     before_.numbers = now_.numbers = {};  // the program returns its own
     agreement.difference = first_difference(before_, now_);
     if (agreement.difference.empty()) agreement.obstacle = obstacle();
@@ -237,7 +238,7 @@ class AgreeOnCalls {
       if (x.op != y.op || x.args.size() != y.args.size()) return;
       for (size_t i = 0; i < x.args.size(); ++i) {
         if (x.args[i] == y.args[i] || !may_be_supplied(x.args[i], y.args[i])) continue;
-        if (!inside_[c] && !is_real(y.args[i])) continue;  // another integer may be another shape
+        if (!inside_[c] && !is_real(y.args[i]) && !is_integer_among_reals(y, y.args[i])) continue;
         if (!inside_[c]) supplied_.insert(CallId(c));
         x.args[i] = y.args[i];
       }
@@ -249,6 +250,46 @@ class AgreeOnCalls {
         before_.calls[read.call.index()].results = now_.calls[read.call.index()].results;
   }
 
+  // Both traces name constants in the order in which the step makes them.
+  void pair_constants() {
+    if (before_.externals.size() != now_.externals.size()) return;
+    for (size_t e = 0; e < now_.externals.size(); ++e) {
+      External& x = before_.externals[e];
+      External& y = now_.externals[e];
+      if (y.owner != Owner::kConstant || x.key != y.key || x.value != y.value) continue;
+      const auto was = std::ranges::find(before_.constants, x.key, &Constant::key);
+      const auto is = std::ranges::find(now_.constants, y.key, &Constant::key);
+      if (was == before_.constants.end() || is == now_.constants.end() || was->bytes.size() != is->bytes.size())
+        continue;
+      if (x.owner == Owner::kConstant && was->bytes == is->bytes) continue;
+      x.owner = y.owner = Owner::kHost;
+      was->bytes = is->bytes;
+    }
+  }
+
+  // The first call that takes a tensor on this storage.
+  size_t first_use(StorageId storage) const {
+    for (size_t c = 0; c < now_.calls.size(); ++c) {
+      bool uses = false;
+      for_each_value(now_.calls[c].args, [&](ValueId id) {
+        uses = uses || now_.values[id.index()].storage == storage;
+      });
+      if (uses) return c;
+    }
+    return now_.calls.size();
+  }
+
+  // An integer that takes part as the reals around it do; another one may be another shape.
+  bool is_integer_among_reals(const Call& call, const Arg& arg) const {
+    const auto* wrapped = std::get_if<WrappedNumber>(&arg);
+    if (wrapped == nullptr || !std::holds_alternative<int64_t>(wrapped->number)) return false;
+    bool among_reals = false;
+    for_each_value(call.args, [&](ValueId id) {
+      among_reals = among_reals || is_floating(now_.values[id.index()].dtype);
+    });
+    return among_reals;
+  }
+
   std::string obstacle() const {
     for (const HostEvent& event : now_.events)
       if (event.kind != HostEvent::Kind::kShadow)
@@ -258,6 +299,14 @@ class AgreeOnCalls {
       if (std::holds_alternative<ValueId>(call.results.at(0)))
         return str("{}{} makes a tensor whose shape depends on data", call.op, place(call, read));
     }
+    for (const HostRead& read : now_.reads)
+      if (const Call& call = now_.calls[read.call.index()]; call.op != "aten::_local_scalar_dense")
+        return str("{}{} reads more than one number at once", call.op, place(call, read));
+    for (const External& external : now_.externals)
+      for (const HostRead& read : now_.reads)
+        if (external.owner == Owner::kHost && !inside_[read.call.index()] &&
+            read.call.index() < first_use(now_.values[external.value.index()].storage))
+          return "a tensor is made of host data after the host has read a number";
     for (const GeneratorState& state : now_.states)
       if (state.kind == GeneratorState::Kind::kConstant) return "a random generator is given a seed";
     return {};

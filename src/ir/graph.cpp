@@ -45,6 +45,8 @@ std::string_view name_of(InputKind kind) {
       return "batch";
     case InputKind::kCaptured:
       return "captured";
+    case InputKind::kHost:
+      return "host";
     case InputKind::kIncoming:
       return "incoming";
     case InputKind::kScalar:
@@ -69,6 +71,8 @@ InputKind kind_of(Owner owner) {
       return InputKind::kBatch;
     case Owner::kIncoming:
       return InputKind::kIncoming;
+    case Owner::kHost:
+      return InputKind::kHost;
     case Owner::kCaptured:
     case Owner::kConstant:
       return InputKind::kCaptured;
@@ -78,7 +82,7 @@ InputKind kind_of(Owner owner) {
 
 std::optional<Owner> owner_of(InputKind kind) {
   for (const Owner owner : {Owner::kParameter, Owner::kGradient, Owner::kBuffer, Owner::kOptimizerState, Owner::kBatch,
-                            Owner::kIncoming, Owner::kCaptured})
+                            Owner::kIncoming, Owner::kHost, Owner::kCaptured})
     if (kind_of(owner) == kind) return owner;
   return std::nullopt;
 }

@@ -93,6 +93,7 @@ enum class InputKind : uint8_t {
   kBatch,
   kCaptured,
   kIncoming,  // what the program gives the step at a pause (HostCode)
+  kHost,      // a tensor that the host makes of data of its own inside the step
   kScalar,    // a host number, as a 0-dim tensor
   kRng,       // (seed, step) of this call's random draws from one generator, i64[2]
 };

@@ -34,6 +34,8 @@ std::string_view name_of(Owner owner) {
       return "captured";
     case Owner::kConstant:
       return "constant";
+    case Owner::kHost:
+      return "host";
     case Owner::kIncoming:
       return "incoming";
   }
@@ -185,7 +187,8 @@ void verify(const Trace& trace) {
                    external.key);
   }
   for (const Constant& constant : trace.constants)
-    INTERNAL_CHECK(keys.count({Owner::kConstant, constant.key}) != 0, "constant '{}' is no external", constant.key);
+    INTERNAL_CHECK(keys.count({Owner::kConstant, constant.key}) + keys.count({Owner::kHost, constant.key}) != 0,
+                   "constant '{}' is no external", constant.key);
   verify_calls(trace);
   verify_host_side(trace);
   verify_memory(trace);

@@ -30,8 +30,18 @@ std::string_view name_of(Phase phase);
 
 // Who holds a storage that the step did not make.
 // kIncoming: what the program gives the step at a pause. kConstant: nobody; the tensor was made from host data inside
-// the step and its bytes are in Trace::constants.
-enum class Owner : uint8_t { kParameter, kGradient, kBuffer, kOptimizerState, kBatch, kCaptured, kConstant, kIncoming };
+// the step and its bytes are in Trace::constants. kHost: the same, with other data at every step; the bytes are the last.
+enum class Owner : uint8_t {
+  kParameter,
+  kGradient,
+  kBuffer,
+  kOptimizerState,
+  kBatch,
+  kCaptured,
+  kConstant,
+  kIncoming,
+  kHost
+};
 std::string_view name_of(Owner owner);
 
 // A strided window on a storage. Offset and strides count elements.

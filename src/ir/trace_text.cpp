@@ -348,7 +348,7 @@ class Parser {
   }
   Owner owner() {
     for (auto owner : {Owner::kParameter, Owner::kGradient, Owner::kBuffer, Owner::kOptimizerState, Owner::kBatch,
-                       Owner::kCaptured, Owner::kConstant, Owner::kIncoming})
+                       Owner::kCaptured, Owner::kConstant, Owner::kIncoming, Owner::kHost})
       if (in_.accept(str("{} ", stepc::name_of(owner)))) return owner;
     in_.fail("expected 'alias' or an owner");
   }

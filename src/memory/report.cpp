@@ -27,6 +27,7 @@ ByteClass class_of(InputKind kind) {
       return ByteClass::kBuffers;
     case InputKind::kBatch:
     case InputKind::kIncoming:
+    case InputKind::kHost:
       return ByteClass::kBatch;
     default:
       return ByteClass::kOtherInputs;

@@ -208,7 +208,7 @@ class Functionaliser {
     const HostEvent* event = event_of_[id.index()];
     if (event == nullptr) return args;
     for (size_t i = 0; i < args.size(); ++i) {
-      if (is_real(args[i])) args[i] = as_value(scalar(host_number_key(*event, id, i)));
+      if (is_host_number(*event, args[i])) args[i] = as_value(scalar(host_number_key(*event, id, i)));
       if (const auto* reals = std::get_if<std::vector<double>>(&args[i])) {
         std::vector<ValueId> values;
         for (size_t k = 0; k < reals->size(); ++k)
@@ -225,16 +225,18 @@ class Functionaliser {
     if (event == nullptr || on_host_[id.index()]) return keys;
     const std::vector<Arg>& args = trace_.calls[id.index()].args;
     for (size_t i = 0; i < args.size(); ++i) {
-      if (is_real(args[i])) keys.push_back(host_number_key(*event, id, i));
+      if (is_host_number(*event, args[i])) keys.push_back(host_number_key(*event, id, i));
       const auto* reals = std::get_if<std::vector<double>>(&args[i]);
       for (size_t k = 0; reals != nullptr && k < reals->size(); ++k) keys.push_back(host_number_key(*event, id, i, k));
     }
     return keys;
   }
-  static bool is_real(const Arg& arg) {
+  // A real; or of a call that is an event of its own, an integer among reals.
+  static bool is_host_number(const HostEvent& event, const Arg& arg) {
     const auto* wrapped = std::get_if<WrappedNumber>(&arg);
-    return std::holds_alternative<double>(arg) ||
-           (wrapped != nullptr && std::holds_alternative<double>(wrapped->number));
+    if (wrapped == nullptr) return std::holds_alternative<double>(arg);
+    return std::holds_alternative<double>(wrapped->number) ||
+           (event.key.empty() && std::holds_alternative<int64_t>(wrapped->number));
   }
 
   // A tensor that no value of the trace stands for, under a number behind the trace's own.

@@ -285,7 +285,7 @@ struct Executor::Impl {
     }
     if (!result.is_whole() && !result.paused)
       for (const auto& [generator, before] : running->before_seeds) write_generator(generator, before);
-    if (!running->resumed && !running->dry && (result.is_whole() || result.paused))
+    if (running->inputs.tells_autograd && !running->resumed && !running->dry && (result.is_whole() || result.paused))
       operands.bump_versions(running->inputs.tensors);
     running->resumed = true;
     if (result.paused) return result;

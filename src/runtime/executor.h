@@ -59,6 +59,7 @@ struct RunInputs {
   // the run cannot go on, empty if it can.
   std::function<std::string(size_t event, const std::vector<at::Tensor>& given)> on_event;
   RunTimes* times = nullptr;  // gets when each instruction ran, if there is one
+  bool tells_autograd = true;  // of what it writes; not where the program has made these calls itself
   ShowWritten show_written;   // set: a dry run. Generators go on as ever, and host code leaves what it leaves
 };
 
