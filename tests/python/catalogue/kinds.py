@@ -13,7 +13,7 @@ from catalogue.parts import CHANGE, STEPS, adam, batches, descend, fit, mlp, sgd
 # ---- what a recording may not hold
 
 
-@case(eager="sparse")
+@case(eager="sparse|dense")
 def sparse_gradients(accelerate):
     table, head = nn.Embedding(10, 8, sparse=True), nn.Linear(8, 4)
     optimizers = torch.optim.SparseAdam(table.parameters(), lr=1e-2), sgd(head)
@@ -22,7 +22,7 @@ def sparse_gradients(accelerate):
         yield step(y + 2, y), table.weight.detach(), head, optimizers[1]
 
 
-@case(eager="sparse")
+@case(eager="sparse|dense")
 def sparse_batch(accelerate):
     layer = nn.Parameter(torch.randn(8, 4) * 0.3)
     optimizer = torch.optim.SGD([layer], lr=0.1)
@@ -31,7 +31,7 @@ def sparse_batch(accelerate):
         yield step((x * (x > 0)).to_sparse(), y), layer, optimizer
 
 
-@case(eager="sparse")
+@case(eager="sparse|dense")
 def sparse_adjacency(accelerate):
     """A graph network's matrix, made once."""
     model = mlp()
@@ -119,7 +119,7 @@ def quantized_batch(accelerate):
         yield step(torch.quantize_per_tensor(x, 0.05, 0, torch.qint8), y), model, optimizer
 
 
-@case(eager="forward.mode|dual|level")
+@case(eager="eagerly")
 def forward_mode_derivative(accelerate):
     model = mlp()
     optimizer = sgd(model)

@@ -475,10 +475,10 @@ def sharpness_aware(accelerate):
     yield from fit(step, model, optimizer)
 
 
-@case
+@case(eager="closure|LBFGS")
 def closure_of_lbfgs(accelerate):
     model = mlp()
-    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2, history_size=2)
 
     @accelerate
     def step(x, y):

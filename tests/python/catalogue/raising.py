@@ -13,11 +13,11 @@ BAD = (2, 7)  # the steps at which it goes wrong: while recording, and while rep
 
 
 def tried(step, *arguments):
-    """The step's result, or what it raised in the first line's words."""
+    """The step's result, or what it raised; a replay may add where it was."""
     try:
         return step(*arguments)
     except Exception as error:
-        return f"{type(error).__name__}: {str(error).splitlines()[0][:60]}"
+        return f"{type(error).__name__}: {str(error).splitlines()[0].partition(' (in the replayed step')[0]}"
 
 
 def matrices(bad):

@@ -5,9 +5,10 @@ import itertools
 import types
 
 import torch
-import transformers
 from torch import nn
 from torch.nn.functional import cross_entropy
+from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+                          get_cosine_schedule_with_warmup)
 
 from catalogue.case import case
 from catalogue.parts import CHANGE, STEPS, adam, batches, data, descend, fit, mlp, sgd
@@ -106,15 +107,14 @@ def step_with_a_number_of_the_batch(accelerate):
 # ---- transformers with their defaults
 
 
-def language_model(kind):
-    sizes = dict(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-                 num_key_value_heads=2, max_position_embeddings=32, pad_token_id=0)
-    if kind == "gpt2":
-        config = transformers.GPT2Config(vocab_size=32, n_embd=16, n_layer=2, n_head=2, n_positions=32, resid_pdrop=0.0,
-                                         embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1, eos_token_id=2)
-    else:
-        config = transformers.LlamaConfig(**sizes)
-    return transformers.AutoModelForCausalLM.from_config(config)
+def llama():
+    return LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+                                        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=32))
+
+
+def gpt2():
+    return GPT2LMHeadModel(GPT2Config(vocab_size=32, n_embd=16, n_layer=2, n_head=2, n_positions=32, resid_pdrop=0.0,
+                                      embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1, eos_token_id=2))
 
 
 def text(i):
@@ -123,7 +123,7 @@ def text(i):
 
 @case
 def llama_with_its_cache(accelerate):
-    model = language_model("llama")
+    model = llama()
     optimizer = adam(model)
     step = accelerate(lambda tokens: descend(model(input_ids=tokens, labels=tokens).loss, optimizer))
     for i in range(STEPS):
@@ -132,7 +132,7 @@ def llama_with_its_cache(accelerate):
 
 @case
 def gpt2_with_its_cache(accelerate):
-    model = language_model("gpt2")
+    model = gpt2()
     optimizer = adam(model)
     step = accelerate(lambda tokens: descend(model(input_ids=tokens, labels=tokens).loss, optimizer))
     for i in range(STEPS):
@@ -141,7 +141,7 @@ def gpt2_with_its_cache(accelerate):
 
 @case
 def output_with_its_cache_returned(accelerate):
-    model = language_model("llama")
+    model = llama()
     optimizer = adam(model)
 
     @accelerate
@@ -158,7 +158,7 @@ def output_with_its_cache_returned(accelerate):
 
 @case
 def loop_with_its_cache(accelerate):
-    model = language_model("llama")
+    model = llama()
     model, optimizer = accelerate(model, adam(model))
     for i in range(STEPS):
         output = model(input_ids=text(i), labels=text(i))
@@ -168,9 +168,9 @@ def loop_with_its_cache(accelerate):
 
 @case
 def scheduler_of_transformers(accelerate):
-    model = language_model("llama")
+    model = llama()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    scheduler = transformers.get_cosine_schedule_with_warmup(optimizer, 3, STEPS)
+    scheduler = get_cosine_schedule_with_warmup(optimizer, 3, STEPS)
 
     @accelerate
     def step(tokens):

@@ -346,7 +346,7 @@ def buffer_that_appears(accelerate):
     model = Shifted()
     optimizer = sgd(model)
     step = accelerate(lambda x, y: descend(cross_entropy(model(x), y), optimizer))
-    yield from fit(step, model, optimizer, change=lambda: setattr(model, "shift", torch.ones(4)))
+    yield from fit(step, model, optimizer, change=lambda: setattr(model, "shift", torch.arange(4.0)))
 
 
 @case
