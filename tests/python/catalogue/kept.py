@@ -198,12 +198,12 @@ def parameters_looked_at_earlier(accelerate):
 def in_threads(work, count):
     """What `work(number)` gave in threads that run at the same time."""
     found = {}
-    threads = [threading.Thread(target=lambda n=n: found.update({n: work(n)})) for n in range(count)]
+    threads = [threading.Thread(target=lambda n=n: found.update({n: work(n)}), daemon=True) for n in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
-    return [found.get(n, "raised") for n in range(count)]
+        thread.join(timeout=30)
+    return [found.get(n, "raised or never ended") for n in range(count)]
 
 
 @case
