@@ -1,0 +1,43 @@
+"""Runs the catalogue. `--open` runs the cases of open.txt too, `--isolated` each case in a process of its own."""
+
+import gc
+
+import pytest
+import torch
+
+from catalogue import (batches, case, effects, host_data, kept, kinds, loop, optimizers, raising, reads,  # noqa: F401
+                       replay_more, shared_memory, values)
+
+IDENTIFIERS = [f"{name}-{mode}" for name in case.CASES for mode in case.MODES]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_collections():
+    """Recordings collect garbage: what is loaded by now need not be looked at each time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize("name", IDENTIFIERS)
+def test_case(name, open_cases, request):
+    if name in open_cases and not request.config.getoption("--open"):
+        pytest.skip("stands in open.txt")
+    torch.set_num_threads(1)
+    program, mode = name.rsplit("-", 1)
+    check = case.check_isolated if request.config.getoption("--isolated") else case.check
+    check(case.CASES[program], mode)
+
+
+def test_open_cases_exist(open_cases):
+    assert len(set(open_cases)) == len(open_cases) and not set(open_cases) - set(IDENTIFIERS)
+
+
+def test_most_cases_replay():
+    """Running everything eagerly cannot pass: few cases may, and none whose Python has effects or computes values."""
+    assert len(case.CASES) >= 200
+    replaying = [name for name, one in case.CASES.items() if one.eager is None]
+    assert len(replaying) >= 150
+    eager = {name.split(".")[0] for name in set(case.CASES) - set(replaying)}
+    assert not eager & {"reads", "effects", "values"}
