@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,7 +42,8 @@ class Program {
 
   // Host values that decide what the step does and that no recording shows: training flags, structure. Compact.
   virtual void append_host_state(std::string& out) const = 0;
-  // The same in words, for log lines.
+  // The same in words, for log lines. What begins with kPythonValue reads on as a sentence.
+  static constexpr std::string_view kPythonValue = "python: ";
   virtual void describe(std::map<std::string, std::string>&) const {}
 
   // Gives a slot of the program another tensor; gradients are not asked for.
@@ -63,6 +65,9 @@ class Program {
   // Looks for the owner of something that outlives the step; true: it is among keys() or generators() from now on.
   virtual bool explain(const Stranger&) { return false; }
   virtual std::string source_line() { return {}; }
+  // Why the host code of the step recorded last has to run at every call, with file and line: it has effects outside of
+  // tensors, or reads what cannot be compared. Empty: a replay without it does all that it does.
+  virtual std::string python_reason() const { return {}; }
   virtual void settle() {}
 };
 

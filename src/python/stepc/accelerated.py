@@ -25,6 +25,7 @@ class Accelerated:
         self._train_step = train_step
         self._scout = scout
         self.config = config
+        scout.watches = config.python != "trace"
         self._engine = _C.Step(scout, config)
         self._structures = []  # of results, by number
         self._structure_numbers = {}
@@ -68,7 +69,8 @@ class Accelerated:
 
     def report(self) -> str:
         """Planned beside measured, in words."""
-        return self._engine.report()
+        reason = self._scout.python_reason()
+        return f"{self._engine.report()}  python: {f'traced ({reason})' if reason else 'watched'}\n"
 
     def memory(self) -> str:
         """Fast mode: where every byte of the step goes at its peak, as a table; empty before the step is planned."""
