@@ -77,13 +77,14 @@ def _value_at(container, name):
 class Place:
     """A value that the step read. `words` name it and `line` is where it was read."""
 
-    __slots__ = ("container", "how", "name", "words", "line", "values", "number")
+    __slots__ = ("container", "how", "name", "words", "line", "values", "number", "was_tensor", "is_slot")
 
     def __init__(self, container, how, name, words, line):
         self.container, self.how, self.name, self.words, self.line = container, how, name, words, line
         self.values = []
         self.number = 0
-        self.look()
+        self.is_slot = False  # the engine reads the tensor that stands there itself
+        self.was_tensor = isinstance(self.look(), torch.Tensor)
 
     def now(self):
         if self.how == ITEM:
@@ -107,6 +108,8 @@ class Place:
 
     def is_as_read(self):
         """Nothing else stands there than at the last look."""
+        if self.is_slot:
+            return isinstance(self.now(), torch.Tensor)
         held = self.values[self.number]
         return same(held() if isinstance(held, weakref.ref) else held, self.now())
 
@@ -170,11 +173,11 @@ class Reads:
             settings["watched values"] = f"are watched anew (#{self._dropped})"
         tensors = {(id(container), name) for _, _, container, name in slots}
         for (_, how, name), place in list(self._places.items()):
-            if how == ITEM and (id(place.container), name) in tensors:
-                value = place.now()
-                witnesses.append((KIND, place.container, name, type(value)))  # the engine reads the tensor itself
-                if not isinstance(value, torch.Tensor):
-                    settings[place.words] = "is no tensor"
+            place.is_slot = how == ITEM and (id(place.container), name) in tensors
+            if place.is_slot:
+                witnesses.append((KIND, place.container, name, type(place.now())))
+                if not place.was_tensor:
+                    settings[f"{place.words} (read at {place.line})"] = f"was {place.values[0]!r} and is a tensor"
                 continue
             place.look()
             value = place.values[place.number]

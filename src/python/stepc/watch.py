@@ -260,6 +260,8 @@ class Watch:
         self._place(frame, attributes, ITEM, "forward", f"{words}.forward")
         if "forward" in attributes:
             self._register(attributes["forward"], f"{words}.forward")
+        if isinstance(module, _HOLDERS):
+            self._place(frame, module._modules, CONTENTS, None, f"the modules of {words}")
         if isinstance(module, _HOLDERS) or any(
             kind.__module__.startswith("torch.") and kind is not torch.nn.Module for kind in type(module).__mro__
         ):
@@ -375,6 +377,9 @@ class Watch:
             self.found[id(value)] = (value, self._words_of(value))
             return
         self._seen[id(value)] = value
+        if words := effect_of(type(value).__module__):
+            self._because(frame, words)
+            return
         if isinstance(value, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, torch.Generator)):
             self._callable(frame, value)
             return
@@ -444,10 +449,10 @@ class Watch:
     def _class_attribute(self, frame, kinds, name):
         for kind in kinds:
             raw = vars(kind).get(name, _MISSING)
-            if raw is _MISSING:
-                continue
             if not is_library(kind.__module__):
                 self._place(frame, kind, ITEM, name, f"{kind.__name__}.{name}")
+            if raw is _MISSING:
+                continue
             self._register(raw, f"{kind.__name__}.{name}")
             for bare in (getattr(raw, "__func__", None), getattr(raw, "fget", None)):
                 if isinstance(bare, types.FunctionType):
@@ -480,13 +485,11 @@ class Watch:
                 self._place(frame, attributes, ITEM, name, words)
                 self._register(value, words)
                 return
-            if raw is not _MISSING:
-                self._place(frame, attributes, ITEM, name, words)
-            elif isinstance(one, torch.nn.Module):
+            self._place(frame, attributes, ITEM, name, words)
+            if raw is _MISSING and isinstance(one, torch.nn.Module):
                 for held in ("_parameters", "_buffers", "_modules"):
-                    if name in attributes[held]:
-                        self._place(frame, attributes[held], ITEM, name, words)
-                        self._register(attributes[held][name], words)
+                    self._place(frame, attributes[held], ITEM, name, words)
+                    self._register(attributes[held].get(name), words)
         if raw is not _MISSING and isinstance(raw, functools.cached_property):
             self._because(frame, f"changes {words}, which is kept once it was asked for")
 
@@ -549,6 +552,11 @@ class Watch:
         elif isinstance(called, type):
             self._construct(frame, called, arguments)
         elif isinstance(called, functools.partial):
+            if self._is_outside(called):
+                words = self._words_of(called)
+                for one in (called.func, called.args, called.keywords):
+                    self._register(one, words)
+                    self._shallow(frame, one)
             self._callable(frame, called.func, (*called.args, *arguments))
         else:
             self._called_object(frame, called, arguments)
@@ -560,11 +568,12 @@ class Watch:
             return
         if kind is functools._lru_cache_wrapper:  # hashes what it is given; what it has not kept is met as a frame
             return
-        if is_pure_native(kind.__module__):
+        module = getattr(called, "__module__", None) or kind.__module__  # a Cython function's own
+        if is_pure_native(module):
             for argument in arguments:
                 self._whole(frame, argument)
             return
-        self._because(frame, f"calls {self._words_of(called)}, which is not known")
+        self._because(frame, effect_of(module) or f"calls {self._words_of(called)}, which is not known")
 
     def _native(self, frame, module, name, arguments):
         if module == "builtins":
@@ -903,6 +912,16 @@ def _written(instructions, index):
     return ".".join([instructions[index].argval, *reversed(names)])
 
 
+def _written_before_update(instructions, index):
+    """The same of `self.calls += 1`, where the object is copied before the attribute is read."""
+    name = instructions[index].argval
+    for before in range(index - 1, 0, -1):
+        one = instructions[before]
+        if one.opname == "LOAD_ATTR" and one.argval == name and instructions[before - 1].opname == "COPY":
+            return _written(instructions, before - 1)
+    return None
+
+
 _IN_PLACE = 13  # the first in-place operator of BINARY_OP
 
 _SIMPLE_OPCODES = {
@@ -945,6 +964,7 @@ def _table_of(code):
         elif op in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"):
             entry = (_load_attribute, one.argval, written and f"{written}.{one.argval}")
         elif op in ("STORE_ATTR", "DELETE_ATTR"):
+            written = written or _written_before_update(instructions, index)
             entry = (_store_attribute, one.argval, written and f"{written}.{one.argval}")
         elif op == "BINARY_SUBSCR":
             entry = (_load_item, None)
