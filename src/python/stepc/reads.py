@@ -106,11 +106,11 @@ class Place:
         self.values.append(_held(now))
         return now
 
-    def is_as_read(self):
-        """Nothing else stands there than at the last look."""
+    def still_holds(self, number):
+        """The value of this number stands there."""
         if self.is_slot:
             return isinstance(self.now(), torch.Tensor)
-        held = self.values[self.number]
+        held = self.values[number]
         return same(held() if isinstance(held, weakref.ref) else held, self.now())
 
     def says(self):
@@ -151,15 +151,14 @@ class Reads:
         return len(self._places)
 
     def add(self, container, how, name, words, line):
+        """A place that is read now, and the number of what stands there."""
         key = (id(container), how, name)
         place = self._places.get(key)
         if place is None:
             place = self._places[key] = Place(container, how, name, words, line)
-        return place
-
-    def changed(self, places):
-        """Those of the places that are no longer as they were read."""
-        return [place for place in places if not place.is_as_read()]
+        elif not place.is_slot:
+            place.look()
+        return place, place.number
 
     def drop(self, place):
         self._places.pop((id(place.container), place.how, place.name), None)

@@ -63,7 +63,7 @@ class Watch:
         self.optimizers = {id(optimizer) for optimizer in optimizers}
         self.scheduler_code = scheduler_code  # of the function that stands for a scheduler's step()
         self.reason = None
-        self.places = []  # of this call
+        self.places = []  # of this call, with the number of what stood there
         self.found = {}  # modules and optimizers that the call used: id -> (object, words)
         self._outside = {}  # id -> object
         self._arguments = {}
@@ -90,12 +90,11 @@ class Watch:
         if not _C.can_read_frames():
             return
         sys.settrace(self._previous)
-        if self.reason is None:
-            for place in self.reads.changed(self.places):
-                self.reason = f"{place.line} reads {place.words}, which the step changes"
-                break
-        for place in self.reads.changed(self.places):
-            self.reads.drop(place)
+        for place, number in self.places:
+            if not place.still_holds(number):
+                self.reads.drop(place)
+                if self.reason is None:
+                    self.reason = f"{place.line} reads {place.words}, which the step changes"
         for table in (self._outside, self._arguments, self._seen, self._cells):
             table.clear()
 
