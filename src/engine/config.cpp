@@ -32,6 +32,24 @@ Capture parse_capture(std::string_view text) {
   user_error("capture is \"{}\"; it is \"run\" or \"virtual\"", text);
 }
 
+std::string_view name_of(PythonMode mode) {
+  switch (mode) {
+    case PythonMode::kAuto:
+      return "auto";
+    case PythonMode::kWatch:
+      return "watch";
+    case PythonMode::kTrace:
+      return "trace";
+  }
+  return "";
+}
+
+PythonMode parse_python_mode(std::string_view text) {
+  for (const PythonMode mode : {PythonMode::kAuto, PythonMode::kWatch, PythonMode::kTrace})
+    if (name_of(mode) == text) return mode;
+  user_error("python is \"{}\"; it is one of \"auto\", \"watch\", \"trace\"", text);
+}
+
 Verify parse_verify(std::string_view text) {
   if (text == "off") return Verify::off();
   if (text == "first") return Verify::first();

@@ -30,6 +30,16 @@ std::string_view name_of(Capture capture);
 // Throws UserError otherwise.
 Capture parse_capture(std::string_view text);
 
+// What becomes of a step's host code at a replay.
+enum class PythonMode : uint8_t {
+  kAuto,   // as kWatch where the recorded step has earned it, else as kTrace
+  kWatch,  // it does not run; the values that it read are compared before every replay
+  kTrace,  // it runs at every call, without kernels, and its calls are compared with the plan's
+};
+std::string_view name_of(PythonMode mode);
+// Throws UserError otherwise.
+PythonMode parse_python_mode(std::string_view text);
+
 // Which replays are compared with eager; the eager step is the one that counts then. Recorded calls must give the same
 // bits, a Graph the same values within rounding. A Graph is compared with itself run plainly too, one ATen call a node,
 // and with that alone where eager would draw other random numbers (engine/verify_replay.h).
@@ -69,6 +79,7 @@ MemoryBudget parse_memory_budget(std::string_view text);
 struct Config {
   Mode mode = Mode::kFast;
   Capture capture = Capture::kRun;
+  PythonMode python = PythonMode::kAuto;
   Verify verify = {};
   MemoryBudget memory_budget = {};
   std::filesystem::path kernel_directory = {};  // where generated kernels are kept between runs; empty: nowhere

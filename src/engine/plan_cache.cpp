@@ -73,7 +73,15 @@ std::vector<OwnedTensor> RecordedStep::list() {
 }
 
 PlanCache::PlanCache(Program& program, const Config& config, Stats& stats, bool may_trace)
-    : program_(program), config_(config), stats_(stats), may_trace_(may_trace) {}
+    : program_(program),
+      config_(config),
+      stats_(stats),
+      may_trace_(may_trace && config.python != PythonMode::kWatch),
+      is_traced_(may_trace_ && config.python == PythonMode::kTrace) {
+  if (!is_traced_) return;
+  stats_.traced = "as configured";
+  program_.trace();
+}
 
 PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInput& input) {
   std::string signature = signature_of(program_, tensors, input);
@@ -110,12 +118,11 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
   if (!may_trace_) {
     std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
   } else if (!is_traced_) {
-    if (const std::string why = program_.python_reason(); !why.empty()) return trace(why);
+    const std::string why = recording.effects.empty() ? program_.python_reason() : recording.effects.front();
     // The first steps of a program set things up; what happens twice will happen again.
-    const std::string effect = recording.effects.empty() ? std::string() : recording.effects.front();
-    if (!effect.empty() && effect == std::exchange(last_effect_, effect)) return trace(effect);
-    last_effect_ = effect;
-    std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
+    const bool again = !std::exchange(last_effect_, why).empty() && !why.empty();
+    if (again) return trace(why);
+    if (!why.empty()) recording.obstacles.push_back(why);
   }
   if (explanations_ < kMaxExplanations) {
     if (explain_strangers(program_, recording)) {

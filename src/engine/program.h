@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,18 +42,13 @@ class Program {
 
   // Host values that decide what the step does and that no recording shows: training flags, structure. Compact.
   virtual void append_host_state(std::string& out) const = 0;
-  // The same in words, for log lines.
+  // The same in words, for log lines. What begins with kPythonValue reads on as a sentence.
+  static constexpr std::string_view kPythonValue = "python: ";
   virtual void describe(std::map<std::string, std::string>&) const {}
 
   // Gives a slot of the program another tensor; gradients are not asked for.
   virtual bool can_rebind(Owner) const { return false; }
   virtual void rebind(Owner, const std::string&, const at::Tensor&) {}
-
-  // Why a replay has to run the step's host code, in words: it may do something beside its calls, or read what nobody
-  // watches. Empty: it need not.
-  virtual std::string python_reason() const { return {}; }
-  // It runs at every call from now on: what it reads separates no plans.
-  virtual void trace() {}
 
   // Runs the host code of an event: an optimizer's step().
   virtual void run_event(const std::string& key) = 0;
@@ -69,6 +65,11 @@ class Program {
   // Looks for the owner of something that outlives the step; true: it is among keys() or generators() from now on.
   virtual bool explain(const Stranger&) { return false; }
   virtual std::string source_line() { return {}; }
+  // Why the host code of the step recorded last has to run at every call, with file and line: it has effects outside of
+  // tensors, or reads what cannot be compared. Empty: a replay without it does all that it does.
+  virtual std::string python_reason() const { return {}; }
+  // It does from now on: what it reads separates no plans.
+  virtual void trace() {}
   virtual void settle() {}
 };
 

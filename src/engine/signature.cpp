@@ -111,8 +111,12 @@ std::string explain_change(const std::map<std::string, std::string>& before,
     const auto found = before.find(what);
     const std::string was = found == before.end() ? "absent" : found->second;
     if (was == now) continue;
+    if (what.starts_with(Program::kPythonValue)) return str("{} {}", what.substr(Program::kPythonValue.size()), now);
     return str("new {} {} -> {}", what, was, now);
   }
+  for (const auto& [what, was] : before)
+    if (what.starts_with(Program::kPythonValue) && !after.contains(what))
+      return str("{} is again what it was", what.substr(Program::kPythonValue.size()));
   return "new structure of modules or optimizers, or other tensors share memory";
 }
 

@@ -16,6 +16,7 @@
 #include "base/module_scope.h"
 #include "engine/segments.h"
 #include "engine/step.h"
+#include "python/frame.h"
 #include "python/python_program.h"
 #include "python/virtual_binding.h"
 
@@ -67,6 +68,7 @@ Config config_of(const py::object& chosen) {
   Config config;
   config.mode = parse_mode(text("mode"));
   config.capture = parse_capture(text("capture"));
+  config.python = parse_python_mode(text("python"));
   config.verify = parse_verify(text("verify"));
   config.memory_budget = parse_memory_budget(text("memory_budget"));
   config.kernel_directory = text("kernel_directory");
@@ -310,6 +312,7 @@ PYBIND11_MODULE(_C, module) {
              [](const std::string& path, const std::string& text) { write_file_synced(path, std::string_view(text)); });
   module.def("is_recording", &is_recording);
   bind_virtual(module);
+  bind_frame(module);
   module.def("report_obstacle", &report_obstacle);
   module.def("report_effect", &report_effect);
   module.def("leave_trace", &leave_trace);

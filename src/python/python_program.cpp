@@ -1,7 +1,9 @@
 #include "python/python_program.h"
 
 #include <algorithm>
+#include <bit>
 #include <span>
+#include <unordered_map>
 
 #include <pybind11/stl.h>
 
@@ -61,10 +63,33 @@ at::Tensor tensor_at(const Slot& slot) {
   return THPVariable_Unpack(found);
 }
 
+// A class's attributes are read in its own dict.
+PyObject* dict_of(PyObject* container) {
+  if (PyDict_Check(container)) return container;
+  return PyType_Check(container) ? reinterpret_cast<PyTypeObject*>(container)->tp_dict : nullptr;
+}
+
+// Other interpreters than these tell no version, and every witness is looked at.
+uint64_t version_of([[maybe_unused]] PyObject* dict) {
+#if PY_VERSION_HEX < 0x030C0000
+  if (dict != nullptr) return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
+#endif
+  return 0;
+}
+
 Py_ssize_t length_of(PyObject* container) {
-  if (PyDict_Check(container)) return PyDict_GET_SIZE(container);
-  if (PyList_Check(container)) return PyList_GET_SIZE(container);
-  return PyTuple_GET_SIZE(container);
+  const Py_ssize_t length = PyObject_Size(container);
+  if (length < 0) PyErr_Clear();
+  return length;
+}
+
+// The same object, or the same number or text, bit by bit.
+bool is_same(PyObject* a, PyObject* b) {
+  if (a == b) return true;
+  if (a == nullptr || b == nullptr || Py_TYPE(a) != Py_TYPE(b)) return false;
+  if (PyFloat_CheckExact(a))
+    return std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(a)) == std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(b));
+  return (PyLong_CheckExact(a) || PyUnicode_CheckExact(a)) && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
 }
 }  // namespace
 
@@ -73,26 +98,66 @@ PythonProgram::PythonProgram(py::object scout) : scout_(std::move(scout)) { look
 PythonProgram::~PythonProgram() {
   const py::gil_scoped_acquire gil;
   slots_.clear();
-  witnesses_.clear();
+  watched_.clear();
   flagged_.clear();
+  absent_ = contents_of_ = py::object();
   scout_ = py::object();
 }
 
-bool PythonProgram::stands() const {
-  for (const Witness& witness : witnesses_) {
-    if (witness.name.is_none()) {
-      if (length_of(witness.container.ptr()) != witness.length) return false;
-      continue;
-    }
-    PyObject* found = find(witness.container.ptr(), witness.name.ptr(), witness.kind);
-    if (found == witness.expected.ptr()) continue;
-    // Numbers and texts are compared by value; of anything else it must be the same object.
-    PyObject* expected = witness.expected.ptr();
-    if (found == nullptr || Py_TYPE(found) != Py_TYPE(expected)) return false;
-    if (!PyLong_CheckExact(found) && !PyFloat_CheckExact(found) && !PyUnicode_CheckExact(found)) return false;
-    if (PyObject_RichCompareBool(found, expected, Py_EQ) != 1) return false;
+bool PythonProgram::stands() {
+  for (WatchedContainer& watched : watched_) {
+    const uint64_t version = version_of(watched.dict);
+    if (version != 0 && version == watched.version) continue;
+    for (const Witness& witness : watched.witnesses)
+      if (!holds(watched, witness)) return false;
+    watched.version = version;
   }
   return true;
+}
+
+bool PythonProgram::holds(const WatchedContainer& watched, const Witness& witness) const {
+  PyObject* container = watched.container.ptr();
+  PyObject* expected = witness.expected.ptr();
+  switch (witness.how) {
+    case Witness::How::kLength:
+      return length_of(container) == PyLong_AsSsize_t(expected);
+    case Witness::How::kType:
+      return reinterpret_cast<PyObject*>(Py_TYPE(container)) == expected;
+    case Witness::How::kContents:
+      return has_contents(container, expected);
+    case Witness::How::kItem:
+    case Witness::How::kWeak:
+    case Witness::How::kKind:
+      break;
+  }
+  PyObject* found = find(watched.dict != nullptr ? watched.dict : container, witness.name.ptr(), watched.kind);
+  if (witness.how == Witness::How::kKind)
+    return found != nullptr && reinterpret_cast<PyObject*>(Py_TYPE(found)) == expected;
+  if (witness.how == Witness::How::kWeak) return found != nullptr && PyWeakref_GetObject(expected) == found;
+  return found == nullptr ? expected == absent_.ptr() : is_same(found, expected);
+}
+
+bool PythonProgram::has_contents(PyObject* container, PyObject* expected) const {
+  if (PyDict_Check(container)) {
+    if (PyTuple_GET_SIZE(expected) != 2 * PyDict_GET_SIZE(container)) return false;
+    Py_ssize_t position = 0;
+    PyObject* key = nullptr;
+    PyObject* value = nullptr;
+    for (Py_ssize_t i = 0; PyDict_Next(container, &position, &key, &value) != 0; i += 2)
+      if (!is_same(key, PyTuple_GET_ITEM(expected, i)) || !is_same(value, PyTuple_GET_ITEM(expected, i + 1)))
+        return false;
+    return true;
+  }
+  if (PyList_Check(container)) {
+    if (PyTuple_GET_SIZE(expected) != PyList_GET_SIZE(container)) return false;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(container); ++i)
+      if (!is_same(PyList_GET_ITEM(container, i), PyTuple_GET_ITEM(expected, i))) return false;
+    return true;
+  }
+  const py::object now = contents_of_(py::handle(container));
+  const int same = PyObject_RichCompareBool(now.ptr(), expected, Py_EQ);
+  if (same < 0) PyErr_Clear();
+  return same == 1;
 }
 
 void PythonProgram::refresh() {
@@ -103,7 +168,7 @@ void PythonProgram::refresh() {
 void PythonProgram::look() {
   const py::dict found = scout_.attr("look")();
   slots_.clear();
-  witnesses_.clear();
+  watched_.clear();
   flagged_.clear();
   generators_.clear();
   keys_.clear();
@@ -125,11 +190,18 @@ void PythonProgram::look() {
     keys_.push_back({slot.owner, slot.key});
     slots_.push_back(std::move(slot));
   }
+  absent_ = found["absent"];
+  contents_of_ = found["contents_of"];
+  std::unordered_map<PyObject*, size_t> positions;
   for (const py::handle& item : found["witnesses"]) {
     const auto row = py::reinterpret_borrow<py::tuple>(item);
-    Witness witness{row[0], row[1], row[2], 0, kind_of(row[0])};
-    if (witness.name.is_none()) witness.length = row[2].cast<Py_ssize_t>();
-    witnesses_.push_back(std::move(witness));
+    const py::object container = row[1];
+    const auto [position, is_new] = positions.emplace(container.ptr(), watched_.size());
+    if (is_new) {
+      PyObject* dict = dict_of(container.ptr());
+      watched_.push_back({container, dict != nullptr ? Slot::Kind::kDict : kind_of(container), dict, 0, {}});
+    }
+    watched_[position->second].witnesses.push_back({static_cast<Witness::How>(row[0].cast<int>()), row[2], row[3]});
   }
   for (const py::handle& item : found["modules"]) flagged_.push_back(py::reinterpret_borrow<py::object>(item));
   for (const py::handle& item : found["generators"]) {
@@ -138,7 +210,9 @@ void PythonProgram::look() {
   }
   settings_ = found["settings"].cast<std::map<std::string, std::string>>();
   std::string text;
+  reads_ = found["reads"].cast<std::map<std::string, std::string>>();
   for (const auto& [setting, value] : settings_) text += str("{}={}\n", setting, value);
+  for (const auto& [read, value] : reads_) text += str("{}: {}\n", read, value);
   for (const OwnedKey& key : keys_) text += str("{} {}\n", static_cast<int>(key.owner), key.key);
   structure_ = hash_bytes(std::as_bytes(std::span(text)));
   looked_ = true;
@@ -175,6 +249,7 @@ void PythonProgram::describe(std::map<std::string, std::string>& out) const {
   append_host_state(flags);
   out["setting: modules in training mode"] = str("{}", std::count(flags.begin(), flags.end(), 't'));
   for (const auto& [setting, value] : settings_) out["setting: " + setting] = value;
+  for (const auto& [read, value] : reads_) out[std::string(kPythonValue) + read] = value;
 }
 
 bool PythonProgram::can_rebind(Owner owner) const {
@@ -204,11 +279,6 @@ void PythonProgram::rebind(Owner owner, const std::string& key, const at::Tensor
     }
   }
   INTERNAL_CHECK(false, "no slot '{}'", key);
-}
-
-std::string PythonProgram::python_reason() const {
-  const py::gil_scoped_acquire gil;
-  return scout_.attr("python_reason")().cast<std::string>();
 }
 
 void PythonProgram::trace() {
@@ -263,6 +333,11 @@ bool PythonProgram::explain(const Stranger& stranger) {
 std::string PythonProgram::source_line() {
   const py::gil_scoped_acquire gil;
   return scout_.attr("source_line")().cast<std::string>();
+}
+
+std::string PythonProgram::python_reason() const {
+  const py::gil_scoped_acquire gil;
+  return scout_.attr("python_reason")().cast<std::string>();
 }
 
 void PythonProgram::settle() {

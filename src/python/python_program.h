@@ -26,13 +26,28 @@ struct Slot {
   py::object name;
 };
 
-// What must not have changed since the program was looked at: a container's length, or which object stands somewhere.
+// What must not have changed since the program was looked at (stepc/reads.py).
 struct Witness {
+  enum class How : uint8_t {
+    kItem,      // what stands at container[name]: numbers and texts by value, else the same object
+    kLength,    // how many elements the container has
+    kContents,  // all that it holds, in order
+    kType,      // of the container
+    kWeak,      // as kItem, and `expected` is a weak reference
+    kKind,      // the type of what stands at container[name]
+  };
+  How how = How::kItem;
+  py::object name;
+  py::object expected;
+};
+
+// The witnesses of one container. A dict that has the version that it had when they last held needs no look.
+struct WatchedContainer {
   py::object container;
-  py::object name;      // none: the length is meant
-  py::object expected;  // the object, or
-  Py_ssize_t length = 0;
   Slot::Kind kind = Slot::Kind::kDict;
+  PyObject* dict = nullptr;  // the container, or a class's own; nullptr: it has no version
+  uint64_t version = 0;
+  std::vector<Witness> witnesses;
 };
 
 class PythonProgram final : public Program {
@@ -51,7 +66,6 @@ class PythonProgram final : public Program {
   void describe(std::map<std::string, std::string>& out) const override;
   bool can_rebind(Owner owner) const override;
   void rebind(Owner owner, const std::string& key, const at::Tensor& tensor) override;
-  std::string python_reason() const override;
   void trace() override;
   void run_event(const std::string& key) override;
   std::shared_ptr<void> save_host_state() override;
@@ -60,6 +74,7 @@ class PythonProgram final : public Program {
   void restore_everything(const std::shared_ptr<void>& state) override;
   bool explain(const Stranger& stranger) override;
   std::string source_line() override;
+  std::string python_reason() const override;
   void settle() override;
 
  private:
@@ -67,17 +82,22 @@ class PythonProgram final : public Program {
   std::shared_ptr<void> saved_by(const char* method);
   void restore(const char* method, const std::shared_ptr<void>& state);
 
-  bool stands() const;  // every witness holds
+  bool stands();  // every witness holds
+  bool holds(const WatchedContainer& watched, const Witness& witness) const;
+  bool has_contents(PyObject* container, PyObject* expected) const;
   void look();
 
   py::object scout_;
   std::vector<Slot> slots_;
-  std::vector<Witness> witnesses_;
+  std::vector<WatchedContainer> watched_;
+  py::object absent_;       // stands for nothing where something might stand
+  py::object contents_of_;  // a container's contents, where C++ does not know it
   std::vector<py::object> flagged_;  // the __dict__ of every module: `training` is read there
   std::vector<OwnedKey> keys_;       // parameters, as many gradients, then the other slots
   size_t parameters_ = 0;
   std::vector<std::pair<std::string, at::Generator>> generators_;
-  std::map<std::string, std::string> settings_;  // Python values that the step may read, in words
+  std::map<std::string, std::string> settings_;  // Python values that decide about the structure, in words
+  std::map<std::string, std::string> reads_;     // Python values that are not what the step read at first, in words
   uint64_t structure_ = 0;
   bool looked_ = false;
 };

@@ -71,7 +71,8 @@ class Accelerated:
 
     def report(self) -> str:
         """Planned beside measured, in words."""
-        return self._engine.report()
+        reason = self.stats["traced"]
+        return f"{self._engine.report()}  python: {f'traced ({reason})' if reason else 'watched'}\n"
 
     def memory(self) -> str:
         """Fast mode: where every byte of the step goes at its peak, as a table; empty before the step is planned."""

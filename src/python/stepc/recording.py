@@ -3,12 +3,14 @@ dispatcher cannot see."""
 
 import random
 import threading
+import types
 
 import numpy
 import torch
 from torch.overrides import TorchFunctionMode
 
 from stepc import _C, walk
+from stepc.watch import Watch
 
 # Tensor methods that hand values to the host behind the dispatcher's back.
 _UNSEEN = {
@@ -87,6 +89,7 @@ class Recording:
         self.handles = []
         self.patched = []
         self.watch = _Watch(scout)
+        self.follow = None
 
     def __enter__(self):
         self.handles.append(torch.nn.modules.module.register_module_forward_pre_hook(self._enter_module))
@@ -100,9 +103,15 @@ class Recording:
                 self._mark_scheduler(key, one)
         self.before = self._host_state()
         self.watch.__enter__()
+        if self.scout.watches:
+            self.follow = Watch(self.scout.reads, self.scout.optimizers.values(), _SCHEDULER_STEP)
+            self.follow.start()
         return self
 
     def __exit__(self, kind, error, trace):
+        if self.follow is not None:
+            self.follow.stop()
+            self.scout.followed(self.follow)
         self.watch.__exit__(kind, error, trace)
         for handle in self.handles:
             handle.remove()
@@ -199,6 +208,12 @@ class Recording:
                 self.scout.is_unsteady(path)
                 _C.report_effect(f"the step changes Python state, which a replay would not: '{path}'")
             return
+
+
+# The code that stands for a scheduler's step() while a step is recorded.
+_SCHEDULER_STEP = next(
+    code for code in Recording._mark_scheduler.__code__.co_consts if isinstance(code, types.CodeType)
+)
 
 
 def _numpy_state():

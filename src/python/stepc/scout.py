@@ -9,17 +9,18 @@ import gc
 import os
 import sys
 import types
+import weakref
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from stepc import walk
 from stepc.before import Before
+from stepc.reads import ABSENT, ITEM, LENGTH, WEAK, Reads, contents_of
 
 PARAMETER, GRADIENT, BUFFER, OPTIMIZER_STATE, BATCH, CAPTURED = range(6)
 _SCHEDULERS = (LRScheduler, ReduceLROnPlateau)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_CONTAINERS = (dict, list, types.CellType)
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 
@@ -43,7 +44,9 @@ class Scout:
         self._attributes = {}  # event -> attributes that its optimizer is given while it steps
         self._names = {}
         self._unsteady = set()
-        self.traced = False
+        self.reads = Reads()
+        self.watches = True
+        self.reason = ""  # why the last recorded call does not earn a replay without its Python
 
     def _find(self, find_modules, find_optimizers):
         """Modules that stand in no other, optimizers and schedulers, under the names by which they are reached."""
@@ -79,15 +82,16 @@ class Scout:
             for path, part in module.named_modules():
                 names[part] = f"{before}{path}".rstrip(".")
                 flagged.append(part.__dict__)
-                if not self.traced:
-                    self._look_at_settings(f"{before}{path}".rstrip(".") or prefix, part, witnesses, settings)
                 for kind in ("_parameters", "_buffers", "_modules"):
-                    witnesses.append((part.__dict__[kind], None, len(part.__dict__[kind])))
+                    witnesses.append((LENGTH, part.__dict__[kind], None, len(part.__dict__[kind])))
                 for name, child in part._modules.items():
-                    witnesses.append((part._modules, name, child))
+                    witnesses.append((ITEM, part._modules, name, child))
                 dot = f"{before}{path}." if path else before
                 for name, parameter in part._parameters.items():
-                    if parameter is not None and id(parameter) not in seen:
+                    if parameter is None:
+                        continue
+                    witnesses.append((WEAK, part._parameters, name, weakref.ref(parameter)))  # another may be tied
+                    if id(parameter) not in seen:
                         seen.add(id(parameter))
                         slots.append((PARAMETER, f"{dot}{name}", part._parameters, name))
                 for name, buffer in part._buffers.items():
@@ -102,81 +106,65 @@ class Scout:
         for path, optimizer in self.optimizers.items():
             self._look_at_optimizer(path, optimizer, keys, slots, witnesses)
             settings[f"parameters of {path}"] = "+".join(str(len(group["params"])) for group in optimizer.param_groups)
-        if not self.traced:
-            self._look_at_code(witnesses, settings)
         for key, (container, name) in self._captured.items():
             slots.append((CAPTURED, key, container, name))
+        read = {}
+        self.reads.look(slots, witnesses, read)
         return {
             "slots": slots,
             "witnesses": witnesses,
             "modules": flagged,
             "generators": list(self._generators.items()),
             "settings": settings,
+            "reads": read,
+            "absent": ABSENT,
+            "contents_of": contents_of,
         }
 
+    def followed(self, watch):
+        """Takes over what a recorded call has read and done."""
+        self.reason = watch.reason or ""
+
     def python_reason(self):
-        """Why the step's own code has to run beside every replay; empty: it need not."""
-        return ""
+        """Why the step's Python has to run at every call; empty: it does not."""
+        if not self.watches:
+            return self.reason or 'Config(python="trace")'
+        if self.reads.changing is not None:
+            place = self.reads.changing
+            return f"{place.line} reads {place.words}, which changes from step to step"
+        return self.reason
 
     def trace(self):
-        """It does from now on: the values that it reads separate no plans."""
-        self.traced = True
+        """It does from now on: what it reads separates no plans."""
+        self.reason = self.python_reason()
+        self.watches = False
+        self.reads = Reads()
 
     def is_unsteady(self, path):
         """The step itself changes the Python value at `path`: it separates no plans."""
         self._unsteady.add(path)
 
-    def _look_at_settings(self, path, module, witnesses, settings):
-        """Numbers that a module's forward may read (a dropout's p), and hooks."""
-        attributes = module.__dict__
-        witnesses.append((attributes, None, len(attributes)))
-        settings[f"type of {path}"] = type(module).__qualname__
-        for name, value in attributes.items():
-            if f"{path}.{name}" in self._unsteady:
-                continue
-            if type(value) in (int, float, bool) and name != "training":
-                witnesses.append((attributes, name, value))
-                settings[f"{path}.{name}"] = repr(value)
-            elif name in _HOOKS:
-                witnesses.append((value, None, len(value)))
-                if value:
-                    settings[f"{path}.{name}"] = f"{len(value)} hooks"
-        if "forward" in attributes:
-            witnesses.append((attributes, "forward", attributes["forward"]))
-            settings[f"{path}.forward"] = f"replaced by {id(attributes['forward'])}"
-
-    def _look_at_code(self, witnesses, settings):
-        """Python numbers and texts that the step's own code can name."""
-        names = walk.names_in_code(self.step)
-        skip = (torch.nn.Module, torch.optim.Optimizer, *_SCHEDULERS)
-        for container, name, value, path in walk.reachable(self.step, skip=skip):
-            if path in self._unsteady or not isinstance(container, _CONTAINERS):
-                continue
-            if type(value) in (int, float, bool, str) and name in names:
-                witnesses.append((container, name, value))
-                settings[path] = repr(value)
-
     def _look_at_optimizer(self, path, optimizer, keys, slots, witnesses):
-        witnesses.append((optimizer.__dict__, "state", optimizer.state))
-        witnesses.append((optimizer.__dict__, "param_groups", optimizer.param_groups))
-        witnesses.append((optimizer.state, None, len(optimizer.state)))
-        witnesses.append((optimizer.param_groups, None, len(optimizer.param_groups)))
+        witnesses.append((ITEM, optimizer.__dict__, "state", optimizer.state))
+        witnesses.append((ITEM, optimizer.__dict__, "param_groups", optimizer.param_groups))
+        witnesses.append((LENGTH, optimizer.state, None, len(optimizer.state)))
+        witnesses.append((LENGTH, optimizer.param_groups, None, len(optimizer.param_groups)))
         for g, group in enumerate(optimizer.param_groups):
-            witnesses.append((optimizer.param_groups, g, group))
-            witnesses.append((group["params"], None, len(group["params"])))
+            witnesses.append((ITEM, optimizer.param_groups, g, group))
+            witnesses.append((LENGTH, group["params"], None, len(group["params"])))
             for name, value in group.items():
                 if isinstance(value, torch.Tensor):
                     slots.append((OPTIMIZER_STATE, f"{path}.group{g}.{name}", group, name))
             for p, parameter in enumerate(group["params"]):
-                witnesses.append((group["params"], p, parameter))
+                witnesses.append((ITEM, group["params"], p, parameter))
                 if id(parameter) not in keys:
                     keys[id(parameter)] = f"{path}.group{g}.{p}"
                     slots.append((PARAMETER, keys[id(parameter)], group["params"], p))
                 state = optimizer.state.get(parameter)
                 if not isinstance(state, dict):
                     continue
-                witnesses.append((optimizer.state, parameter, state))
-                witnesses.append((state, None, len(state)))
+                witnesses.append((ITEM, optimizer.state, parameter, state))
+                witnesses.append((LENGTH, state, None, len(state)))
                 for name, value in state.items():
                     if isinstance(value, torch.Tensor):
                         slots.append((OPTIMIZER_STATE, f"{path}.{keys[id(parameter)]}.{name}", state, name))

@@ -1,0 +1,14 @@
+// What a frame of the interpreter holds while an opcode of it is traced: the value stack, cells and the function.
+// stepc/watch.py reads there what the opcode is about to read. CPython 3.11 only; of others can_read_frames() is false.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace stepc {
+
+bool can_read_frames();
+
+// can_read_frames, top_of_stack, local_of and function_of.
+void bind_frame(pybind11::module_& module);
+
+}  // namespace stepc

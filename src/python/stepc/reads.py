@@ -1,0 +1,196 @@
+"""The Python values that a step read while it was recorded: where each stands, what it was, and what it is now.
+
+The engine compares them before every replay (python/python_program.h); each other value that is met at a place gets a
+number, which tells the step's signatures apart.
+"""
+
+import collections
+import os
+import types
+import weakref
+
+import numpy
+import torch
+
+from stepc.known import PLAIN
+
+ABSENT = type("Absent", (), {"__repr__": lambda self: "absent"})()
+# How a place is compared: what stands at it, a container's length, all that it holds, an object's type; for the engine
+# alone: what stands there by a weak reference, and the type of what stands there.
+ITEM, LENGTH, CONTENTS, TYPE, WEAK, KIND = range(6)
+# With as many values a place is no choice between plans any more, it changes from step to step.
+MOST_VALUES = 6
+MOST_PLACES = 200_000
+MOST_BYTES = 16 << 10  # of an array that is compared by its contents
+MOST_ELEMENTS = 10_000
+
+
+def same(a, b):
+    """One value: the same object, or the same number, text or tuple of them, bit by bit."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (tuple, frozenset)):
+        if isinstance(a, frozenset):
+            return a == b
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
+    if isinstance(a, (float, complex)):
+        return repr(a) == repr(b)
+    if isinstance(a, numpy.generic):
+        return a.tobytes() == b.tobytes()
+    if isinstance(a, types.MethodType):
+        return a.__self__ is b.__self__ and a.__func__ is b.__func__
+    return isinstance(a, PLAIN) and a == b
+
+
+def contents_of(container):
+    """What a container holds, in an order that counts, to be compared with same(); None: too much to compare."""
+    if isinstance(container, numpy.ndarray):
+        if container.dtype.hasobject or container.nbytes > MOST_BYTES:
+            return None
+        return container.shape, container.strides, container.dtype.str, container.tobytes()
+    if len(container) > MOST_ELEMENTS:
+        return None
+    if isinstance(container, (dict, types.MappingProxyType)):
+        return tuple(part for item in container.items() for part in item)
+    if isinstance(container, (set, frozenset)):
+        return frozenset(container)
+    return tuple(container)
+
+
+def _value_at(container, name):
+    if isinstance(container, type):
+        return vars(container).get(name, ABSENT)
+    if isinstance(container, dict):
+        return dict.get(container, name, ABSENT)
+    try:
+        if isinstance(container, (list, tuple)):
+            return container[name]
+        if isinstance(container, types.CellType):
+            return container.cell_contents
+        return getattr(container, name)
+    except (IndexError, ValueError, AttributeError):
+        return ABSENT
+
+
+class Place:
+    """A value that the step read. `words` name it and `line` is where it was read."""
+
+    __slots__ = ("container", "how", "name", "words", "line", "values", "number", "was_tensor", "is_slot")
+
+    def __init__(self, container, how, name, words, line):
+        self.container, self.how, self.name, self.words, self.line = container, how, name, words, line
+        self.values = []
+        self.number = 0
+        self.is_slot = False  # the engine reads the tensor that stands there itself
+        self.was_tensor = isinstance(self.look(), torch.Tensor)
+
+    def now(self):
+        if self.how == ITEM:
+            return _value_at(self.container, self.name)
+        if self.how == LENGTH:
+            return len(self.container)
+        if self.how == TYPE:
+            return type(self.container)
+        return contents_of(self.container)
+
+    def look(self):
+        """The value that stands there now; `number` becomes that of an equal earlier one, or a new one."""
+        now = self.now()
+        for number, value in enumerate(self.values):
+            if same(value() if isinstance(value, weakref.ref) else value, now):
+                self.number = number
+                return now
+        self.number = len(self.values)
+        self.values.append(_held(now))
+        return now
+
+    def still_holds(self, number):
+        """The value of this number stands there."""
+        if self.is_slot:
+            return isinstance(self.now(), torch.Tensor)
+        held = self.values[number]
+        return same(held() if isinstance(held, weakref.ref) else held, self.now())
+
+    def says(self):
+        """The present value beside the first, in words."""
+        if self.how == CONTENTS:
+            return f"has other contents (#{self.number})"
+        if self.how == LENGTH:
+            return f"had {self.values[0]} elements and has {self.values[self.number]}"
+        was, now = self.values[0], self.values[self.number]
+        if _is_short(was) and _is_short(now):
+            return f"was {was!r} and is {now!r}"
+        return f"is another object (#{self.number})"
+
+
+def _is_short(value):
+    return value is ABSENT or isinstance(value, (PLAIN, tuple)) and len(repr(value)) < 80
+
+
+def _held(value):
+    """The value, weakly where a change of it is told by identity alone."""
+    if isinstance(value, (PLAIN, tuple, frozenset)) or value is ABSENT:
+        return value
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return value
+
+
+class Reads:
+    """All places that recordings of one step have read."""
+
+    def __init__(self):
+        self._places = {}  # (id of the container, how, name) -> Place
+        self._dropped = 0
+        self.changing = None  # a place that has had too many values to be watched
+
+    def __len__(self):
+        return len(self._places)
+
+    def add(self, container, how, name, words, line):
+        """A place that is read now, and the number of what stands there."""
+        key = (id(container), how, name)
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = Place(container, how, name, words, line)
+        elif not place.is_slot:
+            place.look()
+        return place, place.number
+
+    def drop(self, place):
+        self._places.pop((id(place.container), place.how, place.name), None)
+
+    def look(self, slots, witnesses, settings):
+        """Adds what the engine is to compare, and the places whose value is not the first one."""
+        if len(self._places) > MOST_PLACES:
+            self._places.clear()
+            self._dropped += 1
+        if self._dropped:
+            settings["watched values"] = f"are watched anew (#{self._dropped})"
+        tensors = {(id(container), name) for _, _, container, name in slots}
+        for (_, how, name), place in list(self._places.items()):
+            place.is_slot = how == ITEM and (id(place.container), name) in tensors
+            if place.is_slot:
+                witnesses.append((KIND, place.container, name, type(place.now())))
+                if not place.was_tensor:
+                    settings[f"{place.words} (read at {place.line})"] = f"was {place.values[0]!r} and is a tensor"
+                continue
+            place.look()
+            value = place.values[place.number]
+            witnesses.append((WEAK if isinstance(value, weakref.ref) else how, place.container, name, value))
+            if place.number:
+                settings[f"{place.words} (read at {place.line})"] = place.says()
+            if len(place.values) > MOST_VALUES:
+                self.changing = place
+
+    def forget(self):
+        """No place is watched any more."""
+        self._places.clear()
+        self._dropped += 1
+
+
+def line_of(frame):
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
