@@ -19,9 +19,13 @@ namespace {
 // Recordings beyond the configured ones that may go into finding owners of tensors.
 constexpr int kMaxExplanations = 4;
 constexpr size_t kMaxOpen = 3;
+// Values among a step's arguments, the shapes of its tensors being the same, that get plans of their own.
+constexpr int kMostConstants = 3;
 // A traced step that took a path without a plan may take it again soon. Where most do so, none is worth it.
 constexpr int kRecordAfterLeaving = 8;
 constexpr int kMaxDepartures = 6;
+
+StepInput without_constants(const StepInput& input) { return {input.tensors, input.names, {}}; }
 }  // namespace
 
 std::vector<at::Tensor> list_tensors(const Program& program, const StepInput& input) {
@@ -84,12 +88,20 @@ PlanCache::PlanCache(Program& program, const Config& config, Stats& stats, bool 
 }
 
 PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInput& input) {
-  std::string signature = signature_of(program_, tensors, input);
+  std::string signature = signature_of(program_, tensors, is_traced_ ? without_constants(input) : input);
   const auto found = std::find_if(entries_.begin(), entries_.end(),
                                   [&](const PlanEntry& entry) { return entry.signature == signature; });
   if (found != entries_.end()) {
     entries_.splice(entries_.begin(), entries_, found);
     return entries_.front();
+  }
+  if (may_trace_ && !is_traced_) {
+    // What changes from call to call is read by the step's own code, or by nobody.
+    const std::string shapes = signature_of(program_, tensors, without_constants(input));
+    if (++constants_met_[shapes] > kMostConstants) {
+      trace(str("what it is given changes from call to call: {}", input.constants));
+      return find(tensors, input);
+    }
   }
   PlanEntry entry;
   entry.signature = std::move(signature);

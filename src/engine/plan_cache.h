@@ -94,6 +94,7 @@ class PlanCache {
   const bool may_trace_;
   bool is_traced_ = false;   // every plan, from now on
   std::string last_effect_;  // of the recording before
+  std::map<std::string, int> constants_met_;  // by the signature without them: how many
   std::shared_ptr<KernelSources> kernels_;  // set when fast mode needs them
   std::string kernel_problem_;              // why there are none, or what was last said of their directory
   std::list<PlanEntry> entries_;            // most recently used first

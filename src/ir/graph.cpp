@@ -88,7 +88,7 @@ std::optional<Owner> owner_of(InputKind kind) {
 }
 
 std::string host_number_key(const HostEvent& event, CallId call, size_t arg) {
-  return str("{}:{}:{}", event.key, call.index() - event.begin.index(), arg);
+  return str("{}:{}:{}", event.key, call, arg);
 }
 std::string host_number_key(const HostEvent& event, CallId call, size_t arg, size_t element) {
   return str("{}:{}", host_number_key(event, call, arg), element);

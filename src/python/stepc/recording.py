@@ -23,12 +23,39 @@ _UNSEEN = {
 _MAX_SCALARS = 100_000
 
 
+_MOST_NUMBERS = 64  # that are read one by one, as numbers, instead of as memory
+
+
+def _numbers_of(tensor, name):
+    """What `tensor.tolist()` or `tensor.numpy()` gives, read so that recordings see it; None where that cannot be."""
+    if name not in ("tolist()", "numpy()") or tensor.numel() > _MOST_NUMBERS or tensor.is_complex():
+        return None
+    values = [one.item() for one in tensor.detach().reshape(-1).unbind()]
+    if name == "tolist()":
+        for size in reversed(tensor.shape[1:]):
+            values = [values[i : i + size] for i in range(0, len(values), size)] if size else values
+        return values if tensor.dim() else values[0]
+    array = numpy.array(values, dtype=_NUMPY_TYPES[tensor.dtype]).reshape(tuple(tensor.shape))
+    array.flags.writeable = False  # it is no memory of the tensor's
+    return array
+
+
+_NUMPY_TYPES = {
+    torch.float64: numpy.float64, torch.float32: numpy.float32, torch.float16: numpy.float16, torch.bool: numpy.bool_,
+    torch.int64: numpy.int64, torch.int32: numpy.int32, torch.int16: numpy.int16, torch.int8: numpy.int8,
+    torch.uint8: numpy.uint8,
+}
+
+
 class Tracing(TorchFunctionMode):
     """Around a step whose calls are compared and not computed: who asks for values past the dispatcher gets them."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         name = _UNSEEN.get(func)
         if name is not None:
+            numbers = _numbers_of(args[0], name) if len(args) == 1 and not kwargs else None
+            if numbers is not None:
+                return numbers
             _C.leave_trace(f"Tensor.{name} gives values to the host that no recording sees")
         return func(*args, **(kwargs or {}))
 
@@ -42,6 +69,10 @@ class _Watch(TorchFunctionMode):
         name = _UNSEEN.get(func)
         if name is not None:
             line = self.scout.source_line()
+            numbers = _numbers_of(args[0], name) if len(args) == 1 and not kwargs else None
+            if numbers is not None:
+                _C.report_effect(f"Tensor.{name} (at {line}) gives values to the host")
+                return numbers
             _C.report_obstacle(f"Tensor.{name} (at {line}) gives values to the host that no recording sees")
         result = func(*args, **(kwargs or {}))
         if func is torch.Tensor.item and type(result) in _READ:
