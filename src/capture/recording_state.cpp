@@ -282,6 +282,11 @@ std::string RecordingState::module_now(const Call& call) {
   return path;
 }
 
+// Calls that are there to raise an error, and do so by values.
+bool may_raise(std::string_view op) {
+  return op == "aten::_linalg_check_errors" || op == "aten::_assert_async" || op == "aten::_assert_async.msg";
+}
+
 // Whether the call gives the host a number.
 bool reads_host(const c10::OperatorHandle& op) {
   const auto& returns = op.schema().returns();
@@ -359,6 +364,8 @@ void RecordingState::begin_call(const c10::OperatorHandle& op, const torch::jit:
     module_of_sequence_[static_cast<int64_t>(at::sequence_number::peek()) - 1] = open_.module;
   }
   open_shape_depends_ = shape_depends_on_data(op, stack);
+  if (may_raise(open_.op))
+    obstacle(str("{}{} ends the step, or not, by what it finds in the data", open_.op, place()));
   if (op.hasTag(at::Tag::data_dependent_output) && !reads_host(op))
     obstacle(str("{}{} makes tensors that depend on a value read on the host", name_of(op), place()));
   log_.begin_call(id);

@@ -18,6 +18,21 @@ namespace stepc {
 namespace {
 constexpr size_t kNowhere = SIZE_MAX;
 
+const void* memory_of(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+// Whatever else of the program's lies in the memory of those: a trace names each storage by the first.
+void add_neighbours(const std::vector<at::Tensor>& tensors, std::vector<size_t>& places) {
+  std::set<const void*> memory;
+  for (size_t place : places)
+    if (place < tensors.size()) memory.insert(memory_of(tensors[place]));
+  memory.erase(nullptr);
+  const std::set<size_t> chosen(places.begin(), places.end());
+  for (size_t place = 0; place < tensors.size(); ++place)
+    if (memory.contains(memory_of(tensors[place])) && !chosen.contains(place)) places.push_back(place);
+}
+
 void set_gradient(const at::Tensor& parameter, const at::Tensor& gradient) {
   if (!parameter.grad().is_same(gradient)) parameter.mutable_grad() = gradient;
 }
@@ -38,7 +53,7 @@ Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vect
   find_host_data(tensors.size());
   if (options.kernels != nullptr) compile_graph();
   if (fast_ == nullptr) exact();
-  find_undo();
+  find_undo(tensors);
   if (options.is_traced)
     tracer_ = std::make_unique<Tracer>(trace_);
   else
@@ -140,7 +155,7 @@ std::vector<at::Tensor> Plan::with_host_data(std::vector<at::Tensor> tensors,
 
 // What must be copied before a run: all that is written before the last point where the replay may turn back, which is
 // a guard or the host code of an event.
-void Plan::find_undo() {
+void Plan::find_undo(const std::vector<at::Tensor>& tensors) {
   const Trace& t = trace();
   size_t last = 0;
   for (const HostRead& read : t.reads)
@@ -180,6 +195,8 @@ void Plan::find_undo() {
     if (options_.is_traced && written_by_host[storage]) continue;  // the host's own, which runs once
     if (written[storage] || t.externals[e].owner != Owner::kBatch) may_change_.push_back(externals_[e]);
   }
+  add_neighbours(tensors, undo_);
+  add_neighbours(tensors, may_change_);
 }
 
 void Plan::prepare_events() {

@@ -164,7 +164,7 @@ class Plan {
   Road& current() { return fast_ != nullptr && !is_unfit() ? *fast_ : exact(); }
   void find_places(const Program& program);
   void find_host_data(size_t place);
-  void find_undo();
+  void find_undo(const std::vector<at::Tensor>& tensors);
   void compile_graph();
   void prepare_events();
   std::vector<at::Tensor> gather(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors) const;

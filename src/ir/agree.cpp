@@ -228,6 +228,9 @@ class AgreeOnCalls {
     std::erase_if(before_.events, [](const HostEvent& event) {
       return is_of_one_call(event) || event.kind == HostEvent::Kind::kRead;
     });
+    // Host code that computes with what it reads is code like any other.
+    for (Trace* trace : {&before_, &now_})
+      std::erase_if(trace->events, [](const HostEvent& event) { return event.kind == HostEvent::Kind::kEager; });
   }
 
   void pair_calls() {

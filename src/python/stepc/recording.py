@@ -169,6 +169,9 @@ class Recording:
 
     def _mark_optimizer(self, key, optimizer):
         open_events = []
+        code = _own_code(optimizer)
+        if code:
+            _C.report_effect(f"{key}: {code} is the program's own code, which may keep what it likes")
 
         def begin(opt, args, kwargs):
             if any(argument is not None for argument in args[1:]) or kwargs.get("closure") is not None:
@@ -239,6 +242,17 @@ class Recording:
                 self.scout.is_unsteady(path)
                 _C.report_effect(f"the step changes Python state, which a replay would not: '{path}'")
             return
+
+
+def _own_code(optimizer):
+    """What of an optimizer's step() is not PyTorch's; empty: nothing."""
+    if not type(optimizer).__module__.startswith("torch."):
+        return f"{type(optimizer).__qualname__}.step()"
+    hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
+    for hook in hooks:
+        if not (getattr(hook, "__module__", "") or "").startswith(("torch.", "stepc.")):
+            return "a hook of its step()"
+    return ""
 
 
 # The code that stands for a scheduler's step() while a step is recorded.
