@@ -144,6 +144,7 @@ class Reads:
 
     def __init__(self):
         self._places = {}  # (id of the container, how, name) -> Place
+        self.tables = {}  # what watch.py knows of each code object: its id -> (it, table)
         self._dropped = 0
         self.changing = None  # a place that has had too many values to be watched
 

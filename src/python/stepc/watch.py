@@ -19,6 +19,7 @@ import os
 import random
 import sys
 import types
+import weakref
 
 import numpy
 import torch
@@ -58,8 +59,10 @@ class Watch:
     `reason` says afterwards why the call is not earned, and is None if it is.
     """
 
-    def __init__(self, reads, optimizers, scheduler_code=None):
+    def __init__(self, reads, optimizers, arguments=None, bound=(), scheduler_code=None):
         self.reads = reads
+        self.arguments = arguments  # of the step; None: those of the first function that is followed
+        self.bound = bound  # what the step's function is bound to
         self.optimizers = {id(optimizer) for optimizer in optimizers}
         self.scheduler_code = scheduler_code  # of the function that stands for a scheduler's step()
         self.reason = None
@@ -70,8 +73,8 @@ class Watch:
         self._words = {}
         self._seen = {}  # looked at whole: id -> object
         self._cells = {}  # made in this call
-        self._tables = {}
-        self._trust = {}
+        self._made = set()  # ids of objects whose __init__ ran in this call
+        self._codes = {}  # id of a code object -> (it, trust, how it is followed)
         self._known = set()  # (id, how, name) of places
         self._inside = None  # of an optimizer's or scheduler's step, which runs at every replay
         self._root = True
@@ -83,6 +86,10 @@ class Watch:
         if not _C.can_read_frames():
             self.reason = "only CPython 3.11 shows what a step reads"
             return
+        for argument in self.arguments or ():
+            self._argument(argument, "batch")
+        for one in self.bound:
+            self._register(one, "self")
         self._previous = sys.gettrace()
         sys.settrace(self._call)
 
@@ -97,6 +104,7 @@ class Watch:
                     self.reason = f"{place.line} reads {place.words}, which the step changes"
         for table in (self._outside, self._arguments, self._seen, self._cells):
             table.clear()
+        self.arguments = self.bound = ()
 
     def _call(self, frame, event, arg):
         previous = self._previous(frame, event, arg) if self._previous is not None else None
@@ -114,9 +122,7 @@ class Watch:
 
     def _entered(self, frame):
         code = frame.f_code
-        trust = self._trust.get(code)
-        if trust is None:
-            trust = self._trust[code] = trust_in(code, frame.f_globals.get("__name__") or "")
+        _, trust, follow = self._known_code(frame)
         if self._inside is not None:
             if self._inside == "scheduler" and trust is Trust.ANALYSED:
                 self._because(frame, "runs in a scheduler's step")
@@ -124,7 +130,7 @@ class Watch:
         if trust is Trust.ANALYSED:
             frame.f_trace_opcodes = True
             self._enter(frame, code)
-            return self._opcode
+            return follow
         if code is _OPTIMIZER_STEP:
             return self._enter_optimizer(frame)
         if code is self.scheduler_code:
@@ -132,25 +138,46 @@ class Watch:
             return self._leave
         if code is _MODULE_CALL:
             self._enter_module(frame, _C.local_of(frame, 0))
-        elif trust is not Trust.PASSES_ON and code not in _WRAPPERS and frame.f_back is not None:
-            if self._trust.get(frame.f_back.f_code) is Trust.ANALYSED:
-                self._enter_trusted(frame, code, trust)
+        elif trust is not Trust.PASSES_ON and code not in _WRAPPERS and self._is_analysed(frame.f_back):
+            self._enter_trusted(frame, code, trust)
         return None
+
+    def _known_code(self, frame):
+        code = frame.f_code
+        known = self._codes.get(id(code))
+        if known is None:
+            trust = trust_in(code, frame.f_globals.get("__name__") or "")
+            follow = None
+            if trust is Trust.ANALYSED:
+                if id(code) not in self.reads.tables:
+                    self.reads.tables[id(code)] = (code, _table_of(code))
+                follow = self._follower(self.reads.tables[id(code)][1])
+            known = self._codes[id(code)] = (code, trust, follow)
+        return known
+
+    def _is_analysed(self, frame):
+        known = self._codes.get(id(frame.f_code)) if frame is not None else None
+        return known is not None and known[1] is Trust.ANALYSED
+
+    def _follower(self, table):
+        """A trace function for frames of a code object."""
+
+        def follow(frame, event, arg):
+            if event == "opcode":
+                entry = table.get(frame.f_lasti)
+                if entry is not None:
+                    try:
+                        entry[0](self, frame, *entry[1:])
+                    except Exception as error:
+                        self._fail(frame, error)
+            return follow
+
+        return follow
 
     def _leave(self, frame, event, arg):
         if event == "return":
             self._inside = None
         return self._leave
-
-    def _opcode(self, frame, event, arg):
-        if event == "opcode":
-            entry = self._tables[frame.f_code].get(frame.f_lasti)
-            if entry is not None:
-                try:
-                    entry[0](self, frame, *entry[1:])
-                except Exception as error:
-                    self._fail(frame, error)
-        return self._opcode
 
     def _fail(self, frame, error):
         self._because(frame, f"cannot be followed ({type(error).__name__}: {error})")
@@ -162,7 +189,7 @@ class Watch:
     def _line(self, frame):
         """Where the innermost code that is looked into stands."""
         at = frame
-        while at is not None and self._trust.get(at.f_code) is not Trust.ANALYSED:
+        while at is not None and not self._is_analysed(at):
             at = at.f_back
         at = at or frame
         return f"{os.path.basename(at.f_code.co_filename)}:{at.f_lineno}"
@@ -170,8 +197,6 @@ class Watch:
     # ---- frames
 
     def _enter(self, frame, code):
-        if code not in self._tables:
-            self._tables[code] = _table_of(code)
         root, self._root = self._root, False
         if code.co_flags & (0x80 | 0x200):  # coroutines
             self._because(frame, "awaits")
@@ -179,7 +204,13 @@ class Watch:
         count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
         if root:
             for index in range(count):
-                self._argument(_C.local_of(frame, index), code.co_varnames[index])
+                if self.arguments is None:
+                    self._argument(_C.local_of(frame, index), code.co_varnames[index])
+                self._name_argument(_C.local_of(frame, index), code.co_varnames[index])
+        if count and code.co_name == "__init__":
+            self._made.add(id(_C.local_of(frame, 0)))
+        elif count and not self._is_analysed(frame.f_back):
+            self._called_back(_C.local_of(frame, 0), code.co_varnames[0])
         function = _C.function_of(frame)
         if not root and id(function) not in self._outside:
             if not count or not self._is_method(frame, function, _C.local_of(frame, 0)):
@@ -205,6 +236,17 @@ class Watch:
                     return True
                 return False
         return False
+
+    def _called_back(self, one, words):
+        """An object whose method is called by code that is not looked into, and that may have been there before."""
+        if id(one) in self._made or id(one) in self._arguments or isinstance(one, (type, *_SIMPLE, *_ITERATES)):
+            return
+        if not is_library(type(one).__module__):
+            self._register(one, words)
+
+    def _name_argument(self, value, words):
+        if id(value) in self._arguments or self._is_outside(value):
+            self._words[id(value)] = words
 
     def _argument(self, value, words):
         """An argument of the step: containers are the batch's and part of the signature, objects in them are not."""
@@ -369,6 +411,8 @@ class Watch:
             return
         if isinstance(value, torch.nn.Module):
             self.found[id(value)] = (value, self._words_of(value))
+            for path, part in value.named_modules(prefix=self._words_of(value)):
+                self._register(part, path)
             if any(kind.__module__.startswith("torch.") and kind is not torch.nn.Module for kind in type(value).__mro__):
                 self._module(frame, value)
             return
@@ -516,6 +560,11 @@ class Watch:
                 self._shallow(frame, container)
         else:
             self._shallow(frame, container)
+            getter = next((vars(k)["__getitem__"] for k in type(container).__mro__ if "__getitem__" in vars(k)), None)
+            native = not isinstance(getter, types.FunctionType) and getter is not None
+            if native and not isinstance(container, (*_ITERATES, *TENSORS, numpy.ndarray, type)):
+                if not is_pure_native(type(container).__module__):
+                    self._because(frame, f"reads {words}, which is not known")
 
     def _length(self, frame, container):
         if self._is_outside(container) and isinstance(container, CONTAINERS):
@@ -564,6 +613,9 @@ class Watch:
         kind = type(called)
         own = next((vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)), None)
         if own is None or isinstance(own, types.FunctionType):
+            return
+        if isinstance(called, weakref.ref):
+            self._register(called(), f"what {self._words_of(called)} refers to")
             return
         if kind is functools._lru_cache_wrapper:  # hashes what it is given; what it has not kept is met as a frame
             return
@@ -705,6 +757,9 @@ class Watch:
     # ---- writing
 
     def _store(self, frame, one, name, words):
+        if isinstance(one, type):
+            self._because(frame, f"changes {words}")
+            return
         if isinstance(one, torch.Tensor):
             if name in ("grad", "requires_grad"):
                 return
@@ -871,6 +926,10 @@ def _merge(watch, frame):
     watch._shallow(frame, _C.top_of_stack(frame, 1)[0])
 
 
+def _match(watch, frame, depth):
+    watch._whole(frame, _C.top_of_stack(frame, depth + 1)[depth])
+
+
 def _format(watch, frame, with_spec):
     value = _C.top_of_stack(frame, 2)[1 if with_spec else 0]
     watch._whole(frame, value)
@@ -923,6 +982,8 @@ def _written_before_update(instructions, index):
 
 _IN_PLACE = 13  # the first in-place operator of BINARY_OP
 
+# How deep in the stack the subject lies.
+_MATCHES = {"MATCH_CLASS": 2, "MATCH_KEYS": 1, "MATCH_SEQUENCE": 0, "MATCH_MAPPING": 0, "GET_LEN": 0}
 _SIMPLE_OPCODES = {
     "POP_JUMP_FORWARD_IF_TRUE": _truth, "POP_JUMP_FORWARD_IF_FALSE": _truth, "POP_JUMP_BACKWARD_IF_TRUE": _truth,
     "POP_JUMP_BACKWARD_IF_FALSE": _truth, "JUMP_IF_TRUE_OR_POP": _truth, "JUMP_IF_FALSE_OR_POP": _truth,
@@ -979,6 +1040,8 @@ def _table_of(code):
             entry = (_call_unpacked, bool(one.arg & 1))
         elif op == "FORMAT_VALUE":
             entry = (_format, bool(one.arg & 4))
+        elif op in _MATCHES:
+            entry = (_match, _MATCHES[op])
         elif op == "IMPORT_NAME":
             entry = (_import_name, one.argval)
         if entry is not None:
