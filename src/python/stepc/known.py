@@ -64,7 +64,7 @@ _STANDARD_PURE = {
 }
 # They hand their arguments to the step's own code and read nothing of them.
 _PASSING_ON = (
-    "torch.utils._contextlib", "torch.utils.checkpoint", "torch.amp", "torch._compile", "torch._dynamo",
+    "torch.utils._contextlib", "torch.utils.checkpoint", "torch.amp.autocast_mode", "torch._compile", "torch._dynamo",
     "torch.autograd.function", "torch._functorch", "torch.func", "contextlib", "functools", "stepc",
 )
 
