@@ -89,8 +89,8 @@ class PythonProgram final : public Program {
   py::object scout_;
   std::vector<Slot> slots_;
   std::vector<WatchedContainer> watched_;
-  py::object absent_;       // stands for nothing where something might stand
-  py::object contents_of_;  // a container's contents, where C++ does not know it
+  py::object absent_;                // stands for nothing where something might stand
+  py::object contents_of_;           // a container's contents, where C++ does not know it
   std::vector<py::object> flagged_;  // the __dict__ of every module: `training` is read there
   std::vector<OwnedKey> keys_;       // parameters, as many gradients, then the other slots
   size_t parameters_ = 0;

@@ -8,6 +8,7 @@ import enum
 import functools
 import itertools
 import logging
+import operator
 import os
 import random
 import re
@@ -337,6 +338,13 @@ def test_transformers_model_earns_it(kind):
 # ---- not earned
 
 COUNT = 0
+
+
+@functools.lru_cache
+def cached_list():
+    return []
+
+
 LOG = logging.getLogger("test_watch")
 
 
@@ -455,6 +463,22 @@ def reads_a_large_array(trainer, x):
     torch.from_numpy(trainer.large)  # HERE
 
 
+def writes_by_an_operator(trainer, x):
+    operator.setitem(trainer.box, "x", 1)  # HERE
+
+
+def copies_into_an_array(trainer, x):
+    numpy.copyto(trainer.array, 1)  # HERE
+
+
+def appends_by_a_partial(trainer, x):
+    trainer.append()  # HERE
+
+
+def appends_to_a_cached_list(trainer, x):
+    cached_list().append(1)  # HERE
+
+
 def counts_on_the_type(trainer, x):
     type(trainer).unit = 2.0  # HERE
 
@@ -485,6 +509,10 @@ NOT_EARNED = {
     opens_a_file: "reads or writes a file",
     sets_an_attribute_by_name: "changes .*calls",
     changes_the_class: "changes Trainer.unit",
+    writes_by_an_operator: "changes trainer.box",
+    copies_into_an_array: "changes trainer.array",
+    appends_by_a_partial: "changes",
+    appends_to_a_cached_list: "changes what a cached function returns",
     counts_on_the_type: "changes .*unit",
     counts_behind_a_weak_reference: "changes .*calls",
     counts_in_every_module: "changes module.calls",
@@ -510,6 +538,7 @@ def test_not_earned(effect):
     trainer.counter, trainer.iterator = itertools.count(), iter(range(100))
     trainer.generator = (number for number in range(100))
     trainer.large = numpy.zeros(100_000)
+    trainer.append = functools.partial(trainer.history.append, 1)
     trainer.lock, trainer.reference = threading.Lock(), weakref.ref(trainer)
 
     def step(x):

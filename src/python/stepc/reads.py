@@ -4,7 +4,6 @@ The engine compares them before every replay (python/python_program.h); each oth
 number, which tells the step's signatures apart.
 """
 
-import collections
 import os
 import types
 import weakref

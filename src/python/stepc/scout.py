@@ -8,7 +8,6 @@ import functools
 import gc
 import os
 import sys
-import types
 import weakref
 
 import torch
@@ -148,6 +147,7 @@ class Scout:
             for one, words in watch.found.values():
                 if isinstance(one, torch.optim.Optimizer) and id(one) not in known:
                     self.optimizers[_new_name(words, self.optimizers)] = one
+        watch.found.clear()
 
     def python_reason(self):
         """Why the step's Python has to run at every call; empty: it does not."""

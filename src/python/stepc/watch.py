@@ -26,7 +26,7 @@ import torch
 
 from stepc import _C
 from stepc.known import (
-    BUILTIN_EFFECTS, CONTAINERS, MUTATORS, PLAIN, PURE_BUILTINS, TENSORS, Trust, effect_of, is_library, is_pure_native,
+    BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, MUTATORS, PLAIN, PURE_BUILTINS, TENSORS, Trust, effect_of, is_library, is_pure_native,
     trust_in,
 )
 from stepc.reads import ABSENT, CONTENTS, ITEM, LENGTH, MOST_ELEMENTS, TYPE, contents_of
@@ -36,6 +36,9 @@ _SIMPLE = (*PLAIN, torch.Tensor)
 _MODULE_CALL = torch.nn.Module._wrapped_call_impl.__code__
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # A module's own containers: their entries are read one by one, or belong to the engine.
+# Of every object.
+_OBJECT_METHODS = {"__init__", "__new__", "__init_subclass__", "__eq__", "__ne__", "__hash__", "__getstate__", "__str__",
+                   "__repr__", "__format__"}
 _OF_MODULE = set(vars(torch.nn.Module()))
 _HOLDERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList)
 _ITERATES = (list, tuple, dict, set, frozenset, collections.deque, types.MappingProxyType, str, bytes, range)
@@ -76,6 +79,7 @@ class Watch:
         self._made = set()  # ids of objects whose __init__ ran in this call
         self._codes = {}  # id of a code object -> (it, trust, how it is followed)
         self._known = set()  # (id, how, name) of places
+        self._outside_result = None  # id of the frame whose call returns an object that was there before
         self._inside = None  # of an optimizer's or scheduler's step, which runs at every replay
         self._root = True
         self._previous = None
@@ -102,7 +106,7 @@ class Watch:
                 self.reads.drop(place)
                 if self.reason is None:
                     self.reason = f"{place.line} reads {place.words}, which the step changes"
-        for table in (self._outside, self._arguments, self._seen, self._cells):
+        for table in (self._outside, self._arguments, self._seen, self._cells, self._codes):
             table.clear()
         self.arguments = self.bound = ()
 
@@ -357,6 +361,8 @@ class Watch:
         if isinstance(value, types.MethodType):
             self._register(value.__self__, "self" if words == "self" else f"{words}.__self__")
             self._register(value.__func__, words)
+        elif isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
+            self._register(value.__self__, words)
 
     def _is_outside(self, value):
         return id(value) in self._outside
@@ -618,9 +624,12 @@ class Watch:
             self._register(called(), f"what {self._words_of(called)} refers to")
             return
         if kind is functools._lru_cache_wrapper:  # hashes what it is given; what it has not kept is met as a frame
+            self._outside_result = id(frame)
             return
         module = getattr(called, "__module__", None) or kind.__module__  # a Cython function's own
         if is_pure_native(module):
+            if getattr(called, "__name__", "") in CHANGES_FIRST and arguments:
+                self._changes(frame, arguments[0], self._words_of(arguments[0]))
             for argument in arguments:
                 self._whole(frame, argument)
             return
@@ -631,7 +640,7 @@ class Watch:
             self._builtin(frame, name, arguments)
             return
         if not module or is_pure_native(module):
-            if module in ("heapq", "_heapq", "bisect", "_bisect") and arguments and name.startswith(("heap", "insort")):
+            if name in CHANGES_FIRST and arguments and not module.startswith("torch"):
                 self._changes(frame, arguments[0], self._words_of(arguments[0]))
             for argument in arguments:
                 self._whole(frame, argument)
@@ -689,6 +698,9 @@ class Watch:
             for argument in arguments:
                 self._shallow(frame, argument)
             return
+        if name == "__call__":
+            self._callable(frame, owner, arguments)
+            return
         if name in ("__setattr__", "__delattr__") and arguments:
             self._store(frame, owner, arguments[0], f"{self._words_of(owner)}.{arguments[0]}")
             return
@@ -721,8 +733,7 @@ class Watch:
             self._shallow(frame, owner)
         elif isinstance(owner, (type, types.FunctionType)) or is_pure_native(type(owner).__module__):
             self._whole(frame, owner)
-        elif name in ("__init__", "__new__", "__init_subclass__", "__eq__", "__ne__", "__hash__", "__getstate__", "__str__",
-                      "__repr__", "__format__"):
+        elif name in _OBJECT_METHODS:
             self._whole(frame, owner)
         else:
             self._because(frame, f"calls {type(owner).__module__}.{type(owner).__name__}.{name}(), which is not known")
@@ -909,6 +920,14 @@ def _call_function(watch, frame, count):
     watch._callable(frame, called, tuple(arguments))
 
 
+def _after_call(watch, frame, entry):
+    if watch._outside_result == id(frame):
+        watch._outside_result = None
+        watch._register(_C.top_of_stack(frame, 1)[0], "what a cached function returns")
+    if entry is not None:
+        entry[0](watch, frame, *entry[1:])
+
+
 def _call_unpacked(watch, frame, has_keywords):
     stack = _C.top_of_stack(frame, 3)
     keywords = stack[0] if has_keywords else {}
@@ -1000,7 +1019,7 @@ def _table_of(code):
     instructions = [one for one in dis.get_instructions(code)]
     local_names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
     free = set(code.co_freevars)
-    prefix = None
+    prefix, is_result = None, False
     for index, one in enumerate(instructions):
         op, entry = one.opname, None
         if op == "EXTENDED_ARG":
@@ -1044,9 +1063,11 @@ def _table_of(code):
             entry = (_match, _MATCHES[op])
         elif op == "IMPORT_NAME":
             entry = (_import_name, one.argval)
+        if is_result:
+            entry = (_after_call, entry)
         if entry is not None:
             table[one.offset] = entry
             if prefix is not None:
                 table[prefix] = entry
-        prefix = None
+        prefix, is_result = None, op in ("CALL", "CALL_FUNCTION_EX")
     return table
