@@ -34,8 +34,7 @@ py::tuple top_of_stack(const py::handle& frame, int count) {
   const _PyInterpreterFrame& held = inside(frame);
   count = std::clamp(held.stacktop - held.f_code->co_nlocalsplus, 0, count);
   py::tuple out(static_cast<size_t>(count));
-  for (int i = 0; i < count; ++i)
-    out[static_cast<size_t>(i)] = object_at(held.localsplus[held.stacktop - 1 - i]);
+  for (int i = 0; i < count; ++i) out[static_cast<size_t>(i)] = object_at(held.localsplus[held.stacktop - 1 - i]);
   return out;
 }
 
@@ -46,9 +45,7 @@ py::object local_of(const py::handle& frame, int index) {
   return object_at(held.localsplus[index]);
 }
 
-py::object function_of(const py::handle& frame) {
-  return object_at(reinterpret_cast<PyObject*>(inside(frame).f_func));
-}
+py::object function_of(const py::handle& frame) { return object_at(reinterpret_cast<PyObject*>(inside(frame).f_func)); }
 #else
 py::tuple top_of_stack(const py::handle&, int) { return {}; }
 py::object local_of(const py::handle&, int) { return py::none(); }

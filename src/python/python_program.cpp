@@ -133,7 +133,7 @@ bool PythonProgram::holds(const WatchedContainer& watched, const Witness& witnes
   PyObject* found = find(watched.dict != nullptr ? watched.dict : container, witness.name.ptr(), watched.kind);
   if (witness.how == Witness::How::kKind)
     return found != nullptr && reinterpret_cast<PyObject*>(Py_TYPE(found)) == expected;
-  if (witness.how == Witness::How::kWeak) return found != nullptr && PyWeakref_GetObject(expected) == found;
+  if (witness.how == Witness::How::kWeak) return found != Py_None && PyWeakref_GetObject(expected) == found;
   return found == nullptr ? expected == absent_.ptr() : is_same(found, expected);
 }
 

@@ -1,4 +1,4 @@
-// A Python program: its modules, optimizers and other objects, found by stepc/_program.py and read here at every step
+// A Python program: its modules, optimizers and other objects, found by stepc/scout.py and read here at every step
 // without running Python code. Holds the containers that tensors stand in (a module's `_parameters`), never tensors.
 #pragma once
 
@@ -52,7 +52,7 @@ struct WatchedContainer {
 
 class PythonProgram final : public Program {
  public:
-  // `scout` is a stepc._program.Scout: it looks at the program's structure when that has changed, and runs what must be
+  // `scout` is a stepc.scout.Scout: it looks at the program's structure when that has changed, and runs what must be
   // run in Python.
   explicit PythonProgram(py::object scout);
   ~PythonProgram() override;
@@ -90,8 +90,8 @@ class PythonProgram final : public Program {
   py::object scout_;
   std::vector<Slot> slots_;
   std::vector<WatchedContainer> watched_;
-  py::object absent_;       // stands for nothing where something might stand
-  py::object contents_of_;  // a container's contents, where C++ does not know it
+  py::object absent_;                // stands for nothing where something might stand
+  py::object contents_of_;           // a container's contents, where C++ does not know it
   std::vector<py::object> flagged_;  // the __dict__ of every module: `training` is read there
   std::vector<OwnedKey> keys_;       // parameters, as many gradients, then the other slots
   size_t parameters_ = 0;

@@ -8,11 +8,14 @@ import enum
 import functools
 import itertools
 import logging
+import operator
 import os
 import random
 import re
+import threading
 import time
 import types
+import weakref
 
 import numpy
 import pytest
@@ -335,6 +338,13 @@ def test_transformers_model_earns_it(kind):
 # ---- not earned
 
 COUNT = 0
+
+
+@functools.lru_cache
+def cached_list():
+    return []
+
+
 LOG = logging.getLogger("test_watch")
 
 
@@ -453,8 +463,33 @@ def reads_a_large_array(trainer, x):
     torch.from_numpy(trainer.large)  # HERE
 
 
-def changes_what_is_around_it(trainer, x):
-    trainer.bump()
+def writes_by_an_operator(trainer, x):
+    operator.setitem(trainer.box, "x", 1)  # HERE
+
+
+def copies_into_an_array(trainer, x):
+    numpy.copyto(trainer.array, 1)  # HERE
+
+
+def appends_by_a_partial(trainer, x):
+    trainer.append()  # HERE
+
+
+def appends_to_a_cached_list(trainer, x):
+    cached_list().append(1)  # HERE
+
+
+def counts_on_the_type(trainer, x):
+    type(trainer).unit = 2.0  # HERE
+
+
+def counts_behind_a_weak_reference(trainer, x):
+    trainer.reference().calls = 1  # HERE
+
+
+def counts_in_every_module(trainer, x):
+    for module in trainer.model.modules():
+        module.calls = 1  # HERE
 
 
 NOT_EARNED = {
@@ -474,6 +509,13 @@ NOT_EARNED = {
     opens_a_file: "reads or writes a file",
     sets_an_attribute_by_name: "changes .*calls",
     changes_the_class: "changes Trainer.unit",
+    writes_by_an_operator: "changes trainer.box",
+    copies_into_an_array: "changes trainer.array",
+    appends_by_a_partial: "changes",
+    appends_to_a_cached_list: "changes what a cached function returns",
+    counts_on_the_type: "changes .*unit",
+    counts_behind_a_weak_reference: "changes .*calls",
+    counts_in_every_module: "changes module.calls",
     changes_the_batch: "changes trainer.box",
     counts_in_an_array: "changes trainer.array",
     adds_to_a_set: "changes trainer.seen",
@@ -496,9 +538,8 @@ def test_not_earned(effect):
     trainer.counter, trainer.iterator = itertools.count(), iter(range(100))
     trainer.generator = (number for number in range(100))
     trainer.large = numpy.zeros(100_000)
-    import threading
-
-    trainer.lock = threading.Lock()
+    trainer.append = functools.partial(trainer.history.append, 1)
+    trainer.lock, trainer.reference = threading.Lock(), weakref.ref(trainer)
 
     def step(x):
         effect(trainer, x)
@@ -860,3 +901,92 @@ def test_a_changed_read_is_noticed(name, caplog):
     assert accelerated._scout.python_reason() == ""
     lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("recording again")]
     assert len(lines) == 1 and "read at test_watch.py:" in lines[0], lines
+
+
+# ---- a name is bound to another object
+
+
+def run_bound(build, change):
+    """Does `change(training)` between two steps; the step reads everything from `training.box`."""
+
+    def before(i, training):
+        if i == CHANGED:
+            change(training)
+
+    accelerated = run_twins(build, make_batch, steps=16, replays=REPLAYS, config=EXACT, before=before)
+    assert accelerated._scout.python_reason() == ""
+    return accelerated
+
+
+def build_fold():
+    trainer = Trainer()
+    training = Training(trainer.step, [trainer.model], [trainer.optimizer])
+    training.box = trainer
+    return training
+
+
+def next_fold(training):
+    training.box.model, training.box.optimizer = parts()
+    training.modules.append(training.box.model)
+    training.optimizers.append(training.box.optimizer)
+
+
+def next_optimizer(training):
+    training.box.optimizer = torch.optim.AdamW(training.box.model.parameters(), lr=0.02)
+    training.optimizers.append(training.box.optimizer)
+
+
+@pytest.mark.parametrize("change", [next_fold, next_optimizer], ids=lambda change: change.__name__)
+def test_model_and_optimizer_are_bound_anew(change):
+    run_bound(build_fold, change)
+
+
+def test_an_optimizer_that_is_made_after_the_door_is_found():
+    def build():
+        trainer = Trainer()
+        holder = types.ModuleType("holder")
+        training = Training(lambda x: update(trainer.loss(trainer.model(x)), holder.optimizer), [trainer.model])
+        training.box, training.holder = trainer, holder
+        return training
+
+    def before(i, training):
+        if i == 0:
+            training.holder.optimizer = torch.optim.SGD(training.box.model.parameters(), lr=0.1, momentum=0.9)
+            training.optimizers.append(training.holder.optimizer)
+        training.optimizers[0].param_groups[0]["lr"] = 0.1 / (i + 1)
+
+    accelerated = run_twins(build, make_batch, steps=16, replays=REPLAYS, config=EXACT, before=before)
+    assert accelerated._scout.python_reason() == ""
+
+
+def test_the_first_value_has_its_plan_still():
+    """A value that comes back needs no new recording."""
+    box = Box()
+    optimizer = torch.optim.SGD(box.model.parameters(), lr=0.05)
+    step = stepc.accelerate(lambda x: update(box.model(x).square().mean() * box.weight, optimizer), config=EXACT)
+    for weight in (1.0, 3.0):
+        box.weight = weight
+        for i in range(6):
+            step(make_batch(i))
+    recordings = step.stats["recordings"]
+    for weight in (1.0, 3.0, 1.0):
+        box.weight = weight
+        step(make_batch(0))
+    assert step.stats["recordings"] == recordings
+
+
+# ---- the choice
+
+
+def test_the_choice_is_checked():
+    with pytest.raises(stepc.UserError, match=r'python is "never"; it is one of "auto", "watch", "trace"'):
+        stepc.Config(python="never")
+
+
+def test_traced_by_choice():
+    model, optimizer = parts()
+    config = stepc.Config(mode="exact", python="trace")
+    step = stepc.accelerate(lambda x: update(model(x).square().mean(), optimizer), config=config)
+    for i in range(2):
+        step(make_batch(i))
+    assert 'python: traced (Config(python="trace"))' in step.report()

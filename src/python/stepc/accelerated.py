@@ -49,7 +49,7 @@ class Accelerated:
     def _eager(self, args, kwargs):
         """The user's function as it is; recorded when the engine records."""
         if _C.is_recording():
-            with Recording(self._scout):
+            with Recording(self._scout, (args, kwargs)):
                 result = self._train_step(*args, **kwargs)
         elif _C.is_tracing():
             with Tracing():

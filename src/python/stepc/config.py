@@ -16,9 +16,9 @@ class Config:
         recorded kernels, bit-equal to eager; "eager" runs the step as it is.
     capture: "run" records the step while it runs, until two recordings agree; "virtual" captures it without executing
         anything, so that the first call runs the plan already and takes the plan's memory, not eager's.
-    python: what becomes of the step's Python at a replay. "watch": it does not run, and the values that it read are compared
-        instead; "trace": it runs at every call, without kernels; "auto" watches what has earned it, because its Python
-        does nothing but call tensors' operators, and traces the rest. `report()` says which and why.
+    python: what becomes of the step's Python at a replay. "watch": it does not run, and the values that it read are
+        compared instead; "trace": it runs at every call, without kernels; "auto" watches what has earned it, because its
+        Python does nothing but call tensors' operators, and traces the rest. `report()` says which and why.
     verify: which replays are compared with eager: "first" (of every plan), "every:N", "always" or "off".
     precision: "bf16" runs the modules' forward passes under autocast, whatever their parameters are; None changes
         nothing.

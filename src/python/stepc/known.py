@@ -54,7 +54,8 @@ _EFFECTS = {
 }
 _STANDARD_PURE = {
     "abc", "_abc", "_py_abc", "argparse", "ast", "base64", "binascii", "bisect", "_bisect", "builtins", "cmath",
-    "collections", "_collections", "_collections_abc", "collections.abc", "contextlib", "copy", "copyreg", "dataclasses",
+    "collections", "_collections", "_collections_abc", "collections.abc", "contextlib", "copy", "copyreg",
+    "dataclasses",
     "decimal", "_decimal", "difflib", "enum", "fractions", "functools", "_functools", "hashlib", "_hashlib", "heapq",
     "_heapq", "importlib", "importlib._bootstrap", "importlib._bootstrap_external", "inspect", "itertools", "json",
     "json.encoder", "json.decoder", "_json", "keyword", "math", "numbers", "operator", "_operator", "packaging",
@@ -64,7 +65,7 @@ _STANDARD_PURE = {
 }
 # They hand their arguments to the step's own code and read nothing of them.
 _PASSING_ON = (
-    "torch.utils._contextlib", "torch.utils.checkpoint", "torch.amp", "torch._compile", "torch._dynamo",
+    "torch.utils._contextlib", "torch.utils.checkpoint", "torch.amp.autocast_mode", "torch._compile", "torch._dynamo",
     "torch.autograd.function", "torch._functorch", "torch.func", "contextlib", "functools", "stepc",
 )
 
@@ -94,6 +95,14 @@ MUTATORS = {
     "__next__", "send", "throw", "close", "write", "writelines", "flush", "seek", "read", "readline", "readlines",
     "fill", "put", "itemset", "resize", "partition", "setflags", "byteswap", "setfield", "seed", "shuffle",
     "frombytes", "fromlist", "acquire", "release", "manual_seed", "set_state",
+}
+
+
+# Native functions that change their first argument.
+CHANGES_FIRST = {
+    "setitem", "delitem", "iadd", "iand", "iconcat", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow",
+    "irshift", "isub", "itruediv", "ixor", "heappush", "heappop", "heapify", "heapreplace", "heappushpop", "insort",
+    "insort_left", "insort_right", "copyto", "put", "place", "putmask", "fill_diagonal", "put_along_axis", "at",
 }
 
 

@@ -4,7 +4,6 @@ The engine compares them before every replay (python/python_program.h); each oth
 number, which tells the step's signatures apart.
 """
 
-import collections
 import os
 import types
 import weakref
@@ -23,6 +22,10 @@ MOST_VALUES = 6
 MOST_PLACES = 200_000
 MOST_BYTES = 16 << 10  # of an array that is compared by its contents
 MOST_ELEMENTS = 10_000
+
+
+# What the engine finds tensors in.
+_OWNERS = (torch.nn.Module, torch.optim.Optimizer)
 
 
 def same(a, b):
@@ -99,7 +102,7 @@ class Place:
         """The value that stands there now; `number` becomes that of an equal earlier one, or a new one."""
         now = self.now()
         for number, value in enumerate(self.values):
-            if same(value() if isinstance(value, weakref.ref) else value, now):
+            if _is_value(value, now):
                 self.number = number
                 return now
         self.number = len(self.values)
@@ -110,8 +113,7 @@ class Place:
         """The value of this number stands there."""
         if self.is_slot:
             return isinstance(self.now(), torch.Tensor)
-        held = self.values[number]
-        return same(held() if isinstance(held, weakref.ref) else held, self.now())
+        return _is_value(self.values[number], self.now())
 
     def says(self):
         """The present value beside the first, in words."""
@@ -123,6 +125,12 @@ class Place:
         if _is_short(was) and _is_short(now):
             return f"was {was!r} and is {now!r}"
         return f"is another object (#{self.number})"
+
+
+def _is_value(held, now):
+    if isinstance(held, weakref.ref):
+        return now is not None and held() is now
+    return same(held, now)
 
 
 def _is_short(value):
@@ -144,6 +152,7 @@ class Reads:
 
     def __init__(self):
         self._places = {}  # (id of the container, how, name) -> Place
+        self.tables = {}  # what watch.py knows of each code object: its id -> (it, table)
         self._dropped = 0
         self.changing = None  # a place that has had too many values to be watched
 
@@ -163,11 +172,22 @@ class Reads:
     def drop(self, place):
         self._places.pop((id(place.container), place.how, place.name), None)
 
-    def look(self, slots, witnesses, settings):
-        """Adds what the engine is to compare, and the places whose value is not the first one."""
+    def refresh(self):
+        """Looks at all places; returns whether a module or an optimizer stands where another object stood."""
         if len(self._places) > MOST_PLACES:
             self._places.clear()
             self._dropped += 1
+        rebound = False
+        for place in self._places.values():
+            if place.is_slot or place.how != ITEM:
+                continue
+            before = place.number
+            now = place.look()
+            rebound = rebound or place.number != before and isinstance(now, _OWNERS)
+        return rebound
+
+    def look(self, slots, witnesses, settings):
+        """Adds what the engine is to compare, and the places whose value is not the first one."""
         if self._dropped:
             settings["watched values"] = f"are watched anew (#{self._dropped})"
         tensors = {(id(container), name) for _, _, container, name in slots}
@@ -178,9 +198,10 @@ class Reads:
                 if not place.was_tensor:
                     settings[f"{place.words} (read at {place.line})"] = f"was {place.values[0]!r} and is a tensor"
                 continue
-            place.look()
-            value = place.values[place.number]
-            witnesses.append((WEAK if isinstance(value, weakref.ref) else how, place.container, name, value))
+            now, held = place.look(), place.values[place.number]
+            # What equals an earlier value need not be the same object, which is what the engine looks for first.
+            is_weak = how == ITEM and isinstance(held, weakref.ref)
+            witnesses.append((WEAK if is_weak else how, place.container, name, held if is_weak else now))
             if place.number:
                 settings[f"{place.words} (read at {place.line})"] = place.says()
             if len(place.values) > MOST_VALUES:

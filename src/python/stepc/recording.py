@@ -113,8 +113,9 @@ _READ = {kind: _read_number(kind) for kind in (float, int)}
 class Recording:
     """Around one recorded call of the step."""
 
-    def __init__(self, scout):
+    def __init__(self, scout, arguments=None):
         self.scout = scout
+        self.arguments = arguments
         self.scopes = _C.Scopes()
         self.thread = threading.get_ident()  # the module hooks are the process's: other threads' modules meet them too
         self.handles = []
@@ -135,7 +136,9 @@ class Recording:
         self.before = self._host_state()
         self.watch.__enter__()
         if self.scout.watches:
-            self.follow = Watch(self.scout.reads, self.scout.optimizers.values(), _SCHEDULER_STEP)
+            bound = walk.functions_of(self.scout.step)[1]
+            optimizers = self.scout.optimizers.values()
+            self.follow = Watch(self.scout.reads, optimizers, self.arguments, bound, _SCHEDULER_STEP)
             self.follow.start()
         return self
 

@@ -8,7 +8,6 @@ import functools
 import gc
 import os
 import sys
-import types
 import weakref
 
 import torch
@@ -37,7 +36,8 @@ class Scout:
         self.modules = dict(modules or {})
         self.optimizers = dict(optimizers or {})
         self.schedulers = {}
-        self._find(modules is None, optimizers is None)
+        self._finds_modules, self._finds_optimizers = modules is None, optimizers is None
+        self._find()
         self._captured = {}  # key -> (container, name)
         self._parameters = {}  # parameters of no module: key -> (container, name)
         self._generators = {}
@@ -48,7 +48,7 @@ class Scout:
         self.watches = True
         self.reason = ""  # why the last recorded call does not earn a replay without its Python
 
-    def _find(self, find_modules, find_optimizers):
+    def _find(self):
         """Modules that stand in no other, optimizers and schedulers, under the names by which they are reached."""
         modules = {}
         inner = set()
@@ -63,18 +63,20 @@ class Scout:
         for _, _, value, path in found:
             if isinstance(value, torch.nn.Module):
                 continue
-            if find_optimizers and isinstance(value, torch.optim.Optimizer):
+            if self._finds_optimizers and isinstance(value, torch.optim.Optimizer):
                 value = getattr(value, "optimizer", value)  # accelerate's wrapper
                 if isinstance(value, torch.optim.Optimizer) and value not in self.optimizers.values():
                     self.optimizers[path] = value
             elif isinstance(value, _SCHEDULERS):
                 self.schedulers[path] = value
-        if find_modules:
+        if self._finds_modules:
             self.modules = {path: module for path, module in modules.items() if id(module) not in inner}
 
     # ---- structure
 
     def look(self):
+        if self.reads.refresh():
+            self._find_again()
         slots, witnesses, flagged, seen = [], [], [], set()
         names, settings = {}, {}
         for prefix, module in self.modules.items():
@@ -121,9 +123,31 @@ class Scout:
             "contents_of": contents_of,
         }
 
+    def _find_again(self):
+        """What is no longer reached is let go."""
+        if self._finds_modules:
+            self.modules = {}
+        if self._finds_optimizers:
+            self.optimizers = {}
+            self.schedulers = {}
+        self._find()
+
     def followed(self, watch):
         """Takes over what a recorded call has read and done."""
         self.reason = watch.reason or ""
+        if self._finds_modules:
+            known = {id(part) for module in self.modules.values() for part in module.modules()}
+            used = [(words, one) for one, words in watch.found.values() if isinstance(one, torch.nn.Module)]
+            inner = {id(part) for _, one in used for part in one.modules() if part is not one}
+            for words, one in used:
+                if id(one) not in known and id(one) not in inner:
+                    self.modules[_new_name(words, self.modules)] = one
+        if self._finds_optimizers:
+            known = {id(optimizer) for optimizer in self.optimizers.values()}
+            for one, words in watch.found.values():
+                if isinstance(one, torch.optim.Optimizer) and id(one) not in known:
+                    self.optimizers[_new_name(words, self.optimizers)] = one
+        watch.found.clear()
 
     def python_reason(self):
         """Why the step's Python has to run at every call; empty: it does not."""
@@ -287,6 +311,14 @@ class Scout:
 
     def settle(self):
         gc.collect()
+
+
+def _new_name(words, names):
+    name, number = words, 1
+    while name in names:
+        number += 1
+        name = f"{words} {number}"
+    return name
 
 
 def _hooks_of(module):

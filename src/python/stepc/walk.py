@@ -33,32 +33,6 @@ def _global_names(code):
     return names
 
 
-def names_in_code(step):
-    """Every name and text constant in the step's own code: what it may read of the objects that it reaches."""
-    names = set()
-
-    def visit(code):
-        names.update(code.co_names)
-        names.update(code.co_freevars)
-        for constant in code.co_consts:
-            if isinstance(constant, str):
-                names.add(constant)
-            elif isinstance(constant, types.CodeType):
-                visit(constant)
-
-    seen = set()
-    waiting = list(functions_of(step)[0])
-    while waiting:
-        function = waiting.pop()
-        if function in seen:
-            continue
-        seen.add(function)
-        visit(function.__code__)
-        waiting += [value for _, _, value in _of_function(function) if _is_users(value)]
-        waiting += [value.__func__ for _, _, value in _of_function(function) if isinstance(value, types.MethodType)]
-    return names
-
-
 def _is_users(value):
     library = ("torch", "transformers", "stepc", "accelerate")
     return isinstance(value, types.FunctionType) and (value.__module__ or "").split(".")[0] not in library

@@ -19,13 +19,14 @@ import os
 import random
 import sys
 import types
+import weakref
 
 import numpy
 import torch
 
 from stepc import _C
 from stepc.known import (
-    BUILTIN_EFFECTS, CONTAINERS, MUTATORS, PLAIN, PURE_BUILTINS, TENSORS, Trust, effect_of, is_library, is_pure_native,
+    BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, MUTATORS, PLAIN, PURE_BUILTINS, TENSORS, Trust, effect_of, is_library, is_pure_native,
     trust_in,
 )
 from stepc.reads import ABSENT, CONTENTS, ITEM, LENGTH, MOST_ELEMENTS, TYPE, contents_of
@@ -35,6 +36,9 @@ _SIMPLE = (*PLAIN, torch.Tensor)
 _MODULE_CALL = torch.nn.Module._wrapped_call_impl.__code__
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # A module's own containers: their entries are read one by one, or belong to the engine.
+# Of every object.
+_OBJECT_METHODS = {"__init__", "__new__", "__init_subclass__", "__eq__", "__ne__", "__hash__", "__getstate__", "__str__",
+                   "__repr__", "__format__"}
 _OF_MODULE = set(vars(torch.nn.Module()))
 _HOLDERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList)
 _ITERATES = (list, tuple, dict, set, frozenset, collections.deque, types.MappingProxyType, str, bytes, range)
@@ -58,8 +62,10 @@ class Watch:
     `reason` says afterwards why the call is not earned, and is None if it is.
     """
 
-    def __init__(self, reads, optimizers, scheduler_code=None):
+    def __init__(self, reads, optimizers, arguments=None, bound=(), scheduler_code=None):
         self.reads = reads
+        self.arguments = arguments  # of the step; None: those of the first function that is followed
+        self.bound = bound  # what the step's function is bound to
         self.optimizers = {id(optimizer) for optimizer in optimizers}
         self.scheduler_code = scheduler_code  # of the function that stands for a scheduler's step()
         self.reason = None
@@ -70,9 +76,10 @@ class Watch:
         self._words = {}
         self._seen = {}  # looked at whole: id -> object
         self._cells = {}  # made in this call
-        self._tables = {}
-        self._trust = {}
+        self._made = set()  # ids of objects whose __init__ ran in this call
+        self._codes = {}  # id of a code object -> (it, trust, how it is followed)
         self._known = set()  # (id, how, name) of places
+        self._outside_result = None  # id of the frame whose call returns an object that was there before
         self._inside = None  # of an optimizer's or scheduler's step, which runs at every replay
         self._root = True
         self._previous = None
@@ -83,6 +90,10 @@ class Watch:
         if not _C.can_read_frames():
             self.reason = "only CPython 3.11 shows what a step reads"
             return
+        for argument in self.arguments or ():
+            self._argument(argument, "batch")
+        for one in self.bound:
+            self._register(one, "self")
         self._previous = sys.gettrace()
         sys.settrace(self._call)
 
@@ -95,8 +106,9 @@ class Watch:
                 self.reads.drop(place)
                 if self.reason is None:
                     self.reason = f"{place.line} reads {place.words}, which the step changes"
-        for table in (self._outside, self._arguments, self._seen, self._cells):
+        for table in (self._outside, self._arguments, self._seen, self._cells, self._codes):
             table.clear()
+        self.arguments = self.bound = ()
 
     def _call(self, frame, event, arg):
         previous = self._previous(frame, event, arg) if self._previous is not None else None
@@ -114,9 +126,7 @@ class Watch:
 
     def _entered(self, frame):
         code = frame.f_code
-        trust = self._trust.get(code)
-        if trust is None:
-            trust = self._trust[code] = trust_in(code, frame.f_globals.get("__name__") or "")
+        _, trust, follow = self._known_code(frame)
         if self._inside is not None:
             if self._inside == "scheduler" and trust is Trust.ANALYSED:
                 self._because(frame, "runs in a scheduler's step")
@@ -124,7 +134,7 @@ class Watch:
         if trust is Trust.ANALYSED:
             frame.f_trace_opcodes = True
             self._enter(frame, code)
-            return self._opcode
+            return follow
         if code is _OPTIMIZER_STEP:
             return self._enter_optimizer(frame)
         if code is self.scheduler_code:
@@ -132,25 +142,46 @@ class Watch:
             return self._leave
         if code is _MODULE_CALL:
             self._enter_module(frame, _C.local_of(frame, 0))
-        elif trust is not Trust.PASSES_ON and code not in _WRAPPERS and frame.f_back is not None:
-            if self._trust.get(frame.f_back.f_code) is Trust.ANALYSED:
-                self._enter_trusted(frame, code, trust)
+        elif trust is not Trust.PASSES_ON and code not in _WRAPPERS and self._is_analysed(frame.f_back):
+            self._enter_trusted(frame, code, trust)
         return None
+
+    def _known_code(self, frame):
+        code = frame.f_code
+        known = self._codes.get(id(code))
+        if known is None:
+            trust = trust_in(code, frame.f_globals.get("__name__") or "")
+            follow = None
+            if trust is Trust.ANALYSED:
+                if id(code) not in self.reads.tables:
+                    self.reads.tables[id(code)] = (code, _table_of(code))
+                follow = self._follower(self.reads.tables[id(code)][1])
+            known = self._codes[id(code)] = (code, trust, follow)
+        return known
+
+    def _is_analysed(self, frame):
+        known = self._codes.get(id(frame.f_code)) if frame is not None else None
+        return known is not None and known[1] is Trust.ANALYSED
+
+    def _follower(self, table):
+        """A trace function for frames of a code object."""
+
+        def follow(frame, event, arg):
+            if event == "opcode":
+                entry = table.get(frame.f_lasti)
+                if entry is not None:
+                    try:
+                        entry[0](self, frame, *entry[1:])
+                    except Exception as error:
+                        self._fail(frame, error)
+            return follow
+
+        return follow
 
     def _leave(self, frame, event, arg):
         if event == "return":
             self._inside = None
         return self._leave
-
-    def _opcode(self, frame, event, arg):
-        if event == "opcode":
-            entry = self._tables[frame.f_code].get(frame.f_lasti)
-            if entry is not None:
-                try:
-                    entry[0](self, frame, *entry[1:])
-                except Exception as error:
-                    self._fail(frame, error)
-        return self._opcode
 
     def _fail(self, frame, error):
         self._because(frame, f"cannot be followed ({type(error).__name__}: {error})")
@@ -162,7 +193,7 @@ class Watch:
     def _line(self, frame):
         """Where the innermost code that is looked into stands."""
         at = frame
-        while at is not None and self._trust.get(at.f_code) is not Trust.ANALYSED:
+        while at is not None and not self._is_analysed(at):
             at = at.f_back
         at = at or frame
         return f"{os.path.basename(at.f_code.co_filename)}:{at.f_lineno}"
@@ -170,8 +201,6 @@ class Watch:
     # ---- frames
 
     def _enter(self, frame, code):
-        if code not in self._tables:
-            self._tables[code] = _table_of(code)
         root, self._root = self._root, False
         if code.co_flags & (0x80 | 0x200):  # coroutines
             self._because(frame, "awaits")
@@ -179,7 +208,13 @@ class Watch:
         count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
         if root:
             for index in range(count):
-                self._argument(_C.local_of(frame, index), code.co_varnames[index])
+                if self.arguments is None:
+                    self._argument(_C.local_of(frame, index), code.co_varnames[index])
+                self._name_argument(_C.local_of(frame, index), code.co_varnames[index])
+        if count and code.co_name == "__init__":
+            self._made.add(id(_C.local_of(frame, 0)))
+        elif count and not self._is_analysed(frame.f_back):
+            self._called_back(_C.local_of(frame, 0), code.co_varnames[0])
         function = _C.function_of(frame)
         if not root and id(function) not in self._outside:
             if not count or not self._is_method(frame, function, _C.local_of(frame, 0)):
@@ -205,6 +240,17 @@ class Watch:
                     return True
                 return False
         return False
+
+    def _called_back(self, one, words):
+        """An object whose method is called by code that is not looked into, and that may have been there before."""
+        if id(one) in self._made or id(one) in self._arguments or isinstance(one, (type, *_SIMPLE, *_ITERATES)):
+            return
+        if not is_library(type(one).__module__):
+            self._register(one, words)
+
+    def _name_argument(self, value, words):
+        if id(value) in self._arguments or self._is_outside(value):
+            self._words[id(value)] = words
 
     def _argument(self, value, words):
         """An argument of the step: containers are the batch's and part of the signature, objects in them are not."""
@@ -315,6 +361,8 @@ class Watch:
         if isinstance(value, types.MethodType):
             self._register(value.__self__, "self" if words == "self" else f"{words}.__self__")
             self._register(value.__func__, words)
+        elif isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
+            self._register(value.__self__, words)
 
     def _is_outside(self, value):
         return id(value) in self._outside
@@ -369,6 +417,8 @@ class Watch:
             return
         if isinstance(value, torch.nn.Module):
             self.found[id(value)] = (value, self._words_of(value))
+            for path, part in value.named_modules(prefix=self._words_of(value)):
+                self._register(part, path)
             if any(kind.__module__.startswith("torch.") and kind is not torch.nn.Module for kind in type(value).__mro__):
                 self._module(frame, value)
             return
@@ -516,6 +566,11 @@ class Watch:
                 self._shallow(frame, container)
         else:
             self._shallow(frame, container)
+            getter = next((vars(k)["__getitem__"] for k in type(container).__mro__ if "__getitem__" in vars(k)), None)
+            native = not isinstance(getter, types.FunctionType) and getter is not None
+            if native and not isinstance(container, (*_ITERATES, *TENSORS, numpy.ndarray, type)):
+                if not is_pure_native(type(container).__module__):
+                    self._because(frame, f"reads {words}, which is not known")
 
     def _length(self, frame, container):
         if self._is_outside(container) and isinstance(container, CONTAINERS):
@@ -565,10 +620,16 @@ class Watch:
         own = next((vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)), None)
         if own is None or isinstance(own, types.FunctionType):
             return
+        if isinstance(called, weakref.ref):
+            self._register(called(), f"what {self._words_of(called)} refers to")
+            return
         if kind is functools._lru_cache_wrapper:  # hashes what it is given; what it has not kept is met as a frame
+            self._outside_result = id(frame)
             return
         module = getattr(called, "__module__", None) or kind.__module__  # a Cython function's own
         if is_pure_native(module):
+            if getattr(called, "__name__", "") in CHANGES_FIRST and arguments:
+                self._changes(frame, arguments[0], self._words_of(arguments[0]))
             for argument in arguments:
                 self._whole(frame, argument)
             return
@@ -579,7 +640,7 @@ class Watch:
             self._builtin(frame, name, arguments)
             return
         if not module or is_pure_native(module):
-            if module in ("heapq", "_heapq", "bisect", "_bisect") and arguments and name.startswith(("heap", "insort")):
+            if name in CHANGES_FIRST and arguments and not module.startswith("torch"):
                 self._changes(frame, arguments[0], self._words_of(arguments[0]))
             for argument in arguments:
                 self._whole(frame, argument)
@@ -637,6 +698,9 @@ class Watch:
             for argument in arguments:
                 self._shallow(frame, argument)
             return
+        if name == "__call__":
+            self._callable(frame, owner, arguments)
+            return
         if name in ("__setattr__", "__delattr__") and arguments:
             self._store(frame, owner, arguments[0], f"{self._words_of(owner)}.{arguments[0]}")
             return
@@ -669,8 +733,7 @@ class Watch:
             self._shallow(frame, owner)
         elif isinstance(owner, (type, types.FunctionType)) or is_pure_native(type(owner).__module__):
             self._whole(frame, owner)
-        elif name in ("__init__", "__new__", "__init_subclass__", "__eq__", "__ne__", "__hash__", "__getstate__", "__str__",
-                      "__repr__", "__format__"):
+        elif name in _OBJECT_METHODS:
             self._whole(frame, owner)
         else:
             self._because(frame, f"calls {type(owner).__module__}.{type(owner).__name__}.{name}(), which is not known")
@@ -705,6 +768,9 @@ class Watch:
     # ---- writing
 
     def _store(self, frame, one, name, words):
+        if isinstance(one, type):
+            self._because(frame, f"changes {words}")
+            return
         if isinstance(one, torch.Tensor):
             if name in ("grad", "requires_grad"):
                 return
@@ -854,6 +920,14 @@ def _call_function(watch, frame, count):
     watch._callable(frame, called, tuple(arguments))
 
 
+def _after_call(watch, frame, entry):
+    if watch._outside_result == id(frame):
+        watch._outside_result = None
+        watch._register(_C.top_of_stack(frame, 1)[0], "what a cached function returns")
+    if entry is not None:
+        entry[0](watch, frame, *entry[1:])
+
+
 def _call_unpacked(watch, frame, has_keywords):
     stack = _C.top_of_stack(frame, 3)
     keywords = stack[0] if has_keywords else {}
@@ -869,6 +943,10 @@ def _call_unpacked(watch, frame, has_keywords):
 
 def _merge(watch, frame):
     watch._shallow(frame, _C.top_of_stack(frame, 1)[0])
+
+
+def _match(watch, frame, depth):
+    watch._whole(frame, _C.top_of_stack(frame, depth + 1)[depth])
 
 
 def _format(watch, frame, with_spec):
@@ -923,6 +1001,8 @@ def _written_before_update(instructions, index):
 
 _IN_PLACE = 13  # the first in-place operator of BINARY_OP
 
+# How deep in the stack the subject lies.
+_MATCHES = {"MATCH_CLASS": 2, "MATCH_KEYS": 1, "MATCH_SEQUENCE": 0, "MATCH_MAPPING": 0, "GET_LEN": 0}
 _SIMPLE_OPCODES = {
     "POP_JUMP_FORWARD_IF_TRUE": _truth, "POP_JUMP_FORWARD_IF_FALSE": _truth, "POP_JUMP_BACKWARD_IF_TRUE": _truth,
     "POP_JUMP_BACKWARD_IF_FALSE": _truth, "JUMP_IF_TRUE_OR_POP": _truth, "JUMP_IF_FALSE_OR_POP": _truth,
@@ -939,7 +1019,7 @@ def _table_of(code):
     instructions = [one for one in dis.get_instructions(code)]
     local_names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
     free = set(code.co_freevars)
-    prefix = None
+    prefix, is_result = None, False
     for index, one in enumerate(instructions):
         op, entry = one.opname, None
         if op == "EXTENDED_ARG":
@@ -979,11 +1059,15 @@ def _table_of(code):
             entry = (_call_unpacked, bool(one.arg & 1))
         elif op == "FORMAT_VALUE":
             entry = (_format, bool(one.arg & 4))
+        elif op in _MATCHES:
+            entry = (_match, _MATCHES[op])
         elif op == "IMPORT_NAME":
             entry = (_import_name, one.argval)
+        if is_result:
+            entry = (_after_call, entry)
         if entry is not None:
             table[one.offset] = entry
             if prefix is not None:
                 table[prefix] = entry
-        prefix = None
+        prefix, is_result = None, op in ("CALL", "CALL_FUNCTION_EX")
     return table
