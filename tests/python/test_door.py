@@ -4,7 +4,7 @@ import functools
 import inspect
 import typing
 from collections import OrderedDict, namedtuple
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -262,6 +262,53 @@ def test_results_of_every_kind(result):
         return Training(lambda x: result(update(model, optimizer, x), model), [model], [optimizer], [decay(optimizer)])
 
     run_twins(build, make_batch)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Its constructor would not take back what it holds."""
+
+    loss: torch.Tensor
+    twice: torch.Tensor = field(init=False)
+    unset: torch.Tensor = field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "twice", self.loss * 2)
+        object.__setattr__(self, "half", self.loss / 2)
+
+
+def test_dataclasses_come_out_as_the_step_made_them():
+    model, optimizer = parts()
+    step = stepc.accelerate(lambda x: Result(update(model, optimizer, x).detach()),
+                            config=stepc.Config(mode="exact"))
+    for i in range(8):
+        result = step(make_batch(i))
+        assert type(result) is Result and not hasattr(result, "unset")
+        assert result.twice == result.loss * 2 and result.half == result.loss / 2
+    assert step.stats["replays"] > 0
+
+
+@dataclass
+class Derived:
+    x: torch.Tensor
+    rows: int = field(init=False)
+
+    def __post_init__(self):
+        self.rows = len(self.x)
+
+
+def test_a_dataclass_with_derived_fields_in_a_loop():
+    class Net(nn.Linear):
+        def forward(self, sample):
+            return Derived(super().forward(sample.x) / sample.rows)
+
+    model, optimizer = stepc.accelerate(net := Net(6, 4), torch.optim.SGD(net.parameters(), lr=0.1))
+    for i in range(8):
+        result = model(Derived(make_batch(i).requires_grad_()))
+        assert result.rows == 8 and result.x.requires_grad
+        result.x.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 # ---- what a step says about itself
