@@ -4,7 +4,7 @@ import functools
 import inspect
 import typing
 from collections import OrderedDict, namedtuple
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -157,6 +157,54 @@ def test_a_tensor_of_a_module_that_was_not_given():
     assert step.stats["replays"] >= 5 or any("[7, 6]" in warning for warning in step.stats["warnings"]), step.stats
 
 
+# ---- decorators
+
+
+@pytest.mark.parametrize("decorate", [stepc.accelerate, stepc.accelerate(config=stepc.Config(mode="exact"))],
+                         ids=["plain", "configured"])
+def test_methods_are_accelerated_for_each_object(decorate):
+    class Trainer:
+        def __init__(self):
+            self.model, self.optimizer = parts()
+
+        @decorate
+        def step(self, x):
+            """One step."""
+            return update(self.model, self.optimizer, x)
+
+    one, two = Trainer(), Trainer()
+    before = one.model[0].weight.detach().clone()
+    for i in range(6):
+        two.step(make_batch(i))
+    assert two.step.stats["replays"] > 0 and one.step.stats["recordings"] == 0
+    assert torch.equal(one.model[0].weight, before) and one.step is one.step and one.step is not two.step
+    assert Trainer.step.__doc__ == one.step.__doc__ == "One step."
+
+
+def test_a_function_of_a_class_is_accelerated_as_it_is():
+    class Task:
+        def step(model, optimizer, x):
+            return update(model, optimizer, x)
+
+    step = stepc.accelerate(Task.step, config=stepc.Config(mode="exact"))
+    model, optimizer = parts()
+    for i in range(6):
+        step(model, optimizer, make_batch(i))
+    assert step.stats["recordings"] + step.stats["replays"] + step.stats["eager_calls"] >= 6
+
+
+def test_a_configured_decorator_of_a_function():
+    model, optimizer = parts()
+
+    @stepc.accelerate(config=stepc.Config(mode="exact"))
+    def step(x):
+        return update(model, optimizer, x)
+
+    for i in range(6):
+        step(make_batch(i))
+    assert step.config.mode == "exact" and step.stats["replays"] > 0
+
+
 # ---- batches and results
 
 
@@ -214,6 +262,53 @@ def test_results_of_every_kind(result):
         return Training(lambda x: result(update(model, optimizer, x), model), [model], [optimizer], [decay(optimizer)])
 
     run_twins(build, make_batch)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Its constructor would not take back what it holds."""
+
+    loss: torch.Tensor
+    twice: torch.Tensor = field(init=False)
+    unset: torch.Tensor = field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "twice", self.loss * 2)
+        object.__setattr__(self, "half", self.loss / 2)
+
+
+def test_dataclasses_come_out_as_the_step_made_them():
+    model, optimizer = parts()
+    step = stepc.accelerate(lambda x: Result(update(model, optimizer, x).detach()),
+                            config=stepc.Config(mode="exact"))
+    for i in range(8):
+        result = step(make_batch(i))
+        assert type(result) is Result and not hasattr(result, "unset")
+        assert result.twice == result.loss * 2 and result.half == result.loss / 2
+    assert step.stats["replays"] > 0
+
+
+@dataclass
+class Derived:
+    x: torch.Tensor
+    rows: int = field(init=False)
+
+    def __post_init__(self):
+        self.rows = len(self.x)
+
+
+def test_a_dataclass_with_derived_fields_in_a_loop():
+    class Net(nn.Linear):
+        def forward(self, sample):
+            return Derived(super().forward(sample.x) / sample.rows)
+
+    model, optimizer = stepc.accelerate(net := Net(6, 4), torch.optim.SGD(net.parameters(), lr=0.1))
+    for i in range(8):
+        result = model(Derived(make_batch(i).requires_grad_()))
+        assert result.rows == 8 and result.x.requires_grad
+        result.x.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 # ---- what a step says about itself
@@ -287,6 +382,14 @@ def test_everything_public_is_documented_and_typed():
     ({"verify": "every:two"}, "every:two"),
     ({"precision": "fp8"}, "fp8"),
     ({"max_plans": 0}, "max_plans"),
+    ({"mode": None}, 'mode is None; it is one of "fast", "exact", "eager"'),
+    ({"verify": True}, 'verify is True; it is one of "first"'),
+    ({"verify": 100}, "verify is 100"),
+    ({"memory_budget": 2**34}, "memory_budget is 17179869184; it is .* such as \"12GiB\""),
+    ({"max_plans": 2.5}, "max_plans is 2.5; it is a whole number"),
+    ({"max_recordings": True}, "max_recordings is True"),
+    ({"precision": torch.bfloat16}, "precision is torch.bfloat16"),
+    ({"kernel_directory": 3}, "kernel_directory is 3"),
 ])
 def test_bad_options_are_named_in_one_line(fields, text):
     with pytest.raises(stepc.UserError, match=text) as caught:
@@ -297,6 +400,13 @@ def test_bad_options_are_named_in_one_line(fields, text):
 def test_an_unknown_option_is_refused():
     with pytest.raises((TypeError, stepc.UserError), match="mood"):
         stepc.Config(mood="exact")
+
+
+@pytest.mark.parametrize("config", ["exact", {"mode": "exact"}], ids=["text", "dict"])
+def test_what_is_no_config_is_refused(config):
+    with pytest.raises(stepc.UserError, match="it is a stepc.Config") as caught:
+        stepc.accelerate(lambda x: x, config=config)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("wrong", [None, 3, "train_step", torch.zeros(2)], ids=lambda wrong: type(wrong).__name__)

@@ -6,6 +6,15 @@ import os
 from stepc import _C
 
 PRECISIONS = (None, "bf16")
+# What a field takes when it is given something that is no text, or no whole number.
+TEXTS = {
+    "mode": 'one of "fast", "exact", "eager"',
+    "capture": '"run" or "virtual"',
+    "verify": 'one of "first", "every:N", "always", "off"',
+    "memory_budget": '"none", "auto" or a size such as "12GiB"',
+    "kernel_directory": "a path",
+}
+WHOLE_NUMBERS = ("max_plans", "max_recordings")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +45,7 @@ class Config:
     verify: str = "first"
     precision: str | None = None
     memory_budget: str = "none"
-    kernel_directory: str | None = None
+    kernel_directory: str | os.PathLike | None = None
     max_plans: int = 8
     max_recordings: int = 6
 
@@ -44,6 +53,14 @@ class Config:
         if self.kernel_directory is None:
             cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
             object.__setattr__(self, "kernel_directory", os.path.join(cache, "stepc", "kernels"))
+        elif isinstance(self.kernel_directory, os.PathLike):
+            object.__setattr__(self, "kernel_directory", os.fspath(self.kernel_directory))
+        for name, takes in TEXTS.items():
+            if not isinstance(value := getattr(self, name), str):
+                raise _C.UserError(f"{name} is {value!r}; it is {takes}")
+        for name in WHOLE_NUMBERS:
+            if type(value := getattr(self, name)) is not int:
+                raise _C.UserError(f"{name} is {value!r}; it is a whole number")
         _C.check_config(self)
         if self.precision not in PRECISIONS:
-            raise _C.UserError(f'precision is "{self.precision}"; it is "bf16" or None')
+            raise _C.UserError(f'precision is {self.precision!r}; it is "bf16" or None')

@@ -1,6 +1,7 @@
 """accelerate(): the Python door."""
 
 import functools
+import types
 
 import torch
 
@@ -15,6 +16,8 @@ from stepc.scout import Scout
 Modules = torch.nn.Module | Iterable[torch.nn.Module] | dict[str, torch.nn.Module]
 Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | dict[str, torch.optim.Optimizer]
 
+_LATER = object()  # the step of accelerate(config=...): what that decorates
+
 
 def _named(objects, word):
     if objects is None or isinstance(objects, dict):
@@ -25,7 +28,7 @@ def _named(objects, word):
 
 
 def accelerate(
-    train_step: Callable[..., Any] | torch.nn.Module,
+    train_step: Callable[..., Any] | torch.nn.Module = _LATER,
     *objects: torch.optim.Optimizer,
     modules: Modules | None = None,
     optimizers: Optimizers | None = None,
@@ -36,25 +39,76 @@ def accelerate(
     step = accelerate(train_step): takes a training step as it is and returns one that is called the same way.
     train_step(*args, **kwargs) may take and return any nest of tensors, numbers, lists, tuples, dicts and dataclasses.
     Modules and optimizers may be given, else they are found in the function's closure, `self` and globals.
+    It decorates functions and methods too, as @accelerate or @accelerate(config=...): of a method, every object has a
+    step of its own.
 
     model, optimizer = accelerate(model, optimizer): for a loop that stays as it is. Both are the objects that were
     given; calling the model, its backward pass and optimizer.step() run from plans, everything between them as written.
     The whole step is the faster form.
     """
+    if config is not None and not isinstance(config, Config):
+        raise _C.UserError(f'config is {config!r}; it is a stepc.Config, such as stepc.Config(mode="exact")')
+    if train_step is _LATER:
+        return functools.partial(accelerate, modules=modules, optimizers=optimizers, config=config)
     config = config or Config()
     if isinstance(train_step, torch.nn.Module):
         return _accelerate_loop(train_step, objects, config)
-    if isinstance(train_step, Accelerated):
+    if isinstance(train_step, (Accelerated, _Method)):
         raise _C.UserError("this step is accelerated already")
     if objects or not callable(train_step):
         raise _C.UserError(
             "accelerate() takes a training step, a function, or a model and its optimizers; this is a "
             f"{type(train_step).__name__}"
         )
+    if _is_of_a_class(train_step):
+        return _Method(train_step, modules, optimizers, config)
+    return _accelerate_step(train_step, modules, optimizers, config)
+
+
+def _accelerate_step(train_step, modules, optimizers, config):
     scout = Scout(train_step, _named(modules, "module"), _named(optimizers, "optimizer"))
     for module in scout.modules.values():
         _set_precision(module, config)
     return Accelerated(train_step, scout, config)
+
+
+def _is_of_a_class(function):
+    """Whether a plain function was defined in the body of a class."""
+    return isinstance(function, types.FunctionType) and "." in function.__qualname__.rpartition("<locals>.")[2]
+
+
+class _Method:
+    """An accelerated function of a class: each object's own step is made where it is first asked for."""
+
+    def __init__(self, function, *options):
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._options = options
+
+    def __set_name__(self, owner, name):
+        self._name = name
+
+    def __get__(self, instance, owner=None):
+        if instance is None:
+            return self
+        step = _accelerate_step(types.MethodType(self._function, instance), *self._options)
+        if not hasattr(instance, "__dict__"):
+            raise _C.UserError(f"a {owner.__name__} has slots alone, so its methods cannot be accelerated where they are "
+                               "defined: accelerate the bound method")
+        instance.__dict__[self._name] = step  # found before this the next time
+        return step
+
+    @functools.cached_property
+    def _step(self):
+        return _accelerate_step(self._function, *self._options)
+
+    def __call__(self, *args, **kwargs):
+        return self._step(*args, **kwargs)
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._step, name)
 
 
 def _accelerate_loop(model, optimizers, config):

@@ -42,8 +42,8 @@ def flatten(value, leaves, names=None, path="", numbers=None):
         return ("sequence", kind, items)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         items = tuple(
-            (field.name, flatten(getattr(value, field.name), leaves, names, f"{path}.{field.name}", numbers))
-            for field in dataclasses.fields(value)
+            (name, flatten(getattr(value, name), leaves, names, f"{path}.{name}", numbers))
+            for name in _attributes_of(value)
         )
         return ("dataclass", kind, items)
     return ("constant", _Constant(value))
@@ -62,11 +62,27 @@ def unflatten(structure, leaves, numbers):
         values = [unflatten(item, leaves, numbers) for item in items]
         return kind(*values) if hasattr(kind, "_fields") else kind(values)
     values = {name: unflatten(item, leaves, numbers) for name, item in items}
+    if structure[0] == "dataclass":
+        return _of_attributes(kind, values)
     if kind is dict:
         return values
-    if issubclass(kind, collections.UserDict):
+    if kind is collections.OrderedDict or issubclass(kind, collections.UserDict):
         return kind(values)
     return kind(**values)
+
+
+def _attributes_of(value):
+    """The fields of a dataclass that have a value, and what its objects hold besides."""
+    names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+    return names + [name for name in getattr(value, "__dict__", ()) if name not in names]
+
+
+def _of_attributes(kind, values):
+    """An object as it was, without its constructor: that would take no field with init=False, and compute anew."""
+    new = kind.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(new, name, value)
+    return new
 
 
 class _Constant:

@@ -170,7 +170,12 @@ def name_of_the_data_set(accelerate):
     """A text that decides which head is trained."""
     body, heads = nn.Linear(8, 8), nn.ModuleDict({"one": nn.Linear(8, 4), "two": nn.Linear(8, 4)})
     optimizer = sgd(body, heads)
-    step = accelerate(lambda batch: descend(cross_entropy(heads[batch["task"]](body(batch["x"])), batch["y"]), optimizer))
+
+    @accelerate
+    def step(batch):
+        logits = heads[batch["task"]](body(batch["x"]))
+        return descend(cross_entropy(logits, batch["y"]), optimizer)
+
     for i, x, y in batches(20):
         yield step({"x": x, "y": y, "task": "one" if i % 3 else "two"}), body, heads, optimizer
 
@@ -253,7 +258,8 @@ def overlapping_windows(accelerate):
     """How far the windows overlap changes."""
     model = mlp()
     optimizer, rows, (_, y) = sgd(model), data(40)[0], data()
-    step = accelerate(lambda a, b: descend(cross_entropy(model(a), y) + (model(a) - model(b)).square().mean(), optimizer))
+    step = accelerate(
+        lambda a, b: descend(cross_entropy(model(a), y) + (model(a) - model(b)).square().mean(), optimizer))
     for i in range(STEPS):
         yield step(rows[i : i + 8], rows[i + 1 + i % 3 : i + 9 + i % 3]), model, optimizer
 
@@ -279,7 +285,8 @@ def overlapping_windows_written_to(accelerate):
 def one_tensor_twice(accelerate):
     model = mlp()
     optimizer = sgd(model)
-    step = accelerate(lambda a, b, y: descend(cross_entropy(model(a), y) + (model(a) - model(b)).abs().mean(), optimizer))
+    step = accelerate(
+        lambda a, b, y: descend(cross_entropy(model(a), y) + (model(a) - model(b)).abs().mean(), optimizer))
     for i, x, y in batches(16):
         yield step(x, x if i < CHANGE else x.flip(0), y), model, optimizer
 

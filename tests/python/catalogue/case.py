@@ -1,9 +1,9 @@
 """A case: an ordinary training program, run as it is and then accelerated, compared step by step.
 
-A program is a generator function that takes `accelerate` and yields after every step what is to be looked at: the step's
-output first, then models, optimizers, schedulers, generators and any Python values. In exact mode all of it, what the
-program prints and logs and the random generators must be the same bit by bit; in fast mode within TOLERANCE. And the
-last steps must be replays, unless the case is allowed to run eagerly with a line of log that says why.
+A program is a generator function that takes `accelerate` and yields after every step what is to be looked at: the
+step's output first, then models, optimizers, schedulers, generators and any Python values. In exact mode all of it,
+what the program prints and logs and the random generators must be the same bit by bit; in fast mode within TOLERANCE.
+And the last steps must be replays, unless the case is allowed to run eagerly with a line of log that says why.
 """
 
 import contextlib

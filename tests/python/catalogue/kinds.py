@@ -215,7 +215,7 @@ def parts_of_a_complex_tensor(accelerate):
     @accelerate
     def step(x, y):
         spectrum = torch.fft.fft(model(x))
-        loss = cross_entropy(spectrum.real, y) + 0.1 * spectrum.imag.square().mean() + spectrum.conj().angle().mean() * 0
+        loss = cross_entropy(spectrum.real, y) + 0.1 * spectrum.conj().imag.square().mean()
         return descend(loss, optimizer)
 
     yield from fit(step, model, optimizer)

@@ -1,4 +1,4 @@
-"""What the programs of the catalogue are made of: tiny models, batches, the ordinary loop, and small modules of Python."""
+"""What the programs of the catalogue are made of: tiny models, batches, the ordinary loop, small modules of Python."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""Programs whose kernels or Python raise now and then, and that catch it: the same error, and the state as eager leaves it."""
+"""Programs whose kernels or Python raise, and that catch it: the same error, and the state as eager leaves it."""
 
 import types
 

@@ -439,7 +439,8 @@ def attribute_by_a_name_that_changes(accelerate):
 
 @case
 def attribute_by_attrgetter(accelerate):
-    config, weight_of = types.SimpleNamespace(loss=types.SimpleNamespace(weight=1.0)), operator.attrgetter("loss.weight")
+    config = types.SimpleNamespace(loss=types.SimpleNamespace(weight=1.0))
+    weight_of = operator.attrgetter("loss.weight")
     model = mlp()
     optimizer = sgd(model)
     step = accelerate(lambda x, y: descend(cross_entropy(model(x), y) * weight_of(config), optimizer))
@@ -551,7 +552,8 @@ def named_tuple_replaced(accelerate):
     @accelerate
     def step(x, y):
         logits = model(x)
-        return descend(state.weights.nll * cross_entropy(logits, y) + state.weights.l2 * logits.square().mean(), optimizer)
+        weights = state.weights
+        return descend(weights.nll * cross_entropy(logits, y) + weights.l2 * logits.square().mean(), optimizer)
 
     yield from fit(step, model, optimizer, change=lambda: setattr(state, "weights", state.weights._replace(l2=0.1)))
 
