@@ -364,6 +364,8 @@ void RecordingState::begin_call(const c10::OperatorHandle& op, const torch::jit:
     module_of_sequence_[static_cast<int64_t>(at::sequence_number::peek()) - 1] = open_.module;
   }
   open_shape_depends_ = shape_depends_on_data(op, stack);
+  if (open_.op == "aten::_pack_padded_sequence")  // and recurrent layers read what it makes
+    obstacle(str("{}{} reads lengths of sequences on the host, past the dispatcher", open_.op, place()));
   if (may_raise(open_.op))
     obstacle(str("{}{} ends the step, or not, by what it finds in the data", open_.op, place()));
   if (op.hasTag(at::Tag::data_dependent_output) && !reads_host(op))

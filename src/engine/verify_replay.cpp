@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -96,14 +97,20 @@ class Comparison {
   SavedGradients gradients_;
 };
 
-// What an eager step has left; `tensors`, the program's before it, become those after it.
-std::vector<Named> left_by_eager(const Remains& remains, const Program& program, std::vector<at::Tensor>& tensors,
-                                 const StepOutput& output, bool by_bits) {
+// What an eager step has left; `tensors`, the program's before it, become those after it. What it puts in a slot in
+// place of another tensor is compared as such.
+std::vector<Named> left_by_eager(const Plan& plan, const Remains& remains, const Program& program,
+                                 std::vector<at::Tensor>& tensors, const StepOutput& output, bool by_bits) {
   const c10::AutoGradMode no_grad(false);
   std::vector<at::Tensor> now;
   program.append_tensors(now);
-  for (size_t k = 0; k < now.size(); ++k)
-    if (program.keys()[k].owner != Owner::kCaptured) tensors[k] = now[k];
+  std::set<std::pair<Owner, std::string>> rebinds;
+  for (const Rebinding& rebinding : plan.trace().rebindings) rebinds.emplace(rebinding.owner, rebinding.key);
+  for (size_t k = 0; k < now.size(); ++k) {
+    const OwnedKey& key = program.keys()[k];
+    const bool is_rebound = key.owner != Owner::kGradient && rebinds.contains({key.owner, key.key});
+    if (key.owner != Owner::kCaptured && !is_rebound) tensors[k] = now[k];
+  }
   const auto rebound = [&](const Rebinding& rebinding) {
     for (size_t k = 0; k < now.size(); ++k)
       if (program.keys()[k].owner == rebinding.owner && program.keys()[k].key == rebinding.key) return now[k];
@@ -113,14 +120,14 @@ std::vector<Named> left_by_eager(const Remains& remains, const Program& program,
 }
 
 // The step as the user wrote it, and what it leaves; `tensors` are then the program's as it left them.
-std::vector<Named> run_eagerly(const Remains& remains, Program& program, std::vector<at::Tensor>& tensors,
+std::vector<Named> run_eagerly(const Plan& plan, const Remains& remains, Program& program, std::vector<at::Tensor>& tensors,
                                const std::function<StepOutput()>& step, bool by_bits, StepOutput& output) {
   std::vector<at::Tensor> kept = std::move(tensors);
   tensors.clear();
   for (size_t k = 0; k < program.keys().size(); ++k)
     if (program.keys()[k].owner == Owner::kGradient) kept[k].reset();  // no references to gradients while eager runs
   output = step();
-  std::vector<Named> left = left_by_eager(remains, program, kept, output, by_bits);
+  std::vector<Named> left = left_by_eager(plan, remains, program, kept, output, by_bits);
   tensors = std::move(kept);
   return left;
 }
@@ -203,7 +210,7 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
   if (!verification.departure.empty() || state == before.end()) return verification;
 
   std::vector<at::Tensor> now = inputs;
-  std::vector<Named> eager = left_by_eager(Remains(plan, program, inputs), program, now, verification.output,
+  std::vector<Named> eager = left_by_eager(plan, Remains(plan, program, inputs), program, now, verification.output,
                                            /*by_bits=*/plan.graph() == nullptr);
   verification.snapshot_bytes += keep_values(eager);
   Undo after(nullptr, plan.changed(inputs), plan.generators(program));
@@ -289,7 +296,7 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
 
   verification.ran_eagerly = true;
   const std::vector<Named> eager =
-      run_eagerly(remains, program, tensors, step, by_bits || with_recorded, verification.output);
+      run_eagerly(plan, remains, program, tensors, step, by_bits || with_recorded, verification.output);
   INTERNAL_CHECK_EQ(eager.size(), by_bits || !with_recorded ? replayed.size() : recorded_bits.size(),
                     "eager and replay leave different sets of tensors");
   if (!difference.empty() || !verification.with_eager) return verification;

@@ -23,6 +23,8 @@ _UNSEEN = {
 _MAX_SCALARS = 100_000
 
 
+# Functions that read a tensor's values on the host where no recording sees it, to decide what they call.
+_DECIDING = {torch.tensor_split: "tensor_split()", torch.Tensor.tensor_split: "tensor_split()"}
 _MOST_NUMBERS = 64  # that are read one by one, as numbers, instead of as memory
 
 
@@ -57,6 +59,8 @@ class Tracing(TorchFunctionMode):
             if numbers is not None:
                 return numbers
             _C.leave_trace(f"Tensor.{name} gives values to the host that no recording sees")
+        if func in _DECIDING and any(isinstance(one, torch.Tensor) for one in args[1:]):
+            _C.leave_trace(f"{_DECIDING[func]} decides by a tensor's values")
         return func(*args, **(kwargs or {}))
 
 
@@ -74,6 +78,8 @@ class _Watch(TorchFunctionMode):
                 _C.report_effect(f"Tensor.{name} (at {line}) gives values to the host")
                 return numbers
             _C.report_obstacle(f"Tensor.{name} (at {line}) gives values to the host that no recording sees")
+        if func in _DECIDING and any(isinstance(one, torch.Tensor) for one in args[1:]):
+            _C.report_effect(f"{_DECIDING[func]} (at {self.scout.source_line()}) decides by a tensor's values")
         result = func(*args, **(kwargs or {}))
         if func is torch.Tensor.item and type(result) in _READ:
             return _READ[type(result)](result, _C.host_reads_so_far() - 1)
