@@ -176,6 +176,12 @@ void PlanCache::give_up(PlanEntry& entry, const std::string& why) {
   log().warn("{}", stats_.warnings.back());
 }
 
+void PlanCache::warn_once(const std::string& warning) {
+  if (std::ranges::find(stats_.warnings, warning) != stats_.warnings.end()) return;
+  stats_.warnings.push_back(warning);
+  log().warn("{}", warning);
+}
+
 // The step's host code runs at every call: what it did, or read, cannot be known. Plans and recordings begin anew.
 void PlanCache::trace(const std::string& why) {
   is_traced_ = true;

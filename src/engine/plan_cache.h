@@ -57,6 +57,8 @@ class PlanCache {
 
   // The signature runs eagerly from now on, with one warning.
   void give_up(PlanEntry& entry, const std::string& why);
+  // To the log and the statistics, each text once.
+  void warn_once(const std::string& warning);
   // A traced step left its plan: it is recorded again for some steps, as long as that finds new plans.
   void left(PlanEntry& entry, const std::string& difference);
   bool is_traced() const { return is_traced_; }

@@ -70,6 +70,8 @@ class Program {
   virtual std::string python_reason() const { return {}; }
   // It does from now on: what it reads separates no plans.
   virtual void trace() {}
+  // What of it no plan holds, in words; the step runs eagerly then.
+  virtual std::string unfit() const { return {}; }
   virtual void settle() {}
 };
 

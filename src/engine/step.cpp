@@ -20,6 +20,20 @@ namespace {
 constexpr int kVerifyOthers = 8;  // steps that may show another plan, which is to be verified
 constexpr double kForgetDepartures = 0.9;
 
+// Of a batch: no plan can be made for it.
+std::string kind_that_no_plan_holds(const StepInput& input) {
+  for (size_t t = 0; t < input.tensors.size(); ++t) {
+    const at::Tensor& tensor = input.tensors[t];
+    if (!tensor.defined()) continue;
+    const std::string_view kind = tensor.is_nested()                         ? "nested"
+                                  : tensor.layout() != c10::Layout::Strided ? "sparse"
+                                  : tensor.is_quantized()                    ? "quantized"
+                                                                             : "";
+    if (!kind.empty()) return str("{} tensor ('{}')", kind, t < input.names.size() ? input.names[t] : "");
+  }
+  return {};
+}
+
 std::optional<MemoryReport> memory_of(const Plan* plan) {
   if (plan == nullptr || plan->graph() == nullptr) return std::nullopt;
   return plan->graph()->memory;
@@ -40,9 +54,13 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
     return output;
   };
   if (config_.mode == Mode::kEager) return run_eagerly(eager);
+  if (const std::string kind = kind_that_no_plan_holds(input); !kind.empty())
+    return run_eagerly(user_step, str("a {} is among its tensors", kind));
+  program_->refresh();
+  if (const std::string kind = program_->unfit(); !kind.empty())
+    return run_eagerly(user_step, str("it has a {}", kind));
   USER_CHECK(current_observer() == nullptr,
              "an accelerated step is called inside another one that is being recorded: accelerate the outer step only");
-  program_->refresh();
   std::vector<at::Tensor> tensors = list_tensors(*program_, input);
   PlanEntry& entry = plans_.find(tensors, input);
   if (entry.plans.empty() && config_.capture == Capture::kVirtual) {
@@ -79,7 +97,8 @@ bool Step::prepare(const StepInput& input, const EagerFn& user_step) {
   return !plans_.must_verify(*entry.plans.front()) || prove(entry, *entry.plans.front(), tensors, user_step, outcome);
 }
 
-StepOutput Step::run_eagerly(const EagerFn& eager) {
+StepOutput Step::run_eagerly(const EagerFn& eager, const std::string& why) {
+  if (!why.empty()) plans_.warn_once(str("this step runs eagerly: {}", why));
   ++stats_.eager_calls;
   return eager();
 }

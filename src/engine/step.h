@@ -62,7 +62,8 @@ class Step {
                                    Plan::Outcome& outcome);
   bool prove(PlanEntry& entry, Plan& plan, const std::vector<at::Tensor>& tensors, const EagerFn& eager,
              Plan::Outcome& outcome);
-  StepOutput run_eagerly(const EagerFn& eager);
+  // `why`: said once.
+  StepOutput run_eagerly(const EagerFn& eager, const std::string& why = {});
 
   std::unique_ptr<Program> program_;
   Config config_;

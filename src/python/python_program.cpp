@@ -166,6 +166,11 @@ void PythonProgram::refresh() {
 }
 
 void PythonProgram::look() {
+  unfit_ = scout_.attr("unfit")().cast<std::string>();
+  if (!unfit_.empty()) {
+    looked_ = true;
+    return;
+  }
   const py::dict found = scout_.attr("look")();
   slots_.clear();
   watched_.clear();

@@ -67,6 +67,7 @@ class PythonProgram final : public Program {
   bool can_rebind(Owner owner) const override;
   void rebind(Owner owner, const std::string& key, const at::Tensor& tensor) override;
   void trace() override;
+  std::string unfit() const override { return unfit_; }
   void run_event(const std::string& key) override;
   std::shared_ptr<void> save_host_state() override;
   void restore_host_state(const std::shared_ptr<void>& state) override;
@@ -99,6 +100,7 @@ class PythonProgram final : public Program {
   std::map<std::string, std::string> settings_;  // Python values that decide about the structure, in words
   std::map<std::string, std::string> reads_;     // Python values that are not what the step read at first, in words
   uint64_t structure_ = 0;
+  std::string unfit_;
   bool looked_ = false;
 };
 

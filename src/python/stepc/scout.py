@@ -164,6 +164,16 @@ class Scout:
         self.watches = False
         self.reads = Reads()
 
+    def unfit(self):
+        """A module that no plan holds, in words; empty: there is none."""
+        for path, module in self.modules.items():
+            for part in module.modules():
+                if isinstance(part, torch.jit.ScriptModule):
+                    return f"scripted module in '{path}'"
+                if type(part).__name__ == "OptimizedModule":
+                    return f"compiled module in '{path}'"
+        return ""
+
     def is_unsteady(self, path):
         """The step itself changes the Python value at `path`: it separates no plans."""
         self._unsteady.add(path)
