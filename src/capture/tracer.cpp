@@ -12,6 +12,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "aten/constants.h"
+#include "aten/generator_snapshot.h"
 #include "aten/operators.h"
 #include "aten/unreadable_storage.h"
 #include "base/check.h"
@@ -313,9 +314,10 @@ class Tracer::Observer final : public CallObserver {
     return true;
   }
 
-  bool is_generator(const c10::IValue& given, GeneratorArg expected) const {
+  bool is_generator(const c10::IValue& given, GeneratorArg expected) {
     if (!given.isGenerator()) return false;
-    const at::Generator& generator = generators_.at(expected.generator.index());
+    at::Generator& generator = generators_.at(expected.generator.index());
+    if (!generator.defined() && expected.generator.index() != 0) generator = given.toGenerator();  // the step makes it
     const at::Generator& wanted = generator.defined() ? generator : at::detail::getDefaultCPUGenerator();
     return given.toGenerator().unsafeGetGeneratorImpl() == wanted.unsafeGetGeneratorImpl();
   }
@@ -347,8 +349,20 @@ class Tracer::Observer final : public CallObserver {
       supplied_.resize(supplied);
       return false;
     }
+    if (!has_seeds()) return false;
     if (!takes) supplied_.resize(supplied);
     return true;
+  }
+
+  // What the host has seeded by now is seeded as it was.
+  bool has_seeds() const {
+    return std::ranges::none_of(trace_.loads, [&](const GeneratorLoad& load) {
+      const GeneratorState& state = trace_.states[load.state.index()];
+      if (load.before.index() != next_ || state.kind != GeneratorState::Kind::kConstant || computes_) return false;
+      const at::Generator& generator = generators_.at(state.generator.index());
+      return !is_in_state(generator.defined() ? generator : at::detail::getDefaultCPUGenerator(),
+                          snapshot_from_bytes(state.bytes));
+    });
   }
 
   bool is_argument(const Expected& expected, const Arg& arg, const c10::IValue& given, size_t index,

@@ -186,15 +186,19 @@ void Plan::find_undo(const std::vector<at::Tensor>& tensors) {
   for (const HostEvent& event : t.events)
     for (CallId call : event.own_calls)
       for (ValueId value : t.calls[call.index()].writes)
-        written_by_host[t.values[value.index()].storage.index()] = written_early[t.values[value.index()].storage.index()] = true;
+written_by_host[t.values[value.index()].storage.index()] = true;
   for (size_t e = 0; e < t.externals.size(); ++e) {
     if (externals_[e] == kNowhere) continue;
     const size_t storage = t.values[t.externals[e].value.index()].storage.index();
-    if (written_early[storage]) undo_.push_back(externals_[e]);
+    if (written_by_host[storage] && options_.is_traced)
+      host_.push_back(externals_[e]);
+    else if (written_early[storage] || written_by_host[storage])
+      undo_.push_back(externals_[e]);
     // What the program keeps from step to step may change without any declared write.
     if (options_.is_traced && written_by_host[storage]) continue;  // the host's own, which runs once
     if (written[storage] || t.externals[e].owner != Owner::kBatch) may_change_.push_back(externals_[e]);
   }
+  add_neighbours(tensors, host_);
   add_neighbours(tensors, undo_);
   add_neighbours(tensors, may_change_);
 }

@@ -96,7 +96,9 @@ class Plan {
   // `now` has by its key, else the last recorded.
   std::vector<at::Tensor> with_host_data(std::vector<at::Tensor> tensors,
                                          const std::map<std::string, at::Tensor>& now = {}) const;
-  // What is written while the step may still leave the plan, to be copied before it.
+  // What is written while the step may still leave the plan, to be copied before it: by the host itself, and by the
+  // plan's parts.
+  std::vector<at::Tensor> written_by_host(const std::vector<at::Tensor>& tensors) const { return gather(host_, tensors); }
   std::vector<at::Tensor> written_early(const std::vector<at::Tensor>& tensors) const { return gather(undo_, tensors); }
 
   // Gives the program's slots the tensors that the step left there.
@@ -200,6 +202,7 @@ class Plan {
   std::vector<size_t> dropped_;     // parameters whose gradients the step throws away unread
   std::vector<size_t> may_change_;  // tensors for a full undo
   std::vector<size_t> undo_;        // tensors that are written while the replay may still turn back
+  std::vector<size_t> host_;        // of a traced step: tensors that its own calls write
   bool may_turn_back_ = false;
   std::vector<EventRun> events_;
 };

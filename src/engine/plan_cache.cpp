@@ -95,15 +95,17 @@ PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInp
     entries_.splice(entries_.begin(), entries_, found);
     return entries_.front();
   }
+  PlanEntry entry;
   if (may_trace_ && !is_traced_) {
     // What changes from call to call is read by the step's own code, or by nobody.
     const std::string shapes = signature_of(program_, tensors, without_constants(input));
     if (++constants_met_[shapes] > kMostConstants) {
       trace(str("what it is given changes from call to call: {}", input.constants));
+      entries_.clear();
       return find(tensors, input);
     }
+    entry.signature_traced = shapes;
   }
-  PlanEntry entry;
   entry.signature = std::move(signature);
   entry.description = describe_signature(program_, tensors, input);
   if (!entries_.empty() && stats_.plans > 0)
@@ -133,8 +135,10 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
     const std::string why = recording.effects.empty() ? program_.python_reason() : recording.effects.front();
     // The first steps of a program set things up; what happens twice will happen again.
     const bool again = !std::exchange(last_effect_, why).empty() && !why.empty();
-    if (again) return trace(why);
-    if (!why.empty()) recording.obstacles.push_back(why);
+    if (again)
+      trace(why, entry);
+    else if (!why.empty())
+      recording.obstacles.push_back(why);
   }
   if (explanations_ < kMaxExplanations) {
     if (explain_strangers(program_, recording)) {
@@ -163,7 +167,7 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
   entry.last_obstacle = obstacle ? reason : std::string();
   if (!entry.plans.empty() || (!again && entry.recordings < config_.max_recordings)) return;
   if (may_trace_ && !is_traced_)
-    trace(reason);
+    trace(reason, entry);
   else
     give_up(entry, str("{} recordings gave no plan: {}", entry.recordings, reason));
 }
@@ -182,12 +186,22 @@ void PlanCache::warn_once(const std::string& warning) {
   log().warn("{}", warning);
 }
 
-// The step's host code runs at every call: what it did, or read, cannot be known. Plans and recordings begin anew.
+// The step's host code runs at every call: what it did, or read, cannot be known. Plans and recordings begin anew, with
+// the signature of `entry`.
+void PlanCache::trace(const std::string& why, PlanEntry& entry) {
+  trace(why);
+  entries_.remove_if([&](const PlanEntry& other) { return &other != &entry; });
+  entry.signature = entry.signature_traced;
+  entry.plans.clear();
+  entry.open.clear();
+  entry.recordings = 0;
+  entry.last_obstacle.clear();
+}
+
 void PlanCache::trace(const std::string& why) {
   is_traced_ = true;
   stats_.traced = why;
   program_.trace();
-  entries_.clear();
   log().info("the step's own code runs beside every replay: {}", why);
 }
 

@@ -19,6 +19,7 @@ namespace stepc {
 // All that is known of one signature.
 struct PlanEntry {
   std::string signature;
+  std::string signature_traced;  // that it has once the step is traced
   std::map<std::string, std::string> description;
   std::list<std::shared_ptr<Plan>> plans;  // one a branch that the step takes; most recently used first
   std::vector<Trace> open;                 // recordings that nothing agreed with yet
@@ -85,6 +86,7 @@ class PlanCache {
                                              const std::function<StepOutput()>& step);
   KernelSources* kernels();
   void trace(const std::string& why);
+  void trace(const std::string& why, PlanEntry& entry);
   void warn_of(const Plan& plan);
   void warn_of_kernel_directory();
   void count(const Plan& plan, const std::vector<at::Tensor>& tensors);

@@ -15,7 +15,8 @@ class Run {
  public:
   Run(TracedPlans plans, Program& program, RunTimes* times)
       : plans_(std::move(plans)), program_(program), times_(times), generators_(plan().generators(program)) {
-    undo_.emplace_back(nullptr, plan().written_early(plans_.tensors()), generators_);
+    undo_.emplace_back(nullptr, plan().written_by_host(plans_.tensors()), std::vector<at::Generator>());
+    undo_plan_.emplace(nullptr, plan().written_early(plans_.tensors()), generators_);
     generators_.insert(generators_.begin(), at::detail::getDefaultCPUGenerator());
     save_generators();
   }
@@ -23,7 +24,7 @@ class Run {
   TracedStep operator()(const std::function<StepOutput()>& step) {
     TracedStep traced;
     const Tracer::Plan host = {[&](size_t event) { return read(event); }, [&] { turn_back(); },
-                               [&] { return has_begun_ ? nullptr : plans_.other(); }, [&] { took_over(); }};
+                               [&] { return plans_.other(); }, [&] { took_over(); }};
     Tracer& first = plans_.begin();
     try {
       first.run([&] { traced.output = step(); }, host);
@@ -43,9 +44,17 @@ class Run {
  private:
   Plan& plan() { return *plans_.plan(); }
 
+  // What the first plan's parts have done is undone, and the other one runs up to where they were.
   void took_over() {
+    if (plan().is_paused()) plan().abandon();
+    undo_plan_->restore();
+    save_generators();
     plans_.took_over();
-    undo_.emplace_back(nullptr, plan().written_early(plans_.tensors()), std::vector<at::Generator>());
+    undo_.emplace_back(nullptr, plan().written_by_host(plans_.tensors()), std::vector<at::Generator>());
+    undo_plan_.emplace(nullptr, plan().written_early(plans_.tensors()), plan().generators(program_));
+    supplied_ = 0;
+    has_begun_ = false;
+    for (size_t r = 0; r < reads_; ++r) INTERNAL_CHECK(advance().paused, "two plans with the same calls read differently");
   }
 
   void supply() {
@@ -78,6 +87,7 @@ class Run {
 
   Arg read(size_t event) {
     const StepResult result = advance();
+    ++reads_;
     INTERNAL_CHECK(result.paused && result.event == event, "the plan comes to another read than the step");
     if (result.given.empty()) return result.read;
     const at::Tensor& value = result.given.front();
@@ -92,6 +102,7 @@ class Run {
 
   void turn_back() {
     if (plan().is_paused()) plan().abandon();
+    undo_plan_->restore();
     for (size_t u = undo_.size(); u-- > 0;) undo_[u].restore();
   }
 
@@ -126,9 +137,11 @@ class Run {
   Program& program_;
   RunTimes* times_;
   std::vector<at::Generator> generators_;
-  std::vector<Undo> undo_;
+  std::vector<Undo> undo_;         // of what the host writes
+  std::optional<Undo> undo_plan_;  // of what the plan does
   std::vector<std::optional<GeneratorSnapshot>> snapshots_;  // by generator, as the plan left them
   size_t supplied_ = 0;
+  size_t reads_ = 0;
   bool has_begun_ = false;
 };
 

@@ -28,8 +28,7 @@ Agreement agree(const Trace& before, const Trace& now);
 // of what numbers decide: what is compared are the calls. A real number that differs becomes one that the host supplies
 // (a shadow event of that call alone, without a key), a number that is read a kRead event. `before` may be the trace of
 // an earlier agreement: what was supplied there stays so. A constant with other bytes becomes a tensor of the host's. An
-// obstacle: host code that computes, shapes that depend on data, a generator that is given a seed, data that the host
-// makes after it has read a number.
+// obstacle: host code that computes, shapes that depend on data, data that the host makes after it has read a number.
 Agreement agree_on_calls(const Trace& before, const Trace& now);
 
 // What the call read: its only result, or the count of elements where it made a tensor whose shape depends on data.
