@@ -69,10 +69,10 @@ PyObject* dict_of(PyObject* container) {
   return PyType_Check(container) ? reinterpret_cast<PyTypeObject*>(container)->tp_dict : nullptr;
 }
 
-// Other interpreters than these tell no version, and every witness is looked at.
+// Other interpreters than these tell no version, and every witness is looked at. An OrderedDict's order has none.
 uint64_t version_of([[maybe_unused]] PyObject* dict) {
 #if PY_VERSION_HEX < 0x030C0000
-  if (dict != nullptr) return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
+  if (dict != nullptr && !PyODict_Check(dict)) return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
 #endif
   return 0;
 }
@@ -138,7 +138,8 @@ bool PythonProgram::holds(const WatchedContainer& watched, const Witness& witnes
 }
 
 bool PythonProgram::has_contents(PyObject* container, PyObject* expected) const {
-  if (PyDict_Check(container)) {
+  if (PyODict_Check(container) && PyDict_GET_SIZE(container) == 0) return PyTuple_GET_SIZE(expected) == 0;
+  if (PyDict_Check(container) && !PyODict_Check(container)) {
     if (PyTuple_GET_SIZE(expected) != 2 * PyDict_GET_SIZE(container)) return false;
     Py_ssize_t position = 0;
     PyObject* key = nullptr;
