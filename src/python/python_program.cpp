@@ -91,6 +91,12 @@ bool is_same(PyObject* a, PyObject* b) {
     return std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(a)) == std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(b));
   return (PyLong_CheckExact(a) || PyUnicode_CheckExact(a)) && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
 }
+
+// Of contents: `expected` may be a weak reference.
+bool is_held(PyObject* found, PyObject* expected) {
+  if (is_same(found, expected)) return true;
+  return PyWeakref_Check(expected) && found != Py_None && PyWeakref_GetObject(expected) == found;
+}
 }  // namespace
 
 PythonProgram::PythonProgram(py::object scout) : scout_(std::move(scout)) { look(); }
@@ -145,17 +151,27 @@ bool PythonProgram::has_contents(PyObject* container, PyObject* expected) const 
     PyObject* key = nullptr;
     PyObject* value = nullptr;
     for (Py_ssize_t i = 0; PyDict_Next(container, &position, &key, &value) != 0; i += 2)
-      if (!is_same(key, PyTuple_GET_ITEM(expected, i)) || !is_same(value, PyTuple_GET_ITEM(expected, i + 1)))
+      if (!is_held(key, PyTuple_GET_ITEM(expected, i)) || !is_held(value, PyTuple_GET_ITEM(expected, i + 1)))
         return false;
     return true;
   }
   if (PyList_Check(container)) {
     if (PyTuple_GET_SIZE(expected) != PyList_GET_SIZE(container)) return false;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(container); ++i)
-      if (!is_same(PyList_GET_ITEM(container, i), PyTuple_GET_ITEM(expected, i))) return false;
+      if (!is_held(PyList_GET_ITEM(container, i), PyTuple_GET_ITEM(expected, i))) return false;
     return true;
   }
   const py::object now = contents_of_(py::handle(container));
+  if (PyTuple_Check(now.ptr()) && PyTuple_Check(expected)) {
+    if (PyTuple_GET_SIZE(now.ptr()) != PyTuple_GET_SIZE(expected)) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(expected); ++i)
+      if (!is_held(PyTuple_GET_ITEM(now.ptr(), i), PyTuple_GET_ITEM(expected, i))) {
+        const int same = PyObject_RichCompareBool(PyTuple_GET_ITEM(now.ptr(), i), PyTuple_GET_ITEM(expected, i), Py_EQ);
+        if (same < 0) PyErr_Clear();
+        if (same != 1) return false;
+      }
+    return true;
+  }
   const int same = PyObject_RichCompareBool(now.ptr(), expected, Py_EQ);
   if (same < 0) PyErr_Clear();
   return same == 1;
