@@ -124,6 +124,8 @@ class Watch:
 
     def _entered(self, frame):
         code = frame.f_code
+        if code.co_name == "__init__" and code.co_argcount:
+            self._made.add(id(_C.local_of(frame, 0)))
         _, trust, follow = self._known_code(frame)
         if self._inside is not None:
             if self._inside == "scheduler" and trust is Trust.ANALYSED:
@@ -209,9 +211,7 @@ class Watch:
                 if self.arguments is None:
                     self._argument(_C.local_of(frame, index), code.co_varnames[index])
                 self._name_argument(_C.local_of(frame, index), code.co_varnames[index])
-        if count and code.co_name == "__init__":
-            self._made.add(id(_C.local_of(frame, 0)))
-        elif count and not self._is_analysed(frame.f_back):
+        if count and not self._is_analysed(frame.f_back):
             self._called_back(_C.local_of(frame, 0), code.co_varnames[0])
         function = _C.function_of(frame)
         if not root and id(function) not in self._outside:
@@ -288,7 +288,7 @@ class Watch:
 
     def _module(self, frame, module):
         """What torch's own code reads of a module that is called."""
-        if not isinstance(module, torch.nn.Module) or id(module) in self._seen:
+        if not isinstance(module, torch.nn.Module) or id(module) in self._seen or id(module) in self._made:
             return
         self._seen[id(module)] = module
         words = self._words.get(id(module), type(module).__name__)
