@@ -69,10 +69,10 @@ PyObject* dict_of(PyObject* container) {
   return PyType_Check(container) ? reinterpret_cast<PyTypeObject*>(container)->tp_dict : nullptr;
 }
 
-// Other interpreters than these tell no version, and every witness is looked at.
+// Other interpreters than these tell no version, and every witness is looked at. An OrderedDict's order has none.
 uint64_t version_of([[maybe_unused]] PyObject* dict) {
 #if PY_VERSION_HEX < 0x030C0000
-  if (dict != nullptr) return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
+  if (dict != nullptr && !PyODict_Check(dict)) return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
 #endif
   return 0;
 }
@@ -90,6 +90,12 @@ bool is_same(PyObject* a, PyObject* b) {
   if (PyFloat_CheckExact(a))
     return std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(a)) == std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(b));
   return (PyLong_CheckExact(a) || PyUnicode_CheckExact(a)) && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
+}
+
+// Of contents: `expected` may be a weak reference.
+bool is_held(PyObject* found, PyObject* expected) {
+  if (is_same(found, expected)) return true;
+  return PyWeakref_Check(expected) && found != Py_None && PyWeakref_GetObject(expected) == found;
 }
 }  // namespace
 
@@ -138,23 +144,34 @@ bool PythonProgram::holds(const WatchedContainer& watched, const Witness& witnes
 }
 
 bool PythonProgram::has_contents(PyObject* container, PyObject* expected) const {
-  if (PyDict_Check(container)) {
+  if (PyODict_Check(container) && PyDict_GET_SIZE(container) == 0) return PyTuple_GET_SIZE(expected) == 0;
+  if (PyDict_Check(container) && !PyODict_Check(container)) {
     if (PyTuple_GET_SIZE(expected) != 2 * PyDict_GET_SIZE(container)) return false;
     Py_ssize_t position = 0;
     PyObject* key = nullptr;
     PyObject* value = nullptr;
     for (Py_ssize_t i = 0; PyDict_Next(container, &position, &key, &value) != 0; i += 2)
-      if (!is_same(key, PyTuple_GET_ITEM(expected, i)) || !is_same(value, PyTuple_GET_ITEM(expected, i + 1)))
+      if (!is_held(key, PyTuple_GET_ITEM(expected, i)) || !is_held(value, PyTuple_GET_ITEM(expected, i + 1)))
         return false;
     return true;
   }
   if (PyList_Check(container)) {
     if (PyTuple_GET_SIZE(expected) != PyList_GET_SIZE(container)) return false;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(container); ++i)
-      if (!is_same(PyList_GET_ITEM(container, i), PyTuple_GET_ITEM(expected, i))) return false;
+      if (!is_held(PyList_GET_ITEM(container, i), PyTuple_GET_ITEM(expected, i))) return false;
     return true;
   }
   const py::object now = contents_of_(py::handle(container));
+  if (PyTuple_Check(now.ptr()) && PyTuple_Check(expected)) {
+    if (PyTuple_GET_SIZE(now.ptr()) != PyTuple_GET_SIZE(expected)) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(expected); ++i)
+      if (!is_held(PyTuple_GET_ITEM(now.ptr(), i), PyTuple_GET_ITEM(expected, i))) {
+        const int same = PyObject_RichCompareBool(PyTuple_GET_ITEM(now.ptr(), i), PyTuple_GET_ITEM(expected, i), Py_EQ);
+        if (same < 0) PyErr_Clear();
+        if (same != 1) return false;
+      }
+    return true;
+  }
   const int same = PyObject_RichCompareBool(now.ptr(), expected, Py_EQ);
   if (same < 0) PyErr_Clear();
   return same == 1;

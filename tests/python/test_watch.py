@@ -1,5 +1,5 @@
-"""What a step's Python reads and does: a step that only calls tensors' operators is replayed without its Python and every
-value that it read is noticed when it changes; of any other the report says why its Python has to run."""
+"""What a step's Python reads and does: a step that only calls tensors' operators is replayed without its Python, and
+every value that it read is noticed when it changes; of any other the report says why its Python has to run."""
 
 import collections
 import contextlib
@@ -609,7 +609,8 @@ def test_a_step_that_writes_into_its_batch_is_not_earned():
     accelerated = stepc.accelerate(step, config=EXACT)
     for i in range(2):
         accelerated({"x": make_batch(i)})
-    assert accelerated._scout.python_reason() == f"{line_of(step, 'HERE')} changes batch['seen'], an argument of the step"
+    reason = accelerated._scout.python_reason()
+    assert reason == f"{line_of(step, 'HERE')} changes batch['seen'], an argument of the step"
 
 
 def test_what_changes_from_step_to_step_is_not_earned():

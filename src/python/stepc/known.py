@@ -23,7 +23,9 @@ PLAIN = (
     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, numpy.dtype, numpy.generic,
 )
 TENSORS = (torch.Tensor, torch.UntypedStorage, torch.Generator)
+SIMPLE = (*PLAIN, torch.Tensor)
 CONTAINERS = (dict, list, set, collections.deque, types.MappingProxyType)
+ITERATES = (list, tuple, dict, set, frozenset, collections.deque, types.MappingProxyType, str, bytes, range)
 
 # Code of these runs on what the step gives it and changes nothing else, or only what its name says; calls of others in
 # torch and the standard library have effects, or read from outside.

@@ -106,7 +106,7 @@ class Place:
                 self.number = number
                 return now
         self.number = len(self.values)
-        self.values.append(_held(now))
+        self.values.append(_held_contents(now) if self.how == CONTENTS else _held(now))
         return now
 
     def still_holds(self, number):
@@ -127,9 +127,16 @@ class Place:
         return f"is another object (#{self.number})"
 
 
+def _held_contents(contents):
+    """As _held() of each element, so that no tensor lives longer than without us."""
+    return tuple(_held(one) for one in contents) if type(contents) is tuple else contents
+
+
 def _is_value(held, now):
     if isinstance(held, weakref.ref):
         return now is not None and held() is now
+    if type(held) is tuple and type(now) is tuple:
+        return len(held) == len(now) and all(_is_value(one, other) for one, other in zip(held, now))
     return same(held, now)
 
 
@@ -200,8 +207,8 @@ class Reads:
                 continue
             now, held = place.look(), place.values[place.number]
             # What equals an earlier value need not be the same object, which is what the engine looks for first.
-            is_weak = how == ITEM and isinstance(held, weakref.ref)
-            witnesses.append((WEAK if is_weak else how, place.container, name, held if is_weak else now))
+            is_weak = how == CONTENTS or how == ITEM and isinstance(held, weakref.ref)
+            witnesses.append((WEAK if is_weak and how == ITEM else how, place.container, name, held if is_weak else now))
             if place.number:
                 settings[f"{place.words} (read at {place.line})"] = place.says()
             if len(place.values) > MOST_VALUES:

@@ -1,0 +1,284 @@
+"""What each opcode of the interpreter reads and writes, told to a Watch before the opcode is executed.
+
+Each function is given the watch, the frame, and what the code says about the opcode. CPython 3.11.
+"""
+
+import dis
+import os
+import sys
+import types
+
+import numpy
+import torch
+
+from stepc import _C
+from stepc.known import CONTAINERS, ITERATES, SIMPLE, is_pure_native
+from stepc.reads import ABSENT, ITEM
+
+def _load_global(watch, frame, name):
+    words = f"global '{name}' of {os.path.basename(frame.f_code.co_filename)}"
+    if name in frame.f_globals:
+        watch.place(frame, frame.f_globals, ITEM, name, words)
+        watch.register(frame.f_globals[name], name)
+    else:
+        watch.place(frame, frame.f_globals, ITEM, name, words)
+        watch.register(frame.f_builtins.get(name, ABSENT), name)
+
+
+def _load_name(watch, frame, name):
+    if name in frame.f_globals or name in frame.f_builtins:
+        _load_global(watch, frame, name)
+
+
+def _load_deref(watch, frame, index, name, is_free):
+    cell = _C.local_of(frame, index)
+    if not is_free or not isinstance(cell, types.CellType) or id(cell) in watch.cells:
+        return
+    watch.place(frame, cell, ITEM, 0, f"'{name}' of {frame.f_code.co_name}()")
+    try:
+        watch.register(cell.cell_contents, name)
+    except ValueError:
+        return
+
+
+def _load_closure(watch, frame, index, name, is_free):
+    if not is_free:
+        cell = _C.local_of(frame, index)
+        watch.cells[id(cell)] = cell
+
+
+def _store_deref(watch, frame, index, name, is_free):
+    if is_free and id(_C.local_of(frame, index)) not in watch.cells:
+        watch.because(frame, f"changes {name}, a variable of the function around it")
+
+
+def _store_global(watch, frame, name):
+    watch.because(frame, f"changes the global {name}")
+
+
+def _load_attribute(watch, frame, name, words):
+    (one,) = _C.top_of_stack(frame, 1)
+    watch.attribute(frame, one, name, words or f"{watch.words_of(one)}.{name}")
+
+
+def _store_attribute(watch, frame, name, words):
+    one = _C.top_of_stack(frame, 1)[0]
+    watch.store(frame, one, name, words or f"{watch.words_of(one)}.{name}")
+
+
+def _load_item(watch, frame, words):
+    key, container = _C.top_of_stack(frame, 2)
+    if isinstance(container, SIMPLE):
+        watch.whole(frame, key)
+        return
+    watch.item(frame, container, key, f"{words or watch.words_of(container)}[{_key_words(key)}]")
+
+
+def _key_words(key):
+    return repr(key) if isinstance(key, (int, str, float, bool)) else type(key).__name__
+
+
+def _store_item(watch, frame, words):
+    key, container = _C.top_of_stack(frame, 2)
+    if not isinstance(container, torch.Tensor):
+        watch.changes(frame, container, f"{words or watch.words_of(container)}[{_key_words(key)}]")
+
+
+def _binary(watch, frame, is_in_place):
+    right, left = _C.top_of_stack(frame, 2)
+    if is_in_place and isinstance(left, (*CONTAINERS, numpy.ndarray)):
+        watch.changes(frame, left, watch.words_of(left))
+    for one in (left, right):
+        if isinstance(one, (*CONTAINERS, tuple, frozenset, numpy.ndarray)):
+            watch.shallow(frame, one)
+
+
+def _contains(watch, frame):
+    container, key = _C.top_of_stack(frame, 2)
+    if isinstance(container, dict):
+        if watch.is_outside(container):
+            watch.place(frame, container, ITEM, key, f"{watch.words_of(container)}[{_key_words(key)}]")
+    else:
+        watch.shallow(frame, container)
+
+
+def _truth(watch, frame):
+    (one,) = _C.top_of_stack(frame, 1)
+    if not isinstance(one, SIMPLE):
+        watch.length(frame, one)
+
+
+def _iterate(watch, frame, depth=0):
+    one = _C.top_of_stack(frame, depth + 1)[depth]
+    if isinstance(one, SIMPLE):
+        return
+    if hasattr(type(one), "__next__"):
+        watch.changes_iterator(frame, one)
+    elif isinstance(one, ITERATES) or isinstance(one, numpy.ndarray):
+        watch.shallow(frame, one)
+    elif watch.is_outside(one) and not any(isinstance(vars(k).get("__iter__"), types.FunctionType)
+                                            or isinstance(vars(k).get("__getitem__"), types.FunctionType)
+                                            for k in type(one).__mro__):
+        watch.because(frame, f"takes from {watch.words_of(one)}, which is not known")
+
+
+def _call_function(watch, frame, count):
+    stack = _C.top_of_stack(frame, count + 2)
+    arguments = stack[count - 1 :: -1] if count else ()
+    method, called = stack[count + 1], stack[count]
+    if method is not None:
+        arguments, called = (called, *arguments), method
+    watch.callable(frame, called, tuple(arguments))
+
+
+def _after_call(watch, frame, entry):
+    if watch.outside_result == id(frame):
+        watch.outside_result = None
+        watch.register(_C.top_of_stack(frame, 1)[0], "what a cached function returns")
+    if entry is not None:
+        entry[0](watch, frame, *entry[1:])
+
+
+def _call_unpacked(watch, frame, has_keywords):
+    stack = _C.top_of_stack(frame, 3)
+    keywords = stack[0] if has_keywords else {}
+    positional = stack[1] if has_keywords else stack[0]
+    called = stack[2] if has_keywords else stack[1]
+    watch.shallow(frame, positional)
+    watch.shallow(frame, keywords)
+    if not isinstance(positional, (tuple, list)):
+        positional = ()
+    values = tuple(keywords.values()) if isinstance(keywords, dict) else ()
+    watch.callable(frame, called, (*positional, *values))
+
+
+def _merge(watch, frame):
+    watch.shallow(frame, _C.top_of_stack(frame, 1)[0])
+
+
+def _match(watch, frame, depth):
+    watch.whole(frame, _C.top_of_stack(frame, depth + 1)[depth])
+
+
+def _format(watch, frame, with_spec):
+    value = _C.top_of_stack(frame, 2)[1 if with_spec else 0]
+    watch.whole(frame, value)
+
+
+def _enter_context(watch, frame):
+    (one,) = _C.top_of_stack(frame, 1)
+    enter = next((vars(kind)["__enter__"] for kind in type(one).__mro__ if "__enter__" in vars(kind)), None)
+    if not isinstance(enter, types.FunctionType) and not is_pure_native(type(one).__module__):
+        watch.because(frame, f"enters {watch.words_of(one)}, which is not known")
+
+
+def _await(watch, frame):
+    watch.because(frame, "awaits")
+
+
+def _import_name(watch, frame, name):
+    module = sys.modules.get(name)
+    watch.place(frame, sys.modules, ITEM, name, f"module {name}")
+    if module is None:
+        return
+    watch.register(module, name)
+    watch.register(sys.modules.get(name.split(".")[0]), name.split(".")[0])
+
+
+_CHAIN = {"LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_NAME"}
+
+
+def _written(instructions, index):
+    """The expression on the top of the stack before instruction `index` as it is written: `self.config.lr`, or None."""
+    names = []
+    index -= 1
+    while index >= 0 and instructions[index].opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        names.append(instructions[index].argval)
+        index -= 1
+    if index < 0 or instructions[index].opname not in _CHAIN:
+        return None
+    return ".".join([instructions[index].argval, *reversed(names)])
+
+
+def _written_before_update(instructions, index):
+    """The same of `self.calls += 1`, where the object is copied before the attribute is read."""
+    name = instructions[index].argval
+    for before in range(index - 1, 0, -1):
+        one = instructions[before]
+        if one.opname == "LOAD_ATTR" and one.argval == name and instructions[before - 1].opname == "COPY":
+            return _written(instructions, before - 1)
+    return None
+
+
+_IN_PLACE = 13  # the first in-place operator of BINARY_OP
+
+# How deep in the stack the subject lies.
+_MATCHES = {"MATCH_CLASS": 2, "MATCH_KEYS": 1, "MATCH_SEQUENCE": 0, "MATCH_MAPPING": 0, "GET_LEN": 0}
+_SIMPLE_OPCODES = {
+    "POP_JUMP_FORWARD_IF_TRUE": _truth, "POP_JUMP_FORWARD_IF_FALSE": _truth, "POP_JUMP_BACKWARD_IF_TRUE": _truth,
+    "POP_JUMP_BACKWARD_IF_FALSE": _truth, "JUMP_IF_TRUE_OR_POP": _truth, "JUMP_IF_FALSE_OR_POP": _truth,
+    "UNARY_NOT": _truth, "CONTAINS_OP": _contains, "GET_ITER": _iterate, "GET_YIELD_FROM_ITER": _iterate,
+    "UNPACK_SEQUENCE": _iterate, "UNPACK_EX": _iterate, "LIST_EXTEND": _merge, "SET_UPDATE": _merge,
+    "DICT_UPDATE": _merge, "DICT_MERGE": _merge, "BEFORE_WITH": _enter_context, "GET_AWAITABLE": _await,
+    "GET_AITER": _await, "BEFORE_ASYNC_WITH": _await,
+}
+
+
+def table_of(code):
+    """Offset of each opcode that reads or writes -> (function, what the code says about it)."""
+    table = {}
+    instructions = [one for one in dis.get_instructions(code)]
+    local_names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+    free = set(code.co_freevars)
+    prefix, is_result = None, False
+    for index, one in enumerate(instructions):
+        op, entry = one.opname, None
+        if op == "EXTENDED_ARG":
+            prefix = one.offset if prefix is None else prefix
+            continue
+        written = _written(instructions, index)
+        if op in _SIMPLE_OPCODES:
+            entry = (_SIMPLE_OPCODES[op],)
+        elif op == "LOAD_GLOBAL":
+            entry = (_load_global, one.argval)
+        elif op == "LOAD_NAME":
+            entry = (_load_name, one.argval)
+        elif op in ("LOAD_DEREF", "LOAD_CLASSDEREF"):
+            entry = (_load_deref, one.arg, one.argval, one.argval in free)
+        elif op == "LOAD_CLOSURE":
+            entry = (_load_closure, one.arg, one.argval, one.argval in free)
+        elif op in ("STORE_DEREF", "DELETE_DEREF"):
+            entry = (_store_deref, one.arg, one.argval, one.argval in free)
+        elif op in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            entry = (_store_global, one.argval)
+        elif op in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"):
+            entry = (_load_attribute, one.argval, written and f"{written}.{one.argval}")
+        elif op in ("STORE_ATTR", "DELETE_ATTR"):
+            written = written or _written_before_update(instructions, index)
+            entry = (_store_attribute, one.argval, written and f"{written}.{one.argval}")
+        elif op == "BINARY_SUBSCR":
+            entry = (_load_item, None)
+        elif op in ("STORE_SUBSCR", "DELETE_SUBSCR"):
+            entry = (_store_item, None)
+        elif op == "BINARY_OP":
+            entry = (_binary, one.arg >= _IN_PLACE)
+        elif op == "COMPARE_OP":
+            entry = (_binary, False)
+        elif op == "PRECALL":
+            entry = (_call_function, one.arg)
+        elif op == "CALL_FUNCTION_EX":
+            entry = (_call_unpacked, bool(one.arg & 1))
+        elif op == "FORMAT_VALUE":
+            entry = (_format, bool(one.arg & 4))
+        elif op in _MATCHES:
+            entry = (_match, _MATCHES[op])
+        elif op == "IMPORT_NAME":
+            entry = (_import_name, one.argval)
+        if is_result:
+            entry = (_after_call, entry)
+        if entry is not None:
+            table[one.offset] = entry
+            if prefix is not None:
+                table[prefix] = entry
+        prefix, is_result = None, op in ("CALL", "CALL_FUNCTION_EX")
+    return table
