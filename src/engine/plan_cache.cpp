@@ -134,8 +134,13 @@ void PlanCache::give_up(PlanEntry& entry, const std::string& why) {
   entry.eager = true;
   entry.open.clear();
   entry.plans.clear();
-  stats_.warnings.push_back(str("this step runs eagerly: {}", why));
-  log().warn("{}", stats_.warnings.back());
+  warn_once(str("this step runs eagerly: {}", why));
+}
+
+void PlanCache::warn_once(const std::string& text) {
+  if (std::ranges::find(stats_.warnings, text) != stats_.warnings.end()) return;
+  stats_.warnings.push_back(text);
+  log().warn("{}", text);
 }
 
 // Makes a plan with the first earlier recording that `trace` agrees with.

@@ -26,6 +26,7 @@ struct PlanEntry {
   std::string last_obstacle;
   bool eager = false;        // no plan can be made
   bool is_captured = false;  // virtually, or that cannot be: it is recorded while it runs
+  bool is_seen = false;      // by the door of a loop, which looks at its first call before any is recorded
   bool exact = false;        // its plans replay the recorded calls, whatever the mode
 };
 
@@ -54,6 +55,8 @@ class PlanCache {
 
   // The signature runs eagerly from now on, with one warning.
   void give_up(PlanEntry& entry, const std::string& why);
+  // A warning that is given once, however often its cause is met.
+  void warn_once(const std::string& text);
 
   // Whether the plan's next replay is to be compared with other runs of the step, and whether eager may be one of them:
   // not where a memory budget is set that it exceeds, unless the plan needs as much.

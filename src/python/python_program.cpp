@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
 #include <pybind11/stl.h>
 
@@ -72,10 +73,32 @@ PythonProgram::PythonProgram(py::object scout) : scout_(std::move(scout)) { look
 
 PythonProgram::~PythonProgram() {
   const py::gil_scoped_acquire gil;
-  slots_.clear();
-  witnesses_.clear();
-  flagged_.clear();
-  scout_ = py::object();
+  clear();
+}
+
+int PythonProgram::traverse(visitproc visit, void* arg) const {
+  Py_VISIT(scout_.ptr());
+  for (const Slot& slot : slots_) {
+    Py_VISIT(slot.container.ptr());
+    Py_VISIT(slot.name.ptr());
+  }
+  for (const Witness& witness : witnesses_) {
+    Py_VISIT(witness.container.ptr());
+    Py_VISIT(witness.name.ptr());
+    Py_VISIT(witness.expected.ptr());
+  }
+  for (const py::object& module : flagged_) Py_VISIT(module.ptr());
+  return 0;
+}
+
+void PythonProgram::clear() {
+  // Taken out first: what is let go may run Python, which may look at this again.
+  const auto slots = std::exchange(slots_, {});
+  const auto witnesses = std::exchange(witnesses_, {});
+  const auto flagged = std::exchange(flagged_, {});
+  const py::object scout = std::exchange(scout_, {});
+  parameters_ = 0;
+  keys_.clear();
 }
 
 bool PythonProgram::stands() const {
