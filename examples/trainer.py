@@ -51,7 +51,7 @@ def main():
         scheduler = get_cosine_schedule_with_warmup(optimizer, 5, arguments.steps)
         Trainer(model=model, args=options, train_dataset=CountingText(), optimizers=(optimizer, scheduler)).train()
     if not arguments.eager:
-        print(model.report())
+        print(stepc.report(model))
 
 
 if __name__ == "__main__":

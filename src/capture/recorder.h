@@ -73,6 +73,9 @@ struct Recording {
   double settle_seconds = 0;    // the program dropped its garbage
 };
 
+// One digit a tensor.
+std::string which_are_defined(const std::vector<at::Tensor>& incoming);
+
 // A recording in parts, for a step that the program leaves and comes back to.
 //
 // With `kernels`, which must outlive it, nothing is computed: every call runs on them (capture/virtual/
@@ -91,7 +94,7 @@ class Recorder {
   void run(const std::function<void()>& part);
   // The program gets `outputs`, which the step made. `structure` is the door's number for what they are made into.
   void pause(const std::vector<at::Tensor>& outputs, int64_t structure);
-  // It comes back with these, undefined ones among them.
+  // It comes back with these, undefined ones among them: the pause's key is `structure` and which_are_defined().
   void resume(const std::vector<at::Tensor>& incoming);
   // Ends the recording; the last part has run.
   Recording finish(StepOutput output);

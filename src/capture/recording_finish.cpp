@@ -23,6 +23,12 @@ bool is_dense_cpu(const at::Tensor& tensor) {
 }
 }  // namespace
 
+std::string which_are_defined(const std::vector<at::Tensor>& incoming) {
+  std::string out;
+  for (const at::Tensor& tensor : incoming) out += tensor.defined() ? '1' : '0';
+  return out;
+}
+
 // ---- host events
 
 std::vector<Rebinding> RecordingState::gradients_now() {
@@ -143,6 +149,7 @@ void RecordingState::pause(const std::vector<at::Tensor>& outputs, int64_t struc
 
 void RecordingState::resume(const std::vector<at::Tensor>& incoming) {
   random_.resume();
+  trace_.events.back().key += ' ' + which_are_defined(incoming);
   for (size_t i = 0; i < incoming.size(); ++i) {
     if (incoming[i].defined() && is_dense_cpu(incoming[i]) &&
         ids_.count(incoming[i].storage().unsafeGetStorageImpl()) != 0)

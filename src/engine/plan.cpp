@@ -497,11 +497,48 @@ void Plan::apply(Program& program, const std::vector<at::Tensor>& tensors, const
   }
 }
 
-int64_t Plan::pause_structure() const {
-  for (const HostEvent& event : trace().events)
-    if (event.kind == HostEvent::Kind::kPause) return std::stoll(event.key);
-  INTERNAL_CHECK(false, "the plan has no pause");
-  return 0;
+bool Plan::reads_after_pause(size_t output) const {
+  const bool is_fast = fast_ != nullptr && fast_->executor->is_paused();
+  const Schedule& s = (is_fast ? fast_ : exact_)->executor->schedule();
+  const auto is_pause = [](const Instruction& one) { return one.kind == Instruction::Kind::kPause; };
+  const auto pause = std::ranges::find_if(s.instructions, is_pause);
+  const OperandId given = pause->reads.at(output);
+  if (!given.valid()) return false;
+  const auto reads = [&](OperandId read) {
+    return read.valid() && s.operands[read.index()].buffer == s.operands[given.index()].buffer;
+  };
+  return std::any_of(pause + 1, s.instructions.end(),
+                     [&](const Instruction& later) { return std::ranges::any_of(later.reads, reads); });
+}
+
+const HostEvent& Plan::pause() const {
+  const auto is_pause = [](const HostEvent& event) { return event.kind == HostEvent::Kind::kPause; };
+  const auto found = std::ranges::find_if(trace().events, is_pause);
+  INTERNAL_CHECK(found != trace().events.end(), "the plan has no pause");
+  return *found;
+}
+
+int64_t Plan::pause_structure() const { return std::stoll(pause().key); }
+
+std::string Plan::why_not_resume(const std::vector<at::Tensor>& incoming) const {
+  const std::string& key = pause().key;
+  if (key.substr(key.find(' ') + 1) != which_are_defined(incoming)) return "the loss uses other outputs than before";
+  const auto is_dense = [](const at::Tensor& one) {
+    return !one.defined() || (one.layout() == c10::Layout::Strided && one.device().is_cpu());
+  };
+  return std::ranges::all_of(incoming, is_dense) ? "" : "the gradient of an output is not a dense tensor";
+}
+
+std::vector<at::Tensor> Plan::written_before_pause(const std::vector<at::Tensor>& tensors) const {
+  const Trace& t = trace();
+  std::set<size_t> written;
+  for (size_t c = 0; c < pause().begin.index(); ++c)
+    for (ValueId value : t.calls[c].writes) written.insert(t.values[value.index()].storage.index());
+  std::vector<at::Tensor> out;
+  for (size_t e = 0; e < t.externals.size(); ++e)
+    if (externals_[e] != kNowhere && written.contains(t.values[t.externals[e].value.index()].storage.index()))
+      out.push_back(tensors[externals_[e]]);
+  return out;
 }
 
 bool Plan::has_same_calls(const Trace& recorded) const {

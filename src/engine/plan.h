@@ -107,6 +107,8 @@ class Plan {
   // All tensors that the step may change, for a full undo.
   std::vector<at::Tensor> changed(const std::vector<at::Tensor>& tensors) const;
   std::vector<at::Generator> generators(const Program& program) const;
+  // Of a step that pauses: what it declares to write before.
+  std::vector<at::Tensor> written_before_pause(const std::vector<at::Tensor>& tensors) const;
 
   // Of a traced step: whether it would follow this plan, its numbers being those of `recorded`.
   bool has_same_calls(const Trace& recorded) const;
@@ -117,7 +119,11 @@ class Plan {
   // A run that came to a pause, and how it goes on.
   bool is_paused() const;
   StepResult resume(const std::vector<at::Tensor>& incoming);
+  // Why it cannot go on with these: another set of them is there. Empty where it can.
+  std::string why_not_resume(const std::vector<at::Tensor>& incoming) const;
   void abandon();
+  // Of a paused run: whether what follows the pause reads this output's memory, which the program may have changed.
+  bool reads_after_pause(size_t output) const;
   // The door's number for what the outputs at the pause are made into.
   int64_t pause_structure() const;
 
@@ -164,6 +170,7 @@ class Plan {
   std::unique_ptr<Road> road_of(Compiled compiled);
   Road& exact();
   Road& current() { return fast_ != nullptr && !is_unfit() ? *fast_ : exact(); }
+  const HostEvent& pause() const;
   void find_places(const Program& program);
   void find_host_data(size_t place);
   void find_undo(const std::vector<at::Tensor>& tensors);

@@ -176,8 +176,7 @@ void PlanCache::give_up(PlanEntry& entry, const std::string& why) {
   entry.eager = true;
   entry.open.clear();
   entry.plans.clear();
-  stats_.warnings.push_back(str("this step runs eagerly: {}", why));
-  log().warn("{}", stats_.warnings.back());
+  warn_once(str("this step runs eagerly: {}", why));
 }
 
 void PlanCache::warn_once(const std::string& warning) {

@@ -30,6 +30,7 @@ struct PlanEntry {
   std::string last_obstacle;
   bool eager = false;        // no plan can be made
   bool is_captured = false;  // virtually, or that cannot be: it is recorded while it runs
+  bool is_seen = false;      // by the door of a loop, which looks at its first call before any is recorded
   bool exact = false;        // its plans replay the recorded calls, whatever the mode
 };
 

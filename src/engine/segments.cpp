@@ -1,9 +1,12 @@
 #include "engine/segments.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include <ATen/Functions.h>
-#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include "aten/cpu_hook.h"
 #include "base/check.h"
@@ -14,42 +17,51 @@ namespace stepc {
 
 namespace {
 
-// Takes the parameters' gradients aside for the length of a backward pass, which so begins without any, and adds what
-// it leaves to them as autograd does.
+// Takes the parameters' gradients aside for the length of a pass, which so begins without any, and puts them back.
 class GradientsAside {
  public:
   explicit GradientsAside(const Program& program) {
     std::vector<at::Tensor> tensors;
     program.append_tensors(tensors);
     for (size_t k = 0; k < tensors.size(); ++k) {
-      if (program.keys()[k].owner != Owner::kParameter || !tensors[k].defined()) continue;
+      if (program.keys()[k].owner != Owner::kParameter || !tensors[k].defined() || !tensors[k].is_leaf()) continue;
       parameters_.push_back({program.keys()[k].key, tensors[k], tensors[k].grad()});
       if (parameters_.back().before.defined()) tensors[k].mutable_grad().reset();
     }
   }
   ~GradientsAside() {
-    for (Parameter& one : parameters_)
-      if (one.before.defined() && !one.done) one.tensor.mutable_grad() = one.before;
+    for (Parameter& one : parameters_) one.tensor.mutable_grad() = one.before;
   }
   GradientsAside(const GradientsAside&) = delete;
   GradientsAside& operator=(const GradientsAside&) = delete;
 
-  // What the backward pass left.
-  void accumulate() {
-    for (Parameter& one : parameters_) add(one, one.tensor.grad());
-  }
-  void accumulate(const std::vector<Bound>& gradients) {
-    for (const Bound& gradient : gradients)
-      for (Parameter& one : parameters_)
-        if (gradient.owner == Owner::kGradient && one.key == gradient.key) add(one, gradient.tensor);
-  }
   at::Tensor gradient_of(const std::string& key) const {
     for (const Parameter& one : parameters_)
       if (one.key == key) return one.tensor.grad();
     return {};
   }
-  void drop() {
-    for (Parameter& one : parameters_) one.tensor.mutable_grad().reset();
+  // What the pass has left, of the parameters that require a gradient.
+  std::vector<at::Tensor> take() {
+    std::vector<at::Tensor> out;
+    for (Parameter& one : parameters_) {
+      if (!one.tensor.requires_grad()) continue;
+      out.push_back(one.tensor.grad());
+      one.tensor.mutable_grad().reset();
+    }
+    return out;
+  }
+  // The same of a replay.
+  std::vector<at::Tensor> take(const std::vector<Bound>& gradients) const {
+    std::map<std::string_view, const at::Tensor*> found;
+    for (const Bound& gradient : gradients)
+      if (gradient.owner == Owner::kGradient) found[gradient.key] = &gradient.tensor;
+    std::vector<at::Tensor> out;
+    for (const Parameter& one : parameters_) {
+      if (!one.tensor.requires_grad()) continue;
+      const auto gradient = found.find(one.key);
+      out.push_back(gradient == found.end() ? at::Tensor() : *gradient->second);
+    }
+    return out;
   }
 
  private:
@@ -57,21 +69,7 @@ class GradientsAside {
     std::string key;
     at::Tensor tensor;
     at::Tensor before;
-    bool done = false;
   };
-
-  static void add(Parameter& one, const at::Tensor& gradient) {
-    if (!gradient.defined()) return;
-    const c10::AutoGradMode no_grad(false);
-    if (one.before.defined()) {
-      one.before.add_(gradient);
-      one.tensor.mutable_grad() = one.before;
-    } else {
-      one.tensor.mutable_grad() = gradient;
-    }
-    one.done = true;
-  }
-
   std::vector<Parameter> parameters_;
 };
 
@@ -106,6 +104,21 @@ std::string difference(const Plan& plan, const Left& replayed, const Left& other
   return difference_in_values(replayed.all(), other.all(), plan.graph()->narrow);
 }
 
+// What the autograd engine does to a parameter's gradient it does once: not in our backward pass and in the loop's.
+std::string why_eager(const std::vector<at::Tensor>& parameters) {
+  namespace impl = torch::autograd::impl;
+  for (const at::Tensor& parameter : parameters) {
+    if (!parameter.is_leaf()) return "the program computes a parameter, which is no leaf of its autograd graph then";
+    const auto accumulator = impl::try_get_grad_accumulator(parameter);
+    const bool is_hooked =
+        !impl::hooks(parameter).empty() || impl::post_acc_grad_hooks(parameter) != nullptr ||
+        (accumulator != nullptr && !(accumulator->pre_hooks().empty() && accumulator->tensor_pre_hooks().empty() &&
+                                     accumulator->post_hooks().empty()));
+    if (is_hooked) return "a parameter has hooks on its gradient";
+  }
+  return {};
+}
+
 }  // namespace
 
 Segments::Segments(std::unique_ptr<Program> program, Config config)
@@ -122,34 +135,114 @@ std::unique_ptr<Segments::Call> Segments::begin(StepInput input) {
   }
   program_->refresh();
   std::unique_ptr<Call> call(new Call(*this, std::move(input)));
-  const GradientsAside aside(*program_);  // they separate no plans
-  call->tensors_ = list_tensors(*program_, call->input_);
+  call->tensors_ = list_without_gradients(call->input_);
+  for (size_t k = 0; k < program_->keys().size(); ++k)
+    if (program_->keys()[k].owner == Owner::kParameter && call->tensors_[k].defined() &&
+        call->tensors_[k].requires_grad())
+      call->parameters_.push_back(call->tensors_[k]);
+  if (const std::string why = why_eager(call->parameters_); !why.empty()) {
+    run_eagerly(why);
+    return nullptr;
+  }
   PlanEntry& entry = plans_.find(call->tensors_, call->input_);
-  const bool busy =
-      std::any_of(entry.plans.begin(), entry.plans.end(), [](const auto& plan) { return plan->is_paused(); });
-  if (entry.eager || busy) {
+  call->signature_ = entry.signature;
+  if (call->find_entry() == nullptr) {
     ++stats_.eager_calls;
     return nullptr;
   }
-  call->entry_ = &entry;
-  call->signature_ = entry.signature;
+  call->is_first_ = !std::exchange(entry.is_seen, true);
+  if (call->is_first_) {
+    ++stats_.eager_calls;
+    call->tensors_.clear();  // it is kept as long as its graph
+    call->parameters_.clear();
+    call->input_.tensors.clear();
+  }
   return call;
 }
 
-Segments::Call::~Call() {
+void Segments::run_eagerly(const std::string& why) {
+  ++stats_.eager_calls;
+  plans_.warn_once(str("this model runs eagerly: {}", why));
+}
+
+// They separate no plans.
+std::vector<at::Tensor> Segments::list_without_gradients(const StepInput& input) {
+  const GradientsAside aside(*program_);
+  return list_tensors(*program_, input);
+}
+
+std::vector<at::Tensor> Segments::buffers() {
+  std::vector<at::Tensor> tensors = list_without_gradients({});
+  for (size_t k = 0; k < tensors.size(); ++k) {
+    const Owner owner = program_->keys()[k].owner;
+    if (owner != Owner::kBuffer && owner != Owner::kCaptured) tensors[k].reset();
+  }
+  return tensors;
+}
+
+std::vector<at::Generator> Segments::generators() const {
+  std::vector<at::Generator> out;
+  for (const auto& [key, generator] : program_->generators()) out.push_back(generator);
+  return out;
+}
+
+Segments::Call::~Call() { drop(); }
+
+// Whatever of it waits for a backward pass.
+void Segments::Call::drop() {
   if (plan_ != nullptr && plan_->is_paused()) plan_->abandon();
-  if (recorder_ != nullptr) --owner_.open_recordings_;
+  plan_.reset();
+  if (recorder_ == nullptr) return;
+  recorder_.reset();
+  --owner_.open_recordings_;
+}
+
+// Nullptr where this call runs as it is: for good, or because another one is between its passes.
+PlanEntry* Segments::Call::find_entry() const {
+  PlanEntry* entry = owner_.plans_.entry_of(signature_);
+  if (entry == nullptr || entry->eager || owner_.open_recordings_ != 0) return nullptr;
+  const auto is_paused = [](const std::shared_ptr<Plan>& plan) { return plan->is_paused(); };
+  return std::ranges::any_of(entry->plans, is_paused) ? nullptr : entry;
 }
 
 std::vector<at::Tensor> Segments::Call::forward(const ForwardFn& eager) {
-  if (!entry_->plans.empty())
-    if (auto given = replay()) return mode_ == Mode::kVerify ? verify_forward(eager, std::move(*given)) : *given;
-  return record(eager);
+  std::optional<std::vector<at::Tensor>> outputs;
+  entry_ = find_entry();  // since begin() another thread may have had its turn
+  if (entry_ != nullptr && !entry_->plans.empty()) outputs = replay();
+  if (entry_ == nullptr) {
+    mode_ = Mode::kEager;
+    ++owner_.stats_.eager_calls;
+    outputs = eager();
+  } else if (!outputs) {
+    outputs = record(eager);
+  } else if (mode_ == Mode::kVerify) {
+    outputs = verify_forward(eager, std::move(*outputs));
+  }
+  note_versions(*outputs);
+  return std::move(*outputs);
 }
+
+void Segments::Call::note_versions(const std::vector<at::Tensor>& outputs) {
+  const auto note = [](std::vector<Version>& into, const std::vector<at::Tensor>& tensors) {
+    for (const at::Tensor& tensor : tensors) {
+      Version& version = into.emplace_back();
+      if (!tensor.defined() || tensor.is_inference()) continue;
+      version.counter = tensor.unsafeGetTensorImpl()->version_counter();
+      version.then = version.counter.current_version();
+    }
+  };
+  note(read_, parameters_);
+  note(read_, input_.tensors);
+  note(given_, outputs);
+}
+
+bool Segments::Call::is_changed(size_t output) const { return !given_.at(output).is_same(); }
 
 std::vector<at::Tensor> Segments::Call::record(const ForwardFn& eager) {
   tensors_.clear();
   program_ = std::make_unique<RecordedStep>(*owner_.program_, input_);
+  if (std::ranges::any_of(input_.tensors, [](const at::Tensor& tensor) { return tensor.requires_grad(); }))
+    before_.emplace(*owner_.program_, owner_.buffers(), std::vector<at::Generator>());
   const GradientsAside aside(*owner_.program_);
   auto recorder = std::make_unique<Recorder>(*program_);
   std::vector<at::Tensor> outputs;
@@ -166,8 +259,9 @@ std::optional<std::vector<at::Tensor>> Segments::Call::replay() {
   std::shared_ptr<Plan> plan = entry_->plans.front();
   for (size_t tried = entry_->plans.size(); plan != nullptr && tried > 0; --tried) {
     const bool verifies = owner_.plans_.must_verify(*plan);
-    std::optional<Undo> undo;
-    if (verifies) undo.emplace(owner_.program_.get(), plan->changed(tensors_), plan->generators(*owner_.program_));
+    const auto generators = plan->generators(*owner_.program_);
+    before_.emplace(owner_.program_.get(),
+                    verifies ? plan->changed(tensors_) : plan->written_before_pause(tensors_), generators);
     const GradientsAside aside(*owner_.program_);
     Plan::Outcome outcome = plan->run(*owner_.program_, tensors_);
     if (outcome.result.has_value()) {
@@ -176,19 +270,33 @@ std::optional<std::vector<at::Tensor>> Segments::Call::replay() {
       structure = plan->pause_structure();
       mode_ = verifies ? Mode::kVerify : Mode::kReplay;
       if (verifies) {
-        owner_.stats_.verification_bytes = std::max(owner_.stats_.verification_bytes, undo->bytes());
-        undo->restore();
+        owner_.stats_.verification_bytes = std::max(owner_.stats_.verification_bytes, before_->bytes());
+        before_->restore();
         with_plain_ = plan->graph() != nullptr && !plan->ran_exact() && draws(plan->schedule());
         if (with_plain_) {
           difference_ = difference_from_plain(outcome.result->given);
-          undo->restore();
+          before_->restore();
         }
+        before_.emplace(*owner_.program_, plan->written_before_pause(tensors_), generators);
       }
       return std::move(outcome.result->given);
     }
     plan = owner_.plans_.other_branch(*entry_, plan, outcome);
   }
   return std::nullopt;
+}
+
+void Segments::Call::run_as_before(const std::function<void()>& part) {
+  INTERNAL_CHECK(before_.has_value(), "nothing is known of the program before the forward pass");
+  Undo now(*owner_.program_, owner_.buffers(), owner_.generators());
+  before_->restore();
+  try {
+    part();
+  } catch (...) {
+    now.restore();
+    throw;
+  }
+  now.restore();
 }
 
 // Of the forward pass; the plain graph is paused then. A run that cannot be had is no proof.
@@ -218,8 +326,7 @@ std::vector<at::Tensor> Segments::Call::verify_forward(const ForwardFn& eager, s
     difference_ = difference(*plan_, of_replay, of_eager);
   }
   if (!difference_.empty()) {
-    plan_->abandon();
-    plan_.reset();
+    drop();
     owner_.plans_.give_up(*entry_, different());
     mode_ = Mode::kEager;
   }
@@ -230,28 +337,72 @@ std::string Segments::Call::different() const {
   return str("a replay differs from {} in {}", with_plain_ ? "the plain graph" : "eager", difference_);
 }
 
+std::string Segments::Call::why_not_backward(const std::vector<at::Tensor>& gradients) const {
+  const bool is_replay = mode_ == Mode::kReplay || mode_ == Mode::kVerify;
+  const auto is_same = [](const Version& version) { return version.is_same(); };
+  if (!std::ranges::all_of(read_, is_same)) {
+    // Where eager ran, autograd knows whether that matters.
+    USER_CHECK(
+        mode_ != Mode::kReplay,
+        "a parameter or an argument of an accelerated model has been modified by an inplace operation between its "
+        "forward and its backward pass: clone it, or call the model again");
+    return "a parameter or an argument is changed in place between the forward and the backward pass";
+  }
+  for (size_t output = 0; mode_ == Mode::kReplay && output < given_.size(); ++output)
+    if (!given_[output].is_same() && plan_->reads_after_pause(output))
+      return "an output is changed in place that the backward pass reads";
+  return is_replay ? plan_->why_not_resume(gradients) : std::string();
+}
+
+void Segments::Call::leave(const std::string& why) {
+  drop();
+  mode_ = Mode::kEager;
+  ++owner_.stats_.eager_calls;
+  if (PlanEntry* entry = owner_.plans_.entry_of(signature_); entry != nullptr && !entry->eager)
+    owner_.plans_.give_up(*entry, why);
+}
+
+void Segments::Call::leave_recording(const std::string& why) {
+  drop();
+  mode_ = Mode::kEager;
+  Recording recording;
+  recording.obstacles.push_back(why);
+  if (PlanEntry* entry = owner_.plans_.entry_of(signature_)) owner_.plans_.keep(*entry, recording, input_);
+}
+
+std::vector<at::Tensor> Segments::Call::joined(std::vector<at::Tensor> of_inputs,
+                                               std::vector<at::Tensor> of_parameters) const {
+  INTERNAL_CHECK(of_parameters.size() == parameters_.size(), "{} gradients of {} parameters", of_parameters.size(),
+                 parameters_.size());
+  std::ranges::move(of_parameters, std::back_inserter(of_inputs));
+  return of_inputs;
+}
+
+std::vector<at::Tensor> Segments::Call::eager_backward(const std::vector<at::Tensor>& gradients,
+                                                       const BackwardFn& eager) {
+  GradientsAside aside(*owner_.program_);
+  std::vector<at::Tensor> found = eager(gradients);
+  return joined(std::move(found), aside.take());
+}
+
 std::vector<at::Tensor> Segments::Call::backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager) {
   switch (mode_) {
     case Mode::kRecord:
-      USER_CHECK(recorder_ != nullptr, "a second backward pass through an accelerated model: it keeps no graph");
       return finish_recording(gradients, eager);
     case Mode::kVerify:
       return verify_backward(gradients, eager);
     case Mode::kReplay: {
-      USER_CHECK(plan_ != nullptr && plan_->is_paused(),
-                 "a second backward pass through an accelerated model: it keeps no graph");
       GradientsAside aside(*owner_.program_);
       const std::shared_ptr<Plan> plan = std::move(plan_);  // another call may run it from here on
       StepResult result = plan->resume(gradients);
-      aside.accumulate(result.rebindings);
       ++owner_.stats_.replays;
       owner_.plans_.count_run(*plan, result);
-      return std::move(result.outputs);
+      return joined(std::move(result.outputs), aside.take(result.rebindings));
     }
     case Mode::kEager:
       break;
   }
-  return eager(gradients);
+  return eager_backward(gradients, eager);
 }
 
 std::vector<at::Tensor> Segments::Call::finish_recording(const std::vector<at::Tensor>& gradients,
@@ -263,19 +414,14 @@ std::vector<at::Tensor> Segments::Call::finish_recording(const std::vector<at::T
   StepOutput output;
   recorder->run([&] { output.tensors = eager(gradients); });
   Recording recording = recorder->finish(std::move(output));
-  aside.accumulate();
-  {
-    const GradientsAside again(*owner_.program_);
-    if (PlanEntry* entry = owner_.plans_.entry_of(signature_)) owner_.plans_.keep(*entry, recording, input_);
-  }
+  std::vector<at::Tensor> found = aside.take();
+  if (PlanEntry* entry = owner_.plans_.entry_of(signature_)) owner_.plans_.keep(*entry, recording, input_);
   release_free_memory();
-  return std::move(recording.output.tensors);
+  return joined(std::move(recording.output.tensors), std::move(found));
 }
 
 std::vector<at::Tensor> Segments::Call::verify_backward(const std::vector<at::Tensor>& gradients,
                                                         const BackwardFn& eager) {
-  USER_CHECK(plan_ != nullptr && plan_->is_paused(),
-             "a second backward pass through an accelerated model: it keeps no graph");
   GradientsAside aside(*owner_.program_);
   Undo undo(owner_.program_.get(), plan_->changed(tensors_), plan_->generators(*owner_.program_));
   Left replayed(*plan_);
@@ -300,7 +446,6 @@ std::vector<at::Tensor> Segments::Call::verify_backward(const std::vector<at::Te
     left.add_outputs(outputs, "the gradient of input");
     difference_ = difference(*plan_, replayed, left);
   }
-  aside.accumulate();
   plan_->verified = true;
   ++owner_.stats_.verifications;
   if (with_plain_) ++owner_.stats_.plain_verifications;
@@ -308,7 +453,7 @@ std::vector<at::Tensor> Segments::Call::verify_backward(const std::vector<at::Te
     owner_.plans_.give_up(*entry, different());
   plan_.reset();
   release_free_memory();
-  return outputs;
+  return joined(std::move(outputs), aside.take());
 }
 
 std::string Segments::report() const { return report_text(stats_, name_of(config_.mode)); }

@@ -1,5 +1,7 @@
 // A model whose loop stays as it is: calling it runs the forward pass, the loop makes a loss of the outputs, and its
 // backward pass comes back to us with their gradients. Both parts are one recording, and one plan that pauses between.
+// What a plan cannot give (a graph that is kept, a backward pass that begins otherwise) is left to eager, whose forward
+// pass the door can run again.
 #pragma once
 
 #include <functional>
@@ -8,11 +10,14 @@
 #include <string>
 #include <vector>
 
+#include <c10/core/TensorImpl.h>
+
 #include "engine/config.h"
 #include "engine/plan_cache.h"
 #include "engine/program.h"
 #include "engine/stats.h"
 #include "engine/step_input.h"
+#include "engine/undo.h"
 
 namespace stepc {
 
@@ -20,8 +25,8 @@ class Segments {
  public:
   // Runs the forward pass as it is and returns its outputs, detached.
   using ForwardFn = std::function<std::vector<at::Tensor>()>;
-  // Runs the backward pass of that forward pass as it is, from the gradients of its outputs (undefined: none), and
-  // returns the gradients of the inputs that require one. Parameters' gradients accumulate.
+  // Runs the backward pass of that forward pass as it is, from the gradients of its outputs (undefined: none): what it
+  // finds for the parameters is left in their gradients, what it finds for the inputs that require one is returned.
   using BackwardFn = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
   Segments(std::unique_ptr<Program> program, Config config);
@@ -31,17 +36,44 @@ class Segments {
   class Call {
    public:
     ~Call();
-    // Gradients are neither read nor written before the backward pass.
+    // Whether none like it has been seen: it is to run as it is, so that the door sees what the loop does with it.
+    bool is_first() const { return is_first_; }
+    // The parameters that require a gradient.
+    const std::vector<at::Tensor>& parameters() const { return parameters_; }
     std::vector<at::Tensor> forward(const ForwardFn& eager);
+    // Returns the gradients of the inputs that require one, then those of parameters(): undefined ones where there is
+    // none. Nothing is left in the parameters' own gradients, which are the autograd engine's to accumulate.
     std::vector<at::Tensor> backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
+    // Why backward() cannot be had from these gradients, empty where it can. Throws UserError where no backward pass
+    // can be had any more, because the program has since changed what a replayed forward pass has read.
+    std::string why_not_backward(const std::vector<at::Tensor>& gradients) const;
+
+    // The pass is eager's from here on, and so are all that look like it, with one warning.
+    void leave(const std::string& why);
+    // The same, but the next one is recorded again, until that has been tried often enough.
+    void leave_recording(const std::string& why);
+    // A backward pass of one that was left, from a forward pass that ran as it is.
+    std::vector<at::Tensor> eager_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
+    // Runs `part` on buffers and random generators as the forward pass found them; afterwards they are as they were.
+    void run_as_before(const std::function<void()>& part);
+    // Whether the program has written over this output of the forward pass.
+    bool is_changed(size_t output) const;
+
     // What the outputs of forward() are made into: a number of the door's.
     int64_t structure = 0;
 
    private:
     friend class Segments;
     enum class Mode : uint8_t { kRecord, kReplay, kVerify, kEager };
+    // How often a tensor was written to, without holding the tensor.
+    struct Version {
+      c10::VariableVersion counter;
+      uint32_t then = 0;
+      bool is_same() const { return !counter.enabled() || counter.current_version() == then; }
+    };
     Call(Segments& owner, StepInput input) : owner_(owner), input_(std::move(input)) {}
 
+    PlanEntry* find_entry() const;
     std::vector<at::Tensor> record(const ForwardFn& eager);
     std::optional<std::vector<at::Tensor>> replay();
     std::string difference_from_plain(const std::vector<at::Tensor>& replayed);
@@ -49,23 +81,32 @@ class Segments {
     std::string different() const;
     std::vector<at::Tensor> verify_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
     std::vector<at::Tensor> finish_recording(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
+    std::vector<at::Tensor> joined(std::vector<at::Tensor> of_inputs, std::vector<at::Tensor> of_parameters) const;
+    void drop();
+    void note_versions(const std::vector<at::Tensor>& outputs);
 
     Segments& owner_;
     StepInput input_;
     Mode mode_ = Mode::kRecord;
-    PlanEntry* entry_ = nullptr;
+    PlanEntry* entry_ = nullptr;  // of the forward pass, while that runs
     std::string signature_;
     std::unique_ptr<RecordedStep> program_;
     std::unique_ptr<Recorder> recorder_;
     std::shared_ptr<Plan> plan_;
     std::vector<at::Tensor> tensors_;
-    bool with_plain_ = false;  // verified with the plain Graph, which is paused meanwhile
-    std::string difference_;   // found in its forward pass
+    std::vector<at::Tensor> parameters_;
+    bool is_first_ = false;
+    std::vector<Version> read_, given_;  // parameters and inputs; outputs
+    std::optional<Undo> before_;         // the forward pass
+    bool with_plain_ = false;            // verified with the plain Graph, which is paused meanwhile
+    std::string difference_;             // found in its forward pass
   };
 
   // The call to make, or nothing where the model runs as it is: without a plan for good, or while another call is
   // between its two passes.
   std::unique_ptr<Call> begin(StepInput input);
+  // The model runs as it is for a reason that the door has seen. One warning for each reason.
+  void run_eagerly(const std::string& why);
 
   const Stats& stats() const { return stats_; }
   std::string report() const;
@@ -73,6 +114,10 @@ class Segments {
   std::string schedule_text() const;  // of the plan that ran last, empty without one
 
  private:
+  std::vector<at::Tensor> list_without_gradients(const StepInput& input);
+  std::vector<at::Tensor> buffers();
+  std::vector<at::Generator> generators() const;
+
   std::unique_ptr<Program> program_;
   Config config_;
   Stats stats_;

@@ -119,21 +119,56 @@ py::dict dict_of(const Stats& s) {
   return out;
 }
 
+// One call at a time: other threads wait. Taken without the GIL, which the one that runs needs.
+class Turns {
+ public:
+  template <class Part>
+  auto take(const Part& part) {
+    const py::gil_scoped_release released;
+    const std::scoped_lock turn(mutex_);
+    return part();
+  }
+
+ private:
+  std::recursive_mutex mutex_;  // the step's own code may call it
+};
+
+// The program behind an object of ours is seen by Python's garbage collector.
+template <class Owner>
+py::custom_type_setup collected() {
+  return py::custom_type_setup([](PyHeapTypeObject* heap_type) {
+    PyTypeObject& type = heap_type->ht_type;
+    type.tp_flags |= Py_TPFLAGS_HAVE_GC;
+    type.tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
+      Py_VISIT(Py_TYPE(self));
+      if (!py::detail::is_holder_constructed(self)) return 0;
+      return py::cast<Owner&>(py::handle(self)).program().traverse(visit, arg);
+    };
+    type.tp_clear = [](PyObject* self) {
+      if (py::detail::is_holder_constructed(self)) py::cast<Owner&>(py::handle(self)).program().clear();
+      return 0;
+    };
+  });
+}
+
 class PythonStep {
  public:
   PythonStep(py::object scout, const py::object& config)
-      : step_(std::make_unique<PythonProgram>(std::move(scout)), config_of(config)) {}
+      : PythonStep(std::make_unique<PythonProgram>(std::move(scout)), config_of(config)) {}
+  PythonStep(std::unique_ptr<PythonProgram> program, Config config)
+      : program_(*program), step_(std::move(program), std::move(config)) {}
+
+  PythonProgram& program() { return program_; }
 
   // `eager` returns (tensors, numbers), and so does this.
   py::tuple run(const py::list& tensors, std::vector<std::string> names, std::string constants,
                 const py::object& eager) {
     StepInput input{tensors_of(tensors), std::move(names), std::move(constants)};
-    StepOutput output;
-    {
-      const py::gil_scoped_release released;
-      output = step_.run(input, [&] { return call(eager); });
+    StepOutput output = turns_.take([&] {
+      StepOutput made = step_.run(input, [&] { return call(eager); });
       input.tensors.clear();
-    }
+      return made;
+    });
     const py::list out = list_of(output.tensors);
     py::list numbers(output.numbers.size());
     for (size_t i = 0; i < output.numbers.size(); ++i) numbers[i] = object_of(output.numbers[i]);
@@ -147,11 +182,7 @@ class PythonStep {
   void start_profile() { step_.start_profile(); }
   // (table, trace events), or None.
   py::object finish_profile() {
-    std::optional<Profile> profile;
-    {
-      const py::gil_scoped_release released;
-      profile = step_.finish_profile();
-    }
+    const std::optional<Profile> profile = turns_.take([&] { return step_.finish_profile(); });
     if (!profile) return py::none();
     return py::make_tuple(to_text(*profile), to_trace_events(*profile));
   }
@@ -168,57 +199,100 @@ class PythonStep {
     return output;
   }
 
+  PythonProgram& program_;
   Step step_;
+  Turns turns_;
 };
 
 // A forward pass that the loop has not come back from.
 class PythonCall {
  public:
-  explicit PythonCall(std::unique_ptr<Segments::Call> call) : call_(std::move(call)) {}
+  PythonCall(std::unique_ptr<Segments::Call> call, std::shared_ptr<Turns> turns)
+      : call_(std::move(call)), turns_(std::move(turns)) {}
+  ~PythonCall() {
+    turns_->take([&] { call_.reset(); });
+  }
+  PythonCall(const PythonCall&) = delete;
+  PythonCall& operator=(const PythonCall&) = delete;
+
+  bool is_first() const { return call_->is_first(); }
+  py::list parameters() const { return list_of(call_->parameters()); }
 
   // `eager` returns (tensors, structure), and so does this.
   py::tuple forward(const py::object& eager) {
-    std::vector<at::Tensor> outputs;
-    {
-      const py::gil_scoped_release released;
-      outputs = call_->forward([&] {
+    const std::vector<at::Tensor> outputs = turns_->take([&] {
+      return call_->forward([&] {
         const py::gil_scoped_acquire gil;
         const auto result = eager().cast<py::tuple>();
         call_->structure = result[1].cast<int64_t>();
         return tensors_of(result[0].cast<py::list>());
       });
-    }
+    });
     return py::make_tuple(list_of(outputs), call_->structure);
   }
 
   // Gradients and results are lists with None where there is none.
   py::list backward(const py::list& gradients, const py::object& eager) {
+    return run(&Call::backward, gradients, eager);
+  }
+  py::list eager_backward(const py::list& gradients, const py::object& eager) {
+    return run(&Call::eager_backward, gradients, eager);
+  }
+  std::string why_not_backward(const py::list& gradients) const {
+    return call_->why_not_backward(tensors_of(gradients));
+  }
+  void leave(const std::string& why) {
+    turns_->take([&] { call_->leave(why); });
+  }
+  void leave_recording(const std::string& why) {
+    turns_->take([&] { call_->leave_recording(why); });
+  }
+  void run_as_before(const py::object& part) {
+    turns_->take([&] {
+      call_->run_as_before([&] {
+        const py::gil_scoped_acquire gil;
+        part();
+      });
+    });
+  }
+  bool is_changed(size_t output) const { return call_->is_changed(output); }
+
+ private:
+  using Call = Segments::Call;
+  using Backward = std::vector<at::Tensor> (Call::*)(const std::vector<at::Tensor>&, const Segments::BackwardFn&);
+
+  py::list run(Backward backward, const py::list& gradients, const py::object& eager) {
     const std::vector<at::Tensor> incoming = tensors_of(gradients);
-    std::vector<at::Tensor> outputs;
-    {
-      const py::gil_scoped_release released;
-      outputs = call_->backward(incoming, [&](const std::vector<at::Tensor>& found) {
+    return list_of(turns_->take([&] {
+      return ((*call_).*backward)(incoming, [&](const std::vector<at::Tensor>& found) {
         const py::gil_scoped_acquire gil;
         return tensors_of(eager(list_of(found)).cast<py::list>());
       });
-    }
-    return list_of(outputs);
+    }));
   }
 
- private:
   std::unique_ptr<Segments::Call> call_;
+  std::shared_ptr<Turns> turns_;
 };
 
 class PythonSegments {
  public:
   PythonSegments(py::object scout, const py::object& config)
-      : segments_(std::make_unique<PythonProgram>(std::move(scout)), config_of(config)) {}
+      : PythonSegments(std::make_unique<PythonProgram>(std::move(scout)), config_of(config)) {}
+  PythonSegments(std::unique_ptr<PythonProgram> program, Config config)
+      : program_(*program), segments_(std::move(program), std::move(config)) {}
+
+  PythonProgram& program() { return program_; }
 
   // None: the model runs as it is.
   py::object begin(const py::list& tensors, std::vector<std::string> names, std::string constants) {
-    auto call = segments_.begin({tensors_of(tensors), std::move(names), std::move(constants)});
+    StepInput input{tensors_of(tensors), std::move(names), std::move(constants)};
+    auto call = turns_->take([&] { return segments_.begin(std::move(input)); });
     if (call == nullptr) return py::none();
-    return py::cast(std::make_unique<PythonCall>(std::move(call)));
+    return py::cast(std::make_unique<PythonCall>(std::move(call), turns_));
+  }
+  void run_eagerly(const std::string& why) {
+    turns_->take([&] { segments_.run_eagerly(why); });
   }
 
   py::dict stats() const { return dict_of(segments_.stats()); }
@@ -227,7 +301,9 @@ class PythonSegments {
   std::string schedule_text() const { return segments_.schedule_text(); }
 
  private:
+  PythonProgram& program_;
   Segments segments_;
+  std::shared_ptr<Turns> turns_ = std::make_shared<Turns>();
 };
 
 // Scopes that Python's module hooks open and close. Names are kept: a scope holds a view of its own.
@@ -283,7 +359,7 @@ PYBIND11_MODULE(_C, module) {
   log().sinks() = {std::make_shared<LoggingSink>()};
   log().set_level(spdlog::level::debug);
 
-  py::class_<PythonStep>(module, "Step")
+  py::class_<PythonStep>(module, "Step", collected<PythonStep>())
       .def(py::init<py::object, const py::object&>())
       .def("run", &PythonStep::run)
       .def("stats", &PythonStep::stats)
@@ -294,14 +370,25 @@ PYBIND11_MODULE(_C, module) {
       .def("finish_profile", &PythonStep::finish_profile)
       .def("graph_text", &PythonStep::graph_text)
       .def("schedule_text", &PythonStep::schedule_text);
-  py::class_<PythonSegments>(module, "Segments")
+  py::class_<PythonSegments>(module, "Segments", collected<PythonSegments>())
       .def(py::init<py::object, const py::object&>())
       .def("begin", &PythonSegments::begin)
+      .def("run_eagerly", &PythonSegments::run_eagerly)
       .def("stats", &PythonSegments::stats)
       .def("report", &PythonSegments::report)
       .def("graph_text", &PythonSegments::graph_text)
       .def("schedule_text", &PythonSegments::schedule_text);
-  py::class_<PythonCall>(module, "Call").def("forward", &PythonCall::forward).def("backward", &PythonCall::backward);
+  py::class_<PythonCall>(module, "Call")
+      .def("is_first", &PythonCall::is_first)
+      .def("parameters", &PythonCall::parameters)
+      .def("forward", &PythonCall::forward)
+      .def("backward", &PythonCall::backward)
+      .def("eager_backward", &PythonCall::eager_backward)
+      .def("why_not_backward", &PythonCall::why_not_backward)
+      .def("leave", &PythonCall::leave)
+      .def("leave_recording", &PythonCall::leave_recording)
+      .def("run_as_before", &PythonCall::run_as_before)
+      .def("is_changed", &PythonCall::is_changed);
   py::class_<OpenScopes>(module, "Scopes")
       .def(py::init<>())
       .def("open", &OpenScopes::open)

@@ -4,6 +4,7 @@
 #include <bit>
 #include <span>
 #include <unordered_map>
+#include <utility>
 
 #include <pybind11/stl.h>
 
@@ -103,11 +104,38 @@ PythonProgram::PythonProgram(py::object scout) : scout_(std::move(scout)) { look
 
 PythonProgram::~PythonProgram() {
   const py::gil_scoped_acquire gil;
-  slots_.clear();
-  watched_.clear();
-  flagged_.clear();
-  absent_ = contents_of_ = py::object();
-  scout_ = py::object();
+  clear();
+}
+
+int PythonProgram::traverse(visitproc visit, void* arg) const {
+  Py_VISIT(scout_.ptr());
+  Py_VISIT(absent_.ptr());
+  Py_VISIT(contents_of_.ptr());
+  for (const Slot& slot : slots_) {
+    Py_VISIT(slot.container.ptr());
+    Py_VISIT(slot.name.ptr());
+  }
+  for (const WatchedContainer& watched : watched_) {
+    Py_VISIT(watched.container.ptr());
+    for (const Witness& witness : watched.witnesses) {
+      Py_VISIT(witness.name.ptr());
+      Py_VISIT(witness.expected.ptr());
+    }
+  }
+  for (const py::object& module : flagged_) Py_VISIT(module.ptr());
+  return 0;
+}
+
+void PythonProgram::clear() {
+  // Taken out first: what is let go may run Python, which may look at this again.
+  const auto slots = std::exchange(slots_, {});
+  const auto watched = std::exchange(watched_, {});
+  const auto flagged = std::exchange(flagged_, {});
+  const py::object absent = std::exchange(absent_, {});
+  const py::object contents_of = std::exchange(contents_of_, {});
+  const py::object scout = std::exchange(scout_, {});
+  parameters_ = 0;
+  keys_.clear();
 }
 
 bool PythonProgram::stands() {

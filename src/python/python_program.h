@@ -78,6 +78,10 @@ class PythonProgram final : public Program {
   std::string python_reason() const override;
   void settle() override;
 
+  // For Python's garbage collector, which sees no other owners: everything of Python's that is held, and letting it go.
+  int traverse(visitproc visit, void* arg) const;
+  void clear();
+
  private:
   // By methods of the scout.
   std::shared_ptr<void> saved_by(const char* method);

@@ -54,7 +54,7 @@ def compare(tmp_path, replays=5, **arguments):
     assert len(expected) >= STEPS
     assert_same(leaves(expected), leaves(history), "log")
     assert_same(state_leaves(expected_training), state_leaves(training), "state at the end")
-    assert_replayed(model.stats, replays)
+    assert_replayed(stepc.stats(model), replays)
 
 
 @pytest.mark.parametrize("arguments", [

@@ -29,6 +29,7 @@ from stepc.accelerated import Accelerated
 from stepc.config import Config
 from stepc.door import accelerate
 from stepc.loader import AsyncLoader
+from stepc.loop import graph_text, report, schedule_text, stats
 from stepc.profile import Profile
 from stepc.virtual import Plan, materialise, plan, virtual
 
@@ -42,7 +43,11 @@ __all__ = [
     "Profile",
     "UserError",
     "accelerate",
+    "graph_text",
     "materialise",
     "plan",
+    "report",
+    "schedule_text",
+    "stats",
     "virtual",
 ]

@@ -40,14 +40,18 @@ class Accelerated:
             text = self._arguments[arguments] = f"{len(self._arguments)}: {tree.describe(arguments)}"
             tree.flatten(args[0] if len(args) == 1 and not kwargs else (args, kwargs), [], names)
             self._names = {**getattr(self, "_names", {}), text: names}
-        out, numbers = self._engine.run(tensors, self._names[text], text, functools.partial(self._eager, args, kwargs))
-        structure = self._structures[numbers.pop()]
+        opaque = []  # the structure of a result that a replay cannot give, and the result, which holds what is in it
+        eager = functools.partial(self._eager, args, kwargs, opaque)
+        out, numbers = self._engine.run(tensors, self._names[text], text, eager)
+        number = numbers.pop()
+        structure = opaque[0][0] if opaque else self._structures[number]
         if structure is tree.TENSOR:
             return out[0]
         return tree.unflatten(structure, iter(out), iter(numbers))
 
-    def _eager(self, args, kwargs):
+    def _eager(self, args, kwargs, opaque):
         """The user's function as it is; recorded when the engine records."""
+        opaque.clear()
         if _C.is_recording():
             with Recording(self._scout, (args, kwargs)):
                 result = self._train_step(*args, **kwargs)
@@ -58,6 +62,10 @@ class Accelerated:
             result = self._train_step(*args, **kwargs)
         tensors, numbers = [], []
         structure = tree.flatten(result, tensors, numbers=numbers)
+        if (what := tree.opaque(structure)) is not None:
+            _C.report_obstacle(f"the step returns {what}, which is neither a tensor nor a nest of them")
+            opaque.append((structure, result))
+            return tensors, [*numbers, 0]
         number = self._structure_numbers.get(structure)
         if number is None:
             number = self._structure_numbers[structure] = len(self._structures)

@@ -29,8 +29,8 @@ class Config:
         compared instead; "trace": it runs at every call, without kernels; "auto" watches what has earned it, because its
         Python does nothing but call tensors' operators, and traces the rest. `report()` says which and why.
     verify: which replays are compared with eager: "first" (of every plan), "every:N", "always" or "off".
-    precision: "bf16" runs the modules' forward passes under autocast, whatever their parameters are; None changes
-        nothing.
+    precision: "bf16" runs the modules' forward passes under autocast, whatever their parameters are, inside the step or
+        where a loop's model records gradients; None changes nothing.
     memory_budget: what fast mode may hold at once, model and optimizer included: "12GiB" makes activations again in
         the backward pass where they do not fit; "auto" as long as that costs at most 8 % of the time; "none" keeps all.
     kernel_directory: where generated kernels are kept between runs: None is $XDG_CACHE_HOME/stepc/kernels or

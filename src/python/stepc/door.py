@@ -1,6 +1,7 @@
 """accelerate(): the Python door."""
 
 import functools
+import threading
 import types
 
 import torch
@@ -67,8 +68,8 @@ def accelerate(
 
 def _accelerate_step(train_step, modules, optimizers, config):
     scout = Scout(train_step, _named(modules, "module"), _named(optimizers, "optimizer"))
-    for module in scout.modules.values():
-        _set_precision(module, config)
+    if config.precision is not None:
+        train_step = _in_autocast(train_step, scout.modules.values())
     return Accelerated(train_step, scout, config)
 
 
@@ -112,27 +113,46 @@ class _Method:
 
 
 def _accelerate_loop(model, optimizers, config):
-    if hasattr(type(model), "graph_text"):
-        raise _C.UserError("this model is accelerated already")
     for optimizer in optimizers:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise _C.UserError(f"accelerate(model, ...) takes optimizers, not a {type(optimizer).__name__}")
-    _set_precision(model, config)
-    loop.accelerate_model(model, config)
+        if loop.is_accelerated(optimizer):
+            raise _C.UserError(f"this {type(optimizer).__name__} is accelerated already")
+    if not loop.is_accelerated(model):
+        loop.accelerate_model(model, config)
+    elif not optimizers:
+        raise _C.UserError("this model is accelerated already")
     for optimizer in optimizers:
-        loop.accelerate_optimizer(optimizer, config)
+        loop.accelerate_optimizer(optimizer, config, model)
     return (model, *optimizers) if optimizers else model
 
 
-def _set_precision(module, config):
-    """Runs the module's forward pass under autocast."""
-    if config.precision is None:
-        return
-    forward = module.forward
+def _in_autocast(train_step, modules):
+    """The step with autocast around the forward passes of its modules; outside of it they are as they were."""
+    modules = {id(module) for module in modules}
 
-    @functools.wraps(forward)
-    def autocast(*args, **kwargs):
-        with torch.autocast("cpu", torch.bfloat16):
-            return forward(*args, **kwargs)
+    @functools.wraps(train_step, updated=())
+    def step(*args, **kwargs):
+        thread, opened = threading.get_ident(), []
 
-    module.forward = autocast
+        def enter(module, _):
+            if id(module) in modules and threading.get_ident() == thread:
+                opened.append(torch.autocast("cpu", torch.bfloat16))
+                opened[-1].__enter__()
+
+        def leave(module, *_):
+            if id(module) in modules and threading.get_ident() == thread:
+                opened.pop().__exit__(None, None, None)
+
+        every = torch.nn.modules.module
+        handles = [
+            every.register_module_forward_pre_hook(enter),
+            every.register_module_forward_hook(leave, always_call=True),
+        ]
+        try:
+            return train_step(*args, **kwargs)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    return step

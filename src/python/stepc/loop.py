@@ -1,87 +1,259 @@
 """The door for a loop that stays as it is: the model's forward and backward passes and the optimizer's update each run
-from a plan, everything between them as written."""
+from a plan, everything between them as written.
 
+In the loop's autograd graph one node stands for the model, with its parameters and those arguments that require a
+gradient as inputs, so that autograd does with their gradients what it is asked for. Where a backward pass is asked for
+that a plan does not give (of a graph that is kept or differentiated again, of other outputs than before), the node goes
+through the graph that eager would have made, by running the forward pass again on what it found; from then on such
+calls run as they are.
+"""
+
+import contextlib
 import functools
+import hashlib
+import logging
 import types
-from typing import Any
+import weakref
 
 import torch
+from torch.nn.modules.module import _has_any_global_hook
+from torch.utils._device import DeviceContext
 
 from stepc import _C, tree
 from stepc.accelerated import Accelerated
+from stepc.kept import Made
 from stepc.recording import Recording
-from stepc.scout import Scout
+from stepc.scout import HOOKS, Scout
+
+_LOG = logging.getLogger("stepc")
+_LIBRARIES = ("torch", "transformers", "accelerate", "peft", "stepc")  # whose hooks have no effects but on tensors
 
 
 class _Boundary(torch.autograd.Function):
     """Stands for the whole model in the loop's autograd graph."""
 
     @staticmethod
-    def forward(ctx, run, anchor, *inputs):
+    def forward(ctx, run, outputs, differentiable, *sources):
         ctx.run = run
         ctx.set_materialize_grads(False)
-        outputs, differentiable = run.forward()
+        ctx.save_for_backward(run.segments.saved)
         ctx.mark_non_differentiable(*(o for o, needed in zip(outputs, differentiable) if not needed))
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx, *gradients):
-        return (None, None, *ctx.run.backward(list(gradients)))
+        ctx.saved_tensors  # autograd's own error where the graph was let go
+        return (None, None, None, *ctx.run.backward(list(gradients)))
+
+
+def _asked_of_graph():
+    """What a backward pass that runs now asks of the graph that a plan has not got, in words."""
+    if torch.is_grad_enabled():
+        return "its backward pass is differentiated again (create_graph)"
+    if torch._C._autograd._get_current_graph_task_keep_graph():
+        return "its graph is kept after a backward pass (retain_graph)"
+    return ""
 
 
 class _Run:
-    """One forward pass and the backward pass that follows it."""
+    """One forward pass and the backward passes through it."""
 
-    def __init__(self, segments, call, args, kwargs, inputs):
+    def __init__(self, segments, call, structure, tensors, inner):
         self.segments = segments
         self.call = call
-        self.args = args
-        self.kwargs = kwargs
-        self.inputs = inputs  # those that require a gradient, and what stands for them inside
-        self.outputs = None  # of an eager forward pass, with its graph
+        self.structure = structure  # of the arguments
+        self.tensors = tensors
+        self.inner = inner  # id of an argument that requires a gradient -> what stands for it inside
+        self.inputs = list({id(tensor): tensor for tensor in tensors if id(tensor) in inner}.values())
+        self.parameters = call.parameters()
+        self.autocast = torch.autocast(
+            "cpu",
+            enabled=torch.is_autocast_enabled("cpu"),
+            dtype=torch.get_autocast_dtype("cpu"),
+            cache_enabled=torch.is_autocast_cache_enabled(),
+        )
+        self.outputs = None  # of a forward pass that ran as it is, from `inner`
+        self.graph = None  # the same, from the arguments themselves
+        self.recorded = None  # what a recorded forward pass returned, and why that is left to eager
+        self.is_left = False
+        self.is_differentiated = False  # the graph of its gradients goes through its own
+        self.is_run_again = False
+
+    def arguments(self, inside):
+        tensors = [self.inner.get(id(tensor), tensor) for tensor in self.tensors] if inside else self.tensors
+        return tree.unflatten(self.structure, iter(tensors), iter(()))
+
+    # ---- the forward pass
+
+    def probe(self):
+        """Runs it as it is, and sees whether it may be recorded: what it keeps, and what is asked of its graph."""
+        result, why = self._watched(self.arguments(inside=False))
+        if why is not None:
+            self.call.leave_recording(why)
+            return result
+        call = self.call
+
+        def see(_):
+            asked = _asked_of_graph()
+            if asked:
+                call.leave(asked)
+
+        outputs = []
+        tree.flatten(result, outputs)
+        for node in {output.grad_fn for output in outputs} - {None}:
+            node.register_prehook(see)
+        return result
 
     def forward(self):
         outputs, number = self.call.forward(self._eager_forward)
-        self.structure, differentiable = self.segments.structures[number]
-        return outputs, differentiable
+        if self.recorded is not None and self.recorded[1] is not None:
+            return self._left()
+        self.recorded = None
+        structure, differentiable = self.segments.structures[number]
+        outputs = _Boundary.apply(self, outputs, differentiable, *self.inputs, *self.parameters)
+        return tree.unflatten(structure, iter(outputs), iter(()))
+
+    def _left(self):
+        result, why = self.recorded
+        if self.inputs:
+            result = self._run_again(inside=False)
+        self.call.leave_recording(why)
+        return result
 
     def _eager_forward(self):
-        with torch.enable_grad():
-            if _C.is_recording():
-                with Recording(self.segments.scout):
-                    result = self.segments.original(*self.args, **self.kwargs)
-            else:
-                result = self.segments.original(*self.args, **self.kwargs)
+        arguments = self.arguments(inside=True)
+        if _C.is_recording():
+            self.recorded = result, _ = self._watched(arguments)
+        else:
+            result = self.segments.run(*arguments)
+        self.outputs = []
+        structure = tree.flatten(result, self.outputs)
+        differentiable = tuple(output.requires_grad for output in self.outputs)
+        number = self.segments.number_of((structure, differentiable)) if tree.opaque(structure) is None else -1
+        return [output.detach() for output in self.outputs], number
+
+    def _watched(self, arguments):
+        """What the model returns, and why a plan could not give the program the same; None where it could."""
+        around = Recording(self.segments.scout) if _C.is_recording() else contextlib.nullcontext()
+        with Made(self.segments.model) as made, around:
+            result = self.segments.run(*arguments)
         outputs = []
-        structure = tree.flatten(result, outputs)
-        self.outputs = outputs
-        differentiable = tuple(output.requires_grad for output in outputs)
-        return [output.detach() for output in outputs], self.segments.number_of((structure, differentiable))
+        opaque = tree.opaque(tree.flatten(result, outputs))
+        if opaque is not None:
+            return result, f"the model returns {opaque}, which is neither a tensor nor a nest of them"
+        if made.place is not None:
+            return result, f"the forward pass keeps a tensor that it makes, in {made.place}"
+        if not any(output.requires_grad for output in outputs):
+            return result, "nothing that the model returns requires a gradient"
+        return result, None
+
+    # ---- the backward pass
 
     def backward(self, gradients):
-        return self.call.backward(gradients, self._eager_backward)
-
-    def _eager_backward(self, gradients):
-        pairs = [(o, g) for o, g in zip(self.outputs, gradients) if g is not None and o.requires_grad]
-        self.outputs = None
-        if pairs:
-            torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
-        found = [inner.grad for inner in self.inputs]
-        for inner in self.inputs:
-            inner.grad = None
+        keeps = torch._C._autograd._get_current_graph_task_keep_graph()
+        if not self.is_left:
+            why = _asked_of_graph() or self.call.why_not_backward(gradients)
+            self.is_left = bool(why)
+            if self.is_left:
+                self.call.leave(why)
+        if self.is_left:
+            found = self._backward_of_graph(gradients, keeps)
+        else:
+            found = self.call.backward(gradients, self._backward_inside)
+        if not keeps:
+            self._release()
         return found
+
+    def _backward_inside(self, gradients, keeps=False):
+        outputs = self.outputs
+        if not keeps:
+            self.outputs = None
+        pairs = [(o, g) for o, g in zip(outputs, gradients) if g is not None and o.requires_grad]
+        if pairs:
+            torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs], retain_graph=keeps)
+        insides = [self.inner[id(tensor)] for tensor in self.inputs]
+        found = [inside.grad for inside in insides]
+        for inside in insides:
+            inside.grad = None
+        return found
+
+    def _backward_of_graph(self, gradients, keeps):
+        """As eager: of the graph that its forward pass has left, or that another one leaves."""
+        again = torch.is_grad_enabled()
+        if self.is_differentiated and self.is_run_again:
+            self.outputs = self.graph = None  # younger than the node, and so perhaps let go of already
+        self.is_differentiated |= again
+        keeps |= self.is_differentiated
+        if again and self.inputs and self.graph is None:
+            self._run_again(inside=False)
+        elif self.graph is None and self.outputs is None:
+            self._run_again(inside=True)
+        if not again and self.graph is None:
+            return self.call.eager_backward(gradients, functools.partial(self._backward_inside, keeps=keeps))
+        outputs = self.outputs if self.graph is None else self.graph
+        pairs = [(o, g) for o, g in zip(outputs, gradients) if g is not None and o.requires_grad]
+        if not pairs:
+            return [None] * (len(self.inputs) + len(self.parameters))
+        return list(
+            torch.autograd.grad(
+                [o for o, _ in pairs],
+                self.inputs + self.parameters,
+                [g for _, g in pairs],
+                retain_graph=keeps,
+                create_graph=again,
+                allow_unused=True,
+            )
+        )
+
+    def _run_again(self, inside):
+        """Runs the forward pass as it is, from the same state of generators and buffers, and leaves its graph."""
+        results = []
+        self.is_run_again = True
+
+        def run():
+            with torch.enable_grad(), self.autocast:
+                results.append(self.segments.run(*self.arguments(inside)))
+
+        self.call.run_as_before(run)
+        outputs = []
+        tree.flatten(results[0], outputs)
+        for index, output in enumerate(outputs):
+            if self.call.is_changed(index):  # autograd then says so where the backward pass needs it
+                torch.autograd.graph.increment_version(output.detach())
+        if inside:
+            self.outputs = outputs
+        else:
+            self.graph = outputs
+        return results[0]
+
+    def _release(self):
+        self.call = self.tensors = self.inner = self.inputs = self.parameters = self.outputs = self.graph = None
 
 
 class ModelSegments:
-    """Behind an accelerated model: decides for each call whether its passes run from a plan."""
+    """What calls of an accelerated model go to. Decides for each whether its passes run from a plan.
 
-    def __init__(self, model, original, config):
-        self.original = original
-        self.scout = Scout(original, {"model": model}, {})
+    It stands where Module.compile() puts a compiled call, which no copy of the module takes along: that is a model of
+    its own, as it was before.
+    """
+
+    def __init__(self, model, config):
+        self.model = model
+        self.scout = _ModelScout(model.forward, {"model": model}, {})
         self.engine = _C.Segments(self.scout, config)
-        self.structures = []
+        self.precision = config.precision
+        self.structures = []  # of results, and which of their tensors carry gradients
         self.numbers = {}
-        self.anchor = torch.zeros((), requires_grad=True)
+        self.replaced = _weak(model.__dict__.get("forward"))  # by a library, as it was seen last
+        self.replacements = 0
+        self.saved = torch.zeros(())
+        self.is_called = False
+
+    def __deepcopy__(self, memo):
+        return None
+
+    def __reduce__(self):
+        return type(None), ()
 
     def number_of(self, structure):
         number = self.numbers.get(structure)
@@ -90,29 +262,91 @@ class ModelSegments:
             self.structures.append(structure)
         return number
 
+    def run(self, args, kwargs):
+        """A training pass of the model as it is."""
+        if self.precision is None:
+            return self.model._call_impl(*args, **kwargs)
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.model._call_impl(*args, **kwargs)
+
     def __call__(self, *args, **kwargs):
-        if not torch.is_grad_enabled() or _C.is_recording():
-            return self.original(*args, **kwargs)
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+            return self.model._call_impl(*args, **kwargs)
+        self.is_called = True
+        if _C.is_recording():
+            return self.run(args, kwargs)
+        forward = self.model.__dict__.get("forward")
+        if forward is not self.replaced():
+            self.replaced = _weak(forward)
+            self.replacements += 1
+            if self.replacements > 1:
+                self.engine.run_eagerly("its forward is replaced again and again")
+            return self.run(args, kwargs)
         tensors, names = [], []
         structure = tree.flatten((args, kwargs), tensors, names)
-        inputs = [tensor for tensor in tensors if tensor.requires_grad]
-        if inputs:
-            inner = {id(tensor): tensor.detach().requires_grad_() for tensor in inputs}
-            tensors = [inner.get(id(tensor), tensor) for tensor in tensors]
-            args, kwargs = tree.unflatten(structure, iter(tensors), iter(()))
-        call = self.engine.begin(tensors, names, tree.describe(structure))
+        why = self._why_eager(structure, tensors)
+        if why:
+            self.engine.run_eagerly(why)
+            return self.run(args, kwargs)
+        inner = {id(tensor): tensor.detach().requires_grad_() for tensor in tensors if tensor.requires_grad}
+        insides = [inner.get(id(tensor), tensor) for tensor in tensors]
+        call = self.engine.begin(insides, names, _text_of(structure))
         if call is None:
-            if inputs:  # the graph goes through them
-                args, kwargs = tree.unflatten(structure, iter(_originals(tensors, inputs, inner)), iter(()))
-            return self.original(*args, **kwargs)
-        run = _Run(self, call, args, kwargs, [inner[id(tensor)] for tensor in inputs] if inputs else [])
-        outputs = _Boundary.apply(run, self.anchor, *inputs)
-        return tree.unflatten(run.structure, iter(outputs), iter(()))
+            return self.run(args, kwargs)
+        if self.scout.hooked:  # known by now
+            self.engine.run_eagerly(self.scout.hooked)
+            return self.run(args, kwargs)
+        run = _Run(self, call, structure, tensors, inner)
+        del args, kwargs
+        return run.probe() if call.is_first() else run.forward()
+
+    def _why_eager(self, structure, tensors):
+        """What of the program around the call a plan would not do, in words."""
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return "torch.func transforms it"
+        modes = [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
+        modes = [mode for mode in modes if not isinstance(mode, DeviceContext)]
+        if modes or torch._C._len_torch_dispatch_stack():
+            return "a mode sees its calls: " + (type(modes[0]).__name__ if modes else "a TorchDispatchMode")
+        if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+            return "saved_tensors_hooks are set around it"
+        if _has_any_global_hook():
+            return "hooks of all modules are set"
+        opaque = tree.opaque(structure)
+        if opaque is not None:
+            return f"it is given {opaque}: a plan knows tensors, numbers, texts and nests of them"
+        kinds = {type(tensor) for tensor in tensors} - {torch.Tensor, torch.nn.Parameter}
+        if kinds:
+            return f"it is given a {min(kind.__name__ for kind in kinds)}"
+        return ""
 
 
-def _originals(tensors, inputs, inner):
-    back = {id(inner[id(tensor)]): tensor for tensor in inputs}
-    return [back.get(id(tensor), tensor) for tensor in tensors]
+def _weak(forward):
+    return (lambda: None) if forward is None else weakref.ref(forward)
+
+
+def _text_of(structure):
+    """Of arguments, for their signature: for a reader, and exact."""
+    return f"{tree.describe(structure)} #{hashlib.sha256(repr(structure).encode()).hexdigest()[:16]}"
+
+
+class _ModelScout(Scout):
+    """Of a model: sees hooks too, whose effects no recording shows."""
+
+    def look(self):
+        found = super().look()
+        self.hooked = ""
+        for path, module in self.model.named_modules():
+            for name in HOOKS:
+                for hook in module.__dict__[name].values():
+                    library = (getattr(hook, "__module__", None) or type(hook).__module__).split(".")[0]
+                    if library not in _LIBRARIES:
+                        self.hooked = f"'{path or 'the model'}' has hooks ({name.strip('_')})"
+        return found
+
+    @property
+    def model(self):
+        return self.modules["model"]
 
 
 class _OptimizerScout(Scout):
@@ -127,39 +361,92 @@ class _OptimizerScout(Scout):
 
 
 def accelerate_model(model, config):
-    """Returns the model itself; calls of it run from plans from now on. `model.stats` and `model.report()` say how."""
-    segments = ModelSegments(model, model.forward, config)
-
-    @functools.wraps(model.forward)
-    def forward(*args, **kwargs):
-        return segments(*args, **kwargs)
-
-    kind = type(model)
-    members = {
-        "stats": property(lambda self: segments.engine.stats(), doc="What was measured so far: a dict."),
-        "report": lambda self: segments.engine.report(),
-        "graph_text": lambda self: segments.engine.graph_text(),
-        "schedule_text": lambda self: segments.engine.schedule_text(),
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "__doc__": kind.__doc__,
-    }
-    model.__class__ = type(kind.__name__, (kind,), members)
-    model.forward = forward
-    return model
+    """Calls of the model run from plans from now on."""
+    if isinstance(model, torch.jit.ScriptModule) or model.__dict__.get("_compiled_call_impl") is not None:
+        _LOG.warning("this model runs as it is: it is compiled or scripted")
+        return
+    model.__dict__["_compiled_call_impl"] = ModelSegments(model, config)
 
 
-def accelerate_optimizer(optimizer, config):
-    """Returns the optimizer itself; its step() runs from a plan from now on."""
+def accelerate_optimizer(optimizer, config, model):
+    """The optimizer's step() runs from a plan from now on."""
+    optimizer = _innermost(optimizer)
     original = optimizer.step
+    said = set()
+
+    def say(text):
+        if text not in said:
+            said.add(text)
+            _LOG.warning(text)
+
     update = Accelerated(lambda: original(), _OptimizerScout(optimizer, original), config)
 
-    @functools.wraps(original)
-    def step(self, closure: Any = None):
-        if closure is not None or _C.is_recording():
-            return original(closure) if closure is not None else original()
-        return update()
+    @functools.wraps(original.__func__ if isinstance(original, types.MethodType) else original)
+    def step(self, closure=None):
+        segments = model.__dict__.get("_compiled_call_impl")
+        if isinstance(segments, ModelSegments) and not segments.is_called:
+            say(
+                "the accelerated model has made no training pass that its optimizer's step() follows: methods and parts "
+                "of it that are called instead of the model run as they are"
+            )
+        if closure is not None:
+            say("optimizer.step(closure) runs as it is; the model's passes inside are replayed")
+            return original(closure)
+        return original() if _C.is_recording() else update()
 
-    optimizer.step = types.MethodType(step, optimizer)
-    optimizer.update = update
+    optimizer.__dict__["step"] = types.MethodType(step, optimizer)
+    optimizer.__dict__[_UPDATE] = update
+
+
+_UPDATE = "_stepc_update"  # of an accelerated optimizer; its state, which copies are made of, does not have it
+
+
+def _innermost(optimizer):
+    """Without the wrappers of accelerate and its like."""
+    while isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = optimizer.optimizer
     return optimizer
+
+
+def is_accelerated(one):
+    return _engine_behind(one) is not None
+
+
+def _engine_behind(one):
+    if isinstance(one, torch.nn.Module):
+        segments = one.__dict__.get("_compiled_call_impl")
+        return segments.engine if isinstance(segments, ModelSegments) else None
+    if isinstance(one, torch.optim.Optimizer):
+        update = _innermost(one).__dict__.get(_UPDATE)
+        return update._engine if update is not None else None
+    return None
+
+
+def _engine_of(one):
+    engine = _engine_behind(one)
+    if engine is None:
+        raise _C.UserError(
+            f"this {type(one).__name__} is no model or optimizer that accelerate(model, optimizer) returned; what "
+            "accelerate(step) returned has stats, report() and so on itself"
+        )
+    return engine
+
+
+def stats(one):
+    """Of an accelerated model or optimizer: what was measured so far, a dict."""
+    return _engine_of(one).stats()
+
+
+def report(one):
+    """Of an accelerated model or optimizer: planned beside measured, in words."""
+    return _engine_of(one).report()
+
+
+def graph_text(one):
+    """Of an accelerated model or optimizer: what was captured last, as text; empty before."""
+    return _engine_of(one).graph_text()
+
+
+def schedule_text(one):
+    """Of an accelerated model or optimizer: the Schedule of the plan that ran last, as text; empty before."""
+    return _engine_of(one).schedule_text()

@@ -19,7 +19,7 @@ from stepc.reads import ABSENT, ITEM, LENGTH, WEAK, Reads, contents_of
 
 PARAMETER, GRADIENT, BUFFER, OPTIMIZER_STATE, BATCH, CAPTURED = range(6)
 _SCHEDULERS = (LRScheduler, ReduceLROnPlateau)
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 
@@ -276,10 +276,11 @@ class Scout:
         for container, name, value, path in walk.reachable(self.step):
             if isinstance(value, torch.Tensor) and _is_plain(value) and _storage(value) == target:
                 return self._adopt(container, name, value, path)
-        for value in gc.get_objects():
-            if issubclass(type(value), torch.Tensor) and _is_plain(value) and value is not bytes_:
+        tensors = [value for value in gc.get_objects() if issubclass(type(value), torch.Tensor)]
+        for value in tensors:
+            if _is_plain(value) and value is not bytes_:
                 if _storage(value) == target:
-                    place = walk.holder_of(value)
+                    place = walk.holder_of(value, but=tensors)
                     if place is not None:
                         return self._adopt(*place, value, f"object {len(self._captured)}.{place[1]}")
         return False
@@ -336,7 +337,7 @@ def _hooks_of(module):
         for hooks in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks):
             yield from (hooks or {}).values()
     for part in module.modules():
-        for name in _HOOKS:
+        for name in HOOKS:
             yield from part.__dict__[name].values()
 
 

@@ -6,12 +6,18 @@ is none of these and no tensor is a constant.
 
 import collections
 import dataclasses
+import enum
+import weakref
 from collections.abc import Mapping
 
 import torch
 
 TENSOR = "tensor"
 NUMBER = "number"
+
+# Constants that are what their text says, and hold nothing.
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), slice, range, enum.Enum)
+_PLAIN += (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 def flatten(value, leaves, names=None, path="", numbers=None):
@@ -86,26 +92,50 @@ def _of_attributes(kind, values):
 
 
 class _Constant:
-    """A leaf that is no tensor, equal to its equals: by value where that is hashable, else by identity."""
+    """A leaf that is no tensor, equal to its equals: by value where that is hashable, else by identity.
 
-    __slots__ = ("value", "key")
+    An object that is not plain is not held where it can be referred to without; once it is gone nothing is equal to it.
+    """
+
+    __slots__ = ("_held", "_hash", "_is_hashable")
 
     def __init__(self, value):
-        self.value = value
+        self._held = (lambda: value) if isinstance(value, _PLAIN) else _reference(value)
         try:
-            self.key = (type(value), value, hash(value))
+            self._hash = hash((type(value), hash(value)))
+            self._is_hashable = True
         except TypeError:
-            self.key = (type(value), id(value))
+            self._hash = id(value)
+            self._is_hashable = False
+
+    @property
+    def value(self):
+        return self._held()
 
     def __hash__(self):
-        return hash(self.key)
+        return self._hash
 
     def __eq__(self, other):
+        if not isinstance(other, _Constant) or self._hash != other._hash:
+            return False
+        a, b = self.value, other.value
+        if type(a) is not type(b) or self._is_gone() or other._is_gone():
+            return False
         # A float is itself bit by bit: 0.0 is not -0.0.
-        return isinstance(other, _Constant) and self.key == other.key and repr(self.value) == repr(other.value)
+        return a == b and repr(a) == repr(b) if self._is_hashable else a is b
+
+    def _is_gone(self):
+        return isinstance(self._held, weakref.ref) and self._held() is None
 
     def __repr__(self):
         return repr(self.value)
+
+
+def _reference(value):
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
 
 
 def describe(structure):
@@ -126,3 +156,22 @@ def describe(structure):
 
     visit(structure, "")
     return ", ".join(found)[:200]
+
+
+def opaque(structure):
+    """Where an object stands that is neither a tensor nor plain, in words; None where there is none."""
+
+    def visit(part, path):
+        if part is TENSOR or part is NUMBER:
+            return None
+        if part[0] == "constant":
+            value = part[1].value
+            kind = type(value).__name__
+            return None if isinstance(value, _PLAIN) else f"'{path}' of type {kind}" if path else f"a {kind}"
+        for name, item in enumerate(part[2]) if part[0] == "sequence" else part[2]:
+            found = visit(item, f"{path}[{name}]" if part[0] == "sequence" else f"{path}.{name}" if path else str(name))
+            if found is not None:
+                return found
+        return None
+
+    return visit(structure, "")

@@ -120,10 +120,16 @@ def reachable(step, skip=()):
                 queue.append((inner, key, child, f"{path}[{key if isinstance(key, int) else number}]"))
 
 
-def holder_of(tensor):
-    """(container, name) of a dict, list or cell anywhere in the process that holds `tensor`, or None."""
-    for referrer in gc.get_referrers(tensor):
-        if isinstance(referrer, types.FrameType):
+def holder_of(tensor, but=()):
+    """(container, name) of a dict, list or cell anywhere in the process that holds `tensor`, or None.
+
+    Not the list `but`, and nothing that only running code refers to: that is gone when it returns.
+    """
+    referrers = gc.get_referrers(tensor)
+    for referrer in referrers:
+        if isinstance(referrer, types.FrameType) or referrer is but:
+            continue
+        if not any(one is not referrers and not isinstance(one, types.FrameType) for one in gc.get_referrers(referrer)):
             continue
         if isinstance(referrer, dict):
             for key, value in list(referrer.items()):
