@@ -17,7 +17,6 @@ namespace stepc {
 
 namespace {
 constexpr int kBudgetAttempts = 4;
-constexpr size_t kManyNodes = 1'200;  // of which an attempt takes a second: only a user's budget is worth more than one
 
 // How far a plan is above what it may take: a budget of bytes; or what eager took, so that what the program makes again
 // to save memory saves it here too. Kernels may want more workspace than eager's, and keep what those compute twice.
@@ -82,14 +81,21 @@ Planned plan_graph(const Trace& trace, KernelSources& kernels, const CompileOpti
   passes.settings.products = product_rule(planned.options.features);
   std::optional<RecomputeOptions>& recompute = passes.settings.recompute;
   recompute = recompute_options(captured, options.budget);
+  // What an attempt to meet a budget does anew; the passes before these do the same each time.
+  const std::vector<std::string> anew = {"recompute", "fuse", "order"};
+  passes.without = anew;
+  const Graph core = run_passes(captured, passes).graph;
+  passes.without.clear();
+  passes.only = anew;
   for (int attempt = 1;; ++attempt) {
-    planned.graph = run_passes(captured, passes).graph;
+    Graph graph = run_passes(core, passes).graph;
+    if (attempt > 1 && graph == planned.graph) return std::move(*best);  // recomputation has no more to give
+    planned.graph = std::move(graph);
     verify_stage(planned.graph, Stage::kFused);
     planned.plan = schedule_measured(planned.graph, kernels, planned.options);
     const uint64_t excess = excess_bytes(planned.plan.schedule, options.budget, eager_bytes);
     if (!best || planned.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = planned;
-    const bool is_cheap = options.budget.kind == MemoryBudget::Kind::kBytes || captured.nodes.size() < kManyNodes;
-    if (excess == 0 || attempt == (is_cheap ? kBudgetAttempts : 2)) return std::move(*best);
+    if (excess == 0 || attempt == kBudgetAttempts) return std::move(*best);
     // recompute knows nothing of scratch memory and of what kernels cannot write in place: it is asked for less then.
     if (!recompute) recompute.emplace();
     if (!recompute->budget_bytes) {
