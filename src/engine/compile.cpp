@@ -160,13 +160,15 @@ Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileO
   }
   compiled.plan = std::move(planned.plan);
   compiled.plan.schedule = {};
+  compiled.graph = std::move(planned.graph);
   compiled.seconds = seconds_since(begin);
   return compiled;
 }
 
-Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options, uint64_t most_bytes) {
+Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
+                       const PlainLimit* limit) {
   const auto begin = Clock::now();
-  const Graph captured = functionalise(trace);
+  const uint64_t most_bytes = limit == nullptr ? UINT64_MAX : limit->bytes;
   GraphScheduleOptions plain;
   plain.threads = options.threads;
   plain.trace = &trace;
@@ -186,14 +188,7 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
   };
   RunOptions passes;
   passes.without = {"fuse_losses", "recompute", "fuse"};
-  bool found = fits(run_passes(captured, passes).graph);
-  passes.without = {"fuse"};
-  for (uint64_t budget = most_bytes, attempt = 0; !found && attempt < kBudgetAttempts; ++attempt) {
-    passes.settings.recompute.emplace().budget_bytes = budget;
-    found = fits(run_passes(captured, passes).graph);
-    if (!found) budget -= std::min(least - most_bytes, budget);
-  }
-  if (!found) fits(plan_graph(trace, kernels, options).graph);
+  if (!fits(run_passes(functionalise(trace), passes).graph)) fits(limit->fused);
   verify(compiled.plan.schedule);
   compiled.executor = std::make_unique<Executor>(std::move(compiled.plan.schedule), &kernels);
   compiled.plan.schedule = {};
