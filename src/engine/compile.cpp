@@ -17,6 +17,7 @@ namespace stepc {
 
 namespace {
 constexpr int kBudgetAttempts = 4;
+constexpr int kPlainAttempts = 2;
 
 // How far a plan is above what it may take: a budget of bytes; or what eager took, so that what the program makes again
 // to save memory saves it here too. Kernels may want more workspace than eager's, and keep what those compute twice.
@@ -188,7 +189,14 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
   };
   RunOptions passes;
   passes.without = {"fuse_losses", "recompute", "fuse"};
-  if (!fits(run_passes(functionalise(trace), passes).graph)) fits(limit->fused);
+  const Graph captured = functionalise(trace);
+  bool found = fits(run_passes(captured, passes).graph) || fits(limit->fused);
+  passes.without = {"fuse"};
+  for (uint64_t budget = most_bytes, attempt = 0; !found && attempt < kPlainAttempts; ++attempt) {
+    passes.settings.recompute.emplace().budget_bytes = budget;
+    found = fits(run_passes(captured, passes).graph);
+    if (!found) budget -= std::min(least - most_bytes, budget);
+  }
   verify(compiled.plan.schedule);
   compiled.executor = std::make_unique<Executor>(std::move(compiled.plan.schedule), &kernels);
   compiled.plan.schedule = {};

@@ -37,7 +37,7 @@ struct PlainLimit {
   uint64_t bytes = 0;  // that it may take beside the program's tensors
   const Graph& fused;  // of the plan: where the plain Graph does not fit, the nodes are these, which hold little more
 };
-// What does not fit either way is the one that needs least.
+// Where neither fits, activations are made again; of what does not fit even so, the one that needs least.
 Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
                        const PlainLimit* limit = nullptr);
 
