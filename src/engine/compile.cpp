@@ -17,7 +17,7 @@ namespace stepc {
 
 namespace {
 constexpr int kBudgetAttempts = 4;
-constexpr size_t kManyNodes = 1'200;  // of which an attempt takes a second: only a user's budget is worth more than one
+constexpr int kPlainAttempts = 2;
 
 // How far a plan is above what it may take: a budget of bytes; or what eager took, so that what the program makes again
 // to save memory saves it here too. Kernels may want more workspace than eager's, and keep what those compute twice.
@@ -82,14 +82,21 @@ Planned plan_graph(const Trace& trace, KernelSources& kernels, const CompileOpti
   passes.settings.products = product_rule(planned.options.features);
   std::optional<RecomputeOptions>& recompute = passes.settings.recompute;
   recompute = recompute_options(captured, options.budget);
+  // What an attempt to meet a budget does anew; the passes before these do the same each time.
+  const std::vector<std::string> anew = {"recompute", "fuse", "order"};
+  passes.without = anew;
+  const Graph core = run_passes(captured, passes).graph;
+  passes.without.clear();
+  passes.only = anew;
   for (int attempt = 1;; ++attempt) {
-    planned.graph = run_passes(captured, passes).graph;
+    Graph graph = run_passes(core, passes).graph;
+    if (attempt > 1 && graph == planned.graph) return std::move(*best);  // recomputation has no more to give
+    planned.graph = std::move(graph);
     verify_stage(planned.graph, Stage::kFused);
     planned.plan = schedule_measured(planned.graph, kernels, planned.options);
     const uint64_t excess = excess_bytes(planned.plan.schedule, options.budget, eager_bytes);
     if (!best || planned.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = planned;
-    const bool is_cheap = options.budget.kind == MemoryBudget::Kind::kBytes || captured.nodes.size() < kManyNodes;
-    if (excess == 0 || attempt == (is_cheap ? kBudgetAttempts : 2)) return std::move(*best);
+    if (excess == 0 || attempt == kBudgetAttempts) return std::move(*best);
     // recompute knows nothing of scratch memory and of what kernels cannot write in place: it is asked for less then.
     if (!recompute) recompute.emplace();
     if (!recompute->budget_bytes) {
@@ -154,13 +161,15 @@ Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileO
   }
   compiled.plan = std::move(planned.plan);
   compiled.plan.schedule = {};
+  compiled.graph = std::move(planned.graph);
   compiled.seconds = seconds_since(begin);
   return compiled;
 }
 
-Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options, uint64_t most_bytes) {
+Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
+                       const PlainLimit* limit) {
   const auto begin = Clock::now();
-  const Graph captured = functionalise(trace);
+  const uint64_t most_bytes = limit == nullptr ? UINT64_MAX : limit->bytes;
   GraphScheduleOptions plain;
   plain.threads = options.threads;
   plain.trace = &trace;
@@ -180,14 +189,14 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
   };
   RunOptions passes;
   passes.without = {"fuse_losses", "recompute", "fuse"};
-  bool found = fits(run_passes(captured, passes).graph);
+  const Graph captured = functionalise(trace);
+  bool found = fits(run_passes(captured, passes).graph) || fits(limit->fused);
   passes.without = {"fuse"};
-  for (uint64_t budget = most_bytes, attempt = 0; !found && attempt < kBudgetAttempts; ++attempt) {
+  for (uint64_t budget = most_bytes, attempt = 0; !found && attempt < kPlainAttempts; ++attempt) {
     passes.settings.recompute.emplace().budget_bytes = budget;
     found = fits(run_passes(captured, passes).graph);
     if (!found) budget -= std::min(least - most_bytes, budget);
   }
-  if (!found) fits(plan_graph(trace, kernels, options).graph);
   verify(compiled.plan.schedule);
   compiled.executor = std::make_unique<Executor>(std::move(compiled.plan.schedule), &kernels);
   compiled.plan.schedule = {};

@@ -26,14 +26,19 @@ GraphSchedule plan_fast(const Trace& trace, KernelSources& kernels, const Compil
 struct Compiled {
   std::unique_ptr<Executor> executor;
   GraphSchedule plan;  // fast mode: what is known beside the Schedule, which the executor has
+  Graph graph;         // fast mode: fused, that the Schedule was made of
   double seconds = 0;  // planning and binding
 };
 Compiled compile_exact(const Trace& trace, int threads);
 Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options);
-// The plain Graph: as in `fast` mode, but one ATen call a node. Nothing is fused and nothing computed twice where that
-// takes at most `most_bytes` beside the program's tensors; else activations are made again; else the nodes are those of
-// the fused Graph, in its order, which holds little more than the plan. None fits: the one that needs least.
+// The plain Graph: as in `fast` mode, but one ATen call a node. Without a limit nothing is fused and nothing computed
+// twice.
+struct PlainLimit {
+  uint64_t bytes = 0;  // that it may take beside the program's tensors
+  const Graph& fused;  // of the plan: where the plain Graph does not fit, the nodes are these, which hold little more
+};
+// Where neither fits, activations are made again; of what does not fit even so, the one that needs least.
 Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
-                       uint64_t most_bytes = UINT64_MAX);
+                       const PlainLimit* limit = nullptr);
 
 }  // namespace stepc

@@ -62,7 +62,9 @@ Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vect
 
 void Plan::compile_graph() {
   try {
-    fast_ = road_of(compile_fast(trace_, *options_.kernels, {options_.threads, options_.budget}));
+    Compiled compiled = compile_fast(trace_, *options_.kernels, {options_.threads, options_.budget});
+    if (is_virtual()) fused_ = std::move(compiled.graph);
+    fast_ = road_of(std::move(compiled));
   } catch (const UserError& error) {
     why_exact_ = error.what();
   } catch (const std::exception& error) {
@@ -380,7 +382,8 @@ void Plan::abandon() {
 }
 
 uint64_t Plan::make_plain(uint64_t most_bytes) {
-  plain_ = road_of(compile_plain(trace_, *options_.kernels, {options_.threads, options_.budget}, most_bytes));
+  const PlainLimit limit{most_bytes, fused_};
+  plain_ = road_of(compile_plain(trace_, *options_.kernels, {options_.threads, options_.budget}, &limit));
   instead_ = plain_.get();
   return plain_->executor->schedule().peak_bytes();
 }

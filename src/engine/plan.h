@@ -191,6 +191,7 @@ class Plan {
   std::unique_ptr<Road> plain_;  // there while it runs
   Road* instead_ = nullptr;      // of all others, while it is compared with
   ShowWritten show_written_;     // set for a dry run
+  Graph fused_;                  // of a virtually captured step, for make_plain()
   bool ran_exact_ = false;
   std::vector<HostSupply> supplied_;                        // by the host code of the run at hand, in fast mode
   std::unique_ptr<Tracer> tracer_;                          // of a traced step

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <span>
+#include <type_traits>
 
 #include "base/check.h"
 #include "loops/lower.h"
@@ -38,10 +39,45 @@ struct Unit {                 // a group, or a node outside
   bool products = false;
 };
 
+// Ops, attributes, types and what reads what: two groups with the same key have the same loops.
+class GroupKey {
+ public:
+  explicit GroupKey(const Graph& group) {
+    for (const GraphTensor& tensor : group.tensors) {
+      add(tensor.type.dtype);
+      add(tensor.type.shape.size());
+      for (int64_t size : tensor.type.shape) add(size);
+    }
+    for (const Node& node : group.nodes) {
+      add(node.op);
+      add(node.inputs);
+      add(node.outputs);
+      add(to_text(node.attrs));
+    }
+    for (const GraphInput& input : group.inputs) add(input.tensor);
+    for (const GraphOutput& output : group.outputs) add(output.tensor);
+  }
+  std::string take() { return std::move(key_); }
+
+ private:
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  void add(const T& value) { key_.append(reinterpret_cast<const char*>(&value), sizeof value); }
+  void add(const std::string& text) {
+    add(text.size());
+    key_ += text;
+  }
+  void add(const std::vector<TensorId>& tensors) {
+    add(tensors.size());
+    for (TensorId tensor : tensors) add(tensor);
+  }
+  std::string key_;
+};
+
 class Fuser {
  public:
-  Fuser(const Graph& graph, const ProductRule& rule)
-      : graph_(graph), rule_(rule), group_of_(graph.nodes.size(), kNoGroup) {
+  Fuser(const Graph& graph, const ProductRule& rule, KnownGroups& known)
+      : graph_(graph), rule_(rule), known_(known), group_of_(graph.nodes.size(), kNoGroup) {
     users_.resize(graph.tensors.size());
     returned_.resize(graph.tensors.size(), false);
     for (size_t n = 0; n < graph.nodes.size(); ++n)
@@ -204,7 +240,10 @@ class Fuser {
     if (members.size() > kMostNodes) return false;
     const Graph group = GroupBuilder(*this, members).build();
     if (group.inputs.size() + group.outputs.size() > kMostTensors) return false;
-    return group.outputs.empty() || why_no_loops(group).empty();
+    if (group.outputs.empty()) return true;
+    const auto [found, is_new] = known_.emplace(GroupKey(group).take(), false);
+    if (is_new) found->second = why_no_loops(group).empty();
+    return found->second;
   }
 
   // Elementwise on operands of one shape and on single numbers: always a kernel.
@@ -593,6 +632,7 @@ class Fuser {
 
   const Graph& graph_;
   const ProductRule& rule_;
+  KnownGroups& known_;
   std::vector<Role> roles_;  // by node
   std::vector<std::vector<size_t>> users_;
   std::vector<bool> returned_;
@@ -604,11 +644,16 @@ class Fuser {
 }  // namespace
 
 Graph fuse(Graph graph, const ProductRule& products) {
+  KnownGroups known;
+  return fuse(std::move(graph), products, known);
+}
+
+Graph fuse(Graph graph, const ProductRule& products, KnownGroups& known) {
   const bool has_groups = std::ranges::any_of(graph.nodes, [](const Node& node) { return node.group.has_value(); });
   if (has_groups) return graph;
   // A node that nothing needs would have its say in what loops there are.
   graph = dead_code(std::move(graph));
-  return Fuser(graph, products).run();
+  return Fuser(graph, products, known).run();
 }
 
 }  // namespace stepc

@@ -6,11 +6,19 @@
 // norm of a gradient). A graph that has groups is left alone.
 #pragma once
 
+#include <string>
+#include <unordered_map>
+
 #include "ir/graph.h"
 #include "ops/product_rule.h"
 
 namespace stepc {
 
+// Whether groups can be one kernel, by all that the answer depends on. To find out takes most of a pass's time, and
+// groups come again: in every layer, and in every graph that recompute() looks at.
+using KnownGroups = std::unordered_map<std::string, bool>;
+
 Graph fuse(Graph graph, const ProductRule& products = {});
+Graph fuse(Graph graph, const ProductRule& products, KnownGroups& known);
 
 }  // namespace stepc

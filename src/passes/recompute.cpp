@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -20,7 +21,9 @@ constexpr double kAnyTime = std::numeric_limits<double>::infinity();
 // Nodes one after the other that are made again, views not counted: about one layer of a transformer. Without a limit
 // the first tensor of the backward pass would bring the whole forward pass back, all of it live at once.
 constexpr uint32_t kLongestChain = 40;
-constexpr size_t kLooks = 12;  // counts of choices that are tried before halving
+constexpr size_t kLooks = 6;      // counts of choices that are tried before halving
+constexpr size_t kFineness = 32;  // halving ends when counts differ by less than this part of all choices
+constexpr size_t kNever = SIZE_MAX;
 
 // How readily a node runs twice. Ordered: what is cheap for its bytes comes first.
 enum class Kind : uint8_t { kPointwise, kNorm, kAttention, kProduct, kNever };
@@ -39,18 +42,22 @@ Kind kind_of(const Node& node) {
 bool is_forward(const Node& node) { return node.source.phase == Phase::kForward; }
 
 // Of the step as it will run: what fuse() keeps inside of kernels needs no memory.
-uint64_t planned_peak(const Graph& core, const ProductRule& products) {
-  const Graph graph = fuse(core, products);
-  const GraphMemory memory = graph_memory(graph);
-  return peak_bytes(memory.problem, lowest_peak_order(memory.problem));
+OrderProblem planned_problem(const Graph& core, const ProductRule& products, KnownGroups& known) {
+  return graph_memory(fuse(core, products, known)).problem;
 }
 
 // Chooses which tensors are made again, one after the other.
 class Chooser {
  public:
   Chooser(const Graph& graph, const Target& target)
-      : graph_(graph), kept_(graph.tensors.size(), false), again_(graph.nodes.size(), false) {
+      : graph_(graph),
+        kept_(graph.tensors.size(), false),
+        since_(graph.nodes.size(), kNever),
+        depth_(graph.nodes.size(), 0),
+        users_(graph.tensors.size()) {
     for (const Node& node : graph.nodes) seconds_.push_back(seconds_of(graph, node, target));
+    for (size_t n = 0; n < graph.nodes.size(); ++n)
+      for (TensorId input : graph.nodes[n].inputs) users_[input.index()].push_back(n);
     for (const Node& node : graph.nodes)
       if (!is_forward(node))
         for (TensorId input : node.inputs) kept_[input.index()] = true;
@@ -59,8 +66,30 @@ class Chooser {
     std::ranges::sort(leaves_);
   }
 
+  // Takes whatever choice saves bytes and keeps all that is made again within `most_seconds`: each kind after all
+  // cheaper ones.
+  void choose_all(double most_seconds) {
+    const std::vector<TensorId> tensors = candidates();
+    std::set<TensorId> chosen;
+    for (Kind most : {Kind::kPointwise, Kind::kNorm, Kind::kAttention, Kind::kProduct})
+      for (TensorId tensor : tensors)
+        if (kind_of(*graph_.producer(tensor)) <= most && !chosen.contains(tensor) && choose(tensor, most, most_seconds))
+          chosen.insert(tensor);
+  }
+
+  // How many choices were taken; the nodes that run again after the first `count` of them, and their time.
+  [[nodiscard]] size_t taken() const { return extra_seconds_.size() - 1; }
+  [[nodiscard]] std::vector<bool> again_after(size_t count) const {
+    std::vector<bool> again;
+    for (size_t since : since_) again.push_back(since < count);
+    return again;
+  }
+  [[nodiscard]] double extra_seconds_after(size_t count) const { return extra_seconds_[count]; }
+  [[nodiscard]] double step_seconds() const { return std::accumulate(seconds_.begin(), seconds_.end(), 0.0); }
+
+ private:
   // The tensors that are kept for the backward pass, the best to make again first.
-  std::vector<TensorId> candidates() const {
+  [[nodiscard]] std::vector<TensorId> candidates() const {
     std::vector<std::tuple<Kind, double, TensorId>> sorted;
     for (size_t t = 0; t < graph_.tensors.size(); ++t) {
       const Node* node = graph_.producer(TensorId(t));
@@ -83,7 +112,7 @@ class Chooser {
     for (size_t i = 0; i < chain.size(); ++i) {
       for (TensorId input : graph_.nodes[chain[i].index()].inputs) {
         const NodeId maker = graph_.tensors[input.index()].producer;
-        if (!maker.valid() || kept_[input.index()] || again_[maker.index()]) continue;
+        if (!maker.valid() || kept_[input.index()] || runs_again(maker)) continue;
         if (std::ranges::find(chain, maker) != chain.end()) continue;
         const Node& node = graph_.nodes[maker.index()];
         if (is_forward(node) && kind_of(node) <= most)
@@ -100,52 +129,62 @@ class Chooser {
     for (TensorId input : newly_kept) gain -= bytes(input);
     double extra = 0;
     for (NodeId node : chain)
-      if (!again_[node.index()]) extra += seconds_[node.index()];
-    if (gain <= 0 || extra_seconds_ + extra > most_seconds) return false;
-    std::vector<bool> before = again_;
-    for (NodeId node : chain) again_[node.index()] = true;
-    if (longest_chain() > kLongestChain) {
-      again_ = std::move(before);
-      return false;
-    }
-    extra_seconds_ += extra;
+      if (!runs_again(node)) extra += seconds_[node.index()];
+    if (gain <= 0 || extra_seconds_.back() + extra > most_seconds || !run_again(chain)) return false;
+    extra_seconds_.push_back(extra_seconds_.back() + extra);
     for (TensorId output : graph_.nodes[chain[0].index()].outputs) kept_[output.index()] = false;
     for (TensorId input : newly_kept) kept_[input.index()] = true;
     return true;
   }
 
-  [[nodiscard]] const std::vector<bool>& again() const { return again_; }
-  [[nodiscard]] double extra_seconds() const { return extra_seconds_; }
-  [[nodiscard]] double step_seconds() const {
-    double sum = 0;
-    for (double seconds : seconds_) sum += seconds;
-    return sum;
-  }
-
- private:
-  [[nodiscard]] uint32_t longest_chain() {
-    depth_.assign(graph_.nodes.size(), 0);
-    uint32_t longest = 0;
-    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-      if (!again_[n]) continue;
-      for (TensorId input : graph_.nodes[n].inputs)
-        if (const NodeId maker = graph_.tensors[input.index()].producer; maker.valid())
-          depth_[n] = std::max(depth_[n], depth_[maker.index()]);
-      if (seconds_[n] > 0) ++depth_[n];
-      longest = std::max(longest, depth_[n]);
+  [[nodiscard]] bool runs_again(NodeId node) const { return since_[node.index()] != kNever; }
+  // False, and nothing is changed, where nodes would then run again in too long a chain.
+  bool run_again(const std::vector<NodeId>& chain) {
+    std::vector<NodeId> added;
+    for (NodeId node : chain) {
+      if (runs_again(node)) continue;
+      since_[node.index()] = taken();
+      added.push_back(node);
     }
-    return longest;
+    std::set<size_t> open;  // whose depth may have changed
+    for (NodeId node : added) open.insert(node.index());
+    std::vector<std::pair<size_t, uint32_t>> before;
+    while (!open.empty()) {
+      const size_t n = *open.begin();
+      open.erase(open.begin());
+      const uint32_t depth = depth_of(n);
+      if (depth == depth_[n]) continue;
+      before.emplace_back(n, depth_[n]);
+      depth_[n] = depth;
+      if (depth > kLongestChain) {
+        for (size_t i = before.size(); i-- > 0;) depth_[before[i].first] = before[i].second;
+        for (NodeId node : added) since_[node.index()] = kNever;
+        return false;
+      }
+      for (TensorId output : graph_.nodes[n].outputs)
+        for (size_t user : users_[output.index()])
+          if (since_[user] != kNever) open.insert(user);
+    }
+    return true;
+  }
+  [[nodiscard]] uint32_t depth_of(size_t node) const {
+    uint32_t depth = 0;
+    for (TensorId input : graph_.nodes[node].inputs)
+      if (const NodeId maker = graph_.tensors[input.index()].producer; maker.valid())
+        depth = std::max(depth, depth_[maker.index()]);
+    return depth + (seconds_[node] > 0 ? 1 : 0);
   }
   [[nodiscard]] double bytes(TensorId tensor) const { return static_cast<double>(bytes_of(graph_.type(tensor))); }
   [[nodiscard]] bool leaves(TensorId tensor) const { return std::ranges::binary_search(leaves_, tensor); }
 
   const Graph& graph_;
-  std::vector<double> seconds_;   // by node
-  std::vector<bool> kept_;        // by tensor: the backward pass reads what the forward pass made
-  std::vector<bool> again_;       // by node
-  std::vector<uint32_t> depth_;   // by node: those that are made again before it, one after the other
-  std::vector<TensorId> leaves_;  // outputs of the graph, ascending
-  double extra_seconds_ = 0;
+  std::vector<double> seconds_;              // by node
+  std::vector<bool> kept_;                   // by tensor: the backward pass reads what the forward pass made
+  std::vector<size_t> since_;                // by node: with which choice it came to run again
+  std::vector<uint32_t> depth_;              // by node: those that are made again before it, one after the other
+  std::vector<std::vector<size_t>> users_;   // by tensor: nodes
+  std::vector<TensorId> leaves_;             // outputs of the graph, ascending
+  std::vector<double> extra_seconds_ = {0};  // after each choice
 };
 
 // The graph in which the nodes of `again` run once more, each before its first use after the forward pass.
@@ -211,77 +250,82 @@ class Duplicator {
   size_t nodes_ = 0;
 };
 
-struct Choice {
-  TensorId tensor;
-  Kind most = Kind::kPointwise;
+// One count of choices, looked at.
+struct Look {
+  size_t count = 0;
+  Graph graph;
+  size_t nodes = 0;
+  OrderProblem problem;
+  uint64_t peak_bytes = 0;  // of the orders that are quick to find
 };
-
-// What recompute() tries, in order: each kind after all cheaper ones.
-std::vector<Choice> choices_of(const Graph& graph, const Target& target) {
-  std::vector<Choice> out;
-  const Chooser fresh(graph, target);
-  const std::vector<TensorId> candidates = fresh.candidates();
-  for (Kind most : {Kind::kPointwise, Kind::kNorm, Kind::kAttention, Kind::kProduct})
-    for (TensorId tensor : candidates)
-      if (kind_of(*graph.producer(tensor)) <= most) out.push_back({tensor, most});
-  return out;
+Look look_at(const Graph& graph, const Chooser& chooser, size_t count, uint64_t budget, const ProductRule& products,
+             KnownGroups& known) {
+  const std::vector<bool> again = chooser.again_after(count);
+  Duplicator duplicator(graph, again);
+  Look look;
+  look.count = count;
+  look.graph = duplicator.run();
+  look.nodes = duplicator.nodes();
+  look.problem = planned_problem(look.graph, products, known);
+  look.peak_bytes = peak_bytes(look.problem, order_within(look.problem, budget));
+  return look;
 }
 
-// The graph after the first `count` choices, without those that would go beyond `most_seconds`.
-RecomputeResult after_choices(const Graph& graph, const std::vector<Choice>& choices, size_t count, double most_seconds,
-                              const RecomputeOptions& options) {
-  Chooser chooser(graph, options.target);
-  std::set<TensorId> chosen;
-  for (size_t i = 0; i < count; ++i) {
-    const auto& [tensor, most] = choices[i];
-    if (!chosen.contains(tensor) && chooser.choose(tensor, most, most_seconds)) chosen.insert(tensor);
+// About the fewest choices that meet the budget, or else those of the lowest peak. More is not always less: what is
+// made again is live too. So first a look at some counts; then, between the first that meets the budget and the one
+// before it, halving.
+std::optional<Look> best_look(const Graph& graph, const Chooser& chooser, uint64_t budget, const ProductRule& products,
+                              KnownGroups& known) {
+  std::optional<Look> best;
+  const auto meets_budget = [&](size_t count) {
+    Look look = look_at(graph, chooser, count, budget, products, known);
+    const bool meets = look.peak_bytes <= budget;
+    if (!best || meets || look.peak_bytes < best->peak_bytes) best = std::move(look);
+    return meets;
+  };
+  size_t low = 0;
+  size_t high = 0;
+  for (size_t part = 1; part <= kLooks && high == 0; ++part) {
+    const size_t count = chooser.taken() * part / kLooks;
+    if (count > low) (meets_budget(count) ? high : low) = count;
   }
-  Duplicator duplicator(graph, chooser.again());
-  RecomputeResult result;
-  result.graph = duplicator.run();
-  result.nodes = duplicator.nodes();
-  result.step_seconds = chooser.step_seconds();
-  result.extra_seconds = chooser.extra_seconds();
-  result.peak_after = planned_peak(result.graph, options.products);
-  return result;
+  while (high > low + 1 + chooser.taken() / kFineness) {
+    const size_t middle = low + (high - low) / 2;
+    (meets_budget(middle) ? high : low) = middle;
+  }
+  return best;
 }
 
 }  // namespace
 
 RecomputeResult recompute(Graph graph, const RecomputeOptions& options) {
-  RecomputeResult best;
-  best.peak_before = best.peak_after = planned_peak(graph, options.products);
-  best.step_seconds = Chooser(graph, options.target).step_seconds();
+  Chooser chooser(graph, options.target);
+  RecomputeResult result;
+  result.step_seconds = chooser.step_seconds();
   const uint64_t budget = options.budget_bytes.value_or(0);
-  const double most_seconds = options.budget_bytes ? kAnyTime : options.most_extra * best.step_seconds;
-  const std::vector<Choice> choices = choices_of(graph, options.target);
-  // Whether so many choices meet the budget. The cheapest that do stay in `best`, or else the lowest peak.
-  const auto meets_budget = [&](size_t count) {
-    RecomputeResult some = after_choices(graph, choices, count, most_seconds, options);
-    some.peak_before = best.peak_before;
-    const bool meets = some.peak_after <= budget;
-    const bool better = best.peak_after <= budget ? meets && some.extra_seconds < best.extra_seconds
-                                                  : some.peak_after < best.peak_after;
-    if (better) best = std::move(some);
-    return meets;
-  };
-  // More is not always less: what is made again is live too. So first a look at some counts; then, between the first
-  // that meets the budget and the one before it, halving.
-  size_t low = 0;
-  size_t high = 0;
-  for (size_t look = 1; look <= kLooks && high == 0 && best.peak_after > budget; ++look) {
-    const size_t count = choices.size() * look / kLooks;
-    (meets_budget(count) ? high : low) = count;
+  KnownGroups known;
+  const OrderProblem problem = planned_problem(graph, options.products, known);
+  result.peak_before = peak_bytes(problem, order_within(problem, budget));
+  if (result.peak_before > budget) {
+    chooser.choose_all(options.budget_bytes ? kAnyTime : options.most_extra * result.step_seconds);
+    std::optional<Look> best = best_look(graph, chooser, budget, options.products, known);
+    if (best && best->peak_bytes > budget) {  // the search that order() makes may still find what meets it
+      result.peak_before = peak_bytes(problem, lowest_peak_order(problem));
+      best->peak_bytes = peak_bytes(best->problem, lowest_peak_order(best->problem));
+    }
+    if (best && result.peak_before > budget && best->peak_bytes < result.peak_before) {
+      result.peak_after = best->peak_bytes;
+      result.nodes = best->nodes;
+      result.extra_seconds = chooser.extra_seconds_after(best->count);
+      result.graph = std::move(best->graph);
+    }
   }
-  while (low + 1 < high) {
-    const size_t middle = low + (high - low) / 2;
-    (meets_budget(middle) ? high : low) = middle;
-  }
-  if (options.budget_bytes && best.peak_after > budget)
-    best.why_not = str("the lowest peak that recomputation reaches is {}, and the budget is {}",
-                       human_bytes(best.peak_after), human_bytes(budget));
-  if (best.nodes == 0) best.graph = std::move(graph);
-  return best;
+  if (result.nodes == 0) result.peak_after = result.peak_before;
+  if (options.budget_bytes && result.peak_after > budget)
+    result.why_not = str("the lowest peak that recomputation reaches is {}, and the budget is {}",
+                         human_bytes(result.peak_after), human_bytes(budget));
+  if (result.nodes == 0) result.graph = std::move(graph);
+  return result;
 }
 
 }  // namespace stepc

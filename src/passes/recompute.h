@@ -25,7 +25,7 @@ struct RecomputeOptions {
 
 struct RecomputeResult {
   Graph graph;
-  uint64_t peak_before = 0;  // fused, of the best order found, as order() finds it
+  uint64_t peak_before = 0;  // fused, in the best of the orders that were looked at
   uint64_t peak_after = 0;   // never above peak_before
   size_t nodes = 0;          // that run twice
   double step_seconds = 0;   // as priced, before

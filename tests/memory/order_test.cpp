@@ -130,6 +130,23 @@ TEST(Order, PlansAreSoundAndNeverAboveTheBaselines) {
   }
 }
 
+TEST(Order, WhatFitsIsFoundWithoutLookingForTheLowest) {
+  size_t found = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const OrderProblem problem = random_order_problem(10 + seed, 3000 + seed);
+    const uint64_t lowest = peak_bytes(problem, lowest_peak_order(problem));
+    const uint64_t plain =
+        std::min(peak_bytes(problem, program_order(problem)), peak_bytes(problem, least_increase_order(problem)));
+    for (const uint64_t bytes : {uint64_t{0}, lowest, (lowest + plain) / 2, plain}) {
+      const UnitOrder order = order_within(problem, bytes);
+      expect_sound(problem, order, "within", seed);
+      EXPECT_LE(peak_bytes(problem, order), std::max(bytes, plain));
+      found += bytes == lowest && peak_bytes(problem, order) <= lowest ? 1 : 0;
+    }
+  }
+  EXPECT_GT(found, 20U);
+}
+
 // The lowest peak of all orders, by trying all of them.
 uint64_t lowest_peak(const OrderProblem& problem) {
   const auto before = predecessors(problem);

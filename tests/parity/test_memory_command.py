@@ -38,6 +38,14 @@ def test_a_budget_makes_it_smaller(stepc):
     assert wrong.stderr == 'stepc: memory budget is "12"; it is "none", "auto" or a size such as "12GiB"\n'
 
 
+UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+def bytes_in(pattern, text):
+    number, unit = re.search(pattern + r" *([\d.]+) (\w+)", text).groups()
+    return float(number) * UNITS[unit]
+
+
 @pytest.fixture
 def larger(stepc):
     """A run whose step is much larger than what a process takes by chance."""
@@ -55,6 +63,12 @@ def test_a_step_planned_before_it_runs(stepc, larger, budget):
     assert "a run takes" in run.stdout
     assert "compared before the first of them with the plain graph" in run.stdout, run.stdout
     assert "0 recorded, 0 eager" in run.stdout, run.stdout
+    if budget != "none":
+        return
+    # Start, capture, verification and loading included.
+    resident = r"resident memory .* the plan's [\d.]+ \w+:"
+    loaded_and_plan, peak = bytes_in(resident, run.stdout), bytes_in(resident + r" [\d.]+ \w+; at most", run.stdout)
+    assert peak <= 1.05 * loaded_and_plan
 
 
 def test_what_the_machine_does_not_have_is_refused_before_it_is_taken(stepc, larger):

@@ -70,5 +70,28 @@ TEST(Fuse, PhasesOfAStepDoNotShareAKernel) {
   EXPECT_EQ(groups_of(fuse(b.take())).size(), 2U);
 }
 
+// What is known of one graph's groups holds for the same groups of another one, and for no others.
+TEST(Fuse, KnownGroupsChangeNothing) {
+  KnownGroups known;
+  for (const Shape& shape : {Shape{64, 32}, Shape{32, 64}}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (int64_t dim = 0; dim < 2; ++dim) {
+        GraphBuilder b;
+        const TensorId x = input(b, InputKind::kBatch, {dtype, shape});
+        const TensorId wide = b.cast(b.add("exp", {x}), DType::kF32);
+        b.graph().outputs.emplace_back();
+        b.graph().outputs.back().tensor = b.add("neg", {b.sum(b.add("square", {wide}), {dim})});
+        const Graph graph = b.take();
+        const Graph alone = fuse(graph);
+        EXPECT_TRUE(fuse(graph, {}, known) == alone);
+        const size_t groups = known.size();
+        EXPECT_GT(groups, 0U);
+        EXPECT_TRUE(fuse(graph, {}, known) == alone);
+        EXPECT_EQ(known.size(), groups);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace stepc

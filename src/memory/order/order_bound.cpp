@@ -13,7 +13,7 @@ namespace {
 using memory::UnitSets;
 
 constexpr size_t kMostClosureUnits = 40'000;  // the sets of larger problems would take gigabytes
-constexpr size_t kCutUnits = 60'000;          // units of all networks together, about a tenth of a second
+constexpr size_t kCutUnits = 20'000;          // units of all networks together, some hundredths of a second
 constexpr size_t kBoundBeamWidth = 5'000;
 
 // What unit `unit` may save by writing over operands that it may be the last to read.

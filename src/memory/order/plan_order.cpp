@@ -39,19 +39,22 @@ uint32_t peak_unit(const OrderProblem& problem, const UnitOrder& order) {
 
 class Search {
  public:
-  explicit Search(const OrderProblem& problem)
-      : problem_(problem), branches_(find_branches(problem)), bound_(order_bound(problem, branches_)) {
+  explicit Search(const OrderProblem& problem) : problem_(problem), branches_(find_branches(problem)) {
     const UnitOrder program = program_order(problem);
     const UnitOrder least = least_increase_order(problem);
     offer(program, "program order");
     offer(least, "least increase");
+    // Each proof says whether the search after it can find anything; the cheap one first.
+    raise_bound();
+    if (best().peak_bytes > bound_) bound_ = std::max(bound_, order_bound(problem, branches_));
     for (const UnitOrder* base : {&program, &least})
       if (best().peak_bytes > bound_) lower_targets(*base);
+    raise_bound();
     if (best().peak_bytes > bound_) {
       UnitOrder improved = improve_runs(problem, best().order, bound_);
       if (improved != best().order) offer(std::move(improved), "improved runs");
     }
-    if (best().peak_bytes > bound_) bound_ = std::max(bound_, cut_bound(problem, peak_unit(problem, best().order)));
+    raise_bound();
   }
 
   [[nodiscard]] const Candidate& best() const {
@@ -70,6 +73,11 @@ class Search {
     const uint64_t peak = peak_bytes(problem_, order);
     candidates_.push_back({std::move(order), algorithm, peak});
   }
+  // By what must be live at the best order's peak.
+  void raise_bound() {
+    const uint32_t unit = peak_unit(problem_, best().order);
+    if (best().peak_bytes > bound_ && unit != kNone) bound_ = std::max(bound_, cut_bound(problem_, unit));
+  }
   // The lowest target that `base` can be bent to, by halving.
   void lower_targets(const UnitOrder& base) {
     uint64_t low = bound_;
@@ -87,13 +95,24 @@ class Search {
 
   const OrderProblem& problem_;
   const Branches branches_;
-  uint64_t bound_;
+  uint64_t bound_ = 0;
   std::vector<Candidate> candidates_;
 };
 
 }  // namespace
 
 UnitOrder lowest_peak_order(const OrderProblem& problem) { return Search(problem).best().order; }
+
+UnitOrder order_within(const OrderProblem& problem, uint64_t bytes) {
+  const UnitOrder program = program_order(problem);
+  if (peak_bytes(problem, program) <= bytes) return program;
+  UnitOrder least = least_increase_order(problem);
+  if (peak_bytes(problem, least) <= bytes) return least;
+  const Branches branches = find_branches(problem);
+  for (const UnitOrder* base : {&program, &std::as_const(least)})
+    if (std::optional<UnitOrder> order = target_order(problem, branches, *base, bytes)) return std::move(*order);
+  return peak_bytes(problem, program) <= peak_bytes(problem, least) ? program : least;
+}
 
 PlannedOrder plan_order(const OrderProblem& problem) {
   Search search(problem);

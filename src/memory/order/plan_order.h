@@ -22,5 +22,8 @@ struct PlannedOrder {
 PlannedOrder plan_order(const OrderProblem& problem);
 // The order alone, by its peak.
 UnitOrder lowest_peak_order(const OrderProblem& problem);
+// The first order found whose peak is at most `bytes`; else the lowest of the few that this looks at. A small part of
+// the time of lowest_peak_order(), for those who only ask whether something fits.
+UnitOrder order_within(const OrderProblem& problem, uint64_t bytes);
 
 }  // namespace stepc
