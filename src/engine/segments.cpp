@@ -242,7 +242,7 @@ std::vector<at::Tensor> Segments::Call::record(const ForwardFn& eager) {
   tensors_.clear();
   program_ = std::make_unique<RecordedStep>(*owner_.program_, input_);
   if (std::ranges::any_of(input_.tensors, [](const at::Tensor& tensor) { return tensor.requires_grad(); }))
-    before_.emplace(*owner_.program_, owner_.buffers(), std::vector<at::Generator>());
+    before_.emplace(owner_.program_.get(), owner_.buffers(), std::vector<at::Generator>());
   const GradientsAside aside(*owner_.program_);
   auto recorder = std::make_unique<Recorder>(*program_);
   std::vector<at::Tensor> outputs;
@@ -277,7 +277,7 @@ std::optional<std::vector<at::Tensor>> Segments::Call::replay() {
           difference_ = difference_from_plain(outcome.result->given);
           before_->restore();
         }
-        before_.emplace(*owner_.program_, plan->written_before_pause(tensors_), generators);
+        before_.emplace(owner_.program_.get(), plan->written_before_pause(tensors_), generators);
       }
       return std::move(outcome.result->given);
     }
@@ -288,7 +288,7 @@ std::optional<std::vector<at::Tensor>> Segments::Call::replay() {
 
 void Segments::Call::run_as_before(const std::function<void()>& part) {
   INTERNAL_CHECK(before_.has_value(), "nothing is known of the program before the forward pass");
-  Undo now(*owner_.program_, owner_.buffers(), owner_.generators());
+  Undo now(owner_.program_.get(), owner_.buffers(), owner_.generators());
   before_->restore();
   try {
     part();

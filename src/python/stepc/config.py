@@ -10,6 +10,7 @@ PRECISIONS = (None, "bf16")
 TEXTS = {
     "mode": 'one of "fast", "exact", "eager"',
     "capture": '"run" or "virtual"',
+    "python": 'one of "auto", "watch", "trace"',
     "verify": 'one of "first", "every:N", "always", "off"',
     "memory_budget": '"none", "auto" or a size such as "12GiB"',
     "kernel_directory": "a path",
