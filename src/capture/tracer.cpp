@@ -113,8 +113,15 @@ class Tracer::Observer final : public CallObserver {
         given[from.supplied_[s].arg] = from.supplied_[s].number;
       if (!begins_as(from, c, given, supplied)) return false;
     }
-    for (size_t m = 0; m < met_.size() && m < from.met_.size(); ++m)
-      if (from.met_[m].address != nullptr) met_[m] = from.met_[m];
+    // Only of these calls the two traces number storages alike.
+    const auto take = [&](ValueId value) {
+      const size_t storage = storage_of(value).index();
+      if (from.met_[storage].address != nullptr) met_[storage] = from.met_[storage];
+    };
+    for (size_t c = 0; c < calls; ++c) {
+      for_each_value(trace_.calls[c].args, take);
+      for_each_value(trace_.calls[c].results, take);
+    }
     for (const c10::Storage& storage : from.kept_) kept_.push_back(storage);
     host_data_ = from.host_data_;
     supplied_ = std::move(supplied);
@@ -173,7 +180,7 @@ class Tracer::Observer final : public CallObserver {
   }
 
   [[nodiscard]] bool is_following() const { return difference_.empty(); }
-  [[nodiscard]] bool is_skipping() const { return heir_ ? heir_->is_skipping() : is_following() && !computes_; }
+  [[nodiscard]] bool is_compared() const { return heir_ ? heir_->is_compared() : is_following(); }
   [[nodiscard]] const std::string& difference() const { return difference_; }
   [[nodiscard]] const std::vector<HostSupply>& supplied() const { return supplied_; }
   [[nodiscard]] const std::map<std::string, at::Tensor>& host_data() const { return host_data_; }
@@ -654,7 +661,7 @@ void leave_trace(const std::string& why) {
 }
 bool is_tracing() {
   const auto* observer = dynamic_cast<Tracer::Observer*>(current_observer());
-  return observer != nullptr && observer->is_skipping();
+  return observer != nullptr && observer->is_compared();
 }
 
 }  // namespace stepc

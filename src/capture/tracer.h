@@ -84,7 +84,7 @@ class Tracer {
 // Ends the comparison of the step that runs on this thread, if one does: its tensors have values from here on, for code
 // that reads them past the dispatcher.
 void leave_trace(const std::string& why);
-// Whether the calling thread runs a step beside a trace, without computing it.
+// Whether the calling thread runs a step beside a trace.
 bool is_tracing();
 
 }  // namespace stepc

@@ -83,7 +83,7 @@ PlanCache::PlanCache(Program& program, const Config& config, Stats& stats, bool 
       may_trace_(may_trace && config.python != PythonMode::kWatch),
       is_traced_(may_trace_ && config.python == PythonMode::kTrace) {
   if (!is_traced_) return;
-  stats_.traced = "as configured";
+  stats_.traced = "Config(python=\"trace\")";
   program_.trace();
 }
 

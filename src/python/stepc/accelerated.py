@@ -79,8 +79,9 @@ class Accelerated:
 
     def report(self) -> str:
         """Planned beside measured, in words."""
-        reason = self.stats["traced"]
-        return f"{self._engine.report()}  python: {f'traced ({reason})' if reason else 'watched'}\n"
+        traced, reason = self.stats["traced"], self._scout.python_reason()
+        python = f"traced ({traced})" if traced else f"as configured, though {reason}" if reason else "watched"
+        return f"{self._engine.report()}  python: {python}\n"
 
     def memory(self) -> str:
         """Fast mode: where every byte of the step goes at its peak, as a table; empty before the step is planned."""

@@ -56,6 +56,8 @@ def _of_function(function):
 
 
 def _children(value):
+    if (type(value).__module__ or "").partition(".")[0] == "stepc":
+        return  # what accelerates other parts of the program is none of it
     if isinstance(value, dict):
         if len(value) <= _MAX_LENGTH:
             for key in list(value):
