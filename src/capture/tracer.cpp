@@ -228,7 +228,10 @@ class Tracer::Observer final : public CallObserver {
   bool hand_over(const Test& goes_on) {
     while (Tracer* const tracer = plan_->other ? plan_->other() : nullptr) {
       const std::shared_ptr<Observer> other = tracer->observer_;
-      if (!other->take_over(*this) || !goes_on(*other)) continue;
+      if (!other->take_over(*this) || !goes_on(*other)) {
+        other->release();
+        continue;
+      }
       heir_ = other;
       plan_->took_over();
       return true;

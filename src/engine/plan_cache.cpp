@@ -21,6 +21,8 @@ constexpr int kMaxExplanations = 4;
 constexpr size_t kMaxOpen = 3;
 // Values among a step's arguments, the shapes of its tensors being the same, that get plans of their own.
 constexpr int kMostConstants = 3;
+// Recordings of as many paths of a traced step, before one of them becomes a plan by itself.
+constexpr int kMostPaths = 3;
 // A traced step that took a path without a plan may take it again soon. Where most do so, none is worth it.
 constexpr int kRecordAfterLeaving = 8;
 constexpr int kMaxDepartures = 6;
@@ -249,8 +251,9 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
         tensors);
     return true;
   }
-  if (!is_traced_ || entry.plans.empty()) return false;
-  // Another path of a traced step: its calls are compared at every replay, so that one recording will do.
+  // Another path of a traced step: its calls are compared at every replay, so that one recording will do. The first one
+  // is to show which numbers change.
+  if (!is_traced_ || (entry.plans.empty() && entry.recordings < kMostPaths)) return false;
   Agreement agreement = agree_on_calls(trace, trace);
   if (!good(agreement)) return false;
   add(entry,

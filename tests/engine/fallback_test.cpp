@@ -22,17 +22,18 @@ at::Tensor batch(int i) {
 }
 using Twins = test::Twins;
 
-TEST(Fallback, HostReadRunsEagerlyWithOneWarning) {
+TEST(Fallback, HostReadThatDecidesRunsBesideThePlan) {
   const LogLines lines;
   Twins twins(make, [](torch::nn::Sequential& model, const at::Tensor& x) {
     at::Tensor y = model->forward(x);
     if (y.sum().item<float>() > 0) y = y * 2;
     return y.pow(2).mean();
   });
-  twins.run(12, batch);
-  EXPECT_EQ(twins.stats().plans, 0U);
-  EXPECT_EQ(lines.count("runs eagerly"), 1) << lines.text();
-  EXPECT_NE(lines.text().find("aten::_local_scalar_dense"), std::string::npos) << lines.text();
+  twins.run(40, batch);
+  EXPECT_GE(twins.stats().replays, 5U);
+  EXPECT_EQ(lines.count("runs eagerly"), 0) << lines.text();
+  EXPECT_NE(lines.text().find("runs beside every replay: aten::_local_scalar_dense"), std::string::npos)
+      << lines.text();
   EXPECT_NE(lines.text().find("reads a float that changes from step to step on the host"), std::string::npos)
       << lines.text();
 }
@@ -97,13 +98,13 @@ TEST(Fallback, TensorKeptByTheProgramIsReported) {
   EXPECT_NE(lines.text().find("is kept after it"), std::string::npos) << lines.text();
 }
 
-TEST(Fallback, ChangingHostNumberNeverBecomesAPlan) {
+TEST(Fallback, ChangingHostNumberIsGivenToThePlan) {
   int calls = 0;
   Twins twins(make, [&](torch::nn::Sequential& model, const at::Tensor& x) {
     return (model->forward(x) * static_cast<double>(1 + calls++ / 2)).pow(2).mean();
   });
-  twins.run(10, batch);
-  EXPECT_EQ(twins.stats().plans, 0U);
+  twins.run(16, batch);
+  EXPECT_GE(twins.stats().replays, 4U);
 }
 
 TEST(Fallback, FirstReplayIsVerifiedAndEagerCounts) {

@@ -360,7 +360,7 @@ def test_a_generator_that_the_step_makes():
         return drawn
 
     step = stepc.accelerate(train_step, config=stepc.Config(**FAST))
-    for _ in range(6):
+    for _ in range(8):
         step(torch.ones(64, 64))
     assert_fused(step.stats, 3)
     first, second = step(torch.ones(64, 64)), step(torch.ones(64, 64))

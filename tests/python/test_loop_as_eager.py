@@ -420,7 +420,7 @@ class FeatureInAGlobal(Case):
 
 @case
 class FeaturesOfHooks(Case):
-    replays = "hooks"
+    replays = "keeps a tensor"
 
     def prepare(self):
         self.features = []

@@ -147,7 +147,7 @@ def test_reading_what_was_never_computed_names_operator_and_line():
     def listing(x):
         return module(x).tolist()  # lists
 
-    with pytest.raises(stepc.UserError, match="no values") as error:
+    with pytest.raises(stepc.UserError, match="a value that was never computed") as error:
         stepc.plan(listing, torch.randn(4, 8))
     assert line_of(listing, "lists") in str(error.value)
 

@@ -447,7 +447,7 @@ def counts_by_a_bound_method(trainer, x):
 
 
 def counts_in_a_function_attribute(trainer, x):
-    counts_in_a_function_attribute.calls = 1  # HERE
+    counts_in_a_function_attribute.calls = getattr(counts_in_a_function_attribute, "calls", 0) + 1  # HERE
 
 
 def warns(trainer, x):
@@ -484,12 +484,12 @@ def counts_on_the_type(trainer, x):
 
 
 def counts_behind_a_weak_reference(trainer, x):
-    trainer.reference().calls = 1  # HERE
+    trainer.reference().history = [1]  # HERE
 
 
 def counts_in_every_module(trainer, x):
     for module in trainer.model.modules():
-        module.calls = 1  # HERE
+        module.calls = [1]  # HERE
 
 
 NOT_EARNED = {
@@ -514,7 +514,7 @@ NOT_EARNED = {
     appends_by_a_partial: "changes",
     appends_to_a_cached_list: "changes what a cached function returns",
     counts_on_the_type: "changes .*unit",
-    counts_behind_a_weak_reference: "changes .*calls",
+    counts_behind_a_weak_reference: "changes .*history",
     counts_in_every_module: "changes module.calls",
     changes_the_batch: "changes trainer.box",
     counts_in_an_array: "changes trainer.array",

@@ -130,8 +130,17 @@ def effect_of(module):
     return None
 
 
+# Of torch.distributed: they ask whether there are other processes, and talk to none.
+_QUERIES = {
+    "is_available", "is_initialized", "get_rank", "get_world_size", "is_nccl_available", "is_gloo_available",
+    "is_mpi_available", "is_torchelastic_launched",
+}
+
+
 def trust_in(code, module):
     """How far code of `module` is trusted."""
+    if module.startswith("torch.distributed") and code.co_name in _QUERIES:
+        return Trust.TRUSTED
     path = code.co_filename
     ours = path.startswith(_FOLDERS) and not (path.startswith(_INSTALLED) and not path.startswith(_FOLDERS[:3]))
     if path.startswith("<") and not path.startswith("<frozen"):  # made by a dataclass, a named tuple, a notebook

@@ -62,6 +62,16 @@ def _load_attribute(watch, frame, name, words):
 
 
 def _store_attribute(watch, frame, name, words):
+    one, value = _C.top_of_stack(frame, 2)
+    attributes = getattr(one, "__dict__", None)
+    if isinstance(attributes, dict) and dict.get(attributes, name, _C) is value and not isinstance(one, type):
+        if watch.is_outside(one):  # what stands there already changes nothing, as long as it does
+            watch.place(frame, attributes, ITEM, name, words or f"{watch.words_of(one)}.{name}")
+        return
+    watch.store(frame, one, name, words or f"{watch.words_of(one)}.{name}")
+
+
+def _delete_attribute(watch, frame, name, words):
     one = _C.top_of_stack(frame, 1)[0]
     watch.store(frame, one, name, words or f"{watch.words_of(one)}.{name}")
 
@@ -255,7 +265,8 @@ def table_of(code):
             entry = (_load_attribute, one.argval, written and f"{written}.{one.argval}")
         elif op in ("STORE_ATTR", "DELETE_ATTR"):
             written = written or _written_before_update(instructions, index)
-            entry = (_store_attribute, one.argval, written and f"{written}.{one.argval}")
+            what = _store_attribute if op == "STORE_ATTR" else _delete_attribute
+            entry = (what, one.argval, written and f"{written}.{one.argval}")
         elif op == "BINARY_SUBSCR":
             entry = (_load_item, None)
         elif op in ("STORE_SUBSCR", "DELETE_SUBSCR"):

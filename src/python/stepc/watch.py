@@ -71,6 +71,7 @@ class Watch:
         self.found = {}  # modules and optimizers that the call used: id -> (object, words)
         self._outside = {}  # id -> object
         self._arguments = {}
+        self._arrays = set()  # ids of arrays among them
         self._words = {}
         self._seen = {}  # looked at whole: id -> object
         self.cells = {}  # made in this call
@@ -263,6 +264,8 @@ class Watch:
             fields = dataclasses.fields(value)
             items = ((f"{words}.{field.name}", getattr(value, field.name, None)) for field in fields)
         else:
+            if isinstance(value, numpy.ndarray):
+                self._arrays.add(id(value))
             self.register(value, words)
             return
         self._arguments[id(value)] = value
@@ -391,6 +394,9 @@ class Watch:
 
     def _contents(self, frame, value, words):
         if isinstance(value, (tuple, frozenset)):
+            return
+        if id(value) in self._arrays:
+            self.because(frame, f"reads {words}, an array that the step is given")
             return
         if contents_of(value) is None:
             self.because(frame, f"reads {words}, which is too large to be compared")
