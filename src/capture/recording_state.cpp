@@ -366,8 +366,7 @@ void RecordingState::begin_call(const c10::OperatorHandle& op, const torch::jit:
   open_shape_depends_ = shape_depends_on_data(op, stack);
   if (open_.op == "aten::_pack_padded_sequence")  // and recurrent layers read what it makes
     obstacle(str("{}{} reads lengths of sequences on the host, past the dispatcher", open_.op, place()));
-  if (may_raise(open_.op))
-    obstacle(str("{}{} ends the step, or not, by what it finds in the data", open_.op, place()));
+  if (may_raise(open_.op)) obstacle(str("{}{} ends the step, or not, by what it finds in the data", open_.op, place()));
   if (op.hasTag(at::Tag::data_dependent_output) && !reads_host(op))
     obstacle(str("{}{} makes tensors that depend on a value read on the host", name_of(op), place()));
   log_.begin_call(id);

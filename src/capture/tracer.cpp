@@ -36,9 +36,9 @@ bool is_number(const Arg& arg) {
 // One call of the trace, ready to be compared with.
 struct Expected {
   c10::OperatorHandle op;
-  bool runs = false;      // at once: a view, or one of the host's own calls
-  bool supplied = false;  // its numbers may be others: the host supplies them
-  std::optional<size_t> read;  // the event that it ends with
+  bool runs = false;                   // at once: a view, or one of the host's own calls
+  bool supplied = false;               // its numbers may be others: the host supplies them
+  std::optional<size_t> read;          // the event that it ends with
   std::vector<c10::IValue> constants;  // by argument, where it is one
 };
 
@@ -49,9 +49,9 @@ std::vector<Expected> expect(const Trace& trace) {
     const auto& schema = one.op.schema().arguments();
     for (size_t a = 0; a < call.args.size(); ++a) {
       const Arg& arg = call.args[a];
-      const bool is_constant = !std::holds_alternative<ValueId>(arg) &&
-                               !std::holds_alternative<std::vector<ValueId>>(arg) &&
-                               !std::holds_alternative<WrappedNumber>(arg) && !std::holds_alternative<GeneratorArg>(arg);
+      const bool is_constant =
+          !std::holds_alternative<ValueId>(arg) && !std::holds_alternative<std::vector<ValueId>>(arg) &&
+          !std::holds_alternative<WrappedNumber>(arg) && !std::holds_alternative<GeneratorArg>(arg);
       one.constants.push_back(is_constant ? constant_to_ivalue(arg, schema.at(a)) : c10::IValue());
     }
     calls.push_back(std::move(one));
@@ -67,7 +67,7 @@ std::vector<Expected> expect(const Trace& trace) {
 
 // What a storage of the trace is in this run of the step.
 struct Met {
-  c10::StorageImpl* address = nullptr;  // none: not met yet
+  c10::StorageImpl* address = nullptr;                            // none: not met yet
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> weak;  // of one that the step makes
   bool is_made = false;
 };
@@ -529,8 +529,8 @@ class Tracer::Observer final : public CallObserver {
       return *kept;
     }
     auto held = met.weak->lock();
-    const c10::Storage storage =
-        held ? c10::Storage(std::move(held)) : unreadable_storage(static_cast<int64_t>(trace_.storages[id.index()].bytes));
+    const c10::Storage storage = held ? c10::Storage(std::move(held))
+                                      : unreadable_storage(static_cast<int64_t>(trace_.storages[id.index()].bytes));
     alive_.emplace(id, storage);
     return storage;
   }
@@ -550,12 +550,11 @@ class Tracer::Observer final : public CallObserver {
     }
     const auto* list = std::get_if<std::vector<ValueId>>(&arg);
     if (list == nullptr) return constant;
-    const bool is_optional = schema.type()->expect<c10::ListType>()->getElementType()->kind() ==
-                             c10::TypeKind::OptionalType;
+    const bool is_optional =
+        schema.type()->expect<c10::ListType>()->getElementType()->kind() == c10::TypeKind::OptionalType;
     if (is_optional) {
       c10::List<std::optional<at::Tensor>> tensors;
-      for (ValueId id : *list)
-        tensors.push_back(id.valid() ? std::optional(tensor_to_compute_on(id)) : std::nullopt);
+      for (ValueId id : *list) tensors.push_back(id.valid() ? std::optional(tensor_to_compute_on(id)) : std::nullopt);
       return tensors;
     }
     c10::List<at::Tensor> tensors;
@@ -602,15 +601,15 @@ class Tracer::Observer final : public CallObserver {
       window_on(value, storage).copy_(computed);
       return;
     }
-    make_readable(held, computed.storage().unsafeGetStorageImpl()->set_data_ptr(
-                            c10::DataPtr(nullptr, c10::Device(c10::kCPU))));
+    make_readable(
+        held, computed.storage().unsafeGetStorageImpl()->set_data_ptr(c10::DataPtr(nullptr, c10::Device(c10::kCPU))));
   }
 
   const Trace& trace_;
   const std::vector<Expected> expected_;
   std::vector<at::Generator> generators_;
-  std::vector<Met> met_;             // by storage
-  std::vector<c10::Storage> kept_;   // the program's, and constants
+  std::vector<Met> met_;                     // by storage
+  std::vector<c10::Storage> kept_;           // the program's, and constants
   std::map<StorageId, c10::Storage> alive_;  // while what was left out is computed
   const Plan* plan_ = nullptr;
   bool computes_ = false;

@@ -188,7 +188,7 @@ void Plan::find_undo(const std::vector<at::Tensor>& tensors) {
   for (const HostEvent& event : t.events)
     for (CallId call : event.own_calls)
       for (ValueId value : t.calls[call.index()].writes)
-written_by_host[t.values[value.index()].storage.index()] = true;
+        written_by_host[t.values[value.index()].storage.index()] = true;
   for (size_t e = 0; e < t.externals.size(); ++e) {
     if (externals_[e] == kNowhere) continue;
     const size_t storage = t.values[t.externals[e].value.index()].storage.index();

@@ -91,14 +91,18 @@ class Plan {
   Tracer& tracer() { return *tracer_; }
   // `tensors` without the gradients that the plan does not read.
   std::vector<at::Tensor> inputs_among(std::vector<at::Tensor> tensors) const;
-  std::vector<at::Tensor> externals(const std::vector<at::Tensor>& tensors) const { return gather(externals_, tensors); }
+  std::vector<at::Tensor> externals(const std::vector<at::Tensor>& tensors) const {
+    return gather(externals_, tensors);
+  }
   // With data that the host makes inside the step at the places where the plan looks for it, after all others: what
   // `now` has by its key, else the last recorded.
   std::vector<at::Tensor> with_host_data(std::vector<at::Tensor> tensors,
                                          const std::map<std::string, at::Tensor>& now = {}) const;
   // What is written while the step may still leave the plan, to be copied before it: by the host itself, and by the
   // plan's parts.
-  std::vector<at::Tensor> written_by_host(const std::vector<at::Tensor>& tensors) const { return gather(host_, tensors); }
+  std::vector<at::Tensor> written_by_host(const std::vector<at::Tensor>& tensors) const {
+    return gather(host_, tensors);
+  }
   std::vector<at::Tensor> written_early(const std::vector<at::Tensor>& tensors) const { return gather(undo_, tensors); }
 
   // Gives the program's slots the tensors that the step left there.
@@ -193,11 +197,11 @@ class Plan {
   ShowWritten show_written_;     // set for a dry run
   Graph fused_;                  // of a virtually captured step, for make_plain()
   bool ran_exact_ = false;
-  std::vector<HostSupply> supplied_;                        // by the host code of the run at hand, in fast mode
-  std::unique_ptr<Tracer> tracer_;                          // of a traced step
+  std::vector<HostSupply> supplied_;                                // by the host code of the run at hand, in fast mode
+  std::unique_ptr<Tracer> tracer_;                                  // of a traced step
   std::map<std::string, std::pair<size_t, at::Tensor>> host_data_;  // by key: its place, and the last recorded
-  std::map<std::pair<Owner, std::string>, size_t> places_;  // of the program's tensors, by owner and key
-  size_t batch_place_ = 0;                                  // of the first tensor of the batch
+  std::map<std::pair<Owner, std::string>, size_t> places_;          // of the program's tensors, by owner and key
+  size_t batch_place_ = 0;                                          // of the first tensor of the batch
   std::string why_exact_;
   bool has_fault_ = false;
   double planning_seconds_ = 0;

@@ -97,13 +97,13 @@ class PlanCache {
   const Config& config_;
   Stats& stats_;
   const bool may_trace_;
-  bool is_traced_ = false;   // every plan, from now on
-  std::string last_effect_;  // of the recording before
+  bool is_traced_ = false;                    // every plan, from now on
+  std::string last_effect_;                   // of the recording before
   std::map<std::string, int> constants_met_;  // by the signature without them: how many
-  std::shared_ptr<KernelSources> kernels_;  // set when fast mode needs them
-  std::string kernel_problem_;              // why there are none, or what was last said of their directory
-  std::list<PlanEntry> entries_;            // most recently used first
-  int explanations_ = 0;                    // recordings since the last plan that found new owners of tensors
+  std::shared_ptr<KernelSources> kernels_;    // set when fast mode needs them
+  std::string kernel_problem_;                // why there are none, or what was last said of their directory
+  std::list<PlanEntry> entries_;              // most recently used first
+  int explanations_ = 0;                      // recordings since the last plan that found new owners of tensors
 };
 
 // The program's tensors by its keys, and the batch's after them.

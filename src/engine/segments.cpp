@@ -122,7 +122,9 @@ std::string why_eager(const std::vector<at::Tensor>& parameters) {
 }  // namespace
 
 Segments::Segments(std::unique_ptr<Program> program, Config config)
-    : program_(std::move(program)), config_(std::move(config)), plans_(*program_, config_, stats_, /*may_trace=*/false) {
+    : program_(std::move(program)),
+      config_(std::move(config)),
+      plans_(*program_, config_, stats_, /*may_trace=*/false) {
   check(config_);
   if (config_.mode != Mode::kEager) install_recorder();
 }
@@ -260,8 +262,8 @@ std::optional<std::vector<at::Tensor>> Segments::Call::replay() {
   for (size_t tried = entry_->plans.size(); plan != nullptr && tried > 0; --tried) {
     const bool verifies = owner_.plans_.must_verify(*plan);
     const auto generators = plan->generators(*owner_.program_);
-    before_.emplace(owner_.program_.get(),
-                    verifies ? plan->changed(tensors_) : plan->written_before_pause(tensors_), generators);
+    before_.emplace(owner_.program_.get(), verifies ? plan->changed(tensors_) : plan->written_before_pause(tensors_),
+                    generators);
     const GradientsAside aside(*owner_.program_);
     Plan::Outcome outcome = plan->run(*owner_.program_, tensors_);
     if (outcome.result.has_value()) {

@@ -25,10 +25,10 @@ std::string kind_that_no_plan_holds(const StepInput& input) {
   for (size_t t = 0; t < input.tensors.size(); ++t) {
     const at::Tensor& tensor = input.tensors[t];
     if (!tensor.defined()) continue;
-    const std::string_view kind = tensor.is_nested()                         ? "nested"
+    const std::string_view kind = tensor.is_nested()                        ? "nested"
                                   : tensor.layout() != c10::Layout::Strided ? "sparse"
-                                  : tensor.is_quantized()                    ? "quantized"
-                                                                             : "";
+                                  : tensor.is_quantized()                   ? "quantized"
+                                                                            : "";
     if (!kind.empty()) return str("{} tensor ('{}')", kind, t < input.names.size() ? input.names[t] : "");
   }
   return {};

@@ -54,7 +54,8 @@ class Run {
     undo_plan_.emplace(nullptr, plan().written_early(plans_.tensors()), plan().generators(program_));
     supplied_ = 0;
     has_begun_ = false;
-    for (size_t r = 0; r < reads_; ++r) INTERNAL_CHECK(advance().paused, "two plans with the same calls read differently");
+    for (size_t r = 0; r < reads_; ++r)
+      INTERNAL_CHECK(advance().paused, "two plans with the same calls read differently");
   }
 
   void supply() {
@@ -137,8 +138,8 @@ class Run {
   Program& program_;
   RunTimes* times_;
   std::vector<at::Generator> generators_;
-  std::vector<Undo> undo_;         // of what the host writes
-  std::optional<Undo> undo_plan_;  // of what the plan does
+  std::vector<Undo> undo_;                                   // of what the host writes
+  std::optional<Undo> undo_plan_;                            // of what the plan does
   std::vector<std::optional<GeneratorSnapshot>> snapshots_;  // by generator, as the plan left them
   size_t supplied_ = 0;
   size_t reads_ = 0;

@@ -1,6 +1,7 @@
 // A step whose host code runs at every call, beside the plan: its calls are compared with the plan's as they come, and
-// nothing is computed but what the plan computes. The plan runs up to each number that the host code reads, and the rest
-// at the end. Where the host code makes another call than the plan's, or throws, the step is as if there were no plan.
+// nothing is computed but what the plan computes. The plan runs up to each number that the host code reads, and the
+// rest at the end. Where the host code makes another call than the plan's, or throws, the step is as if there were no
+// plan.
 #pragma once
 
 #include <functional>
@@ -53,8 +54,8 @@ class TracedPlans {
   std::string unfit_;
 };
 
-// `tensors` are the program's by its keys, and the batch's after them: they are let go. `step` runs the user's function.
-// `may_follow`: of the plans beside the first, whether one may run.
+// `tensors` are the program's by its keys, and the batch's after them: they are let go. `step` runs the user's
+// function. `may_follow`: of the plans beside the first, whether one may run.
 TracedStep run_traced(const std::list<std::shared_ptr<Plan>>& plans, Program& program, std::vector<at::Tensor>& tensors,
                       const std::function<bool(const Plan&)>& may_follow, const std::function<StepOutput()>& step,
                       RunTimes* times);

@@ -120,8 +120,9 @@ std::vector<Named> left_by_eager(const Plan& plan, const Remains& remains, const
 }
 
 // The step as the user wrote it, and what it leaves; `tensors` are then the program's as it left them.
-std::vector<Named> run_eagerly(const Plan& plan, const Remains& remains, Program& program, std::vector<at::Tensor>& tensors,
-                               const std::function<StepOutput()>& step, bool by_bits, StepOutput& output) {
+std::vector<Named> run_eagerly(const Plan& plan, const Remains& remains, Program& program,
+                               std::vector<at::Tensor>& tensors, const std::function<StepOutput()>& step, bool by_bits,
+                               StepOutput& output) {
   std::vector<at::Tensor> kept = std::move(tensors);
   tensors.clear();
   for (size_t k = 0; k < program.keys().size(); ++k)
@@ -163,8 +164,7 @@ void compare_traced(Plan& plan, Program& program, const std::vector<at::Tensor>&
     difference = comparison.from_plain(replayed);
     if (!difference.empty()) verification.from = "the plain graph";
   }
-  verification.with_eager =
-      difference.empty() && (!verification.with_plain || (eager_fits && !draws(plan.schedule())));
+  verification.with_eager = difference.empty() && (!verification.with_plain || (eager_fits && !draws(plan.schedule())));
   if (!verification.with_eager) return;
   if (by_bits) {
     difference = difference_in_bits(replayed, eager);

@@ -37,8 +37,9 @@ struct Verification {
 Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>& tensors,
                            const std::function<StepOutput()>& step, bool eager_fits);
 
-// The same for a traced step: `step` runs once, eagerly, which tells what its host code supplies and which of `plans` it
-// follows. That plan runs from the same state if it `is_due`, and then what eager left is put back. `tensors` are let go.
+// The same for a traced step: `step` runs once, eagerly, which tells what its host code supplies and which of `plans`
+// it follows. That plan runs from the same state if it `is_due`, and then what eager left is put back. `tensors` are
+// let go.
 Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Program& program,
                            std::vector<at::Tensor>& tensors, const std::function<StepOutput()>& step,
                            const std::function<bool(const Plan&)>& is_due,

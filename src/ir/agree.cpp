@@ -225,9 +225,8 @@ class AgreeOnCalls {
   void drop_supplied() {
     for (const HostEvent& event : before_.events)
       if (is_of_one_call(event)) supplied_.insert(event.begin);
-    std::erase_if(before_.events, [](const HostEvent& event) {
-      return is_of_one_call(event) || event.kind == HostEvent::Kind::kRead;
-    });
+    std::erase_if(before_.events,
+                  [](const HostEvent& event) { return is_of_one_call(event) || event.kind == HostEvent::Kind::kRead; });
     // Host code that computes with what it reads is code like any other.
     for (Trace* trace : {&before_, &now_})
       std::erase_if(trace->events, [](const HostEvent& event) { return event.kind == HostEvent::Kind::kEager; });
@@ -274,9 +273,8 @@ class AgreeOnCalls {
   size_t first_use(StorageId storage) const {
     for (size_t c = 0; c < now_.calls.size(); ++c) {
       bool uses = false;
-      for_each_value(now_.calls[c].args, [&](ValueId id) {
-        uses = uses || now_.values[id.index()].storage == storage;
-      });
+      for_each_value(now_.calls[c].args,
+                     [&](ValueId id) { uses = uses || now_.values[id.index()].storage == storage; });
       if (uses) return c;
     }
     return now_.calls.size();
@@ -287,9 +285,8 @@ class AgreeOnCalls {
     const auto* wrapped = std::get_if<WrappedNumber>(&arg);
     if (wrapped == nullptr || !std::holds_alternative<int64_t>(wrapped->number)) return false;
     bool among_reals = false;
-    for_each_value(call.args, [&](ValueId id) {
-      among_reals = among_reals || is_floating(now_.values[id.index()].dtype);
-    });
+    for_each_value(call.args,
+                   [&](ValueId id) { among_reals = among_reals || is_floating(now_.values[id.index()].dtype); });
     return among_reals;
   }
 

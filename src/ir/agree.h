@@ -27,8 +27,9 @@ Agreement agree(const Trace& before, const Trace& now);
 // The same for a replay whose host code runs beside it at every step (capture/tracer.h), so that nothing need be known
 // of what numbers decide: what is compared are the calls. A real number that differs becomes one that the host supplies
 // (a shadow event of that call alone, without a key), a number that is read a kRead event. `before` may be the trace of
-// an earlier agreement: what was supplied there stays so. A constant with other bytes becomes a tensor of the host's. An
-// obstacle: host code that computes, shapes that depend on data, data that the host makes after it has read a number.
+// an earlier agreement: what was supplied there stays so. A constant with other bytes becomes a tensor of the host's.
+// An obstacle: host code that computes, shapes that depend on data, data that the host makes after it has read a
+// number.
 Agreement agree_on_calls(const Trace& before, const Trace& now);
 
 // What the call read: its only result, or the count of elements where it made a tensor whose shape depends on data.

@@ -30,7 +30,8 @@ std::string_view name_of(Phase phase);
 
 // Who holds a storage that the step did not make.
 // kIncoming: what the program gives the step at a pause. kConstant: nobody; the tensor was made from host data inside
-// the step and its bytes are in Trace::constants. kHost: the same, with other data at every step; the bytes are the last.
+// the step and its bytes are in Trace::constants. kHost: the same, with other data at every step; the bytes are the
+// last.
 enum class Owner : uint8_t {
   kParameter,
   kGradient,

@@ -525,11 +525,11 @@ class Functionaliser {
   StorageContents contents_;
   RandomStreams streams_;
   std::vector<Taken> taken_;
-  std::vector<bool> on_host_;               // by call
-  std::vector<const HostEvent*> event_of_;  // by call
-  std::map<CallId, TensorId> numbers_;      // what host reads read
+  std::vector<bool> on_host_;                // by call
+  std::vector<const HostEvent*> event_of_;   // by call
+  std::map<CallId, TensorId> numbers_;       // what host reads read
   std::map<std::string, TensorId> scalars_;  // numbers that the host supplies, as they are from here on
-  std::set<StorageId> changed_by_host_;     // made by the step
+  std::set<StorageId> changed_by_host_;      // made by the step
   std::vector<TensorId> extra_;
   std::map<GeneratorId, TensorId> rngs_;
 };

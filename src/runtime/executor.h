@@ -58,9 +58,9 @@ struct RunInputs {
   // Called at each event with its number and the tensors that it is given; runs the program's host code. Returns why
   // the run cannot go on, empty if it can.
   std::function<std::string(size_t event, const std::vector<at::Tensor>& given)> on_event;
-  RunTimes* times = nullptr;  // gets when each instruction ran, if there is one
+  RunTimes* times = nullptr;   // gets when each instruction ran, if there is one
   bool tells_autograd = true;  // of what it writes; not where the program has made these calls itself
-  ShowWritten show_written;   // set: a dry run. Generators go on as ever, and host code leaves what it leaves
+  ShowWritten show_written;    // set: a dry run. Generators go on as ever, and host code leaves what it leaves
 };
 
 // Programs of the schedule that no code could be generated for.

@@ -23,6 +23,7 @@ _UNSEEN = {
 _MAX_SCALARS = 100_000
 
 
+_CONVERSIONS = {torch.Tensor.__float__, torch.Tensor.__int__}
 # Functions that read a tensor's values on the host where no recording sees it, to decide what they call.
 _DECIDING = {torch.tensor_split: "tensor_split()", torch.Tensor.tensor_split: "tensor_split()"}
 _MOST_NUMBERS = 64  # that are read one by one, as numbers, instead of as memory
@@ -80,7 +81,10 @@ class _Watch(TorchFunctionMode):
             _C.report_obstacle(f"Tensor.{name} (at {line}) gives values to the host that no recording sees")
         if func in _DECIDING and any(isinstance(one, torch.Tensor) for one in args[1:]):
             _C.report_effect(f"{_DECIDING[func]} (at {self.scout.source_line()}) decides by a tensor's values")
+        reads = _C.host_reads_so_far()
         result = func(*args, **(kwargs or {}))
+        if func in _CONVERSIONS and _C.host_reads_so_far() > reads:
+            _C.report_comparison(_C.host_reads_so_far() - 1)  # what Python makes of a plain number is not seen
         if func is torch.Tensor.item and type(result) in _READ:
             return _READ[type(result)](result, _C.host_reads_so_far() - 1)
         return result

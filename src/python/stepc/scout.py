@@ -102,6 +102,8 @@ class Scout:
                         slots.append((BUFFER, f"{dot}{name}", part._buffers, name))
         self._names = names
         for key, (container, name) in self._parameters.items():
+            if id(_value(container, name)) in seen:
+                continue  # a module's, which was found since
             seen.add(id(_value(container, name)))
             slots.append((PARAMETER, key, container, name))
         keys = {id(_value(slot[2], slot[3])): slot[1] for slot in slots if slot[0] == PARAMETER}
