@@ -88,13 +88,15 @@ Planned plan_graph(const Trace& trace, KernelSources& kernels, const CompileOpti
   const Graph core = run_passes(captured, passes).graph;
   passes.without.clear();
   passes.only = anew;
+  uint64_t excess = 0;
   for (int attempt = 1;; ++attempt) {
     Graph graph = run_passes(core, passes).graph;
-    if (attempt > 1 && graph == planned.graph) return std::move(*best);  // recomputation has no more to give
-    planned.graph = std::move(graph);
-    verify_stage(planned.graph, Stage::kFused);
-    planned.plan = schedule_measured(planned.graph, kernels, planned.options);
-    const uint64_t excess = excess_bytes(planned.plan.schedule, options.budget, eager_bytes);
+    if (attempt == 1 || graph != planned.graph) {
+      planned.graph = std::move(graph);
+      verify_stage(planned.graph, Stage::kFused);
+      planned.plan = schedule_measured(planned.graph, kernels, planned.options);
+      excess = excess_bytes(planned.plan.schedule, options.budget, eager_bytes);
+    }
     if (!best || planned.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = planned;
     if (excess == 0 || attempt == kBudgetAttempts) return std::move(*best);
     // recompute knows nothing of scratch memory and of what kernels cannot write in place: it is asked for less then.
