@@ -104,12 +104,12 @@ class Search {
 UnitOrder lowest_peak_order(const OrderProblem& problem) { return Search(problem).best().order; }
 
 UnitOrder order_within(const OrderProblem& problem, uint64_t bytes) {
-  const UnitOrder program = program_order(problem);
+  UnitOrder program = program_order(problem);
   if (peak_bytes(problem, program) <= bytes) return program;
   UnitOrder least = least_increase_order(problem);
   if (peak_bytes(problem, least) <= bytes) return least;
   const Branches branches = find_branches(problem);
-  for (const UnitOrder* base : {&program, &std::as_const(least)})
+  for (const UnitOrder* base : {&program, &least})
     if (std::optional<UnitOrder> order = target_order(problem, branches, *base, bytes)) return std::move(*order);
   return peak_bytes(problem, program) <= peak_bytes(problem, least) ? program : least;
 }
