@@ -976,6 +976,51 @@ def test_the_first_value_has_its_plan_still():
     assert step.stats["recordings"] == recordings
 
 
+def test_a_model_that_is_replaced_is_let_go_and_one_that_comes_back_is_watched_again():
+    class Scaled(Net):
+        scale = 1.0
+
+        def __init__(self):
+            super().__init__()
+            self.weights = [1.0]
+
+        def forward(self, x):
+            return super().forward(x) * self.scale * self.weights[0]
+
+    def run(accelerate):
+        torch.manual_seed(0)
+        models = [Scaled(), Scaled()]
+        dead = weakref.ref(models[1])
+        box = types.SimpleNamespace(model=models[0], rate=0.1)
+
+        def step(x):
+            loss = box.model(x).square().mean()
+            gradients = torch.autograd.grad(loss, list(box.model.parameters()))
+            with torch.no_grad():
+                for p, g in zip(box.model.parameters(), gradients):
+                    p.sub_(box.rate * g)
+            return loss.detach()
+
+        step, out = accelerate(step), []
+        for i in range(36):
+            if i == 9:
+                box.model = models[1]
+            elif i == 18:
+                box.model, models[0].scale = models[0], 3.0
+            elif i == 24:
+                models[0].scale = 1.0
+            elif i == 30:
+                box.model, models[0].scale = models[1], 2.0
+                box.model, models[1:] = models[0], []
+            out.append(step(make_batch(i)))
+        return out, dead() is None, step
+
+    expected, _, _ = run(lambda step: step)
+    found, is_gone, step = run(lambda step: stepc.accelerate(step, config=EXACT))
+    assert [float(one) for one in found] == [float(one) for one in expected]
+    assert is_gone and step.stats["replays"] > 12
+
+
 # ---- the choice
 
 

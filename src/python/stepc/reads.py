@@ -159,6 +159,8 @@ class Reads:
 
     def __init__(self):
         self._places = {}  # (id of the container, how, name) -> Place
+        self._resting = weakref.WeakKeyDictionary()  # a module or an optimizer -> its places, by part of it
+        self._met = {"places": 0}  # so many were met so far: the engine looks again when there are more
         self.tables = {}  # what watch.py knows of each code object: its id -> (it, table)
         self._dropped = 0
         self.changing = None  # a place that has had too many values to be watched
@@ -172,12 +174,37 @@ class Reads:
         place = self._places.get(key)
         if place is None:
             place = self._places[key] = Place(container, how, name, words, line)
+            self._met["places"] += 1
         elif not place.is_slot:
             place.look()
         return place, place.number
 
     def drop(self, place):
         self._places.pop((id(place.container), place.how, place.name), None)
+
+    # ---- modules and optimizers that the step does not use for now
+
+    def rest(self, owner, used):
+        """Its places are not looked at, and nothing of it is held, until wake(). But for those in `used`, by id."""
+        parts = {id(part): path for path, part in _parts_of(owner)}
+        for key, place in list(self._places.items()):
+            path = parts.get(id(place.container))
+            if path is not None and key[0] not in used:
+                del self._places[key]
+                place.container = None
+                self._resting.setdefault(owner, []).append((path, place))
+
+    def wake(self, owner):
+        """The step uses it again: a value that has changed since has another number."""
+        resting = self._resting.pop(owner, None)
+        if resting is None:
+            return
+        self._met["places"] += 1
+        parts = dict(_parts_of(owner))
+        for path, place in resting:
+            if path in parts:
+                place.container = parts[path]
+                self._places[(id(place.container), place.how, place.name)] = place
 
     def refresh(self):
         """Looks at all places; returns whether a module or an optimizer stands where another object stood."""
@@ -197,6 +224,7 @@ class Reads:
         """Adds what the engine is to compare, and the places whose value is not the first one."""
         if self._dropped:
             settings["watched values"] = f"are watched anew (#{self._dropped})"
+        witnesses.append((ITEM, self._met, "places", self._met["places"]))
         tensors = {(id(container), name) for _, _, container, name in slots}
         for (_, how, name), place in list(self._places.items()):
             place.is_slot = how == ITEM and (id(place.container), name) in tensors
@@ -218,6 +246,33 @@ class Reads:
         """No place is watched any more."""
         self._places.clear()
         self._dropped += 1
+
+
+def ids_of(owners):
+    """Of all that is these modules' and optimizers' own."""
+    return {id(part) for owner in owners for _, part in _parts_of(owner)}
+
+
+def _parts_of(owner):
+    """(path, container) of what is the module's or the optimizer's own and that code reads it from."""
+    if isinstance(owner, torch.nn.Module):
+        for path, part in owner.named_modules():
+            yield (path,), part
+            yield (path, "__dict__"), part.__dict__
+            for name in _OF_MODULE:
+                yield (path, name), part.__dict__.get(name)
+        return
+    yield (), owner
+    for name, value in (("__dict__", owner.__dict__), *owner.__dict__.items()):
+        yield (name,), value
+    for g, group in enumerate(owner.param_groups):
+        yield ("group", g), group
+        yield ("params", g), group["params"]
+    for number, state in enumerate(owner.state.values()):
+        yield ("state", number), state
+
+
+_OF_MODULE = [name for name, value in vars(torch.nn.Module()).items() if isinstance(value, dict)]
 
 
 def line_of(frame):

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from stepc import walk
 from stepc.before import Before
-from stepc.reads import ABSENT, ITEM, LENGTH, WEAK, Reads, contents_of
+from stepc.reads import ABSENT, ITEM, LENGTH, WEAK, Reads, contents_of, ids_of
 
 PARAMETER, GRADIENT, BUFFER, OPTIMIZER_STATE, BATCH, CAPTURED = range(6)
 _SCHEDULERS = (LRScheduler, ReduceLROnPlateau)
@@ -127,12 +127,20 @@ class Scout:
 
     def _find_again(self):
         """What is no longer reached is let go."""
+        before = [*self.modules.values(), *self.optimizers.values()]
         if self._finds_modules:
             self.modules = {}
         if self._finds_optimizers:
             self.optimizers = {}
             self.schedulers = {}
         self._find()
+        now = [*self.modules.values(), *self.optimizers.values()]
+        for owner in now:
+            self.reads.wake(owner)
+        used = ids_of(now)
+        for owner in before:
+            if id(owner) not in used:
+                self.reads.rest(owner, used)
 
     def followed(self, watch):
         """Takes over what a recorded call has read and done."""
@@ -143,11 +151,13 @@ class Scout:
             inner = {id(part) for _, one in used for part in one.modules() if part is not one}
             for words, one in used:
                 if id(one) not in known and id(one) not in inner:
+                    self.reads.wake(one)
                     self.modules[_new_name(words, self.modules)] = one
         if self._finds_optimizers:
             known = {id(optimizer) for optimizer in self.optimizers.values()}
             for one, words in watch.found.values():
                 if isinstance(one, torch.optim.Optimizer) and id(one) not in known:
+                    self.reads.wake(one)
                     self.optimizers[_new_name(words, self.optimizers)] = one
         watch.found.clear()
 
