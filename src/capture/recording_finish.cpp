@@ -1,6 +1,7 @@
 // The end of a recording: what the step left behind, and what its host code did.
 #include <algorithm>
 
+#include "aten/memory_regions.h"
 #include "base/check.h"
 #include "capture/event_calls.h"
 #include "capture/recording_state.h"
@@ -18,9 +19,6 @@ std::string describe(const Trace& trace, const std::vector<ValueId>& values) {
   return str("{}[{}]", name_of(value.dtype), fmt::join(value.sizes, ", "));
 }
 
-bool is_dense_cpu(const at::Tensor& tensor) {
-  return tensor.layout() == c10::Layout::Strided && tensor.device().is_cpu() && tensor.has_storage();
-}
 }  // namespace
 
 std::string which_are_defined(const std::vector<at::Tensor>& incoming) {
@@ -36,16 +34,9 @@ std::vector<Rebinding> RecordingState::gradients_now() {
   for (const OwnedTensor& one : program_.list()) {
     if (one.owner != Owner::kGradient || !one.tensor.defined()) continue;
     Rebinding gradient{Owner::kGradient, one.key, {}};
-    if (is_dense_cpu(one.tensor)) {
-      c10::StorageImpl* storage = one.tensor.storage().unsafeGetStorageImpl();
-      if (const auto found = ids_.find(storage); found != ids_.end()) {
-        gradient.value = value_on(found->second, one.tensor);
-      } else if (const auto owned = owned_by_storage_.find(storage); owned != owned_by_storage_.end()) {
-        const StorageId id = track(one.tensor, owned->second);  // from before the step, and not touched yet
-        use_owned(owned->second);
-        gradient.value = value_on(id, one.tensor);
-      }
-    }
+    if (is_dense_cpu(one.tensor))
+      if (const std::optional<StorageId> found = find_storage(one.tensor))
+        gradient.value = value_on(*found, one.tensor);
     out.push_back(std::move(gradient));
   }
   return out;
@@ -110,28 +101,25 @@ void RecordingState::find_rebindings(const OwnedNow& now) {
     const at::Tensor& tensor = found->second;
     c10::StorageImpl* storage = is_dense_cpu(tensor) ? tensor.storage().unsafeGetStorageImpl() : nullptr;
     if (storage == before.storage) continue;  // written in place, or untouched
-    const auto made = ids_.find(storage);
-    if (made == ids_.end()) {
+    const std::optional<StorageId> made = storage != nullptr ? find_storage(tensor) : std::nullopt;
+    if (!made) {
       obstacle(
           str("{} '{}' is replaced by a tensor that no operator of the step made", name_of(before.owner), before.key));
       continue;
     }
-    trace_.rebindings.push_back({before.owner, before.key, value_on(made->second, tensor)});
-    if (tracked_[made->second.index()].owned < 0) trace_.storages[made->second.index()].escapes = true;
+    trace_.rebindings.push_back({before.owner, before.key, value_on(*made, tensor)});
+    if (tracked_[made->index()].owned < 0) trace_.storages[made->index()].escapes = true;
   }
 }
 
 ValueId RecordingState::output_value(const at::Tensor& output) {
   if (!output.defined()) return {};
-  c10::StorageImpl* storage = is_dense_cpu(output) ? output.storage().unsafeGetStorageImpl() : nullptr;
-  if (const auto found = ids_.find(storage); found != ids_.end()) {
-    if (!trace_.storages[found->second.index()].external) trace_.storages[found->second.index()].escapes = true;
-    return value_on(found->second, output);
-  }
-  if (const auto owned = owned_by_storage_.find(storage); owned != owned_by_storage_.end()) {  // handed back as it is
-    const StorageId id = track(output, owned->second);
-    use_owned(owned->second);
-    return value_on(id, output);
+  if (is_dense_cpu(output)) {
+    if (const std::optional<StorageId> found = find_storage(output)) {
+      Storage& storage = trace_.storages[found->index()];
+      storage.escapes = storage.escapes || !storage.external;
+      return value_on(*found, output);
+    }
   }
   obstacle(str("the step returns a {}[{}] tensor that none of its operators made", c10::toString(output.scalar_type()),
                fmt::join(output.sizes(), ", ")));
@@ -152,7 +140,8 @@ void RecordingState::resume(const std::vector<at::Tensor>& incoming) {
   trace_.events.back().key += ' ' + which_are_defined(incoming);
   for (size_t i = 0; i < incoming.size(); ++i) {
     if (incoming[i].defined() && is_dense_cpu(incoming[i]) &&
-        ids_.count(incoming[i].storage().unsafeGetStorageImpl()) != 0)
+        (ids_.contains(incoming[i].storage().unsafeGetStorageImpl()) ||
+         batch_regions_.contains(incoming[i].storage().unsafeGetStorageImpl())))
       obstacle("a gradient that comes back shares memory with what the step gave out");
     own({Owner::kIncoming, str("{}", i), incoming[i]});
   }

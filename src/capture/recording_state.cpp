@@ -1,12 +1,14 @@
 #include "capture/recording_state.h"
 
 #include <algorithm>
+#include <set>
 
 #include <ATen/SequenceNumber.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
 
 #include "aten/constants.h"
+#include "aten/memory_regions.h"
 #include "aten/operators.h"
 #include "aten/virtual_memory.h"
 #include "base/check.h"
@@ -20,10 +22,6 @@ std::string describe(const at::Tensor& tensor) {
   return str("{}[{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
 }
 
-bool is_dense_cpu(const at::Tensor& tensor) {
-  return tensor.layout() == c10::Layout::Strided && tensor.device().is_cpu() && tensor.has_storage();
-}
-
 // Operators whose result is memory that nobody has written yet.
 bool makes_unfilled(const std::string& op) {
   return op.starts_with("aten::empty") || op.starts_with("aten::new_empty");
@@ -31,18 +29,6 @@ bool makes_unfilled(const std::string& op) {
 
 // Host data larger than this is no constant of a program.
 constexpr size_t kMaxConstantBytes = size_t{1} << 20;
-
-Value window_of(const at::Tensor& tensor, StorageId storage) {
-  Value value;
-  value.storage = storage;
-  value.dtype = dtype_of(tensor.scalar_type());
-  value.sizes = tensor.sizes().vec();
-  value.strides = tensor.strides().vec();
-  value.offset = tensor.storage_offset();
-  value.conj = tensor.is_conj();
-  value.neg = tensor.is_neg();
-  return value;
-}
 
 template <class F>
 void for_each_tensor(const c10::IValue& value, F&& f) {
@@ -70,11 +56,26 @@ bool is_written(const std::string& op, const c10::Argument& argument, size_t ind
 
 RecordingState::RecordingState(RecordedProgram& program, VirtualKernels* kernels)
     : program_(program), kernels_(kernels), random_(program.generators()) {
-  for (const OwnedTensor& one : program.list()) own(one);
+  const std::vector<OwnedTensor> owned = program.list();
+  for (const OwnedTensor& one : owned) own(one);
+  find_batch_regions(owned);
+}
+
+void RecordingState::find_batch_regions(const std::vector<OwnedTensor>& owned) {
+  std::vector<at::Tensor> batch(owned.size());
+  for (size_t i = 0; i < owned.size(); ++i)
+    if (owned[i].owner == Owner::kBatch) batch[i] = owned[i].tensor;
+  std::set<c10::StorageImpl*> others;
+  for (const OwnedMeta& one : owned_)
+    if (one.owner != Owner::kBatch && one.storage != nullptr) others.insert(one.storage);
+  for (const MemoryRegion& region : memory_regions(batch))
+    if (!others.contains(region.storage))
+      batch_regions_[region.storage].push_back(
+          {region.begin, region.end, static_cast<int>(region.tensors.front()), StorageId()});
 }
 
 void RecordingState::own(const OwnedTensor& one) {
-  OwnedMeta meta{one.owner, one.key, {}, nullptr, std::nullopt, false};
+  OwnedMeta meta{one.owner, one.key, {}, nullptr, std::nullopt};
   if (one.tensor.defined() && is_dense_cpu(one.tensor)) {
     meta.window = window_of(one.tensor, {});
     meta.storage = one.tensor.storage().unsafeGetStorageImpl();
@@ -104,7 +105,7 @@ std::string RecordingState::place() {
 StorageId RecordingState::track(const at::Tensor& tensor, int owned) {
   const c10::Storage& storage = tensor.storage();
   const StorageId id(tracked_.size());
-  TrackedStorage tracked{storage.getWeakStorageImpl(), {}, owned, -1, -1, owned >= 0, {}};
+  TrackedStorage tracked{storage.getWeakStorageImpl(), {}, storage.nbytes(), 0, owned, -1, -1, owned >= 0, {}};
   if (owned < 0 && kernels_ == nullptr)
     if (const auto event = log_.find_live(storage.data())) tracked.allocation = static_cast<ssize_t>(*event);
   tracked_.push_back(std::move(tracked));
@@ -113,9 +114,49 @@ StorageId RecordingState::track(const at::Tensor& tensor, int owned) {
   return id;
 }
 
+Value RecordingState::window_of(const at::Tensor& tensor, StorageId storage) {
+  Value value;
+  value.storage = storage;
+  value.dtype = dtype_of(tensor.scalar_type());
+  value.sizes = tensor.sizes().vec();
+  value.strides = tensor.strides().vec();
+  value.offset = tensor.storage_offset();
+  if (const int64_t begin = storage.valid() ? tracked_[storage.index()].begin : 0; begin != 0) {
+    const auto size = static_cast<int64_t>(tensor.element_size());
+    if (begin % size != 0) obstacle(str("a batch tensor is seen as {} from odd bytes on", describe(tensor)));
+    value.offset -= begin / size;
+  }
+  value.conj = tensor.is_conj();
+  value.neg = tensor.is_neg();
+  return value;
+}
+
+std::optional<StorageId> RecordingState::find_storage(const at::Tensor& tensor) {
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  if (const auto regions = batch_regions_.find(storage); regions != batch_regions_.end()) {
+    const auto [begin, end] = span_of(tensor);
+    for (BatchRegion& region : regions->second) {
+      if (begin < region.begin || region.end < end) continue;
+      if (region.id.valid()) return region.id;
+      region.id = track(tensor, region.owned);
+      ids_.erase(storage);
+      tracked_[region.id.index()].begin = region.begin;
+      trace_.storages[region.id.index()].bytes = static_cast<uint64_t>(region.end - region.begin);
+      use_owned(region.owned, region.id);
+      return region.id;
+    }
+  }
+  if (const auto found = ids_.find(storage); found != ids_.end()) return found->second;
+  const auto found = owned_by_storage_.find(storage);
+  if (found == owned_by_storage_.end() || batch_regions_.contains(storage)) return std::nullopt;
+  const StorageId id = track(tensor, found->second);
+  use_owned(found->second, id);
+  return id;
+}
+
 ValueId RecordingState::value_on(StorageId storage, const at::Tensor& tensor) {
   TrackedStorage& tracked = tracked_[storage.index()];
-  if (trace_.storages[storage.index()].bytes != tensor.storage().nbytes())
+  if (tracked.bytes != tensor.storage().nbytes())
     obstacle(str("the storage of a {} tensor is resized inside the step", describe(tensor)));
   Value window = window_of(tensor, storage);
   for (ValueId id : tracked.values)
@@ -126,21 +167,14 @@ ValueId RecordingState::value_on(StorageId storage, const at::Tensor& tensor) {
   return id;
 }
 
-void RecordingState::use_owned(int index) {
-  OwnedMeta& owned = owned_[static_cast<size_t>(index)];
-  if (owned.used) return;
-  owned.used = true;
-  const StorageId storage = ids_.at(owned.storage);
-  owned.window.storage = storage;
-  TrackedStorage& tracked = tracked_[storage.index()];
-  for (ValueId id : tracked.values)
-    if (trace_.values[id.index()] == owned.window) {
-      trace_.externals.push_back({owned.owner, owned.key, id});
-      return;
-    }
+void RecordingState::use_owned(int index, StorageId storage) {
+  const OwnedMeta& owned = owned_[static_cast<size_t>(index)];
+  Value window = owned.window;
+  window.storage = storage;
+  window.offset -= tracked_[storage.index()].begin / size_of(window.dtype);
   const ValueId id(trace_.values.size());
-  trace_.values.push_back(owned.window);
-  tracked.values.push_back(id);
+  trace_.values.push_back(std::move(window));
+  tracked_[storage.index()].values.push_back(id);
   trace_.externals.push_back({owned.owner, owned.key, id});
 }
 
@@ -168,14 +202,8 @@ StorageId RecordingState::track_stranger(const at::Tensor& tensor, const c10::Op
 }
 
 StorageId RecordingState::find_or_adopt(const at::Tensor& tensor, const c10::OperatorHandle& op) {
-  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  if (const auto found = ids_.find(storage); found != ids_.end()) return found->second;
-  if (const auto found = owned_by_storage_.find(storage); found != owned_by_storage_.end()) {
-    const StorageId id = track(tensor, found->second);
-    use_owned(found->second);
-    return id;
-  }
-  return track_stranger(tensor, op);
+  const std::optional<StorageId> found = find_storage(tensor);
+  return found ? *found : track_stranger(tensor, op);
 }
 
 Arg RecordingState::tensor_argument(const at::Tensor& tensor, const c10::OperatorHandle& op) {
@@ -223,21 +251,12 @@ ValueId RecordingState::result_value(const at::Tensor& tensor) {
     obstacle(str("{} returns a tensor that is not dense CPU memory", open_.op));
     return {};
   }
-  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  const auto found = ids_.find(storage);
-  StorageId id;
-  if (found != ids_.end()) {
-    id = found->second;
-  } else if (const auto owned = owned_by_storage_.find(storage); owned != owned_by_storage_.end()) {
-    id = track(tensor, owned->second);
-    use_owned(owned->second);
-  } else {
-    id = track(tensor, -1);
-    TrackedStorage& tracked = tracked_[id.index()];
-    tracked.filled = !makes_unfilled(open_.op);
-    if (tracked.allocation < 0 && kernels_ == nullptr && tensor.storage().nbytes() != 0)
-      obstacle(str("{} returns memory that it did not allocate in the step", open_.op));
-  }
+  if (const std::optional<StorageId> found = find_storage(tensor)) return value_on(*found, tensor);
+  const StorageId id = track(tensor, -1);
+  TrackedStorage& tracked = tracked_[id.index()];
+  tracked.filled = !makes_unfilled(open_.op);
+  if (tracked.allocation < 0 && kernels_ == nullptr && tensor.storage().nbytes() != 0)
+    obstacle(str("{} returns memory that it did not allocate in the step", open_.op));
   return value_on(id, tensor);
 }
 
@@ -285,6 +304,16 @@ std::string RecordingState::module_now(const Call& call) {
 // Calls that are there to raise an error, and do so by values.
 bool may_raise(std::string_view op) {
   return op == "aten::_linalg_check_errors" || op == "aten::_assert_async" || op == "aten::_assert_async.msg";
+}
+
+// Whether the call says where in its storage the window that it makes begins.
+bool is_window_by_place(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args) {
+  const auto& schema = op.schema().arguments();
+  for (size_t a = 0; a < schema.size(); ++a)
+    if (schema[a].name() == "storage_offset" && args[0].isTensor() && args[0].toTensor().defined() &&
+        is_dense_cpu(args[0].toTensor()))
+      return !args[a].isNone();
+  return false;
 }
 
 // Whether the call gives the host a number.
@@ -366,6 +395,8 @@ void RecordingState::begin_call(const c10::OperatorHandle& op, const torch::jit:
   open_shape_depends_ = shape_depends_on_data(op, stack);
   if (open_.op == "aten::_pack_padded_sequence")  // and recurrent layers read what it makes
     obstacle(str("{}{} reads lengths of sequences on the host, past the dispatcher", open_.op, place()));
+  if (is_window_by_place(op, values) && batch_regions_.contains(values[0].toTensor().storage().unsafeGetStorageImpl()))
+    obstacle(str("{}{} takes a window of a batch tensor by its place in memory", open_.op, place()));
   if (may_raise(open_.op)) obstacle(str("{}{} ends the step, or not, by what it finds in the data", open_.op, place()));
   if (op.hasTag(at::Tag::data_dependent_output) && !reads_host(op))
     obstacle(str("{}{} makes tensors that depend on a value read on the host", name_of(op), place()));

@@ -48,6 +48,8 @@ class RecordingState final : public CallObserver {
   struct TrackedStorage {
     c10::weak_intrusive_ptr<c10::StorageImpl> weak;
     std::vector<ValueId> values;  // every window seen on it
+    uint64_t bytes = 0;           // all of the storage's, while the trace's may be a region of it,
+    int64_t begin = 0;            // that begins at this byte
     int owned = -1;               // index into owned_, -1: made by the step or a constant
     int64_t last_use = -1;        // clock tick at the end of the last call that names it
     ssize_t allocation = -1;      // index of the log's event
@@ -57,11 +59,18 @@ class RecordingState final : public CallObserver {
   struct OwnedMeta {
     Owner owner;
     std::string key;
-    Value window;  // storage unset until the step uses it
+    Value window;  // on the whole storage, which is left unset
     c10::StorageImpl* storage = nullptr;
     // Keeps the address of a storage that dies during the step from meaning another one.
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> weak;
-    bool used = false;
+  };
+
+  // Batches are windows on data of the program's, wherever that lies: windows that overlap are a storage of the trace.
+  struct BatchRegion {
+    int64_t begin = 0;  // bytes
+    int64_t end = 0;
+    int owned = -1;  // the first of its tensors
+    StorageId id;    // once the step uses it
   };
 
   using OwnedNow = std::map<std::pair<Owner, std::string>, at::Tensor>;
@@ -74,12 +83,14 @@ class RecordingState final : public CallObserver {
   Arg tensor_argument(const at::Tensor& tensor, const c10::OperatorHandle& op);
   Arg argument_of(const c10::IValue& value, const c10::Argument& argument, const c10::OperatorHandle& op);
   Arg result_of(const c10::IValue& value, const c10::Argument& argument);
+  // Where the memory of `tensor` is in the trace; none: the step has not met it, and nobody owns it.
+  std::optional<StorageId> find_storage(const at::Tensor& tensor);
   StorageId track(const at::Tensor& tensor, int owned);
   StorageId track_stranger(const at::Tensor& tensor, const c10::OperatorHandle& op);
   StorageId find_or_adopt(const at::Tensor& tensor, const c10::OperatorHandle& op);
   ValueId value_on(StorageId storage, const at::Tensor& tensor);
   ValueId result_value(const at::Tensor& tensor);
-  void use_owned(int index);
+  void use_owned(int index, StorageId storage);
   TrackedStorage& tracked(ValueId value) { return tracked_[trace_.values[value.index()].storage.index()]; }
   void check_reads(const Call& call);
   Phase phase_now();
@@ -89,6 +100,8 @@ class RecordingState final : public CallObserver {
   void check_owned_storages(const OwnedNow& now);
   void find_rebindings(const OwnedNow& now);
   void own(const OwnedTensor& one);
+  void find_batch_regions(const std::vector<OwnedTensor>& owned);
+  Value window_of(const at::Tensor& tensor, StorageId storage);
   ValueId output_value(const at::Tensor& output);
   void find_strangers(const std::vector<at::Tensor>& outputs);
   void find_escapes();
@@ -103,6 +116,7 @@ class RecordingState final : public CallObserver {
   RandomStates random_;
   std::vector<OwnedMeta> owned_;
   std::unordered_map<c10::StorageImpl*, int> owned_by_storage_;
+  std::unordered_map<c10::StorageImpl*, std::vector<BatchRegion>> batch_regions_;
   std::vector<TrackedStorage> tracked_;
   std::unordered_map<c10::StorageImpl*, StorageId> ids_;
   std::unordered_map<int64_t, std::string> module_of_sequence_;  // autograd sequence number -> forward module path

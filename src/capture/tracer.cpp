@@ -68,6 +68,7 @@ std::vector<Expected> expect(const Trace& trace) {
 // What a storage of the trace is in this run of the step.
 struct Met {
   c10::StorageImpl* address = nullptr;                            // none: not met yet
+  int64_t shift = 0;                                              // bytes that it begins later than recorded
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> weak;  // of one that the step makes
   bool is_made = false;
 };
@@ -279,6 +280,8 @@ class Tracer::Observer final : public CallObserver {
     if (met.address != nullptr) return;
     met.address = tensor.storage().unsafeGetStorageImpl();
     met.is_made = !trace_.storages[storage_of(value).index()].external;
+    const Value& window = trace_.values[value.index()];
+    if (!met.is_made) met.shift = (tensor.storage_offset() - window.offset) * size_of(window.dtype);
     if (met.is_made) met.weak.emplace(tensor.storage().getWeakStorageImpl());
   }
 
@@ -308,11 +311,13 @@ class Tracer::Observer final : public CallObserver {
     if (!id.valid() || !tensor.defined()) return !id.valid() && !tensor.defined();
     if (!tensor.has_storage()) return false;
     const Value& value = trace_.values[id.index()];
-    const bool known = met_[value.storage.index()].address == tensor.storage().unsafeGetStorageImpl();
+    const Met& met = met_[value.storage.index()];
+    const bool known = met.address == tensor.storage().unsafeGetStorageImpl();
     if (!known && !is_constant(value.storage, tensor)) return false;
     return tensor.sizes() == c10::IntArrayRef(value.sizes) && tensor.strides() == c10::IntArrayRef(value.strides) &&
-           tensor.storage_offset() == value.offset && tensor.scalar_type() == scalar_type_of(value.dtype) &&
-           tensor.is_conj() == value.conj && tensor.is_neg() == value.neg;
+           tensor.storage_offset() * size_of(value.dtype) == value.offset * size_of(value.dtype) + met.shift &&
+           tensor.scalar_type() == scalar_type_of(value.dtype) && tensor.is_conj() == value.conj &&
+           tensor.is_neg() == value.neg;
   }
 
   bool are_values(const c10::IValue& given, const std::vector<ValueId>& ids) {
@@ -453,7 +458,8 @@ class Tracer::Observer final : public CallObserver {
     at::Tensor tensor =
         at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
                                                  c10::scalarTypeToTypeMeta(scalar_type_of(value.dtype)));
-    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(value.sizes, value.strides, value.offset);
+    const int64_t shift = met_[value.storage.index()].shift / size_of(value.dtype);
+    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(value.sizes, value.strides, value.offset + shift);
     if (value.conj) tensor._set_conj(true);
     if (value.neg) tensor._set_neg(true);
     return tensor;

@@ -8,6 +8,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include "aten/constants.h"
+#include "aten/memory_regions.h"
 #include "base/text.h"
 
 namespace stepc {
@@ -56,7 +57,6 @@ std::string signature_of(const Program& program, const std::vector<at::Tensor>& 
     if (keys[k].owner == Owner::kParameter) out += tensors[k].requires_grad() ? 'g' : '-';
     if (keys[k].owner == Owner::kGradient) out += tensors[k].defined() ? 'd' : '-';
   }
-  std::vector<const void*> memory_of;
   for (const at::Tensor& tensor : input.tensors) {
     append(out, tensor.defined());
     if (!tensor.defined()) continue;
@@ -68,13 +68,17 @@ std::string signature_of(const Program& program, const std::vector<at::Tensor>& 
     if (tensor.layout() != c10::Layout::Strided) continue;  // not captured: the recorder will say so
     for (int64_t size : tensor.sizes()) append(out, size);
     for (int64_t stride : tensor.strides()) append(out, stride);
-    // Which batch tensors share memory: the index of the first that has the same storage.
-    const void* memory = tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
-    size_t first = 0;
-    while (first < memory_of.size() && memory_of[first] != memory) ++first;
-    memory_of.push_back(memory);
-    append(out, first);
   }
+  // Which batch tensors overlap, and how. Where the memory of one begins is no property of the step.
+  if (input.tensors.size() > 1)
+    for (const MemoryRegion& region : memory_regions(input.tensors)) {
+      if (region.tensors.size() == 1) continue;
+      append(out, region.tensors.size());
+      for (size_t t : region.tensors) {
+        append(out, t);
+        append(out, span_of(input.tensors[t]).first - region.begin);
+      }
+    }
   return out + input.constants;
 }
 

@@ -122,23 +122,28 @@ std::string BoundOperands::why_not(const std::vector<at::Tensor>& inputs) {
   return moved ? why_not_memory() : std::string();
 }
 
-// The same tensors share memory as before, and no others do.
+// The same tensors share memory as before, and no others do. Windows of the batch may lie on one storage: that none
+// overlap but those that did is part of the step's signature.
 std::string BoundOperands::why_not_memory() {
   std::string why;
-  std::vector<std::pair<const c10::StorageImpl*, BufferId>> memory;
+  std::vector<std::tuple<const c10::StorageImpl*, BufferId, bool>> memory;  // and whether it is the batch's
   std::vector<const c10::StorageImpl*> of_first(schedule_.inputs.size(), nullptr);
   for (size_t e = 0; e < expected_.size(); ++e) of_first[expected_[e].input] = storages_[e];
   for (size_t e = 0; e < expected_.size(); ++e) {
     const ScheduleInput& input = schedule_.inputs[expected_[e].input];
     if (comes_later(input.kind)) continue;
-    memory.emplace_back(storages_[e], schedule_.operands[input.operand.index()].buffer);
+    memory.emplace_back(storages_[e], schedule_.operands[input.operand.index()].buffer,
+                        input.kind == InputKind::kBatch);
     if (storages_[e] != of_first[expected_[e].first])
       why = str("{} '{}' no longer shares its memory", name_of(input.kind), input.key);
   }
   std::ranges::sort(memory);
-  for (size_t i = 1; i < memory.size(); ++i)
-    if (memory[i].first == memory[i - 1].first && memory[i].second != memory[i - 1].second)
+  for (size_t i = 1; i < memory.size(); ++i) {
+    const auto& [storage, buffer, is_batch] = memory[i];
+    const auto& [other_storage, other_buffer, is_other_batch] = memory[i - 1];
+    if (storage == other_storage && buffer != other_buffer && !(is_batch && is_other_batch))
       why = "two of the step's tensors now share memory";
+  }
   if (!why.empty()) std::ranges::fill(storages_, nullptr);  // the next run is looked at anew
   return why;
 }

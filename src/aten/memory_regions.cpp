@@ -1,0 +1,52 @@
+#include "aten/memory_regions.h"
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+
+namespace stepc {
+
+bool is_dense_cpu(const at::Tensor& tensor) {
+  return tensor.layout() == c10::Layout::Strided && tensor.device().is_cpu() && tensor.has_storage();
+}
+
+std::pair<int64_t, int64_t> span_of(const at::Tensor& tensor) {
+  const auto size = static_cast<int64_t>(tensor.element_size());
+  const int64_t begin = tensor.storage_offset() * size;
+  if (tensor.numel() == 0) return {begin, begin};
+  int64_t elements = 1;
+  for (int64_t d = 0; d < tensor.dim(); ++d) elements += (tensor.size(d) - 1) * tensor.stride(d);
+  return {begin, begin + elements * size};
+}
+
+std::vector<MemoryRegion> memory_regions(const std::vector<at::Tensor>& tensors) {
+  std::vector<MemoryRegion> windows;
+  windows.reserve(tensors.size());
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    if (!tensors[t].defined() || !is_dense_cpu(tensors[t])) continue;
+    const auto [begin, end] = span_of(tensors[t]);
+    windows.push_back({tensors[t].storage().unsafeGetStorageImpl(), begin, end, {t}});
+  }
+  if (windows.size() < 2) return windows;
+  std::ranges::sort(windows, [](const MemoryRegion& a, const MemoryRegion& b) {
+    if (a.storage != b.storage) return std::less<>()(a.storage, b.storage);
+    return std::tie(a.begin, a.end, a.tensors) < std::tie(b.begin, b.end, b.tensors);
+  });
+  std::vector<MemoryRegion> regions;
+  for (MemoryRegion& window : windows) {
+    if (!regions.empty() && regions.back().storage == window.storage) {
+      MemoryRegion& last = regions.back();
+      if (window.begin < last.end || window.begin == last.begin) {
+        last.end = std::max(last.end, window.end);
+        last.tensors.push_back(window.tensors.front());
+        continue;
+      }
+    }
+    regions.push_back(std::move(window));
+  }
+  for (MemoryRegion& region : regions) std::ranges::sort(region.tensors);
+  std::ranges::sort(regions, {}, [](const MemoryRegion& region) { return region.tensors.front(); });
+  return regions;
+}
+
+}  // namespace stepc

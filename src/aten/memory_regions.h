@@ -1,0 +1,28 @@
+// Which tensors lie on memory of each other's: windows of one storage that overlap, directly or through others, are one
+// region. Windows that only stand beside each other (two batches sliced from one tensor of data) are not.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace stepc {
+
+struct MemoryRegion {
+  c10::StorageImpl* storage = nullptr;
+  int64_t begin = 0;  // bytes from the storage's begin
+  int64_t end = 0;
+  std::vector<size_t> tensors;  // in their order
+};
+
+// Whether the tensor is dense memory of the CPU's: all others lie in no region.
+bool is_dense_cpu(const at::Tensor& tensor);
+
+// The bytes that a dense tensor's window spans, from its storage's begin; an empty window spans none.
+std::pair<int64_t, int64_t> span_of(const at::Tensor& tensor);
+
+// In the order of their first tensors.
+std::vector<MemoryRegion> memory_regions(const std::vector<at::Tensor>& tensors);
+
+}  // namespace stepc
