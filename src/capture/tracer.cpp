@@ -209,6 +209,7 @@ class Tracer::Observer final : public CallObserver {
     if (!value.valid() || !is_held(storage) || !result.defined()) return;
     const auto held = met_[storage.index()].weak->lock();
     if (!held) return;
+    if (result.storage().nbytes() != 0 && result.storage().data() == nullptr) return;  // given with an earlier result
     const Value& window = trace_.values[value.index()];
     const bool is_whole = result.storage().nbytes() == held->nbytes() && result.storage_offset() == window.offset &&
                           result.strides() == c10::IntArrayRef(window.strides);

@@ -13,6 +13,18 @@ from stepc.recording import Recording, Tracing
 from stepc.scout import Scout
 
 
+_MOST_ARGUMENTS = 256  # structures of arguments that are kept; a traced step may meet another one at every call
+
+
+def _gradient_of(tensor):
+    return tensor.grad if tensor.is_leaf and tensor.requires_grad else None
+
+
+def _others(tensors, known):
+    ids = {id(tensor) for tensor in known}
+    return [tensor for tensor in tensors if id(tensor) not in ids]
+
+
 class Accelerated:
     """A training step that is called like the function it was made of.
 
@@ -28,30 +40,38 @@ class Accelerated:
         self._engine = _C.Step(scout, config)
         self._structures = []  # of results, by number
         self._structure_numbers = {}
-        self._arguments = {}  # structure of arguments -> its text in the signature
+        self._arguments = {}  # structure of arguments -> its text in the signature, the names of their tensors
+        self._met = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        tensors, names = [], []
-        arguments = tree.flatten(args[0], tensors) if len(args) == 1 and not kwargs else None
-        if arguments is None:
-            arguments = tree.flatten((args, kwargs), tensors)
-        text = self._arguments.get(arguments)
-        if text is None:
-            text = self._arguments[arguments] = f"{len(self._arguments)}: {tree.describe(arguments)}"
-            tree.flatten(args[0] if len(args) == 1 and not kwargs else (args, kwargs), [], names)
-            self._names = {**getattr(self, "_names", {}), text: names}
+        given = args[0] if len(args) == 1 and not kwargs else (args, kwargs)
+        tensors = []
+        structure = tree.flatten(given, tensors, attributes=self._scout.attributes)
+        text, names = self._arguments.get(structure) or self._new_arguments(given, structure)
         opaque = []  # the structure of a result that a replay cannot give, and the result, which holds what is in it
-        eager = functools.partial(self._eager, args, kwargs, opaque)
-        out, numbers = self._engine.run(tensors, self._names[text], text, eager)
+        eager = functools.partial(self._eager, args, kwargs, tensors, opaque)
+        out, numbers = self._engine.run(tensors, names, text, eager)
         number = numbers.pop()
         structure = opaque[0][0] if opaque else self._structures[number]
         if structure is tree.TENSOR:
             return out[0]
         return tree.unflatten(structure, iter(out), iter(numbers))
 
-    def _eager(self, args, kwargs, opaque):
+    def _new_arguments(self, given, structure):
+        """The text in the signature that stands for arguments of this structure, and the names of their tensors."""
+        names = []
+        tree.flatten(given, [], names, attributes=self._scout.attributes)
+        if len(self._arguments) >= _MOST_ARGUMENTS:
+            self._arguments.clear()
+        self._met += 1
+        self._arguments[structure] = f"{self._met}: {tree.describe(structure)}", names
+        return self._arguments[structure]
+
+    def _eager(self, args, kwargs, given, opaque):
         """The user's function as it is; recorded when the engine records."""
         opaque.clear()
+        gradients = [_gradient_of(tensor) for tensor in given]
+        looks = True
         if _C.is_recording():
             with Recording(self._scout, (args, kwargs)):
                 result = self._train_step(*args, **kwargs)
@@ -60,10 +80,16 @@ class Accelerated:
                 result = self._train_step(*args, **kwargs)
         else:
             result = self._train_step(*args, **kwargs)
+            looks = False
         tensors, numbers = [], []
         structure = tree.flatten(result, tensors, numbers=numbers)
-        if (what := tree.opaque(structure)) is not None:
-            _C.report_obstacle(f"the step returns {what}, which is neither a tensor nor a nest of them")
+        what = tree.opaque(structure)
+        if looks:
+            if what is not None:
+                _C.report_effect(f"the step returns {what}, which a replay cannot make again")
+                tensors += _others(tree.held_tensors(result), tensors)
+            tensors += _others(self._left_in((args, kwargs), given, gradients), tensors)
+        if what is not None:
             opaque.append((structure, result))
             return tensors, [*numbers, 0]
         number = self._structure_numbers.get(structure)
@@ -71,6 +97,18 @@ class Accelerated:
             number = self._structure_numbers[structure] = len(self._structures)
             self._structures.append(structure)
         return tensors, numbers + [number]
+
+    def _left_in(self, arguments, given, gradients):
+        """Tensors that the step has left in its arguments: results like those that it returns."""
+        now = []
+        tree.flatten(arguments, now, attributes=self._scout.attributes)
+        left = _others(now, given)
+        for tensor, before in zip(given, gradients):
+            gradient = _gradient_of(tensor)
+            if gradient is not None and gradient is not before:
+                _C.report_effect("the step leaves a gradient in a tensor of the batch")
+                left.append(gradient)
+        return left
 
     @property
     def stats(self) -> dict[str, Any]:

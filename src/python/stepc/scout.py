@@ -13,7 +13,7 @@ import weakref
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from stepc import walk
+from stepc import tree, walk
 from stepc.before import Before
 from stepc.reads import ABSENT, ITEM, LENGTH, WEAK, Reads, contents_of, ids_of
 
@@ -45,6 +45,7 @@ class Scout:
         self._names = {}
         self._unsteady = set()
         self.reads = Reads()
+        self.attributes = tree.Attributes()  # that the step reads of objects that it is given
         self.watches = True
         self.reason = ""  # why the last recorded call does not earn a replay without its Python
 
@@ -145,6 +146,8 @@ class Scout:
     def followed(self, watch):
         """Takes over what a recorded call has read and done."""
         self.reason = watch.reason or ""
+        for kind, name in watch.attributes:
+            self.attributes.add(kind, name) if name is not None else self.attributes.add_all(kind)
         if self._finds_modules:
             known = {id(part) for module in self.modules.values() for part in module.modules()}
             used = [(words, one) for one, words in watch.found.values() if isinstance(one, torch.nn.Module)]

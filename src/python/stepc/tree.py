@@ -1,16 +1,19 @@
 """Arguments and results as flat lists of leaves and a hashable structure, and back.
 
-Covers lists, tuples, named tuples, dicts, mappings such as transformers' outputs and encodings, and dataclasses; what
-is none of these and no tensor is a constant.
+Covers lists, tuples, named tuples, dicts, mappings such as transformers' outputs and encodings, dataclasses, and, among
+arguments, objects that hold tensors (batches of graph libraries); what is none of these and no tensor is a constant.
 """
 
 import collections
 import dataclasses
 import enum
+import types
 import weakref
 from collections.abc import Mapping
 
+import numpy
 import torch
+import torch.utils.data
 
 TENSOR = "tensor"
 NUMBER = "number"
@@ -20,10 +23,39 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), slice, range, enum.
 _PLAIN += (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
-def flatten(value, leaves, names=None, path="", numbers=None):
+# No batches: what they hold is a program's, or nobody's business.
+_NO_RECORDS = _PLAIN + (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+_NO_RECORDS += (torch.Generator, torch.utils.data.Dataset, torch.utils.data.Sampler, torch.utils.data.DataLoader, type)
+_NO_RECORDS += (numpy.ndarray, numpy.generic, types.FunctionType, types.ModuleType)
+_HEAP_TYPE = 1 << 9  # a class that Python code made
+_ALL = object()
+_DEEPEST = 20
+
+
+class Attributes:
+    """Which attributes of objects a step reads, by class: those are part of its arguments' structure.
+
+    Tensors always are. Others come to be known while the step is recorded.
+    """
+
+    def __init__(self):
+        self._names = {}
+
+    def add(self, kind, name):
+        self._names.setdefault(kind, set()).add(name)
+
+    def add_all(self, kind):
+        self.add(kind, _ALL)
+
+    def of(self, kind):
+        return self._names.get(kind, ())
+
+
+def flatten(value, leaves, names=None, path="", numbers=None, attributes=None, depth=0):
     """Appends the tensors of `value` to `leaves` and its structure is returned.
 
     With `numbers` (a list) int, float and bool leaves are appended there; else they are constants of the structure.
+    With `attributes` objects that hold tensors are taken apart.
     """
     kind = type(value)
     if issubclass(kind, torch.Tensor):
@@ -36,23 +68,75 @@ def flatten(value, leaves, names=None, path="", numbers=None):
         return NUMBER
     if kind is dict or isinstance(value, Mapping):
         items = tuple(
-            (key, flatten(item, leaves, names, f"{path}.{key}" if path else str(key), numbers))
+            (key, flatten(item, leaves, names, f"{path}.{key}" if path else str(key), numbers, attributes, depth + 1))
             for key, item in value.items()
         )
         return ("mapping", kind, items)
     if kind in (list, tuple) or isinstance(value, (list, tuple)):
         items = tuple(
-            flatten(item, leaves, names, f"{path}[{index}]" if names is not None else "", numbers)
+            flatten(item, leaves, names, f"{path}[{index}]" if names is not None else "", numbers, attributes, depth + 1)
             for index, item in enumerate(value)
         )
         return ("sequence", kind, items)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         items = tuple(
-            (name, flatten(getattr(value, name), leaves, names, f"{path}.{name}", numbers))
+            (name, flatten(getattr(value, name), leaves, names, f"{path}.{name}", numbers, attributes, depth + 1))
             for name in _attributes_of(value)
         )
         return ("dataclass", kind, items)
+    if attributes is not None and depth < _DEEPEST and (held := attributes_of(value)) is not None:
+        count = len(leaves)
+        structure = _of_object(kind, held, leaves, names, path, numbers, attributes, depth)
+        if len(leaves) > count:
+            return structure
     return ("constant", _Constant(value))
+
+
+def _of_object(kind, held, leaves, names, path, numbers, attributes, depth):
+    read, items = attributes.of(kind), []
+    for name, item in held.items():
+        count = len(leaves)
+        structure = flatten(item, leaves, names, f"{path}.{name}" if path else name, numbers, attributes, depth + 1)
+        if len(leaves) > count or name in read or _ALL in read:
+            items.append((name, structure))
+    items += ((name, "absent") for name in read if name is not _ALL and name not in held)
+    return ("object", kind, tuple(items))
+
+
+def attributes_of(value):
+    """What an object of a class of the person's or a library's holds, by name; None: it is not to be taken apart."""
+    kind = type(value)
+    if isinstance(value, _NO_RECORDS) or not kind.__flags__ & _HEAP_TYPE and kind is not types.SimpleNamespace:
+        return None
+    if hasattr(kind, "__next__") or isinstance(value, (dict, list, tuple, set, frozenset)):
+        return None
+    held = dict(getattr(value, "__dict__", None) or {})
+    for base in kind.__mro__:
+        for name, raw in vars(base).items():
+            if isinstance(raw, types.MemberDescriptorType) and hasattr(value, name):
+                held[name] = getattr(value, name)
+    if any(isinstance(one, (torch.nn.Module, torch.optim.Optimizer)) for one in held.values()):
+        return None
+    return held
+
+
+def held_tensors(value):
+    """All tensors in containers and objects, each once."""
+    found, seen, pending = [], set(), [value]
+    while pending:
+        one = pending.pop()
+        if id(one) in seen or isinstance(one, _PLAIN):
+            continue
+        seen.add(id(one))
+        if isinstance(one, torch.Tensor):
+            found.append(one)
+        elif isinstance(one, Mapping):
+            pending += one.values()
+        elif isinstance(one, (list, tuple, set, frozenset, collections.deque)):
+            pending += one
+        elif (held := attributes_of(one)) is not None:
+            pending += held.values()
+    return found
 
 
 def unflatten(structure, leaves, numbers):
@@ -143,7 +227,7 @@ def describe(structure):
     found = []
 
     def visit(part, path):
-        if part is TENSOR or part is NUMBER:
+        if isinstance(part, str):
             return
         if part[0] == "constant":
             found.append(f"{path}={part[1]!r}" if path else repr(part[1]))
@@ -162,7 +246,7 @@ def opaque(structure):
     """Where an object stands that is neither a tensor nor plain, in words; None where there is none."""
 
     def visit(part, path):
-        if part is TENSOR or part is NUMBER:
+        if isinstance(part, str):
             return None
         if part[0] == "constant":
             value = part[1].value

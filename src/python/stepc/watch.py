@@ -23,7 +23,7 @@ import weakref
 import numpy
 import torch
 
-from stepc import _C
+from stepc import _C, tree
 from stepc.known import (
     BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, ITERATES, MUTATORS, PLAIN, PURE_BUILTINS, SIMPLE, TENSORS, Trust,
     effect_of, is_library, is_pure_native, trust_in,
@@ -71,6 +71,8 @@ class Watch:
         self.found = {}  # modules and optimizers that the call used: id -> (object, words)
         self._outside = {}  # id -> object
         self._arguments = {}
+        self._objects = {}  # among them, taken apart: id -> object
+        self.attributes = set()  # (class, name) that is read of them, name None: all
         self._arrays = set()  # ids of arrays among them
         self._words = {}
         self._seen = {}  # looked at whole: id -> object
@@ -105,7 +107,7 @@ class Watch:
                 self.reads.drop(place)
                 if self.reason is None:
                     self.reason = f"{place.line} reads {place.words}, which the step changes"
-        for table in (self._outside, self._arguments, self._seen, self.cells, self._codes):
+        for table in (self._outside, self._arguments, self._objects, self._seen, self.cells, self._codes):
             table.clear()
         self.arguments = self.bound = ()
 
@@ -263,6 +265,9 @@ class Watch:
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = dataclasses.fields(value)
             items = ((f"{words}.{field.name}", getattr(value, field.name, None)) for field in fields)
+        elif (held := tree.attributes_of(value)) is not None and tree.held_tensors(held):
+            self._objects[id(value)] = value
+            items = [(f"{words}.{name}", item) for name, item in held.items()]
         else:
             if isinstance(value, numpy.ndarray):
                 self._arrays.add(id(value))
@@ -373,6 +378,8 @@ class Watch:
         """All that a container from outside holds is read."""
         if isinstance(value, SIMPLE):
             return
+        if id(value) in self._objects:
+            self.attributes.add((type(value), None))
         if id(value) in self._arguments:
             return
         if not self.is_outside(value):
@@ -405,6 +412,8 @@ class Watch:
 
     def whole(self, frame, value, depth=0):
         """Everything about an object is read by code that is not looked into."""
+        if id(value) in self._objects:
+            self.attributes.add((type(value), None))
         if isinstance(value, SIMPLE) or id(value) in self._arguments:
             return
         if isinstance(value, (list, tuple)) and not self.is_outside(value):
@@ -514,6 +523,9 @@ class Watch:
     def _instance_attribute(self, frame, one, name, words):
         raw = self._class_attribute(frame, type(one).__mro__, name)
         kind = type(raw)
+        if id(one) in self._objects:
+            self._attribute_of_batch(one, name, raw)
+            return
         if name == "__dict__":
             if self.is_outside(one):
                 self.register(one.__dict__, words)
@@ -543,6 +555,15 @@ class Watch:
                     self.register(attributes[held].get(name), words)
         if raw is not _MISSING and isinstance(raw, functools.cached_property):
             self.because(frame, f"changes {words}, which is kept once it was asked for")
+
+    def _attribute_of_batch(self, one, name, raw):
+        """Its tensors are the step's inputs; another value that is read is part of the signature."""
+        if name == "__dict__":
+            self.attributes.add((type(one), None))
+            return
+        is_own = name in getattr(one, "__dict__", ()) or isinstance(raw, types.MemberDescriptorType)
+        if (is_own or raw is _MISSING) and not isinstance(getattr(one, name, None), torch.Tensor):
+            self.attributes.add((type(one), name))
 
     def item(self, frame, container, key, words):
         if id(container) in self._arguments or not self.is_outside(container):
