@@ -46,7 +46,7 @@ class Accelerated:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = args[0] if len(args) == 1 and not kwargs else (args, kwargs)
         tensors = []
-        structure = tree.flatten(given, tensors, attributes=self._scout.attributes)
+        structure = tree.flatten(given, tensors, attributes=self._scout.attributes.begin())
         text, names = self._arguments.get(structure) or self._new_arguments(given, structure)
         opaque = []  # the structure of a result that a replay cannot give, and the result, which holds what is in it
         eager = functools.partial(self._eager, args, kwargs, tensors, opaque)
@@ -60,7 +60,7 @@ class Accelerated:
     def _new_arguments(self, given, structure):
         """The text in the signature that stands for arguments of this structure, and the names of their tensors."""
         names = []
-        tree.flatten(given, [], names, attributes=self._scout.attributes)
+        tree.flatten(given, [], names, attributes=self._scout.attributes.begin())
         if len(self._arguments) >= _MOST_ARGUMENTS:
             self._arguments.clear()
         self._met += 1
@@ -101,7 +101,7 @@ class Accelerated:
     def _left_in(self, arguments, given, gradients):
         """Tensors that the step has left in its arguments: results like those that it returns."""
         now = []
-        tree.flatten(arguments, now, attributes=self._scout.attributes)
+        tree.flatten(arguments, now, attributes=self._scout.attributes.begin())
         left = _others(now, given)
         for tensor, before in zip(given, gradients):
             gradient = _gradient_of(tensor)

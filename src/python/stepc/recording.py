@@ -148,7 +148,8 @@ class Recording:
         if self.scout.watches:
             bound = walk.functions_of(self.scout.step)[1]
             optimizers = self.scout.optimizers.values()
-            self.follow = Watch(self.scout.reads, optimizers, self.arguments, bound, _SCHEDULER_STEP)
+            apart = self.scout.attributes.apart
+            self.follow = Watch(self.scout.reads, optimizers, self.arguments, bound, _SCHEDULER_STEP, apart)
             self.follow.start()
         return self
 

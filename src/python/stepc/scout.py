@@ -147,7 +147,7 @@ class Scout:
         """Takes over what a recorded call has read and done."""
         self.reason = watch.reason or ""
         for kind, name in watch.attributes:
-            self.attributes.add(kind, name) if name is not None else self.attributes.add_all(kind)
+            self.attributes.add(kind, name)
         if self._finds_modules:
             known = {id(part) for module in self.modules.values() for part in module.modules()}
             used = [(words, one) for one, words in watch.found.values() if isinstance(one, torch.nn.Module)]

@@ -29,29 +29,54 @@ _NO_RECORDS += (torch.Generator, torch.utils.data.Dataset, torch.utils.data.Samp
 _NO_RECORDS += (numpy.ndarray, numpy.generic, types.FunctionType, types.ModuleType)
 _HEAP_TYPE = 1 << 9  # a class that Python code made
 _ALL = object()
+# Beyond these an object is a constant, and told by its identity.
 _DEEPEST = 20
+_MOST_OBJECTS = 1000
+_MOST_HELD = 100_000
 
 
 class Attributes:
-    """Which attributes of objects a step reads, by class: those are part of its arguments' structure.
+    """How the objects among a step's arguments are taken apart.
 
-    Tensors always are. Others come to be known while the step is recorded.
+    Tensors that they hold are inputs. Of their other attributes those are part of the structure that the step reads,
+    which comes to be known while it is recorded.
     """
 
     def __init__(self):
-        self._names = {}
+        self._read = {}  # class -> names
+        self._open = []  # ids of objects that are being taken apart
+        self._looked_at = 0
+        self.apart = set()  # ids of those that were, of the last arguments
 
     def add(self, kind, name):
-        self._names.setdefault(kind, set()).add(name)
-
-    def add_all(self, kind):
-        self.add(kind, _ALL)
+        """The step reads this attribute of objects of the class; None: any."""
+        self._read.setdefault(kind, set()).add(_ALL if name is None else name)
 
     def of(self, kind):
-        return self._names.get(kind, ())
+        return self._read.get(kind, ())
+
+    def begin(self):
+        self.apart.clear()
+        self._looked_at = 0
+        return self
+
+    def enter(self, value):
+        """What the object holds; None: it is not taken apart."""
+        if len(self._open) == _DEEPEST or self._looked_at == _MOST_OBJECTS or id(value) in self._open:
+            return None
+        held = attributes_of(value)
+        if held is not None:
+            self._looked_at += 1
+            self._open.append(id(value))
+        return held
+
+    def leave(self, has_tensors):
+        one = self._open.pop()
+        if has_tensors:
+            self.apart.add(one)
 
 
-def flatten(value, leaves, names=None, path="", numbers=None, attributes=None, depth=0):
+def flatten(value, leaves, names=None, path="", numbers=None, attributes=None):
     """Appends the tensors of `value` to `leaves` and its structure is returned.
 
     With `numbers` (a list) int, float and bool leaves are appended there; else they are constants of the structure.
@@ -68,35 +93,38 @@ def flatten(value, leaves, names=None, path="", numbers=None, attributes=None, d
         return NUMBER
     if kind is dict or isinstance(value, Mapping):
         items = tuple(
-            (key, flatten(item, leaves, names, f"{path}.{key}" if path else str(key), numbers, attributes, depth + 1))
+            (key, flatten(item, leaves, names, f"{path}.{key}" if path else str(key), numbers, attributes))
             for key, item in value.items()
         )
         return ("mapping", kind, items)
     if kind in (list, tuple) or isinstance(value, (list, tuple)):
         items = tuple(
-            flatten(item, leaves, names, f"{path}[{index}]" if names is not None else "", numbers, attributes, depth + 1)
+            flatten(item, leaves, names, f"{path}[{index}]" if names is not None else "", numbers, attributes)
             for index, item in enumerate(value)
         )
         return ("sequence", kind, items)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         items = tuple(
-            (name, flatten(getattr(value, name), leaves, names, f"{path}.{name}", numbers, attributes, depth + 1))
+            (name, flatten(getattr(value, name), leaves, names, f"{path}.{name}", numbers, attributes))
             for name in _attributes_of(value)
         )
         return ("dataclass", kind, items)
-    if attributes is not None and depth < _DEEPEST and (held := attributes_of(value)) is not None:
+    if attributes is not None and (held := attributes.enter(value)) is not None:
         count = len(leaves)
-        structure = _of_object(kind, held, leaves, names, path, numbers, attributes, depth)
+        try:
+            structure = _of_object(kind, held, leaves, names, path, numbers, attributes)
+        finally:
+            attributes.leave(len(leaves) > count)
         if len(leaves) > count:
             return structure
     return ("constant", _Constant(value))
 
 
-def _of_object(kind, held, leaves, names, path, numbers, attributes, depth):
+def _of_object(kind, held, leaves, names, path, numbers, attributes):
     read, items = attributes.of(kind), []
     for name, item in held.items():
         count = len(leaves)
-        structure = flatten(item, leaves, names, f"{path}.{name}" if path else name, numbers, attributes, depth + 1)
+        structure = flatten(item, leaves, names, f"{path}.{name}" if path else name, numbers, attributes)
         if len(leaves) > count or name in read or _ALL in read:
             items.append((name, structure))
     items += ((name, "absent") for name in read if name is not _ALL and name not in held)
@@ -123,7 +151,7 @@ def attributes_of(value):
 def held_tensors(value):
     """All tensors in containers and objects, each once."""
     found, seen, pending = [], set(), [value]
-    while pending:
+    while pending and len(seen) < _MOST_HELD:
         one = pending.pop()
         if id(one) in seen or isinstance(one, _PLAIN):
             continue

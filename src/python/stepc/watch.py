@@ -60,7 +60,7 @@ class Watch:
     `reason` says afterwards why the call is not earned, and is None if it is.
     """
 
-    def __init__(self, reads, optimizers, arguments=None, bound=(), scheduler_code=None):
+    def __init__(self, reads, optimizers, arguments=None, bound=(), scheduler_code=None, apart=()):
         self.reads = reads
         self.arguments = arguments  # of the step; None: those of the first function that is followed
         self.bound = bound  # what the step's function is bound to
@@ -71,7 +71,8 @@ class Watch:
         self.found = {}  # modules and optimizers that the call used: id -> (object, words)
         self._outside = {}  # id -> object
         self._arguments = {}
-        self._objects = {}  # among them, taken apart: id -> object
+        self._apart = apart  # ids of objects among them that are taken apart (tree.py)
+        self._objects = {}  # id -> such an object
         self.attributes = set()  # (class, name) that is read of them, name None: all
         self._arrays = set()  # ids of arrays among them
         self._words = {}
@@ -265,9 +266,9 @@ class Watch:
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = dataclasses.fields(value)
             items = ((f"{words}.{field.name}", getattr(value, field.name, None)) for field in fields)
-        elif (held := tree.attributes_of(value)) is not None and tree.held_tensors(held):
+        elif id(value) in self._apart:
             self._objects[id(value)] = value
-            items = [(f"{words}.{name}", item) for name, item in held.items()]
+            items = [(f"{words}.{name}", item) for name, item in tree.attributes_of(value).items()]
         else:
             if isinstance(value, numpy.ndarray):
                 self._arrays.add(id(value))
@@ -561,8 +562,9 @@ class Watch:
         if name == "__dict__":
             self.attributes.add((type(one), None))
             return
-        is_own = name in getattr(one, "__dict__", ()) or isinstance(raw, types.MemberDescriptorType)
-        if (is_own or raw is _MISSING) and not isinstance(getattr(one, name, None), torch.Tensor):
+        kind = type(raw)
+        is_computed = hasattr(kind, "__set__") and kind is not types.MemberDescriptorType
+        if not is_computed and not isinstance(getattr(one, name, None), torch.Tensor):
             self.attributes.add((type(one), name))
 
     def item(self, frame, container, key, words):

@@ -92,6 +92,54 @@ def namespace(accelerate):
 
 
 @case
+def object_whose_class_has_the_default(accelerate):
+    """An attribute of the class, until a batch has one of its own."""
+
+    class Weighed(Batch):
+        weight = 1.0
+
+    def make(i, x, y):
+        batch = Weighed(x, y)
+        if i >= CHANGE:
+            batch.weight = 0.25
+        return batch
+
+    yield from trained(accelerate, make, lambda model, b: cross_entropy(model(b.x), b.y) * b.weight)
+
+
+@case
+def object_that_is_looked_at_whole(accelerate):
+    def loss_of(model, b):
+        held = vars(b)
+        return cross_entropy(model(held["x"]), held["y"]) * held["number"]
+
+    make = lambda i, x, y: Batch(x, y, number=1 if i < CHANGE else 2)
+    yield from trained(accelerate, make, loss_of)
+
+
+@case
+def objects_in_objects(accelerate):
+    """Each refers to the other."""
+
+    def make(i, x, y):
+        batch = Batch(Batch(x, None, number=i), y)
+        batch.x.owner = batch
+        return batch
+
+    yield from trained(accelerate, make, lambda model, b: cross_entropy(model(b.x.x), b.x.owner.y))
+
+
+@case
+def list_of_objects(accelerate):
+    def loss_of(model, samples):
+        x, y = torch.stack([one.x for one in samples]), torch.stack([one.y for one in samples])
+        return cross_entropy(model(x), y)
+
+    make = lambda i, x, y: [Batch(row, label, number=i) for row, label in zip(x, y)]
+    yield from trained(accelerate, make, loss_of)
+
+
+@case
 def dataclass_with_a_derived_field(accelerate):
     @dataclasses.dataclass
     class Sample:
