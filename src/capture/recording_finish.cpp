@@ -232,6 +232,10 @@ void RecordingState::finish(const StepOutput& output) {
     find_strangers(output.tensors);
     find_escapes();
   }
+  // Data that the step has fetched, and that only its own code can fetch again.
+  for (size_t s = 0; s < tracked_.size(); ++s)
+    if (!tracked_[s].stranger.empty() && trace_.storages[s].bytes > kMaxConstantBytes && tracked_[s].weak.expired())
+      effect(tracked_[s].stranger);
   list_allocations();
   overhead_ += std::chrono::steady_clock::now() - begin - settling_;
 }

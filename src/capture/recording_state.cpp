@@ -27,9 +27,6 @@ bool makes_unfilled(const std::string& op) {
   return op.starts_with("aten::empty") || op.starts_with("aten::new_empty");
 }
 
-// Host data larger than this is no constant of a program.
-constexpr size_t kMaxConstantBytes = size_t{1} << 20;
-
 template <class F>
 void for_each_tensor(const c10::IValue& value, F&& f) {
   if (value.isTensor()) {
@@ -189,14 +186,14 @@ StorageId RecordingState::track_stranger(const at::Tensor& tensor, const c10::Op
           "made by an operator of the step",
           name_of(op), place(), describe(tensor));
   const size_t bytes = tensor.storage().nbytes();
-  if (bytes > kMaxConstantBytes || is_virtual(tensor)) {
+  if (is_virtual(tensor)) {
     obstacle(tracked.stranger);
     return id;
   }
   trace_.storages[id.index()].external = true;
   const std::string key = str("{}", trace_.constants.size());
   const auto* data = static_cast<const char*>(tensor.storage().data());
-  trace_.constants.push_back({key, std::string(data, bytes)});
+  trace_.constants.push_back({key, std::string(data, bytes > kMaxConstantBytes ? 0 : bytes)});
   trace_.externals.push_back({Owner::kConstant, key, value_on(id, tensor)});
   return id;
 }

@@ -18,6 +18,9 @@
 
 namespace stepc {
 
+// Host data larger than this is no constant of a program: its bytes are not kept.
+constexpr size_t kMaxConstantBytes = size_t{1} << 20;
+
 class RecordingState final : public CallObserver {
  public:
   // `kernels`: what calls run on instead of their own, nullptr: on their own.

@@ -77,7 +77,12 @@ struct Met {
 
 class Tracer::Observer final : public CallObserver {
  public:
-  explicit Observer(const Trace& trace) : trace_(trace), expected_(expect(trace)) {}
+  explicit Observer(const Trace& trace) : trace_(trace), expected_(expect(trace)), written_(trace.storages.size()) {
+    for (const Call& call : trace.calls)
+      for (ValueId value : call.writes) written_[storage_of(value).index()] = true;
+    for (const External& external : trace.externals)
+      if (external.owner == Owner::kHost) host_of_.emplace(storage_of(external.value), &external);
+  }
 
   void bind(const std::vector<at::Tensor>& externals, std::vector<at::Generator> generators) {
     heir_.reset();
@@ -286,18 +291,33 @@ class Tracer::Observer final : public CallObserver {
     if (met.is_made) met.weak.emplace(tensor.storage().getWeakStorageImpl());
   }
 
+  // Memory of the host's own is that of an external of kind kHost: neither what the plan makes nor what it writes to.
+  bool adopt(const External& external, const at::Tensor& tensor) {
+    const Value& window = trace_.values[external.value.index()];
+    Met& met = met_[window.storage.index()];
+    c10::StorageImpl* const address = tensor.storage().unsafeGetStorageImpl();
+    const bool is_written = written_[window.storage.index()];
+    for (size_t s = 0; s < met_.size(); ++s)
+      if (met_[s].address == address && (met_[s].is_made || written_[s] || is_written)) return false;
+    const int64_t size = size_of(window.dtype);
+    const bool is_window = tensor.sizes() == c10::IntArrayRef(window.sizes) &&
+                           tensor.strides() == c10::IntArrayRef(window.strides) &&
+                           tensor.scalar_type() == scalar_type_of(window.dtype);
+    if (!is_window && tensor.storage().nbytes() != trace_.storages[window.storage.index()].bytes) return false;
+    met.address = address;
+    met.shift = is_window ? (tensor.storage_offset() - window.offset) * size : 0;
+    kept_.push_back(tensor.storage());
+    host_data_[external.key] = window_on(external.value, tensor.storage());
+    return true;
+  }
+
   // A tensor that host data made: the same bytes as the recorded one's.
   bool is_constant(StorageId storage, const at::Tensor& tensor) {
     if (!trace_.storages[storage.index()].external || met_[storage.index()].address != nullptr) return false;
     for (const External& external : trace_.externals) {
       const bool is_host_data = external.owner == Owner::kHost;
       if (storage_of(external.value) != storage || (external.owner != Owner::kConstant && !is_host_data)) continue;
-      if (is_host_data && tensor.storage().nbytes() == trace_.storages[storage.index()].bytes) {
-        met_[storage.index()].address = tensor.storage().unsafeGetStorageImpl();
-        kept_.push_back(tensor.storage());
-        host_data_[external.key] = window_on(external.value, tensor.storage());
-        return true;
-      }
+      if (is_host_data) return adopt(external, tensor);
       const auto found = std::ranges::find(trace_.constants, external.key, &Constant::key);
       if (found == trace_.constants.end() || tensor.storage().nbytes() != found->bytes.size()) return false;
       if (std::memcmp(tensor.storage().data(), found->bytes.data(), found->bytes.size()) != 0) return false;
@@ -427,7 +447,12 @@ class Tracer::Observer final : public CallObserver {
     const auto values = torch::jit::last(stack, call.results.size());
     for (size_t r = 0; r < call.results.size(); ++r) {
       const auto one = [&](ValueId value, const at::Tensor& tensor) {
-        if (value.valid() && tensor.defined() && tensor.has_storage()) meet(value, tensor);
+        if (!value.valid() || !tensor.defined() || !tensor.has_storage()) return;
+        const auto host = host_of_.find(storage_of(value));
+        if (host == host_of_.end())
+          meet(value, tensor);
+        else if (met_[storage_of(value).index()].address == nullptr)
+          adopt(*host->second, tensor);
       };
       if (const auto* value = std::get_if<ValueId>(&call.results[r])) {
         if (values[r].isTensor()) one(*value, values[r].toTensor());
@@ -614,6 +639,8 @@ class Tracer::Observer final : public CallObserver {
 
   const Trace& trace_;
   const std::vector<Expected> expected_;
+  std::vector<bool> written_;                     // by storage: some call writes to it
+  std::map<StorageId, const External*> host_of_;  // of kind kHost
   std::vector<at::Generator> generators_;
   std::vector<Met> met_;                     // by storage
   std::vector<c10::Storage> kept_;           // the program's, and constants

@@ -137,7 +137,8 @@ void Plan::find_host_data(size_t place) {
     const auto found = std::ranges::find(trace_.constants, external.key, &Constant::key);
     INTERNAL_CHECK(found != trace_.constants.end(), "data of the host '{}' has no bytes", external.key);
     const Value& value = trace_.values[external.value.index()];
-    at::Tensor bytes = at::empty({static_cast<int64_t>(found->bytes.size())}, at::kByte);
+    // Large data, and windows on data, have no bytes: their memory is never touched.
+    at::Tensor bytes = at::empty({static_cast<int64_t>(trace_.storages[value.storage.index()].bytes)}, at::kByte);
     std::memcpy(bytes.mutable_data_ptr(), found->bytes.data(), found->bytes.size());
     at::Tensor tensor = at::empty({0}, scalar_type_of(value.dtype));
     tensor.set_(bytes.storage(), value.offset, value.sizes, value.strides);

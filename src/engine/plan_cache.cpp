@@ -27,6 +27,34 @@ constexpr int kMostPaths = 3;
 constexpr int kRecordAfterLeaving = 8;
 constexpr int kMaxDepartures = 6;
 
+// Recordings that may go unpaid before a signature is recorded only if it is met again, and how many replays pay for
+// one.
+constexpr int kMaxUnpaid = 16;
+constexpr int kPays = 2;
+// Recordings of one signature, and no replay.
+constexpr int kMaxUnpaidOfOne = 40;
+// Shapes whose other arguments are counted.
+constexpr size_t kMostShapesCounted = 1000;
+// Rounds of looking for the owners of data that a traced step fetches; then it is data, wherever it stands.
+constexpr int kMostRoundsForData = 2;
+
+// Whether `stranger` is a constant of the trace that no call writes to.
+bool is_data(const Trace& trace, const Stranger& stranger) {
+  if (!stranger.tensor.defined()) return false;
+  const std::string_view bytes(static_cast<const char*>(stranger.tensor.const_data_ptr()), stranger.tensor.nbytes());
+  return std::ranges::any_of(trace.externals, [&](const External& external) {
+    if (external.owner != Owner::kConstant) return false;
+    const StorageId storage = trace.values[external.value.index()].storage;
+    const auto found = std::ranges::find(trace.constants, external.key, &Constant::key);
+    const bool has_size = trace.storages[storage.index()].bytes == bytes.size();
+    if (found == trace.constants.end() || !has_size || (!found->bytes.empty() && found->bytes != bytes)) return false;
+    return std::ranges::none_of(trace.calls, [&](const Call& call) {
+      return std::ranges::any_of(call.writes,
+                                 [&](ValueId value) { return trace.values[value.index()].storage == storage; });
+    });
+  });
+}
+
 StepInput without_constants(const StepInput& input) { return {input.tensors, input.names, {}}; }
 }  // namespace
 
@@ -101,6 +129,7 @@ PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInp
   if (may_trace_ && !is_traced_) {
     // What changes from call to call is read by the step's own code, or by nobody.
     const std::string shapes = signature_of(program_, tensors, without_constants(input));
+    if (constants_met_.size() > kMostShapesCounted) constants_met_.clear();
     if (++constants_met_[shapes] > kMostConstants) {
       trace(str("what it is given changes from call to call: {}", input.constants));
       entries_.clear();
@@ -110,11 +139,34 @@ PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInp
   }
   entry.signature = std::move(signature);
   entry.description = describe_signature(program_, tensors, input);
-  if (!entries_.empty() && stats_.plans > 0)
-    log().info("recording again: {}", explain_change(entries_.front().description, entry.description));
+  if (!entries_.empty()) {
+    last_change_ = explain_change(entries_.front().description, entry.description);
+    if (stats_.plans > 0 && unpaid_ < kMaxUnpaid) log().info("recording again: {}", last_change_);
+  }
   entries_.push_front(std::move(entry));
   if (entries_.size() > static_cast<size_t>(config_.max_plans)) entries_.pop_back();
   return entries_.front();
+}
+
+bool PlanCache::may_record(PlanEntry& entry, const StepInput& input) {
+  ++entry.calls;
+  if (entry.unpaid >= kMaxUnpaidOfOne) {
+    give_up(entry, str("{} recordings in a row and no replay: {}", entry.unpaid,
+                       entry.last_obstacle.empty() ? "its plans keep not fitting" : entry.last_obstacle));
+    return false;
+  }
+  if (unpaid_ < kMaxUnpaid || entry.calls > unpaid_ / kMaxUnpaid) return true;
+  const bool has_tensors = !input.tensors.empty();
+  warn_once(str("this step runs eagerly where it is called as never before: recordings do not pay ({}); {}",
+                last_change_,
+                has_tensors ? "pad tensors to a few shapes and pass what else changes as a tensor"
+                            : "pass what changes as a tensor"));
+  return false;
+}
+
+void PlanCache::paid(PlanEntry& entry) {
+  entry.unpaid = 0;
+  unpaid_ = std::max(unpaid_ - kPays, 0);
 }
 
 PlanEntry* PlanCache::entry_of(const std::string& signature) {
@@ -126,6 +178,8 @@ PlanEntry* PlanCache::entry_of(const std::string& signature) {
 void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& input) {
   ++stats_.recordings;
   ++entry.recordings;
+  ++entry.unpaid;
+  ++unpaid_;
   stats_.capture_seconds += recording.overhead_seconds;
   stats_.settle_seconds += recording.settle_seconds;
   stats_.eager_peak_bytes = recording.peak_bytes;
@@ -142,6 +196,8 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
     else if (!why.empty())
       recording.obstacles.push_back(why);
   }
+  if (is_traced_ && explanations_ >= kMostRoundsForData)
+    std::erase_if(recording.strangers, [&](const Stranger& one) { return is_data(recording.trace, one); });
   if (explanations_ < kMaxExplanations) {
     if (explain_strangers(program_, recording)) {
       // The next recording knows these tensors by owner; nothing agrees with this one.

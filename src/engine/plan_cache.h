@@ -24,6 +24,8 @@ struct PlanEntry {
   std::list<std::shared_ptr<Plan>> plans;  // one a branch that the step takes; most recently used first
   std::vector<Trace> open;                 // recordings that nothing agreed with yet
   int recordings = 0;                      // since the last plan
+  int calls = 0;                           // that no plan was there for
+  int unpaid = 0;                          // recordings since a plan was last followed
   int to_record = 0;                       // steps that are recorded although there are plans
   int to_verify = 0;                       // steps that may follow a plan that is to be verified
   double departures = 0;                   // of traced steps from their plans, long ago ones counted less
@@ -56,6 +58,11 @@ class PlanCache {
   // Another plan of the entry for the branch that `outcome` of `plan` took; nullptr, with a log line, without one. A
   // plan that does not fit any more is dropped.
   std::shared_ptr<Plan> other_branch(PlanEntry& entry, const std::shared_ptr<Plan>& plan, const Plan::Outcome& outcome);
+
+  // Whether the step is worth recording: where recordings do not pay, a signature has to be met again and again first.
+  bool may_record(PlanEntry& entry, const StepInput& input);
+  // A plan of the entry was followed: its recordings have paid.
+  void paid(PlanEntry& entry);
 
   // The signature runs eagerly from now on, with one warning.
   void give_up(PlanEntry& entry, const std::string& why);
@@ -103,6 +110,8 @@ class PlanCache {
   std::shared_ptr<KernelSources> kernels_;    // set when fast mode needs them
   std::string kernel_problem_;                // why there are none, or what was last said of their directory
   std::list<PlanEntry> entries_;              // most recently used first
+  int unpaid_ = 0;                            // recordings that no replay has paid for yet
+  std::string last_change_;                   // between the signatures of two calls
   int explanations_ = 0;                      // recordings since the last plan that found new owners of tensors
 };
 

@@ -72,7 +72,7 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
     if (auto output = plans_.is_traced() ? trace(entry, tensors, eager) : replay(entry, tensors, eager))
       return std::move(*output);
   tensors.clear();  // no references to gradients while the step runs as it is
-  if (entry.eager) return run_eagerly(eager);
+  if (entry.eager || !plans_.may_record(entry, input)) return run_eagerly(eager);
 
   RecordedStep program(*program_, input);
   Recording recording = record(program, eager);
@@ -121,6 +121,7 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
         plan->apply(*program_, tensors, *outcome.result);
         if (times_) profiled_ = plan;
         ++stats_.replays;
+        plans_.paid(entry);
         plans_.count_run(*plan, *outcome.result);
         const auto place = std::find(entry.plans.begin(), entry.plans.end(), plan);
         entry.plans.splice(entry.plans.begin(), entry.plans, place);
@@ -163,6 +164,7 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
     if (times_) profiled_ = traced.plan;
     ++traced.plan->replays;
     ++stats_.replays;
+    plans_.paid(entry);
     entry.departures *= kForgetDepartures;
     plans_.count_run(*traced.plan, traced.result);
   } else {

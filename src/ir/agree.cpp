@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "ir/attrs.h"
+#include "ir/moving_windows.h"
 
 namespace stepc {
 
@@ -210,6 +211,7 @@ class AgreeOnCalls {
     inside_.assign(now_.calls.size(), false);
     for (const HostEvent& event : now_.events)
       for (size_t c = event.begin.index(); c < event.end.index(); ++c) inside_[c] = true;
+    moving_ = find_moving_windows(before_, now_);
     pair_calls();
     pair_constants();
     before_.numbers = now_.numbers = {};  // the program returns its own
@@ -238,9 +240,10 @@ class AgreeOnCalls {
       Call& x = before_.calls[c];
       const Call& y = now_.calls[c];
       if (x.op != y.op || x.args.size() != y.args.size()) return;
+      if (moving_[c] && !inside_[c]) supplied_.insert(CallId(c));
       for (size_t i = 0; i < x.args.size(); ++i) {
         if (x.args[i] == y.args[i] || !may_be_supplied(x.args[i], y.args[i])) continue;
-        if (!inside_[c] && !is_real(y.args[i]) && !is_integer_among_reals(y, y.args[i])) continue;
+        if (!inside_[c] && !moving_[c] && !is_real(y.args[i]) && !is_integer_among_reals(y, y.args[i])) continue;
         if (!inside_[c]) supplied_.insert(CallId(c));
         x.args[i] = y.args[i];
       }
@@ -263,7 +266,8 @@ class AgreeOnCalls {
       const auto is = std::ranges::find(now_.constants, y.key, &Constant::key);
       if (was == before_.constants.end() || is == now_.constants.end() || was->bytes.size() != is->bytes.size())
         continue;
-      if (x.owner == Owner::kConstant && was->bytes == is->bytes) continue;
+      const bool is_known = is->bytes.size() == now_.storages[now_.values[y.value.index()].storage.index()].bytes;
+      if (x.owner == Owner::kConstant && is_known && was->bytes == is->bytes) continue;
       x.owner = y.owner = Owner::kHost;
       was->bytes = is->bytes;
     }
@@ -315,6 +319,7 @@ class AgreeOnCalls {
       HostEvent event;
       event.begin = call;
       event.end = CallId(call.index() + 1);
+      if (moving_[call.index()]) event.own_calls = {call};
       now_.events.push_back(std::move(event));
     }
     for (const HostRead& read : now_.reads) {
@@ -334,6 +339,7 @@ class AgreeOnCalls {
   Trace before_;
   Trace now_;
   std::vector<bool> inside_;  // by call: some event's
+  std::vector<bool> moving_;  // by call: a view of the host's own
   std::set<CallId> supplied_;
 };
 

@@ -123,7 +123,8 @@ std::string BoundOperands::why_not(const std::vector<at::Tensor>& inputs) {
 }
 
 // The same tensors share memory as before, and no others do. Windows of the batch may lie on one storage: that none
-// overlap but those that did is part of the step's signature.
+// overlap but those that did is part of the step's signature. Data that the host has made or fetched inside the step is
+// compared where that is done (capture/tracer.h).
 std::string BoundOperands::why_not_memory() {
   std::string why;
   std::vector<std::tuple<const c10::StorageImpl*, BufferId, bool>> memory;  // and whether it is the batch's
@@ -132,6 +133,7 @@ std::string BoundOperands::why_not_memory() {
   for (size_t e = 0; e < expected_.size(); ++e) {
     const ScheduleInput& input = schedule_.inputs[expected_[e].input];
     if (comes_later(input.kind)) continue;
+    if (input.kind == InputKind::kHost) continue;
     memory.emplace_back(storages_[e], schedule_.operands[input.operand.index()].buffer,
                         input.kind == InputKind::kBatch);
     if (storages_[e] != of_first[expected_[e].first])

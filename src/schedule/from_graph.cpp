@@ -663,6 +663,7 @@ class Writer {
     std::vector<HostNumber> out;
     for (const HostEvent& event : trace.events) {
       for (size_t c = event.begin.index(); c < event.end.index(); ++c) {
+        if (std::ranges::find(event.own_calls, CallId(c)) != event.own_calls.end()) continue;  // the host runs it
         const std::vector<Arg>& args = trace.calls[c].args;
         for (uint32_t a = 0; a < args.size(); ++a) {
           HostNumber number{CallId(c), a, {}, {}, {}};

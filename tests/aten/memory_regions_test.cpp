@@ -1,7 +1,8 @@
 #include "aten/memory_regions.h"
 
-#include <ATen/Functions.h>
 #include <gtest/gtest.h>
+
+#include <ATen/Functions.h>
 
 namespace stepc {
 namespace {

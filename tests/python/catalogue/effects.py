@@ -422,6 +422,23 @@ def batches_from_an_iterator(accelerate):
         yield step(), model, optimizer, loader.__length_hint__()
 
 
+@case
+def large_batches_from_an_iterator(accelerate):
+    """More than is kept as a constant, and gone after the step."""
+    model = mlp()
+    optimizer = sgd(model)
+    arrays = [(x.repeat(1, 5000).numpy(), y.numpy()) for _, x, y in batches()]
+    loader = ((torch.from_numpy(x), torch.from_numpy(y)) for x, y in arrays)
+
+    @accelerate
+    def step():
+        x, y = next(loader)
+        return descend(cross_entropy(model(x[:, :8].contiguous()), y), optimizer)
+
+    for _ in range(STEPS):
+        yield step(), model, optimizer
+
+
 # ---- what is said
 
 

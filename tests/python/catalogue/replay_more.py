@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import random
 import types
 
 import torch
@@ -74,6 +75,20 @@ def pairs_of_windows_of_one_tensor(accelerate):
     for i in range(STEPS):
         begin, other = 7 * i, (61 * i + 100) % 190
         yield step(rows[begin : begin + 8], rows[other : other + 8]), model, optimizer
+
+
+@case
+def crops_at_random_places(accelerate):
+    model, source = mlp(), random.Random(1)
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        top, left = source.randrange(8), source.randrange(8)
+        return descend(cross_entropy(model(x[top : top + 8, left : left + 8] * 2), y), optimizer)
+
+    for i in range(STEPS):
+        yield step(torch.randn(16, 16, generator=torch.Generator().manual_seed(i)), data(seed=i)[1]), model, optimizer
 
 
 @case
