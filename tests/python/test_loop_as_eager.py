@@ -857,6 +857,30 @@ class Closure(Case):
         return self.optimizer.step(closure).detach()
 
 
+def test_a_closure_is_followed_by_a_replayed_update(caplog):
+    case = Closure(stepc.Config(mode="exact"))
+    with caplog.at_level(logging.WARNING, "stepc"):
+        for i in range(8):
+            case.take(i)
+    assert stepc.stats(case.optimizer)["replays"] >= 4 and not caplog.records
+
+
+def test_an_optimizer_that_may_call_its_closure_again_is_told_of(caplog):
+    model = Net()
+    model, optimizer = stepc.accelerate(model, torch.optim.LBFGS(model.parameters(), max_iter=3))
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 6)).square().mean()
+        loss.backward()
+        return loss
+
+    with caplog.at_level(logging.WARNING, "stepc"):
+        for _ in range(4):
+            optimizer.step(closure)
+    assert [record.message.split(" runs")[0] for record in caplog.records] == ["this LBFGS's step(closure)"]
+
+
 @case
 class ArgumentsByName(Case):
     """Two arguments of one shape, given in turn."""

@@ -17,6 +17,7 @@ import weakref
 
 import torch
 from torch.nn.modules.module import _has_any_global_hook
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 from torch.utils._device import DeviceContext
 
 from stepc import _C, tree
@@ -371,6 +372,7 @@ def accelerate_model(model, config):
 def accelerate_optimizer(optimizer, config, model):
     """The optimizer's step() runs from a plan from now on."""
     optimizer = _innermost(optimizer)
+    takes_closure_first = _takes_closure_first(optimizer)
     original = optimizer.step
     said = set()
 
@@ -381,21 +383,43 @@ def accelerate_optimizer(optimizer, config, model):
 
     update = Accelerated(lambda: original(), _OptimizerScout(optimizer, original), config)
 
-    @functools.wraps(original.__func__ if isinstance(original, types.MethodType) else original)
-    def step(self, closure=None):
+    def tell_if_unused():
         segments = model.__dict__.get("_compiled_call_impl")
         if isinstance(segments, ModelSegments) and not segments.is_called:
             say(
                 "the accelerated model has made no training pass that its optimizer's step() follows: methods and parts "
                 "of it that are called instead of the model run as they are"
             )
-        if closure is not None:
-            say("optimizer.step(closure) runs as it is; the model's passes inside are replayed")
+
+    @functools.wraps(original.__func__ if isinstance(original, types.MethodType) else original)
+    def step(self, closure=None):
+        if closure is None:
+            tell_if_unused()
+            return original() if _C.is_recording() else update()
+        if _C.is_recording():
             return original(closure)
-        return original() if _C.is_recording() else update()
+        if not takes_closure_first or optimizer._optimizer_step_pre_hooks or _global_optimizer_pre_hooks:
+            say(
+                f"this {type(optimizer).__name__}'s step(closure) runs as it is, since it may call the closure later or "
+                "again; the model's passes inside are replayed"
+            )
+            return original(closure)
+        with torch.enable_grad():
+            loss = closure()
+        tell_if_unused()
+        update()
+        return loss
 
     optimizer.__dict__["step"] = types.MethodType(step, optimizer)
     optimizer.__dict__[_UPDATE] = update
+
+
+def _takes_closure_first(optimizer):
+    """Whether step(closure) is closure() and then step(): so it is in torch's own, but in LBFGS."""
+    kind = type(optimizer)
+    is_own = kind.__module__.startswith("torch.optim") and not issubclass(kind, torch.optim.LBFGS)
+    step = optimizer.__dict__.get("step")
+    return is_own and (step is None or getattr(step, "_wrapped_by_lr_sched", False))
 
 
 _UPDATE = "_stepc_update"  # of an accelerated optimizer; its state, which copies are made of, does not have it
