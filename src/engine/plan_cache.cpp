@@ -55,6 +55,21 @@ bool is_data(const Trace& trace, const Stranger& stranger) {
   });
 }
 
+int64_t replays_of(const PlanEntry& entry) {
+  int64_t replays = 0;
+  for (const std::shared_ptr<Plan>& plan : entry.plans) replays += plan->replays;
+  return replays;
+}
+
+// Whether a replay would have read the numbers that it is held to, where `now` is what the step did.
+bool would_replay(const Plan& plan, const Trace& now) {
+  const std::vector<HostRead>& reads = plan.trace().reads;
+  for (size_t r = 0; r < reads.size() && r < now.reads.size(); ++r)
+    if (reads[r].guard && !same_number(number_read(plan.trace(), reads[r]), number_read(now, now.reads[r])))
+      return false;
+  return true;
+}
+
 StepInput without_constants(const StepInput& input) { return {input.tensors, input.names, {}}; }
 }  // namespace
 
@@ -118,7 +133,8 @@ PlanCache::PlanCache(Program& program, const Config& config, Stats& stats, bool 
 }
 
 PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInput& input) {
-  std::string signature = signature_of(program_, tensors, is_traced_ ? without_constants(input) : input);
+  const std::string& shared = shared_.among(program_, tensors);
+  std::string signature = signature_of(program_, tensors, is_traced_ ? without_constants(input) : input) + shared;
   const auto found = std::find_if(entries_.begin(), entries_.end(),
                                   [&](const PlanEntry& entry) { return entry.signature == signature; });
   if (found != entries_.end()) {
@@ -128,7 +144,7 @@ PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInp
   PlanEntry entry;
   if (may_trace_ && !is_traced_) {
     // What changes from call to call is read by the step's own code, or by nobody.
-    const std::string shapes = signature_of(program_, tensors, without_constants(input));
+    const std::string shapes = signature_of(program_, tensors, without_constants(input)) + shared;
     if (constants_met_.size() > kMostShapesCounted) constants_met_.clear();
     if (++constants_met_[shapes] > kMostConstants) {
       trace(str("what it is given changes from call to call: {}", input.constants));
@@ -139,6 +155,7 @@ PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInp
   }
   entry.signature = std::move(signature);
   entry.description = describe_signature(program_, tensors, input);
+  entry.description["setting: tensors that share memory"] = shared.empty() ? "none" : shared;
   if (!entries_.empty()) {
     last_change_ = explain_change(entries_.front().description, entry.description);
     if (stats_.plans > 0 && unpaid_ < kMaxUnpaid) log().info("recording again: {}", last_change_);
@@ -187,6 +204,7 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
 
   if (!may_trace_) {
     std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
+    if (std::string why = program_.python_reason(); !why.empty()) recording.obstacles.push_back(std::move(why));
   } else if (!is_traced_) {
     const std::string why = recording.effects.empty() ? program_.python_reason() : recording.effects.front();
     // The first steps of a program set things up; what happens twice will happen again.
@@ -241,6 +259,41 @@ void PlanCache::warn_once(const std::string& warning) {
   if (std::ranges::find(stats_.warnings, warning) != stats_.warnings.end()) return;
   stats_.warnings.push_back(warning);
   log().warn("{}", warning);
+}
+
+bool PlanCache::must_check(const PlanEntry& entry) const {
+  const bool is_watched = may_trace_ && !is_traced_ && program_.is_watched();
+  if (!is_watched || config_.verify.kind != Verify::Kind::kFirst || replays_of(entry) < entry.next_check) return false;
+  const Plan& plan = *entry.plans.front();
+  return plan.verified && !plan.is_virtual() && eager_fits(plan);
+}
+
+void PlanCache::check(PlanEntry& entry, Recording& recording, const StepInput& input) {
+  ++stats_.checks;
+  entry.next_check = 2 * replays_of(entry);
+  std::string slip;
+  if (!recording.effects.empty())
+    slip = recording.effects.front();
+  else if (slip = program_.python_reason(); slip.empty() && !recording.obstacles.empty())
+    slip = recording.obstacles.front();
+  else if (slip.empty() && !recording.strangers.empty())
+    slip = recording.strangers.front().obstacle;
+  if (slip.empty()) {
+    for (const std::shared_ptr<Plan>& plan : entry.plans) {
+      const Agreement agreement = agree(plan->recorded(), recording.trace);
+      const std::string& why = agreement.difference.empty() ? agreement.obstacle : agreement.difference;
+      if (why.empty()) {
+        ++stats_.recordings;
+        return;
+      }
+      if (slip.empty() && would_replay(*plan, recording.trace)) slip = why;
+    }
+    if (slip.empty()) return keep(entry, recording, input);  // another branch, as a guard would have found
+  }
+  ++stats_.recordings;
+  ++stats_.slips;
+  warn_once(str("replays of this step were not what it does by now: {}", slip));
+  trace(slip, entry);
 }
 
 // The step's host code runs at every call: what it did, or read, cannot be known. Plans and recordings begin anew, with
@@ -369,6 +422,7 @@ void PlanCache::add(PlanEntry& entry, std::shared_ptr<Plan> made, const std::vec
   entry.plans.push_front(std::move(made));
   entry.recordings = 0;
   entry.departures = 0;
+  entry.next_check = 2;
   entry.to_record = 0;
   explanations_ = 0;
   entry.last_obstacle.clear();

@@ -11,6 +11,7 @@
 #include "engine/config.h"
 #include "engine/plan.h"
 #include "engine/program.h"
+#include "engine/signature.h"
 #include "engine/stats.h"
 #include "engine/step_input.h"
 
@@ -26,6 +27,7 @@ struct PlanEntry {
   int recordings = 0;                      // since the last plan
   int calls = 0;                           // that no plan was there for
   int unpaid = 0;                          // recordings since a plan was last followed
+  int64_t next_check = 2;                  // so many replays after which one is looked at
   int to_record = 0;                       // steps that are recorded although there are plans
   int to_verify = 0;                       // steps that may follow a plan that is to be verified
   double departures = 0;                   // of traced steps from their plans, long ago ones counted less
@@ -50,6 +52,12 @@ class PlanCache {
 
   // Makes a plan of a recording that agrees with an earlier one, keeps it, or gives the signature up.
   void keep(PlanEntry& entry, Recording& recording, const StepInput& input);
+
+  // Whether the next step is to run as it is and be recorded, to be compared with the plans of the entry: after their
+  // replays 2, 4, 8, and so on. Only of steps whose host code does not run beside the plan.
+  bool must_check(const PlanEntry& entry) const;
+  // What it did. The step goes on as traced, with a warning, if the plans would have done something else.
+  void check(PlanEntry& entry, Recording& recording, const StepInput& input);
 
   // Makes a plan of a step that was captured without executing it (engine/virtual_plan.h), where Config::capture asks
   // for that and nothing stands against it; else says why not in a log line, and the step is recorded while it runs.
@@ -109,10 +117,11 @@ class PlanCache {
   std::map<std::string, int> constants_met_;  // by the signature without them: how many
   std::shared_ptr<KernelSources> kernels_;    // set when fast mode needs them
   std::string kernel_problem_;                // why there are none, or what was last said of their directory
-  std::list<PlanEntry> entries_;              // most recently used first
-  int unpaid_ = 0;                            // recordings that no replay has paid for yet
-  std::string last_change_;                   // between the signatures of two calls
-  int explanations_ = 0;                      // recordings since the last plan that found new owners of tensors
+  SharedMemory shared_;
+  std::list<PlanEntry> entries_;  // most recently used first
+  int unpaid_ = 0;                // recordings that no replay has paid for yet
+  std::string last_change_;       // between the signatures of two calls
+  int explanations_ = 0;          // recordings since the last plan that found new owners of tensors
 };
 
 // The program's tensors by its keys, and the batch's after them.

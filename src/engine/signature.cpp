@@ -1,5 +1,7 @@
 #include "engine/signature.h"
 
+#include <unordered_map>
+
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
@@ -80,6 +82,28 @@ std::string signature_of(const Program& program, const std::vector<at::Tensor>& 
       }
     }
   return out + input.constants;
+}
+
+const std::string& SharedMemory::among(const Program& program, const std::vector<at::Tensor>& tensors) {
+  const std::vector<OwnedKey>& keys = program.keys();
+  bool is_same = memory_.size() == keys.size();
+  memory_.resize(keys.size());
+  for (size_t k = 0; k < keys.size(); ++k) {
+    const at::Tensor& tensor = tensors[k];
+    const bool counts = keys[k].owner != Owner::kGradient && tensor.defined() && tensor.has_storage();
+    const void* memory = counts ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+    is_same = is_same && memory_[k] == memory;
+    memory_[k] = memory;
+  }
+  if (is_same) return text_;
+  text_.clear();
+  std::unordered_map<const void*, size_t> first;
+  for (size_t k = 0; k < keys.size(); ++k) {
+    if (memory_[k] == nullptr) continue;
+    const auto [found, is_new] = first.emplace(memory_[k], k);
+    if (!is_new) text_ += str("{}={};", keys[k].key, keys[found->second].key);
+  }
+  return text_;
 }
 
 std::map<std::string, std::string> describe_signature(const Program& program, const std::vector<at::Tensor>& tensors,

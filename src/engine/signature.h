@@ -15,6 +15,18 @@ namespace stepc {
 // Compact and exact; compared byte by byte. `tensors` are the program's, by its keys.
 std::string signature_of(const Program& program, const std::vector<at::Tensor>& tensors, const StepInput& input);
 
+// Which of the program's tensors lie in one memory: weights that are tied, parameters in one flat buffer. Found anew
+// where any lies elsewhere than at the last call.
+class SharedMemory {
+ public:
+  // "head.weight=embedding.weight;" of all but gradients; exact, and for people too.
+  const std::string& among(const Program& program, const std::vector<at::Tensor>& tensors);
+
+ private:
+  std::vector<const void*> memory_;  // by key
+  std::string text_;
+};
+
 // The same in words, for log lines: "input_ids" -> "8x512", "threads" -> "2".
 std::map<std::string, std::string> describe_signature(const Program& program, const std::vector<at::Tensor>& tensors,
                                                       const StepInput& input);

@@ -68,7 +68,8 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
     plans_.capture(entry, input, user_step);
     tensors = list_tensors(*program_, input);
   }
-  if (!entry.plans.empty() && entry.to_record == 0)
+  const bool checks = !entry.plans.empty() && entry.to_record == 0 && !times_ && plans_.must_check(entry);
+  if (!entry.plans.empty() && entry.to_record == 0 && !checks)
     if (auto output = plans_.is_traced() ? trace(entry, tensors, eager) : replay(entry, tensors, eager))
       return std::move(*output);
   tensors.clear();  // no references to gradients while the step runs as it is
@@ -76,7 +77,10 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
 
   RecordedStep program(*program_, input);
   Recording recording = record(program, eager);
-  plans_.keep(entry, recording, input);
+  if (checks)
+    plans_.check(entry, recording, input);
+  else
+    plans_.keep(entry, recording, input);
   release_free_memory();
   return std::move(recording.output);
 }

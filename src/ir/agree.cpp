@@ -4,6 +4,7 @@
 #include <bit>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "base/check.h"
 #include "ir/attrs.h"
@@ -90,10 +91,12 @@ class Agree {
     }
     pair_numbers();
     agreement.difference = first_difference(before_, now_);
+    is_other_path_ = !agreement.difference.empty();
     if (agreement.difference.empty()) classify(agreement);
     agreement.trace = std::move(now_);
     return agreement;
   }
+  [[nodiscard]] bool is_other_path() const { return is_other_path_; }
 
  private:
   const HostEvent* event_of(size_t call) {
@@ -190,6 +193,7 @@ class Agree {
   Trace now_;
   std::vector<ReadPair> reads_;
   size_t event_ = 0;
+  bool is_other_path_ = false;
   std::string unexplained_;
 };
 
@@ -346,7 +350,14 @@ class AgreeOnCalls {
 }  // namespace
 
 Agreement agree_on_calls(const Trace& before, const Trace& now) { return AgreeOnCalls(before, now).run(); }
-Agreement agree(const Trace& before, const Trace& now) { return Agree(before, now).run(); }
+Agreement agree(const Trace& before, const Trace& now) {
+  Agree both(before, now);
+  Agreement agreement = both.run();
+  // The same calls with other numbers, which the host has made.
+  if (both.is_other_path() && agree_on_calls(before, now).difference.empty())
+    agreement.obstacle = std::exchange(agreement.difference, {});
+  return agreement;
+}
 
 Arg number_read(const Trace& trace, const HostRead& read) {
   const Call& call = trace.calls[read.call.index()];

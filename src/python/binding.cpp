@@ -101,6 +101,8 @@ py::dict dict_of(const Stats& s) {
   put("eager_calls", s.eager_calls);
   put("verifications", s.verifications);
   put("guard_misses", s.guard_misses);
+  put("checks", s.checks);
+  put("slips", s.slips);
   put("departures", s.departures);
   put("traced", s.traced);
   put("plans", s.plans);
@@ -119,19 +121,15 @@ py::dict dict_of(const Stats& s) {
   return out;
 }
 
-// One call at a time: other threads wait. Taken without the GIL, which the one that runs needs.
-class Turns {
- public:
-  template <class Part>
-  auto take(const Part& part) {
-    const py::gil_scoped_release released;
-    const std::scoped_lock turn(mutex_);
-    return part();
-  }
-
- private:
-  std::recursive_mutex mutex_;  // the step's own code may call it
-};
+// One call at a time of all steps of the process: a recording marks, and a verification puts back, whatever the step
+// reaches, which another thread's step may be using. Taken without the GIL, which the one that runs needs.
+template <class Part>
+auto in_turn(const Part& part) {
+  static std::recursive_mutex mutex;  // the step's own code may call it
+  const py::gil_scoped_release released;
+  const std::scoped_lock turn(mutex);
+  return part();
+}
 
 // The program behind an object of ours is seen by Python's garbage collector.
 template <class Owner>
@@ -164,7 +162,7 @@ class PythonStep {
   py::tuple run(const py::list& tensors, std::vector<std::string> names, std::string constants,
                 const py::object& eager) {
     StepInput input{tensors_of(tensors), std::move(names), std::move(constants)};
-    StepOutput output = turns_.take([&] {
+    StepOutput output = in_turn([&] {
       StepOutput made = step_.run(input, [&] { return call(eager); });
       input.tensors.clear();
       return made;
@@ -182,7 +180,7 @@ class PythonStep {
   void start_profile() { step_.start_profile(); }
   // (table, trace events), or None.
   py::object finish_profile() {
-    const std::optional<Profile> profile = turns_.take([&] { return step_.finish_profile(); });
+    const std::optional<Profile> profile = in_turn([&] { return step_.finish_profile(); });
     if (!profile) return py::none();
     return py::make_tuple(to_text(*profile), to_trace_events(*profile));
   }
@@ -201,16 +199,14 @@ class PythonStep {
 
   PythonProgram& program_;
   Step step_;
-  Turns turns_;
 };
 
 // A forward pass that the loop has not come back from.
 class PythonCall {
  public:
-  PythonCall(std::unique_ptr<Segments::Call> call, std::shared_ptr<Turns> turns)
-      : call_(std::move(call)), turns_(std::move(turns)) {}
+  explicit PythonCall(std::unique_ptr<Segments::Call> call) : call_(std::move(call)) {}
   ~PythonCall() {
-    turns_->take([&] { call_.reset(); });
+    in_turn([&] { call_.reset(); });
   }
   PythonCall(const PythonCall&) = delete;
   PythonCall& operator=(const PythonCall&) = delete;
@@ -220,7 +216,7 @@ class PythonCall {
 
   // `eager` returns (tensors, structure), and so does this.
   py::tuple forward(const py::object& eager) {
-    const std::vector<at::Tensor> outputs = turns_->take([&] {
+    const std::vector<at::Tensor> outputs = in_turn([&] {
       return call_->forward([&] {
         const py::gil_scoped_acquire gil;
         const auto result = eager().cast<py::tuple>();
@@ -242,13 +238,13 @@ class PythonCall {
     return call_->why_not_backward(tensors_of(gradients));
   }
   void leave(const std::string& why) {
-    turns_->take([&] { call_->leave(why); });
+    in_turn([&] { call_->leave(why); });
   }
   void leave_recording(const std::string& why) {
-    turns_->take([&] { call_->leave_recording(why); });
+    in_turn([&] { call_->leave_recording(why); });
   }
   void run_as_before(const py::object& part) {
-    turns_->take([&] {
+    in_turn([&] {
       call_->run_as_before([&] {
         const py::gil_scoped_acquire gil;
         part();
@@ -263,7 +259,7 @@ class PythonCall {
 
   py::list run(Backward backward, const py::list& gradients, const py::object& eager) {
     const std::vector<at::Tensor> incoming = tensors_of(gradients);
-    return list_of(turns_->take([&] {
+    return list_of(in_turn([&] {
       return ((*call_).*backward)(incoming, [&](const std::vector<at::Tensor>& found) {
         const py::gil_scoped_acquire gil;
         return tensors_of(eager(list_of(found)).cast<py::list>());
@@ -272,7 +268,6 @@ class PythonCall {
   }
 
   std::unique_ptr<Segments::Call> call_;
-  std::shared_ptr<Turns> turns_;
 };
 
 class PythonSegments {
@@ -287,12 +282,12 @@ class PythonSegments {
   // None: the model runs as it is.
   py::object begin(const py::list& tensors, std::vector<std::string> names, std::string constants) {
     StepInput input{tensors_of(tensors), std::move(names), std::move(constants)};
-    auto call = turns_->take([&] { return segments_.begin(std::move(input)); });
+    auto call = in_turn([&] { return segments_.begin(std::move(input)); });
     if (call == nullptr) return py::none();
-    return py::cast(std::make_unique<PythonCall>(std::move(call), turns_));
+    return py::cast(std::make_unique<PythonCall>(std::move(call)));
   }
   void run_eagerly(const std::string& why) {
-    turns_->take([&] { segments_.run_eagerly(why); });
+    in_turn([&] { segments_.run_eagerly(why); });
   }
 
   py::dict stats() const { return dict_of(segments_.stats()); }
@@ -303,7 +298,6 @@ class PythonSegments {
  private:
   PythonProgram& program_;
   Segments segments_;
-  std::shared_ptr<Turns> turns_ = std::make_shared<Turns>();
 };
 
 // Scopes that Python's module hooks open and close. Names are kept: a scope holds a view of its own.
