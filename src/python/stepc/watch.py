@@ -45,7 +45,7 @@ _HOOKS_OF_ALL = {
 _OBJECT_METHODS = {"__init__", "__new__", "__init_subclass__", "__eq__", "__ne__", "__hash__", "__getstate__", "__str__",
                    "__repr__", "__format__"}
 # A module's own containers: their entries are read one by one, or belong to the engine.
-_OF_MODULE = set(vars(torch.nn.Module()))
+_OF_MODULE = {*vars(torch.nn.Module()), "_compiled_call_impl"}
 _HOLDERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList)
 
 

@@ -121,6 +121,33 @@ def weights_untied_in_place(accelerate):
 
 
 @case
+def momentum_shared_later(accelerate):
+    model = mlp(8)
+    model.insert(2, nn.Linear(8, 8))
+    optimizer = sgd(model)
+    step = accelerate(lambda x, y: descend(cross_entropy(model(x), y), optimizer))
+
+    def change():
+        optimizer.state[model[2].weight]["momentum_buffer"] = optimizer.state[model[0].weight]["momentum_buffer"]
+
+    yield from fit(step, model, optimizer, change=change)
+
+
+@case
+def weights_that_overlap_later(accelerate):
+    model = mlp(8)
+    model.insert(2, nn.Linear(8, 8))
+    optimizer = sgd(model)
+    step = accelerate(lambda x, y: descend(cross_entropy(model(x), y), optimizer))
+
+    def change():
+        flat = torch.linspace(-0.5, 0.5, 96)
+        model[0].weight.data, model[2].weight.data = flat[:64].view(8, 8), flat[32:].view(8, 8)
+
+    yield from fit(step, model, optimizer, change=change)
+
+
+@case
 def weights_tied_later(accelerate):
     model = Tied(tied=False)
     optimizer = sgd(model)
