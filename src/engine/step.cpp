@@ -73,7 +73,7 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
     if (auto output = plans_.is_traced() ? trace(entry, tensors, eager) : replay(entry, tensors, eager))
       return std::move(*output);
   tensors.clear();  // no references to gradients while the step runs as it is
-  if (entry.eager || !plans_.may_record(entry, input)) return run_eagerly(eager);
+  if (entry.eager || (!checks && !plans_.may_record(entry, input))) return run_eagerly(eager);
 
   RecordedStep program(*program_, input);
   Recording recording = record(program, eager);

@@ -366,6 +366,11 @@ class Watch:
         if type(one).__flags__ & _HEAP_TYPE:
             self.place(frame, one, TYPE, None, f"the class of {words}")
 
+    def _type_asked_for(self, frame, arguments):
+        one = arguments[0] if arguments else None
+        if self.is_outside(one) and not isinstance(one, type):
+            self._type(frame, one, self.words_of(one))
+
     def _name(self, value, words):
         if not isinstance(value, SIMPLE):
             self._words.setdefault(id(value), words)
@@ -701,7 +706,7 @@ class Watch:
             for argument in arguments:
                 self.length(frame, argument)
         elif name in ("isinstance", "issubclass", "callable"):
-            return
+            self._type_asked_for(frame, arguments)
         elif name == "vars":
             for argument in arguments:
                 self.whole(frame, argument)
@@ -782,6 +787,7 @@ class Watch:
         module = kind.__module__
         if module in ("builtins", "itertools", "collections", "functools", "types"):
             if kind is type and len(arguments) == 1:
+                self._type_asked_for(frame, arguments)
                 return
             if kind is bool:
                 for argument in arguments:

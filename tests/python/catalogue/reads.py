@@ -552,25 +552,6 @@ def class_that_isinstance_asks_for(accelerate):
 
 
 @case
-def bases_of_a_class_changed(accelerate):
-    class Warm:
-        def weight(self):
-            return 0.1
-
-    class Hot:
-        def weight(self):
-            return 1.0
-
-    class Phase(Warm):
-        pass
-
-    model, phase = mlp(), Phase()
-    optimizer = sgd(model)
-    step = accelerate(lambda x, y: descend(cross_entropy(model(x), y) * phase.weight(), optimizer))
-    yield from fit(step, model, optimizer, change=lambda: setattr(Phase, "__bases__", (Hot,)))
-
-
-@case
 def enumeration(accelerate):
     class Phase(enum.Enum):
         WARM_UP = 1
