@@ -1,7 +1,6 @@
 """accelerate(): the Python door."""
 
 import functools
-import threading
 import types
 
 import torch
@@ -12,6 +11,7 @@ from typing import Any
 from stepc import _C, loop
 from stepc.accelerated import Accelerated
 from stepc.config import Config
+from stepc.module_calls import around_modules
 from stepc.scout import Scout
 
 Modules = torch.nn.Module | Iterable[torch.nn.Module] | dict[str, torch.nn.Module]
@@ -133,26 +133,10 @@ def _in_autocast(train_step, modules):
 
     @functools.wraps(train_step, updated=())
     def step(*args, **kwargs):
-        thread, opened = threading.get_ident(), []
+        def enter(module):
+            return torch.autocast("cpu", torch.bfloat16) if id(module) in modules else None
 
-        def enter(module, _):
-            if id(module) in modules and threading.get_ident() == thread:
-                opened.append(torch.autocast("cpu", torch.bfloat16))
-                opened[-1].__enter__()
-
-        def leave(module, *_):
-            if id(module) in modules and threading.get_ident() == thread:
-                opened.pop().__exit__(None, None, None)
-
-        every = torch.nn.modules.module
-        handles = [
-            every.register_module_forward_pre_hook(enter),
-            every.register_module_forward_hook(leave, always_call=True),
-        ]
-        try:
+        with around_modules(enter):
             return train_step(*args, **kwargs)
-        finally:
-            for handle in handles:
-                handle.remove()
 
     return step

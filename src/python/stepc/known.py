@@ -27,6 +27,9 @@ SIMPLE = (*PLAIN, torch.Tensor)
 CONTAINERS = (dict, list, set, collections.deque, types.MappingProxyType)
 ITERATES = (list, tuple, dict, set, frozenset, collections.deque, types.MappingProxyType, str, bytes, range)
 
+# Of a module: what runs when it is called.
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
 # Code of these runs on what the step gives it and changes nothing else, or only what its name says; calls of others in
 # torch and the standard library have effects, or read from outside.
 _EFFECTS = {

@@ -23,8 +23,9 @@ from torch.utils._device import DeviceContext
 from stepc import _C, tree
 from stepc.accelerated import Accelerated
 from stepc.kept import Made
+from stepc.known import HOOKS
 from stepc.recording import Recording
-from stepc.scout import HOOKS, Scout
+from stepc.scout import Scout
 
 _LOG = logging.getLogger("stepc")
 _LIBRARIES = ("torch", "transformers", "accelerate", "peft", "stepc")  # whose hooks have no effects but on tensors

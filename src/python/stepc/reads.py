@@ -4,7 +4,6 @@ The engine compares them before every replay (python/python_program.h); each oth
 number, which tells the step's signatures apart.
 """
 
-import os
 import types
 import weakref
 
@@ -242,11 +241,6 @@ class Reads:
             if len(place.values) > MOST_VALUES:
                 self.changing = place
 
-    def forget(self):
-        """No place is watched any more."""
-        self._places.clear()
-        self._dropped += 1
-
 
 def ids_of(owners):
     """Of all that is these modules' and optimizers' own."""
@@ -273,7 +267,3 @@ def _parts_of(owner):
 
 
 _OF_MODULE = [name for name, value in vars(torch.nn.Module()).items() if isinstance(value, dict)]
-
-
-def line_of(frame):
-    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

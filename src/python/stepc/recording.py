@@ -1,15 +1,18 @@
 """What a recording needs from Python: module paths, the marks of optimizers' updates, and a watch for what the
 dispatcher cannot see."""
 
+import contextlib
 import random
 import threading
 import types
 
 import numpy
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
 from stepc import _C, walk
+from stepc.module_calls import around_modules
 from stepc.watch import Watch
 
 # Tensor methods that hand values to the host behind the dispatcher's back.
@@ -50,7 +53,26 @@ _NUMPY_TYPES = {
 }
 
 
-class Tracing(TorchFunctionMode):
+class _Unseen(TorchFunctionMode):
+    """A mode that torch's own code does not see, which takes other ways (TransformerEncoder's) where one is set."""
+
+    def __enter__(self):
+        self._asked = torch.overrides.has_torch_function
+        torch.overrides.has_torch_function = self._has_torch_function
+        return super().__enter__()
+
+    def __exit__(self, kind, error, trace):
+        torch.overrides.has_torch_function = self._asked
+        return super().__exit__(kind, error, trace)
+
+    def _has_torch_function(self, arguments):
+        if _get_current_function_mode() is not self:
+            return self._asked(arguments)
+        with _pop_mode_temporarily():
+            return self._asked(arguments)
+
+
+class Tracing(_Unseen):
     """Around a step whose calls are compared and not computed: who asks for values past the dispatcher gets them."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -65,7 +87,7 @@ class Tracing(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Watch(TorchFunctionMode):
+class _Watch(_Unseen):
     def __init__(self, scout):
         super().__init__()
         self.scout = scout
@@ -127,17 +149,15 @@ class Recording:
         self.scout = scout
         self.arguments = arguments
         self.scopes = _C.Scopes()
-        self.thread = threading.get_ident()  # the module hooks are the process's: other threads' modules meet them too
+        self.modules = around_modules(self._scope_of)
+        self.thread = threading.get_ident()  # optimizers may be another thread's, too
         self.handles = []
         self.patched = []
         self.watch = _Watch(scout)
         self.follow = None
 
     def __enter__(self):
-        self.handles.append(torch.nn.modules.module.register_module_forward_pre_hook(self._enter_module))
-        self.handles.append(
-            torch.nn.modules.module.register_module_forward_hook(self._leave_module, always_call=True)
-        )
+        self.modules.__enter__()
         for key, one in self.scout.events():
             if isinstance(one, torch.optim.Optimizer):
                 self._mark_optimizer(key, one)
@@ -158,6 +178,7 @@ class Recording:
             self.follow.stop()
             self.scout.followed(self.follow)
         self.watch.__exit__(kind, error, trace)
+        self.modules.__exit__(None, None, None)
         for handle in self.handles:
             handle.remove()
         for one, name, original in self.patched:
@@ -171,12 +192,12 @@ class Recording:
 
     # ---- module paths
 
-    def _enter_module(self, module, _):
-        if threading.get_ident() == self.thread:
-            self.scopes.open(self.scout.name_of(module) or type(module).__name__)
-
-    def _leave_module(self, *_):
-        if threading.get_ident() == self.thread:
+    @contextlib.contextmanager
+    def _scope_of(self, module):
+        self.scopes.open(self.scout.name_of(module) or type(module).__name__)
+        try:
+            yield
+        finally:
             self.scopes.close()
 
     # ---- events
@@ -188,6 +209,8 @@ class Recording:
             _C.report_effect(f"{key}: {code} is the program's own code, which may keep what it likes")
 
         def begin(opt, args, kwargs):
+            if threading.get_ident() != self.thread:  # another one steps it, which is none of this step's
+                return
             if any(argument is not None for argument in args[1:]) or kwargs.get("closure") is not None:
                 _C.report_effect(f"{key}: step(closure) calls the step's own code")
             # GradScaler hands these to a fused optimizer for the length of its step.
@@ -198,7 +221,8 @@ class Recording:
             open_events.append(_C.Event(key))
 
         def end(*_):
-            open_events.pop().close()
+            if open_events and threading.get_ident() == self.thread:
+                open_events.pop().close()
 
         self.handles.append(optimizer.register_step_pre_hook(begin))
         self.handles.append(optimizer.register_step_post_hook(end))
@@ -208,6 +232,8 @@ class Recording:
         step = scheduler.step
 
         def marked(*args, **kwargs):
+            if threading.get_ident() != self.thread:
+                return step(*args, **kwargs)
             if args or kwargs:
                 _C.report_effect(f"{key}: step() is given a value that a replay cannot know")
             event = _C.Event(key)
@@ -263,6 +289,7 @@ def _own_code(optimizer):
     if not type(optimizer).__module__.startswith("torch."):
         return f"{type(optimizer).__qualname__}.step()"
     hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
+    hooks += [*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values()]
     for hook in hooks:
         if not (getattr(hook, "__module__", "") or "").startswith(("torch.", "stepc.")):
             return "a hook of its step()"

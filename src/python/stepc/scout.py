@@ -15,11 +15,11 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from stepc import tree, walk
 from stepc.before import Before
+from stepc.known import HOOKS
 from stepc.reads import ABSENT, ITEM, LENGTH, WEAK, Reads, contents_of, ids_of
 
 PARAMETER, GRADIENT, BUFFER, OPTIMIZER_STATE, BATCH, CAPTURED = range(6)
 _SCHEDULERS = (LRScheduler, ReduceLROnPlateau)
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 

@@ -22,23 +22,30 @@ import weakref
 
 import numpy
 import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from stepc import _C, tree
 from stepc.known import (
-    BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, ITERATES, MUTATORS, PLAIN, PURE_BUILTINS, SIMPLE, TENSORS, Trust,
+    BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, HOOKS, ITERATES, MUTATORS, PLAIN, PURE_BUILTINS, SIMPLE, TENSORS, Trust,
     effect_of, is_library, is_pure_native, trust_in,
 )
 from stepc.opcodes import table_of
 from stepc.reads import ABSENT, CONTENTS, ITEM, LENGTH, MOST_ELEMENTS, TYPE, contents_of
 
 _MISSING = object()
-_MODULE_CALL = torch.nn.Module._wrapped_call_impl.__code__
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_MODULE_CALLS = {torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__}
+_HEAP_TYPE = 1 << 9  # in a type's flags: an object of it may be given another class
+_EVERY = torch.nn.modules.module
+_HOOKS_OF_ALL = {
+    "the hooks of all modules": (_EVERY._global_forward_hooks, _EVERY._global_forward_pre_hooks,
+                                 _EVERY._global_backward_hooks, _EVERY._global_backward_pre_hooks),
+    "the hooks of all optimizers": (_global_optimizer_pre_hooks, _global_optimizer_post_hooks),
+}
 # Of every object.
 _OBJECT_METHODS = {"__init__", "__new__", "__init_subclass__", "__eq__", "__ne__", "__hash__", "__getstate__", "__str__",
                    "__repr__", "__format__"}
 # A module's own containers: their entries are read one by one, or belong to the engine.
-_OF_MODULE = set(vars(torch.nn.Module()))
+_OF_MODULE = {*vars(torch.nn.Module()), "_compiled_call_impl"}
 _HOLDERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList)
 
 
@@ -85,6 +92,11 @@ class Watch:
         self._inside = None  # of an optimizer's or scheduler's step, which runs at every replay
         self._root = True
         self._previous = None
+        for words, all_hooks in _HOOKS_OF_ALL.items():
+            for hooks in all_hooks:
+                self.places.append(reads.add(hooks, CONTENTS, None, words, "the call"))
+                for hook in hooks.values():
+                    self.register(hook, f"one of {words}")
 
     # ---- tracing
 
@@ -129,7 +141,7 @@ class Watch:
     def _entered(self, frame):
         code = frame.f_code
         if code.co_name == "__init__" and code.co_argcount:
-            self._made.add(id(_C.local_of(frame, 0)))
+            self._made.add(id(_given(frame, 0)))
         _, trust, follow = self._known_code(frame)
         if self._inside is not None:
             if self._inside == "scheduler" and trust is Trust.ANALYSED:
@@ -144,8 +156,8 @@ class Watch:
         if code is self.scheduler_code:
             self._inside = "scheduler"
             return self._leave
-        if code is _MODULE_CALL:
-            self._enter_module(frame, _C.local_of(frame, 0))
+        if code in _MODULE_CALLS:
+            self._enter_module(frame, _given(frame, 0))
         elif trust is not Trust.PASSES_ON and code not in _WRAPPERS and self._is_analysed(frame.f_back):
             self._enter_trusted(frame, code, trust)
         return None
@@ -213,13 +225,13 @@ class Watch:
         if root:
             for index in range(count):
                 if self.arguments is None:
-                    self._argument(_C.local_of(frame, index), code.co_varnames[index])
-                self._name_argument(_C.local_of(frame, index), code.co_varnames[index])
+                    self._argument(_given(frame, index), code.co_varnames[index])
+                self._name_argument(_given(frame, index), code.co_varnames[index])
         if count and not self._is_analysed(frame.f_back):
-            self._called_back(_C.local_of(frame, 0), code.co_varnames[0])
+            self._called_back(_given(frame, 0), code.co_varnames[0])
         function = _C.function_of(frame)
         if not root and id(function) not in self._outside:
-            if not count or not self._is_method(frame, function, _C.local_of(frame, 0)):
+            if not count or not self._is_method(frame, function, _given(frame, 0)):
                 return
         self.register(function, code.co_name)
         self.place(frame, function, ITEM, "__code__", f"the code of {code.co_name}()")
@@ -280,7 +292,7 @@ class Watch:
             self._argument(item, path)
 
     def _enter_optimizer(self, frame):
-        optimizer = _C.local_of(frame, 0)
+        optimizer = _given(frame, 0)
         if isinstance(optimizer, tuple):
             optimizer = optimizer[0] if optimizer else None
         if isinstance(optimizer, torch.optim.Optimizer):
@@ -304,8 +316,8 @@ class Watch:
         self.register(module, words)
         self.found[id(module)] = (module, words)
         attributes = module.__dict__
-        self.place(frame, module, TYPE, None, words)
-        for name in _HOOKS:
+        self._type(frame, module, words)
+        for name in HOOKS:
             self.place(frame, attributes[name], CONTENTS, None, f"the hooks of {words}")
             for hook in attributes[name].values():
                 self.register(hook, f"a hook of {words}")
@@ -337,12 +349,8 @@ class Watch:
             return
         count = code.co_argcount + code.co_kwonlyargcount
         count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
-        cells = len(code.co_cellvars)
         for index in range(count):
-            value = _C.local_of(frame, index)
-            if cells and isinstance(value, types.CellType):
-                value = value.cell_contents
-            self.whole(frame.f_back, value)
+            self.whole(frame.f_back, _given(frame, index))
 
     # ---- places and objects
 
@@ -352,6 +360,16 @@ class Watch:
             return
         self._known.add(key)
         self.places.append(self.reads.add(container, how, name, words, self._line(frame)))
+
+    def _type(self, frame, one, words):
+        """Which class an object is of decides what its attributes and methods are."""
+        if type(one).__flags__ & _HEAP_TYPE:
+            self.place(frame, one, TYPE, None, f"the class of {words}")
+
+    def _type_asked_for(self, frame, arguments):
+        one = arguments[0] if arguments else None
+        if self.is_outside(one) and not isinstance(one, type):
+            self._type(frame, one, self.words_of(one))
 
     def _name(self, value, words):
         if not isinstance(value, SIMPLE):
@@ -464,6 +482,7 @@ class Watch:
                 self.register(one, words)
         else:
             inner = []
+        self._type(frame, value, words)
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict) and not isinstance(value, types.MethodType):
             self.register(attributes, words)
@@ -533,6 +552,7 @@ class Watch:
             return
         if not self.is_outside(one):
             return
+        self._type(frame, one, self.words_of(one))
         if raw is not _MISSING and (hasattr(kind, "__set__") or hasattr(kind, "__delete__")):
             if isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
                 value = getattr(one, name, ABSENT)
@@ -686,7 +706,7 @@ class Watch:
             for argument in arguments:
                 self.length(frame, argument)
         elif name in ("isinstance", "issubclass", "callable"):
-            return
+            self._type_asked_for(frame, arguments)
         elif name == "vars":
             for argument in arguments:
                 self.whole(frame, argument)
@@ -767,6 +787,7 @@ class Watch:
         module = kind.__module__
         if module in ("builtins", "itertools", "collections", "functools", "types"):
             if kind is type and len(arguments) == 1:
+                self._type_asked_for(frame, arguments)
                 return
             if kind is bool:
                 for argument in arguments:
@@ -803,6 +824,14 @@ class Watch:
                 self.because(frame, f"changes {words}")
             return
         self.changes(frame, one, words)
+
+
+def _given(frame, index):
+    """An argument of a function that has just begun; one that an inner function uses is in a cell by then."""
+    value = _C.local_of(frame, index)
+    if isinstance(value, types.CellType) and frame.f_code.co_varnames[index] in frame.f_code.co_cellvars:
+        return value.cell_contents
+    return value
 
 
 def _is_of_torch(module):

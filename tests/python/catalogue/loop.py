@@ -538,6 +538,20 @@ def settings_of_a_loops_model(accelerate):
 
 
 @case
+def class_of_a_loops_model_changed(accelerate):
+    class Linear(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * 0.1
+
+    model = nn.Linear(8, 4)
+    model, optimizer = accelerate(model, sgd(model))
+    for i, x, y in batches():
+        if i == CHANGE:
+            model.__class__ = Linear
+        yield descend(cross_entropy(model(x), y), optimizer), model, optimizer
+
+
+@case
 def optimizer_with_a_closure_in_a_loop(accelerate):
     model = mlp()
     model, optimizer = accelerate(model, sgd(model))

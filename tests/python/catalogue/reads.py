@@ -19,6 +19,7 @@ import numpy
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, nll_loss
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from catalogue.case import case
 from catalogue.parts import CHANGE, adam, batches, data, descend, fit, mlp, python_module, sgd
@@ -520,6 +521,37 @@ def class_of_an_object_changed(accelerate):
 
 
 @case
+def class_of_a_layer_changed(accelerate):
+    class Cold(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * 0.1
+
+    model = mlp()
+    optimizer = sgd(model)
+    step = accelerate(lambda x, y: descend(cross_entropy(model(x), y), optimizer))
+    yield from fit(step, model, optimizer, change=lambda: setattr(model[2], "__class__", Cold))
+
+
+@case
+def class_that_isinstance_asks_for(accelerate):
+    class Warm:
+        pass
+
+    class Hot:
+        pass
+
+    model, phase = mlp(), Warm()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        loss = cross_entropy(model(x), y)
+        return descend(loss * 0.1 if isinstance(phase, Warm) else loss, optimizer)
+
+    yield from fit(step, model, optimizer, change=lambda: setattr(phase, "__class__", Hot))
+
+
+@case
 def enumeration(accelerate):
     class Phase(enum.Enum):
         WARM_UP = 1
@@ -839,7 +871,10 @@ def momentum_of_a_norm(accelerate):
     def change():
         model[1].momentum, model[1].eps = None, 1e-3
 
-    yield from fit(step, model, optimizer, change=change)
+    for i, x, y in batches(16):
+        if i == CHANGE:
+            change()
+        yield step(x, y), model, optimizer
 
 
 @case
@@ -906,6 +941,50 @@ def hook_of_all_modules(accelerate):
     register = torch.nn.modules.module.register_module_forward_hook
     try:
         yield from fit(step, model, optimizer, change=lambda: handles.append(register(hook)))
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@case
+def backward_hook_of_all_modules(accelerate):
+    model, handles = mlp(), []
+    optimizer = sgd(model)
+    step = accelerate(lambda x, y: descend(cross_entropy(model(x), y), optimizer))
+    hook = lambda module, inputs, outputs: tuple(g if g is None else g * 0.5 for g in inputs)
+    register = torch.nn.modules.module.register_module_full_backward_hook
+    try:
+        yield from fit(step, model, optimizer, change=lambda: handles.append(register(hook)))
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@case
+def hook_of_all_modules_with_a_setting(accelerate):
+    model, options = mlp(), {"scale": 1.0}
+    optimizer = sgd(model)
+    hook = lambda module, inputs, output: output * options["scale"] if isinstance(module, nn.Tanh) else None
+    handle = torch.nn.modules.module.register_module_forward_hook(hook)
+    step = accelerate(lambda x, y: descend(cross_entropy(model(x), y), optimizer))
+    try:
+        yield from fit(step, model, optimizer, change=lambda: options.update(scale=0.5))
+    finally:
+        handle.remove()
+
+
+@case
+def hook_of_all_optimizers(accelerate):
+    def halve(optimizer, args, kwargs):
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.grad.mul_(0.5)
+
+    model, handles = mlp(), []
+    optimizer = sgd(model)
+    step = accelerate(lambda x, y: descend(cross_entropy(model(x), y), optimizer))
+    register = register_optimizer_step_pre_hook
+    try:
+        yield from fit(step, model, optimizer, change=lambda: handles.append(register(halve)))
     finally:
         for handle in handles:
             handle.remove()
