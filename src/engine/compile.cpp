@@ -47,16 +47,28 @@ uint64_t bytes_to_measure(const UnknownWorkspace& call) {
   return bytes;
 }
 
+// What the step's tensors take at once, workspaces apart.
+uint64_t peak_of_tensors(const MemoryReport& report) {
+  uint64_t peak = 0;
+  for (const auto& live : report.timeline) {
+    uint64_t bytes = 0;
+    for (size_t c = static_cast<size_t>(ByteClass::kGradients); c < kByteClasses; ++c)
+      if (c != static_cast<size_t>(ByteClass::kWorkspaces)) bytes += live[c];
+    peak = std::max(peak, bytes);
+  }
+  return peak;
+}
+
 // With the workspaces of calls that nobody knows measured, each once in the life of `kernels`; by rule where their
-// operands alone take more than `most_bytes`.
+// operands alone take more than may be taken for it, or the plan more than `most_bytes`, whatever they are.
 GraphSchedule schedule_measured(const Graph& graph, KernelSources& kernels, GraphScheduleOptions options,
-                                uint64_t most_bytes = kMostMeasured) {
+                                uint64_t most_bytes = UINT64_MAX) {
   const std::lock_guard lock(kernels.measuring);
   options.workspaces = kernels.workspaces;
   GraphSchedule plan = schedule_graph(graph, options);
-  if (plan.unknown.empty()) return plan;
+  if (plan.unknown.empty() || peak_of_tensors(plan.memory) > most_bytes) return plan;
   for (const UnknownWorkspace& call : plan.unknown)
-    if (bytes_to_measure(call) <= most_bytes)
+    if (bytes_to_measure(call) <= std::min(most_bytes, kMostMeasured))
       kernels.workspaces.emplace(call.key, measure_workspace(call, options.threads).value_or(workspace_by_rule(call)));
   options.workspaces = kernels.workspaces;
   return schedule_graph(graph, options);
@@ -182,7 +194,7 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
     plain.refused.clear();
     for (const Node& node : graph.nodes)
       if (node.group) plain.refused.emplace(*node.group, "one ATen call a node");
-    GraphSchedule plan = schedule_measured(graph, kernels, plain, std::min(most_bytes, kMostMeasured));
+    GraphSchedule plan = schedule_measured(graph, kernels, plain, most_bytes);
     if (plan.schedule.peak_bytes() < least) {
       least = plan.schedule.peak_bytes();
       compiled.plan = std::move(plan);

@@ -13,7 +13,7 @@ namespace stepc {
 
 namespace {
 
-constexpr int64_t kSums = 4096;
+constexpr int64_t kSums = 1024;
 constexpr int64_t kBits = 64;
 
 // splitmix64: as good as drawn, and the same in every run.
@@ -53,20 +53,21 @@ Sketch::Sketch(const at::Tensor& tensor) {
     return;
   }
   kind_ = Kind::kSums;
+  sums_ = std::make_shared<std::vector<double>>();
   const at::Tensor dense = tensor.detach().contiguous();
   const int64_t count = dense.numel();
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, dense.scalar_type(), "sketch", [&] {
     const auto* from = dense.const_data_ptr<scalar_t>();
     if (count <= kSums) {
-      for (int64_t i = 0; i < count; ++i) sums_.push_back(static_cast<double>(from[i]));
+      for (int64_t i = 0; i < count; ++i) sums_->push_back(static_cast<double>(from[i]));
       return;
     }
-    sums_.assign(kSums, 0.0);
-    add_up(from, count, sums_);
+    sums_->assign(kSums, 0.0);
+    add_up(from, count, *sums_);
   });
   if (count <= kSums) return;
   const double scale = std::sqrt(static_cast<double>(kSums) / static_cast<double>(count));
-  for (double& sum : sums_) sum *= scale;
+  for (double& sum : *sums_) sum *= scale;
 }
 
 at::Tensor Sketch::values() const {
@@ -78,9 +79,8 @@ at::Tensor Sketch::values() const {
     case Kind::kSums:
       break;
   }
-  at::Tensor values = at::empty({static_cast<int64_t>(sums_.size())}, at::kDouble);
-  std::copy(sums_.begin(), sums_.end(), values.mutable_data_ptr<double>());
-  return values;
+  return at::from_blob(
+      sums_->data(), {static_cast<int64_t>(sums_->size())}, [kept = sums_](void*) {}, at::kDouble);
 }
 
 }  // namespace stepc

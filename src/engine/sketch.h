@@ -1,10 +1,11 @@
 // A tensor in a few numbers, from which can be told how far it is from another one of which there is nothing else left
-// either: a large tensor's elements are added up in 4096 sums with signs drawn at random, always the same ones (a
+// either: a large tensor's elements are added up in 1024 sums with signs drawn at random, always the same ones (a
 // CountSketch). Differences of sketches are sketches of differences, so root mean squares of both are those of the
 // tensors, within some percent.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +24,7 @@ class Sketch {
   [[nodiscard]] at::Tensor values() const;
 
  private:
-  std::vector<double> sums_;
+  std::shared_ptr<std::vector<double>> sums_;  // values() are these
   uint64_t hash_ = 0;
   enum class Kind : uint8_t { kNothing, kSums, kHash } kind_ = Kind::kNothing;
 };

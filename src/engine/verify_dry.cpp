@@ -7,12 +7,14 @@
 #include "base/text.h"
 #include "engine/remains.h"
 #include "engine/sketch.h"
+#include "runtime/arena.h"
 
 namespace stepc {
 
 namespace {
 
-constexpr double kSlack = 1.02;  // that a plain Graph taken apart may need above the plan
+// What the plain Graph may take above the plan, of all that the step then holds.
+constexpr double kSlack = 0.02;
 
 // What a dry run would leave, as a run that happened lists it.
 std::vector<Named> left_by_dry(const Remains& remains, const Plan::DryOutcome& run) {
@@ -74,10 +76,10 @@ DryVerification verify_dry(Plan& plan, Program& program, const std::vector<at::T
   const uint64_t planned = plan.schedule().peak_bytes();
   const uint64_t program_bytes = plan.schedule().input_bytes();
   // Made before the arena has its pages, for planning takes memory, too.
-  v.plain_bytes = plan.make_plain(planned);
+  const uint64_t most = planned + static_cast<uint64_t>(kSlack * static_cast<double>(planned + program_bytes));
+  v.plain_bytes = plan.make_plain(most);
   release_free_memory();
-  const bool fits_plan = static_cast<double>(v.plain_bytes) <= kSlack * static_cast<double>(planned);
-  v.with_plain = fits_plan || v.plain_bytes + program_bytes <= (has_budget ? budget.bytes : usable_bytes());
+  v.with_plain = v.plain_bytes <= most || v.plain_bytes + program_bytes <= (has_budget ? budget.bytes : usable_bytes());
   Plan::DryOutcome plain;
   std::string plain_error;
   if (v.with_plain) {
@@ -88,6 +90,7 @@ DryVerification verify_dry(Plan& plan, Program& program, const std::vector<at::T
     }
   }
   plan.drop_plain();
+  if (v.plain_bytes > planned) release_idle_arenas();  // the plan's own run begins with pages of its own
 
   Plan::DryOutcome fused;
   try {

@@ -161,8 +161,6 @@ Run::Run(RunConfig config, bool resume, FileSystem& files, std::filesystem::path
   saver_.emplace(config_, directory_.path(), learner_, step_, files_);
   if (const uint64_t bytes = saver_->made().staging_bytes)
     progress_.note(str("saves are written beside the training, from a copy of the state: {}", human_bytes(bytes)));
-  release_free_memory();
-  loaded_bytes_ = resident_process_bytes();
   spent_.set_up = seconds_since(began_);
 }
 
@@ -234,6 +232,8 @@ void Run::plan_step() {
 // Exact mode needs none of this: its recorded steps count, for they have the bits of the replayed ones.
 void Run::compile() {
   progress_.status("compiling the step");
+  release_free_memory();
+  loaded_bytes_ = resident_process_bytes();
   const auto began = Clock::now();
   learner_.prepare(batches_.of_step(step_), learning_rate_at(config_, step_));
   const double seconds = seconds_since(began);

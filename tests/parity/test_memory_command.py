@@ -47,26 +47,41 @@ def bytes_in(pattern, text):
 
 
 @pytest.fixture
-def larger(stepc):
-    """A run whose step is much larger than what a process takes by chance."""
-    stepc("init", "larger", "--preset=llama-2m")
+def words(stepc):
     words = "the cat sat on the mat and the dog ran over the hill to see it ".split()
     (stepc.path / "words.txt").write_text(" ".join(words[i * i % len(words)] for i in range(60_000)))
-    return ("run.toml", "--model.path=larger", '--data.train=["words.txt"]', "--data.seq_len=256", "--train.batch_size=40",
-            "--train.steps=3", "--output.save_every=0")
 
 
-@pytest.mark.parametrize("budget", ["none", "300MiB"])
-def test_a_step_planned_before_it_runs(stepc, larger, budget):
-    run = stepc("train", *larger, f"--memory.budget={budget}", "--train.capture=virtual")
+@pytest.fixture
+def larger(stepc, words):
+    """Runs whose steps are much larger than what a process takes by chance."""
+    def options(preset, compute, batch_size):
+        stepc("init", "larger", f"--preset={preset}")
+        return ("run.toml", "--model.path=larger", f"--model.compute={compute}", '--data.train=["words.txt"]',
+                "--data.seq_len=256", f"--train.batch_size={batch_size}", "--train.steps=3", "--output.save_every=0")
+    return options
+
+
+@pytest.mark.parametrize("preset, compute, batch_size, budget", [
+    ("llama-2m", "float32", 40, "none"),
+    ("llama-2m", "float32", 40, "300MiB"),
+    ("qwen3-10m", "bfloat16", 8, "none"),
+    ("qwen3-10m", "bfloat16", 8, "350MiB"),
+])
+def test_a_run_takes_its_plan_from_the_start(stepc, larger, preset, compute, batch_size, budget):
+    run = stepc("train", *larger(preset, compute, batch_size), f"--memory.budget={budget}")
     assert run.returncode == 0, run.stderr
     assert "a run takes" in run.stdout
     assert "compared before the first of them with the plain graph" in run.stdout, run.stdout
     assert "0 recorded, 0 eager" in run.stdout, run.stdout
+    # Start, capture, verification and loading included; "at most" is the system's count for the process.
+    resident = r"resident memory .* the plan's [\d.]+ \w+:"
+    loaded_and_plan, peak = bytes_in(resident, run.stdout), bytes_in(resident + r" [\d.]+ \w+; at most", run.stdout)
+    assert peak <= 1.05 * loaded_and_plan, run.stdout
 
 
 def test_what_the_machine_does_not_have_is_refused_before_it_is_taken(stepc, larger):
-    refused = stepc("train", *larger, "--train.capture=virtual", "--train.batch_size=20000")
+    refused = stepc("train", *larger("llama-2m", "float32", 20000))
     assert refused.returncode == 2
     assert re.fullmatch(r"stepc: training larger needs at least [\d.]+ [GT]iB of memory, there is [\d.]+ [GT]iB\n",
                         refused.stderr), refused.stderr

@@ -480,10 +480,49 @@ class ReturnsObject(Net):
 @case
 class ObjectReturned(Case):
     model_type = ReturnsObject
-    replays = "Holder"
 
     def step(self, i):
         loss = self.loss(self.model(self.x(i)).logits, i)
+        loss.backward()
+        self.update()
+        return loss.detach()
+
+
+class ReturnsTheSameTwice(Net):
+    def forward(self, x):
+        holder = Holder(super().forward(x))
+        return holder, holder
+
+
+@case
+class ObjectReturnedTwice(Case):
+    model_type = ReturnsTheSameTwice
+    replays = "Holder"
+
+    def step(self, i):
+        one, other = self.model(self.x(i))
+        assert one is other
+        loss = self.loss(one.logits, i)
+        loss.backward()
+        self.update()
+        return loss.detach()
+
+
+class KeepsWhatItReturns(Net):
+    def forward(self, x):
+        self.last = weakref.ref(holder := Holder(super().forward(x)))
+        return holder
+
+
+@case
+class ObjectReturnedAndKnown(Case):
+    model_type = KeepsWhatItReturns
+    replays = "Holder"
+
+    def step(self, i):
+        output = self.model(self.x(i))
+        assert self.model.last() is output
+        loss = self.loss(output.logits, i)
         loss.backward()
         self.update()
         return loss.detach()

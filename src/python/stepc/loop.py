@@ -89,7 +89,7 @@ class _Run:
 
     def probe(self):
         """Runs it as it is, and sees whether it may be recorded: what it keeps, and what is asked of its graph."""
-        result, why = self._watched(self.arguments(inside=False))
+        (result,), outputs, _, why = self._watched(self.arguments(inside=False))
         if why is not None:
             self.call.leave_recording(why)
             return result
@@ -100,15 +100,13 @@ class _Run:
             if asked:
                 call.leave(asked)
 
-        outputs = []
-        tree.flatten(result, outputs)
         for node in {output.grad_fn for output in outputs} - {None}:
             node.register_prehook(see)
         return result
 
     def forward(self):
         outputs, number = self.call.forward(self._eager_forward)
-        if self.recorded is not None and self.recorded[1] is not None:
+        if self.recorded is not None and self.recorded[-1] is not None:
             return self._left()
         self.recorded = None
         structure, differentiable = self.segments.structures[number]
@@ -116,7 +114,7 @@ class _Run:
         return tree.unflatten(structure, iter(outputs), iter(()))
 
     def _left(self):
-        result, why = self.recorded
+        (result,), _, _, why = self.recorded
         if self.inputs:
             result = self._run_again(inside=False)
         self.call.leave_recording(why)
@@ -125,29 +123,31 @@ class _Run:
     def _eager_forward(self):
         arguments = self.arguments(inside=True)
         if _C.is_recording():
-            self.recorded = result, _ = self._watched(arguments)
+            self.recorded = self._watched(arguments)
+            _, self.outputs, structure, _ = self.recorded
         else:
-            result = self.segments.run(*arguments)
-        self.outputs = []
-        structure = tree.flatten(result, self.outputs)
+            self.outputs = []
+            structure = tree.flatten_result([self.segments.run(*arguments)], self.outputs)
         differentiable = tuple(output.requires_grad for output in self.outputs)
         number = self.segments.number_of((structure, differentiable)) if tree.opaque(structure) is None else -1
         return [output.detach() for output in self.outputs], number
 
     def _watched(self, arguments):
-        """What the model returns, and why a plan could not give the program the same; None where it could."""
+        """What the model returns (in a list), its tensors, its structure, and why a plan could not give the program the
+        same; None where it could."""
         around = Recording(self.segments.scout) if _C.is_recording() else contextlib.nullcontext()
         with Made(self.segments.model) as made, around:
-            result = self.segments.run(*arguments)
-        outputs = []
-        opaque = tree.opaque(tree.flatten(result, outputs))
+            box = [self.segments.run(*arguments)]
+        outputs, why = [], None
+        structure = tree.flatten_result(box, outputs)
+        opaque = tree.opaque(structure)
         if opaque is not None:
-            return result, f"the model returns {opaque}, which is neither a tensor nor a nest of them"
-        if made.place is not None:
-            return result, f"the forward pass keeps a tensor that it makes, in {made.place}"
-        if not any(output.requires_grad for output in outputs):
-            return result, "nothing that the model returns requires a gradient"
-        return result, None
+            why = f"the model returns {opaque}, which is neither a tensor nor a nest of them"
+        elif made.place is not None:
+            why = f"the forward pass keeps a tensor that it makes, in {made.place}"
+        elif not any(output.requires_grad for output in outputs):
+            why = "nothing that the model returns requires a gradient"
+        return box, outputs, structure, why
 
     # ---- the backward pass
 
@@ -218,7 +218,7 @@ class _Run:
 
         self.call.run_as_before(run)
         outputs = []
-        tree.flatten(results[0], outputs)
+        tree.flatten_result(results, outputs)
         for index, output in enumerate(outputs):
             if self.call.is_changed(index):  # autograd then says so where the backward pass needs it
                 torch.autograd.graph.increment_version(output.detach())

@@ -1,12 +1,15 @@
 """Arguments and results as flat lists of leaves and a hashable structure, and back.
 
-Covers lists, tuples, named tuples, dicts, mappings such as transformers' outputs and encodings, dataclasses, and, among
-arguments, objects that hold tensors (batches of graph libraries); what is none of these and no tensor is a constant.
+Covers lists, tuples, named tuples, dicts, mappings such as transformers' outputs and encodings, dataclasses, among
+arguments objects that hold tensors (batches of graph libraries), and in a model's results objects that nobody else knows
+(caches of keys and values); what is none of these and no tensor is a constant.
 """
 
 import collections
 import dataclasses
 import enum
+import gc
+import sys
 import types
 import weakref
 from collections.abc import Mapping
@@ -20,7 +23,7 @@ NUMBER = "number"
 
 # Constants that are what their text says, and hold nothing.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), slice, range, enum.Enum)
-_PLAIN += (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_PLAIN += (torch.dtype, torch.device, torch.layout, torch.memory_format, type)
 
 
 # No batches: what they hold is a program's, or nobody's business.
@@ -167,6 +170,73 @@ def held_tensors(value):
     return found
 
 
+def flatten_result(box, leaves):
+    """As flatten() of the one element of `box`, a list that alone holds it; objects that only it holds are nests."""
+
+    def attempt(attributes):
+        del leaves[:]
+        return flatten(box, leaves, attributes=attributes)[2][0]
+
+    structure = attempt(None)
+    if opaque(structure) is not None:
+        del structure  # it refers to the objects weakly
+        structure = attempt(_Owned(box))
+        if opaque(structure) is not None:
+            structure = attempt(None)
+    return structure
+
+
+class _Owned:
+    """Takes objects in a result apart, as Attributes does those in arguments: each once, with all that it holds."""
+
+    def __init__(self, box):
+        self.objects = _owned(box)
+
+    def of(self, kind):
+        return (_ALL,)
+
+    def enter(self, value):
+        if id(value) not in self.objects:
+            return None
+        self.objects.remove(id(value))  # where it is met again it is the same one, which no nest can say
+        return vars(value)
+
+    def leave(self, has_tensors):
+        pass
+
+
+def _owned(box):
+    """The ids of those objects in a result that are their attributes, and that nothing but the result holds.
+
+    Nobody can tell such an object from another one of the same class with the same attributes.
+    """
+    found, references, seen, pending = [], collections.Counter(), {id(box)}, [box]
+    while pending:
+        for one in gc.get_referents(pending.pop()):
+            references[id(one)] += 1
+            is_object = _is_its_attributes(one)
+            if id(one) not in seen and (is_object or isinstance(one, (Mapping, list, tuple))):
+                seen.add(id(one))
+                pending.append(one)
+                if is_object:
+                    found.append(one)
+    one = None
+    in_hand = 3  # `found`, `one` and the argument
+    return {id(one) for one in found if sys.getrefcount(one) - in_hand == references[id(one)]}
+
+
+def _is_its_attributes(one):
+    kind = type(one)
+    return (
+        kind.__new__ is object.__new__
+        and hasattr(one, "__dict__")
+        and not any(vars(base).get("__slots__") for base in kind.__mro__)
+        and not hasattr(kind, "__del__")
+        and not isinstance(one, torch.nn.Module)
+        and weakref.getweakrefcount(one) == 0
+    )
+
+
 def unflatten(structure, leaves, numbers):
     """Builds the value again from iterators over its tensors and numbers."""
     if structure is TENSOR:
@@ -180,7 +250,7 @@ def unflatten(structure, leaves, numbers):
         values = [unflatten(item, leaves, numbers) for item in items]
         return kind(*values) if hasattr(kind, "_fields") else kind(values)
     values = {name: unflatten(item, leaves, numbers) for name, item in items}
-    if structure[0] == "dataclass":
+    if structure[0] in ("dataclass", "object"):
         return _of_attributes(kind, values)
     if kind is dict:
         return values

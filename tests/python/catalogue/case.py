@@ -210,7 +210,7 @@ def not_replayed(run):
         return "nothing that was accelerated is there any more"
     before, after = run.stats[-1 - LAST], run.stats[-1]
     # A step that is looked at is one that a plan would have replayed.
-    counts = [sum(b[key] - a[key] for key in ("replays",)) for a, b in zip(before[-len(after):], after)]
+    counts = [sum(b[key] - a[key] for key in ("replays", "checks")) for a, b in zip(before[-len(after):], after)]
     if sum(counts) >= LAST - 1:
         return ""
     keys = ("recordings", "replays", "eager_calls", "plans", "guard_misses")
