@@ -1,7 +1,9 @@
 #include "capture/observer.h"
 
 #include <mutex>
+#include <optional>
 
+#include <ATen/Functions.h>
 #include <torch/library.h>
 
 #include "base/check.h"
@@ -39,6 +41,11 @@ void install_observer() {
   auto taken = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kObserverKey, __FILE__, __LINE__);
   taken->fallback(torch::CppFunction::makeFromBoxedFunction<&observe>());
   library = taken.release();
+  // What a tensor holds, for code that reads it past the dispatcher: a call that the host makes itself.
+  static auto* const operators = new torch::Library(torch::Library::DEF, "stepc", std::nullopt, __FILE__, __LINE__);
+  operators->def("shown(Tensor tensor) -> Tensor",
+                 torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd,
+                                 [](const at::Tensor& tensor) { return tensor.clone(); }));
 }
 
 }  // namespace stepc

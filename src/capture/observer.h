@@ -36,7 +36,8 @@ class ObserverScope {
   c10::impl::IncludeDispatchKeyGuard key_;
 };
 
-// Takes the dispatch key for this process. Idempotent. Throws UserError when another library has it.
+// Takes the dispatch key for this process, and gives it the operator stepc::shown. Idempotent. Throws UserError when
+// another library has it.
 void install_observer();
 
 }  // namespace stepc

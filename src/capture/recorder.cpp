@@ -79,11 +79,13 @@ void report_comparison(size_t read) {
 }
 
 void report_obstacle(const std::string& reason) {
-  if (RecordingState* recording = current_recording()) recording->obstacle(reason);
+  RecordingState* const recording = current_recording();
+  if (recording != nullptr && !recording->is_in_unknown()) recording->obstacle(reason);
 }
 
 void report_effect(const std::string& effect) {
-  if (RecordingState* recording = current_recording()) recording->effect(effect);
+  RecordingState* const recording = current_recording();
+  if (recording != nullptr && !recording->is_in_unknown()) recording->effect(effect);
 }
 
 }  // namespace stepc

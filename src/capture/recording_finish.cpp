@@ -187,6 +187,7 @@ void RecordingState::list_allocations() {
   for (size_t e = 0; e < events.size(); ++e) {
     const AllocationLog::Event& event = events[e];
     if (!event.call.valid() || event.bytes == 0) continue;
+    if (storage_of[e].valid() && tracked_[storage_of[e].index()].filled_by_host) continue;
     Allocation allocation{event.call, event.bytes, event.first, event.last, storage_of[e], false};
     if (allocation.storage.valid()) {
       // The memory is free again once the last call that names it has ended, however long the program held it.

@@ -198,6 +198,21 @@ StorageId RecordingState::track_stranger(const at::Tensor& tensor, const c10::Op
   return id;
 }
 
+// Memory that an operator of the step made and that host code has filled through a pointer, as torch.tensor() does
+// below the dispatcher: a constant, as it is now. False: too large for one.
+bool RecordingState::adopt_host_data(StorageId id) {
+  TrackedStorage& tracked = tracked_[id.index()];
+  Storage& storage = trace_.storages[id.index()];
+  const auto held = tracked.weak.lock();
+  if (kernels_ != nullptr || !held || storage.bytes > kMaxConstantBytes) return false;
+  tracked.filled = tracked.filled_by_host = true;
+  storage.external = true;
+  const std::string key = str("{}", trace_.constants.size());
+  trace_.constants.push_back({key, std::string(static_cast<const char*>(held->data()), storage.bytes)});
+  trace_.externals.push_back({Owner::kConstant, key, tracked.values.front()});
+  return true;
+}
+
 StorageId RecordingState::find_or_adopt(const at::Tensor& tensor, const c10::OperatorHandle& op) {
   const std::optional<StorageId> found = find_storage(tensor);
   return found ? *found : track_stranger(tensor, op);
@@ -313,6 +328,12 @@ bool is_window_by_place(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue
   return false;
 }
 
+// Operators of PyTorch itself: what they read and write is known.
+bool is_known(std::string_view op) {
+  constexpr std::string_view kKnown[] = {"aten", "prim", "prims", "mkl", "mkldnn", "quantized", "stepc"};
+  return std::ranges::find(kKnown, op.substr(0, op.find("::"))) != std::end(kKnown);
+}
+
 // Whether the call gives the host a number.
 bool reads_host(const c10::OperatorHandle& op) {
   const auto& returns = op.schema().returns();
@@ -390,22 +411,39 @@ void RecordingState::begin_call(const c10::OperatorHandle& op, const torch::jit:
     module_of_sequence_[static_cast<int64_t>(at::sequence_number::peek()) - 1] = open_.module;
   }
   open_shape_depends_ = shape_depends_on_data(op, stack);
-  if (open_.op == "aten::_pack_padded_sequence")  // and recurrent layers read what it makes
-    obstacle(str("{}{} reads lengths of sequences on the host, past the dispatcher", open_.op, place()));
   if (is_window_by_place(op, values) && batch_regions_.contains(values[0].toTensor().storage().unsafeGetStorageImpl()))
     obstacle(str("{}{} takes a window of a batch tensor by its place in memory", open_.op, place()));
-  if (may_raise(open_.op)) obstacle(str("{}{} ends the step, or not, by what it finds in the data", open_.op, place()));
-  if (op.hasTag(at::Tag::data_dependent_output) && !reads_host(op))
-    obstacle(str("{}{} makes tensors that depend on a value read on the host", name_of(op), place()));
+  if (open_.op == "aten::_ctc_loss") effect(str("{}{} takes lengths that are read on the host", open_.op, place()));
+  const std::string why = why_hosts(op);
+  open_is_hosts_ = !why.empty();
+  if (open_is_hosts_) effect(str("{}{} {}", open_.op, place(), why));
+  in_unknown_ = !is_known(open_.op);
+  if (in_unknown_) before_unknown_ = read_generator(at::detail::getDefaultCPUGenerator());
   log_.begin_call(id);
   overhead_ += std::chrono::steady_clock::now() - begin;
+}
+
+// Why only the host's own run of the step can make the call; empty: a replay can.
+std::string RecordingState::why_hosts(const c10::OperatorHandle& op) {
+  if (open_.op == "aten::_pack_padded_sequence")  // and recurrent layers read what it makes
+    return "reads lengths of sequences on the host, past the dispatcher";
+  if (open_.op == "stepc::shown") return "gives values to the host";
+  if (may_raise(open_.op)) return "ends the step, or not, by what it finds in the data";
+  if (!is_known(open_.op)) return "is no operator of PyTorch's: nothing is known of it";
+  if (op.hasTag(at::Tag::data_dependent_output) && !reads_host(op))
+    return "makes tensors that depend on a value read on the host";
+  return {};
 }
 
 void RecordingState::check_reads(const Call& call) {
   if (is_view(trace_, call)) return;
   for_each_value(call.args, [&](ValueId value) {
     const bool written = std::find(call.writes.begin(), call.writes.end(), value) != call.writes.end();
-    if (!tracked(value).filled && !written && trace_.storages[trace_.values[value.index()].storage.index()].bytes != 0)
+    const StorageId storage = trace_.values[value.index()].storage;
+    if (tracked(value).filled || written || trace_.storages[storage.index()].bytes == 0) return;
+    if (adopt_host_data(storage))
+      effect(str("{}{} reads what host code has put into memory", call.op, place()));
+    else
       obstacle(
           str("{}{} reads memory that no operator of the step filled; what the program writes through a data "
               "pointer is not captured",
@@ -432,8 +470,12 @@ void RecordingState::end_call(const c10::OperatorHandle& op, const torch::jit::S
   for (ValueId value : open_.writes) tracked(value).filled = true;
   const CallId id(trace_.calls.size());
   random_.after_call(id);
+  if (in_unknown_ && !is_in_state(at::detail::getDefaultCPUGenerator(), *before_unknown_))
+    obstacle(str("{}{} draws random numbers, and nothing else is known of it", open_.op, place()));
+  in_unknown_ = false;
+  if (open_is_hosts_ && !open_shape_depends_) trace_.reads.push_back({id, false, false, program_.source_line()});
   if (open_shape_depends_) trace_.reads.push_back({id, true, false, program_.source_line()});
-  if (reads_host(op)) {
+  if (reads_host(op) && !open_is_hosts_) {
     trace_.reads.push_back({id, false, false, program_.source_line()});
     if (std::holds_alternative<std::complex<double>>(open_.results.front()))
       obstacle(str("{}{} reads a complex number on the host", open_.op, place()));
@@ -445,6 +487,7 @@ void RecordingState::end_call(const c10::OperatorHandle& op, const torch::jit::S
 
 void RecordingState::abandon_call(const c10::OperatorHandle& op) {
   log_.end_call();
+  in_unknown_ = false;
   obstacle(str("{} threw", name_of(op)));
   stopped_ = true;
 }

@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "aten/generator_snapshot.h"
 #include "capture/allocation_log.h"
 #include "capture/observer.h"
 #include "capture/random_states.h"
@@ -32,6 +33,8 @@ class RecordingState final : public CallObserver {
   void end_event();
   void obstacle(std::string reason);
   void effect(std::string effect) { effects_.push_back(std::move(effect)); }
+  // Inside a kernel of which nothing is known the program's code does what it likes: it runs at every step.
+  bool is_in_unknown() const { return in_unknown_; }
   size_t reads() const { return trace_.reads.size(); }
   void read_decides(size_t read);
 
@@ -57,6 +60,7 @@ class RecordingState final : public CallObserver {
     int64_t last_use = -1;        // clock tick at the end of the last call that names it
     ssize_t allocation = -1;      // index of the log's event
     bool filled = false;          // some call has written to it
+    bool filled_by_host = false;  // and so it is no memory that a replay makes
     std::string stranger;         // not made by the step and nobody's: why that may be an obstacle
   };
   struct OwnedMeta {
@@ -90,12 +94,14 @@ class RecordingState final : public CallObserver {
   std::optional<StorageId> find_storage(const at::Tensor& tensor);
   StorageId track(const at::Tensor& tensor, int owned);
   StorageId track_stranger(const at::Tensor& tensor, const c10::OperatorHandle& op);
+  bool adopt_host_data(StorageId id);
   StorageId find_or_adopt(const at::Tensor& tensor, const c10::OperatorHandle& op);
   ValueId value_on(StorageId storage, const at::Tensor& tensor);
   ValueId result_value(const at::Tensor& tensor);
   void use_owned(int index, StorageId storage);
   TrackedStorage& tracked(ValueId value) { return tracked_[trace_.values[value.index()].storage.index()]; }
   void check_reads(const Call& call);
+  std::string why_hosts(const c10::OperatorHandle& op);
   Phase phase_now();
   std::string module_now(const Call& call);
   std::string place();  // " (in 'model.layers.0' at model.py:12)"
@@ -128,6 +134,9 @@ class RecordingState final : public CallObserver {
   std::vector<Stranger> strangers_;
   Call open_;
   bool open_shape_depends_ = false;
+  bool open_is_hosts_ = false;
+  bool in_unknown_ = false;                          // its kernel may be the program's own code
+  std::optional<GeneratorSnapshot> before_unknown_;  // of the default generator
   bool event_open_ = false;
   bool backward_seen_ = false;
   bool stopped_ = false;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <unordered_map>
+#include <set>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/CPUAllocator.h>
@@ -16,6 +16,7 @@
 #include "aten/operators.h"
 #include "aten/unreadable_storage.h"
 #include "base/check.h"
+#include "capture/index_range.h"
 #include "capture/observer.h"
 #include "ir/agree.h"
 
@@ -37,15 +38,18 @@ bool is_number(const Arg& arg) {
 struct Expected {
   c10::OperatorHandle op;
   bool runs = false;                   // at once: a view, or one of the host's own calls
+  bool is_filled_later = false;        // what it makes: by the host
   bool supplied = false;               // its numbers may be others: the host supplies them
   std::optional<size_t> read;          // the event that it ends with
+  std::optional<size_t> made_by_host;  // the event that it is
   std::vector<c10::IValue> constants;  // by argument, where it is one
 };
 
 std::vector<Expected> expect(const Trace& trace) {
   std::vector<Expected> calls;
   for (const Call& call : trace.calls) {
-    Expected one{find_operator(call.op), is_view(trace, call), false, {}, {}};
+    Expected one{find_operator(call.op), is_view(trace, call), makes_host_data(trace, call), false, {}, {}, {}};
+    one.runs = one.runs || one.is_filled_later;
     const auto& schema = one.op.schema().arguments();
     for (size_t a = 0; a < call.args.size(); ++a) {
       const Arg& arg = call.args[a];
@@ -58,9 +62,16 @@ std::vector<Expected> expect(const Trace& trace) {
   }
   for (size_t e = 0; e < trace.events.size(); ++e) {
     const HostEvent& event = trace.events[e];
-    for (size_t c = event.begin.index(); c < event.end.index(); ++c) calls[c].supplied = true;
+    if (event.kind != HostEvent::Kind::kRead)
+      for (size_t c = event.begin.index(); c < event.end.index(); ++c) calls[c].supplied = true;
     for (CallId call : event.own_calls) calls[call.index()].runs = true;
-    if (event.kind == HostEvent::Kind::kRead) calls[event.begin.index() - 1].read = e;
+    if (event.kind != HostEvent::Kind::kRead) continue;
+    if (event.own_calls.empty()) {
+      calls[event.begin.index() - 1].read = e;
+    } else {
+      calls[event.begin.index()].made_by_host = e;
+      calls[event.begin.index()].runs = calls[event.begin.index()].is_filled_later = false;
+    }
   }
   return calls;
 }
@@ -91,7 +102,9 @@ class Tracer::Observer final : public CallObserver {
     kept_.clear();
     supplied_.clear();
     host_data_.clear();
+    stale_.clear();
     difference_.clear();
+    raised_ = false;
     next_ = 0;
     for (size_t e = 0; e < trace_.externals.size(); ++e) {
       if (!externals[e].defined() || !externals[e].has_storage()) continue;
@@ -130,6 +143,7 @@ class Tracer::Observer final : public CallObserver {
     }
     for (const c10::Storage& storage : from.kept_) kept_.push_back(storage);
     host_data_ = from.host_data_;
+    stale_ = from.stale_;
     supplied_ = std::move(supplied);
     plan_ = from.plan_;
     computes_ = from.computes_;
@@ -167,12 +181,22 @@ class Tracer::Observer final : public CallObserver {
       stray(difference);
     }
     if (!is_following()) return op.redispatchBoxed(below, stack);
+    if (expected_[next_].made_by_host) return make_call(op, below, stack);
+    const auto is_known = [&](const at::Tensor& tensor) {
+      c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+      return !is_unreadable(*storage) && !stale_.contains(storage);
+    };
+    if (!computes_ && !indices_in_range(op, *stack, is_known)) {
+      raised_ = true;
+      stray(str("{} is given an index that is out of range", name_of(op)));
+      return op.redispatchBoxed(below, stack);
+    }
     const CallId id(next_);
     const Expected& expected = expected_[next_++];
     if (!computes_ && expected.read) return give_number(*expected.read, op, stack);
     if (computes_ || expected.runs) {
       op.redispatchBoxed(below, stack);
-      meet_results(id, *stack);
+      if (!expected.is_filled_later) meet_results(id, *stack);
       return;
     }
     skip(id, stack);
@@ -180,7 +204,7 @@ class Tracer::Observer final : public CallObserver {
 
   void leave(const Plan* plan, const std::string& why) {
     if (heir_) return heir_->leave(plan, why);
-    if (!is_following()) return;
+    if (!is_following() || calls_host_) return;
     plan_ = plan != nullptr ? plan : plan_;
     stray(why);
   }
@@ -188,6 +212,7 @@ class Tracer::Observer final : public CallObserver {
   [[nodiscard]] bool is_following() const { return difference_.empty(); }
   [[nodiscard]] bool is_compared() const { return heir_ ? heir_->is_compared() : is_following(); }
   [[nodiscard]] const std::string& difference() const { return difference_; }
+  [[nodiscard]] bool raised() const { return raised_; }
   [[nodiscard]] const std::vector<HostSupply>& supplied() const { return supplied_; }
   [[nodiscard]] const std::map<std::string, at::Tensor>& host_data() const { return host_data_; }
 
@@ -253,12 +278,13 @@ class Tracer::Observer final : public CallObserver {
     const Call& theirs = from.trace_.calls[c];
     const bool same_kind = mine.op == theirs.op && mine.args.size() == theirs.args.size() &&
                            mine.writes == theirs.writes && expected_[c].runs == from.expected_[c].runs &&
+                           expected_[c].made_by_host.has_value() == from.expected_[c].made_by_host.has_value() &&
                            expected_[c].read.has_value() == from.expected_[c].read.has_value();
     if (!same_kind || (!expected_[c].read && mine.results != theirs.results)) return false;
     for (size_t a = 0; a < mine.args.size(); ++a) {
       const auto number = given.find(a);
       if (number == given.end()) {
-        if (mine.args[a] != theirs.args[a]) return false;
+        if (mine.args[a] != theirs.args[a] && !is_given_by_host(expected_[c], mine.args[a])) return false;
         if (expected_[c].supplied && is_number(mine.args[a])) {
           const auto* wrapped = std::get_if<WrappedNumber>(&mine.args[a]);
           supplied.push_back({CallId(c), a, wrapped ? c10::IValue(tensor_of(*wrapped)) : expected_[c].constants[a]});
@@ -416,6 +442,7 @@ class Tracer::Observer final : public CallObserver {
     }
     if (const auto* list = std::get_if<std::vector<ValueId>>(&arg)) return are_values(given, *list);
     if (const auto* generator = std::get_if<GeneratorArg>(&arg)) return is_generator(given, *generator);
+    if (is_given_by_host(expected, arg)) return true;
     const c10::IValue& constant = expected.constants[index];
     if (is_same(constant, given)) return !expected.supplied || !is_number(arg) || supply(index, given);
     if (expected.supplied && is_number(arg)) {
@@ -438,6 +465,109 @@ class Tracer::Observer final : public CallObserver {
     const std::string where = call.module.empty() ? std::string() : str(" in '{}'", call.module);
     if (why_ == nullptr) return str("it calls {} where {}{} was recorded", name, call.op, where);
     return str("it passes another '{}' to {}{} than was recorded", why_->name(), call.op, where);
+  }
+
+  // ---- calls that the host makes itself
+
+  // What such a call is given beside tensors: whatever it is.
+  static bool is_given_by_host(const Expected& expected, const Arg& arg) {
+    return expected.made_by_host && !std::holds_alternative<ValueId>(arg) &&
+           !std::holds_alternative<std::vector<ValueId>>(arg);
+  }
+
+  // Now, on what the plan has computed for it by then; what it throws is thrown where eager throws it.
+  void make_call(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) {
+    const auto args = torch::jit::last(*stack, op.schema().arguments().size());
+    torch::jit::Stack own(args.begin(), args.end());
+    std::vector<at::Tensor> given;
+    if (!computes_) {
+      given = plan_->reach(*expected_[next_].made_by_host);
+      put(given, own);
+    }
+    calls_host_ = true;
+    try {
+      op.redispatchBoxed(below, &own);
+    } catch (...) {
+      calls_host_ = false;
+      raised_ = true;
+      stray(str("{} ends with an error", name_of(op)));
+      throw;
+    }
+    calls_host_ = false;
+    if (makes(next_, own)) return take(own, stack);  // what is recorded gives nothing back that it is given
+    const std::string& line = trace_.events[*expected_[next_].made_by_host].key;
+    const std::string why = str("{}{} makes a tensor whose shape depends on data", name_of(op),
+                                line.empty() ? std::string() : str(" (at {})", line));
+    const auto makes_it = [&](Observer& other) {
+      return other.next_ < other.expected_.size() && other.expected_[other.next_].made_by_host.has_value() &&
+             other.follows(op, *stack) && other.makes(other.next_, own);
+    };
+    if (hand_over(makes_it)) return heir_->take(own, stack);
+    stray(why);
+    torch::jit::drop(*stack, op.schema().arguments().size());
+    for (c10::IValue& result : own) stack->push_back(std::move(result));
+  }
+
+  // `given` in the places of the call's tensors.
+  void put(const std::vector<at::Tensor>& given, torch::jit::Stack& args) const {
+    const Call& call = trace_.calls[next_];
+    size_t next = 0;
+    for (size_t a = 0; a < args.size(); ++a) {
+      if (const auto* value = std::get_if<ValueId>(&call.args[a])) {
+        if (value->valid()) args[a] = given.at(next++);
+      } else if (const auto* list = std::get_if<std::vector<ValueId>>(&call.args[a])) {
+        c10::List<at::Tensor> tensors;
+        c10::List<std::optional<at::Tensor>> optionals;
+        for (ValueId id : *list) {
+          const at::Tensor tensor = id.valid() ? given.at(next++) : at::Tensor();
+          tensors.push_back(tensor);
+          optionals.push_back(id.valid() ? std::optional(tensor) : std::nullopt);
+        }
+        args[a] = args[a].isOptionalTensorList() ? c10::IValue(optionals) : c10::IValue(tensors);
+      }
+    }
+  }
+
+  // Whether these are results of call `c`.
+  [[nodiscard]] bool makes(size_t c, const torch::jit::Stack& results) const {
+    bool same = true;
+    for_each_result(CallId(c), results, [&](ValueId id, const at::Tensor& made) {
+      if (!id.valid() || !made.defined()) return void(same = same && id.valid() == made.defined());
+      const Value& value = trace_.values[id.index()];
+      same = same && made.has_storage() && made.sizes() == c10::IntArrayRef(value.sizes) &&
+             made.strides() == c10::IntArrayRef(value.strides) && made.storage_offset() == value.offset &&
+             made.scalar_type() == scalar_type_of(value.dtype) && made.is_conj() == value.conj &&
+             made.is_neg() == value.neg;
+    });
+    return same;
+  }
+
+  // They are real, the host's own, and the plan's data.
+  void take(torch::jit::Stack& results, torch::jit::Stack* stack) {
+    const CallId id(next_++);
+    for_each_result(id, results, [&](ValueId value, const at::Tensor& made) {
+      if (!value.valid()) return;
+      meet(value, made);
+      kept_.push_back(made.storage());
+      for (const External& external : trace_.externals)
+        if (external.owner == Owner::kHost && external.value == value) host_data_[external.key] = made;
+    });
+    torch::jit::drop(*stack, trace_.calls[id.index()].args.size());
+    for (c10::IValue& result : results) stack->push_back(std::move(result));
+  }
+
+  template <class F>
+  void for_each_result(CallId id, const torch::jit::Stack& values, F&& f) const {
+    const Call& call = trace_.calls[id.index()];
+    for (size_t r = 0; r < call.results.size(); ++r) {
+      if (const auto* value = std::get_if<ValueId>(&call.results[r])) {
+        f(*value, values[r].isTensor() ? values[r].toTensor() : at::Tensor());
+      } else if (const auto* list = std::get_if<std::vector<ValueId>>(&call.results[r])) {
+        const auto tensors = values[r].toTensorVector();
+        for (size_t t = 0; t < std::max(list->size(), tensors.size()); ++t)
+          f(t < list->size() ? (*list)[t] : ValueId(), t < tensors.size() ? tensors[t] : at::Tensor());
+      }
+    }
   }
 
   // ---- instead of computing
@@ -499,6 +629,7 @@ class Tracer::Observer final : public CallObserver {
     const auto args = torch::jit::last(*stack, schema.arguments().size());
     for (size_t i = 0; i < args.size(); ++i)
       if (writes(schema.arguments()[i])) written.push_back(args[i]);
+    for (ValueId value : call.writes) stale_.insert(met_[storage_of(value).index()].address);
     std::vector<c10::IValue> results;
     for (size_t r = 0; r < schema.returns().size(); ++r) {
       if (writes(schema.returns()[r]) && !written.empty()) {
@@ -600,7 +731,7 @@ class Tracer::Observer final : public CallObserver {
     std::map<size_t, c10::IValue> numbers;
     for (; supplied < supplied_.size() && supplied_[supplied].call == id; ++supplied)
       numbers[supplied_[supplied].arg] = supplied_[supplied].number;
-    if (is_view(trace_, call)) return;  // its windows are there
+    if (is_view(trace_, call) || expected.made_by_host || expected.is_filled_later) return;  // what it makes is there
     torch::jit::Stack stack;
     for (size_t a = 0; a < call.args.size(); ++a) {
       const auto number = numbers.find(a);
@@ -649,10 +780,13 @@ class Tracer::Observer final : public CallObserver {
   bool computes_ = false;
   std::shared_ptr<Observer> heir_;  // goes on in this one's stead
   size_t next_ = 0;
+  bool calls_host_ = false;             // and its calls are its own
   const c10::Argument* why_ = nullptr;  // the argument that differed
   std::string difference_;
+  bool raised_ = false;  // at a call that did
   std::vector<HostSupply> supplied_;
   std::map<std::string, at::Tensor> host_data_;
+  std::set<const c10::StorageImpl*> stale_;  // written by calls that were left out
 };
 
 Tracer::Tracer(const Trace& trace) : observer_(std::make_shared<Observer>(trace)) {}
@@ -683,6 +817,7 @@ void Tracer::run_computing(const std::function<void()>& host_code, const Plan& p
 }
 
 const std::string& Tracer::difference() const { return observer_->difference(); }
+bool Tracer::raised() const { return observer_->raised(); }
 const std::map<std::string, at::Tensor>& Tracer::host_data() const { return observer_->host_data(); }
 const std::vector<HostSupply>& Tracer::supplied() const { return observer_->supplied(); }
 bool Tracer::is_held(ValueId value) const { return value.valid() && observer_->is_held(observer_->storage_of(value)); }

@@ -31,8 +31,9 @@ class Tracer {
  public:
   // What the tracer asks for while the step runs.
   struct Plan {
-    // The plan runs up to `trace`'s event of kind kRead; returns the number.
+    // The plan runs up to `trace`'s event of kind kRead; returns the number, or what a call of the host's is given.
     std::function<Arg(size_t event)> read;
+    std::function<std::vector<at::Tensor>(size_t event)> reach;
     // The step leaves the trace: everything is to be as it was before it, its tensors and generators.
     std::function<void()> turn_back;
     // Another tracer that might go on, bound, its trace beginning with the same calls; nullptr: none is left. It is
@@ -57,10 +58,13 @@ class Tracer {
 
   // What the step did otherwise than `trace`, empty while it follows it. After run() it says whether the plan may run.
   [[nodiscard]] const std::string& difference() const;
+  // Whether that was a call that raised, which the step perhaps caught.
+  [[nodiscard]] bool raised() const;
   // What the host has supplied so far, in the order of calls.
   [[nodiscard]] const std::vector<HostSupply>& supplied() const;
 
-  // Tensors that the host has made of its own data so far, by the keys of the trace's externals of kind kHost.
+  // Tensors that the host has made so far, of its own data or by calls of its own, by the keys of the trace's externals
+  // of kind kHost.
   [[nodiscard]] const std::map<std::string, at::Tensor>& host_data() const;
 
   // After run(): whether something holds memory of `value`'s storage, which the step made.

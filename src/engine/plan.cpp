@@ -6,6 +6,7 @@
 #include <set>
 
 #include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 
 #include "aten/constants.h"
 #include "base/check.h"
@@ -32,6 +33,52 @@ void add_neighbours(const std::vector<at::Tensor>& tensors, std::vector<size_t>&
   for (size_t place = 0; place < tensors.size(); ++place)
     if (memory.contains(memory_of(tensors[place])) && !chosen.contains(place)) places.push_back(place);
 }
+
+// Calls that raise by what they find in indices, lengths, classes or probabilities.
+bool may_raise(std::string_view op) {
+  op = op.substr(0, op.find('.'));
+  constexpr std::string_view kRaising[] = {"aten::index",
+                                           "aten::index_select",
+                                           "aten::index_add",
+                                           "aten::index_add_",
+                                           "aten::index_copy",
+                                           "aten::index_copy_",
+                                           "aten::index_fill",
+                                           "aten::index_put",
+                                           "aten::index_put_",
+                                           "aten::_index_put_impl_",
+                                           "aten::gather",
+                                           "aten::scatter",
+                                           "aten::scatter_",
+                                           "aten::scatter_add",
+                                           "aten::scatter_add_",
+                                           "aten::take",
+                                           "aten::embedding",
+                                           "aten::put",
+                                           "aten::put_",
+                                           "aten::_embedding_bag",
+                                           "aten::multinomial",
+                                           "aten::nll_loss",
+                                           "aten::bernoulli",
+                                           "aten::bernoulli_",
+                                           "aten::nll_loss_forward",
+                                           "aten::nll_loss2d",
+                                           "aten::_ctc_loss",
+                                           "aten::bincount",
+                                           "aten::poisson",
+                                           "aten::nll_loss2d_forward",
+                                           "aten::binomial",
+                                           "aten::normal",
+                                           "aten::one_hot",
+                                           "aten::scatter_reduce",
+                                           "aten::multi_margin_loss",
+                                           "aten::binary_cross_entropy",
+                                           "aten::_embedding_bag_forward_only"};
+  return std::ranges::find(kRaising, op) != std::end(kRaising);
+}
+
+// What follows a forward pass takes what that has taken.
+bool may_raise(std::string_view op, Phase phase) { return phase == Phase::kForward && may_raise(op); }
 
 void set_gradient(const at::Tensor& parameter, const at::Tensor& gradient) {
   if (!parameter.grad().is_same(gradient)) parameter.mutable_grad() = gradient;
@@ -98,6 +145,9 @@ std::unique_ptr<Plan::Road> Plan::road_of(Compiled compiled) {
     else
       road->inputs.push_back(places_.at({*owner_of(input.kind), input.key}));
   }
+  const std::vector<Instruction>& instructions = road->executor->schedule().instructions;
+  for (size_t i = 0; i < instructions.size(); ++i)
+    if (may_raise(instructions[i].op, instructions[i].source.phase)) road->raises_before = i + 1;
   return road;
 }
 
@@ -135,11 +185,11 @@ void Plan::find_host_data(size_t place) {
   for (const External& external : trace_.externals) {
     if (external.owner != Owner::kHost) continue;
     const auto found = std::ranges::find(trace_.constants, external.key, &Constant::key);
-    INTERNAL_CHECK(found != trace_.constants.end(), "data of the host '{}' has no bytes", external.key);
     const Value& value = trace_.values[external.value.index()];
-    // Large data, and windows on data, have no bytes: their memory is never touched.
-    at::Tensor bytes = at::empty({static_cast<int64_t>(trace_.storages[value.storage.index()].bytes)}, at::kByte);
-    std::memcpy(bytes.mutable_data_ptr(), found->bytes.data(), found->bytes.size());
+    // Large data, windows on data, and what the host's calls make, have no bytes.
+    const at::Tensor bytes = at::zeros({static_cast<int64_t>(trace_.storages[value.storage.index()].bytes)}, at::kByte);
+    if (found != trace_.constants.end())
+      std::memcpy(bytes.mutable_data_ptr(), found->bytes.data(), found->bytes.size());
     at::Tensor tensor = at::empty({0}, scalar_type_of(value.dtype));
     tensor.set_(bytes.storage(), value.offset, value.sizes, value.strides);
     host_data_.emplace(external.key, std::pair(place++, std::move(tensor)));
@@ -156,6 +206,11 @@ std::vector<at::Tensor> Plan::with_host_data(std::vector<at::Tensor> tensors,
   return tensors;
 }
 
+void Plan::fill_host_data(const std::string& key, const at::Tensor& data) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  host_data_.at(key).second.copy_(data);
+}
+
 // What must be copied before a run: all that is written before the last point where the replay may turn back, which is
 // a guard or the host code of an event.
 void Plan::find_undo(const std::vector<at::Tensor>& tensors) {
@@ -166,6 +221,11 @@ void Plan::find_undo(const std::vector<at::Tensor>& tensors) {
   // Recorded calls run as they were recorded; a Graph updates nothing before the last read.
   for (const HostEvent& event : t.events)
     if (event.kind == HostEvent::Kind::kRead && fast_ == nullptr) last = std::max(last, event.begin.index());
+  for (size_t c = 0; c < t.calls.size(); ++c) {
+    if (options_.is_traced || !may_raise(t.calls[c].op, t.calls[c].phase)) continue;
+    last = std::max(last, c);
+    may_turn_back_ = true;
+  }
   CallId first_guard;
   for (const HostRead& read : t.reads)
     if (read.guard && !first_guard.valid()) first_guard = read.call;
@@ -201,9 +261,22 @@ void Plan::find_undo(const std::vector<at::Tensor>& tensors) {
     if (options_.is_traced && written_by_host[storage]) continue;  // the host's own, which runs once
     if (written[storage] || t.externals[e].owner != Owner::kBatch) may_change_.push_back(externals_[e]);
   }
+  if (fast_ != nullptr && !options_.is_traced) find_undo_of(*fast_);
   add_neighbours(tensors, host_);
   add_neighbours(tensors, undo_);
   add_neighbours(tensors, may_change_);
+}
+
+// And what a Graph, whose order is its own, has written by then.
+void Plan::find_undo_of(const Road& road) {
+  const Schedule& s = road.executor->schedule();
+  for (size_t i = 0; i < road.raises_before; ++i)
+    for (OperandId write : s.instructions[i].writes) {
+      const Buffer& buffer = s.buffers[s.operands[write.index()].buffer.index()];
+      if (buffer.kind != Buffer::Kind::kInput) continue;
+      const size_t place = road.inputs[buffer.input];
+      if (place != kNowhere && std::ranges::find(undo_, place) == undo_.end()) undo_.push_back(place);
+    }
 }
 
 void Plan::prepare_events() {
@@ -450,8 +523,12 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   // Gradients that the step throws away unread are memory that it may use.
   if (!is_traced())
     for (size_t p : dropped_) set_gradient(tensors[parameters_[p]], {});
+  bool is_host_code = false;
   inputs.on_event = [&](size_t event, const std::vector<at::Tensor>& found) {
-    return run_event(event, program, tensors, found);
+    is_host_code = true;
+    std::string why = run_event(event, program, tensors, found);
+    is_host_code = false;
+    return why;
   };
   StepResult result;
   try {
@@ -459,6 +536,14 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
     result = execute(inputs, tensors);
     while (is_traced() && result.paused) result = (instead_ != nullptr ? *instead_ : current()).executor->resume({});
     execute_seconds_ += seconds_since(begin);
+  } catch (const c10::Error& error) {
+    if (may_turn_back_) turn_back();
+    const Road& road = ran_exact_ || fast_ == nullptr ? exact() : *fast_;
+    const size_t at = road.executor->failed_at();
+    const bool is_undone = may_turn_back_ && !is_host_code && instead_ == nullptr && at < road.raises_before;
+    if (!is_undone || is_traced()) throw;
+    outcome.error = error.what_without_backtrace();
+    return outcome;
   } catch (...) {
     if (may_turn_back_) turn_back();
     throw;

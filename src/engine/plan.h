@@ -54,10 +54,11 @@ class Plan {
     std::optional<size_t> missed_read;  // another branch: this guard read `read`
     Arg read;
     std::string change;  // or: why the plan no longer fits the program
+    std::string error;   // or: what a kernel threw, as the step's own would; its host code may catch it
   };
 
-  // Runs the step on the program as it is. The result's rebindings are left to apply(). What kernels or host code throw
-  // passes through, with everything undone that can be.
+  // Runs the step on the program as it is. The result's rebindings are left to apply(). What host code throws, or a
+  // kernel that is not known to raise by what it finds, passes through, with everything undone that can be.
   // `times`, if there is one, gets when each instruction ran.
   Outcome run(Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times = nullptr);
   // Of a step that runs as a Graph, what the fused kernels are compared with. The same with one ATen call a node and
@@ -98,6 +99,8 @@ class Plan {
   // `now` has by its key, else the last recorded.
   std::vector<at::Tensor> with_host_data(std::vector<at::Tensor> tensors,
                                          const std::map<std::string, at::Tensor>& now = {}) const;
+  // And data that it has made since begin(), which was given the last recorded.
+  void fill_host_data(const std::string& key, const at::Tensor& data);
   // What is written while the step may still leave the plan, to be copied before it: by the host itself, and by the
   // plan's parts.
   std::vector<at::Tensor> written_by_host(const std::vector<at::Tensor>& tensors) const {
@@ -169,6 +172,7 @@ class Plan {
     std::unique_ptr<Executor> executor;
     GraphSchedule plan;
     std::vector<size_t> inputs;
+    size_t raises_before = 0;  // one past the last instruction whose error is undone
   };
 
   std::unique_ptr<Road> road_of(Compiled compiled);
@@ -178,6 +182,7 @@ class Plan {
   void find_places(const Program& program);
   void find_host_data(size_t place);
   void find_undo(const std::vector<at::Tensor>& tensors);
+  void find_undo_of(const Road& road);
   void compile_graph();
   void prepare_events();
   std::vector<at::Tensor> gather(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors) const;

@@ -315,15 +315,21 @@ void PlanCache::trace(const std::string& why) {
   log().info("the step's own code runs beside every replay: {}", why);
 }
 
-void PlanCache::left(PlanEntry& entry, const std::string& difference) {
+void PlanCache::left(PlanEntry& entry, const std::string& difference, bool may_be_planned) {
   ++stats_.departures;
   ++entry.departures;
   log().info("a step left its plan: {}", difference);
   entry.to_verify = 0;
   if (entry.departures > kMaxDepartures)
     give_up(entry, str("steps keep leaving their plans; the last: {}", difference));
-  else
+  else if (may_be_planned)
     entry.to_record = kRecordAfterLeaving;
+}
+
+void PlanCache::failed(PlanEntry& entry, const std::string& error) {
+  ++entry.departures;
+  log().info("a replay ends with an error, the step runs as it is: {}", error.substr(0, error.find('\n')));
+  if (entry.departures > kMaxDepartures) give_up(entry, str("replays keep ending with errors; the last: {}", error));
 }
 
 // Makes a plan with the first earlier recording that `trace` agrees with.
@@ -362,7 +368,7 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
   }
   // Another path of a traced step: its calls are compared at every replay, so that one recording will do. The first one
   // is to show which numbers change.
-  if (!is_traced_ || (entry.plans.empty() && entry.recordings < kMostPaths)) return false;
+  if (!is_traced_ || (entry.plans.empty() && (obstacle || entry.recordings < kMostPaths))) return false;
   Agreement agreement = agree_on_calls(trace, trace);
   if (!good(agreement)) return false;
   add(entry,
@@ -529,6 +535,10 @@ void PlanCache::count_run(const Plan& plan, const StepResult& result) {
 
 std::shared_ptr<Plan> PlanCache::other_branch(PlanEntry& entry, const std::shared_ptr<Plan>& plan,
                                               const Plan::Outcome& outcome) {
+  if (!outcome.error.empty()) {
+    failed(entry, outcome.error);
+    return nullptr;
+  }
   if (!outcome.missed_read.has_value()) {
     log().info("recording again: {}", outcome.change);
     entry.exact = entry.exact || plan->is_unfit();

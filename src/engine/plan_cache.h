@@ -30,7 +30,7 @@ struct PlanEntry {
   int64_t next_check = 2;                  // so many replays after which one is looked at
   int to_record = 0;                       // steps that are recorded although there are plans
   int to_verify = 0;                       // steps that may follow a plan that is to be verified
-  double departures = 0;                   // of traced steps from their plans, long ago ones counted less
+  double departures = 0;  // of traced steps from their plans, and replays that failed; long ago ones count less
   std::string last_obstacle;
   bool eager = false;        // no plan can be made
   bool is_captured = false;  // virtually, or that cannot be: it is recorded while it runs
@@ -76,8 +76,9 @@ class PlanCache {
   void give_up(PlanEntry& entry, const std::string& why);
   // To the log and the statistics, each text once.
   void warn_once(const std::string& warning);
-  // A traced step left its plan: it is recorded again for some steps, as long as that finds new plans.
-  void left(PlanEntry& entry, const std::string& difference);
+  // A traced step left its plan: where another may be made, it is recorded for some steps, as long as that finds new
+  // ones.
+  void left(PlanEntry& entry, const std::string& difference, bool may_be_planned);
   bool is_traced() const { return is_traced_; }
 
   // Whether the plan's next replay is to be compared with other runs of the step, and whether eager may be one of them:
@@ -101,6 +102,8 @@ class PlanCache {
   std::shared_ptr<Plan> plan_without_running(PlanEntry& entry, const StepInput& input,
                                              const std::function<StepOutput()>& step);
   KernelSources* kernels();
+  // A replay ended with an error, and the step runs as it is: it raises the error, or catches it.
+  void failed(PlanEntry& entry, const std::string& error);
   void trace(const std::string& why);
   void trace(const std::string& why, PlanEntry& entry);
   void warn_of(const Plan& plan);

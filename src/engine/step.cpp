@@ -127,6 +127,7 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
         ++stats_.replays;
         plans_.paid(entry);
         plans_.count_run(*plan, *outcome.result);
+        entry.departures *= kForgetDepartures;
         const auto place = std::find(entry.plans.begin(), entry.plans.end(), plan);
         entry.plans.splice(entry.plans.begin(), entry.plans, place);
         return StepOutput{std::move(outcome.result->outputs), std::move(outcome.result->numbers)};
@@ -151,9 +152,14 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
     if (!verification.outcome.change.empty()) return drop(entry, verification.plan, verification.outcome.change);
     const std::shared_ptr<Plan> plan = verification.plan;
     followed(entry, plan);
-    if (verification.compared) return conclude(entry, *plan, std::move(verification));
+    if (verification.compared) {
+      StepOutput output = conclude(entry, *plan, std::move(verification));
+      const auto waits = [&](const std::shared_ptr<Plan>& other) { return is_due(*other); };
+      if (std::ranges::none_of(entry.plans, waits)) entry.to_verify = 0;
+      return output;
+    }
     ++stats_.eager_calls;
-    if (!verification.departure.empty()) plans_.left(entry, verification.departure);
+    if (!verification.departure.empty()) plans_.left(entry, verification.departure, !verification.raised);
     return std::move(verification.output);
   }
   const auto may_follow = [&](const Plan& plan) {
@@ -173,7 +179,7 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
     plans_.count_run(*traced.plan, traced.result);
   } else {
     ++stats_.eager_calls;
-    if (entry.to_verify == 0) plans_.left(entry, traced.difference);
+    if (entry.to_verify == 0) plans_.left(entry, traced.difference, !traced.raised);
   }
   return std::move(traced.output);
 }

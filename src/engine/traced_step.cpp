@@ -1,6 +1,7 @@
 #include "engine/traced_step.h"
 
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "aten/generator_snapshot.h"
@@ -23,7 +24,8 @@ class Run {
 
   TracedStep operator()(const std::function<StepOutput()>& step) {
     TracedStep traced;
-    const Tracer::Plan host = {[&](size_t event) { return read(event); }, [&] { turn_back(); },
+    const Tracer::Plan host = {[&](size_t event) { return number_of(reach(event)); },
+                               [&](size_t event) { return reach(event).given; }, [&] { turn_back(); },
                                [&] { return plans_.other(); }, [&] { took_over(); }};
     Tracer& first = plans_.begin();
     try {
@@ -36,6 +38,7 @@ class Run {
     }
     traced.plan = plans_.plan();
     traced.difference = plan().tracer().difference();
+    traced.raised = plan().tracer().raised();
     plan().tracer().release();
     first.release();
     return traced;
@@ -53,6 +56,7 @@ class Run {
     undo_.emplace_back(nullptr, plan().written_by_host(plans_.tensors()), std::vector<at::Generator>());
     undo_plan_.emplace(nullptr, plan().written_early(plans_.tensors()), plan().generators(program_));
     supplied_ = 0;
+    filled_.clear();
     has_begun_ = false;
     for (size_t r = 0; r < reads_; ++r)
       INTERNAL_CHECK(advance().paused, "two plans with the same calls read differently");
@@ -61,6 +65,8 @@ class Run {
   void supply() {
     const std::vector<HostSupply>& all = plan().tracer().supplied();
     for (; supplied_ < all.size(); ++supplied_) plan().supply(all[supplied_]);
+    for (const auto& [key, data] : plan().tracer().host_data())
+      if (filled_.insert(key).second && has_begun_) plan().fill_host_data(key, data);
   }
 
   void save_generators() {
@@ -86,10 +92,13 @@ class Run {
     return result;
   }
 
-  Arg read(size_t event) {
-    const StepResult result = advance();
+  StepResult reach(size_t event) {
+    StepResult result = advance();
     ++reads_;
     INTERNAL_CHECK(result.paused && result.event == event, "the plan comes to another read than the step");
+    return result;
+  }
+  static Arg number_of(const StepResult& result) {
     if (result.given.empty()) return result.read;
     const at::Tensor& value = result.given.front();
     if (value.scalar_type() == at::kBool) return value.item<bool>();
@@ -142,6 +151,7 @@ class Run {
   std::optional<Undo> undo_plan_;                            // of what the plan does
   std::vector<std::optional<GeneratorSnapshot>> snapshots_;  // by generator, as the plan left them
   size_t supplied_ = 0;
+  std::set<std::string> filled_;  // the host's data that the plan has
   size_t reads_ = 0;
   bool has_begun_ = false;
 };

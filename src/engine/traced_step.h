@@ -22,6 +22,7 @@ struct TracedStep {
   bool is_replay = false;
   bool unfit = false;
   std::string difference;
+  bool raised = false;         // it left the plan at a call that raised: no recording holds that
   std::shared_ptr<Plan> plan;  // the last that it followed
   StepResult result;           // of the replay, without its tensors
 };

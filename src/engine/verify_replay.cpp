@@ -197,11 +197,12 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
       before.emplace_back(plan.get(), Undo(nullptr, plan->changed(followed.tensors()), plan->generators(program)));
   for (const auto& [plan, undo] : before) verification.snapshot_bytes += undo.bytes();
   Tracer& first = followed.begin();
-  const Tracer::Plan host = {{}, {}, [&] { return followed.other(); }, [&] { followed.took_over(); }};
+  const Tracer::Plan host = {{}, {}, {}, [&] { return followed.other(); }, [&] { followed.took_over(); }};
   first.run_computing([&] { verification.output = step(); }, host);
   Plan& plan = *followed.plan();
   verification.plan = followed.plan();
   verification.departure = plan.tracer().difference();
+  verification.raised = plan.tracer().raised();
   const std::vector<HostSupply> supplied = plan.tracer().supplied();
   const std::vector<at::Tensor> inputs = plan.with_host_data(followed.tensors(), plan.tracer().host_data());
   plan.tracer().release();

@@ -31,6 +31,7 @@ struct Verification {
   std::shared_ptr<Plan> plan;
   bool compared = false;
   std::string departure;
+  bool raised = false;  // and that was at a call that raised
 };
 
 // `tensors` are the program's by its keys, and the batch's after them. `step` runs the user's function.

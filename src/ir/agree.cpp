@@ -141,8 +141,8 @@ class Agree {
         unexplained_ = why;
         return;
       }
-      const auto was = number_of(x.results.front());
-      const auto is = number_of(y.results.front());
+      const auto was = x.results.empty() ? std::nullopt : number_of(x.results.front());
+      const auto is = y.results.empty() ? std::nullopt : number_of(y.results.front());
       if (event == nullptr && was && is) reads_.push_back({read, CallId(c), *was, *is, false});
       x.results = y.results;
       ++read;
@@ -151,8 +151,8 @@ class Agree {
 
   // Two results of a call whose shape depends on data.
   std::string shape_difference(const Call& x, const Call& y, const HostRead& read) const {
-    const auto* was = std::get_if<ValueId>(&x.results.front());
-    const auto* is = std::get_if<ValueId>(&y.results.front());
+    const auto* was = x.results.empty() ? nullptr : std::get_if<ValueId>(&x.results.front());
+    const auto* is = y.results.empty() ? nullptr : std::get_if<ValueId>(&y.results.front());
     if (was == nullptr || is == nullptr || !was->valid() || !is->valid()) return {};
     if (before_.values[was->index()].sizes == now_.values[is->index()].sizes) return {};
     return str("{}{} makes a tensor whose shape depends on data", y.op, place(y, read));
@@ -203,6 +203,9 @@ bool is_real(const Arg& arg) {
          (wrapped != nullptr && std::holds_alternative<double>(wrapped->number));
 }
 
+// A read that is more than one number: the host makes the call itself.
+bool is_hosts_call(const Call& call) { return call.op != "aten::_local_scalar_dense"; }
+
 bool is_of_one_call(const HostEvent& event) { return event.kind == HostEvent::Kind::kShadow && event.key.empty(); }
 
 class AgreeOnCalls {
@@ -212,21 +215,51 @@ class AgreeOnCalls {
   Agreement run() {
     Agreement agreement;
     drop_supplied();
-    inside_.assign(now_.calls.size(), false);
-    for (const HostEvent& event : now_.events)
-      for (size_t c = event.begin.index(); c < event.end.index(); ++c) inside_[c] = true;
+    inside_ = calls_in_events(now_);
     moving_ = find_moving_windows(before_, now_);
+    give_to_host(before_, calls_in_events(before_));
+    give_to_host(now_, inside_);
     pair_calls();
     pair_constants();
     before_.numbers = now_.numbers = {};  // the program returns its own
-    agreement.difference = first_difference(before_, now_);
-    if (agreement.difference.empty()) agreement.obstacle = obstacle();
-    if (agreement.difference.empty() && agreement.obstacle.empty()) add_events();
+    if (shape_.empty()) agreement.difference = first_difference(before_, now_);
+    if (agreement.difference.empty()) agreement.obstacle = shape_.empty() ? obstacle() : shape_;
+    if (agreement.difference.empty() && agreement.obstacle.empty()) {
+      add_events();
+      agreement.obstacle = changed_data();
+    }
     agreement.trace = std::move(now_);
     return agreement;
   }
 
  private:
+  // By call: whether some event makes it.
+  static std::vector<bool> calls_in_events(const Trace& trace) {
+    std::vector<bool> inside(trace.calls.size(), false);
+    for (const HostEvent& event : trace.events)
+      for (size_t c = event.begin.index(); c < event.end.index(); ++c) inside[c] = true;
+    return inside;
+  }
+
+  // What calls make that the host makes itself is the host's.
+  static void give_to_host(Trace& trace, const std::vector<bool>& inside) {
+    for (const HostRead& read : trace.reads) {
+      const Call& call = trace.calls[read.call.index()];
+      if (inside[read.call.index()] || !is_hosts_call(call) || is_view(trace, call)) continue;
+      for_each_value(call.results, [&](ValueId value) {
+        Storage& storage = trace.storages[trace.values[value.index()].storage.index()];
+        if (storage.external) return;
+        storage.external = true;
+        storage.escapes = false;
+        trace.externals.push_back({Owner::kHost, str("{} {}", read.call, value), value});
+      });
+    }
+    const auto is_external = [&](const Allocation& one) {
+      return one.storage.valid() && trace.storages[one.storage.index()].external;
+    };
+    std::erase_if(trace.allocations, is_external);
+  }
+
   // Events that an earlier agreement added.
   void drop_supplied() {
     for (const HostEvent& event : before_.events)
@@ -240,13 +273,24 @@ class AgreeOnCalls {
 
   void pair_calls() {
     const size_t calls = std::min(before_.calls.size(), now_.calls.size());
+    std::vector<bool> hosts(calls, false);
+    for (const HostRead& read : now_.reads)
+      if (read.call.index() < calls) hosts[read.call.index()] = is_hosts_call(now_.calls[read.call.index()]);
+    bool is_same = true;  // up to here
     for (size_t c = 0; c < calls; ++c) {
       Call& x = before_.calls[c];
       const Call& y = now_.calls[c];
       if (x.op != y.op || x.args.size() != y.args.size()) return;
       if (moving_[c] && !inside_[c]) supplied_.insert(CallId(c));
+      if (hosts[c] && is_same && !have_same_shapes(x, y)) shape_ = shape_of(CallId(c));
       for (size_t i = 0; i < x.args.size(); ++i) {
-        if (x.args[i] == y.args[i] || !may_be_supplied(x.args[i], y.args[i])) continue;
+        if (x.args[i] == y.args[i]) continue;
+        is_same = is_same && may_be_supplied(x.args[i], y.args[i]);
+        if (!may_be_supplied(x.args[i], y.args[i])) continue;
+        if (hosts[c]) {  // it is given them
+          x.args[i] = y.args[i];
+          continue;
+        }
         if (!inside_[c] && !moving_[c] && !is_real(y.args[i]) && !is_integer_among_reals(y, y.args[i])) continue;
         if (!inside_[c]) supplied_.insert(CallId(c));
         x.args[i] = y.args[i];
@@ -254,9 +298,25 @@ class AgreeOnCalls {
     }
     for (Trace* trace : {&before_, &now_})
       for (HostRead& read : trace->reads) read.guard = read.decides = false;
-    for (const HostRead& read : now_.reads)
-      if (read.call.index() < calls && !std::holds_alternative<ValueId>(now_.calls[read.call.index()].results.at(0)))
-        before_.calls[read.call.index()].results = now_.calls[read.call.index()].results;
+    for (const HostRead& read : now_.reads) {
+      if (read.call.index() >= calls) break;
+      std::vector<Arg>& was = before_.calls[read.call.index()].results;
+      const std::vector<Arg>& is = now_.calls[read.call.index()].results;
+      for (size_t r = 0; r < std::min(was.size(), is.size()); ++r)
+        if (number_of(was[r]) && number_of(is[r])) was[r] = is[r];
+    }
+  }
+
+  bool have_same_shapes(const Call& x, const Call& y) const {
+    std::vector<std::vector<int64_t>> was, is;
+    for_each_value(x.results, [&](ValueId id) { was.push_back(before_.values[id.index()].sizes); });
+    for_each_value(y.results, [&](ValueId id) { is.push_back(now_.values[id.index()].sizes); });
+    return was == is;
+  }
+  std::string shape_of(CallId call) const {
+    const auto read = std::ranges::find(now_.reads, call, &HostRead::call);
+    const Call& one = now_.calls[call.index()];
+    return str("{}{} makes a tensor whose shape depends on data", one.op, place(one, *read));
   }
 
   // Both traces name constants in the order in which the step makes them.
@@ -277,17 +337,6 @@ class AgreeOnCalls {
     }
   }
 
-  // The first call that takes a tensor on this storage.
-  size_t first_use(StorageId storage) const {
-    for (size_t c = 0; c < now_.calls.size(); ++c) {
-      bool uses = false;
-      for_each_value(now_.calls[c].args,
-                     [&](ValueId id) { uses = uses || now_.values[id.index()].storage == storage; });
-      if (uses) return c;
-    }
-    return now_.calls.size();
-  }
-
   // An integer that takes part as the reals around it do; another one may be another shape.
   bool is_integer_among_reals(const Call& call, const Arg& arg) const {
     const auto* wrapped = std::get_if<WrappedNumber>(&arg);
@@ -304,17 +353,32 @@ class AgreeOnCalls {
         return str("'{}' computes on the host with values that depend on data", event.key);
     for (const HostRead& read : now_.reads) {
       const Call& call = now_.calls[read.call.index()];
-      if (std::holds_alternative<ValueId>(call.results.at(0)))
-        return str("{}{} makes a tensor whose shape depends on data", call.op, place(call, read));
+      if (inside_[read.call.index()] || !is_hosts_call(call)) continue;
+      if (!call.writes.empty() || makes_windows(call))
+        return str("{}{} gives back or changes what it is given, and is not known", call.op, place(call, read));
     }
-    for (const HostRead& read : now_.reads)
-      if (const Call& call = now_.calls[read.call.index()]; call.op != "aten::_local_scalar_dense")
-        return str("{}{} reads more than one number at once", call.op, place(call, read));
-    for (const External& external : now_.externals)
-      for (const HostRead& read : now_.reads)
-        if (external.owner == Owner::kHost && !inside_[read.call.index()] &&
-            read.call.index() < first_use(now_.values[external.value.index()].storage))
-          return "a tensor is made of host data after the host has read a number";
+    return {};
+  }
+
+  // Of what it is given.
+  bool makes_windows(const Call& call) const {
+    std::set<StorageId> given;
+    for_each_value(call.args, [&](ValueId id) { given.insert(now_.values[id.index()].storage); });
+    bool makes = false;
+    for_each_value(call.results, [&](ValueId id) { makes = makes || given.contains(now_.values[id.index()].storage); });
+    return makes;
+  }
+
+  // Data of the host's that comes after the step has begun is a copy.
+  std::string changed_data() const {
+    const std::vector<std::optional<size_t>> events = events_of_host_data(now_);
+    std::set<StorageId> copies;
+    for (size_t e = 0; e < events.size(); ++e)
+      if (events[e]) copies.insert(now_.values[now_.externals[e].value.index()].storage);
+    for (const Call& call : now_.calls)
+      for (ValueId id : call.writes)
+        if (copies.contains(now_.values[id.index()].storage))
+          return str("{} changes data that the host makes after it has read something of the step", call.op);
     return {};
   }
 
@@ -328,11 +392,16 @@ class AgreeOnCalls {
     }
     for (const HostRead& read : now_.reads) {
       if (inside_[read.call.index()]) continue;
+      const Call& call = now_.calls[read.call.index()];
       HostEvent event;
       event.kind = HostEvent::Kind::kRead;
       event.key = read.source;
       event.begin = event.end = CallId(read.call.index() + 1);
-      event.outputs = {std::get<ValueId>(now_.calls[read.call.index()].args.at(0))};
+      if (is_hosts_call(call)) {
+        event.begin = read.call;
+        event.own_calls = {read.call};
+      }
+      for_each_value(call.args, [&](ValueId id) { event.outputs.push_back(id); });
       now_.events.push_back(std::move(event));
     }
     std::ranges::sort(now_.events, [](const HostEvent& a, const HostEvent& b) {
@@ -344,10 +413,41 @@ class AgreeOnCalls {
   Trace now_;
   std::vector<bool> inside_;  // by call: some event's
   std::vector<bool> moving_;  // by call: a view of the host's own
+  std::string shape_;         // of what the host's call makes, where that differs: why
   std::set<CallId> supplied_;
 };
 
 }  // namespace
+
+bool makes_host_data(const Trace& trace, const Call& call) {
+  if (!call.writes.empty() || !std::ranges::all_of(call.args, [](const Arg& arg) {
+        return !std::holds_alternative<ValueId>(arg) && !std::holds_alternative<std::vector<ValueId>>(arg);
+      }))
+    return false;
+  bool any = false;
+  bool all = true;
+  for_each_value(call.results, [&](ValueId id) {
+    any = true;
+    all = all && trace.storages[trace.values[id.index()].storage.index()].external;
+  });
+  return any && all;
+}
+
+std::vector<std::optional<size_t>> events_of_host_data(const Trace& trace) {
+  std::vector<size_t> first_use(trace.storages.size(), trace.calls.size());
+  for (size_t c = trace.calls.size(); c-- > 0;) {
+    const auto use = [&](ValueId id) { first_use[trace.values[id.index()].storage.index()] = c; };
+    for_each_value(trace.calls[c].args, use);
+  }
+  std::vector<std::optional<size_t>> events(trace.externals.size());
+  for (size_t x = 0; x < events.size(); ++x) {
+    if (trace.externals[x].owner != Owner::kHost) continue;
+    const size_t use = first_use[trace.values[trace.externals[x].value.index()].storage.index()];
+    for (size_t e = 0; e < trace.events.size(); ++e)
+      if (trace.events[e].kind == HostEvent::Kind::kRead && trace.events[e].begin.index() <= use) events[x] = e;
+  }
+  return events;
+}
 
 Agreement agree_on_calls(const Trace& before, const Trace& now) { return AgreeOnCalls(before, now).run(); }
 Agreement agree(const Trace& before, const Trace& now) {

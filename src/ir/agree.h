@@ -2,7 +2,9 @@
 // host were passed on, decided what came next, or did neither.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "ir/trace.h"
 
@@ -26,11 +28,18 @@ Agreement agree(const Trace& before, const Trace& now);
 
 // The same for a replay whose host code runs beside it at every step (capture/tracer.h), so that nothing need be known
 // of what numbers decide: what is compared are the calls. A real number that differs becomes one that the host supplies
-// (a shadow event of that call alone, without a key), a number that is read a kRead event. `before` may be the trace of
-// an earlier agreement: what was supplied there stays so. A constant with other bytes becomes a tensor of the host's.
-// An obstacle: host code that computes, shapes that depend on data, data that the host makes after it has read a
-// number.
+// (a shadow event of that call alone, without a key), a number that is read a kRead event, and so any other call among
+// the reads, which the host makes itself. `before` may be the trace of an earlier agreement: what was supplied there
+// stays so. A constant with other bytes becomes a tensor of the host's. An obstacle: host code that computes, data of
+// the host's that the step changes after the host has read something.
 Agreement agree_on_calls(const Trace& before, const Trace& now);
+
+// Whether the call makes memory that the host then fills with data of its own.
+bool makes_host_data(const Trace& trace, const Call& call);
+
+// By external: the kRead event, among trace.events, at whose end the host makes its data at the earliest; none: before
+// all of them, or it is no data of the host's.
+std::vector<std::optional<size_t>> events_of_host_data(const Trace& trace);
 
 // What the call read: its only result, or the count of elements where it made a tensor whose shape depends on data.
 Arg number_read(const Trace& trace, const HostRead& read);

@@ -155,7 +155,8 @@ struct Rebinding {
 
 // A call that gave the host a number, or made a tensor whose shape depends on data: the count of its elements is the
 // number then. A guard's number decided what the step did next: replay must read the same, or this trace is not the
-// step's.
+// step's. Or, without a number, a call that raises by what it finds, whose kernel reads its operands for the host, or
+// of which nothing is known: only in the host's own run of the step, as an own call of an event, is it what it was.
 struct HostRead {
   CallId call;
   bool guard = false;
@@ -196,7 +197,8 @@ struct GeneratorLoad {
 //   kEager   replay gives it the gradients and lets it run as it is; none of its calls are replayed
 //   kPause   makes no calls: the program gets `outputs` and comes back later, with kIncoming tensors
 //   kRead    makes no calls: the program gets the number that the call before it read from `outputs`, its only one, and
-//            goes on with numbers that may follow from it
+//            goes on with numbers that may follow from it. Or makes one own call itself: `outputs` are the tensors that
+//            this is given, in order, and what it makes are externals of the host's
 struct HostEvent {
   enum class Kind : uint8_t { kShadow, kEager, kPause, kRead };
   Kind kind = Kind::kShadow;

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "ir/agree.h"
 #include "ir/alignment.h"
 #include "ir/worker_slab.h"
 #include "ops/aten_map.h"
@@ -38,7 +39,8 @@ class Functionaliser {
 
   CallGraph run() {
     CallGraph out;
-    for (const External& external : trace_.externals) add_external(external);
+    const std::vector<std::optional<size_t>> events = events_of_host_data(trace_);
+    for (size_t e = 0; e < trace_.externals.size(); ++e) add_external(trace_.externals[e], events[e]);
     find_host_calls();
     for (size_t c = 0; c < trace_.calls.size(); ++c) {
       add_host_code(c);
@@ -58,7 +60,8 @@ class Functionaliser {
     uint32_t input;
     StorageId storage;
     StorageContents::Base base;
-    TensorId there;  // what lies in it since the last host code
+    TensorId there;               // what lies in it since the last host code
+    std::optional<size_t> event;  // of the host's data: the one that fills it
   };
 
   const Value& value(ValueId id) const { return trace_.values[id.index()]; }
@@ -66,7 +69,7 @@ class Functionaliser {
 
   // ---- inputs
 
-  void add_external(const External& external) {
+  void add_external(const External& external, std::optional<size_t> event) {
     const StorageId storage = value(external.value).storage;
     if (contents_.known(storage)) return;  // tied: the first name stands for all
     const StorageContents::Base base = contents_.base_for(external.value);
@@ -78,7 +81,7 @@ class Functionaliser {
     input.offset = base.window.offset;
     const auto index = static_cast<uint32_t>(b_.graph().inputs.size());
     const TensorId tensor = b_.graph().add_input(std::move(input), {base.dtype, base.window.sizes});
-    taken_.push_back({index, storage, base, tensor});
+    taken_.push_back({index, storage, base, tensor, event});
     contents_.introduce(storage, base, tensor);
   }
 
@@ -163,22 +166,34 @@ class Functionaliser {
         changed_by_host_.insert(storage);
     if (code.pauses) streams_.resume();
   }
-  // The program reads a number, and gives those that the calls take from here on, up to its next read.
+  // The program reads a number, or makes a call itself, and gives what calls take from here on, up to its next read.
   void add_read_of(const HostEvent& event, HostCode& code) {
     code.pauses = true;
-    code.given.push_back(given(event.outputs.at(0)));
+    for (ValueId output : event.outputs) code.given.push_back(given(output));
     std::vector<std::string> keys;
     for (size_t c = event.begin.index(); c < trace_.calls.size() && !is_read_before(c, event); ++c)
       for (std::string& key : host_number_keys(CallId(c))) keys.push_back(std::move(key));
     for (const std::string& key : keys)
       code.slots.push_back({static_cast<uint32_t>(b_.graph().inputs.size()), scalar(key), {}});
+    std::vector<TensorType> types(keys.size(), kHostNumber);
+    std::vector<Taken*> filled;
+    for (Taken& taken : taken_) {
+      if (taken.event != code.event) continue;
+      filled.push_back(&taken);
+      code.slots.push_back({taken.input, taken.there, {}});
+      types.push_back(b_.type(taken.there));
+    }
     b_.set_source({Phase::kForward, ""});
-    const std::vector<TensorId> after = b_.add_aten(node_of(code), std::vector<TensorType>(keys.size(), kHostNumber));
+    const std::vector<TensorId> after = b_.add_aten(node_of(code), types);
     for (size_t k = 0; k < keys.size(); ++k) scalars_[keys[k]] = after[k];
+    for (size_t f = 0; f < filled.size(); ++f) {
+      filled[f]->there = after[keys.size() + f];
+      contents_.introduce(filled[f]->storage, filled[f]->base, filled[f]->there);
+    }
   }
   bool is_read_before(size_t call, const HostEvent& since) const {
     return std::ranges::any_of(trace_.events, [&](const HostEvent& event) {
-      return event.kind == HostEvent::Kind::kRead && event.begin.index() == call && &event != &since;
+      return event.kind == HostEvent::Kind::kRead && event.begin.index() == call && &event > &since;
     });
   }
   HostCode::Given given(ValueId id) {
@@ -509,6 +524,7 @@ class Functionaliser {
     for (const Taken& taken : taken_) {
       const TensorId now = contents_.read(taken.storage, taken.base);
       if (now == b_.graph().inputs[taken.input].tensor || kind_of(taken) == InputKind::kIncoming) continue;
+      if (kind_of(taken) == InputKind::kHost && now == taken.there) continue;
       GraphOutput output;
       output.kind = GraphOutput::Kind::kUpdate;
       output.input = taken.input;

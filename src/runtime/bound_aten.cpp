@@ -248,8 +248,9 @@ void AtenKernel::run(RunState& state) {
   // turns the run back, and there is nowhere to put it.
   const auto has_its_size = [&](size_t r) { return made_[r].sizes() == c10::IntArrayRef(sizes_[r]); };
   bool all_fit = true;
-  for (size_t r = 0; instruction_.number && r < made_.size(); ++r)
-    all_fit = all_fit && (!made_[r].defined() || has_its_size(r));
+  for (size_t r = 0; r < made_.size(); ++r) all_fit = all_fit && (!made_[r].defined() || has_its_size(r));
+  USER_CHECK(all_fit || instruction_.number, "{} makes a tensor of another size than while it was recorded",
+             instruction_.op);
   if (all_fit) define_results(fresh_, made_, instruction_.reads, state);
   made_.clear();
 }

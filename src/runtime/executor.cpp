@@ -89,6 +89,7 @@ struct Executor::Impl {
   RunState state;
   std::unique_ptr<Running> running;
   bool unfit = false;
+  size_t failed_at = 0;
 
   Impl(Schedule s, KernelSources* kernels)
       : schedule(std::move(s)),
@@ -280,6 +281,7 @@ struct Executor::Impl {
       }
     } catch (...) {
       state.stack.clear();
+      failed_at = running->next;
       running.reset();
       throw;
     }
@@ -383,6 +385,8 @@ StepResult Executor::resume(std::vector<at::Tensor> incoming) {
 
 void Executor::abandon() { impl_->running.reset(); }
 bool Executor::is_paused() const { return impl_->running != nullptr; }
+
+size_t Executor::failed_at() const { return impl_->failed_at; }
 
 const Schedule& Executor::schedule() const { return impl_->schedule; }
 

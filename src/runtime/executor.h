@@ -98,6 +98,8 @@ class Executor {
   StepResult resume(std::vector<at::Tensor> incoming);
   void abandon();
   bool is_paused() const;
+  // The instruction that the last run to throw had come to.
+  size_t failed_at() const;
 
   const Schedule& schedule() const;
 

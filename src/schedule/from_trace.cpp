@@ -23,13 +23,18 @@ std::vector<bool> calls_left_out(const Trace& trace) {
     if (event.kind == HostEvent::Kind::kEager)
       for (size_t c = event.begin.index(); c < event.end.index(); ++c) out[c] = true;
   }
+  for (size_t c = 0; c < out.size(); ++c)
+    if (makes_host_data(trace, trace.calls[c])) out[c] = true;
   return out;
 }
 
 class TraceWriter {
  public:
   TraceWriter(const Trace& trace, const Features& features, int threads)
-      : trace_(trace), left_out_(calls_left_out(trace)), made_(trace.storages.size(), false) {
+      : trace_(trace),
+        left_out_(calls_left_out(trace)),
+        events_of_data_(events_of_host_data(trace)),
+        made_(trace.storages.size(), false) {
     s_.features = features;
     s_.threads = threads;
   }
@@ -160,7 +165,7 @@ class TraceWriter {
       const HostEvent& event = trace_.events[e];
       if (event.begin.index() != c) continue;
       if (event.kind == HostEvent::Kind::kRead) {
-        add_read(e);
+        event.own_calls.empty() ? add_read(e) : add_hosts_call(e);
         continue;
       }
       const bool pauses = event.kind == HostEvent::Kind::kPause;
@@ -184,6 +189,22 @@ class TraceWriter {
     read.event = event;
     read.op = trace_.events[event].key;
     read.number = number_of_.at(CallId(trace_.events[event].begin.index() - 1));
+  }
+
+  // The program makes the next call itself.
+  void add_hosts_call(uint32_t event) {
+    std::vector<OperandId> reads, writes;
+    for (ValueId output : trace_.events[event].outputs) {
+      const OperandId operand = of_program(output);
+      reads.push_back(kind(operand) == Buffer::Kind::kArena ? copy_for_program(operand) : operand);
+    }
+    for (size_t e = 0; e < trace_.externals.size(); ++e)
+      if (events_of_data_[e] == event) writes.push_back(operand_of_[trace_.externals[e].value.index()]);
+    Instruction& call = add(Instruction::Kind::kPause, "the program makes the call itself");
+    call.event = event;
+    call.op = trace_.events[event].key;
+    call.reads = std::move(reads);
+    call.writes = std::move(writes);
   }
 
   // The program's memory that host code changes.
@@ -356,8 +377,9 @@ class TraceWriter {
   }
 
   const Trace& trace_;
-  const std::vector<bool> left_out_;  // by call
-  std::vector<bool> made_;            // by storage
+  const std::vector<bool> left_out_;                         // by call
+  const std::vector<std::optional<size_t>> events_of_data_;  // by external
+  std::vector<bool> made_;                                   // by storage
   Schedule s_;
   std::map<CallId, std::vector<PlannedAllocation>> allocations_;
   std::map<CallId, Scratch> scratch_;

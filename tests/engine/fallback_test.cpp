@@ -38,19 +38,17 @@ TEST(Fallback, HostReadThatDecidesRunsBesideThePlan) {
       << lines.text();
 }
 
-TEST(Fallback, DataDependentShapeRunsEagerly) {
+TEST(Fallback, DataDependentShapeIsNamed) {
   const LogLines lines;
   Twins twins(make, [](torch::nn::Sequential& model, const at::Tensor& x) {
     const at::Tensor y = model->forward(x);
     return y.masked_select(y > 0).sum();
   });
   twins.run(10, batch);
-  EXPECT_EQ(twins.stats().plans, 0U);
   EXPECT_NE(lines.text().find("shape depends on data"), std::string::npos) << lines.text();
 }
 
-TEST(Fallback, MemoryFilledThroughAPointerRunsEagerly) {
-  const LogLines lines;
+TEST(Fallback, MemoryFilledThroughAPointerIsDataOfTheHosts) {
   int calls = 0;
   Twins twins(make, [&](torch::nn::Sequential& model, const at::Tensor& x) {
     at::Tensor scale = at::empty({4});
@@ -60,8 +58,8 @@ TEST(Fallback, MemoryFilledThroughAPointerRunsEagerly) {
     return (model->forward(x) * scale).pow(2).mean();
   });
   twins.run(10, batch);
-  EXPECT_EQ(twins.stats().plans, 0U);
-  EXPECT_NE(lines.text().find("through a data pointer"), std::string::npos) << lines.text();
+  EXPECT_EQ(twins.stats().plans, 1U);
+  EXPECT_GE(twins.stats().replays, 4U);
 }
 
 TEST(Fallback, TensorOfHostConstantsIsPlanned) {
@@ -178,7 +176,7 @@ TEST(Fallback, AThrowingStepLeavesNothingHalfRecorded) {
   EXPECT_GE(step.stats().replays, 1U);
 }
 
-TEST(Fallback, AThrowingReplayNamesTheCallAndRecovers) {
+TEST(Fallback, WhereAReplayThrowsTheStepRunsAsItIsAndThrows) {
   for (const Mode mode : {Mode::kExact, Mode::kFast}) {
     torch::nn::Embedding model(10, 4);
     const auto loss = [&](const at::Tensor& ids) { return (model->forward(ids) * 2).exp().sum().detach(); };
@@ -192,10 +190,10 @@ TEST(Fallback, AThrowingReplayNamesTheCallAndRecovers) {
         step(torch::full({3}, bad, at::kLong));
         FAIL() << "index " << bad << " of 10 is accepted";
       } catch (const c10::Error& error) {
-        EXPECT_NE(std::string(error.what()).find("in the replayed step: call"), std::string::npos) << error.what();
-        EXPECT_NE(std::string(error.what()).find("aten::embedding"), std::string::npos);
+        EXPECT_EQ(std::string(error.what()).find("in the replayed step"), std::string::npos) << error.what();
       }
     }
+    EXPECT_EQ(step.stats().eager_calls, 1U) << "the verification";
     test::expect_same_bits(before, step(good), "after the error");
   }
 }

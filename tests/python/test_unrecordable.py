@@ -61,9 +61,11 @@ def find_unique(x):
 
 @pytest.mark.parametrize("select, op", [(select_by_mask, "aten::"), (select_masked, "aten::masked_select"),
                                         (find_nonzero, "aten::nonzero")], ids=lambda value: getattr(value, "__name__", ""))
-def test_shape_that_depends_on_data(select, op, caplog):
+def test_shape_that_depends_on_data(select, op):
+    """A size that was met before may have a plan; with any other the step runs as it is."""
     build = lambda: train(mlp(), lambda model, x: select(model(x)).square().sum())
-    run_warned(caplog, build, [op], line_of(select, "shape"))
+    step = run_twins(build, make_batch, steps=40, replays=0)
+    assert op in step.stats["traced"] and line_of(select, "shape") in step.stats["traced"], step.stats["traced"]
 
 
 def test_count_of_values_that_differ():

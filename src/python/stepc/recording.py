@@ -27,15 +27,33 @@ _MAX_SCALARS = 100_000
 
 
 _CONVERSIONS = {torch.Tensor.__float__, torch.Tensor.__int__}
-# Functions that read a tensor's values on the host where no recording sees it, to decide what they call.
-_DECIDING = {torch.tensor_split: "tensor_split()", torch.Tensor.tensor_split: "tensor_split()"}
+# Functions that read values of tensors on the host where no recording sees it, to decide what they call.
+_DECIDING = {
+    torch.tensor_split: "tensor_split()",
+    torch.Tensor.tensor_split: "tensor_split()",
+    torch.nn.functional.ctc_loss: "ctc_loss()",
+    torch.ctc_loss: "ctc_loss()",
+}
 _MOST_NUMBERS = 64  # that are read one by one, as numbers, instead of as memory
+
+
+def _with_values(func, args, kwargs):
+    """The arguments with values in the tensors by which `func` decides, so that recordings see them read."""
+    data = 2 if _DECIDING[func] == "ctc_loss()" else 1
+    shown = lambda one: torch.ops.stepc.shown(one) if isinstance(one, torch.Tensor) else one
+    args = (*args[:data], *map(shown, args[data:]))
+    return args, {name: one if name in _DATA else shown(one) for name, one in kwargs.items()}
+
+
+_DATA = ("input", "self", "log_probs", "targets")
 
 
 def _numbers_of(tensor, name):
     """What `tensor.tolist()` or `tensor.numpy()` gives, read so that recordings see it; None where that cannot be."""
-    if name not in ("tolist()", "numpy()") or tensor.numel() > _MOST_NUMBERS or tensor.is_complex():
+    if name not in ("tolist()", "numpy()") or tensor.is_complex():
         return None
+    if tensor.numel() > _MOST_NUMBERS:
+        return torch.ops.stepc.shown(tensor.detach()).tolist() if name == "tolist()" else None
     values = [one.item() for one in tensor.detach().reshape(-1).unbind()]
     if name == "tolist()":
         for size in reversed(tensor.shape[1:]):
@@ -82,8 +100,8 @@ class Tracing(_Unseen):
             if numbers is not None:
                 return numbers
             _C.leave_trace(f"Tensor.{name} gives values to the host that no recording sees")
-        if func in _DECIDING and any(isinstance(one, torch.Tensor) for one in args[1:]):
-            _C.leave_trace(f"{_DECIDING[func]} decides by a tensor's values")
+        if func in _DECIDING:
+            args, kwargs = _with_values(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
 
@@ -101,8 +119,10 @@ class _Watch(_Unseen):
                 _C.report_effect(f"Tensor.{name} (at {line}) gives values to the host")
                 return numbers
             _C.report_obstacle(f"Tensor.{name} (at {line}) gives values to the host that no recording sees")
-        if func in _DECIDING and any(isinstance(one, torch.Tensor) for one in args[1:]):
-            _C.report_effect(f"{_DECIDING[func]} (at {self.scout.source_line()}) decides by a tensor's values")
+        if func in _DECIDING:
+            given, (args, kwargs) = (args, kwargs), _with_values(func, args, kwargs or {})
+            if any(a is not b for a, b in zip(given[0], args)) or any(v is not given[1][k] for k, v in kwargs.items()):
+                _C.report_effect(f"{_DECIDING[func]} (at {self.scout.source_line()}) decides by a tensor's values")
         reads = _C.host_reads_so_far()
         result = func(*args, **(kwargs or {}))
         if func in _CONVERSIONS and _C.host_reads_so_far() > reads:

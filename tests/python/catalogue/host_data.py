@@ -123,7 +123,7 @@ def ctc_with_joined_targets(accelerate):
 @case
 def tensor_split_at_a_tensor(accelerate):
     model = mlp()
-    optimizer = sgd(model)
+    optimizer = sgd(model, lr=0.01)
 
     @accelerate
     def step(x, y, places):
