@@ -12,6 +12,11 @@ namespace stepc::test {
 
 namespace {
 
+// As is_alias_of, which compares addresses: a traced step's tensors have none yet.
+bool shares_storage(const at::Tensor& a, const at::Tensor& b) {
+  return a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
+}
+
 constexpr int64_t kMaxElements = 256;
 
 // Places among what is given.
@@ -252,7 +257,7 @@ void Machine::push(const at::Tensor& result, std::initializer_list<Value> operan
   Value value;
   value.tensor = result.numel() <= kMaxElements ? result : result.flatten().narrow(0, 0, 16).clone();
   for (const Value& operand : operands) {
-    if (value.tensor.is_alias_of(operand.tensor)) {
+    if (shares_storage(value.tensor, operand.tensor)) {
       value.memory = operand.memory;
       value.writable = false;
     }
@@ -264,7 +269,7 @@ void Machine::push(const at::Tensor& result, std::initializer_list<Value> operan
 
 void Machine::push_view(const at::Tensor& view, const Value& of, bool writable) {
   Value value{view, of.memory, writable && of.writable};
-  if (!view.is_alias_of(of.tensor)) value.memory = std::make_shared<Memory>();
+  if (!shares_storage(view, of.tensor)) value.memory = std::make_shared<Memory>();
   // PyTorch refuses writes to a memory with views of chunk() or views that were made in a no_grad region.
   if (!writable || (!at::GradMode::is_enabled() && of.tensor.requires_grad())) value.memory->saved = true;
   values_.push_back(std::move(value));
