@@ -26,6 +26,8 @@ constexpr int kMostPaths = 3;
 // A traced step that took a path without a plan may take it again soon. Where most do so, none is worth it.
 constexpr int kRecordAfterLeaving = 8;
 constexpr int kMaxDepartures = 6;
+// Integers read on the host that no plan knows, before they are numbers like any other and not choices of a branch.
+constexpr int kMostChoices = 2;
 
 // Recordings that may go unpaid before a signature is recorded only if it is met again, and how many replays pay for
 // one.
@@ -234,7 +236,18 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
   std::string reason = obstacle ? recording.obstacles.front() : std::string();
   if (!obstacle) {
     program_.refresh();
-    if (agree_with_any(entry, recording.trace, list_tensors(program_, input), reason, obstacle)) return;
+    const std::vector<at::Tensor> tensors = list_tensors(program_, input);
+    if (agree_with_any(entry, recording.trace, tensors, reason, obstacle)) return;
+    if (may_trace_ && !is_traced_ && std::ranges::any_of(entry.open, [&](const Trace& before) {
+          const Agreement agreement = agree_on_calls(before, recording.trace);
+          return agreement.difference.empty() && agreement.obstacle.empty();
+        })) {
+      // The same calls with numbers that only the step's own code knows: both recordings are good for a traced step.
+      std::vector<Trace> open = std::move(entry.open);
+      trace(reason, entry);
+      entry.open = std::move(open);
+      if (agree_with_any(entry, recording.trace, tensors, reason, obstacle)) return;
+    }
     if (entry.open.size() == kMaxOpen) entry.open.erase(entry.open.begin());
     entry.open.push_back(std::move(recording.trace));
   }
@@ -549,8 +562,11 @@ std::shared_ptr<Plan> PlanCache::other_branch(PlanEntry& entry, const std::share
   for (const std::shared_ptr<Plan>& other : entry.plans)
     if (other != plan && other->continues(*plan, *outcome.missed_read, outcome.read)) return other;
   const HostRead& read = plan->trace().reads[*outcome.missed_read];
-  log().info("recording again: another branch is taken {} {}", plan->trace().calls[read.call.index()].module,
-             read.source);
+  if (may_trace_ && !is_traced_ && !std::holds_alternative<bool>(outcome.read) && ++entry.choices > kMostChoices)
+    trace(str("{} reads a number that changes from step to step", read.source), entry);
+  else
+    log().info("recording again: another branch is taken {} {}", plan->trace().calls[read.call.index()].module,
+               read.source);
   return nullptr;
 }
 
