@@ -3,8 +3,9 @@
     PYTHONPATH=build/release/python .venv/bin/python benchmarks/capture_benchmark.py
 
 Prints one row a model: recorder's own time an ATen call, time a replayed instruction of the smallest model (whose
-kernels are next to nothing), what step(batch) costs beside the replay and the optimizer's host code, and the speed
-beside eager (median of paired steps); then each limit and whether it was reached.
+kernels are next to nothing), what step(batch) costs beside the replay and the optimizer's host code, what a traced step
+(whose own Python runs beside the plan) takes a call above eager's host time, and the speed beside eager of both (median
+of paired steps); then each limit and whether it was reached.
 """
 
 import statistics
@@ -46,25 +47,32 @@ def build(layers, width, vocabulary):
 def measure(name, layers, width, vocabulary, batch, sequence, threads, steps):
     torch.set_num_threads(threads)
     eager, step = build(layers, width, vocabulary), stepc.accelerate(build(layers, width, vocabulary))
+    traced = stepc.accelerate(build(layers, width, vocabulary), config=stepc.Config(python="trace"))
     batches = [torch.randint(vocabulary, (batch, sequence)) for _ in range(8)]
-    for i in range(5):
-        eager(batches[i])
-        step(batches[i])
-    before = step.stats
-    assert before["replays"] >= 1, before["warnings"]
-    ratios, host = [], []
+    for i in range(8):
+        for way in (eager, step, traced):
+            way(batches[i])
+    before, traced_before = step.stats, traced.stats
+    assert before["replays"] >= 1 and not before["traced"], before
+    assert traced_before["replays"] >= 1, traced_before["warnings"]
+    ratios, host, traced_ratios, traced_host = [], [], [], []
     for i in range(steps):
         begin = time.perf_counter()
         eager(batches[i % 8])
         middle = time.perf_counter()
         step(batches[i % 8])
         end = time.perf_counter()
+        traced(batches[i % 8])
+        last = time.perf_counter()
         ratios.append((middle - begin) / (end - middle))
-        after = step.stats
+        traced_ratios.append((middle - begin) / (last - end))
+        after, traced_after = step.stats, traced.stats
         inside = sum(after[k] - before[k] for k in ("execute_seconds", "shadow_seconds"))
         host.append((end - middle - inside, after["execute_seconds"] - before["execute_seconds"],
                      after["shadow_seconds"] - before["shadow_seconds"]))
-        before = after
+        in_plan = traced_after["execute_seconds"] - traced_before["execute_seconds"]
+        traced_host.append(last - end - in_plan - (middle - begin))
+        before, traced_before = after, traced_after
     stats = step.stats
     overhead, execute, shadow = (statistics.median(column) for column in zip(*host))
     return {
@@ -75,23 +83,28 @@ def measure(name, layers, width, vocabulary, batch, sequence, threads, steps):
         "step_us": 1e6 * overhead,
         "optimizer_host_us": 1e6 * shadow,
         "speed_of_eager": statistics.median(ratios),
+        "traced_us_a_call": 1e6 * statistics.median(traced_host) / stats["nodes"],
+        "traced_of_eager": statistics.median(traced_ratios),
     }
 
 
 def main():
     transformers.logging.set_verbosity_error()
     rows = {row[0]: measure(*row) for row in MODELS}
-    print(f"{'model':<26} {'calls':>6} {'recorder':>9} {'replay':>8} {'step()':>8} {'optimizer':>10} {'of eager':>9}")
-    print(f"{'':<26} {'':>6} {'us/call':>9} {'us/instr':>8} {'us':>8} {'host us':>10} {'x':>9}")
+    print(f"{'model':<26} {'calls':>6} {'recorder':>9} {'replay':>8} {'step()':>8} {'optimizer':>10} {'of eager':>9} "
+          f"{'traced':>8} {'of eager':>9}")
+    print(f"{'':<26} {'':>6} {'us/call':>9} {'us/instr':>8} {'us':>8} {'host us':>10} {'x':>9} {'us/call':>8} {'x':>9}")
     for row in rows.values():
         print(f"{row['name']:<26} {row['calls']:>6} {row['recorder_us_a_call']:>9.1f} "
               f"{row['replay_us_an_instruction']:>8.2f} {row['step_us']:>8.0f} {row['optimizer_host_us']:>10.0f} "
-              f"{row['speed_of_eager']:>9.2f}")
+              f"{row['speed_of_eager']:>9.2f} {row['traced_us_a_call']:>8.1f} {row['traced_of_eager']:>9.2f}")
     small, toy, larger = rows.values()
     for what, value, limit, good in (
         ("recorder, us a call", max(row["recorder_us_a_call"] for row in rows.values()), 5, False),
         ("replay, us an instruction of next to no work", small["replay_us_an_instruction"], 2, False),
         ("step() at 12 layers beside replay and optimizer, us", small["step_us"], 100, False),
+        ("watched step() at 12 layers beside the replay, us", small["step_us"] + small["optimizer_host_us"], 150, False),
+        ("traced step at 12 layers above eager's host time, us a call", small["traced_us_a_call"], 4, False),
         ("1.8M model, x eager", larger["speed_of_eager"], 1.1, True),
         ("4-layer toy, x eager", toy["speed_of_eager"], 1.3, True),
     ):
