@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from stepc import _C, tree
 from stepc.config import Config
 from stepc.profile import Profile
@@ -17,7 +19,8 @@ _MOST_ARGUMENTS = 256  # structures of arguments that are kept; a traced step ma
 
 
 def _gradient_of(tensor):
-    return tensor.grad if tensor.is_leaf and tensor.requires_grad else None
+    with torch._C.DisableTorchFunctionSubclass():  # a class of the program's own is not to notice
+        return tensor.grad if tensor.is_leaf and tensor.requires_grad else None
 
 
 def _others(tensors, known):
