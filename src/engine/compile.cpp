@@ -98,16 +98,26 @@ Planned plan_graph(const Trace& trace, KernelSources& kernels, const CompileOpti
       excess = excess_bytes(planned.plan.schedule, options.budget, eager_bytes);
     }
     if (!best || planned.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = planned;
-    if (excess == 0 || attempt == kBudgetAttempts) return std::move(*best);
+    if (excess == 0) return std::move(*best);
+    if (attempt == kBudgetAttempts) break;
     // recompute knows nothing of scratch memory and of what kernels cannot write in place: it is asked for less then.
     if (!recompute) recompute.emplace();
     if (!recompute->budget_bytes) {
       const OrderProblem problem = graph_memory(planned.graph).problem;
       recompute->budget_bytes = peak_bytes(problem, program_order(problem));
     }
-    if (*recompute->budget_bytes == 0) return std::move(*best);
+    if (*recompute->budget_bytes == 0) break;
     *recompute->budget_bytes -= std::min(excess, *recompute->budget_bytes);
   }
+  // What activations do not give, products may: the library's pack nothing, and are slower.
+  Planned packing_nothing = *best;
+  packing_nothing.options.most_scratch_bytes = 0;
+  packing_nothing.plan = schedule_measured(packing_nothing.graph, kernels, packing_nothing.options);
+  const auto excess_of = [&](const Planned& one) {
+    return excess_bytes(one.plan.schedule, options.budget, eager_bytes);
+  };
+  const bool is_mostly_scratch = 2 * excess_of(packing_nothing) <= excess_of(*best);
+  return is_mostly_scratch ? std::move(packing_nothing) : std::move(*best);
 }
 
 void refuse_groups(Planned& planned, const RefusedPrograms& refused) {

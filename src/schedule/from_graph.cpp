@@ -118,6 +118,11 @@ void find_windows(Kernels& k) {
   }
 }
 
+// Whether a product wants more scratch memory than there is for it: the library makes it then, one call a node.
+bool wants_too_much(const KernelChoice& choice, const GraphScheduleOptions& options) {
+  return choice.kind == KernelChoice::Kind::kMatmul && choice.scratch_bytes > options.most_scratch_bytes;
+}
+
 // The groups with what runs them. Of one that nothing runs whole, the nodes leave it; then all is to be looked at anew.
 bool choose_for_groups(Kernels& k, const GraphScheduleOptions& options, std::vector<std::string>& one_by_one) {
   std::vector<GroupGraph> groups = extract_groups(k.graph);
@@ -136,11 +141,13 @@ bool choose_for_groups(Kernels& k, const GraphScheduleOptions& options, std::vec
     unit.group = *node.group;
     const auto refused = options.refused.find(*node.group);
     if (refused == options.refused.end()) unit.choice = choose_kernel(group.graph, options.features, options.threads);
-    if (unit.choice.kind != KernelChoice::Kind::kNone && refused == options.refused.end()) continue;
+    const bool too_much = wants_too_much(unit.choice, options);
+    const bool runs = unit.choice.kind != KernelChoice::Kind::kNone && !too_much;
+    if (runs && refused == options.refused.end()) continue;
     if (group.outputs.empty()) continue;  // nothing needs it
     dissolved.insert(*node.group);
     const std::string& why = refused == options.refused.end() ? unit.choice.why : refused->second;
-    if (refused != options.refused.end() || !is_products(group.graph) || has_tail(group.graph))
+    if (!too_much && (refused != options.refused.end() || !is_products(group.graph) || has_tail(group.graph)))
       one_by_one.push_back(str("group {} ({}): {}", *node.group, node.op, why));
   }
   for (Node& node : k.graph.nodes)
@@ -164,6 +171,10 @@ Kernels choose_kernels(Graph graph, const GraphScheduleOptions& options, GraphSc
     if (is_host_code(node)) continue;
     const std::vector<TensorLayout> layouts = k.layouts(node.inputs);
     unit.choice = choose_kernel(node, layouts, options.features, options.threads);
+    if (wants_too_much(unit.choice, options)) {
+      unit.choice = {};
+      unit.choice.why = "the blocked kernel's scratch memory would lift the step above what it may take";
+    }
     if (unit.choice.kind != KernelChoice::Kind::kAten) continue;
     if (const auto known = known_workspace(node, layouts)) {
       unit.workspace = *known;

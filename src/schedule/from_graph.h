@@ -25,6 +25,7 @@ struct GraphScheduleOptions {
   const Trace* trace = nullptr;
   WorkspaceTable workspaces = {};
   std::map<uint32_t, std::string> refused = {};  // groups that no code could be generated for, and why
+  uint64_t most_scratch_bytes = UINT64_MAX;      // of a blocked product; the library makes one that wants more
 };
 
 struct GraphSchedule {
