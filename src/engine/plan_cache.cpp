@@ -160,7 +160,19 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
   std::string reason = obstacle ? recording.obstacles.front() : std::string();
   if (!obstacle) {
     program_.refresh();
-    if (agree_with_any(entry, recording.trace, list_tensors(program_, input), reason, obstacle)) return;
+    const std::vector<at::Tensor> tensors = list_tensors(program_, input);
+    if (agree_with_any(entry, recording.trace, tensors, reason, obstacle)) return;
+    if (may_trace_ && !is_traced_ && std::ranges::any_of(entry.open, [&](const Trace& before) {
+          if (agree(before, recording.trace).obstacle.empty()) return false;
+          const Agreement agreement = agree_on_calls(before, recording.trace);
+          return agreement.difference.empty() && agreement.obstacle.empty();
+        })) {
+      // The same calls, and between them what only the step's own code sees: both recordings are a traced step's.
+      std::vector<Trace> open = std::move(entry.open);
+      trace(reason, entry);
+      entry.open = std::move(open);
+      if (agree_with_any(entry, recording.trace, tensors, reason, obstacle)) return;
+    }
     if (entry.open.size() == kMaxOpen) entry.open.erase(entry.open.begin());
     entry.open.push_back(std::move(recording.trace));
   }
