@@ -26,8 +26,6 @@ constexpr int kMostPaths = 3;
 // A traced step that took a path without a plan may take it again soon. Where most do so, none is worth it.
 constexpr int kRecordAfterLeaving = 8;
 constexpr int kMaxDepartures = 6;
-// Integers read on the host that no plan knows, before they are numbers like any other and not choices of a branch.
-constexpr int kMostChoices = 2;
 
 // Recordings that may go unpaid before a signature is recorded only if it is met again, and how many replays pay for
 // one.
@@ -204,10 +202,9 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
   stats_.eager_peak_bytes = recording.peak_bytes;
   entry.to_record = std::max(entry.to_record - 1, 0);
 
-  if (!may_trace_) {
+  if (!may_trace_)
     std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
-    if (std::string why = program_.python_reason(); !why.empty()) recording.obstacles.push_back(std::move(why));
-  } else if (!is_traced_) {
+  else if (!is_traced_) {
     const std::string why = recording.effects.empty() ? program_.python_reason() : recording.effects.front();
     // The first steps of a program set things up; what happens twice will happen again.
     const bool again = !std::exchange(last_effect_, why).empty() && !why.empty();
@@ -239,10 +236,11 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
     const std::vector<at::Tensor> tensors = list_tensors(program_, input);
     if (agree_with_any(entry, recording.trace, tensors, reason, obstacle)) return;
     if (may_trace_ && !is_traced_ && std::ranges::any_of(entry.open, [&](const Trace& before) {
+          if (agree(before, recording.trace).obstacle.empty()) return false;
           const Agreement agreement = agree_on_calls(before, recording.trace);
           return agreement.difference.empty() && agreement.obstacle.empty();
         })) {
-      // The same calls with numbers that only the step's own code knows: both recordings are good for a traced step.
+      // The same calls, and between them what only the step's own code sees: both recordings are a traced step's.
       std::vector<Trace> open = std::move(entry.open);
       trace(reason, entry);
       entry.open = std::move(open);
@@ -562,11 +560,8 @@ std::shared_ptr<Plan> PlanCache::other_branch(PlanEntry& entry, const std::share
   for (const std::shared_ptr<Plan>& other : entry.plans)
     if (other != plan && other->continues(*plan, *outcome.missed_read, outcome.read)) return other;
   const HostRead& read = plan->trace().reads[*outcome.missed_read];
-  if (may_trace_ && !is_traced_ && !std::holds_alternative<bool>(outcome.read) && ++entry.choices > kMostChoices)
-    trace(str("{} reads a number that changes from step to step", read.source), entry);
-  else
-    log().info("recording again: another branch is taken {} {}", plan->trace().calls[read.call.index()].module,
-               read.source);
+  log().info("recording again: another branch is taken {} {}", plan->trace().calls[read.call.index()].module,
+             read.source);
   return nullptr;
 }
 

@@ -29,7 +29,6 @@ struct PlanEntry {
   int unpaid = 0;                          // recordings since a plan was last followed
   int64_t next_check = 2;                  // so many replays after which one is looked at
   int to_record = 0;                       // steps that are recorded although there are plans
-  int choices = 0;                         // integers that the host read and no plan knows
   int to_verify = 0;                       // steps that may follow a plan that is to be verified
   double departures = 0;  // of traced steps from their plans, and replays that failed; long ago ones count less
   std::string last_obstacle;

@@ -121,13 +121,17 @@ py::dict dict_of(const Stats& s) {
   return out;
 }
 
+std::recursive_mutex& turns() {
+  static std::recursive_mutex mutex;  // a step's own code may call another step
+  return mutex;
+}
+
 // One call at a time of all steps of the process: a recording marks, and a verification puts back, whatever the step
 // reaches, which another thread's step may be using. Taken without the GIL, which the one that runs needs.
 template <class Part>
 auto in_turn(const Part& part) {
-  static std::recursive_mutex mutex;  // the step's own code may call it
   const py::gil_scoped_release released;
-  const std::scoped_lock turn(mutex);
+  const std::scoped_lock turn(turns());
   return part();
 }
 

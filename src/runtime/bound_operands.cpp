@@ -27,10 +27,10 @@ at::Tensor window(const c10::Storage& storage, const Operand& operand, int64_t s
 }
 
 // Not among the program's tensors when a run begins.
-bool comes_later(InputKind kind) { return !is_of_program(kind) || kind == InputKind::kIncoming; }
+bool comes_later(InputKind kind) { return !is_of_program(kind) || kind == InputKind::kIncoming || kind == InputKind::kHost; }
 bool is_transient(InputKind kind) {
   return kind == InputKind::kBatch || kind == InputKind::kGradient || kind == InputKind::kCaptured ||
-         kind == InputKind::kIncoming;
+         kind == InputKind::kIncoming || kind == InputKind::kHost;
 }
 
 std::string describe(const at::Tensor& tensor) {

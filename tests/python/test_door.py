@@ -327,7 +327,7 @@ def accelerated():
 def test_stats(accelerated):
     stats = accelerated.stats
     assert set(STATS) <= set(stats)
-    assert stats["recordings"] in (2, 3) and stats["plans"] == 1 and stats["warnings"] == []
+    assert stats["recordings"] - stats["checks"] in (2, 3) and stats["plans"] == 1 and stats["warnings"] == []
     assert stats["recordings"] + stats["replays"] + stats["eager_calls"] == 8
     assert 0 < stats["instructions"] < stats["nodes"]
 
