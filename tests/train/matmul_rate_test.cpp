@@ -10,10 +10,10 @@ TEST(MatmulRate, TheRunsOwnProductsCount) {
   config.train.threads = 1;
   config.model.compute = "float32";
   config.train.mode = "eager";
-  const double eager = measure_run_rate(config);
-  config.train.mode = "fast";
-  EXPECT_GT(eager, 1e8);
-  EXPECT_GT(measure_run_rate(config), 0.3 * eager);  // measured twice, on a machine that may be busy
+  for (const char* mode : {"eager", "fast"}) {
+    config.train.mode = mode;
+    EXPECT_GT(measure_run_rate(config), 1e8) << mode;  // of any machine, however busy
+  }
 }
 
 TEST(MatmulRate, SlowFloat16IsSaid) {
