@@ -12,12 +12,12 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "aten/constants.h"
-#include "aten/generator_snapshot.h"
 #include "aten/operators.h"
 #include "aten/unreadable_storage.h"
 #include "base/check.h"
 #include "capture/index_range.h"
 #include "capture/observer.h"
+#include "capture/traced_states.h"
 #include "ir/agree.h"
 
 namespace stepc {
@@ -88,7 +88,8 @@ struct Met {
 
 class Tracer::Observer final : public CallObserver {
  public:
-  explicit Observer(const Trace& trace) : trace_(trace), expected_(expect(trace)), written_(trace.storages.size()) {
+  explicit Observer(const Trace& trace)
+      : trace_(trace), expected_(expect(trace)), written_(trace.storages.size()), states_(trace) {
     for (const Call& call : trace.calls)
       for (ValueId value : call.writes) written_[storage_of(value).index()] = true;
     for (const External& external : trace.externals)
@@ -97,7 +98,7 @@ class Tracer::Observer final : public CallObserver {
 
   void bind(const std::vector<at::Tensor>& externals, std::vector<at::Generator> generators) {
     heir_.reset();
-    generators_ = std::move(generators);
+    states_.bind(std::move(generators));
     met_.assign(trace_.storages.size(), {});
     kept_.clear();
     supplied_.clear();
@@ -132,6 +133,7 @@ class Tracer::Observer final : public CallObserver {
         given[from.supplied_[s].arg] = from.supplied_[s].number;
       if (!begins_as(from, c, given, supplied)) return false;
     }
+    if (!states_.take_over(from.states_, calls)) return false;
     // Only of these calls the two traces number storages alike.
     const auto take = [&](ValueId value) {
       const size_t storage = storage_of(value).index();
@@ -159,16 +161,20 @@ class Tracer::Observer final : public CallObserver {
     if (heir_) return heir_->end();
     // What the recorder itself looked at the results with.
     while (is_following() && next_ != expected_.size() && is_view(trace_, trace_.calls[next_])) ++next_;
-    const auto is_at_end = [](Observer& other) { return other.next_ == other.expected_.size(); };
-    if (is_following() && next_ != expected_.size() && hand_over(is_at_end)) return heir_->end();
-    if (is_following() && next_ != expected_.size())
-      stray(str("it makes {} calls and {} were recorded", next_, expected_.size()));
+    if (is_following() && !is_at_end()) {
+      if (hand_over([](Observer& other) { return other.is_at_end(); })) return heir_->end();
+      stray(next_ == expected_.size()
+                ? "it leaves a random generator in another state"
+                : str("it makes {} calls and {} were recorded", next_, expected_.size()));
+    }
+    if (!is_following() && !computes_) states_.replace_marks();
     plan_ = nullptr;
   }
   // What was thrown by the step, perhaps on its way through a kernel.
   void stop() {
     if (heir_) return heir_->stop();
     if (is_following()) stray("it ends with an error");
+    if (!computes_) states_.replace_marks();
     plan_ = nullptr;
   }
 
@@ -180,7 +186,10 @@ class Tracer::Observer final : public CallObserver {
         return heir_->call(op, below, stack);
       stray(difference);
     }
-    if (!is_following()) return op.redispatchBoxed(below, stack);
+    if (!is_following()) {
+      if (!computes_) states_.replace_marks();
+      return op.redispatchBoxed(below, stack);
+    }
     if (expected_[next_].made_by_host) return make_call(op, below, stack);
     const auto is_known = [&](const at::Tensor& tensor) {
       c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
@@ -266,6 +275,7 @@ class Tracer::Observer final : public CallObserver {
       }
       heir_ = other;
       plan_->took_over();
+      if (!computes_) other->states_.ran_instead();
       return true;
     }
     return false;
@@ -377,11 +387,7 @@ class Tracer::Observer final : public CallObserver {
   }
 
   bool is_generator(const c10::IValue& given, GeneratorArg expected) {
-    if (!given.isGenerator()) return false;
-    at::Generator& generator = generators_.at(expected.generator.index());
-    if (!generator.defined() && expected.generator.index() != 0) generator = given.toGenerator();  // the step makes it
-    const at::Generator& wanted = generator.defined() ? generator : at::detail::getDefaultCPUGenerator();
-    return given.toGenerator().unsafeGetGeneratorImpl() == wanted.unsafeGetGeneratorImpl();
+    return given.isGenerator() && states_.is_generator(given.toGenerator(), expected.generator);
   }
 
   static bool is_same(const c10::IValue& a, const c10::IValue& b) {
@@ -411,21 +417,13 @@ class Tracer::Observer final : public CallObserver {
       supplied_.resize(supplied);
       return false;
     }
-    if (!has_seeds()) return false;
+    if (!computes_ && !states_.are_as_recorded(next_)) return false;
     if (!takes) supplied_.resize(supplied);
     return true;
   }
 
-  // What the host has seeded by now is seeded as it was.
-  bool has_seeds() const {
-    return std::ranges::none_of(trace_.loads, [&](const GeneratorLoad& load) {
-      const GeneratorState& state = trace_.states[load.state.index()];
-      if (load.before.index() != next_ || state.kind != GeneratorState::Kind::kConstant || computes_) return false;
-      const at::Generator& generator = generators_.at(state.generator.index());
-      return !is_in_state(generator.defined() ? generator : at::detail::getDefaultCPUGenerator(),
-                          snapshot_from_bytes(state.bytes));
-    });
-  }
+  // Of a step that ends here.
+  bool is_at_end() { return next_ == expected_.size() && (computes_ || states_.are_as_recorded(next_)); }
 
   bool is_argument(const Expected& expected, const Arg& arg, const c10::IValue& given, size_t index,
                    const c10::Argument& schema) {
@@ -482,6 +480,7 @@ class Tracer::Observer final : public CallObserver {
     std::vector<at::Tensor> given;
     if (!computes_) {
       given = plan_->reach(*expected_[next_].made_by_host);
+      states_.ran();
       put(given, own);
     }
     calls_host_ = true;
@@ -629,6 +628,7 @@ class Tracer::Observer final : public CallObserver {
     const auto args = torch::jit::last(*stack, schema.arguments().size());
     for (size_t i = 0; i < args.size(); ++i)
       if (writes(schema.arguments()[i])) written.push_back(args[i]);
+    states_.skipped(id.index());
     for (ValueId value : call.writes) stale_.insert(met_[storage_of(value).index()].address);
     std::vector<c10::IValue> results;
     for (size_t r = 0; r < schema.returns().size(); ++r) {
@@ -650,6 +650,7 @@ class Tracer::Observer final : public CallObserver {
 
   void give_number(size_t event, const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     const Arg number = plan_->read(event);
+    states_.ran();
     torch::jit::drop(*stack, op.schema().arguments().size());
     stack->push_back(constant_to_ivalue(number, op.schema().returns().at(0)));
   }
@@ -660,6 +661,7 @@ class Tracer::Observer final : public CallObserver {
   void stray(std::string why) {
     difference_ = std::move(why);
     if (computes_) return;
+    states_.leave(next_);
     plan_->turn_back();
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
@@ -674,9 +676,12 @@ class Tracer::Observer final : public CallObserver {
     for (const auto& [storage, call] : last) ends[call].push_back(storage);
     size_t supplied = 0;
     for (size_t c = 0; c < next_; ++c) {
+      states_.before_computing(c);
       compute(CallId(c), supplied);
+      states_.after_computing(c);
       for (StorageId storage : ends[c]) alive_.erase(storage);
     }
+    states_.before_computing(next_);
     alive_.clear();
   }
 
@@ -707,10 +712,7 @@ class Tracer::Observer final : public CallObserver {
   c10::IValue argument(const Arg& arg, const c10::Argument& schema, const c10::IValue& constant) {
     if (const auto* value = std::get_if<ValueId>(&arg)) return tensor_to_compute_on(*value);
     if (const auto* wrapped = std::get_if<WrappedNumber>(&arg)) return tensor_of(*wrapped);
-    if (const auto* generator = std::get_if<GeneratorArg>(&arg)) {
-      const at::Generator& given = generators_.at(generator->generator.index());
-      return given.defined() ? given : at::detail::getDefaultCPUGenerator();
-    }
+    if (const auto* generator = std::get_if<GeneratorArg>(&arg)) return states_.generator(generator->generator);
     const auto* list = std::get_if<std::vector<ValueId>>(&arg);
     if (list == nullptr) return constant;
     const bool is_optional =
@@ -772,7 +774,7 @@ class Tracer::Observer final : public CallObserver {
   const std::vector<Expected> expected_;
   std::vector<bool> written_;                     // by storage: some call writes to it
   std::map<StorageId, const External*> host_of_;  // of kind kHost
-  std::vector<at::Generator> generators_;
+  TracedStates states_;
   std::vector<Met> met_;                     // by storage
   std::vector<c10::Storage> kept_;           // the program's, and constants
   std::map<StorageId, c10::Storage> alive_;  // while what was left out is computed

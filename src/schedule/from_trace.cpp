@@ -157,15 +157,22 @@ class TraceWriter {
         move_state(Instruction::Kind::kSaveGenerator, StateId(s), "the step gives it back later");
   }
 
+  static bool reads_number(const HostEvent& event) {
+    return event.kind == HostEvent::Kind::kRead && event.own_calls.empty();
+  }
+
   // What happens before call `c` without one: the program's host code ran.
   void between_calls(size_t c) {
+    // A number is read by the call before; what the host puts back at the next one's border, it does with the number.
+    for (uint32_t e = 0; e < trace_.events.size(); ++e)
+      if (trace_.events[e].begin.index() == c && reads_number(trace_.events[e])) add_read(e);
     for (const GeneratorLoad& load : trace_.loads)
       if (load.before.index() == c) move_state(Instruction::Kind::kLoadGenerator, load.state, "as the step did");
     for (uint32_t e = 0; e < trace_.events.size(); ++e) {
       const HostEvent& event = trace_.events[e];
-      if (event.begin.index() != c) continue;
+      if (event.begin.index() != c || reads_number(event)) continue;
       if (event.kind == HostEvent::Kind::kRead) {
-        event.own_calls.empty() ? add_read(e) : add_hosts_call(e);
+        add_hosts_call(e);
         continue;
       }
       const bool pauses = event.kind == HostEvent::Kind::kPause;

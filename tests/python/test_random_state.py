@@ -1,5 +1,7 @@
 """Steps that draw random numbers, save and restore generators or seed them: the draws and the final states are eager's."""
 
+import itertools
+
 import pytest
 import timm.layers
 import torch
@@ -8,6 +10,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torchvision.ops import StochasticDepth
 
+import stepc
 from harness import Training, decay, run_twins, source_of, train
 from models import MODELS
 
@@ -230,3 +233,174 @@ def test_seeds_set_between_steps():
     run_loss(square, before=lambda i, training: torch.manual_seed(i) if i % 2 else None)
 
 
+
+
+# ---- steps whose Python runs along: nothing is drawn while it sets states
+
+
+def run_traced(make_loss_of, replays, steps=14):
+    """`make_loss_of()` gives each twin a loss_of(model, x, i) of step i."""
+
+    def build():
+        loss_of, step = make_loss_of(), itertools.count()
+        return train(nn.Sequential(Block(), Block()), lambda model, x: loss_of(model, x, next(step)))
+
+    config = stepc.Config(mode="exact", python="trace")
+    step = run_twins(build, make_batch, steps=steps, replays=replays, config=config, quiet=False)
+    assert step.stats["departures"] > 0
+    return step
+
+
+def dropped(model, x):
+    return functional.dropout(model(x), 0.5).square().mean()
+
+
+def test_traced_seed_changes():
+    def make():
+        def loss_of(model, x, i):
+            torch.manual_seed(i // 7)
+            return dropped(model, x)
+
+        return loss_of
+
+    run_traced(make, replays=1)
+
+
+def test_traced_seed_is_taken_from_the_batch():
+    def build():
+        def loss_of(model, batch):
+            torch.manual_seed(int(batch["seed"]))
+            return dropped(model, batch["x"])
+
+        return train(nn.Sequential(Block(), Block()), loss_of)
+
+    config = stepc.Config(mode="exact", python="trace")
+    run_twins(build, lambda i: {"x": make_batch(i), "seed": torch.tensor(i // 5)}, steps=16, replays=0, config=config)
+
+
+@pytest.mark.parametrize("seed", [3, 4], ids=["same", "another"])
+def test_traced_step_seeds_once_more(seed):
+    """The generator's state says nothing of it where the seed is the one before: nothing has been drawn since."""
+
+    def make():
+        def loss_of(model, x, i):
+            torch.manual_seed(3)
+            noise = torch.randn(5, 8)
+            if i >= 8:
+                torch.manual_seed(seed)
+            return dropped(model, x + noise)
+
+        return loss_of
+
+    run_traced(make, replays=1)
+
+
+def test_traced_step_seeds_no_more():
+    def make():
+        def loss_of(model, x, i):
+            first = dropped(model, x)
+            if i < 8:
+                torch.manual_seed(5)
+            return first + dropped(model, x)
+
+        return loss_of
+
+    run_traced(make, replays=1)
+
+
+def test_traced_step_leaves_after_a_state_was_put_back():
+    def make():
+        def loss_of(model, x, i):
+            start = torch.get_rng_state()
+            first = functional.dropout(model(x), 0.5)
+            between = torch.get_rng_state()
+            torch.set_rng_state(start)
+            second = functional.dropout(model(x), 0.5)
+            if i in (8, 9):
+                second = second.sin()
+            torch.set_rng_state(between)
+            return (first * second).square().mean() + torch.rand(())
+
+        return loss_of
+
+    run_traced(make, replays=1)
+
+
+def test_traced_step_puts_another_state_back():
+    def make():
+        def loss_of(model, x, i):
+            start = torch.get_rng_state()
+            first = functional.dropout(model(x), 0.5)
+            between = torch.get_rng_state()
+            second = functional.dropout(model(x), 0.5)
+            torch.set_rng_state(between if i < 8 else start)
+            return (first * second).square().mean() + functional.dropout(x, 0.5).sum()
+
+        return loss_of
+
+    run_traced(make, replays=1)
+
+
+def test_traced_step_seeds_at_its_end():
+    def make():
+        def loss_of(model, x, i):
+            loss = dropped(model, x)
+            if i >= 8:
+                torch.manual_seed(i)
+            return loss
+
+        return loss_of
+
+    run_traced(make, replays=1)
+
+
+def test_traced_step_reads_between_its_draws():
+    def make():
+        def loss_of(model, x, i):
+            start = torch.get_rng_state()
+            first = dropped(model, x)
+            scale = 2.0 if first.item() > 0 else 1.0
+            torch.set_rng_state(start)
+            second = dropped(model, x)
+            return (scale * second).cos() if i == 9 else scale * second + torch.rand(())
+
+        return loss_of
+
+    run_traced(make, replays=1)
+
+
+def test_traced_step_makes_its_generator():
+    def make():
+        def loss_of(model, x, i):
+            generator = torch.Generator().manual_seed(11 if i < 8 else 12)
+            loss = dropped(model, x + torch.randn(5, 8, generator=generator))
+            if i == 6:
+                loss = loss.sin()
+            return loss + torch.rand((), generator=generator)
+
+        return loss_of
+
+    run_traced(make, replays=1)
+
+
+def test_traced_checkpoint_that_the_step_leaves():
+    def make():
+        def loss_of(model, x, i):
+            hidden = checkpoint(model, x, use_reentrant=False)
+            return hidden.square().mean() if i != 8 else hidden.sin().mean()
+
+        return loss_of
+
+    run_traced(make, replays=1)
+
+
+def test_traced_step_samples():
+    def make():
+        def loss_of(model, x, i):
+            rows = torch.multinomial(functional.softmax(model(x).detach().sum(1), 0), 3)
+            loss = functional.dropout(model(x)[rows], 0.5).square().mean()
+            return loss if i != 8 else loss.sin()
+
+        return loss_of
+
+    run_traced(make, replays=1)

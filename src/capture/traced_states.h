@@ -1,0 +1,81 @@
+// The random generators of a step that runs beside a trace: which states its host code saves and puts back, although
+// nothing is drawn while it runs. After a call that would have drawn, a generator is in a mark instead of a state: one
+// that no other draw has and that no seed makes, so that what the host puts back later is known by it.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "aten/generator_snapshot.h"
+#include "ir/trace.h"
+
+namespace stepc {
+
+class TracedStates {
+ public:
+  // `trace` must outlive this.
+  explicit TracedStates(const Trace& trace);
+
+  // Before each run; `generators`: one for each of the trace's, the default one and those that the step makes undefined.
+  void bind(std::vector<at::Generator> generators);
+  // Whether a call that takes `given` takes the trace's generator; one that the step makes is known from then on.
+  bool is_generator(const at::Generator& given, GeneratorId expected);
+  const at::Generator& generator(GeneratorId id) const;
+
+  // Whether `call` draws from the state that it drew from while it was recorded, or draws nothing; calls.size(): whether
+  // the step ends as recorded.
+  bool are_as_recorded(size_t call);
+  // `call` was left out.
+  void skipped(size_t call);
+  // A plan has run up to here: its states are there, and no marks.
+  void ran();
+  // Another plan has: what the host has set is put back.
+  void ran_instead();
+  // Whether `from`, whose trace begins with the same calls, drew in them as this trace does; takes its run over then.
+  bool take_over(const TracedStates& from, size_t calls);
+
+  // ---- leaving the trace: what was left out is computed, up to `end`
+
+  // What the host has set by now.
+  void leave(size_t end);
+  void before_computing(size_t call);
+  void after_computing(size_t call);
+  // Afterwards, wherever the host may have put a mark back: the state that it stands for.
+  void replace_marks();
+
+ private:
+  struct Seen {
+    GeneratorState state;
+    GeneratorSnapshot snapshot;  // perhaps a mark
+    std::optional<GeneratorSnapshot> computed;
+  };
+  struct Watched {
+    at::Generator generator;
+    std::deque<Seen> seen;
+    size_t current = 0;  // index into seen
+  };
+  struct Load {
+    size_t before = 0;
+    size_t watched = 0;
+    size_t seen = 0;
+  };
+
+  // Which call leaves the state that `state` is: the first of those that draw the same numbers.
+  GeneratorState first_alike(GeneratorState state) const;
+  bool draw_alike(size_t call, size_t other) const;
+
+  // What the host has set since the last draw.
+  void look(size_t watched, size_t before);
+  void see(size_t watched, GeneratorState::Kind kind, CallId call, const GeneratorSnapshot& snapshot);
+
+  const Trace& trace_;
+  std::vector<GeneratorId> draws_;        // by call; invalid: it draws nothing
+  std::vector<GeneratorState> expected_;  // by call: the state that it draws from
+  std::vector<GeneratorState> at_end_;    // by generator
+  std::vector<size_t> alike_;             // by call: the first that leaves the same state
+  std::vector<Watched> watched_;
+  std::vector<Load> loads_;
+};
+
+}  // namespace stepc
