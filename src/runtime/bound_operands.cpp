@@ -27,7 +27,7 @@ at::Tensor window(const c10::Storage& storage, const Operand& operand, int64_t s
 }
 
 // Not among the program's tensors when a run begins.
-bool comes_later(InputKind kind) { return !is_of_program(kind) || kind == InputKind::kIncoming || kind == InputKind::kHost; }
+bool comes_later(InputKind kind) { return !is_of_program(kind) || kind == InputKind::kIncoming; }
 bool is_transient(InputKind kind) {
   return kind == InputKind::kBatch || kind == InputKind::kGradient || kind == InputKind::kCaptured ||
          kind == InputKind::kIncoming || kind == InputKind::kHost;
