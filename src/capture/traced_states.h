@@ -17,14 +17,15 @@ class TracedStates {
   // `trace` must outlive this.
   explicit TracedStates(const Trace& trace);
 
-  // Before each run; `generators`: one for each of the trace's, the default one and those that the step makes undefined.
+  // Before each run; `generators`: one for each of the trace's, the default one and those that the step makes
+  // undefined.
   void bind(std::vector<at::Generator> generators);
   // Whether a call that takes `given` takes the trace's generator; one that the step makes is known from then on.
   bool is_generator(const at::Generator& given, GeneratorId expected);
   const at::Generator& generator(GeneratorId id) const;
 
-  // Whether `call` draws from the state that it drew from while it was recorded, or draws nothing; calls.size(): whether
-  // the step ends as recorded.
+  // Whether `call` draws from the state that it drew from while it was recorded, or draws nothing; calls.size():
+  // whether the step ends as recorded.
   bool are_as_recorded(size_t call);
   // `call` was left out.
   void skipped(size_t call);

@@ -163,9 +163,8 @@ class Tracer::Observer final : public CallObserver {
     while (is_following() && next_ != expected_.size() && is_view(trace_, trace_.calls[next_])) ++next_;
     if (is_following() && !is_at_end()) {
       if (hand_over([](Observer& other) { return other.is_at_end(); })) return heir_->end();
-      stray(next_ == expected_.size()
-                ? "it leaves a random generator in another state"
-                : str("it makes {} calls and {} were recorded", next_, expected_.size()));
+      stray(next_ == expected_.size() ? "it leaves a random generator in another state"
+                                      : str("it makes {} calls and {} were recorded", next_, expected_.size()));
     }
     if (!is_following() && !computes_) states_.replace_marks();
     plan_ = nullptr;
