@@ -22,7 +22,7 @@
 #include "ops/op_def.h"
 #include "passes/functionalise.h"
 #include "passes/pass.h"
-#include "schedule/from_graph.h"
+#include "plan/plan_graph.h"
 #include "schedule/from_trace.h"
 
 namespace {
@@ -34,7 +34,7 @@ constexpr uint64_t kMostText = uint64_t{1} << 32;
 struct Arguments {
   std::string file;
   std::vector<std::string> passes, without, dump_after, products;
-  std::string target;
+  std::string target, budget = "none";
   bool schedule = false, exact = false, hash = false;
   bool all = false, verify = false, times = false, opaque = false, ops = false, passes_page = false;
 };
@@ -63,16 +63,21 @@ Loaded load(const Arguments& arguments) {
   return loaded;
 }
 
-RunResult run_passes_on(Graph graph, const Arguments& arguments, ProductRule products) {
+RunOptions options_of(const Arguments& arguments) {
   RunOptions options;
   options.verify = arguments.verify;
   options.only = arguments.passes;
   options.without = arguments.without;
-  options.settings.products = products;
   options.after = [&](std::string_view pass, const Graph& after) {
     for (const std::string& name : arguments.dump_after)
       if (name == pass) std::fprintf(stderr, "# after %s\n%s", name.c_str(), to_text(after).c_str());
   };
+  return options;
+}
+
+RunResult run_passes_on(Graph graph, const Arguments& arguments, ProductRule products) {
+  RunOptions options = options_of(arguments);
+  options.settings.products = products;
   RunResult result = run_passes(std::move(graph), options);
   if (arguments.times) std::fputs(to_text(result.runs).c_str(), stderr);
   return result;
@@ -90,12 +95,14 @@ Target target_of(const std::string& file) {
 Schedule schedule_of(Loaded loaded, const Arguments& arguments) {
   const Target target = target_of(arguments.target);
   if (arguments.exact) return schedule_trace(*loaded.trace, {}, target.threads);
-  GraphScheduleOptions options;
+  PlanOptions options;
   options.features = target.features;
   options.threads = target.threads;
-  if (loaded.trace) options.trace = &*loaded.trace;
-  Graph graph = run_passes_on(std::move(loaded.graph), arguments, product_rule(target.features)).graph;
-  return schedule_graph(std::move(graph), options).schedule;
+  options.budget = parse_memory_budget(arguments.budget);
+  options.passes = options_of(arguments);
+  PlannedGraph planned = plan_graph(loaded.graph, loaded.trace ? &*loaded.trace : nullptr, options);
+  if (arguments.times) std::fputs(to_text(planned.passes).c_str(), stderr);
+  return std::move(planned.plan.schedule);
 }
 
 int print_schedule(Loaded loaded, const Arguments& arguments) {
@@ -158,6 +165,9 @@ int main(int argc, char** argv) {
   app.add_option("--target", arguments.target,
                  "the machine that the Schedule is for, as TOML (cost/target.h). Default: this one, by its CPU and its "
                  "count of cores; with AVX-512 LibTorch's micro-kernels are taken to be there")
+      ->needs(schedule);
+  app.add_option("--budget", arguments.budget,
+                 "what the Schedule may take of memory: none (as much as eager took), auto, or a size such as 12GiB")
       ->needs(schedule);
   app.add_flag("--exact", arguments.exact, "the Schedule of a Trace's recorded calls, as in exact mode")
       ->needs(schedule);

@@ -64,13 +64,6 @@ Verify parse_verify(std::string_view text) {
   user_error("verify is \"{}\"; it is one of \"off\", \"first\", \"always\", \"every:N\" with N at least 1", text);
 }
 
-MemoryBudget parse_memory_budget(std::string_view text) {
-  if (text == "none") return {};
-  if (text == "auto") return {MemoryBudget::Kind::kAuto, 0};
-  if (const std::optional<uint64_t> bytes = parse_bytes(text)) return {MemoryBudget::Kind::kBytes, *bytes};
-  user_error("memory budget is \"{}\"; it is \"none\", \"auto\" or a size such as \"12GiB\"", text);
-}
-
 void check(const Config& config) {
   USER_CHECK(config.max_plans >= 1, "Config::max_plans is {}: at least one plan must be kept", config.max_plans);
   USER_CHECK(config.max_recordings >= 2, "Config::max_recordings is {}: a plan needs two recordings that agree",

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string_view>
 
+#include "plan/memory_budget.h"
+
 namespace stepc {
 
 struct KernelSources;
@@ -61,27 +63,12 @@ struct Verify {
 // "off", "first", "always" or "every:N". Throws UserError otherwise.
 Verify parse_verify(std::string_view text);
 
-// What fast mode may hold at once, the model and its optimizer's state included. What does not fit is made again in the
-// backward pass instead of kept for it (passes/recompute.h).
-struct MemoryBudget {
-  enum class Kind : uint8_t {
-    kNone,   // everything is kept
-    kAuto,   // as little memory as costs no more than 8 % of the step's time, by the cost model
-    kBytes,  // so many, if that can be reached
-  };
-  Kind kind = Kind::kNone;
-  uint64_t bytes = 0;
-};
-
-// "none", "auto" or "12GiB". Throws UserError otherwise.
-MemoryBudget parse_memory_budget(std::string_view text);
-
 struct Config {
   Mode mode = Mode::kFast;
   Capture capture = Capture::kRun;
   PythonMode python = PythonMode::kAuto;
   Verify verify = {};
-  MemoryBudget memory_budget = {};
+  MemoryBudget memory_budget = {};  // of fast mode
   std::filesystem::path kernel_directory = {};  // where generated kernels are kept between runs; empty: nowhere
   std::shared_ptr<KernelSources> kernels = {};  // shared with other steps; none: made when fast mode needs them
   int max_plans = 8;       // signatures whose plans are kept, least recently used out first; and plans of one signature

@@ -61,9 +61,21 @@ int64_t replays_of(const PlanEntry& entry) {
   return replays;
 }
 
-// Whether a replay would have read the numbers that it is held to, where `now` is what the step did.
+// Whether a replay would have taken place where `now` is what the step did: its host code that runs beside a replay
+// makes the calls that it made, and the numbers are read that a replay is held to.
 bool would_replay(const Plan& plan, const Trace& now) {
-  const std::vector<HostRead>& reads = plan.trace().reads;
+  const auto is_beside = [](const HostEvent& event) { return event.kind == HostEvent::Kind::kShadow; };
+  const Trace& then = plan.trace();
+  const size_t events = std::min(then.events.size(), now.events.size());
+  for (size_t e = 0; e < events; ++e) {
+    const HostEvent &a = then.events[e], &b = now.events[e];
+    if (a.key != b.key || a.kind != b.kind) break;
+    if (!is_beside(a)) continue;
+    if (a.end.index() - a.begin.index() != b.end.index() - b.begin.index()) return false;
+    for (size_t c = 0; c < a.end.index() - a.begin.index(); ++c)
+      if (then.calls[a.begin.index() + c].op != now.calls[b.begin.index() + c].op) return false;
+  }
+  const std::vector<HostRead>& reads = then.reads;
   for (size_t r = 0; r < reads.size() && r < now.reads.size(); ++r)
     if (reads[r].guard && !same_number(number_read(plan.trace(), reads[r]), number_read(now, now.reads[r])))
       return false;
@@ -202,9 +214,10 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
   stats_.eager_peak_bytes = recording.peak_bytes;
   entry.to_record = std::max(entry.to_record - 1, 0);
 
-  if (!may_trace_)
+  if (!may_trace_) {
     std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
-  else if (!is_traced_) {
+    if (std::string effect = program_.python_effect(); !effect.empty()) recording.obstacles.push_back(std::move(effect));
+  } else if (!is_traced_) {
     const std::string why = recording.effects.empty() ? program_.python_reason() : recording.effects.front();
     // The first steps of a program set things up; what happens twice will happen again.
     const bool again = !std::exchange(last_effect_, why).empty() && !why.empty();

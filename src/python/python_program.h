@@ -76,6 +76,7 @@ class PythonProgram final : public Program {
   bool explain(const Stranger& stranger) override;
   std::string source_line() override;
   std::string python_reason() const override;
+  std::string python_effect() const override;
   bool is_watched() const override { return true; }
   void settle() override;
 

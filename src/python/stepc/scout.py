@@ -48,6 +48,7 @@ class Scout:
         self.attributes = tree.Attributes()  # that the step reads of objects that it is given
         self.watches = True
         self.reason = ""  # why the last recorded call does not earn a replay without its Python
+        self.effect = ""  # what of that is known to happen outside of tensors
 
     def _find(self):
         """Modules that stand in no other, optimizers and schedulers, under the names by which they are reached."""
@@ -145,7 +146,7 @@ class Scout:
 
     def followed(self, watch):
         """Takes over what a recorded call has read and done."""
-        self.reason = watch.reason or ""
+        self.reason, self.effect = watch.reason or "", watch.effect or ""
         for kind, name in watch.attributes:
             self.attributes.add(kind, name)
         if self._finds_modules:
@@ -172,6 +173,10 @@ class Scout:
             place = self.reads.changing
             return f"{place.line} reads {place.words}, which changes from step to step"
         return self.reason
+
+    def python_effect(self):
+        """What the step's Python does that no replay without it would do again."""
+        return self.effect
 
     def trace(self):
         """It does from now on: what it reads separates no plans."""

@@ -26,8 +26,8 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from stepc import _C, tree
 from stepc.known import (
-    BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, HOOKS, ITERATES, MUTATORS, PLAIN, PURE_BUILTINS, SIMPLE, TENSORS, Trust,
-    effect_of, is_library, is_pure_native, trust_in,
+    BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, HOOKS, ITERATES, MUTATORS, ONLY_READS, PLAIN, PURE_BUILTINS, SIMPLE,
+    TENSORS, Trust, effect_of, is_library, is_pure_native, trust_in,
 )
 from stepc.opcodes import table_of
 from stepc.reads import ABSENT, CONTENTS, ITEM, LENGTH, MOST_ELEMENTS, TYPE, contents_of
@@ -64,7 +64,7 @@ _WRAPPERS = set(_codes_in(torch.optim.lr_scheduler.LRScheduler.__init__.__code__
 class Watch:
     """Follows one recorded call of a step.
 
-    `reason` says afterwards why the call is not earned, and is None if it is.
+    `reason` says afterwards why the call is not earned, and is None if it is; `effect` of that what is known to happen.
     """
 
     def __init__(self, reads, optimizers, arguments=None, bound=(), scheduler_code=None, apart=()):
@@ -74,6 +74,7 @@ class Watch:
         self.optimizers = {id(optimizer) for optimizer in optimizers}
         self.scheduler_code = scheduler_code  # of the function that stands for a scheduler's step()
         self.reason = None
+        self.effect = None
         self.places = []  # of this call, with the number of what stood there
         self.found = {}  # modules and optimizers that the call used: id -> (object, words)
         self._outside = {}  # id -> object
@@ -202,9 +203,12 @@ class Watch:
     def _fail(self, frame, error):
         self.because(frame, f"cannot be followed ({type(error).__name__}: {error})")
 
-    def because(self, frame, words):
+    def because(self, frame, words, effect=False):
+        """`effect`: something happens outside of tensors and of the objects that are compared between calls."""
         if self.reason is None:
             self.reason = f"{self._line(frame)} {words}"
+        if effect and self.effect is None and words not in ONLY_READS:
+            self.effect = f"{self._line(frame)} {words}"
 
     def _line(self, frame):
         """Where the innermost code that is looked into stands."""
@@ -223,10 +227,15 @@ class Watch:
         count = code.co_argcount + code.co_kwonlyargcount
         count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
         if root:
+            named = code.co_argcount + code.co_kwonlyargcount
             for index in range(count):
-                if self.arguments is None:
-                    self._argument(_given(frame, index), code.co_varnames[index])
-                self._name_argument(_given(frame, index), code.co_varnames[index])
+                value, words = _given(frame, index), code.co_varnames[index]
+                if self.arguments is None and index < named:
+                    self._argument(value, words)
+                elif self.arguments is None:  # *args and **kwargs are made for the call
+                    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+                        self._argument(item, f"{words}[{key!r}]")
+                self._name_argument(value, words)
         if count and not self._is_analysed(frame.f_back):
             self._called_back(_given(frame, 0), code.co_varnames[0])
         function = _C.function_of(frame)
@@ -344,8 +353,9 @@ class Watch:
     def _enter_trusted(self, frame, code, trust):
         module = frame.f_globals.get("__name__") or ""
         if trust is Trust.EFFECT:
-            words = effect_of(module) or f"calls {module}.{code.co_name}(), which is not known"
-            self.because(frame.f_back, words)
+            words = effect_of(module)
+            unknown = f"calls {module}.{code.co_name}(), which is not known"
+            self.because(frame.f_back, words or unknown, effect=bool(words))
             return
         count = code.co_argcount + code.co_kwonlyargcount
         count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
@@ -416,7 +426,7 @@ class Watch:
         elif isinstance(value, numpy.ndarray):
             self._contents(frame, value, words)
         elif hasattr(type(value), "__next__"):
-            self.because(frame, f"advances {words}, an iterator from outside of the step")
+            self.because(frame, f"advances {words}, an iterator from outside of the step", effect=True)
 
     def _contents(self, frame, value, words):
         if isinstance(value, (tuple, frozenset)):
@@ -457,13 +467,13 @@ class Watch:
             return
         self._seen[id(value)] = value
         if words := effect_of(type(value).__module__):
-            self.because(frame, words)
+            self.because(frame, words, effect=True)
             return
         if isinstance(value, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, torch.Generator)):
             self.callable(frame, value)
             return
         if isinstance(value, (random.Random, numpy.random.Generator, numpy.random.RandomState)):
-            self.because(frame, f"draws from {self.words_of(value)}")
+            self.because(frame, f"draws from {self.words_of(value)}", effect=True)
             return
         if depth > 50 or len(self._seen) > MOST_ELEMENTS:
             self.because(frame, f"hands {self.words_of(value)} on, which is too large to be compared")
@@ -678,7 +688,8 @@ class Watch:
             for argument in arguments:
                 self.whole(frame, argument)
             return
-        self.because(frame, effect_of(module) or f"calls {self.words_of(called)}, which is not known")
+        words = effect_of(module)
+        self.because(frame, words or f"calls {self.words_of(called)}, which is not known", effect=bool(words))
 
     def _native(self, frame, module, name, arguments):
         if module == "builtins":
@@ -690,11 +701,12 @@ class Watch:
             for argument in arguments:
                 self.whole(frame, argument)
             return
-        self.because(frame, effect_of(module) or f"calls {module}.{name}(), which is not known")
+        words = effect_of(module)
+        self.because(frame, words or f"calls {module}.{name}(), which is not known", effect=bool(words))
 
     def _builtin(self, frame, name, arguments):
         if words := BUILTIN_EFFECTS.get(name):
-            self.because(frame, words)
+            self.because(frame, words, effect=True)
         elif name in ("getattr", "hasattr"):
             if isinstance(arguments[1], str):
                 self.attribute(frame, arguments[0], arguments[1], f"{self.words_of(arguments[0])}.{arguments[1]}")
@@ -729,7 +741,7 @@ class Watch:
 
     def changes_iterator(self, frame, value):
         if self.is_outside(value) or id(value) in self._arguments:
-            self.because(frame, f"advances {self.words_of(value)}, an iterator from outside of the step")
+            self.because(frame, f"advances {self.words_of(value)}, an iterator from outside of the step", effect=True)
 
     def _method(self, frame, owner, name, arguments):
         """A native method; what it is given is read."""
@@ -755,7 +767,7 @@ class Watch:
         outside = self.is_outside(owner)
         argument_of_step = id(owner) in self._arguments
         if isinstance(owner, (random.Random, numpy.random.Generator, numpy.random.RandomState)):
-            self.because(frame, "draws from a random generator of Python or NumPy")
+            self.because(frame, "draws from a random generator of Python or NumPy", effect=True)
             return
         if (outside or argument_of_step) and name in MUTATORS and name != "__init__":
             if hasattr(type(owner), "__next__"):
@@ -763,7 +775,7 @@ class Watch:
             elif name == "setdefault" and arguments and isinstance(owner, dict) and arguments[0] in owner:
                 self.item(frame, owner, arguments[0], f"{self.words_of(owner)}[{arguments[0]!r}]")
             elif hasattr(owner, "write"):
-                self.because(frame, "writes to a file")
+                self.because(frame, "writes to a file", effect=True)
             else:
                 self.changes(frame, owner, self.words_of(owner))
             return
@@ -802,7 +814,7 @@ class Watch:
                 self.whole(frame, argument)
             return
         if words := effect_of(module):
-            self.because(frame, words)
+            self.because(frame, words, effect=True)
             return
         # The person's own class: its functions are met as frames; made by native code alone it keeps what it is given.
         made = next((base for base in kind.__mro__ if "__init__" in vars(base)), object)

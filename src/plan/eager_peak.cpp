@@ -1,4 +1,4 @@
-#include "engine/eager_peak.h"
+#include "plan/eager_peak.h"
 
 #include <algorithm>
 #include <utility>

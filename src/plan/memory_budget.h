@@ -1,0 +1,23 @@
+// What a step may hold at once, the model and its optimizer's state included, as a person says it. What does not fit is
+// made again in the backward pass instead of kept for it (passes/recompute.h).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace stepc {
+
+struct MemoryBudget {
+  enum class Kind : uint8_t {
+    kNone,   // everything is kept
+    kAuto,   // as little memory as costs no more than 8 % of the step's time, by the cost model
+    kBytes,  // so many, if that can be reached
+  };
+  Kind kind = Kind::kNone;
+  uint64_t bytes = 0;
+};
+
+// "none", "auto" or "12GiB". Throws UserError otherwise.
+MemoryBudget parse_memory_budget(std::string_view text);
+
+}  // namespace stepc

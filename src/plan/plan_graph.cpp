@@ -1,0 +1,117 @@
+#include "plan/plan_graph.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/kernel_choice.h"
+#include "memory/graph_memory.h"
+#include "plan/eager_peak.h"
+
+namespace stepc {
+
+namespace {
+
+constexpr int kBudgetAttempts = 4;
+
+// How far a plan is above what it may take: a budget of bytes; or what eager took, so that what the program makes again
+// to save memory saves it here too. Kernels may want more workspace than eager's, and keep what those compute twice.
+uint64_t excess_bytes(const Schedule& schedule, const MemoryBudget& budget, uint64_t eager_bytes) {
+  const bool has_budget = budget.kind == MemoryBudget::Kind::kBytes;
+  const uint64_t bytes = has_budget ? schedule.needed_bytes() : schedule.peak_bytes();
+  const uint64_t most = has_budget ? budget.bytes : eager_bytes;
+  return bytes - std::min(bytes, most);
+}
+
+// A budget counts the program's own memory, recomputation only what the step adds to it.
+std::optional<RecomputeOptions> recompute_options(const Graph& graph, const MemoryBudget& budget) {
+  if (budget.kind == MemoryBudget::Kind::kNone) return std::nullopt;
+  RecomputeOptions options;
+  if (budget.kind == MemoryBudget::Kind::kAuto) return options;
+  const uint64_t program = bytes_of_inputs(graph);
+  options.budget_bytes = budget.bytes - std::min(budget.bytes, program);
+  return options;
+}
+
+// The passes in two parts: what an attempt to meet a budget does anew, and what is before it and the same each time.
+class Passes {
+ public:
+  explicit Passes(RunOptions options) : options_(std::move(options)) {}
+
+  Graph before(const Graph& captured) {
+    RunOptions options = options_;
+    options.without.insert(options.without.end(), kAnew.begin(), kAnew.end());
+    return run(captured, options);
+  }
+  Graph anew(const Graph& core, const std::optional<RecomputeOptions>& recompute) {
+    RunOptions options = options_;
+    options.only = kAnew;
+    options.settings.recompute = recompute;
+    return run(core, options);
+  }
+  [[nodiscard]] const std::vector<PassRun>& runs() const { return runs_; }
+
+ private:
+  Graph run(const Graph& graph, const RunOptions& options) {
+    RunResult result = run_passes(graph, options);
+    runs_.insert(runs_.end(), result.runs.begin(), result.runs.end());
+    return std::move(result.graph);
+  }
+
+  static const std::vector<std::string> kAnew;
+
+  RunOptions options_;
+  std::vector<PassRun> runs_;
+};
+const std::vector<std::string> Passes::kAnew = {"recompute", "fuse", "order"};
+
+}  // namespace
+
+PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanOptions& options) {
+  const uint64_t eager_bytes = trace == nullptr ? UINT64_MAX : eager_peak_bytes(*trace);
+  const auto excess_of = [&](const PlannedGraph& one) {
+    return excess_bytes(one.plan.schedule, options.budget, eager_bytes);
+  };
+  RunOptions run = options.passes;
+  run.settings.products = product_rule(options.features);
+  std::optional<RecomputeOptions> recompute = recompute_options(captured, options.budget);
+  run.settings.recompute = recompute;
+  Passes passes(std::move(run));
+  const Graph core = passes.before(captured);
+  PlannedGraph planned;
+  planned.options.features = options.features;
+  planned.options.threads = options.threads;
+  planned.options.trace = trace;
+  std::optional<PlannedGraph> best;
+  for (int attempt = 1;; ++attempt) {
+    Graph graph = passes.anew(core, recompute);
+    planned.passes = passes.runs();
+    if (attempt == 1 || graph != planned.graph) {
+      planned.graph = std::move(graph);
+      verify_stage(planned.graph, Stage::kFused);
+      planned.plan = options.schedule(planned.graph, planned.options);
+    }
+    if (!best || planned.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = planned;
+    const uint64_t excess = excess_of(planned);
+    if (excess == 0) return std::move(*best);
+    if (attempt == kBudgetAttempts) break;
+    // recompute knows nothing of scratch memory and of what kernels cannot write in place: it is asked for less then.
+    if (!recompute) recompute.emplace();
+    if (!recompute->budget_bytes) {
+      const OrderProblem problem = graph_memory(planned.graph).problem;
+      recompute->budget_bytes = peak_bytes(problem, program_order(problem));
+    }
+    if (*recompute->budget_bytes == 0) break;
+    *recompute->budget_bytes -= std::min(excess, *recompute->budget_bytes);
+  }
+  // What activations do not give, products may: the library's pack nothing, and are slower.
+  PlannedGraph packing_nothing = *best;
+  packing_nothing.options.most_scratch_bytes = 0;
+  packing_nothing.plan = options.schedule(packing_nothing.graph, packing_nothing.options);
+  const bool is_mostly_scratch = 2 * excess_of(packing_nothing) <= excess_of(*best);
+  return is_mostly_scratch ? std::move(packing_nothing) : std::move(*best);
+}
+
+}  // namespace stepc

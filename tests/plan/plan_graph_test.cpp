@@ -1,0 +1,96 @@
+// Plans within a budget, and what is tried where a plan takes more than it may.
+#include "plan/plan_graph.h"
+
+#include <gtest/gtest.h>
+
+#include "base/text.h"
+#include "ops/op_def.h"
+#include "tests/expect_user_error.h"
+
+namespace stepc {
+namespace {
+
+constexpr Features kBlocked{.bf16 = true, .f32 = true, .avx512 = true};
+
+// Layers whose activations the backward pass reads, as they are captured.
+Graph step_of(int layers) {
+  std::string text = "stepc.graph 1\n";
+  for (int l = 0; l < layers; ++l) text += str("input %{}: f32[64, 64] = parameter \"w{}\"\n", l, l);
+  int next = layers;
+  text += str("input %{}: f32[512, 64] = batch \"0\"\n", next);
+  int x = next++;
+  std::vector<std::pair<int, int>> kept;  // what a layer is given and what it makes
+  for (int l = 0; l < layers; ++l) {
+    text += str("%{}: f32[512, 64] = matmul(%{}, %{}) {{transpose_a=false, transpose_b=false}} | forward \"\"\n", next,
+                x, l);
+    text += str("%{}: f32[512, 64] = tanh(%{}) | forward \"\"\n", next + 1, next);
+    kept.emplace_back(x, next + 1);
+    x = next + 1;
+    next += 2;
+  }
+  int gradient = x;
+  std::string updates;
+  for (int l = layers; l-- > 0;) {
+    const auto& [given, made] = kept[static_cast<size_t>(l)];
+    text += str("%{}: f32[512, 64] = mul(%{}, %{}) | backward \"\"\n", next, gradient, made);
+    text += str("%{}: f32[64, 64] = matmul(%{}, %{}) {{transpose_a=true, transpose_b=false}} | backward \"\"\n",
+                next + 1, given, next);
+    text += str("%{}: f32[512, 64] = matmul(%{}, %{}) {{transpose_a=false, transpose_b=true}} | backward \"\"\n",
+                next + 2, next, l);
+    text += str("%{}: f32[64, 64] = sub(%{}, %{}) | update \"\"\n", next + 3, l, next + 1);
+    updates += str("update %{} = %{}\n", l, next + 3);
+    gradient = next + 2;
+    next += 4;
+  }
+  Graph graph = parse_graph(text + updates);
+  verify_ops(graph);
+  return graph;
+}
+
+PlannedGraph planned(const Graph& graph, const MemoryBudget& budget) {
+  PlanOptions options;
+  options.features = kBlocked;
+  options.threads = 2;
+  options.budget = budget;
+  PlannedGraph planned = plan_graph(graph, nullptr, options);
+  verify(planned.plan.schedule);
+  return planned;
+}
+
+TEST(PlanGraph, ABudgetThatIsMetBoundsThePlan) {
+  const Graph graph = step_of(8);
+  const Schedule whole = planned(graph, {}).plan.schedule;
+  for (const uint64_t tenths : {9U, 8U, 7U}) {
+    const uint64_t bytes = whole.needed_bytes() * tenths / 10;
+    const PlannedGraph within = planned(graph, {MemoryBudget::Kind::kBytes, bytes});
+    EXPECT_LE(within.plan.schedule.needed_bytes(), bytes) << tenths;
+    EXPECT_GT(within.graph.nodes.size(), planned(graph, {}).graph.nodes.size()) << "activations are made again";
+  }
+}
+
+TEST(PlanGraph, OfABudgetOutOfReachTheSmallestPlanIsReturned) {
+  const Graph graph = step_of(8);
+  const uint64_t kept = planned(graph, {}).plan.schedule.peak_bytes();
+  const PlannedGraph least = planned(graph, {MemoryBudget::Kind::kBytes, 1});
+  EXPECT_LT(least.plan.schedule.peak_bytes(), kept);
+  EXPECT_GT(least.plan.schedule.needed_bytes(), 1U);
+}
+
+TEST(PlanGraph, TheSameStepGivesTheSameSchedule) {
+  const Graph graph = step_of(3);
+  const MemoryBudget budget = {MemoryBudget::Kind::kBytes, planned(graph, {}).plan.schedule.needed_bytes() - 1};
+  EXPECT_EQ(hash_of(planned(graph, budget).plan.schedule), hash_of(planned(graph, budget).plan.schedule));
+}
+
+TEST(PlanGraph, EveryPassThatRanIsTold) { EXPECT_EQ(planned(step_of(1), {}).passes.size(), pass_table().size()); }
+
+TEST(MemoryBudget, IsAWordOrASize) {
+  EXPECT_EQ(parse_memory_budget("none").kind, MemoryBudget::Kind::kNone);
+  EXPECT_EQ(parse_memory_budget("auto").kind, MemoryBudget::Kind::kAuto);
+  EXPECT_EQ(parse_memory_budget("12GiB").bytes, uint64_t{12} << 30);
+  EXPECT_USER_ERROR(parse_memory_budget("12"),
+                    "memory budget is \"12\"; it is \"none\", \"auto\" or a size such as \"12GiB\"");
+}
+
+}  // namespace
+}  // namespace stepc
