@@ -68,7 +68,7 @@ struct Config {
   Capture capture = Capture::kRun;
   PythonMode python = PythonMode::kAuto;
   Verify verify = {};
-  MemoryBudget memory_budget = {};  // of fast mode
+  MemoryBudget memory_budget = {};              // of fast mode
   std::filesystem::path kernel_directory = {};  // where generated kernels are kept between runs; empty: nowhere
   std::shared_ptr<KernelSources> kernels = {};  // shared with other steps; none: made when fast mode needs them
   int max_plans = 8;       // signatures whose plans are kept, least recently used out first; and plans of one signature

@@ -216,7 +216,8 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
 
   if (!may_trace_) {
     std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
-    if (std::string effect = program_.python_effect(); !effect.empty()) recording.obstacles.push_back(std::move(effect));
+    if (std::string effect = program_.python_effect(); !effect.empty())
+      recording.obstacles.push_back(std::move(effect));
   } else if (!is_traced_) {
     const std::string why = recording.effects.empty() ? program_.python_reason() : recording.effects.front();
     // The first steps of a program set things up; what happens twice will happen again.

@@ -7,10 +7,10 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "capture/virtual/virtual_kernels.h"
-#include "plan/eager_peak.h"
 #include "engine/plan.h"
 #include "engine/plan_cache.h"
 #include "ir/agree.h"
+#include "plan/eager_peak.h"
 
 namespace stepc {
 

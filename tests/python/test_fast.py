@@ -217,7 +217,7 @@ def test_dropout_draws_anew_and_again_after_a_seed():
         optimizer.zero_grad()
         return kept
 
-    step = stepc.accelerate(train_step, config=stepc.Config(mode="fast"))
+    step = stepc.accelerate(train_step, config=stepc.Config(mode="fast", verify="off"))  # whose steps draw as eager does
     x = torch.ones(64, 64)
     for _ in range(4):
         step(x)
@@ -322,7 +322,8 @@ def trained_beside_eager(build, loss_of, steps=9):
             x = torch.randn(8, 6, generator=source_of(i))
             step(x)
         results.append([parameter.detach() for parameter in module.parameters()])
-    assert step.stats["graph_nodes"] > 0 and step.stats["replays"] >= 4 and not step.stats["warnings"], step.stats
+    assert step.stats["replays"] + step.stats["checks"] >= 4, step.stats
+    assert step.stats["graph_nodes"] > 0 and not step.stats["warnings"], step.stats
     return results
 
 
@@ -386,7 +387,7 @@ def test_an_index_out_of_range_is_refused_as_by_eager():
         loss.backward()
         return loss
 
-    step = stepc.accelerate(train_step)
+    step = stepc.accelerate(train_step, config=stepc.Config(verify="off"))  # whose steps sum as eager does
     for _ in range(5):
         expected = step(torch.arange(3))
     assert step.stats["replays"] >= 1 and step.stats["graph_nodes"] > 0

@@ -97,7 +97,8 @@ def test_error_beside_eager(loss_of, dtype, tied):
     reference, _ = train(model, loss_of, torch.float64)
     eager, _ = train(model, loss_of, dtype)
     fast, step = train(model, loss_of, dtype, stepc.Config(mode="fast"))
-    assert step.stats["graph_nodes"] > 0 and step.stats["replays"] >= 2 and not step.stats["warnings"], step.stats
+    assert step.stats["replays"] + step.stats["checks"] >= 2, step.stats
+    assert step.stats["graph_nodes"] > 0 and not step.stats["warnings"], step.stats
     for mine, theirs, right in zip(fast, eager, reference):
         assert error(mine, right) <= 2 * max(error(theirs, right), FLOOR[dtype])
 
@@ -110,7 +111,7 @@ def test_nothing_that_counts(dtype):
     reference, _ = train(model, mean, torch.float64, all_ignored_at=3)
     eager, _ = train(model, mean, dtype, all_ignored_at=3)
     fast, step = train(model, mean, dtype, stepc.Config(mode="fast"), all_ignored_at=3)
-    assert step.stats["replays"] >= 2
+    assert step.stats["replays"] + step.stats["checks"] >= 2
     assert torch.equal(eager[0].isnan(), fast[0].isnan()) and fast[0][3].isnan() and not fast[0][4].isnan()
     for mine, theirs, right in zip(fast[1:], eager[1:], reference[1:]):
         assert error(mine, right) <= 2 * max(error(theirs, right), FLOOR[dtype])
@@ -132,7 +133,7 @@ def test_a_label_that_is_no_class_is_an_error_as_in_eager():
     ids = torch.randint(VOCABULARY, TOKENS)
     for _ in range(6):
         step(ids, ids)
-    assert step.stats["replays"] >= 2
+    assert step.stats["replays"] + step.stats["checks"] >= 2
     wrong = ids.clone()
     wrong[1, 2] = VOCABULARY
     with pytest.raises(IndexError, match="Target 203 is out of bounds"):

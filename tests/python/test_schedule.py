@@ -95,7 +95,7 @@ def test_replays_leave_the_text_as_it_is(kind, mode, tmp_path):
     text = program.step.schedule_text()
     assert text.startswith("stepc.schedule 1\n")
     program.train(REPLAYS + 1)
-    assert program.step.stats["replays"] >= REPLAYS
+    assert program.step.stats["replays"] + program.step.stats["checks"] >= REPLAYS
     assert program.step.schedule_text() == text
     program.step.save_schedule(tmp_path / "step.schedule")
     assert (tmp_path / "step.schedule").read_text() == text
@@ -184,7 +184,7 @@ def test_replays_allocate_nothing_that_is_not_planned(name, mode):
     for i in range(WARM_UP + REPLAYS):
         step(make_batch(i))
     stats = step.stats
-    assert stats["replays"] >= REPLAYS and stats["warnings"] == []
+    assert stats["replays"] + stats["checks"] >= REPLAYS and stats["warnings"] == []
     assert stats["unplanned_allocations"] == 0
 
 
@@ -217,7 +217,7 @@ def run_schedule(build_dir, tmp_path):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["sgd", "adamw", "dropout"])
 def test_another_process_runs_it_bit_by_bit(kind, mode, run_schedule):
-    program = Program(kind, mode).train(WARM_UP)
+    program = Program(kind, mode, verify="off").train(WARM_UP)  # the next step is a replay, and none that is checked
     batch = program.batch(99)
     text, inputs = program.step.schedule_text(), program.inputs(batch)
     assert any(name.startswith("scalar ") for name in inputs) == (mode == "fast")

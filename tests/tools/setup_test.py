@@ -194,4 +194,4 @@ def test_checkout_of_somebody_else(machine):
 
 
 def test_unknown_part(machine):
-    assert_fails(machine.run("everything"), "unknown part 'everything'", "build, demo, test, bench")
+    assert_fails(machine.run("everything"), "unknown part 'everything'", "build, demo, test, programs, bench")
