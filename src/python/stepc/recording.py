@@ -2,14 +2,16 @@
 dispatcher cannot see."""
 
 import contextlib
+import os
 import random
+import sys
 import threading
 import types
 
 import numpy
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
-from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
+from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily, handle_torch_function
 
 from stepc import _C, walk
 from stepc.module_calls import around_modules
@@ -71,6 +73,18 @@ _NUMPY_TYPES = {
 }
 
 
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+def _called(func):
+    """The function of torch's that stands for itself by a name, which the program may have bound to a wrapper of it."""
+    at = sys._getframe(2)
+    if at.f_code is not handle_torch_function.__code__ or at.f_back.f_code is getattr(func, "__code__", None):
+        return func
+    code = getattr(func, "__code__", None)
+    return func if code is not None and code.co_filename.startswith(_TORCH) else _C.function_of(at.f_back)
+
+
 class _Unseen(TorchFunctionMode):
     """A mode that torch's own code does not see, which takes other ways (TransformerEncoder's) where one is set."""
 
@@ -83,6 +97,9 @@ class _Unseen(TorchFunctionMode):
         torch.overrides.has_torch_function = self._asked
         return super().__exit__(kind, error, trace)
 
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return self.call(_called(func), args, kwargs or {})
+
     def _has_torch_function(self, arguments):
         if _get_current_function_mode() is not self:
             return self._asked(arguments)
@@ -93,7 +110,7 @@ class _Unseen(TorchFunctionMode):
 class Tracing(_Unseen):
     """Around a step whose calls are compared and not computed: who asks for values past the dispatcher gets them."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def call(self, func, args, kwargs):
         name = _UNSEEN.get(func)
         if name is not None:
             numbers = _numbers_of(args[0], name) if len(args) == 1 and not kwargs else None
@@ -101,8 +118,8 @@ class Tracing(_Unseen):
                 return numbers
             _C.leave_trace(f"Tensor.{name} gives values to the host that no recording sees")
         if func in _DECIDING:
-            args, kwargs = _with_values(func, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
+            args, kwargs = _with_values(func, args, kwargs)
+        return func(*args, **kwargs)
 
 
 class _Watch(_Unseen):
@@ -110,7 +127,7 @@ class _Watch(_Unseen):
         super().__init__()
         self.scout = scout
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def call(self, func, args, kwargs):
         name = _UNSEEN.get(func)
         if name is not None:
             line = self.scout.source_line()
@@ -120,11 +137,11 @@ class _Watch(_Unseen):
                 return numbers
             _C.report_obstacle(f"Tensor.{name} (at {line}) gives values to the host that no recording sees")
         if func in _DECIDING:
-            given, (args, kwargs) = (args, kwargs), _with_values(func, args, kwargs or {})
+            given, (args, kwargs) = (args, kwargs), _with_values(func, args, kwargs)
             if any(a is not b for a, b in zip(given[0], args)) or any(v is not given[1][k] for k, v in kwargs.items()):
                 _C.report_effect(f"{_DECIDING[func]} (at {self.scout.source_line()}) decides by a tensor's values")
         reads = _C.host_reads_so_far()
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         if func in _CONVERSIONS and _C.host_reads_so_far() > reads:
             _C.report_comparison(_C.host_reads_so_far() - 1)  # what Python makes of a plain number is not seen
         if func is torch.Tensor.item and type(result) in _READ:

@@ -1211,3 +1211,58 @@ def alternating_objectives(accelerate):
     for (i, x, y), now in zip(batches(), itertools.cycle(["fit", "fit", "shrink"])):
         phase["now"] = now if i >= CHANGE else "fit"
         yield step(x, y), model, optimizer
+
+
+# ---- functions of torch under other bindings
+
+
+def _rebound(accelerate, wrap, since):
+    model, original = mlp(), nn.functional.leaky_relu
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        return descend(cross_entropy(nn.functional.leaky_relu(model(x)), y), optimizer)
+
+    try:
+        for i, x, y in batches():
+            if i == since:
+                nn.functional.leaky_relu = wrap(original)
+            yield step(x, y), model, optimizer
+    finally:
+        nn.functional.leaky_relu = original
+
+
+def _doubled(function):
+    def wrapper(x):
+        return 2 * function(x)
+
+    return wrapper
+
+
+class _Shifted:
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, x):
+        return self.function(x) + x
+
+
+@case
+def function_of_torch_that_is_wrapped(accelerate):
+    return _rebound(accelerate, _doubled, 0)
+
+
+@case
+def function_of_torch_that_is_wrapped_later(accelerate):
+    return _rebound(accelerate, _doubled, CHANGE)
+
+
+@case
+def function_of_torch_behind_an_object(accelerate):
+    return _rebound(accelerate, _Shifted, CHANGE)
+
+
+@case
+def function_of_torch_with_an_argument_bound(accelerate):
+    return _rebound(accelerate, lambda function: functools.partial(function, negative_slope=0.5), CHANGE)
