@@ -68,6 +68,7 @@ struct Recording {
   std::vector<Stranger> strangers;
   // What the step did outside of tensors, which only its own host code can do again.
   std::vector<std::string> effects;
+  bool raised = false;          // some call ended with an error, which the step caught
   uint64_t peak_bytes = 0;      // largest sum of live bytes that the eager step allocated
   double overhead_seconds = 0;  // spent recording, kernels excluded
   double settle_seconds = 0;    // the program dropped its garbage

@@ -248,6 +248,7 @@ Recording RecordingState::take(StepOutput output) {
   recording.obstacles = std::move(obstacles_);
   recording.strangers = std::move(strangers_);
   recording.effects = std::move(effects_);
+  recording.raised = raised_;
   recording.peak_bytes = log_.peak_bytes();
   recording.overhead_seconds = std::chrono::duration<double>(overhead_).count();
   recording.settle_seconds = std::chrono::duration<double>(settling_).count();

@@ -489,7 +489,7 @@ void RecordingState::abandon_call(const c10::OperatorHandle& op) {
   log_.end_call();
   in_unknown_ = false;
   obstacle(str("{} threw", name_of(op)));
-  stopped_ = true;
+  stopped_ = raised_ = true;
 }
 
 }  // namespace stepc

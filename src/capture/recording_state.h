@@ -140,6 +140,7 @@ class RecordingState final : public CallObserver {
   bool event_open_ = false;
   bool backward_seen_ = false;
   bool stopped_ = false;
+  bool raised_ = false;  // by a call's kernel
   std::chrono::steady_clock::duration overhead_{};
   std::chrono::steady_clock::duration settling_{};
 };

@@ -286,16 +286,20 @@ void PlanCache::warn_once(const std::string& warning) {
   log().warn("{}", warning);
 }
 
-bool PlanCache::must_check(const PlanEntry& entry) const {
+bool PlanCache::must_check(const PlanEntry& entry, const std::vector<at::Tensor>& tensors) const {
   const bool is_watched = may_trace_ && !is_traced_ && program_.is_watched();
   if (!is_watched || config_.verify.kind != Verify::Kind::kFirst || replays_of(entry) < entry.next_check) return false;
-  const Plan& plan = *entry.plans.front();
-  return plan.verified && !plan.is_virtual() && eager_fits(plan);
+  Plan& plan = *entry.plans.front();
+  return plan.verified && !plan.is_virtual() && eager_fits(plan) && plan.why_not(tensors).empty();
 }
 
 void PlanCache::check(PlanEntry& entry, Recording& recording, const StepInput& input) {
   ++stats_.checks;
   entry.next_check = 2 * replays_of(entry);
+  if (recording.raised) {  // as a replay would have, and then have let the step run
+    ++stats_.recordings;
+    return;
+  }
   std::string slip;
   if (!recording.effects.empty())
     slip = recording.effects.front();

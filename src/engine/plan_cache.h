@@ -55,7 +55,7 @@ class PlanCache {
 
   // Whether the next step is to run as it is and be recorded, to be compared with the plans of the entry: after their
   // replays 2, 4, 8, and so on. Only of steps whose host code does not run beside the plan.
-  bool must_check(const PlanEntry& entry) const;
+  bool must_check(const PlanEntry& entry, const std::vector<at::Tensor>& tensors) const;
   // What it did. The step goes on as traced, with a warning, if the plans would have done something else.
   void check(PlanEntry& entry, Recording& recording, const StepInput& input);
 

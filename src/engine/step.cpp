@@ -68,7 +68,7 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
     plans_.capture(entry, input, user_step);
     tensors = list_tensors(*program_, input);
   }
-  const bool checks = !entry.plans.empty() && entry.to_record == 0 && !times_ && plans_.must_check(entry);
+  const bool checks = !entry.plans.empty() && entry.to_record == 0 && !times_ && plans_.must_check(entry, tensors);
   if (!entry.plans.empty() && entry.to_record == 0 && !checks)
     if (auto output = plans_.is_traced() ? trace(entry, tensors, eager) : replay(entry, tensors, eager))
       return std::move(*output);

@@ -41,6 +41,10 @@ class WrongValues(AssertionError):
     """The accelerated program did something else than the eager one."""
 
 
+class Slipped(AssertionError):
+    """A look at a watched step found that its replays were not what it does by now: only chance made it look there."""
+
+
 class NotReplayed(AssertionError):
     """The accelerated program did not run as its case says."""
 
@@ -197,6 +201,8 @@ def check(case, mode):
 
 
 def check_how_it_ran(case, run):
+    if any(stats["slips"] for stats in run.stats[-1]):
+        raise Slipped(f"replays were not what the step does: {run.lines}")
     if replays := not_replayed(run):
         if case.eager is None:
             raise NotReplayed(f"eager where replays are wanted: {replays}; lines: {run.lines}")
