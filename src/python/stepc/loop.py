@@ -137,6 +137,8 @@ class _Run:
         around = Recording(self.segments.scout) if _C.is_recording() else contextlib.nullcontext()
         with Made(self.segments.model) as made, around:
             box = [self.segments.run(*arguments)]
+        if _C.is_recording() and self.segments.scout.reason:  # a loop's model cannot be traced
+            _C.report_effect(self.segments.scout.reason)
         outputs, why = [], None
         structure = tree.flatten_result(box, outputs)
         opaque = tree.opaque(structure)
