@@ -1,6 +1,7 @@
 #include "capture/shadow.h"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -20,14 +21,40 @@ namespace {
 struct ShadowCall {
   CallId call;
   c10::OperatorHandle op;
-  bool runs = false;            // for real: a view, or one of the event's own calls
-  std::vector<bool> is_number;  // arguments that the shadow run supplies
+  bool runs = false;                       // for real: a view, or one of the event's own calls
+  std::vector<bool> is_number;             // arguments that the shadow run supplies
+  std::vector<const Constant*> constants;  // by argument: what a tensor that was made from host data held, or nothing
 };
 
 bool is_number(const Arg& arg) {
   return std::holds_alternative<int64_t>(arg) || std::holds_alternative<double>(arg) ||
          std::holds_alternative<std::complex<double>>(arg) || std::holds_alternative<WrappedNumber>(arg) ||
          std::holds_alternative<ReadNumber>(arg) || std::holds_alternative<std::vector<double>>(arg);
+}
+
+// The content of a value that was made from host data inside the event.
+const Constant* constant_of(const Trace& trace, const Arg& arg) {
+  const auto* value = std::get_if<ValueId>(&arg);
+  if (value == nullptr || !value->valid()) return nullptr;
+  const auto external = std::ranges::find_if(trace.externals, [&](const External& one) {
+    return one.owner == Owner::kConstant &&
+           trace.values[one.value.index()].storage == trace.values[value->index()].storage;
+  });
+  if (external == trace.externals.end()) return nullptr;
+  const auto found = std::ranges::find(trace.constants, external->key, &Constant::key);
+  return found == trace.constants.end() ? nullptr : &*found;
+}
+
+bool looks_like(const at::Tensor& tensor, const Value& value) {
+  return tensor.scalar_type() == scalar_type_of(value.dtype) && tensor.sizes() == at::IntArrayRef(value.sizes);
+}
+
+bool holds(const at::Tensor& tensor, const Value& value, const Constant& constant) {
+  if (!tensor.has_storage() || tensor.storage().data() == nullptr) return true;  // made by a call, which was compared
+  if (!tensor.is_contiguous() || !is_contiguous(value)) return false;
+  const size_t offset = value.offset * size_of(value.dtype);
+  return offset + tensor.nbytes() <= constant.bytes.size() &&
+         std::memcmp(tensor.const_data_ptr(), constant.bytes.data() + offset, tensor.nbytes()) == 0;
 }
 
 bool writes(const c10::Argument& argument) {
@@ -51,9 +78,12 @@ class Shadow::Observer final : public CallObserver {
   Observer(const Trace& trace, const HostEvent& event) : trace_(trace) {
     for (size_t c = event.begin.index(); c < event.end.index(); ++c) {
       const Call& call = trace.calls[c];
-      ShadowCall one{CallId(c), find_operator(call.op), false, {}};
+      ShadowCall one{CallId(c), find_operator(call.op), false, {}, {}};
       one.runs = is_view(trace, call) || std::binary_search(event.own_calls.begin(), event.own_calls.end(), CallId(c));
-      for (const Arg& arg : call.args) one.is_number.push_back(is_number(arg));
+      for (const Arg& arg : call.args) {
+        one.is_number.push_back(is_number(arg));
+        one.constants.push_back(constant_of(trace, arg));
+      }
       calls_.push_back(std::move(one));
     }
   }
@@ -77,6 +107,7 @@ class Shadow::Observer final : public CallObserver {
       throw std::runtime_error(difference_);  // leaves the host code; run() turns it into an answer
     const ShadowCall& recorded = calls_[next_++];
     supply(recorded, *stack);
+    if (!difference_.empty()) throw std::runtime_error(difference_);  // before it runs on what is not its own
     if (recorded.runs)
       op.redispatchBoxed(below, stack);
     else
@@ -91,6 +122,15 @@ class Shadow::Observer final : public CallObserver {
     for (size_t i = 0; i < call.args.size(); ++i) {
       if (recorded.is_number[i]) {
         (*supply_)(recorded.call, i, args[i]);
+      } else if (args[i].isTensor()) {
+        const auto* id = std::get_if<ValueId>(&call.args[i]);
+        const at::Tensor& tensor = args[i].toTensor();
+        if (id == nullptr || !id->valid() || !tensor.defined()) continue;
+        const Value& value = trace_.values[id->index()];
+        if (!looks_like(tensor, value))
+          difference_ = str("it passes another tensor as '{}' to {} than was recorded", schema[i].name(), call.op);
+        else if (recorded.constants[i] != nullptr && !holds(tensor, value, *recorded.constants[i]))
+          difference_ = str("it passes other host data as '{}' to {} than was recorded", schema[i].name(), call.op);
       } else if (!args[i].isTensor() && !args[i].isList()) {
         const auto constant = constant_from_ivalue(args[i], schema[i]);
         if (!constant || *constant != call.args[i])

@@ -19,36 +19,34 @@ namespace stepc {
 
 namespace {
 
-// Borrowed; nullptr, perhaps with an error, where nothing stands there any more.
-PyObject* look_up(PyObject* container, PyObject* name, Slot::Kind kind) {
+// Null, perhaps with an error, where nothing stands there any more. Held: a property makes its value anew.
+py::object look_up(PyObject* container, PyObject* name, Slot::Kind kind) {
+  const auto held = [](PyObject* one) { return py::reinterpret_borrow<py::object>(one); };
   switch (kind) {
     case Slot::Kind::kDict:
-      return PyDict_GetItemWithError(container, name);
+      return held(PyDict_GetItemWithError(container, name));
     case Slot::Kind::kSequence: {
       const Py_ssize_t index = PyLong_AsSsize_t(name);
       if (PyList_Check(container))
-        return index < PyList_GET_SIZE(container) ? PyList_GET_ITEM(container, index) : nullptr;
-      return index < PyTuple_GET_SIZE(container) ? PyTuple_GET_ITEM(container, index) : nullptr;
+        return held(index < PyList_GET_SIZE(container) ? PyList_GET_ITEM(container, index) : nullptr);
+      return held(index < PyTuple_GET_SIZE(container) ? PyTuple_GET_ITEM(container, index) : nullptr);
     }
     case Slot::Kind::kCell:
-      return PyCell_GET(container);
-    case Slot::Kind::kAttribute: {
-      PyObject* found = PyObject_GetAttr(container, name);
-      Py_XDECREF(found);  // the object keeps it
-      return found;
-    }
+      return held(PyCell_GET(container));
+    case Slot::Kind::kAttribute:
+      return py::reinterpret_steal<py::object>(PyObject_GetAttr(container, name));
   }
-  return nullptr;
+  return {};
 }
 
 // A look-up may run Python (a tensor's __hash__, a property), where a KeyboardInterrupt may come: that is the
 // program's.
-PyObject* find(PyObject* container, PyObject* name, Slot::Kind kind) {
-  PyObject* found = look_up(container, name, kind);
-  if (found != nullptr || PyErr_Occurred() == nullptr) return found;
+py::object find(PyObject* container, PyObject* name, Slot::Kind kind) {
+  py::object found = look_up(container, name, kind);
+  if (found || PyErr_Occurred() == nullptr) return found;
   if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw py::error_already_set();
   PyErr_Clear();
-  return nullptr;
+  return {};
 }
 
 Slot::Kind kind_of(const py::object& container) {
@@ -59,9 +57,9 @@ Slot::Kind kind_of(const py::object& container) {
 }
 
 at::Tensor tensor_at(const Slot& slot) {
-  PyObject* found = find(slot.container.ptr(), slot.name.ptr(), slot.kind);
-  if (found == nullptr || !THPVariable_Check(found)) return {};
-  return THPVariable_Unpack(found);
+  const py::object found = find(slot.container.ptr(), slot.name.ptr(), slot.kind);
+  if (!found || !THPVariable_Check(found.ptr())) return {};
+  return THPVariable_Unpack(found.ptr());
 }
 
 // A class's attributes are read in its own dict.
@@ -164,7 +162,8 @@ bool PythonProgram::holds(const WatchedContainer& watched, const Witness& witnes
     case Witness::How::kKind:
       break;
   }
-  PyObject* found = find(watched.dict != nullptr ? watched.dict : container, witness.name.ptr(), watched.kind);
+  const py::object there = find(watched.dict != nullptr ? watched.dict : container, witness.name.ptr(), watched.kind);
+  PyObject* found = there.ptr();
   if (witness.how == Witness::How::kKind)
     return found != nullptr && reinterpret_cast<PyObject*>(Py_TYPE(found)) == expected;
   if (witness.how == Witness::How::kWeak) return found != Py_None && PyWeakref_GetObject(expected) == found;
@@ -286,9 +285,9 @@ void PythonProgram::append_host_state(std::string& out) const {
   for (const py::object& module : flagged_) out += PyDict_GetItem(module.ptr(), training) == Py_True ? 't' : 'e';
   // Hooks on parameters, which their Python objects keep.
   for (size_t p = 0; p < parameters_; ++p) {
-    PyObject* parameter = find(slots_[p].container.ptr(), slots_[p].name.ptr(), slots_[p].kind);
-    if (parameter == nullptr || !THPVariable_Check(parameter)) continue;
-    const auto* variable = reinterpret_cast<const THPVariable*>(parameter);
+    const py::object parameter = find(slots_[p].container.ptr(), slots_[p].name.ptr(), slots_[p].kind);
+    if (!parameter || !THPVariable_Check(parameter.ptr())) continue;
+    const auto* variable = reinterpret_cast<const THPVariable*>(parameter.ptr());
     for (PyObject* hooks : {variable->backward_hooks, variable->post_accumulate_grad_hooks})
       out += hooks == nullptr || !PyDict_Check(hooks) ? '0' : static_cast<char>('0' + PyDict_GET_SIZE(hooks) % 64);
   }

@@ -1,6 +1,7 @@
 """A training step that was given to accelerate()."""
 
 import functools
+import logging
 import os
 
 from collections.abc import Callable
@@ -8,13 +9,14 @@ from typing import Any
 
 import torch
 
-from stepc import _C, tree
+from stepc import _C, around, tree
 from stepc.config import Config
 from stepc.profile import Profile
 from stepc.recording import Recording, Tracing
 from stepc.scout import Scout
 
 
+_LOG = logging.getLogger("stepc")
 _MOST_ARGUMENTS = 256  # structures of arguments that are kept; a traced step may meet another one at every call
 
 
@@ -45,8 +47,13 @@ class Accelerated:
         self._structure_numbers = {}
         self._arguments = {}  # structure of arguments -> its text in the signature, the names of their tensors
         self._met = 0
+        self._said = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        why = "it is called by another one" if _C.is_recording() or _C.is_tracing() else around.why_eager()
+        if why:
+            self._say(f"this call runs eagerly: {why}")
+            return self._train_step(*args, **kwargs)
         given = args[0] if len(args) == 1 and not kwargs else (args, kwargs)
         tensors = []
         structure = tree.flatten(given, tensors, attributes=self._scout.attributes.begin())
@@ -59,6 +66,11 @@ class Accelerated:
         if structure is tree.TENSOR:
             return out[0]
         return tree.unflatten(structure, iter(out), iter(numbers))
+
+    def _say(self, line):
+        if line not in self._said:
+            self._said.add(line)
+            _LOG.warning("%s: %s", getattr(self._train_step, "__name__", "step"), line)
 
     def _new_arguments(self, given, structure):
         """The text in the signature that stands for arguments of this structure, and the names of their tensors."""

@@ -20,11 +20,16 @@ _LIBRARIES = ("torch", "numpy", "stepc")
 # Compared by value; of everything else it must be the same object.
 PLAIN = (
     type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range, slice,
-    torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, numpy.dtype, numpy.generic,
+    torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, numpy.dtype, numpy.number, numpy.bool_,
+    numpy.datetime64,
 )
 TENSORS = (torch.Tensor, torch.UntypedStorage, torch.Generator)
 SIMPLE = (*PLAIN, torch.Tensor)
 CONTAINERS = (dict, list, set, collections.deque, types.MappingProxyType)
+# Memory that can be written to: compared by its bytes. A record of NumPy's is a view of its array.
+BUFFERS = (numpy.ndarray, numpy.void, bytearray, memoryview)
+VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+VIEWS += tuple(type(view) for view in (lambda one: (one.keys(), one.values(), one.items()))(collections.OrderedDict()))
 ITERATES = (list, tuple, dict, set, frozenset, collections.deque, types.MappingProxyType, str, bytes, range)
 
 # Of a module: what runs when it is called.
@@ -69,6 +74,7 @@ _STANDARD_PURE = {
     "unicodedata", "typing_extensions",
 }
 # They hand their arguments to the step's own code and read nothing of them.
+_READS_WHOLE = ("torch._functorch.functional_call", "torch.nn.utils.stateless")  # the parameters that it is given
 _PASSING_ON = (
     "torch.utils._contextlib", "torch.utils.checkpoint", "torch.amp.autocast_mode", "torch._compile", "torch._dynamo",
     "torch.autograd.function", "torch._functorch", "torch.func", "contextlib", "functools", "stepc",
@@ -157,7 +163,7 @@ def trust_in(code, module):
         ours = True
     if not ours and module not in _STANDARD_PURE:
         return Trust.ANALYSED
-    if _is_below(module, _PASSING_ON):
+    if _is_below(module, _PASSING_ON) and module not in _READS_WHOLE:
         return Trust.PASSES_ON
     if effect_of(module) is not None:
         return Trust.EFFECT

@@ -18,9 +18,8 @@ import weakref
 import torch
 from torch.nn.modules.module import _has_any_global_hook
 from torch.optim.optimizer import _global_optimizer_pre_hooks
-from torch.utils._device import DeviceContext
 
-from stepc import _C, tree
+from stepc import _C, around, tree
 from stepc.accelerated import Accelerated
 from stepc.kept import Made
 from stepc.known import HOOKS
@@ -135,8 +134,8 @@ class _Run:
     def _watched(self, arguments):
         """What the model returns (in a list), its tensors, its structure, and why a plan could not give the program the
         same; None where it could."""
-        around = Recording(self.segments.scout) if _C.is_recording() else contextlib.nullcontext()
-        with Made(self.segments.model) as made, around:
+        watching = Recording(self.segments.scout) if _C.is_recording() else contextlib.nullcontext()
+        with Made(self.segments.model) as made, watching:
             box = [self.segments.run(*arguments)]
         outputs, why = [], None
         structure = tree.flatten_result(box, outputs)
@@ -304,14 +303,8 @@ class ModelSegments:
 
     def _why_eager(self, structure, tensors):
         """What of the program around the call a plan would not do, in words."""
-        if torch._C._functorch.peek_interpreter_stack() is not None:
-            return "torch.func transforms it"
-        modes = [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
-        modes = [mode for mode in modes if not isinstance(mode, DeviceContext)]
-        if modes or torch._C._len_torch_dispatch_stack():
-            return "a mode sees its calls: " + (type(modes[0]).__name__ if modes else "a TorchDispatchMode")
-        if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
-            return "saved_tensors_hooks are set around it"
+        if why := around.why_eager():
+            return why
         if _has_any_global_hook():
             return "hooks of all modules are set"
         opaque = tree.opaque(structure)

@@ -8,11 +8,10 @@ import os
 import sys
 import types
 
-import numpy
 import torch
 
 from stepc import _C
-from stepc.known import CONTAINERS, ITERATES, SIMPLE, is_pure_native
+from stepc.known import BUFFERS, CONTAINERS, ITERATES, SIMPLE, VIEWS, is_pure_native
 from stepc.reads import ABSENT, ITEM
 
 def _load_global(watch, frame, name):
@@ -78,8 +77,8 @@ def _delete_attribute(watch, frame, name, words):
 
 def _load_item(watch, frame, words):
     key, container = _C.top_of_stack(frame, 2)
+    watch.deep(frame, key)
     if isinstance(container, SIMPLE):
-        watch.whole(frame, key)
         return
     watch.item(frame, container, key, f"{words or watch.words_of(container)}[{_key_words(key)}]")
 
@@ -89,18 +88,33 @@ def _key_words(key):
 
 
 def _store_item(watch, frame, words):
+    key, container, value = _C.top_of_stack(frame, 3)
+    watch.deep(frame, key)
+    if not isinstance(container, dict) and not isinstance(key, int):  # its elements are taken one by one
+        watch.deep(frame, value)
+    _change_item(watch, frame, container, key, words)
+
+
+def _delete_item(watch, frame, words):
     key, container = _C.top_of_stack(frame, 2)
+    _change_item(watch, frame, container, key, words)
+
+
+def _change_item(watch, frame, container, key, words):
     if not isinstance(container, torch.Tensor):
         watch.changes(frame, container, f"{words or watch.words_of(container)}[{_key_words(key)}]")
 
 
 def _binary(watch, frame, is_in_place):
     right, left = _C.top_of_stack(frame, 2)
-    if is_in_place and isinstance(left, (*CONTAINERS, numpy.ndarray)):
+    if is_in_place and isinstance(left, (*CONTAINERS, *BUFFERS)):
         watch.changes(frame, left, watch.words_of(left))
     for one in (left, right):
-        if isinstance(one, (*CONTAINERS, tuple, frozenset, numpy.ndarray)):
-            watch.shallow(frame, one)
+        watch.deep(frame, one)
+
+
+def _unary(watch, frame):
+    watch.deep(frame, _C.top_of_stack(frame, 1)[0])
 
 
 def _contains(watch, frame):
@@ -109,7 +123,8 @@ def _contains(watch, frame):
         if watch.is_outside(container):
             watch.place(frame, container, ITEM, key, f"{watch.words_of(container)}[{_key_words(key)}]")
     else:
-        watch.shallow(frame, container)
+        watch.deep(frame, container)
+    watch.deep(frame, key)
 
 
 def _truth(watch, frame):
@@ -124,7 +139,7 @@ def _iterate(watch, frame, depth=0):
         return
     if hasattr(type(one), "__next__"):
         watch.changes_iterator(frame, one)
-    elif isinstance(one, ITERATES) or isinstance(one, numpy.ndarray):
+    elif isinstance(one, (*ITERATES, *BUFFERS, *VIEWS)):
         watch.shallow(frame, one)
     elif watch.is_outside(one) and not any(isinstance(vars(k).get("__iter__"), types.FunctionType)
                                             or isinstance(vars(k).get("__getitem__"), types.FunctionType)
@@ -230,6 +245,7 @@ _SIMPLE_OPCODES = {
     "UNARY_NOT": _truth, "CONTAINS_OP": _contains, "GET_ITER": _iterate, "GET_YIELD_FROM_ITER": _iterate,
     "UNPACK_SEQUENCE": _iterate, "UNPACK_EX": _iterate, "LIST_EXTEND": _merge, "SET_UPDATE": _merge,
     "DICT_UPDATE": _merge, "DICT_MERGE": _merge, "BEFORE_WITH": _enter_context, "GET_AWAITABLE": _await,
+    "UNARY_NEGATIVE": _unary, "UNARY_INVERT": _unary, "UNARY_POSITIVE": _unary,
     "GET_AITER": _await, "BEFORE_ASYNC_WITH": _await,
 }
 
@@ -270,7 +286,7 @@ def table_of(code):
         elif op == "BINARY_SUBSCR":
             entry = (_load_item, None)
         elif op in ("STORE_SUBSCR", "DELETE_SUBSCR"):
-            entry = (_store_item, None)
+            entry = (_store_item if op == "STORE_SUBSCR" else _delete_item, None)
         elif op == "BINARY_OP":
             entry = (_binary, one.arg >= _IN_PLACE)
         elif op == "COMPARE_OP":

@@ -10,7 +10,7 @@ import weakref
 import numpy
 import torch
 
-from stepc.known import PLAIN
+from stepc.known import BUFFERS, PLAIN
 
 ABSENT = type("Absent", (), {"__repr__": lambda self: "absent"})()
 # How a place is compared: what stands at it, a container's length, all that it holds, an object's type; for the engine
@@ -52,6 +52,9 @@ def contents_of(container):
         if container.dtype.hasobject or container.nbytes > MOST_BYTES:
             return None
         return container.shape, container.strides, container.dtype.str, container.tobytes()
+    if isinstance(container, BUFFERS):
+        size = container.nbytes if hasattr(container, "nbytes") else len(container)
+        return None if size > MOST_BYTES else bytes(container)
     if len(container) > MOST_ELEMENTS:
         return None
     if isinstance(container, (dict, types.MappingProxyType)):
@@ -79,12 +82,13 @@ def _value_at(container, name):
 class Place:
     """A value that the step read. `words` name it and `line` is where it was read."""
 
-    __slots__ = ("container", "how", "name", "words", "line", "values", "number", "was_tensor", "is_slot")
+    __slots__ = ("container", "how", "name", "words", "line", "values", "number", "was_tensor", "is_slot", "met")
 
     def __init__(self, container, how, name, words, line):
         self.container, self.how, self.name, self.words, self.line = container, how, name, words, line
         self.values = []
         self.number = 0
+        self.met = 0  # by so many recordings
         self.is_slot = False  # the engine reads the tensor that stands there itself
         self.was_tensor = isinstance(self.look(), torch.Tensor)
 
@@ -153,6 +157,27 @@ def _held(value):
         return value
 
 
+class Cache:
+    """Tells whether a function of functools.lru_cache still keeps what it kept."""
+
+    __slots__ = ("_function", "_last", "_changes")
+
+    def __init__(self, function):
+        self._function = weakref.ref(function)
+        self._last, self._changes = (0, 0, 0), 0
+
+    @property
+    def state(self):
+        """Another number whenever a result came to it or it was cleared, which counts its hits from 0."""
+        function = self._function()
+        if function is not None:
+            hits, misses, _, size = function.cache_info()
+            if (misses, size) != self._last[1:] or hits < self._last[0]:
+                self._changes += 1
+            self._last = hits, misses, size
+        return self._changes
+
+
 class Reads:
     """All places that recordings of one step have read."""
 
@@ -161,6 +186,7 @@ class Reads:
         self._resting = weakref.WeakKeyDictionary()  # a module or an optimizer -> its places, by part of it
         self._met = {"places": 0}  # so many were met so far: the engine looks again when there are more
         self.tables = {}  # what watch.py knows of each code object: its id -> (it, table)
+        self._caches = weakref.WeakKeyDictionary()  # a function of functools.lru_cache -> its Cache
         self._dropped = 0
         self.changing = None  # a place that has had too many values to be watched
 
@@ -176,10 +202,17 @@ class Reads:
             self._met["places"] += 1
         elif not place.is_slot:
             place.look()
+        place.met += 1
         return place, place.number
 
     def drop(self, place):
+        """Of a place that the step itself writes to. An earlier recording's stays: a plan may rest on its value."""
+        if place.met > 1:
+            return
         self._places.pop((id(place.container), place.how, place.name), None)
+
+    def cache(self, function):
+        return self._caches.setdefault(function, Cache(function))
 
     # ---- modules and optimizers that the step does not use for now
 

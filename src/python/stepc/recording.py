@@ -24,6 +24,7 @@ _UNSEEN = {
     torch.Tensor.__array__: "numpy()",
     torch.Tensor.data_ptr: "data_ptr()",
     torch.Tensor.__dlpack__: "__dlpack__()",
+    torch.Tensor._version.__get__: "_version",
 }
 _MAX_SCALARS = 100_000
 

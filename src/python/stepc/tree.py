@@ -94,7 +94,10 @@ def flatten(value, leaves, names=None, path="", numbers=None, attributes=None):
     if numbers is not None and issubclass(kind, (bool, int, float)):
         numbers.append(value if kind is bool else (int if issubclass(kind, int) else float)(value))
         return NUMBER
-    if kind is dict or isinstance(value, Mapping):
+    if not isinstance(attributes, Attributes) and (parts := _parts_of(value)) is not None:
+        parts = [(name, flatten(part, leaves, names, path, numbers, attributes)) for name, part in parts]
+        return ("made", kind, tuple(parts))
+    if kind is dict or isinstance(value, Mapping) and kind is not types.MappingProxyType:
         items = tuple(
             (key, flatten(item, leaves, names, f"{path}.{key}" if path else str(key), numbers, attributes))
             for key, item in value.items()
@@ -123,6 +126,49 @@ def flatten(value, leaves, names=None, path="", numbers=None, attributes=None):
     return ("constant", _Constant(value))
 
 
+def _parts_of(value):
+    """What a container of an unusual class is made of again: its entries, and what it holds besides; None: no such one."""
+    kind = type(value)
+    if kind in (dict, list, tuple, collections.OrderedDict, torch.Size) or dataclasses.is_dataclass(value):
+        return None
+    if isinstance(value, tuple):
+        if hasattr(kind, "_fields") or hasattr(kind, "n_fields"):  # named tuples, and those of torch
+            return None
+        entries = tuple(value)
+    elif isinstance(value, list):
+        entries = list(value)
+    elif isinstance(value, dict):
+        entries = dict(value)
+    elif isinstance(value, Mapping) and hasattr(value, "__dict__"):
+        entries = ()
+    else:
+        return None
+    return ("entries", entries), ("attributes", _held_by(value))
+
+
+def _held_by(value):
+    held = dict(getattr(value, "__dict__", None) or {})
+    for base in type(value).__mro__:
+        for name, raw in vars(base).items():
+            if isinstance(raw, types.MemberDescriptorType) and hasattr(value, name):
+                held[name] = getattr(value, name)
+    return held
+
+
+def _made_again(kind, entries, held):
+    """Without its constructor, as _of_attributes()."""
+    native = next(base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE)
+    new = native.__new__(kind, entries) if issubclass(kind, tuple) else native.__new__(kind)
+    if isinstance(new, list):
+        list.extend(new, entries)
+    elif isinstance(new, dict):
+        for key, value in entries.items():
+            native.__setitem__(new, key, value)
+    for name, value in held.items():
+        object.__setattr__(new, name, value)
+    return new
+
+
 def _of_object(kind, held, leaves, names, path, numbers, attributes):
     read, items = attributes.of(kind), []
     for name, item in held.items():
@@ -141,11 +187,7 @@ def attributes_of(value):
         return None
     if hasattr(kind, "__next__") or isinstance(value, (dict, list, tuple, set, frozenset)):
         return None
-    held = dict(getattr(value, "__dict__", None) or {})
-    for base in kind.__mro__:
-        for name, raw in vars(base).items():
-            if isinstance(raw, types.MemberDescriptorType) and hasattr(value, name):
-                held[name] = getattr(value, name)
+    held = _held_by(value)
     if any(isinstance(one, (torch.nn.Module, torch.optim.Optimizer)) for one in held.values()):
         return None
     return held
@@ -252,6 +294,8 @@ def unflatten(structure, leaves, numbers):
     values = {name: unflatten(item, leaves, numbers) for name, item in items}
     if structure[0] in ("dataclass", "object"):
         return _of_attributes(kind, values)
+    if structure[0] == "made":
+        return _made_again(kind, values["entries"], values["attributes"])
     if kind is dict:
         return values
     if kind is collections.OrderedDict or issubclass(kind, collections.UserDict):

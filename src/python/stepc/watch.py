@@ -10,10 +10,13 @@ An object is outside if it was reached from outside: through a global, a capture
 container of the batch, or another such object. Everything else was made in this call.
 """
 
+import abc
 import collections
 import collections.abc
 import dataclasses
 import functools
+import gc
+import operator
 import os
 import random
 import sys
@@ -26,8 +29,8 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from stepc import _C, tree
 from stepc.known import (
-    BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, HOOKS, ITERATES, MUTATORS, ONLY_READS, PLAIN, PURE_BUILTINS, SIMPLE,
-    TENSORS, Trust, effect_of, is_library, is_pure_native, trust_in,
+    BUFFERS, BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, HOOKS, ITERATES, MUTATORS, ONLY_READS, PLAIN, PURE_BUILTINS,
+    SIMPLE, TENSORS, VIEWS, Trust, effect_of, is_library, is_pure_native, trust_in,
 )
 from stepc.opcodes import table_of
 from stepc.reads import ABSENT, CONTENTS, ITEM, LENGTH, MOST_ELEMENTS, TYPE, contents_of
@@ -60,6 +63,20 @@ def _codes_in(code):
 _OPTIMIZER_STEP = next(_codes_in(torch.optim.Optimizer.profile_hook_step.__code__))
 _WRAPPERS = set(_codes_in(torch.optim.lr_scheduler.LRScheduler.__init__.__code__))
 
+_DISPATCH = next(code for code in _codes_in(functools.singledispatch.__code__) if code.co_name == "dispatch")
+_INITIAL_SEED = torch.initial_seed.__code__
+_GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
+
+
+class _Registered:
+    """Counts the classes that were registered with abstract ones."""
+
+    __slots__ = ()
+    token = property(lambda self: abc.get_cache_token())
+
+
+_REGISTERED = _Registered()
+
 
 class Watch:
     """Follows one recorded call of a step.
@@ -85,6 +102,7 @@ class Watch:
         self._arrays = set()  # ids of arrays among them
         self._words = {}
         self._seen = {}  # looked at whole: id -> object
+        self._deep = {}  # looked at by deep(): id -> object
         self.cells = {}  # made in this call
         self._made = set()  # ids of objects whose __init__ ran in this call
         self._codes = {}  # id of a code object -> (it, trust, how it is followed)
@@ -121,7 +139,8 @@ class Watch:
                 self.reads.drop(place)
                 if self.reason is None:
                     self.reason = f"{place.line} reads {place.words}, which the step changes"
-        for table in (self._outside, self._arguments, self._objects, self._seen, self.cells, self._codes):
+        for table in (self._outside, self._arguments, self._objects, self._seen, self._deep, self.cells,
+                      self._codes):
             table.clear()
         self.arguments = self.bound = ()
 
@@ -159,6 +178,10 @@ class Watch:
             return self._leave
         if code in _MODULE_CALLS:
             self._enter_module(frame, _given(frame, 0))
+        elif code is _DISPATCH:
+            registry = _C.function_of(frame).__closure__[code.co_freevars.index("registry")].cell_contents
+            self.register(registry, "the functions of a generic one")
+            self.shallow(frame.f_back, registry)
         elif trust is not Trust.PASSES_ON and code not in _WRAPPERS and self._is_analysed(frame.f_back):
             self._enter_trusted(frame, code, trust)
         return None
@@ -254,7 +277,7 @@ class Watch:
 
     def _is_method(self, frame, function, one):
         """Whether it was found on the type of its first argument; watched there."""
-        for kind in one.__mro__ if isinstance(one, type) else type(one).__mro__:
+        for kind in (*one.__mro__, *type(one).__mro__) if isinstance(one, type) else type(one).__mro__:
             raw = vars(kind).get(function.__name__, _MISSING)
             if raw is not _MISSING:
                 bare = getattr(raw, "__func__", None) or getattr(raw, "fget", None) or raw
@@ -351,6 +374,9 @@ class Watch:
                 self._module(frame, child)
 
     def _enter_trusted(self, frame, code, trust):
+        if code is _INITIAL_SEED:
+            self.because(frame.f_back, "reads the seed of a random generator")
+            return
         module = frame.f_globals.get("__name__") or ""
         if trust is Trust.EFFECT:
             words = effect_of(module)
@@ -378,6 +404,8 @@ class Watch:
 
     def _type_asked_for(self, frame, arguments):
         one = arguments[0] if arguments else None
+        if any(isinstance(kind, abc.ABCMeta) for kind in _classes_in(arguments[1:])):
+            self.place(frame, _REGISTERED, ITEM, "token", "which classes are registered with abstract ones")
         if self.is_outside(one) and not isinstance(one, type):
             self._type(frame, one, self.words_of(one))
 
@@ -387,7 +415,7 @@ class Watch:
 
     def register(self, value, words):
         """An object that was there before the call."""
-        if isinstance(value, SIMPLE) or value is ABSENT or id(value) in self._outside:
+        if value is ABSENT or id(value) in self._outside or isinstance(value, SIMPLE) and not _has_attributes(value):
             return
         self._outside[id(value)] = value
         self._words.setdefault(id(value), words)
@@ -414,6 +442,9 @@ class Watch:
         if not self.is_outside(value):
             return
         words = self.words_of(value)
+        if isinstance(value, VIEWS):
+            (value,) = gc.get_referents(value)
+            self.register(value, words)
         if isinstance(value, (dict, types.MappingProxyType)):
             self._contents(frame, value, words)
             for key, item in list(value.items()):
@@ -423,10 +454,29 @@ class Watch:
             self._contents(frame, value, words)
             for index, item in enumerate(list(value)):
                 self.register(item, f"{words}[{index}]")
-        elif isinstance(value, numpy.ndarray):
+        elif isinstance(value, BUFFERS):
             self._contents(frame, value, words)
         elif hasattr(type(value), "__next__"):
             self.because(frame, f"advances {words}, an iterator from outside of the step", effect=True)
+
+    def deep(self, frame, value):
+        """As shallow(), of the containers in it, too: native code that compares, sums or copies goes into them."""
+        pending, count = [value], 0
+        while pending:
+            one = pending.pop()
+            if isinstance(one, SIMPLE) or id(one) in self._arguments or id(one) in self._deep:
+                continue
+            self.shallow(frame, one)
+            if self.is_outside(one):
+                self._deep[id(one)] = one
+            count += 1
+            if count > MOST_ELEMENTS:
+                self.because(frame, f"hands {self.words_of(value)} on, which is too large to be compared")
+                return
+            if isinstance(one, (dict, types.MappingProxyType)):
+                pending += one.values()
+            elif isinstance(one, (list, tuple, set, frozenset, collections.deque)):
+                pending += one
 
     def _contents(self, frame, value, words):
         if isinstance(value, (tuple, frozenset)):
@@ -524,7 +574,10 @@ class Watch:
             value = one.__dict__.get(name, ABSENT)
             self.place(frame, one.__dict__, ITEM, name, words)
             self.register(value, words)
+            if value is ABSENT:
+                self.place(frame, one.__dict__, ITEM, "__getattr__", f"{self.words_of(one)}.__getattr__")
         elif isinstance(one, type):
+            self._class_attribute(frame, type(one).__mro__, name)
             self._class_attribute(frame, one.__mro__, name)
         elif type(one) is super:
             kinds = one.__self_class__.__mro__
@@ -533,7 +586,7 @@ class Watch:
             if name in one.__dict__:
                 self.place(frame, one.__dict__, ITEM, name, words)
                 self.register(one.__dict__[name], words)
-        elif not isinstance(one, PLAIN) or isinstance(one, (numpy.generic, slice)):
+        elif not isinstance(one, PLAIN) or isinstance(one, (numpy.generic, slice)) or _has_attributes(one):
             self._instance_attribute(frame, one, name, words)
 
     def _class_attribute(self, frame, kinds, name):
@@ -569,7 +622,17 @@ class Watch:
                 if isinstance(raw, types.MemberDescriptorType) or isinstance(value, PLAIN):
                     self.place(frame, one, ITEM, name, words)
                 self.register(value, words)
-            if isinstance(one, numpy.ndarray):
+            elif isinstance(raw, property):
+                if not isinstance(raw.fget, types.FunctionType):  # that is met as a frame
+                    self.callable(frame, raw.fget, (one,))
+            elif not any(isinstance(vars(base).get("__get__"), types.FunctionType) for base in kind.__mro__):
+                value = getattr(one, name, ABSENT)
+                self.register(value, words)
+                if isinstance(value, PLAIN) and not isinstance(one, tuple):
+                    self.place(frame, one, ITEM, name, words)
+                elif not isinstance(one, tuple):
+                    self.because(frame, f"reads {words}, which is not known")
+            if isinstance(one, BUFFERS):
                 self.shallow(frame, one)
             return
         attributes = getattr(one, "__dict__", None)
@@ -623,7 +686,7 @@ class Watch:
             self.shallow(frame, container)
             getter = next((vars(k)["__getitem__"] for k in type(container).__mro__ if "__getitem__" in vars(k)), None)
             native = not isinstance(getter, types.FunctionType) and getter is not None
-            if native and not isinstance(container, (*ITERATES, *TENSORS, numpy.ndarray, type)):
+            if native and not isinstance(container, (*ITERATES, *TENSORS, *BUFFERS, type)):
                 if not is_pure_native(type(container).__module__):
                     self.because(frame, f"reads {words}, which is not known")
 
@@ -680,6 +743,8 @@ class Watch:
             return
         if kind is functools._lru_cache_wrapper:  # hashes what it is given; what it has not kept is met as a frame
             self.outside_result = id(frame)
+            words = f"what {self.words_of(called)}() has kept"
+            self.place(frame, self.reads.cache(called), ITEM, "state", words)
             return
         module = getattr(called, "__module__", None) or kind.__module__  # a Cython function's own
         if is_pure_native(module):
@@ -720,14 +785,11 @@ class Watch:
         elif name in ("isinstance", "issubclass", "callable"):
             self._type_asked_for(frame, arguments)
         elif name == "vars":
-            for argument in arguments:
-                self.whole(frame, argument)
-                if self.is_outside(argument):
-                    self.register(argument.__dict__, self.words_of(argument))
+            self.whole(frame, arguments[0])
+            if self.is_outside(arguments[0]):
+                self.register(arguments[0].__dict__, self.words_of(arguments[0]))
         elif name in PURE_BUILTINS or name.startswith("dict."):
-            for argument in arguments:
-                self.shallow(frame, argument)
-                self._callable_argument(frame, argument)
+            self._read_by_native(frame, arguments)
         elif name in ("object.__new__", "type.__new__"):
             return
         elif name == "__import__":
@@ -735,9 +797,19 @@ class Watch:
         else:
             self.because(frame, f"calls {name}(), which is not known")
 
-    def _callable_argument(self, frame, argument):
-        if isinstance(argument, (types.BuiltinFunctionType, types.MethodWrapperType, functools.partial)):
-            self.callable(frame, argument)
+    def _read_by_native(self, frame, arguments):
+        """What the interpreter's own functions are given; a callable among it is called with the rest."""
+        for argument in arguments:
+            self.deep(frame, argument)
+            if isinstance(argument, (types.BuiltinFunctionType, types.MethodWrapperType, functools.partial)):
+                self.callable(frame, argument)
+            while isinstance(argument, functools.partial):
+                argument = argument.func
+            if isinstance(argument, _GETTERS):
+                for other in arguments:
+                    self.whole(frame, other)
+                    if hasattr(type(other), "__next__"):
+                        self.because(frame, "reads attributes of what an iterator gives")
 
     def changes_iterator(self, frame, value):
         if self.is_outside(value) or id(value) in self._arguments:
@@ -748,12 +820,14 @@ class Watch:
         if isinstance(owner, TENSORS):
             if isinstance(owner, torch.Generator) and name in MUTATORS:
                 self.because(frame, "sets a random generator")
+            if isinstance(owner, torch.Generator) and name == "initial_seed":
+                self.because(frame, "reads the seed of a random generator")
             for argument in arguments:
                 self.whole(frame, argument)
             return
         if isinstance(owner, PLAIN):
             for argument in arguments:
-                self.shallow(frame, argument)
+                (self.whole if name in ("format", "format_map") else self.deep)(frame, argument)
             return
         if name == "__call__":
             self.callable(frame, owner, arguments)
@@ -779,15 +853,15 @@ class Watch:
             else:
                 self.changes(frame, owner, self.words_of(owner))
             return
-        for argument in arguments:
-            self.shallow(frame, argument)
-            self._callable_argument(frame, argument)
+        self._read_by_native(frame, arguments)
+        if isinstance(owner, type) and name == "__subclasses__":
+            self.because(frame, f"asks for the subclasses of {owner.__name__}")
         if not outside:
             return
         if isinstance(owner, dict) and name in ("get", "__getitem__", "__contains__") and arguments:
             self.item(frame, owner, arguments[0], f"{self.words_of(owner)}[{arguments[0]!r}]")
-        elif isinstance(owner, (*CONTAINERS, tuple, frozenset, numpy.ndarray)):
-            self.shallow(frame, owner)
+        elif isinstance(owner, (*CONTAINERS, *BUFFERS, *VIEWS, tuple, frozenset)):
+            self.deep(frame, owner)
         elif isinstance(owner, (type, types.FunctionType)) or is_pure_native(type(owner).__module__):
             self.whole(frame, owner)
         elif name in _OBJECT_METHODS:
@@ -805,9 +879,7 @@ class Watch:
                 for argument in arguments:
                     self.length(frame, argument)
                 return
-            for argument in arguments:
-                self.shallow(frame, argument)
-                self._callable_argument(frame, argument)
+            self._read_by_native(frame, arguments)
             return
         if is_pure_native(module):
             for argument in arguments:
@@ -844,6 +916,19 @@ def _given(frame, index):
     if isinstance(value, types.CellType) and frame.f_code.co_varnames[index] in frame.f_code.co_cellvars:
         return value.cell_contents
     return value
+
+
+def _has_attributes(value):
+    """A number or a text of a class of the person's."""
+    return not isinstance(value, torch.Tensor) and hasattr(value, "__dict__")
+
+
+def _classes_in(values):
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _classes_in(value)
+        else:
+            yield value
 
 
 def _is_of_torch(module):

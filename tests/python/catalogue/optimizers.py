@@ -353,6 +353,23 @@ def hyper_parameters_changed(accelerate):
 
 
 @case
+def decay_switched_on(accelerate):
+    """A call that was not there before is told by its tensors: it is like the next one, which runs beside replays."""
+    model = mlp()
+    optimizer = torch.optim.NAdam(model.parameters(), lr=0.01, foreach=False, decoupled_weight_decay=True)
+    yield from trained(accelerate, model, optimizer,
+                       change=lambda: optimizer.param_groups[0].update(weight_decay=0.5))
+
+
+@case
+def factors_written_by_a_mask(accelerate):
+    """Numbers that are put into tensors below any recording."""
+    model = mlp()
+    optimizer = torch.optim.Rprop(model.parameters(), lr=0.01)
+    yield from trained(accelerate, model, optimizer, change=lambda: optimizer.param_groups[0].update(etas=(0.3, 1.5)))
+
+
+@case
 def group_added(accelerate):
     model, extra = mlp(), nn.Linear(8, 4)
     optimizer = sgd(model)

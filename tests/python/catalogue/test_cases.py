@@ -5,8 +5,8 @@ import gc
 import pytest
 import torch
 
-from catalogue import (batches, case, effects, host_data, kept, kinds, loop, optimizers, raising, reads,  # noqa: F401
-                       replay_more, shared_memory, values)
+from catalogue import (batches, case, effects, host_data, kept, kinds, loop, native_reads,  # noqa: F401
+                       optimizers, raising, reads, replay_more, shared_memory, values)
 
 IDENTIFIERS = [f"{name}-{mode}" for name in case.CASES for mode in case.MODES]
 

@@ -1,0 +1,23 @@
+"""What the program has set around a call, and a replay would not do."""
+
+import torch
+from torch.utils._device import DeviceContext
+
+
+def why_eager():
+    """In words; empty: there is nothing."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "torch.func transforms it"
+    if torch._C._len_torch_dispatch_stack():
+        return "a mode sees its calls: a TorchDispatchMode"
+    for index in range(torch._C._len_torch_function_stack()):
+        mode = torch._C._get_function_stack_at(index)
+        if not isinstance(mode, DeviceContext):
+            return f"a mode sees its calls: {type(mode).__name__}"
+        if mode.device.type != "cpu":
+            return f"tensors are made on '{mode.device}' by default"
+    if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+        return "saved_tensors_hooks are set around it"
+    if torch.is_anomaly_enabled():
+        return "autograd looks for anomalies"
+    return ""
