@@ -25,7 +25,9 @@ constexpr int kMostConstants = 3;
 constexpr int kMostPaths = 3;
 // A traced step that took a path without a plan may take it again soon. Where most do so, none is worth it.
 constexpr int kRecordAfterLeaving = 8;
-constexpr int kMaxDepartures = 6;
+constexpr int kMaxDepartures = 12;
+// Branches that an integer read on the host decides, before it is a number like any other and not a choice.
+constexpr int kMostChoices = 2;
 
 // Recordings that may go unpaid before a signature is recorded only if it is met again, and how many replays pay for
 // one.
@@ -132,6 +134,13 @@ PlanCache::PlanCache(Program& program, const Config& config, Stats& stats, bool 
   program_.trace();
 }
 
+std::map<std::string, std::string> PlanCache::description_of(const std::vector<at::Tensor>& tensors,
+                                                             const StepInput& input, const std::string& shared) const {
+  std::map<std::string, std::string> description = describe_signature(program_, tensors, input);
+  description["setting: tensors that share memory"] = shared.empty() ? "none" : shared;
+  return description;
+}
+
 PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInput& input) {
   const std::string& shared = shared_.among(program_, tensors);
   std::string signature = signature_of(program_, tensors, is_traced_ ? without_constants(input) : input) + shared;
@@ -151,11 +160,9 @@ PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInp
       entries_.clear();
       return find(tensors, input);
     }
-    entry.signature_traced = shapes;
   }
   entry.signature = std::move(signature);
-  entry.description = describe_signature(program_, tensors, input);
-  entry.description["setting: tensors that share memory"] = shared.empty() ? "none" : shared;
+  entry.description = description_of(tensors, input, shared);
   if (!entries_.empty()) {
     last_change_ = explain_change(entries_.front().description, entry.description);
     if (stats_.plans > 0 && unpaid_ < kMaxUnpaid) log().info("recording again: {}", last_change_);
@@ -209,7 +216,7 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
     // The first steps of a program set things up; what happens twice will happen again.
     const bool again = !std::exchange(last_effect_, why).empty() && !why.empty();
     if (again)
-      trace(why, entry);
+      trace(why, entry, input);
     else if (!why.empty())
       recording.obstacles.push_back(why);
   }
@@ -242,9 +249,9 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
         })) {
       // The same calls, and between them what only the step's own code sees: both recordings are a traced step's.
       std::vector<Trace> open = std::move(entry.open);
-      trace(reason, entry);
+      trace(reason, entry, input);
       entry.open = std::move(open);
-      if (agree_with_any(entry, recording.trace, tensors, reason, obstacle)) return;
+      if (agree_with_any(entry, recording.trace, list_tensors(program_, input), reason, obstacle)) return;
     }
     if (entry.open.size() == kMaxOpen) entry.open.erase(entry.open.begin());
     entry.open.push_back(std::move(recording.trace));
@@ -254,7 +261,7 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
   entry.last_obstacle = obstacle ? reason : std::string();
   if (!entry.plans.empty() || (!again && entry.recordings < config_.max_recordings)) return;
   if (may_trace_ && !is_traced_)
-    trace(reason, entry);
+    trace(reason, entry, input);
   else
     give_up(entry, str("{} recordings gave no plan: {}", entry.recordings, reason));
 }
@@ -304,15 +311,19 @@ void PlanCache::check(PlanEntry& entry, Recording& recording, const StepInput& i
   if (slip.empty()) return;  // another branch: the guard of a replay finds it, too
   ++stats_.slips;
   warn_once(str("replays of this step were not what it does by now: {}", slip));
-  trace(slip, entry);
+  trace(slip, entry, input);
 }
 
 // The step's host code runs at every call: what it did, or read, cannot be known. Plans and recordings begin anew, with
 // the signature of `entry`.
-void PlanCache::trace(const std::string& why, PlanEntry& entry) {
+void PlanCache::trace(const std::string& why, PlanEntry& entry, const StepInput& input) {
   trace(why);
   entries_.remove_if([&](const PlanEntry& other) { return &other != &entry; });
-  entry.signature = entry.signature_traced;
+  program_.refresh();  // what the step's code reads is no part of its signature any more
+  const std::vector<at::Tensor> tensors = list_tensors(program_, input);
+  const std::string& shared = shared_.among(program_, tensors);
+  entry.signature = signature_of(program_, tensors, without_constants(input)) + shared;
+  entry.description = description_of(tensors, input, shared);
   entry.plans.clear();
   entry.open.clear();
   entry.recordings = 0;
@@ -326,14 +337,14 @@ void PlanCache::trace(const std::string& why) {
   log().info("the step's own code runs beside every replay: {}", why);
 }
 
-void PlanCache::left(PlanEntry& entry, const std::string& difference, bool may_be_planned) {
+void PlanCache::left(PlanEntry& entry, const std::string& difference, bool records_next) {
   ++stats_.departures;
   ++entry.departures;
   log().info("a step left its plan: {}", difference);
   entry.to_verify = 0;
   if (entry.departures > kMaxDepartures)
     give_up(entry, str("steps keep leaving their plans; the last: {}", difference));
-  else if (may_be_planned)
+  else if (records_next)
     entry.to_record = kRecordAfterLeaving;
 }
 
@@ -438,7 +449,6 @@ std::shared_ptr<Plan> PlanCache::plan_without_running(PlanEntry& entry, const St
 void PlanCache::add(PlanEntry& entry, std::shared_ptr<Plan> made, const std::vector<at::Tensor>& tensors) {
   entry.plans.push_front(std::move(made));
   entry.recordings = 0;
-  entry.departures = 0;
   entry.next_check = 2;
   entry.to_record = 0;
   explanations_ = 0;
@@ -545,7 +555,7 @@ void PlanCache::count_run(const Plan& plan, const StepResult& result) {
 }
 
 std::shared_ptr<Plan> PlanCache::other_branch(PlanEntry& entry, const std::shared_ptr<Plan>& plan,
-                                              const Plan::Outcome& outcome) {
+                                              const Plan::Outcome& outcome, const StepInput& input) {
   if (!outcome.error.empty()) {
     failed(entry, outcome.error);
     return nullptr;
@@ -560,8 +570,11 @@ std::shared_ptr<Plan> PlanCache::other_branch(PlanEntry& entry, const std::share
   for (const std::shared_ptr<Plan>& other : entry.plans)
     if (other != plan && other->continues(*plan, *outcome.missed_read, outcome.read)) return other;
   const HostRead& read = plan->trace().reads[*outcome.missed_read];
-  log().info("recording again: another branch is taken {} {}", plan->trace().calls[read.call.index()].module,
-             read.source);
+  const std::string& module = plan->trace().calls[read.call.index()].module;
+  if (may_trace_ && !is_traced_ && !std::holds_alternative<bool>(outcome.read) && ++entry.choices > kMostChoices)
+    trace(str("{} reads a number that changes from step to step", read.source), entry, input);
+  else
+    log().info("recording again: another branch is taken {} {}", module, read.source);
   return nullptr;
 }
 

@@ -6,10 +6,13 @@
 
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "capture/recorder.h"
 #include "engine/plan.h"
 #include "engine/program.h"
 
@@ -22,9 +25,10 @@ struct TracedStep {
   bool is_replay = false;
   bool unfit = false;
   std::string difference;
-  bool raised = false;         // it left the plan at a call that raised: no recording holds that
-  std::shared_ptr<Plan> plan;  // the last that it followed
-  StepResult result;           // of the replay, without its tensors
+  bool raised = false;                 // it left the plan at a call that raised: no recording holds that
+  std::shared_ptr<Plan> plan;          // the last that it followed
+  StepResult result;                   // of the replay, without its tensors
+  std::optional<Recording> recording;  // of a step that left its plan: all of it, and its output is there
 };
 
 // The plans that a traced step may follow: which, is seen by the calls that it makes.
@@ -39,6 +43,8 @@ class TracedPlans {
   [[nodiscard]] const std::shared_ptr<Plan>& plan() const { return followed_; }
   // Without the gradients that no plan reads.
   [[nodiscard]] const std::vector<at::Tensor>& tensors() const { return tensors_; }
+  // All of the program's and the batch's, as they were before the step.
+  [[nodiscard]] std::vector<OwnedBefore> before() const;
 
   // Binds the first one's tracer, and for Tracer::Plan the next one's.
   Tracer& begin();
@@ -49,6 +55,7 @@ class TracedPlans {
   std::vector<std::shared_ptr<Plan>> plans_;
   Program& program_;
   std::vector<at::Tensor> tensors_;
+  std::map<size_t, OwnedBefore> dropped_;  // gradients that no plan reads
   std::function<bool(const Plan&)> may_follow_;
   size_t next_ = 1;
   std::shared_ptr<Plan> followed_, offered_;
@@ -56,9 +63,10 @@ class TracedPlans {
 };
 
 // `tensors` are the program's by its keys, and the batch's after them: they are let go. `step` runs the user's
-// function. `may_follow`: of the plans beside the first, whether one may run.
+// function. `may_follow`: of the plans beside the first, whether one may run. `recorded`: the program and the batch,
+// for a step that leaves its plans; nullptr: it is not recorded.
 TracedStep run_traced(const std::list<std::shared_ptr<Plan>>& plans, Program& program, std::vector<at::Tensor>& tensors,
                       const std::function<bool(const Plan&)>& may_follow, const std::function<StepOutput()>& step,
-                      RunTimes* times);
+                      RecordedProgram* recorded, RunTimes* times);
 
 }  // namespace stepc

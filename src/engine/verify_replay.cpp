@@ -180,7 +180,7 @@ void compare_traced(Plan& plan, Program& program, const std::vector<at::Tensor>&
 
 Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Program& program,
                            std::vector<at::Tensor>& tensors, const std::function<StepOutput()>& step,
-                           const std::function<bool(const Plan&)>& is_due,
+                           RecordedProgram& recorded, const std::function<bool(const Plan&)>& is_due,
                            const std::function<bool(const Plan&)>& eager_fits) {
   Verification verification;
   verification.from = "eager";
@@ -197,7 +197,9 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
       before.emplace_back(plan.get(), Undo(nullptr, plan->changed(followed.tensors()), plan->generators(program)));
   for (const auto& [plan, undo] : before) verification.snapshot_bytes += undo.bytes();
   Tracer& first = followed.begin();
-  const Tracer::Plan host = {{}, {}, {}, [&] { return followed.other(); }, [&] { followed.took_over(); }};
+  Recorder recorder(recorded, followed.before());
+  const Tracer::Plan host = {
+      {}, {}, {}, [&] { return followed.other(); }, [&] { followed.took_over(); }, [&] { return &recorder; }};
   first.run_computing([&] { verification.output = step(); }, host);
   Plan& plan = *followed.plan();
   verification.plan = followed.plan();
@@ -207,6 +209,9 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
   const std::vector<at::Tensor> inputs = plan.with_host_data(followed.tensors(), plan.tracer().host_data());
   plan.tracer().release();
   first.release();
+  if (!verification.departure.empty() && !verification.raised)
+    verification.recording = recorder.finish(std::exchange(verification.output, {}));
+  recorder.stop();
   const auto state = std::ranges::find(before, &plan, &std::pair<Plan*, Undo>::first);
   if (!verification.departure.empty() || state == before.end()) return verification;
 

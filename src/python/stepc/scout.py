@@ -146,6 +146,7 @@ class Scout:
     def followed(self, watch):
         """Takes over what a recorded call has read and done."""
         self.reason = watch.reason or ""
+        self.reads.recorded += 1
         for kind, name in watch.attributes:
             self.attributes.add(kind, name)
         if self._finds_modules:
