@@ -29,6 +29,9 @@ struct HostSupply {
   c10::IValue number;
 };
 
+// What the host supplied in `recorded`, where a step that follows `trace`, with the same calls, supplies it.
+std::vector<HostSupply> numbers_supplied(const Trace& trace, const Trace& recorded);
+
 class Tracer {
  public:
   // What the tracer asks for while the step runs.

@@ -199,7 +199,7 @@ PlanEntry* PlanCache::entry_of(const std::string& signature) {
   return nullptr;
 }
 
-void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& input) {
+std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& input) {
   ++stats_.recordings;
   ++entry.recordings;
   ++entry.unpaid;
@@ -228,7 +228,7 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
       ++explanations_;
       --entry.recordings;
       entry.open.clear();
-      return;
+      return nullptr;
     }
   } else if (!recording.strangers.empty()) {
     // Not looked for any more: every find would be another structure, for ever.
@@ -241,7 +241,7 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
   if (!obstacle) {
     program_.refresh();
     const std::vector<at::Tensor> tensors = list_tensors(program_, input);
-    if (agree_with_any(entry, recording.trace, tensors, reason, obstacle)) return;
+    if (auto plan = agree_with_any(entry, recording.trace, tensors, reason, obstacle)) return plan;
     if (may_trace_ && !is_traced_ && std::ranges::any_of(entry.open, [&](const Trace& before) {
           if (agree(before, recording.trace).obstacle.empty()) return false;
           const Agreement agreement = agree_on_calls(before, recording.trace);
@@ -251,7 +251,8 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
       std::vector<Trace> open = std::move(entry.open);
       trace(reason, entry, input);
       entry.open = std::move(open);
-      if (agree_with_any(entry, recording.trace, list_tensors(program_, input), reason, obstacle)) return;
+      if (auto plan = agree_with_any(entry, recording.trace, list_tensors(program_, input), reason, obstacle))
+        return plan;
     }
     if (entry.open.size() == kMaxOpen) entry.open.erase(entry.open.begin());
     entry.open.push_back(std::move(recording.trace));
@@ -259,11 +260,12 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
   // The same obstacle twice in a row will be there the next time too; another branch may not.
   const bool again = obstacle && reason == entry.last_obstacle;
   entry.last_obstacle = obstacle ? reason : std::string();
-  if (!entry.plans.empty() || (!again && entry.recordings < config_.max_recordings)) return;
+  if (!entry.plans.empty() || (!again && entry.recordings < config_.max_recordings)) return nullptr;
   if (may_trace_ && !is_traced_)
     trace(reason, entry, input);
   else
     give_up(entry, str("{} recordings gave no plan: {}", entry.recordings, reason));
+  return nullptr;
 }
 
 void PlanCache::give_up(PlanEntry& entry, const std::string& why) {
@@ -355,8 +357,8 @@ void PlanCache::failed(PlanEntry& entry, const std::string& error) {
 }
 
 // Makes a plan with the first earlier recording that `trace` agrees with.
-bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors,
-                               std::string& reason, bool& obstacle) {
+std::shared_ptr<Plan> PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors,
+                                                std::string& reason, bool& obstacle) {
   const auto good = [&](Agreement& agreement) {
     if (agreement.difference.empty() && agreement.obstacle.empty()) return true;
     obstacle = agreement.difference.empty();
@@ -368,7 +370,7 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
   };
   if (is_traced_)
     for (const std::shared_ptr<Plan>& plan : entry.plans)
-      if (plan->has_same_calls(trace)) return true;
+      if (plan->has_same_calls(trace)) return plan;
   for (size_t o = entry.open.size(); o-- > 0;) {
     Agreement agreement = compare(entry.open[o]);
     if (!good(agreement)) continue;
@@ -376,7 +378,7 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
     add(entry,
         std::make_shared<Plan>(std::move(trace), std::move(agreement.trace), program_, tensors, options_for(entry)),
         tensors);
-    return true;
+    return entry.plans.front();
   }
   // A plan whose guard was too narrow: what the guard held fixed is passed on now.
   for (auto plan = entry.plans.begin(); plan != entry.plans.end(); ++plan) {
@@ -386,17 +388,17 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
     add(entry,
         std::make_shared<Plan>(std::move(trace), std::move(agreement.trace), program_, tensors, options_for(entry)),
         tensors);
-    return true;
+    return entry.plans.front();
   }
   // Another path of a traced step: its calls are compared at every replay, so that one recording will do. The first one
   // is to show which numbers change.
-  if (!is_traced_ || (entry.plans.empty() && (obstacle || entry.recordings < kMostPaths))) return false;
+  if (!is_traced_ || (entry.plans.empty() && (obstacle || entry.recordings < kMostPaths))) return nullptr;
   Agreement agreement = agree_on_calls(trace, trace);
-  if (!good(agreement)) return false;
+  if (!good(agreement)) return nullptr;
   add(entry,
       std::make_shared<Plan>(std::move(trace), std::move(agreement.trace), program_, tensors, options_for(entry)),
       tensors);
-  return true;
+  return entry.plans.front();
 }
 
 PlanOptions PlanCache::options_for(const PlanEntry& entry) {

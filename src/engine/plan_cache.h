@@ -51,7 +51,8 @@ class PlanCache {
   PlanEntry* entry_of(const std::string& signature);
 
   // Makes a plan of a recording that agrees with an earlier one, keeps it, or gives the signature up.
-  void keep(PlanEntry& entry, Recording& recording, const StepInput& input);
+  // Returns the plan of such a step, if there is one by then; the recording's trace is gone if it is the plan's.
+  std::shared_ptr<Plan> keep(PlanEntry& entry, Recording& recording, const StepInput& input);
 
   // Whether the next step is to run as it is and be recorded, to be compared with the plans of the entry: after their
   // replays 2, 4, 8, and so on. Only of steps whose host code does not run beside the plan.
@@ -95,9 +96,9 @@ class PlanCache {
  private:
   std::map<std::string, std::string> description_of(const std::vector<at::Tensor>& tensors, const StepInput& input,
                                                     const std::string& shared) const;
-  // False: `reason` says why not, and `obstacle` whether another recording would meet the same.
-  bool agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors, std::string& reason,
-                      bool& obstacle);
+  // Nullptr: `reason` says why not, and `obstacle` whether another recording would meet the same.
+  std::shared_ptr<Plan> agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors,
+                                       std::string& reason, bool& obstacle);
   void add(PlanEntry& entry, std::shared_ptr<Plan> plan, const std::vector<at::Tensor>& tensors);
   PlanOptions options_for(const PlanEntry& entry);
   // Throws UserError where it cannot be.

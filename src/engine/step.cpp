@@ -83,8 +83,22 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
   return std::move(recording.output);
 }
 
-StepOutput Step::keep(PlanEntry& entry, Recording& recording, const StepInput& input) {
-  if (!entry.eager) plans_.keep(entry, recording, input);  // it may have left its plans once too often
+StepOutput Step::keep(PlanEntry& entry, Recording& recording, const StepInput& input, const BeforeStep* before) {
+  // It may have left its plans once too often.
+  const std::shared_ptr<Plan> plan = entry.eager ? nullptr : plans_.keep(entry, recording, input);
+  if (plan != nullptr && before != nullptr && plans_.must_verify(*plan)) {
+    const auto begin = Clock::now();
+    const Trace& recorded = recording.trace.calls.empty() ? plan->recorded() : recording.trace;
+    Verification verification =
+        verify_recorded(*plan, *program_, *before, recorded, std::move(recording.output), plans_.eager_fits(*plan));
+    stats_.verify_seconds += seconds_since(begin);
+    if (verification.compared) {
+      StepOutput output = conclude(entry, *plan, std::move(verification));
+      verified_one(entry);
+      return output;
+    }
+    recording.output = std::move(verification.output);
+  }
   release_free_memory();
   return std::move(recording.output);
 }
@@ -161,8 +175,7 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
     followed(entry, plan);
     if (verification.compared) {
       StepOutput output = conclude(entry, *plan, std::move(verification));
-      const auto waits = [&](const std::shared_ptr<Plan>& other) { return is_due(*other); };
-      if (std::ranges::none_of(entry.plans, waits)) entry.to_verify = 0;
+      verified_one(entry);
       return output;
     }
     if (!verification.departure.empty()) plans_.left(entry, verification.departure, /*records_next=*/false);
@@ -175,8 +188,8 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
     entry.to_verify = std::max(entry.to_verify, kVerifyOthers);
     return false;
   };
-  TracedStep traced =
-      run_traced(entry.plans, *program_, tensors, may_follow, eager, &recorded, times_ ? &*times_ : nullptr);
+  TracedStep traced = run_traced(entry.plans, *program_, tensors, may_follow, eager,
+                                 {&recorded, config_.verify.kind != Verify::Kind::kOff}, times_ ? &*times_ : nullptr);
   if (traced.unfit) return drop(entry, traced.plan, traced.difference);
   followed(entry, traced.plan);
   if (traced.is_replay) {
@@ -189,9 +202,17 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
   } else {
     if (!traced.recording) ++stats_.eager_calls;
     if (entry.to_verify == 0) plans_.left(entry, traced.difference, !traced.recording && !traced.raised);
-    if (traced.recording) return keep(entry, *traced.recording, input);
+    if (traced.recording) return keep(entry, *traced.recording, input, &traced.before);
   }
   return std::move(traced.output);
+}
+
+// Other plans may wait for the same.
+void Step::verified_one(PlanEntry& entry) const {
+  const auto waits = [&](const std::shared_ptr<Plan>& plan) {
+    return plans_.must_verify(*plan) && !(times_ && plan->verified);
+  };
+  if (std::ranges::none_of(entry.plans, waits)) entry.to_verify = 0;
 }
 
 void Step::followed(PlanEntry& entry, const std::shared_ptr<Plan>& plan) {

@@ -1,5 +1,7 @@
 #include "engine/traced_step.h"
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <utility>
@@ -14,7 +16,7 @@ namespace {
 
 class Run {
  public:
-  Run(TracedPlans plans, Program& program, RecordedProgram* recorded, RunTimes* times)
+  Run(TracedPlans plans, Program& program, const WhatToRecord& recorded, RunTimes* times)
       : plans_(std::move(plans)),
         program_(program),
         recorded_(recorded),
@@ -48,7 +50,10 @@ class Run {
     traced.raised = plan().tracer().raised();
     plan().tracer().release();
     first.release();
-    if (recorder_) traced.recording = recorder_->finish(std::exchange(traced.output, {}));
+    if (recorder_) {
+      traced.recording = recorder_->finish(std::exchange(traced.output, {}));
+      traced.before = std::move(before_);
+    }
     return traced;
   }
 
@@ -119,8 +124,13 @@ class Run {
   }
 
   Recorder* record() {
-    if (recorded_ == nullptr) return nullptr;
-    recorder_.emplace(*recorded_, plans_.before());
+    if (recorded_.program == nullptr) return nullptr;
+    recorder_.emplace(*recorded_.program, plans_.before());
+    if (!recorded_.verifies) return &*recorder_;
+    before_.tensors = plans_.tensors();
+    std::vector<at::Tensor> defined;
+    std::ranges::copy_if(before_.tensors, std::back_inserter(defined), &at::Tensor::defined);
+    before_.undo = std::make_shared<Undo>(nullptr, std::move(defined), plan().generators(program_));
     return &*recorder_;
   }
 
@@ -161,7 +171,7 @@ class Run {
 
   TracedPlans plans_;
   Program& program_;
-  RecordedProgram* recorded_;
+  WhatToRecord recorded_;
   RunTimes* times_;
   std::vector<at::Generator> generators_;
   std::vector<Undo> undo_;                                   // of what the host writes
@@ -172,6 +182,7 @@ class Run {
   size_t reads_ = 0;
   bool has_begun_ = false;
   std::optional<Recorder> recorder_;
+  BeforeStep before_;
 };
 
 }  // namespace
@@ -229,7 +240,7 @@ Tracer* TracedPlans::other() {
 
 TracedStep run_traced(const std::list<std::shared_ptr<Plan>>& plans, Program& program, std::vector<at::Tensor>& tensors,
                       const std::function<bool(const Plan&)>& may_follow, const std::function<StepOutput()>& step,
-                      RecordedProgram* recorded, RunTimes* times) {
+                      const WhatToRecord& recorded, RunTimes* times) {
   TracedPlans followed(plans, program, std::exchange(tensors, {}), may_follow);
   TracedStep traced;
   traced.plan = followed.plan();

@@ -15,8 +15,21 @@
 #include "capture/recorder.h"
 #include "engine/plan.h"
 #include "engine/program.h"
+#include "engine/undo.h"
 
 namespace stepc {
+
+// What was there before a step.
+struct BeforeStep {
+  std::vector<at::Tensor> tensors;  // by the program's keys, and the batch's after them
+  std::shared_ptr<Undo> undo;       // of all of them
+};
+
+// For a step that leaves its plans.
+struct WhatToRecord {
+  RecordedProgram* program = nullptr;  // with the batch; nullptr: it is not recorded
+  bool verifies = false;               // its plan runs from where the step began
+};
 
 struct TracedStep {
   StepOutput output;
@@ -29,6 +42,7 @@ struct TracedStep {
   std::shared_ptr<Plan> plan;          // the last that it followed
   StepResult result;                   // of the replay, without its tensors
   std::optional<Recording> recording;  // of a step that left its plan: all of it, and its output is there
+  BeforeStep before;                   // then, if WhatToRecord asks for it
 };
 
 // The plans that a traced step may follow: which, is seen by the calls that it makes.
@@ -63,10 +77,9 @@ class TracedPlans {
 };
 
 // `tensors` are the program's by its keys, and the batch's after them: they are let go. `step` runs the user's
-// function. `may_follow`: of the plans beside the first, whether one may run. `recorded`: the program and the batch,
-// for a step that leaves its plans; nullptr: it is not recorded.
+// function. `may_follow`: of the plans beside the first, whether one may run.
 TracedStep run_traced(const std::list<std::shared_ptr<Plan>>& plans, Program& program, std::vector<at::Tensor>& tensors,
                       const std::function<bool(const Plan&)>& may_follow, const std::function<StepOutput()>& step,
-                      RecordedProgram* recorded, RunTimes* times);
+                      const WhatToRecord& recorded, RunTimes* times);
 
 }  // namespace stepc

@@ -40,6 +40,11 @@ struct Verification {
 Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>& tensors,
                            const std::function<StepOutput()>& step, bool eager_fits);
 
+// The same for a traced step that left its plans and was recorded: `plan` is of that recording, or has its calls.
+// `output` is the step's. Not compared where the plan cannot run on what was there `before`.
+Verification verify_recorded(Plan& plan, Program& program, const BeforeStep& before, const Trace& recorded,
+                             StepOutput output, bool eager_fits);
+
 // The same for a traced step: `step` runs once, eagerly, which tells what its host code supplies and which of `plans`
 // it follows. That plan runs from the same state if it `is_due`, and then what eager left is put back. `tensors` are
 // let go. `recorded`: the program and the batch, for a step that leaves its plans.

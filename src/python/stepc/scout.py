@@ -169,10 +169,10 @@ class Scout:
         """Why the step's Python has to run at every call; empty: it does not."""
         if not self.watches:
             return self.reason or 'Config(python="trace")'
-        if self.reads.changing is not None:
-            place = self.reads.changing
-            return f"{place.line} reads {place.words}, which changes from step to step"
-        return self.reason
+        if self.reason or self.reads.changing is None:
+            return self.reason
+        place = self.reads.changing
+        return f"{place.line} reads {place.words}, which changes from step to step"
 
     def trace(self):
         """It does from now on: what it reads separates no plans."""
