@@ -63,12 +63,26 @@ int64_t replays_of(const PlanEntry& entry) {
   return replays;
 }
 
-// Whether a replay would have read the numbers that it is held to, where `now` is what the step did.
+bool have_same_calls(const Trace& a, const HostEvent& in_a, const Trace& b, const HostEvent& in_b) {
+  const size_t calls = in_a.end.index() - in_a.begin.index();
+  if (in_b.end.index() - in_b.begin.index() != calls) return false;
+  for (size_t c = 0; c < calls; ++c)
+    if (a.calls[in_a.begin.index() + c].op != b.calls[in_b.begin.index() + c].op) return false;
+  return true;
+}
+
+// Whether a replay would have gone on, where `now` is what the step did: would have read the numbers that it is held
+// to, and its optimizers would have made the recorded calls.
 bool would_replay(const Plan& plan, const Trace& now) {
   const std::vector<HostRead>& reads = plan.trace().reads;
   for (size_t r = 0; r < reads.size() && r < now.reads.size(); ++r)
     if (reads[r].guard && !same_number(number_read(plan.trace(), reads[r]), number_read(now, now.reads[r])))
       return false;
+  const std::vector<HostEvent>& events = plan.trace().events;
+  for (size_t e = 0; e < events.size() && e < now.events.size(); ++e) {
+    const bool is_same = events[e].kind == HostEvent::Kind::kShadow && events[e].key == now.events[e].key;
+    if (is_same && !have_same_calls(plan.trace(), events[e], now, now.events[e])) return false;
+  }
   return true;
 }
 
