@@ -39,6 +39,8 @@ class TracedStates {
 
   // What the host has set by now.
   void leave(size_t end);
+  // Whether that was anything. Then a recording of what is computed would see it later than the host did.
+  [[nodiscard]] bool were_set() const { return !loads_.empty(); }
   void before_computing(size_t call);
   void after_computing(size_t call);
   // Afterwards, wherever the host may have put a mark back: the state that it stands for.

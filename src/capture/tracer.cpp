@@ -694,8 +694,8 @@ class Tracer::Observer final : public CallObserver {
     // What the host's own calls have made is made once.
     const bool has_made = std::any_of(expected_.begin(), expected_.begin() + static_cast<ptrdiff_t>(next_),
                                       [](const Expected& one) { return one.made_by_host || one.is_filled_later; });
-    if (Recorder* const recorder = records && !has_made && plan_->record ? plan_->record() : nullptr)
-      recording_ = recorder->take_over();
+    const bool may_record = records && !has_made && !states_.were_set() && plan_->record;
+    if (Recorder* const recorder = may_record ? plan_->record() : nullptr) recording_ = recorder->take_over();
     std::optional<ObserverScope> scope;
     if (recording_ != nullptr) scope.emplace(recording_);
     compute_again();

@@ -207,14 +207,16 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
   verification.departure = plan.tracer().difference();
   verification.raised = plan.tracer().raised();
   const std::vector<HostSupply> supplied = plan.tracer().supplied();
-  const std::vector<at::Tensor> inputs = plan.with_host_data(followed.tensors(), plan.tracer().host_data());
+  const bool has_left = !verification.departure.empty();
+  std::vector<at::Tensor> inputs;
+  if (!has_left) inputs = plan.with_host_data(followed.tensors(), plan.tracer().host_data());
   plan.tracer().release();
   first.release();
-  if (!verification.departure.empty() && !verification.raised)
+  if (has_left && !verification.raised)
     verification.recording = recorder.finish(std::exchange(verification.output, {}));
   recorder.stop();
   const auto state = std::ranges::find(before, &plan, &std::pair<Plan*, Undo>::first);
-  if (!verification.departure.empty() || state == before.end()) return verification;
+  if (has_left || state == before.end()) return verification;
 
   std::vector<at::Tensor> now = inputs;
   std::vector<Named> eager = left_by_eager(plan, Remains(plan, program, inputs), program, now, verification.output,
