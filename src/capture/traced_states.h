@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -17,14 +18,16 @@ class TracedStates {
   // `trace` must outlive this.
   explicit TracedStates(const Trace& trace);
 
-  // Before each run; `generators`: one for each of the trace's, the default one and those that the step makes undefined.
+  // Before each run; `generators`: one for each of the trace's, the default one and those that the step makes
+  // undefined.
   void bind(std::vector<at::Generator> generators);
   // Whether a call that takes `given` takes the trace's generator; one that the step makes is known from then on.
   bool is_generator(const at::Generator& given, GeneratorId expected);
   const at::Generator& generator(GeneratorId id) const;
 
-  // Whether `call` draws from the state that it drew from while it was recorded, or draws nothing; calls.size(): whether
-  // the step ends as recorded.
+  // Whether `call` draws from the state that it drew from while it was recorded, or draws nothing; where it is read by
+  // the host, for which the plan runs up to here and leaves its own states: whether all are as recorded. calls.size():
+  // the same where the step ends.
   bool are_as_recorded(size_t call);
   // `call` was left out.
   void skipped(size_t call);
@@ -72,10 +75,11 @@ class TracedStates {
   void see(size_t watched, GeneratorState::Kind kind, CallId call, const GeneratorSnapshot& snapshot);
 
   const Trace& trace_;
-  std::vector<GeneratorId> draws_;        // by call; invalid: it draws nothing
-  std::vector<GeneratorState> expected_;  // by call: the state that it draws from
-  std::vector<GeneratorState> at_end_;    // by generator
-  std::vector<size_t> alike_;             // by call: the first that leaves the same state
+  std::vector<GeneratorId> draws_;                          // by call; invalid: it draws nothing
+  std::vector<GeneratorState> expected_;                    // by call: the state that it draws from
+  std::map<size_t, std::vector<GeneratorState>> at_reads_;  // by call that the host reads, by generator
+  std::vector<GeneratorState> at_end_;                      // by generator
+  std::vector<size_t> alike_;                               // by call: the first that leaves the same state
   std::vector<Watched> watched_;
   std::vector<Load> loads_;
 };
