@@ -28,13 +28,11 @@ class EventCalls {
     for (size_t c = event_.end.index(); c-- > event_.begin.index();) {
       const Call& call = trace_.calls[c];
       if (is_view(trace_, call)) continue;
-      if (reads.count(CallId(c)) == 0 && !makes_needed(call)) continue;
       bool tiny = true;
-      for_each_value(call.args, [&](ValueId value) {
-        tiny = tiny && is_tiny(trace_.values[value.index()]);
-        needed_.insert(storage_of(value));
-      });
+      for_each_value(call.args, [&](ValueId value) { tiny = tiny && is_tiny(trace_.values[value.index()]); });
+      if (reads.count(CallId(c)) == 0 && !makes_needed(call) && !(tiny && keeps_host_data(call))) continue;
       if (!tiny) return false;
+      for_each_value(call.args, [&](ValueId value) { needed_.insert(storage_of(value)); });
       own_.emplace_back(c);
     }
     std::reverse(own_.begin(), own_.end());
@@ -51,6 +49,20 @@ class EventCalls {
     for (ValueId value : call.writes) makes = makes || needed_.count(storage_of(value)) != 0;
     for_each_value(call.results, [&](ValueId value) { makes = makes || needed_.count(storage_of(value)) != 0; });
     return makes;
+  }
+
+  // Whether it writes data of the host's into what outlives the step: what the host computed is another number next
+  // time.
+  bool keeps_host_data(const Call& call) const {
+    const auto is_of = [&](ValueId value, bool constant) {
+      return std::ranges::any_of(trace_.externals, [&](const External& external) {
+        return (external.owner == Owner::kConstant) == constant && storage_of(external.value) == storage_of(value);
+      });
+    };
+    bool reads_constant = false;
+    for_each_value(call.args, [&](ValueId value) { reads_constant = reads_constant || is_of(value, true); });
+    return reads_constant && !call.writes.empty() &&
+           std::ranges::all_of(call.writes, [&](ValueId value) { return is_of(value, false); });
   }
 
   // What the own calls make must not be read by the calls that are replayed, nor may those have read a counter before

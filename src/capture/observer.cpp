@@ -26,8 +26,11 @@ void observe(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
 
 CallObserver* current_observer() { return dynamic_cast<CallObserver*>(c10::ThreadLocalDebugInfo::get(kSlot)); }
 
-ObserverScope::ObserverScope(const std::shared_ptr<CallObserver>& observer)
-    : slot_(kSlot, observer), key_(c10::DispatchKeySet(kObserverKey)) {}
+ObserverScope::ObserverScope(const std::shared_ptr<CallObserver>& observer) : slot_(kSlot, observer) {
+  // Not an IncludeDispatchKeyGuard: inside an observer's call the key is excluded.
+  c10::impl::tls_set_dispatch_key_excluded(kObserverKey, false);
+  c10::impl::tls_set_dispatch_key_included(kObserverKey, true);
+}
 
 void install_observer() {
   static std::mutex mutex;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -14,6 +15,8 @@
 
 namespace stepc {
 
+class RecordingState;
+
 inline constexpr c10::DispatchKey kObserverKey = c10::DispatchKey::Fake;
 
 class CallObserver : public c10::DebugInfoBase {
@@ -21,19 +24,24 @@ class CallObserver : public c10::DebugInfoBase {
   // One call, its arguments on the stack; leaves its results there. `below` are the dispatch keys under the observer:
   // op.redispatchBoxed(below, stack) runs the kernel. Calls that kernels make themselves are not seen.
   virtual void call(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) = 0;
+  // The calls between these are made by host code that has state of its own (HostEventScope).
+  virtual void begin_event(const std::string&) {}
+  virtual void end_event() {}
+  // What writes down the step's calls, nullptr where nothing does.
+  virtual RecordingState* recording() { return nullptr; }
 };
 
 // The calling thread's observer, nullptr without one.
 CallObserver* current_observer();
 
-// Switches `observer` on for the calling thread until the scope ends. Scopes do not nest.
+// Switches `observer` on for the calling thread until the scope ends, in the stead of an outer scope's.
 class ObserverScope {
  public:
   explicit ObserverScope(const std::shared_ptr<CallObserver>& observer);
 
  private:
   c10::DebugInfoGuard slot_;
-  c10::impl::IncludeDispatchKeyGuard key_;
+  c10::impl::ForceDispatchKeyGuard key_;
 };
 
 // Takes the dispatch key for this process, and gives it the operator stepc::shown. Idempotent. Throws UserError when

@@ -10,7 +10,10 @@
 namespace stepc {
 
 namespace {
-RecordingState* current_recording() { return dynamic_cast<RecordingState*>(current_observer()); }
+RecordingState* current_recording() {
+  CallObserver* const observer = current_observer();
+  return observer == nullptr ? nullptr : observer->recording();
+}
 }  // namespace
 
 void install_recorder() {
@@ -26,7 +29,14 @@ Recorder::Recorder(RecordedProgram& program, VirtualKernels* kernels) {
              "an accelerated step is called inside another one that is being recorded: accelerate the outer step only");
   state_ = std::make_shared<RecordingState>(program, kernels);
 }
+Recorder::Recorder(RecordedProgram& program, std::vector<OwnedBefore> before)
+    : state_(std::make_shared<RecordingState>(program, std::move(before))) {}
 Recorder::~Recorder() = default;
+
+const std::shared_ptr<RecordingState>& Recorder::take_over() {
+  allocations_ = std::make_unique<AllocationScope>(state_->log(), /*watch_frees=*/true);
+  return state_;
+}
 
 void Recorder::run(const std::function<void()>& part) {
   USER_CHECK(current_observer() == nullptr,
@@ -45,7 +55,10 @@ void Recorder::run(const std::function<void()>& part) {
 void Recorder::pause(const std::vector<at::Tensor>& outputs, int64_t structure) { state_->pause(outputs, structure); }
 void Recorder::resume(const std::vector<at::Tensor>& incoming) { state_->resume(incoming); }
 
+void Recorder::stop() { allocations_.reset(); }
+
 Recording Recorder::finish(StepOutput output) {
+  stop();
   run([&] {
     // Detached, so that the autograd graph of a returned loss does not keep the step's memory.
     for (at::Tensor& tensor : output.tensors)
@@ -63,10 +76,10 @@ Recording record(RecordedProgram& program, const std::function<StepOutput()>& st
 }
 
 HostEventScope::HostEventScope(std::string key) {
-  if (RecordingState* recording = current_recording()) recording->begin_event(std::move(key));
+  if (CallObserver* observer = current_observer()) observer->begin_event(key);
 }
 HostEventScope::~HostEventScope() {
-  if (RecordingState* recording = current_recording()) recording->end_event();
+  if (CallObserver* observer = current_observer()) observer->end_event();
 }
 
 size_t host_reads_so_far() {

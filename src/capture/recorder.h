@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 
 namespace stepc {
 
+class AllocationScope;
 class VirtualKernels;
 
 // A tensor that the program owns, as found right now. Undefined gradients are listed too.
@@ -23,6 +25,18 @@ struct OwnedTensor {
   Owner owner = Owner::kCaptured;
   std::string key;
   at::Tensor tensor;
+};
+
+// The same before a step that has begun: the tensor may be gone by now.
+struct OwnedBefore {
+  OwnedBefore(Owner owner, std::string key, const at::Tensor& tensor);
+  Owner owner;
+  std::string key;
+  Value window;      // on the whole storage, which is left unset
+  at::Tensor batch;  // itself, of the batch: that is there throughout
+  c10::StorageImpl* storage = nullptr;
+  // Keeps the address of a storage that dies during the step from meaning another one.
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> weak;
 };
 
 // The program around a step, as a recording sees it.
@@ -87,6 +101,8 @@ class Recorder {
  public:
   // Throws UserError when another library owns the dispatch key.
   explicit Recorder(RecordedProgram& program, VirtualKernels* kernels = nullptr);
+  // Of a step that runs beside a trace (capture/tracer.h) and leaves it: what it has done by then is done again.
+  Recorder(RecordedProgram& program, std::vector<OwnedBefore> before);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
@@ -100,7 +116,13 @@ class Recorder {
   // Ends the recording; the last part has run.
   Recording finish(StepOutput output);
 
+  // Of a step that has left its trace: writes down allocations, from here to finish(), on the calling thread.
+  const std::shared_ptr<class RecordingState>& take_over();
+  // It does not.
+  void stop();
+
  private:
+  std::unique_ptr<AllocationScope> allocations_;
   std::shared_ptr<class RecordingState> state_;
 };
 

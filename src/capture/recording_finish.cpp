@@ -33,22 +33,25 @@ std::vector<Rebinding> RecordingState::gradients_now() {
   std::vector<Rebinding> out;
   for (const OwnedTensor& one : program_.list()) {
     if (one.owner != Owner::kGradient || !one.tensor.defined()) continue;
-    Rebinding gradient{Owner::kGradient, one.key, {}};
-    if (is_dense_cpu(one.tensor))
-      if (const std::optional<StorageId> found = find_storage(one.tensor))
-        gradient.value = value_on(*found, one.tensor);
-    out.push_back(std::move(gradient));
+    out.push_back(gradient(one.key, one.tensor));
   }
   return out;
 }
 
-void RecordingState::begin_event(std::string key) {
+Rebinding RecordingState::gradient(const std::string& key, const at::Tensor& tensor) {
+  Rebinding gradient{Owner::kGradient, key, {}};
+  if (is_dense_cpu(tensor))
+    if (const std::optional<StorageId> found = find_storage(tensor)) gradient.value = value_on(*found, tensor);
+  return gradient;
+}
+
+void RecordingState::begin_event(const std::string& key, std::vector<Rebinding> gradients) {
   const auto begin = std::chrono::steady_clock::now();
   if (event_open_) obstacle(str("'{}' is called inside another optimizer's step", key));
   HostEvent event;
-  event.key = std::move(key);
+  event.key = key;
   event.begin = event.end = CallId(trace_.calls.size());
-  event.gradients = gradients_now();
+  event.gradients = std::move(gradients);
   trace_.events.push_back(std::move(event));
   event_open_ = true;
   overhead_ += std::chrono::steady_clock::now() - begin;
@@ -69,7 +72,7 @@ void RecordingState::end_event() {
 void RecordingState::check_owned_storages(const OwnedNow& now) {
   size_t gone = 0;
   size_t incoming = 0;
-  for (const OwnedMeta& before : owned_) {
+  for (const OwnedBefore& before : owned_) {
     if (before.owner == Owner::kIncoming) {
       ++incoming;
       continue;
@@ -91,7 +94,7 @@ void RecordingState::check_owned_storages(const OwnedNow& now) {
 }
 
 void RecordingState::find_rebindings(const OwnedNow& now) {
-  for (const OwnedMeta& before : owned_) {
+  for (const OwnedBefore& before : owned_) {
     if (!program_.can_rebind(before.owner)) continue;
     const auto found = now.find({before.owner, before.key});
     if (found == now.end() || !found->second.defined()) {
@@ -218,7 +221,7 @@ void RecordingState::finish(const StepOutput& output) {
     if (marked == 0) program_.find_events(trace_);
     for (HostEvent& event : trace_.events) {
       if (event.kind == HostEvent::Kind::kPause) continue;
-      if (const std::string why = classify_event(trace_, event, marked != 0); !why.empty()) obstacle(why);
+      if (const std::string why = classify_event(trace_, event, marked != 0); !why.empty()) effect(why);
     }
   } catch (const UserError& error) {
     obstacle(error.what());

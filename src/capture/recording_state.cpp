@@ -49,38 +49,71 @@ bool is_written(const std::string& op, const c10::Argument& argument, size_t ind
     if (name == op && range.first <= index && index <= range.second) return true;
   return false;
 }
+
+Value window_on_storage(const at::Tensor& tensor) {
+  Value value;
+  value.dtype = dtype_of(tensor.scalar_type());
+  value.sizes = tensor.sizes().vec();
+  value.strides = tensor.strides().vec();
+  value.offset = tensor.storage_offset();
+  value.conj = tensor.is_conj();
+  value.neg = tensor.is_neg();
+  return value;
+}
 }  // namespace
 
 RecordingState::RecordingState(RecordedProgram& program, VirtualKernels* kernels)
     : program_(program), kernels_(kernels), random_(program.generators()) {
-  const std::vector<OwnedTensor> owned = program.list();
-  for (const OwnedTensor& one : owned) own(one);
-  find_batch_regions(owned);
+  std::vector<OwnedBefore> before;
+  for (const OwnedTensor& one : program.list()) before.emplace_back(one.owner, one.key, one.tensor);
+  own_all(std::move(before));
 }
 
-void RecordingState::find_batch_regions(const std::vector<OwnedTensor>& owned) {
-  std::vector<at::Tensor> batch(owned.size());
-  for (size_t i = 0; i < owned.size(); ++i)
-    if (owned[i].owner == Owner::kBatch) batch[i] = owned[i].tensor;
+RecordingState::RecordingState(RecordedProgram& program, std::vector<OwnedBefore> before)
+    : program_(program), kernels_(nullptr), random_(program.generators()) {
+  own_all(std::move(before));
+}
+
+void RecordingState::own_all(std::vector<OwnedBefore> all) {
+  find_batch_regions(all);
+  for (OwnedBefore& one : all) own(std::move(one));
+}
+
+void RecordingState::find_batch_regions(const std::vector<OwnedBefore>& owned) {
+  std::vector<at::Tensor> batch;
   std::set<c10::StorageImpl*> others;
-  for (const OwnedMeta& one : owned_)
+  for (const OwnedBefore& one : owned) {
+    batch.push_back(one.batch);
     if (one.owner != Owner::kBatch && one.storage != nullptr) others.insert(one.storage);
+  }
   for (const MemoryRegion& region : memory_regions(batch))
     if (!others.contains(region.storage))
       batch_regions_[region.storage].push_back(
           {region.begin, region.end, static_cast<int>(region.tensors.front()), StorageId()});
 }
 
-void RecordingState::own(const OwnedTensor& one) {
-  OwnedMeta meta{one.owner, one.key, {}, nullptr, std::nullopt};
-  if (one.tensor.defined() && is_dense_cpu(one.tensor)) {
-    meta.window = window_of(one.tensor, {});
-    meta.storage = one.tensor.storage().unsafeGetStorageImpl();
-    meta.weak = one.tensor.storage().getWeakStorageImpl();
-    // Tied parameters: the first owner names the storage.
-    owned_by_storage_.try_emplace(meta.storage, static_cast<int>(owned_.size()));
-  }
-  owned_.push_back(std::move(meta));
+OwnedBefore::OwnedBefore(Owner o, std::string k, const at::Tensor& tensor) : owner(o), key(std::move(k)) {
+  if (owner == Owner::kBatch) batch = tensor;
+  if (!tensor.defined() || !is_dense_cpu(tensor)) return;
+  window = window_on_storage(tensor);
+  storage = tensor.storage().unsafeGetStorageImpl();
+  weak = tensor.storage().getWeakStorageImpl();
+}
+
+void RecordingState::own(OwnedBefore one) {
+  one.batch.reset();
+  // Tied parameters: the first owner names the storage.
+  if (one.storage != nullptr) owned_by_storage_.try_emplace(one.storage, static_cast<int>(owned_.size()));
+  owned_.push_back(std::move(one));
+}
+
+void RecordingState::moved(c10::StorageImpl* from, const c10::Storage& to) {
+  const auto found = ids_.find(from);
+  if (found == ids_.end()) return;
+  const StorageId id = found->second;
+  ids_.erase(found);
+  ids_[to.unsafeGetStorageImpl()] = id;
+  tracked_[id.index()].weak = to.getWeakStorageImpl();
 }
 
 void RecordingState::obstacle(std::string reason) {
@@ -112,19 +145,13 @@ StorageId RecordingState::track(const at::Tensor& tensor, int owned) {
 }
 
 Value RecordingState::window_of(const at::Tensor& tensor, StorageId storage) {
-  Value value;
+  Value value = window_on_storage(tensor);
   value.storage = storage;
-  value.dtype = dtype_of(tensor.scalar_type());
-  value.sizes = tensor.sizes().vec();
-  value.strides = tensor.strides().vec();
-  value.offset = tensor.storage_offset();
-  if (const int64_t begin = storage.valid() ? tracked_[storage.index()].begin : 0; begin != 0) {
+  if (const int64_t begin = tracked_[storage.index()].begin; begin != 0) {
     const auto size = static_cast<int64_t>(tensor.element_size());
     if (begin % size != 0) obstacle(str("a batch tensor is seen as {} from odd bytes on", describe(tensor)));
     value.offset -= begin / size;
   }
-  value.conj = tensor.is_conj();
-  value.neg = tensor.is_neg();
   return value;
 }
 
@@ -165,7 +192,7 @@ ValueId RecordingState::value_on(StorageId storage, const at::Tensor& tensor) {
 }
 
 void RecordingState::use_owned(int index, StorageId storage) {
-  const OwnedMeta& owned = owned_[static_cast<size_t>(index)];
+  const OwnedBefore& owned = owned_[static_cast<size_t>(index)];
   Value window = owned.window;
   window.storage = storage;
   window.offset -= tracked_[storage.index()].begin / size_of(window.dtype);
@@ -285,6 +312,10 @@ Arg RecordingState::result_of(const c10::IValue& value, const c10::Argument& arg
 // ---- calls
 
 Phase RecordingState::phase_now() {
+  if (as_ != nullptr) {
+    backward_seen_ = as_->phase != Phase::kForward;
+    return as_->phase;
+  }
   if (torch::autograd::get_current_node() != nullptr) {
     backward_seen_ = true;
     return Phase::kBackward;
@@ -297,6 +328,7 @@ Phase RecordingState::phase_now() {
 }
 
 std::string RecordingState::module_now(const Call& call) {
+  if (as_ != nullptr) return as_->module;
   if (const auto node = torch::autograd::get_current_node()) {
     const auto found = module_of_sequence_.find(static_cast<int64_t>(node->sequence_nr()));
     if (found != module_of_sequence_.end()) return found->second;
@@ -406,7 +438,7 @@ void RecordingState::begin_call(const c10::OperatorHandle& op, const torch::jit:
     stopped_ = true;
   }
   open_.module = module_now(open_);
-  if (open_.phase == Phase::kForward && c10::GradMode::is_enabled()) {
+  if (open_.phase == Phase::kForward && c10::GradMode::is_enabled() && as_ == nullptr) {
     // Autograd made the call's node just before: it holds the sequence number below the next one.
     module_of_sequence_[static_cast<int64_t>(at::sequence_number::peek()) - 1] = open_.module;
   }

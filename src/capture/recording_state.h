@@ -26,11 +26,27 @@ class RecordingState final : public CallObserver {
  public:
   // `kernels`: what calls run on instead of their own, nullptr: on their own.
   RecordingState(RecordedProgram& program, VirtualKernels* kernels);
+  // Of a step that has begun.
+  RecordingState(RecordedProgram& program, std::vector<OwnedBefore> before);
 
   void call(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) override;
 
-  void begin_event(std::string key);
-  void end_event();
+  void begin_event(const std::string& key) override { begin_event(key, gradients_now()); }
+  void end_event() override;
+  RecordingState* recording() override { return this; }
+
+  // ---- what a step had done before it was recorded is done again
+
+  // Until `as(nullptr)`, calls are made where this one was.
+  void as(const Call* recorded) { as_ = recorded; }
+  void begin_event(const std::string& key, std::vector<Rebinding> gradients);
+  // What stands in `tensor`, which the program owns or the step made by now.
+  Rebinding gradient(const std::string& key, const at::Tensor& tensor);
+  // The last number that was read was read there.
+  void read_at(std::string source) { trace_.reads.back().source = std::move(source); }
+  // What a call made on `from` stands on `to`.
+  void moved(c10::StorageImpl* from, const c10::Storage& to);
+
   void obstacle(std::string reason);
   void effect(std::string effect) { effects_.push_back(std::move(effect)); }
   // Inside a kernel of which nothing is known the program's code does what it likes: it runs at every step.
@@ -63,15 +79,6 @@ class RecordingState final : public CallObserver {
     bool filled_by_host = false;  // and so it is no memory that a replay makes
     std::string stranger;         // not made by the step and nobody's: why that may be an obstacle
   };
-  struct OwnedMeta {
-    Owner owner;
-    std::string key;
-    Value window;  // on the whole storage, which is left unset
-    c10::StorageImpl* storage = nullptr;
-    // Keeps the address of a storage that dies during the step from meaning another one.
-    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> weak;
-  };
-
   // Batches are windows on data of the program's, wherever that lies: windows that overlap are a storage of the trace.
   struct BatchRegion {
     int64_t begin = 0;  // bytes
@@ -108,8 +115,9 @@ class RecordingState final : public CallObserver {
 
   void check_owned_storages(const OwnedNow& now);
   void find_rebindings(const OwnedNow& now);
-  void own(const OwnedTensor& one);
-  void find_batch_regions(const std::vector<OwnedTensor>& owned);
+  void own(OwnedBefore one);
+  void own_all(std::vector<OwnedBefore> all);
+  void find_batch_regions(const std::vector<OwnedBefore>& owned);
   Value window_of(const at::Tensor& tensor, StorageId storage);
   ValueId output_value(const at::Tensor& output);
   void find_strangers(const std::vector<at::Tensor>& outputs);
@@ -123,7 +131,7 @@ class RecordingState final : public CallObserver {
   Trace trace_;
   AllocationLog log_;
   RandomStates random_;
-  std::vector<OwnedMeta> owned_;
+  std::vector<OwnedBefore> owned_;
   std::unordered_map<c10::StorageImpl*, int> owned_by_storage_;
   std::unordered_map<c10::StorageImpl*, std::vector<BatchRegion>> batch_regions_;
   std::vector<TrackedStorage> tracked_;
@@ -133,6 +141,7 @@ class RecordingState final : public CallObserver {
   std::vector<std::string> effects_;
   std::vector<Stranger> strangers_;
   Call open_;
+  const Call* as_ = nullptr;
   bool open_shape_depends_ = false;
   bool open_is_hosts_ = false;
   bool in_unknown_ = false;                          // its kernel may be the program's own code

@@ -46,8 +46,11 @@ TracedStates::TracedStates(const Trace& trace)
       at_end_[state.generator.index()] = state;
     }
   };
+  for (const HostRead& read : trace.reads) at_reads_[read.call.index()];
   for (size_t c = 0; c < trace.calls.size(); ++c) {
     load(c);
+    if (const auto read = at_reads_.find(c); read != at_reads_.end())
+      for (const GeneratorState& state : at_end_) read->second.push_back(first_alike(state));
     if (!draws_[c].valid()) continue;
     GeneratorState& state = at_end_[draws_[c].index()];
     expected_[c] = first_alike(std::exchange(state, {draws_[c], GeneratorState::Kind::kAfterCall, CallId(c), {}}));
@@ -132,10 +135,14 @@ bool TracedStates::are_as_recorded(size_t call) {
     const Watched& one = watched_[g];
     return !one.generator.defined() || first_alike(one.seen[one.current].state) == expected;
   };
-  if (call < draws_.size()) return !draws_[call].valid() || is_recorded(draws_[call].index(), expected_[call]);
-  bool are = true;
-  for (size_t g = 0; g < at_end_.size(); ++g) are = is_recorded(g, at_end_[g]) && are;
-  return are;
+  const auto are_all_recorded = [&](const std::vector<GeneratorState>& expected) {
+    bool are = true;
+    for (size_t g = 0; g < expected.size(); ++g) are = is_recorded(g, expected[g]) && are;
+    return are;
+  };
+  if (call == draws_.size()) return are_all_recorded(at_end_);
+  if (const auto read = at_reads_.find(call); read != at_reads_.end() && !are_all_recorded(read->second)) return false;
+  return !draws_[call].valid() || is_recorded(draws_[call].index(), expected_[call]);
 }
 
 void TracedStates::skipped(size_t call) {
@@ -167,6 +174,10 @@ void TracedStates::ran_instead() {
 bool TracedStates::take_over(const TracedStates& from, size_t calls) {
   for (size_t c = 0; c < calls; ++c)
     if (draws_[c] != from.draws_[c] || (draws_[c].valid() && expected_[c] != from.expected_[c])) return false;
+  for (const auto& [read, expected] : at_reads_)
+    if (const auto theirs = from.at_reads_.find(read); read < calls && theirs != from.at_reads_.end())
+      for (size_t g = 0; g < std::min(expected.size(), theirs->second.size()); ++g)
+        if (expected[g] != theirs->second[g]) return false;
   const size_t generators = watched_.size();
   for (size_t g = generators; g < from.watched_.size(); ++g)
     if (from.watched_[g].generator.defined()) return false;

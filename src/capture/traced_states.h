@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -24,8 +25,9 @@ class TracedStates {
   bool is_generator(const at::Generator& given, GeneratorId expected);
   const at::Generator& generator(GeneratorId id) const;
 
-  // Whether `call` draws from the state that it drew from while it was recorded, or draws nothing; calls.size():
-  // whether the step ends as recorded.
+  // Whether `call` draws from the state that it drew from while it was recorded, or draws nothing; where it is read by
+  // the host, for which the plan runs up to here and leaves its own states: whether all are as recorded. calls.size():
+  // the same where the step ends.
   bool are_as_recorded(size_t call);
   // `call` was left out.
   void skipped(size_t call);
@@ -40,6 +42,8 @@ class TracedStates {
 
   // What the host has set by now.
   void leave(size_t end);
+  // Whether that was anything. Then a recording of what is computed would see it later than the host did.
+  [[nodiscard]] bool were_set() const { return !loads_.empty(); }
   void before_computing(size_t call);
   void after_computing(size_t call);
   // Afterwards, wherever the host may have put a mark back: the state that it stands for.
@@ -71,10 +75,11 @@ class TracedStates {
   void see(size_t watched, GeneratorState::Kind kind, CallId call, const GeneratorSnapshot& snapshot);
 
   const Trace& trace_;
-  std::vector<GeneratorId> draws_;        // by call; invalid: it draws nothing
-  std::vector<GeneratorState> expected_;  // by call: the state that it draws from
-  std::vector<GeneratorState> at_end_;    // by generator
-  std::vector<size_t> alike_;             // by call: the first that leaves the same state
+  std::vector<GeneratorId> draws_;                          // by call; invalid: it draws nothing
+  std::vector<GeneratorState> expected_;                    // by call: the state that it draws from
+  std::map<size_t, std::vector<GeneratorState>> at_reads_;  // by call that the host reads, by generator
+  std::vector<GeneratorState> at_end_;                      // by generator
+  std::vector<size_t> alike_;                               // by call: the first that leaves the same state
   std::vector<Watched> watched_;
   std::vector<Load> loads_;
 };

@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "capture/index_range.h"
 #include "capture/observer.h"
+#include "capture/recording_state.h"
 #include "capture/traced_states.h"
 #include "ir/agree.h"
 
@@ -98,6 +99,8 @@ class Tracer::Observer final : public CallObserver {
 
   void bind(const std::vector<at::Tensor>& externals, std::vector<at::Generator> generators) {
     heir_.reset();
+    recording_.reset();
+    marks_.clear();
     states_.bind(std::move(generators));
     met_.assign(trace_.storages.size(), {});
     kept_.clear();
@@ -118,6 +121,7 @@ class Tracer::Observer final : public CallObserver {
     kept_.clear();
     met_.clear();
     host_data_.clear();
+    recording_.reset();
     heir_.reset();
   }
 
@@ -146,9 +150,11 @@ class Tracer::Observer final : public CallObserver {
     for (const c10::Storage& storage : from.kept_) kept_.push_back(storage);
     host_data_ = from.host_data_;
     stale_ = from.stale_;
+    marks_ = from.marks_;
     supplied_ = std::move(supplied);
     plan_ = from.plan_;
     computes_ = from.computes_;
+    recording_ = from.recording_;
     next_ = calls;
     return true;
   }
@@ -156,6 +162,7 @@ class Tracer::Observer final : public CallObserver {
   void begin(const Plan* plan, bool computes) {
     plan_ = plan;
     computes_ = computes;
+    if (computes_ && plan_->record) recording_ = plan_->record()->take_over();
   }
   void end() {
     if (heir_) return heir_->end();
@@ -172,7 +179,7 @@ class Tracer::Observer final : public CallObserver {
   // What was thrown by the step, perhaps on its way through a kernel.
   void stop() {
     if (heir_) return heir_->stop();
-    if (is_following()) stray("it ends with an error");
+    if (is_following()) stray("it ends with an error", /*records=*/false);
     if (!computes_) states_.replace_marks();
     plan_ = nullptr;
   }
@@ -187,7 +194,7 @@ class Tracer::Observer final : public CallObserver {
     }
     if (!is_following()) {
       if (!computes_) states_.replace_marks();
-      return op.redispatchBoxed(below, stack);
+      return run(op, below, stack);
     }
     if (expected_[next_].made_by_host) return make_call(op, below, stack);
     const auto is_known = [&](const at::Tensor& tensor) {
@@ -196,25 +203,37 @@ class Tracer::Observer final : public CallObserver {
     };
     if (!computes_ && !indices_in_range(op, *stack, is_known)) {
       raised_ = true;
-      stray(str("{} is given an index that is out of range", name_of(op)));
+      stray(str("{} is given an index that is out of range", name_of(op)), /*records=*/false);
       return op.redispatchBoxed(below, stack);
     }
     const CallId id(next_);
     const Expected& expected = expected_[next_++];
     if (!computes_ && expected.read) return give_number(*expected.read, op, stack);
     if (computes_ || expected.runs) {
-      op.redispatchBoxed(below, stack);
+      run(op, below, stack);
       if (!expected.is_filled_later) meet_results(id, *stack);
       return;
     }
     skip(id, stack);
   }
 
-  void leave(const Plan* plan, const std::string& why) {
-    if (heir_) return heir_->leave(plan, why);
+  void begin_event(const std::string& key) override {
+    if (heir_) return heir_->begin_event(key);
+    if (recording_ != nullptr) return recording_->begin_event(key);
+    marks_.push_back({key, next_, std::nullopt});
+  }
+  void end_event() override {
+    if (heir_) return heir_->end_event();
+    if (recording_ != nullptr) return recording_->end_event();
+    if (!marks_.empty()) marks_.back().end = next_;
+  }
+  RecordingState* recording() override { return heir_ ? heir_->recording() : recording_.get(); }
+
+  void leave(const Plan* plan, const std::string& why, bool records) {
+    if (heir_) return heir_->leave(plan, why, records);
     if (!is_following() || calls_host_) return;
     plan_ = plan != nullptr ? plan : plan_;
-    stray(why);
+    stray(why, records);
   }
 
   [[nodiscard]] bool is_following() const { return difference_.empty(); }
@@ -262,6 +281,13 @@ class Tracer::Observer final : public CallObserver {
   }
 
  private:
+  void run(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) {
+    if (recording_ != nullptr)
+      recording_->call(op, below, stack);
+    else
+      op.redispatchBoxed(below, stack);
+  }
+
   // ---- another trace
 
   template <class Test>
@@ -273,6 +299,7 @@ class Tracer::Observer final : public CallObserver {
         continue;
       }
       heir_ = other;
+      recording_.reset();
       plan_->took_over();
       if (!computes_) other->states_.ran_instead();
       return true;
@@ -289,7 +316,9 @@ class Tracer::Observer final : public CallObserver {
                            mine.writes == theirs.writes && expected_[c].runs == from.expected_[c].runs &&
                            expected_[c].made_by_host.has_value() == from.expected_[c].made_by_host.has_value() &&
                            expected_[c].read.has_value() == from.expected_[c].read.has_value();
-    if (!same_kind || (!expected_[c].read && mine.results != theirs.results)) return false;
+    const bool reads = mine.results.size() == 1 && !std::holds_alternative<ValueId>(mine.results.front()) &&
+                       !std::holds_alternative<std::vector<ValueId>>(mine.results.front());
+    if (!same_kind || (!reads && mine.results != theirs.results)) return false;  // a number is that of its own step
     for (size_t a = 0; a < mine.args.size(); ++a) {
       const auto number = given.find(a);
       if (number == given.end()) {
@@ -484,11 +513,11 @@ class Tracer::Observer final : public CallObserver {
     }
     calls_host_ = true;
     try {
-      op.redispatchBoxed(below, &own);
+      run(op, below, &own);
     } catch (...) {
       calls_host_ = false;
       raised_ = true;
-      stray(str("{} ends with an error", name_of(op)));
+      stray(str("{} ends with an error", name_of(op)), /*records=*/false);
       throw;
     }
     calls_host_ = false;
@@ -501,7 +530,7 @@ class Tracer::Observer final : public CallObserver {
              other.follows(op, *stack) && other.makes(other.next_, own);
     };
     if (hand_over(makes_it)) return heir_->take(own, stack);
-    stray(why);
+    stray(why, /*records=*/false);  // the call is made
     torch::jit::drop(*stack, op.schema().arguments().size());
     for (c10::IValue& result : own) stack->push_back(std::move(result));
   }
@@ -657,14 +686,27 @@ class Tracer::Observer final : public CallObserver {
   // ---- leaving the trace
 
   // Everything that was left out is computed, in order, into the memory that the step holds.
-  void stray(std::string why) {
+  void stray(std::string why, bool records = true) {
     difference_ = std::move(why);
     if (computes_) return;
     states_.leave(next_);
     plan_->turn_back();
+    // What the host's own calls have made is made once.
+    const bool has_made = std::any_of(expected_.begin(), expected_.begin() + static_cast<ptrdiff_t>(next_),
+                                      [](const Expected& one) { return one.made_by_host || one.is_filled_later; });
+    const bool may_record = records && !has_made && !states_.were_set() && plan_->record;
+    if (Recorder* const recorder = may_record ? plan_->record() : nullptr) recording_ = recorder->take_over();
+    std::optional<ObserverScope> scope;
+    if (recording_ != nullptr) scope.emplace(recording_);
+    compute_again();
+    if (recording_ != nullptr) recording_->as(nullptr);
+  }
+
+  void compute_again() {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
-    const c10::impl::ExcludeDispatchKeyGuard below_observer(kObserverKey);
+    std::optional<c10::impl::ExcludeDispatchKeyGuard> below_observer;
+    if (recording_ == nullptr) below_observer.emplace(kObserverKey);
     std::vector<std::vector<StorageId>> ends(next_);  // by call: storages that it is the last to name
     std::map<StorageId, size_t> last;
     for (size_t c = 0; c < next_; ++c) {
@@ -676,12 +718,34 @@ class Tracer::Observer final : public CallObserver {
     size_t supplied = 0;
     for (size_t c = 0; c < next_; ++c) {
       states_.before_computing(c);
+      if (recording_ != nullptr) mark_again(c);
       compute(CallId(c), supplied);
       states_.after_computing(c);
       for (StorageId storage : ends[c]) alive_.erase(storage);
     }
     states_.before_computing(next_);
+    if (recording_ != nullptr) mark_again(next_);
     alive_.clear();
+  }
+
+  // The host's marks that it set before call `c`.
+  void mark_again(size_t c) {
+    recording_->as(c < next_ ? &trace_.calls[c] : nullptr);
+    for (const Mark& mark : marks_) {
+      if (mark.begin < mark.end && mark.end == c) recording_->end_event();
+      if (mark.begin != c) continue;
+      const auto event = std::ranges::find_if(
+          trace_.events, [&](const HostEvent& one) { return one.key == mark.key && one.begin.index() == mark.begin; });
+      if (event == trace_.events.end()) {
+        recording_->begin_event(mark.key);
+      } else {
+        std::vector<Rebinding> gradients;
+        for (const Rebinding& one : event->gradients)
+          gradients.push_back(one.value.valid() ? recording_->gradient(one.key, tensor_to_compute_on(one.value)) : one);
+        recording_->begin_event(mark.key, std::move(gradients));
+      }
+      if (mark.end == c) recording_->end_event();
+    }
   }
 
   c10::Storage storage_to_compute_on(StorageId id) {
@@ -732,7 +796,9 @@ class Tracer::Observer final : public CallObserver {
     std::map<size_t, c10::IValue> numbers;
     for (; supplied < supplied_.size() && supplied_[supplied].call == id; ++supplied)
       numbers[supplied_[supplied].arg] = supplied_[supplied].number;
-    if (is_view(trace_, call) || expected.made_by_host || expected.is_filled_later) return;  // what it makes is there
+    const bool is_only_a_view = is_view(trace_, call);
+    // What it makes is there.
+    if ((is_only_a_view && recording_ == nullptr) || expected.made_by_host || expected.is_filled_later) return;
     torch::jit::Stack stack;
     for (size_t a = 0; a < call.args.size(); ++a) {
       const auto number = numbers.find(a);
@@ -741,6 +807,10 @@ class Tracer::Observer final : public CallObserver {
                           : argument(call.args[a], expected.op.schema().arguments()[a], expected.constants[a]));
     }
     expected.op.callBoxed(&stack);
+    if (recording_ != nullptr)
+      if (const auto read = std::ranges::find(trace_.reads, id, &HostRead::call); read != trace_.reads.end())
+        recording_->read_at(read->source);
+    if (is_only_a_view) return;
     for (size_t r = 0; r < call.results.size(); ++r) {
       if (const auto* value = std::get_if<ValueId>(&call.results[r])) {
         if (value->valid()) fill(*value, stack[r].toTensor());
@@ -759,6 +829,8 @@ class Tracer::Observer final : public CallObserver {
     if (!met.is_made) return;
     const c10::Storage storage = storage_to_compute_on(storage_of(value));
     c10::StorageImpl& held = *storage.unsafeGetStorageImpl();
+    if (recording_ != nullptr && computed.storage().unsafeGetStorageImpl() != &held)
+      recording_->moved(computed.storage().unsafeGetStorageImpl(), storage);
     if (!is_unreadable(held) || computed.storage().unsafeGetStorageImpl() == &held) return;
     if (computed.storage().nbytes() != held.nbytes()) {  // a kernel of its own lays it out otherwise
       make_readable(held, c10::GetCPUAllocator()->allocate(held.nbytes()));
@@ -769,14 +841,22 @@ class Tracer::Observer final : public CallObserver {
         held, computed.storage().unsafeGetStorageImpl()->set_data_ptr(c10::DataPtr(nullptr, c10::Device(c10::kCPU))));
   }
 
+  struct Mark {
+    std::string key;
+    size_t begin = 0;
+    std::optional<size_t> end;  // none yet
+  };
+
   const Trace& trace_;
   const std::vector<Expected> expected_;
   std::vector<bool> written_;                     // by storage: some call writes to it
   std::map<StorageId, const External*> host_of_;  // of kind kHost
   TracedStates states_;
-  std::vector<Met> met_;                     // by storage
-  std::vector<c10::Storage> kept_;           // the program's, and constants
-  std::map<StorageId, c10::Storage> alive_;  // while what was left out is computed
+  std::vector<Mark> marks_;                    // that the host has set so far
+  std::shared_ptr<RecordingState> recording_;  // where everything is computed, of that; else since the step left
+  std::vector<Met> met_;                       // by storage
+  std::vector<c10::Storage> kept_;             // the program's, and constants
+  std::map<StorageId, c10::Storage> alive_;    // while what was left out is computed
   const Plan* plan_ = nullptr;
   bool computes_ = false;
   std::shared_ptr<Observer> heir_;  // goes on in this one's stead
@@ -789,6 +869,24 @@ class Tracer::Observer final : public CallObserver {
   std::map<std::string, at::Tensor> host_data_;
   std::set<const c10::StorageImpl*> stale_;  // written by calls that were left out
 };
+
+std::vector<HostSupply> numbers_supplied(const Trace& trace, const Trace& recorded) {
+  std::vector<HostSupply> out;
+  for (const HostEvent& event : trace.events) {
+    if (event.kind == HostEvent::Kind::kRead) continue;
+    for (size_t c = event.begin.index(); c < event.end.index(); ++c) {
+      const Call& call = recorded.calls.at(c);
+      const auto& schema = find_operator(call.op).schema().arguments();
+      for (size_t a = 0; a < call.args.size(); ++a) {
+        if (!is_number(call.args[a])) continue;
+        const auto* wrapped = std::get_if<WrappedNumber>(&call.args[a]);
+        out.push_back({CallId(c), a,
+                       wrapped ? c10::IValue(tensor_of(*wrapped)) : constant_to_ivalue(call.args[a], schema.at(a))});
+      }
+    }
+  }
+  return out;
+}
 
 Tracer::Tracer(const Trace& trace) : observer_(std::make_shared<Observer>(trace)) {}
 Tracer::~Tracer() = default;
@@ -826,10 +924,10 @@ ValueId Tracer::held_beside(const std::vector<ValueId>& given) const { return ob
 void Tracer::give(ValueId value, const at::Tensor& result) {
   if (value.valid()) observer_->give(value, result);
 }
-void Tracer::leave(const Plan& plan, const std::string& why) { observer_->leave(&plan, why); }
+void Tracer::leave(const Plan& plan, const std::string& why, bool records) { observer_->leave(&plan, why, records); }
 
 void leave_trace(const std::string& why) {
-  if (auto* observer = dynamic_cast<Tracer::Observer*>(current_observer())) observer->leave(nullptr, why);
+  if (auto* observer = dynamic_cast<Tracer::Observer*>(current_observer())) observer->leave(nullptr, why, false);
 }
 bool is_tracing() {
   const auto* observer = dynamic_cast<Tracer::Observer*>(current_observer());

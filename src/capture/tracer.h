@@ -20,12 +20,17 @@
 
 namespace stepc {
 
+class Recorder;
+
 // A number (or a list of numbers, or a 0-dim number tensor) that the host passes as argument `arg` of `call`.
 struct HostSupply {
   CallId call;
   size_t arg = 0;
   c10::IValue number;
 };
+
+// What the host supplied in `recorded`, where a step that follows `trace`, with the same calls, supplies it.
+std::vector<HostSupply> numbers_supplied(const Trace& trace, const Trace& recorded);
 
 class Tracer {
  public:
@@ -40,6 +45,9 @@ class Tracer {
     // asked for at the first call that is not the trace's.
     std::function<Tracer*()> other;
     std::function<void()> took_over;  // the last one does
+    // The step leaves the trace, everything is as it was before it: what is to write it down, nullptr where nothing is.
+    // Of a step that is computed as it comes: it begins.
+    std::function<Recorder*()> record;
   };
 
   // `trace` is one that recordings agreed on call by call (ir/agree.h); it must outlive this.
@@ -74,7 +82,7 @@ class Tracer {
   // The plan's result for `value`: who holds it finds it there. A copy is made where it is laid out otherwise.
   void give(ValueId value, const at::Tensor& result);
   // Instead: the step leaves the trace at its end.
-  void leave(const Plan& plan, const std::string& why);
+  void leave(const Plan& plan, const std::string& why, bool records);
   // Lets go of the program's memory; the next run begins with bind().
   void release();
 

@@ -632,7 +632,8 @@ std::vector<at::Tensor> Plan::written_before_pause(const std::vector<at::Tensor>
 
 bool Plan::has_same_calls(const Trace& recorded) const {
   const Agreement agreement = agree_on_calls(trace_, recorded);
-  return agreement.difference.empty() && agreement.obstacle.empty() && agreement.trace.events == trace_.events;
+  if (!agreement.difference.empty() || !agreement.obstacle.empty()) return false;
+  return agreement.trace.events == trace_.events && agreement.trace.externals == trace_.externals;  // and host data
 }
 
 bool Plan::continues(const Plan& other, size_t index, const Arg& number) const {

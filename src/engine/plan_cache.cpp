@@ -25,7 +25,9 @@ constexpr int kMostConstants = 3;
 constexpr int kMostPaths = 3;
 // A traced step that took a path without a plan may take it again soon. Where most do so, none is worth it.
 constexpr int kRecordAfterLeaving = 8;
-constexpr int kMaxDepartures = 6;
+constexpr int kMaxDepartures = 12;
+// Branches that an integer read on the host decides, before it is a number like any other and not a choice.
+constexpr int kMostChoices = 2;
 
 // Recordings that may go unpaid before a signature is recorded only if it is met again, and how many replays pay for
 // one.
@@ -61,24 +63,26 @@ int64_t replays_of(const PlanEntry& entry) {
   return replays;
 }
 
-// Whether a replay would have taken place where `now` is what the step did: its host code that runs beside a replay
-// makes the calls that it made, and the numbers are read that a replay is held to.
+bool have_same_calls(const Trace& a, const HostEvent& in_a, const Trace& b, const HostEvent& in_b) {
+  const size_t calls = in_a.end.index() - in_a.begin.index();
+  if (in_b.end.index() - in_b.begin.index() != calls) return false;
+  for (size_t c = 0; c < calls; ++c)
+    if (a.calls[in_a.begin.index() + c].op != b.calls[in_b.begin.index() + c].op) return false;
+  return true;
+}
+
+// Whether a replay would have gone on, where `now` is what the step did: would have read the numbers that it is held
+// to, and its optimizers would have made the recorded calls.
 bool would_replay(const Plan& plan, const Trace& now) {
-  const auto is_beside = [](const HostEvent& event) { return event.kind == HostEvent::Kind::kShadow; };
   const Trace& then = plan.trace();
-  const size_t events = std::min(then.events.size(), now.events.size());
-  for (size_t e = 0; e < events; ++e) {
+  for (size_t e = 0; e < std::min(then.events.size(), now.events.size()); ++e) {
     const HostEvent &a = then.events[e], &b = now.events[e];
     if (a.key != b.key || a.kind != b.kind) break;
-    if (!is_beside(a)) continue;
-    if (a.end.index() - a.begin.index() != b.end.index() - b.begin.index()) return false;
-    for (size_t c = 0; c < a.end.index() - a.begin.index(); ++c)
-      if (then.calls[a.begin.index() + c].op != now.calls[b.begin.index() + c].op) return false;
+    if (a.kind == HostEvent::Kind::kShadow && !have_same_calls(then, a, now, b)) return false;
   }
   const std::vector<HostRead>& reads = then.reads;
   for (size_t r = 0; r < reads.size() && r < now.reads.size(); ++r)
-    if (reads[r].guard && !same_number(number_read(plan.trace(), reads[r]), number_read(now, now.reads[r])))
-      return false;
+    if (reads[r].guard && !same_number(number_read(then, reads[r]), number_read(now, now.reads[r]))) return false;
   return true;
 }
 
@@ -144,6 +148,13 @@ PlanCache::PlanCache(Program& program, const Config& config, Stats& stats, bool 
   program_.trace();
 }
 
+std::map<std::string, std::string> PlanCache::description_of(const std::vector<at::Tensor>& tensors,
+                                                             const StepInput& input, const std::string& shared) const {
+  std::map<std::string, std::string> description = describe_signature(program_, tensors, input);
+  description["setting: tensors that share memory"] = shared.empty() ? "none" : shared;
+  return description;
+}
+
 PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInput& input) {
   const std::string& shared = shared_.among(program_, tensors);
   std::string signature = signature_of(program_, tensors, is_traced_ ? without_constants(input) : input) + shared;
@@ -163,11 +174,9 @@ PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInp
       entries_.clear();
       return find(tensors, input);
     }
-    entry.signature_traced = shapes;
   }
   entry.signature = std::move(signature);
-  entry.description = describe_signature(program_, tensors, input);
-  entry.description["setting: tensors that share memory"] = shared.empty() ? "none" : shared;
+  entry.description = description_of(tensors, input, shared);
   if (!entries_.empty()) {
     last_change_ = explain_change(entries_.front().description, entry.description);
     if (stats_.plans > 0 && unpaid_ < kMaxUnpaid) log().info("recording again: {}", last_change_);
@@ -204,7 +213,7 @@ PlanEntry* PlanCache::entry_of(const std::string& signature) {
   return nullptr;
 }
 
-void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& input) {
+std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& input) {
   ++stats_.recordings;
   ++entry.recordings;
   ++entry.unpaid;
@@ -223,7 +232,7 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
     // The first steps of a program set things up; what happens twice will happen again.
     const bool again = !std::exchange(last_effect_, why).empty() && !why.empty();
     if (again)
-      trace(why, entry);
+      trace(why, entry, input);
     else if (!why.empty())
       recording.obstacles.push_back(why);
   }
@@ -235,7 +244,7 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
       ++explanations_;
       --entry.recordings;
       entry.open.clear();
-      return;
+      return nullptr;
     }
   } else if (!recording.strangers.empty()) {
     // Not looked for any more: every find would be another structure, for ever.
@@ -248,7 +257,7 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
   if (!obstacle) {
     program_.refresh();
     const std::vector<at::Tensor> tensors = list_tensors(program_, input);
-    if (agree_with_any(entry, recording.trace, tensors, reason, obstacle)) return;
+    if (auto plan = agree_with_any(entry, recording.trace, tensors, reason, obstacle)) return plan;
     if (may_trace_ && !is_traced_ && std::ranges::any_of(entry.open, [&](const Trace& before) {
           if (agree(before, recording.trace).obstacle.empty()) return false;
           const Agreement agreement = agree_on_calls(before, recording.trace);
@@ -256,9 +265,10 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
         })) {
       // The same calls, and between them what only the step's own code sees: both recordings are a traced step's.
       std::vector<Trace> open = std::move(entry.open);
-      trace(reason, entry);
+      trace(reason, entry, input);
       entry.open = std::move(open);
-      if (agree_with_any(entry, recording.trace, tensors, reason, obstacle)) return;
+      if (auto plan = agree_with_any(entry, recording.trace, list_tensors(program_, input), reason, obstacle))
+        return plan;
     }
     if (entry.open.size() == kMaxOpen) entry.open.erase(entry.open.begin());
     entry.open.push_back(std::move(recording.trace));
@@ -266,11 +276,12 @@ void PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& in
   // The same obstacle twice in a row will be there the next time too; another branch may not.
   const bool again = obstacle && reason == entry.last_obstacle;
   entry.last_obstacle = obstacle ? reason : std::string();
-  if (!entry.plans.empty() || (!again && entry.recordings < config_.max_recordings)) return;
+  if (!entry.plans.empty() || (!again && entry.recordings < config_.max_recordings)) return nullptr;
   if (may_trace_ && !is_traced_)
-    trace(reason, entry);
+    trace(reason, entry, input);
   else
     give_up(entry, str("{} recordings gave no plan: {}", entry.recordings, reason));
+  return nullptr;
 }
 
 void PlanCache::give_up(PlanEntry& entry, const std::string& why) {
@@ -322,15 +333,19 @@ void PlanCache::check(PlanEntry& entry, Recording& recording, const StepInput& i
   if (slip.empty()) return;  // another branch: the guard of a replay finds it, too
   ++stats_.slips;
   warn_once(str("replays of this step were not what it does by now: {}", slip));
-  trace(slip, entry);
+  trace(slip, entry, input);
 }
 
 // The step's host code runs at every call: what it did, or read, cannot be known. Plans and recordings begin anew, with
 // the signature of `entry`.
-void PlanCache::trace(const std::string& why, PlanEntry& entry) {
+void PlanCache::trace(const std::string& why, PlanEntry& entry, const StepInput& input) {
   trace(why);
   entries_.remove_if([&](const PlanEntry& other) { return &other != &entry; });
-  entry.signature = entry.signature_traced;
+  program_.refresh();  // what the step's code reads is no part of its signature any more
+  const std::vector<at::Tensor> tensors = list_tensors(program_, input);
+  const std::string& shared = shared_.among(program_, tensors);
+  entry.signature = signature_of(program_, tensors, without_constants(input)) + shared;
+  entry.description = description_of(tensors, input, shared);
   entry.plans.clear();
   entry.open.clear();
   entry.recordings = 0;
@@ -344,14 +359,14 @@ void PlanCache::trace(const std::string& why) {
   log().info("the step's own code runs beside every replay: {}", why);
 }
 
-void PlanCache::left(PlanEntry& entry, const std::string& difference, bool may_be_planned) {
+void PlanCache::left(PlanEntry& entry, const std::string& difference, bool records_next) {
   ++stats_.departures;
   ++entry.departures;
   log().info("a step left its plan: {}", difference);
   entry.to_verify = 0;
   if (entry.departures > kMaxDepartures)
     give_up(entry, str("steps keep leaving their plans; the last: {}", difference));
-  else if (may_be_planned)
+  else if (records_next)
     entry.to_record = kRecordAfterLeaving;
 }
 
@@ -362,8 +377,8 @@ void PlanCache::failed(PlanEntry& entry, const std::string& error) {
 }
 
 // Makes a plan with the first earlier recording that `trace` agrees with.
-bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors,
-                               std::string& reason, bool& obstacle) {
+std::shared_ptr<Plan> PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors,
+                                                std::string& reason, bool& obstacle) {
   const auto good = [&](Agreement& agreement) {
     if (agreement.difference.empty() && agreement.obstacle.empty()) return true;
     obstacle = agreement.difference.empty();
@@ -375,7 +390,7 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
   };
   if (is_traced_)
     for (const std::shared_ptr<Plan>& plan : entry.plans)
-      if (plan->has_same_calls(trace)) return true;
+      if (plan->has_same_calls(trace)) return plan;
   for (size_t o = entry.open.size(); o-- > 0;) {
     Agreement agreement = compare(entry.open[o]);
     if (!good(agreement)) continue;
@@ -383,7 +398,7 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
     add(entry,
         std::make_shared<Plan>(std::move(trace), std::move(agreement.trace), program_, tensors, options_for(entry)),
         tensors);
-    return true;
+    return entry.plans.front();
   }
   // A plan whose guard was too narrow: what the guard held fixed is passed on now.
   for (auto plan = entry.plans.begin(); plan != entry.plans.end(); ++plan) {
@@ -393,17 +408,17 @@ bool PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector
     add(entry,
         std::make_shared<Plan>(std::move(trace), std::move(agreement.trace), program_, tensors, options_for(entry)),
         tensors);
-    return true;
+    return entry.plans.front();
   }
   // Another path of a traced step: its calls are compared at every replay, so that one recording will do. The first one
   // is to show which numbers change.
-  if (!is_traced_ || (entry.plans.empty() && (obstacle || entry.recordings < kMostPaths))) return false;
+  if (!is_traced_ || (entry.plans.empty() && (obstacle || entry.recordings < kMostPaths))) return nullptr;
   Agreement agreement = agree_on_calls(trace, trace);
-  if (!good(agreement)) return false;
+  if (!good(agreement)) return nullptr;
   add(entry,
       std::make_shared<Plan>(std::move(trace), std::move(agreement.trace), program_, tensors, options_for(entry)),
       tensors);
-  return true;
+  return entry.plans.front();
 }
 
 PlanOptions PlanCache::options_for(const PlanEntry& entry) {
@@ -456,7 +471,6 @@ std::shared_ptr<Plan> PlanCache::plan_without_running(PlanEntry& entry, const St
 void PlanCache::add(PlanEntry& entry, std::shared_ptr<Plan> made, const std::vector<at::Tensor>& tensors) {
   entry.plans.push_front(std::move(made));
   entry.recordings = 0;
-  entry.departures = 0;
   entry.next_check = 2;
   entry.to_record = 0;
   explanations_ = 0;
@@ -563,7 +577,7 @@ void PlanCache::count_run(const Plan& plan, const StepResult& result) {
 }
 
 std::shared_ptr<Plan> PlanCache::other_branch(PlanEntry& entry, const std::shared_ptr<Plan>& plan,
-                                              const Plan::Outcome& outcome) {
+                                              const Plan::Outcome& outcome, const StepInput& input) {
   if (!outcome.error.empty()) {
     failed(entry, outcome.error);
     return nullptr;
@@ -578,8 +592,11 @@ std::shared_ptr<Plan> PlanCache::other_branch(PlanEntry& entry, const std::share
   for (const std::shared_ptr<Plan>& other : entry.plans)
     if (other != plan && other->continues(*plan, *outcome.missed_read, outcome.read)) return other;
   const HostRead& read = plan->trace().reads[*outcome.missed_read];
-  log().info("recording again: another branch is taken {} {}", plan->trace().calls[read.call.index()].module,
-             read.source);
+  const std::string& module = plan->trace().calls[read.call.index()].module;
+  if (may_trace_ && !is_traced_ && !std::holds_alternative<bool>(outcome.read) && ++entry.choices > kMostChoices)
+    trace(str("{} reads a number that changes from step to step", read.source), entry, input);
+  else
+    log().info("recording again: another branch is taken {} {}", module, read.source);
   return nullptr;
 }
 

@@ -20,7 +20,6 @@ namespace stepc {
 // All that is known of one signature.
 struct PlanEntry {
   std::string signature;
-  std::string signature_traced;  // that it has once the step is traced
   std::map<std::string, std::string> description;
   std::list<std::shared_ptr<Plan>> plans;  // one a branch that the step takes; most recently used first
   std::vector<Trace> open;                 // recordings that nothing agreed with yet
@@ -29,6 +28,7 @@ struct PlanEntry {
   int unpaid = 0;                          // recordings since a plan was last followed
   int64_t next_check = 2;                  // so many replays after which one is looked at
   int to_record = 0;                       // steps that are recorded although there are plans
+  int choices = 0;                         // numbers other than a plan's that the host read and no plan knows
   int to_verify = 0;                       // steps that may follow a plan that is to be verified
   double departures = 0;  // of traced steps from their plans, and replays that failed; long ago ones count less
   std::string last_obstacle;
@@ -51,7 +51,8 @@ class PlanCache {
   PlanEntry* entry_of(const std::string& signature);
 
   // Makes a plan of a recording that agrees with an earlier one, keeps it, or gives the signature up.
-  void keep(PlanEntry& entry, Recording& recording, const StepInput& input);
+  // Returns the plan of such a step, if there is one by then; the recording's trace is gone if it is the plan's.
+  std::shared_ptr<Plan> keep(PlanEntry& entry, Recording& recording, const StepInput& input);
 
   // Whether the next step is to run as it is and be recorded, to be compared with the plans of the entry: after their
   // replays 2, 4, 8, and so on. Only of steps whose host code does not run beside the plan.
@@ -65,7 +66,8 @@ class PlanCache {
 
   // Another plan of the entry for the branch that `outcome` of `plan` took; nullptr, with a log line, without one. A
   // plan that does not fit any more is dropped.
-  std::shared_ptr<Plan> other_branch(PlanEntry& entry, const std::shared_ptr<Plan>& plan, const Plan::Outcome& outcome);
+  std::shared_ptr<Plan> other_branch(PlanEntry& entry, const std::shared_ptr<Plan>& plan, const Plan::Outcome& outcome,
+                                     const StepInput& input);
 
   // Whether the step is worth recording: where recordings do not pay, a signature has to be met again and again first.
   bool may_record(PlanEntry& entry, const StepInput& input);
@@ -76,9 +78,8 @@ class PlanCache {
   void give_up(PlanEntry& entry, const std::string& why);
   // To the log and the statistics, each text once.
   void warn_once(const std::string& warning);
-  // A traced step left its plan: where another may be made, it is recorded for some steps, as long as that finds new
-  // ones.
-  void left(PlanEntry& entry, const std::string& difference, bool may_be_planned);
+  // A traced step left its plan. `records_next`: another may be made of the next steps' recordings.
+  void left(PlanEntry& entry, const std::string& difference, bool records_next);
   bool is_traced() const { return is_traced_; }
 
   // Whether the plan's next replay is to be compared with other runs of the step, and whether eager may be one of them:
@@ -93,9 +94,11 @@ class PlanCache {
   const Plan* latest() const;
 
  private:
-  // False: `reason` says why not, and `obstacle` whether another recording would meet the same.
-  bool agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors, std::string& reason,
-                      bool& obstacle);
+  std::map<std::string, std::string> description_of(const std::vector<at::Tensor>& tensors, const StepInput& input,
+                                                    const std::string& shared) const;
+  // Nullptr: `reason` says why not, and `obstacle` whether another recording would meet the same.
+  std::shared_ptr<Plan> agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors,
+                                       std::string& reason, bool& obstacle);
   void add(PlanEntry& entry, std::shared_ptr<Plan> plan, const std::vector<at::Tensor>& tensors);
   PlanOptions options_for(const PlanEntry& entry);
   // Throws UserError where it cannot be.
@@ -105,7 +108,7 @@ class PlanCache {
   // A replay ended with an error, and the step runs as it is: it raises the error, or catches it.
   void failed(PlanEntry& entry, const std::string& error);
   void trace(const std::string& why);
-  void trace(const std::string& why, PlanEntry& entry);
+  void trace(const std::string& why, PlanEntry& entry, const StepInput& input);
   void warn_of(const Plan& plan);
   void warn_of_kernel_directory();
   void count(const Plan& plan, const std::vector<at::Tensor>& tensors);

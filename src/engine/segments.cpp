@@ -283,7 +283,7 @@ std::optional<std::vector<at::Tensor>> Segments::Call::replay() {
       }
       return std::move(outcome.result->given);
     }
-    plan = owner_.plans_.other_branch(*entry_, plan, outcome);
+    plan = owner_.plans_.other_branch(*entry_, plan, outcome, input_);
   }
   return std::nullopt;
 }

@@ -70,17 +70,35 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
   }
   const bool checks = !entry.plans.empty() && entry.to_record == 0 && !times_ && plans_.must_check(entry, tensors);
   if (!entry.plans.empty() && entry.to_record == 0 && !checks)
-    if (auto output = plans_.is_traced() ? trace(entry, tensors, eager) : replay(entry, tensors, eager))
+    if (auto output = plans_.is_traced() ? trace(entry, tensors, input, eager) : replay(entry, tensors, input, eager))
       return std::move(*output);
   tensors.clear();  // no references to gradients while the step runs as it is
   if (entry.eager || (!checks && !plans_.may_record(entry, input))) return run_eagerly(eager);
 
   RecordedStep program(*program_, input);
   Recording recording = record(program, eager);
-  if (checks)
-    plans_.check(entry, recording, input);
-  else
-    plans_.keep(entry, recording, input);
+  if (!checks) return keep(entry, recording, input);
+  plans_.check(entry, recording, input);
+  release_free_memory();
+  return std::move(recording.output);
+}
+
+StepOutput Step::keep(PlanEntry& entry, Recording& recording, const StepInput& input, const BeforeStep* before) {
+  // It may have left its plans once too often.
+  const std::shared_ptr<Plan> plan = entry.eager ? nullptr : plans_.keep(entry, recording, input);
+  if (plan != nullptr && before != nullptr && plans_.must_verify(*plan)) {
+    const auto begin = Clock::now();
+    const Trace& recorded = recording.trace.calls.empty() ? plan->recorded() : recording.trace;
+    Verification verification =
+        verify_recorded(*plan, *program_, *before, recorded, std::move(recording.output), plans_.eager_fits(*plan));
+    stats_.verify_seconds += seconds_since(begin);
+    if (verification.compared) {
+      StepOutput output = conclude(entry, *plan, std::move(verification));
+      verified_one(entry);
+      return output;
+    }
+    recording.output = std::move(verification.output);
+  }
   release_free_memory();
   return std::move(recording.output);
 }
@@ -108,7 +126,8 @@ StepOutput Step::run_eagerly(const EagerFn& eager, const std::string& why) {
 }
 
 // The step's output, or nothing where no plan fits: then the program is as it was.
-std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>& tensors, const EagerFn& eager) {
+std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>& tensors, const StepInput& input,
+                                       const EagerFn& eager) {
   std::shared_ptr<Plan> plan = entry.plans.front();
   for (size_t tried = entry.plans.size(); plan != nullptr && tried > 0; --tried) {
     Plan::Outcome outcome;
@@ -134,19 +153,21 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
       }
     }
     if (entry.eager) break;
-    plan = plans_.other_branch(entry, plan, outcome);
+    plan = plans_.other_branch(entry, plan, outcome, input);
   }
   return std::nullopt;
 }
 
 // The same with the step's host code beside the plan: it runs once, whatever comes of it.
-std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>& tensors, const EagerFn& eager) {
+std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>& tensors, const StepInput& input,
+                                      const EagerFn& eager) {
   const auto is_due = [&](const Plan& plan) { return plans_.must_verify(plan) && !(times_ && plan.verified); };
+  RecordedStep recorded(*program_, input);
   const auto front = entry.plans.begin();
   if (is_due(**front) || entry.to_verify > 0) {
     entry.to_verify = std::max(entry.to_verify - 1, 0);
     const auto begin = Clock::now();
-    Verification verification = verify_traced(entry.plans, *program_, tensors, eager, is_due,
+    Verification verification = verify_traced(entry.plans, *program_, tensors, eager, recorded, is_due,
                                               [&](const Plan& plan) { return plans_.eager_fits(plan); });
     stats_.verify_seconds += seconds_since(begin);
     if (!verification.outcome.change.empty()) return drop(entry, verification.plan, verification.outcome.change);
@@ -154,12 +175,12 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
     followed(entry, plan);
     if (verification.compared) {
       StepOutput output = conclude(entry, *plan, std::move(verification));
-      const auto waits = [&](const std::shared_ptr<Plan>& other) { return is_due(*other); };
-      if (std::ranges::none_of(entry.plans, waits)) entry.to_verify = 0;
+      verified_one(entry);
       return output;
     }
+    if (!verification.departure.empty()) plans_.left(entry, verification.departure, /*records_next=*/false);
+    if (verification.recording) return keep(entry, *verification.recording, input);
     ++stats_.eager_calls;
-    if (!verification.departure.empty()) plans_.left(entry, verification.departure, !verification.raised);
     return std::move(verification.output);
   }
   const auto may_follow = [&](const Plan& plan) {
@@ -167,7 +188,8 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
     entry.to_verify = std::max(entry.to_verify, kVerifyOthers);
     return false;
   };
-  TracedStep traced = run_traced(entry.plans, *program_, tensors, may_follow, eager, times_ ? &*times_ : nullptr);
+  TracedStep traced = run_traced(entry.plans, *program_, tensors, may_follow, eager,
+                                 {&recorded, config_.verify.kind != Verify::Kind::kOff}, times_ ? &*times_ : nullptr);
   if (traced.unfit) return drop(entry, traced.plan, traced.difference);
   followed(entry, traced.plan);
   if (traced.is_replay) {
@@ -178,10 +200,19 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
     entry.departures *= kForgetDepartures;
     plans_.count_run(*traced.plan, traced.result);
   } else {
-    ++stats_.eager_calls;
-    if (entry.to_verify == 0) plans_.left(entry, traced.difference, !traced.raised);
+    if (!traced.recording) ++stats_.eager_calls;
+    if (entry.to_verify == 0) plans_.left(entry, traced.difference, !traced.recording && !traced.raised);
+    if (traced.recording) return keep(entry, *traced.recording, input, &traced.before);
   }
   return std::move(traced.output);
+}
+
+// Other plans may wait for the same.
+void Step::verified_one(PlanEntry& entry) const {
+  const auto waits = [&](const std::shared_ptr<Plan>& plan) {
+    return plans_.must_verify(*plan) && !(times_ && plan->verified);
+  };
+  if (std::ranges::none_of(entry.plans, waits)) entry.to_verify = 0;
 }
 
 void Step::followed(PlanEntry& entry, const std::shared_ptr<Plan>& plan) {

@@ -53,9 +53,13 @@ class Step {
   std::string schedule_text() const;
 
  private:
-  std::optional<StepOutput> replay(PlanEntry& entry, std::vector<at::Tensor>& tensors, const EagerFn& eager);
-  std::optional<StepOutput> trace(PlanEntry& entry, std::vector<at::Tensor>& tensors, const EagerFn& eager);
+  std::optional<StepOutput> replay(PlanEntry& entry, std::vector<at::Tensor>& tensors, const StepInput& input,
+                                   const EagerFn& eager);
+  std::optional<StepOutput> trace(PlanEntry& entry, std::vector<at::Tensor>& tensors, const StepInput& input,
+                                  const EagerFn& eager);
+  StepOutput keep(PlanEntry& entry, Recording& recording, const StepInput& input, const BeforeStep* before = nullptr);
   static std::nullopt_t drop(PlanEntry& entry, const std::shared_ptr<Plan>& plan, const std::string& why);
+  void verified_one(PlanEntry& entry) const;
   static void followed(PlanEntry& entry, const std::shared_ptr<Plan>& plan);
   StepOutput conclude(PlanEntry& entry, Plan& plan, Verification verification);
   std::optional<StepOutput> verify(PlanEntry& entry, Plan& plan, std::vector<at::Tensor>& tensors, const EagerFn& eager,

@@ -1,5 +1,7 @@
 #include "engine/traced_step.h"
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <utility>
@@ -14,8 +16,12 @@ namespace {
 
 class Run {
  public:
-  Run(TracedPlans plans, Program& program, RunTimes* times)
-      : plans_(std::move(plans)), program_(program), times_(times), generators_(plan().generators(program)) {
+  Run(TracedPlans plans, Program& program, const WhatToRecord& recorded, RunTimes* times)
+      : plans_(std::move(plans)),
+        program_(program),
+        recorded_(recorded),
+        times_(times),
+        generators_(plan().generators(program)) {
     undo_.emplace_back(nullptr, plan().written_by_host(plans_.tensors()), std::vector<at::Generator>());
     undo_plan_.emplace(nullptr, plan().written_early(plans_.tensors()), generators_);
     generators_.insert(generators_.begin(), at::detail::getDefaultCPUGenerator());
@@ -25,8 +31,11 @@ class Run {
   TracedStep operator()(const std::function<StepOutput()>& step) {
     TracedStep traced;
     const Tracer::Plan host = {[&](size_t event) { return number_of(reach(event)); },
-                               [&](size_t event) { return reach(event).given; }, [&] { turn_back(); },
-                               [&] { return plans_.other(); }, [&] { took_over(); }};
+                               [&](size_t event) { return reach(event).given; },
+                               [&] { turn_back(); },
+                               [&] { return plans_.other(); },
+                               [&] { took_over(); },
+                               [&] { return record(); }};
     Tracer& first = plans_.begin();
     try {
       first.run([&] { traced.output = step(); }, host);
@@ -41,6 +50,10 @@ class Run {
     traced.raised = plan().tracer().raised();
     plan().tracer().release();
     first.release();
+    if (recorder_) {
+      traced.recording = recorder_->finish(std::exchange(traced.output, {}));
+      traced.before = std::move(before_);
+    }
     return traced;
   }
 
@@ -110,6 +123,17 @@ class Run {
     return plan().begin(program_, plan().with_host_data(plans_.tensors(), plan().tracer().host_data()), times_);
   }
 
+  Recorder* record() {
+    if (recorded_.program == nullptr) return nullptr;
+    recorder_.emplace(*recorded_.program, plans_.before());
+    if (!recorded_.verifies) return &*recorder_;
+    before_.tensors = plans_.tensors();
+    std::vector<at::Tensor> defined;
+    std::ranges::copy_if(before_.tensors, std::back_inserter(defined), &at::Tensor::defined);
+    before_.undo = std::make_shared<Undo>(nullptr, std::move(defined), plan().generators(program_));
+    return &*recorder_;
+  }
+
   void turn_back() {
     if (plan().is_paused()) plan().abandon();
     undo_plan_->restore();
@@ -125,13 +149,15 @@ class Run {
     if (tracer.held_beside(given).valid()) program_.settle();  // perhaps by garbage
     if (const ValueId held = tracer.held_beside(given); held.valid()) {
       const Value& value = trace.values[held.index()];
-      return tracer.leave(host, str("it keeps a {}[{}] tensor that it did not keep while it was recorded",
-                                    name_of(value.dtype), fmt::join(value.sizes, ", ")));
+      return tracer.leave(host,
+                          str("it keeps a {}[{}] tensor that it did not keep while it was recorded",
+                              name_of(value.dtype), fmt::join(value.sizes, ", ")),
+                          /*records=*/true);
     }
     try {
       traced.result = advance();
     } catch (...) {
-      tracer.leave(host, "its plan ends with an error");  // which the step's own calls run into, too
+      tracer.leave(host, "its plan ends with an error", /*records=*/false);  // which the step's own calls run into, too
       throw;
     }
     INTERNAL_CHECK(traced.result.is_whole(), "the plan reads more numbers than the step");
@@ -145,6 +171,7 @@ class Run {
 
   TracedPlans plans_;
   Program& program_;
+  WhatToRecord recorded_;
   RunTimes* times_;
   std::vector<at::Generator> generators_;
   std::vector<Undo> undo_;                                   // of what the host writes
@@ -154,6 +181,8 @@ class Run {
   std::set<std::string> filled_;  // the host's data that the plan has
   size_t reads_ = 0;
   bool has_begun_ = false;
+  std::optional<Recorder> recorder_;
+  BeforeStep before_;
 };
 
 }  // namespace
@@ -173,7 +202,25 @@ TracedPlans::TracedPlans(const std::list<std::shared_ptr<Plan>>& plans, Program&
     for (size_t k = 0; k < read.size(); ++k)
       if (read[k].defined()) needed[k] = read[k];
   }
+  for (size_t k = 0; k < program_.keys().size(); ++k)
+    if (tensors_[k].defined() && !needed[k].defined())
+      dropped_.emplace(k, OwnedBefore(program_.keys()[k].owner, program_.keys()[k].key, tensors_[k]));
   tensors_ = std::move(needed);
+}
+
+std::vector<OwnedBefore> TracedPlans::before() const {
+  std::vector<OwnedBefore> out;
+  const std::vector<OwnedKey>& keys = program_.keys();
+  for (size_t k = 0; k < tensors_.size(); ++k) {
+    const auto dropped = dropped_.find(k);
+    if (dropped != dropped_.end())
+      out.push_back(dropped->second);
+    else if (k < keys.size())
+      out.emplace_back(keys[k].owner, keys[k].key, tensors_[k]);
+    else
+      out.emplace_back(Owner::kBatch, str("{}", k - keys.size()), tensors_[k]);
+  }
+  return out;
 }
 
 Tracer& TracedPlans::begin() {
@@ -193,14 +240,14 @@ Tracer* TracedPlans::other() {
 
 TracedStep run_traced(const std::list<std::shared_ptr<Plan>>& plans, Program& program, std::vector<at::Tensor>& tensors,
                       const std::function<bool(const Plan&)>& may_follow, const std::function<StepOutput()>& step,
-                      RunTimes* times) {
+                      const WhatToRecord& recorded, RunTimes* times) {
   TracedPlans followed(plans, program, std::exchange(tensors, {}), may_follow);
   TracedStep traced;
   traced.plan = followed.plan();
   traced.difference = followed.unfit();
   traced.unfit = !traced.difference.empty();
   if (traced.unfit) return traced;
-  Run run(std::move(followed), program, times);
+  Run run(std::move(followed), program, recorded, times);
   return run(step);
 }
 

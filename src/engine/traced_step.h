@@ -6,14 +6,30 @@
 
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "capture/recorder.h"
 #include "engine/plan.h"
 #include "engine/program.h"
+#include "engine/undo.h"
 
 namespace stepc {
+
+// What was there before a step.
+struct BeforeStep {
+  std::vector<at::Tensor> tensors;  // by the program's keys, and the batch's after them
+  std::shared_ptr<Undo> undo;       // of all of them
+};
+
+// For a step that leaves its plans.
+struct WhatToRecord {
+  RecordedProgram* program = nullptr;  // with the batch; nullptr: it is not recorded
+  bool verifies = false;               // its plan runs from where the step began
+};
 
 struct TracedStep {
   StepOutput output;
@@ -22,9 +38,11 @@ struct TracedStep {
   bool is_replay = false;
   bool unfit = false;
   std::string difference;
-  bool raised = false;         // it left the plan at a call that raised: no recording holds that
-  std::shared_ptr<Plan> plan;  // the last that it followed
-  StepResult result;           // of the replay, without its tensors
+  bool raised = false;                 // it left the plan at a call that raised: no recording holds that
+  std::shared_ptr<Plan> plan;          // the last that it followed
+  StepResult result;                   // of the replay, without its tensors
+  std::optional<Recording> recording;  // of a step that left its plan: all of it, and its output is there
+  BeforeStep before;                   // then, if WhatToRecord asks for it
 };
 
 // The plans that a traced step may follow: which, is seen by the calls that it makes.
@@ -39,6 +57,8 @@ class TracedPlans {
   [[nodiscard]] const std::shared_ptr<Plan>& plan() const { return followed_; }
   // Without the gradients that no plan reads.
   [[nodiscard]] const std::vector<at::Tensor>& tensors() const { return tensors_; }
+  // All of the program's and the batch's, as they were before the step.
+  [[nodiscard]] std::vector<OwnedBefore> before() const;
 
   // Binds the first one's tracer, and for Tracer::Plan the next one's.
   Tracer& begin();
@@ -49,6 +69,7 @@ class TracedPlans {
   std::vector<std::shared_ptr<Plan>> plans_;
   Program& program_;
   std::vector<at::Tensor> tensors_;
+  std::map<size_t, OwnedBefore> dropped_;  // gradients that no plan reads
   std::function<bool(const Plan&)> may_follow_;
   size_t next_ = 1;
   std::shared_ptr<Plan> followed_, offered_;
@@ -59,6 +80,6 @@ class TracedPlans {
 // function. `may_follow`: of the plans beside the first, whether one may run.
 TracedStep run_traced(const std::list<std::shared_ptr<Plan>>& plans, Program& program, std::vector<at::Tensor>& tensors,
                       const std::function<bool(const Plan&)>& may_follow, const std::function<StepOutput()>& step,
-                      RunTimes* times);
+                      const WhatToRecord& recorded, RunTimes* times);
 
 }  // namespace stepc

@@ -1,6 +1,7 @@
 #include "engine/verify_replay.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <span>
@@ -180,7 +181,7 @@ void compare_traced(Plan& plan, Program& program, const std::vector<at::Tensor>&
 
 Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Program& program,
                            std::vector<at::Tensor>& tensors, const std::function<StepOutput()>& step,
-                           const std::function<bool(const Plan&)>& is_due,
+                           RecordedProgram& recorded, const std::function<bool(const Plan&)>& is_due,
                            const std::function<bool(const Plan&)>& eager_fits) {
   Verification verification;
   verification.from = "eager";
@@ -197,18 +198,25 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
       before.emplace_back(plan.get(), Undo(nullptr, plan->changed(followed.tensors()), plan->generators(program)));
   for (const auto& [plan, undo] : before) verification.snapshot_bytes += undo.bytes();
   Tracer& first = followed.begin();
-  const Tracer::Plan host = {{}, {}, {}, [&] { return followed.other(); }, [&] { followed.took_over(); }};
+  Recorder recorder(recorded, followed.before());
+  const Tracer::Plan host = {
+      {}, {}, {}, [&] { return followed.other(); }, [&] { followed.took_over(); }, [&] { return &recorder; }};
   first.run_computing([&] { verification.output = step(); }, host);
   Plan& plan = *followed.plan();
   verification.plan = followed.plan();
   verification.departure = plan.tracer().difference();
   verification.raised = plan.tracer().raised();
   const std::vector<HostSupply> supplied = plan.tracer().supplied();
-  const std::vector<at::Tensor> inputs = plan.with_host_data(followed.tensors(), plan.tracer().host_data());
+  const bool has_left = !verification.departure.empty();
+  std::vector<at::Tensor> inputs;
+  if (!has_left) inputs = plan.with_host_data(followed.tensors(), plan.tracer().host_data());
   plan.tracer().release();
   first.release();
+  if (has_left && !verification.raised)
+    verification.recording = recorder.finish(std::exchange(verification.output, {}));
+  recorder.stop();
   const auto state = std::ranges::find(before, &plan, &std::pair<Plan*, Undo>::first);
-  if (!verification.departure.empty() || state == before.end()) return verification;
+  if (has_left || state == before.end()) return verification;
 
   std::vector<at::Tensor> now = inputs;
   std::vector<Named> eager = left_by_eager(plan, Remains(plan, program, inputs), program, now, verification.output,
@@ -220,6 +228,43 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
   verification.compared = true;
   try {
     compare_traced(plan, program, inputs, eager, eager_fits(plan), verification);
+  } catch (...) {
+    after.restore();
+    throw;
+  }
+  after.restore();
+  return verification;
+}
+
+Verification verify_recorded(Plan& plan, Program& program, const BeforeStep& before, const Trace& recorded,
+                             StepOutput output, bool eager_fits) {
+  Verification verification;
+  verification.from = "eager";
+  verification.output = std::move(output);
+  const auto is_host_data = [](const External& external) { return external.owner == Owner::kHost; };
+  if (std::ranges::any_of(plan.trace().externals, is_host_data)) return verification;
+  const std::vector<at::Tensor>& inputs = before.tensors;
+  if (before.undo == nullptr || !plan.why_not(inputs).empty()) return verification;
+  std::vector<at::Tensor> now = inputs;
+  std::vector<Named> eager = left_by_eager(plan, Remains(plan, program, inputs), program, now, verification.output,
+                                           /*by_bits=*/plan.graph() == nullptr);
+  verification.snapshot_bytes = before.undo->bytes() + keep_values(eager);
+  const std::vector<at::Tensor> by_host = plan.written_by_host(inputs);  // which ran once
+  std::vector<at::Tensor> written;
+  for (const at::Tensor& tensor : by_host) written.push_back(tensor.clone());
+  std::vector<at::Tensor> all;
+  std::ranges::copy_if(before.tensors, std::back_inserter(all), &at::Tensor::defined);
+  Undo after(nullptr, std::move(all), plan.generators(program));
+  before.undo->restore();
+  {
+    const c10::AutoGradMode no_grad(false);
+    for (size_t t = 0; t < by_host.size(); ++t) by_host[t].copy_(written[t]);
+  }
+  for (const HostSupply& number : numbers_supplied(plan.trace(), recorded)) plan.supply(number);
+  verification.outcome.result.emplace();
+  verification.compared = true;
+  try {
+    compare_traced(plan, program, inputs, eager, eager_fits, verification);
   } catch (...) {
     after.restore();
     throw;

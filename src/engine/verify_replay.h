@@ -9,6 +9,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,19 +32,25 @@ struct Verification {
   std::shared_ptr<Plan> plan;
   bool compared = false;
   std::string departure;
-  bool raised = false;  // and that was at a call that raised
+  bool raised = false;                 // and that was at a call that raised
+  std::optional<Recording> recording;  // else, with the output
 };
 
 // `tensors` are the program's by its keys, and the batch's after them. `step` runs the user's function.
 Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>& tensors,
                            const std::function<StepOutput()>& step, bool eager_fits);
 
+// The same for a traced step that left its plans and was recorded: `plan` is of that recording, or has its calls.
+// `output` is the step's. Not compared where the plan cannot run on what was there `before`.
+Verification verify_recorded(Plan& plan, Program& program, const BeforeStep& before, const Trace& recorded,
+                             StepOutput output, bool eager_fits);
+
 // The same for a traced step: `step` runs once, eagerly, which tells what its host code supplies and which of `plans`
 // it follows. That plan runs from the same state if it `is_due`, and then what eager left is put back. `tensors` are
-// let go.
+// let go. `recorded`: the program and the batch, for a step that leaves its plans.
 Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Program& program,
                            std::vector<at::Tensor>& tensors, const std::function<StepOutput()>& step,
-                           const std::function<bool(const Plan&)>& is_due,
+                           RecordedProgram& recorded, const std::function<bool(const Plan&)>& is_due,
                            const std::function<bool(const Plan&)>& eager_fits);
 
 }  // namespace stepc

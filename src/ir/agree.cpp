@@ -279,8 +279,11 @@ class AgreeOnCalls {
     bool is_same = true;  // up to here
     for (size_t c = 0; c < calls; ++c) {
       Call& x = before_.calls[c];
-      const Call& y = now_.calls[c];
+      Call& y = now_.calls[c];
       if (x.op != y.op || x.args.size() != y.args.size()) return;
+      // Where a step is recorded that had begun to follow a plan, nobody names its modules.
+      if (y.module.empty()) y.module = x.module;
+      x.module = y.module;
       if (moving_[c] && !inside_[c]) supplied_.insert(CallId(c));
       if (hosts[c] && is_same && !have_same_shapes(x, y)) shape_ = shape_of(CallId(c));
       for (size_t i = 0; i < x.args.size(); ++i) {

@@ -308,6 +308,25 @@ def test_traced_step_seeds_no_more():
     run_traced(make, replays=1)
 
 
+@pytest.mark.parametrize("way", ("between", "at the end"))
+def test_traced_step_that_leaves_among_its_draws_has_a_plan_of_its_own(way):
+    """At every fourth step: what it had drawn by then is drawn again under the recorder."""
+
+    def make():
+        def loss_of(model, x, i):
+            leaves = i % 4 == 3
+            first = functional.dropout(model(x), 0.5)
+            if leaves and way == "between":
+                first = functional.dropout(first.sin(), 0.25)
+            loss = (first * functional.dropout(x, 0.5).sum()).square().mean()
+            return loss + torch.rand(()) if leaves and way == "at the end" else loss
+
+        return loss_of
+
+    step = run_traced(make, replays=8, steps=28)
+    assert step.stats["departures"] == 1 and step.stats["plans"] == 2 and not step.stats["warnings"]
+
+
 def test_traced_step_leaves_after_a_state_was_put_back():
     def make():
         def loss_of(model, x, i):

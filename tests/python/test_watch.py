@@ -1036,3 +1036,36 @@ def test_traced_by_choice():
     for i in range(2):
         step(make_batch(i))
     assert 'python: traced (Config(python="trace"))' in step.report()
+
+
+@pytest.mark.parametrize("kind", (torch.optim.SGD, torch.optim.Adam))
+def test_a_traced_step_that_leaves_its_plan_is_recorded_and_has_a_plan_of_its_own(kind):
+    """At every fourth step: inside the forward pass, after the update, and with another number before the backward pass."""
+
+    def run(accelerate, way):
+        torch.manual_seed(0)
+        model, count, total = Net(), itertools.count(), torch.zeros(3)
+        optimizer = kind(model.parameters(), lr=0.05)
+
+        def step(x):
+            out = model(x)
+            number = next(count)
+            if number % 4 == 3 and way == "forward":
+                out = torch.tanh(out) * 2
+            loss = out.square().mean() * (0.5 if number % 4 == 3 and way == "number" else 1.0)
+            loss = update(loss, optimizer)
+            if number % 4 == 3 and way == "after":
+                with torch.no_grad():
+                    total.add_(model(x).sum(0))
+            return loss
+
+        step = accelerate(step)
+        return [step(make_batch(i)) for i in range(40)] + [p.detach() for p in model.parameters()] + [total], step
+
+    for way in ("forward", "number", "after"):
+        expected, _ = run(lambda step: step, way)
+        found, step = run(lambda step: stepc.accelerate(step, config=stepc.Config(mode="exact")), way)
+        assert all(torch.equal(a, b) for a, b in zip(expected, found)), way
+        assert not step.stats["warnings"], way
+        assert step.stats["departures"] <= 2 and step.stats["plans"] >= 2, way
+        assert step.stats["replays"] > 15, way

@@ -91,7 +91,7 @@ class Accelerated:
             with Recording(self._scout, (args, kwargs)):
                 result = self._train_step(*args, **kwargs)
         elif _C.is_tracing():
-            with Tracing():
+            with Tracing(self._scout):
                 result = self._train_step(*args, **kwargs)
         else:
             result = self._train_step(*args, **kwargs)

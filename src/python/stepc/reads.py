@@ -18,6 +18,8 @@ ABSENT = type("Absent", (), {"__repr__": lambda self: "absent"})()
 ITEM, LENGTH, CONTENTS, TYPE, WEAK, KIND = range(6)
 # With as many values a place is no choice between plans any more, it changes from step to step.
 MOST_VALUES = 6
+# And with another one in as many recorded calls after each other.
+MOST_NEWS = 2
 MOST_PLACES = 200_000
 MOST_BYTES = 16 << 10  # of an array that is compared by its contents
 MOST_ELEMENTS = 10_000
@@ -68,7 +70,8 @@ def _value_at(container, name):
     if isinstance(container, type):
         return vars(container).get(name, ABSENT)
     if isinstance(container, dict):
-        return dict.get(container, name, ABSENT)
+        value = dict.get(container, name, ABSENT)
+        return value._stepc_stands_for if type(value) is types.FunctionType and hasattr(value, "_stepc_stands_for") else value
     try:
         if isinstance(container, (list, tuple)):
             return container[name]
@@ -82,13 +85,15 @@ def _value_at(container, name):
 class Place:
     """A value that the step read. `words` name it and `line` is where it was read."""
 
-    __slots__ = ("container", "how", "name", "words", "line", "values", "number", "was_tensor", "is_slot", "met")
+    __slots__ = ("container", "how", "name", "words", "line", "values", "number", "was_tensor", "is_slot", "met",
+                 "news", "news_at")
 
     def __init__(self, container, how, name, words, line):
         self.container, self.how, self.name, self.words, self.line = container, how, name, words, line
         self.values = []
         self.number = 0
         self.met = 0  # by so many recordings
+        self.news, self.news_at = 0, None  # another value in so many recorded calls after each other, the last in this
         self.is_slot = False  # the engine reads the tensor that stands there itself
         self.was_tensor = isinstance(self.look(), torch.Tensor)
 
@@ -188,6 +193,7 @@ class Reads:
         self.tables = {}  # what watch.py knows of each code object: its id -> (it, table)
         self._caches = weakref.WeakKeyDictionary()  # a function of functools.lru_cache -> its Cache
         self._dropped = 0
+        self.recorded = 0  # calls so far
         self.changing = None  # a place that has had too many values to be watched
 
     def __len__(self):
@@ -248,9 +254,17 @@ class Reads:
             if place.is_slot or place.how != ITEM:
                 continue
             before = place.number
-            now = place.look()
+            now = self._look_at(place)
             rebound = rebound or place.number != before and isinstance(now, _OWNERS)
         return rebound
+
+    def _look_at(self, place):
+        known = len(place.values)
+        now = place.look()
+        if len(place.values) > known:
+            place.news = place.news + 1 if place.news_at == self.recorded - 1 else 1
+            place.news_at = self.recorded
+        return now
 
     def look(self, slots, witnesses, settings):
         """Adds what the engine is to compare, and the places whose value is not the first one."""
@@ -265,13 +279,13 @@ class Reads:
                 if not place.was_tensor:
                     settings[f"{place.words} (read at {place.line})"] = f"was {place.values[0]!r} and is a tensor"
                 continue
-            now, held = place.look(), place.values[place.number]
+            now, held = self._look_at(place), place.values[place.number]
             # What equals an earlier value need not be the same object, which is what the engine looks for first.
             is_weak = how == CONTENTS or how == ITEM and isinstance(held, weakref.ref)
             witnesses.append((WEAK if is_weak and how == ITEM else how, place.container, name, held if is_weak else now))
             if place.number:
                 settings[f"{place.words} (read at {place.line})"] = place.says()
-            if len(place.values) > MOST_VALUES:
+            if len(place.values) > MOST_VALUES or place.news >= MOST_NEWS:
                 self.changing = place
 
 

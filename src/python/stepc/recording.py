@@ -2,6 +2,7 @@
 dispatcher cannot see."""
 
 import contextlib
+import functools
 import os
 import random
 import sys
@@ -15,6 +16,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_
 
 from stepc import _C, walk
 from stepc.module_calls import around_modules
+from stepc.reads import ABSENT
 from stepc.watch import Watch
 
 # Tensor methods that hand values to the host behind the dispatcher's back.
@@ -108,8 +110,123 @@ class _Unseen(TorchFunctionMode):
             return self._asked(arguments)
 
 
+class _Marks:
+    """Marks the steps of optimizers and schedulers, for the calls in them to be told from others."""
+
+    def __init__(self, scout):
+        self.scout = scout
+        self.thread = threading.get_ident()  # another one may step them, too, which is none of this step's
+        self.handles = []
+        self.patched = []
+
+    def set(self):
+        for key, one in self.scout.events():
+            if isinstance(one, torch.optim.Optimizer):
+                self._mark_optimizer(key, one)
+            else:
+                self._mark_scheduler(key, one)
+
+    def remove(self):
+        for handle in self.handles:
+            handle.remove()
+        for holder, original in self.patched:
+            if original is None:
+                delattr(holder, "step")
+            else:
+                setattr(holder, "step", original)
+
+    def _mark_optimizer(self, key, optimizer):
+        open_events = []
+        code = _own_code(optimizer)
+        if code:
+            _C.report_effect(f"{key}: {code} is the program's own code, which may keep what it likes")
+
+        def begin(opt, args, kwargs):
+            if threading.get_ident() != self.thread:
+                return
+            if any(argument is not None for argument in args[1:]) or kwargs.get("closure") is not None:
+                _C.report_effect(f"{key}: step(closure) calls the step's own code")
+            # GradScaler hands these to a fused optimizer for the length of its step.
+            given = {name: opt.__dict__.get(name) for name in ("grad_scale", "found_inf")}
+            shapes = {n: (tuple(v.shape), v.dtype) for n, v in given.items() if isinstance(v, torch.Tensor)}
+            if shapes:
+                self.scout.found_attributes(key, shapes)
+            open_events.append(_C.Event(key))
+
+        def end(*_):
+            if open_events and threading.get_ident() == self.thread:
+                open_events.pop().close()
+
+        self.handles.append(optimizer.register_step_pre_hook(begin))
+        self.handles.append(optimizer.register_step_post_hook(end))
+
+    def _mark_scheduler(self, key, scheduler):
+        step = scheduler.step
+
+        def marked(*args, **kwargs):
+            return self._marked_step(key, step, args, kwargs)
+
+        marked._stepc_stands_for = vars(scheduler).get("step", ABSENT)  # and is gone after the recording
+        self._patch(scheduler, marked)
+
+    def _patch(self, holder, marked):
+        self.patched.append((holder, vars(holder).get("step")))
+        holder.step = marked
+
+    def _marked_step(self, key, step, args, kwargs):
+        if threading.get_ident() != self.thread:
+            return step(*args, **kwargs)
+        if args or kwargs:
+            _C.report_effect(f"{key}: step() is given a value that a replay cannot know")
+        event = _C.Event(key)
+        try:
+            return step(*args, **kwargs)
+        finally:
+            event.close()
+
+
+class _MarksOfClasses(_Marks):
+    """The same for every call of a traced step: what a scheduler holds may be saved in any of them."""
+
+    def set(self):
+        self.keys = {}  # of schedulers, by id
+        self.stepped = set()
+        super().set()
+
+    def _mark_scheduler(self, key, scheduler):
+        self.keys[id(scheduler)] = key
+        kind = type(scheduler)
+        if any(holder is kind for holder, _ in self.patched):
+            return
+        step = kind.step
+
+        def marked(scheduler, *args, **kwargs):
+            if id(scheduler) not in self.keys or id(scheduler) in self.stepped:  # by a class of its own, or its base
+                return step(scheduler, *args, **kwargs)
+            self.stepped.add(id(scheduler))
+            try:
+                bound = functools.partial(step, scheduler)
+                return self._marked_step(self.keys[id(scheduler)], bound, args, kwargs)
+            finally:
+                self.stepped.discard(id(scheduler))
+
+        self._patch(kind, marked)
+
+
 class Tracing(_Unseen):
     """Around a step whose calls are compared and not computed: who asks for values past the dispatcher gets them."""
+
+    def __init__(self, scout):
+        super().__init__()
+        self.marks = _MarksOfClasses(scout)
+
+    def __enter__(self):
+        self.marks.set()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.marks.remove()
 
     def call(self, func, args, kwargs):
         name = _UNSEEN.get(func)
@@ -117,10 +234,15 @@ class Tracing(_Unseen):
             numbers = _numbers_of(args[0], name) if len(args) == 1 and not kwargs else None
             if numbers is not None:
                 return numbers
-            _C.leave_trace(f"Tensor.{name} gives values to the host that no recording sees")
+            _leave(f"Tensor.{name} gives values to the host that no recording sees")
         if func in _DECIDING:
             args, kwargs = _with_values(func, args, kwargs)
         return func(*args, **kwargs)
+
+
+def _leave(why):
+    _C.leave_trace(why)
+    _C.report_obstacle(why)  # the step may have left its trace before, and be recorded
 
 
 class _Watch(_Unseen):
@@ -188,19 +310,13 @@ class Recording:
         self.arguments = arguments
         self.scopes = _C.Scopes()
         self.modules = around_modules(self._scope_of)
-        self.thread = threading.get_ident()  # optimizers may be another thread's, too
-        self.handles = []
-        self.patched = []
+        self.marks = _Marks(scout)
         self.watch = _Watch(scout)
         self.follow = None
 
     def __enter__(self):
         self.modules.__enter__()
-        for key, one in self.scout.events():
-            if isinstance(one, torch.optim.Optimizer):
-                self._mark_optimizer(key, one)
-            else:
-                self._mark_scheduler(key, one)
+        self.marks.set()
         self.before = self._host_state()
         self.watch.__enter__()
         if self.scout.watches:
@@ -217,13 +333,7 @@ class Recording:
             self.scout.followed(self.follow)
         self.watch.__exit__(kind, error, trace)
         self.modules.__exit__(None, None, None)
-        for handle in self.handles:
-            handle.remove()
-        for one, name, original in self.patched:
-            if original is None:
-                del one.__dict__[name]
-            else:
-                one.__dict__[name] = original
+        self.marks.remove()
         if kind is None:
             self._compare(self._host_state())
         return False
@@ -237,51 +347,6 @@ class Recording:
             yield
         finally:
             self.scopes.close()
-
-    # ---- events
-
-    def _mark_optimizer(self, key, optimizer):
-        open_events = []
-        code = _own_code(optimizer)
-        if code:
-            _C.report_effect(f"{key}: {code} is the program's own code, which may keep what it likes")
-
-        def begin(opt, args, kwargs):
-            if threading.get_ident() != self.thread:  # another one steps it, which is none of this step's
-                return
-            if any(argument is not None for argument in args[1:]) or kwargs.get("closure") is not None:
-                _C.report_effect(f"{key}: step(closure) calls the step's own code")
-            # GradScaler hands these to a fused optimizer for the length of its step.
-            given = {name: opt.__dict__.get(name) for name in ("grad_scale", "found_inf")}
-            shapes = {n: (tuple(v.shape), v.dtype) for n, v in given.items() if isinstance(v, torch.Tensor)}
-            if shapes:
-                self.scout.found_attributes(key, shapes)
-            open_events.append(_C.Event(key))
-
-        def end(*_):
-            if open_events and threading.get_ident() == self.thread:
-                open_events.pop().close()
-
-        self.handles.append(optimizer.register_step_pre_hook(begin))
-        self.handles.append(optimizer.register_step_post_hook(end))
-
-    def _mark_scheduler(self, key, scheduler):
-        original = scheduler.__dict__.get("step")
-        step = scheduler.step
-
-        def marked(*args, **kwargs):
-            if threading.get_ident() != self.thread:
-                return step(*args, **kwargs)
-            if args or kwargs:
-                _C.report_effect(f"{key}: step() is given a value that a replay cannot know")
-            event = _C.Event(key)
-            try:
-                return step(*args, **kwargs)
-            finally:
-                event.close()
-
-        scheduler.__dict__["step"] = marked
-        self.patched.append((scheduler, "step", original))
 
     # ---- effects that are no tensors
 
@@ -336,7 +401,7 @@ def _own_code(optimizer):
 
 # The code that stands for a scheduler's step() while a step is recorded.
 _SCHEDULER_STEP = next(
-    code for code in Recording._mark_scheduler.__code__.co_consts if isinstance(code, types.CodeType)
+    code for code in _Marks._mark_scheduler.__code__.co_consts if isinstance(code, types.CodeType)
 )
 
 

@@ -147,6 +147,7 @@ class Scout:
     def followed(self, watch):
         """Takes over what a recorded call has read and done."""
         self.reason, self.effect = watch.reason or "", watch.effect or ""
+        self.reads.recorded += 1
         for kind, name in watch.attributes:
             self.attributes.add(kind, name)
         if self._finds_modules:
@@ -169,10 +170,10 @@ class Scout:
         """Why the step's Python has to run at every call; empty: it does not."""
         if not self.watches:
             return self.reason or 'Config(python="trace")'
-        if self.reads.changing is not None:
-            place = self.reads.changing
-            return f"{place.line} reads {place.words}, which changes from step to step"
-        return self.reason
+        if self.reason or self.reads.changing is None:
+            return self.reason
+        place = self.reads.changing
+        return f"{place.line} reads {place.words}, which changes from step to step"
 
     def python_effect(self):
         """What the step's Python does that no replay without it would do again."""
