@@ -3,7 +3,6 @@
 #include <fstream>
 #include <string>
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <ATen/Parallel.h>
@@ -14,10 +13,14 @@
 
 namespace stepc::train {
 
+// getrusage() would count what started this process, too: its ru_maxrss is handed on by exec().
 uint64_t peak_process_bytes() {
-  rusage usage = {};
   constexpr uint64_t kKibibyte = 1024;
-  return getrusage(RUSAGE_SELF, &usage) == 0 ? static_cast<uint64_t>(usage.ru_maxrss) * kKibibyte : 0;
+  std::ifstream status("/proc/self/status");
+  uint64_t kibibytes = 0;
+  for (std::string word; status >> word;)
+    if (word == "VmHWM:") status >> kibibytes;
+  return kibibytes * kKibibyte;
 }
 
 uint64_t resident_process_bytes() {

@@ -53,6 +53,7 @@ class Accelerated:
         why = "it is called by another one" if _C.is_recording() or _C.is_tracing() else around.why_eager()
         if why:
             self._say(f"this call runs eagerly: {why}")
+        if why and around.wants_graph():
             return self._train_step(*args, **kwargs)
         given = args[0] if len(args) == 1 and not kwargs else (args, kwargs)
         tensors = []
@@ -60,7 +61,11 @@ class Accelerated:
         text, names = self._arguments.get(structure) or self._new_arguments(given, structure)
         opaque = []  # the structure of a result that a replay cannot give, and the result, which holds what is in it
         eager = functools.partial(self._eager, args, kwargs, tensors, opaque)
-        out, numbers = self._engine.run(tensors, names, text, eager)
+        if why:
+            out, numbers = eager()
+            out = [one.detach() for one in out]
+        else:
+            out, numbers = self._engine.run(tensors, names, text, eager)
         number = numbers.pop()
         structure = opaque[0][0] if opaque else self._structures[number]
         if structure is tree.TENSOR:

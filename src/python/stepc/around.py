@@ -3,6 +3,13 @@
 import torch
 from torch.utils._device import DeviceContext
 
+from stepc import _C
+
+
+def wants_graph():
+    """Whether a step's results are differentiated, perhaps, by what is around it: another step, torch.func."""
+    return _C.is_recording() or _C.is_tracing() or torch._C._functorch.peek_interpreter_stack() is not None
+
 
 def why_eager():
     """In words; empty: there is nothing."""
