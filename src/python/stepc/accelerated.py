@@ -53,7 +53,7 @@ class Accelerated:
         why = "it is called by another one" if _C.is_recording() or _C.is_tracing() else around.why_eager()
         if why:
             self._say(f"this call runs eagerly: {why}")
-        if why and around.wants_graph():
+        if why and around.leaves_results():
             return self._train_step(*args, **kwargs)
         given = args[0] if len(args) == 1 and not kwargs else (args, kwargs)
         tensors = []

@@ -6,9 +6,12 @@ from torch.utils._device import DeviceContext
 from stepc import _C
 
 
-def wants_graph():
-    """Whether a step's results are differentiated, perhaps, by what is around it: another step, torch.func."""
-    return _C.is_recording() or _C.is_tracing() or torch._C._functorch.peek_interpreter_stack() is not None
+def leaves_results():
+    """Whether a step's results keep their graph: what is around it (another step, torch.func) differentiates them,
+    perhaps, or is a mode, which would see them detached."""
+    if _C.is_recording() or _C.is_tracing() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    return torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack() > 0
 
 
 def why_eager():
