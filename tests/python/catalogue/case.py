@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 import numpy
 import torch
+import transformers
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 import stepc
@@ -146,6 +147,7 @@ class Run:
 
 
 def run(program, mode):
+    transformers.utils.logging.warning_once.cache_clear()  # what is said once a process is said in both runs
     random.seed(0)
     numpy.random.seed(0)
     torch.manual_seed(0)
