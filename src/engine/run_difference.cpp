@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <vector>
+
+#include <ATen/Functions.h>
 
 #include "base/text.h"
 #include "engine/tensor_hash.h"
@@ -20,18 +24,41 @@ struct Tolerance {
 constexpr Tolerance kWide = {1e-3, 1e-4, 1e-4};
 constexpr Tolerance kNarrow = {5e-2, 1e-2, 3e-2};  // bf16 or f16, whatever the results are kept in
 
+// Optimizers' states of the parameter all[p], its wider copy apart.
+std::vector<size_t> states_of(size_t p, const std::vector<Named>& all) {
+  std::vector<size_t> states;
+  if (all[p].owner != Owner::kParameter) return states;
+  for (size_t s = 0; s < all.size(); ++s)
+    if (all[s].owner == Owner::kOptimizerState && all[s].values.defined() && all[s].values.is_floating_point() &&
+        all[s].values.sizes() == all[p].values.sizes() && !all[s].key.ends_with(".master") &&
+        ("." + all[s].key).find("." + all[p].key + ".") != std::string::npos)
+      states.push_back(s);
+  return states;
+}
+
 // Adam and its kin divide a gradient by its own size: where that is nothing but rounding, so is the update. Told by the
 // optimizer's state of the parameter, all[p]. `sizes`: root mean squares; `largest`: those of the groups.
 bool is_moved_by_rounding(size_t p, const std::vector<Named>& all, const std::vector<double>& sizes,
                           const std::map<std::string, double>& largest, const Tolerance& tolerance) {
-  if (all[p].owner != Owner::kParameter) return false;
-  for (size_t s = 0; s < all.size(); ++s) {
-    const bool is_its_state = all[s].owner == Owner::kOptimizerState && all[s].values.defined() &&
-                              all[s].values.sizes() == all[p].values.sizes() &&
-                              ("." + all[s].key).find("." + all[p].key + ".") != std::string::npos;
-    if (is_its_state && sizes[s] < tolerance.nothing * largest.at(all[s].group)) return true;
+  return std::ranges::any_of(states_of(p, all),
+                             [&](size_t s) { return sizes[s] < tolerance.nothing * largest.at(all[s].group); });
+}
+
+// That for some of its elements: of a bias of keys, those that are not rotated, say. How far the others are apart, in
+// the root mean square of all; nothing where it is told of no element.
+std::optional<double> apart_by_more_than_rounding(size_t p, const std::vector<Named>& replayed,
+                                                  const std::vector<Named>& eager,
+                                                  const std::map<std::string, double>& largest,
+                                                  const Tolerance& tolerance) {
+  at::Tensor moved;
+  for (size_t s : states_of(p, eager)) {
+    const double nothing = tolerance.nothing * largest.at(eager[s].group);
+    const at::Tensor is_nothing = eager[s].values.abs().lt(nothing) & replayed[s].values.abs().lt(nothing);
+    moved = moved.defined() ? moved & is_nothing : is_nothing;
   }
-  return false;
+  if (!moved.defined()) return std::nullopt;
+  const at::Tensor apart = replayed[p].values.to(at::kDouble) - eager[p].values.to(at::kDouble);
+  return apart.masked_fill(moved, 0).square().mean().sqrt().item<double>();
 }
 
 }  // namespace
@@ -75,7 +102,11 @@ std::string difference_in_values(const std::vector<Named>& replayed, const std::
   for (size_t i = 0; i < eager.size(); ++i) {
     const double group = largest.at(eager[i].group);
     if (errors[i] <= tolerance.of_itself * sizes[i] + tolerance.of_group * group) continue;
-    if (errors[i] <= group && is_moved_by_rounding(i, eager, sizes, largest, tolerance)) continue;
+    if (errors[i] <= group) {
+      if (is_moved_by_rounding(i, eager, sizes, largest, tolerance)) continue;
+      const auto others = apart_by_more_than_rounding(i, replayed, eager, largest, tolerance);
+      if (others && *others <= tolerance.of_itself * sizes[i] + tolerance.of_group * group) continue;
+    }
     return str("{} by {:.1e} of {:.1e}", eager[i].what, errors[i], sizes[i]);
   }
   return {};

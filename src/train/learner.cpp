@@ -9,7 +9,6 @@
 #include "capture/virtual/virtual_region.h"
 #include "train/adapter_choice.h"
 #include "train/find_nonfinite.h"
-#include "train/kernel_directory.h"
 #include "train/staged_checkpoint.h"
 
 namespace stepc::train {
@@ -49,18 +48,13 @@ Learner::Learner(ModelDirectory directory, const RunConfig& config)
   if (is_loaded_) loaded = load_weights(directory_, model_);
   optimizer_ = choose_optimizer(config, models::trainable_parameters(model_));
   if (is_loaded_) finish_loading(loaded, config);
-  shapes_alone.reset();
 
-  Config engine;
-  engine.mode = parse_mode(config.train.mode);
-  if (is_virtual) engine.capture = Capture::kVirtual;
-  engine.memory_budget = parse_memory_budget(config.memory.budget);
-  engine.kernel_directory = kernel_directory();
-  step_.emplace(
-      accelerate(make_train_step(model_, optimizer_, config.optim.clip), {model_}, {optimizer_.optimizer}, engine));
+  const Config engine =
+      engine_config(config, parse_mode(config.train.mode), is_virtual ? Capture::kVirtual : Capture::kRun);
+  step_.emplace(model_, optimizer_, config.optim.clip, config.train.grad_accum, engine);
 }
 
-bool Learner::plan(const Batch& batch) { return step_->capture(batch.tensors()); }
+bool Learner::plan(const Batch& batch) { return step_->capture(batch); }
 
 void Learner::load(const RunConfig& config) {
   if (std::exchange(is_loaded_, true)) return;
@@ -73,6 +67,7 @@ void Learner::load(const RunConfig& config) {
   const NamedTensors planned = optimizer_.optimizer->named_state();
   for (size_t i = 0; i < made.size(); ++i) at::Tensor(planned[i].second).set_data(made[i].second);
   finish_loading(loaded, config);
+  step_->load();
 }
 
 void Learner::finish_loading(const NamedTensors& loaded, const RunConfig& config) {
@@ -91,13 +86,12 @@ void Learner::load_masters(const NamedTensors& loaded) {
 
 void Learner::prepare(const Batch& batch, double lr) {
   optimizer_.optimizer->set_lr(lr);
-  if (step_->prepare(batch.tensors())) return;
+  if (step_->prepare(batch)) return;
   const NamedTensors weights = models::trainable_parameters(model_);
   StagedCheckpoint before(weights, state());
   before.copy(weights, state());
   // Where no plan comes of it, one eager step says so.
-  const auto settled = [this] { return stats().replays > 0 || stats().eager_calls > stats().verifications; };
-  while (!settled()) step(batch, lr);
+  while (!step_->is_settled()) step(batch, lr);
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < weights.size(); ++i) at::Tensor(weights[i].second).copy_(before.weights()[i].second);
   load_state(before.state());
@@ -105,7 +99,7 @@ void Learner::prepare(const Batch& batch, double lr) {
 
 StepResult Learner::step(const Batch& batch, double lr) {
   optimizer_.optimizer->set_lr(lr);
-  const auto [loss, norm, skipped] = (*step_)(batch.tensors());
+  const auto [loss, norm, skipped] = (*step_)(batch);
   return {loss.item<double>(), norm.item<double>(), skipped.item<double>() != 0};
 }
 
@@ -186,7 +180,7 @@ std::optional<std::string> Learner::find_nonfinite_in(const Batch& batch) {
       (optimizer_.scaler ? loss * optimizer_.scaler->scale() : loss).backward();
     }
   });
-  optimizer_.optimizer->zero_grad();
+  step_->clear_gradients();
   return found;
 }
 

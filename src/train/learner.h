@@ -1,5 +1,5 @@
-// What is trained: the model, its optimizer and the whole step (micro-batches, clipping, update) as one accelerated
-// function. Its state goes into a checkpoint directory and comes back bit-equal.
+// What is trained: the model, its optimizer and the accelerated step (micro-batches, clipping, update). Its state goes
+// into a checkpoint directory and comes back bit-equal.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,7 @@
 #include "train/model_directory.h"
 #include "train/optimizer_choice.h"
 #include "train/run_config.h"
-#include "train/train_step.h"
+#include "train/training_step.h"
 
 namespace stepc::train {
 
@@ -71,7 +71,7 @@ class Learner {
 
   [[nodiscard]] models::Decoder model() const { return model_; }
   [[nodiscard]] const ModelDirectory& directory() const { return directory_; }
-  [[nodiscard]] const Stats& stats() const { return step_->stats(); }
+  [[nodiscard]] Stats stats() const { return step_->stats(); }
   [[nodiscard]] std::string report() const { return step_->report(); }
   // Where every byte of a planned step goes, as step.memory_text() and memory_svg() say it.
   [[nodiscard]] std::string memory_table() const { return step_->memory_text(); }
@@ -88,7 +88,7 @@ class Learner {
   ModelDirectory directory_;
   models::Decoder model_ = nullptr;
   ChosenOptimizer optimizer_;
-  std::optional<Accelerated<TrainStep>> step_;
+  std::optional<TrainingStep> step_;
   bool is_loaded_ = false;
 };
 

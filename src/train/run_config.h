@@ -38,7 +38,7 @@ struct RunConfig {
     int64_t seed = 1;
     int64_t threads = 0;
     std::string mode = "fast";
-    std::string capture = "run";
+    std::string capture = "virtual";
   } train;
   struct Memory {
     std::string budget = "none";

@@ -69,8 +69,7 @@ def larger(stepc, words):
     ("qwen3-10m", "bfloat16", 8, "350MiB"),
 ])
 def test_a_run_takes_its_plan_from_the_start(stepc, larger, preset, compute, batch_size, budget):
-    run = stepc("train", *larger(preset, compute, batch_size), f"--memory.budget={budget}",
-                "--train.capture=virtual")
+    run = stepc("train", *larger(preset, compute, batch_size), f"--memory.budget={budget}")
     assert run.returncode == 0, run.stderr
     assert "a run takes" in run.stdout
     assert "compared before the first of them with the plain graph" in run.stdout, run.stdout
@@ -82,7 +81,7 @@ def test_a_run_takes_its_plan_from_the_start(stepc, larger, preset, compute, bat
 
 
 def test_what_the_machine_does_not_have_is_refused_before_it_is_taken(stepc, larger):
-    refused = stepc("train", *larger("llama-2m", "float32", 20000), "--train.capture=virtual")
+    refused = stepc("train", *larger("llama-2m", "float32", 20000))
     assert refused.returncode == 2
     assert re.fullmatch(r"stepc: training larger needs at least [\d.]+ [GT]iB of memory, there is [\d.]+ [GT]iB\n",
                         refused.stderr), refused.stderr
