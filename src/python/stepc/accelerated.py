@@ -132,11 +132,12 @@ class Accelerated:
             looks = False
         tensors, numbers = [], []
         structure = tree.flatten(result, tensors, numbers=numbers)
-        places = tuple(known.place_of(tensor) for tensor in tensors)
-        tensors = [tensor for tensor, place in zip(tensors, places) if place is None]
-        places = places if len(tensors) < len(places) else ()
-        if results.has_graph(tensors):
-            raise _Graph(result)
+        with torch._C.DisableTorchFunctionSubclass():  # as in _gradient_of()
+            places = tuple(known.place_of(tensor) for tensor in tensors)
+            tensors = [tensor for tensor, place in zip(tensors, places) if place is None]
+            places = places if len(tensors) < len(places) else ()
+            if results.has_graph(tensors):
+                raise _Graph(result)
         what = tree.opaque(structure)
         if looks:
             if what is not None:

@@ -55,10 +55,9 @@ class Known:
                 return Place(container, name) if self._is_there(container, name, tensor) else None
         if result.grad_fn is not None and result._base is None:
             return None
-        with torch._C.DisableTorchFunctionSubclass():
-            for container, name, tensor in self._at:
-                if tensor.shape == result.shape and tensor.is_leaf and tensor.grad is result:
-                    return Place(container, name, is_gradient=True)
+        for container, name, tensor in self._at:
+            if tensor.shape == result.shape and tensor.is_leaf and tensor.grad is result:
+                return Place(container, name, is_gradient=True)
         return self._window(result)
 
     def _window(self, result):
