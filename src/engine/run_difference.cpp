@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include <ATen/Functions.h>
+
 #include "base/text.h"
 #include "engine/tensor_hash.h"
 #include "engine/value_distance.h"
@@ -21,17 +23,19 @@ constexpr Tolerance kWide = {1e-3, 1e-4, 1e-4};
 constexpr Tolerance kNarrow = {5e-2, 1e-2, 3e-2};  // bf16 or f16, whatever the results are kept in
 
 // Adam and its kin divide a gradient by its own size: where that is nothing but rounding, so is the update. Told by the
-// optimizer's state of the parameter, all[p]. `sizes`: root mean squares; `largest`: those of the groups.
-bool is_moved_by_rounding(size_t p, const std::vector<Named>& all, const std::vector<double>& sizes,
-                          const std::map<std::string, double>& largest, const Tolerance& tolerance) {
-  if (all[p].owner != Owner::kParameter) return false;
-  for (size_t s = 0; s < all.size(); ++s) {
-    const bool is_its_state = all[s].owner == Owner::kOptimizerState && all[s].values.defined() &&
-                              all[s].values.sizes() == all[p].values.sizes() &&
-                              ("." + all[s].key).find("." + all[p].key + ".") != std::string::npos;
-    if (is_its_state && sizes[s] < tolerance.nothing * largest.at(all[s].group)) return true;
+// optimizer's state of the parameter, then[p]: how far apart the elements are that it does not tell so of. `largest`:
+// root mean squares of the groups.
+ValueDistance without_rounding(size_t p, const std::vector<Named>& now, const std::vector<Named>& then,
+                               const std::map<std::string, double>& largest, const Tolerance& tolerance) {
+  at::Tensor is_rounding = at::zeros(then[p].values.sizes(), at::kBool);
+  for (const Named& state : then) {
+    const bool is_its_state = state.owner == Owner::kOptimizerState && state.values.defined() &&
+                              state.values.is_floating_point() && state.values.sizes() == then[p].values.sizes() &&
+                              ("." + state.key).find("." + then[p].key + ".") != std::string::npos;
+    if (is_its_state)
+      is_rounding = is_rounding.logical_or(state.values.abs() < tolerance.nothing * largest.at(state.group));
   }
-  return false;
+  return value_distance(now[p].values.masked_fill(is_rounding, 0), then[p].values.masked_fill(is_rounding, 0));
 }
 
 }  // namespace
@@ -74,8 +78,11 @@ std::string difference_in_values(const std::vector<Named>& replayed, const std::
   }
   for (size_t i = 0; i < eager.size(); ++i) {
     const double group = largest.at(eager[i].group);
-    if (errors[i] <= tolerance.of_itself * sizes[i] + tolerance.of_group * group) continue;
-    if (errors[i] <= group && is_moved_by_rounding(i, eager, sizes, largest, tolerance)) continue;
+    const double allowed = tolerance.of_itself * sizes[i] + tolerance.of_group * group;
+    if (errors[i] <= allowed) continue;
+    if (eager[i].owner == Owner::kParameter && errors[i] <= group &&
+        without_rounding(i, replayed, eager, largest, tolerance).apart <= allowed)
+      continue;
     return str("{} by {:.1e} of {:.1e}", eager[i].what, errors[i], sizes[i]);
   }
   return {};
