@@ -68,6 +68,7 @@ struct Stranger {
   Stranger(at::Tensor t, std::string why) : tensor(std::move(t)), obstacle(std::move(why)) {}
   Stranger(at::Generator g, std::string why) : generator(std::move(g)), obstacle(std::move(why)) {}
   at::Tensor tensor;        // its storage as bytes
+  ValueId made;             // its window on all of that, of one that the step made; invalid: it was there, or has none
   at::Generator generator;  // or this
   std::string obstacle;     // why the trace cannot be replayed while nobody owns it
 };

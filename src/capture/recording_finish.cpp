@@ -14,6 +14,17 @@ at::Tensor whole(const c10::intrusive_ptr<c10::StorageImpl>& storage) {
   return at::empty({0}, at::kByte).set_(c10::Storage(storage));
 }
 
+// Of the windows on a storage, one on all of it.
+ValueId on_all_of(const Trace& trace, const std::vector<ValueId>& values) {
+  for (ValueId id : values) {
+    const Value& value = trace.values[id.index()];
+    const auto bytes = static_cast<uint64_t>(extent_of(value)) * static_cast<uint64_t>(size_of(value.dtype));
+    const bool is_plain = value.offset == 0 && is_contiguous(value) && !value.conj && !value.neg;
+    if (is_plain && bytes == trace.storages[value.storage.index()].bytes) return id;
+  }
+  return {};
+}
+
 std::string describe(const Trace& trace, const std::vector<ValueId>& values) {
   const Value& value = trace.values[values.front().index()];
   return str("{}[{}]", name_of(value.dtype), fmt::join(value.sizes, ", "));
@@ -173,10 +184,12 @@ void RecordingState::find_escapes() {
     TrackedStorage& tracked = tracked_[s];
     if (trace_.storages[s].external || trace_.storages[s].escapes || trace_.storages[s].bytes == 0) continue;
     if (tracked.values.empty()) continue;
-    if (const auto storage = tracked.weak.lock())
-      strangers_.emplace_back(whole(storage), str("a {} tensor that the step made is kept after it and is neither "
-                                                  "returned nor a gradient",
-                                                  describe(trace_, tracked.values)));
+    const auto storage = tracked.weak.lock();
+    if (!storage) continue;
+    strangers_.emplace_back(
+        whole(storage), str("a {} tensor that the step made is kept after it and is neither returned nor a gradient",
+                            describe(trace_, tracked.values)));
+    strangers_.back().made = on_all_of(trace_, tracked.values);
   }
 }
 

@@ -32,6 +32,18 @@ bool is_number(const Arg& arg) {
          std::holds_alternative<ReadNumber>(arg) || std::holds_alternative<std::vector<double>>(arg);
 }
 
+// A 2 is not a 2.0: another type may come of it.
+bool is_of_kind(const Arg& recorded, const c10::IValue& given, const c10::Argument& schema) {
+  if (std::holds_alternative<ReadNumber>(recorded)) return true;
+  if (!std::holds_alternative<WrappedNumber>(recorded)) {
+    const auto number = constant_from_ivalue(given, schema);
+    return number && number->index() == recorded.index();
+  }
+  if (!given.isTensor() || !given.toTensor().defined()) return false;
+  const auto number = wrapped_number_of(given.toTensor());
+  return number && number->number.index() == std::get<WrappedNumber>(recorded).number.index();
+}
+
 // The content of a value that was made from host data inside the event.
 const Constant* constant_of(const Trace& trace, const Arg& arg) {
   const auto* value = std::get_if<ValueId>(&arg);
@@ -121,7 +133,11 @@ class Shadow::Observer final : public CallObserver {
     const auto& schema = recorded.op.schema().arguments();
     for (size_t i = 0; i < call.args.size(); ++i) {
       if (recorded.is_number[i]) {
-        (*supply_)(recorded.call, i, args[i]);
+        if (!is_of_kind(call.args[i], args[i], schema[i]))
+          difference_ =
+              str("it passes another kind of number as '{}' to {} than was recorded", schema[i].name(), call.op);
+        else
+          (*supply_)(recorded.call, i, args[i]);
       } else if (args[i].isTensor()) {
         const auto* id = std::get_if<ValueId>(&call.args[i]);
         const at::Tensor& tensor = args[i].toTensor();

@@ -247,6 +247,9 @@ class Tracer::Observer final : public CallObserver {
     const Met& met = met_[storage.index()];
     return met.is_made && met.weak && met.weak->use_count() > 0;
   }
+  [[nodiscard]] at::Tensor held(ValueId value) const {
+    return window_on(value, c10::Storage(met_[storage_of(value).index()].weak->lock()));
+  }
   [[nodiscard]] StorageId storage_of(ValueId value) const { return trace_.values[value.index()].storage; }
 
   [[nodiscard]] ValueId held_beside(const std::vector<ValueId>& given) const {
@@ -921,6 +924,7 @@ const std::map<std::string, at::Tensor>& Tracer::host_data() const { return obse
 const std::vector<HostSupply>& Tracer::supplied() const { return observer_->supplied(); }
 bool Tracer::is_held(ValueId value) const { return value.valid() && observer_->is_held(observer_->storage_of(value)); }
 ValueId Tracer::held_beside(const std::vector<ValueId>& given) const { return observer_->held_beside(given); }
+at::Tensor Tracer::held(ValueId value) const { return is_held(value) ? observer_->held(value) : at::Tensor(); }
 void Tracer::give(ValueId value, const at::Tensor& result) {
   if (value.valid()) observer_->give(value, result);
 }

@@ -79,6 +79,8 @@ class Tracer {
   [[nodiscard]] bool is_held(ValueId value) const;
   // A storage that is held and that none of `given` lies on, which the plan leaves: a value on it; invalid: none.
   [[nodiscard]] ValueId held_beside(const std::vector<ValueId>& given) const;
+  // What holds it, while something does.
+  [[nodiscard]] at::Tensor held(ValueId value) const;
   // The plan's result for `value`: who holds it finds it there. A copy is made where it is laid out otherwise.
   void give(ValueId value, const at::Tensor& result);
   // Instead: the step leaves the trace at its end.

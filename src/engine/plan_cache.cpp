@@ -57,6 +57,25 @@ bool is_data(const Trace& trace, const Stranger& stranger) {
   });
 }
 
+// Of a traced step: what it made and keeps where only its own code finds it again is a result without an owner, and
+// what it reads there is data. What is left has to be explained.
+void leave_to_host(Recording& recording) {
+  Trace& trace = recording.trace;
+  size_t kept = 0;
+  std::erase_if(recording.strangers, [&](const Stranger& stranger) {
+    if (!stranger.made.valid()) return is_data(trace, stranger);
+    const StorageId storage = trace.values[stranger.made.index()].storage;
+    trace.storages[storage.index()].escapes = true;
+    for (Allocation& allocation : trace.allocations) {
+      if (allocation.storage != storage) continue;
+      allocation.kept = true;
+      allocation.last = trace.ticks;
+    }
+    trace.rebindings.push_back({Owner::kHost, str("kept {}", kept++), stranger.made});
+    return true;
+  });
+}
+
 int64_t replays_of(const PlanEntry& entry) {
   int64_t replays = 0;
   for (const std::shared_ptr<Plan>& plan : entry.plans) replays += plan->replays;
@@ -82,6 +101,8 @@ bool have_same_calls(const Trace& a, const HostEvent& in_a, const Trace& b, cons
     const Call &one = a.calls[in_a.begin.index() + c], &other = b.calls[in_b.begin.index() + c];
     if (one.op != other.op || one.args.size() != other.args.size()) return false;
     for (size_t i = 0; i < one.args.size(); ++i) {
+      if (one.args[i].index() != other.args[i].index() && !std::holds_alternative<ReadNumber>(one.args[i]))
+        return false;
       const std::string* then = bytes_of_constant(a, one.args[i]);
       const std::string* now = bytes_of_constant(b, other.args[i]);
       if (then != nullptr && now != nullptr && *then != *now) return false;
@@ -133,16 +154,16 @@ bool explain_strangers(Program& program, Recording& recording) {
   std::set<const void*> listed;
   for (const at::Tensor& tensor : list_tensors(program, {}))
     if (tensor.defined() && tensor.has_storage()) listed.insert(tensor.storage().unsafeGetStorageImpl());
-  bool explained = false;
-  for (const Stranger& stranger : recording.strangers) {
+  const auto explained = std::erase_if(recording.strangers, [&](const Stranger& stranger) {
     const bool known = stranger.tensor.defined() && listed.count(stranger.tensor.storage().unsafeGetStorageImpl()) != 0;
-    if (known || program.explain(stranger))
-      explained = true;
-    else
-      recording.obstacles.push_back(stranger.obstacle);
-  }
+    return known || program.explain(stranger);
+  });
+  return explained != 0;
+}
+
+void refuse_strangers(Recording& recording) {
+  for (const Stranger& stranger : recording.strangers) recording.obstacles.push_back(stranger.obstacle);
   recording.strangers.clear();
-  return explained;
 }
 
 std::vector<OwnedTensor> RecordedStep::list() {
@@ -255,8 +276,7 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
     else if (!why.empty())
       recording.obstacles.push_back(why);
   }
-  if (is_traced_ && explanations_ >= kMostRoundsForData)
-    std::erase_if(recording.strangers, [&](const Stranger& one) { return is_data(recording.trace, one); });
+  if (is_traced_ && explanations_ >= kMostRoundsForData) leave_to_host(recording);
   if (explanations_ < kMaxExplanations) {
     if (explain_strangers(program_, recording)) {
       // The next recording knows these tensors by owner; nothing agrees with this one.
@@ -265,6 +285,8 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
       entry.open.clear();
       return nullptr;
     }
+    if (is_traced_) leave_to_host(recording);
+    refuse_strangers(recording);
   } else if (!recording.strangers.empty()) {
     // Not looked for any more: every find would be another structure, for ever.
     recording.obstacles.push_back(
@@ -611,9 +633,14 @@ std::shared_ptr<Plan> PlanCache::other_branch(PlanEntry& entry, const std::share
   for (const std::shared_ptr<Plan>& other : entry.plans)
     if (other != plan && other->continues(*plan, *outcome.missed_read, outcome.read)) return other;
   const HostRead& read = plan->trace().reads[*outcome.missed_read];
-  const std::string& module = plan->trace().calls[read.call.index()].module;
+  const Call& call = plan->trace().calls[read.call.index()];
+  const std::string& module = call.module;
+  const bool is_shape = std::holds_alternative<ValueId>(call.results.front());
   if (may_trace_ && !is_traced_ && !std::holds_alternative<bool>(outcome.read) && ++entry.choices > kMostChoices)
-    trace(str("{} reads a number that changes from step to step", read.source), entry, input);
+    trace(
+        str("{} {}", read.source,
+            is_shape ? "makes a tensor whose shape depends on data" : "reads a number that changes from step to step"),
+        entry, input);
   else
     log().info("recording again: another branch is taken {} {}", module, read.source);
   return nullptr;

@@ -136,9 +136,12 @@ std::vector<at::Tensor> list_tensors(const Program& program, const StepInput& in
 // Ends a step, recorded or not: what it returns owns its storage, apart from `program`'s, and carries no grad_fn.
 void own_results(StepOutput& output, const std::vector<at::Tensor>& program);
 
-// Finds the owners of what a recording says outlives the step, for the next recording to know; what has none becomes an
-// obstacle. Returns whether any was found.
+// Finds the owners of what a recording says outlives the step, for the next recording to know. Returns whether any was
+// found; what has none stays among the strangers.
 bool explain_strangers(Program& program, Recording& recording);
+
+// They are obstacles.
+void refuse_strangers(Recording& recording);
 
 // The program and the batch of one step, as the recorder asks for them.
 class RecordedStep final : public RecordedProgram {

@@ -205,6 +205,9 @@ TracedPlans::TracedPlans(const std::list<std::shared_ptr<Plan>>& plans, Program&
   for (size_t k = 0; k < program_.keys().size(); ++k)
     if (tensors_[k].defined() && !needed[k].defined())
       dropped_.emplace(k, OwnedBefore(program_.keys()[k].owner, program_.keys()[k].key, tensors_[k]));
+  // The host may give any of them other memory while the step runs: what the plan reads and writes is what lay there.
+  for (at::Tensor& tensor : needed)
+    if (tensor.defined()) tensor = tensor.variable_data();
   tensors_ = std::move(needed);
 }
 

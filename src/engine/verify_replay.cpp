@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -99,9 +100,10 @@ class Comparison {
 };
 
 // What an eager step has left; `tensors`, the program's before it, become those after it. What it puts in a slot in
-// place of another tensor is compared as such.
+// place of another tensor is compared as such, and so is what it keeps elsewhere, `kept`, by key.
 std::vector<Named> left_by_eager(const Plan& plan, const Remains& remains, const Program& program,
-                                 std::vector<at::Tensor>& tensors, const StepOutput& output, bool by_bits) {
+                                 std::vector<at::Tensor>& tensors, const StepOutput& output, bool by_bits,
+                                 const std::map<std::string, at::Tensor>& kept = {}) {
   const c10::AutoGradMode no_grad(false);
   std::vector<at::Tensor> now;
   program.append_tensors(now);
@@ -113,6 +115,7 @@ std::vector<Named> left_by_eager(const Plan& plan, const Remains& remains, const
     if (key.owner != Owner::kCaptured && !is_rebound) tensors[k] = now[k];
   }
   const auto rebound = [&](const Rebinding& rebinding) {
+    if (rebinding.owner == Owner::kHost) return kept.at(rebinding.key);
     for (size_t k = 0; k < now.size(); ++k)
       if (program.keys()[k].owner == rebinding.owner && program.keys()[k].key == rebinding.key) return now[k];
     return at::Tensor();
@@ -209,7 +212,12 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
   const std::vector<HostSupply> supplied = plan.tracer().supplied();
   const bool has_left = !verification.departure.empty();
   std::vector<at::Tensor> inputs;
-  if (!has_left) inputs = plan.with_host_data(followed.tensors(), plan.tracer().host_data());
+  std::map<std::string, at::Tensor> kept;
+  if (!has_left) {
+    inputs = plan.with_host_data(followed.tensors(), plan.tracer().host_data());
+    for (const Rebinding& one : plan.trace().rebindings)
+      if (one.owner == Owner::kHost) kept[one.key] = plan.tracer().held(one.value);
+  }
   plan.tracer().release();
   first.release();
   if (has_left && !verification.raised)
@@ -220,7 +228,8 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
 
   std::vector<at::Tensor> now = inputs;
   std::vector<Named> eager = left_by_eager(plan, Remains(plan, program, inputs), program, now, verification.output,
-                                           /*by_bits=*/plan.graph() == nullptr);
+                                           /*by_bits=*/plan.graph() == nullptr, kept);
+  kept.clear();
   verification.snapshot_bytes += keep_values(eager);
   Undo after(nullptr, plan.changed(inputs), plan.generators(program));
   state->second.restore();
@@ -241,8 +250,9 @@ Verification verify_recorded(Plan& plan, Program& program, const BeforeStep& bef
   Verification verification;
   verification.from = "eager";
   verification.output = std::move(output);
-  const auto is_host_data = [](const External& external) { return external.owner == Owner::kHost; };
-  if (std::ranges::any_of(plan.trace().externals, is_host_data)) return verification;
+  const auto is_hosts = [](const auto& one) { return one.owner == Owner::kHost; };
+  if (std::ranges::any_of(plan.trace().externals, is_hosts)) return verification;
+  if (std::ranges::any_of(plan.trace().rebindings, is_hosts)) return verification;
   const std::vector<at::Tensor>& inputs = before.tensors;
   if (before.undo == nullptr || !plan.why_not(inputs).empty()) return verification;
   std::vector<at::Tensor> now = inputs;

@@ -96,6 +96,7 @@ void record_until_agreed(Program& program, const StepInput& input, const std::fu
       open.clear();
       continue;
     }
+    refuse_strangers(recording);
     bool obstacle = !recording.obstacles.empty();
     reason = obstacle ? recording.obstacles.front() : std::string();
     if (!obstacle) {

@@ -302,6 +302,8 @@ void PythonProgram::describe(std::map<std::string, std::string>& out) const {
 }
 
 bool PythonProgram::can_rebind(Owner owner) const {
+  // A parameter stays the object that it is and is given memory, which only the step's own code does again.
+  if (owner == Owner::kParameter) return is_traced_;
   return owner == Owner::kCaptured || owner == Owner::kBuffer || owner == Owner::kOptimizerState;
 }
 
@@ -333,6 +335,7 @@ void PythonProgram::rebind(Owner owner, const std::string& key, const at::Tensor
 void PythonProgram::trace() {
   const py::gil_scoped_acquire gil;
   scout_.attr("trace")();
+  is_traced_ = true;
   looked_ = false;
 }
 

@@ -108,6 +108,7 @@ class PythonProgram final : public Program {
   uint64_t structure_ = 0;
   std::string unfit_;
   bool looked_ = false;
+  bool is_traced_ = false;  // the step's own code runs at every call
 };
 
 }  // namespace stepc

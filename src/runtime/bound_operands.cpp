@@ -98,6 +98,11 @@ bool BoundOperands::looks_like(const at::Tensor& tensor, const Expected& expecte
 
 std::string BoundOperands::mismatch(const ScheduleInput& input, const at::Tensor& tensor) const {
   const Operand& operand = schedule_.operands[input.operand.index()];
+  const bool is_strided = tensor.defined() && tensor.layout() == c10::Layout::Strided;
+  if (is_strided && tensor.sizes() == c10::IntArrayRef(operand.sizes) &&
+      tensor.scalar_type() == scalar_type_of(operand.dtype) && tensor.strides() != c10::IntArrayRef(operand.strides))
+    return str("{} '{}' had strides [{}] and has strides [{}]", name_of(input.kind), input.key,
+               fmt::join(operand.strides, ", "), fmt::join(tensor.strides(), ", "));
   return str("{} '{}' was {}[{}] and is now {}", name_of(input.kind), input.key, name_of(operand.dtype),
              fmt::join(operand.sizes, ", "), describe(tensor));
 }

@@ -71,18 +71,18 @@ TEST(Fallback, TensorOfHostConstantsIsPlanned) {
   EXPECT_GE(twins.stats().replays, 6U);
 }
 
-TEST(Fallback, ForeignTensorIsReportedWithShapeAndOp) {
+TEST(Fallback, ForeignTensorIsReportedWithShapeAndOpAndReadAsData) {
   const LogLines lines;
   const at::Tensor table = torch::full({4, 8}, 0.5F);
   Twins twins(
       make, [&](torch::nn::Sequential& model, const at::Tensor& x) { return model->forward(x + table).pow(2).mean(); });
   twins.run(10, batch);
-  EXPECT_EQ(twins.stats().plans, 0U);
+  EXPECT_GE(twins.stats().replays, 3U);
   EXPECT_NE(lines.text().find("aten::add.Tensor"), std::string::npos) << lines.text();
   EXPECT_NE(lines.text().find("Float[4, 8] tensor that is no parameter"), std::string::npos) << lines.text();
 }
 
-TEST(Fallback, TensorKeptByTheProgramIsReported) {
+TEST(Fallback, TensorKeptByTheProgramIsReportedAndGiven) {
   const LogLines lines;
   std::vector<at::Tensor> kept;
   Twins twins(make, [&](torch::nn::Sequential& model, const at::Tensor& x) {
@@ -91,8 +91,9 @@ TEST(Fallback, TensorKeptByTheProgramIsReported) {
     return loss;
   });
   twins.run(10, batch);
-  EXPECT_EQ(twins.stats().plans, 0U);
+  EXPECT_GE(twins.stats().replays, 3U);
   EXPECT_EQ(kept.size(), 20U);
+  for (size_t i = 0; i < kept.size(); i += 2) EXPECT_TRUE(kept[i].equal(kept[i + 1])) << i / 2;
   EXPECT_NE(lines.text().find("is kept after it"), std::string::npos) << lines.text();
 }
 

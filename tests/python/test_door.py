@@ -255,7 +255,7 @@ def test_nests_go_in_and_come_out(kind):
     lambda loss, model: torch.ones(2),
 ], ids=["nothing", "twice", "views", "parameter", "parameter_views", "constant"])
 def test_results_of_every_kind(result):
-    """What a step returns owns its storage: no later step writes into it, even where it was a parameter."""
+    """No later step writes into what a step has made; a parameter that is returned shows what later steps make of it."""
 
     def build():
         model, optimizer = parts()

@@ -357,6 +357,16 @@ def test_updates_that_are_rounding_alone_are_no_difference():
     trained_beside_eager(build, lambda module, x: module(x).square().mean())
 
 
+def test_updates_that_are_rounding_in_a_part_are_no_difference():
+    """A bias of keys, which stands between those of queries and values: attention cancels it."""
+
+    def build():
+        module = torch.nn.TransformerEncoderLayer(6, 2, 12, dropout=0.0, batch_first=True)
+        return module, torch.optim.Adam(module.parameters(), lr=1e-2)
+
+    trained_beside_eager(build, lambda module, x: module(x[:, None] * torch.arange(1, 4)[:, None]).square().mean())
+
+
 def test_numbers_that_are_not_finite_are_compared():
     def build():
         module = torch.nn.Linear(6, 4)

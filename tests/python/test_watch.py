@@ -3,6 +3,7 @@ every value that it read is noticed when it changes; of any other the report say
 
 import collections
 import contextlib
+import copy
 import dataclasses
 import enum
 import functools
@@ -283,6 +284,31 @@ class CountingSGD(torch.optim.SGD):
         return super().step(closure)
 
 
+class Configuration:
+    """Every look at an attribute is code of its own, as in the configurations of transformers."""
+
+    def __init__(self):
+        self.scale = 2.0
+
+    def __getattribute__(self, name):
+        return super().__getattribute__(name)
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+
+
+def copied_settings():
+    """What the step copies is its own."""
+    (model, optimizer), settings = parts(), Configuration()
+
+    def step(x):
+        own = copy.deepcopy(settings)
+        own.scale = own.scale + 1.0
+        return update(model(x).square().mean() * own.scale, optimizer)
+
+    return step
+
+
 def optimizer_that_counts():
     model = Net()
     optimizer = CountingSGD(model.parameters())
@@ -291,7 +317,7 @@ def optimizer_that_counts():
 
 EARNED = [plain, clipped_and_scheduled_outside, gradients_set_to_none_by_hand, trainer_with_settings, local_containers,
           local_objects_and_closures, local_generators, context_managers_and_decorators, partials_and_functionals,
-          checkpointed, own_autograd_function, hooked, two_optimizers, optimizer_that_counts]
+          checkpointed, own_autograd_function, hooked, two_optimizers, copied_settings, optimizer_that_counts]
 
 
 @pytest.mark.parametrize("build", EARNED, ids=lambda build: build.__name__)
@@ -492,7 +518,17 @@ def counts_in_every_module(trainer, x):
         module.calls = [1]  # HERE
 
 
+def asks_where_a_tensor_begins(trainer, x):
+    trainer.scale = 2.0 if x.storage_offset() else 1.0  # HERE
+
+
+def asks_for_a_window(trainer, x):
+    return x._is_view()  # HERE
+
+
 NOT_EARNED = {
+    asks_where_a_tensor_begins: "reads x.storage_offset, which tells where a tensor's memory comes from",
+    asks_for_a_window: "reads x._is_view, which tells where a tensor's memory comes from",
     counts_on_self: "changes trainer.calls",
     counts_a_global: "changes the global COUNT",
     appends: "changes trainer.history",

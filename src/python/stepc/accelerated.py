@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from stepc import _C, around, tree
+from stepc import _C, around, results, tree
 from stepc.config import Config
 from stepc.profile import Profile
 from stepc.recording import Recording, Tracing
@@ -17,6 +17,7 @@ from stepc.scout import Scout
 
 
 _LOG = logging.getLogger("stepc")
+_MOST_WITH_GRAPH = 3  # kinds of calls that return graphs, before every call is taken for one
 _MOST_ARGUMENTS = 256  # structures of arguments that are kept; a traced step may meet another one at every call
 
 
@@ -28,6 +29,13 @@ def _gradient_of(tensor):
 def _others(tensors, known):
     ids = {id(tensor) for tensor in known}
     return [tensor for tensor in tensors if id(tensor) not in ids]
+
+
+class _Graph(Exception):
+    """The step has run and returns a tensor whose backward pass can still be run, which no replay can give."""
+
+    def __init__(self, result):
+        self.result = result
 
 
 class Accelerated:
@@ -43,7 +51,8 @@ class Accelerated:
         self._scout = scout
         self.config = config
         self._engine = _C.Step(scout, config)
-        self._structures = []  # of results, by number
+        self._structures = []  # of results and their places, by number
+        self._with_graph = set()  # the text of arguments with which the step returns a graph, and whether one is made
         self._structure_numbers = {}
         self._arguments = {}  # structure of arguments -> its text in the signature, the names of their tensors
         self._met = 0
@@ -59,18 +68,37 @@ class Accelerated:
         tensors = []
         structure = tree.flatten(given, tensors, attributes=self._scout.attributes.begin())
         text, names = self._arguments.get(structure) or self._new_arguments(given, structure)
+        if self._gives_graph(text):
+            return self._train_step(*args, **kwargs)
         opaque = []  # the structure of a result that a replay cannot give, and the result, which holds what is in it
         eager = functools.partial(self._eager, args, kwargs, tensors, opaque)
-        if why:
-            out, numbers = eager()
-            out = [one.detach() for one in out]
-        else:
-            out, numbers = self._engine.run(tensors, names, text, eager)
+        try:
+            if why:
+                out, numbers = eager()
+                out = [one.detach() for one in out]
+            else:
+                out, numbers = self._engine.run(tensors, names, text, eager)
+        except _Graph as graph:
+            self._with_graph.add((text, torch.is_grad_enabled()))
+            self._say("this step runs eagerly: it returns a tensor with its graph, for a backward pass outside of it, which "
+                      "no replay can give; call backward() in the step, or return tensor.detach()")
+            return graph.result
         number = numbers.pop()
-        structure = opaque[0][0] if opaque else self._structures[number]
+        structure, places = opaque[0][:2] if opaque else self._structures[number]
+        if places:
+            made = iter(out)
+            out = [next(made) if place is None else place.find(tensors) for place in places]
         if structure is tree.TENSOR:
             return out[0]
         return tree.unflatten(structure, iter(out), iter(numbers))
+
+    def _gives_graph(self, text):
+        if not self._with_graph:
+            return False
+        grad_mode = torch.is_grad_enabled()
+        if (text, grad_mode) in self._with_graph:
+            return True
+        return grad_mode and len(self._with_graph) >= _MOST_WITH_GRAPH
 
     def _say(self, line):
         if line not in self._said:
@@ -90,6 +118,7 @@ class Accelerated:
     def _eager(self, args, kwargs, given, opaque):
         """The user's function as it is; recorded when the engine records."""
         opaque.clear()
+        known = results.Known(self._scout, given)
         gradients = [_gradient_of(tensor) for tensor in given]
         looks = True
         if _C.is_recording():
@@ -103,6 +132,12 @@ class Accelerated:
             looks = False
         tensors, numbers = [], []
         structure = tree.flatten(result, tensors, numbers=numbers)
+        with torch._C.DisableTorchFunctionSubclass():  # as in _gradient_of()
+            places = tuple(known.place_of(tensor) for tensor in tensors)
+            tensors = [tensor for tensor, place in zip(tensors, places) if place is None]
+            places = places if len(tensors) < len(places) else ()
+            if results.has_graph(tensors):
+                raise _Graph(result)
         what = tree.opaque(structure)
         if looks:
             if what is not None:
@@ -110,12 +145,12 @@ class Accelerated:
                 tensors += _others(tree.held_tensors(result), tensors)
             tensors += _others(self._left_in((args, kwargs), given, gradients), tensors)
         if what is not None:
-            opaque.append((structure, result))
+            opaque.append((structure, places, result))
             return tensors, [*numbers, 0]
-        number = self._structure_numbers.get(structure)
+        number = self._structure_numbers.get((structure, places))
         if number is None:
-            number = self._structure_numbers[structure] = len(self._structures)
-            self._structures.append(structure)
+            number = self._structure_numbers[structure, places] = len(self._structures)
+            self._structures.append((structure, places))
         return tensors, numbers + [number]
 
     def _left_in(self, arguments, given, gradients):

@@ -32,6 +32,9 @@ VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
 VIEWS += tuple(type(view) for view in (lambda one: (one.keys(), one.values(), one.items()))(collections.OrderedDict()))
 ITERATES = (list, tuple, dict, set, frozenset, collections.deque, types.MappingProxyType, str, bytes, range)
 
+# Of a tensor: what the signature does not tell, which takes a window on a batch of data for a batch of its own.
+TELLS_ORIGIN = {"_base", "_is_view", "is_pinned", "is_shared", "storage", "storage_offset", "untyped_storage"}
+
 # Of a module: what runs when it is called.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 

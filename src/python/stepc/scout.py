@@ -41,6 +41,7 @@ class Scout:
         self._captured = {}  # key -> (container, name)
         self._parameters = {}  # parameters of no module: key -> (container, name)
         self._generators = {}
+        self.slots = []  # (owner, key, container, name) of all tensors that outlive the step
         self._attributes = {}  # event -> attributes that its optimizer is given while it steps
         self._names = {}
         self._unsteady = set()
@@ -104,16 +105,17 @@ class Scout:
                         slots.append((BUFFER, f"{dot}{name}", part._buffers, name))
         self._names = names
         for key, (container, name) in self._parameters.items():
-            if id(_value(container, name)) in seen:
+            if id(value_at(container, name)) in seen:
                 continue  # a module's, which was found since
-            seen.add(id(_value(container, name)))
+            seen.add(id(value_at(container, name)))
             slots.append((PARAMETER, key, container, name))
-        keys = {id(_value(slot[2], slot[3])): slot[1] for slot in slots if slot[0] == PARAMETER}
+        keys = {id(value_at(slot[2], slot[3])): slot[1] for slot in slots if slot[0] == PARAMETER}
         for path, optimizer in self.optimizers.items():
             self._look_at_optimizer(path, optimizer, keys, slots, witnesses)
             settings[f"parameters of {path}"] = "+".join(str(len(group["params"])) for group in optimizer.param_groups)
         for key, (container, name) in self._captured.items():
             slots.append((CAPTURED, key, container, name))
+        self.slots = slots
         read = {}
         self.reads.look(slots, witnesses, read)
         return {
@@ -366,7 +368,7 @@ def _is_plain(tensor):
     return tensor.layout is torch.strided and tensor.device.type == "cpu"
 
 
-def _value(container, name):
+def value_at(container, name):
     if isinstance(container, (dict, list, tuple)):
         return container[name]
     return getattr(container, "cell_contents" if type(container).__name__ == "cell" else name)

@@ -13,6 +13,7 @@ container of the batch, or another such object. Everything else was made in this
 import abc
 import collections
 import collections.abc
+import copy
 import dataclasses
 import functools
 import gc
@@ -30,7 +31,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from stepc import _C, tree
 from stepc.known import (
     BUFFERS, BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, HOOKS, ITERATES, MUTATORS, ONLY_READS, PLAIN, PURE_BUILTINS,
-    SIMPLE, TENSORS, VIEWS, Trust, effect_of, is_library, is_pure_native, trust_in,
+    SIMPLE, TELLS_ORIGIN, TENSORS, VIEWS, Trust, effect_of, is_library, is_pure_native, trust_in,
 )
 from stepc.opcodes import table_of
 from stepc.reads import ABSENT, CONTENTS, ITEM, LENGTH, MOST_ELEMENTS, TYPE, contents_of
@@ -64,6 +65,7 @@ _OPTIMIZER_STEP = next(_codes_in(torch.optim.Optimizer.profile_hook_step.__code_
 _WRAPPERS = set(_codes_in(torch.optim.lr_scheduler.LRScheduler.__init__.__code__))
 
 _DISPATCH = next(code for code in _codes_in(functools.singledispatch.__code__) if code.co_name == "dispatch")
+_RECONSTRUCT = copy._reconstruct.__code__
 _INITIAL_SEED = torch.initial_seed.__code__
 _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 
@@ -260,7 +262,7 @@ class Watch:
                         self._argument(item, f"{words}[{key!r}]")
                 self._name_argument(value, words)
         if count and not self._is_analysed(frame.f_back):
-            self._called_back(_given(frame, 0), code.co_varnames[0])
+            self._called_back(frame.f_back, _given(frame, 0), code.co_varnames[0])
         function = _C.function_of(frame)
         if not root and id(function) not in self._outside:
             if not count or not self._is_method(frame, function, _given(frame, 0)):
@@ -287,9 +289,12 @@ class Watch:
                 return False
         return False
 
-    def _called_back(self, one, words):
+    def _called_back(self, caller, one, words):
         """An object whose method is called by code that is not looked into, and that may have been there before."""
         if id(one) in self._made or id(one) in self._arguments or isinstance(one, (type, *SIMPLE, *ITERATES)):
+            return
+        if caller.f_code is _RECONSTRUCT and caller.f_locals.get("y") is one:  # the copy that copy makes, without __init__
+            self._made.add(id(one))
             return
         if not is_library(type(one).__module__):
             self.register(one, words)
@@ -583,6 +588,8 @@ class Watch:
             kinds = one.__self_class__.__mro__
             raw = self._class_attribute(frame, kinds[kinds.index(one.__thisclass__) + 1 :], name)
         elif isinstance(one, torch.Tensor):
+            if name in TELLS_ORIGIN:
+                self.because(frame, f"reads {words}, which tells where a tensor's memory comes from")
             if name in one.__dict__:
                 self.place(frame, one.__dict__, ITEM, name, words)
                 self.register(one.__dict__[name], words)

@@ -772,3 +772,44 @@ def temperature_that_decays(accelerate):
     step = accelerate(lambda x, y: descend(cross_entropy(model(x), y), optimizer))
     for _, x, y in batches():
         yield step(x, y), model, optimizer, model.temperature
+
+
+@case
+def latest_outputs_in_a_deque(accelerate):
+    """Tensors that one step makes and a later one reads, at no place that has a name."""
+    model, latest = mlp(), collections.deque((torch.zeros(8, 4) for _ in range(3)), maxlen=3)
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        output = model(x)
+        distance = (output - torch.stack(list(latest)).mean(0)).square().mean()
+        latest.append(output.detach())
+        return descend(cross_entropy(output, y) + 0.1 * distance, optimizer)
+
+    for _, x, y in batches():
+        yield step(x, y), model, list(latest)
+
+
+@case
+def queue_of_keys(accelerate):
+    """A memory bank, written from a place on that Python counts."""
+
+    class Contrast:
+        def __init__(self):
+            self.model, self.keys, self.next = mlp(), torch.zeros(4, 24), 0
+            self.optimizer = sgd(self.model)
+
+        def step(self, x, y):
+            output = self.model(x)
+            loss = cross_entropy(output, y) + 0.1 * (output @ self.keys.clone()).square().mean()
+            descend(loss, self.optimizer)
+            with torch.no_grad():
+                self.keys[:, self.next : self.next + len(x)] = output.detach().T
+            self.next = (self.next + len(x)) % self.keys.shape[1]
+            return loss
+
+    contrast = Contrast()
+    step = accelerate(contrast.step)
+    for _, x, y in batches(2 * STEPS):
+        yield step(x, y), contrast.model, contrast.keys, contrast.next

@@ -387,6 +387,21 @@ def momentum_switched_off(accelerate):
     yield from trained(accelerate, model, optimizer, change=lambda: optimizer.param_groups[0].update(momentum=0.0))
 
 
+@case
+def whole_number_becomes_a_fraction(accelerate):
+    model = mlp()
+    optimizer = sgd(model)
+    yield from trained(accelerate, model, optimizer, change=lambda: optimizer.param_groups[0].update(dampening=0.5))
+
+
+@case
+def bounds_of_steps(accelerate):
+    model = mlp()
+    optimizer = torch.optim.Rprop(model.parameters(), lr=0.01)
+    change = lambda: optimizer.param_groups[0].update(step_sizes=(1e-6, 0.02))
+    yield from trained(accelerate, model, optimizer, change=change)
+
+
 # ---- several, exchanged and wrapped
 
 

@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy, nll_loss
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from catalogue.case import case
-from catalogue.parts import CHANGE, adam, batches, data, descend, fit, mlp, python_module, sgd
+from catalogue.parts import CHANGE, STEPS, adam, batches, data, descend, fit, mlp, python_module, sgd
 
 # ---- names of the program
 
@@ -1266,3 +1266,18 @@ def function_of_torch_behind_an_object(accelerate):
 @case
 def function_of_torch_with_an_argument_bound(accelerate):
     return _rebound(accelerate, lambda function: functools.partial(function, negative_slope=0.5), CHANGE)
+
+
+@case
+def where_a_batch_comes_from(accelerate):
+    """A window on other data, and a tensor of its own, look alike."""
+    model = mlp()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        scale = (1.2 if x._base is None else 1.0) + x.storage_offset() / 100
+        return descend(cross_entropy(model(x) * scale, y), optimizer)
+
+    for i, x, y in batches(2 * STEPS):
+        yield step(torch.cat([x, x])[2:10] if i > CHANGE else x, y), model, optimizer

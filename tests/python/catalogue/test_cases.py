@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from catalogue import (batches, case, effects, host_data, kept, kinds, loop, native_reads,  # noqa: F401
-                       optimizers, raising, reads, replay_more, shared_memory, values)
+                       optimizers, raising, reads, replay_more, results, shared_memory, values)
 
 IDENTIFIERS = [f"{name}-{mode}" for name in case.CASES for mode in case.MODES]
 

@@ -1,0 +1,124 @@
+"""Programs that look at what a step returns: the program's own tensors, windows on their memory, graphs."""
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from catalogue.case import case
+from catalogue.parts import adam, batches, descend, mlp, sgd
+
+
+@case
+def parameter_itself(accelerate):
+    model = mlp()
+    optimizer = sgd(model)
+    step = accelerate(lambda x, y: (descend(cross_entropy(model(x), y), optimizer), model[0].weight))
+    for _, x, y in batches():
+        loss, weight = step(x, y)
+        yield loss, model, optimizer, weight is model[0].weight, weight.requires_grad
+
+
+@case
+def window_on_a_parameter(accelerate):
+    """What is returned at the first step shows what the last has left."""
+    model, rows = mlp(), []
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        loss = descend(cross_entropy(model(x), y), optimizer)
+        return {"loss": loss, "row": model[0].weight[1].detach()}
+
+    for _, x, y in batches():
+        rows.append(step(x, y)["row"])
+        yield [row.clone() for row in rows], model, optimizer
+
+
+@case
+def running_statistics(accelerate):
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4))
+    optimizer = sgd(model)
+    step = accelerate(lambda x, y: (descend(cross_entropy(model(x), y), optimizer), model[1].running_mean))
+    for _, x, y in batches():
+        loss, mean = step(x, y)
+        yield (loss, mean.clone()), model, optimizer, mean is model[1].running_mean
+
+
+@case
+def batch_and_windows_on_it(accelerate):
+    model = mlp()
+    optimizer = sgd(model)
+    step = accelerate(lambda x, y: (descend(cross_entropy(model(x), y), optimizer), x, x[2:4].T, y))
+    for _, x, y in batches():
+        loss, same, window, classes = step(x, y)
+        window[0] = 1.0
+        yield loss, model, optimizer, same is x, classes is y, x
+
+
+@case
+def gradient_itself(accelerate):
+    model = mlp()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss, model[0].weight.grad
+
+    for _, x, y in batches():
+        loss, gradient = step(x, y)
+        yield (loss, gradient.clone()), model, optimizer, gradient is model[0].weight.grad
+
+
+@case(eager="returns a tensor with its graph")
+def loss_for_a_backward_pass_outside(accelerate):
+    model = mlp()
+    optimizer = adam(model)
+    step = accelerate(lambda x, y: cross_entropy(model(x), y))
+    for _, x, y in batches():
+        loss = step(x, y)
+        descend(loss, optimizer)
+        yield loss, model, optimizer
+
+
+@case(eager="returns a tensor with its graph")
+def features_that_another_loss_uses(accelerate):
+    """One backward pass has run in the step; another part of the graph is still to be used."""
+    body, head, other = nn.Linear(8, 16), nn.Linear(16, 4), nn.Linear(16, 4)
+    optimizer = sgd(body, head, other)
+
+    @accelerate
+    def step(x, y):
+        loss = cross_entropy(head(body(x).detach()), y)
+        loss.backward()
+        return loss, body(x).tanh()
+
+    for _, x, y in batches():
+        loss, features = step(x, y)
+        descend(cross_entropy(other(features), y), optimizer)
+        yield loss, body, head, other, optimizer
+
+
+@case
+def accuracy_beside_the_loss(accelerate):
+    """What is computed from a graph that has been used gives no backward pass any more, as in eager."""
+    model = mlp()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        logits = model(x)
+        loss = descend(cross_entropy(logits, y), optimizer)
+        return loss, (logits - logits.mean()).abs().mean(), logits
+
+    for _, x, y in batches():
+        loss, spread, logits = step(x, y)
+        try:
+            loss.backward()
+            raised = False
+        except RuntimeError:
+            raised = True
+        yield (loss, spread, logits), model, optimizer, raised
