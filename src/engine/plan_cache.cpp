@@ -276,7 +276,8 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
     else if (!why.empty())
       recording.obstacles.push_back(why);
   }
-  if (is_traced_ && explanations_ >= kMostRoundsForData) leave_to_host(recording);
+  if (is_traced_ && explanations_ >= kMostRoundsForData)
+    std::erase_if(recording.strangers, [&](const Stranger& one) { return is_data(recording.trace, one); });
   if (explanations_ < kMaxExplanations) {
     if (explain_strangers(program_, recording)) {
       // The next recording knows these tensors by owner; nothing agrees with this one.

@@ -52,6 +52,7 @@ class Accelerated:
         self.config = config
         self._engine = _C.Step(scout, config)
         self._structures = []  # of results and their places, by number
+        self._runs_backward = False  # the step itself: a graph that it returns where it left that out is for nobody
         self._with_graph = set()  # the text of arguments with which the step returns a graph, and whether one is made
         self._structure_numbers = {}
         self._arguments = {}  # structure of arguments -> its text in the signature, the names of their tensors
@@ -136,8 +137,10 @@ class Accelerated:
             places = tuple(known.place_of(tensor) for tensor in tensors)
             tensors = [tensor for tensor, place in zip(tensors, places) if place is None]
             places = places if len(tensors) < len(places) else ()
-            if results.has_graph(tensors):
-                raise _Graph(result)
+            if not self._runs_backward and any(tensor.grad_fn is not None for tensor in tensors):
+                if results.has_graph(tensors):
+                    raise _Graph(result)
+                self._runs_backward = True
         what = tree.opaque(structure)
         if looks:
             if what is not None:
