@@ -1,12 +1,14 @@
 # Precompiled headers, chosen file by file. A header costs every file that gets it, also unused: g++ instantiates at the
 # end of each file what the inline functions in it name, which takes 2 s of ATen's headers, 4 s with torch::nn::Module's
-# and 6 s of torch/torch.h. So a file gets the smallest that has what it reaches through its includes, and none at all
-# where it reaches nothing of LibTorch. Every file compiles without, too: nothing may rely on what comes in this way.
+# and 6 s of torch/torch.h. So a file gets the smallest that has what it reaches through its includes. Every file compiles
+# without, too: nothing may rely on what comes in this way.
 #
-#   plain   the standard library and fmt: the folders without LibTorch
-#   test    those and GoogleTest: their tests
-#   aten    ATen and the dispatcher
-#   torch   those, torch::nn::Module and the optimizers' base
+#   plain         the standard library and fmt: the folders without LibTorch
+#   test          those and GoogleTest: their tests
+#   aten          ATen and the dispatcher
+#   torch         those, torch::nn::Module and the optimizers' base
+#   plain_beside  as plain and test, compiled with LibTorch's flags: what reaches nothing of it in the folders
+#   test_beside   that use it, and in their tests
 
 # stepc_precompiled(NAME [LIBRARIES target ...] HEADERS header ...)
 function(stepc_precompiled name)
@@ -51,11 +53,12 @@ function(stepc_torch_reach file result)
 endfunction()
 
 # How many files that get header NAME are compiled as one: what a file pays for the header it pays once a group. For
-# torch that is nine tenths of a file's time, so also who changes one file gains. The others are grouped where every
-# file is compiled and none changed: under the sanitizers. So no two files of a folder may define the same name.
+# torch that is nine tenths of a file's time, for aten a third, so also who changes one file gains or loses little. The
+# others are grouped where every file is compiled and none changed: under the sanitizers. So no two files of a folder may
+# define the same name.
 function(stepc_group_size name result)
   set(${result} 1 PARENT_SCOPE)
-  if(name STREQUAL torch)
+  if("${name}" MATCHES "^(torch|aten)$")
     set(${result} 4 PARENT_SCOPE)
   elseif(STEPC_SANITIZE)
     set(${result} 8 PARENT_SCOPE)
@@ -81,10 +84,13 @@ function(stepc_group target name)
   file(CONFIGURE OUTPUT ${group} CONTENT "${text}" @ONLY)
   set_property(SOURCE ${ARGN} PROPERTY HEADER_FILE_ONLY ON)
   target_sources(${target} PRIVATE ${group})
+  # What is in an anonymous namespace of an included file has one definition all the same: nothing includes a group.
+  set_property(SOURCE ${group} APPEND PROPERTY COMPILE_OPTIONS -Wno-subobject-linkage)
   stepc_give_header(${target} ${name} ${group})
 endfunction()
 
-# stepc_precompile(TARGET plain | test | torch): torch chooses by file. Of g++ only: clang keeps its headers otherwise.
+# stepc_precompile(TARGET plain | test | torch | torch_test): the last two choose by file. Of g++ only: clang keeps its
+# headers otherwise.
 function(stepc_precompile target kind)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     return()
@@ -93,16 +99,22 @@ function(stepc_precompile target kind)
   foreach(source IN LISTS sources)
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} NORMALIZE OUTPUT_VARIABLE path)
     set(name ${kind})
-    if(kind STREQUAL torch)
+    if(kind MATCHES "^torch")
       stepc_torch_reach(${path} name)
+      if(NOT name AND kind STREQUAL "torch")
+        set(name plain_beside)
+      elseif(NOT name)
+        set(name test_beside)
+      endif()
     endif()
     get_source_file_property(unused ${source} HEADER_FILE_ONLY)
     get_source_file_property(options ${source} COMPILE_OPTIONS)  # a header serves the flags that it was made with
-    if(name STREQUAL "" OR unused OR options)
+    if(unused OR options)
       continue()
     endif()
+    get_source_file_property(alone ${source} SKIP_UNITY_BUILD_INCLUSION)
     stepc_group_size(${name} size)
-    if(size EQUAL 1)
+    if(size EQUAL 1 OR alone)
       stepc_give_header(${target} ${name} ${source})
       continue()
     endif()
@@ -113,7 +125,7 @@ function(stepc_precompile target kind)
       set(group_${name} "")
     endif()
   endforeach()
-  foreach(name IN ITEMS plain test aten torch)
+  foreach(name IN ITEMS plain test plain_beside test_beside aten torch)
     if(group_${name})
       stepc_group(${target} ${name} ${group_${name}})
     endif()

@@ -10,18 +10,18 @@
 namespace stepc::blocked {
 namespace {
 
-struct Case {
+struct LossCase {
   LinearCrossEntropy call;
   at::Tensor hidden, weight, targets;
   at::Tensor gradient, sum_gradient;  // of each token
 };
 
-struct Answer {
+struct LossAnswer {
   at::Tensor loss, logp_sum, hidden, weight;
 };
 
-Case make_case(Number number, int64_t tokens, int64_t width, int64_t classes, int64_t chunk) {
-  Case c;
+LossCase make_case(Number number, int64_t tokens, int64_t width, int64_t classes, int64_t chunk) {
+  LossCase c;
   c.hidden = random_tensor({tokens, width}, number);
   c.weight = random_tensor({classes, width}, number) / std::sqrt(static_cast<double>(width)) * 2;
   c.targets = at::randint(0, classes, {tokens}, at::kLong);
@@ -42,7 +42,7 @@ Case make_case(Number number, int64_t tokens, int64_t width, int64_t classes, in
 }
 
 // By autograd, in `type`: float64 for the reference, the case's own for what eager makes of it.
-Answer eager(const Case& c, at::ScalarType type) {
+LossAnswer eager(const LossCase& c, at::ScalarType type) {
   const at::Tensor hidden = c.hidden.to(type).detach().requires_grad_();
   const at::Tensor weight = c.weight.to(type).detach().requires_grad_();
   const at::Tensor logp = at::log_softmax(at::matmul(hidden, weight.t()), 1);
@@ -54,9 +54,9 @@ Answer eager(const Case& c, at::ScalarType type) {
   return {loss.detach(), sums.detach(), hidden.grad(), weight.grad()};
 }
 
-Answer ours(const Case& c, const MicroKernels& kernels, int threads = 2) {
-  Answer answer{at::full({c.call.tokens}, 7.0), at::full({c.call.tokens}, 7.0), at::full_like(c.hidden, 7),
-                at::full(c.weight.sizes(), 7.0, aten_type(c.call.weight_gradient_type))};
+LossAnswer ours(const LossCase& c, const MicroKernels& kernels, int threads = 2) {
+  LossAnswer answer{at::full({c.call.tokens}, 7.0), at::full({c.call.tokens}, 7.0), at::full_like(c.hidden, 7),
+                    at::full(c.weight.sizes(), 7.0, aten_type(c.call.weight_gradient_type))};
   LinearCrossEntropy call = c.call;
   call.loss = answer.loss.data_ptr<float>();
   call.logp_sum = answer.logp_sum.data_ptr<float>();
@@ -68,8 +68,8 @@ Answer ours(const Case& c, const MicroKernels& kernels, int threads = 2) {
   return answer;
 }
 
-void expect_near(const Answer& got, const Case& c, const std::string& what) {
-  const Answer exact = eager(c, at::kDouble), theirs = eager(c, aten_type(c.call.type));
+void expect_near(const LossAnswer& got, const LossCase& c, const std::string& what) {
+  const LossAnswer exact = eager(c, at::kDouble), theirs = eager(c, aten_type(c.call.type));
   const double floor = c.call.type == Number::kF32 ? 2e-6 : 3e-3;
   const auto expect_one = [&](const at::Tensor& mine, const at::Tensor& other, const at::Tensor& right,
                               const char* name) {
@@ -92,10 +92,10 @@ TEST(LinearCrossEntropy, EqualsTheReferenceOverRandomCalls) {
   const std::vector<MicroKernels> all = machines();
   for (int round = 0; round < 60; ++round) {
     const Number number = random.coin() ? Number::kBf16 : Number::kF32;
-    Case c = make_case(number, random.one_of<int64_t>({1, 2, 31, 64, 65, 130, random.between(1, 200)}),
-                       random.one_of<int64_t>({1, 16, 33, 64, 96}),
-                       random.one_of<int64_t>({1, 2, 100, 128, 129, 500, random.between(1, 700)}),
-                       random.one_of<int64_t>({1, 32, 50, 64, 512}));
+    LossCase c = make_case(number, random.one_of<int64_t>({1, 2, 31, 64, 65, 130, random.between(1, 200)}),
+                           random.one_of<int64_t>({1, 16, 33, 64, 96}),
+                           random.one_of<int64_t>({1, 2, 100, 128, 129, 500, random.between(1, 700)}),
+                           random.one_of<int64_t>({1, 32, 50, 64, 512}));
     if (random.coin()) {
       c.sum_gradient = at::randn({c.call.tokens}) * 0.1 / static_cast<double>(c.call.classes);
       c.call.sum_gradient = c.sum_gradient.data_ptr<float>();
@@ -114,11 +114,11 @@ TEST(LinearCrossEntropy, EqualsTheReferenceOverRandomCalls) {
 TEST(LinearCrossEntropy, SlabsOfClassesAndChunksOfTokensRepeatTheirBits) {
   at::manual_seed(2);
   for (const Number number : {Number::kF32, Number::kBf16}) {
-    const Case c = make_case(number, 150, 64, 9000, 64);
-    const Answer first = ours(c, probe_micro_kernels(), 1);
+    const LossCase c = make_case(number, 150, 64, 9000, 64);
+    const LossAnswer first = ours(c, probe_micro_kernels(), 1);
     expect_near(first, c, "9000 classes");
     for (const int threads : {2, 3, 2}) {
-      const Answer again = ours(c, probe_micro_kernels(), threads);
+      const LossAnswer again = ours(c, probe_micro_kernels(), threads);
       EXPECT_EQ(bytes_of_tensor(again.loss), bytes_of_tensor(first.loss));
       EXPECT_EQ(bytes_of_tensor(again.hidden), bytes_of_tensor(first.hidden));
       EXPECT_EQ(bytes_of_tensor(again.weight), bytes_of_tensor(first.weight));
@@ -129,8 +129,8 @@ TEST(LinearCrossEntropy, SlabsOfClassesAndChunksOfTokensRepeatTheirBits) {
 TEST(LinearCrossEntropy, WhatIsNotWantedIsNotMade) {
   at::manual_seed(3);
   for (const Number number : {Number::kF32, Number::kBf16}) {
-    const Case c = make_case(number, 70, 32, 200, 32);
-    const Answer all = ours(c, probe_micro_kernels());
+    const LossCase c = make_case(number, 70, 32, 200, 32);
+    const LossAnswer all = ours(c, probe_micro_kernels());
     LinearCrossEntropy call = c.call;
     const at::Tensor loss = at::empty({70}), gradient = at::empty_like(c.weight);
     call.loss = loss.data_ptr<float>();
@@ -147,10 +147,10 @@ TEST(LinearCrossEntropy, WhatIsNotWantedIsNotMade) {
 
 TEST(LinearCrossEntropy, NothingThatCountsLosesNothingWhateverTheGradient) {
   for (const MicroKernels& kernels : machines()) {
-    Case c = make_case(Number::kF32, 5, 16, 40, 4);
+    LossCase c = make_case(Number::kF32, 5, 16, 40, 4);
     c.targets.fill_(-100);
     c.gradient.fill_(std::numeric_limits<float>::infinity());  // one over no tokens
-    const Answer answer = ours(c, kernels);
+    const LossAnswer answer = ours(c, kernels);
     EXPECT_EQ(answer.loss.abs().sum().item<float>(), 0);
     EXPECT_EQ(answer.hidden.abs().sum().item<float>(), 0);
     EXPECT_EQ(answer.weight.abs().sum().item<float>(), 0);
@@ -159,7 +159,7 @@ TEST(LinearCrossEntropy, NothingThatCountsLosesNothingWhateverTheGradient) {
 
 TEST(LinearCrossEntropy, TheFrugalChunkTakesTheSmallerWorkspace) {
   for (const int64_t tokens : {8, 600, 2048, 9000}) {
-    Case c = make_case(Number::kBf16, tokens, 64, 1000, 512);
+    LossCase c = make_case(Number::kBf16, tokens, 64, 1000, 512);
     c.call.weight_gradient = c.weight.data_ptr();
     LinearCrossEntropy other = c.call;
     c.call.chunk = frugal_chunk(c.call);
@@ -172,13 +172,13 @@ TEST(LinearCrossEntropy, TheFrugalChunkTakesTheSmallerWorkspace) {
 
 TEST(LinearCrossEntropy, LargeLogitsDoNotOverflow) {
   const OneThread one;
-  Case c = make_case(Number::kF32, 40, 16, 300, 16);
+  LossCase c = make_case(Number::kF32, 40, 16, 300, 16);
   c.weight *= 100;
   for (const MicroKernels& kernels : machines()) expect_near(ours(c, kernels), c, "large logits");
 }
 
 TEST(LinearCrossEntropy, ATargetThatIsNoClassIsNamed) {
-  Case c = make_case(Number::kF32, 3, 16, 40, 4);
+  LossCase c = make_case(Number::kF32, 3, 16, 40, 4);
   c.targets[1] = 40;
   try {
     ours(c, probe_micro_kernels());

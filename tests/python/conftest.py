@@ -1,5 +1,6 @@
 """The Python door's tests: where the package was built, and an ambient state that no test leaves behind."""
 
+import gc
 import os
 import random
 import sys
@@ -18,6 +19,18 @@ THREADS = 2
 
 def pytest_configure(config):
     sys.path.insert(0, str(ROOT / config.getoption("--build-dir") / "python"))
+
+
+@pytest.fixture(scope="module")
+def short_collections():
+    """Recordings collect garbage and search for owners: what is loaded by now need not be looked at each time.
+
+    Not for tests of what a module or a class holds that was there before them: it would not be found.
+    """
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,8 @@ import stepc
 from harness import Training, decay, source_of
 from models import DECODER, MODELS, cast, enable_checkpointing
 
+pytestmark = pytest.mark.usefixtures("short_collections")
+
 STEPS = 10
 SEEDS = 3
 FLOOR = {torch.float32: 2e-6, torch.bfloat16: 2e-2}

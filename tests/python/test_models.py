@@ -8,6 +8,8 @@ import torch
 from harness import run_twins, source_of, train
 from models import MODELS, Model, cast, causal_batch, enable_checkpointing, mixtral
 
+pytestmark = pytest.mark.usefixtures("short_collections")
+
 PRECISIONS = ("float32", "bfloat16", "autocast")
 
 

@@ -14,6 +14,8 @@ from torch.optim.lr_scheduler import (CosineAnnealingWarmRestarts, CosineAnneali
 
 from harness import Training, run_twins, source_of
 
+pytestmark = pytest.mark.usefixtures("short_collections")
+
 STEPS = 20
 REPLAYS = 10  # of 20: RAdam's default form changes its structure once, and is recorded again
 

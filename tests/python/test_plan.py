@@ -8,6 +8,8 @@ from harness import Twin, accelerate_found, assert_same, source_of, state_leaves
 from models import MODELS
 from test_models import build_training
 
+pytestmark = pytest.mark.usefixtures("short_collections")
+
 VARIANTS = [(name, precision) for name in MODELS for precision in ("float32", "autocast")]
 
 

@@ -14,19 +14,19 @@ namespace {
 using at::Scalar;
 using at::ScalarType;
 using at::Tensor;
-using Format = std::optional<c10::MemoryFormat>;
+using OptionalFormat = std::optional<c10::MemoryFormat>;
 
 std::vector<int64_t> numbers(c10::SymIntArrayRef values) { return C10_AS_INTARRAYREF_SLOW(values).vec(); }
 
-Tensor in_format(const Tensor& x, ScalarType dtype, Format format) {
+Tensor in_format(const Tensor& x, ScalarType dtype, OptionalFormat format) {
   if (format.value_or(c10::MemoryFormat::Preserve) == c10::MemoryFormat::Preserve) return dense_like(x, dtype);
   return dense(x.sizes(), dtype, *format);
 }
 
-Tensor clone(const Tensor& x, Format format) { return in_format(x, x.scalar_type(), format); }
+Tensor clone(const Tensor& x, OptionalFormat format) { return in_format(x, x.scalar_type(), format); }
 
 Tensor to_copy(const Tensor& x, std::optional<ScalarType> dtype, std::optional<c10::Layout>, std::optional<c10::Device>,
-               std::optional<bool>, bool, Format format) {
+               std::optional<bool>, bool, OptionalFormat format) {
   return in_format(x, dtype.value_or(x.scalar_type()), format);
 }
 

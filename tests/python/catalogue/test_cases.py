@@ -1,23 +1,13 @@
 """Runs the catalogue. `--open` runs the cases of open.txt too, `--isolated` each case in a process of its own."""
 
-import gc
-
 import pytest
 import torch
 
 from catalogue import (batches, case, effects, host_data, kept, kinds, loop, native_reads,  # noqa: F401
                        optimizers, raising, reads, replay_more, results, shared_memory, values)
 
+pytestmark = pytest.mark.usefixtures("short_collections")
 IDENTIFIERS = [f"{name}-{mode}" for name in case.CASES for mode in case.MODES]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_collections():
-    """Recordings collect garbage: what is loaded by now need not be looked at each time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("name", IDENTIFIERS)
