@@ -95,7 +95,7 @@ Target target_of(const std::string& file) {
 Schedule schedule_of(Loaded loaded, const Arguments& arguments) {
   const Target target = target_of(arguments.target);
   if (arguments.exact) return schedule_trace(*loaded.trace, {}, target.threads);
-  PlanOptions options;
+  PlanGraphOptions options;
   options.features = target.features;
   options.threads = target.threads;
   options.budget = parse_memory_budget(arguments.budget);

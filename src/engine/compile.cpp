@@ -54,7 +54,7 @@ GraphSchedule schedule_measured(const Graph& graph, KernelSources& kernels, Grap
 
 PlannedGraph plan(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
   verify(trace);
-  PlanOptions how;
+  PlanGraphOptions how;
   how.features = features_of(kernels.micro_kernels);
   how.threads = options.threads;
   how.budget = options.budget;

@@ -69,7 +69,7 @@ const std::vector<std::string> Passes::kAnew = {"recompute", "fuse", "order"};
 
 }  // namespace
 
-PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanOptions& options) {
+PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& options) {
   const uint64_t eager_bytes = trace == nullptr ? UINT64_MAX : eager_peak_bytes(*trace);
   const auto excess_of = [&](const PlannedGraph& one) {
     return excess_bytes(one.plan.schedule, options.budget, eager_bytes);

@@ -14,7 +14,7 @@
 
 namespace stepc {
 
-struct PlanOptions {
+struct PlanGraphOptions {
   Features features = {};
   int threads = 1;
   MemoryBudget budget = {};
@@ -34,6 +34,6 @@ struct PlannedGraph {
 // (nullptr) nothing is known of eager's memory, and only a budget bounds the plan. A plan that takes more than its
 // budget, or than eager took, is planned anew: recomputation is asked for less, products leave out their packing; the
 // smallest is returned. Throws UserError for a step that no Schedule can run.
-PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanOptions& options);
+PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& options);
 
 }  // namespace stepc

@@ -48,7 +48,7 @@ Graph step_of(int layers) {
 }
 
 PlannedGraph planned(const Graph& graph, const MemoryBudget& budget) {
-  PlanOptions options;
+  PlanGraphOptions options;
   options.features = kBlocked;
   options.threads = 2;
   options.budget = budget;
