@@ -278,22 +278,19 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
   }
   if (is_traced_ && explanations_ >= kMostRoundsForData)
     std::erase_if(recording.strangers, [&](const Stranger& one) { return is_data(recording.trace, one); });
-  if (explanations_ < kMaxExplanations) {
-    if (explain_strangers(program_, recording)) {
-      // The next recording knows these tensors by owner; nothing agrees with this one.
-      ++explanations_;
-      --entry.recordings;
-      entry.open.clear();
-      return nullptr;
-    }
-    if (is_traced_) leave_to_host(recording);
-    refuse_strangers(recording);
-  } else if (!recording.strangers.empty()) {
-    // Not looked for any more: every find would be another structure, for ever.
-    recording.obstacles.push_back(
-        str("every recording finds other tensors that outlive the step: {}", recording.strangers.front().obstacle));
-    recording.strangers.clear();
+  const bool looks = explanations_ < kMaxExplanations;
+  if (looks && explain_strangers(program_, recording)) {
+    // The next recording knows these tensors by owner; nothing agrees with this one.
+    ++explanations_;
+    --entry.recordings;
+    entry.open.clear();
+    return nullptr;
   }
+  if (is_traced_) leave_to_host(recording);
+  // Not looked for for ever: every find is another structure.
+  if (!looks && !recording.strangers.empty())
+    recording.strangers.front().obstacle.insert(0, "every recording finds other tensors that outlive the step: ");
+  refuse_strangers(recording);
   bool obstacle = !recording.obstacles.empty();
   std::string reason = obstacle ? recording.obstacles.front() : std::string();
   if (!obstacle) {
