@@ -23,7 +23,7 @@
 #include "passes/functionalise.h"
 #include "passes/pass.h"
 #include "plan/plan_graph.h"
-#include "schedule/from_trace.h"
+#include "plan/plan_trace.h"
 
 namespace {
 
@@ -94,7 +94,7 @@ Target target_of(const std::string& file) {
 // As engine/compile.cpp does, but for workspaces that only a run of the call would tell: the rule stands for those.
 Schedule schedule_of(Loaded loaded, const Arguments& arguments) {
   const Target target = target_of(arguments.target);
-  if (arguments.exact) return schedule_trace(*loaded.trace, {}, target.threads);
+  if (arguments.exact) return plan_trace(*loaded.trace, target.threads);
   PlanGraphOptions options;
   options.features = target.features;
   options.threads = target.threads;

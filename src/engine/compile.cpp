@@ -8,8 +8,8 @@
 #include "passes/functionalise.h"
 #include "passes/pass.h"
 #include "plan/plan_graph.h"
+#include "plan/plan_trace.h"
 #include "runtime/measure_workspace.h"
-#include "schedule/from_trace.h"
 
 namespace stepc {
 
@@ -80,7 +80,7 @@ void refuse_groups(PlannedGraph& planned, const RefusedPrograms& refused) {
 
 Schedule plan_exact(const Trace& trace, int threads) {
   verify(trace);
-  return schedule_trace(trace, {}, threads);
+  return plan_trace(trace, threads);
 }
 
 GraphSchedule plan_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {

@@ -7,8 +7,7 @@
 
 namespace stepc {
 
-// The mode, the times and the work; the target is left to the caller. The work of recorded calls is that of their ops;
-// a call without a row in the op table counts as its traffic alone.
+// The mode, the times and the work that the Schedule states; the target is left to the caller.
 Profile profile_of(const Plan& plan, const RunTimes& times);
 
 }  // namespace stepc

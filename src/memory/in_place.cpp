@@ -97,8 +97,8 @@ std::vector<InPlace> in_place_pairs(const Graph& graph, const Roots& roots, cons
       std::vector<TensorId>& list = fits ? operands : refused;
       if (std::ranges::find(list, roots[input]) == list.end()) list.push_back(roots[input]);
     }
-    for (TensorId output : node.outputs)
-      if (graph.shape(output) == shape) results.push_back(output);
+    for (TensorId output : node.outputs)  // a view of what another unit made is no result
+      if (graph.shape(output) == shape && roots[output] == output) results.push_back(output);
   }
   std::vector<InPlace> pairs;
   for (TensorId result : results)

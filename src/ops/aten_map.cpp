@@ -155,8 +155,9 @@ TensorId AtenMapper::random(std::string_view op, Shape shape, DType dtype) {
 }
 
 int64_t AtenMapper::dim(int64_t d, size_t rank) {
-  const int64_t counted = d < 0 ? d + static_cast<int64_t>(std::max<size_t>(rank, 1)) : d;
-  if (counted < 0 || counted >= static_cast<int64_t>(std::max<size_t>(rank, 1))) unmapped("a dimension out of range");
+  const auto dims = static_cast<int64_t>(rank);
+  const int64_t counted = d < 0 ? d + dims : d;
+  if (counted < 0 || counted >= dims) unmapped("a dimension out of range");  // ATen has dimension 0 of a 0-dim tensor
   return counted;
 }
 

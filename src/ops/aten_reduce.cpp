@@ -15,6 +15,7 @@ using M = AtenMapper;
 // The dimensions of an optional list; all of them when it is none or empty.
 Shape dims_of(M& m, size_t argument, TensorId x) {
   const size_t rank = m.b.shape(x).size();
+  if (rank == 0) return {};
   Shape dims;
   if (m.has(argument))
     for (int64_t d : m.ints(argument)) dims.push_back(M::dim(d, rank));
@@ -22,7 +23,6 @@ Shape dims_of(M& m, size_t argument, TensorId x) {
     dims.resize(rank);
     std::iota(dims.begin(), dims.end(), 0);
   }
-  if (rank == 0) dims.clear();
   return dims;
 }
 TensorId reduced(M& m, std::string_view op, TensorId x, const Shape& dims, bool keepdim) {
@@ -59,7 +59,6 @@ template <bool kLargest>
 Ids extreme_with_place(M& m) {  // max.dim, min.dim
   const TensorId x = m.tensor(0);
   const size_t rank = m.b.shape(x).size();
-  if (rank == 0) M::unmapped("a 0-dim tensor");
   const int64_t dim = M::dim(m.integer(1), rank);
   const bool keepdim = m.flag(2, false);
   return {reduced(m, kLargest ? "max" : "min", x, {dim}, keepdim),
@@ -69,11 +68,10 @@ template <bool kLargest>
 Ids arg_extreme(M& m) {
   TensorId x = m.tensor(0);
   int64_t dim = 0;
-  if (m.has(1))
+  if (m.has(1) && !m.b.shape(x).empty())
     dim = M::dim(m.integer(1), m.b.shape(x).size());
   else
     x = m.b.reshape(x, {element_count(m.b.shape(x))});
-  if (m.b.shape(x).empty()) x = m.b.reshape(x, {1});
   const TensorId out =
       m.b.add(kLargest ? "argmax" : "argmin", {x}, {{"dim", dim}, {"keepdim", m.has(1) && m.flag(2, false)}});
   return {m.b.reshape(out, m.result(0).shape)};

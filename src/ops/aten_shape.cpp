@@ -169,16 +169,20 @@ Ids embedding_dense_backward(M& m) {  // (gradient, indices, rows, padding index
 }
 Ids index_select(M& m) {
   const TensorId x = m.tensor(0);
-  return {m.b.add("take", {x, m.tensor(2)}, {{"dim", M::dim(m.integer(1), m.b.shape(x).size())}})};
+  const TensorId index = m.b.reshape(m.tensor(2), {element_count(m.b.shape(m.tensor(2)))});  // a 0-dim one has one
+  return {m.b.add("take", {x, index}, {{"dim", M::dim(m.integer(1), m.b.shape(x).size())}})};
 }
 Ids gather(M& m) {
   const TensorId x = m.tensor(0);
-  return {m.b.add("gather", {x, m.tensor(2)}, {{"dim", M::dim(m.integer(1), m.b.shape(x).size())}})};
+  const TensorId index = m.tensor(2);
+  if (m.b.shape(index).size() != m.b.shape(x).size()) M::unmapped("a 0-dim index");
+  return {m.b.add("gather", {x, index}, {{"dim", M::dim(m.integer(1), m.b.shape(x).size())}})};
 }
 template <bool kAdd>
 Ids scatter(M& m) {  // (x, dim, index, source)
   const TensorId x = m.tensor(0);
   const TensorId index = m.tensor(2);
+  if (m.b.shape(index).size() != m.b.shape(x).size()) M::unmapped("a 0-dim index");
   TensorId source = m.tensor(3, m.b.dtype(x));
   if (m.b.shape(source).empty()) source = m.b.expand(source, m.b.shape(index));
   if (m.b.shape(source) != m.b.shape(index))

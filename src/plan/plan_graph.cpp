@@ -40,9 +40,10 @@ class Passes {
  public:
   explicit Passes(RunOptions options) : options_(std::move(options)) {}
 
-  Graph before(const Graph& captured) {
+  Graph before(const Graph& captured, const std::vector<std::string>& without = {}) {
     RunOptions options = options_;
-    options.without.insert(options.without.end(), kAnew.begin(), kAnew.end());
+    for (const std::vector<std::string>* names : {&kAnew, &without})
+      options.without.insert(options.without.end(), names->begin(), names->end());
     return run(captured, options);
   }
   Graph anew(const Graph& core, const std::optional<RecomputeOptions>& recompute) {
@@ -106,6 +107,15 @@ PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGra
     if (*recompute->budget_bytes == 0) break;
     *recompute->budget_bytes -= std::min(excess, *recompute->budget_bytes);
   }
+  // Of few tokens, the logits that a fused loss does not hold may be less than its scratch.
+  PlannedGraph with_logits = *best;
+  with_logits.graph =
+      passes.anew(passes.before(captured, {"fuse_losses"}), recompute_options(captured, options.budget));
+  with_logits.passes = passes.runs();
+  verify_stage(with_logits.graph, Stage::kFused);
+  with_logits.plan = options.schedule(with_logits.graph, with_logits.options);
+  if (with_logits.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = std::move(with_logits);
+  if (excess_of(*best) == 0) return std::move(*best);
   // What activations do not give, products may: the library's pack nothing, and are slower.
   PlannedGraph packing_nothing = *best;
   packing_nothing.options.most_scratch_bytes = 0;

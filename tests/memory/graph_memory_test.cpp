@@ -41,6 +41,20 @@ return %3
   EXPECT_TRUE(value_of(memory, 3).kept);
 }
 
+TEST(GraphMemory, AViewInsideAGroupIsNoResultOfIt) {
+  const GraphMemory memory = memory_of(R"(input %0: f32[1, 1] = parameter "w"
+%1: f32[1, 1] = neg(%0) | forward ""
+%2: f32[] = reshape(%1) {shape=[]} | forward ""
+%3: f32[] = exp(%2) | forward ""
+%4: f32[] = reshape(%1) {shape=[]} | forward "" group 0
+%5: f32[] = mul(%3, %4) | forward "" group 0
+return %3
+return %5
+)");
+  ASSERT_EQ(memory.problem.units.size(), 3U);
+  EXPECT_EQ(memory.problem.units[2].reuses, (std::vector<Reuse>{{memory.value_of[3], memory.value_of[5]}}));
+}
+
 TEST(GraphMemory, NothingIsWrittenOverWhatIsReadInAnotherOrder) {
   const GraphMemory memory = memory_of(R"(input %0: f32[4, 4] = parameter "w"
 %1: f32[4, 4] = neg(%0) | forward ""

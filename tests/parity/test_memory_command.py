@@ -11,7 +11,8 @@ def arena_in(text):
 
 @pytest.mark.parametrize("compute", ["float32", "bfloat16"])
 def test_a_run_takes_what_was_planned(stepc, compute):
-    options = ("run.toml", f"--model.compute={compute}", "--train.mode=fast", "--train.steps=6")
+    options = ("run.toml", f"--model.compute={compute}", "--train.mode=fast", "--train.steps=6",
+               "--train.batch_size=16")
     planned = stepc("memory", *options, "--picture", "memory.svg")
     assert planned.returncode == 0, planned.stderr
     for word in ("parameters", "optimizer state", "activations", "workspaces"):

@@ -76,6 +76,38 @@ TEST(PlanGraph, OfABudgetOutOfReachTheSmallestPlanIsReturned) {
   EXPECT_GT(least.plan.schedule.needed_bytes(), 1U);
 }
 
+// A linear layer of many classes and its cross-entropy, with the gradients of both operands.
+Graph loss_of(int tokens) {
+  Graph graph = parse_graph(
+      str("stepc.graph 1\n"
+          "input %0: f32[{0}, 64] = batch \"hidden\"\n"
+          "input %1: f32[4096, 64] = parameter \"head\"\n"
+          "input %2: i64[{0}] = batch \"labels\"\n"
+          "input %3: f32[{0}] = batch \"scale\"\n"
+          "%4: f32[{0}, 4096] = matmul(%0, %1) {{transpose_a=false, transpose_b=true}} | forward \"head\"\n"
+          "%5: f32[{0}, 4096] = log_softmax(%4) {{dim=1}} | forward \"\"\n"
+          "%6: f32[{0}], %7: bool[{0}] = nll_loss(%5, %2) {{ignore_index=-100}} | forward \"\"\n"
+          "%8: f32[{0}, 4096] = nll_loss_backward(%3, %2) {{classes=4096, ignore_index=-100}} | backward \"\"\n"
+          "%9: f32[{0}, 4096] = log_softmax_backward(%8, %5) {{dim=1}} | backward \"\"\n"
+          "%10: f32[4096, 64] = matmul(%9, %0) {{transpose_a=true, transpose_b=false}} | backward \"head\"\n"
+          "%11: f32[{0}, 64] = matmul(%9, %1) {{transpose_a=false, transpose_b=false}} | backward \"head\"\n"
+          "return %6\nreturn %10\nreturn %11\n",
+          tokens));
+  verify_ops(graph);
+  return graph;
+}
+
+TEST(PlanGraph, OfFewTokensTheLogitsAreLessThanTheScratchOfAFusedLoss) {
+  for (const int tokens : {8, 4096}) {
+    const Graph graph = loss_of(tokens);
+    const Schedule free = planned(graph, {}).plan.schedule;
+    EXPECT_EQ(free.count(Instruction::Kind::kLoss), 1U);
+    const Schedule within = planned(graph, {MemoryBudget::Kind::kBytes, free.needed_bytes() - 1}).plan.schedule;
+    EXPECT_EQ(within.count(Instruction::Kind::kLoss), tokens == 8 ? 0U : 1U);
+    EXPECT_EQ(within.needed_bytes() < free.needed_bytes(), tokens == 8);
+  }
+}
+
 TEST(PlanGraph, TheSameStepGivesTheSameSchedule) {
   const Graph graph = step_of(3);
   const MemoryBudget budget = {MemoryBudget::Kind::kBytes, planned(graph, {}).plan.schedule.needed_bytes() - 1};

@@ -1,0 +1,65 @@
+#include "plan/plan_trace.h"
+
+#include <exception>
+#include <set>
+#include <vector>
+
+#include "passes/functionalise.h"
+#include "schedule/from_trace.h"
+
+namespace stepc {
+
+namespace {
+
+// The elements that a window shows, each once.
+double bytes_of_window(const Value& value) {
+  auto bytes = static_cast<double>(size_of(value.dtype));
+  for (size_t d = 0; d < value.sizes.size(); ++d)
+    if (value.strides[d] != 0 || value.sizes[d] == 0) bytes *= static_cast<double>(value.sizes[d]);
+  return bytes;
+}
+
+// What a call is given and what it leaves; what it changes counts twice.
+double bytes_of_call(const Trace& trace, const Call& call) {
+  std::set<ValueId> given, made;
+  for_each_value(call.args, [&](ValueId value) { given.insert(value); });
+  for_each_value(call.results, [&](ValueId value) {
+    if (!given.contains(value)) made.insert(value);
+  });
+  made.insert(call.writes.begin(), call.writes.end());
+  double bytes = 0;
+  for (const std::set<ValueId>& values : {given, made})
+    for (ValueId value : values) bytes += bytes_of_window(trace.values[value.index()]);
+  return bytes;
+}
+
+// By call of the trace.
+std::vector<Work> work_of_calls(const Trace& trace) {
+  std::vector<Work> work(trace.calls.size());
+  for (size_t c = 0; c < work.size(); ++c) work[c].bytes = bytes_of_call(trace, trace.calls[c]);
+  try {
+    const auto [graph, calls] = functionalise_calls(trace);
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      if (!calls[n].valid()) continue;
+      const Work node = work_of(graph, graph.nodes[n]);
+      work[calls[n].index()].flops += node.flops;
+      work[calls[n].index()].narrow_flops += node.narrow_flops;
+    }
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the traffic is known all the same
+    // No Graph is needed to replay what was recorded; whoever needs one says why there is none.
+  }
+  return work;
+}
+
+}  // namespace
+
+Schedule plan_trace(const Trace& trace, int threads) {
+  Schedule schedule = schedule_trace(trace, {}, threads);
+  const std::vector<Work> work = work_of_calls(trace);
+  for (Instruction& instruction : schedule.instructions)
+    if (instruction.kind == Instruction::Kind::kAten && instruction.call.valid())
+      instruction.work = work[instruction.call.index()];
+  return schedule;
+}
+
+}  // namespace stepc

@@ -1,0 +1,14 @@
+// From a captured step to the Schedule of its recorded calls, for `exact` mode, as plan_graph.h is for `fast`.
+#pragma once
+
+#include "ir/trace.h"
+#include "schedule/schedule.h"
+
+namespace stepc {
+
+// One instruction a recorded call, each with its work: the arithmetic of the ops that it is (none where the step is no
+// Graph: a call without a row in the op table is its traffic alone), and the traffic of what it is given and leaves.
+// `threads`: the intra-op thread count that the step was recorded with.
+Schedule plan_trace(const Trace& trace, int threads);
+
+}  // namespace stepc
