@@ -231,6 +231,7 @@ bool may_share(const Kernels& k, const std::vector<Place>& places, NodeId node, 
   const Kernels::Unit& unit = k.units.at(node);
   if (unit.choice.kind != KernelChoice::Kind::kGenerated && unit.choice.kind != KernelChoice::Kind::kMatmul) {
     const Node& alone = k.graph.nodes[node.index()];
+    if (k.windows[operand.index()].strides != k.windows[result.index()].strides) return false;
     return alone.aten || op_def(alone.op).has(Trait::kOverwrites);
   }
   const auto write = static_cast<uint32_t>(std::ranges::find(unit.outputs, result) - unit.outputs.begin());

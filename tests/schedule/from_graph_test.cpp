@@ -47,6 +47,24 @@ update %0 = %7
 return %8
 )";
 
+// Attention leaves its heads as the projection behind it reads them; an op that overwrites its operand knows nothing of
+// that.
+TEST(FromGraph, NothingIsOverwrittenInAnotherLayout) {
+  const GraphSchedule plan = planned(R"(input %0: f32[2, 4, 8, 16] = batch "q"
+input %1: f32[2, 4, 1, 16] = batch "part"
+%2: f32[2, 4, 8, 16], %3: f32[2, 4, 8] = attention(%0, %0, %0) {causal=true, scale=0.25} | forward ""
+%4: f32[2, 4, 8, 16] = update_slice(%2, %1) {starts=[0, 0, 0, 0], steps=[1, 1, 1, 1]} | forward ""
+%5: f32[] = sum(%4) {dims=[0, 1, 2, 3], keepdim=false} | forward "" group 0
+return %5
+)");
+  const Schedule& s = plan.schedule;
+  const auto slice = std::ranges::find(s.instructions, "update_slice", &Instruction::op);
+  ASSERT_NE(slice, s.instructions.end());
+  const Operand &from = operand(s, slice->reads[0]), &to = operand(s, slice->writes[0]);
+  EXPECT_NE(from.strides, to.strides);
+  EXPECT_FALSE(from.buffer == to.buffer || buffer(s, slice->reads[0]).offset == buffer(s, slice->writes[0]).offset);
+}
+
 TEST(FromGraph, PlacesOfASmallStep) {
   for (const Features& features : {Features{}, kBlocked}) {
     const GraphSchedule plan = planned(kSmallStep, {.features = features, .threads = 3});
