@@ -159,6 +159,8 @@ std::string effects_text(const AtenCall& call) {
   if (!call.writes.empty()) out += str(" writes {}", fmt::join(call.writes, ", "));
   if (call.draws) out += " draws";
   for (const auto& [input, strides] : call.layouts) out += str(" layout {}({})", input, fmt::join(strides, ", "));
+  for (const auto& [output, strides] : call.result_layouts)
+    out += str(" result layout {}({})", output, fmt::join(strides, ", "));
   if (call.measured) out += str(" workspace {} {}", call.workspace_bytes, call.worker_bytes);
   return out;
 }
@@ -171,6 +173,11 @@ void parse_effects(TextCursor& in, AtenCall& call) {
   call.draws = in.accept("draws");
   while (in.accept("layout ")) {
     auto& [input, strides] = call.layouts.emplace_back(in.id(), Shape());
+    in.expect("(");
+    strides = in.integers(")");
+  }
+  while (in.accept("result layout ")) {
+    auto& [output, strides] = call.result_layouts.emplace_back(in.id(), Shape());
     in.expect("(");
     strides = in.integers(")");
   }

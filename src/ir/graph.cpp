@@ -22,6 +22,18 @@ Shape contiguous_strides(const Shape& shape) {
   return strides;
 }
 
+Shape channels_last_strides(const Shape& shape) {
+  if (shape.size() != 4 && shape.size() != 5) return {};
+  Shape strides(shape.size(), 1);
+  int64_t stride = shape[1];
+  for (size_t d = shape.size(); d-- > 2;) {
+    strides[d] = stride;
+    stride *= shape[d];
+  }
+  strides[0] = stride;
+  return strides;
+}
+
 bool is_dense(const Shape& shape, const Shape& strides) {
   const Shape contiguous = contiguous_strides(shape);
   for (size_t d = 0; d < shape.size(); ++d)
@@ -195,6 +207,10 @@ void verify_aten_call(const Graph& graph, const Node& node, size_t index) {
   for (const auto& [input, strides] : node.aten->layouts) {
     INTERNAL_CHECK_LT(input, node.inputs.size(), "node {} {}", index, node.op);
     INTERNAL_CHECK_EQ(strides.size(), graph.shape(node.inputs[input]).size(), "node {} {}", index, node.op);
+  }
+  for (const auto& [output, strides] : node.aten->result_layouts) {
+    INTERNAL_CHECK_LT(output + node.aten->writes.size(), node.outputs.size(), "node {} {}", index, node.op);
+    INTERNAL_CHECK(strides == channels_last_strides(graph.shape(node.outputs[output])), "node {} {}", index, node.op);
   }
   next = 0;
   for_each_value(node.aten->results, [&](ValueId value) {

@@ -38,6 +38,8 @@ int64_t bytes_of(const TensorType& type);
 Shape contiguous_strides(const Shape& shape);
 // Whether elements lie so; strides of dimensions with one element do not count, nor any where there is no element.
 bool is_dense(const Shape& shape, const Shape& strides);
+// The strides of (N, C, ...), of 4 or 5 dimensions, whose channels lie next to each other; empty: of other tensors.
+Shape channels_last_strides(const Shape& shape);
 std::string to_text(const TensorType& type);  // "f32[4, 8]"
 
 struct GraphTensor {
@@ -66,6 +68,8 @@ struct AtenCall {
   // Inputs that did not lie contiguous when the call was recorded, and their strides. A kernel may count on what lay
   // before it: many are called behind a contiguous() of their own.
   std::vector<std::pair<uint32_t, Shape>> layouts;
+  // Fresh results that it left channels-last when it was recorded, and their strides.
+  std::vector<std::pair<uint32_t, Shape>> result_layouts;
   // What its kernel took from the allocator beside its results when it was recorded: at most at once on the step's
   // thread, and on each intra-op worker. `measured`: known.
   uint64_t workspace_bytes = 0;

@@ -229,10 +229,11 @@ class Builder {
       if (roots_[other.tensor] == input.tensor) return;           // the old contents are read at the step's end,
       if (host != kNone && roots_[other.tensor] == root) return;  // or these, when host code may have changed them
     }
-    if (!input.strides.empty()) return;  // kernels write dense memory
     if (host != kNone && value(root).users.back() > host) return;
     const auto fits = [&](TensorId tensor) {
-      return bytes_of(graph_.type(tensor)) == bytes_of(graph_.type(input.tensor));
+      const bool is_plain = input.strides.empty() || input.strides == channels_last_strides(graph_.shape(input.tensor));
+      const bool lies_as = kernels_.lies_as ? kernels_.lies_as(tensor, place) : is_plain;
+      return lies_as && bytes_of(graph_.type(tensor)) == bytes_of(graph_.type(input.tensor));
     };
     std::vector<TensorId> chain;
     size_t length = 0;

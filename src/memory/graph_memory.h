@@ -35,6 +35,9 @@ struct KernelFacts {
   // Whether the kernel of the unit that begins with `node` leaves `result` in memory that it asked for, so that it
   // cannot be made in the program's; none: no kernel does.
   std::function<bool(NodeId node, TensorId result)> brings_memory = {};
+  // Whether `result` is written with the strides of input number `input`; none: of contiguous and of
+  // channels-last inputs, where kernels that read them write so too.
+  std::function<bool(TensorId result, uint32_t input)> lies_as = {};
   // By node: a view that has to be copied (a reshape of strided memory); empty: none.
   std::vector<bool> copied_views = {};
 };

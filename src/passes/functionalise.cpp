@@ -395,10 +395,18 @@ class Functionaliser {
     // What is made in another layout than a Graph's has to be moved aside before it is copied to its place.
     uint64_t aside = 0;
     for (ValueId result : fresh)
-      if (!is_contiguous(value(result))) aside += aligned(static_cast<uint64_t>(bytes_of(type_of(result))));
+      if (!is_contiguous(value(result)) && !is_channels_last(result))
+        aside += aligned(static_cast<uint64_t>(bytes_of(type_of(result))));
     call.workspace_bytes = std::max(slab.high_water(), aside);
     for (const WorkerScratch& one : of_call(trace_.scratch, id))
       call.worker_bytes = std::max(call.worker_bytes, aligned(one.bytes));
+  }
+
+  // Its elements in that order and nothing else in its memory.
+  bool is_channels_last(ValueId id) const {
+    const Value& made = value(id);
+    return !is_contiguous(made) && made.offset == 0 && !made.neg && !made.conj &&
+           made.strides == channels_last_strides(made.sizes);
   }
 
   void add_opaque(CallId id, const std::vector<Arg>& args, const std::vector<ValueId>& fresh) {
@@ -437,6 +445,7 @@ class Functionaliser {
     const auto output = [&](ValueId id) {
       if (std::ranges::find(fresh, id) == fresh.end()) return ValueId();
       types.push_back(type_of(id));
+      if (is_channels_last(id)) node.aten->result_layouts.emplace_back(types.size() - 1, value(id).strides);
       return ValueId(types.size() - 1);
     };
     for (const Arg& result : call.results) {

@@ -13,7 +13,8 @@ TensorId without_bits(GraphBuilder& b, const Value& value, TensorId tensor) {
     Node node;
     node.op = "aten::conj_physical";
     node.inputs = {tensor};
-    node.aten = AtenCall{{ValueId(0)}, {ValueId(0)}, {}, false};
+    node.aten.emplace();
+    node.aten->args = node.aten->results = {ValueId(0)};
     tensor = b.add_aten(std::move(node), {b.type(tensor)})[0];
   }
   return tensor;

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "ir/alignment.h"
+#include "kernels/channels_last.h"
 #include "kernels/kernel_choice.h"
 #include "memory/graph_memory.h"
 #include "memory/order/plan_order.h"
@@ -76,7 +77,8 @@ struct Kernels {
     uint32_t group = kNoGroup;
     Workspace workspace;  // of ATen calls
   };
-  std::map<NodeId, Unit> units;  // by first node
+  std::map<NodeId, Unit> units;      // by first node
+  std::set<uint32_t> channels_last;  // groups whose kernel runs over the elements as they lie
 
   [[nodiscard]] bool is_window(TensorId tensor) const { return roots[tensor.index()] != tensor; }
   [[nodiscard]] TensorLayout layout(TensorId tensor) const {
@@ -93,14 +95,23 @@ void find_windows(Kernels& k) {
   const Graph& graph = k.graph;
   k.windows.assign(graph.tensors.size(), {});
   k.copied_views.assign(graph.nodes.size(), false);
+  k.channels_last.clear();
   k.roots.clear();
   for (size_t t = 0; t < graph.tensors.size(); ++t) k.roots.emplace_back(t);
   for (const GraphInput& input : graph.inputs) {
     const Shape& sizes = graph.shape(input.tensor);
     k.windows[input.tensor.index()] = {sizes, input.strides.empty() ? contiguous_strides(sizes) : input.strides, 0};
   }
+  const auto strides_of = [&](TensorId tensor) -> const Shape& { return k.windows[tensor.index()].strides; };
+  Shape group_strides;  // of the group that `node` is of
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
+    if (node.group && (n == 0 || graph.nodes[n - 1].group != node.group)) {
+      size_t end = n + 1;
+      while (end < graph.nodes.size() && graph.nodes[end].group == node.group) ++end;
+      group_strides = channels_last_group(graph, std::span(graph.nodes).subspan(n, end - n), strides_of);
+      if (!group_strides.empty()) k.channels_last.insert(*node.group);
+    }
     if (!node.group && is_view(node)) {
       const TensorId from = node.inputs[0];
       if (auto window = window_of(node, graph.type(from).dtype, k.windows[from.index()])) {
@@ -110,8 +121,14 @@ void find_windows(Kernels& k) {
       }
       k.copied_views[n] = true;
     }
-    for (TensorId output : node.outputs)
-      k.windows[output.index()] = {graph.shape(output), result_strides(node, graph.type(output)), 0};
+    for (TensorId output : node.outputs) {
+      const bool is_so = node.group && !group_strides.empty() && !graph.shape(output).empty();
+      k.windows[output.index()] = {graph.shape(output),
+                                   is_so ? group_strides : result_strides(node, graph.type(output)), 0};
+    }
+    if (node.aten)
+      for (const auto& [output, strides] : node.aten->result_layouts)
+        k.windows[node.outputs[output].index()].strides = strides;
     if (is_host_code(node))
       for (const HostCode::Slot& slot : host_code_of(node).slots)
         k.windows[slot.after.index()] = k.windows[graph.inputs[slot.input].tensor.index()];
@@ -135,12 +152,15 @@ bool choose_for_groups(Kernels& k, const GraphScheduleOptions& options, std::vec
     for (size_t i = 0; i < group.inputs.size(); ++i)
       if (const TensorLayout from = k.layout(group.inputs[i]); !is_contiguous(from))
         group.graph.inputs[i].strides = from.strides;
+    const bool is_channels_last = k.channels_last.contains(*node.group);
+    if (is_channels_last) group.graph = flattened(std::move(group.graph));
     Kernels::Unit& unit = k.units[NodeId(n)];
     unit.inputs = group.inputs;
     unit.outputs = group.outputs;
     unit.group = *node.group;
     const auto refused = options.refused.find(*node.group);
     if (refused == options.refused.end()) unit.choice = choose_kernel(group.graph, options.features, options.threads);
+    if (is_channels_last) unit.choice.why += ", over channels-last tensors as they lie";
     const bool too_much = wants_too_much(unit.choice, options);
     const bool runs = unit.choice.kind != KernelChoice::Kind::kNone && !too_much;
     if (runs && refused == options.refused.end()) continue;
@@ -267,6 +287,11 @@ Memory plan_memory(const Kernels& k, int threads) {
                 .may_share = [&](NodeId node, TensorId operand,
                                  TensorId result) { return may_share(k, m.places, node, operand, result); },
                 .brings_memory = [&](NodeId node, TensorId result) { return brings_memory(k, node, result); },
+                .lies_as =
+                    [&](TensorId result, uint32_t input) {
+                      return k.windows[result.index()].strides ==
+                             k.windows[k.graph.inputs[input].tensor.index()].strides;
+                    },
                 .copied_views = k.copied_views});
   const GraphMemory& memory = m.graph_memory;
   OrderProblem problem = memory.problem;

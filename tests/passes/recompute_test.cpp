@@ -55,7 +55,9 @@ Graph random_step(uint64_t seed, bool opaque = false) {
       Node node;
       node.op = "aten::frob";
       node.inputs = {result};
-      node.aten = AtenCall{{ValueId(0)}, {ValueId(0)}, {}, true, {}};
+      node.aten.emplace();
+      node.aten->args = node.aten->results = {ValueId(0)};
+      node.aten->draws = true;
       result = b.add_aten(node, {{DType::kF32, shape}})[0];
       saved.push_back(result);
     }

@@ -459,3 +459,36 @@ def test_calls_that_move_elements():
 
     eager, fast = trained_beside_eager(build, loss_of)
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(eager, fast))
+
+
+def test_channels_last_tensors_stay_so():
+    """Between convolutions and in updates nothing is laid out anew, but for what is broadcast behind the pooling."""
+    def program():
+        torch.manual_seed(0)
+        layers = [torch.nn.Conv2d(16, 32, 3), torch.nn.BatchNorm2d(32), torch.nn.ReLU(),
+                  torch.nn.Conv2d(32, 64, 3), torch.nn.BatchNorm2d(64), torch.nn.ReLU(),
+                  torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 1)]
+        model = torch.nn.Sequential(*layers).to(memory_format=torch.channels_last)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+        def step(x):
+            loss = (model(x) - 1).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        return model, step
+
+    (eager, eager_step), (model, step) = program(), program()
+    step = stepc.accelerate(step)
+    for i in range(8):
+        x = torch.randn(16, 16, 24, 24).to(memory_format=torch.channels_last)
+        torch.testing.assert_close(step(x), eager_step(x).detach(), rtol=1e-4, atol=1e-5)
+    for one, other in zip(model.parameters(), eager.parameters()):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        assert one.stride() == other.stride()
+    assert step.stats["replays"] >= 2 and not step.stats["warnings"], step.stats["warnings"]
+    copies = re.findall(r" copy copy .* work\([\d.]+, [\d.]+, ([\d.]+)\)", step.schedule_text())
+    assert all(float(size) < 4096 for size in copies), copies  # running statistics alone
+    assert "over channels-last tensors as they lie" in step.schedule_text()

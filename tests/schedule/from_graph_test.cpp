@@ -65,6 +65,48 @@ return %5
   EXPECT_FALSE(from.buffer == to.buffer || buffer(s, slice->reads[0]).offset == buffer(s, slice->writes[0]).offset);
 }
 
+// What a convolution leaves channels-last stays so through elementwise groups, and updates a parameter that lies so.
+constexpr std::string_view kChannelsLast = R"(input %0: f32[8, 4, 3, 3](36, 1, 12, 4) = parameter "w"
+input %1: f32[2, 4, 6, 6] = batch "0"
+%2: f32[2, 8, 4, 4] = aten::frob(%1, %0) -> % layout 1(36, 1, 12, 4) result layout 0(128, 1, 32, 8) workspace 0 0 | forward ""
+%3: f32[2, 8, 4, 4] = relu(%2) | forward "" group 0
+%4: f32[8, 4, 3, 3] = aten::frob_backward(%3, %0) -> % layout 0(128, 1, 32, 8) layout 1(36, 1, 12, 4) result layout 0(36, 1, 12, 4) workspace 0 0 | backward ""
+%5: f32[] = full() {dtype=f32, shape=[], value=-0.1} | update "" group 1
+%6: f32[8, 4, 3, 3] = mul(%4, %5) | update "" group 1
+%7: f32[8, 4, 3, 3] = add(%0, %6) | update "" group 1
+update %0 = %7
+return %3(128, 1, 32, 8)
+)";
+TEST(FromGraph, ElementwiseGroupsRunOverChannelsLastTensorsAsTheyLie) {
+  const GraphSchedule plan = planned(kChannelsLast);
+  const Schedule& s = plan.schedule;
+  EXPECT_EQ(s.count(Kind::kCopy), 0U) << to_text(s);
+  ASSERT_EQ(s.count(Kind::kGenerated), 2U) << to_text(s);
+  for (const Instruction& one : s.instructions) {
+    if (one.kind != Kind::kGenerated) continue;
+    EXPECT_NE(one.why.find("channels-last"), std::string::npos) << one.why;
+    const Operand& made = operand(s, one.writes[0]);
+    EXPECT_EQ(made.strides, channels_last_strides(made.sizes));
+    EXPECT_EQ(s.programs[one.program].buffers.back().count, element_count(made.sizes));
+  }
+  const auto update = std::ranges::find(s.instructions, "mul+add", &Instruction::op);
+  ASSERT_NE(update, s.instructions.end());
+  EXPECT_EQ(buffer(s, update->writes[0]).kind, Memory::kInput) << "the update is made where the parameter lies";
+  EXPECT_EQ(parse_schedule(to_text(s)), s);
+}
+
+TEST(FromGraph, AGroupThatAlsoReadsContiguousTensorsIsWrittenContiguous) {
+  std::string text(kChannelsLast);
+  const std::string_view layout = " result layout 0(36, 1, 12, 4)";
+  text.erase(text.find(layout), layout.size());
+  const Schedule s = planned(text).schedule;
+  const auto update = std::ranges::find(s.instructions, "mul+add", &Instruction::op);
+  ASSERT_NE(update, s.instructions.end());
+  const Operand& made = operand(s, update->writes[0]);
+  EXPECT_EQ(made.strides, contiguous_strides(made.sizes));
+  EXPECT_EQ(s.count(Kind::kCopy), 1U);
+}
+
 TEST(FromGraph, PlacesOfASmallStep) {
   for (const Features& features : {Features{}, kBlocked}) {
     const GraphSchedule plan = planned(kSmallStep, {.features = features, .threads = 3});

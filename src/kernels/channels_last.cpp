@@ -1,0 +1,61 @@
+#include "kernels/channels_last.h"
+
+#include <algorithm>
+
+#include "ops/op_def.h"
+
+namespace stepc {
+
+namespace {
+
+bool is_number(const Graph& graph, TensorId tensor) { return graph.shape(tensor).empty(); }
+
+// Strides of dimensions of one element say nothing.
+bool lie_alike(const Shape& sizes, const Shape& a, const Shape& b) {
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d] != 1 && a[d] != b[d]) return false;
+  return true;
+}
+
+// The shape of a group's loop: of the first result that is no number.
+const Shape* loop_shape(const Graph& graph, std::span<const Node> nodes) {
+  for (const Node& node : nodes)
+    for (TensorId output : node.outputs)
+      if (!is_number(graph, output)) return &graph.shape(output);
+  return nullptr;
+}
+
+}  // namespace
+
+Shape channels_last_group(const Graph& graph, std::span<const Node> nodes,
+                          const std::function<const Shape&(TensorId)>& strides_of) {
+  const Shape* shape = loop_shape(graph, nodes);
+  const Shape strides = shape == nullptr ? Shape() : channels_last_strides(*shape);
+  if (strides.empty() || element_count(*shape) == 0 || is_dense(*shape, strides)) return {};
+  const auto fits = [&](TensorId tensor) { return is_number(graph, tensor) || graph.shape(tensor) == *shape; };
+  bool reads_any = false;
+  for (const Node& node : nodes) {
+    const bool of_numbers = std::ranges::all_of(node.outputs, [&](TensorId id) { return is_number(graph, id); }) &&
+                            std::ranges::all_of(node.inputs, [&](TensorId id) { return is_number(graph, id); });
+    if (node.aten || !(of_numbers || op_def(node.op).has(Trait::kElementwise))) return {};
+    if (!std::ranges::all_of(node.outputs, fits) || !std::ranges::all_of(node.inputs, fits)) return {};
+    for (TensorId input : node.inputs) {
+      const Node* producer = graph.producer(input);
+      const bool is_inside = producer != nullptr && producer->group == node.group;
+      if (is_inside || is_number(graph, input)) continue;
+      if (!lie_alike(*shape, strides_of(input), strides)) return {};
+      reads_any = true;
+    }
+  }
+  return reads_any ? strides : Shape();
+}
+
+Graph flattened(Graph group) {
+  for (GraphTensor& tensor : group.tensors)
+    if (!tensor.type.shape.empty()) tensor.type.shape = {element_count(tensor.type.shape)};
+  for (GraphInput& input : group.inputs) input.strides.clear();
+  for (GraphOutput& output : group.outputs) output.strides.clear();
+  return group;
+}
+
+}  // namespace stepc
