@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/config.h"
+#include "engine/pace.h"
 #include "engine/plan.h"
 #include "engine/program.h"
 #include "engine/signature.h"
@@ -31,6 +32,7 @@ struct PlanEntry {
   int choices = 0;                         // numbers other than a plan's that the host read and no plan knows
   int to_verify = 0;                       // steps that may follow a plan that is to be verified
   double departures = 0;  // of traced steps from their plans, and replays that failed; long ago ones count less
+  Pace pace;              // of traced replays
   std::string last_obstacle;
   bool eager = false;        // no plan can be made
   bool is_captured = false;  // virtually, or that cannot be: it is recorded while it runs

@@ -68,6 +68,13 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
     plans_.capture(entry, input, user_step);
     tensors = list_tensors(*program_, input);
   }
+  if (compares_pace(entry)) {
+    tensors.clear();
+    const auto begin = Clock::now();
+    StepOutput output = run_eagerly(eager);
+    entry.pace.ran_eagerly(seconds_since(begin));
+    return output;
+  }
   const bool checks = !entry.plans.empty() && entry.to_record == 0 && !times_ && plans_.must_check(entry, tensors);
   if (!entry.plans.empty() && entry.to_record == 0 && !checks)
     if (auto output = plans_.is_traced() ? trace(entry, tensors, input, eager) : replay(entry, tensors, input, eager))
@@ -81,6 +88,12 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
   plans_.check(entry, recording, input);
   release_free_memory();
   return std::move(recording.output);
+}
+
+// Who asked for tracing has it.
+bool Step::compares_pace(const PlanEntry& entry) const {
+  return plans_.is_traced() && config_.python == PythonMode::kAuto && !times_ && entry.to_record == 0 &&
+         !entry.plans.empty() && entry.pace.wants_eager() && plans_.eager_fits(*entry.plans.front());
 }
 
 StepOutput Step::keep(PlanEntry& entry, Recording& recording, const StepInput& input, const BeforeStep* before) {
@@ -188,6 +201,7 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
     entry.to_verify = std::max(entry.to_verify, kVerifyOthers);
     return false;
   };
+  const auto begin = Clock::now();
   TracedStep traced = run_traced(entry.plans, *program_, tensors, may_follow, eager,
                                  {&recorded, config_.verify.kind != Verify::Kind::kOff}, times_ ? &*times_ : nullptr);
   if (traced.unfit) return drop(entry, traced.plan, traced.difference);
@@ -199,6 +213,12 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
     plans_.paid(entry);
     entry.departures *= kForgetDepartures;
     plans_.count_run(*traced.plan, traced.result);
+    if (const auto slower = entry.pace.replayed(seconds_since(begin));
+        slower && config_.python == PythonMode::kAuto && !times_)
+      plans_.give_up(entry,
+                     str("its replays take {:.1f} times as long, for its Python runs beside the plan ({}) and its "
+                         "kernels are small",
+                         *slower, stats_.traced));
   } else {
     if (!traced.recording) ++stats_.eager_calls;
     if (entry.to_verify == 0) plans_.left(entry, traced.difference, !traced.recording && !traced.raised);

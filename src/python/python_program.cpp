@@ -82,9 +82,9 @@ Py_ssize_t length_of(PyObject* container) {
   return length;
 }
 
-// The same object, or the same number or text, bit by bit.
+// The same object, or the same number or text, bit by bit. A weak reference is not what it was once its object is gone.
 bool is_same(PyObject* a, PyObject* b) {
-  if (a == b) return true;
+  if (a == b) return a == nullptr || !PyWeakref_Check(a) || PyWeakref_GetObject(a) != Py_None;
   if (a == nullptr || b == nullptr || Py_TYPE(a) != Py_TYPE(b)) return false;
   if (PyFloat_CheckExact(a))
     return std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(a)) == std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(b));

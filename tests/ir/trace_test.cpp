@@ -191,7 +191,14 @@ TEST(TraceDifference, SaysWhatChanged) {
   EXPECT_EQ(difference([](Trace& t) { t.calls.pop_back(); }), "3 calls and then 2");
   EXPECT_EQ(difference([](Trace& t) { t.allocations[0].bytes = 1; }),
             "allocation 0 was 65536 B in call 0 and then 1 B in call 0");
-  // Clocks and scratch are measurements, not the step.
+  EXPECT_EQ(difference([](Trace& t) { t.reads.push_back({CallId(0)}); }), "the step read other values on the host");
+  // Which line calls the step, clocks and scratch are not the step.
+  const auto reading = [](const char* line) {
+    Trace read = parse_trace(kTraceText);
+    read.reads.push_back({.call = CallId(0), .source = line});
+    return read;
+  };
+  EXPECT_EQ(first_difference(reading("train.py:1"), reading("train.py:2")), "");
   EXPECT_EQ(difference([](Trace& t) { t.allocations[0].last = 3; }), "");
   EXPECT_EQ(difference([](Trace& t) { t.scratch.clear(); }), "");
 }

@@ -996,6 +996,51 @@ def test_an_optimizer_that_is_made_after_the_door_is_found():
     assert accelerated._scout.python_reason() == ""
 
 
+def test_recurrent_layers_are_watched():
+    """They keep weak references to their weights and compare them at every call."""
+    model = nn.LSTM(6, 8)
+    model, optimizer = parts(model)
+    step = stepc.accelerate(lambda x: update(model(x.unsqueeze(1))[0].square().mean(), optimizer), config=stepc.Config())
+    for i in range(STEPS):
+        step(make_batch(i))
+    assert step.stats["replays"] >= REPLAYS and not step.stats["traced"], step.stats["traced"]
+
+
+@pytest.mark.parametrize("place", ["attribute", "list"])
+@pytest.mark.parametrize("event", ["dies", "another"])
+def test_weak_reference(place, event):
+    class Weight:
+        def __init__(self, value):
+            self.value = value
+
+    def build():
+        model, optimizer = parts()
+        training = types.SimpleNamespace(model=model, optimizer=optimizer, weight=Weight(2.0), other=Weight(3.0))
+        training.refs = [weakref.ref(training.weight)]
+        training.ref = training.refs[0]
+
+        def step(x):
+            weight = training.ref() if place == "attribute" else training.refs[0]()
+            return update(model(x).square().mean() * (1.0 if weight is None else weight.value), optimizer)
+
+        return training, step
+
+    losses = []
+    for accelerated in (False, True):
+        torch.manual_seed(0)
+        training, step = build()
+        run = stepc.accelerate(step, config=stepc.Config(mode="exact")) if accelerated else step
+        losses.append([])
+        for i in range(STEPS):
+            if i == CHANGED and event == "dies":
+                del training.weight
+            elif i == CHANGED:
+                training.ref = training.refs[0] = weakref.ref(training.other)
+            losses[-1].append(run(make_batch(i)).item())
+    assert losses[0] == losses[1]
+    assert run.stats["replays"] >= 2, run.stats["warnings"]
+
+
 def test_the_first_value_has_its_plan_still():
     """A value that comes back needs no new recording."""
     box = Box()

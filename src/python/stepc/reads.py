@@ -141,8 +141,8 @@ def _held_contents(contents):
 
 
 def _is_value(held, now):
-    if isinstance(held, weakref.ref):
-        return now is not None and held() is now
+    if isinstance(held, weakref.ref):  # a value held weakly, or a weak reference that stands there itself
+        return held() is not None and (held is now or held() is now)
     if type(held) is tuple and type(now) is tuple:
         return len(held) == len(now) and all(_is_value(one, other) for one, other in zip(held, now))
     return same(held, now)
@@ -281,7 +281,7 @@ class Reads:
                 continue
             now, held = self._look_at(place), place.values[place.number]
             # What equals an earlier value need not be the same object, which is what the engine looks for first.
-            is_weak = how == CONTENTS or how == ITEM and isinstance(held, weakref.ref)
+            is_weak = how == CONTENTS or how == ITEM and isinstance(held, weakref.ref) and held is not now
             witnesses.append((WEAK if is_weak and how == ITEM else how, place.container, name, held if is_weak else now))
             if place.number:
                 settings[f"{place.words} (read at {place.line})"] = place.says()

@@ -746,7 +746,12 @@ class Watch:
         if own is None or isinstance(own, types.FunctionType):
             return
         if isinstance(called, weakref.ref):
-            self.register(called(), f"what {self.words_of(called)} refers to")
+            held = called()
+            # What is watched lives as long as we do, and must not for us alone.
+            if id(held) not in self._words and not isinstance(held, (torch.Tensor, torch.nn.Module)):
+                self.because(frame, f"asks {self.words_of(called)} for what may be gone")
+            else:
+                self.register(held, f"what {self.words_of(called)} refers to")
             return
         if kind is functools._lru_cache_wrapper:  # hashes what it is given; what it has not kept is met as a frame
             self.outside_result = id(frame)
