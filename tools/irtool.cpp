@@ -6,6 +6,7 @@
 //   irtool --all --products bf16 step.trace       as on a machine whose blocked kernel takes bf16
 //   irtool --schedule --target big.toml step.trace      its Schedule on a machine that big.toml describes
 //   irtool --schedule --exact step.trace          the recorded calls' Schedule
+//   irtool --simulate step.trace                  what its Schedule will take, without running it; or a Schedule's text
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -24,6 +25,7 @@
 #include "passes/pass.h"
 #include "plan/plan_graph.h"
 #include "plan/plan_trace.h"
+#include "plan/simulate.h"
 
 namespace {
 
@@ -35,7 +37,8 @@ struct Arguments {
   std::string file;
   std::vector<std::string> passes, without, dump_after, products;
   std::string target, budget = "none";
-  bool schedule = false, exact = false, hash = false;
+  bool schedule = false, exact = false, hash = false, simulate = false;
+  std::string timeline;
   bool all = false, verify = false, times = false, opaque = false, ops = false, passes_page = false;
 };
 
@@ -105,6 +108,19 @@ Schedule schedule_of(Loaded loaded, const Arguments& arguments) {
   return std::move(planned.plan.schedule);
 }
 
+constexpr std::string_view kScheduleHead = "stepc.schedule ";
+
+// Of a Schedule's own text, or of the Schedule that a step will have.
+int print_timeline(const Arguments& arguments) {
+  const std::string text = read_text(arguments.file, kMostText);
+  const Schedule schedule =
+      text.starts_with(kScheduleHead) ? parse_schedule(text) : schedule_of(load(arguments), arguments);
+  const Timeline timeline = simulate(schedule, target_of(arguments.target));
+  if (!arguments.timeline.empty())
+    write_file_synced(arguments.timeline, to_trace_events(schedule, timeline), system_files());
+  return std::fputs(to_text(timeline).c_str(), stdout);
+}
+
 int print_schedule(Loaded loaded, const Arguments& arguments) {
   const Schedule schedule = schedule_of(std::move(loaded), arguments);
   if (arguments.verify) verify(schedule);
@@ -116,6 +132,7 @@ void run(const Arguments& arguments) {
   if (arguments.ops) return (void)std::fputs(ops_page().c_str(), stdout);
   if (arguments.passes_page) return (void)std::fputs(passes_page().c_str(), stdout);
   USER_CHECK(!arguments.file.empty(), "no file is given; see irtool --help");
+  if (arguments.simulate) return (void)print_timeline(arguments);
   Loaded loaded = load(arguments);
   if (arguments.schedule) return (void)print_schedule(std::move(loaded), arguments);
   Graph graph = std::move(loaded.graph);
@@ -162,15 +179,23 @@ int main(int argc, char** argv) {
           ->excludes(all)
           ->excludes(products)
           ->excludes(opaque);
+  CLI::Option* simulate =
+      app.add_flag("--simulate", arguments.simulate,
+                   "what the Schedule will take on the target, by class of work, without running it; the file may be "
+                   "a Schedule's text too")
+          ->excludes(schedule)
+          ->excludes(passes)
+          ->excludes(all)
+          ->excludes(products)
+          ->excludes(opaque);
+  app.add_option("--timeline", arguments.timeline, "write what is predicted as a trace for ui.perfetto.dev")
+      ->needs(simulate);
   app.add_option("--target", arguments.target,
                  "the machine that the Schedule is for, as TOML (cost/target.h). Default: this one, by its CPU and its "
-                 "count of cores; with AVX-512 LibTorch's micro-kernels are taken to be there")
-      ->needs(schedule);
+                 "count of cores; with AVX-512 LibTorch's micro-kernels are taken to be there");
   app.add_option("--budget", arguments.budget,
-                 "what the Schedule may take of memory: none (as much as eager took), auto, or a size such as 12GiB")
-      ->needs(schedule);
-  app.add_flag("--exact", arguments.exact, "the Schedule of a Trace's recorded calls, as in exact mode")
-      ->needs(schedule);
+                 "what the Schedule may take of memory: none (as much as eager took), auto, or a size such as 12GiB");
+  app.add_flag("--exact", arguments.exact, "the Schedule of a Trace's recorded calls, as in exact mode");
   app.add_flag("--hash", arguments.hash, "print the Schedule's 16 digits alone")->needs(schedule);
   app.add_flag("--ops", arguments.ops, "print docs/ops.md");
   app.add_flag("--passes", arguments.passes_page, "print docs/passes.md");

@@ -1,6 +1,7 @@
 #include "cost/profile.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include <nlohmann/json.hpp>
@@ -39,7 +40,7 @@ std::vector<Row> rows_by(const Profile& profile, const NameOf& name_of_row) {
     row.name = name;
     ++row.count;
     row.work += one.work;
-    row.predicted += seconds_of(one.work, profile.target);
+    row.predicted += one.predicted_seconds;
     row.seconds += one.seconds;
   }
   std::vector<Row> sorted;
@@ -83,6 +84,20 @@ std::string table(std::string_view title, std::vector<Row> rows, size_t most, do
   return out;
 }
 
+std::string class_row(const ProfiledInstruction& one) { return one.work_class; }
+
+// The classes that are further off than a prediction may be, and take time enough to matter.
+std::string badly_predicted(const std::vector<Row>& classes, double step_seconds) {
+  constexpr double kOff = 0.25, kMatters = 0.02;
+  std::string names;
+  for (const Row& row : classes) {
+    if (row.seconds < kMatters * step_seconds && row.predicted < kMatters * step_seconds) continue;
+    if (row.seconds <= 0 || std::abs(row.predicted / row.seconds - 1) <= kOff) continue;
+    names += str("{}{} ({:+.0f} %)", names.empty() ? "" : ", ", row.name, 100 * (row.predicted / row.seconds - 1));
+  }
+  return names.empty() ? names : "more than 25 % off: " + names + "\n";
+}
+
 std::string kind_row(const ProfiledInstruction& one) { return str("{} ({})", one.name, one.kernel); }
 std::string module_row(const ProfiledInstruction& one) {
   return one.module.empty() ? str("(outside of modules), {}", name_of(one.phase)) : one.module;
@@ -90,9 +105,10 @@ std::string module_row(const ProfiledInstruction& one) {
 
 std::string rates_text(const Profile& profile) {
   const Target& target = profile.target;
-  return str("{:.1f} GFLOP/s, {:.1f} on bf16, {:.1f} GB/s, {}", target.flops_per_second / kGiga,
-             target.narrow_flops_per_second / kGiga, target.bytes_per_second / kGiga,
-             profile.target_is_measured ? "measured on this machine" : "defaults, not measured on this machine");
+  return str(
+      "{:.1f} GFLOP/s, {:.1f} on bf16, {:.1f} GB/s, {}", target.flops_per_second / kGiga,
+      target.narrow_flops_per_second / kGiga, target.bytes_per_second / kGiga,
+      profile.is_calibrated ? "measured on this machine" : "defaults: `stepc calibrate` measures this machine's");
 }
 
 ordered_json track_name(int track, const char* name) {
@@ -129,6 +145,9 @@ std::string to_text(const Profile& profile, size_t rows) {
                         time_text(profile.seconds), time_text(sum.seconds), sum.count,
                         time_text(profile.seconds - sum.seconds), time_text(sum.predicted));
   out += str("predicted from {}\n", rates_text(profile));
+  const std::vector<Row> classes = rows_by(profile, class_row);
+  out += table("by class of work", classes, classes.size(), profile.seconds);
+  out += badly_predicted(classes, profile.seconds);
   out += table("by kind", kinds, rows, profile.seconds);
   out += table("by module", rows_by(profile, module_row), rows, profile.seconds);
   return out;
@@ -142,7 +161,7 @@ std::string to_trace_events(const Profile& profile) {
   events.push_back(track_name(kPredicted, "predicted"));
   double predicted_end = 0;
   for (const ProfiledInstruction& one : profile.instructions) {
-    const double predicted = seconds_of(one.work, profile.target);
+    const double predicted = one.predicted_seconds;
     events.push_back(event_of(one, kMeasured, one.begin_seconds, one.seconds, predicted));
     events.push_back(event_of(one, kPredicted, predicted_end, predicted, predicted));
     predicted_end += predicted;

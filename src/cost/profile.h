@@ -1,5 +1,5 @@
-// A profile: what each instruction of one run of a step took, beside what a roofline of the machine predicts; as data,
-// as a table and as a trace for ui.perfetto.dev. Pure functions of what was measured.
+// A profile: what each instruction of one run of a step took, beside what was predicted of it; as data, as a table and
+// as a trace for ui.perfetto.dev. Pure functions of what was measured.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +20,20 @@ struct ProfiledInstruction {
   Work work;
   double begin_seconds = 0;  // from the step's begin
   double seconds = 0;
+  double predicted_seconds = 0;
+  std::string work_class;  // what predictions are right or wrong about together: "matmul (blocked)"
 };
 
 struct Profile {
   std::string mode;  // "exact", "fast"
   Target target;
-  bool target_is_measured = false;                // else it is the default
+  bool is_calibrated = false;                     // the target was measured on this machine; else it is the default
   double seconds = 0;                             // the whole step, the time between instructions included
   std::vector<ProfiledInstruction> instructions;  // in the order in which they ran
 };
 
-// Sums, then the kinds of instruction and the modules that took most time, at most `rows` of each.
+// Sums, then the classes of work, and the kinds of instruction and the modules that took most time, at most `rows` of
+// each. A class that was predicted badly is named.
 std::string to_text(const Profile& profile, size_t rows = 15);
 
 // Trace-event JSON with two tracks: instructions as they ran, and laid end to end as long as predicted.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cost/features.h"
+#include "cost/rates.h"
 #include "ir/graph.h"
 
 namespace stepc {
@@ -16,7 +17,8 @@ struct Target {
   double bytes_per_second = 4e10;
   double narrow_flops_per_second = 1e12;  // on bf16 and f16 operands
   Features features = {};
-  int threads = 1;  // that share a kernel
+  int threads = 1;   // that share a kernel
+  Rates rates = {};  // by kind of work; the three above are the best of them
   bool operator==(const Target&) const = default;
 };
 

@@ -17,7 +17,9 @@ namespace stepc {
 namespace {
 
 constexpr int64_t kMostThreads = 4096;
-constexpr double kLowestRate = 1, kHighestRate = 1e18;  // a second; no machine is outside
+constexpr double kLowestRate = 1, kHighestRate = 1e18;     // a second; no machine is outside
+constexpr double kShortestTime = 1e-12, kLongestTime = 1;  // seconds of what is done a thousand times a step
+constexpr int64_t kLargestSize = int64_t{1} << 50;
 
 struct Rate {
   std::string_view key;
@@ -26,6 +28,30 @@ struct Rate {
 constexpr std::array<Rate, 3> kRates = {{{"flops_per_second", &Target::flops_per_second},
                                          {"narrow_flops_per_second", &Target::narrow_flops_per_second},
                                          {"bytes_per_second", &Target::bytes_per_second}}};
+
+struct KindRate {
+  std::string_view key;
+  double Rates::*value;
+};
+constexpr auto kKindRates = std::to_array<KindRate>({
+    {"instruction_seconds", &Rates::instruction_seconds},
+    {"aten_call_seconds", &Rates::aten_call_seconds},
+    {"fork_seconds", &Rates::fork_seconds},
+    {"lane_ops_per_second", &Rates::lane_ops_per_second},
+    {"lane_roots_per_second", &Rates::lane_roots_per_second},
+    {"scalar_ops_per_second", &Rates::scalar_ops_per_second},
+    {"function_calls_per_second", &Rates::function_calls_per_second},
+    {"gathers_per_second", &Rates::gathers_per_second},
+    {"aten_flops_per_second", &Rates::aten_flops_per_second},
+    {"aten_roots_per_second", &Rates::aten_roots_per_second},
+    {"aten_strided_bytes_per_second", &Rates::aten_strided_bytes_per_second},
+    {"aten_reduction_bytes_per_second", &Rates::aten_reduction_bytes_per_second},
+    {"aten_norm_bytes_per_second", &Rates::aten_norm_bytes_per_second},
+    {"aten_scatter_bytes_per_second", &Rates::aten_scatter_bytes_per_second},
+    {"aten_draws_per_second", &Rates::aten_draws_per_second},
+});
+
+std::string_view pass_name(bool backward) { return backward ? "backward" : "forward"; }
 
 std::vector<std::string> feature_names() {
   std::vector<std::string> names;
@@ -36,6 +62,8 @@ std::vector<std::string> feature_names() {
 std::vector<std::string> keys() {
   std::vector<std::string> names = {"threads", "features"};
   for (const Rate& rate : kRates) names.emplace_back(rate.key);
+  for (const std::string_view table : {"rates", "streams", "matmuls", "attentions", "convolutions"})
+    names.emplace_back(table);
   return names;
 }
 
@@ -59,11 +87,178 @@ int threads_of(const std::string& key, const toml::node& node) {
   return static_cast<int>(*threads);
 }
 
+double number_of(const std::string& key, const toml::node& node, double lowest, double highest) {
+  const auto number = node.is_number() ? node.value<double>() : std::nullopt;
+  USER_CHECK(number && *number >= lowest && *number <= highest, "{}: must be a number from {} to {}", place(key, node),
+             lowest, highest);
+  return *number;
+}
 double rate_of(const std::string& key, const toml::node& node) {
-  const auto rate = node.is_number() ? node.value<double>() : std::nullopt;
-  USER_CHECK(rate && *rate >= kLowestRate && *rate <= kHighestRate, "{}: must be a number from {} to {}",
-             place(key, node), kLowestRate, kHighestRate);
-  return *rate;
+  return number_of(key, node, kLowestRate, kHighestRate);
+}
+
+[[noreturn]] void unknown_key(const std::string& key, const toml::node& node, const std::vector<std::string>& known) {
+  const auto near = nearest(key, known);
+  user_error("{}: unknown key; {}", place(key, node),
+             near ? str("did you mean {}?", *near) : str("the keys are {}", fmt::join(known, ", ")));
+}
+
+void read_rates(const toml::node& node, Rates& rates) {
+  const toml::table* table = node.as_table();
+  if (table == nullptr) user_error("{}: must be a table, [rates]", place("rates", node));
+  for (const auto& [name, value] : *table) {
+    const std::string key(name.str());
+    const auto* const rate = std::ranges::find(kKindRates, key, &KindRate::key);
+    if (rate == kKindRates.end()) {
+      std::vector<std::string> known;
+      for (const KindRate& one : kKindRates) known.emplace_back(one.key);
+      unknown_key(key, value, known);
+    }
+    rates.*rate->value =
+        key.ends_with("_seconds") ? number_of(key, value, kShortestTime, kLongestTime) : rate_of(key, value);
+  }
+}
+
+// One row of a list of tables: every key must be there, and no other.
+class RowReader {
+ public:
+  RowReader(const std::string& list, const toml::node& node) : list_(list), node_(node), table_(node.as_table()) {
+    if (table_ == nullptr) user_error("{}: must be a table", place(list, node));
+  }
+  double rate(const std::string& key) { return rate_of(key, get(key)); }
+  int64_t size(const std::string& key) {
+    const toml::node& node = get(key);
+    const auto size = node.is_integer() ? node.value<int64_t>() : std::nullopt;
+    USER_CHECK(size && *size >= 1 && *size <= kLargestSize, "{}: must be a whole number from 1 to {}", place(key, node),
+               kLargestSize);
+    return *size;
+  }
+  KernelOwner owner() {
+    return one_of("kernel", {"blocked", "library"}) == "blocked" ? KernelOwner::kBlocked : KernelOwner::kLibrary;
+  }
+  bool backward() { return one_of("pass", {"forward", "backward"}) == "backward"; }
+  DType dtype() { return *dtype_from_name(one_of("dtype", {"f32", "bf16", "f16", "f64"})); }
+  void end() const {
+    for (const auto& [name, node] : *table_)
+      if (std::ranges::find(read_, name.str()) == read_.end()) unknown_key(std::string(name.str()), node, read_);
+  }
+
+ private:
+  const toml::node& get(const std::string& key) {
+    read_.push_back(key);
+    const toml::node* node = table_->get(key);
+    USER_CHECK(node != nullptr, "target, line {}: {}: {} is missing", node_.source().begin.line, list_, key);
+    return *node;
+  }
+  std::string one_of(const std::string& key, const std::vector<std::string>& names) {
+    const toml::node& node = get(key);
+    const auto name = node.value<std::string>();
+    USER_CHECK(name && std::ranges::find(names, *name) != names.end(), "{}: must be one of {}", place(key, node),
+               fmt::join(names, ", "));
+    return *name;
+  }
+
+  std::string list_;
+  const toml::node& node_;
+  const toml::table* table_;
+  std::vector<std::string> read_;
+};
+
+// Rows replace those of the default: a target that has some has all.
+template <class Row, class Read>
+void read_rows(const std::string& list, const toml::node& node, std::vector<Row>& rows, const Read& read) {
+  const toml::array* array = node.as_array();
+  if (array == nullptr || array->empty()) user_error("{}: must be a list of tables, [[{}]]", place(list, node), list);
+  rows.clear();
+  for (const toml::node& one : *array) {
+    RowReader reader(list, one);
+    rows.push_back(read(reader));
+    reader.end();
+  }
+}
+
+// Whether `key` is one of the tables.
+bool read_table(const std::string& key, const toml::node& node, Rates& rates) {
+  if (key == "rates") {
+    read_rates(node, rates);
+  } else if (key == "streams") {
+    read_rows(key, node, rates.streams, [](RowReader& row) {
+      return StreamRate{.bytes = static_cast<double>(row.size("bytes")),
+                        .bytes_per_second = row.rate("bytes_per_second")};
+    });
+    for (size_t i = 1; i < rates.streams.size(); ++i)
+      USER_CHECK(rates.streams[i - 1].bytes < rates.streams[i].bytes,
+                 "target, line {}: streams: bytes must grow from row to row",
+                 node.as_array()->get(i)->source().begin.line);
+  } else if (key == "matmuls") {
+    read_rows(key, node, rates.matmuls, [](RowReader& row) {
+      return MatmulRate{.owner = row.owner(),
+                        .dtype = row.dtype(),
+                        .rows = row.size("rows"),
+                        .columns = row.size("columns"),
+                        .inner = row.size("inner"),
+                        .flops_per_second = row.rate("flops_per_second")};
+    });
+  } else if (key == "attentions") {
+    read_rows(key, node, rates.attentions, [](RowReader& row) {
+      return AttentionRate{.owner = row.owner(),
+                           .dtype = row.dtype(),
+                           .backward = row.backward(),
+                           .length = row.size("length"),
+                           .flops_per_second = row.rate("flops_per_second")};
+    });
+  } else if (key == "convolutions") {
+    read_rows(key, node, rates.convolutions, [](RowReader& row) {
+      return ConvolutionRate{.backward = row.backward(),
+                             .channels = row.size("channels"),
+                             .pixels = row.size("pixels"),
+                             .flops_per_second = row.rate("flops_per_second")};
+    });
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// Somebody may ask for any of these.
+void check_rows(const Rates& rates) {
+  for (const KernelOwner owner : {KernelOwner::kLibrary, KernelOwner::kBlocked}) {
+    const auto is_of = [owner](const auto& rate) { return rate.owner == owner && rate.dtype == DType::kF32; };
+    USER_CHECK(std::ranges::any_of(rates.matmuls, is_of), "target: matmuls has no row of kernel \"{}\" in f32",
+               name_of(owner));
+    for (const bool backward : {false, true})
+      USER_CHECK(
+          std::ranges::any_of(rates.attentions,
+                              [&](const AttentionRate& rate) { return is_of(rate) && rate.backward == backward; }),
+          "target: attentions has no {} row of kernel \"{}\" in f32", pass_name(backward), name_of(owner));
+  }
+  for (const bool backward : {false, true})
+    USER_CHECK(
+        std::ranges::any_of(rates.convolutions, [&](const ConvolutionRate& rate) { return rate.backward == backward; }),
+        "target: convolutions has no {} row", pass_name(backward));
+}
+
+std::string rates_text(const Rates& rates) {
+  std::string text = "\n[rates]\n";
+  for (const auto& [key, value] : kKindRates) text += str("{} = {}\n", key, rates.*value);
+  text += "\n# What was last touched so many bytes of traffic ago comes back at this rate.\n";
+  for (const StreamRate& one : rates.streams)
+    text += str("[[streams]]\nbytes = {:.0f}\nbytes_per_second = {}\n", one.bytes, one.bytes_per_second);
+  text += "\n# (rows, inner) x (inner, columns)\n";
+  for (const MatmulRate& one : rates.matmuls)
+    text +=
+        str("[[matmuls]]\nkernel = \"{}\"\ndtype = \"{}\"\nrows = {}\ncolumns = {}\ninner = {}\n"
+            "flops_per_second = {}\n",
+            name_of(one.owner), name_of(one.dtype), one.rows, one.columns, one.inner, one.flops_per_second);
+  text += "\n# of as many keys as queries\n";
+  for (const AttentionRate& one : rates.attentions)
+    text += str("[[attentions]]\nkernel = \"{}\"\ndtype = \"{}\"\npass = \"{}\"\nlength = {}\nflops_per_second = {}\n",
+                name_of(one.owner), name_of(one.dtype), pass_name(one.backward), one.length, one.flops_per_second);
+  text += "\n# 3 x 3, as many channels in as out, on images of so many pixels together\n";
+  for (const ConvolutionRate& one : rates.convolutions)
+    text += str("[[convolutions]]\npass = \"{}\"\nchannels = {}\npixels = {}\nflops_per_second = {}\n",
+                pass_name(one.backward), one.channels, one.pixels, one.flops_per_second);
+  return text;
 }
 
 Features features_of(const std::string& key, const toml::node& node) {
@@ -98,7 +293,7 @@ std::string to_text(const Target& target) {
     if (target.features.*there) features.push_back(str("\"{}\"", name));
   std::string text = str("threads = {}\nfeatures = [{}]\n", target.threads, fmt::join(features, ", "));
   for (const auto& [key, value] : kRates) text += str("{} = {}\n", key, target.*value);
-  return text;
+  return text + rates_text(target.rates);
 }
 
 Target parse_target(std::string_view toml) {
@@ -112,12 +307,11 @@ Target parse_target(std::string_view toml) {
       target.features = features_of(key, node);
     } else if (const auto* const rate = std::ranges::find(kRates, key, &Rate::key); rate != kRates.end()) {
       target.*rate->value = rate_of(key, node);
-    } else {
-      const auto near = nearest(key, keys());
-      user_error("{}: unknown key; {}", place(key, node),
-                 near ? str("did you mean {}?", *near) : str("the keys are {}", fmt::join(keys(), ", ")));
+    } else if (!read_table(key, node, target.rates)) {
+      unknown_key(key, node, keys());
     }
   }
+  check_rows(target.rates);
   USER_CHECK(table.contains("threads"), "target: threads is missing: give the number of threads, from 1 to {}",
              kMostThreads);
   USER_CHECK(table.contains("features"), "target: features is missing: give a list of {}, or []",

@@ -70,6 +70,7 @@ class Accelerated {
   [[nodiscard]] const Stats& stats() const { return step_->stats(); }
   // Planned beside measured, in words.
   [[nodiscard]] std::string report() const { return step_->report(); }
+  [[nodiscard]] std::optional<Prediction> prediction() const { return step_->prediction(); }
   // Fast mode: where every byte goes at the step's peak, as a table, and over time, as an SVG file's text.
   [[nodiscard]] std::string memory_text() const { return step_->memory_text(); }
   [[nodiscard]] std::string memory_svg() const { return step_->memory_svg(); }

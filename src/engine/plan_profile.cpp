@@ -1,5 +1,7 @@
 #include "engine/plan_profile.h"
 
+#include "plan/simulate.h"
+
 namespace stepc {
 
 namespace {
@@ -19,8 +21,10 @@ std::string_view kernel_of(const Instruction& instruction) {
 
 }  // namespace
 
-Profile profile_of(const Plan& plan, const RunTimes& times) {
+Profile profile_of(const Plan& plan, const RunTimes& times, const Target& target) {
+  const Timeline predicted = simulate(plan.schedule(), target);
   Profile profile;
+  profile.target = target;
   profile.mode = name_of(plan.graph() != nullptr ? Mode::kFast : Mode::kExact);
   profile.seconds = times.seconds();
   for (const InstructionTime& time : times.instructions()) {
@@ -32,7 +36,9 @@ Profile profile_of(const Plan& plan, const RunTimes& times) {
                                     .phase = instruction.source.phase,
                                     .work = instruction.work,
                                     .begin_seconds = time.begin_seconds,
-                                    .seconds = time.end_seconds - time.begin_seconds});
+                                    .seconds = time.end_seconds - time.begin_seconds,
+                                    .predicted_seconds = predicted.entries[time.index].seconds(),
+                                    .work_class = std::string(name_of(predicted.entries[time.index].work))});
   }
   return profile;
 }

@@ -7,7 +7,7 @@
 
 namespace stepc {
 
-// The mode, the times and the work that the Schedule states; the target is left to the caller.
-Profile profile_of(const Plan& plan, const RunTimes& times);
+// The times, the work that the Schedule states, and what each instruction should take on `target`.
+Profile profile_of(const Plan& plan, const RunTimes& times, const Target& target);
 
 }  // namespace stepc

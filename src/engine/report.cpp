@@ -10,7 +10,7 @@ std::string ratio(uint64_t a, uint64_t b) {
 }
 }  // namespace
 
-std::string report_text(const Stats& s, std::string_view mode) {
+std::string report_text(const Stats& s, std::string_view mode, const std::optional<Prediction>& prediction) {
   if (s.plans == 0)
     return str("stepc report: no plan, mode {}; {} eager calls, {} recordings\n", mode, s.eager_calls, s.recordings);
   std::string out;
@@ -39,6 +39,13 @@ std::string report_text(const Stats& s, std::string_view mode) {
   if (s.replays != 0 && s.shadow_seconds > 0)
     out += str(", optimizers' host code {:.3f} ms a step", 1e3 * s.shadow_seconds / static_cast<double>(s.replays));
   out += "\n";
+  if (prediction) {
+    out += str("  step time   predicted {}", to_text(*prediction));
+    if (s.replays != 0)
+      out += str("; measured {}, the mean of {} replays",
+                 human_seconds(s.execute_seconds / static_cast<double>(s.replays)), s.replays);
+    out += "\n";
+  }
   out += "  memory                     planned     measured        eager\n";
   out += str("    step peak           {:>12} {:>12} {:>12}\n", human_bytes(s.planned_peak_bytes),
              human_bytes(s.measured_peak_bytes), human_bytes(s.eager_peak_bytes));

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "engine/prediction.h"
 
 namespace stepc {
 
@@ -52,6 +55,6 @@ struct Stats {
 };
 
 // Planned beside measured, for people.
-std::string report_text(const Stats& stats, std::string_view mode);
+std::string report_text(const Stats& stats, std::string_view mode, const std::optional<Prediction>& prediction = {});
 
 }  // namespace stepc

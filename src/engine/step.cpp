@@ -296,7 +296,13 @@ bool Step::prove(PlanEntry& entry, Plan& plan, const std::vector<at::Tensor>& te
   return false;
 }
 
-std::string Step::report() const { return report_text(stats_, name_of(config_.mode)); }
+std::optional<Prediction> Step::prediction() const {
+  const Plan* plan = plans_.latest();
+  if (plan == nullptr) return std::nullopt;
+  return predict(plan->schedule(), known_target(config_.kernel_directory, plan->schedule()));
+}
+
+std::string Step::report() const { return report_text(stats_, name_of(config_.mode), prediction()); }
 
 std::string Step::memory_text() const {
   const std::optional<MemoryReport> report = memory_of(plans_.latest());
@@ -318,10 +324,9 @@ std::optional<Profile> Step::finish_profile() {
   const std::optional<RunTimes> times = std::exchange(times_, std::nullopt);
   const std::shared_ptr<Plan> plan = std::exchange(profiled_, nullptr);
   if (plan == nullptr) return std::nullopt;
-  if (!target_) target_ = measure_target();
-  Profile profile = profile_of(*plan, *times);
-  profile.target = *target_;
-  profile.target_is_measured = true;
+  const KnownTarget known = known_target(config_.kernel_directory, plan->schedule());
+  Profile profile = profile_of(*plan, *times, known.target);
+  profile.is_calibrated = known.is_calibrated;
   return profile;
 }
 

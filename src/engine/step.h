@@ -11,6 +11,7 @@
 #include "cost/profile.h"
 #include "engine/config.h"
 #include "engine/plan_cache.h"
+#include "engine/prediction.h"
 #include "engine/program.h"
 #include "engine/stats.h"
 #include "engine/step_input.h"
@@ -37,6 +38,8 @@ class Step {
 
   const Stats& stats() const { return stats_; }
   std::string report() const;
+  // What a replay of the plan that ran last should take on this machine; nothing before the first.
+  std::optional<Prediction> prediction() const;
   // Fast mode: where every byte of the step that was captured last goes at its peak, and live bytes over time as the
   // text of an SVG file; empty before, and for recorded calls.
   std::string memory_text() const;
@@ -44,8 +47,7 @@ class Step {
   // From now on replays are timed, and those of a plan that was compared with eager once are not compared again.
   // Throws UserError in eager mode, which has no instructions.
   void start_profile();
-  // Ends that. What the last of these replays took; nothing where no call was replayed. The first time it also measures
-  // the machine, some tenths of a second.
+  // Ends that. What the last of these replays took; nothing where no call was replayed.
   std::optional<Profile> finish_profile();
   // The trace of the plan that ran last; empty before the first.
   std::string graph_text() const;
@@ -77,7 +79,6 @@ class Step {
   PlanCache plans_;
   std::optional<RunTimes> times_;   // while replays are timed,
   std::shared_ptr<Plan> profiled_;  // and the plan that ran last then
-  std::optional<Target> target_;    // this machine
 };
 
 }  // namespace stepc

@@ -14,6 +14,8 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/module_scope.h"
+#include "calibrate/calibrate.h"
+#include "cost/target_file.h"
 #include "engine/segments.h"
 #include "engine/step.h"
 #include "python/frame.h"
@@ -179,6 +181,10 @@ class PythonStep {
 
   py::dict stats() const { return dict_of(step_.stats()); }
   std::string report() const { return step_.report(); }
+  std::optional<double> predicted_seconds() const {
+    const std::optional<Prediction> prediction = step_.prediction();
+    return prediction ? std::optional(prediction->seconds) : std::nullopt;
+  }
   std::string memory_text() const { return step_.memory_text(); }
   std::string memory_svg() const { return step_.memory_svg(); }
   void start_profile() { step_.start_profile(); }
@@ -357,11 +363,20 @@ PYBIND11_MODULE(_C, module) {
   log().sinks() = {std::make_shared<LoggingSink>()};
   log().set_level(spdlog::level::debug);
 
+  module.def("calibrate", [](const std::string& directory) {
+    const py::gil_scoped_release release;
+    KernelSources kernels(directory);
+    const Target target = calibrate(kernels);
+    if (!directory.empty()) keep_target(directory, target);
+    return rates_table(target);
+  });
+
   py::class_<PythonStep>(module, "Step", collected<PythonStep>())
       .def(py::init<py::object, const py::object&>())
       .def("run", &PythonStep::run)
       .def("stats", &PythonStep::stats)
       .def("report", &PythonStep::report)
+      .def("predicted_seconds", &PythonStep::predicted_seconds)
       .def("memory_text", &PythonStep::memory_text)
       .def("memory_svg", &PythonStep::memory_svg)
       .def("start_profile", &PythonStep::start_profile)

@@ -6,7 +6,6 @@
 #include <ATen/Parallel.h>
 
 #include "base/clock.h"
-#include "runtime/micro_kernels.h"
 
 namespace stepc {
 namespace {
@@ -50,18 +49,6 @@ double measure_matmul_rate(c10::ScalarType dtype, const std::vector<MatmulShape>
   for (const MatmulShape& shape : shapes)
     if (flops_of(shape) < best * kLongSeconds) best = std::max(best, rate_of(dtype, shape));
   return best;
-}
-
-Target measure_target() {
-  constexpr int64_t kSide = 1024;
-  constexpr int64_t kCopied = int64_t{64} << 20;
-  const at::Tensor from = at::ones({kCopied}, at::kByte);
-  at::Tensor to = at::empty_like(from);
-  return {.flops_per_second = measure_matmul_rate(at::kFloat, {{kSide, kSide, kSide}}),
-          .bytes_per_second = best_rate(2.0 * static_cast<double>(kCopied), [&] { to.copy_(from); }),
-          .narrow_flops_per_second = measure_matmul_rate(at::kBFloat16, {{kSide, kSide, kSide}}),
-          .features = features_of(probe_micro_kernels()),
-          .threads = at::get_num_threads()};
 }
 
 }  // namespace stepc

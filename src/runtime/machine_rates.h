@@ -1,13 +1,10 @@
-// What this machine can do, measured: matmul rates and memory traffic. Nothing that is compiled depends on them; they
-// are what MFU and a profile's predictions are relative to.
+// This machine's matmul rates, measured: what MFU is relative to. Nothing that is compiled depends on them.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include <c10/core/ScalarType.h>
-
-#include "cost/target.h"
 
 namespace stepc {
 
@@ -22,9 +19,5 @@ struct MatmulShape {
 // all; those that would take long, on a machine that is slow at this dtype, are left out for a small product. The best,
 // so that the MFU relative to it is never flattered by a bad shape.
 double measure_matmul_rate(c10::ScalarType dtype, const std::vector<MatmulShape>& shapes);
-
-// float32 and bfloat16 products, and copies of memory that no cache holds, with the threads that LibTorch has now; some
-// tenths of a second.
-Target measure_target();
 
 }  // namespace stepc

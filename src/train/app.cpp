@@ -83,6 +83,7 @@ struct Arguments {
   std::string picture;  // SVG file
   std::string inspected;
   RunScheduleCommand schedule;
+  CalibrateCommand calibrate;
   bool config_defaults = false, config_page = false;
   std::string shell;
 };
@@ -168,6 +169,15 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
   schedule->add_option("--kernels", once.kernels, "where generated kernels are kept");
   schedule->add_option("--seed", once.seed, "of the step's draws")->check(seed_range());
 
+  CLI::App* calibrate =
+      app.add_subcommand("calibrate", "measure this machine, in under a minute: what step times are predicted from");
+  calibrate->add_option("--threads", arguments.calibrate.threads, "that share a kernel; 0: as many as a run has")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  calibrate->add_option("--kernels", arguments.calibrate.kernels,
+                        "where generated kernels are kept, and the result beside them");
+  calibrate->add_flag("--print", arguments.calibrate.prints, "print all rates, as the TOML that is kept");
+
   CLI::App* config = app.add_subcommand("config", "print every key of run.toml");
   CLI::Option* defaults =
       config->add_flag("--defaults", arguments.config_defaults, "as a run.toml with every default, help in comments");
@@ -195,6 +205,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
       {inspect, [&] { return run_inspect(arguments.inspected); }},
       {data.app, data.run},
       {schedule, [&] { return run_schedule(arguments.schedule); }},
+      {calibrate, [&] { return run_calibrate(arguments.calibrate); }},
       {config, [&] { return run_config(arguments); }},
       {completions, [&] { return print(arguments.shell == "zsh" ? zsh_completions(app) : bash_completions(app)); }},
   };

@@ -6,12 +6,19 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <ATen/Parallel.h>
+
 #include "base/check.h"
+#include "base/clock.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "calibrate/calibrate.h"
+#include "cost/target_file.h"
 #include "train/chat_choice.h"
 #include "train/evaluate.h"
 #include "train/inspect.h"
+#include "train/kernel_directory.h"
 #include "train/machine.h"
 #include "train/model_directory.h"
 #include "train/run_data.h"
@@ -94,6 +101,22 @@ int run_generate(GenerateCommand command) {
   const Sample sample = sample_text(model, directory.tokenizer, command.prompt, command.sample);
   fmt::print("{}{}\n", command.chat.empty() ? command.prompt : std::string(), printable(sample.text));
   if (!sample.note.empty()) fmt::print(stderr, "stepc: {}\n", sample.note);
+  return 0;
+}
+
+int run_calibrate(const CalibrateCommand& command) {
+  const fs::path directory = command.kernels.empty() ? kernel_directory() : command.kernels;
+  USER_CHECK(!directory.empty(), "there is no directory to keep the result in: give --kernels, or set HOME");
+  make_directories(directory);
+  if (command.threads > 0) at::set_num_threads(command.threads);
+  KernelSources kernels(directory);
+  const auto begin = Clock::now();
+  const Target target =
+      calibrate(kernels, [](const std::string& what) { fmt::print(stderr, "measuring {} ...\n", what); });
+  keep_target(directory, target);
+  fmt::print("{}", command.prints ? to_text(target) : rates_table(target));
+  fmt::print(stderr, "{}: measured in {:.0f} s; predictions use it from now on\n",
+             target_file(directory, target.threads).string(), seconds_since(begin));
   return 0;
 }
 

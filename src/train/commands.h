@@ -17,10 +17,18 @@ struct GenerateCommand {
   SampleOptions sample;
 };
 
+struct CalibrateCommand {
+  int threads = 0;                // 0: as many as a run would have
+  std::filesystem::path kernels;  // beside which kernels it is kept; empty: the usual directory
+  bool prints = false;            // the whole Target, as text
+};
+
 int run_init(const InitOptions& options);
 // `model`: the directory to evaluate; empty: the run's finished model, else the model it starts from.
 int run_eval(RunConfig config, const std::string& model);
 int run_generate(GenerateCommand command);
+// Measures this machine and keeps what it finds.
+int run_calibrate(const CalibrateCommand& command);
 // Throws RunFailure after printing when something is damaged.
 int run_inspect(const std::filesystem::path& directory);
 

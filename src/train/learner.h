@@ -73,6 +73,7 @@ class Learner {
   [[nodiscard]] const ModelDirectory& directory() const { return directory_; }
   [[nodiscard]] Stats stats() const { return step_->stats(); }
   [[nodiscard]] std::string report() const { return step_->report(); }
+  [[nodiscard]] std::optional<Prediction> prediction() const { return step_->prediction(); }
   // Where every byte of a planned step goes, as step.memory_text() and memory_svg() say it.
   [[nodiscard]] std::string memory_table() const { return step_->memory_text(); }
   [[nodiscard]] std::string memory_picture() const { return step_->memory_svg(); }

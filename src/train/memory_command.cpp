@@ -54,6 +54,7 @@ int run_memory(RunConfig config, const std::filesystem::path& picture) {
   std::fputs(step.memory_text().c_str(), stdout);
   if (staging_bytes > 0)
     std::printf("staging for saves %s, beside the step's own\n", human_bytes(staging_bytes).c_str());
+  if (const auto prediction = step.prediction()) std::printf("predicted time  %s\n", to_text(*prediction).c_str());
   const Stats stats = step.stats();
   const PlannedNeed need{.process = resident_process_bytes(),
                          .state = stats.state_bytes,

@@ -226,6 +226,7 @@ void Run::plan_step() {
   planned_.step = learner_.stats().planned_peak_bytes;
   if (saves_while_training(config_)) planned_.staging = learner_.staged_bytes();
   progress_.note(to_text(planned_));
+  if (const auto prediction = learner_.prediction()) progress_.note("predicted: " + to_text(*prediction));
   check_memory("training " + learner_.directory().path.string(), planned_.total());
 }
 

@@ -140,6 +140,15 @@ std::string TrainingStep::report() const {
              micro_batches_, human_bytes(bytes_of(held_gradients(optimizer_))), micro_->report(), update_->report());
 }
 
+std::optional<Prediction> TrainingStep::prediction() const {
+  if (whole_) return whole_->prediction();
+  std::optional<Prediction> sum = micro_->prediction();
+  const std::optional<Prediction> update = update_->prediction();
+  if (!sum || !update) return std::nullopt;
+  sum->seconds = sum->seconds * static_cast<double>(micro_batches_) + update->seconds;
+  return sum;
+}
+
 std::string TrainingStep::memory_text() const {
   if (whole_) return whole_->memory_text();
   return update_is_larger() ? update_->memory_text() : micro_->memory_text();

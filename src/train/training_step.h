@@ -39,6 +39,8 @@ class TrainingStep {
   // Of both parts; what describes one plan is that of the larger.
   [[nodiscard]] Stats stats() const;
   [[nodiscard]] std::string report() const;
+  // Of a whole step, all its micro-batches.
+  [[nodiscard]] std::optional<Prediction> prediction() const;
   [[nodiscard]] std::string memory_text() const;
   [[nodiscard]] std::string memory_svg() const;
   void start_profile();

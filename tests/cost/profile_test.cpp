@@ -13,49 +13,55 @@ Profile example() {
   Profile profile;
   profile.mode = "fast";
   profile.target = {.flops_per_second = 1e9, .bytes_per_second = 1e9, .narrow_flops_per_second = 2e9};
-  profile.target_is_measured = true;
+  profile.is_calibrated = true;
   profile.seconds = 10e-3;
   const auto add = [&](std::string name, std::string kernel, std::string module, Phase phase, Work work, double begin,
-                       double seconds) {
+                       double seconds, double predicted) {
     profile.instructions.push_back({.index = profile.instructions.size(),
                                     .name = std::move(name),
-                                    .kernel = std::move(kernel),
+                                    .kernel = kernel,
                                     .module = std::move(module),
                                     .phase = phase,
                                     .work = work,
                                     .begin_seconds = begin,
-                                    .seconds = seconds});
+                                    .seconds = seconds,
+                                    .predicted_seconds = predicted,
+                                    .work_class = kernel == "ATen" ? "matmul (ATen)" : "generated kernel"});
   };
-  add("matmul", "ATen", "layer", Phase::kForward, {.flops = 2e6, .bytes = 1e6}, 0, 4e-3);
-  add("mul+add", "generated", "layer", Phase::kForward, {.bytes = 5e5}, 4e-3, 1e-3);
-  add("matmul", "ATen", "head", Phase::kBackward, {.narrow_flops = 2e6, .bytes = 5e5}, 5.5e-3, 2e-3);
-  add("mul", "generated", "", Phase::kUpdate, {}, 8e-3, 2.5e-6);
+  add("matmul", "ATen", "layer", Phase::kForward, {.flops = 2e6, .bytes = 1e6}, 0, 4e-3, 2e-3);
+  add("mul+add", "generated", "layer", Phase::kForward, {.bytes = 5e5}, 4e-3, 1e-3, 9e-4);
+  add("matmul", "ATen", "head", Phase::kBackward, {.narrow_flops = 2e6, .bytes = 5e5}, 5.5e-3, 2e-3, 1e-3);
+  add("mul", "generated", "", Phase::kUpdate, {}, 8e-3, 2.5e-6, 0);
   return profile;
 }
 
 TEST(Profile, IsATableByKindAndByModule) {
   EXPECT_EQ(to_text(example(), 2),
-            R"(step (fast mode) 10.00 ms: 7.00 ms in 4 instructions, 3.00 ms between them; predicted 3.50 ms
+            R"(step (fast mode) 10.00 ms: 7.00 ms in 4 instructions, 3.00 ms between them; predicted 3.90 ms
 predicted from 1.0 GFLOP/s, 2.0 on bf16, 1.0 GB/s, measured on this machine
+by class of work                                count    measured      %   predicted   GFLOP/s    GB/s
+  matmul (ATen)                                     2     6.00 ms   60.0     3.00 ms       0.7     0.2
+  generated kernel                                  2     1.00 ms   10.0    900.0 us       0.0     0.5
+more than 25 % off: matmul (ATen) (-50 %)
 by kind                                         count    measured      %   predicted   GFLOP/s    GB/s
   matmul (ATen)                                     2     6.00 ms   60.0     3.00 ms       0.7     0.2
-  mul+add (generated)                               1     1.00 ms   10.0    500.0 us       0.0     0.5
+  mul+add (generated)                               1     1.00 ms   10.0    900.0 us       0.0     0.5
   1 others                                          1      2.5 us    0.0      0.0 us       0.0     0.0
 by module                                       count    measured      %   predicted   GFLOP/s    GB/s
-  layer                                             2     5.00 ms   50.0     2.50 ms       0.4     0.3
+  layer                                             2     5.00 ms   50.0     2.90 ms       0.4     0.3
   head                                              1     2.00 ms   20.0     1.00 ms       1.0     0.2
   1 others                                          1      2.5 us    0.0      0.0 us       0.0     0.0
 )");
   Profile guessed = example();
-  guessed.target_is_measured = false;
-  EXPECT_NE(to_text(guessed).find("1.0 GB/s, defaults, not measured on this machine"), std::string::npos);
+  guessed.is_calibrated = false;
+  EXPECT_NE(to_text(guessed).find("1.0 GB/s, defaults: `stepc calibrate` measures this machine's"), std::string::npos);
 }
 
 TEST(Profile, IsATraceOfTwoTracks) {
   const json trace = json::parse(to_trace_events(example()));
   EXPECT_EQ(trace.at("otherData").at("mode"), "fast");
   EXPECT_DOUBLE_EQ(trace.at("otherData").at("step_us"), 10e3);
-  EXPECT_DOUBLE_EQ(trace.at("otherData").at("predicted_us"), 3500);
+  EXPECT_DOUBLE_EQ(trace.at("otherData").at("predicted_us"), 3900);
   std::map<int, std::string> tracks;
   std::map<int, std::vector<json>> events;
   for (const json& event : trace.at("traceEvents")) {
@@ -67,7 +73,7 @@ TEST(Profile, IsATraceOfTwoTracks) {
   ASSERT_EQ(events[2].size(), 4U);
   EXPECT_DOUBLE_EQ(events[1][2].at("ts"), 5500);
   EXPECT_DOUBLE_EQ(events[1][2].at("dur"), 2000);
-  EXPECT_DOUBLE_EQ(events[2][2].at("ts"), 2500) << "what is predicted lies end to end";
+  EXPECT_DOUBLE_EQ(events[2][2].at("ts"), 2900) << "what is predicted lies end to end";
   EXPECT_DOUBLE_EQ(events[2][2].at("dur"), 1000);
   const json& about = events[1][2].at("args");
   EXPECT_EQ(about.at("instruction"), 2);

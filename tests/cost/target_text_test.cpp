@@ -18,9 +18,12 @@ TEST(TargetText, ReadsBackToTheSame) {
     target.features.*one.there = true;
     EXPECT_EQ(parse_target(to_text(target)), target) << to_text(target);
   }
-  EXPECT_EQ(to_text(Target{.features = {.f32 = true, .avx512 = true}, .threads = 2}),
-            "threads = 2\nfeatures = [\"f32\", \"avx512\"]\nflops_per_second = 1000000000000\n"
-            "narrow_flops_per_second = 1000000000000\nbytes_per_second = 40000000000\n");
+  const std::string text = to_text(Target{.features = {.f32 = true, .avx512 = true}, .threads = 2});
+  EXPECT_TRUE(
+      text.starts_with("threads = 2\nfeatures = [\"f32\", \"avx512\"]\nflops_per_second = 1000000000000\n"
+                       "narrow_flops_per_second = 1000000000000\nbytes_per_second = 40000000000\n\n[rates]\n"
+                       "instruction_seconds = "))
+      << text;
 }
 
 TEST(TargetText, RatesHaveDefaultsThreadsAndFeaturesHaveNone) {
@@ -48,6 +51,40 @@ TEST(TargetText, WhatIsNotATargetIsRefusedWithLineAndKey) {
   EXPECT_USER_ERROR(parse_target("threads = 1\nfeatures = [\n  \"bf16\",\n  \"amx\"]"),
                     "target, line 4: features = 'amx': no such feature; there are bf16, f32, avx512, intel");
   EXPECT_USER_ERROR(parse_target("threads = 1\nfeatures = [3]"), "target, line 2: features = 3: no such feature");
+}
+
+TEST(TargetText, TablesReplaceTheDefaults) {
+  const std::string start = "threads = 4\nfeatures = []\n";
+  const Target target = parse_target(start +
+                                     "[rates]\nfork_seconds = 2e-6\n"
+                                     "[[streams]]\nbytes = 1024\nbytes_per_second = 1e11\n"
+                                     "[[streams]]\nbytes = 4096\nbytes_per_second = 1e10\n");
+  EXPECT_EQ(target.rates.fork_seconds, 2e-6);
+  EXPECT_EQ(target.rates.streams, (std::vector<StreamRate>{{1024, 1e11}, {4096, 1e10}}));
+  EXPECT_EQ(target.rates.matmuls, Rates().matmuls);
+}
+
+TEST(TargetText, ABadRateNamesLineAndKey) {
+  const auto with = [](const std::string& text) { return parse_target("threads = 4\nfeatures = []\n" + text); };
+  EXPECT_USER_ERROR(with("rates = 3"), "target, line 3: rates = 3: must be a table, [rates]");
+  EXPECT_USER_ERROR(with("[rates]\nfork_second = 1.0"),
+                    "target, line 4: fork_second = 1.0: unknown key; did you mean fork_seconds?");
+  for (const std::string bad : {"0", "-1e-6", "2.0", "nan", "\"fast\""})
+    EXPECT_USER_ERROR(with("[rates]\nfork_seconds = " + bad), "target, line 4: fork_seconds = ");
+  EXPECT_USER_ERROR(with("[rates]\nlane_ops_per_second = 0"), "target, line 4: lane_ops_per_second = 0: must be");
+  EXPECT_USER_ERROR(with("streams = []"), "target, line 3: streams = []: must be a list of tables, [[streams]]");
+  EXPECT_USER_ERROR(with("[[streams]]\nbytes = 1024\n"), "target, line 3: streams: bytes_per_second is missing");
+  EXPECT_USER_ERROR(with("[[streams]]\nbytes = 1.5\nbytes_per_second = 1e9"), "target, line 4: bytes = 1.5: must be a");
+  EXPECT_USER_ERROR(
+      with("[[streams]]\nbytes = 9\nbytes_per_second = 1e9\n[[streams]]\nbytes = 9\nbytes_per_second = 1e9"),
+      "target, line 6: streams: bytes must grow from row to row");
+  const std::string matmul = "[[matmuls]]\nkernel = \"blocked\"\ndtype = \"f32\"\nrows = 1\ncolumns = 1\ninner = 1\n";
+  EXPECT_USER_ERROR(with(matmul + "flops_per_second = 1e9"), "target: matmuls has no row of kernel \"library\" in f32");
+  EXPECT_USER_ERROR(with(matmul + "flops_per_second = 1e9\nflop = 3"), "target, line 10: flop = 3: unknown key");
+  EXPECT_USER_ERROR(with("[[matmuls]]\nkernel = \"mine\""),
+                    "target, line 4: kernel = 'mine': must be one of blocked, library");
+  EXPECT_USER_ERROR(with("[[convolutions]]\npass = \"forward\"\nchannels = 1\npixels = 1\nflops_per_second = 1"),
+                    "target: convolutions has no backward row");
 }
 
 }  // namespace

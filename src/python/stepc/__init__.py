@@ -26,6 +26,7 @@ if torch.__version__.split("+")[0] != "2.11.0":
 
 from stepc._C import InternalError, UserError
 from stepc.accelerated import Accelerated
+from stepc.calibration import calibrate
 from stepc.config import Config
 from stepc.door import accelerate
 from stepc.loader import AsyncLoader
@@ -43,6 +44,7 @@ __all__ = [
     "Profile",
     "UserError",
     "accelerate",
+    "calibrate",
     "graph_text",
     "materialise",
     "plan",

@@ -179,6 +179,11 @@ class Accelerated:
         python = f"traced ({traced})" if traced else f"as configured, though {reason}" if reason else "watched"
         return f"{self._engine.report()}  python: {python}\n"
 
+    @property
+    def predicted_seconds(self) -> float | None:
+        """What a replay of the plan that ran last should take on this machine: see stepc.calibrate(); None before."""
+        return self._engine.predicted_seconds()
+
     def memory(self) -> str:
         """Fast mode: where every byte of the step goes at its peak, as a table; empty before the step is planned."""
         return self._engine.memory_text()

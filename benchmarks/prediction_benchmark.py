@@ -1,0 +1,151 @@
+"""Predicted beside measured step times: this machine is calibrated, then every row is planned, priced and run.
+
+    PYTHONPATH=build/release/python .venv/bin/python benchmarks/prediction_benchmark.py [--large] [--models NAME,...]
+
+One row a model, precision and mode: what the plan's Schedule should take with the calibration alone, the median of
+replays, the error, and the classes of instructions that are more than 25 % off and at least 2 % of the step. Nothing is
+fitted to a row. --large adds the 134M model (some minutes).
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+
+import torch
+import torchvision
+import transformers
+
+import stepc
+
+STEPS = 9
+
+
+def llama(layers, width, vocabulary, batch, sequence, precision):
+    config = transformers.LlamaConfig(
+        vocab_size=vocabulary, hidden_size=width, intermediate_size=width * 8 // 3 // 32 * 32, use_cache=False,
+        num_hidden_layers=layers, num_attention_heads=max(4, width // 64),
+    )
+    model = transformers.LlamaForCausalLM(config).to(torch.bfloat16 if precision == "bf16" else torch.float32)
+    ids = torch.randint(vocabulary, (batch, sequence))
+    return model, {"input_ids": ids, "labels": ids}
+
+
+def gpt2():
+    config = transformers.GPT2Config(vocab_size=5000, n_positions=256, n_embd=256, n_layer=4, n_head=4, use_cache=False)
+    ids = torch.randint(5000, (4, 128))
+    return transformers.GPT2LMHeadModel(config), {"input_ids": ids, "labels": ids}
+
+
+def bert():
+    config = transformers.BertConfig(vocab_size=5000, hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
+                                     intermediate_size=1024)
+    ids = torch.randint(5000, (8, 64))
+    return transformers.BertForMaskedLM(config), {"input_ids": ids, "labels": ids}
+
+
+def vit():
+    config = transformers.ViTConfig(hidden_size=192, num_hidden_layers=4, num_attention_heads=3, intermediate_size=768,
+                                    image_size=64, patch_size=8)
+    batch = {"pixel_values": torch.randn(8, 3, 64, 64), "labels": torch.randint(2, (8,))}
+    return transformers.ViTForImageClassification(config), batch
+
+
+def t5():
+    config = transformers.T5Config(vocab_size=2000, d_model=128, d_kv=32, d_ff=512, num_layers=3, num_heads=4,
+                                   use_cache=False, decoder_start_token_id=0)
+    batch = {"input_ids": torch.randint(2000, (4, 64)), "labels": torch.randint(2000, (4, 32))}
+    return transformers.T5ForConditionalGeneration(config), batch
+
+
+class Classifier(torch.nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x, labels):
+        return {"loss": torch.nn.functional.cross_entropy(self.net(x), labels)}
+
+
+def resnet():
+    batch = {"x": torch.randn(8, 3, 64, 64), "labels": torch.randint(10, (8,))}
+    return Classifier(torchvision.models.resnet18(num_classes=10)), batch
+
+
+def mlp():
+    layers = [layer for _ in range(4) for layer in (torch.nn.Linear(512, 512), torch.nn.GELU())]
+    return Classifier(torch.nn.Sequential(*layers)), {"x": torch.randn(64, 512), "labels": torch.randint(10, (64,))}
+
+
+ROWS = {
+    "llama 1.8M f32": lambda: llama(4, 128, 4096, 4, 128, "f32"),
+    "llama 10M f32": lambda: llama(8, 256, 8192, 8, 256, "f32"),
+    "llama 10M bf16": lambda: llama(8, 256, 8192, 8, 256, "bf16"),
+    "llama 10M autocast": lambda: llama(8, 256, 8192, 8, 256, "f32"),
+    "gpt2": gpt2, "bert": bert, "vit": vit, "t5": t5, "resnet18": resnet, "mlp": mlp,
+}
+LARGE = {
+    "llama 134M f32": lambda: llama(12, 768, 32000, 4, 512, "f32"),
+    "llama 134M bf16": lambda: llama(12, 768, 32000, 4, 512, "bf16"),
+    "llama 134M autocast": lambda: llama(12, 768, 32000, 4, 512, "f32"),
+}
+
+
+def measure(name, build, config):
+    torch.manual_seed(0)
+    model, batch = build()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def train_step(batch):
+        with torch.autocast("cpu", torch.bfloat16, enabled=name.endswith("autocast")):
+            loss = model(**batch)["loss"]
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    step = stepc.accelerate(train_step, config=config)
+    for _ in range(4):
+        step(batch)
+    seconds = []
+    for _ in range(STEPS):
+        before, replays = step.stats["execute_seconds"], step.stats["replays"]
+        step(batch)
+        if step.stats["replays"] == replays + 1:
+            seconds.append(step.stats["execute_seconds"] - before)
+    assert seconds, step.report()
+    with step.profile() as profile:
+        step(batch)
+    off = [line for line in str(profile).splitlines() if line.startswith("more than 25 % off")]
+    memory = step.stats["measured_peak_bytes"] / max(step.stats["planned_peak_bytes"], 1)
+    return step.predicted_seconds, statistics.median(seconds), memory, off[0].partition(": ")[2] if off else ""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--models")
+    arguments = parser.parse_args()
+    rows = ROWS | (LARGE if arguments.large else {})
+    names = arguments.models.split(",") if arguments.models else list(rows)
+    torch.set_num_threads(2)
+    errors = []
+    with tempfile.TemporaryDirectory() as directory:
+        begin = time.perf_counter()
+        print(stepc.calibrate(stepc.Config(kernel_directory=directory)), end="")
+        print(f"calibrated in {time.perf_counter() - begin:.0f} s\n")
+        print(f"{'model':22}{'mode':7}{'predicted':>12}{'measured':>12}{'error':>8}{'memory':>8}  more than 25 % off")
+        for name in names:
+            for mode in ("fast", "exact"):
+                config = stepc.Config(mode=mode, verify="off", kernel_directory=directory)
+                predicted, measured, memory, off = measure(name, rows[name], config)
+                errors.append(abs(predicted / measured - 1))
+                print(f"{name:22}{mode:7}{predicted * 1e3:9.2f} ms{measured * 1e3:9.2f} ms{predicted / measured - 1:+8.0%}"
+                      f"{memory:8.3f}  {off}", flush=True)
+    print(f"\nerror of the step time: median {statistics.median(errors):.1%}, worst {max(errors):.1%}"
+          "; memory: measured over planned")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+// Rates: how fast a machine does each kind of work, as data; what `stepc calibrate` measures and a Schedule is priced
+// with (plan/price.h). Physical quantities only: none is fitted to a model. Of all the Target's threads together.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "ir/dtype.h"
+
+namespace stepc {
+
+// Who computes: a kernel of stepc's own (blocked/), or LibTorch.
+enum class KernelOwner : uint8_t { kBlocked, kLibrary };
+std::string_view name_of(KernelOwner owner);
+
+// Memory that was last touched `bytes` of traffic ago comes back so fast: out of a cache, or out of memory.
+struct StreamRate {
+  double bytes = 0;
+  double bytes_per_second = 0;
+  bool operator==(const StreamRate&) const = default;
+};
+
+// The product of an (rows, inner) and an (inner, columns) matrix.
+struct MatmulRate {
+  KernelOwner owner = KernelOwner::kLibrary;
+  DType dtype = DType::kF32;
+  int64_t rows = 0, columns = 0, inner = 0;
+  double flops_per_second = 0;
+  bool operator==(const MatmulRate&) const = default;
+};
+
+// Attention of `length` queries to as many keys.
+struct AttentionRate {
+  KernelOwner owner = KernelOwner::kLibrary;
+  DType dtype = DType::kF32;
+  bool backward = false;
+  int64_t length = 0;
+  double flops_per_second = 0;
+  bool operator==(const AttentionRate&) const = default;
+};
+
+// A convolution of 3 x 3 with as many channels in as out, on images of so many pixels.
+struct ConvolutionRate {
+  bool backward = false;
+  int64_t channels = 0, pixels = 0;
+  double flops_per_second = 0;
+  bool operator==(const ConvolutionRate&) const = default;
+};
+
+std::vector<StreamRate> default_streams();
+std::vector<MatmulRate> default_matmuls();
+std::vector<AttentionRate> default_attentions();
+std::vector<ConvolutionRate> default_convolutions();
+
+// The defaults are those of two cores of a server's CPU with AVX-512.
+struct Rates {
+  // What one costs whatever its size.
+  double instruction_seconds = 3e-7;  // a generated or blocked kernel
+  double aten_call_seconds = 1.5e-6;  // a call into LibTorch
+  double fork_seconds = 4e-6;         // that the threads share a kernel, and wait for each other
+  // Generated kernels.
+  double lane_ops_per_second = 6e10;       // f32 arithmetic in vector loops
+  double lane_roots_per_second = 6e9;      // f32 divisions and square roots there
+  double scalar_ops_per_second = 6e9;      // any arithmetic outside of them
+  double function_calls_per_second = 1e8;  // elementary functions of f64
+  double gathers_per_second = 3e9;         // elements read one by one: by an index, or across a stride
+  // LibTorch's kernels that no table below has.
+  double aten_flops_per_second = 1.5e10;                // elementwise arithmetic, as the op table counts it
+  double aten_roots_per_second = 4e9;                   // square roots
+  double aten_strided_bytes_per_second = 6e9;           // copies and arithmetic across strides
+  double aten_reduction_bytes_per_second = 1e10;        // sums and norms
+  double aten_norm_bytes_per_second = 2e10;             // softmax, layer norm, pooling: rows read more than once
+  double aten_scatter_bytes_per_second = 2e9;           // rows added where an index says
+  double aten_draws_per_second = 2e8;                   // random numbers
+  std::vector<StreamRate> streams = default_streams();  // by bytes
+  std::vector<MatmulRate> matmuls = default_matmuls();
+  std::vector<AttentionRate> attentions = default_attentions();
+  std::vector<ConvolutionRate> convolutions = default_convolutions();
+  bool operator==(const Rates&) const = default;
+};
+
+// Between the points of a table logarithms are interpolated; beyond its ends the nearest point holds. A table without a
+// row of that kind is a promise of whoever made it broken: InternalError.
+double stream_rate(const Rates& rates, double bytes);
+double matmul_rate(const Rates& rates, KernelOwner owner, DType dtype, int64_t rows, int64_t columns, int64_t inner);
+double attention_rate(const Rates& rates, KernelOwner owner, DType dtype, bool backward, int64_t length);
+double convolution_rate(const Rates& rates, bool backward, int64_t channels, int64_t pixels);
+
+}  // namespace stepc

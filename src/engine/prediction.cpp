@@ -1,0 +1,36 @@
+#include "engine/prediction.h"
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cost/target_file.h"
+#include "plan/simulate.h"
+
+namespace stepc {
+
+KnownTarget known_target(const std::filesystem::path& kernel_directory, const Schedule& schedule) {
+  KnownTarget known;
+  known.target.features = schedule.features;
+  known.target.threads = schedule.threads;
+  try {
+    if (auto kept = kept_target(kernel_directory, schedule.threads)) {
+      known.target = std::move(*kept);
+      known.is_calibrated = true;
+    }
+  } catch (const UserError& error) {
+    log().warn("{}", error.what());  // a prediction is no reason to end a run
+  }
+  return known;
+}
+
+Prediction predict(const Schedule& schedule, const KnownTarget& known) {
+  return {simulate(schedule, known.target).seconds, known.is_calibrated};
+}
+
+std::string to_text(const Prediction& prediction) {
+  return str("{} a step, {}", human_seconds(prediction.seconds),
+             prediction.is_calibrated ? "from this machine's rates"
+                                      : "from default rates: `stepc calibrate` measures this machine's");
+}
+
+}  // namespace stepc

@@ -1,0 +1,67 @@
+// What one instruction of a Schedule will take on a Target, without running it: a roofline of its arithmetic, at the
+// rate of its kind and size, and of its memory traffic. The simulator says where that traffic comes from.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include "cost/target.h"
+#include "schedule/schedule.h"
+
+namespace stepc {
+
+// What a prediction is right or wrong about together; rows of the tables that compare it with a measurement.
+enum class WorkClass : uint8_t {
+  kMatmulBlocked,
+  kMatmulLibrary,
+  kAttentionBlocked,
+  kAttentionLibrary,
+  kLoss,
+  kGenerated,
+  kConvolution,
+  kElementwise,  // ATen calls with no row below: arithmetic on streams
+  kReduction,
+  kNorm,
+  kScatter,
+  kDraw,
+  kStrided,  // across strides: transposed copies
+  kHost,     // guards, events, pauses: host code is not priced
+};
+inline constexpr size_t kWorkClasses = static_cast<size_t>(WorkClass::kHost) + 1;
+std::string_view name_of(WorkClass work);
+
+struct Price {
+  WorkClass work = WorkClass::kHost;
+  double compute_seconds = 0;  // all but its traffic, which goes on beside it
+  double call_seconds = 0;     // before it begins, and between its threads
+};
+
+// Prices the instructions of one Schedule on one Target; holds what the Schedule's programs cost. Borrows both.
+class Pricer {
+ public:
+  Pricer(const Schedule& schedule, const Target& target);
+  [[nodiscard]] Price price(const Instruction& instruction) const;
+
+ private:
+  struct ProgramPrice {
+    double seconds = 0;
+    int forks = 0;
+  };
+  [[nodiscard]] ProgramPrice price_program(const LoopProgram& program) const;
+  [[nodiscard]] double tail_seconds(const MatmulCall& call, int64_t rows, int64_t columns) const;
+  [[nodiscard]] Price price_matmul(const Instruction& instruction) const;
+  [[nodiscard]] Price price_aten(const Instruction& instruction) const;
+  [[nodiscard]] const Operand& operand(OperandId id) const { return schedule_.operands[id.index()]; }
+
+  const Schedule& schedule_;
+  const Rates& rates_;
+  int threads_;
+  std::vector<ProgramPrice> programs_;
+};
+
+// Elements that a window shows, each once: a dimension of stride 0 repeats them.
+double elements_of(const Operand& operand);
+
+}  // namespace stepc

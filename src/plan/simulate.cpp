@@ -1,0 +1,198 @@
+#include "plan/simulate.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "ir/alignment.h"
+
+namespace stepc {
+
+namespace {
+
+// How much traffic has gone by since each piece of memory was last touched.
+class ReuseDistances {
+ public:
+  explicit ReuseDistances(const Schedule& schedule)
+      : schedule_(schedule),
+        block_bytes_(std::max<uint64_t>(kSmallestBlock, schedule.arena_bytes / kMostBlocks + 1)),
+        blocks_(schedule.arena_bytes / block_bytes_ + 1, kNever),
+        buffers_(schedule.buffers.size(), kNever) {}
+
+  // Calls visit(distance, share of the operand's bytes) for its pieces, which are touched then, from first to last: the
+  // operand's own bytes go by too before an element is met again.
+  template <class Visit>
+  void touch(const Operand& operand, double bytes, const Visit& visit) {
+    const Buffer& buffer = schedule_.buffers[operand.buffer.index()];
+    if (buffer.kind != Buffer::Kind::kArena) {
+      visit(now_ - buffers_[operand.buffer.index()] + bytes, 1.0);
+      now_ += bytes;
+      buffers_[operand.buffer.index()] = now_;
+      return;
+    }
+    const auto width = static_cast<uint64_t>(size_of(operand.dtype));
+    const uint64_t begin = buffer.offset + static_cast<uint64_t>(std::max<int64_t>(operand.offset, 0)) * width;
+    const uint64_t end = buffer.offset + std::min(buffer.bytes, static_cast<uint64_t>(extent_of(operand)) * width);
+    const size_t first = std::min(begin / block_bytes_, blocks_.size() - 1);
+    const size_t last = std::clamp((std::max(end, begin + 1) - 1) / block_bytes_, first, blocks_.size() - 1);
+    const double share = 1.0 / static_cast<double>(last - first + 1);
+    for (size_t block = first; block <= last; ++block) visit(now_ - blocks_[block] + bytes, share);
+    now_ += bytes;
+    for (size_t block = first; block <= last; ++block) blocks_[block] = now_;
+  }
+
+ private:
+  static constexpr uint64_t kSmallestBlock = 4096;
+  static constexpr uint64_t kMostBlocks = 1024;
+  static constexpr double kNever = -1e18;
+
+  const Schedule& schedule_;
+  double now_ = 0;  // bytes of traffic so far
+  uint64_t block_bytes_;
+  std::vector<double> blocks_, buffers_;  // when last touched
+};
+
+// Of what an instruction reads and writes, from where it lies.
+double traffic_seconds(const Schedule& schedule, const Instruction& instruction, const Rates& rates,
+                       ReuseDistances& distances) {
+  struct Piece {
+    double bytes, rate;
+  };
+  std::vector<Piece> pieces;
+  double sum = 0;
+  for (const auto* operands : {&instruction.reads, &instruction.writes})
+    for (OperandId id : *operands) {
+      const Operand& operand = schedule.operands[id.index()];
+      const double bytes = elements_of(operand) * static_cast<double>(size_of(operand.dtype));
+      sum += bytes;
+      distances.touch(operand, bytes, [&](double distance, double share) {
+        pieces.push_back({bytes * share, stream_rate(rates, distance)});
+      });
+    }
+  // Of an operand that is only looked into, the Schedule says how much is read.
+  const double moved = instruction.work.bytes > 0 ? std::min(1.0, instruction.work.bytes / std::max(sum, 1.0)) : 1;
+  double seconds = 0;
+  for (const Piece& piece : pieces) seconds += piece.bytes * moved / piece.rate;
+  return seconds;
+}
+
+std::vector<uint64_t> live_bytes_of(const Schedule& schedule) {
+  const size_t count = schedule.instructions.size();
+  constexpr size_t kNone = SIZE_MAX;
+  std::vector<size_t> first(schedule.buffers.size(), kNone), last(schedule.buffers.size(), 0);
+  const auto use = [&](OperandId id, size_t at) {
+    if (!id.valid()) return;
+    const size_t buffer = schedule.operands[id.index()].buffer.index();
+    first[buffer] = std::min(first[buffer], at);
+    last[buffer] = std::max(last[buffer], at);
+  };
+  for (size_t i = 0; i < count; ++i)
+    for (const auto* operands : {&schedule.instructions[i].reads, &schedule.instructions[i].writes})
+      for (OperandId id : *operands) use(id, i);
+  for (const ScheduleOutput& output : schedule.outputs)
+    if (count > 0) use(output.operand, count - 1);
+  std::vector<int64_t> change(count + 1, 0);
+  for (size_t b = 0; b < schedule.buffers.size(); ++b) {
+    const Buffer& buffer = schedule.buffers[b];
+    if (first[b] == kNone || (buffer.kind != Buffer::Kind::kArena && buffer.kind != Buffer::Kind::kOwn)) continue;
+    const auto bytes = static_cast<int64_t>(aligned(buffer.bytes));
+    change[first[b]] += bytes;
+    change[last[b] + 1] -= bytes;
+  }
+  std::vector<uint64_t> live(count, 0);
+  int64_t now = 0;
+  for (size_t i = 0; i < count; ++i) {
+    now += change[i];
+    const Instruction& instruction = schedule.instructions[i];
+    live[i] =
+        static_cast<uint64_t>(now) + aligned(instruction.scratch.bytes) + aligned(instruction.worker_scratch.bytes);
+  }
+  return live;
+}
+
+nlohmann::ordered_json event_of(const Instruction& instruction, const TimelineEntry& entry, size_t index) {
+  constexpr double kMicro = 1e6;
+  return {{"name", instruction.op},
+          {"cat", name_of(entry.work)},
+          {"ph", "X"},
+          {"ts", entry.begin_seconds * kMicro},
+          {"dur", entry.seconds() * kMicro},
+          {"pid", 1},
+          {"tid", entry.stream + 1},
+          {"args",
+           {{"instruction", index},
+            {"class", name_of(entry.work)},
+            {"module", instruction.source.module},
+            {"flops", instruction.work.all_flops()},
+            {"bytes", instruction.work.bytes}}}};
+}
+
+}  // namespace
+
+Timeline simulate(const Schedule& schedule, const Target& target) {
+  const Pricer pricer(schedule, target);
+  ReuseDistances distances(schedule);
+  for (const Instruction& instruction : schedule.instructions)  // the step before
+    traffic_seconds(schedule, instruction, target.rates, distances);
+  const std::vector<uint64_t> live = live_bytes_of(schedule);
+  Timeline timeline;
+  std::map<uint32_t, double> ends;  // by stream
+  for (size_t i = 0; i < schedule.instructions.size(); ++i) {
+    const Instruction& instruction = schedule.instructions[i];
+    const Price price = pricer.price(instruction);
+    const double traffic = traffic_seconds(schedule, instruction, target.rates, distances);
+    const double seconds =
+        price.work == WorkClass::kHost ? 0 : price.call_seconds + std::max(price.compute_seconds, traffic);
+    double& end = ends[instruction.stream];
+    timeline.entries.push_back({price.work, instruction.stream, end, end + seconds, live[i]});
+    end += seconds;
+    timeline.seconds = std::max(timeline.seconds, end);
+    timeline.peak_bytes = std::max(timeline.peak_bytes, live[i]);
+  }
+  return timeline;
+}
+
+std::string to_text(const Timeline& timeline) {
+  struct Row {
+    size_t count = 0;
+    double seconds = 0;
+  };
+  std::array<Row, kWorkClasses> rows;
+  for (const TimelineEntry& entry : timeline.entries) {
+    Row& row = rows[static_cast<size_t>(entry.work)];
+    ++row.count;
+    row.seconds += entry.seconds();
+  }
+  std::string out = str("predicted {:.3f} ms in {} instructions, at most {} live\n", timeline.seconds * 1e3,
+                        timeline.entries.size(), human_bytes(timeline.peak_bytes));
+  for (size_t w = 0; w < kWorkClasses; ++w)
+    if (rows[w].count != 0)
+      out += str("  {:<22}{:>7}{:>12.3f} ms{:>7.1f} %\n", name_of(static_cast<WorkClass>(w)), rows[w].count,
+                 rows[w].seconds * 1e3, timeline.seconds > 0 ? 100 * rows[w].seconds / timeline.seconds : 0);
+  return out;
+}
+
+std::string to_trace_events(const Schedule& schedule, const Timeline& timeline) {
+  using nlohmann::ordered_json;
+  constexpr double kMicro = 1e6;
+  ordered_json events = ordered_json::array();
+  events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", 1}, {"args", {{"name", "predicted step"}}}});
+  for (size_t i = 0; i < timeline.entries.size(); ++i) {
+    const TimelineEntry& entry = timeline.entries[i];
+    if (entry.work != WorkClass::kHost) events.push_back(event_of(schedule.instructions[i], entry, i));
+    events.push_back({{"name", "live bytes"},
+                      {"ph", "C"},
+                      {"ts", entry.begin_seconds * kMicro},
+                      {"pid", 1},
+                      {"args", {{"bytes", entry.live_bytes}}}});
+  }
+  const ordered_json whole = {{"displayTimeUnit", "ms"},
+                              {"otherData", {{"predicted_us", timeline.seconds * kMicro}}},
+                              {"traceEvents", std::move(events)}};
+  return whole.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace stepc

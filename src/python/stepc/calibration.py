@@ -1,0 +1,16 @@
+"""Measuring this machine, so that step times can be predicted."""
+
+import os
+
+from stepc import _C
+from stepc.config import Config
+
+
+def calibrate(config: Config | None = None) -> str:
+    """Measures this machine in under a minute and keeps the result beside the generated kernels; `stepc calibrate` does
+    the same. Predictions of steps with as many threads use it from then on: `step.predicted_seconds`, `step.report()`
+    and `step.profile()`. Until then they are made from a default. Nothing that runs depends on it.
+
+    Returns the rates as a table. `config`: whose kernel_directory; by default the usual one.
+    """
+    return _C.calibrate(os.fspath((config or Config()).kernel_directory))

@@ -1,0 +1,145 @@
+// What a Schedule will take: prices by kind of work, where traffic comes from, memory over time.
+#include "plan/simulate.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "plan/plan_graph.h"
+
+namespace stepc {
+namespace {
+
+constexpr Features kBlocked{.bf16 = true, .f32 = true, .avx512 = true};
+
+Schedule schedule_of(const std::string& graph, Features features = kBlocked) {
+  PlanGraphOptions options;
+  options.features = features;
+  options.threads = 2;
+  return plan_graph(parse_graph("stepc.graph 1\n" + graph), nullptr, options).plan.schedule;
+}
+
+// One instruction's time and class.
+TimelineEntry only(const Schedule& schedule, const Target& target) {
+  const Timeline timeline = simulate(schedule, target);
+  EXPECT_EQ(timeline.entries.size(), 1U);
+  return timeline.entries.front();
+}
+
+std::string product(int64_t rows, int64_t inner, int64_t columns) {
+  return str(
+      "input %0: f32[{0}, {1}] = batch \"0\"\ninput %1: f32[{1}, {2}] = parameter \"w\"\n"
+      "%2: f32[{0}, {2}] = matmul(%0, %1) {{transpose_a=false, transpose_b=false}} | forward \"\"\nreturn %2\n",
+      rows, inner, columns);
+}
+
+TEST(Simulate, AMatmulTakesItsArithmeticAtTheRateOfItsSizeAndKernel) {
+  Target target;
+  target.rates.instruction_seconds = target.rates.aten_call_seconds = target.rates.fork_seconds = 1e-9;
+  target.rates.matmuls = {{KernelOwner::kBlocked, DType::kF32, 64, 64, 64, 1e9},
+                          {KernelOwner::kBlocked, DType::kF32, 256, 256, 256, 4e9},
+                          {KernelOwner::kLibrary, DType::kF32, 64, 64, 64, 5e8}};
+  const double flops = 2.0 * 64 * 64 * 64;
+  const TimelineEntry blocked = only(schedule_of(product(64, 64, 64)), target);
+  EXPECT_EQ(blocked.work, WorkClass::kMatmulBlocked);
+  EXPECT_NEAR(blocked.seconds(), flops / 1e9, 2e-9);
+  const TimelineEntry library = only(schedule_of(product(64, 64, 64), {}), target);
+  EXPECT_EQ(library.work, WorkClass::kMatmulLibrary);
+  EXPECT_NEAR(library.seconds(), flops / 5e8, 2e-9);
+  EXPECT_NEAR(only(schedule_of(product(256, 256, 256)), target).seconds(), 64 * flops / 4e9, 2e-9);
+  // As far from one as from the other: the geometric mean.
+  EXPECT_NEAR(only(schedule_of(product(128, 128, 128)), target).seconds(), 8 * flops / 2e9,
+              1e-6 * 8 * flops / 2e9 + 2e-9);
+  // Beyond the table the nearest row holds.
+  EXPECT_NEAR(only(schedule_of(product(512, 512, 512)), target).seconds(), 512 * flops / 4e9, 2e-9);
+}
+
+TEST(Simulate, AProductWhoseOperandsTakeLongerThanItsArithmeticTakesAsLongAsThey) {
+  Target target;
+  target.rates.matmuls = {{KernelOwner::kBlocked, DType::kF32, 64, 64, 64, 1e15}};
+  target.rates.streams = {{1, 1e6}};
+  const double bytes = 4.0 * 3 * 64 * 64;
+  EXPECT_NEAR(only(schedule_of(product(64, 64, 64)), target).seconds(), bytes / 1e6, 1e-5);
+}
+
+std::string doubled(int64_t count) {
+  return str("input %0: f32[{0}] = parameter \"w\"\n%1: f32[{0}] = add(%0, %0) | forward \"\"\nupdate %0 = %1\n",
+             count);
+}
+
+TEST(Simulate, WhatWasTouchedLongAgoComesFromFurtherAway) {
+  Target target;
+  target.rates.lane_ops_per_second = 1e15;
+  target.rates.streams = {{1 << 20, 1e11}, {1 << 26, 1e10}};
+  const auto seconds_a_byte = [&](int64_t count) {
+    return simulate(schedule_of(doubled(count)), target).seconds / (8.0 * static_cast<double>(count));
+  };
+  // A step that touches 128 KiB finds them in the cache where the step before left them; one of 128 MiB does not.
+  EXPECT_NEAR(seconds_a_byte(1 << 14), 1e-11, 1e-11);
+  EXPECT_NEAR(seconds_a_byte(1 << 24), 1e-10, 2e-11);
+}
+
+TEST(Simulate, AGeneratedKernelTakesItsLoopsAtTheRatesOfWhatTheyDo) {
+  Target target;
+  target.rates.streams = {{1, 1e18}};
+  target.rates.instruction_seconds = target.rates.fork_seconds = 1e-12;
+  target.rates.lane_ops_per_second = 1e9;
+  target.rates.lane_roots_per_second = 1e8;
+  constexpr int64_t kCount = 1 << 20;
+  const auto unary = [&](const std::string& op) {
+    return only(schedule_of(str("input %0: f32[{0}] = batch \"0\"\n%1: f32[{0}] = {1} | forward \"\"\nreturn %1\n",
+                                kCount, op)),
+                target)
+        .seconds();
+  };
+  const double negated = unary("neg(%0)"), root = unary("sqrt(%0)"), exponential = unary("exp(%0)");
+  EXPECT_NEAR(negated, 3e-9 * kCount, 1e-3 * negated) << "a load, a change of sign, a store";
+  EXPECT_NEAR(root, (2e-9 + 1e-8) * kCount, 1e-3 * root);
+  EXPECT_GT(exponential, 4 * negated) << "a polynomial";
+}
+
+TEST(Simulate, LiveBytesAreThoseOfThePlan) {
+  const Schedule schedule = schedule_of(
+      "input %0: f32[1024] = batch \"0\"\n"
+      "%1: f32[1024] = cumsum(%0) {dim=0} | forward \"\"\n"
+      "%2: f32[1024] = cumsum(%1) {dim=0} | forward \"\"\n"
+      "%3: f32[1024] = cumsum(%2) {dim=0} | forward \"\"\n"
+      "return %3\n");
+  const Timeline timeline = simulate(schedule, {});
+  ASSERT_EQ(timeline.entries.size(), 3U);
+  EXPECT_GE(timeline.peak_bytes, 2 * 4096U);
+  EXPECT_LE(timeline.peak_bytes, schedule.peak_bytes() + schedule.input_bytes());
+  EXPECT_LT(timeline.entries[0].live_bytes, timeline.entries[1].live_bytes);
+  EXPECT_EQ(timeline.entries[1].begin_seconds, timeline.entries[0].end_seconds) << "one stream, one after the other";
+  EXPECT_EQ(timeline.seconds, timeline.entries[2].end_seconds);
+}
+
+TEST(Simulate, TheSameScheduleAndTargetGiveTheSameTimeline) {
+  const Schedule schedule = schedule_of(product(100, 30, 70));
+  EXPECT_EQ(simulate(schedule, {}), simulate(parse_schedule(to_text(schedule)), parse_target(to_text(Target()))));
+}
+
+TEST(Simulate, PrintsATableByClassAndATrace) {
+  const Schedule schedule = schedule_of(product(64, 64, 64));
+  const Timeline timeline = simulate(schedule, {});
+  EXPECT_NE(to_text(timeline).find("in 1 instructions"), std::string::npos) << to_text(timeline);
+  EXPECT_NE(to_text(timeline).find("matmul (blocked)"), std::string::npos);
+  const auto trace = nlohmann::json::parse(to_trace_events(schedule, timeline));
+  size_t spans = 0, counters = 0;
+  for (const auto& event : trace.at("traceEvents")) {
+    spans += event.at("ph") == "X" ? 1 : 0;
+    counters += event.at("ph") == "C" ? 1 : 0;
+  }
+  EXPECT_EQ(spans, 1U);
+  EXPECT_EQ(counters, 1U);
+  EXPECT_DOUBLE_EQ(trace.at("otherData").at("predicted_us").get<double>(), timeline.seconds * 1e6);
+}
+
+TEST(Simulate, AnEmptyScheduleTakesNothing) {
+  const Timeline timeline = simulate(Schedule(), {});
+  EXPECT_EQ(timeline.seconds, 0);
+  EXPECT_EQ(timeline.peak_bytes, 0U);
+}
+
+}  // namespace
+}  // namespace stepc
