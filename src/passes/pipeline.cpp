@@ -88,8 +88,8 @@ void verify_stage(const Graph& graph, Stage stage) {
   if (stage == Stage::kCaptured) return;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
-    INTERNAL_CHECK(node.aten || !op_def(node.op).has(Trait::kComposite) || op_def(node.op).has(Trait::kOwnKernel),
-                   "node {} {} is a composite in stage {}", n, node.op, name_of(stage));
+    INTERNAL_CHECK(node.aten || op_def(node.op).is_core(), "node {} {} is a composite in stage {}", n, node.op,
+                   name_of(stage));
   }
   if (stage == Stage::kFused) verify_groups(graph);
 }

@@ -1,0 +1,105 @@
+#include "passes/fusion/fuse_loops.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "ops/op_def.h"
+
+namespace stepc {
+
+namespace {
+
+constexpr int64_t kMuchSmaller = 16;
+using Nodes = FusionGroups::Nodes;
+
+// The elements that the largest loop of the members runs over.
+int64_t loop_size(const Graph& graph, const Nodes& members) {
+  int64_t most = 0;
+  for (size_t member : members) {
+    const Node& node = graph.nodes[member];
+    most = std::max(most, element_count(graph.shape(node.outputs[0])));
+    if (!has(node, Trait::kReduction)) continue;
+    for (TensorId input : node.inputs) most = std::max(most, element_count(graph.shape(input)));
+  }
+  return most;
+}
+
+// What is made once for many readers is not made part of one of them.
+bool serves_others(const FusionGroups& groups, const Nodes& small, const Nodes& large) {
+  const Graph& graph = groups.graph();
+  if (loop_size(graph, small) * kMuchSmaller > loop_size(graph, large)) return false;
+  for (size_t member : small) {
+    Nodes readers;
+    const bool returned = groups.add_readers(graph.nodes[member].outputs[0], readers);
+    if (returned) return true;
+    for (size_t reader : readers)
+      if (!small.contains(reader) && !large.contains(reader)) return true;
+  }
+  return false;
+}
+
+// Groups that `node` could join: those that make what it reads, then those that read the same; the latest first.
+std::vector<size_t> candidates(const FusionGroups& groups, size_t node) {
+  const Graph& graph = groups.graph();
+  std::vector<size_t> found;
+  const auto add = [&](size_t other) {
+    const std::optional<size_t> group = groups.group_of(other);
+    if (!group || graph.nodes[other].source.phase != graph.nodes[node].source.phase) return;
+    if (std::ranges::find(found, *group) == found.end()) found.push_back(*group);
+  };
+  const std::set<TensorId> tensors = groups.read_by(node);
+  for (TensorId tensor : tensors)
+    if (const NodeId producer = graph.tensors[tensor.index()].producer; producer.valid()) add(producer.index());
+  std::ranges::sort(found, std::greater<>());
+  std::vector<size_t> makers = std::move(found);
+  found.clear();
+  const int64_t size = loop_size(graph, {node});
+  for (TensorId tensor : tensors) {
+    if (element_count(graph.shape(tensor)) != size || size == 1) continue;
+    Nodes readers;
+    groups.add_readers(tensor, readers);
+    for (size_t reader : readers)
+      if (reader < node && node - reader <= FusionGroups::kNearby && groups.role(reader) == Role::kWork &&
+          loop_size(graph, {reader}) == size)
+        add(reader);
+  }
+  std::ranges::sort(found, std::greater<>());
+  for (size_t group : found)
+    if (std::ranges::find(makers, group) == makers.end()) makers.push_back(group);
+  return makers;
+}
+
+bool can_be_kernel(const FusionGroups& groups, const Nodes& members) {
+  return groups.are_plain(members) || groups.is_kernel(members);
+}
+
+void place(FusionGroups& groups, size_t node) {
+  Nodes members = {node};
+  if (!can_be_kernel(groups, members)) return groups.keep_outside(node);
+  double slot = static_cast<double>(node);
+  std::vector<size_t> joined;
+  for (size_t group : candidates(groups, node)) {
+    const std::vector<size_t>& nodes = groups.groups()[group].nodes;
+    const Nodes other(nodes.begin(), nodes.end());
+    if (serves_others(groups, other, members)) continue;
+    Nodes both = members;
+    both.insert(other.begin(), other.end());
+    const std::optional<double> now = groups.find_slot(both, slot);
+    if (!now || !can_be_kernel(groups, both)) continue;
+    members = std::move(both);
+    slot = *now;
+    joined.push_back(group);
+  }
+  const size_t home = joined.empty() ? groups.add() : joined[0];
+  for (size_t group : joined) groups.clear(group);
+  groups.set(home, {{members.begin(), members.end()}, slot});
+}
+
+}  // namespace
+
+void fuse_loops(FusionGroups& groups) {
+  for (size_t n = 0; n < groups.graph().nodes.size(); ++n)
+    if (groups.role(n) == Role::kWork) place(groups, n);
+}
+
+}  // namespace stepc
