@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/check.h"
 #include "ops/op_def.h"
 
 namespace stepc {
@@ -95,11 +96,59 @@ void place(FusionGroups& groups, size_t node) {
   groups.set(home, {{members.begin(), members.end()}, slot});
 }
 
+// Members that make numbers, and each set of others that tensors with dimensions connect.
+struct Parts {
+  Nodes numbers;
+  std::vector<Nodes> others;
+};
+Parts connected_parts(const FusionGroups& groups, const Nodes& members) {
+  const Graph& graph = groups.graph();
+  Parts out;
+  std::vector<std::pair<Nodes, std::set<TensorId>>> parts;
+  for (size_t member : members) {
+    const TensorId made = graph.nodes[member].outputs[0];
+    if (graph.shape(made).empty()) {
+      out.numbers.insert(member);
+      continue;
+    }
+    std::set<TensorId> tensors = groups.read_by(member);
+    std::erase_if(tensors, [&](TensorId tensor) { return graph.shape(tensor).empty(); });
+    tensors.insert(made);
+    Nodes part = {member};
+    std::erase_if(parts, [&](const auto& other) {
+      if (std::ranges::none_of(tensors, [&](TensorId tensor) { return other.second.contains(tensor); })) return false;
+      part.insert(other.first.begin(), other.first.end());
+      tensors.insert(other.second.begin(), other.second.end());
+      return true;
+    });
+    parts.emplace_back(std::move(part), std::move(tensors));
+  }
+  for (auto& [part, tensors] : parts) out.others.push_back(std::move(part));
+  return out;
+}
+
+// Plain members are a kernel as soon as all of them are connected, which is seen when all are there: those that only
+// numbers connect have no loops in common. The numbers stay, the others stand behind them.
+void cut_unconnected(FusionGroups& groups, size_t group) {
+  const FusionGroup whole = groups.groups()[group];
+  const Nodes members(whole.nodes.begin(), whole.nodes.end());
+  if (!groups.are_plain(members)) return;
+  const auto& [numbers, others] = connected_parts(groups, members);
+  if (others.size() < 2) return;
+  groups.set(group, {{numbers.begin(), numbers.end()}, whole.slot});
+  for (const Nodes& part : others) {
+    const std::optional<double> slot = groups.find_slot(part, whole.slot);
+    INTERNAL_CHECK(slot.has_value(), "no room behind group {}", group);
+    groups.set(groups.add(), {{part.begin(), part.end()}, *slot});
+  }
+}
+
 }  // namespace
 
 void fuse_loops(FusionGroups& groups) {
   for (size_t n = 0; n < groups.graph().nodes.size(); ++n)
     if (groups.role(n) == Role::kWork) place(groups, n);
+  for (size_t group = 0, count = groups.groups().size(); group < count; ++group) cut_unconnected(groups, group);
 }
 
 }  // namespace stepc
