@@ -35,7 +35,7 @@ bench: ## compare with PyTorch eager, torch.compile and JAX; table and build/ben
 	@build/release/benchmarks/checkpoint_benchmark
 	@build/release/benchmarks/loader_benchmark
 
-check: ## format, tidy, layer directions, docs (tools/check --all adds the LibTorch folders)
+check: ## format, tidy, layer directions, names of ops, docs (tools/check --all adds the LibTorch folders)
 	@tools/setup test
 	@tools/build --configure release
 	@tools/check

@@ -3,6 +3,7 @@
 
 #include "ir/alignment.h"
 #include "kernels/kernel_choice.h"
+#include "ops/op_def.h"
 
 namespace stepc {
 
@@ -37,7 +38,7 @@ std::optional<blocked::AttentionMask> mask_of(const TensorLayout& mask) {
 std::optional<BoundAttention> bind_attention(std::string_view op, const Attrs& attrs,
                                              std::span<const TensorLayout> inputs) {
   BoundAttention bound;
-  bound.backward = op == "attention_backward";
+  bound.backward = op_def(op).kernel == OwnKernel::kAttentionBackward;
   const size_t first = bound.backward ? 1 : 0;  // of q, k and v
   const size_t mask_place = bound.backward ? 6 : 3;
   const std::optional<blocked::Number> type = number_of(inputs[first].type.dtype);

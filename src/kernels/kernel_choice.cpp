@@ -18,8 +18,6 @@ using Kind = KernelChoice::Kind;
 
 constexpr size_t kMostBuffers = 64;  // of a tail's kernel
 
-bool is_attention(const Node& node) { return node.op == "attention" || node.op == "attention_backward"; }
-
 KernelChoice made(Kind kind, std::string why) {
   KernelChoice choice;
   choice.kind = kind;
@@ -107,7 +105,7 @@ MatmulCall call_of_products(const Graph& group) {
   const Node& first = group.nodes.front();
   MatmulCall call{.left = place_of(group, first.inputs[0]), .transposed = first.attrs.get<bool>("transpose_a")};
   for (const Node& node : group.nodes) {
-    if (!is_product(node)) break;
+    if (!has(node, Trait::kContraction)) break;
     USER_CHECK(node.inputs[0] == first.inputs[0] && node.attrs.get<bool>("transpose_a") == call.transposed,
                "products of several left operands");
     call.products.push_back({place_of(group, node.inputs[1]), node.attrs.get<bool>("transpose_b")});
@@ -192,9 +190,17 @@ KernelChoice choose_generated(const Graph& group) {
 KernelChoice choose_kernel(const Node& node, std::span<const TensorLayout> inputs, const Features& features,
                            int threads) {
   if (node.aten) return made(Kind::kAten, "an ATen call");
-  if (is_product(node)) return choose_matmul(node, inputs, features, threads);
-  if (is_attention(node)) return choose_attention(node, inputs, threads);
-  if (node.op == "linear_cross_entropy") return choose_loss(node, inputs, features, threads);
+  switch (op_def(node.op).kernel) {
+    case OwnKernel::kNone:
+      break;
+    case OwnKernel::kMatmul:
+      return choose_matmul(node, inputs, features, threads);
+    case OwnKernel::kAttention:
+    case OwnKernel::kAttentionBackward:
+      return choose_attention(node, inputs, threads);
+    case OwnKernel::kLinearCrossEntropy:
+      return choose_loss(node, inputs, features, threads);
+  }
   return made(Kind::kAten, "no kernel of its own");
 }
 
@@ -208,7 +214,9 @@ KernelChoice choose_kernel(const Graph& group, const Features& features, int thr
 }
 
 Shape result_strides(const Node& node, const TensorType& type) {
-  if (!is_attention(node) || type.shape.size() != 4) return contiguous_strides(type.shape);
+  const OwnKernel kernel = node.aten ? OwnKernel::kNone : op_def(node.op).kernel;
+  const bool has_heads = kernel == OwnKernel::kAttention || kernel == OwnKernel::kAttentionBackward;
+  if (!has_heads || type.shape.size() != 4) return contiguous_strides(type.shape);
   // (batch, sequence, heads, dim), as the projections around attention read and write them.
   const Shape& shape = type.shape;
   return {shape[1] * shape[2] * shape[3], shape[3], shape[1] * shape[3], 1};

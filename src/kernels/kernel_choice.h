@@ -48,9 +48,9 @@ KernelChoice choose_kernel(const Graph& group, const Features& features, int thr
 // How the results of a node's kernel lie: contiguous, but where readers want another layout (attention's heads).
 Shape result_strides(const Node& node, const TensorType& type);
 
-// The blocked calls of "attention", "attention_backward" and "linear_cross_entropy" rows on operands that lie so,
-// without data; nullopt: not on these operands, or not with these features. Operands whose places `copied` counts are
-// copied first, contiguous.
+// The blocked calls of the attention rows and the linear cross-entropy's on operands that lie so, without data;
+// nullopt: not on these operands, or not with these features. Operands whose places `copied` counts are copied first,
+// contiguous.
 struct BoundAttention {
   blocked::Attention call;
   bool backward = false;

@@ -34,12 +34,19 @@ std::pair<int64_t, int64_t> limits_of(DType dtype) {
 Fold fold_of(const Node& node, DType dtype) {
   const bool real = is_floating(dtype);
   const auto [low, high] = real ? std::pair<int64_t, int64_t>() : limits_of(dtype);
-  // The sum of one number is that number, so sums start from -0.
-  if (node.op == "sum") return {Combine::kSum, -0.0, 0};
-  if (node.op == "prod") return {Combine::kProduct, 1, 1};
-  if (node.op == "max" || node.op == "any") return {Combine::kMax, -HUGE_VAL, low};
-  if (node.op == "min" || node.op == "all") return {Combine::kMin, HUGE_VAL, high};
-  throw NoLoops(str("{} is no reduction of a kernel", node.op));
+  const std::optional<Combine> combine = op_def(node.op).combine;
+  if (!combine) throw NoLoops(str("{} is no reduction of a kernel", node.op));
+  switch (*combine) {
+    case Combine::kSum:
+      return {*combine, -0.0, 0};  // the sum of one number is that number
+    case Combine::kProduct:
+      return {*combine, 1, 1};
+    case Combine::kMax:
+      return {*combine, -HUGE_VAL, low};
+    case Combine::kMin:
+      return {*combine, HUGE_VAL, high};
+  }
+  return {};
 }
 
 void ElementWriter::forget_sweep() { known_in_sweep_.clear(); }
@@ -226,22 +233,23 @@ ElementWriter::Value ElementWriter::drawn(const Node& node, const IndexMap& map)
   const Affine index = position_of(map, contiguous_strides(type.shape), 0);
   const Value seed = element(node.inputs[0], {Affine::constant(0)});
   const Value step = element(node.inputs[0], {Affine::constant(1)});
-  return write_draw(w_, node.op == "random_normal", seed, step, node.attrs.get<int64_t>("stream"), w_.index(index),
-                    type.dtype);
+  const bool normal = op_def(node.op).distribution == Distribution::kNormal;
+  return write_draw(w_, normal, seed, step, node.attrs.get<int64_t>("stream"), w_.index(index), type.dtype);
 }
 
 // Elements of an input chosen by an index tensor. An index out of range reads the nearest element that is there.
 ElementWriter::Value ElementWriter::selected(const Node& node, const IndexMap& map,
                                              const std::vector<IndexGuard>& guards) {
-  if (node.op != "take" && node.op != "gather") throw NoLoops(str("{} is no loop", node.op));
-  const TensorId x = node.inputs[0];
-  const TensorId chosen = node.inputs[1];
+  const OpDef& op = op_def(node.op);
+  if (!op.has(Trait::kSelects)) throw NoLoops(str("{} is no loop", node.op));
+  const TensorId x = node.inputs[op.index_use->indexed];
+  const TensorId chosen = node.inputs[op.index_use->indices];
   if (group_.producer(x) != nullptr) throw NoLoops(str("{} reads what the group makes", node.op));
   const auto dim = static_cast<size_t>(node.attrs.get<int64_t>("dim"));
   const Shape& shape = group_.shape(x);
   IndexMap from = map;
   IndexMap at = map;
-  if (node.op == "take") {
+  if (op.index_use->slices) {
     const auto rank = static_cast<ptrdiff_t>(group_.shape(chosen).size());
     const auto first = map.begin() + static_cast<ptrdiff_t>(dim);
     at.assign(first, first + rank);

@@ -25,6 +25,7 @@
 
 #include "ir/dtype.h"
 #include "loops/affine.h"
+#include "ops/combine.h"
 
 namespace stepc {
 
@@ -101,7 +102,6 @@ bool is_real(ValueType type);
 ValueType value_type_of(DType dtype);
 DType stored_type(ValueType type);  // what keeps such a value in memory
 
-enum class Combine : uint8_t { kSum, kProduct, kMax, kMin };  // of bools: max is any, min is all
 std::string_view name_of(Combine combine);
 
 struct LoopInstruction {

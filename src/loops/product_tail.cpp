@@ -20,7 +20,7 @@ class TailBuilder {
 
   ProductTail build() {
     size_t products = 0;
-    while (products < group_.nodes.size() && is_product(group_.nodes[products])) ++products;
+    while (products < group_.nodes.size() && has(group_.nodes[products], Trait::kContraction)) ++products;
     for (size_t n = 0; n < products; ++n) add_product(group_.nodes[n]);
     for (size_t n = products; n < group_.nodes.size(); ++n) add(group_.nodes[n]);
     for (size_t place = 0; place < group_.outputs.size(); ++place) add_output(static_cast<uint32_t>(place));
@@ -110,20 +110,24 @@ class TailBuilder {
     return now = add_tile_input(std::move(type), strides);
   }
 
+  // The operand's elements in their order.
+  [[nodiscard]] bool keeps_order(const Node& node) const {
+    return has(node, Trait::kSameBytes) && group_.type(node.inputs[0]).dtype == group_.type(node.outputs[0]).dtype;
+  }
   void add(const Node& node) {
     if (node.aten || node.outputs.size() != 1) throw NoLoops(str("{} has no part in a tile", node.op));
     if (std::ranges::any_of(node.inputs, [this](TensorId input) { return sums_.contains(input); }))
       throw NoLoops("a sum is read before it is whole");
     const TensorId made = node.outputs[0];
     const OpDef& op = op_def(node.op);
-    if (node.op == "reshape" || node.op == "expand") {
+    if (keeps_order(node) || op.has(Trait::kBroadcast)) {
       const TensorId from = inside(node.inputs[0]);
       // Of rows and columns a reshape that keeps the columns keeps the rows too.
       if (tail_.tile.shape(from) == tile_shape(group_.shape(made))) return (void)(inside_[made.index()] = from);
-      if (node.op == "reshape") throw NoLoops("a reshape that mixes rows and columns");
-    } else if (node.op == "sum") {
+      if (keeps_order(node)) throw NoLoops("a reshape that mixes rows and columns");
+    } else if (op.combine == Combine::kSum) {
       return add_sum(node);
-    } else if (op.has(Trait::kConstant) ? node.op != "full" : !op.has(Trait::kElementwise)) {
+    } else if (!op.has(Trait::kSplat) && !op.has(Trait::kElementwise)) {
       throw NoLoops(str("{} is not elementwise", node.op));
     }
     Node copy = node;
@@ -175,7 +179,9 @@ class TailBuilder {
 
 }  // namespace
 
-bool has_tail(const Graph& group) { return !std::ranges::all_of(group.nodes, is_product); }
+bool has_tail(const Graph& group) {
+  return !std::ranges::all_of(group.nodes, [](const Node& node) { return has(node, Trait::kContraction); });
+}
 
 ProductTail product_tail(const Graph& group, int64_t rows, int64_t columns, int64_t tile_stride) {
   INTERNAL_CHECK(is_products(group), "a tail without products");

@@ -72,7 +72,7 @@ Roots roots_of(const Graph& graph, const std::vector<bool>& copied) {
     const size_t view = node.outputs[0].index();
     const size_t of = node.inputs[0].index();
     roots.root[view] = roots.root[of];
-    roots.whole[view] = roots.whole[of] && (node.op == "reshape" || node.op == "bitcast");
+    roots.whole[view] = roots.whole[of] && has(node, Trait::kSameBytes);
   }
   return roots;
 }

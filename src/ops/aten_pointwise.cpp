@@ -1,5 +1,8 @@
 // ATen map: pointwise calls. Arithmetic is done in the promoted type of the operands and rounded to what the call gave.
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <string_view>
 
 #include "ops/aten_map.h"
 #include "ops/op_def.h"
@@ -11,24 +14,31 @@ namespace {
 using Ids = std::vector<TensorId>;
 using M = AtenMapper;
 
-// Names of ops that mean what ATen's of the same name do.
-template <const char* kOp>
+// The name of an op as an argument of a template.
+template <size_t kSize>
+struct OpName {
+  std::array<char, kSize> text{};
+  consteval OpName(const char (&name)[kSize]) { std::ranges::copy(name, text.begin()); }  // NOLINT: a name is given
+  [[nodiscard]] constexpr std::string_view name() const { return {text.data(), kSize - 1}; }
+};
+
+template <OpName kOp>
 Ids unary(M& m) {
   const DType dtype = m.promoted({0});
-  return {m.as_result(
-      m.b.add(kOp, {m.tensor(0, is_floating(m.result(0).dtype) && !is_floating(dtype) ? m.result(0).dtype : dtype)}))};
+  return {m.as_result(m.b.add(
+      kOp.name(), {m.tensor(0, is_floating(m.result(0).dtype) && !is_floating(dtype) ? m.result(0).dtype : dtype)}))};
 }
-template <const char* kOp>
+template <OpName kOp>
 Ids binary(M& m) {
-  return {m.as_result(m.b.add(kOp, {m.tensor(0, m.promoted({0, 1})), m.tensor(1, m.promoted({0, 1}))}))};
+  return {m.as_result(m.b.add(kOp.name(), {m.tensor(0, m.promoted({0, 1})), m.tensor(1, m.promoted({0, 1}))}))};
 }
-template <const char* kOp>  // gt(a, b) is lt(b, a)
+template <OpName kOp>  // gt(a, b) is lt(b, a)
 Ids swapped(M& m) {
-  return {m.as_result(m.b.add(kOp, {m.tensor(1, m.promoted({0, 1})), m.tensor(0, m.promoted({0, 1}))}))};
+  return {m.as_result(m.b.add(kOp.name(), {m.tensor(1, m.promoted({0, 1})), m.tensor(0, m.promoted({0, 1}))}))};
 }
-template <const char* kOp>
+template <OpName kOp>
 Ids logical(M& m) {
-  return {m.as_result(m.b.add(kOp, {m.tensor(0, DType::kBool), m.tensor(1, DType::kBool)}))};
+  return {m.as_result(m.b.add(kOp.name(), {m.tensor(0, DType::kBool), m.tensor(1, DType::kBool)}))};
 }
 
 bool is_one(const M& m, size_t i) {
@@ -113,9 +123,9 @@ Ids gelu(M& m) { return {m.b.add(m.text(1, "none") == "tanh" ? "gelu_tanh" : "ge
 Ids gelu_backward(M& m) {
   return {m.b.add(m.text(2, "none") == "tanh" ? "gelu_tanh_backward" : "gelu_backward", {m.tensor(0), m.tensor(1)})};
 }
-template <const char* kOp>
+template <OpName kOp>
 Ids same_binary(M& m) {  // (gradient, x) of one dtype
-  return {m.as_result(m.b.add(kOp, {m.tensor(0), m.tensor(1, m.b.dtype(m.tensor(0)))}))};
+  return {m.as_result(m.b.add(kOp.name(), {m.tensor(0), m.tensor(1, m.b.dtype(m.tensor(0)))}))};
 }
 Ids threshold_backward(M& m) {
   if (m.real(2) != 0) M::unmapped("a threshold other than 0");
@@ -194,83 +204,37 @@ Ids uniform(M& m) {  // (self, from, to)
   return {m.b.add("add", {scaled, m.b.full(from, dtype)})};
 }
 
-#define STEPC_OP_NAME(id) constexpr char k_##id[] = #id
-STEPC_OP_NAME(neg);
-STEPC_OP_NAME(abs);
-STEPC_OP_NAME(sign);
-STEPC_OP_NAME(reciprocal);
-STEPC_OP_NAME(sqrt);
-STEPC_OP_NAME(rsqrt);
-STEPC_OP_NAME(exp);
-STEPC_OP_NAME(expm1);
-STEPC_OP_NAME(log);
-STEPC_OP_NAME(log1p);
-STEPC_OP_NAME(sin);
-STEPC_OP_NAME(cos);
-STEPC_OP_NAME(tan);
-STEPC_OP_NAME(tanh);
-STEPC_OP_NAME(erf);
-STEPC_OP_NAME(floor);
-STEPC_OP_NAME(ceil);
-STEPC_OP_NAME(round);
-STEPC_OP_NAME(trunc);
-STEPC_OP_NAME(is_nan);
-STEPC_OP_NAME(relu);
-STEPC_OP_NAME(sigmoid);
-STEPC_OP_NAME(silu);
-STEPC_OP_NAME(mul);
-STEPC_OP_NAME(floor_div);
-STEPC_OP_NAME(remainder);
-STEPC_OP_NAME(fmod);
-STEPC_OP_NAME(atan2);
-STEPC_OP_NAME(maximum);
-STEPC_OP_NAME(minimum);
-STEPC_OP_NAME(eq);
-STEPC_OP_NAME(ne);
-STEPC_OP_NAME(lt);
-STEPC_OP_NAME(le);
-STEPC_OP_NAME(logical_and);
-STEPC_OP_NAME(logical_or);
-STEPC_OP_NAME(logical_xor);
-STEPC_OP_NAME(bitwise_and);
-STEPC_OP_NAME(bitwise_or);
-STEPC_OP_NAME(bitwise_xor);
-STEPC_OP_NAME(sigmoid_backward);
-STEPC_OP_NAME(tanh_backward);
-STEPC_OP_NAME(silu_backward);
-#undef STEPC_OP_NAME
-
 }  // namespace
 
 std::vector<AtenRow> aten_pointwise_rows() {
   return {
-      {"neg", unary<k_neg>},
-      {"abs", unary<k_abs>},
-      {"sign", unary<k_sign>},
-      {"sgn", unary<k_sign>},
-      {"reciprocal", unary<k_reciprocal>},
-      {"sqrt", unary<k_sqrt>},
-      {"rsqrt", unary<k_rsqrt>},
-      {"exp", unary<k_exp>},
-      {"expm1", unary<k_expm1>},
-      {"log", unary<k_log>},
-      {"log1p", unary<k_log1p>},
-      {"sin", unary<k_sin>},
-      {"cos", unary<k_cos>},
-      {"tan", unary<k_tan>},
-      {"tanh", unary<k_tanh>},
-      {"erf", unary<k_erf>},
-      {"floor", unary<k_floor>},
-      {"ceil", unary<k_ceil>},
-      {"round", unary<k_round>},
-      {"trunc", unary<k_trunc>},
-      {"isnan", unary<k_is_nan>},
+      {"neg", unary<"neg">},
+      {"abs", unary<"abs">},
+      {"sign", unary<"sign">},
+      {"sgn", unary<"sign">},
+      {"reciprocal", unary<"reciprocal">},
+      {"sqrt", unary<"sqrt">},
+      {"rsqrt", unary<"rsqrt">},
+      {"exp", unary<"exp">},
+      {"expm1", unary<"expm1">},
+      {"log", unary<"log">},
+      {"log1p", unary<"log1p">},
+      {"sin", unary<"sin">},
+      {"cos", unary<"cos">},
+      {"tan", unary<"tan">},
+      {"tanh", unary<"tanh">},
+      {"erf", unary<"erf">},
+      {"floor", unary<"floor">},
+      {"ceil", unary<"ceil">},
+      {"round", unary<"round">},
+      {"trunc", unary<"trunc">},
+      {"isnan", unary<"is_nan">},
       {"isinf", is_inf},
       {"bitwise_not", bitwise_not},
       {"logical_not", logical_not},
-      {"relu", unary<k_relu>},
-      {"sigmoid", unary<k_sigmoid>},
-      {"silu", unary<k_silu>},
+      {"relu", unary<"relu">},
+      {"sigmoid", unary<"sigmoid">},
+      {"silu", unary<"silu">},
       {"gelu", gelu},
       {"add.Tensor", add},
       {"add.Scalar", add},
@@ -278,44 +242,44 @@ std::vector<AtenRow> aten_pointwise_rows() {
       {"sub.Scalar", sub},
       {"rsub.Scalar", rsub},
       {"rsub.Tensor", rsub},
-      {"mul.Tensor", binary<k_mul>},
-      {"mul.Scalar", binary<k_mul>},
+      {"mul.Tensor", binary<"mul">},
+      {"mul.Scalar", binary<"mul">},
       {"div.Tensor", div},
       {"div.Scalar", div},
       {"div.Tensor_mode", div_mode},
       {"div.Scalar_mode", div_mode},
-      {"floor_divide", binary<k_floor_div>},
-      {"remainder.Tensor", binary<k_remainder>},
-      {"remainder.Scalar", binary<k_remainder>},
-      {"fmod.Tensor", binary<k_fmod>},
-      {"fmod.Scalar", binary<k_fmod>},
+      {"floor_divide", binary<"floor_div">},
+      {"remainder.Tensor", binary<"remainder">},
+      {"remainder.Scalar", binary<"remainder">},
+      {"fmod.Tensor", binary<"fmod">},
+      {"fmod.Scalar", binary<"fmod">},
       {"pow.Tensor_Tensor", pow},
       {"pow.Tensor_Scalar", pow},
       {"pow.Scalar", pow},
-      {"atan2", binary<k_atan2>},
-      {"maximum", binary<k_maximum>},
-      {"minimum", binary<k_minimum>},
-      {"eq.Tensor", binary<k_eq>},
-      {"eq.Scalar", binary<k_eq>},
-      {"ne.Tensor", binary<k_ne>},
-      {"ne.Scalar", binary<k_ne>},
-      {"lt.Tensor", binary<k_lt>},
-      {"lt.Scalar", binary<k_lt>},
-      {"le.Tensor", binary<k_le>},
-      {"le.Scalar", binary<k_le>},
-      {"gt.Tensor", swapped<k_lt>},
-      {"gt.Scalar", swapped<k_lt>},
-      {"ge.Tensor", swapped<k_le>},
-      {"ge.Scalar", swapped<k_le>},
-      {"logical_and", logical<k_logical_and>},
-      {"logical_or", logical<k_logical_or>},
-      {"logical_xor", logical<k_logical_xor>},
-      {"bitwise_and.Tensor", binary<k_bitwise_and>},
-      {"bitwise_and.Scalar", binary<k_bitwise_and>},
-      {"bitwise_or.Tensor", binary<k_bitwise_or>},
-      {"bitwise_or.Scalar", binary<k_bitwise_or>},
-      {"bitwise_xor.Tensor", binary<k_bitwise_xor>},
-      {"bitwise_xor.Scalar", binary<k_bitwise_xor>},
+      {"atan2", binary<"atan2">},
+      {"maximum", binary<"maximum">},
+      {"minimum", binary<"minimum">},
+      {"eq.Tensor", binary<"eq">},
+      {"eq.Scalar", binary<"eq">},
+      {"ne.Tensor", binary<"ne">},
+      {"ne.Scalar", binary<"ne">},
+      {"lt.Tensor", binary<"lt">},
+      {"lt.Scalar", binary<"lt">},
+      {"le.Tensor", binary<"le">},
+      {"le.Scalar", binary<"le">},
+      {"gt.Tensor", swapped<"lt">},
+      {"gt.Scalar", swapped<"lt">},
+      {"ge.Tensor", swapped<"le">},
+      {"ge.Scalar", swapped<"le">},
+      {"logical_and", logical<"logical_and">},
+      {"logical_or", logical<"logical_or">},
+      {"logical_xor", logical<"logical_xor">},
+      {"bitwise_and.Tensor", binary<"bitwise_and">},
+      {"bitwise_and.Scalar", binary<"bitwise_and">},
+      {"bitwise_or.Tensor", binary<"bitwise_or">},
+      {"bitwise_or.Scalar", binary<"bitwise_or">},
+      {"bitwise_xor.Tensor", binary<"bitwise_xor">},
+      {"bitwise_xor.Scalar", binary<"bitwise_xor">},
       {"where.self", where},
       {"where.ScalarSelf", where},
       {"where.ScalarOther", where},
@@ -324,21 +288,21 @@ std::vector<AtenRow> aten_pointwise_rows() {
       {"masked_fill.Tensor", masked_fill},
       {"clamp", clamp},
       {"clamp.Tensor", clamp},
-      {"clamp_min", binary<k_maximum>},
-      {"clamp_min.Tensor", binary<k_maximum>},
-      {"clamp_min.Scalar", binary<k_maximum>},
-      {"clamp_max", binary<k_minimum>},
-      {"clamp_max.Tensor", binary<k_minimum>},
-      {"clamp_max.Scalar", binary<k_minimum>},
+      {"clamp_min", binary<"maximum">},
+      {"clamp_min.Tensor", binary<"maximum">},
+      {"clamp_min.Scalar", binary<"maximum">},
+      {"clamp_max", binary<"minimum">},
+      {"clamp_max.Tensor", binary<"minimum">},
+      {"clamp_max.Scalar", binary<"minimum">},
       {"addcmul", addcmul},
       {"addcmul.Scalar", addcmul},
       {"addcdiv", addcdiv},
       {"addcdiv.Scalar", addcdiv},
       {"lerp.Scalar", lerp},
       {"lerp.Tensor", lerp},
-      {"sigmoid_backward", same_binary<k_sigmoid_backward>},
-      {"tanh_backward", same_binary<k_tanh_backward>},
-      {"silu_backward", same_binary<k_silu_backward>},
+      {"sigmoid_backward", same_binary<"sigmoid_backward">},
+      {"tanh_backward", same_binary<"tanh_backward">},
+      {"silu_backward", same_binary<"silu_backward">},
       {"gelu_backward", gelu_backward},
       {"threshold_backward", threshold_backward},
       {"clone", identity},

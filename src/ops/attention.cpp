@@ -140,16 +140,41 @@ Ids decompose_attention_backward(GraphBuilder& b, const Ids& in, const Attrs& at
 }  // namespace
 
 OpFamily attention_ops() {
-  const uint32_t composite = Trait::kComposite | Trait::kOwnKernel;
+  const uint32_t traits = Trait::kComposite | Trait::kRecomputes;
   const std::vector<AttrDef> attrs = {{"scale", AttrKind::kReal, {}}, {"causal", AttrKind::kBool, {}}};
   return {"attention",
           "softmax(scale q k' + mask) v over (batch, heads, sequence, head size).",
           {
-              {"attention", "(q, k, v[, mask]) to the result and the log of each row's sum of exponentials", 3, 4, 2,
-               attrs, composite, infer_attention, shard_attention, flops_attention, nullptr, decompose_attention},
-              {"attention_backward", "(gradient, q, k, v, result, logsumexp[, mask]) to the gradients of q, k and v", 6,
-               7, 3, attrs, composite, infer_attention_backward, shard_attention_backward, flops_attention_backward,
-               nullptr, decompose_attention_backward},
+              {"attention",
+               "(q, k, v[, mask]) to the result and the log of each row's sum of exponentials",
+               3,
+               4,
+               2,
+               attrs,
+               traits,
+               infer_attention,
+               shard_attention,
+               flops_attention,
+               nullptr,
+               decompose_attention,
+               nullptr,
+               {},
+               OwnKernel::kAttention},
+              {"attention_backward",
+               "(gradient, q, k, v, result, logsumexp[, mask]) to the gradients of q, k and v",
+               6,
+               7,
+               3,
+               attrs,
+               traits,
+               infer_attention_backward,
+               shard_attention_backward,
+               flops_attention_backward,
+               nullptr,
+               decompose_attention_backward,
+               nullptr,
+               {},
+               OwnKernel::kAttentionBackward},
           }};
 }
 

@@ -99,27 +99,31 @@ double flops_sort(const OpCall& call, const std::vector<TensorType>&) { return 2
 }  // namespace
 
 OpFamily index_ops() {
-  const auto chosen_by_second = [](OpDef row) {
-    row.index_use = IndexUse{1, 0, false};
+  const auto by_element = [](OpDef row) {
+    row.index_use = IndexUse{.indices = 1, .indexed = 0, .slices = false};
     return row;
   };
+  const auto by_slice = [](OpDef row) {
+    row.index_use = IndexUse{.indices = 1, .indexed = 0, .slices = true};
+    return row;
+  };
+  const auto selects = static_cast<uint32_t>(Trait::kSelects);
   const std::vector<AttrDef> dim = {{"dim", AttrKind::kInt, {}}};
   return {"index",
           "Elements chosen by integer tensors.",
           {
-              chosen_by_second({"gather", "(x, index): result[i, j] = x[index[i, j], j] for dim 0", 2, 2, 1, dim, 0,
-                                infer_gather, shard_along, nullptr, bytes_gather}),
-              chosen_by_second({"scatter",
-                                "(x, index, values): x with x[index[i, j], j] = values[i, j]; the last one stays", 3, 3,
-                                1, dim, 0 | Trait::kOverwrites, infer_scatter, shard_along}),
-              chosen_by_second({"scatter_add", "(x, index, values): x with x[index[i, j], j] += values[i, j]", 3, 3, 1,
-                                dim, 0 | Trait::kOverwrites, infer_scatter, shard_along, flops_scatter}),
-              chosen_by_second({"take", "(x, index): whole slices along dim; the index's shape takes the place of dim",
-                                2, 2, 1, dim, 0, infer_take, shard_take, nullptr, bytes_gather}),
-              chosen_by_second({"put", "(x, index, values): x with whole slices replaced; the last one stays", 3, 3, 1,
-                                dim, 0 | Trait::kOverwrites, infer_put, shard_put}),
-              chosen_by_second({"put_add", "(x, index, values): x with whole slices added to", 3, 3, 1, dim, 0,
-                                infer_put, shard_put, flops_scatter}),
+              by_element({"gather", "(x, index): result[i, j] = x[index[i, j], j] for dim 0", 2, 2, 1, dim, selects,
+                          infer_gather, shard_along, nullptr, bytes_gather}),
+              by_element({"scatter", "(x, index, values): x with x[index[i, j], j] = values[i, j]; the last one stays",
+                          3, 3, 1, dim, 0 | Trait::kOverwrites, infer_scatter, shard_along}),
+              by_element({"scatter_add", "(x, index, values): x with x[index[i, j], j] += values[i, j]", 3, 3, 1, dim,
+                          0 | Trait::kOverwrites, infer_scatter, shard_along, flops_scatter}),
+              by_slice({"take", "(x, index): whole slices along dim; the index's shape takes the place of dim", 2, 2, 1,
+                        dim, selects, infer_take, shard_take, nullptr, bytes_gather}),
+              by_slice({"put", "(x, index, values): x with whole slices replaced; the last one stays", 3, 3, 1, dim,
+                        0 | Trait::kOverwrites, infer_put, shard_put}),
+              by_slice({"put_add", "(x, index, values): x with whole slices added to", 3, 3, 1, dim, 0, infer_put,
+                        shard_put, flops_scatter}),
               {"sort",
                "values and where they were, along dim; equal ones keep their order, NaN is largest",
                1,

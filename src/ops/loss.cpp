@@ -165,14 +165,15 @@ OpFamily loss_ops() {
                5,
                4,
                {ignore, {"frozen", AttrKind::kBool, AttrValue(false)}, {"gradient_dtype", AttrKind::kDType, {}}},
-               Trait::kComposite | Trait::kOwnKernel,
+               composite,
                infer_linear_cross_entropy,
                shard_linear_cross_entropy,
                flops_linear_cross_entropy,
                nullptr,
                decompose_linear_cross_entropy,
                nullptr,
-               IndexUse{2, 1, true}},
+               IndexUse{.indices = 2, .indexed = 1, .slices = true, .ignores = true},
+               OwnKernel::kLinearCrossEntropy},
           }};
 }
 

@@ -73,10 +73,15 @@ OpFamily matmul_ops() {
             2,
             1,
             {{"transpose_a", AttrKind::kBool, AttrValue(false)}, {"transpose_b", AttrKind::kBool, AttrValue(false)}},
-            0,
+            static_cast<uint32_t>(Trait::kContraction),
             infer_matmul,
             shard_matmul,
-            flops_matmul}}};
+            flops_matmul,
+            nullptr,
+            nullptr,
+            nullptr,
+            {},
+            OwnKernel::kMatmul}}};
 }
 
 }  // namespace stepc

@@ -1,6 +1,6 @@
 // OpDef: everything that the compiler knows about an op, as one table row: types, traits, shape rule, sharding rule,
 // cost, decomposition and scalar body. Rows live in the family files; whoever asks `op == "x"` elsewhere misses a
-// trait.
+// trait or a column: tools/check_ops finds it.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "ops/combine.h"
 #include "ops/scalar_expr.h"
 #include "ops/sharding_rule.h"
 
@@ -23,16 +24,22 @@ struct OpCall {
 };
 
 enum class Trait : uint32_t {
-  kElementwise = 1 << 0,  // each result element is scalar body(operands' elements there), operands broadcast
-  kCommutative = 1 << 1,  // two operands in any order
-  kView = 1 << 2,         // moves elements, computes nothing; a kernel may read through it
-  kReduction = 1 << 3,    // drops dimensions `dims`
-  kConstant = 1 << 4,     // no operands: made from attributes
-  kRandom = 1 << 5,       // a function of the rng input and its `stream`: repeated freely, never with another stream
-  kShapeAttr = 1 << 6,    // attribute `shape` is the result's shape: a shard's call has the shard's shape there
-  kComposite = 1 << 7,    // always has a decomposition into core ops
-  kOverwrites = 1 << 8,   // the first operand with some elements replaced: may be written in its memory
-  kOwnKernel = 1 << 9,    // a composite that has a kernel of its own: decomposed only to say what it means
+  kElementwise = 1 << 0,   // each result element is scalar body(operands' elements there), operands broadcast
+  kCommutative = 1 << 1,   // two operands in any order
+  kView = 1 << 2,          // moves elements, computes nothing; a kernel may read through it
+  kReduction = 1 << 3,     // drops dimensions `dims`
+  kConstant = 1 << 4,      // no operands: made from attributes
+  kRandom = 1 << 5,        // a function of the rng input and its `stream`: repeated freely, never with another stream
+  kShapeAttr = 1 << 6,     // attribute `shape` is the result's shape: a shard's call has the shard's shape there
+  kComposite = 1 << 7,     // always has a decomposition into core ops
+  kOverwrites = 1 << 8,    // the first operand with some elements replaced: may be written in its memory
+  kSplat = 1 << 9,         // one value everywhere: its attribute `value`
+  kSameBytes = 1 << 10,    // a view of all its operand's bytes in their order, under another shape or dtype
+  kBroadcast = 1 << 11,    // a view that repeats its operand along dimensions, as elementwise ops do by themselves
+  kContraction = 1 << 12,  // sums of products of two operands' rows and columns, `transpose_a` and `transpose_b` saying
+                           // which is which
+  kSelects = 1 << 13,      // each result element is one of its operand's, chosen by index: a kernel may read it there
+  kRecomputes = 1 << 14,   // worth running again to save its results' memory, though dearer than a pass over them
 };
 constexpr uint32_t operator|(Trait a, Trait b) { return static_cast<uint32_t>(a) | static_cast<uint32_t>(b); }
 constexpr uint32_t operator|(uint32_t a, Trait b) { return a | static_cast<uint32_t>(b); }
@@ -56,8 +63,15 @@ using CountFn = double (*)(const OpCall& call, const std::vector<TensorType>& re
 // element for one that is out of range, so those that the program gives are checked before anything is written.
 struct IndexUse {
   size_t indices = 0, indexed = 0;
+  bool slices = false;   // an index chooses all that lies at it along the dimension, else one element
   bool ignores = false;  // one number among them, its attribute "ignore_index"
 };
+
+// The kernel of our own for an op, where it takes the operands (kernels/kernel_choice.h). A composite that has one is
+// decomposed only to say what it means.
+enum class OwnKernel : uint8_t { kNone, kMatmul, kAttention, kAttentionBackward, kLinearCrossEntropy };
+
+enum class Distribution : uint8_t { kUniform, kNormal };
 
 inline constexpr size_t kMany = std::numeric_limits<size_t>::max();  // as many operands as one likes
 
@@ -76,9 +90,13 @@ struct OpDef {
   DecomposeFn decompose = nullptr;         // none: a core op
   ScalarFn body = nullptr;                 // elementwise ops
   std::optional<IndexUse> index_use = {};  // none: nothing is chosen by an operand
-  std::string_view family = {};            // set by the table
+  OwnKernel kernel = OwnKernel::kNone;
+  std::optional<Combine> combine = {};            // core reductions
+  std::optional<Distribution> distribution = {};  // random ops
+  std::string_view family = {};                   // set by the table, for docs/ops.md
 
   [[nodiscard]] bool has(Trait trait) const { return (traits & static_cast<uint32_t>(trait)) != 0; }
+  [[nodiscard]] bool is_core() const { return !has(Trait::kComposite) || kernel != OwnKernel::kNone; }
 };
 
 struct OpFamily {
@@ -89,7 +107,9 @@ struct OpFamily {
 const std::vector<OpFamily>& op_families();
 const OpDef* find_op(std::string_view name);  // nullptr: no row, an ATen call's name
 const OpDef& op_def(std::string_view name);   // InternalError for an unknown name
-inline bool is_view(const Node& node) { return !node.aten && op_def(node.op).has(Trait::kView); }
+// Of an op of the table: false for an ATen call or host code.
+inline bool has(const Node& node, Trait trait) { return !node.aten && op_def(node.op).has(trait); }
+inline bool is_view(const Node& node) { return has(node, Trait::kView); }
 
 OpCall call_of(const Graph& graph, const Node& node);
 // Attributes with everything that has a default filled in; an unknown, missing or ill-typed one is an InternalError.
@@ -104,9 +124,8 @@ double bytes_moved(const OpDef& op, const OpCall& call);
 // Of a core op: whether its elements take a polynomial, a call or a random draw.
 bool is_costly(const Node& node);
 
-bool is_product(const Node& node);  // of matrices
-// A group (extract_groups()) of products of one left operand, in front of the nodes that finish them tile by tile: one
-// call of the blocked kernel. Any other group is one generated kernel.
+// A group (extract_groups()) of products (contractions) of one left operand, in front of the nodes that finish them
+// tile by tile: one call of the blocked kernel. Any other group is one generated kernel.
 bool is_products(const Graph& group);
 
 // verify() of the graph, and of every node against its row: arity, attributes, types.

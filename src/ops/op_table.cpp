@@ -115,9 +115,7 @@ bool is_costly(const Node& node) {
   });
 }
 
-bool is_product(const Node& node) { return !node.aten && op_def(node.op).family == "matmul"; }
-
-bool is_products(const Graph& group) { return is_product(group.nodes.front()); }
+bool is_products(const Graph& group) { return has(group.nodes.front(), Trait::kContraction); }
 
 void verify_ops(const Graph& graph) {
   verify(graph);

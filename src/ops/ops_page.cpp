@@ -42,10 +42,15 @@ std::string traits_text(const OpDef& op) {
       {Trait::kCommutative, "commutative"}, {Trait::kView, "view"},
       {Trait::kReduction, "reduction"},     {Trait::kConstant, "constant"},
       {Trait::kRandom, "random"},           {Trait::kComposite, "composite"},
-      {Trait::kOwnKernel, "own kernel"},    {Trait::kOverwrites, "overwrites"}};
+      {Trait::kOverwrites, "overwrites"},   {Trait::kSplat, "splat"},
+      {Trait::kSameBytes, "same bytes"},    {Trait::kBroadcast, "broadcast"},
+      {Trait::kContraction, "contraction"}, {Trait::kSelects, "selects"},
+      {Trait::kRecomputes, "recomputes"}};
   std::vector<std::string_view> parts;
   for (const auto& [trait, name] : kNames)
     if (op.has(trait)) parts.push_back(name);
+  if (op.kernel != OwnKernel::kNone) parts.push_back("own kernel");
+  if (op.index_use) parts.push_back("indexed");
   return str("{}", fmt::join(parts, ", "));
 }
 std::string meaning_text(const OpDef& op) {

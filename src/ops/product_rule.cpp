@@ -1,9 +1,11 @@
 #include "ops/product_rule.h"
 
+#include "ops/op_def.h"
+
 namespace stepc {
 
 bool runs_blocked(const Graph& graph, const Node& node, const ProductRule& rule) {
-  if (node.aten || node.op != "matmul") return false;
+  if (!has(node, Trait::kContraction)) return false;
   const TensorType& left = graph.type(node.inputs[0]);
   const TensorType& right = graph.type(node.inputs[1]);
   if (!rule.takes(left.dtype) || left.shape.size() != 2 || right.shape.size() != 2) return false;

@@ -43,7 +43,12 @@ OpFamily random_ops() {
   const AttrDef dtype{"dtype", AttrKind::kDType, {}};
   const AttrDef stream{"stream", AttrKind::kInt, {}};
   const uint32_t constant = Trait::kConstant | Trait::kShapeAttr;
-  const auto random = static_cast<uint32_t>(Trait::kRandom);
+  const auto draws = [&](std::string_view name, std::string_view summary, Distribution distribution) {
+    OpDef row{name, summary, 1, 1, 1, {shape, dtype, stream}, static_cast<uint32_t>(Trait::kRandom), infer_random};
+    row.flops = flops_philox;
+    row.distribution = distribution;
+    return row;
+  };
   return {"random",
           "Made from attributes, or from the rng input by Philox 4x32-10: key seed, counter (index, stream, step).",
           {
@@ -53,7 +58,7 @@ OpFamily random_ops() {
                0,
                1,
                {shape, dtype, {"value", AttrKind::kNumber, {}}},
-               constant,
+               constant | Trait::kSplat,
                infer_filled,
                shard_full},
               {"constant",
@@ -81,26 +86,8 @@ OpFamily random_ops() {
                constant,
                infer_iota,
                shard_iota},
-              {"random_uniform",
-               "from 0 to below 1, 24 bits",
-               1,
-               1,
-               1,
-               {shape, dtype, stream},
-               random,
-               infer_random,
-               nullptr,
-               flops_philox},
-              {"random_normal",
-               "mean 0, deviation 1, by Box and Muller",
-               1,
-               1,
-               1,
-               {shape, dtype, stream},
-               random,
-               infer_random,
-               nullptr,
-               flops_philox},
+              draws("random_uniform", "from 0 to below 1, 24 bits", Distribution::kUniform),
+              draws("random_normal", "mean 0, deviation 1, by Box and Muller", Distribution::kNormal),
           }};
 }
 

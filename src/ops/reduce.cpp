@@ -72,6 +72,11 @@ OpDef reduction(std::string_view name, std::string_view summary, InferFn infer, 
   op.flops = flop_an_operand;
   return op;
 }
+OpDef fold(std::string_view name, std::string_view summary, Combine combine, InferFn infer, ShardingFn sharding) {
+  OpDef op = reduction(name, summary, infer, sharding);
+  op.combine = combine;
+  return op;
+}
 OpDef arg_reduction(std::string_view name, std::string_view summary) {
   OpDef op = reduction(name, summary, infer_arg_reduce, shard_arg);
   op.traits = 0;
@@ -103,12 +108,12 @@ OpFamily reduce_ops() {
   return {"reduce",
           "Many elements to one, along some dimensions. Sums of bf16 and f16 are kept in f32.",
           {
-              reduction("sum", "0 of nothing", infer_reduce, shard_by<Factor::Kind::kSum>),
-              reduction("prod", "1 of nothing", infer_reduce, shard_whole_dims),
-              reduction("max", "NaN wins", infer_reduce, shard_by<Factor::Kind::kMax>),
-              reduction("min", "NaN wins", infer_reduce, shard_by<Factor::Kind::kMin>),
-              reduction("any", "whether one is true", infer_bool_reduce, shard_by<Factor::Kind::kMax>),
-              reduction("all", "whether none is false", infer_bool_reduce, shard_by<Factor::Kind::kMin>),
+              fold("sum", "0 of nothing", Combine::kSum, infer_reduce, shard_by<Factor::Kind::kSum>),
+              fold("prod", "1 of nothing", Combine::kProduct, infer_reduce, shard_whole_dims),
+              fold("max", "NaN wins", Combine::kMax, infer_reduce, shard_by<Factor::Kind::kMax>),
+              fold("min", "NaN wins", Combine::kMin, infer_reduce, shard_by<Factor::Kind::kMin>),
+              fold("any", "whether one is true", Combine::kMax, infer_bool_reduce, shard_by<Factor::Kind::kMax>),
+              fold("all", "whether none is false", Combine::kMin, infer_bool_reduce, shard_by<Factor::Kind::kMin>),
               mean,
               arg_reduction("argmax", "where the first largest element is"),
               arg_reduction("argmin", "where the first smallest element is"),

@@ -13,12 +13,12 @@ using Found = std::optional<TensorId>;
 
 // full is made without dimensions where broadcasting gives them; an expand is left out.
 TensorId unexpanded(RuleInput& m, size_t i) {
-  if (const Node* full = m.made_by(i, "full"); full != nullptr && !m.b.shape(m.in[i]).empty()) {
+  if (const Node* full = m.made_by(i, Trait::kSplat); full != nullptr && !m.b.shape(m.in[i]).empty()) {
     Attrs attrs = full->attrs;
     attrs.set("shape", Shape());
     return m.b.add("full", {}, attrs);
   }
-  if (const Node* expand = m.made_by(i, "expand")) return expand->inputs[0];
+  if (const Node* expand = m.made_by(i, Trait::kBroadcast)) return expand->inputs[0];
   return m.in[i];
 }
 Shape broadcast(const GraphBuilder& b, const std::vector<TensorId>& tensors) {
@@ -33,16 +33,16 @@ Shape broadcast(const GraphBuilder& b, const std::vector<TensorId>& tensors) {
   return out;
 }
 // Drops what broadcasting does anyway, operand by operand, while the result keeps its shape.
-Found unexpand_operands(RuleInput& m, std::string_view op) {
+Found unexpand(RuleInput& m) {
   std::vector<TensorId> operands = m.in;
   bool changed = false;
   for (size_t i = 0; i < operands.size(); ++i) {
-    const Node* producer = m.b.graph().producer(m.in[i]);
-    if (producer == nullptr || (producer->op != "expand" && (producer->op != "full" || m.b.shape(m.in[i]).empty())))
-      continue;
+    const Node* expand = m.made_by(i, Trait::kBroadcast);
+    const bool is_full = m.made_by(i, Trait::kSplat) != nullptr && !m.b.shape(m.in[i]).empty();
+    if (expand == nullptr && !is_full) continue;
     std::vector<TensorId> tried = operands;
-    tried[i] = producer->op == "expand" ? producer->inputs[0] : operands[i];
-    if (producer->op == "full") {
+    if (expand != nullptr) tried[i] = expand->inputs[0];
+    if (is_full) {
       Shape without;  // the shape of the others alone
       std::vector<TensorId> others = operands;
       others.erase(others.begin() + static_cast<ptrdiff_t>(i));
@@ -56,17 +56,12 @@ Found unexpand_operands(RuleInput& m, std::string_view op) {
     changed = true;
   }
   if (!changed) return std::nullopt;
-  return m.b.add(op, operands, m.attrs);
+  return m.b.add(m.op, operands, m.attrs);
 }
 
-template <const char* kOp>
-Found unexpand(RuleInput& m) {
-  return unexpand_operands(m, kOp);
-}
-template <const char* kOp>
 Found constant_second(RuleInput& m) {
   if (!m.value_of(0) || m.value_of(1)) return std::nullopt;
-  return m.b.add(kOp, {m.in[1], m.in[0]}, m.attrs);
+  return m.b.add(m.op, {m.in[1], m.in[0]}, m.attrs);
 }
 
 Found power(RuleInput& m) {
@@ -129,49 +124,34 @@ Found window_in_zeros(RuleInput& m) {
   return m.b.add("pad", {m.in[1]}, {{"low", low}, {"high", high}});
 }
 
-constexpr char kAdd[] = "add";
-constexpr char kMul[] = "mul";
-constexpr char kSub[] = "sub";
-constexpr char kDiv[] = "div";
-constexpr char kPow[] = "pow";
-constexpr char kMaximum[] = "maximum";
-constexpr char kMinimum[] = "minimum";
-constexpr char kEq[] = "eq";
-constexpr char kNe[] = "ne";
-constexpr char kLt[] = "lt";
-constexpr char kLe[] = "le";
-constexpr char kWhere[] = "where";
-constexpr char kAnd[] = "logical_and";
-constexpr char kOr[] = "logical_or";
-
 }  // namespace
 
 Graph canonicalise(Graph graph) {
   static const RuleTable kRules = {
-      {"add", constant_second<kAdd>},
-      {"add", unexpand<kAdd>},
-      {"mul", constant_second<kMul>},
+      {"add", constant_second},
+      {"add", unexpand},
+      {"mul", constant_second},
       {"mul", square_of_itself},
-      {"mul", unexpand<kMul>},
-      {"maximum", constant_second<kMaximum>},
-      {"maximum", unexpand<kMaximum>},
-      {"minimum", constant_second<kMinimum>},
-      {"minimum", unexpand<kMinimum>},
-      {"eq", constant_second<kEq>},
-      {"eq", unexpand<kEq>},
-      {"ne", constant_second<kNe>},
-      {"ne", unexpand<kNe>},
+      {"mul", unexpand},
+      {"maximum", constant_second},
+      {"maximum", unexpand},
+      {"minimum", constant_second},
+      {"minimum", unexpand},
+      {"eq", constant_second},
+      {"eq", unexpand},
+      {"ne", constant_second},
+      {"ne", unexpand},
       {"sub", subtracted_constant},
-      {"sub", unexpand<kSub>},
+      {"sub", unexpand},
       {"div", divided_by_power_of_two},
-      {"div", unexpand<kDiv>},
+      {"div", unexpand},
       {"pow", power},
-      {"pow", unexpand<kPow>},
-      {"lt", unexpand<kLt>},
-      {"le", unexpand<kLe>},
-      {"where", unexpand<kWhere>},
-      {"logical_and", unexpand<kAnd>},
-      {"logical_or", unexpand<kOr>},
+      {"pow", unexpand},
+      {"lt", unexpand},
+      {"le", unexpand},
+      {"where", unexpand},
+      {"logical_and", unexpand},
+      {"logical_or", unexpand},
       {"sum", reduced_nothing},
       {"max", reduced_nothing},
       {"min", reduced_nothing},

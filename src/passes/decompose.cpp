@@ -8,9 +8,7 @@
 namespace stepc {
 
 namespace {
-bool is_composite(const Node& node) {
-  return !node.aten && op_def(node.op).has(Trait::kComposite) && !op_def(node.op).has(Trait::kOwnKernel);
-}
+bool is_composite(const Node& node) { return !node.aten && !op_def(node.op).is_core(); }
 }  // namespace
 
 Graph decompose(Graph graph) {

@@ -57,15 +57,15 @@ Graph fold_constants(Graph graph) {
     std::vector<const Node*> constants;
     for (TensorId input : node.inputs) {
       const Node* producer = r.b().graph().producer(r[input]);
-      if (producer != nullptr && producer->op == "full") constants.push_back(producer);
+      if (producer != nullptr && has(*producer, Trait::kSplat)) constants.push_back(producer);
     }
-    const bool foldable = op != nullptr && !node.inputs.empty() && constants.size() == node.inputs.size() &&
-                          (op->body != nullptr || (op->has(Trait::kView) && node.op != "bitcast"));
     const TensorType& type = graph.type(node.outputs.empty() ? TensorId(0) : node.outputs[0]);
+    const bool constant = op != nullptr && !node.inputs.empty() && constants.size() == node.inputs.size();
+    const bool moved = constant && op->has(Trait::kView) && graph.type(node.inputs[0]).dtype == type.dtype;
     std::optional<AttrValue> value;
-    if (foldable && op->has(Trait::kView))
+    if (moved)
       value = *constants[0]->attrs.find("value");
-    else if (foldable && is_interpreted(type.dtype) &&
+    else if (constant && op->body != nullptr && is_interpreted(type.dtype) &&
              std::ranges::all_of(node.inputs, [&](TensorId id) { return is_interpreted(graph.type(id).dtype); }))
       value = folded(*op, node.attrs, constants, type.dtype);
     if (!value) {

@@ -15,8 +15,8 @@
 
 namespace stepc {
 
-// What a Graph may contain. kCore: no composites, only core ops and opaque nodes. kFused: groups, each of them one
-// kernel, or one call for products.
+// What a Graph may contain. kCaptured: every op. kCore: no composites, only core ops and opaque nodes. kFused: groups
+// too, each of them one kernel, or one call for products.
 enum class Stage : uint8_t { kCaptured, kCore, kFused };
 std::string_view name_of(Stage stage);
 // verify_ops() and what the stage allows; InternalError names the node.
@@ -31,7 +31,7 @@ struct PassSettings {
 struct Pass {
   std::string_view name;
   Graph (*run)(Graph graph, const PassSettings& settings);
-  Stage in, out;
+  Stage in, out;              // what it takes, which the runner checks, and what it gives
   std::string_view what;      // one sentence
   std::string_view why_here;  // the order constraint
 };

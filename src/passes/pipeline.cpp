@@ -83,14 +83,22 @@ void verify_groups(const Graph& graph) {
 }
 }  // namespace
 
-void verify_stage(const Graph& graph, Stage stage) {
-  verify_ops(graph);
-  if (stage == Stage::kCaptured) return;
+namespace {
+// The stage's ops and fields, in few words and fast: `who` asks for it.
+void check_stage(const Graph& graph, Stage stage, std::string_view who) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
-    INTERNAL_CHECK(node.aten || !op_def(node.op).has(Trait::kComposite) || op_def(node.op).has(Trait::kOwnKernel),
-                   "node {} {} is a composite in stage {}", n, node.op, name_of(stage));
+    INTERNAL_CHECK(stage == Stage::kFused || !node.group, "{}: node {} {} is in group {} of a {} graph", who, n,
+                   node.op, *node.group, name_of(stage));
+    INTERNAL_CHECK(stage == Stage::kCaptured || node.aten || op_def(node.op).is_core(),
+                   "{}: node {} {} is a composite in a {} graph", who, n, node.op, name_of(stage));
   }
+}
+}  // namespace
+
+void verify_stage(const Graph& graph, Stage stage) {
+  verify_ops(graph);
+  check_stage(graph, stage, "verify");
   if (stage == Stage::kFused) verify_groups(graph);
 }
 
@@ -121,6 +129,7 @@ RunResult run_passes(Graph graph, const RunOptions& options) {
   Stage stage = Stage::kCaptured;
   for (const Pass* pass : passes) {
     const auto begin = std::chrono::steady_clock::now();
+    check_stage(graph, pass->in, pass->name);
     Graph after = pass->run(graph, options.settings);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     const bool changed = !(after == graph);

@@ -26,16 +26,16 @@ constexpr size_t kFineness = 32;  // halving ends when counts differ by less tha
 constexpr size_t kNever = SIZE_MAX;
 
 // How readily a node runs twice. Ordered: what is cheap for its bytes comes first.
-enum class Kind : uint8_t { kPointwise, kNorm, kAttention, kProduct, kNever };
+enum class Kind : uint8_t { kPointwise, kNorm, kOwnKernel, kContraction, kNever };
 
 Kind kind_of(const Node& node) {
   if (node.aten) return Kind::kNever;
   const OpDef& op = op_def(node.op);
   constexpr Trait kCheap[] = {Trait::kElementwise, Trait::kView, Trait::kConstant, Trait::kRandom};
   if (std::ranges::any_of(kCheap, [&](Trait trait) { return op.has(trait); })) return Kind::kPointwise;
-  if (op.has(Trait::kReduction) || op.family == "norm") return Kind::kNorm;
-  if (op.family == "attention") return Kind::kAttention;
-  if (op.family == "matmul") return Kind::kProduct;
+  if (op.has(Trait::kReduction) || !op.is_core()) return Kind::kNorm;
+  if (op.has(Trait::kRecomputes)) return Kind::kOwnKernel;
+  if (op.has(Trait::kContraction)) return Kind::kContraction;
   return Kind::kNever;
 }
 
@@ -71,7 +71,7 @@ class Chooser {
   void choose_all(double most_seconds) {
     const std::vector<TensorId> tensors = candidates();
     std::set<TensorId> chosen;
-    for (Kind most : {Kind::kPointwise, Kind::kNorm, Kind::kAttention, Kind::kProduct})
+    for (Kind most : {Kind::kPointwise, Kind::kNorm, Kind::kOwnKernel, Kind::kContraction})
       for (TensorId tensor : tensors)
         if (kind_of(*graph_.producer(tensor)) <= most && !chosen.contains(tensor) && choose(tensor, most, most_seconds))
           chosen.insert(tensor);

@@ -10,8 +10,13 @@ const Node* RuleInput::made_by(size_t i, std::string_view op) const {
   return node != nullptr && node->op == op ? node : nullptr;
 }
 
+const Node* RuleInput::made_by(size_t i, Trait trait) const {
+  const Node* node = b.graph().producer(in[i]);
+  return node != nullptr && has(*node, trait) ? node : nullptr;
+}
+
 std::optional<double> RuleInput::value_of(size_t i) const {
-  const Node* node = made_by(i, "full");
+  const Node* node = made_by(i, Trait::kSplat);
   if (node == nullptr) return std::nullopt;
   return node->attrs.number("value");
 }
@@ -29,7 +34,7 @@ bool sweep(Graph& graph, const RuleTable& rules) {
       const std::vector<TensorId> inputs = r.inputs_of(node);
       std::vector<uint32_t> uses;
       for (TensorId input : node.inputs) uses.push_back(counts[input.index()]);
-      RuleInput m{r.b(), inputs, node.attrs, graph.type(node.outputs[0]), uses};
+      RuleInput m{r.b(), node.op, inputs, node.attrs, graph.type(node.outputs[0]), uses};
       for (const std::string_view op : {std::string_view(node.op), std::string_view()}) {
         const auto [begin, end] = rules.equal_range(op);
         for (auto rule = begin; rule != end && !better; ++rule) better = rule->second(m);

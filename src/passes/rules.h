@@ -7,12 +7,14 @@
 #include <string_view>
 #include <vector>
 
+#include "ops/op_def.h"
 #include "passes/rewriter.h"
 
 namespace stepc {
 
 struct RuleInput {
   GraphBuilder& b;
+  std::string_view op;
   const std::vector<TensorId>& in;
   const Attrs& attrs;
   const TensorType& type;             // of the output
@@ -20,6 +22,7 @@ struct RuleInput {
 
   // The node that makes operand i, if it is `op`.
   [[nodiscard]] const Node* made_by(size_t i, std::string_view op) const;
+  [[nodiscard]] const Node* made_by(size_t i, Trait trait) const;  // if its op has the trait
   // The single value that operand i is everywhere.
   [[nodiscard]] std::optional<double> value_of(size_t i) const;
 };

@@ -494,7 +494,8 @@ class Writer {
     if (unit.choice.kind == KernelChoice::Kind::kNone) return;  // nothing needs it
     const Node& first = graph_.nodes[nodes.front().index()];
     if (is_host_code(first)) return add_host_code(host_code_of(first), first.source);
-    const Node& main = is_product(first) ? first : graph_.nodes[nodes.back().index()];  // what the unit is for
+    const Node& main =
+        has(first, Trait::kContraction) ? first : graph_.nodes[nodes.back().index()];  // what the unit is for
     const std::vector<OperandId> reads = operands(unit.inputs);
     const std::vector<OperandId> writes = operands(unit.outputs);
     Instruction& instruction = add(kind_of_unit(unit, first), main.source);

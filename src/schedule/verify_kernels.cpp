@@ -48,7 +48,7 @@ class KernelVerifier {
       case Kind::kAttention:
         return check_attention(one);
       case Kind::kLoss:
-        INTERNAL_CHECK(one.op == "linear_cross_entropy", "no loss");
+        INTERNAL_CHECK(kernel_of(one) == OwnKernel::kLinearCrossEntropy, "no loss");
         check_row(one);
         for (OperandId write : one.writes) INTERNAL_CHECK(is_contiguous(layout(write)), "%{} has gaps", write);
         return;
@@ -74,6 +74,10 @@ class KernelVerifier {
     return static_cast<int64_t>(bytes / static_cast<uint64_t>(size_of(operand(id).dtype))) - operand(id).offset;
   }
 
+  [[nodiscard]] static OwnKernel kernel_of(const Instruction& one) {
+    const OpDef* row = find_op(one.op);
+    return row == nullptr ? OwnKernel::kNone : row->kernel;
+  }
   // Against the op's row: arity, attributes, types.
   void check_row(const Instruction& one) const {
     const OpDef* row = find_op(one.op);
@@ -90,8 +94,8 @@ class KernelVerifier {
 
   // Beyond the op's row, which leaves to ATen what ATen would check.
   void check_attention(const Instruction& one) const {
-    const bool backward = one.op == "attention_backward";
-    INTERNAL_CHECK(backward || one.op == "attention", "no attention");
+    const bool backward = kernel_of(one) == OwnKernel::kAttentionBackward;
+    INTERNAL_CHECK(backward || kernel_of(one) == OwnKernel::kAttention, "no attention");
     check_row(one);
     const size_t q = backward ? 1 : 0;
     const TensorType& query = layout(one.reads[q]).type;

@@ -55,11 +55,11 @@ std::optional<Workspace> known_workspace(const Node& node, const std::vector<Ten
     return Workspace{node.aten->workspace_bytes + copied_bytes(node, inputs), node.aten->worker_bytes};
   }
   // One value everywhere is written where it belongs.
-  if (op_def(node.op).has(Trait::kConstant) && node.attrs.find("value") != nullptr) return Workspace{};
+  if (has(node, Trait::kSplat)) return Workspace{};
   // A library's product of two matrices: it asks for nothing where it takes the type, and ATen copies only what lies
   // neither in rows nor in columns.
   const bool is_plain =
-      is_product(node) && std::ranges::all_of(inputs, [](const TensorLayout& input) {
+      has(node, Trait::kContraction) && std::ranges::all_of(inputs, [](const TensorLayout& input) {
         const bool is_wide = input.type.dtype == DType::kF32 || input.type.dtype == DType::kF64;
         return is_wide && input.strides.size() == 2 && (input.strides[0] == 1 || input.strides[1] == 1);
       });

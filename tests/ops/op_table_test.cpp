@@ -77,6 +77,47 @@ TEST(OpTable, ShardedOnVirtualRanksEqualsWhole) {
   EXPECT_GT(splits, 250);
 }
 
+// A kernel reads the nearest element for an index out of range, so an op that forgets to declare its indices would read
+// a wrong one without a word. An operand that must hold integers, in an op that has not one element's worth of them at
+// each place (elementwise) and draws no random numbers by them, holds indices.
+TEST(OpTable, WhatIsIndexedIsDeclared) {
+  const auto takes = [](const OpDef& op, const test::Example& example, const std::vector<TensorType>& inputs) {
+    try {
+      infer_types(op, {inputs, example.attrs});
+      return true;
+    } catch (const InternalError&) {
+      return false;
+    }
+  };
+  const auto as_reals = [](const TensorType& type) {
+    return is_floating(type.dtype) || type.dtype == DType::kBool ? type : TensorType{DType::kF64, type.shape};
+  };
+  int indexed = 0;
+  for_each_example([&](const OpDef& op, const test::Example& example) {
+    if (op.has(Trait::kElementwise) || op.has(Trait::kRandom)) return;
+    std::vector<TensorType> reals;
+    for (const TensorType& type : example.inputs) reals.push_back(as_reals(type));
+    for (size_t i = 0; i < reals.size(); ++i) {
+      std::vector<TensorType> inputs = example.inputs;
+      inputs[i] = reals[i];
+      if (takes(op, example, inputs) || takes(op, example, reals)) continue;
+      if (op.is_core()) {
+        ASSERT_TRUE(op.index_use.has_value()) << op.name << " has indices in operand " << i << " and no index_use";
+        EXPECT_EQ(op.index_use->indices, i);
+      }
+      ++indexed;
+    }
+    EXPECT_TRUE(op.index_use || !op.has(Trait::kSelects)) << "selects by what?";
+    if (!op.index_use) return;
+    const size_t of = op.index_use->indexed;
+    ASSERT_LT(of, op.min_inputs);
+    EXPECT_NE(of, op.index_use->indices);
+    EXPECT_FALSE(example.inputs[of].shape.empty());
+    EXPECT_EQ(op.index_use->ignores, example.attrs.find("ignore_index") != nullptr);
+  });
+  EXPECT_GT(indexed, 8);
+}
+
 TEST(OpTable, OnlyCompositesDecomposeAndNoneHasABody) {
   for (const OpFamily& family : op_families())
     for (const OpDef& op : family.ops) {

@@ -8,9 +8,11 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "interp/interpret.h"
+#include "ops/graph_builder.h"
 #include "ops/op_def.h"
 #include "passes/dead_code.h"
 #include "passes/pass.h"
+#include "tests/ops/op_examples.h"
 
 namespace stepc {
 namespace {
@@ -101,6 +103,36 @@ return %7
   EXPECT_TRUE(holds(graph, {-100, 3}));
   EXPECT_FALSE(holds(graph, {-100, 4}));
   EXPECT_FALSE(holds(graph, {-1, 3}));
+}
+
+// Whatever its row says is indexed.
+TEST(CheckIndices, HoldForEveryIndexedOp) {
+  int ops = 0;
+  for (const OpFamily& family : op_families())
+    for (const OpDef& op : family.ops) {
+      if (!op.index_use) continue;
+      SCOPED_TRACE(op.name);
+      const test::Example example = test::examples_of(op).front();
+      GraphBuilder b;
+      std::vector<TensorId> inputs;
+      for (size_t i = 0; i < example.inputs.size(); ++i)
+        inputs.push_back(b.graph().add_input({InputKind::kBatch, str("{}", i), {}, {}, 0}, example.inputs[i]));
+      for (TensorId result : b.add_all(op.name, inputs, example.attrs)) {
+        b.graph().outputs.emplace_back();
+        b.graph().outputs.back().tensor = result;
+      }
+      const Graph graph = check_indices(b.take());
+      const auto count = static_cast<size_t>(element_count(example.inputs[op.index_use->indices].shape));
+      const AttrValue* dim = example.attrs.find("dim");
+      const auto place = dim == nullptr ? 0 : static_cast<size_t>(std::get<int64_t>(*dim));
+      const int64_t size = example.inputs[op.index_use->indexed].shape[place];
+      EXPECT_TRUE(holds(graph, std::vector<int64_t>(count, 0)));
+      EXPECT_TRUE(holds(graph, std::vector<int64_t>(count, size - 1)));
+      EXPECT_FALSE(holds(graph, std::vector<int64_t>(count, size)));
+      EXPECT_FALSE(holds(graph, std::vector<int64_t>(count, -1)));
+      ++ops;
+    }
+  EXPECT_GT(ops, 6);
 }
 
 TEST(CheckIndices, NoIndicesAreInRange) {

@@ -44,6 +44,21 @@ TEST(Fuse, AParametersUpdateIsOneKernel) {
   EXPECT_EQ(kernel.outputs.size(), 3U);
 }
 
+// Small parameters that one number scales: a loop over one is no loop over the others.
+TEST(Fuse, WhatHasOnlyANumberInCommonIsNoKernel) {
+  GraphBuilder b;
+  const TensorId rate = input(b, InputKind::kScalar, {DType::kF32, {}});
+  const TensorId scale = b.add("sub", {b.full(1, DType::kF32), rate});
+  for (int k = 0; k < 3; ++k) {
+    const TensorId parameter = input(b, InputKind::kParameter, {DType::kF32, {8}});
+    b.graph().outputs.emplace_back();
+    b.graph().outputs.back().tensor = b.add("mul", {parameter, scale});
+  }
+  const Graph fused = fuse(b.take());
+  EXPECT_NO_THROW(verify_stage(fused, Stage::kFused));
+  EXPECT_EQ(groups_of(fused).size(), 4U);  // the number, and each of the others
+}
+
 // A cast to a wider type is not written for the next kernel to read: each reads the narrow one.
 TEST(Fuse, AWideningCastIsMadeByEachReader) {
   GraphBuilder b;

@@ -362,6 +362,39 @@ TEST(Pipeline, StageCoreAllowsNoComposite) {
   EXPECT_THROW(verify_stage(b.graph(), Stage::kCore), InternalError);
 }
 
+// Each row of the table has what it takes where it stands, and says so where it has not.
+TEST(Pipeline, APassTakesWhatItsRowSays) {
+  GraphBuilder b;
+  const TensorId x = b.graph().add_input({InputKind::kBatch, "x", {}, {}, 0}, {DType::kF32, {2}});
+  b.graph().outputs.emplace_back();
+  b.graph().outputs.back().tensor = b.add("exp", {b.add("softmax", {x}, {{"dim", int64_t{0}}})});
+  const Graph captured = b.take();
+  const Graph core = run_passes(captured, {.only = {"decompose"}}).graph;
+  const Graph fused = run_passes(core, {.only = {"fuse"}}).graph;
+  ASSERT_TRUE(std::ranges::any_of(fused.nodes, [](const Node& node) { return node.group.has_value(); }));
+  for (const Pass& pass : pass_table()) {
+    const auto refuses = [&](const Graph& graph, std::string_view why) {
+      try {
+        run_passes(graph, {.only = {std::string(pass.name)}});
+        return false;
+      } catch (const InternalError& error) {
+        EXPECT_NE(std::string_view(error.what()).find(str("{}: {}", pass.name, why)), std::string_view::npos)
+            << error.what();
+        return true;
+      }
+    };
+    EXPECT_EQ(refuses(captured, str("node 0 softmax is a composite in a {} graph", name_of(pass.in))),
+              pass.in != Stage::kCaptured)
+        << pass.name;
+    EXPECT_FALSE(refuses(core, "")) << pass.name;
+    EXPECT_EQ(refuses(fused, str("node 0 {} is in group 0 of a {} graph", fused.nodes[0].op, name_of(pass.in))),
+              pass.in != Stage::kFused)
+        << pass.name;
+  }
+  EXPECT_NO_THROW(run_passes(captured));
+  EXPECT_THROW(run_passes(captured, {.without = {"decompose"}}), InternalError);
+}
+
 TEST(Pipeline, PageIsFresh) {
   EXPECT_EQ(read_text(STEPC_SOURCE_DIR "/docs/passes.md", 1 << 20), passes_page())
       << "run: irtool --passes > docs/passes.md";

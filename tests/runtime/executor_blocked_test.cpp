@@ -90,7 +90,7 @@ std::vector<Tensor> run_apart(const Graph& group, const std::vector<Tensor>& inp
   };
   for (size_t i = 0; i < inputs.size(); ++i) add_input(group.inputs[i].tensor, inputs[i]);
   for (const Node& node : group.nodes) {
-    if (is_product(node)) {
+    if (has(node, Trait::kContraction)) {
       const std::vector<Tensor> operands = {read[now[node.inputs[0].index()].index()],
                                             read[now[node.inputs[1].index()].index()]};
       const test::PlannedGraph product = planned(graph_of("matmul", node.attrs, operands));

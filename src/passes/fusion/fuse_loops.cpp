@@ -1,0 +1,154 @@
+#include "passes/fusion/fuse_loops.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "base/check.h"
+#include "ops/op_def.h"
+
+namespace stepc {
+
+namespace {
+
+constexpr int64_t kMuchSmaller = 16;
+using Nodes = FusionGroups::Nodes;
+
+// The elements that the largest loop of the members runs over.
+int64_t loop_size(const Graph& graph, const Nodes& members) {
+  int64_t most = 0;
+  for (size_t member : members) {
+    const Node& node = graph.nodes[member];
+    most = std::max(most, element_count(graph.shape(node.outputs[0])));
+    if (!has(node, Trait::kReduction)) continue;
+    for (TensorId input : node.inputs) most = std::max(most, element_count(graph.shape(input)));
+  }
+  return most;
+}
+
+// What is made once for many readers is not made part of one of them.
+bool serves_others(const FusionGroups& groups, const Nodes& small, const Nodes& large) {
+  const Graph& graph = groups.graph();
+  if (loop_size(graph, small) * kMuchSmaller > loop_size(graph, large)) return false;
+  for (size_t member : small) {
+    Nodes readers;
+    const bool returned = groups.add_readers(graph.nodes[member].outputs[0], readers);
+    if (returned) return true;
+    for (size_t reader : readers)
+      if (!small.contains(reader) && !large.contains(reader)) return true;
+  }
+  return false;
+}
+
+// Groups that `node` could join: those that make what it reads, then those that read the same; the latest first.
+std::vector<size_t> candidates(const FusionGroups& groups, size_t node) {
+  const Graph& graph = groups.graph();
+  std::vector<size_t> found;
+  const auto add = [&](size_t other) {
+    const std::optional<size_t> group = groups.group_of(other);
+    if (!group || graph.nodes[other].source.phase != graph.nodes[node].source.phase) return;
+    if (std::ranges::find(found, *group) == found.end()) found.push_back(*group);
+  };
+  const std::set<TensorId> tensors = groups.read_by(node);
+  for (TensorId tensor : tensors)
+    if (const NodeId producer = graph.tensors[tensor.index()].producer; producer.valid()) add(producer.index());
+  std::ranges::sort(found, std::greater<>());
+  std::vector<size_t> makers = std::move(found);
+  found.clear();
+  const int64_t size = loop_size(graph, {node});
+  for (TensorId tensor : tensors) {
+    if (element_count(graph.shape(tensor)) != size || size == 1) continue;
+    Nodes readers;
+    groups.add_readers(tensor, readers);
+    for (size_t reader : readers)
+      if (reader < node && node - reader <= FusionGroups::kNearby && groups.role(reader) == Role::kWork &&
+          loop_size(graph, {reader}) == size)
+        add(reader);
+  }
+  std::ranges::sort(found, std::greater<>());
+  for (size_t group : found)
+    if (std::ranges::find(makers, group) == makers.end()) makers.push_back(group);
+  return makers;
+}
+
+bool can_be_kernel(const FusionGroups& groups, const Nodes& members) {
+  return groups.are_plain(members) || groups.is_kernel(members);
+}
+
+void place(FusionGroups& groups, size_t node) {
+  Nodes members = {node};
+  if (!can_be_kernel(groups, members)) return groups.keep_outside(node);
+  double slot = static_cast<double>(node);
+  std::vector<size_t> joined;
+  for (size_t group : candidates(groups, node)) {
+    const std::vector<size_t>& nodes = groups.groups()[group].nodes;
+    const Nodes other(nodes.begin(), nodes.end());
+    if (serves_others(groups, other, members)) continue;
+    Nodes both = members;
+    both.insert(other.begin(), other.end());
+    const std::optional<double> now = groups.find_slot(both, slot);
+    if (!now || !can_be_kernel(groups, both)) continue;
+    members = std::move(both);
+    slot = *now;
+    joined.push_back(group);
+  }
+  const size_t home = joined.empty() ? groups.add() : joined[0];
+  for (size_t group : joined) groups.clear(group);
+  groups.set(home, {{members.begin(), members.end()}, slot});
+}
+
+// Members that make numbers, and each set of others that tensors with dimensions connect.
+struct Parts {
+  Nodes numbers;
+  std::vector<Nodes> others;
+};
+Parts connected_parts(const FusionGroups& groups, const Nodes& members) {
+  const Graph& graph = groups.graph();
+  Parts out;
+  std::vector<std::pair<Nodes, std::set<TensorId>>> parts;
+  for (size_t member : members) {
+    const TensorId made = graph.nodes[member].outputs[0];
+    if (graph.shape(made).empty()) {
+      out.numbers.insert(member);
+      continue;
+    }
+    std::set<TensorId> tensors = groups.read_by(member);
+    std::erase_if(tensors, [&](TensorId tensor) { return graph.shape(tensor).empty(); });
+    tensors.insert(made);
+    Nodes part = {member};
+    std::erase_if(parts, [&](const auto& other) {
+      if (std::ranges::none_of(tensors, [&](TensorId tensor) { return other.second.contains(tensor); })) return false;
+      part.insert(other.first.begin(), other.first.end());
+      tensors.insert(other.second.begin(), other.second.end());
+      return true;
+    });
+    parts.emplace_back(std::move(part), std::move(tensors));
+  }
+  for (auto& [part, tensors] : parts) out.others.push_back(std::move(part));
+  return out;
+}
+
+// Plain members are a kernel as soon as all of them are connected, which is seen when all are there: those that only
+// numbers connect have no loops in common. The numbers stay, the others stand behind them.
+void cut_unconnected(FusionGroups& groups, size_t group) {
+  const FusionGroup whole = groups.groups()[group];
+  const Nodes members(whole.nodes.begin(), whole.nodes.end());
+  if (!groups.are_plain(members)) return;
+  const auto& [numbers, others] = connected_parts(groups, members);
+  if (others.size() < 2) return;
+  groups.set(group, {{numbers.begin(), numbers.end()}, whole.slot});
+  for (const Nodes& part : others) {
+    const std::optional<double> slot = groups.find_slot(part, whole.slot);
+    INTERNAL_CHECK(slot.has_value(), "no room behind group {}", group);
+    groups.set(groups.add(), {{part.begin(), part.end()}, *slot});
+  }
+}
+
+}  // namespace
+
+void fuse_loops(FusionGroups& groups) {
+  for (size_t n = 0; n < groups.graph().nodes.size(); ++n)
+    if (groups.role(n) == Role::kWork) place(groups, n);
+  for (size_t group = 0, count = groups.groups().size(); group < count; ++group) cut_unconnected(groups, group);
+}
+
+}  // namespace stepc

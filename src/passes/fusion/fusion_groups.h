@@ -1,0 +1,88 @@
+// FusionGroups: which nodes of a graph are in which group while fuse() puts them there, and what every step of it asks:
+// who reads what, through nodes that cost nothing inside a kernel; where on the line a set of nodes may stand; whether
+// it can be one kernel. The line: every group and every node outside has a slot on it, after all that it reads and
+// before all that reads it, so no two groups ever wait for each other.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "ir/graph.h"
+#include "passes/fuse.h"
+
+namespace stepc {
+
+enum class Role : uint8_t {
+  kOutside,
+  kFree,  // costs nothing inside a kernel: every group that reads it makes it for itself
+  kWork,
+};
+
+struct FusionGroup {
+  std::vector<size_t> nodes;  // ascending, but products first; none: it became part of another
+  double slot = 0;
+  bool products = false;
+};
+
+class FusionGroups {
+ public:
+  static constexpr size_t kNearby = 64;  // nodes between readers of the same memory that share a call
+  using Nodes = std::set<size_t>;
+
+  // Both outlive this. Every node is outside of the groups at first.
+  FusionGroups(const Graph& graph, KnownGroups& known);
+
+  [[nodiscard]] const Graph& graph() const { return graph_; }
+  [[nodiscard]] const std::vector<FusionGroup>& groups() const { return groups_; }
+  [[nodiscard]] Role role(size_t node) const { return roles_[node]; }
+  [[nodiscard]] std::optional<size_t> group_of(size_t node) const { return group_of_[node]; }
+
+  void keep_outside(size_t node) { roles_[node] = Role::kOutside; }
+  size_t add();                               // a group without nodes
+  void set(size_t group, FusionGroup nodes);  // its nodes belong to it from now on
+  void clear(size_t group) { groups_[group] = {}; }
+
+  // ---- what a node reads and who reads it, through what is free
+
+  [[nodiscard]] std::set<TensorId> read_by(size_t node) const;
+  // Nodes that are not free and read `tensor`; whether the graph returns it, or a view of it.
+  bool add_readers(TensorId tensor, Nodes& readers) const;
+  // Whether anything but the members needs it.
+  [[nodiscard]] bool escapes(TensorId tensor, const Nodes& members) const;
+
+  // ---- a set of nodes as one kernel or call
+
+  [[nodiscard]] std::vector<size_t> in_order(const Nodes& members) const;  // products first
+  // The graph that they would be, as extract_groups() gives it in the end. None: too large for a kernel.
+  [[nodiscard]] std::optional<Graph> as_graph(const Nodes& members) const;
+  [[nodiscard]] bool is_kernel(const Nodes& members) const;
+  // Elementwise on operands of one shape and on single numbers: always a kernel.
+  [[nodiscard]] bool are_plain(const Nodes& members) const;
+  // A slot that they may have, `wanted` where it is one: after all that they read, before all that reads them and
+  // before host code that changes what they read.
+  [[nodiscard]] std::optional<double> find_slot(const Nodes& members, double wanted) const;
+
+ private:
+  class GraphOfGroup;
+
+  void find_changes();
+  void assign_roles();
+  [[nodiscard]] bool only_work_reads(TensorId tensor) const;
+  void add_sources(TensorId tensor, std::set<TensorId>& tensors) const;
+  [[nodiscard]] double slot_of(size_t node) const;
+  [[nodiscard]] bool is_plain(size_t node) const;
+
+  const Graph& graph_;
+  KnownGroups& known_;
+  std::vector<Role> roles_;                 // by node
+  std::vector<std::vector<size_t>> users_;  // by tensor
+  std::vector<bool> returned_;              // by tensor
+  std::map<TensorId, size_t> changed_at_;   // what an input holds: the host code that changes it
+  std::vector<std::optional<size_t>> group_of_;
+  std::vector<FusionGroup> groups_;
+};
+
+}  // namespace stepc
