@@ -125,6 +125,7 @@ Plan::Road& Plan::exact() {
     USER_CHECK(options_.capture == Capture::kRun, "a step that was never run has no recorded calls to replay: {}",
                why_exact_);
     exact_ = road_of(compile_exact(trace_, options_.threads));
+    for (EventRun& run : events_) run.known.set_stale();
     for (const HostSupply& one : supplied_) exact_->executor->supply(one.call, one.arg, one.number);
   }
   return *exact_;
@@ -284,6 +285,7 @@ void Plan::prepare_events() {
     const HostEvent& event = trace().events[e];
     if (event.kind != HostEvent::Kind::kShadow) continue;
     events_[e].shadow = std::make_unique<Shadow>(trace(), e);
+    events_[e].known = KnownUpdate(event.key, counters_of(event));
     events_[e].stand_ins.resize(parameters_.size());
     for (const Rebinding& gradient : event.gradients) {
       const auto found = std::find(parameter_keys_.begin(), parameter_keys_.end(), gradient.key);
@@ -292,6 +294,17 @@ void Plan::prepare_events() {
           stand_in(trace().values[gradient.value.index()]);
     }
   }
+}
+
+// Where what the event's own calls write stands.
+std::vector<size_t> Plan::counters_of(const HostEvent& event) const {
+  std::set<StorageId> written;
+  for (CallId call : event.own_calls)
+    for (ValueId value : trace_.calls[call.index()].writes) written.insert(trace_.values[value.index()].storage);
+  std::vector<size_t> places;
+  for (size_t e = 0; e < trace_.externals.size(); ++e)
+    if (written.contains(trace_.values[trace_.externals[e].value.index()].storage)) places.push_back(externals_[e]);
+  return places;
 }
 
 std::vector<at::Tensor> Plan::gather(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors) const {
@@ -315,9 +328,39 @@ std::vector<at::Generator> Plan::generators(const Program& program) const {
   return out;
 }
 
-// Runs the event's host code without its kernels and takes over its numbers.
-std::string Plan::shadow(size_t event, Program& program, const std::vector<at::Tensor>& tensors) {
+// Takes over the numbers of the event's host code, which runs if they are not known without that.
+std::string Plan::update(size_t event, Program& program, const std::vector<at::Tensor>& tensors, Undo* undo) {
   const auto begin = Clock::now();
+  EventRun& run = events_[event];
+  const auto hand_on = [&](const HostSupply& number, bool is_new) {
+    if (is_new)
+      supply(number);
+    else if (exact_ == nullptr)
+      supplied_.push_back(number);
+  };
+  const bool is_own = instead_ == nullptr && !show_written_;
+  const std::string& key = trace().events[event].key;
+  std::string difference;
+  if (is_own && run.known.replay(program, tensors, hand_on)) {
+    ++known_updates_;
+  } else {
+    if (undo != nullptr) undo->add_host_state(program);
+    const KnownUpdate::RunFn run_shadow = [&](const std::function<void()>& host_code, const SupplyFn& to) {
+      return shadow(event, tensors, host_code, to);
+    };
+    const SupplyFn take = [&](CallId call, size_t arg, const c10::IValue& number) { supply({call, arg, number}); };
+    if (!is_own) run.known.set_stale();
+    difference = is_own ? run.known.learn(program, tensors, run_shadow, take)
+                        : run_shadow([&] { program.run_event(key); }, take);
+    if (!difference.empty()) difference = str("{} changed: {}", key, difference);
+  }
+  shadow_seconds_ += seconds_since(begin);
+  return difference;
+}
+
+// Runs host code in the event's stead, without its kernels.
+std::string Plan::shadow(size_t event, const std::vector<at::Tensor>& tensors, const std::function<void()>& host_code,
+                         const SupplyFn& supply) {
   EventRun& run = events_[event];
   std::vector<at::Tensor> kept(parameters_.size());
   for (size_t p = 0; p < parameters_.size(); ++p) {
@@ -330,19 +373,17 @@ std::string Plan::shadow(size_t event, Program& program, const std::vector<at::T
   };
   std::string difference;
   try {
-    const std::string& key = trace().events[event].key;
-    difference = run.shadow->run([&] { program.run_event(key); },
-                                 [&](CallId call, size_t arg, const c10::IValue& number) {
-                                   supply({call, arg, number});
-                                 });
-    if (!difference.empty()) difference = str("{} changed: {}", key, difference);
+    difference = run.shadow->run(host_code, supply);
   } catch (...) {
     restore();
     throw;
   }
   restore();
-  shadow_seconds_ += seconds_since(begin);
   return difference;
+}
+
+void Plan::doubt_updates() {
+  for (EventRun& run : events_) run.known.doubt();
 }
 
 void Plan::supply(const HostSupply& number) {
@@ -376,10 +417,10 @@ StepResult Plan::begin(const Program& program, const std::vector<at::Tensor>& te
 }
 
 std::string Plan::run_event(size_t event, Program& program, const std::vector<at::Tensor>& tensors,
-                            const std::vector<at::Tensor>& gradients) {
+                            const std::vector<at::Tensor>& gradients, Undo* undo) {
   if (is_traced()) return {};  // its numbers are there
   if (events_[event].shadow != nullptr)
-    return events_[event].in_place ? shadow(event, program, tensors) : std::string();
+    return events_[event].in_place ? update(event, program, tensors, undo) : std::string();
   const std::vector<Rebinding>& finds = trace().events[event].gradients;
   for (size_t g = 0; g < gradients.size(); ++g) {
     const auto found = std::find(parameter_keys_.begin(), parameter_keys_.end(), finds[g].key);
@@ -504,16 +545,19 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   std::optional<SavedGradients> gradients;
   if (may_turn_back_) {
     const auto begin = Clock::now();
-    undo.emplace(&program, gather(undo_, tensors), inputs.generators);
+    undo.emplace(nullptr, gather(undo_, tensors), inputs.generators);
+    // What runs later runs where the plan's memory is served.
+    if (!is_traced() && std::ranges::any_of(events_, &EventRun::in_place)) undo->add_host_state(program);
     gradients.emplace(program.keys(), tensors);
     if (!events_.empty()) shadow_seconds_ += seconds_since(begin);
   }
+  Undo* const taken = undo ? &*undo : nullptr;
   const auto turn_back = [&] {
     gradients->restore();
     undo->restore();
   };
   for (size_t e = 0; e < events_.size() && outcome.change.empty() && !is_traced(); ++e)
-    if (!events_[e].in_place) outcome.change = shadow(e, program, tensors);
+    if (!events_[e].in_place) outcome.change = update(e, program, tensors, taken);
   if (outcome.change.empty() && is_virtual() && is_unfit())
     outcome.change = "the program's host code passes another integer than the one that the plan was made for";
   if (!outcome.change.empty()) {
@@ -526,7 +570,7 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   bool is_host_code = false;
   inputs.on_event = [&](size_t event, const std::vector<at::Tensor>& found) {
     is_host_code = true;
-    std::string why = run_event(event, program, tensors, found);
+    std::string why = run_event(event, program, tensors, found, taken);
     is_host_code = false;
     return why;
   };

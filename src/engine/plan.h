@@ -13,6 +13,7 @@
 #include "capture/shadow.h"
 #include "capture/tracer.h"
 #include "engine/compile.h"
+#include "engine/known_update.h"
 #include "engine/program.h"
 #include "engine/undo.h"
 
@@ -154,6 +155,10 @@ class Plan {
   double planning_seconds() const { return planning_seconds_; }
   double shadow_seconds() const { return shadow_seconds_; }
   double execute_seconds() const { return execute_seconds_; }
+  // Events that were replayed without their host code.
+  int64_t known_updates() const { return known_updates_; }
+  // What is known of events is compared with their host code at the next replay.
+  void doubt_updates();
 
   int64_t replays = 0;
   bool verified = false;
@@ -162,7 +167,8 @@ class Plan {
 
  private:
   struct EventRun {
-    std::unique_ptr<Shadow> shadow;     // none: an eager event
+    std::unique_ptr<Shadow> shadow;  // none: an eager event
+    KnownUpdate known;
     bool in_place = false;              // a guard stands before it: it runs when the replay gets there
     std::vector<at::Tensor> stand_ins;  // by parameter of the program: the gradient that the event finds
   };
@@ -185,12 +191,15 @@ class Plan {
   void find_undo_of(const Road& road);
   void compile_graph();
   void prepare_events();
+  std::vector<size_t> counters_of(const HostEvent& event) const;
   std::vector<at::Tensor> gather(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors) const;
-  std::string shadow(size_t event, Program& program, const std::vector<at::Tensor>& tensors);
+  std::string update(size_t event, Program& program, const std::vector<at::Tensor>& tensors, Undo* undo);
+  std::string shadow(size_t event, const std::vector<at::Tensor>& tensors, const std::function<void()>& host_code,
+                     const SupplyFn& supply);
   Outcome run_instead(Road& road, Program& program, const std::vector<at::Tensor>& tensors);
   StepResult execute(RunInputs& inputs, const std::vector<at::Tensor>& tensors);
   std::string run_event(size_t event, Program& program, const std::vector<at::Tensor>& tensors,
-                        const std::vector<at::Tensor>& gradients);
+                        const std::vector<at::Tensor>& gradients, Undo* undo);
 
   Trace recorded_;
   Trace trace_;
@@ -212,6 +221,7 @@ class Plan {
   double planning_seconds_ = 0;
   double shadow_seconds_ = 0;
   double execute_seconds_ = 0;
+  int64_t known_updates_ = 0;
   std::vector<size_t> externals_;   // where each of the trace's externals stands among the tensors
   std::vector<size_t> parameters_;  // where each parameter and its gradient stand
   std::vector<size_t> gradients_;

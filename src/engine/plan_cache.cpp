@@ -363,6 +363,7 @@ void PlanCache::check(PlanEntry& entry, Recording& recording, const StepInput& i
       const std::string& why = agreement.difference.empty() ? agreement.obstacle : agreement.difference;
       if (why.empty()) {
         ++stats_.recordings;
+        plan->doubt_updates();
         return;
       }
       if (slip.empty() && would_replay(*plan, recording.trace)) slip = why;

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,12 @@ struct OwnedKey {
   Owner owner = Owner::kCaptured;
   std::string key;
   bool operator==(const OwnedKey&) const = default;
+};
+
+// What an event's host code computes of its options and a step count: every number that it may pass to its calls.
+struct HostNumbers {
+  uint64_t form = 0;  // of its options: with those of another one it may make other calls
+  std::vector<double> numbers;
 };
 
 class Program {
@@ -52,6 +59,11 @@ class Program {
 
   // Runs the host code of an event: an optimizer's step().
   virtual void run_event(const std::string& key) = 0;
+  // Its numbers, as its step count comes to `count`, where they are known without that; nothing else has to be done
+  // then.
+  virtual std::optional<HostNumbers> host_numbers(const std::string& /*key*/, double /*count*/) { return std::nullopt; }
+  // Runs that host code with other options of the same form, and returns its numbers.
+  virtual std::optional<HostNumbers> run_probe(const std::string& /*key*/, double /*count*/) { return std::nullopt; }
   // Adds to a trace the events that the door cannot mark while the step runs.
   virtual void find_events(Trace&) {}
   // The state that host code has outside of tensors, so that it may run once more.

@@ -150,9 +150,11 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
     } else if (!verifies || prove(entry, *plan, tensors, eager, outcome)) {
       const double shadow_before = plan->shadow_seconds();
       const double execute_before = plan->execute_seconds();
+      const int64_t known_before = plan->known_updates();
       outcome = plan->run(*program_, tensors, times_ ? &*times_ : nullptr);
       stats_.shadow_seconds += plan->shadow_seconds() - shadow_before;
       stats_.execute_seconds += plan->execute_seconds() - execute_before;
+      stats_.known_updates += static_cast<uint64_t>(plan->known_updates() - known_before);
       if (outcome.result.has_value()) {
         plan->apply(*program_, tensors, *outcome.result);
         if (times_) profiled_ = plan;

@@ -31,6 +31,12 @@ Undo::Undo(Program* program, std::vector<at::Tensor> tensors, const std::vector<
     if (generator.defined()) save(generator);
 }
 
+void Undo::add_host_state(Program& program) {
+  if (program_ != nullptr) return;
+  program_ = &program;
+  host_state_ = program.save_host_state();
+}
+
 void Undo::restore() {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const std::byte* from = bytes_of_dense_.data();

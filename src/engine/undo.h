@@ -17,8 +17,11 @@ namespace stepc {
 class Undo {
  public:
   // Copies `tensors`, whose handles it keeps, and the process's default generator and `generators`. Without a program
-  // its host code's state is left alone.
+  // its host code's state is left alone, until add_host_state().
   Undo(Program* program, std::vector<at::Tensor> tensors, const std::vector<at::Generator>& generators);
+
+  // Copies what the program's host code keeps outside of tensors, if that was not done: it may run now.
+  void add_host_state(Program& program);
 
   // Puts everything back.
   void restore();

@@ -107,6 +107,7 @@ py::dict dict_of(const Stats& s) {
   put("slips", s.slips);
   put("departures", s.departures);
   put("traced", s.traced);
+  put("known_updates", s.known_updates);
   put("plans", s.plans);
   put("graph_nodes", s.graph_nodes);
   put("kernels", s.kernels);

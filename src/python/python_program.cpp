@@ -82,6 +82,17 @@ Py_ssize_t length_of(PyObject* container) {
   return length;
 }
 
+// A KeyboardInterrupt is no error of the code that it comes in.
+template <class Part>
+void interruptible(const Part& part) {
+  try {
+    part();
+  } catch (const py::error_already_set& error) {
+    if (error.matches(PyExc_Exception)) throw;
+    throw Interrupt(std::current_exception());
+  }
+}
+
 // The same object, or the same number or text, bit by bit. A weak reference is not what it was once its object is gone.
 bool is_same(PyObject* a, PyObject* b) {
   if (a == b) return a == nullptr || !PyWeakref_Check(a) || PyWeakref_GetObject(a) != Py_None;
@@ -121,6 +132,7 @@ int PythonProgram::traverse(visitproc visit, void* arg) const {
     }
   }
   for (const py::object& module : flagged_) Py_VISIT(module.ptr());
+  for (const auto& [key, update] : updates_) Py_VISIT(update.ptr());
   return 0;
 }
 
@@ -129,6 +141,7 @@ void PythonProgram::clear() {
   const auto slots = std::exchange(slots_, {});
   const auto watched = std::exchange(watched_, {});
   const auto flagged = std::exchange(flagged_, {});
+  const auto updates = std::exchange(updates_, {});
   const py::object absent = std::exchange(absent_, {});
   const py::object contents_of = std::exchange(contents_of_, {});
   const py::object scout = std::exchange(scout_, {});
@@ -257,6 +270,7 @@ void PythonProgram::look() {
     const auto row = py::reinterpret_borrow<py::tuple>(item);
     generators_.emplace_back(row[0].cast<std::string>(), THPGenerator_Unwrap(py::object(row[1]).ptr()));
   }
+  updates_ = found["updates"].cast<std::map<std::string, py::object>>();
   settings_ = found["settings"].cast<std::map<std::string, std::string>>();
   std::string text;
   reads_ = found["reads"].cast<std::map<std::string, std::string>>();
@@ -341,12 +355,28 @@ void PythonProgram::trace() {
 
 void PythonProgram::run_event(const std::string& key) {
   const py::gil_scoped_acquire gil;
-  try {
-    scout_.attr("run_event")(key);
-  } catch (const py::error_already_set& error) {
-    if (error.matches(PyExc_Exception)) throw;
-    throw Interrupt(std::current_exception());
-  }
+  interruptible([&] { scout_.attr("run_event")(key); });
+}
+
+std::optional<HostNumbers> PythonProgram::host_numbers(const std::string& key, double count) {
+  return numbers_by("numbers", key, count);
+}
+std::optional<HostNumbers> PythonProgram::run_probe(const std::string& key, double count) {
+  return numbers_by("probe", key, count);
+}
+
+std::optional<HostNumbers> PythonProgram::numbers_by(const char* method, const std::string& key, double count) const {
+  const py::gil_scoped_acquire gil;
+  const auto found = updates_.find(key);
+  if (found == updates_.end()) return std::nullopt;
+  py::object answer;
+  interruptible([&] { answer = found->second.attr(method)(count); });
+  if (answer.is_none()) return std::nullopt;
+  HostNumbers out{PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(answer.ptr(), 0)), {}};
+  out.numbers.reserve(static_cast<size_t>(PyTuple_GET_SIZE(answer.ptr())));
+  for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(answer.ptr()); ++i)
+    out.numbers.push_back(PyFloat_AsDouble(PyTuple_GET_ITEM(answer.ptr(), i)));
+  return out;
 }
 
 std::shared_ptr<void> PythonProgram::save_host_state() { return saved_by("save_host_state"); }

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,6 +70,8 @@ class PythonProgram final : public Program {
   void trace() override;
   std::string unfit() const override { return unfit_; }
   void run_event(const std::string& key) override;
+  std::optional<HostNumbers> host_numbers(const std::string& key, double count) override;
+  std::optional<HostNumbers> run_probe(const std::string& key, double count) override;
   std::shared_ptr<void> save_host_state() override;
   void restore_host_state(const std::shared_ptr<void>& state) override;
   std::shared_ptr<void> save_everything() override;
@@ -85,6 +88,7 @@ class PythonProgram final : public Program {
   void clear();
 
  private:
+  std::optional<HostNumbers> numbers_by(const char* method, const std::string& key, double count) const;
   // By methods of the scout.
   std::shared_ptr<void> saved_by(const char* method);
   void restore(const char* method, const std::shared_ptr<void>& state);
@@ -103,6 +107,7 @@ class PythonProgram final : public Program {
   std::vector<OwnedKey> keys_;       // parameters, as many gradients, then the other slots
   size_t parameters_ = 0;
   std::vector<std::pair<std::string, at::Generator>> generators_;
+  std::map<std::string, py::object> updates_;    // by event: a stepc.updates.Update
   std::map<std::string, std::string> settings_;  // Python values that decide about the structure, in words
   std::map<std::string, std::string> reads_;     // Python values that are not what the step read at first, in words
   uint64_t structure_ = 0;

@@ -337,7 +337,15 @@ void Executor::supply(CallId call, size_t arg, const c10::IValue& number) {
   if (found == impl.host_numbers.end()) return;  // the event's own call
   const HostNumber& into = impl.schedule.host_numbers[found->second];
   if (into.instruction) return impl.bound[*into.instruction].kernel->supply(arg, number);
-  const auto put = [&](size_t k, double value) { impl.operands.host_tensor(into.inputs[k]).fill_(value); };
+  const auto put = [&](size_t k, double value) {
+    const at::Tensor& tensor = impl.operands.host_tensor(into.inputs[k]);
+    if (tensor.numel() == 1 && tensor.scalar_type() == c10::kDouble)  // an update has hundreds: no dispatch for these
+      *tensor.mutable_data_ptr<double>() = value;
+    else if (tensor.numel() == 1 && tensor.scalar_type() == c10::kFloat)
+      *tensor.mutable_data_ptr<float>() = static_cast<float>(value);
+    else
+      tensor.fill_(value);
+  };
   if (into.inputs.empty()) {
     if (!number.isInt() || number.toInt() != *into.integer) impl.unfit = true;
   } else if (number.isList()) {

@@ -154,6 +154,12 @@ _QUERIES = {
 }
 
 
+def is_library_code(code):
+    """torch's, NumPy's or the standard library's."""
+    path = code.co_filename
+    return path.startswith(_FOLDERS[1:3]) or path.startswith(_FOLDERS[3]) and not path.startswith(_INSTALLED)
+
+
 def trust_in(code, module):
     """How far code of `module` is trusted."""
     if module.startswith("torch.distributed") and code.co_name in _QUERIES:

@@ -13,7 +13,7 @@ import weakref
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from stepc import tree, walk
+from stepc import tree, updates, walk
 from stepc.before import Before
 from stepc.known import HOOKS
 from stepc.reads import ABSENT, ITEM, LENGTH, WEAK, Reads, contents_of, ids_of
@@ -43,6 +43,7 @@ class Scout:
         self._generators = {}
         self.slots = []  # (owner, key, container, name) of all tensors that outlive the step
         self._attributes = {}  # event -> attributes that its optimizer is given while it steps
+        self._updates = {}  # event -> what is known of its optimizer's step
         self._names = {}
         self._unsteady = set()
         self.reads = Reads()
@@ -116,6 +117,7 @@ class Scout:
         for key, (container, name) in self._captured.items():
             slots.append((CAPTURED, key, container, name))
         self.slots = slots
+        self._updates = self._known_updates(witnesses)
         read = {}
         self.reads.look(slots, witnesses, read)
         return {
@@ -124,10 +126,20 @@ class Scout:
             "modules": flagged,
             "generators": list(self._generators.items()),
             "settings": settings,
+            "updates": self._updates,
             "reads": read,
             "absent": ABSENT,
             "contents_of": contents_of,
         }
+
+    def _known_updates(self, witnesses):
+        if not self.watches:
+            return {}
+        found = {}
+        for key, one in self.events():
+            if isinstance(one, torch.optim.Optimizer) and key not in self._attributes:
+                found[key] = updates.update_of(one, self._updates.get(key), witnesses)
+        return {key: update for key, update in found.items() if update is not None}
 
     def _find_again(self):
         """What is no longer reached is let go."""
@@ -258,6 +270,8 @@ class Scout:
     def found_attributes(self, key, shapes):
         """Tensors that a GradScaler gives a fused optimizer as attributes for the length of its step."""
         self._attributes[key] = shapes
+        if key in self._updates:
+            self._updates[key].is_known = False
 
     def save_host_state(self):
         for attributes in self._attributes.values():
