@@ -39,6 +39,8 @@ class SafetensorsReader {
   [[nodiscard]] const TensorInfo* find(std::string_view name) const;
   // Valid for the reader's life; not aligned.
   [[nodiscard]] std::span<const std::byte> bytes(const TensorInfo& info) const;
+  // Lets go of the memory that they take; who looks at them again has them read from the file again.
+  void let_go(const TensorInfo& info) const;
   [[nodiscard]] const SafetensorsMetadata& metadata() const { return metadata_; }
 
  private:

@@ -131,6 +131,11 @@ std::span<const std::byte> SafetensorsReader::bytes(const TensorInfo& info) cons
   return data_.subspan(info.begin, info.end - info.begin);
 }
 
+void SafetensorsReader::let_go(const TensorInfo& info) const {
+  const auto header = static_cast<uint64_t>(data_.data() - file_.bytes().data());
+  file_.let_go(header + info.begin, header + info.end);
+}
+
 std::vector<SafetensorsReader> open_safetensors_model(const fs::path& directory) {
   const fs::path single = directory / kSingleName;
   const fs::path index = directory / kIndexName;

@@ -65,9 +65,19 @@ NamedTensors load_tensors(const std::filesystem::path& path) {
 
 NamedTensors load_model_tensors(const std::filesystem::path& directory) {
   NamedTensors tensors;
-  for (const auto& reader : open_safetensors_model(directory))
-    for (const auto& info : reader.tensors()) tensors.emplace_back(info.name, copy_of(reader, info));
+  visit_model_tensors(directory,
+                      [&](const std::string& name, const at::Tensor& tensor) { tensors.emplace_back(name, tensor); });
   return tensors;
+}
+
+void visit_model_tensors(const std::filesystem::path& directory,
+                         const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit) {
+  for (const auto& reader : open_safetensors_model(directory))
+    for (const auto& info : reader.tensors()) {
+      const at::Tensor tensor = copy_of(reader, info);
+      reader.let_go(info);
+      visit(info.name, tensor);
+    }
 }
 
 void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors, const SafetensorsMetadata& metadata,

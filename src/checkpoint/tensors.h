@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,6 +25,9 @@ std::optional<DType> from_scalar_type(at::ScalarType type);
 NamedTensors load_tensors(const std::filesystem::path& path);
 // All weights of a Hugging Face directory, one file or several.
 NamedTensors load_model_tensors(const std::filesystem::path& directory);
+// The same one after the other, with no more than one of them in memory.
+void visit_model_tensors(const std::filesystem::path& directory,
+                         const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit);
 
 // Tensors of any layout and device; each is made contiguous on the CPU first.
 void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors,

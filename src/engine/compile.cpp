@@ -129,13 +129,11 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
   GraphScheduleOptions plain;
   plain.threads = options.threads;
   plain.trace = &trace;
+  plain.is_plain = true;
   Compiled compiled;
   uint64_t least = UINT64_MAX;
   // Whether it fits; the smallest is kept.
   const auto fits = [&](const Graph& graph) {
-    plain.refused.clear();
-    for (const Node& node : graph.nodes)
-      if (node.group) plain.refused.emplace(*node.group, "one ATen call a node");
     GraphSchedule plan = schedule_measured(graph, kernels, plain, most_bytes);
     if (plan.schedule.peak_bytes() < least) {
       least = plan.schedule.peak_bytes();

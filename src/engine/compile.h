@@ -35,7 +35,8 @@ Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileO
 // twice.
 struct PlainLimit {
   uint64_t bytes = 0;  // that it may take beside the program's tensors
-  const Graph& fused;  // of the plan: where the plain Graph does not fit, the nodes are these, which hold little more
+  const Graph& fused;  // of the plan: where the plain Graph does not fit, the nodes are these, which hold little more,
+                       // for pointwise groups of them run a stretch of the elements at a time
 };
 // Where neither fits, activations are made again; of what does not fit even so, the one that needs least.
 Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options,

@@ -436,7 +436,9 @@ StepResult Plan::execute(RunInputs& inputs, const std::vector<at::Tensor>& tenso
   const auto run_on = [&](Road& road) {
     inputs.tensors = gather(road.inputs, tensors);
     if (show_written_)
-      inputs.show_written = [&](size_t input, const at::Tensor& left) { show_written_(road.inputs[input], left); };
+      inputs.show_written = [&](size_t input, const at::Tensor& left, int64_t first) {
+        show_written_(road.inputs[input], left, first);
+      };
     return road.executor->run(inputs);
   };
   if (instead_ != nullptr) return run_on(*instead_);
@@ -514,7 +516,13 @@ Plan::DryOutcome Plan::run_dry(Program& program, const std::vector<at::Tensor>& 
     undo.restore();
     replays = before;
   };
-  show_written_ = [&](size_t place, const at::Tensor& tensor) { left[place] = Sketch(tensor); };
+  show_written_ = [&](size_t place, const at::Tensor& tensor, int64_t first) {
+    const int64_t count = tensors[place].numel();
+    if (first == 0 && tensor.numel() == count)
+      left[place] = Sketch(tensor);
+    else
+      left[place].add(tensor, first, count);
+  };
   DryOutcome dry;
   try {
     static_cast<Outcome&>(dry) = run(program, tensors);

@@ -17,6 +17,9 @@ class Sketch {
   // Takes no memory from ATen where the tensor has no gaps. Of an undefined tensor: of nothing.
   explicit Sketch(const at::Tensor& tensor);
   Sketch() = default;
+  // Of a tensor that comes in stretches, in order: the elements from `first` on of `count`, of floating point without
+  // gaps. `first`: a multiple of 1024.
+  void add(const at::Tensor& stretch, int64_t first, int64_t count);
   [[nodiscard]] bool is_defined() const { return kind_ != Kind::kNothing; }
 
   // To be compared with that of another sketch, as tensors are: floating point, with the root mean square of what was

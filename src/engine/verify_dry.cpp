@@ -13,8 +13,9 @@ namespace stepc {
 
 namespace {
 
-// What the plain Graph may take above the plan, of all that the step then holds.
-constexpr double kSlack = 0.02;
+// What the plain Graph may take above the plan, of all that the step then holds: it writes no gradient into the memory
+// of its parameter. As much again is left of what a run may take for what compiles it.
+constexpr double kSlack = 0.03;
 
 // What a dry run would leave, as a run that happened lists it.
 std::vector<Named> left_by_dry(const Remains& remains, const Plan::DryOutcome& run) {
@@ -91,6 +92,7 @@ DryVerification verify_dry(Plan& plan, Program& program, const std::vector<at::T
   }
   plan.drop_plain();
   if (v.plain_bytes > planned) release_idle_arenas();  // the plan's own run begins with pages of its own
+  release_free_memory();
 
   Plan::DryOutcome fused;
   try {

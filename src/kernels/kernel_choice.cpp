@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ir/alignment.h"
+#include "kernels/node_calls.h"
 #include "loops/element_writer.h"
 #include "loops/lower.h"
 #include "loops/product_tail.h"
@@ -220,6 +221,21 @@ Shape result_strides(const Node& node, const TensorType& type) {
   // (batch, sequence, heads, dim), as the projections around attention read and write them.
   const Shape& shape = type.shape;
   return {shape[1] * shape[2] * shape[3], shape[3], shape[1] * shape[3], 1};
+}
+
+KernelChoice choose_node_calls(const Graph& group) {
+  KernelChoice choice = made(Kind::kNone, "its nodes are not all of one row of elements");
+  choice.nodes = flat_nodes(group);
+  if (!choice.nodes) return choice;
+  choice.kind = Kind::kNodes;
+  choice.why = "one ATen call a node, a stretch of the elements at a time";
+  choice.scratch_bytes = bytes_between(*choice.nodes);
+  const auto size = [&](TensorId tensor) { return bytes_of(choice.nodes->type(tensor)); };
+  for (uint32_t read = 0; read < group.inputs.size(); ++read)
+    for (uint32_t write = 0; write < group.outputs.size(); ++write)
+      if (size(group.inputs[read].tensor) == size(group.outputs[write].tensor))
+        choice.in_place.emplace_back(read, write);
+  return choice;
 }
 
 }  // namespace stepc

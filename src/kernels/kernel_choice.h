@@ -24,6 +24,7 @@ struct KernelChoice {
   enum class Kind : uint8_t {
     kNone,       // of a group: its nodes run one by one
     kGenerated,  // programs[0]
+    kNodes,      // `nodes`, as ATen calls
     kMatmul,     // the blocked matmul, `matmul`, whose tails are `programs`
     kAttention,  // the blocked attention
     kLoss,       // the blocked linear layer with its cross-entropy
@@ -33,6 +34,7 @@ struct KernelChoice {
   std::string why;  // "bf16 on the blocked kernel", "f32: the library's is faster on this CPU"
   std::vector<LoopProgram> programs;
   std::optional<MatmulCall> matmul;
+  std::optional<Graph> nodes;
   uint64_t scratch_bytes = 0;  // of all but kAten, with copies of operands that lie otherwise than the kernel reads
   // (read, write) pairs that may be one piece of memory.
   std::vector<std::pair<uint32_t, uint32_t>> in_place;
@@ -44,6 +46,8 @@ KernelChoice choose_kernel(const Node& node, std::span<const TensorLayout> input
 // Of one of extract_groups(), its inputs' strides those that the kernel will see. Reads and writes are the group's
 // inputs and outputs.
 KernelChoice choose_kernel(const Graph& group, const Features& features, int threads);
+// Of the same, where nothing may be fused: its nodes as ATen calls, or none.
+KernelChoice choose_node_calls(const Graph& group);
 
 // How the results of a node's kernel lie: contiguous, but where readers want another layout (attention's heads).
 Shape result_strides(const Node& node, const TensorType& type);

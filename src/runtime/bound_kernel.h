@@ -29,6 +29,16 @@ class BoundKernel {
  public:
   virtual ~BoundKernel() = default;
   virtual void run(RunState& state) = 0;
+  // Of a kernel that can make its results a stretch at a time, each of them reading of what it replaces nothing beyond
+  // that stretch: how many there are. All of them, in order, are a run.
+  [[nodiscard]] virtual int64_t stretches() const { return 1; }
+  virtual void run_stretch(RunState& /*state*/, int64_t /*stretch*/) {}
+  // The elements of a contiguous result that a stretch makes, a multiple of 1024 before the last one's end. Empty: of
+  // none can it be said.
+  struct Elements {
+    int64_t begin = 0, end = 0;
+  };
+  [[nodiscard]] virtual Elements made_by(int64_t /*stretch*/, size_t /*write*/) const { return {}; }
   // From now on argument `arg` is `number`; of ATen calls alone.
   virtual void supply(size_t /*arg*/, const c10::IValue& /*number*/) {}
 };
@@ -41,6 +51,7 @@ struct KernelParts {
 
 // Throws UserError when the instruction names what this LibTorch does not have.
 std::unique_ptr<BoundKernel> bind_generated(const Instruction& instruction, const KernelParts& parts);
+std::unique_ptr<BoundKernel> bind_nodes(const Instruction& instruction, const KernelParts& parts);
 std::unique_ptr<BoundKernel> bind_matmul(const Instruction& instruction, const KernelParts& parts);
 std::unique_ptr<BoundKernel> bind_attention(const Instruction& instruction, const KernelParts& parts);
 std::unique_ptr<BoundKernel> bind_loss(const Instruction& instruction, const KernelParts& parts);

@@ -5,34 +5,51 @@
 #include <limits>
 #include <utility>
 
+#include <ATen/Functions.h>
+
+#include "aten/cpu_hook.h"
+#include "ir/alignment.h"
+#include "kernels/tensor_layout.h"
+#include "runtime/bound_kernel.h"
+
 namespace stepc {
 
 namespace {
 constexpr size_t kNever = SIZE_MAX;
+constexpr size_t kTrimEvery = 64;  // instructions
 struct Life {
-  size_t first_write = kNever, last_use = 0;
+  size_t first_use = kNever, first_write = kNever, last_use = 0;
 };
+
+std::vector<Life> lives_of(const Schedule& schedule) {
+  std::vector<Life> lives(schedule.buffers.size());
+  const auto life_of = [&](OperandId id) -> Life& { return lives[schedule.operands[id.index()].buffer.index()]; };
+  for (size_t i = 0; i < schedule.instructions.size(); ++i) {
+    const auto use = [&](OperandId id, bool writes) {
+      if (!id.valid()) return;
+      Life& life = life_of(id);
+      life.last_use = i;
+      if (life.first_use == kNever) life.first_use = i;
+      if (writes && life.first_write == kNever) life.first_write = i;
+    };
+    for (OperandId id : schedule.instructions[i].reads) use(id, false);
+    for (OperandId id : schedule.instructions[i].writes) use(id, true);
+  }
+  return lives;
+}
 }  // namespace
 
-DryRun::DryRun(const Schedule& schedule, const BoundOperands& operands, ShowWritten show)
+DryRun::DryRun(const Schedule& schedule, const BoundOperands& operands, const std::vector<const BoundKernel*>& kernels,
+               ShowWritten show)
     : schedule_(schedule),
       operands_(operands),
       show_(std::move(show)),
       kept_(schedule.buffers.size()),
       begins_(schedule.instructions.size()),
-      ends_(schedule.instructions.size()) {
+      ends_(schedule.instructions.size()),
+      stretched_(schedule.instructions.size()) {
   const auto buffer_of = [&](OperandId id) { return schedule.operands[id.index()].buffer.index(); };
-  std::vector<Life> lives(schedule.buffers.size());
-  for (size_t i = 0; i < schedule.instructions.size(); ++i) {
-    for (OperandId id : schedule.instructions[i].reads)
-      if (id.valid()) lives[buffer_of(id)].last_use = i;
-    for (OperandId id : schedule.instructions[i].writes) {
-      if (!id.valid()) continue;
-      Life& life = lives[buffer_of(id)];
-      life.last_use = i;
-      if (life.first_write == kNever) life.first_write = i;
-    }
-  }
+  const std::vector<Life> lives = lives_of(schedule);
   // The smallest stretch that all operands of the buffer lie in, from its origin.
   std::vector<std::pair<int64_t, int64_t>> seen(schedule.buffers.size(), {std::numeric_limits<int64_t>::max(), 0});
   for (const Operand& operand : schedule.operands) {
@@ -47,14 +64,88 @@ DryRun::DryRun(const Schedule& schedule, const BoundOperands& operands, ShowWrit
     if (lives[b].first_write == kNever) continue;  // what it was given is what it had
     kept_[b].inputs.push_back(i);
     if (kept_[b].inputs.size() > 1) continue;
-    begins_[lives[b].first_write].push_back(b);
-    ends_[lives[b].last_use].push_back(b);
     const Operand& operand = schedule.operands[input.operand.index()];
     auto* const origin =
         static_cast<std::byte*>(operands.data(input.operand)) - operand.offset * size_of(operand.dtype);
     kept_[b].memory = origin + seen[b].first;
     kept_[b].bytes = static_cast<size_t>(std::max<int64_t>(seen[b].second - seen[b].first, 0));
   }
+  for (size_t b = 0; b < kept_.size(); ++b) {
+    if (kept_[b].inputs.empty()) continue;
+    const size_t first = lives[b].first_write, last = lives[b].last_use;
+    size_t write = 0;
+    if (first == last && is_stretched(b, first, kernels[first], write)) {
+      stretched_[first].push_back({write, kept_[b].inputs.front()});
+      continue;
+    }
+    begins_[first].push_back(b);
+    ends_[last].push_back(b);
+  }
+  find_room();
+}
+
+// The lowest place for each that nothing of the schedule's, and none found before, takes meanwhile.
+void DryRun::find_room() {
+  struct Taken {
+    size_t first, last;
+    uint64_t begin, end;
+  };
+  std::vector<Taken> taken;
+  std::vector<Life> lives = lives_of(schedule_);
+  for (const ScheduleOutput& output : schedule_.outputs)  // read when all has run
+    if (output.operand.valid())
+      lives[schedule_.operands[output.operand.index()].buffer.index()].last_use = schedule_.instructions.size();
+  for (size_t b = 0; b < lives.size(); ++b) {
+    const Buffer& buffer = schedule_.buffers[b];
+    if (buffer.kind == Buffer::Kind::kArena && lives[b].first_use != kNever)
+      taken.push_back({lives[b].first_use, lives[b].last_use, buffer.offset, buffer.offset + buffer.bytes});
+  }
+  for (size_t i = 0; i < schedule_.instructions.size(); ++i) {
+    const Instruction& one = schedule_.instructions[i];
+    const Scratch& workers = one.worker_scratch;
+    const uint64_t worker_bytes = workers.bytes * static_cast<uint64_t>(schedule_.threads);
+    if (one.scratch.bytes != 0) taken.push_back({i, i, one.scratch.offset, one.scratch.offset + one.scratch.bytes});
+    if (worker_bytes != 0) taken.push_back({i, i, workers.offset, workers.offset + worker_bytes});
+    for (const PlannedAllocation& place : one.allocations)
+      if (!place.own) taken.push_back({i, i, place.offset, place.offset + place.bytes});
+  }
+  std::ranges::stable_sort(taken, {}, &Taken::begin);
+  for (size_t first = 0; first < begins_.size(); ++first)
+    for (size_t b : begins_[first]) {
+      Kept& kept = kept_[b];
+      const size_t last = lives[b].last_use;
+      uint64_t at = 0;
+      for (const Taken& other : taken) {
+        if (other.last < first || last < other.first || other.end <= at) continue;
+        if (other.begin >= at + kept.bytes) break;
+        at = aligned(other.end);
+      }
+      if (at + kept.bytes > schedule_.arena_bytes) continue;
+      kept.in_arena = at;
+      const Taken mine{first, last, at, at + kept.bytes};
+      taken.insert(std::ranges::upper_bound(taken, mine.begin, {}, &Taken::begin), mine);
+    }
+}
+
+// Whether one result of the instruction is all that is written to the buffer, in the order of its elements.
+bool DryRun::is_stretched(size_t buffer, size_t instruction, const BoundKernel* kernel, size_t& write) const {
+  if (kernel == nullptr || kernel->stretches() == 1 || kept_[buffer].inputs.size() != 1) return false;
+  const Operand& input = schedule_.operands[schedule_.inputs[kept_[buffer].inputs.front()].operand.index()];
+  const bool is_wide = is_floating(input.dtype) && size_of(input.dtype) > 1;
+  if (!is_wide || !is_contiguous(TensorLayout{{input.dtype, input.sizes}, input.strides})) return false;
+  const std::vector<OperandId>& writes = schedule_.instructions[instruction].writes;
+  size_t found = 0;
+  for (size_t w = 0; w < writes.size(); ++w) {
+    const Operand& one = schedule_.operands[writes[w].index()];
+    if (one.buffer.index() != buffer) continue;
+    ++found;
+    write = w;
+    const bool is_all = one.dtype == input.dtype && one.offset == input.offset &&
+                        element_count(one.sizes) == element_count(input.sizes) &&
+                        is_contiguous(TensorLayout{{one.dtype, one.sizes}, one.strides});
+    if (!is_all || kernel->made_by(kernel->stretches() - 1, w).end != element_count(input.sizes)) return false;
+  }
+  return found == 1;
 }
 
 DryRun::~DryRun() {
@@ -63,23 +154,58 @@ DryRun::~DryRun() {
 
 void DryRun::put_back(Kept& kept) {
   if (kept.before == nullptr) return;
-  if (kept.bytes != 0) std::memcpy(kept.memory, kept.before.get(), kept.bytes);
-  kept.before.reset();
+  if (kept.bytes != 0) std::memcpy(kept.memory, kept.before, kept.bytes);
+  kept.before = nullptr;
+  kept.elsewhere.reset();
 }
 
 void DryRun::before(size_t instruction) {
   for (size_t b : begins_[instruction]) {
     Kept& kept = kept_[b];
-    kept.before = std::make_unique_for_overwrite<std::byte[]>(kept.bytes);
-    if (kept.bytes != 0) std::memcpy(kept.before.get(), kept.memory, kept.bytes);
+    if (kept.in_arena == SIZE_MAX) kept.elsewhere = std::make_unique_for_overwrite<std::byte[]>(kept.bytes);
+    kept.before = kept.in_arena == SIZE_MAX ? kept.elsewhere.get() : operands_.arena() + kept.in_arena;
+    if (kept.bytes != 0) std::memcpy(kept.before, kept.memory, kept.bytes);
   }
 }
 
 void DryRun::after(size_t instruction) {
   for (size_t b : ends_[instruction]) {
-    for (size_t input : kept_[b].inputs) show_(input, operands_[schedule_.inputs[input].operand]);
+    for (size_t input : kept_[b].inputs) show_(input, operands_[schedule_.inputs[input].operand], 0);
     put_back(kept_[b]);
   }
+  // A library's products pack operands in memory of its own, which the C library keeps when they free it.
+  if (instruction % kTrimEvery == kTrimEvery - 1) release_free_memory();
+}
+
+void DryRun::run(size_t instruction, BoundKernel& kernel, RunState& state) {
+  if (stretched_[instruction].empty()) return kernel.run(state);
+  for (int64_t stretch = 0; stretch < kernel.stretches(); ++stretch) run_stretch(instruction, kernel, state, stretch);
+}
+
+void DryRun::run_stretch(size_t instruction, BoundKernel& kernel, RunState& state, int64_t stretch) {
+  const std::vector<OperandId>& writes = schedule_.instructions[instruction].writes;
+  const auto for_each = [&](const auto& act) {  // (its memory, its bytes before, how many, ...)
+    size_t at = 0;
+    for (const Stretched& one : stretched_[instruction]) {
+      const auto made = kernel.made_by(stretch, one.write);
+      const auto element = static_cast<size_t>(size_of(schedule_.operands[writes[one.write].index()].dtype));
+      auto* const memory =
+          static_cast<std::byte*>(operands_.data(writes[one.write])) + static_cast<size_t>(made.begin) * element;
+      const size_t bytes = static_cast<size_t>(made.end - made.begin) * element;
+      if (before_stretch_.size() < at + bytes) before_stretch_.resize(at + bytes);
+      act(one, made, memory, before_stretch_.data() + at, bytes);
+      at += bytes;
+    }
+  };
+  for_each([](const Stretched&, const auto&, const std::byte* memory, std::byte* before, size_t bytes) {
+    std::memcpy(before, memory, bytes);
+  });
+  kernel.run_stretch(state, stretch);
+  for_each([&](const Stretched& one, const auto& made, std::byte* memory, const std::byte* before, size_t bytes) {
+    const at::Tensor left = operands_[schedule_.inputs[one.input].operand];
+    show_(one.input, left.view({-1}).narrow(0, made.begin, made.end - made.begin), made.begin);
+    std::memcpy(memory, before, bytes);
+  });
 }
 
 }  // namespace stepc

@@ -1,6 +1,8 @@
 // A dry run of a Schedule: what it writes to the program's tensors is shown and taken back, piece by piece. Of a buffer
 // that the program owns the bytes are kept from the first instruction that writes to it to the last one that uses it,
-// so no copy of all that a step changes is ever there.
+// so no copy of all that a step changes is ever there; and where one instruction makes new contents of large buffers,
+// as updates do, only those of a stretch of their elements. What is kept longer lies in the arena where that is free
+// meanwhile.
 #pragma once
 
 #include <functional>
@@ -14,19 +16,25 @@
 
 namespace stepc {
 
-// The number of the schedule's input, and the tensor as the step leaves it. May not allocate through ATen.
-using ShowWritten = std::function<void(size_t input, const at::Tensor& left)>;
+class BoundKernel;
+struct RunState;
+
+// The number of the schedule's input, and the tensor as the step leaves it: its elements from `first` on, in a row
+// where they are not all of them; what is before that has been shown. May not allocate through ATen.
+using ShowWritten = std::function<void(size_t input, const at::Tensor& left, int64_t first)>;
 
 class DryRun {
  public:
-  // All must outlive this; the program's tensors are bound.
-  DryRun(const Schedule& schedule, const BoundOperands& operands, ShowWritten show);
+  // All must outlive this; the program's tensors are bound. `kernels`: by instruction, those that have one.
+  DryRun(const Schedule& schedule, const BoundOperands& operands, const std::vector<const BoundKernel*>& kernels,
+         ShowWritten show);
   // Puts back what is left, without showing it.
   ~DryRun();
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
 
   void before(size_t instruction);
+  void run(size_t instruction, BoundKernel& kernel, RunState& state);
   void after(size_t instruction);
 
  private:
@@ -34,15 +42,26 @@ class DryRun {
     std::vector<size_t> inputs;   // that lie in the buffer and are written
     std::byte* memory = nullptr;  // of the part that the schedule's operands see
     size_t bytes = 0;
-    std::unique_ptr<std::byte[]> before;
+    size_t in_arena = SIZE_MAX;  // where it is kept, if there is room for it
+    std::unique_ptr<std::byte[]> elsewhere;
+    std::byte* before = nullptr;
   };
+  // A result that lies where an input does and is kept a stretch at a time.
+  struct Stretched {
+    size_t write, input;
+  };
+  [[nodiscard]] bool is_stretched(size_t buffer, size_t instruction, const BoundKernel* kernel, size_t& write) const;
+  void find_room();
   void put_back(Kept& kept);
+  void run_stretch(size_t instruction, BoundKernel& kernel, RunState& state, int64_t stretch);
 
   const Schedule& schedule_;
   const BoundOperands& operands_;
   ShowWritten show_;
   std::vector<Kept> kept_;                          // by buffer
   std::vector<std::vector<size_t>> begins_, ends_;  // buffers, by instruction
+  std::vector<std::vector<Stretched>> stretched_;   // by instruction
+  std::vector<std::byte> before_stretch_;           // of all results that are kept so
 };
 
 }  // namespace stepc

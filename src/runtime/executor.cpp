@@ -115,6 +115,9 @@ struct Executor::Impl {
       case Instruction::Kind::kGenerated:
         one.kernel = bind_generated(instruction, parts);
         break;
+      case Instruction::Kind::kNodes:
+        one.kernel = bind_nodes(instruction, parts);
+        break;
       case Instruction::Kind::kMatmul:
         one.kernel = bind_matmul(instruction, parts);
         break;
@@ -221,7 +224,10 @@ struct Executor::Impl {
     memory.begin(instruction);
     for (OperandId own : one.own) operands.make_own(own);
     if (one.arena_end > 0) memory.note_use(one.arena_end);
-    one.kernel->run(state);
+    if (running->dry)
+      running->dry->run(index, *one.kernel, state);
+    else
+      one.kernel->run(state);
     return true;
   }
 
@@ -365,7 +371,11 @@ StepResult Executor::run(const RunInputs& inputs) {
   impl.running = std::make_unique<Running>(impl.operands, inputs, impl.schedule.arena_bytes);
   for (size_t g = 1; g < inputs.generators.size(); ++g)
     if (inputs.generators[g].defined()) impl.state.generators[g] = inputs.generators[g];
-  if (inputs.show_written) impl.running->dry.emplace(impl.schedule, impl.operands, inputs.show_written);
+  if (inputs.show_written) {
+    std::vector<const BoundKernel*> kernels;
+    for (const BoundInstruction& one : impl.bound) kernels.push_back(one.kernel.get());
+    impl.running->dry.emplace(impl.schedule, impl.operands, kernels, inputs.show_written);
+  }
   impl.memory.begin_step((*impl.running->arena).base());
   return impl.go_on();
 }

@@ -159,7 +159,10 @@ bool choose_for_groups(Kernels& k, const GraphScheduleOptions& options, std::vec
     unit.outputs = group.outputs;
     unit.group = *node.group;
     const auto refused = options.refused.find(*node.group);
-    if (refused == options.refused.end()) unit.choice = choose_kernel(group.graph, options.features, options.threads);
+    if (options.is_plain)
+      unit.choice = choose_node_calls(group.graph);
+    else if (refused == options.refused.end())
+      unit.choice = choose_kernel(group.graph, options.features, options.threads);
     if (is_channels_last) unit.choice.why += ", over channels-last tensors as they lie";
     const bool too_much = wants_too_much(unit.choice, options);
     const bool runs = unit.choice.kind != KernelChoice::Kind::kNone && !too_much;
@@ -178,6 +181,9 @@ bool choose_for_groups(Kernels& k, const GraphScheduleOptions& options, std::vec
 Kernels choose_kernels(Graph graph, const GraphScheduleOptions& options, GraphSchedule& out) {
   Kernels k;
   k.graph = std::move(graph);
+  if (options.is_plain)
+    for (Node& node : k.graph.nodes)
+      if (!node.aten && is_product(node)) node.group.reset();  // what finishes it is a group without it
   do {
     k.units.clear();
     find_windows(k);
@@ -249,7 +255,10 @@ void find_own(const Kernels& k, std::vector<Place>& places) {
 bool may_share(const Kernels& k, const std::vector<Place>& places, NodeId node, TensorId operand, TensorId result) {
   if (places[result.index()].kind == Place::Kind::kOwn) return false;
   const Kernels::Unit& unit = k.units.at(node);
-  if (unit.choice.kind != KernelChoice::Kind::kGenerated && unit.choice.kind != KernelChoice::Kind::kMatmul) {
+  const bool says_pairs = unit.choice.kind == KernelChoice::Kind::kGenerated ||
+                          unit.choice.kind == KernelChoice::Kind::kNodes ||
+                          unit.choice.kind == KernelChoice::Kind::kMatmul;
+  if (!says_pairs) {
     const Node& alone = k.graph.nodes[node.index()];
     if (k.windows[operand.index()].strides != k.windows[result.index()].strides) return false;
     return alone.aten || op_def(alone.op).has(Trait::kOverwrites);
@@ -521,6 +530,8 @@ class Writer {
     switch (unit.choice.kind) {
       case KernelChoice::Kind::kGenerated:
         return Instruction::Kind::kGenerated;
+      case KernelChoice::Kind::kNodes:
+        return Instruction::Kind::kNodes;
       case KernelChoice::Kind::kMatmul:
         return Instruction::Kind::kMatmul;
       case KernelChoice::Kind::kAttention:
@@ -540,6 +551,11 @@ class Writer {
       places.push_back(found->second);
     }
     if (choice.kind == KernelChoice::Kind::kGenerated) instruction.program = places.front();
+    if (choice.kind == KernelChoice::Kind::kNodes) {
+      const auto [found, is_new] = node_places_.emplace(to_text(*choice.nodes), static_cast<uint32_t>(s_.nodes.size()));
+      if (is_new) s_.nodes.push_back(*choice.nodes);
+      instruction.nodes = found->second;
+    }
     if (!choice.matmul) return;
     instruction.matmul = choice.matmul;
     for (uint32_t& tail : instruction.matmul->tail_programs)
@@ -732,6 +748,7 @@ class Writer {
   std::map<std::pair<TensorId, Shape>, OperandId> given_to_host_;
   std::map<std::string, int64_t> places_of_numbers_;  // inputs of the host, by key
   std::map<std::string, uint32_t> program_places_;    // by text
+  std::map<std::string, uint32_t> node_places_;       // by text
 };
 
 }  // namespace

@@ -84,6 +84,7 @@ struct Scratch {
 struct Instruction {
   enum class Kind : uint8_t {
     kGenerated,      // `program` on the reads, then the writes
+    kNodes,          // `nodes` as ATen calls, one a node, on a stretch of the elements at a time (node_calls.h)
     kMatmul,         // the blocked matmul, as `matmul` says
     kAttention,      // the blocked attention: `op` is its row of the op table
     kLoss,           // the blocked linear layer with its cross-entropy
@@ -110,6 +111,7 @@ struct Instruction {
   Attrs attrs;
   std::optional<AtenCall> aten;  // kAten: value k of its arguments is read k, of its results write k
   uint32_t program = kNoProgram;
+  std::optional<uint32_t> nodes;  // kNodes: of Schedule::nodes; reads are its inputs, writes its outputs
   std::optional<MatmulCall> matmul;
   // Among the numbers that the step reads on the host: which one a call gives, or a guard looks at. A guard without
   // looks at reads[0], a single bool that must be true.
@@ -161,6 +163,7 @@ struct Schedule {
   std::vector<Operand> operands;
   std::vector<ScheduleInput> inputs;
   std::vector<LoopProgram> programs;
+  std::vector<Graph> nodes;             // flat_nodes()
   std::vector<std::string> generators;  // keys; 0 is the process's default generator
   std::vector<std::string> states;      // of generators: bytes, or empty for one that the run saves
   std::vector<Instruction> instructions;

@@ -32,6 +32,9 @@
 //   program 0
 //     stepc.loops 1
 //     ...
+//   nodes 0
+//     stepc.graph 1
+//     ...
 //
 // An instruction is one line (here broken to fit). '#k' among the arguments of an ATen call is its read k, among its
 // results its write k.
@@ -52,10 +55,10 @@ namespace stepc {
 namespace {
 
 constexpr std::array<std::string_view, 4> kBufferKinds = {"input", "constant", "arena", "own"};
-constexpr std::array<std::string_view, 19> kInstructionKinds = {
-    "generated", "matmul", "attention",      "loss",           "op",         "aten", "copy",    "guard", "event",
-    "pause",     "seed",   "save_generator", "load_generator", "collective", "send", "receive", "wait",  "record",
-    "call"};
+constexpr std::array<std::string_view, 20> kInstructionKinds = {
+    "generated", "nodes", "matmul", "attention",      "loss",           "op",         "aten", "copy",    "guard",
+    "event",     "pause", "seed",   "save_generator", "load_generator", "collective", "send", "receive", "wait",
+    "record",    "call"};
 constexpr std::array<std::string_view, 3> kOutputKinds = {"return", "rebind", "number"};
 
 // ---- printing
@@ -146,13 +149,14 @@ std::string allocations_text(const std::vector<PlannedAllocation>& allocations) 
 // What is behind an instruction's operands, but for where it comes from.
 std::string details_text(const Instruction& one) {
   std::string out;
-  if (!one.attrs.empty()) out += " " + to_text(one.attrs);
+  if (!one.attrs.empty()) out += str(" {}", to_text(one.attrs));
   if (one.aten) {
     out += " args" + args_text(one.aten->args);
     if (!one.aten->results.empty()) out += " results" + args_text(one.aten->results);
     out += effects_text(*one.aten);
   }
   if (one.program != kNoProgram) out += str(" program {}", one.program);
+  if (one.nodes) out += str(" nodes {}", *one.nodes);
   if (one.matmul) out += matmul_text(*one.matmul);
   if (!one.allocations.empty()) out += allocations_text(one.allocations);
   if (one.scratch != Scratch()) out += str(" scratch {} at {}", one.scratch.bytes, one.scratch.offset);
@@ -221,6 +225,7 @@ class ScheduleParser {
       parse_line();
       in_.end_of_line();
       if (starts_program_) parse_program();
+      if (starts_nodes_) parse_nodes();
     }
     return std::move(schedule_);
   }
@@ -258,6 +263,9 @@ class ScheduleParser {
     } else if (in_.accept("program ")) {
       expect_number(schedule_.programs.size());
       starts_program_ = true;
+    } else if (in_.accept("nodes ")) {
+      expect_number(schedule_.nodes.size());
+      starts_nodes_ = true;
     } else {
       in_.fail("unknown line");
     }
@@ -380,6 +388,7 @@ class ScheduleParser {
       parse_effects(in_, *one.aten);
     }
     if (in_.accept("program ")) one.program = in_.id();
+    if (in_.accept("nodes ")) one.nodes = in_.id();
     if (in_.accept("product ")) one.matmul = matmul();
     if (in_.accept("allocations ")) one.allocations = allocations();
     if (in_.accept("scratch ")) one.scratch = scratch();
@@ -501,9 +510,19 @@ class ScheduleParser {
     }
   }
 
+  void parse_nodes() {
+    starts_nodes_ = false;
+    try {
+      schedule_.nodes.push_back(parse_graph(in_.indented_lines()));
+    } catch (const UserError& error) {
+      in_.fail(str("nodes {}: {}", schedule_.nodes.size(), error.what()));
+    }
+  }
+
   TextCursor in_;
   Schedule schedule_;
   bool starts_program_ = false;
+  bool starts_nodes_ = false;
 };
 
 }  // namespace
@@ -532,6 +551,8 @@ std::string to_text(const Schedule& schedule) {
   for (const HostNumber& number : schedule.host_numbers) out += str("host {}\n", host_number_text(number));
   for (size_t k = 0; k < schedule.programs.size(); ++k)
     out += str("program {}\n{}", k, indented(to_text(schedule.programs[k])));
+  for (size_t k = 0; k < schedule.nodes.size(); ++k)
+    out += str("nodes {}\n{}", k, indented(to_text(schedule.nodes[k])));
   return out;
 }
 

@@ -89,8 +89,9 @@ class ArenaSweep {
   bool may_take_over(size_t i, uint32_t from, uint32_t to) const {
     using Kind = Instruction::Kind;
     const Instruction& one = schedule_.instructions[i];
-    const bool writes_in_place = one.kind == Kind::kGenerated || one.kind == Kind::kMatmul || one.kind == Kind::kOp ||
-                                 one.kind == Kind::kAten || one.kind == Kind::kCopy;
+    const bool writes_in_place = one.kind == Kind::kGenerated || one.kind == Kind::kNodes ||
+                                 one.kind == Kind::kMatmul || one.kind == Kind::kOp || one.kind == Kind::kAten ||
+                                 one.kind == Kind::kCopy;
     const auto is_from = [&](OperandId id) { return id.valid() && buffer_of(id) == from; };
     if (!writes_in_place || lives_[from].last != i || std::ranges::none_of(one.reads, is_from)) return false;
     if (one.kind != Kind::kGenerated) return true;

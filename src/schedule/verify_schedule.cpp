@@ -1,6 +1,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/node_calls.h"
+#include "kernels/tensor_layout.h"
 #include "schedule/schedule.h"
 #include "schedule/verify_arena.h"
 
@@ -37,6 +39,8 @@ class Verifier {
     for (size_t k = 0; k < schedule_.inputs.size(); ++k) check_input(k);
     for (size_t b = 0; b < schedule_.buffers.size(); ++b) check_buffer_of_input(b);
     for (const LoopProgram& program : schedule_.programs) verify(program);
+    for (const Graph& nodes : schedule_.nodes)
+      INTERNAL_CHECK(flat_nodes(nodes) == nodes, "nodes that are not of one row of elements");
     for (at_ = 0; at_ < schedule_.instructions.size(); ++at_) check_instruction(schedule_.instructions[at_]);
     check_order();
     for (const HostNumber& number : schedule_.host_numbers) check_host_number(number);
@@ -125,6 +129,8 @@ class Verifier {
     switch (one.kind) {
       case Kind::kGenerated:
         return check_generated(one);
+      case Kind::kNodes:
+        return check_nodes(one);
       case Kind::kMatmul:
         INTERNAL_CHECK(one.matmul.has_value(), "{} says no matmul", here());
         return check_matmul(one, *one.matmul);
@@ -211,6 +217,22 @@ class Verifier {
                                     buffer_of(operand(id)).bytes),
                      "{}: its program goes past the end of b{} from %{}", here(), operand(id).buffer, id);
     }
+  }
+
+  void check_nodes(const Instruction& one) const {
+    INTERNAL_CHECK(one.nodes && *one.nodes < schedule_.nodes.size(), "{} says no nodes", here());
+    const Graph& nodes = schedule_.nodes[*one.nodes];
+    INTERNAL_CHECK_EQ(nodes.inputs.size(), one.reads.size(), "inputs of the nodes of {}", here());
+    INTERNAL_CHECK_EQ(nodes.outputs.size(), one.writes.size(), "outputs of the nodes of {}", here());
+    const auto check = [&](OperandId id, TensorId tensor) {
+      const TensorType& type = nodes.type(tensor);
+      const Operand& there = operand(id);
+      INTERNAL_CHECK(there.dtype == type.dtype && element_count(there.sizes) == element_count(type.shape) &&
+                         is_contiguous(TensorLayout{{there.dtype, there.sizes}, there.strides}),
+                     "{}: %{} is not what its nodes take", here(), id);
+    };
+    for (size_t r = 0; r < one.reads.size(); ++r) check(one.reads[r], nodes.inputs[r].tensor);
+    for (size_t w = 0; w < one.writes.size(); ++w) check(one.writes[w], nodes.outputs[w].tensor);
   }
 
   void check_matmul(const Instruction& one, const MatmulCall& call) const {

@@ -44,10 +44,9 @@ Learner::Learner(ModelDirectory directory, const RunConfig& config)
   is_loaded_ = !is_virtual || directory_.adapter;  // adapters are made as they are loaded
   if (!is_loaded_) shapes_alone.emplace();
   model_ = models::Decoder(directory_.config, models::scalar_type(config.model.compute));
-  NamedTensors loaded;
-  if (is_loaded_) loaded = load_weights(directory_, model_);
+  if (is_loaded_) load_weights(directory_, model_);
   optimizer_ = choose_optimizer(config, models::trainable_parameters(model_));
-  if (is_loaded_) finish_loading(loaded, config);
+  if (is_loaded_) finish_loading(config);
 
   const Config engine =
       engine_config(config, parse_mode(config.train.mode), is_virtual ? Capture::kVirtual : Capture::kRun);
@@ -61,27 +60,29 @@ void Learner::load(const RunConfig& config) {
   for (const at::Tensor& parameter : model_->parameters()) materialise(parameter);
   for (const at::Tensor& buffer : model_->buffers())
     INTERNAL_CHECK(!is_virtual(buffer), "a buffer of the model has no values");
-  const NamedTensors loaded = load_weights(directory_, model_);
+  load_weights(directory_, model_);
   // The state that an optimizer of these weights makes, under the handles that the planned step knows.
   const NamedTensors made = choose_optimizer(config, models::trainable_parameters(model_)).optimizer->named_state();
   const NamedTensors planned = optimizer_.optimizer->named_state();
   for (size_t i = 0; i < made.size(); ++i) at::Tensor(planned[i].second).set_data(made[i].second);
-  finish_loading(loaded, config);
+  finish_loading(config);
   step_->load();
 }
 
-void Learner::finish_loading(const NamedTensors& loaded, const RunConfig& config) {
-  load_masters(loaded);
+void Learner::finish_loading(const RunConfig& config) {
+  load_masters(directory_);
   directory_.config.dtype = saved_dtype(directory_.config.dtype, config.model.compute);
 }
 
-void Learner::load_masters(const NamedTensors& loaded) {
+// From the files once more, so that all of them are never there beside the optimizer's state.
+void Learner::load_masters(const ModelDirectory& from) {
   const at::NoGradGuard no_grad;
   const auto masters = master_weights(*optimizer_.optimizer);
-  for (const auto& [name, tensor] : loaded) {
+  if (masters.empty()) return;
+  visit_model_tensors(from.base, [&](const std::string& name, const at::Tensor& tensor) {
     const auto master = masters.find(name);
     if (master != masters.end()) at::Tensor(master->second).copy_(tensor);
-  }
+  });
 }
 
 void Learner::prepare(const Batch& batch, double lr) {
@@ -156,17 +157,19 @@ void Learner::load_optimizer(const std::filesystem::path& checkpoint) {
 }
 
 void Learner::restore(const std::filesystem::path& checkpoint) {
-  load_masters(load_weights(open_model_directory(checkpoint), model_));
+  const ModelDirectory from = open_model_directory(checkpoint);
+  load_weights(from, model_);
+  load_masters(from);
   load_optimizer(checkpoint);
 }
 
 void Learner::restore_fresh(const std::filesystem::path& model, const RunConfig& config) {
   ModelDirectory fresh = open_model_directory(model);
   choose_adapter(config, fresh);
-  const NamedTensors loaded = load_weights(fresh, model_);
+  load_weights(fresh, model_);
   optimizer_.optimizer->load_state(
       choose_optimizer(config, models::trainable_parameters(model_)).optimizer->named_state());
-  load_masters(loaded);
+  load_masters(fresh);
 }
 
 std::optional<std::string> Learner::find_nonfinite_in(const Batch& batch) {

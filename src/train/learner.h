@@ -79,9 +79,9 @@ class Learner {
   [[nodiscard]] std::string memory_picture() const { return step_->memory_svg(); }
 
  private:
-  void finish_loading(const NamedTensors& loaded, const RunConfig& config);
+  void finish_loading(const RunConfig& config);
   // Weights of another dtype than the model's are kept whole in the master weights.
-  void load_masters(const NamedTensors& loaded);
+  void load_masters(const ModelDirectory& from);
   // What state() returned.
   void load_state(NamedTensors state);
 

@@ -126,14 +126,9 @@ uint64_t check_weight_shapes(const ModelDirectory& directory) {
   });
 }
 
-NamedTensors load_weights(const ModelDirectory& directory, models::Decoder& model) {
-  NamedTensors weights = in_directory(directory.base, [&] {
-    NamedTensors loaded = load_model_tensors(directory.base);
-    model->load_state(loaded);
-    return loaded;
-  });
+void load_weights(const ModelDirectory& directory, models::Decoder& model) {
+  in_directory(directory.base, [&] { model->load_state(load_model_tensors(directory.base)); });
   if (directory.adapter) in_directory(directory.path, [&] { load_adapter(directory, model); });
-  return weights;
 }
 
 models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype) {

@@ -40,9 +40,9 @@ ModelDirectory open_model_directory(const std::filesystem::path& path);
 // are not, before the model's memory is taken. Returns their bytes.
 uint64_t check_weight_shapes(const ModelDirectory& directory);
 
-// The directory's weights, copied into the model in the model's dtype; returns the model's own as they are in the
-// files. The model gets the adapter that the directory has, unless it has one already.
-NamedTensors load_weights(const ModelDirectory& directory, models::Decoder& model);
+// The directory's weights, copied into the model in the model's dtype. The model gets the adapter that the directory
+// has, unless it has one already.
+void load_weights(const ModelDirectory& directory, models::Decoder& model);
 
 // A model of the directory with its weights, in the dtype. A UserError where it needs more memory than there is.
 models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype);

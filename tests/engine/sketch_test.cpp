@@ -1,5 +1,7 @@
 #include "engine/sketch.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -20,6 +22,16 @@ TEST(Sketch, TellsSizeAndDistanceOfLargeTensors) {
     EXPECT_NEAR(told.rms, whole.rms, 0.1 * whole.rms);
     EXPECT_NEAR(told.apart, whole.apart, 0.1 * whole.apart);
     EXPECT_EQ(value_distance(Sketch(a).values(), Sketch(a.clone()).values()).apart, 0);
+  }
+}
+
+TEST(Sketch, OfStretchesIsThatOfTheWhole) {
+  for (const int64_t count : {100, 1024, 5000, 300000}) {
+    const at::Tensor whole = at::randn({count}).to(at::kBFloat16);
+    Sketch sketch;
+    for (int64_t first = 0; first < count; first += 2048)
+      sketch.add(whole.narrow(0, first, std::min<int64_t>(2048, count - first)), first, count);
+    EXPECT_TRUE(sketch.values().equal(Sketch(whole).values())) << count;
   }
 }
 

@@ -30,7 +30,7 @@ Node product(bool transpose_a, bool transpose_b) {
 
 // "matmul 0 by 1' | bf16 on the blocked kernel"
 std::string text_of(const KernelChoice& choice) {
-  constexpr std::string_view kKinds[] = {"none", "generated", "matmul", "attention", "loss", "aten"};
+  constexpr std::string_view kKinds[] = {"none", "generated", "nodes", "matmul", "attention", "loss", "aten"};
   std::string text(kKinds[static_cast<size_t>(choice.kind)]);
   if (choice.matmul) {
     const MatmulCall& call = *choice.matmul;

@@ -1,8 +1,11 @@
 """`stepc memory`: what a run's memory will be, before it runs, and what it then is."""
 
+import json
 import re
 
 import pytest
+import torch
+import transformers
 
 
 def arena_in(text):
@@ -72,6 +75,24 @@ def larger(stepc, words):
 def test_a_run_takes_its_plan_from_the_start(stepc, larger, preset, compute, batch_size, budget):
     run = stepc("train", *larger(preset, compute, batch_size), f"--memory.budget={budget}")
     assert run.returncode == 0, run.stderr
+    assert_takes_its_plan(run)
+
+
+def test_a_run_whose_parameters_outweigh_its_activations_takes_its_plan(stepc, larger):
+    options = larger("bench-10m", "bfloat16", 1)
+    config = json.loads((stepc.path / "larger/config.json").read_text())
+    config |= {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 4, "vocab_size": 16000,
+               "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64}
+    (stepc.path / "larger/config.json").write_text(json.dumps(config))
+    torch.manual_seed(1)
+    model = transformers.LlamaForCausalLM(transformers.AutoConfig.from_pretrained(stepc.path / "larger"))
+    model.save_pretrained(stepc.path / "larger")
+    run = stepc("train", *options)
+    assert run.returncode == 0, run.stderr
+    assert_takes_its_plan(run)
+
+
+def assert_takes_its_plan(run):
     assert "a run takes" in run.stdout
     assert "compared before the first of them with the plain graph" in run.stdout, run.stdout
     assert "0 recorded, 0 eager" in run.stdout, run.stdout

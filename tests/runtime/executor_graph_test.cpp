@@ -288,6 +288,79 @@ INSTANTIATE_TEST_SUITE_P(Kernels, RunSteps,
                                            Kernels{"blocked", false, true}, Kernels{"aten", false, false}),
                          [](const auto& info) { return info.param.name; });
 
+// ---- one ATen call a node
+
+TEST(PlainSteps, ComeToWhatTheInterpreterSays) {
+  KernelSources kernels{{}};
+  size_t by_stretch = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const Graph graph = test::random_fused_step(seed, product_rule({}));
+    const GraphSchedule plan = test::plan_measured(graph, {.threads = 2, .is_plain = true});
+    EXPECT_TRUE(plan.schedule.programs.empty());
+    by_stretch += plan.schedule.count(Instruction::Kind::kNodes);
+    Executor executor(plan.schedule, &kernels);
+    for (uint64_t k = 0; k < 2; ++k)
+      EXPECT_EQ(run(graph, executor, random_inputs(graph, 10 * seed + k), seed).unplanned, 0U) << seed;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(by_stretch, 60U);
+}
+
+// ---- dry runs
+
+constexpr std::string_view kLargeUpdate = R"(stepc.graph 1
+input %0: f32[300, 1001] = parameter "w"
+input %1: f32[300, 1001] = optimizer_state "m"
+input %2: bf16[300, 1001] = batch "g"
+%3: f32[300, 1001] = cast(%2) {dtype=f32} | update "" group 0
+%4: f32[300, 1001] = mul(%3, %3) | update "" group 0
+%5: f32[] = sum(%4) {dims=[0, 1], keepdim=false} | update "" group 0
+%6: f32[300, 1001] = cast(%2) {dtype=f32} | update "" group 1
+%7: f32[300, 1001] = mul(%6, %5) | update "" group 1
+%8: f32[300, 1001] = add(%1, %7) | update "" group 1
+%9: f32[300, 1001] = sub(%0, %8) | update "" group 1
+update %0 = %9
+update %1 = %8
+return %5
+)";
+
+// Shown in stretches, the tensors are as a run leaves them, and then as they were before.
+void expect_dry_as_run(const GraphSchedule& plan, KernelSources& kernels) {
+  Executor executor(plan.schedule, &kernels);
+  at::manual_seed(1);
+  const std::vector<at::Tensor> before = {at::randn({300, 1001}), at::randn({300, 1001}),
+                                          at::randn({300, 1001}).to(at::kBFloat16)};
+  std::vector<at::Tensor> tensors, shown;
+  for (const at::Tensor& one : before) {
+    tensors.push_back(one.clone());
+    shown.push_back(at::zeros_like(one));
+  }
+  size_t stretches = 0;
+  RunInputs dry;
+  dry.tensors = tensors;
+  dry.show_written = [&](size_t input, const at::Tensor& left, int64_t first) {
+    ++stretches;
+    shown[input].view({-1}).narrow(0, first, left.numel()).copy_(left.reshape({-1}));
+  };
+  const StepResult looked = executor.run(dry);
+  EXPECT_GT(stretches, 2U) << to_text(plan.schedule);
+  for (size_t i = 0; i < tensors.size(); ++i) EXPECT_TRUE(tensors[i].equal(before[i])) << i;
+  const StepResult ran = executor.run({tensors, {}, {}});
+  EXPECT_TRUE(looked.outputs[0].equal(ran.outputs[0]));
+  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(tensors[i].equal(shown[i])) << i;
+}
+
+TEST(DryRun, TakesLargeUpdatesBackAStretchAtATime) {
+  const Graph graph = parse_graph(kLargeUpdate);
+  KernelSources kernels{{}};
+  expect_dry_as_run(test::planned(graph, kernels).plan, kernels);
+  const GraphSchedule plain = test::plan_measured(graph, {.threads = 2, .is_plain = true});
+  EXPECT_EQ(plain.schedule.count(Instruction::Kind::kNodes), 2U);
+  // Neither call holds what another one makes of all elements.
+  EXPECT_LT(plain.schedule.arena_bytes, 300U * 1001 * 4 * 3);
+  expect_dry_as_run(plain, kernels);
+}
+
 // ---- guards
 
 TEST(ExecutorGuard, TurnsBackBeforeAnythingIsWritten) {

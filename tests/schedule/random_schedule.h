@@ -27,6 +27,7 @@ class RandomSchedule {
     operands_ = out.operands.size();
     list(out.inputs, [&] { return ScheduleInput{input_kind(), text(), operand_id(), flag()}; });
     list(out.programs, [] { return parse_schedule(kTrainingStep).programs[0]; });
+    list(out.nodes, [] { return parse_schedule(kEveryLine).nodes[0]; });
     list(out.generators, [&] { return text(); });
     list(out.states, [&] { return text(); });
     list(out.instructions, [&] { return instruction(); });

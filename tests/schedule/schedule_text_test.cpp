@@ -47,7 +47,8 @@ TEST(ScheduleText, SaysWhatTheLinesMean) {
   EXPECT_FALSE(schedule.outputs[2].operand.valid());
   EXPECT_EQ(schedule.host_numbers[1].inputs, (std::vector<uint32_t>{1, 0}));
   EXPECT_EQ(schedule.programs.at(0).phases.size(), 1U);
-  for (size_t k = 0; k < 19; ++k) {
+  EXPECT_EQ(schedule.nodes.at(schedule.instructions[20].nodes.value()).nodes.size(), 2U);
+  for (size_t k = 0; k < 20; ++k) {
     const auto kind = static_cast<Instruction::Kind>(k);
     EXPECT_GE(schedule.count(kind), 1U) << name_of(kind) << " has no line";
   }

@@ -49,6 +49,7 @@ i16: receive "" () -> () | backward ""
 i17: wait "" () -> () | backward ""
 i18: record "" () -> () | backward ""
 i19: call "" () -> () | backward ""
+i20: nodes "mul+sum" (%0) -> (%2, %4) nodes 0 scratch 64 at 0 | update ""
 output return %0
 output rebind %0 optimizer_state "exp_avg"
 output rebind none gradient "weight"
@@ -72,6 +73,13 @@ program 0
         v4 = store v3 to b1[i0*8 + i1]
       v5 = end
     v6 = end
+nodes 0
+  stepc.graph 1
+  input %0: f32[32] = captured "0"
+  %1: f32[32] = mul(%0, %0) | update ""
+  %2: f32[] = sum(%1) {dims=[0], keepdim=false} | update ""
+  return %1
+  return %2
 )";
 
 // A step that could run: y = x * weight, e = exp(y) where y was, its sum is checked and returned, and the weight's

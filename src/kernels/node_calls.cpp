@@ -1,0 +1,76 @@
+#include "kernels/node_calls.h"
+
+#include <algorithm>
+
+#include "ir/alignment.h"
+#include "ops/op_def.h"
+
+namespace stepc {
+
+namespace {
+
+int64_t count_of(const Graph& graph, TensorId tensor) { return element_count(graph.shape(tensor)); }
+
+bool is_single(const Graph& graph, TensorId tensor) { return count_of(graph, tensor) == 1; }
+
+// Of tensors that are single values or of one size.
+bool runs_by_stretch(const Graph& graph, const Node& node) {
+  if (node.aten || node.outputs.size() != 1) return false;
+  const OpDef& op = op_def(node.op);
+  const auto single = [&](TensorId tensor) { return is_single(graph, tensor); };
+  if (op.has(Trait::kReduction)) return op.decompose == nullptr && !single(node.inputs[0]) && single(node.outputs[0]);
+  const bool of_numbers = std::ranges::all_of(node.inputs, single);
+  if (of_numbers != single(node.outputs[0])) return false;
+  return op.has(Trait::kElementwise) || (op.has(Trait::kConstant) && of_numbers);
+}
+
+}  // namespace
+
+std::optional<Graph> flat_nodes(Graph group) {
+  int64_t count = 1;
+  for (const GraphTensor& tensor : group.tensors) {
+    const int64_t elements = element_count(tensor.type.shape);
+    if (elements != 1 && count == 1) count = elements;
+    if (elements != 1 && elements != count) return std::nullopt;
+  }
+  const auto has_strides = [](const auto& one) { return !one.strides.empty(); };
+  if (count < 2 || std::ranges::any_of(group.inputs, has_strides) || std::ranges::any_of(group.outputs, has_strides))
+    return std::nullopt;
+  for (Node& node : group.nodes) {
+    if (!runs_by_stretch(group, node)) return std::nullopt;
+    const OpDef& op = op_def(node.op);
+    if (op.has(Trait::kReduction)) node.attrs = {{"dims", Shape{0}}, {"keepdim", false}};
+    if (op.has(Trait::kShapeAttr)) node.attrs.set("shape", Shape());
+    if (!op.has(Trait::kReduction)) continue;
+    // All of it is there at the end alone.
+    for (const Node& reader : group.nodes)
+      if (std::ranges::find(reader.inputs, node.outputs[0]) != reader.inputs.end()) return std::nullopt;
+  }
+  for (GraphTensor& tensor : group.tensors)
+    tensor.type.shape = element_count(tensor.type.shape) == 1 ? Shape() : Shape{count};
+  return group;
+}
+
+uint64_t bytes_between(const Graph& flat) {
+  const auto bytes_of_stretch = [&](TensorId tensor) {
+    const TensorType& type = flat.type(tensor);
+    return aligned(
+        static_cast<uint64_t>(std::min(element_count(type.shape), kElementsOfStretch) * size_of(type.dtype)));
+  };
+  std::vector<size_t> last(flat.tensors.size(), 0);
+  for (size_t n = 0; n < flat.nodes.size(); ++n)
+    for (TensorId input : flat.nodes[n].inputs) last[input.index()] = n;
+  for (const GraphOutput& output : flat.outputs) last[output.tensor.index()] = flat.nodes.size();
+  uint64_t live = 0, most = 0, widest = 0;
+  for (size_t t = 0; t < flat.tensors.size(); ++t) widest = std::max(widest, bytes_of_stretch(TensorId(t)));
+  for (size_t n = 0; n < flat.nodes.size(); ++n) {
+    live += bytes_of_stretch(flat.nodes[n].outputs[0]);
+    most = std::max(most, live);
+    for (size_t m = 0; m <= n; ++m)
+      if (const TensorId made = flat.nodes[m].outputs[0]; std::max(last[made.index()], m) == n)
+        live -= bytes_of_stretch(made);
+  }
+  return most + widest;
+}
+
+}  // namespace stepc
