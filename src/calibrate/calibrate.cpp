@@ -132,7 +132,7 @@ class Calibration {
     say("matmuls");
     rates_.matmuls.clear();
     for (const DType dtype : {DType::kF32, DType::kBF16}) measure_matmuls(dtype);
-    say("attention");
+    say("attention kernels");
     rates_.attentions.clear();
     for (const DType dtype : {DType::kF32, DType::kBF16}) measure_attention(dtype);
     say("convolutions");
@@ -216,15 +216,15 @@ class Calibration {
   static std::string chain(const std::string& first, const std::string& second, int length) {
     std::string graph = "input %0: f32[65536] = batch \"0\"\ninput %1: f32[65536] = batch \"1\"\n";
     for (int i = 0; i < length; ++i)
-      graph += str("%{}: f32[65536] = {}(%{}, %{}) | forward \"\" group 0\n", i + 2, i % 2 == 0 ? first : second,
+      graph += str("%{}: f32[65536] {}%{}, %{}) | forward \"\" group 0\n", i + 2, i % 2 == 0 ? first : second,
                    i == 0 ? 0 : i + 1, i % 2);
     return graph + str("return %{}\n", length + 1);
   }
 
   void measure_loops() {
-    const auto [arithmetic_seconds, arithmetic] = loops(chain("mul", "add", 48));
+    const auto [arithmetic_seconds, arithmetic] = loops(chain("= mul(", "= add(", 48));
     rates_.lane_ops_per_second = arithmetic.lane_ops / arithmetic_seconds;
-    const auto [root_seconds, roots] = loops(chain("div", "div", 16));
+    const auto [root_seconds, roots] = loops(chain("= div(", "= div(", 16));
     rates_.lane_roots_per_second =
         roots.lane_roots / std::max(root_seconds * 0.2, root_seconds - roots.lane_ops / rates_.lane_ops_per_second);
     const auto [gather_seconds, gathers] = loops(

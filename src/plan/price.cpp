@@ -33,61 +33,58 @@ struct AtenName {
   AtenKind kind;
 };
 constexpr std::array kAtenNames = std::to_array<AtenName>({
-    {"mm", AtenKind::kMatmul},
-    {"addmm", AtenKind::kMatmul},
-    {"bmm", AtenKind::kMatmul},
-    {"baddbmm", AtenKind::kMatmul},
-    {"linear", AtenKind::kMatmul},
-    {"matmul", AtenKind::kMatmul},
-    {"_scaled_dot_product_flash_attention_for_cpu", AtenKind::kAttention},
-    {"_scaled_dot_product_flash_attention_for_cpu_backward", AtenKind::kAttentionBackward},
-    {"convolution", AtenKind::kConvolution},
-    {"convolution_overrideable", AtenKind::kConvolution},
-    {"mkldnn_convolution", AtenKind::kConvolution},
-    {"convolution_backward", AtenKind::kConvolutionBackward},
-    {"sum", AtenKind::kReduction},
-    {"mean", AtenKind::kReduction},
-    {"amax", AtenKind::kReduction},
-    {"argmax", AtenKind::kReduction},
-    {"all", AtenKind::kReduction},
-    {"any", AtenKind::kReduction},
-    {"cumsum", AtenKind::kReduction},
-    {"linalg_vector_norm", AtenKind::kReduction},
-    {"_foreach_norm", AtenKind::kReduction},
-    {"var_mean", AtenKind::kReduction},
-    {"bernoulli", AtenKind::kDraw},
-    {"bernoulli_", AtenKind::kDraw},
-    {"normal_", AtenKind::kDraw},
-    {"uniform_", AtenKind::kDraw},
-    {"random_", AtenKind::kDraw},
-    {"multinomial", AtenKind::kDraw},
-    {"sqrt", AtenKind::kRoot},
-    {"rsqrt", AtenKind::kRoot},
-    {"native_layer_norm", AtenKind::kNorm},
-    {"native_layer_norm_backward", AtenKind::kNorm},
-    {"native_group_norm", AtenKind::kNorm},
-    {"native_group_norm_backward", AtenKind::kNorm},
-    {"native_batch_norm", AtenKind::kNorm},
-    {"native_batch_norm_backward", AtenKind::kNorm},
-    {"_softmax", AtenKind::kNorm},
-    {"_softmax_backward_data", AtenKind::kNorm},
-    {"_safe_softmax", AtenKind::kNorm},
-    {"_log_softmax", AtenKind::kNorm},
-    {"_log_softmax_backward_data", AtenKind::kNorm},
-    {"max_pool2d_with_indices", AtenKind::kNorm},
-    {"max_pool2d_with_indices_backward", AtenKind::kNorm},
-    {"embedding_dense_backward", AtenKind::kScatter},
-    {"index_put", AtenKind::kScatter},
-    {"index_put_", AtenKind::kScatter},
-    {"index_add_", AtenKind::kScatter},
-    {"scatter_add_", AtenKind::kScatter},
+    {"aten::mm", AtenKind::kMatmul},
+    {"aten::addmm", AtenKind::kMatmul},
+    {"aten::bmm", AtenKind::kMatmul},
+    {"aten::baddbmm", AtenKind::kMatmul},
+    {"aten::linear", AtenKind::kMatmul},
+    {"aten::matmul", AtenKind::kMatmul},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu", AtenKind::kAttention},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", AtenKind::kAttentionBackward},
+    {"aten::convolution", AtenKind::kConvolution},
+    {"aten::convolution_overrideable", AtenKind::kConvolution},
+    {"aten::mkldnn_convolution", AtenKind::kConvolution},
+    {"aten::convolution_backward", AtenKind::kConvolutionBackward},
+    {"aten::sum", AtenKind::kReduction},
+    {"aten::mean", AtenKind::kReduction},
+    {"aten::amax", AtenKind::kReduction},
+    {"aten::argmax", AtenKind::kReduction},
+    {"aten::all", AtenKind::kReduction},
+    {"aten::any", AtenKind::kReduction},
+    {"aten::cumsum", AtenKind::kReduction},
+    {"aten::linalg_vector_norm", AtenKind::kReduction},
+    {"aten::_foreach_norm", AtenKind::kReduction},
+    {"aten::var_mean", AtenKind::kReduction},
+    {"aten::bernoulli", AtenKind::kDraw},
+    {"aten::bernoulli_", AtenKind::kDraw},
+    {"aten::normal_", AtenKind::kDraw},
+    {"aten::uniform_", AtenKind::kDraw},
+    {"aten::random_", AtenKind::kDraw},
+    {"aten::multinomial", AtenKind::kDraw},
+    {"aten::sqrt", AtenKind::kRoot},
+    {"aten::rsqrt", AtenKind::kRoot},
+    {"aten::native_layer_norm", AtenKind::kNorm},
+    {"aten::native_layer_norm_backward", AtenKind::kNorm},
+    {"aten::native_group_norm", AtenKind::kNorm},
+    {"aten::native_group_norm_backward", AtenKind::kNorm},
+    {"aten::native_batch_norm", AtenKind::kNorm},
+    {"aten::native_batch_norm_backward", AtenKind::kNorm},
+    {"aten::_softmax", AtenKind::kNorm},
+    {"aten::_softmax_backward_data", AtenKind::kNorm},
+    {"aten::_safe_softmax", AtenKind::kNorm},
+    {"aten::_log_softmax", AtenKind::kNorm},
+    {"aten::_log_softmax_backward_data", AtenKind::kNorm},
+    {"aten::max_pool2d_with_indices", AtenKind::kNorm},
+    {"aten::max_pool2d_with_indices_backward", AtenKind::kNorm},
+    {"aten::embedding_dense_backward", AtenKind::kScatter},
+    {"aten::index_put", AtenKind::kScatter},
+    {"aten::index_put_", AtenKind::kScatter},
+    {"aten::index_add_", AtenKind::kScatter},
+    {"aten::scatter_add_", AtenKind::kScatter},
 });
 
-// "mm" of "aten::mm.out".
-std::string_view base_name(std::string_view op) {
-  if (const size_t colons = op.find("::"); colons != std::string_view::npos) op.remove_prefix(colons + 2);
-  return op.substr(0, op.find('.'));
-}
+// "aten::mm" of "aten::mm.out".
+std::string_view base_name(std::string_view op) { return op.substr(0, op.find('.')); }
 
 const AtenKind* kind_of(std::string_view op) {
   const auto* const found = std::ranges::find(kAtenNames, base_name(op), &AtenName::name);
@@ -215,18 +212,20 @@ Price Pricer::price_aten(const Instruction& instruction) const {
       ++operands_given;
     }
   // A list goes to the kernel tensor by tensor.
-  if (aten_name.starts_with("_foreach")) price.call_seconds *= static_cast<double>(std::max<size_t>(operands_given, 1));
+  if (aten_name.starts_with("aten::_foreach"))
+    price.call_seconds *= static_cast<double>(std::max<size_t>(operands_given, 1));
   const bool shares = most >= kAtenGrain && threads_ > 1;
   if (shares) price.call_seconds += rates_.fork_seconds;
   const double alone = shares ? 1 : threads_;
 
-  const bool is_matmul = (row != nullptr && row->family == "matmul") || (aten != nullptr && *aten == AtenKind::kMatmul);
+  const bool is_matmul =
+      (row != nullptr && row->has(Trait::kContraction)) || (aten != nullptr && *aten == AtenKind::kMatmul);
   if (is_matmul && instruction.reads.size() >= 2 && !instruction.writes.empty()) {
     const Operand& out = operand(instruction.writes.front());
     const auto& reads = instruction.reads;
     // The two matrices are the last operands but for addmm's, whose first is what is added.
     const Operand& a =
-        operand(reads[reads.size() >= 3 && row == nullptr && base_name(instruction.op) != "linear" ? 1 : 0]);
+        operand(reads[reads.size() >= 3 && row == nullptr && base_name(instruction.op) != "aten::linear" ? 1 : 0]);
     const double work =
         flops > 0 ? flops
                   : 2 * count_of(out) *
@@ -247,7 +246,7 @@ Price Pricer::price_aten(const Instruction& instruction) const {
   }
   const bool is_backward =
       aten != nullptr && (*aten == AtenKind::kAttentionBackward || *aten == AtenKind::kConvolutionBackward);
-  if ((row != nullptr && row->family == "attention") ||
+  if ((row != nullptr && (row->kernel == OwnKernel::kAttention || row->kernel == OwnKernel::kAttentionBackward)) ||
       (aten != nullptr && (*aten == AtenKind::kAttention || *aten == AtenKind::kAttentionBackward))) {
     const Operand& q = operand(instruction.reads.front());
     const int64_t length = q.sizes.size() < 2 ? 1 : q.sizes[q.sizes.size() - 2];

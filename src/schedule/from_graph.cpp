@@ -183,7 +183,7 @@ Kernels choose_kernels(Graph graph, const GraphScheduleOptions& options, GraphSc
   k.graph = std::move(graph);
   if (options.is_plain)
     for (Node& node : k.graph.nodes)
-      if (!node.aten && is_product(node)) node.group.reset();  // what finishes it is a group without it
+      if (has(node, Trait::kContraction)) node.group.reset();  // what finishes it is a group without it
   do {
     k.units.clear();
     find_windows(k);
