@@ -10,9 +10,9 @@
 namespace stepc {
 namespace {
 
-constexpr Features kBlocked{.bf16 = true, .f32 = true, .avx512 = true};
+constexpr Features kEveryFeature{.bf16 = true, .f32 = true, .avx512 = true};
 
-Schedule schedule_of(const std::string& graph, Features features = kBlocked) {
+Schedule schedule_of(const std::string& graph, Features features = kEveryFeature) {
   PlanGraphOptions options;
   options.features = features;
   options.threads = 2;
