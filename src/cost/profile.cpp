@@ -17,11 +17,6 @@ constexpr double kMicro = 1e6;
 constexpr double kGiga = 1e9;
 constexpr size_t kWidest = 44;  // of a name in the table
 
-std::string time_text(double seconds) {
-  if (seconds < 1e-3) return str("{:.1f} us", seconds * kMicro);
-  return seconds < 1 ? str("{:.2f} ms", seconds * 1e3) : str("{:.3f} s", seconds);
-}
-
 double rate(double amount, double seconds) { return seconds > 0 ? amount / seconds / kGiga : 0; }
 
 struct Row {
@@ -137,6 +132,11 @@ ordered_json event_of(const ProfiledInstruction& one, int track, double begin, d
 }
 
 }  // namespace
+
+std::string time_text(double seconds) {
+  if (seconds < 1e-3) return str("{:.1f} us", seconds * kMicro);
+  return seconds < 1 ? str("{:.2f} ms", seconds * 1e3) : str("{:.3f} s", seconds);
+}
 
 std::string to_text(const Profile& profile, size_t rows) {
   const std::vector<Row> kinds = rows_by(profile, kind_row);

@@ -32,6 +32,9 @@ struct Profile {
   std::vector<ProfiledInstruction> instructions;  // in the order in which they ran
 };
 
+// "41.2 us", "41.20 ms", "41.200 s": what steps and instructions take.
+std::string time_text(double seconds);
+
 // Sums, then the classes of work, and the kinds of instruction and the modules that took most time, at most `rows` of
 // each. A class that was predicted badly is named.
 std::string to_text(const Profile& profile, size_t rows = 15);

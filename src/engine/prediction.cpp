@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cost/profile.h"
 #include "cost/target_file.h"
 #include "plan/simulate.h"
 
@@ -28,7 +29,7 @@ Prediction predict(const Schedule& schedule, const KnownTarget& known) {
 }
 
 std::string to_text(const Prediction& prediction) {
-  return str("{} a step, {}", human_seconds(prediction.seconds),
+  return str("{} a step, {}", time_text(prediction.seconds),
              prediction.is_calibrated ? "from this machine's rates"
                                       : "from default rates: `stepc calibrate` measures this machine's");
 }

@@ -1,5 +1,6 @@
 // The report that a person reads after a run: planned beside measured.
 #include "base/text.h"
+#include "cost/profile.h"
 #include "engine/stats.h"
 
 namespace stepc {
@@ -42,8 +43,8 @@ std::string report_text(const Stats& s, std::string_view mode, const std::option
   if (prediction) {
     out += str("  step time   predicted {}", to_text(*prediction));
     if (s.replays != 0)
-      out += str("; measured {}, the mean of {} replays",
-                 human_seconds(s.execute_seconds / static_cast<double>(s.replays)), s.replays);
+      out += str("; measured {}, the mean of {} replays", time_text(s.execute_seconds / static_cast<double>(s.replays)),
+                 s.replays);
     out += "\n";
   }
   out += "  memory                     planned     measured        eager\n";
