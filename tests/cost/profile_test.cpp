@@ -15,8 +15,8 @@ Profile example() {
   profile.target = {.flops_per_second = 1e9, .bytes_per_second = 1e9, .narrow_flops_per_second = 2e9};
   profile.is_calibrated = true;
   profile.seconds = 10e-3;
-  const auto add = [&](std::string name, std::string kernel, std::string module, Phase phase, Work work, double begin,
-                       double seconds, double predicted) {
+  const auto add = [&](std::string name, const std::string& kernel, std::string module, Phase phase, Work work,
+                       double begin, double seconds, double predicted) {
     profile.instructions.push_back({.index = profile.instructions.size(),
                                     .name = std::move(name),
                                     .kernel = kernel,
