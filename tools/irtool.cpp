@@ -113,8 +113,14 @@ constexpr std::string_view kScheduleHead = "stepc.schedule ";
 // Of a Schedule's own text, or of the Schedule that a step will have.
 int print_timeline(const Arguments& arguments) {
   const std::string text = read_text(arguments.file, kMostText);
-  const Schedule schedule =
-      text.starts_with(kScheduleHead) ? parse_schedule(text) : schedule_of(load(arguments), arguments);
+  const bool is_schedule = text.starts_with(kScheduleHead);
+  const Schedule schedule = is_schedule ? parse_schedule(text) : schedule_of(load(arguments), arguments);
+  try {
+    verify(schedule);
+  } catch (const InternalError& error) {
+    if (!is_schedule) throw;
+    user_error("{}: no Schedule that can run: {}", arguments.file, error.what());
+  }
   const Timeline timeline = simulate(schedule, target_of(arguments.target));
   if (!arguments.timeline.empty())
     write_file_synced(arguments.timeline, to_trace_events(schedule, timeline), system_files());

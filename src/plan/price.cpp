@@ -15,8 +15,9 @@ namespace stepc {
 
 namespace {
 
-// An ATen call whose time goes by something else than its streams.
+// What an ATen call's time goes by; kElementwise: its streams.
 enum class AtenKind : uint8_t {
+  kElementwise,
   kMatmul,
   kAttention,
   kAttentionBackward,
@@ -26,7 +27,7 @@ enum class AtenKind : uint8_t {
   kNorm,
   kScatter,
   kDraw,
-  kRoot
+  kRoot,
 };
 struct AtenName {
   std::string_view name;
@@ -86,10 +87,25 @@ constexpr std::array kAtenNames = std::to_array<AtenName>({
 // "aten::mm" of "aten::mm.out".
 std::string_view base_name(std::string_view op) { return op.substr(0, op.find('.')); }
 
-const AtenKind* kind_of(std::string_view op) {
-  const auto* const found = std::ranges::find(kAtenNames, base_name(op), &AtenName::name);
-  return found == kAtenNames.end() ? nullptr : &found->kind;
+AtenKind kind_of_row(const OpDef& row) {
+  if (row.has(Trait::kContraction)) return AtenKind::kMatmul;
+  if (row.kernel == OwnKernel::kAttention) return AtenKind::kAttention;
+  if (row.kernel == OwnKernel::kAttentionBackward) return AtenKind::kAttentionBackward;
+  if (row.has(Trait::kRandom)) return AtenKind::kDraw;
+  if (row.has(Trait::kOverwrites) && row.index_use) return AtenKind::kScatter;
+  return row.has(Trait::kReduction) ? AtenKind::kReduction : AtenKind::kElementwise;
 }
+
+AtenKind kind_of(const Instruction& instruction) {
+  if (const OpDef* row = find_op(instruction.op); row != nullptr && instruction.kind == Instruction::Kind::kOp)
+    return kind_of_row(*row);
+  const auto* const found = std::ranges::find(kAtenNames, base_name(instruction.op), &AtenName::name);
+  if (found != kAtenNames.end()) return found->kind;
+  return instruction.aten && instruction.aten->draws ? AtenKind::kDraw : AtenKind::kElementwise;
+}
+
+// A size that a table is asked for; texts of strangers may say anything.
+int64_t whole(double size) { return static_cast<int64_t>(std::clamp(size, 0.0, 1e15)); }
 
 double count_of(const Operand& operand) {
   double count = 1;
@@ -178,9 +194,8 @@ Price Pricer::price_matmul(const Instruction& instruction) const {
     return matrix.sizes[matrix.sizes.size() - (second ? 1 : 2)];
   };
   const int64_t inner = extent(left, !call.transposed);
-  int64_t rows = 1;  // dimensions in front count as rows
-  for (int64_t size : left.sizes) rows *= size;
-  rows /= std::max<int64_t>(inner, 1);
+  // Dimensions in front count as rows.
+  const int64_t rows = whole(count_of(left) / static_cast<double>(std::max<int64_t>(inner, 1)));
   double seconds = 0;
   int64_t columns = 0;
   for (const MatmulCall::Product& product : call.products) {
@@ -192,114 +207,93 @@ Price Pricer::price_matmul(const Instruction& instruction) const {
   return {WorkClass::kMatmulBlocked, seconds + tail_seconds(call, rows, columns), rates_.instruction_seconds};
 }
 
+// Of two matrices, or rows of them; flops where the Schedule knows them.
+double Pricer::library_matmul_seconds(const Instruction& instruction) const {
+  const auto& reads = instruction.reads;
+  if (reads.size() < 2 || instruction.writes.empty()) return 0;
+  const Operand& out = operand(instruction.writes.front());
+  const double count = std::max(count_of(out), 1.0);
+  // The two are the last operands, but a bias may stand in front of or behind them.
+  const bool has_bias_first = reads.size() > 2 && base_name(instruction.op) != "aten::linear";
+  const Operand& left = operand(reads[has_bias_first ? 1 : 0]);
+  const Operand& right = operand(reads[has_bias_first ? 2 : 1]);
+  double flops = instruction.work.all_flops();
+  if (flops == 0) flops = 2 * count * std::sqrt(count_of(left) * count_of(right) / count);
+  const size_t rank = out.sizes.size();
+  const int64_t columns = rank == 0 ? 1 : out.sizes[rank - 1];
+  double rows = rank < 2 ? 1 : static_cast<double>(out.sizes[rank - 2]);
+  // Batches share the threads: as if their rows were one matrix's.
+  if (rank > 2) rows *= std::min(count / (rows * static_cast<double>(columns)), static_cast<double>(threads_));
+  return flops /
+         matmul_rate(rates_, KernelOwner::kLibrary, out.dtype, whole(rows), columns, whole(flops / (2 * count)));
+}
+
+double Pricer::library_attention_seconds(const Instruction& instruction, bool backward) const {
+  if (instruction.reads.empty()) return 0;
+  const Operand& q = operand(instruction.reads.front());
+  const int64_t length = q.sizes.size() < 2 ? 1 : q.sizes[q.sizes.size() - 2];
+  double flops = instruction.work.all_flops();
+  if (flops == 0) flops = (backward ? 10 : 4) * count_of(q) * static_cast<double>(length);
+  return flops / attention_rate(rates_, KernelOwner::kLibrary, q.dtype, backward, length);
+}
+
+double Pricer::convolution_seconds(const Instruction& instruction, bool backward) const {
+  const size_t weight_at = backward ? 2 : 1;
+  if (instruction.reads.size() <= weight_at || instruction.writes.empty()) return 0;
+  const Operand& weight = operand(instruction.reads[weight_at]);
+  if (weight.sizes.size() < 2) return 0;
+  const Operand& out = operand(backward ? instruction.reads.front() : instruction.writes.front());
+  const double channels = std::max(static_cast<double>(weight.sizes[0]), 1.0);
+  const double flops = (backward ? 4 : 2) * count_of(out) * count_of(weight) / channels;
+  const double mean_channels = std::sqrt(channels * static_cast<double>(weight.sizes[1]));
+  return flops / convolution_rate(rates_, backward, whole(mean_channels), whole(count_of(out) / channels));
+}
+
 Price Pricer::price_aten(const Instruction& instruction) const {
   constexpr double kAtenGrain = 32768;  // at::internal::GRAIN_SIZE: elements that are worth a thread's while
-  Price price{WorkClass::kElementwise, 0, rates_.aten_call_seconds};
-  const OpDef* const row = instruction.kind == Instruction::Kind::kOp ? find_op(instruction.op) : nullptr;
-  const AtenKind* const aten = row == nullptr ? kind_of(instruction.op) : nullptr;
-  const std::string_view aten_name = row == nullptr ? base_name(instruction.op) : std::string_view();
-  const double flops = instruction.work.all_flops();
-  double most = 0;  // elements of the largest operand
-  double bytes = 0;
-  bool strided = false;
-  size_t operands_given = 0;
+  double bytes = 0, most = 0;           // of all operands; elements of the largest
+  bool across = false;
   for (const auto* operands : {&instruction.reads, &instruction.writes})
     for (OperandId id : *operands) {
       const Operand& one = operand(id);
-      most = std::max(most, elements_of(one));
       bytes += elements_of(one) * static_cast<double>(size_of(one.dtype));
-      strided = strided || (!instruction.writes.empty() && is_across(one, operand(instruction.writes.front())));
-      ++operands_given;
+      most = std::max(most, elements_of(one));
+      across = across || (!instruction.writes.empty() && is_across(one, operand(instruction.writes.front())));
     }
+  double call_seconds = rates_.aten_call_seconds;
   // A list goes to the kernel tensor by tensor.
-  if (aten_name.starts_with("aten::_foreach"))
-    price.call_seconds *= static_cast<double>(std::max<size_t>(operands_given, 1));
+  if (instruction.op.starts_with("aten::_foreach"))
+    call_seconds *= static_cast<double>(std::max<size_t>(instruction.reads.size() + instruction.writes.size(), 1));
   const bool shares = most >= kAtenGrain && threads_ > 1;
-  if (shares) price.call_seconds += rates_.fork_seconds;
+  if (shares) call_seconds += rates_.fork_seconds;
   const double alone = shares ? 1 : threads_;
-
-  const bool is_matmul =
-      (row != nullptr && row->has(Trait::kContraction)) || (aten != nullptr && *aten == AtenKind::kMatmul);
-  if (is_matmul && instruction.reads.size() >= 2 && !instruction.writes.empty()) {
-    const Operand& out = operand(instruction.writes.front());
-    const auto& reads = instruction.reads;
-    // The two matrices are the last operands but for addmm's, whose first is what is added.
-    const Operand& a =
-        operand(reads[reads.size() >= 3 && row == nullptr && base_name(instruction.op) != "aten::linear" ? 1 : 0]);
-    const double work =
-        flops > 0 ? flops
-                  : 2 * count_of(out) *
-                        std::sqrt(count_of(a) * count_of(operand(reads.back())) / std::max(count_of(out), 1.0));
-    const double count = std::max(count_of(out), 1.0);
-    const auto inner = static_cast<int64_t>(work / (2 * count));
-    const int64_t columns = out.sizes.empty() ? 1 : out.sizes.back();
-    int64_t rows = out.sizes.size() < 2 ? 1 : out.sizes[out.sizes.size() - 2];
-    if (out.sizes.size() > 2) {
-      // Batches share the threads: as if their rows were one matrix's.
-      int64_t batches = 1;
-      for (size_t d = 0; d + 2 < out.sizes.size(); ++d) batches *= out.sizes[d];
-      rows *= std::min<int64_t>(batches, threads_);
-    }
-    price.work = WorkClass::kMatmulLibrary;
-    price.compute_seconds = work / matmul_rate(rates_, KernelOwner::kLibrary, out.dtype, rows, columns, inner);
-    return price;
+  const auto of = [&](WorkClass work, double seconds) { return Price{work, seconds, call_seconds}; };
+  switch (kind_of(instruction)) {
+    case AtenKind::kMatmul:
+      return of(WorkClass::kMatmulLibrary, library_matmul_seconds(instruction));
+    case AtenKind::kAttention:
+      return of(WorkClass::kAttentionLibrary, library_attention_seconds(instruction, false));
+    case AtenKind::kAttentionBackward:
+      return of(WorkClass::kAttentionLibrary, library_attention_seconds(instruction, true));
+    case AtenKind::kConvolution:
+      return of(WorkClass::kConvolution, convolution_seconds(instruction, false));
+    case AtenKind::kConvolutionBackward:
+      return of(WorkClass::kConvolution, convolution_seconds(instruction, true));
+    case AtenKind::kDraw:
+      return of(WorkClass::kDraw, most / rates_.aten_draws_per_second);
+    case AtenKind::kScatter:
+      return of(WorkClass::kScatter, bytes / rates_.aten_scatter_bytes_per_second);
+    case AtenKind::kReduction:
+      return of(WorkClass::kReduction, bytes / rates_.aten_reduction_bytes_per_second * alone);
+    case AtenKind::kNorm:
+      return of(WorkClass::kNorm, bytes / rates_.aten_norm_bytes_per_second * alone);
+    case AtenKind::kRoot:
+      return of(WorkClass::kElementwise, most / rates_.aten_roots_per_second * alone);
+    case AtenKind::kElementwise:
+      break;
   }
-  const bool is_backward =
-      aten != nullptr && (*aten == AtenKind::kAttentionBackward || *aten == AtenKind::kConvolutionBackward);
-  if ((row != nullptr && (row->kernel == OwnKernel::kAttention || row->kernel == OwnKernel::kAttentionBackward)) ||
-      (aten != nullptr && (*aten == AtenKind::kAttention || *aten == AtenKind::kAttentionBackward))) {
-    const Operand& q = operand(instruction.reads.front());
-    const int64_t length = q.sizes.size() < 2 ? 1 : q.sizes[q.sizes.size() - 2];
-    const bool backward = is_backward || instruction.reads.size() > 4;
-    const double work = flops > 0 ? flops : (backward ? 10 : 4) * count_of(q) * static_cast<double>(length);
-    price.work = WorkClass::kAttentionLibrary;
-    price.compute_seconds = work / attention_rate(rates_, KernelOwner::kLibrary, q.dtype, backward, length);
-    return price;
-  }
-  if (aten != nullptr && (*aten == AtenKind::kConvolution || *aten == AtenKind::kConvolutionBackward) &&
-      instruction.reads.size() >= 2) {
-    const Operand& weight = operand(instruction.reads[is_backward ? 2 : 1]);
-    const Operand& out = is_backward ? operand(instruction.reads.front()) : operand(instruction.writes.front());
-    const double taps = count_of(weight) / static_cast<double>(std::max<int64_t>(weight.sizes.front(), 1));
-    const double work = (is_backward ? 4 : 2) * count_of(out) * taps;
-    const auto channels = static_cast<int64_t>(std::sqrt(
-        static_cast<double>(weight.sizes[0]) * static_cast<double>(weight.sizes.size() > 1 ? weight.sizes[1] : 1)));
-    const auto pixels =
-        static_cast<int64_t>(count_of(out) / static_cast<double>(std::max<int64_t>(weight.sizes[0], 1)));
-    price.work = WorkClass::kConvolution;
-    price.compute_seconds = work / convolution_rate(rates_, is_backward, channels, pixels);
-    return price;
-  }
-  if ((aten != nullptr && *aten == AtenKind::kDraw) || (instruction.aten && instruction.aten->draws) ||
-      (row != nullptr && row->has(Trait::kRandom))) {
-    price.work = WorkClass::kDraw;
-    price.compute_seconds = most / rates_.aten_draws_per_second;
-    return price;
-  }
-  if ((aten != nullptr && *aten == AtenKind::kScatter) ||
-      (row != nullptr && row->has(Trait::kOverwrites) && row->index_use)) {
-    price.work = WorkClass::kScatter;
-    price.compute_seconds = bytes / rates_.aten_scatter_bytes_per_second;
-    return price;
-  }
-  if ((aten != nullptr && *aten == AtenKind::kReduction) || (row != nullptr && row->has(Trait::kReduction))) {
-    price.work = WorkClass::kReduction;
-    price.compute_seconds = bytes / rates_.aten_reduction_bytes_per_second * alone;
-    return price;
-  }
-  if (aten != nullptr && *aten == AtenKind::kNorm) {
-    price.work = WorkClass::kNorm;
-    price.compute_seconds = bytes / rates_.aten_norm_bytes_per_second * alone;
-    return price;
-  }
-  if (strided) {
-    price.work = WorkClass::kStrided;
-    price.compute_seconds = bytes / rates_.aten_strided_bytes_per_second * alone;
-    return price;
-  }
-  price.compute_seconds = aten != nullptr && *aten == AtenKind::kRoot ? most / rates_.aten_roots_per_second * alone
-                                                                      : flops / rates_.aten_flops_per_second * alone;
-  return price;
+  if (across) return of(WorkClass::kStrided, bytes / rates_.aten_strided_bytes_per_second * alone);
+  return of(WorkClass::kElementwise, instruction.work.all_flops() / rates_.aten_flops_per_second * alone);
 }
 
 Price Pricer::price(const Instruction& instruction) const {
@@ -311,7 +305,7 @@ Price Pricer::price(const Instruction& instruction) const {
     }
     case Instruction::Kind::kMatmul:
       return price_matmul(instruction);
-    case Instruction::Kind::kAttention: {
+    case Instruction::Kind::kAttention: {  // (batch, heads, length, width) each: verify() holds it to that
       const bool backward = instruction.writes.size() > 2;
       const Operand& q = operand(instruction.reads[backward ? 1 : 0]);
       return {WorkClass::kAttentionBlocked,
@@ -323,7 +317,7 @@ Price Pricer::price(const Instruction& instruction) const {
       const Operand& hidden = operand(instruction.reads[0]);
       const Operand& weight = operand(instruction.reads[1]);
       const int64_t width = weight.sizes.back();
-      const auto tokens = static_cast<int64_t>(count_of(hidden) / static_cast<double>(std::max<int64_t>(width, 1)));
+      const auto tokens = whole(count_of(hidden) / static_cast<double>(std::max<int64_t>(width, 1)));
       constexpr double kOpsOfAnExponential = 20;
       const double exponentials =
           static_cast<double>(tokens) * static_cast<double>(weight.sizes.front()) * kOpsOfAnExponential;

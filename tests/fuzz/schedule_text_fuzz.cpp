@@ -1,4 +1,7 @@
-// The text of a Schedule: what is taken reads back as it was written, and is verified or refused.
+// The text of a Schedule: what is taken reads back as it was written, is verified or refused, and has its price.
+#include <cmath>
+
+#include "plan/simulate.h"
 #include "schedule/schedule.h"
 #include "tests/fuzz/fuzz_input.h"
 
@@ -10,6 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (to_text(parse_schedule(text)) != text) std::abort();
     try {
       verify(schedule);
+      if (!(simulate(schedule, {}).seconds >= 0)) std::abort();
     } catch (const InternalError&) {  // the text is good, what it says is not
     }
   });
