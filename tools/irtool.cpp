@@ -207,6 +207,9 @@ int main(int argc, char** argv) {
   app.add_flag("--passes", arguments.passes_page, "print docs/passes.md");
   CLI11_PARSE(app, argc, argv);
   try {
+    for (const char* option : {"--target", "--budget", "--exact"})
+      USER_CHECK(arguments.schedule || arguments.simulate || app.count(option) == 0,
+                 "{} requires --schedule or --simulate", option);
     run(arguments);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "irtool: %s\n", error.what());

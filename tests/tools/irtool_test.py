@@ -1,5 +1,6 @@
 """irtool: passes on the text of a Graph, the way its head says to call it."""
 
+import json
 import os
 import re
 import subprocess
@@ -93,7 +94,9 @@ def test_without_a_target_it_is_this_machine(irtool):
         (["missing.graph"], "missing.graph"),
         (["--all", "--products", "f64", "step.graph"], "f64 not in {bf16,f32}"),
         (["--hash", "step.graph"], "--hash requires --schedule"),
-        (["--target", "big.toml", "step.graph"], "--target requires --schedule"),
+        (["--target", "big.toml", "step.graph"], "irtool: --target requires --schedule or --simulate"),
+        (["--timeline", "t.json", "step.graph"], "--timeline requires --simulate"),
+        (["--simulate", "--schedule", "step.graph"], "--schedule"),
         (["--schedule", "--all", "step.graph"], "--all"),
         (["--schedule", "--exact", "step.graph"], "irtool: step.graph: --exact plans recorded calls; this is a Graph"),
         (["--schedule", "--target", "nowhere.toml", "step.graph"], "nowhere.toml"),
@@ -104,3 +107,27 @@ def test_mistakes_are_named(irtool, arguments, complaint):
     result = irtool(*arguments)
     assert result.returncode != 0 and complaint in result.stderr
     assert result.stdout == ""
+
+
+def test_a_schedules_text_is_priced_like_its_step(irtool, tmp_path):
+    (tmp_path / "big.toml").write_text(TARGET)
+    step = irtool("--simulate", "--target", "big.toml", "--timeline", "step.json", "step.graph")
+    assert step.returncode == 0, step.stderr
+    assert re.match(r"predicted [0-9.]+ ms in \d+ instructions, at most .* live\n  matmul \(blocked\) +1 ", step.stdout)
+    spans = [event for event in json.loads((tmp_path / "step.json").read_text())["traceEvents"] if event["ph"] == "X"]
+    assert [span["args"]["class"] for span in spans] == ["matmul (blocked)"]
+    schedule = irtool("--schedule", "--target", "big.toml", "step.graph").stdout
+    (tmp_path / "step.schedule").write_text(schedule)
+    assert irtool("--simulate", "--target", "big.toml", "step.schedule").stdout == step.stdout
+    (tmp_path / "fast.toml").write_text(TARGET + '[rates]\ninstruction_seconds = 1e-3\n')
+    assert irtool("--simulate", "--target", "fast.toml", "step.schedule").stdout != step.stdout
+
+
+def test_a_damaged_schedule_has_no_price(irtool, tmp_path):
+    schedule = irtool("--schedule", "step.graph").stdout
+    (tmp_path / "cut.schedule").write_text(schedule[: schedule.index("operand")] + "operand")
+    cut = irtool("--simulate", "cut.schedule")
+    assert cut.returncode == 1 and "line" in cut.stderr and cut.stderr.count("\n") == 1
+    (tmp_path / "small.schedule").write_text(re.sub(r"b0: input \d+", "b0: input 4", schedule))
+    small = irtool("--simulate", "small.schedule")
+    assert small.returncode == 1 and "small.schedule: no Schedule that can run: " in small.stderr
