@@ -180,20 +180,16 @@ int main(int argc, char** argv) {
   CLI::Option* schedule =
       app.add_flag("--schedule", arguments.schedule,
                    "run the whole pipeline and print the Schedule. Workspaces of ATen calls that only a run would tell "
-                   "are taken by rule")
-          ->excludes(passes)
-          ->excludes(all)
-          ->excludes(products)
-          ->excludes(opaque);
+                   "are taken by rule");
   CLI::Option* simulate =
       app.add_flag("--simulate", arguments.simulate,
                    "what the Schedule will take on the target, by class of work, without running it; the file may be "
                    "a Schedule's text too")
-          ->excludes(schedule)
-          ->excludes(passes)
-          ->excludes(all)
-          ->excludes(products)
-          ->excludes(opaque);
+          ->excludes(schedule);
+  for (CLI::Option* of_a_graph : {passes, all, products, opaque}) {
+    schedule->excludes(of_a_graph);
+    simulate->excludes(of_a_graph);
+  }
   app.add_option("--timeline", arguments.timeline, "write what is predicted as a trace for ui.perfetto.dev")
       ->needs(simulate);
   app.add_option("--target", arguments.target,

@@ -319,8 +319,11 @@ class Calibration {
           return one.owner == KernelOwner::kBlocked && one.dtype == dtype;
         })) {
       const std::vector<MatmulRate> library = rates_.matmuls;
-      for (MatmulRate one : library)
-        if (one.dtype == dtype) rates_.matmuls.push_back((one.owner = KernelOwner::kBlocked, one));
+      for (const MatmulRate& one : library) {
+        if (one.dtype != dtype) continue;
+        rates_.matmuls.push_back(one);
+        rates_.matmuls.back().owner = KernelOwner::kBlocked;
+      }
     }
     target_.flops_per_second = best_f32_;
     target_.narrow_flops_per_second = best_narrow_;

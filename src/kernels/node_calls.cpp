@@ -51,24 +51,32 @@ std::optional<Graph> flat_nodes(Graph group) {
   return group;
 }
 
+std::vector<std::vector<TensorId>> dead_after(const Graph& flat) {
+  std::vector<size_t> last(flat.tensors.size(), 0);
+  for (size_t n = 0; n < flat.nodes.size(); ++n)
+    for (TensorId input : flat.nodes[n].inputs) last[input.index()] = n;
+  for (const GraphOutput& output : flat.outputs) last[output.tensor.index()] = flat.nodes.size();
+  std::vector<std::vector<TensorId>> dead(flat.nodes.size() + 1);
+  for (size_t n = 0; n < flat.nodes.size(); ++n) {
+    const TensorId made = flat.nodes[n].outputs[0];
+    dead[std::max(last[made.index()], n)].push_back(made);
+  }
+  return dead;
+}
+
 uint64_t bytes_between(const Graph& flat) {
   const auto bytes_of_stretch = [&](TensorId tensor) {
     const TensorType& type = flat.type(tensor);
     return aligned(
         static_cast<uint64_t>(std::min(element_count(type.shape), kElementsOfStretch) * size_of(type.dtype)));
   };
-  std::vector<size_t> last(flat.tensors.size(), 0);
-  for (size_t n = 0; n < flat.nodes.size(); ++n)
-    for (TensorId input : flat.nodes[n].inputs) last[input.index()] = n;
-  for (const GraphOutput& output : flat.outputs) last[output.tensor.index()] = flat.nodes.size();
+  const std::vector<std::vector<TensorId>> dead = dead_after(flat);
   uint64_t live = 0, most = 0, widest = 0;
   for (size_t t = 0; t < flat.tensors.size(); ++t) widest = std::max(widest, bytes_of_stretch(TensorId(t)));
   for (size_t n = 0; n < flat.nodes.size(); ++n) {
     live += bytes_of_stretch(flat.nodes[n].outputs[0]);
     most = std::max(most, live);
-    for (size_t m = 0; m <= n; ++m)
-      if (const TensorId made = flat.nodes[m].outputs[0]; std::max(last[made.index()], m) == n)
-        live -= bytes_of_stretch(made);
+    for (TensorId made : dead[n]) live -= bytes_of_stretch(made);
   }
   return most + widest;
 }

@@ -5,18 +5,15 @@
 #include <vector>
 
 #include "passes/functionalise.h"
+#include "plan/price.h"
 #include "schedule/from_trace.h"
 
 namespace stepc {
 
 namespace {
 
-// The elements that a window shows, each once.
 double bytes_of_window(const Value& value) {
-  auto bytes = static_cast<double>(size_of(value.dtype));
-  for (size_t d = 0; d < value.sizes.size(); ++d)
-    if (value.strides[d] != 0 || value.sizes[d] == 0) bytes *= static_cast<double>(value.sizes[d]);
-  return bytes;
+  return elements_shown(value.sizes, value.strides) * static_cast<double>(size_of(value.dtype));
 }
 
 // What a call is given and what it leaves; what it changes counts twice.

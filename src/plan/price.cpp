@@ -143,11 +143,15 @@ std::string_view name_of(WorkClass work) {
   return kNames[static_cast<size_t>(work)];
 }
 
-double elements_of(const Operand& operand) {
+double elements_shown(const Shape& sizes, const Shape& strides) {
   double count = 1;
-  for (size_t d = 0; d < operand.sizes.size(); ++d)
-    if (operand.strides[d] != 0 || operand.sizes[d] == 0) count *= static_cast<double>(operand.sizes[d]);
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (strides[d] != 0 || sizes[d] == 0) count *= static_cast<double>(sizes[d]);
   return count;
+}
+
+double bytes_shown(const Operand& operand) {
+  return elements_shown(operand.sizes, operand.strides) * static_cast<double>(size_of(operand.dtype));
 }
 
 Pricer::Pricer(const Schedule& schedule, const Target& target)
@@ -256,8 +260,8 @@ Price Pricer::price_aten(const Instruction& instruction) const {
   for (const auto* operands : {&instruction.reads, &instruction.writes})
     for (OperandId id : *operands) {
       const Operand& one = operand(id);
-      bytes += elements_of(one) * static_cast<double>(size_of(one.dtype));
-      most = std::max(most, elements_of(one));
+      bytes += bytes_shown(one);
+      most = std::max(most, elements_shown(one.sizes, one.strides));
       across = across || (!instruction.writes.empty() && is_across(one, operand(instruction.writes.front())));
     }
   double call_seconds = rates_.aten_call_seconds;

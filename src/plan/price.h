@@ -63,7 +63,8 @@ class Pricer {
   std::vector<ProgramPrice> programs_;
 };
 
-// Elements that a window shows, each once: a dimension of stride 0 repeats them.
-double elements_of(const Operand& operand);
+// What a window shows, each element once: a dimension of stride 0 repeats them.
+double elements_shown(const Shape& sizes, const Shape& strides);
+double bytes_shown(const Operand& operand);
 
 }  // namespace stepc

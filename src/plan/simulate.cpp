@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "ir/alignment.h"
+#include "schedule/buffer_lives.h"
 
 namespace stepc {
 
@@ -66,7 +67,7 @@ double traffic_seconds(const Schedule& schedule, const Instruction& instruction,
   for (const auto* operands : {&instruction.reads, &instruction.writes})
     for (OperandId id : *operands) {
       const Operand& operand = schedule.operands[id.index()];
-      const double bytes = elements_of(operand) * static_cast<double>(size_of(operand.dtype));
+      const double bytes = bytes_shown(operand);
       sum += bytes;
       distances.touch(operand, bytes, [&](double distance, double share) {
         pieces.push_back({bytes * share, stream_rate(rates, distance)});
@@ -81,26 +82,15 @@ double traffic_seconds(const Schedule& schedule, const Instruction& instruction,
 
 std::vector<uint64_t> live_bytes_of(const Schedule& schedule) {
   const size_t count = schedule.instructions.size();
-  constexpr size_t kNone = SIZE_MAX;
-  std::vector<size_t> first(schedule.buffers.size(), kNone), last(schedule.buffers.size(), 0);
-  const auto use = [&](OperandId id, size_t at) {
-    if (!id.valid()) return;
-    const size_t buffer = schedule.operands[id.index()].buffer.index();
-    first[buffer] = std::min(first[buffer], at);
-    last[buffer] = std::max(last[buffer], at);
-  };
-  for (size_t i = 0; i < count; ++i)
-    for (const auto* operands : {&schedule.instructions[i].reads, &schedule.instructions[i].writes})
-      for (OperandId id : *operands) use(id, i);
-  for (const ScheduleOutput& output : schedule.outputs)
-    if (count > 0) use(output.operand, count - 1);
+  const std::vector<BufferLife> lives = lives_of(schedule, true);
   std::vector<int64_t> change(count + 1, 0);
   for (size_t b = 0; b < schedule.buffers.size(); ++b) {
     const Buffer& buffer = schedule.buffers[b];
-    if (first[b] == kNone || (buffer.kind != Buffer::Kind::kArena && buffer.kind != Buffer::Kind::kOwn)) continue;
+    if (lives[b].first_use >= count || (buffer.kind != Buffer::Kind::kArena && buffer.kind != Buffer::Kind::kOwn))
+      continue;
     const auto bytes = static_cast<int64_t>(aligned(buffer.bytes));
-    change[first[b]] += bytes;
-    change[last[b] + 1] -= bytes;
+    change[lives[b].first_use] += bytes;
+    change[std::min(lives[b].last_use, count - 1) + 1] -= bytes;
   }
   std::vector<uint64_t> live(count, 0);
   int64_t now = 0;

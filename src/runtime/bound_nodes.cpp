@@ -15,18 +15,12 @@ namespace {
 class NodeCalls final : public BoundKernel {
  public:
   NodeCalls(const Instruction& instruction, const Graph& nodes)
-      : nodes_(nodes), reads_(instruction.reads), writes_(instruction.writes), parts_(nodes.outputs.size()) {
-    std::vector<size_t> last(nodes.tensors.size(), 0);
-    for (size_t n = 0; n < nodes.nodes.size(); ++n) {
-      calls_.emplace_back(nodes.nodes[n].op);
-      for (TensorId input : nodes.nodes[n].inputs) last[input.index()] = n;
-    }
-    for (const GraphOutput& output : nodes.outputs) last[output.tensor.index()] = nodes.nodes.size();
-    dead_after_.resize(nodes.nodes.size() + 1);
-    for (size_t n = 0; n < nodes.nodes.size(); ++n) {
-      const size_t made = nodes.nodes[n].outputs[0].index();
-      dead_after_[std::max(last[made], n)].push_back(made);
-    }
+      : nodes_(nodes),
+        reads_(instruction.reads),
+        writes_(instruction.writes),
+        dead_after_(dead_after(nodes)),
+        parts_(nodes.outputs.size()) {
+    for (const Node& node : nodes.nodes) calls_.emplace_back(node.op);
     for (const GraphTensor& tensor : nodes.tensors) count_ = std::max(count_, element_count(tensor.type.shape));
   }
 
@@ -59,7 +53,7 @@ class NodeCalls final : public BoundKernel {
       if (!type.shape.empty()) type.shape[0] = count;
       values[node.outputs[0].index()] = calls_[n](inputs, node.attrs, {type}).front();
       inputs.clear();
-      for (size_t dead : dead_after_[n]) values[dead].reset();
+      for (TensorId dead : dead_after_[n]) values[dead.index()].reset();
     }
     for (size_t w = 0; w < writes_.size(); ++w) {
       const TensorId output = nodes_.outputs[w].tensor;
@@ -89,8 +83,8 @@ class NodeCalls final : public BoundKernel {
   const Graph& nodes_;
   std::vector<OperandId> reads_, writes_;
   std::vector<AtenOp> calls_;
-  std::vector<std::vector<size_t>> dead_after_;  // tensors, by node
-  std::vector<std::vector<at::Tensor>> parts_;   // of a reduction, by output
+  std::vector<std::vector<TensorId>> dead_after_;  // by node
+  std::vector<std::vector<at::Tensor>> parts_;     // of a reduction, by output
   int64_t count_ = 1;
 };
 

@@ -11,32 +11,12 @@
 #include "ir/alignment.h"
 #include "kernels/tensor_layout.h"
 #include "runtime/bound_kernel.h"
+#include "schedule/buffer_lives.h"
 
 namespace stepc {
 
 namespace {
-constexpr size_t kNever = SIZE_MAX;
 constexpr size_t kTrimEvery = 64;  // instructions
-struct Life {
-  size_t first_use = kNever, first_write = kNever, last_use = 0;
-};
-
-std::vector<Life> lives_of(const Schedule& schedule) {
-  std::vector<Life> lives(schedule.buffers.size());
-  const auto life_of = [&](OperandId id) -> Life& { return lives[schedule.operands[id.index()].buffer.index()]; };
-  for (size_t i = 0; i < schedule.instructions.size(); ++i) {
-    const auto use = [&](OperandId id, bool writes) {
-      if (!id.valid()) return;
-      Life& life = life_of(id);
-      life.last_use = i;
-      if (life.first_use == kNever) life.first_use = i;
-      if (writes && life.first_write == kNever) life.first_write = i;
-    };
-    for (OperandId id : schedule.instructions[i].reads) use(id, false);
-    for (OperandId id : schedule.instructions[i].writes) use(id, true);
-  }
-  return lives;
-}
 }  // namespace
 
 DryRun::DryRun(const Schedule& schedule, const BoundOperands& operands, const std::vector<const BoundKernel*>& kernels,
@@ -49,7 +29,7 @@ DryRun::DryRun(const Schedule& schedule, const BoundOperands& operands, const st
       ends_(schedule.instructions.size()),
       stretched_(schedule.instructions.size()) {
   const auto buffer_of = [&](OperandId id) { return schedule.operands[id.index()].buffer.index(); };
-  const std::vector<Life> lives = lives_of(schedule);
+  const std::vector<BufferLife> lives = lives_of(schedule, false);
   // The smallest stretch that all operands of the buffer lie in, from its origin.
   std::vector<std::pair<int64_t, int64_t>> seen(schedule.buffers.size(), {std::numeric_limits<int64_t>::max(), 0});
   for (const Operand& operand : schedule.operands) {
@@ -61,7 +41,7 @@ DryRun::DryRun(const Schedule& schedule, const BoundOperands& operands, const st
     const ScheduleInput& input = schedule.inputs[i];
     if (!input.written || !is_of_program(input.kind)) continue;
     const size_t b = buffer_of(input.operand);
-    if (lives[b].first_write == kNever) continue;  // what it was given is what it had
+    if (lives[b].first_write == BufferLife::kNever) continue;  // what it was given is what it had
     kept_[b].inputs.push_back(i);
     if (kept_[b].inputs.size() > 1) continue;
     const Operand& operand = schedule.operands[input.operand.index()];
@@ -91,13 +71,10 @@ void DryRun::find_room() {
     uint64_t begin, end;
   };
   std::vector<Taken> taken;
-  std::vector<Life> lives = lives_of(schedule_);
-  for (const ScheduleOutput& output : schedule_.outputs)  // read when all has run
-    if (output.operand.valid())
-      lives[schedule_.operands[output.operand.index()].buffer.index()].last_use = schedule_.instructions.size();
+  const std::vector<BufferLife> lives = lives_of(schedule_, true);  // outputs are read when all has run
   for (size_t b = 0; b < lives.size(); ++b) {
     const Buffer& buffer = schedule_.buffers[b];
-    if (buffer.kind == Buffer::Kind::kArena && lives[b].first_use != kNever)
+    if (buffer.kind == Buffer::Kind::kArena && lives[b].first_use != BufferLife::kNever)
       taken.push_back({lives[b].first_use, lives[b].last_use, buffer.offset, buffer.offset + buffer.bytes});
   }
   for (size_t i = 0; i < schedule_.instructions.size(); ++i) {

@@ -5,24 +5,19 @@
 
 #include "base/check.h"
 #include "ir/alignment.h"
+#include "schedule/buffer_lives.h"
 
 namespace stepc {
 
 namespace {
-
-constexpr size_t kNever = SIZE_MAX;
-
-struct Life {
-  size_t first = kNever, last = kNever;  // instructions
-};
 
 // Goes through the instructions with what lives in the arena, by offset: stretches that do not overlap, so what a new
 // one meets is found beside it.
 class ArenaSweep {
  public:
   explicit ArenaSweep(const Schedule& schedule)
-      : schedule_(schedule), lives_(schedule.buffers.size()), place_(schedule.buffers.size(), kNowhere) {
-    find_lives();
+      : schedule_(schedule), lives_(lives_of(schedule, true)), place_(schedule.buffers.size(), kNowhere) {
+    find_ends();
   }
 
   void run() {
@@ -45,25 +40,15 @@ class ArenaSweep {
   const Buffer& buffer(size_t b) const { return schedule_.buffers[b]; }
   size_t buffer_of(OperandId id) const { return schedule_.operands[id.index()].buffer.index(); }
 
-  void find_lives() {
+  void find_ends() {
     const size_t count = schedule_.instructions.size();
-    const auto use = [&](OperandId id, size_t i, bool writes) {
-      if (!id.valid()) return;
-      Life& life = lives_[buffer_of(id)];
-      if (life.first == kNever && writes) life.first = i;
-      life.last = i;
-    };
-    for (size_t i = 0; i < count; ++i) {
-      for (OperandId id : schedule_.instructions[i].reads) use(id, i, false);
-      for (OperandId id : schedule_.instructions[i].writes) use(id, i, true);
-    }
-    for (const ScheduleOutput& output : schedule_.outputs) use(output.operand, count, false);
     starting_.resize(count);
     ending_.resize(count + 1);
     for (uint32_t b = 0; b < lives_.size(); ++b) {
-      if (buffer(b).kind != Buffer::Kind::kArena || buffer(b).bytes == 0 || lives_[b].first == kNever) continue;
-      starting_[lives_[b].first].push_back(b);
-      ending_[lives_[b].last].push_back(b);
+      if (buffer(b).kind != Buffer::Kind::kArena || buffer(b).bytes == 0 || lives_[b].first_write == BufferLife::kNever)
+        continue;
+      starting_[lives_[b].first_write].push_back(b);
+      ending_[lives_[b].last_use].push_back(b);
     }
   }
 
@@ -71,8 +56,8 @@ class ArenaSweep {
     return str("i{} ({} {})", i, name_of(schedule_.instructions[i].kind), schedule_.instructions[i].op);
   }
   std::string name_of_buffer(uint32_t b) const {
-    return str("b{}, which lives from i{} to {}", b, lives_[b].first,
-               lives_[b].last == schedule_.instructions.size() ? "the end" : str("i{}", lives_[b].last));
+    return str("b{}, which lives from i{} to {}", b, lives_[b].first_write,
+               lives_[b].last_use == schedule_.instructions.size() ? "the end" : str("i{}", lives_[b].last_use));
   }
 
   // The first stretch in [begin, end) that `matters`.
@@ -93,7 +78,7 @@ class ArenaSweep {
                                  one.kind == Kind::kMatmul || one.kind == Kind::kOp || one.kind == Kind::kAten ||
                                  one.kind == Kind::kCopy;
     const auto is_from = [&](OperandId id) { return id.valid() && buffer_of(id) == from; };
-    if (!writes_in_place || lives_[from].last != i || std::ranges::none_of(one.reads, is_from)) return false;
+    if (!writes_in_place || lives_[from].last_use != i || std::ranges::none_of(one.reads, is_from)) return false;
     if (one.kind != Kind::kGenerated) return true;
     // The kernel says on which of its inputs it may write, and it must be so for all that read there.
     const auto& pairs = schedule_.programs[one.program].in_place;
@@ -141,7 +126,8 @@ class ArenaSweep {
   void check_allocations(size_t i) const {
     for (const PlannedAllocation& one : schedule_.instructions[i].allocations) {
       if (one.own || one.bytes == 0) continue;
-      const Stretch* other = met(one.offset, one.offset + one.bytes, [&](uint32_t b) { return lives_[b].first != i; });
+      const Stretch* other =
+          met(one.offset, one.offset + one.bytes, [&](uint32_t b) { return lives_[b].first_write != i; });
       INTERNAL_CHECK(other == nullptr, "{}: an allocation at {} lies over {}", name_of_instruction(i), one.offset,
                      name_of_buffer(other->buffer));
     }
@@ -165,7 +151,7 @@ class ArenaSweep {
   }
 
   const Schedule& schedule_;
-  std::vector<Life> lives_;                               // by buffer
+  std::vector<BufferLife> lives_;                         // by buffer
   std::vector<std::vector<uint32_t>> starting_, ending_;  // buffers, by instruction
   Stretches live_;
   std::vector<uint64_t> place_;  // in live_, by buffer

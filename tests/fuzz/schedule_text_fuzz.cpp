@@ -1,5 +1,5 @@
 // The text of a Schedule: what is taken reads back as it was written, is verified or refused, and has its price.
-#include <cmath>
+#include <cstdlib>
 
 #include "plan/simulate.h"
 #include "schedule/schedule.h"
