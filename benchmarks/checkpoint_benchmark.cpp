@@ -1,6 +1,6 @@
 // What training waits for when a checkpoint is saved, beside a plain copy of the same bytes:
 //
-//   stall    copy the state aside and start the thread that writes it (train/staged_checkpoint.h, BackgroundSaver)
+//   stall    copy the state aside and start the thread that writes it (train/step/staged_checkpoint.h, BackgroundSaver)
 //   memcpy   the same tensors, one memcpy each, by as many threads
 //
 // The files are written for real, under the directory that is given, else under the temporary one.
@@ -20,7 +20,7 @@
 #include "benchmarks/stopwatch.h"
 #include "checkpoint/background_saver.h"
 #include "checkpoint/tensors.h"
-#include "train/staged_checkpoint.h"
+#include "train/step/staged_checkpoint.h"
 
 namespace {
 

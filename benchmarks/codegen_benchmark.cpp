@@ -9,7 +9,7 @@
 #include "benchmarks/stopwatch.h"
 #include "codegen/codegen.h"
 #include "ops/graph_builder.h"
-#include "passes/decompose.h"
+#include "passes/rewrite/decompose.h"
 
 namespace {
 

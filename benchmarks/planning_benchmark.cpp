@@ -11,7 +11,7 @@
 #include "memory/graph_memory.h"
 #include "memory/order/list_order.h"
 #include "memory/order/plan_order.h"
-#include "passes/functionalise.h"
+#include "passes/from_trace/functionalise.h"
 #include "passes/pass.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // Products finished where they are made beside the same in separate kernels, bf16, tensors of a 134M step that caches
 // do not hold: tail_benchmark [threads] [rounds]. One line a tail: the median of the paired ratios, above 1 where
-// finishing tiles is faster. What fuse (passes/fuse.cpp) takes for a tail comes from it.
+// finishing tiles is faster. What fuse (passes/fusion/fuse.cpp) takes for a tail comes from it.
 #include <array>
 #include <cstdio>
 #include <cstdlib>

@@ -21,7 +21,7 @@
 #include "cost/host_features.h"
 #include "cost/target.h"
 #include "ops/op_def.h"
-#include "passes/functionalise.h"
+#include "passes/from_trace/functionalise.h"
 #include "passes/pass.h"
 #include "plan/plan_graph.h"
 #include "plan/plan_trace.h"
@@ -94,7 +94,8 @@ Target target_of(const std::string& file) {
   return target;
 }
 
-// As engine/compile.cpp does, but for workspaces that only a run of the call would tell: the rule stands for those.
+// As engine/plan/compile.cpp does, but for workspaces that only a run of the call would tell: the rule stands for
+// those.
 Schedule schedule_of(Loaded loaded, const Arguments& arguments) {
   const Target target = target_of(arguments.target);
   if (arguments.exact) return plan_trace(*loaded.trace, target.threads);

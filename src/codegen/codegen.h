@@ -19,7 +19,7 @@
 
 #include "codegen/cpu_target.h"
 #include "ir/graph.h"
-#include "loops/lower.h"
+#include "loops/lower/lower.h"
 
 namespace stepc {
 

@@ -8,10 +8,10 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "data/tokenize/byte_alphabet.h"
+#include "data/tokenize/model/sentencepiece_model.h"
+#include "data/tokenize/model/word_cache.h"
+#include "data/tokenize/model/word_model.h"
 #include "data/tokenize/safe_cuts.h"
-#include "data/tokenize/sentencepiece_model.h"
-#include "data/tokenize/word_cache.h"
-#include "data/tokenize/word_model.h"
 
 namespace stepc {
 

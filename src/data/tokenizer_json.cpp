@@ -3,8 +3,8 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/json.h"
-#include "data/tokenize/json_parts.h"
-#include "data/tokenize/json_section.h"
+#include "data/tokenize/json/json_parts.h"
+#include "data/tokenize/json/json_section.h"
 
 namespace stepc {
 

@@ -9,7 +9,7 @@
 
 #include "data/tokenize/added_tokens.h"
 #include "data/tokenize/decoder.h"
-#include "data/tokenize/model_file.h"
+#include "data/tokenize/model/model_file.h"
 #include "data/tokenize/normalizer.h"
 #include "data/tokenize/word_cut.h"
 

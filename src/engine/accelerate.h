@@ -26,8 +26,8 @@
 #include <vector>
 
 #include "engine/config.h"
-#include "engine/flatten.h"
-#include "engine/module_program.h"
+#include "engine/program/flatten.h"
+#include "engine/program/module_program.h"
 #include "engine/step.h"
 
 namespace stepc {
@@ -38,8 +38,8 @@ class Accelerated {
   Accelerated(Fn train_step, std::unique_ptr<Program> program, Config config)
       : train_step_(std::move(train_step)), step_(std::make_unique<Step>(std::move(program), std::move(config))) {}
 
-  // One training step. Arguments and result are those of the user's function and made of tensors (engine/flatten.h says
-  // of which shapes); tensors in the result own their storage and carry no grad_fn.
+  // One training step. Arguments and result are those of the user's function and made of tensors
+  // (engine/program/flatten.h says of which shapes); tensors in the result own their storage and carry no grad_fn.
   template <class... Batch>
   auto operator()(const Batch&... batch) -> std::decay_t<std::invoke_result_t<Fn&, const Batch&...>> {
     using Result = std::decay_t<std::invoke_result_t<Fn&, const Batch&...>>;

@@ -44,7 +44,7 @@ PythonMode parse_python_mode(std::string_view text);
 
 // Which replays are compared with eager; the eager step is the one that counts then. Recorded calls must give the same
 // bits, a Graph the same values within rounding. A Graph is compared with itself run plainly too, one ATen call a node,
-// and with that alone where eager would draw other random numbers (engine/verify_replay.h).
+// and with that alone where eager would draw other random numbers (engine/verify/verify_replay.h).
 struct Verify {
   enum class Kind : uint8_t {
     kOff,

@@ -11,7 +11,7 @@
 #include "aten/cpu_hook.h"
 #include "base/check.h"
 #include "capture/observer.h"
-#include "engine/run_difference.h"
+#include "engine/compare/run_difference.h"
 
 namespace stepc {
 

@@ -13,11 +13,11 @@
 #include <c10/core/TensorImpl.h>
 
 #include "engine/config.h"
-#include "engine/plan_cache.h"
-#include "engine/program.h"
+#include "engine/plan/plan_cache.h"
+#include "engine/program/program.h"
+#include "engine/program/step_input.h"
+#include "engine/program/undo.h"
 #include "engine/stats.h"
-#include "engine/step_input.h"
-#include "engine/undo.h"
 
 namespace stepc {
 

@@ -8,9 +8,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "capture/observer.h"
-#include "engine/plan_profile.h"
-#include "engine/verify_dry.h"
-#include "engine/verify_replay.h"
+#include "engine/plan/plan_profile.h"
+#include "engine/verify/verify_dry.h"
+#include "engine/verify/verify_replay.h"
 #include "memory/report.h"
 #include "runtime/machine_rates.h"
 

@@ -10,12 +10,12 @@
 
 #include "cost/profile.h"
 #include "engine/config.h"
-#include "engine/plan_cache.h"
+#include "engine/plan/plan_cache.h"
 #include "engine/prediction.h"
-#include "engine/program.h"
+#include "engine/program/program.h"
+#include "engine/program/step_input.h"
 #include "engine/stats.h"
-#include "engine/step_input.h"
-#include "engine/verify_replay.h"
+#include "engine/verify/verify_replay.h"
 
 namespace stepc {
 

@@ -14,9 +14,9 @@
 
 #include "aten/virtual_memory.h"
 #include "capture/virtual/virtual_region.h"
-#include "engine/flatten.h"
-#include "engine/module_program.h"
-#include "engine/virtual_plan.h"
+#include "engine/plan/virtual_plan.h"
+#include "engine/program/flatten.h"
+#include "engine/program/module_program.h"
 
 namespace stepc {
 

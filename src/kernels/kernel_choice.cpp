@@ -6,9 +6,9 @@
 #include "base/check.h"
 #include "ir/alignment.h"
 #include "kernels/node_calls.h"
-#include "loops/element_writer.h"
-#include "loops/lower.h"
-#include "loops/product_tail.h"
+#include "loops/lower/element_writer.h"
+#include "loops/lower/lower.h"
+#include "loops/lower/product_tail.h"
 #include "ops/op_def.h"
 
 namespace stepc {

@@ -29,7 +29,7 @@ std::optional<BoundLoss> bind_loss(const Attrs& attrs, std::span<const TensorLay
   if (weight[0] == 0 || weight[1] == 0) return std::nullopt;
 
   BoundLoss bound;
-  bound.wants_hidden = inputs.size() > 3;  // see ops/loss.cpp
+  bound.wants_hidden = inputs.size() > 3;  // see ops/rows/loss.cpp
   bound.wants_weight = inputs.size() > 3 && !attrs.get<bool>("frozen");
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool may_have_gaps = i < 2;  // of hidden and weight, between rows

@@ -11,7 +11,7 @@
 #include "blocked/matmul.h"
 #include "cost/features.h"
 #include "kernels/tensor_layout.h"
-#include "loops/product_tail.h"
+#include "loops/lower/product_tail.h"
 
 namespace stepc {
 

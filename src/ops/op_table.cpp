@@ -2,8 +2,8 @@
 #include <map>
 
 #include "base/check.h"
-#include "ops/families.h"
 #include "ops/op_def.h"
+#include "ops/rows/families.h"
 
 namespace stepc {
 

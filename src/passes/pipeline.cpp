@@ -3,20 +3,20 @@
 #include <chrono>
 
 #include "base/check.h"
-#include "loops/lower.h"
-#include "loops/product_tail.h"
+#include "loops/lower/lower.h"
+#include "loops/lower/product_tail.h"
 #include "ops/op_def.h"
-#include "passes/canonicalise.h"
 #include "passes/check_indices.h"
-#include "passes/common_subexpressions.h"
-#include "passes/dead_code.h"
-#include "passes/decompose.h"
-#include "passes/fold_constants.h"
-#include "passes/fuse.h"
-#include "passes/fuse_losses.h"
+#include "passes/fusion/fuse.h"
+#include "passes/fusion/fuse_losses.h"
 #include "passes/order.h"
 #include "passes/pass.h"
-#include "passes/simplify.h"
+#include "passes/rewrite/canonicalise.h"
+#include "passes/rewrite/common_subexpressions.h"
+#include "passes/rewrite/dead_code.h"
+#include "passes/rewrite/decompose.h"
+#include "passes/rewrite/fold_constants.h"
+#include "passes/rewrite/simplify.h"
 
 namespace stepc {
 

@@ -11,7 +11,7 @@
 #include "memory/graph_memory.h"
 #include "memory/order/plan_order.h"
 #include "ops/op_def.h"
-#include "passes/fuse.h"
+#include "passes/fusion/fuse.h"
 #include "passes/rewriter.h"
 
 namespace stepc {

@@ -4,7 +4,7 @@
 #include <set>
 #include <vector>
 
-#include "passes/functionalise.h"
+#include "passes/from_trace/functionalise.h"
 #include "plan/price.h"
 #include "schedule/from_trace.h"
 

@@ -11,7 +11,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include "engine/program.h"
+#include "engine/program/program.h"
 
 namespace stepc {
 

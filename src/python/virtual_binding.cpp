@@ -9,7 +9,7 @@
 
 #include "aten/virtual_memory.h"
 #include "capture/virtual/virtual_region.h"
-#include "engine/virtual_plan.h"
+#include "engine/plan/virtual_plan.h"
 #include "python/python_program.h"
 
 namespace stepc {

@@ -10,7 +10,7 @@
 #include "aten/cpu_hook.h"
 #include "ir/alignment.h"
 #include "kernels/tensor_layout.h"
-#include "runtime/bound_kernel.h"
+#include "runtime/bind/bound_kernel.h"
 #include "schedule/buffer_lives.h"
 
 namespace stepc {

@@ -11,7 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "runtime/bound_operands.h"
+#include "runtime/bind/bound_operands.h"
 #include "schedule/schedule.h"
 
 namespace stepc {

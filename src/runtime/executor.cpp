@@ -13,8 +13,8 @@
 #include "ir/agree.h"
 #include "ir/alignment.h"
 #include "runtime/arena.h"
-#include "runtime/bound_aten.h"
-#include "runtime/bound_kernel.h"
+#include "runtime/bind/bound_aten.h"
+#include "runtime/bind/bound_kernel.h"
 #include "schedule/verify_kernels.h"
 
 namespace stepc {

@@ -13,7 +13,7 @@
 #include "aten/generator_snapshot.h"
 #include "ir/alignment.h"
 #include "ir/worker_slab.h"
-#include "runtime/bound_kernel.h"
+#include "runtime/bind/bound_kernel.h"
 
 namespace stepc {
 

@@ -1,4 +1,4 @@
 // The stepc command.
-#include "train/app.h"
+#include "train/command/app.h"
 
 int main(int argc, char** argv) { return stepc::train::run_app(argc, argv); }

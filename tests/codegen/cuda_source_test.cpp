@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "loops/expand_math.h"
-#include "loops/lower.h"
+#include "loops/lower/lower.h"
 #include "tests/codegen/groups.h"
 #include "tests/codegen/nvrtc.h"
 

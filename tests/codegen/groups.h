@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ops/graph_builder.h"
-#include "passes/decompose.h"
+#include "passes/rewrite/decompose.h"
 
 namespace stepc {
 

@@ -8,8 +8,8 @@
 
 #include "ops/graph_builder.h"
 #include "ops/op_def.h"
-#include "passes/decompose.h"
-#include "passes/fuse.h"
+#include "passes/fusion/fuse.h"
+#include "passes/rewrite/decompose.h"
 #include "tests/codegen/expect_kernel.h"
 
 namespace stepc {

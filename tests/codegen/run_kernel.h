@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "codegen/codegen.h"
 #include "interp/array.h"
-#include "loops/lower.h"
+#include "loops/lower/lower.h"
 
 namespace stepc {
 

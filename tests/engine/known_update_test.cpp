@@ -1,5 +1,5 @@
 // Which host number each argument is, and that a replay computes it without the event's host code.
-#include "engine/known_update.h"
+#include "engine/program/known_update.h"
 
 #include <cmath>
 

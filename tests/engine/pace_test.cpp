@@ -1,4 +1,4 @@
-#include "engine/pace.h"
+#include "engine/plan/pace.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/run_difference.h"
+#include "engine/compare/run_difference.h"
 
 #include <string>
 #include <vector>

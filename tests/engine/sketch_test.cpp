@@ -1,4 +1,4 @@
-#include "engine/sketch.h"
+#include "engine/compare/sketch.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include "engine/value_distance.h"
+#include "engine/compare/value_distance.h"
 
 namespace stepc {
 namespace {

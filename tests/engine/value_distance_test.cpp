@@ -1,4 +1,4 @@
-#include "engine/value_distance.h"
+#include "engine/compare/value_distance.h"
 
 #include <cmath>
 #include <limits>

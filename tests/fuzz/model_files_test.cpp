@@ -13,8 +13,8 @@
 #include "checkpoint/safetensors.h"
 #include "models/decoder_config.h"
 #include "tests/fuzz/seeded_run.h"
-#include "train/run_config.h"
-#include "train/run_config_keys.h"
+#include "train/config/run_config.h"
+#include "train/config/run_config_keys.h"
 
 extern "C" {
 int config_json_fuzz(const uint8_t* data, size_t size);

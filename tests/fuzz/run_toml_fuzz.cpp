@@ -1,8 +1,8 @@
 // A run.toml: what is taken reads back as the same config from its own text.
 #include "base/files.h"
 #include "tests/fuzz/fuzz_input.h"
-#include "train/run_config.h"
-#include "train/run_config_keys.h"
+#include "train/config/run_config.h"
+#include "train/config/run_config_keys.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace stepc;

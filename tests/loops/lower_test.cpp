@@ -1,5 +1,5 @@
 // The text of lowered groups, and what the verifier of a LoopProgram finds.
-#include "loops/lower.h"
+#include "loops/lower/lower.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
 // The kernel of a tile from the nodes behind products, and what such nodes may not be.
-#include "loops/product_tail.h"
+#include "loops/lower/product_tail.h"
 
 #include <gtest/gtest.h>
 
 #include "base/check.h"
-#include "loops/lower.h"
+#include "loops/lower/lower.h"
 #include "ops/op_def.h"
 #include "tests/expect_user_error.h"
 

@@ -1,4 +1,4 @@
-#include "ops/aten_map.h"
+#include "ops/aten_map/aten_map.h"
 
 #include <gtest/gtest.h>
 

@@ -10,8 +10,8 @@
 #include "interp/interpret.h"
 #include "ops/graph_builder.h"
 #include "ops/op_def.h"
-#include "passes/dead_code.h"
 #include "passes/pass.h"
+#include "passes/rewrite/dead_code.h"
 #include "tests/ops/op_examples.h"
 
 namespace stepc {

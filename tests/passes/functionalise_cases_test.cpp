@@ -4,8 +4,8 @@
 #include "base/check.h"
 #include "interp/interpret.h"
 #include "ops/op_def.h"
-#include "passes/dead_code.h"
-#include "passes/functionalise.h"
+#include "passes/from_trace/functionalise.h"
+#include "passes/rewrite/dead_code.h"
 #include "tests/expect_user_error.h"
 
 namespace stepc {

@@ -1,4 +1,4 @@
-#include "passes/functionalise.h"
+#include "passes/from_trace/functionalise.h"
 
 #include <cstdlib>
 

@@ -1,12 +1,12 @@
-#include "passes/fuse.h"
+#include "passes/fusion/fuse.h"
 
 #include <set>
 
 #include <gtest/gtest.h>
 
 #include "ops/graph_builder.h"
-#include "passes/decompose.h"
 #include "passes/pass.h"
+#include "passes/rewrite/decompose.h"
 
 namespace stepc {
 namespace {

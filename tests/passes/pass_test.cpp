@@ -13,8 +13,8 @@
 #include "interp/interpret.h"
 #include "ops/graph_builder.h"
 #include "ops/op_def.h"
-#include "passes/dead_code.h"
-#include "passes/decompose.h"
+#include "passes/rewrite/dead_code.h"
+#include "passes/rewrite/decompose.h"
 #include "tests/expect_user_error.h"
 #include "tests/schedule/random_step.h"
 

@@ -14,7 +14,7 @@
 #include "memory/order/plan_order.h"
 #include "ops/graph_builder.h"
 #include "ops/op_def.h"
-#include "passes/fuse.h"
+#include "passes/fusion/fuse.h"
 #include "tests/interp/random_inputs.h"
 
 namespace stepc {

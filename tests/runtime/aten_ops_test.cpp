@@ -1,4 +1,4 @@
-#include "runtime/aten_ops.h"
+#include "runtime/aten_ops/aten_ops.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "ir/alignment.h"
-#include "loops/product_tail.h"
+#include "loops/lower/product_tail.h"
 #include "tests/expect_user_error.h"
 #include "tests/schedule/random_step.h"
 

@@ -12,7 +12,7 @@
 #include "ops/op_def.h"
 #include "optim/adamw.h"
 #include "optim/clip.h"
-#include "passes/functionalise.h"
+#include "passes/from_trace/functionalise.h"
 #include "passes/pass.h"
 
 namespace stepc {

@@ -8,13 +8,13 @@ import pytest
 CHECK = pathlib.Path(__file__).resolve().parents[2] / "tools" / "check_ops"
 FILES = {
     "docs/ops.md": "## reduce\n\n| `sum` | 1 |\n| `take` | 2 |\n| `bitwise_and` | 2 |\n| `attention` | 3 |\n",
-    "src/ops/reduce.cpp": 'const OpDef kSum = {"sum"};\n',
-    "src/ops/aten_reduce.cpp": 'const Row kRow = {"sum", sum};\n',
+    "src/ops/rows/reduce.cpp": 'const OpDef kSum = {"sum"};\n',
+    "src/ops/aten_map/aten_reduce.cpp": 'const Row kRow = {"sum", sum};\n',
     "src/ops/op_def.h": "inline bool has(const Node& node, Trait trait) { return op_def(node.op).has(trait); }\n",
-    "src/passes/fuse.cpp": 'if (has(node, Trait::kReduction)) b.add("sum", {x});  // node.op == "sum"\n',
-    "src/passes/windows.cpp": 'b.add_all(\n    "take", {x, i});\nnode.op = "sum";\n',
+    "src/passes/fusion/fuse.cpp": 'if (has(node, Trait::kReduction)) b.add("sum", {x});  // node.op == "sum"\n',
+    "src/passes/from_trace/windows.cpp": 'b.add_all(\n    "take", {x, i});\nnode.op = "sum";\n',
     "src/kernels/matmul_call.cpp": 'throw UserError("sum of nothing", str("sums"));\n',
-    "src/train/report.cpp": 'if (column == "sum") row.op.starts_with("bitwise");\n',
+    "src/train/report/report.cpp": 'if (column == "sum") row.op.starts_with("bitwise");\n',
     "src/ir/trace.cpp": 'return "sum";\n',
 }
 
@@ -51,12 +51,12 @@ def test_a_tree_that_asks_for_traits_passes(tmp_path):
     ],
 )
 def test_every_form_is_found(tmp_path, code, what):
-    result = run(tmp_path, {"src/loops/lower.cpp": "// Lowering.\n" + code + "\n"})
+    result = run(tmp_path, {"src/loops/lower/lower.cpp": "// Lowering.\n" + code + "\n"})
     if what is None:
         assert (result.returncode, result.stderr) == (0, "")
         return
     assert result.returncode == 1
-    assert result.stderr.startswith(f"src/loops/lower.cpp:2: names {what};")
+    assert result.stderr.startswith(f"src/loops/lower/lower.cpp:2: names {what};")
 
 
 def test_every_call_of_a_helper_is_a_place(tmp_path):
@@ -73,7 +73,7 @@ def test_every_call_of_a_helper_is_a_place(tmp_path):
 
 
 def test_a_listed_place_may_name_them_while_it_does(tmp_path):
-    path = "src/passes/fuse_losses.cpp"
+    path = "src/passes/fusion/fuse_losses.cpp"
     assert run(tmp_path, {path: 'if (is(node, "sum")) return;\n'}).returncode == 0
     result = run(tmp_path, {path: "return;\n"})
     assert result.returncode == 1

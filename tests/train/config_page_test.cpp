@@ -5,7 +5,7 @@
 
 #include "base/files.h"
 #include "tests/temp_dir.h"
-#include "train/run_config_keys.h"
+#include "train/config/run_config_keys.h"
 
 namespace stepc::train {
 namespace {

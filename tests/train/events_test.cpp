@@ -1,4 +1,4 @@
-#include "train/events.h"
+#include "train/report/events.h"
 
 #include <fstream>
 #include <sstream>

@@ -1,4 +1,4 @@
-#include "train/find_nonfinite.h"
+#include "train/step/find_nonfinite.h"
 
 #include <limits>
 

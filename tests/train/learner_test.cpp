@@ -1,6 +1,6 @@
 // The whole step, optimizer by optimizer and precision by precision: captured whole, bit-equal to eager, and the same
 // however the batch is cut.
-#include "train/learner.h"
+#include "train/step/learner.h"
 
 #include <filesystem>
 #include <map>
@@ -12,7 +12,7 @@
 
 #include "data/tokenizer_json.h"
 #include "tests/temp_dir.h"
-#include "train/adapter_choice.h"
+#include "train/model/adapter_choice.h"
 
 namespace stepc::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/line_chart.h"
+#include "train/report/line_chart.h"
 
 #include <limits>
 #include <string>

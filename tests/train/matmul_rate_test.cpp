@@ -1,4 +1,4 @@
-#include "train/matmul_rate.h"
+#include "train/machine/matmul_rate.h"
 
 #include <gtest/gtest.h>
 

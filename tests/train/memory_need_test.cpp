@@ -1,4 +1,4 @@
-#include "train/memory_need.h"
+#include "train/run/memory_need.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "train/pace.h"
+#include "train/report/pace.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "train/run_config.h"
+#include "train/config/run_config.h"
 
 #include <fstream>
 #include <string>
@@ -8,7 +8,7 @@
 
 #include "tests/expect_user_error.h"
 #include "tests/temp_dir.h"
-#include "train/run_config_keys.h"
+#include "train/config/run_config_keys.h"
 
 namespace stepc::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/run_directory.h"
+#include "train/run/run_directory.h"
 
 #include <filesystem>
 #include <fstream>

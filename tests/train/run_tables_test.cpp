@@ -1,4 +1,4 @@
-#include "train/run_tables.h"
+#include "train/report/run_tables.h"
 
 #include <fstream>
 #include <string>
@@ -7,7 +7,7 @@
 
 #include "data/tokenizer_json.h"
 #include "tests/temp_dir.h"
-#include "train/evaluate.h"
+#include "train/step/evaluate.h"
 
 namespace stepc::train {
 namespace {

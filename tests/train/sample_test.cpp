@@ -1,4 +1,4 @@
-#include "train/sample.h"
+#include "train/model/sample.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "train/signals.h"
+#include "train/machine/signals.h"
 
 #include <csignal>
 

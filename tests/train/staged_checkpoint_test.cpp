@@ -1,4 +1,4 @@
-#include "train/staged_checkpoint.h"
+#include "train/step/staged_checkpoint.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Whole runs of a small model: what a checkpoint brings back, and that replay changes nothing.
-#include "train/trainer.h"
+#include "train/run/trainer.h"
 
 #include <algorithm>
 #include <atomic>
@@ -19,8 +19,8 @@
 #include "data/tokenizer_json.h"
 #include "tests/expect_user_error.h"
 #include "tests/temp_dir.h"
-#include "train/evaluate.h"
-#include "train/model_directory.h"
+#include "train/model/model_directory.h"
+#include "train/step/evaluate.h"
 
 namespace stepc::train {
 namespace {

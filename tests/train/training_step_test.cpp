@@ -1,5 +1,5 @@
 // A step in parts is the step in one piece.
-#include "train/training_step.h"
+#include "train/step/training_step.h"
 
 #include <gtest/gtest.h>
 

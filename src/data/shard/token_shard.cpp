@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "base/hash.h"
-#include "data/tokenize/model_file.h"
+#include "data/tokenize/model/model_file.h"
 
 namespace stepc {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/tokenize/byte_trie.h"
+#include "data/tokenize/model/byte_trie.h"
 
 namespace stepc {
 

@@ -4,7 +4,7 @@
 #include <functional>
 #include <iterator>
 
-#include "loops/product_tail.h"
+#include "loops/lower/product_tail.h"
 #include "ops/op_def.h"
 
 namespace stepc {

@@ -4,8 +4,8 @@
 #include <type_traits>
 
 #include "base/check.h"
-#include "loops/lower.h"
-#include "loops/moved_index.h"
+#include "loops/lower/lower.h"
+#include "loops/lower/moved_index.h"
 #include "ops/op_def.h"
 
 namespace stepc {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "passes/fuse.h"
+#include "passes/fusion/fuse.h"
 
 namespace stepc {
 

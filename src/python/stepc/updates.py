@@ -2,7 +2,7 @@
 its options and its step count, so it need not run before a replay.
 
 The functions below compute, as torch's code does, whatever it may pass. Which of these numbers each argument is, the
-engine finds out by running the optimizer's step with other options (engine/known_update.h).
+engine finds out by running the optimizer's step with other options (engine/program/known_update.h).
 """
 
 import builtins

@@ -1,0 +1,161 @@
+#include "engine/plan/compile.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "passes/from_trace/functionalise.h"
+#include "passes/pass.h"
+#include "plan/plan_graph.h"
+#include "plan/plan_trace.h"
+#include "runtime/measure_workspace.h"
+
+namespace stepc {
+
+namespace {
+constexpr int kPlainAttempts = 2;
+
+// To measure a call takes its operands' memory, and no plan has yet been found to fit the machine.
+constexpr uint64_t kMostMeasured = uint64_t{1} << 30;
+uint64_t bytes_to_measure(const UnknownWorkspace& call) {
+  uint64_t bytes = 0;
+  for (const TensorLayout& input : call.inputs) bytes += bytes_of(input);
+  for (const TensorType& output : call.outputs) bytes += static_cast<uint64_t>(bytes_of(output));
+  return bytes;
+}
+
+// What the step's tensors take at once, workspaces apart.
+uint64_t peak_of_tensors(const MemoryReport& report) {
+  uint64_t peak = 0;
+  for (const auto& live : report.timeline) {
+    uint64_t bytes = 0;
+    for (size_t c = static_cast<size_t>(ByteClass::kGradients); c < kByteClasses; ++c)
+      if (c != static_cast<size_t>(ByteClass::kWorkspaces)) bytes += live[c];
+    peak = std::max(peak, bytes);
+  }
+  return peak;
+}
+
+// With the workspaces of calls that nobody knows measured, each once in the life of `kernels`; by rule where their
+// operands alone take more than may be taken for it, or the plan more than `most_bytes`, whatever they are.
+GraphSchedule schedule_measured(const Graph& graph, KernelSources& kernels, GraphScheduleOptions options,
+                                uint64_t most_bytes = UINT64_MAX) {
+  const std::lock_guard lock(kernels.measuring);
+  options.workspaces = kernels.workspaces;
+  GraphSchedule plan = schedule_graph(graph, options);
+  if (plan.unknown.empty() || peak_of_tensors(plan.memory) > most_bytes) return plan;
+  for (const UnknownWorkspace& call : plan.unknown)
+    if (bytes_to_measure(call) <= std::min(most_bytes, kMostMeasured))
+      kernels.workspaces.emplace(call.key, measure_workspace(call, options.threads).value_or(workspace_by_rule(call)));
+  options.workspaces = kernels.workspaces;
+  return schedule_graph(graph, options);
+}
+
+PlannedGraph plan(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
+  verify(trace);
+  PlanGraphOptions how;
+  how.features = features_of(kernels.micro_kernels);
+  how.threads = options.threads;
+  how.budget = options.budget;
+  how.schedule = [&](const Graph& graph, const GraphScheduleOptions& one) {
+    return schedule_measured(graph, kernels, one);
+  };
+  return plan_graph(functionalise(trace), &trace, how);
+}
+
+void refuse_groups(PlannedGraph& planned, const RefusedPrograms& refused) {
+  const Schedule& schedule = planned.plan.schedule;
+  for (size_t i = 0; i < schedule.instructions.size(); ++i) {
+    const auto refuse = [&](uint32_t program) {
+      const auto found = refused.why.find(program);
+      if (found != refused.why.end()) planned.options.refused.emplace(planned.plan.group_of[i], found->second);
+    };
+    refuse(schedule.instructions[i].program);
+    if (!schedule.instructions[i].matmul) continue;
+    for (uint32_t tail : schedule.instructions[i].matmul->tail_programs) refuse(tail);
+  }
+}
+}  // namespace
+
+Schedule plan_exact(const Trace& trace, int threads) {
+  verify(trace);
+  return plan_trace(trace, threads);
+}
+
+GraphSchedule plan_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
+  return plan(trace, kernels, options).plan;
+}
+
+//   exact   Trace --from_trace--> Schedule --bind--> Executor
+Compiled compile_exact(const Trace& trace, int threads) {
+  const auto begin = Clock::now();
+  Compiled compiled;
+  Schedule schedule = plan_exact(trace, threads);
+  verify(schedule);
+  compiled.executor = std::make_unique<Executor>(std::move(schedule), nullptr);
+  compiled.seconds = seconds_since(begin);
+  return compiled;
+}
+
+//   fast    Trace --functionalise--> Graph --passes--> Graph --from_graph--> Schedule --bind--> Executor
+// Where no code can be generated for a group, its nodes run one by one: that is another Schedule.
+Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
+  const auto begin = Clock::now();
+  PlannedGraph planned = plan(trace, kernels, options);
+  Compiled compiled;
+  while (compiled.executor == nullptr) {
+    verify(planned.plan.schedule);
+    try {
+      compiled.executor = std::make_unique<Executor>(planned.plan.schedule, &kernels);
+    } catch (const RefusedPrograms& refused) {
+      const size_t before = planned.options.refused.size();
+      refuse_groups(planned, refused);
+      INTERNAL_CHECK_LT(before, planned.options.refused.size(), "{} belongs to no group", refused.what());
+      planned.plan = schedule_measured(planned.graph, kernels, planned.options);
+    }
+  }
+  compiled.plan = std::move(planned.plan);
+  compiled.plan.schedule = {};
+  compiled.graph = std::move(planned.graph);
+  compiled.seconds = seconds_since(begin);
+  return compiled;
+}
+
+Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
+                       const PlainLimit* limit) {
+  const auto begin = Clock::now();
+  const uint64_t most_bytes = limit == nullptr ? UINT64_MAX : limit->bytes;
+  GraphScheduleOptions plain;
+  plain.threads = options.threads;
+  plain.trace = &trace;
+  plain.is_plain = true;
+  Compiled compiled;
+  uint64_t least = UINT64_MAX;
+  // Whether it fits; the smallest is kept.
+  const auto fits = [&](const Graph& graph) {
+    GraphSchedule plan = schedule_measured(graph, kernels, plain, most_bytes);
+    if (plan.schedule.peak_bytes() < least) {
+      least = plan.schedule.peak_bytes();
+      compiled.plan = std::move(plan);
+    }
+    return least <= most_bytes;
+  };
+  RunOptions passes;
+  passes.without = {"fuse_losses", "recompute", "fuse"};
+  const Graph captured = functionalise(trace);
+  bool found = fits(run_passes(captured, passes).graph) || fits(limit->fused);
+  passes.without = {"fuse"};
+  for (uint64_t budget = most_bytes, attempt = 0; !found && attempt < kPlainAttempts; ++attempt) {
+    passes.settings.recompute.emplace().budget_bytes = budget;
+    found = fits(run_passes(captured, passes).graph);
+    if (!found) budget -= std::min(least - most_bytes, budget);
+  }
+  verify(compiled.plan.schedule);
+  compiled.executor = std::make_unique<Executor>(std::move(compiled.plan.schedule), &kernels);
+  compiled.plan.schedule = {};
+  compiled.seconds = seconds_since(begin);
+  return compiled;
+}
+
+}  // namespace stepc

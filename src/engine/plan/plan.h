@@ -1,0 +1,237 @@
+// A plan: one captured variant of a step, compiled, and what replaying it takes from the program around it. Owns the
+// executors; borrows the program's tensors for the length of a run.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "capture/shadow.h"
+#include "capture/tracer.h"
+#include "engine/plan/compile.h"
+#include "engine/program/known_update.h"
+#include "engine/program/program.h"
+#include "engine/program/undo.h"
+
+namespace stepc {
+
+// The gradients of a program's parameters, to be put back. Handles only.
+class SavedGradients {
+ public:
+  SavedGradients(const std::vector<OwnedKey>& keys, const std::vector<at::Tensor>& tensors);
+  void restore() const;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;  // parameter, its gradient
+};
+
+// How a plan is made of its trace.
+struct PlanOptions {
+  int threads = 1;  // intra-op, that the step was captured with
+  // With them the step runs as a Graph, in fast mode; why_exact() says where it cannot. None: as the recorded calls.
+  KernelSources* kernels = nullptr;
+  MemoryBudget budget = {};
+  // Nothing is known of what a virtually captured step allocates, so its calls cannot be replayed as recorded ones: it
+  // runs as a Graph or not at all.
+  Capture capture = Capture::kRun;
+  // Recordings agreed call by call: the program's host code runs beside every replay (engine/plan/traced_step.h).
+  bool is_traced = false;
+};
+
+class Plan {
+ public:
+  // `recorded` is the last of the recordings that agreed, `agreed` what they agreed on; `tensors` are the program's by
+  // its keys, and the batch's after them. The recorded calls are compiled when something asks for them.
+  Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors,
+       const PlanOptions& options);
+
+  // What one run came to. Without `result` nothing has changed in the program.
+  struct Outcome {
+    std::optional<StepResult> result;
+    std::optional<size_t> missed_read;  // another branch: this guard read `read`
+    Arg read;
+    std::string change;  // or: why the plan no longer fits the program
+    std::string error;   // or: what a kernel threw, as the step's own would; its host code may catch it
+  };
+
+  // Runs the step on the program as it is. The result's rebindings are left to apply(). What host code throws, or a
+  // kernel that is not known to raise by what it finds, passes through, with everything undone that can be.
+  // `times`, if there is one, gets when each instruction ran.
+  Outcome run(Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times = nullptr);
+  // Of a step that runs as a Graph, what the fused kernels are compared with. The same with one ATen call a node and
+  // nothing fused, and with the same random draws; compiled for this run alone, which ends at a pause or later.
+  Outcome run_plain(Program& program, const std::vector<at::Tensor>& tensors);
+  StepResult resume_plain(const std::vector<at::Tensor>& incoming);
+  // And the recorded calls themselves, which draw as eager does.
+  Outcome run_recorded(Program& program, const std::vector<at::Tensor>& tensors);
+
+  // A run that changes nothing and takes the memory that run() takes: what it would leave behind, as sketches
+  // (engine/compare/sketch.h), those of the result among it.
+  struct DryOutcome : Outcome {
+    std::vector<at::Tensor> left;  // as `tensors`; undefined where the step leaves them as they are
+  };
+  // Of the plain Graph while that is there.
+  DryOutcome run_dry(Program& program, const std::vector<at::Tensor>& tensors);
+  // Of a step that runs as a Graph: makes the plain one, which takes at most `most_bytes` beside the program's tensors
+  // if that can be had. Returns what it takes.
+  uint64_t make_plain(uint64_t most_bytes);
+  void drop_plain() {
+    instead_ = nullptr;
+    plain_.reset();
+  }
+
+  // A traced step's run, in parts: why it cannot be, empty if it can; what the host supplies, in the order of calls; up
+  // to the next number that the program reads, or to its end. run() runs it whole, on what was supplied last.
+  std::string why_not(const std::vector<at::Tensor>& tensors);
+  void supply(const HostSupply& number);
+  StepResult begin(const Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times);
+  StepResult go_on() { return resume({}); }
+  Tracer& tracer() { return *tracer_; }
+  // `tensors` without the gradients that the plan does not read.
+  std::vector<at::Tensor> inputs_among(std::vector<at::Tensor> tensors) const;
+  std::vector<at::Tensor> externals(const std::vector<at::Tensor>& tensors) const {
+    return gather(externals_, tensors);
+  }
+  // With data that the host makes inside the step at the places where the plan looks for it, after all others: what
+  // `now` has by its key, else the last recorded.
+  std::vector<at::Tensor> with_host_data(std::vector<at::Tensor> tensors,
+                                         const std::map<std::string, at::Tensor>& now = {}) const;
+  // And data that it has made since begin(), which was given the last recorded.
+  void fill_host_data(const std::string& key, const at::Tensor& data);
+  // What is written while the step may still leave the plan, to be copied before it: by the host itself, and by the
+  // plan's parts.
+  std::vector<at::Tensor> written_by_host(const std::vector<at::Tensor>& tensors) const {
+    return gather(host_, tensors);
+  }
+  std::vector<at::Tensor> written_early(const std::vector<at::Tensor>& tensors) const { return gather(undo_, tensors); }
+
+  // Gives the program's slots the tensors that the step left there.
+  void apply(Program& program, const std::vector<at::Tensor>& tensors, const StepResult& result) const;
+
+  // All tensors that the step may change, for a full undo.
+  std::vector<at::Tensor> changed(const std::vector<at::Tensor>& tensors) const;
+  std::vector<at::Generator> generators(const Program& program) const;
+  // Of a step that pauses: what it declares to write before.
+  std::vector<at::Tensor> written_before_pause(const std::vector<at::Tensor>& tensors) const;
+
+  // Of a traced step: whether it would follow this plan, its numbers being those of `recorded`.
+  bool has_same_calls(const Trace& recorded) const;
+
+  // Whether this is the variant that begins as `other` does up to its read `index`, and then reads `number`.
+  bool continues(const Plan& other, size_t index, const Arg& number) const;
+
+  // A run that came to a pause, and how it goes on.
+  bool is_paused() const;
+  StepResult resume(const std::vector<at::Tensor>& incoming);
+  // Why it cannot go on with these: another set of them is there. Empty where it can.
+  std::string why_not_resume(const std::vector<at::Tensor>& incoming) const;
+  void abandon();
+  // Of a paused run: whether what follows the pause reads this output's memory, which the program may have changed.
+  bool reads_after_pause(size_t output) const;
+  // The door's number for what the outputs at the pause are made into.
+  int64_t pause_structure() const;
+
+  const Trace& recorded() const { return recorded_; }
+  const Trace& trace() const { return trace_; }
+  // What runs, as long as it fits: the Graph's Schedule in fast mode, else the recorded calls'.
+  const Schedule& schedule() const { return (fast_ != nullptr ? fast_ : exact_)->executor->schedule(); }
+  // Set when the step runs as a Graph: what is known of it beside its Schedule.
+  const GraphSchedule* graph() const { return fast_ == nullptr ? nullptr : &fast_->plan; }
+  // The program's host code passes integers that the Graph has built in as others.
+  bool is_unfit() const { return fast_ != nullptr && fast_->executor->is_unfit(); }
+  // Its host code runs beside every replay.
+  bool is_traced() const { return options_.is_traced; }
+  // Captured without executing it.
+  bool is_virtual() const { return options_.capture == Capture::kVirtual; }
+  // Whether the last run was of the recorded calls although there is a Graph.
+  bool ran_exact() const { return ran_exact_; }
+  const std::string& why_exact() const { return why_exact_; }
+  // And whether that is a fault of stepc.
+  bool has_fault() const { return has_fault_; }
+  double planning_seconds() const { return planning_seconds_; }
+  double shadow_seconds() const { return shadow_seconds_; }
+  double execute_seconds() const { return execute_seconds_; }
+  // Events that were replayed without their host code.
+  int64_t known_updates() const { return known_updates_; }
+  // What is known of events is compared with their host code at the next replay.
+  void doubt_updates();
+
+  int64_t replays = 0;
+  bool verified = false;
+  std::string dispute;            // where a replay last differed from eager, until float64 has decided
+  uint64_t eager_peak_bytes = 0;  // that eager reaches at least; of a virtually captured step
+
+ private:
+  struct EventRun {
+    std::unique_ptr<Shadow> shadow;  // none: an eager event
+    KnownUpdate known;
+    bool in_place = false;              // a guard stands before it: it runs when the replay gets there
+    std::vector<at::Tensor> stand_ins;  // by parameter of the program: the gradient that the event finds
+  };
+
+  // One way to run the step: its executor, and where each of its schedule's inputs stands among the tensors.
+  struct Road {
+    std::unique_ptr<Executor> executor;
+    GraphSchedule plan;
+    std::vector<size_t> inputs;
+    size_t raises_before = 0;  // one past the last instruction whose error is undone
+  };
+
+  std::unique_ptr<Road> road_of(Compiled compiled);
+  Road& exact();
+  Road& current() { return fast_ != nullptr && !is_unfit() ? *fast_ : exact(); }
+  const HostEvent& pause() const;
+  void find_places(const Program& program);
+  void find_host_data(size_t place);
+  void find_undo(const std::vector<at::Tensor>& tensors);
+  void find_undo_of(const Road& road);
+  void compile_graph();
+  void prepare_events();
+  std::vector<size_t> counters_of(const HostEvent& event) const;
+  std::vector<at::Tensor> gather(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors) const;
+  std::string update(size_t event, Program& program, const std::vector<at::Tensor>& tensors, Undo* undo);
+  std::string shadow(size_t event, const std::vector<at::Tensor>& tensors, const std::function<void()>& host_code,
+                     const SupplyFn& supply);
+  Outcome run_instead(Road& road, Program& program, const std::vector<at::Tensor>& tensors);
+  StepResult execute(RunInputs& inputs, const std::vector<at::Tensor>& tensors);
+  std::string run_event(size_t event, Program& program, const std::vector<at::Tensor>& tensors,
+                        const std::vector<at::Tensor>& gradients, Undo* undo);
+
+  Trace recorded_;
+  Trace trace_;
+  PlanOptions options_;
+  std::unique_ptr<Road> fast_;   // fast mode; runs in the other's stead while it fits
+  std::unique_ptr<Road> exact_;  // made when it is asked for
+  std::unique_ptr<Road> plain_;  // there while it runs
+  Road* instead_ = nullptr;      // of all others, while it is compared with
+  ShowWritten show_written_;     // set for a dry run
+  Graph fused_;                  // of a virtually captured step, for make_plain()
+  bool ran_exact_ = false;
+  std::vector<HostSupply> supplied_;                                // by the host code of the run at hand, in fast mode
+  std::unique_ptr<Tracer> tracer_;                                  // of a traced step
+  std::map<std::string, std::pair<size_t, at::Tensor>> host_data_;  // by key: its place, and the last recorded
+  std::map<std::pair<Owner, std::string>, size_t> places_;          // of the program's tensors, by owner and key
+  size_t batch_place_ = 0;                                          // of the first tensor of the batch
+  std::string why_exact_;
+  bool has_fault_ = false;
+  double planning_seconds_ = 0;
+  double shadow_seconds_ = 0;
+  double execute_seconds_ = 0;
+  int64_t known_updates_ = 0;
+  std::vector<size_t> externals_;   // where each of the trace's externals stands among the tensors
+  std::vector<size_t> parameters_;  // where each parameter and its gradient stand
+  std::vector<size_t> gradients_;
+  std::vector<std::string> parameter_keys_;
+  std::vector<size_t> dropped_;     // parameters whose gradients the step throws away unread
+  std::vector<size_t> may_change_;  // tensors for a full undo
+  std::vector<size_t> undo_;        // tensors that are written while the replay may still turn back
+  std::vector<size_t> host_;        // of a traced step: tensors that its own calls write
+  bool may_turn_back_ = false;
+  std::vector<EventRun> events_;
+};
+
+}  // namespace stepc

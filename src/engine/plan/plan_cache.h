@@ -1,0 +1,165 @@
+// The plans of a step, by signature, and the recordings that have not become one yet.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/config.h"
+#include "engine/plan/pace.h"
+#include "engine/plan/plan.h"
+#include "engine/program/program.h"
+#include "engine/program/signature.h"
+#include "engine/program/step_input.h"
+#include "engine/stats.h"
+
+namespace stepc {
+
+// All that is known of one signature.
+struct PlanEntry {
+  std::string signature;
+  std::map<std::string, std::string> description;
+  std::list<std::shared_ptr<Plan>> plans;  // one a branch that the step takes; most recently used first
+  std::vector<Trace> open;                 // recordings that nothing agreed with yet
+  int recordings = 0;                      // since the last plan
+  int calls = 0;                           // that no plan was there for
+  int unpaid = 0;                          // recordings since a plan was last followed
+  int64_t next_check = 2;                  // so many replays after which one is looked at
+  int to_record = 0;                       // steps that are recorded although there are plans
+  int choices = 0;                         // numbers other than a plan's that the host read and no plan knows
+  int to_verify = 0;                       // steps that may follow a plan that is to be verified
+  double departures = 0;  // of traced steps from their plans, and replays that failed; long ago ones count less
+  Pace pace;              // of traced replays
+  std::string last_obstacle;
+  bool eager = false;        // no plan can be made
+  bool is_captured = false;  // virtually, or that cannot be: it is recorded while it runs
+  bool is_seen = false;      // by the door of a loop, which looks at its first call before any is recorded
+  bool exact = false;        // its plans replay the recorded calls, whatever the mode
+};
+
+class PlanCache {
+ public:
+  // All three must outlive this. `may_trace`: whoever replays the plans can run the step's host code beside them.
+  PlanCache(Program& program, const Config& config, Stats& stats, bool may_trace);
+
+  // The entry of the step's signature, a new one with a log line that says why. `tensors` are the program's, by its
+  // keys, and the batch's after them.
+  PlanEntry& find(const std::vector<at::Tensor>& tensors, const StepInput& input);
+
+  // The entry of a signature that was found earlier; nullptr when it has gone since.
+  PlanEntry* entry_of(const std::string& signature);
+
+  // Makes a plan of a recording that agrees with an earlier one, keeps it, or gives the signature up.
+  // Returns the plan of such a step, if there is one by then; the recording's trace is gone if it is the plan's.
+  std::shared_ptr<Plan> keep(PlanEntry& entry, Recording& recording, const StepInput& input);
+
+  // Whether the next step is to run as it is and be recorded, to be compared with the plans of the entry: after their
+  // replays 2, 4, 8, and so on. Only of steps whose host code does not run beside the plan.
+  bool must_check(const PlanEntry& entry, const std::vector<at::Tensor>& tensors) const;
+  // What it did. The step goes on as traced, with a warning, if the plans would have done something else.
+  void check(PlanEntry& entry, Recording& recording, const StepInput& input);
+
+  // Makes a plan of a step that was captured without executing it (engine/plan/virtual_plan.h), where Config::capture
+  // asks for that and nothing stands against it; else says why not in a log line, and the step is recorded while it
+  // runs.
+  void capture(PlanEntry& entry, const StepInput& input, const std::function<StepOutput()>& step);
+
+  // Another plan of the entry for the branch that `outcome` of `plan` took; nullptr, with a log line, without one. A
+  // plan that does not fit any more is dropped.
+  std::shared_ptr<Plan> other_branch(PlanEntry& entry, const std::shared_ptr<Plan>& plan, const Plan::Outcome& outcome,
+                                     const StepInput& input);
+
+  // Whether the step is worth recording: where recordings do not pay, a signature has to be met again and again first.
+  bool may_record(PlanEntry& entry, const StepInput& input);
+  // A plan of the entry was followed: its recordings have paid.
+  void paid(PlanEntry& entry);
+
+  // The signature runs eagerly from now on, with one warning.
+  void give_up(PlanEntry& entry, const std::string& why);
+  // To the log and the statistics, each text once.
+  void warn_once(const std::string& warning);
+  // A traced step left its plan. `records_next`: another may be made of the next steps' recordings.
+  void left(PlanEntry& entry, const std::string& difference, bool records_next);
+  bool is_traced() const { return is_traced_; }
+
+  // Whether the plan's next replay is to be compared with other runs of the step, and whether eager may be one of them:
+  // not where a memory budget is set that it exceeds, unless the plan needs as much.
+  bool must_verify(const Plan& plan) const;
+  bool eager_fits(const Plan& plan) const;
+
+  // Takes a run of `plan` into the statistics.
+  void count_run(const Plan& plan, const StepResult& result);
+
+  // The plan that ran last, nullptr before the first.
+  const Plan* latest() const;
+
+ private:
+  std::map<std::string, std::string> description_of(const std::vector<at::Tensor>& tensors, const StepInput& input,
+                                                    const std::string& shared) const;
+  // Nullptr: `reason` says why not, and `obstacle` whether another recording would meet the same.
+  std::shared_ptr<Plan> agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors,
+                                       std::string& reason, bool& obstacle);
+  void add(PlanEntry& entry, std::shared_ptr<Plan> plan, const std::vector<at::Tensor>& tensors);
+  PlanOptions options_for(const PlanEntry& entry);
+  // Throws UserError where it cannot be.
+  std::shared_ptr<Plan> plan_without_running(PlanEntry& entry, const StepInput& input,
+                                             const std::function<StepOutput()>& step);
+  KernelSources* kernels();
+  // A replay ended with an error, and the step runs as it is: it raises the error, or catches it.
+  void failed(PlanEntry& entry, const std::string& error);
+  void trace(const std::string& why);
+  void trace(const std::string& why, PlanEntry& entry, const StepInput& input);
+  void warn_of(const Plan& plan);
+  void warn_of_kernel_directory();
+  void count(const Plan& plan, const std::vector<at::Tensor>& tensors);
+  void count_memory(const Plan& plan);
+
+  Program& program_;
+  const Config& config_;
+  Stats& stats_;
+  const bool may_trace_;
+  bool is_traced_ = false;                    // every plan, from now on
+  std::string last_effect_;                   // of the recording before
+  std::map<std::string, int> constants_met_;  // by the signature without them: how many
+  std::shared_ptr<KernelSources> kernels_;    // set when fast mode needs them
+  std::string kernel_problem_;                // why there are none, or what was last said of their directory
+  SharedMemory shared_;
+  std::list<PlanEntry> entries_;  // most recently used first
+  int unpaid_ = 0;                // recordings that no replay has paid for yet
+  std::string last_change_;       // between the signatures of two calls
+  int explanations_ = 0;          // recordings since the last plan that found new owners of tensors
+};
+
+// The program's tensors by its keys, and the batch's after them.
+std::vector<at::Tensor> list_tensors(const Program& program, const StepInput& input);
+
+// Ends a step, recorded or not: what it returns owns its storage, apart from `program`'s, and carries no grad_fn.
+void own_results(StepOutput& output, const std::vector<at::Tensor>& program);
+
+// Finds the owners of what a recording says outlives the step, for the next recording to know. Returns whether any was
+// found; what has none stays among the strangers.
+bool explain_strangers(Program& program, Recording& recording);
+
+// They are obstacles.
+void refuse_strangers(Recording& recording);
+
+// The program and the batch of one step, as the recorder asks for them.
+class RecordedStep final : public RecordedProgram {
+ public:
+  RecordedStep(Program& program, const StepInput& input) : program_(program), input_(input) {}
+  std::vector<OwnedTensor> list() override;
+  std::vector<std::pair<std::string, at::Generator>> generators() override { return program_.generators(); }
+  bool can_rebind(Owner owner) override { return owner == Owner::kGradient || program_.can_rebind(owner); }
+  void find_events(Trace& trace) override { program_.find_events(trace); }
+  std::string source_line() override { return program_.source_line(); }
+  void settle() override { program_.settle(); }
+
+ private:
+  Program& program_;
+  const StepInput& input_;
+};
+
+}  // namespace stepc

@@ -1,0 +1,40 @@
+// A plan on paper: a step captured without executing it and without the memory that it would take, so of a model larger
+// than the machine too. The program is left bit by bit as it was.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "capture/recorder.h"
+#include "engine/program/program.h"
+#include "engine/program/step_input.h"
+
+namespace stepc {
+
+struct VirtualPlan {
+  // What recordings of the running step would agree on, but for allocations. After an obstacle the last recording.
+  Trace trace;
+  std::string obstacle;  // why the step would run eagerly, empty if it can be replayed
+  uint64_t calls = 0;
+  uint64_t parameters = 0;  // elements
+  uint64_t parameter_bytes = 0;
+  uint64_t buffer_bytes = 0;  // and whatever else the program keeps for the step
+  uint64_t optimizer_bytes = 0;
+  // The largest sum of bytes that the step's own values need at once, gradients among them, kernels' workspaces not: no
+  // memory layout is smaller.
+  uint64_t step_bytes_lower_bound = 0;
+  int recordings = 0;
+  double seconds = 0;
+
+  uint64_t state_bytes() const { return parameter_bytes + buffer_bytes + optimizer_bytes; }
+  std::string report() const;
+};
+
+// `step` is the user's function applied to `input`, whose tensors keep their values where they have any: what the step
+// computes from them alone (masks, positions) is computed. It runs a few times, until the optimizers have made their
+// state and two recordings agree. Throws UserError with operator and source line when it reads a value that was never
+// computed. Host code of the program that neither `program` nor this knows of runs too, and its effects stay.
+VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step);
+
+}  // namespace stepc

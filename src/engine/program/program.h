@@ -1,0 +1,96 @@
+// The program around a step, behind one interface for every door: its tensors with owners and keys, its random
+// generators, and the host code inside the step (optimizers). engine/program/module_program.h is C++'s, python/ has
+// Python's.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include "capture/recorder.h"
+#include "ir/trace.h"
+
+namespace stepc {
+
+struct OwnedKey {
+  Owner owner = Owner::kCaptured;
+  std::string key;
+  bool operator==(const OwnedKey&) const = default;
+};
+
+// What an event's host code computes of its options and a step count: every number that it may pass to its calls.
+struct HostNumbers {
+  uint64_t form = 0;  // of its options: with those of another one it may make other calls
+  std::vector<double> numbers;
+};
+
+class Program {
+ public:
+  virtual ~Program() = default;
+
+  // Looks at the program's structure: modules, parameters, optimizers. What keys() and generators() return is of the
+  // last refresh. Called once before every step, so it must be quick while nothing changes.
+  virtual void refresh() = 0;
+  // All but the batch. The same order from step to step while the structure stays; each parameter has a gradient of
+  // the same key.
+  virtual const std::vector<OwnedKey>& keys() const = 0;
+  // One tensor for each key, as it is now; undefined where there is none. Appends.
+  virtual void append_tensors(std::vector<at::Tensor>& out) const = 0;
+  virtual std::vector<std::pair<std::string, at::Generator>> generators() const { return {}; }
+
+  // Differs when keys() do.
+  virtual uint64_t structure() const = 0;
+
+  // Host values that decide what the step does and that no recording shows: training flags, structure. Compact.
+  virtual void append_host_state(std::string& out) const = 0;
+  // The same in words, for log lines. What begins with kPythonValue reads on as a sentence.
+  static constexpr std::string_view kPythonValue = "python: ";
+  virtual void describe(std::map<std::string, std::string>&) const {}
+
+  // Gives a slot of the program another tensor; gradients are not asked for.
+  virtual bool can_rebind(Owner) const { return false; }
+  virtual void rebind(Owner, const std::string&, const at::Tensor&) {}
+
+  // Runs the host code of an event: an optimizer's step().
+  virtual void run_event(const std::string& key) = 0;
+  // Its numbers, as its step count comes to `count`, where they are known without that; nothing else has to be done
+  // then.
+  virtual std::optional<HostNumbers> host_numbers(const std::string& /*key*/, double /*count*/) { return std::nullopt; }
+  // Runs that host code with other options of the same form, and returns its numbers.
+  virtual std::optional<HostNumbers> run_probe(const std::string& /*key*/, double /*count*/) { return std::nullopt; }
+  // Adds to a trace the events that the door cannot mark while the step runs.
+  virtual void find_events(Trace&) {}
+  // The state that host code has outside of tensors, so that it may run once more.
+  virtual std::shared_ptr<void> save_host_state() = 0;
+  virtual void restore_host_state(const std::shared_ptr<void>& state) = 0;
+
+  // The same of all that host code may change when the step is captured without being run.
+  virtual std::shared_ptr<void> save_everything() { return save_host_state(); }
+  virtual void restore_everything(const std::shared_ptr<void>& state) { restore_host_state(state); }
+
+  // Looks for the owner of something that outlives the step; true: it is among keys() or generators() from now on.
+  virtual bool explain(const Stranger&) { return false; }
+  virtual std::string source_line() { return {}; }
+  // Why the host code of the step recorded last has to run at every call, with file and line: it has effects outside of
+  // tensors, or reads what cannot be compared. Empty: a replay without it does all that it does.
+  virtual std::string python_reason() const { return {}; }
+  // Of that what is known to happen outside of tensors and of what is compared between calls: prints, files, draws.
+  virtual std::string python_effect() const { return {}; }
+  // Whether its host code is left out of replays as long as all that it read is as it was: what has not been seen of it
+  // shows where it runs again.
+  virtual bool is_watched() const { return false; }
+  // It does from now on: what it reads separates no plans.
+  virtual void trace() {}
+  // What of it no plan holds, in words; the step runs eagerly then.
+  virtual std::string unfit() const { return {}; }
+  virtual void settle() {}
+};
+
+}  // namespace stepc

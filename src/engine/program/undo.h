@@ -1,0 +1,41 @@
+// Undo: a copy of what a step may change before it is known whether it may: tensors of the program, random generators,
+// and what its host code keeps outside of tensors.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "aten/generator_snapshot.h"
+#include "engine/program/program.h"
+
+namespace stepc {
+
+class Undo {
+ public:
+  // Copies `tensors`, whose handles it keeps, and the process's default generator and `generators`. Without a program
+  // its host code's state is left alone, until add_host_state().
+  Undo(Program* program, std::vector<at::Tensor> tensors, const std::vector<at::Generator>& generators);
+
+  // Copies what the program's host code keeps outside of tensors, if that was not done: it may run now.
+  void add_host_state(Program& program);
+
+  // Puts everything back.
+  void restore();
+
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  Program* program_;
+  std::vector<at::Tensor> tensors_;
+  std::vector<std::byte> bytes_of_dense_;  // of the tensors without gaps, one after the other
+  std::vector<at::Tensor> copies_;         // of the others
+  std::vector<std::pair<at::Generator, GeneratorSnapshot>> generators_;
+  std::shared_ptr<void> host_state_;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace stepc

@@ -1,0 +1,21 @@
+// From a group of nodes to the loops of one kernel. The largest tensor gives the loops; reductions over its last
+// dimensions make rows, in which sweep follows sweep (softmax, normalisations); sums over the rows themselves (of a
+// bias's gradient, of a norm) come last: every item sums a share that is fixed by the shape, a second phase adds the
+// shares.
+#pragma once
+
+#include <string>
+
+#include "ir/graph.h"
+#include "loops/loop_program.h"
+#include "loops/lower/loop_space.h"
+
+namespace stepc {
+
+// Why `group` cannot be one kernel; empty: it can.
+std::string why_no_loops(const Graph& group, Together together = Together::kConnected);
+// Buffers: the group's inputs (with their strides and offsets), then its outputs (with their strides). UserError with
+// the reason where there is one.
+LoopProgram lower(const Graph& group, Together together = Together::kConnected);
+
+}  // namespace stepc

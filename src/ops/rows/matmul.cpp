@@ -1,0 +1,87 @@
+#include "base/check.h"
+#include "ops/rows/families.h"
+#include "ops/shape_rules.h"
+
+namespace stepc {
+
+namespace {
+
+struct MatmulSizes {
+  size_t rank;
+  int64_t m, n, k;
+  size_t a_m, a_k, b_k, b_n;  // where they are
+};
+
+MatmulSizes sizes_of(const OpCall& call) {
+  const Shape& a = call.in(0).shape;
+  const Shape& b = call.in(1).shape;
+  INTERNAL_CHECK(a.size() >= 2 && a.size() == b.size(), "matmul of {} and {} dimensions", a.size(), b.size());
+  const size_t rank = a.size();
+  const bool ta = call.attrs.get<bool>("transpose_a");
+  const bool tb = call.attrs.get<bool>("transpose_b");
+  MatmulSizes s{rank, 0, 0, 0, rank - (ta ? 1 : 2), rank - (ta ? 2 : 1), rank - (tb ? 1 : 2), rank - (tb ? 2 : 1)};
+  s.m = a[s.a_m];
+  s.k = a[s.a_k];
+  s.n = b[s.b_n];
+  INTERNAL_CHECK_EQ(s.k, b[s.b_k], "the contracted dimension");
+  for (size_t d = 0; d + 2 < rank; ++d) INTERNAL_CHECK_EQ(a[d], b[d], "batch dimension {}", d);
+  return s;
+}
+
+std::vector<TensorType> infer_matmul(const OpCall& call) {
+  check_same_dtype(call);
+  const MatmulSizes s = sizes_of(call);
+  Shape shape(call.in(0).shape.begin(), call.in(0).shape.end() - 2);
+  shape.push_back(s.m);
+  shape.push_back(s.n);
+  return {typed(call.in(0).dtype, shape)};
+}
+
+ShardingRule shard_matmul(const OpCall& call, const std::vector<TensorType>& results) {
+  const MatmulSizes s = sizes_of(call);
+  ShardingRule rule = ShardingRule::whole(call.inputs, results);
+  for (size_t d = 0; d + 2 < s.rank; ++d) {
+    const int batch = rule.add(call.in(0).shape[d]);
+    rule.on_operand(batch, 0, d);
+    rule.on_operand(batch, 1, d);
+    rule.on_result(batch, 0, d);
+  }
+  const int m = rule.add(s.m);
+  rule.on_operand(m, 0, s.a_m);
+  rule.on_result(m, 0, s.rank - 2);
+  const int n = rule.add(s.n);
+  rule.on_operand(n, 1, s.b_n);
+  rule.on_result(n, 0, s.rank - 1);
+  const int k = rule.add(s.k, Factor::Kind::kSum);
+  rule.on_operand(k, 0, s.a_k);
+  rule.on_operand(k, 1, s.b_k);
+  return rule;
+}
+
+double flops_matmul(const OpCall& call, const std::vector<TensorType>& results) {
+  return 2 * count_of(results[0]) * static_cast<double>(sizes_of(call).k);
+}
+
+}  // namespace
+
+OpFamily matmul_ops() {
+  return {"matmul",
+          "Products of matrices; sums are kept in f32 for bf16 and f16.",
+          {{"matmul",
+            "(batch..., m, k) x (batch..., k, n); transpose_a and transpose_b: the last two dimensions are swapped",
+            2,
+            2,
+            1,
+            {{"transpose_a", AttrKind::kBool, AttrValue(false)}, {"transpose_b", AttrKind::kBool, AttrValue(false)}},
+            static_cast<uint32_t>(Trait::kContraction),
+            infer_matmul,
+            shard_matmul,
+            flops_matmul,
+            nullptr,
+            nullptr,
+            nullptr,
+            {},
+            OwnKernel::kMatmul}}};
+}
+
+}  // namespace stepc

@@ -1,0 +1,52 @@
+// StorageContents: while a Trace becomes a Graph, what every storage of the Trace holds just now, as a graph tensor.
+// Reads derive a window from it with view ops; a write makes a new tensor and forgets the windows derived before.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "ir/trace.h"
+#include "passes/from_trace/windows.h"
+
+namespace stepc {
+
+class StorageContents {
+ public:
+  StorageContents(const Trace& trace, GraphBuilder& builder);
+
+  // The window by which a storage that `first` introduces is kept: `first` itself where every other window of the step
+  // lies inside it, else all of the storage, flat.
+  struct Base {
+    DType dtype = DType::kF32;
+    Window window;
+  };
+  [[nodiscard]] Base base_for(ValueId first) const;
+
+  [[nodiscard]] bool known(StorageId storage) const { return states_[storage.index()].tensor.valid(); }
+  // A storage's first contents: `tensor` is what lies in `base`.
+  void introduce(StorageId storage, const Base& base, TensorId tensor);
+  // The same for a tensor that a call made as `value`.
+  void introduce(ValueId value, TensorId tensor);
+
+  TensorId read(ValueId value);
+  // What lies in `base` now.
+  TensorId read(StorageId storage, const Base& base);
+  void write(ValueId value, TensorId tensor);
+
+ private:
+  struct State {
+    Base base;
+    TensorId tensor;                      // what lies in base
+    std::map<ValueId, TensorId> derived;  // windows of this tensor, already made
+  };
+  void keep_as(State& state, DType dtype);
+
+  const Trace& trace_;
+  GraphBuilder& builder_;
+  std::vector<State> states_;
+  std::vector<std::vector<ValueId>> windows_;  // every value of each storage
+};
+
+Window window_of(const Value& value);
+
+}  // namespace stepc

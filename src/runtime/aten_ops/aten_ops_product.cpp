@@ -1,0 +1,155 @@
+// Products of matrices, attention, indexing, and tensors made from nothing, on ATen.
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+
+#include "aten/constants.h"
+#include "ops/philox.h"
+#include "runtime/aten_ops/aten_ops.h"
+
+namespace stepc::detail {
+
+namespace {
+using Tensors = std::vector<at::Tensor>;
+using Types = std::vector<TensorType>;
+using at::Tensor;
+
+Tensors matmul(const Tensors& x, const Attrs& attrs, const Types&) {
+  return {
+      at::matmul(attrs.get<bool>("transpose_a") ? x[0].mT() : x[0], attrs.get<bool>("transpose_b") ? x[1].mT() : x[1])};
+}
+
+// ---- attention: ATen's kernel wants as many key heads as query heads, and the elements of a head side by side
+
+Tensor dense_heads(const Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
+Tensor repeat_heads(const Tensor& x, int64_t heads) {
+  if (x.size(1) == heads) return dense_heads(x);
+  return x.unsqueeze(2)
+      .expand({x.size(0), x.size(1), heads / x.size(1), x.size(2), x.size(3)})
+      .reshape({x.size(0), heads, x.size(2), x.size(3)});
+}
+Tensor sum_heads(const Tensor& x, int64_t heads) {
+  if (x.size(1) == heads) return x;
+  return x.reshape({x.size(0), heads, x.size(1) / heads, x.size(2), x.size(3)}).sum(2);
+}
+std::optional<Tensor> mask_at(const Tensors& x, size_t place, at::ScalarType type) {
+  if (x.size() <= place) return std::nullopt;
+  return dense_heads(x[place].to(type));
+}
+Tensors attention(const Tensors& x, const Attrs& attrs, const Types&) {
+  const int64_t heads = x[0].size(1);
+  auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
+      dense_heads(x[0]), repeat_heads(x[1], heads), repeat_heads(x[2], heads), 0.0, attrs.get<bool>("causal"),
+      mask_at(x, 3, x[0].scalar_type()), attrs.get<double>("scale"));
+  return {out, sums};
+}
+Tensors attention_backward(const Tensors& x, const Attrs& attrs, const Types&) {
+  const int64_t heads = x[1].size(1);
+  auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      dense_heads(x[0]), dense_heads(x[1]), repeat_heads(x[2], heads), repeat_heads(x[3], heads), dense_heads(x[4]),
+      x[5].contiguous(), 0.0, attrs.get<bool>("causal"), mask_at(x, 6, x[1].scalar_type()), attrs.get<double>("scale"));
+  return {dq, sum_heads(dk, x[2].size(1)), sum_heads(dv, x[3].size(1))};
+}
+
+// ---- index
+
+int64_t dim_of(const Attrs& attrs) { return attrs.get<int64_t>("dim"); }
+Tensor index_of(const Tensor& index) { return index.to(at::kLong); }
+
+Tensors gather(const Tensors& x, const Attrs& attrs, const Types&) {
+  return {at::gather(x[0], dim_of(attrs), index_of(x[1]))};
+}
+void scatter(const Tensor& target, const Tensors& x, const Attrs& attrs) {
+  target.scatter_(dim_of(attrs), index_of(x[1]), x[2]);
+}
+void scatter_add(const Tensor& target, const Tensors& x, const Attrs& attrs) {
+  target.scatter_add_(dim_of(attrs), index_of(x[1]), x[2]);
+}
+Tensors take(const Tensors& x, const Attrs& attrs, const Types& types) {
+  return {at::index_select(x[0], dim_of(attrs), index_of(x[1]).reshape(-1)).reshape(types[0].shape)};
+}
+// The values of put and put_add, with one dimension for the index.
+Tensor slices(const Tensors& x, int64_t dim) {
+  Shape shape = x[0].sizes().vec();
+  shape[static_cast<size_t>(dim)] = x[1].numel();
+  return x[2].reshape(shape);
+}
+void put(const Tensor& target, const Tensors& x, const Attrs& attrs) {
+  const int64_t dim = dim_of(attrs);
+  target.index_copy_(dim, index_of(x[1]).reshape(-1), slices(x, dim));
+}
+void put_add(const Tensor& target, const Tensors& x, const Attrs& attrs) {
+  const int64_t dim = dim_of(attrs);
+  target.index_add_(dim, index_of(x[1]).reshape(-1), slices(x, dim));
+}
+Tensors sort(const Tensors& x, const Attrs& attrs, const Types&) {
+  auto [values, places] = at::sort(x[0], /*stable=*/true, dim_of(attrs), attrs.get<bool>("descending"));
+  return {values, places};
+}
+
+// ---- made from nothing
+
+at::TensorOptions options_of(const Types& types) { return at::TensorOptions(scalar_type_of(types[0].dtype)); }
+at::Scalar scalar_of(const Attrs& attrs, std::string_view name) {
+  if (const auto* integer = std::get_if<int64_t>(attrs.find(name))) return *integer;
+  return attrs.number(name);
+}
+
+Tensors full(const Tensors&, const Attrs& attrs, const Types& types) {
+  return {at::full(types[0].shape, scalar_of(attrs, "value"), options_of(types))};
+}
+Tensors constant(const Tensors&, const Attrs& attrs, const Types& types) {
+  const bool real = is_floating(types[0].dtype);
+  const Tensor listed = real ? at::tensor(attrs.get<std::vector<double>>("reals"), at::kDouble)
+                             : at::tensor(attrs.get<Shape>("integers"), at::kLong);
+  return {listed.reshape(types[0].shape).to(scalar_type_of(types[0].dtype))};
+}
+Tensors iota(const Tensors&, const Attrs& attrs, const Types& types) {
+  const auto dim = static_cast<size_t>(dim_of(attrs));
+  const Shape& shape = types[0].shape;
+  Shape along(shape.size(), 1);
+  along[dim] = shape[dim];
+  const at::ScalarType type = is_floating(types[0].dtype) ? at::kDouble : at::kLong;
+  const Tensor steps = at::arange(shape[dim], type) * scalar_of(attrs, "step") + scalar_of(attrs, "start");
+  return {steps.to(scalar_type_of(types[0].dtype)).reshape(along).expand(shape)};
+}
+
+template <double (philox::Draw::*kElement)(int64_t) const>
+Tensors random(const Tensors& x, const Attrs& attrs, const Types& types) {
+  const philox::Draw draw{x[0][0].item<int64_t>(), x[0][1].item<int64_t>(), attrs.get<int64_t>("stream")};
+  const Tensor out = at::empty(types[0].shape, at::kDouble);
+  auto* elements = out.mutable_data_ptr<double>();
+  at::parallel_for(0, out.numel(), 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) elements[i] = (draw.*kElement)(i);
+  });
+  return {out};
+}
+}  // namespace
+
+const OverwritingOps& index_overwriting_ops() {
+  static const OverwritingOps kOps = {
+      {"scatter", scatter},
+      {"scatter_add", scatter_add},
+      {"put", put},
+      {"put_add", put_add},
+  };
+  return kOps;
+}
+
+const AtenOps& product_aten_ops() {
+  static const AtenOps kOps = {
+      {"matmul", matmul},
+      {"attention", attention},
+      {"attention_backward", attention_backward},
+      {"gather", gather},
+      {"take", take},
+      {"sort", sort},
+      {"full", full},
+      {"constant", constant},
+      {"iota", iota},
+      {"random_uniform", random<&philox::Draw::uniform>},
+      {"random_normal", random<&philox::Draw::normal>},
+  };
+  return kOps;
+}
+
+}  // namespace stepc::detail

@@ -1,0 +1,101 @@
+// Generated kernels and copies.
+#include <algorithm>
+
+#include <ATen/Parallel.h>
+
+#include "runtime/bind/bound_kernel.h"
+
+namespace stepc {
+
+namespace {
+
+class Generated final : public BoundKernel {
+ public:
+  Generated(const Instruction& instruction, std::shared_ptr<const Kernel> kernel, const LoopProgram& program)
+      : kernel_(std::move(kernel)), operands_(instruction.reads), scratch_(instruction.scratch.offset) {
+    operands_.insert(operands_.end(), instruction.writes.begin(), instruction.writes.end());
+    buffers_.resize(operands_.size());
+    is_row_ = is_one_row(program);
+  }
+  void run(RunState& state) override {
+    for (size_t i = 0; i < operands_.size(); ++i) buffers_[i] = state.operands.data(operands_[i]);
+    for (const KernelPhase& phase : kernel_->phases) run_items(state, phase, 0, phase.items);
+  }
+
+  [[nodiscard]] int64_t stretches() const override {
+    return is_row_ ? (items() + kItemsOfStretch - 1) / kItemsOfStretch : 1;
+  }
+  void run_stretch(RunState& state, int64_t stretch) override {
+    for (size_t i = 0; i < operands_.size(); ++i) buffers_[i] = state.operands.data(operands_[i]);
+    const auto [begin, end] = made_by(stretch, 0);
+    run_items(state, kernel_->phases.front(), begin, end);
+  }
+  [[nodiscard]] Elements made_by(int64_t stretch, size_t /*write*/) const override {
+    return {stretch * kItemsOfStretch, std::min(items(), (stretch + 1) * kItemsOfStretch)};
+  }
+
+ private:
+  static constexpr int64_t kItemsOfStretch = int64_t{1} << 16;
+
+  // Whether each item is an element of every result, and these lie in the order of the items.
+  static bool is_one_row(const LoopProgram& program) {
+    if (program.phases.size() != 1) return false;
+    const LoopPhase& phase = program.phases.front();
+    return std::ranges::all_of(
+               phase.instructions,
+               [&](const LoopInstruction& one) { return one.op != LoopOp::kStore || one.index == Affine::of(0); }) &&
+           phase.variables.front().kind == LoopVariable::Kind::kItem;
+  }
+  [[nodiscard]] int64_t items() const { return kernel_->phases.front().items; }
+  void run_items(RunState& state, const KernelPhase& phase, int64_t first, int64_t last) {
+    std::byte* const scratch = state.operands.arena() + scratch_;
+    at::parallel_for(first, last, std::max<int64_t>(1, phase.grain),
+                     [&](int64_t begin, int64_t end) { phase.run(buffers_.data(), begin, end, scratch); });
+  }
+
+  std::shared_ptr<const Kernel> kernel_;
+  std::vector<OperandId> operands_;
+  std::vector<void*> buffers_;
+  uint64_t scratch_;
+  bool is_row_ = false;
+};
+
+// Of what an expanded dimension repeats, one is written.
+class Copy final : public BoundKernel {
+ public:
+  explicit Copy(const Instruction& instruction) : from_(instruction.reads[0]), to_(instruction.writes[0]) {}
+  void run(RunState& state) override {
+    at::Tensor from = state.operands[from_];
+    at::Tensor to = state.operands[to_];
+    for (int64_t d = 0; d < to.dim(); ++d) {
+      if (to.stride(d) != 0 || to.size(d) == 0) continue;
+      to = to.narrow(d, 0, 1);
+      from = from.narrow(d, 0, 1);
+    }
+    to.copy_(from);
+  }
+
+ private:
+  OperandId from_, to_;
+};
+
+}  // namespace
+
+std::unique_ptr<BoundKernel> bind_generated(const Instruction& instruction, const KernelParts& parts) {
+  return std::make_unique<Generated>(instruction, parts.programs[instruction.program],
+                                     parts.schedule.programs[instruction.program]);
+}
+std::unique_ptr<BoundKernel> bind_copy(const Instruction& instruction, const KernelParts&) {
+  return std::make_unique<Copy>(instruction);
+}
+
+std::vector<TensorLayout> layouts_of(const Schedule& schedule, const std::vector<OperandId>& operands) {
+  std::vector<TensorLayout> out;
+  for (OperandId id : operands) {
+    const Operand& operand = schedule.operands[id.index()];
+    out.push_back({{operand.dtype, operand.sizes}, operand.strides});
+  }
+  return out;
+}
+
+}  // namespace stepc

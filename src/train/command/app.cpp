@@ -1,0 +1,266 @@
+#include "train/command/app.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include <c10/util/Exception.h>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "train/command/commands.h"
+#include "train/command/completions.h"
+#include "train/command/data_command.h"
+#include "train/command/memory_command.h"
+#include "train/command/run_schedule.h"
+#include "train/config/run_config_keys.h"
+#include "train/run/trainer.h"
+
+namespace stepc::train {
+namespace {
+
+constexpr const char* kVersion = "stepc 0.1.0";
+
+// The first line alone, without control characters: an error is one line, whatever it came from.
+std::string one_line(std::string_view text) {
+  std::string line(text.substr(0, text.find('\n')));
+  std::erase_if(line, [](char c) { return c >= 0 && c < ' '; });
+  return line;
+}
+
+int fail(int code, std::string_view text) {
+  std::fputs(("stepc: " + one_line(text) + "\n").c_str(), stderr);
+  return code;
+}
+
+// `--section.key=value`; CLI11 leaves what it does not know.
+std::vector<Override> overrides_of(const CLI::App& command) {
+  std::vector<Override> overrides;
+  for (const std::string& argument : command.remaining()) {
+    const size_t equals = argument.find('=');
+    const bool option = argument.starts_with("--");
+    USER_CHECK(option, "unexpected argument \"{}\"; `stepc {} --help` says more", argument, command.get_name());
+    const bool key = argument.substr(0, equals).find('.') != std::string::npos;
+    USER_CHECK(key, "unknown option {}; `stepc {} --help` says more", argument, command.get_name());
+    USER_CHECK(equals != std::string::npos, "{}: give the value as {}=value", argument, argument);
+    overrides.push_back({argument.substr(2, equals - 2), argument.substr(equals + 1)});
+  }
+  return overrides;
+}
+
+// CLI11 wraps what an unsigned number cannot hold; what is no number at all it tells itself.
+CLI::Validator seed_range() {
+  return {[](const std::string& text) {
+            const size_t digits = text.starts_with('-') ? 1 : 0;
+            if (text.find_first_not_of("0123456789", digits) != std::string::npos) return std::string();
+            uint64_t seed = 0;
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+            return error == std::errc() ? std::string() : str("must be from 0 to {}, found {}", UINT64_MAX, text);
+          },
+          ""};
+}
+
+int print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+struct Arguments {
+  InitOptions init;
+  std::string config;  // run.toml
+  bool resume = false;
+  std::string profile;  // trace-event file
+  std::string model;
+  GenerateCommand generate;
+  std::string picture;  // SVG file
+  std::string inspected;
+  RunScheduleCommand schedule;
+  CalibrateCommand calibrate;
+  bool config_defaults = false, config_page = false;
+  std::string shell;
+};
+
+int run_config(const Arguments& arguments) {
+  USER_CHECK(arguments.config_defaults || arguments.config_page,
+             "give --defaults or --page; `stepc config --help` says more");
+  return print(arguments.config_page ? config_page() : default_toml());
+}
+
+struct Command {
+  CLI::App* app;
+  std::function<int()> run;
+};
+
+std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
+  const auto with_run_config = [&](CLI::App* command) {
+    command->add_option("config", arguments.config, "run.toml")->required();
+    command->allow_extras()->footer(
+        "\nEvery key of run.toml, also as --section.key=value (paths are relative to the "
+        "current directory):\n\n" +
+        keys_help());
+    return command;
+  };
+
+  CLI::App* init = app.add_subcommand("init", "make a model directory: config, fresh weights, byte-level tokenizer");
+  init->add_option("directory", arguments.init.directory, "where")->required();
+  init->add_option("--preset", arguments.init.preset, "one of " + preset_list())->capture_default_str();
+  init->add_option("--seed", arguments.init.seed, "of the weights")->check(seed_range())->capture_default_str();
+  init->add_flag("--force", arguments.init.force, "replace the model files of a directory that is not empty");
+
+  CLI::App* train = with_run_config(app.add_subcommand("train", "train a model: directory in, directory out"));
+  train->add_flag("--resume", arguments.resume, "continue from the newest valid checkpoint in output.dir");
+
+  train->add_option("--profile", arguments.profile,
+                    "write what every instruction of one replayed step took, as a trace for ui.perfetto.dev");
+
+  CLI::App* eval = with_run_config(app.add_subcommand("eval", "held-out loss of a model"));
+  eval->add_option("--model", arguments.model,
+                   "model directory; default: the finished model in output.dir, else model.path");
+
+  CLI::App* memory = with_run_config(
+      app.add_subcommand("memory", "where every byte of a training step will go, before anything runs"));
+  memory->add_option("--picture", arguments.picture, "write live bytes by instruction as an SVG file");
+
+  CLI::App* generate = app.add_subcommand("generate", "continue a text");
+  GenerateCommand& options = arguments.generate;
+  generate->add_option("directory", options.directory, "model directory")->required();
+  generate->add_option("--prompt", options.prompt, "the text to continue")->required();
+  generate->add_option("--tokens", options.sample.tokens, "at most this many new tokens")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  generate->add_option("--temperature", options.sample.temperature, "0: always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  generate->add_option("--top-k", options.sample.top_k, "draw from this many tokens; 0: from all")
+      ->check(CLI::Range(0, 1 << 22))
+      ->capture_default_str();
+  generate->add_option("--seed", options.sample.seed, "of the draws")->check(seed_range())->capture_default_str();
+  generate
+      ->add_option("--stop", options.sample.stops,
+                   "end before this text, which is not printed; may be given several times")
+      ->allow_extra_args(false);
+  generate->add_option("--chat", options.chat,
+                       "the prompt is what a user says in a chat in this template, the answer alone is printed: model "
+                       "(the model's own), " +
+                           str("{}", fmt::join(ChatTemplate::names(), ", ")));
+
+  CLI::App* inspect = app.add_subcommand("inspect", "verify a checkpoint, a model or a run, and say what is in it");
+  inspect->add_option("directory", arguments.inspected, "where")->required();
+
+  const DataCommand data = add_data_command(app);
+
+  CLI::App* schedule = app.add_subcommand(
+      "run-schedule", "run a step once from its Schedule's text, which is code: run texts that you trust");
+  RunScheduleCommand& once = arguments.schedule;
+  schedule->add_option("schedule", once.schedule, "what step.save_schedule() wrote")->required();
+  schedule
+      ->add_option("inputs", once.inputs, "safetensors file: \"parameter weight\", \"batch 0\", \"scalar KEY\" and on")
+      ->required();
+  schedule->add_option("--out", once.out, "safetensors file: \"return 0\", \"number 0\", and all that the step writes")
+      ->required();
+  schedule->add_option("--kernels", once.kernels, "where generated kernels are kept");
+  schedule->add_option("--seed", once.seed, "of the step's draws")->check(seed_range());
+
+  CLI::App* calibrate =
+      app.add_subcommand("calibrate", "measure this machine, in under a minute: what step times are predicted from");
+  calibrate->add_option("--threads", arguments.calibrate.threads, "that share a kernel; 0: as many as a run has")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  calibrate->add_option("--kernels", arguments.calibrate.kernels,
+                        "where generated kernels are kept, and the result beside them");
+  calibrate->add_flag("--print", arguments.calibrate.prints, "print all rates, as the TOML that is kept");
+
+  CLI::App* config = app.add_subcommand("config", "print every key of run.toml");
+  CLI::Option* defaults =
+      config->add_flag("--defaults", arguments.config_defaults, "as a run.toml with every default, help in comments");
+  config->add_flag("--page", arguments.config_page, "as the page docs/config.md")->excludes(defaults);
+
+  CLI::App* completions = app.add_subcommand("completions", "print what completes stepc's arguments in a shell");
+  completions->add_option("shell", arguments.shell, "source <(stepc completions bash) puts it to use")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh"}));
+
+  return {
+      {init, [&] { return run_init(arguments.init); }},
+      {train,
+       [&arguments, train] {
+         return stepc::train::train(load_run_config(arguments.config, overrides_of(*train)), arguments.resume,
+                                    system_files(), arguments.profile);
+       }},
+      {eval, [&arguments,
+              eval] { return run_eval(load_run_config(arguments.config, overrides_of(*eval)), arguments.model); }},
+      {memory,
+       [&arguments, memory] {
+         return run_memory(load_run_config(arguments.config, overrides_of(*memory)), arguments.picture);
+       }},
+      {generate, [&] { return run_generate(arguments.generate); }},
+      {inspect, [&] { return run_inspect(arguments.inspected); }},
+      {data.app, data.run},
+      {schedule, [&] { return run_schedule(arguments.schedule); }},
+      {calibrate, [&] { return run_calibrate(arguments.calibrate); }},
+      {config, [&] { return run_config(arguments); }},
+      {completions, [&] { return print(arguments.shell == "zsh" ? zsh_completions(app) : bash_completions(app)); }},
+  };
+}
+
+// CLI11 would call an unknown command an extra argument.
+void check_command(const std::vector<Command>& commands, int argc, char** argv) {
+  std::vector<std::string> names;
+  for (const Command& command : commands) names.push_back(command.app->get_name());
+  const std::string known = str("{}", fmt::join(names, ", "));
+  USER_CHECK(argc > 1, "give a command: {}; `stepc --help` says more", known);
+  const std::string given = argv[1];
+  if (given.starts_with("-") || std::ranges::count(names, given) == 1) return;
+  const auto near = nearest(given, names);
+  user_error("unknown command \"{}\"{}; the commands are {}", given, near ? str(", did you mean {}?", *near) : "",
+             known);
+}
+
+int run_commands(int argc, char** argv) {
+  CLI::App app("Trains language models as one captured, planned and replayed step.", "stepc");
+  app.set_version_flag("--version", kVersion);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(26);
+  Arguments arguments;
+  const std::vector<Command> commands = add_commands(app, arguments);
+  check_command(commands, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    return app.exit(success);  // --help, --version
+  } catch (const CLI::ParseError& error) {
+    user_error("{}; `stepc {} --help` says more", error.what(), argv[1]);
+  }
+  for (const Command& command : commands) {
+    if (command.app->parsed()) return command.run();
+  }
+  return 0;
+}
+
+}  // namespace
+
+int run_app(int argc, char** argv) {
+  try {
+    return run_commands(argc, argv);
+  } catch (const UserError& error) {
+    return fail(2, error.what());
+  } catch (const RunFailure& error) {
+    return fail(1, error.what());
+  } catch (const c10::Error& error) {
+    return fail(1, error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    return fail(1, "out of memory");
+  } catch (const std::exception& error) {
+    return fail(1, error.what());
+  }
+}
+
+}  // namespace stepc::train

@@ -1,0 +1,71 @@
+#include "train/command/memory_command.h"
+
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "capture/virtual/virtual_region.h"
+#include "models/lora.h"
+#include "train/machine/machine.h"
+#include "train/model/adapter_choice.h"
+#include "train/model/model_directory.h"
+#include "train/run/memory_need.h"
+#include "train/run/run_data.h"
+#include "train/run/run_saver.h"
+#include "train/run/trainer.h"
+#include "train/step/batches.h"
+#include "train/step/learner.h"
+#include "train/step/staged_checkpoint.h"
+#include "train/step/training_step.h"
+
+namespace stepc::train {
+namespace {
+
+// Planned as a run's is, and never loaded.
+TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory, uint64_t& staging_bytes) {
+  // The data say whether a row may hold two documents, which attention then keeps apart.
+  const Corpus corpus = read_corpus(config, directory);
+  TrainBatches batches(corpus, config.train.grad_accum, config.train.batch_size);
+  const Batch& batch = batches.of_step(0);
+  std::optional<VirtualRegion> region(std::in_place);
+  models::Decoder model(directory.config, models::scalar_type(config.model.compute));
+  if (directory.adapter) models::add_adapters(model, *directory.adapter, 0);
+  const ChosenOptimizer optimizer = choose_optimizer(config, models::trainable_parameters(model));
+  TrainingStep step(model, optimizer, config.optim.clip, config.train.grad_accum,
+                    engine_config(config, Mode::kFast, Capture::kVirtual));
+  region.reset();
+  if (saves_while_training(config))
+    staging_bytes =
+        staged_bytes(saved_weights(directory, model, *optimizer.optimizer), optimizer.optimizer->named_state());
+  if (!step.capture(batch)) throw RunFailure("this step cannot be planned before it runs: the line above says why");
+  return step;
+}
+
+}  // namespace
+
+int run_memory(RunConfig config, const std::filesystem::path& picture) {
+  config = use_threads(std::move(config));
+  ModelDirectory directory = open_model_directory(config.model.path);
+  choose_adapter(config, directory);
+  uint64_t staging_bytes = 0;
+  const TrainingStep step = plan_step(config, directory, staging_bytes);
+  std::fputs(step.memory_text().c_str(), stdout);
+  if (staging_bytes > 0)
+    std::printf("staging for saves %s, beside the step's own\n", human_bytes(staging_bytes).c_str());
+  if (const auto prediction = step.prediction()) std::printf("predicted time  %s\n", to_text(*prediction).c_str());
+  const Stats stats = step.stats();
+  const PlannedNeed need{.process = resident_process_bytes(),
+                         .state = stats.state_bytes,
+                         .step = stats.planned_peak_bytes,
+                         .staging = staging_bytes};
+  std::printf("%s\n", to_text(need).c_str());
+  if (!picture.empty()) {
+    write_file_synced(picture, step.memory_svg());
+    std::printf("picture: %s\n", picture.c_str());
+  }
+  return 0;
+}
+
+}  // namespace stepc::train

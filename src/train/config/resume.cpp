@@ -1,0 +1,40 @@
+#include "train/config/resume.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "train/config/run_config_keys.h"
+
+namespace stepc::train {
+namespace {
+
+constexpr const char* kFile = "run.toml";
+constexpr std::array<std::string_view, 7> kFixed = {"model.compute",       "data.seq_len", "train.batch_size",
+                                                    "train.grad_accum",    "train.seed",   "optim.name",
+                                                    "optim.master_weights"};
+
+}  // namespace
+
+void save_run_config(const std::filesystem::path& checkpoint, const RunConfig& config, FileSystem& files) {
+  write_file_synced(checkpoint / kFile, to_toml(config), files);
+}
+
+std::vector<std::string> check_resumed_config(const std::filesystem::path& checkpoint, const RunConfig& config) {
+  const RunConfig before = load_run_config((checkpoint / kFile).string(), {});
+  std::vector<std::string> changes;
+  for (const Key& key : run_config_keys()) {
+    const std::string was = value_text(key, before);
+    const std::string now = value_text(key, config);
+    if (was == now || section_of(key) == "output") continue;
+    USER_CHECK(std::ranges::count(kFixed, key.name) == 0 && section_of(key) != "lora",
+               "{} = {}: the checkpoint to resume from has {}; give that, or choose another output.dir", key.name, now,
+               was);
+    changes.push_back(str("{} = {} (was {})", key.name, now, was));
+  }
+  return changes;
+}
+
+}  // namespace stepc::train

@@ -1,0 +1,157 @@
+#include "train/config/run_config_keys.h"
+
+#include <utility>
+
+#include "data/chat/chat_template.h"
+
+namespace stepc::train {
+namespace {
+
+constexpr double kMost = 1e9;  // of counts: far above any run, far below overflow of their products
+
+// The field `section.*member` of a config.
+template <class Section, class Member>
+std::function<Field(RunConfig&)> at(Section RunConfig::*section, Member Section::*member) {
+  return [=](RunConfig& config) -> Field { return &(config.*section.*member); };
+}
+
+Allowed at_least(double least) { return {.least = least, .most = kMost}; }
+Allowed between(double least, double most) { return {.least = least, .most = most}; }
+Allowed above(double least, double most) { return {.least = least, .most = most, .above_least = true}; }
+Allowed below(double least, double most) { return {.least = least, .most = most, .below_most = true}; }
+Allowed one_of(std::vector<std::string> choices) { return {.choices = std::move(choices)}; }
+Allowed maybe_empty(Allowed allowed = {}) {
+  allowed.may_be_empty = true;
+  return allowed;
+}
+
+std::vector<std::string> chat_templates() {
+  std::vector<std::string> names = ChatTemplate::names();
+  names.insert(names.begin(), "model");
+  return names;
+}
+
+}  // namespace
+
+const std::vector<Key>& run_config_keys() {
+  using R = RunConfig;
+  const auto required = [](const char* example) { return Allowed{.required = true, .example = example}; };
+  static const std::vector<Key> kKeys = {
+      {"model.path", at(&R::model, &R::Model::path), required("\"model\""),
+       "Hugging Face model directory to start from (`stepc init` makes one)"},
+      {"model.compute", at(&R::model, &R::Model::compute), one_of({"bfloat16", "float16", "float32"}),
+       "dtype of weights and activations; in float16 the loss is scaled"},
+
+      {"lora.rank", at(&R::lora, &R::Lora::rank), between(0, 65536),
+       "of low-rank adapters, which alone are trained then; 0: all weights are"},
+      {"lora.alpha", at(&R::lora, &R::Lora::alpha), above(0, 1e6), "adapters are scaled by alpha / rank"},
+      {"lora.dropout", at(&R::lora, &R::Lora::dropout), below(0, 1), "of what goes into the adapters"},
+      {"lora.targets",
+       at(&R::lora, &R::Lora::targets),
+       {},
+       "matrices of the layers that get one, such as q_proj; all-linear: every one"},
+
+      {"data.train", at(&R::data, &R::Data::train), required("[\"text.txt\"]"),
+       "files (.txt, .jsonl, .parquet), directories or patterns, read in this order"},
+      {"data.weights", at(&R::data, &R::Data::weights), maybe_empty(above(0, 1e6)),
+       "makes each entry of data.train a source with this share of the samples; without, they are one source"},
+      {"data.field",
+       at(&R::data, &R::Data::field),
+       {},
+       "of a .jsonl line, or the column of a .parquet file: its text, or the messages of a chat"},
+      {"data.chat", at(&R::data, &R::Data::chat), one_of(chat_templates()),
+       "template of chats; model: the one of its tokenizer_config.json"},
+      {"data.eval", at(&R::data, &R::Data::eval), maybe_empty(),
+       "held-out files, directories or patterns; without, a part of data.train is held out"},
+      {"data.eval_fraction", at(&R::data, &R::Data::eval_fraction), between(0, 0.5),
+       "part of each source, at its end, held out from training where data.eval is empty; 0: nothing is, and nothing "
+       "is "
+       "evaluated"},
+      {"data.eval_windows", at(&R::data, &R::Data::eval_windows), at_least(1),
+       "held-out windows per evaluation, evenly spread"},
+      {"data.seq_len", at(&R::data, &R::Data::seq_len), between(2, 1e6), "tokens per sequence"},
+      {"data.cache", at(&R::data, &R::Data::cache), maybe_empty(),
+       "directory of token shards, may be shared by runs; empty: tokens in output.dir"},
+
+      {"train.steps", at(&R::train, &R::Train::steps), at_least(1), "optimizer steps"},
+      {"train.batch_size", at(&R::train, &R::Train::batch_size), between(1, 1e6), "sequences per micro-batch"},
+      {"train.grad_accum", at(&R::train, &R::Train::grad_accum), between(1, 1e6), "micro-batches per optimizer step"},
+      {"train.seed", at(&R::train, &R::Train::seed), at_least(0), "of the data order and of the sample"},
+      {"train.threads", at(&R::train, &R::Train::threads), between(0, 4096), "CPU threads; 0: all cores"},
+      {"train.mode", at(&R::train, &R::Train::mode), one_of({"fast", "exact", "eager"}),
+       "fast: captured and run as one fused graph; exact: its recorded kernels replayed, bit-equal to eager; eager: op "
+       "by op"},
+      {"train.capture", at(&R::train, &R::Train::capture), one_of({"run", "virtual"}),
+       "fast mode's step. run: recorded while it runs, then planned; virtual: planned before anything is loaded or "
+       "run, "
+       "so that a run takes what its plan says from the start, also where eager would not fit"},
+
+      {"memory.budget",
+       at(&R::memory, &R::Memory::budget),
+       {},
+       "of fast mode, model and optimizer included: a size such as \"12GiB\" makes activations again that do not fit; "
+       "auto: as long as that costs 8 % of the time; none: all are kept"},
+
+      {"optim.name", at(&R::optim, &R::Optim::name), one_of({"adamw", "sgd", "agd", "wsam", "lion"}),
+       "optimizer; wsam: AdamW with two gradients a step, the second uphill"},
+      {"optim.lr", at(&R::optim, &R::Optim::lr), above(0, 10),
+       "peak learning rate; agd and lion want about a tenth of AdamW's"},
+      {"optim.schedule", at(&R::optim, &R::Optim::schedule), one_of({"cosine", "linear", "wsd", "constant"}),
+       "of the learning rate after the warm-up; wsd: constant, then a straight line down"},
+      {"optim.min_lr_ratio", at(&R::optim, &R::Optim::min_lr_ratio), between(0, 1),
+       "last learning rate / peak, at the end of the decay"},
+      {"optim.warmup_steps", at(&R::optim, &R::Optim::warmup_steps), at_least(0), "steps of linear warm-up"},
+      {"optim.decay_fraction", at(&R::optim, &R::Optim::decay_fraction), above(0, 1),
+       "part of the steps, at the end, in which wsd decays"},
+      {"optim.weight_decay", at(&R::optim, &R::Optim::weight_decay), between(0, 10),
+       "of matrices, not of norms and biases; decoupled, in sgd added to the gradient"},
+      {"optim.decay_embeddings", at(&R::optim, &R::Optim::decay_embeddings), {}, "whether embeddings decay too"},
+      {"optim.clip", at(&R::optim, &R::Optim::clip), above(0, kMost), "largest norm of the whole gradient"},
+      {"optim.betas",
+       at(&R::optim, &R::Optim::betas),
+       below(0, 1),
+       "decay rates of the first and second moment: adamw, wsam, agd, lion",
+       {"adamw", "wsam", "agd", "lion"}},
+      {"optim.eps", at(&R::optim, &R::Optim::eps), above(0, 1), "AdamW's epsilon: adamw, wsam", {"adamw", "wsam"}},
+      {"optim.momentum", at(&R::optim, &R::Optim::momentum), below(0, 1), "of sgd", {"sgd"}},
+      {"optim.nesterov", at(&R::optim, &R::Optim::nesterov), {}, "Nesterov's momentum in sgd", {"sgd"}},
+      {"optim.agd_delta",
+       at(&R::optim, &R::Optim::agd_delta),
+       above(0, 1),
+       "agd's floor under its preconditioner",
+       {"agd"}},
+      {"optim.wsam_rho", at(&R::optim, &R::Optim::wsam_rho), between(0, 100), "how far uphill wsam looks", {"wsam"}},
+      {"optim.wsam_gamma",
+       at(&R::optim, &R::Optim::wsam_gamma),
+       below(0, 1),
+       "weight of the sharpness in wsam",
+       {"wsam"}},
+      {"optim.master_weights",
+       at(&R::optim, &R::Optim::master_weights),
+       {},
+       "updates in a float32 copy of bfloat16 weights; without, stochastic rounding"},
+
+      {"output.dir", at(&R::output, &R::Output::dir), required("\"out\""),
+       "directory of this run: checkpoints, metrics.jsonl, the final model"},
+      {"output.save_every", at(&R::output, &R::Output::save_every), at_least(0),
+       "steps between checkpoints; 0: only at the end or when stopped by a signal"},
+      {"output.keep_last", at(&R::output, &R::Output::keep_last), at_least(1), "newest checkpoints to keep"},
+      {"output.keep_every", at(&R::output, &R::Output::keep_every), at_least(0),
+       "also keep checkpoints whose step is a multiple of this; 0: none"},
+      {"output.keep_best",
+       at(&R::output, &R::Output::keep_best),
+       {},
+       "also save and keep the checkpoint with the lowest held-out loss"},
+      {"output.max_shard_gb", at(&R::output, &R::Output::max_shard_gb), above(0, 1e6),
+       "weights above this many GB are saved in several files with an index"},
+      {"output.log_every", at(&R::output, &R::Output::log_every), at_least(1),
+       "steps between lines of metrics.jsonl, and of progress without a terminal"},
+      {"output.eval_every", at(&R::output, &R::Output::eval_every), at_least(0),
+       "steps between evaluations; 0: only before and after"},
+      {"output.sample_tokens", at(&R::output, &R::Output::sample_tokens), between(0, 1e5),
+       "length of the sample printed at the end; 0: none"},
+  };
+  return kKeys;
+}
+
+}  // namespace stepc::train

@@ -1,0 +1,23 @@
+// This process on its machine: the memory that it takes, the threads that it computes with.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "train/config/run_config.h"
+
+namespace stepc::train {
+
+// The most memory that this process has had resident so far.
+uint64_t peak_process_bytes();
+// And what it has now.
+uint64_t resident_process_bytes();
+
+// A UserError where `what` ("training model") needs more.
+void check_memory(const std::string& what, uint64_t needed_bytes);
+
+// Computes with the config's threads from now on; the config with their number where it said 0.
+RunConfig use_threads(RunConfig config);
+
+}  // namespace stepc::train

@@ -1,0 +1,20 @@
+// The rate of products that MFU is relative to.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "train/config/run_config.h"
+
+namespace stepc::train {
+
+// Operations a second on large matrices, measured in some tenths of a second: LibTorch's products, or stepc's own where
+// they are faster and the run uses them. `config.train.threads` is in effect.
+double measure_run_rate(const RunConfig& config);
+
+// A line where a run in float16 is much slower than it would be in bfloat16, from the rates of both.
+std::optional<std::string> slow_float16(double float16_rate, double bfloat16_rate);
+// The same, measured; nullopt in other dtypes.
+std::optional<std::string> slow_float16_here(const RunConfig& config);
+
+}  // namespace stepc::train

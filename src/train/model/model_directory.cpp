@@ -1,0 +1,162 @@
+#include "train/model/model_directory.h"
+
+#include <array>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "checkpoint/safetensors.h"
+#include "train/machine/machine.h"
+
+namespace stepc::train {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr const char* kAdapterConfig = "adapter_config.json";
+constexpr const char* kAdapterWeights = "adapter_model.safetensors";
+constexpr uint64_t kMaxConfigBytes = 16 << 20;
+constexpr uint64_t kMaxCompanionBytes = 256 << 20;  // tokenizer.json of large vocabularies is tens of MB
+constexpr std::array kCompanions = {"tokenizer.json",
+                                    "tokenizer.model",
+                                    "added_tokens.json",
+                                    "tokenizer_config.json",
+                                    "special_tokens_map.json",
+                                    "generation_config.json",
+                                    "chat_template.jinja",
+                                    "vocab.json",
+                                    "merges.txt"};
+
+// Errors that name only a field get the directory in front.
+template <class Fn>
+auto in_directory(const fs::path& path, Fn&& read) {
+  try {
+    return read();
+  } catch (const UserError& error) {
+    const std::string text = error.what();
+    if (text.find((path / "").string()) != std::string::npos) throw;
+    user_error("{}: {}", path.string(), text);
+  }
+}
+
+std::map<std::string, std::string> read_companions(const fs::path& path) {
+  std::map<std::string, std::string> files;
+  for (const char* name : kCompanions) {
+    if (fs::is_regular_file(path / name)) files[name] = read_text(path / name, kMaxCompanionBytes);
+  }
+  return files;
+}
+
+}  // namespace
+
+fs::path tokenizer_file(const fs::path& path) {
+  if (!fs::is_directory(path)) return path;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"})
+    if (fs::exists(path / name)) return path / name;
+  user_error("{}: neither tokenizer.json nor tokenizer.model is there", path.string());
+}
+
+namespace {
+
+bool is_adapter(const fs::path& path) { return fs::exists(path / kAdapterConfig) && !fs::exists(path / "config.json"); }
+
+models::LoraConfig read_adapter_config(const fs::path& path) {
+  models::LoraConfig adapter = in_directory(
+      path, [&] { return models::LoraConfig::from_json(read_text(path / kAdapterConfig, kMaxConfigBytes)); });
+  const fs::path base = adapter.base_model;
+  USER_CHECK(fs::is_directory(base) && !fs::exists(base / kAdapterConfig),
+             "{}: {}: base_model_name_or_path is {}; expected the directory of the model that the adapter is for",
+             path.string(), kAdapterConfig, in_quotes(adapter.base_model));
+  return adapter;
+}
+
+ModelDirectory open_adapter(const fs::path& path) {
+  const models::LoraConfig adapter = read_adapter_config(path);
+  ModelDirectory directory = open_model_directory(adapter.base_model);
+  directory.path = path;
+  directory.adapter = adapter;
+  return directory;
+}
+
+// Adds the adapter where the model has none, and fills it.
+void load_adapter(const ModelDirectory& directory, models::Decoder& model) {
+  const uint64_t seed = directory.fresh_adapter_seed;
+  const bool had_one = !models::adapter_state(model).empty();
+  if (!had_one) models::add_adapters(model, *directory.adapter, seed);
+  if (seed == 0) {
+    models::load_adapters(model, load_tensors(directory.path / kAdapterWeights));
+  } else if (had_one) {
+    const models::Decoder drawn(directory.config);
+    models::add_adapters(drawn, *directory.adapter, seed);
+    models::load_adapters(model, models::adapter_state(drawn));
+  }
+}
+
+}  // namespace
+
+models::DecoderConfig read_model_config(const fs::path& path) {
+  if (is_adapter(path)) return read_model_config(read_adapter_config(path).base_model);
+  return in_directory(
+      path, [&] { return models::DecoderConfig::from_json(read_text(path / "config.json", kMaxConfigBytes)); });
+}
+
+ModelDirectory open_model_directory(const fs::path& path) {
+  if (is_adapter(path)) return open_adapter(path);
+  USER_CHECK(fs::is_directory(path), "{}: not a directory; a model directory has config.json, tokenizer.json and {}",
+             path.string(), "model.safetensors (`stepc init` makes one)");
+  models::DecoderConfig config = read_model_config(path);
+  const fs::path tokenizer_path = tokenizer_file(path);
+  Tokenizer tokenizer = in_directory(path, [&] { return Tokenizer::load(tokenizer_path); });
+  USER_CHECK(tokenizer.vocab_size() <= config.vocab_size, "{}: {} has {} tokens, but config.json has vocab_size {}",
+             path.string(), tokenizer_path.filename().string(), tokenizer.vocab_size(), config.vocab_size);
+  return {path, std::move(config), std::move(tokenizer), read_companions(path), path};
+}
+
+uint64_t check_weight_shapes(const ModelDirectory& directory) {
+  return in_directory(directory.base, [&] {
+    std::vector<models::WeightShape> shapes;
+    uint64_t bytes = 0;
+    for (const SafetensorsReader& reader : open_safetensors_model(directory.base)) {
+      for (const TensorInfo& info : reader.tensors()) {
+        shapes.push_back({info.name, info.shape, to_scalar_type(info.dtype)});
+        bytes += info.end - info.begin;
+      }
+    }
+    models::Decoder(directory.config, at::TensorOptions(at::kMeta))->check_state(shapes);
+    return bytes;
+  });
+}
+
+void load_weights(const ModelDirectory& directory, models::Decoder& model) {
+  in_directory(directory.base, [&] { model->load_state(load_model_tensors(directory.base)); });
+  if (directory.adapter) in_directory(directory.path, [&] { load_adapter(directory, model); });
+}
+
+models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype) {
+  const uint64_t in_files = check_weight_shapes(directory);
+  const uint64_t in_memory = static_cast<uint64_t>(directory.config.parameter_count()) * at::elementSize(dtype);
+  check_memory(str("loading {}", directory.path.string()), in_files + in_memory);
+  models::Decoder model(directory.config, dtype);
+  load_weights(directory, model);
+  return model;
+}
+
+void write_model_files(const fs::path& destination, const models::DecoderConfig& config,
+                       const std::map<std::string, std::string>& companions, const NamedTensors& weights,
+                       uint64_t max_shard_bytes, FileSystem& files) {
+  save_model_tensors(destination, weights, models::scalar_type(config.dtype), max_shard_bytes, files);
+  for (const auto& [name, text] : companions) write_file_synced(destination / name, text, files);
+  write_file_synced(destination / "config.json", config.to_json(), files);
+}
+
+void write_trained_files(const fs::path& destination, const ModelDirectory& directory, const NamedTensors& weights,
+                         uint64_t max_shard_bytes, FileSystem& files) {
+  if (!directory.adapter) {
+    write_model_files(destination, directory.config, directory.companions, weights, max_shard_bytes, files);
+    return;
+  }
+  save_tensors(destination / kAdapterWeights, weights, {{"format", "pt"}}, files);
+  for (const auto& [name, text] : directory.companions) write_file_synced(destination / name, text, files);
+  write_file_synced(destination / kAdapterConfig, directory.adapter->to_json(directory.config), files);
+}
+
+}  // namespace stepc::train

@@ -1,0 +1,112 @@
+#include "train/report/run_tables.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace stepc::train {
+namespace {
+
+std::string row(const char* name, const std::string& text) { return str("  {:<11} {}\n", name, text); }
+
+// "134 GFLOP", "1.40 TFLOP".
+std::string human_flops(double flops) {
+  constexpr double kGiga = 1e9;
+  constexpr double kTera = 1e12;
+  if (flops < kTera) return str("{:.3g} GFLOP", flops / kGiga);
+  return str("{:.3g} TFLOP", flops / kTera);
+}
+
+std::string plural(int64_t count, const char* noun) { return str("{} {}{}", count, noun, count == 1 ? "" : "s"); }
+
+}  // namespace
+
+RunNumbers derive_numbers(const RunConfig& config, const models::DecoderConfig& model, const Corpus& corpus,
+                          double matmul_flops_rate) {
+  RunNumbers numbers;
+  numbers.parameters = model.parameter_count();
+  numbers.samples_per_step = config.train.batch_size * config.train.grad_accum;
+  numbers.tokens_per_step = numbers.samples_per_step * config.data.seq_len;
+  numbers.tokens = numbers.tokens_per_step * config.train.steps;
+  const auto samples = static_cast<uint64_t>(numbers.samples_per_step * config.train.steps);
+  for (size_t i = 0; i < corpus.sources(); ++i)
+    numbers.epochs = std::max(numbers.epochs, corpus.mixture().epochs(i, samples));
+  numbers.flops_per_step =
+      model.train_flops_per_token(config.data.seq_len) * static_cast<double>(numbers.tokens_per_step);
+  // Frozen weights need no gradient of their own: four operations a weight and token instead of six.
+  if (config.lora.rank > 0) numbers.flops_per_step *= 2.0 / 3.0;
+  numbers.matmul_flops_rate = matmul_flops_rate;
+  numbers.least_step_seconds = numbers.flops_per_step / matmul_flops_rate;
+  return numbers;
+}
+
+void RunNumbers::note_step(double seconds) {
+  if (seconds <= 0 || seconds >= least_step_seconds) return;
+  matmul_flops_rate = flops_per_step / seconds;
+  least_step_seconds = seconds;
+  rate_is_of_a_step = true;
+}
+
+double RunNumbers::mfu(double step_seconds) const {
+  return step_seconds > 0 ? std::min(1.0, least_step_seconds / step_seconds) : 1.0;
+}
+
+std::string start_table(const RunConfig& config, const models::DecoderConfig& model, const Corpus& corpus,
+                        const RunNumbers& numbers) {
+  std::string text;
+  text += row("model", str("{}: {} parameters, {} layers, hidden size {}, vocabulary {}", config.model.path,
+                           human_count(static_cast<double>(numbers.parameters)), model.num_hidden_layers,
+                           model.hidden_size, model.vocab_size));
+  if (config.lora.rank > 0)
+    text += row("adapter", str("rank {}, alpha {:g}, dropout {:g}, on {}", config.lora.rank, config.lora.alpha,
+                               config.lora.dropout, fmt::join(config.lora.targets, ", ")));
+  text += row("compute", str("{}, {}, {}, mode {}", config.model.compute,
+                             config.optim.master_weights ? "updates in float32" : "stochastic rounding",
+                             plural(config.train.threads, "thread"), config.train.mode));
+  text += row("data", str("{}, {}, {}: {} tokens, {} training and {} held-out windows",
+                          plural(static_cast<int64_t>(corpus.files()), "file"), human_bytes(corpus.text_bytes()),
+                          plural(static_cast<int64_t>(corpus.documents()), "document"),
+                          human_count(static_cast<double>(corpus.tokens())), corpus.train_windows(),
+                          corpus.held_out_windows()));
+  if (corpus.sources() > 1) {
+    const auto samples = static_cast<uint64_t>(numbers.samples_per_step * config.train.steps);
+    for (size_t i = 0; i < corpus.sources(); ++i)
+      text += row("", str("{}: weight {:g}, {:.2f} epochs", config.data.train.at(i), config.data.weights.at(i),
+                          corpus.mixture().epochs(i, samples)));
+  }
+  text += row("batch", str("{} x {} sequences x {} tokens = {} tokens a step",
+                           str("{} micro-batch{}", config.train.grad_accum, config.train.grad_accum == 1 ? "" : "es"),
+                           config.train.batch_size, config.data.seq_len, numbers.tokens_per_step));
+  text += row("steps", str("{}: {} tokens, {:.2f} epochs", config.train.steps,
+                           human_count(static_cast<double>(numbers.tokens)), numbers.epochs));
+  const double last_lr =
+      config.optim.schedule == "constant" ? config.optim.lr : config.optim.lr * config.optim.min_lr_ratio;
+  text += row("optimizer", str("{}, lr {:.2e} after {} warm-up steps, {} to {:.2e}, weight decay {:g}, clip {:g}",
+                               config.optim.name, config.optim.lr, config.optim.warmup_steps, config.optim.schedule,
+                               last_lr, config.optim.weight_decay, config.optim.clip));
+  text += row("FLOPs", str("{} a step; this machine multiplies matrices at {}/s: at least {:.3f} s a step",
+                           human_flops(numbers.flops_per_step), human_flops(numbers.matmul_flops_rate),
+                           numbers.least_step_seconds));
+  text += row("output", config.output.dir);
+  return text;
+}
+
+std::string end_table(const EndOfRun& end, const RunNumbers& numbers) {
+  const auto seconds = [](double value) { return value > 0 ? str("{:.3f} s", value) : std::string("-"); };
+  const std::string mfu =
+      end.step_seconds > 0 ? str(", MFU {:.0f} %", 100 * numbers.mfu(end.step_seconds)) : std::string();
+  const char* measure =
+      numbers.rate_is_of_a_step ? "the fastest step, above the matmul rate" : "every FLOP at the matmul rate";
+  std::string text;
+  text += "  time                          at best     measured\n";
+  text += str("    step (median)       {:>12} {:>12}   at best: {}{}\n", seconds(numbers.least_step_seconds),
+              seconds(end.step_seconds), measure, mfu);
+  text += str("    whole run           {:>12} {:>12}   {} steps in all\n", "", human_seconds(end.seconds), end.steps);
+  if (!end.held_out_after) return text;
+  text += "  held-out loss                  before        after\n";
+  text += str("    nats per byte       {:>12} {:>12.4f}\n",
+              end.held_out_before ? str("{:.4f}", *end.held_out_before) : std::string("-"), *end.held_out_after);
+  return text;
+}
+
+}  // namespace stepc::train

@@ -1,0 +1,61 @@
+#include "train/run/memory_need.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <fmt/ranges.h>
+
+#include "base/machine_memory.h"
+#include "base/text.h"
+#include "train/machine/machine.h"
+#include "train/run/run_saver.h"
+#include "train/step/learner.h"
+#include "train/step/optimizer_choice.h"
+#include "train/step/staged_checkpoint.h"
+
+namespace stepc::train {
+
+uint64_t MemoryNeed::total() const { return weights + optimizer + std::max(loading, gradients + staging); }
+
+MemoryNeed memory_need(const RunConfig& config, const ModelDirectory& directory, uint64_t file_bytes) {
+  const auto compute = at::TensorOptions(at::kMeta).dtype(models::scalar_type(config.model.compute));
+  models::Decoder model(directory.config, compute);  // shapes alone
+  if (directory.adapter) models::add_adapters(model, *directory.adapter, 0);
+  const models::NamedTensors trained = models::trainable_parameters(model);
+  const ChosenOptimizer chosen = choose_optimizer(config, trained);
+
+  MemoryNeed need;
+  need.loading = file_bytes;
+  for (const at::Tensor& parameter : model->parameters()) need.weights += parameter.nbytes();
+  for (const auto& [name, tensor] : chosen.optimizer->named_state()) need.optimizer += tensor.nbytes();
+  // Those of micro-batches are added, and scaled ones unscaled, in float32.
+  const bool wide = config.train.grad_accum > 1 || chosen.scaler;
+  for (const auto& [name, tensor] : trained)
+    need.gradients += static_cast<uint64_t>(
+        tensor.numel() * (wide ? std::max<int64_t>(sizeof(float), tensor.element_size()) : tensor.element_size()));
+  if (saves_while_training(config))
+    need.staging = staged_bytes(saved_weights(directory, model, *chosen.optimizer), chosen.optimizer->named_state());
+  return need;
+}
+
+std::string to_text(const PlannedNeed& need) {
+  return str("a run takes {}: model and optimizer {}, step {}, {}the program itself {}; there is {}",
+             human_bytes(need.total()), human_bytes(need.state), human_bytes(need.step),
+             need.staging > 0 ? str("copy for saves {}, ", human_bytes(need.staging)) : std::string(),
+             human_bytes(need.process), human_bytes(usable_bytes()));
+}
+
+void check_memory_need(const ModelDirectory& directory, const MemoryNeed& need) {
+  std::vector<std::string> parts;
+  const auto add = [&](const char* name, uint64_t bytes) {
+    if (bytes > 0) parts.push_back(str("{} {}", name, human_bytes(bytes)));
+  };
+  add("weights", need.weights);
+  add("optimizer", need.optimizer);
+  add("gradients", need.gradients);
+  add("copy for saves", need.staging);
+  check_memory(str("training {} ({})", directory.path.string(), fmt::join(parts, ", ")), need.total());
+}
+
+}  // namespace stepc::train

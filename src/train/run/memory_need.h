@@ -1,0 +1,38 @@
+// What a run is known to need before anything is allocated: a lower bound, for activations and workspaces come on top.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "train/config/run_config.h"
+#include "train/model/model_directory.h"
+
+namespace stepc::train {
+
+struct MemoryNeed {
+  uint64_t weights = 0;    // of the model, in the dtype of the computation
+  uint64_t loading = 0;    // the weights' files, read whole; gone before the first step
+  uint64_t optimizer = 0;  // moments and master weights
+  uint64_t gradients = 0;  // all at once, for their norm
+  uint64_t staging = 0;    // the copy that saves are written from
+  [[nodiscard]] uint64_t total() const;
+};
+
+// What a run takes whose step is planned.
+struct PlannedNeed {
+  uint64_t process = 0;  // resident before there is a model: libraries, tokenizer, generated kernels
+  uint64_t state = 0;    // model and optimizer
+  uint64_t step = 0;     // the plan's peak
+  uint64_t staging = 0;  // the copy that saves are written from
+  [[nodiscard]] uint64_t total() const { return process + state + step + staging; }
+};
+// One line, with what there is beside it.
+std::string to_text(const PlannedNeed& need);
+
+// The directory's adapter is chosen already. `file_bytes`: of the weights' files.
+MemoryNeed memory_need(const RunConfig& config, const ModelDirectory& directory, uint64_t file_bytes);
+
+// A UserError where a run needs more memory than there is.
+void check_memory_need(const ModelDirectory& directory, const MemoryNeed& need);
+
+}  // namespace stepc::train

@@ -1,0 +1,77 @@
+#include "train/run/run_directory.h"
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/log.h"
+
+namespace stepc::train {
+namespace fs = std::filesystem;
+
+namespace {
+
+fs::path created(const fs::path& path) {
+  try {
+    make_directories(path);  // durably: a crash must not take the directory with the checkpoints in it
+  } catch (const UserError& error) {
+    user_error("output.dir: {}", error.what());
+  }
+  return path;
+}
+
+}  // namespace
+
+FileLock::FileLock(const fs::path& file) {
+  descriptor_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  const std::string directory = file.parent_path().string();
+  USER_CHECK(descriptor_ >= 0, "output.dir = {}: cannot be written: {}", directory, std::strerror(errno));
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
+  ::close(descriptor_);
+  user_error("output.dir = {}: another run is writing there; wait for it or choose another output.dir", directory);
+}
+
+FileLock::~FileLock() { ::close(descriptor_); }
+
+RunDirectory::RunDirectory(const fs::path& path, bool resume) : path_(created(path)), lock_(path_ / ".lock") {
+  const CheckpointSearch search = search_checkpoints(path_);
+  checkpoint_ = search.latest;
+  USER_CHECK(checkpoint_ || search.damaged.empty(),
+             "output.dir = {}: no checkpoint in it is whole ({}); put a good one back, or move them away to start at "
+             "step 0",
+             path_.string(), search.damaged.front());
+  for (const std::string& why : search.damaged) log().warn("skipping a damaged checkpoint: {}", why);
+  refuse_foreign_names(search);
+  if (resume) {
+    USER_CHECK(checkpoint_ || !finished(),
+               "output.dir = {}: holds {}, but no checkpoint to continue from; move it away or choose another "
+               "output.dir",
+               path_.string(), model().filename().string());
+    return;
+  }
+  const std::string what = finished()    ? "a finished run"
+                           : checkpoint_ ? str("a run that stopped at step {}", checkpoint_->state.step)
+                                         : std::string();
+  USER_CHECK(what.empty(), "output.dir = {}: holds {}; continue it with --resume or choose another output.dir",
+             path_.string(), what);
+}
+
+// A save of such a step would fail, after all the steps before it.
+void RunDirectory::refuse_foreign_names(const CheckpointSearch& search) const {
+  const int64_t done = checkpoint_ ? checkpoint_->state.step : 0;
+  for (const auto& [step, why] : search.foreign)
+    USER_CHECK(step <= done,
+               "output.dir = {}: what is there for step {} is not stepc's own, or lost its manifest ({}); move it away "
+               "or choose another output.dir",
+               path_.string(), step, why);
+}
+
+bool RunDirectory::finished() const { return fs::exists(model()); }
+
+}  // namespace stepc::train

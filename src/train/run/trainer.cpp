@@ -1,0 +1,468 @@
+#include "train/run/trainer.h"
+
+#include <cmath>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include <ATen/ATen.h>
+
+#include "aten/cpu_hook.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/files.h"
+#include "data/corpus.h"
+#include "runtime/arena.h"
+#include "train/config/resume.h"
+#include "train/config/run_config_keys.h"
+#include "train/machine/machine.h"
+#include "train/machine/matmul_rate.h"
+#include "train/machine/signals.h"
+#include "train/model/adapter_choice.h"
+#include "train/model/sample.h"
+#include "train/report/log_lines.h"
+#include "train/report/metrics.h"
+#include "train/report/pace.h"
+#include "train/report/progress.h"
+#include "train/report/report.h"
+#include "train/report/run_tables.h"
+#include "train/run/memory_need.h"
+#include "train/run/run_data.h"
+#include "train/run/run_directory.h"
+#include "train/run/run_saver.h"
+#include "train/step/batches.h"
+#include "train/step/evaluate.h"
+#include "train/step/learner.h"
+
+namespace stepc::train {
+namespace {
+
+constexpr const char* kHeldOut = "held_out_nats_per_byte";
+
+// Runs it and adds its time.
+template <class Work>
+auto timed(double& seconds, const Work& work) {
+  const auto began = Clock::now();
+  auto result = work();
+  seconds += seconds_since(began);
+  return result;
+}
+
+class Run {
+ public:
+  Run(RunConfig config, bool resume, FileSystem& files, std::filesystem::path profile);
+  int run();
+
+ private:
+  Corpus read_data();
+  void resume_from(const Checkpoint& checkpoint);
+  void take_step();
+  void show_step(const StepResult& result, double lr, double seconds);
+  void plan_step();
+  void compile();
+  void keep_profile();
+  std::string first_nonfinite();
+  // nullopt where nothing is held out.
+  std::optional<double> evaluate_held_out();
+  bool is_best() const;
+  TrainerState state() const;
+  void save_beside_training();
+  void save_now();
+  void note(const std::optional<std::string>& saved);
+  int stop(int signal);
+  void finish();
+  Report report_of(const EndOfRun& end) const;
+
+  Clock::time_point began_ = Clock::now();
+  FileSystem& files_;
+  RunConfig config_;
+  Progress progress_;
+  LogLines log_lines_;
+  RunDirectory directory_;
+  Learner learner_;
+  Corpus corpus_;
+  TrainBatches batches_;
+  RunNumbers numbers_;
+  std::optional<Metrics> metrics_;
+  Pace pace_;
+  int64_t step_ = 0;                // steps done
+  std::optional<double> held_out_;  // nats per byte after this step
+  TimeSpent spent_;
+  PlannedNeed planned_;            // of fast mode
+  uint64_t loaded_bytes_ = 0;      // resident before the first step
+  std::filesystem::path profile_;  // still to be written; empty: none, or not any more
+  std::optional<RunSaver> saver_;  // reads the learner
+};
+
+// Training goes on from the checkpoint's own model files.
+ModelDirectory start_directory(const RunConfig& config, const RunDirectory& directory) {
+  const auto& checkpoint = directory.checkpoint();
+  ModelDirectory model =
+      open_model_directory(checkpoint ? checkpoint->directory : std::filesystem::path(config.model.path));
+  choose_adapter(config, model);
+  USER_CHECK(config.data.seq_len <= model.config.max_position_embeddings,
+             "data.seq_len = {}: must be at most {}, max_position_embeddings of {}", config.data.seq_len,
+             model.config.max_position_embeddings, model.path.string());
+  check_memory_need(model, memory_need(config, model, check_weight_shapes(model)));
+  return model;
+}
+
+// Chats in which no assistant answers, say: every step would be one over nothing.
+void check_labels(const RunConfig& config, const Corpus& corpus) {
+  for (size_t i = 0; i < corpus.sources(); ++i) {
+    const std::string source = config.data.weights.empty() ? "data.train" : config.data.train.at(i);
+    USER_CHECK(corpus.has_labels(i),
+               "{}: there is nothing to learn in it: of chats, the turns of the assistant are learned, and there are "
+               "none",
+               source);
+  }
+  USER_CHECK(corpus.held_out_windows() == 0 || has_held_out_labels(corpus, config.data.eval_windows),
+             "the {} held-out windows have no label that training would learn: hold out more, or other text",
+             config.data.eval_windows);
+}
+
+// Without a plan there are no instructions, and a missing directory would be found only when there are some.
+void check_profile(const std::filesystem::path& profile, const RunConfig& config) {
+  if (profile.empty()) return;
+  USER_CHECK(config.train.mode != "eager",
+             "--profile {}: train.mode is \"eager\", which has no instructions; choose \"exact\" or \"fast\"",
+             profile.string());
+  const std::filesystem::path directory = profile.has_parent_path() ? profile.parent_path() : ".";
+  std::error_code ignored;
+  USER_CHECK(std::filesystem::is_directory(directory, ignored), "--profile {}: there is no directory {}",
+             profile.string(), directory.string());
+}
+
+Run::Run(RunConfig config, bool resume, FileSystem& files, std::filesystem::path profile)
+    : files_(files),
+      config_(use_threads(std::move(config))),
+      progress_(stdout, terminal_columns(stdout), config_.output.log_every),
+      log_lines_(progress_),
+      directory_(config_.output.dir, resume),
+      learner_(start_directory(config_, directory_), config_),
+      corpus_(read_data()),
+      batches_(corpus_, config_.train.grad_accum, config_.train.batch_size),
+      numbers_(derive_numbers(config_, learner_.directory().config, corpus_, measure_run_rate(config_))),
+      profile_(std::move(profile)) {
+  check_labels(config_, corpus_);
+  at::manual_seed(static_cast<uint64_t>(config_.train.seed));
+  for (const std::string& line : without_effect(config_)) log().warn(line);
+  if (const auto line = slow_float16_here(config_)) log().warn(*line);
+  progress_.note(start_table(config_, learner_.directory().config, corpus_, numbers_));
+  plan_step();
+  learner_.load(config_);
+  const auto& checkpoint = directory_.checkpoint();
+  if (checkpoint) resume_from(*checkpoint);
+  if (resume && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
+  metrics_.emplace(directory_.metrics().string(), checkpoint ? step_ : -1);
+  saver_.emplace(config_, directory_.path(), learner_, step_, files_);
+  if (const uint64_t bytes = saver_->made().staging_bytes)
+    progress_.note(str("saves are written beside the training, from a copy of the state: {}", human_bytes(bytes)));
+  spent_.set_up = seconds_since(began_);
+}
+
+Corpus Run::read_data() {
+  DataEvents events;
+  events.tokenizing = [this](uint64_t done, uint64_t total) {
+    progress_.status(str("tokenising: {} of {}", human_bytes(done), human_bytes(total)));
+  };
+  events.waiting = [this] { progress_.note("another process is tokenising for the same cache: waiting for it"); };
+  events.repaired = [](uint64_t lines) { log().warn(repaired_text(lines)); };
+  return read_corpus(config_, learner_.directory(), std::move(events));
+}
+
+void Run::resume_from(const Checkpoint& checkpoint) {
+  for (const std::string& change : check_resumed_config(checkpoint.directory, config_)) progress_.note(change);
+  USER_CHECK(
+      checkpoint.state.data_hash == corpus_.mixture().hash(),
+      "{} was made with other data, or with another part of it held out; give that, or choose another output.dir",
+      checkpoint.directory.string());
+  step_ = checkpoint.state.step;
+  USER_CHECK(step_ <= config_.train.steps,
+             "train.steps = {}: {} has {} steps done already; give at least that, or choose another output.dir",
+             config_.train.steps, checkpoint.directory.string(), step_);
+  learner_.load_optimizer(checkpoint.directory);
+  progress_.note(str("resumed from {} at step {}", checkpoint.directory.string(), step_));
+}
+
+int Run::run() {
+  const StopSignals signals;
+  if (directory_.finished() && step_ >= config_.train.steps) {
+    progress_.note(
+        str("finished already: {} has step {} of {}", directory_.model().string(), step_, config_.train.steps));
+    return 0;
+  }
+  if (step_ == 0) {
+    if (const auto loss = evaluate_held_out())
+      progress_.note(str("held-out loss before training: {:.4f} nats per byte", *loss));
+  }
+  if (config_.train.mode == name_of(Mode::kFast)) compile();
+  while (step_ < config_.train.steps) {
+    if (const int signal = StopSignals::received()) return stop(signal);
+    take_step();
+    const bool last = step_ == config_.train.steps;
+    if (!last && config_.output.eval_every > 0 && step_ % config_.output.eval_every == 0) {
+      if (const auto loss = evaluate_held_out())
+        progress_.note(str("held-out loss at step {}: {:.4f} nats per byte", step_, *loss));
+    }
+    const bool due = config_.output.save_every > 0 && step_ % config_.output.save_every == 0;
+    if (!last && (due || is_best())) save_beside_training();
+  }
+  if (const int signal = StopSignals::received()) return stop(signal);
+  finish();
+  return 0;
+}
+
+// Before there is memory for it.
+void Run::plan_step() {
+  if (config_.train.mode != name_of(Mode::kFast)) return;
+  progress_.status("planning the step");
+  if (!learner_.plan(batches_.of_step(step_))) return;
+  planned_.process = resident_process_bytes();
+  planned_.state = learner_.stats().state_bytes;
+  planned_.step = learner_.stats().planned_peak_bytes;
+  if (saves_while_training(config_)) planned_.staging = learner_.staged_bytes();
+  progress_.note(to_text(planned_));
+  if (const auto prediction = learner_.prediction()) progress_.note("predicted: " + to_text(*prediction));
+  check_memory("training " + learner_.directory().path.string(), planned_.total());
+}
+
+// Exact mode needs none of this: its recorded steps count, for they have the bits of the replayed ones.
+void Run::compile() {
+  progress_.status("compiling the step");
+  release_free_memory();
+  loaded_bytes_ = resident_process_bytes();
+  const auto began = Clock::now();
+  learner_.prepare(batches_.of_step(step_), learning_rate_at(config_, step_));
+  const double seconds = seconds_since(began);
+  spent_.steps += seconds;
+  progress_.note(str("compiled the step in {}, {} of it to compare it", human_seconds(seconds),
+                     human_seconds(learner_.stats().verify_seconds)));
+}
+
+void Run::take_step() {
+  note(saver_->poll());
+  const auto batch_began = Clock::now();
+  const Batch& batch = batches_.of_step(step_);
+  spent_.batches += seconds_since(batch_began);
+  const double lr = learning_rate_at(config_, step_);
+  const Stats before = learner_.stats();
+  // The first replays still bring memory and caches up.
+  constexpr uint64_t kSettled = 3;
+  const bool is_profiled = !profile_.empty() && before.replays >= kSettled;
+  if (is_profiled) learner_.start_profile();
+  const auto began = Clock::now();
+  const StepResult result = learner_.step(batch, lr);
+  const double seconds = seconds_since(began);
+  spent_.steps += seconds;
+  ++step_;
+  held_out_.reset();
+  if (!std::isfinite(result.loss) || (!std::isfinite(result.grad_norm) && !result.skipped)) {
+    saver_->wait();
+    const std::string advice = saver_->saved_step() > 0 ? str("the checkpoint of step {} is good", saver_->saved_step())
+                                                        : std::string("a lower optim.lr may help");
+    // Neither is ever negative: abs() takes the sign from a NaN.
+    throw RunFailure(str("step {}: loss {:.4g}, gradient norm {:.4g}: stopped before saving; {}; {}", step_,
+                         std::abs(result.loss), std::abs(result.grad_norm), first_nonfinite(), advice));
+  }
+  const Stats& after = learner_.stats();
+  if (after.verify_seconds != before.verify_seconds && after.plans > 0) {
+    progress_.note(str("first replay compared with eager in {:.2f} s", after.verify_seconds - before.verify_seconds));
+  }
+  const bool recorded = after.recordings != before.recordings || after.verify_seconds != before.verify_seconds;
+  if (!recorded) {
+    pace_.add(seconds);
+    numbers_.note_step(seconds);
+  }
+  show_step(result, lr, seconds);
+  if (is_profiled) keep_profile();
+}
+
+// A file that cannot be written is no reason to end the run.
+void Run::keep_profile() {
+  const std::optional<Profile> profile = learner_.finish_profile();
+  if (!profile) return;  // recorded again: the next step may be replayed
+  progress_.note(str("\n{}", to_text(*profile)));
+  try {
+    write_file_synced(profile_, to_trace_events(*profile), files_);
+    progress_.note(str("profile of step {}: {} (open it at ui.perfetto.dev)\n", step_, profile_.string()));
+  } catch (const UserError& error) {
+    progress_.note(str("profile of step {}: {}\n", step_, error.what()));
+  }
+  profile_.clear();
+}
+
+void Run::show_step(const StepResult& result, double lr, double seconds) {
+  const double typical = pace_.recent() > 0 ? pace_.recent() : seconds;
+  const StepLine line{.step = step_,
+                      .steps = config_.train.steps,
+                      .loss = result.loss,
+                      .grad_norm = result.grad_norm,
+                      .lr = lr,
+                      .tokens_per_second = static_cast<double>(numbers_.tokens_per_step) / typical,
+                      .mfu = numbers_.mfu(typical),
+                      .seconds_left = typical * static_cast<double>(config_.train.steps - step_)};
+  progress_.step(line);
+  if (!is_logged(line, config_.output.log_every)) return;
+  metrics_->write({{"step", step_},
+                   {"loss", result.loss},
+                   {"grad_norm", result.grad_norm},
+                   {"lr", lr},
+                   {"tokens", step_ * numbers_.tokens_per_step},
+                   {"step_seconds", seconds},
+                   {"tokens_per_second", line.tokens_per_second},
+                   {"mfu", line.mfu}});
+}
+
+// The step changed the weights: they are made again, from the newest checkpoint or the start, and the batch is looked
+// at op by op.
+std::string Run::first_nonfinite() {
+  constexpr double kPatienceSeconds = 120;
+  progress_.status("looking for the first value that is not finite");
+  const auto began = Clock::now();
+  const int64_t bad_step = step_ - 1;
+  const auto checkpoint = find_latest_checkpoint(directory_.path());
+  if (checkpoint) {
+    learner_.restore(checkpoint->directory);
+  } else {
+    at::manual_seed(static_cast<uint64_t>(config_.train.seed));
+    learner_.restore_fresh(config_.model.path, config_);
+  }
+  for (int64_t step = checkpoint ? checkpoint->state.step : 0; step < bad_step; ++step) {
+    if (seconds_since(began) > kPatienceSeconds)
+      return str("the first value that is not finite was not found in {}", human_seconds(kPatienceSeconds));
+    learner_.step(batches_.of_step(step), learning_rate_at(config_, step));
+  }
+  const auto found = learner_.find_nonfinite_in(batches_.of_step(bad_step));
+  return found ? "first not finite: " + *found
+               : std::string("the gradient's sum is the first value that is not finite");
+}
+
+std::optional<double> Run::evaluate_held_out() {
+  if (corpus_.held_out_windows() == 0) return std::nullopt;
+  progress_.status("evaluating");
+  release_idle_arenas();  // what evaluation takes is taken instead of the step's memory, not beside it
+  const HeldOutLoss loss = timed(spent_.evaluation, [&] {
+    return evaluate(learner_.model(), learner_.directory().tokenizer, corpus_, config_.data.eval_windows,
+                    config_.train.batch_size);
+  });
+  metrics_->write({{"step", step_}, {"held_out_loss", loss.nats_per_token}, {kHeldOut, loss.nats_per_byte}});
+  held_out_ = loss.nats_per_byte;
+  return loss.nats_per_byte;
+}
+
+// Asked to keep the best, and this one was just evaluated as such.
+bool Run::is_best() const { return config_.output.keep_best && held_out_ && *held_out_ <= metrics_->least(kHeldOut); }
+
+TrainerState Run::state() const {
+  return {.step = step_,
+          .next_sample = step_ * numbers_.samples_per_step,
+          .seed = static_cast<uint64_t>(config_.train.seed),
+          .data_hash = corpus_.mixture().hash(),
+          .held_out = held_out_};
+}
+
+void Run::note(const std::optional<std::string>& saved) {
+  if (saved) progress_.note(*saved);
+}
+
+void Run::save_beside_training() {
+  const auto began = Clock::now();
+  note(saver_->wait());
+  saver_->begin(state());
+  spent_.saving += seconds_since(began);
+}
+
+void Run::save_now() {
+  const auto began = Clock::now();
+  note(saver_->wait());
+  if (step_ > saver_->saved_step()) note(saver_->save(state()));
+  spent_.saving += seconds_since(began);
+}
+
+int Run::stop(int signal) {
+  save_now();
+  const std::string where = saver_->saved_step() > 0
+                                ? str("step {} is saved, continue with --resume", saver_->saved_step())
+                                : std::string("before the first step, nothing to save");
+  progress_.note(str("stopped by {}: {}", signal_name(signal), where));
+  return StopSignals::exit_code(signal);
+}
+
+void Run::finish() {
+  const std::optional<double> after = evaluate_held_out();
+  save_now();
+  DirectoryTransaction model(directory_.model(), DirectoryTransaction::Existing::kReplace, files_);
+  learner_.save_model(model.path(), files_);
+  model.commit();
+
+  EndOfRun end;
+  end.steps = step_;
+  end.seconds = seconds_since(began_);
+  end.step_seconds = pace_.overall();
+  end.held_out_before = metrics_->find(0, kHeldOut);
+  end.held_out_after = after;
+  write_file_synced(directory_.report(), report_html(report_of(end), directory_.metrics()), files_);
+  progress_.note(str("\n{}{}", learner_.report(), end_table(end, numbers_)));
+  if (planned_.step > 0 && loaded_bytes_ > 0)
+    progress_.note(str("  resident memory     {} before the first step, and the plan's {}: {}; at most {}",
+                       human_bytes(loaded_bytes_), human_bytes(planned_.step),
+                       human_bytes(loaded_bytes_ + planned_.step), human_bytes(peak_process_bytes())));
+  if (config_.output.sample_tokens > 0 && after) {
+    const Tokenizer& tokenizer = learner_.directory().tokenizer;
+    const std::string prompt = held_out_prompt(tokenizer, corpus_);
+    const SampleOptions options{.tokens = config_.output.sample_tokens,
+                                .seed = static_cast<uint64_t>(config_.train.seed)};
+    const std::string continuation = sample_text(learner_.model(), tokenizer, prompt, options).text;
+    progress_.note(
+        str("sample, held-out text continued after \"|\":\n{}|{}\n", printable(prompt), printable(continuation)));
+  }
+  if (!profile_.empty()) progress_.note("profile: none, the run had too few replayed steps");
+  progress_.note(str("report: {}", directory_.report().string()));
+  progress_.note(str("model: {}", directory_.model().string()));
+}
+
+Report Run::report_of(const EndOfRun& end) const {
+  const models::DecoderConfig& model = learner_.directory().config;
+  Report report;
+  report.title = config_.output.dir;
+  report.model = str("{}, {} parameters, {} layers, hidden size {}, vocabulary {}; {}", model.model_type,
+                     human_count(static_cast<double>(numbers_.parameters)), model.num_hidden_layers, model.hidden_size,
+                     model.vocab_size, config_.model.compute);
+  report.data =
+      str("{} tokens trained on, {:.2f} epochs", human_count(static_cast<double>(numbers_.tokens)), numbers_.epochs);
+  report.mode = config_.train.mode;
+  report.steps = end.steps;
+  report.tokens_per_step = numbers_.tokens_per_step;
+  report.least_step_seconds = numbers_.least_step_seconds;
+  report.rate_is_of_a_step = numbers_.rate_is_of_a_step;
+  report.step_seconds = end.step_seconds;
+  report.held_out_before = end.held_out_before;
+  report.held_out_after = end.held_out_after;
+  report.time = spent_;
+  report.time.total = end.seconds;
+  report.saves = saver_->made();
+  report.stats = learner_.stats();
+  report.peak_process_bytes = peak_process_bytes();
+  report.memory_picture = learner_.memory_picture();
+  report.memory_table = learner_.memory_table();
+  report.config = to_toml(config_);
+  return report;
+}
+
+}  // namespace
+
+int train(RunConfig config, bool resume, FileSystem& files, const std::filesystem::path& profile) {
+  check_profile(profile, config);
+  Run run(std::move(config), resume, files, profile);
+  try {
+    return run.run();
+  } catch (const UserError& error) {
+    throw RunFailure(error.what());
+  }
+}
+
+}  // namespace stepc::train

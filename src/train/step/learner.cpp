@@ -1,0 +1,190 @@
+#include "train/step/learner.h"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "aten/virtual_memory.h"
+#include "base/check.h"
+#include "capture/virtual/virtual_region.h"
+#include "train/model/adapter_choice.h"
+#include "train/step/find_nonfinite.h"
+#include "train/step/staged_checkpoint.h"
+
+namespace stepc::train {
+namespace {
+
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kGeneratorState = "cpu_generator";
+constexpr std::string_view kMasterSuffix = ".master";
+constexpr double kBytesPerGb = 1e9;
+
+// "model.norm.weight.master" -> its tensor under "model.norm.weight".
+std::map<std::string, at::Tensor> master_weights(const optim::Optimizer& optimizer) {
+  std::map<std::string, at::Tensor> masters;
+  for (const auto& [name, tensor] : optimizer.named_state()) {
+    if (name.ends_with(kMasterSuffix)) masters[name.substr(0, name.size() - kMasterSuffix.size())] = tensor;
+  }
+  return masters;
+}
+
+// Saved weights lose nothing: they have the wider of the directory's dtype and the dtype of the computation.
+std::string saved_dtype(const std::string& from, const std::string& compute) {
+  return from == "bfloat16" && compute == "bfloat16" ? "bfloat16" : "float32";
+}
+
+}  // namespace
+
+Learner::Learner(ModelDirectory directory, const RunConfig& config)
+    : max_shard_bytes_(static_cast<uint64_t>(config.output.max_shard_gb * kBytesPerGb)),
+      directory_(std::move(directory)) {
+  std::optional<VirtualRegion> shapes_alone;
+  const bool is_virtual =
+      config.train.mode == name_of(Mode::kFast) && config.train.capture == name_of(Capture::kVirtual);
+  is_loaded_ = !is_virtual || directory_.adapter;  // adapters are made as they are loaded
+  if (!is_loaded_) shapes_alone.emplace();
+  model_ = models::Decoder(directory_.config, models::scalar_type(config.model.compute));
+  if (is_loaded_) load_weights(directory_, model_);
+  optimizer_ = choose_optimizer(config, models::trainable_parameters(model_));
+  if (is_loaded_) finish_loading(config);
+
+  const Config engine =
+      engine_config(config, parse_mode(config.train.mode), is_virtual ? Capture::kVirtual : Capture::kRun);
+  step_.emplace(model_, optimizer_, config.optim.clip, config.train.grad_accum, engine);
+}
+
+bool Learner::plan(const Batch& batch) { return step_->capture(batch); }
+
+void Learner::load(const RunConfig& config) {
+  if (std::exchange(is_loaded_, true)) return;
+  for (const at::Tensor& parameter : model_->parameters()) materialise(parameter);
+  for (const at::Tensor& buffer : model_->buffers())
+    INTERNAL_CHECK(!is_virtual(buffer), "a buffer of the model has no values");
+  load_weights(directory_, model_);
+  // The state that an optimizer of these weights makes, under the handles that the planned step knows.
+  const NamedTensors made = choose_optimizer(config, models::trainable_parameters(model_)).optimizer->named_state();
+  const NamedTensors planned = optimizer_.optimizer->named_state();
+  for (size_t i = 0; i < made.size(); ++i) at::Tensor(planned[i].second).set_data(made[i].second);
+  finish_loading(config);
+  step_->load();
+}
+
+void Learner::finish_loading(const RunConfig& config) {
+  load_masters(directory_);
+  directory_.config.dtype = saved_dtype(directory_.config.dtype, config.model.compute);
+}
+
+// From the files once more, so that all of them are never there beside the optimizer's state.
+void Learner::load_masters(const ModelDirectory& from) {
+  const at::NoGradGuard no_grad;
+  const auto masters = master_weights(*optimizer_.optimizer);
+  if (masters.empty()) return;
+  visit_model_tensors(from.base, [&](const std::string& name, const at::Tensor& tensor) {
+    const auto master = masters.find(name);
+    if (master != masters.end()) at::Tensor(master->second).copy_(tensor);
+  });
+}
+
+void Learner::prepare(const Batch& batch, double lr) {
+  optimizer_.optimizer->set_lr(lr);
+  if (step_->prepare(batch)) return;
+  const NamedTensors weights = models::trainable_parameters(model_);
+  StagedCheckpoint before(weights, state());
+  before.copy(weights, state());
+  // Where no plan comes of it, one eager step says so.
+  while (!step_->is_settled()) step(batch, lr);
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < weights.size(); ++i) at::Tensor(weights[i].second).copy_(before.weights()[i].second);
+  load_state(before.state());
+}
+
+StepResult Learner::step(const Batch& batch, double lr) {
+  optimizer_.optimizer->set_lr(lr);
+  const auto [loss, norm, skipped] = (*step_)(batch);
+  return {loss.item<double>(), norm.item<double>(), skipped.item<double>() != 0};
+}
+
+NamedTensors saved_weights(const ModelDirectory& directory, const models::Decoder& model,
+                           const optim::Optimizer& optimizer) {
+  if (directory.adapter) return models::adapter_state(model);
+  const auto masters = master_weights(optimizer);
+  NamedTensors weights = model->persistent_state();
+  for (auto& [name, tensor] : weights) {
+    const auto master = masters.find(name);
+    if (master != masters.end()) tensor = master->second;
+  }
+  return weights;
+}
+
+NamedTensors Learner::weights() const { return saved_weights(directory_, model_, *optimizer_.optimizer); }
+
+NamedTensors Learner::state() const {
+  NamedTensors state = optimizer_.optimizer->named_state();
+  state.emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
+  return state;
+}
+
+uint64_t Learner::staged_bytes() const { return train::staged_bytes(weights(), optimizer_.optimizer->named_state()); }
+
+void Learner::save_model(const std::filesystem::path& destination, FileSystem& files) const {
+  write_trained_files(destination, directory_, weights(), max_shard_bytes_, files);
+}
+
+void Learner::write_checkpoint(const std::filesystem::path& checkpoint, const NamedTensors& weights,
+                               const NamedTensors& state, FileSystem& files) const {
+  write_trained_files(checkpoint, directory_, weights, max_shard_bytes_, files);
+  save_tensors(checkpoint / kOptimizerFile, state, {}, files);
+}
+
+void Learner::load_state(NamedTensors state) {
+  std::erase_if(state, [](const auto& item) {
+    if (item.first != kGeneratorState) return false;
+    at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(item.second);
+    return true;
+  });
+  optimizer_.optimizer->load_state(state);
+}
+
+void Learner::load_optimizer(const std::filesystem::path& checkpoint) {
+  load_state(load_tensors(checkpoint / kOptimizerFile));
+  // The parameters are the rounded master weights, as the update leaves them.
+  const at::NoGradGuard no_grad;
+  const auto masters = master_weights(*optimizer_.optimizer);
+  for (const auto& [name, parameter] : model_->persistent_state()) {
+    const auto master = masters.find(name);
+    if (master != masters.end()) at::Tensor(parameter).copy_(master->second);
+  }
+}
+
+void Learner::restore(const std::filesystem::path& checkpoint) {
+  const ModelDirectory from = open_model_directory(checkpoint);
+  load_weights(from, model_);
+  load_masters(from);
+  load_optimizer(checkpoint);
+}
+
+void Learner::restore_fresh(const std::filesystem::path& model, const RunConfig& config) {
+  ModelDirectory fresh = open_model_directory(model);
+  choose_adapter(config, fresh);
+  load_weights(fresh, model_);
+  optimizer_.optimizer->load_state(
+      choose_optimizer(config, models::trainable_parameters(model_)).optimizer->named_state());
+  load_masters(fresh);
+}
+
+std::optional<std::string> Learner::find_nonfinite_in(const Batch& batch) {
+  for (const auto& [name, tensor] : model_->persistent_state())
+    if (!at::isfinite(tensor).all().item<bool>()) return str("the weight {}", name);
+  const auto found = find_nonfinite([&] {
+    const at::Tensor token_count = models::count_tokens(batch.labels);
+    for (int64_t i = 0; i < batch.tokens.size(0); ++i) {
+      const Batch micro = batch.micro_batch(i);
+      const at::Tensor loss = model_->loss(micro.tokens, micro.labels, token_count, micro.documents);
+      (optimizer_.scaler ? loss * optimizer_.scaler->scale() : loss).backward();
+    }
+  });
+  step_->clear_gradients();
+  return found;
+}
+
+}  // namespace stepc::train

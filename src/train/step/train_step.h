@@ -1,0 +1,38 @@
+// A whole training step (micro-batches, clipping, update) as functions of tensors that read nothing back to the host,
+// so that they can be captured. Every micro-batch adds the sum of its token losses over the token count of the whole
+// batch: how the batch is cut does not change what is minimised.
+#pragma once
+
+#include <functional>
+#include <tuple>
+#include <vector>
+
+#include "models/decoder.h"
+#include "train/step/batches.h"
+#include "train/step/optimizer_choice.h"
+
+namespace stepc::train {
+
+// Takes the tensors of a Batch (micro-batches, rows, seq). Returns scalars: the mean loss over the batch's tokens, the
+// gradient's norm before clipping, and 1 where the gradient overflowed in float16 and the step was skipped, else 0.
+using TrainStep = std::function<std::tuple<at::Tensor, at::Tensor, at::Tensor>(const std::vector<at::Tensor>& batch)>;
+TrainStep make_train_step(models::Decoder model, ChosenOptimizer optimizer, double clip);
+
+// The same in two parts, of which the first is taken once a micro-batch: plan and start do not grow with their number.
+// Between the parts, and between steps, the gradients are held in tensors of their own (hold_gradients()).
+bool is_in_parts(const ChosenOptimizer& optimizer, int64_t micro_batches);
+
+// Makes them, zero, in the dtype in which they are added up.
+void hold_gradients(const ChosenOptimizer& optimizer);
+std::vector<at::Tensor> held_gradients(const ChosenOptimizer& optimizer);
+
+// What a micro-step takes: a micro-batch's tensors, and the token count of the whole batch.
+std::vector<at::Tensor> micro_tensors(const Batch& micro, const at::Tensor& token_count);
+// Adds the micro-batch's gradient to what is held. Returns its part of the mean loss.
+using MicroStep = std::function<at::Tensor(const std::vector<at::Tensor>& micro)>;
+MicroStep make_micro_step(models::Decoder model, ChosenOptimizer optimizer);
+// Clips, updates and sets the held gradients to zero. Returns what TrainStep does, but for the loss.
+using UpdateStep = std::function<std::tuple<at::Tensor, at::Tensor>()>;
+UpdateStep make_update_step(ChosenOptimizer optimizer, double clip);
+
+}  // namespace stepc::train
