@@ -80,7 +80,7 @@ void RandomStates::finish(CallId end, Trace& trace) {
   }
 }
 
-std::vector<at::Generator> RandomStates::strangers() const {
+std::vector<at::Generator> RandomStates::unowned() const {
   std::vector<at::Generator> out;
   for (const Watched& one : watched_)
     if (!one.owned && one.generator.getIntrusivePtr().use_count() > 1) out.push_back(one.generator);

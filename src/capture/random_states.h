@@ -30,7 +30,7 @@ class RandomStates {
   void finish(CallId end, Trace& trace);
 
   // Generators that the step did not make and that the program does not own. Their states are constants in the trace.
-  std::vector<at::Generator> strangers() const;
+  std::vector<at::Generator> unowned() const;
 
  private:
   struct Seen {

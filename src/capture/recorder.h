@@ -64,9 +64,9 @@ struct StepOutput {
 };
 
 // Something that outlives the step and that the program did not list.
-struct Stranger {
-  Stranger(at::Tensor t, std::string why) : tensor(std::move(t)), obstacle(std::move(why)) {}
-  Stranger(at::Generator g, std::string why) : generator(std::move(g)), obstacle(std::move(why)) {}
+struct Unowned {
+  Unowned(at::Tensor t, std::string why) : tensor(std::move(t)), obstacle(std::move(why)) {}
+  Unowned(at::Generator g, std::string why) : generator(std::move(g)), obstacle(std::move(why)) {}
   at::Tensor tensor;        // its storage as bytes
   ValueId made;             // its window on all of that, of one that the step made; invalid: it was there, or has none
   at::Generator generator;  // or this
@@ -78,9 +78,9 @@ struct Recording {
   // The step's own results, tensors detached. They are the program's: nothing else refers to them.
   StepOutput output;
   // Why the trace must not be replayed, one sentence each with the op and the module; empty if it may be, once
-  // `strangers` are explained.
+  // `unowned` are explained.
   std::vector<std::string> obstacles;
-  std::vector<Stranger> strangers;
+  std::vector<Unowned> unowned;
   // What the step did outside of tensors, which only its own host code can do again.
   std::vector<std::string> effects;
   bool raised = false;          // some call ended with an error, which the step caught

@@ -162,21 +162,21 @@ void RecordingState::resume(const std::vector<at::Tensor>& incoming) {
 }
 
 // Constants that outlive the step are somebody's state.
-void RecordingState::find_strangers(const std::vector<at::Tensor>& outputs) {
+void RecordingState::find_unowned(const std::vector<at::Tensor>& outputs) {
   for (size_t s = 0; s < tracked_.size(); ++s) {
     const TrackedStorage& tracked = tracked_[s];
-    if (tracked.stranger.empty() || trace_.storages[s].bytes == 0) continue;
+    if (tracked.why_unowned.empty() || trace_.storages[s].bytes == 0) continue;
     const auto returned = std::count_if(outputs.begin(), outputs.end(), [&](const at::Tensor& output) {
       if (!output.defined() || !output.has_storage()) return false;
       const auto found = ids_.find(output.storage().unsafeGetStorageImpl());
       return found != ids_.end() && found->second.index() == s;
     });
     if (static_cast<int64_t>(tracked.weak.use_count()) <= returned) continue;
-    if (const auto storage = tracked.weak.lock()) strangers_.emplace_back(whole(storage), tracked.stranger);
+    if (const auto storage = tracked.weak.lock()) unowned_.emplace_back(whole(storage), tracked.why_unowned);
   }
-  for (const at::Generator& generator : random_.strangers())
-    strangers_.emplace_back(
-        generator, "the step draws from a random generator that outlives it and that the program does not know");
+  for (const at::Generator& generator : random_.unowned())
+    unowned_.emplace_back(generator,
+                          "the step draws from a random generator that outlives it and that the program does not know");
 }
 
 void RecordingState::find_escapes() {
@@ -186,10 +186,10 @@ void RecordingState::find_escapes() {
     if (tracked.values.empty()) continue;
     const auto storage = tracked.weak.lock();
     if (!storage) continue;
-    strangers_.emplace_back(
-        whole(storage), str("a {} tensor that the step made is kept after it and is neither returned nor a gradient",
-                            describe(trace_, tracked.values)));
-    strangers_.back().made = on_all_of(trace_, tracked.values);
+    unowned_.emplace_back(whole(storage),
+                          str("a {} tensor that the step made is kept after it and is neither returned nor a gradient",
+                              describe(trace_, tracked.values)));
+    unowned_.back().made = on_all_of(trace_, tracked.values);
   }
 }
 
@@ -239,20 +239,20 @@ void RecordingState::finish(const StepOutput& output) {
   } catch (const UserError& error) {
     obstacle(error.what());
   }
-  find_strangers(output.tensors);
+  find_unowned(output.tensors);
   find_escapes();
-  if (!strangers_.empty()) {  // perhaps only garbage holds them
-    strangers_.clear();
+  if (!unowned_.empty()) {  // perhaps only garbage holds them
+    unowned_.clear();
     const auto settling = std::chrono::steady_clock::now();
     program_.settle();
     settling_ = std::chrono::steady_clock::now() - settling;
-    find_strangers(output.tensors);
+    find_unowned(output.tensors);
     find_escapes();
   }
   // Data that the step has fetched, and that only its own code can fetch again.
   for (size_t s = 0; s < tracked_.size(); ++s)
-    if (!tracked_[s].stranger.empty() && trace_.storages[s].bytes > kMaxConstantBytes && tracked_[s].weak.expired())
-      effect(tracked_[s].stranger);
+    if (!tracked_[s].why_unowned.empty() && trace_.storages[s].bytes > kMaxConstantBytes && tracked_[s].weak.expired())
+      effect(tracked_[s].why_unowned);
   list_allocations();
   overhead_ += std::chrono::steady_clock::now() - begin - settling_;
 }
@@ -262,7 +262,7 @@ Recording RecordingState::take(StepOutput output) {
   recording.trace = std::move(trace_);
   recording.output = std::move(output);
   recording.obstacles = std::move(obstacles_);
-  recording.strangers = std::move(strangers_);
+  recording.unowned = std::move(unowned_);
   recording.effects = std::move(effects_);
   recording.raised = raised_;
   recording.peak_bytes = log_.peak_bytes();

@@ -204,17 +204,17 @@ void RecordingState::use_owned(int index, StorageId storage) {
 
 // Memory that no operator of the step made and that nobody owns: either host data that the step made a tensor of
 // (torch.tensor(3.0)), a constant then, or something that outlives the step and that the program has to explain.
-StorageId RecordingState::track_stranger(const at::Tensor& tensor, const c10::OperatorHandle& op) {
+StorageId RecordingState::track_unowned(const at::Tensor& tensor, const c10::OperatorHandle& op) {
   const StorageId id = track(tensor, -1);
   TrackedStorage& tracked = tracked_[id.index()];
   tracked.filled = true;
-  tracked.stranger =
+  tracked.why_unowned =
       str("{}{} reads a {} tensor that is no parameter, buffer, gradient, optimizer state or batch tensor and was not "
           "made by an operator of the step",
           name_of(op), place(), describe(tensor));
   const size_t bytes = tensor.storage().nbytes();
   if (is_virtual(tensor)) {
-    obstacle(tracked.stranger);
+    obstacle(tracked.why_unowned);
     return id;
   }
   trace_.storages[id.index()].external = true;
@@ -242,7 +242,7 @@ bool RecordingState::adopt_host_data(StorageId id) {
 
 StorageId RecordingState::find_or_adopt(const at::Tensor& tensor, const c10::OperatorHandle& op) {
   const std::optional<StorageId> found = find_storage(tensor);
-  return found ? *found : track_stranger(tensor, op);
+  return found ? *found : track_unowned(tensor, op);
 }
 
 Arg RecordingState::tensor_argument(const at::Tensor& tensor, const c10::OperatorHandle& op) {

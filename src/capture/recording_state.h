@@ -77,7 +77,7 @@ class RecordingState final : public CallObserver {
     ssize_t allocation = -1;      // index of the log's event
     bool filled = false;          // some call has written to it
     bool filled_by_host = false;  // and so it is no memory that a replay makes
-    std::string stranger;         // not made by the step and nobody's: why that may be an obstacle
+    std::string why_unowned;      // not made by the step and nobody's: why that may be an obstacle
   };
   // Batches are windows on data of the program's, wherever that lies: windows that overlap are a storage of the trace.
   struct BatchRegion {
@@ -100,7 +100,7 @@ class RecordingState final : public CallObserver {
   // Where the memory of `tensor` is in the trace; none: the step has not met it, and nobody owns it.
   std::optional<StorageId> find_storage(const at::Tensor& tensor);
   StorageId track(const at::Tensor& tensor, int owned);
-  StorageId track_stranger(const at::Tensor& tensor, const c10::OperatorHandle& op);
+  StorageId track_unowned(const at::Tensor& tensor, const c10::OperatorHandle& op);
   bool adopt_host_data(StorageId id);
   StorageId find_or_adopt(const at::Tensor& tensor, const c10::OperatorHandle& op);
   ValueId value_on(StorageId storage, const at::Tensor& tensor);
@@ -120,7 +120,7 @@ class RecordingState final : public CallObserver {
   void find_batch_regions(const std::vector<OwnedBefore>& owned);
   Value window_of(const at::Tensor& tensor, StorageId storage);
   ValueId output_value(const at::Tensor& output);
-  void find_strangers(const std::vector<at::Tensor>& outputs);
+  void find_unowned(const std::vector<at::Tensor>& outputs);
   void find_escapes();
   void list_allocations();
   std::vector<Rebinding> gradients_now();
@@ -139,7 +139,7 @@ class RecordingState final : public CallObserver {
   std::unordered_map<int64_t, std::string> module_of_sequence_;  // autograd sequence number -> forward module path
   std::vector<std::string> obstacles_;
   std::vector<std::string> effects_;
-  std::vector<Stranger> strangers_;
+  std::vector<Unowned> unowned_;
   Call open_;
   const Call* as_ = nullptr;
   bool open_shape_depends_ = false;

@@ -398,15 +398,15 @@ void PythonProgram::restore(const char* method, const std::shared_ptr<void>& sta
   scout_.attr(method)(*std::static_pointer_cast<py::object>(state));
 }
 
-bool PythonProgram::explain(const Stranger& stranger) {
+bool PythonProgram::explain(const Unowned& unowned) {
   const py::gil_scoped_acquire gil;
   bool found = false;
-  if (stranger.generator.defined()) {
-    found = scout_.attr("explain_generator")(py::reinterpret_steal<py::object>(THPGenerator_Wrap(stranger.generator)))
+  if (unowned.generator.defined()) {
+    found = scout_.attr("explain_generator")(py::reinterpret_steal<py::object>(THPGenerator_Wrap(unowned.generator)))
                 .cast<bool>();
   } else {
-    found = scout_.attr("explain_tensor")(py::reinterpret_steal<py::object>(THPVariable_Wrap(stranger.tensor)))
-                .cast<bool>();
+    found =
+        scout_.attr("explain_tensor")(py::reinterpret_steal<py::object>(THPVariable_Wrap(unowned.tensor))).cast<bool>();
   }
   if (found) looked_ = false;
   return found;

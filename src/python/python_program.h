@@ -76,7 +76,7 @@ class PythonProgram final : public Program {
   void restore_host_state(const std::shared_ptr<void>& state) override;
   std::shared_ptr<void> save_everything() override;
   void restore_everything(const std::shared_ptr<void>& state) override;
-  bool explain(const Stranger& stranger) override;
+  bool explain(const Unowned& unowned) override;
   std::string source_line() override;
   std::string python_reason() const override;
   std::string python_effect() const override;

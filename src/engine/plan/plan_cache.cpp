@@ -40,10 +40,10 @@ constexpr size_t kMostShapesCounted = 1000;
 // Rounds of looking for the owners of data that a traced step fetches; then it is data, wherever it stands.
 constexpr int kMostRoundsForData = 2;
 
-// Whether `stranger` is a constant of the trace that no call writes to.
-bool is_data(const Trace& trace, const Stranger& stranger) {
-  if (!stranger.tensor.defined()) return false;
-  const std::string_view bytes(static_cast<const char*>(stranger.tensor.const_data_ptr()), stranger.tensor.nbytes());
+// Whether `unowned` is a constant of the trace that no call writes to.
+bool is_data(const Trace& trace, const Unowned& unowned) {
+  if (!unowned.tensor.defined()) return false;
+  const std::string_view bytes(static_cast<const char*>(unowned.tensor.const_data_ptr()), unowned.tensor.nbytes());
   return std::ranges::any_of(trace.externals, [&](const External& external) {
     if (external.owner != Owner::kConstant) return false;
     const StorageId storage = trace.values[external.value.index()].storage;
@@ -62,16 +62,16 @@ bool is_data(const Trace& trace, const Stranger& stranger) {
 void leave_to_host(Recording& recording) {
   Trace& trace = recording.trace;
   size_t kept = 0;
-  std::erase_if(recording.strangers, [&](const Stranger& stranger) {
-    if (!stranger.made.valid()) return is_data(trace, stranger);
-    const StorageId storage = trace.values[stranger.made.index()].storage;
+  std::erase_if(recording.unowned, [&](const Unowned& unowned) {
+    if (!unowned.made.valid()) return is_data(trace, unowned);
+    const StorageId storage = trace.values[unowned.made.index()].storage;
     trace.storages[storage.index()].escapes = true;
     for (Allocation& allocation : trace.allocations) {
       if (allocation.storage != storage) continue;
       allocation.kept = true;
       allocation.last = trace.ticks;
     }
-    trace.rebindings.push_back({Owner::kHost, str("kept {}", kept++), stranger.made});
+    trace.rebindings.push_back({Owner::kHost, str("kept {}", kept++), unowned.made});
     return true;
   });
 }
@@ -147,23 +147,23 @@ void own_results(StepOutput& output, const std::vector<at::Tensor>& program) {
   }
 }
 
-bool explain_strangers(Program& program, Recording& recording) {
-  if (recording.strangers.empty()) return false;
+bool explain_unowned(Program& program, Recording& recording) {
+  if (recording.unowned.empty()) return false;
   // What the program lists by now (state that an optimizer has just made) needs no search.
   program.refresh();
   std::set<const void*> listed;
   for (const at::Tensor& tensor : list_tensors(program, {}))
     if (tensor.defined() && tensor.has_storage()) listed.insert(tensor.storage().unsafeGetStorageImpl());
-  const auto explained = std::erase_if(recording.strangers, [&](const Stranger& stranger) {
-    const bool known = stranger.tensor.defined() && listed.count(stranger.tensor.storage().unsafeGetStorageImpl()) != 0;
-    return known || program.explain(stranger);
+  const auto explained = std::erase_if(recording.unowned, [&](const Unowned& unowned) {
+    const bool known = unowned.tensor.defined() && listed.count(unowned.tensor.storage().unsafeGetStorageImpl()) != 0;
+    return known || program.explain(unowned);
   });
   return explained != 0;
 }
 
-void refuse_strangers(Recording& recording) {
-  for (const Stranger& stranger : recording.strangers) recording.obstacles.push_back(stranger.obstacle);
-  recording.strangers.clear();
+void refuse_unowned(Recording& recording) {
+  for (const Unowned& unowned : recording.unowned) recording.obstacles.push_back(unowned.obstacle);
+  recording.unowned.clear();
 }
 
 std::vector<OwnedTensor> RecordedStep::list() {
@@ -277,9 +277,9 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
       recording.obstacles.push_back(why);
   }
   if (is_traced_ && explanations_ >= kMostRoundsForData)
-    std::erase_if(recording.strangers, [&](const Stranger& one) { return is_data(recording.trace, one); });
+    std::erase_if(recording.unowned, [&](const Unowned& one) { return is_data(recording.trace, one); });
   const bool looks = explanations_ < kMaxExplanations;
-  if (looks && explain_strangers(program_, recording)) {
+  if (looks && explain_unowned(program_, recording)) {
     // The next recording knows these tensors by owner; nothing agrees with this one.
     ++explanations_;
     --entry.recordings;
@@ -288,9 +288,9 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
   }
   if (is_traced_) leave_to_host(recording);
   // Not looked for for ever: every find is another structure.
-  if (!looks && !recording.strangers.empty())
-    recording.strangers.front().obstacle.insert(0, "every recording finds other tensors that outlive the step: ");
-  refuse_strangers(recording);
+  if (!looks && !recording.unowned.empty())
+    recording.unowned.front().obstacle.insert(0, "every recording finds other tensors that outlive the step: ");
+  refuse_unowned(recording);
   bool obstacle = !recording.obstacles.empty();
   std::string reason = obstacle ? recording.obstacles.front() : std::string();
   if (!obstacle) {
@@ -355,8 +355,8 @@ void PlanCache::check(PlanEntry& entry, Recording& recording, const StepInput& i
     slip = recording.effects.front();
   else if (slip = program_.python_reason(); slip.empty() && !recording.obstacles.empty())
     slip = recording.obstacles.front();
-  else if (slip.empty() && !recording.strangers.empty())
-    slip = recording.strangers.front().obstacle;
+  else if (slip.empty() && !recording.unowned.empty())
+    slip = recording.unowned.front().obstacle;
   if (slip.empty()) {
     for (const std::shared_ptr<Plan>& plan : entry.plans) {
       const Agreement agreement = agree(plan->recorded(), recording.trace);
@@ -586,7 +586,7 @@ void PlanCache::count(const Plan& plan, const std::vector<at::Tensor>& tensors) 
     stats_.kernels =
         static_cast<uint64_t>(std::ranges::count_if(plan.schedule().instructions, [](const Instruction& instruction) {
           return instruction.kind == Instruction::Kind::kGenerated ||
-                 (instruction.matmul && !instruction.matmul->tail_programs.empty());
+                 (instruction.matmul && !instruction.matmul->epilogue_programs.empty());
         }));
     stats_.opaque_calls = graph->opaque;
     std::ranges::sort(stats_.opaque_calls);

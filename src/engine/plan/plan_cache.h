@@ -140,11 +140,11 @@ std::vector<at::Tensor> list_tensors(const Program& program, const StepInput& in
 void own_results(StepOutput& output, const std::vector<at::Tensor>& program);
 
 // Finds the owners of what a recording says outlives the step, for the next recording to know. Returns whether any was
-// found; what has none stays among the strangers.
-bool explain_strangers(Program& program, Recording& recording);
+// found; what has none stays among the unowned.
+bool explain_unowned(Program& program, Recording& recording);
 
 // They are obstacles.
-void refuse_strangers(Recording& recording);
+void refuse_unowned(Recording& recording);
 
 // The program and the batch of one step, as the recorder asks for them.
 class RecordedStep final : public RecordedProgram {

@@ -93,11 +93,11 @@ void record_until_agreed(Program& program, const StepInput& input, const std::fu
     ++plan.recordings;
     recording.output = {};
     std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
-    if (explain_strangers(program, recording)) {
+    if (explain_unowned(program, recording)) {
       open.clear();
       continue;
     }
-    refuse_strangers(recording);
+    refuse_unowned(recording);
     bool obstacle = !recording.obstacles.empty();
     reason = obstacle ? recording.obstacles.front() : std::string();
     if (!obstacle) {

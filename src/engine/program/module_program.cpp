@@ -145,9 +145,9 @@ void ModuleProgram::restore_host_state(const std::shared_ptr<void>& state) {
     if (optimizers_[o].torchs() != nullptr) restore_counts(*optimizers_[o].torchs(), saved[o]);
 }
 
-bool ModuleProgram::explain(const Stranger& stranger) {
-  if (!stranger.generator.defined()) return false;
-  generators_.emplace_back(str("generator{}", generators_.size()), stranger.generator);
+bool ModuleProgram::explain(const Unowned& unowned) {
+  if (!unowned.generator.defined()) return false;
+  generators_.emplace_back(str("generator{}", generators_.size()), unowned.generator);
   return true;
 }
 

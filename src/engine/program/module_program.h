@@ -63,7 +63,7 @@ class ModuleProgram final : public Program {
   std::shared_ptr<void> save_host_state() override;
   void restore_host_state(const std::shared_ptr<void>& state) override;
   // A generator that the step draws from is the program's from then on.
-  bool explain(const Stranger& stranger) override;
+  bool explain(const Unowned& unowned) override;
 
  private:
   void add(Owner owner, std::string key, const at::Tensor& tensor);

@@ -76,7 +76,7 @@ class Program {
   virtual void restore_everything(const std::shared_ptr<void>& state) { restore_host_state(state); }
 
   // Looks for the owner of something that outlives the step; true: it is among keys() or generators() from now on.
-  virtual bool explain(const Stranger&) { return false; }
+  virtual bool explain(const Unowned&) { return false; }
   virtual std::string source_line() { return {}; }
   // Why the host code of the step recorded last has to run at every call, with file and line: it has effects outside of
   // tensors, or reads what cannot be compared. Empty: a replay without it does all that it does.
