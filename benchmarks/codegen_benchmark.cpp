@@ -109,7 +109,7 @@ void embedding(GraphBuilder& b, DType dtype) {
   const TensorId ids = input(b, DType::kI64, {kRows});
   give(b, b.add("take", {table, ids}, {{"dim", int64_t{0}}}));
 }
-// (batch, seq, head, dim) to (batch, head, seq, dim), the halves of dim turned.
+// (batch, seq, head, dim) to (batch, head, seq, dim), the halves of dim rotated.
 void rotary(GraphBuilder& b, DType dtype) {
   constexpr int64_t kSeq = kRows / 8;
   constexpr int64_t kHeads = kColumns / 64;
@@ -118,8 +118,8 @@ void rotary(GraphBuilder& b, DType dtype) {
   const TensorId sine = input(b, dtype, {1, 1, kSeq, 64});
   const TensorId low = b.slice(x, {0, 0, 0, 0}, {8, kHeads, kSeq, 32}, {1, 1, 1, 1});
   const TensorId high = b.slice(x, {0, 0, 0, 32}, {8, kHeads, kSeq, 32}, {1, 1, 1, 1});
-  const TensorId turned = b.add("concat", {b.add("neg", {high}), low}, {{"dim", int64_t{3}}});
-  give(b, b.add("add", {b.add("mul", {x, cosine}), b.add("mul", {turned, sine})}));
+  const TensorId rotated = b.add("concat", {b.add("neg", {high}), low}, {{"dim", int64_t{3}}});
+  give(b, b.add("add", {b.add("mul", {x, cosine}), b.add("mul", {rotated, sine})}));
 }
 // All four arrays of one type.
 void adamw(GraphBuilder& b, DType dtype) {

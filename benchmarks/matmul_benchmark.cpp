@@ -1,6 +1,6 @@
-// The blocked matmul beside ATen's on the products of the benchmark models' layers, each as fast mode would call it, in
-// turn: matmul_benchmark [threads] [rounds]. One line a product: the median of the paired ratios, above 1 where ours is
-// faster. What product_rule() (cost/features.h) says comes from it.
+// The blocked matmul beside ATen's on the matmuls of the benchmark models' layers, each as fast mode would call it, in
+// turn: matmul_benchmark [threads] [rounds]. One line a matmul: the median of the paired ratios, above 1 where ours is
+// faster. What matmul_rule() (cost/features.h) says comes from it.
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -45,18 +45,18 @@ void compare(const Layer& layer, Form form, Number number, int rounds, const Mic
   const at::Tensor w = at::randn({layer.out, layer.in}).to(type);
   const at::Tensor& a = form == Form::kForward ? x : g;
   const at::Tensor& b = form == Form::kWeightGradient ? x : w;
-  const bool turn_a = form == Form::kWeightGradient;
-  const bool turn_b = form == Form::kForward;
-  const int64_t m = a.size(turn_a ? 1 : 0), k = a.size(turn_a ? 0 : 1), n = b.size(turn_b ? 0 : 1);
+  const bool transpose_a = form == Form::kWeightGradient;
+  const bool transpose_b = form == Form::kForward;
+  const int64_t m = a.size(transpose_a ? 1 : 0), k = a.size(transpose_a ? 0 : 1), n = b.size(transpose_b ? 0 : 1);
   const int threads = at::get_num_threads();
   const auto ours = [&] {
     const at::Tensor c = at::empty({m, n}, type);
-    const Product product{n, operand(b, turn_b), {c.mutable_data_ptr(), number, n}, {}};
-    const Matmul call{number, 1, m, k, operand(a, turn_a), {&product, 1}};
+    const Product product{n, operand(b, transpose_b), {c.mutable_data_ptr(), number, n}, {}};
+    const Matmul call{number, 1, m, k, operand(a, transpose_a), {&product, 1}};
     const at::Tensor workspace = at::empty({static_cast<int64_t>(workspace_bytes(call, threads))}, at::kByte);
     matmul(call, kernels, threads, workspace.mutable_data_ptr());
   };
-  const auto atens = [&] { at::mm(turn_a ? a.t() : a, turn_b ? b.t() : b); };
+  const auto atens = [&] { at::mm(transpose_a ? a.t() : a, transpose_b ? b.t() : b); };
   std::vector<double> mine, theirs, ratios;
   for (int round = -2; round < rounds; ++round) {
     const double our_seconds = seconds_of(ours), aten_seconds = seconds_of(atens);

@@ -3,7 +3,7 @@
 //   irtool step.trace                             the step as a Graph
 //   irtool --pass simplify,dead_code step.graph   those passes alone
 //   irtool --all --verify --times step.trace      the whole pipeline
-//   irtool --all --products bf16 step.trace       as on a machine whose blocked kernel takes bf16
+//   irtool --all --matmuls bf16 step.trace       as on a machine whose blocked kernel takes bf16
 //   irtool --schedule --target big.toml step.trace      its Schedule on a machine that big.toml describes
 //   irtool --schedule --exact step.trace          the recorded calls' Schedule
 //   irtool --simulate step.trace                  what its Schedule will take, without running it; or a Schedule's text
@@ -35,7 +35,7 @@ constexpr uint64_t kMostText = uint64_t{1} << 32;
 
 struct Arguments {
   std::string file;
-  std::vector<std::string> passes, without, dump_after, products;
+  std::vector<std::string> passes, without, dump_after, matmuls;
   std::string target, budget = "none";
   bool schedule = false, exact = false, hash = false, simulate = false;
   std::string timeline;
@@ -78,9 +78,9 @@ RunOptions options_of(const Arguments& arguments) {
   return options;
 }
 
-RunResult run_passes_on(Graph graph, const Arguments& arguments, ProductRule products) {
+RunResult run_passes_on(Graph graph, const Arguments& arguments, MatmulRule matmuls) {
   RunOptions options = options_of(arguments);
-  options.settings.products = products;
+  options.settings.matmuls = matmuls;
   RunResult result = run_passes(std::move(graph), options);
   if (arguments.times) std::fputs(to_text(result.runs).c_str(), stderr);
   return result;
@@ -144,12 +144,12 @@ void run(const Arguments& arguments) {
   if (arguments.schedule) return (void)print_schedule(std::move(loaded), arguments);
   Graph graph = std::move(loaded.graph);
   if (arguments.all || !arguments.passes.empty()) {
-    ProductRule products;
-    for (const std::string& type : arguments.products) {
-      products.bf16 |= type == "bf16";
-      products.f32 |= type == "f32";
+    MatmulRule matmuls;
+    for (const std::string& type : arguments.matmuls) {
+      matmuls.bf16 |= type == "bf16";
+      matmuls.f32 |= type == "f32";
     }
-    graph = run_passes_on(std::move(graph), arguments, products).graph;
+    graph = run_passes_on(std::move(graph), arguments, matmuls).graph;
   }
   if (!arguments.opaque) return (void)std::fputs(to_text(graph).c_str(), stdout);
   std::set<std::string> names;
@@ -170,8 +170,8 @@ int main(int argc, char** argv) {
   CLI::Option* passes = list("--pass", arguments.passes, "passes to run, in this order");
   CLI::Option* all = app.add_flag("--all", arguments.all, "run the whole pipeline");
   list("--without", arguments.without, "passes to leave out");
-  CLI::Option* products =
-      list("--products", arguments.products, "products of these types run on the blocked kernel: bf16, f32")
+  CLI::Option* matmuls =
+      list("--matmuls", arguments.matmuls, "matmuls of these types run on the blocked kernel: bf16, f32")
           ->check(CLI::IsMember({"bf16", "f32"}));
   list("--dump-after", arguments.dump_after, "print the Graph after these passes to stderr");
   app.add_flag("--verify", arguments.verify, "verify after every pass, and the Schedule");
@@ -187,7 +187,7 @@ int main(int argc, char** argv) {
                    "what the Schedule will take on the target, by class of work, without running it; the file may be "
                    "a Schedule's text too")
           ->excludes(schedule);
-  for (CLI::Option* of_a_graph : {passes, all, products, opaque}) {
+  for (CLI::Option* of_a_graph : {passes, all, matmuls, opaque}) {
     schedule->excludes(of_a_graph);
     simulate->excludes(of_a_graph);
   }

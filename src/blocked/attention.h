@@ -1,5 +1,5 @@
 // softmax(scale q k' + bias) v over blocks of queries and keys, and its gradients. Scores are never stored: forward
-// leaves the logsumexp of each row, backward makes the weights again from it. bf16 or f32 in and out, sums in f32; the
+// leaves the logsumexp of each row, backward recomputes the weights from it. bf16 or f32 in and out, sums in f32; the
 // same inputs give the same bits for any number of threads. The caller owns every buffer; nothing is allocated.
 //
 // A row that sees no key gives zeros, a logsumexp of 0 and no gradient, as PyTorch's does.

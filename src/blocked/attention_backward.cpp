@@ -1,6 +1,6 @@
-// One task is one key head with the heads that share it, so nothing is summed between threads. Scores are made turned,
-// (keys, queries), because then weights and score gradients are left operands as they are:
-//   dv += p' dout     dk += ds' q     dq' += k' ds        (p' and ds' are the turned tiles)
+// One task is one key head with the heads that share it, so nothing is summed between threads. Scores are made
+// transposed, (keys, queries), because then weights and score gradients are left operands as they are:
+//   dv += p' dout     dk += ds' q     dq' += k' ds        (p' and ds' are the transposed tiles)
 #include <algorithm>
 #include <numbers>
 
@@ -31,24 +31,24 @@ int workers_of(const Attention& call, int threads) {
 }
 
 template <class T>
-struct BackwardScratch {         // of one worker; "blocks" are of BackwardSizes::block
-  T* keys;                       // (keys, dim)
-  T* values;                     // (keys, value_dim)
-  T* keys_turned;                // blocks of (dim, block)
-  T* queries_turned;             // blocks of (dim, block) in pairs
-  T* gradient_turned;            // blocks of (value_dim, block) in pairs
-  T* queries;                    // (queries, dim) in pairs
-  T* gradient;                   // (queries, value_dim) in pairs
-  float* scores;                 // (block, block)
-  float* weight_gradients;       // (block, block)
-  T* weights;                    // (block, block); f32 ones replace the scores
-  T* score_gradients;            // (block, block); f32 ones replace the weights' gradients
-  T* score_gradient_pairs;       // the same in pairs
-  float* query_gradient_turned;  // blocks of (dim, block)
-  float* query_gradient;         // (block, dim), when the scores have gone
-  float* key_gradient;           // (keys, dim)
-  float* value_gradient;         // (keys, value_dim)
-  float* logsumexp;              // (queries)
+struct BackwardScratch {             // of one worker; "blocks" are of BackwardSizes::block
+  T* keys;                           // (keys, dim)
+  T* values;                         // (keys, value_dim)
+  T* keys_transposed;                // blocks of (dim, block)
+  T* queries_transposed;             // blocks of (dim, block) in pairs
+  T* gradient_transposed;            // blocks of (value_dim, block) in pairs
+  T* queries;                        // (queries, dim) in pairs
+  T* gradient;                       // (queries, value_dim) in pairs
+  float* scores;                     // (block, block)
+  float* weight_gradients;           // (block, block)
+  T* weights;                        // (block, block); f32 ones replace the scores
+  T* score_gradients;                // (block, block); f32 ones replace the weights' gradients
+  T* score_gradient_pairs;           // the same in pairs
+  float* query_gradient_transposed;  // blocks of (dim, block)
+  float* query_gradient;             // (block, dim), when the scores have gone
+  float* key_gradient;               // (keys, dim)
+  float* value_gradient;             // (keys, value_dim)
+  float* logsumexp;                  // (queries)
   float* delta;
   int32_t* begin;  // (queries)
   int32_t* end;
@@ -60,9 +60,9 @@ BackwardScratch<T> take_backward_scratch(const BackwardSizes& s, Workspace& w) {
   BackwardScratch<T> scratch{};
   scratch.keys = w.take<T>(s.keys * s.dim);
   scratch.values = w.take<T>(s.keys * s.value_dim);
-  scratch.keys_turned = w.take<T>(s.keys * s.dim);
-  scratch.queries_turned = w.take<T>(s.queries * s.dim);
-  scratch.gradient_turned = w.take<T>(s.queries * s.value_dim);
+  scratch.keys_transposed = w.take<T>(s.keys * s.dim);
+  scratch.queries_transposed = w.take<T>(s.queries * s.dim);
+  scratch.gradient_transposed = w.take<T>(s.queries * s.value_dim);
   scratch.queries = w.take<T>(s.queries * s.dim);
   scratch.gradient = w.take<T>(s.queries * s.value_dim);
   scratch.scores = w.take<float>(s.block * s.block);
@@ -76,7 +76,7 @@ BackwardScratch<T> take_backward_scratch(const BackwardSizes& s, Workspace& w) {
     scratch.score_gradients = w.take<T>(s.block * s.block);
     scratch.score_gradient_pairs = w.take<T>(s.block * s.block);
   }
-  scratch.query_gradient_turned = w.take<float>(s.queries * s.dim);
+  scratch.query_gradient_transposed = w.take<float>(s.queries * s.dim);
   scratch.query_gradient = s.dim <= s.block ? scratch.scores : w.take<float>(s.block * s.dim);
   scratch.key_gradient = w.take<float>(s.keys * s.dim);
   scratch.value_gradient = w.take<float>(s.keys * s.value_dim);
@@ -119,7 +119,7 @@ class Backward {
     const int64_t group = call_.heads / call_.key_heads;
     for (int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
       pack_queries(scratch, batch, head);
-      std::fill_n(scratch.query_gradient_turned, sizes_.queries * sizes_.dim, 0.0F);
+      std::fill_n(scratch.query_gradient_transposed, sizes_.queries * sizes_.dim, 0.0F);
       for (int64_t key = 0; key < sizes_.keys; key += block_) {
         for (int64_t query = 0; query < sizes_.queries; query += block_) {
           const KeyRange& range = scratch.ranges[query / block_];
@@ -149,26 +149,26 @@ class Backward {
     for (int64_t key = 0; key < sizes_.keys; key += block_) {
       const int64_t count = std::min(block_, call_.keys - key);
       rows_.transpose({count, call_.dim, ld, block_, sizes_.dim, block_}, k + key * ld,
-                      scratch.keys_turned + key * sizes_.dim);
+                      scratch.keys_transposed + key * sizes_.dim);
     }
   }
 
   // Both forms of one query-side operand.
-  void pack_queries(const HeadTensor& tensor, int64_t batch, int64_t head, int64_t dim, int64_t padded_dim, T* turned,
-                    T* pairs) {
+  void pack_queries(const HeadTensor& tensor, int64_t batch, int64_t head, int64_t dim, int64_t padded_dim,
+                    T* transposed, T* pairs) {
     const T* rows = head_of(tensor, batch, head);
     const int64_t ld = tensor.strides.sequence;
     rows_.pairs({call_.queries, dim, ld, sizes_.queries, padded_dim, padded_dim}, rows, pairs);
     for (int64_t query = 0; query < sizes_.queries; query += block_) {
       const int64_t count = std::min(block_, call_.queries - query);
       rows_.transpose_pairs({count, dim, ld, block_, padded_dim, block_}, rows + query * ld,
-                            turned + query * padded_dim);
+                            transposed + query * padded_dim);
     }
   }
 
   void pack_queries(const BackwardScratch<T>& scratch, int64_t batch, int64_t head) {
-    pack_queries(call_.q, batch, head, call_.dim, sizes_.dim, scratch.queries_turned, scratch.queries);
-    pack_queries(gradient_.gradient, batch, head, call_.value_dim, sizes_.value_dim, scratch.gradient_turned,
+    pack_queries(call_.q, batch, head, call_.dim, sizes_.dim, scratch.queries_transposed, scratch.queries);
+    pack_queries(gradient_.gradient, batch, head, call_.value_dim, sizes_.value_dim, scratch.gradient_transposed,
                  scratch.gradient);
     rows_.dot_rows(head_of(gradient_.out, batch, head), gradient_.out.strides.sequence,
                    head_of(gradient_.gradient, batch, head), gradient_.gradient.strides.sequence, call_.queries,
@@ -182,10 +182,10 @@ class Backward {
 
   void tile(const BackwardScratch<T>& scratch, const ScoreBlock& block, bool masked) {
     const T* keys = scratch.keys + block.key * sizes_.dim;
-    multiply_({block_, block_, sizes_.dim}, keys, sizes_.dim, scratch.queries_turned + block.query * sizes_.dim, block_,
-              scratch.scores, block_, false);
+    multiply_({block_, block_, sizes_.dim}, keys, sizes_.dim, scratch.queries_transposed + block.query * sizes_.dim,
+              block_, scratch.scores, block_, false);
     multiply_({block_, block_, sizes_.value_dim}, scratch.values + block.key * sizes_.value_dim, sizes_.value_dim,
-              scratch.gradient_turned + block.query * sizes_.value_dim, block_, scratch.weight_gradients, block_,
+              scratch.gradient_transposed + block.query * sizes_.value_dim, block_, scratch.weight_gradients, block_,
               false);
     if (biased_) apply_bias(call_, block, true, scratch.scores, block_);
     GradientTile tile{};
@@ -211,9 +211,9 @@ class Backward {
               scratch.value_gradient + block.key * sizes_.value_dim, sizes_.value_dim, true);
     multiply_({block_, sizes_.dim, block_}, scratch.score_gradients, block_, scratch.queries + block.query * sizes_.dim,
               sizes_.dim, scratch.key_gradient + block.key * sizes_.dim, sizes_.dim, true);
-    multiply_({sizes_.dim, block_, block_}, scratch.keys_turned + block.key * sizes_.dim, block_,
-              scratch.score_gradient_pairs, block_, scratch.query_gradient_turned + block.query * sizes_.dim, block_,
-              true);
+    multiply_({sizes_.dim, block_, block_}, scratch.keys_transposed + block.key * sizes_.dim, block_,
+              scratch.score_gradient_pairs, block_, scratch.query_gradient_transposed + block.query * sizes_.dim,
+              block_, true);
   }
 
   void store_queries(const BackwardScratch<T>& scratch, int64_t batch, int64_t head) {
@@ -221,7 +221,7 @@ class Backward {
     const int64_t ld = gradient_.q.strides.sequence;
     for (int64_t query = 0; query < call_.queries; query += block_) {
       table_.f32.transpose({sizes_.dim, block_, block_, sizes_.dim, block_, sizes_.dim},
-                           scratch.query_gradient_turned + query * sizes_.dim, scratch.query_gradient);
+                           scratch.query_gradient_transposed + query * sizes_.dim, scratch.query_gradient);
       rows_.store(scratch.query_gradient, sizes_.dim, std::min(block_, call_.queries - query), call_.dim,
                   to + query * ld, ld);
     }

@@ -1,4 +1,4 @@
-// All products are made turned, (classes, tokens), so that the weight is a left operand as it lies, and so are the
+// All products are made transposed, (classes, tokens), so that the weight is a left operand as it lies, and so are the
 // gradients of the logits in the weight's gradient. For each chunk of tokens:
 //   1. logits' = weight hidden'. Each tile leaves exp(logit - top) in the element type, with top and sum over its own
 //      128 classes for each token: no logit is kept, no exponential is made twice.

@@ -1,5 +1,5 @@
 // Cross-entropy of hidden x weight' against targets, token by token, with its gradients formed in the same sweep: a
-// chunk of tokens at a time, so the logits of all tokens never exist, and one logits product instead of two. What each
+// chunk of tokens at a time, so the logits of all tokens never exist, and one logits matmul instead of two. What each
 // token's gradient is multiplied by is known before the sweep. bf16 or f32 in, sums in f32. Deterministic for any
 // number of threads. The caller owns every buffer.
 //

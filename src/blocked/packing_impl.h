@@ -112,9 +112,9 @@ inline void transpose_blocks(const WordCopy& copy, const Word* in, const Fetch& 
         transpose_words(from, ld, to, copy.ld_out);
         continue;
       }
-      Word turned[kBlock * kBlock];
-      transpose_words(from, ld, turned, kBlock);
-      for (int64_t i = 0; i < words; ++i) std::copy_n(turned + i * kBlock, rows, to + i * copy.ld_out);
+      Word transposed[kBlock * kBlock];
+      transpose_words(from, ld, transposed, kBlock);
+      for (int64_t i = 0; i < words; ++i) std::copy_n(transposed + i * kBlock, rows, to + i * copy.ld_out);
     }
   }
 }

@@ -53,44 +53,44 @@ namespace {
 
 // Calls body(score, query, key) for each score of the block, in the order of memory.
 template <class Body>
-void for_scores(const ScoreBlock& block, bool turned, float* scores, int64_t ld, const Body& body) {
-  const int64_t rows = turned ? block.keys : block.queries;
-  const int64_t columns = turned ? block.queries : block.keys;
+void for_scores(const ScoreBlock& block, bool transposed, float* scores, int64_t ld, const Body& body) {
+  const int64_t rows = transposed ? block.keys : block.queries;
+  const int64_t columns = transposed ? block.queries : block.keys;
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < columns; ++j) {
-      body(scores[i * ld + j], block.query + (turned ? j : i), block.key + (turned ? i : j));
+      body(scores[i * ld + j], block.query + (transposed ? j : i), block.key + (transposed ? i : j));
     }
   }
 }
 
 template <class T, class Bias>
-void add_mask(const Attention& call, const ScoreBlock& block, bool turned, float* scores, int64_t ld,
+void add_mask(const Attention& call, const ScoreBlock& block, bool transposed, float* scores, int64_t ld,
               const Bias& bias) {
   const AttentionMask& mask = call.mask;
   const T* data = static_cast<const T*>(mask.data) + block.batch * mask.batch_stride + block.head * mask.head_stride;
-  for_scores(block, turned, scores, ld, [&](float& score, int64_t query, int64_t key) {
+  for_scores(block, transposed, scores, ld, [&](float& score, int64_t query, int64_t key) {
     score = score * call.scale + bias(data[query * mask.query_stride + key * mask.key_stride]);
   });
 }
 
 }  // namespace
 
-void apply_bias(const Attention& call, const ScoreBlock& whole, bool turned, float* scores, int64_t ld) {
+void apply_bias(const Attention& call, const ScoreBlock& whole, bool transposed, float* scores, int64_t ld) {
   ScoreBlock block = whole;  // what the mask covers; the padding beyond is hidden anyway
   block.queries = std::min(block.queries, call.queries - block.query);
   block.keys = std::min(block.keys, call.keys - block.key);
   switch (call.mask.kind) {
     case AttentionMask::Kind::kNone:
-      for_scores(block, turned, scores, ld, [&](float& score, int64_t, int64_t) { score *= call.scale; });
+      for_scores(block, transposed, scores, ld, [&](float& score, int64_t, int64_t) { score *= call.scale; });
       break;
     case AttentionMask::Kind::kBool:
-      add_mask<uint8_t>(call, block, turned, scores, ld, [](uint8_t seen) { return seen != 0 ? 0.0F : -INFINITY; });
+      add_mask<uint8_t>(call, block, transposed, scores, ld, [](uint8_t seen) { return seen != 0 ? 0.0F : -INFINITY; });
       break;
     case AttentionMask::Kind::kF32:
-      add_mask<float>(call, block, turned, scores, ld, [](float value) { return value; });
+      add_mask<float>(call, block, transposed, scores, ld, [](float value) { return value; });
       break;
     case AttentionMask::Kind::kBf16:
-      add_mask<Bf16>(call, block, turned, scores, ld, [](Bf16 value) { return to_float(value); });
+      add_mask<Bf16>(call, block, transposed, scores, ld, [](Bf16 value) { return to_float(value); });
       break;
   }
 }

@@ -31,8 +31,8 @@ struct ScoreBlock {
   int64_t query, queries;
   int64_t key, keys;
 };
-// scores = scale x scores + mask over a block, (queries, keys) or, turned, (keys, queries).
-void apply_bias(const Attention& call, const ScoreBlock& block, bool turned, float* scores, int64_t ld);
+// scores = scale x scores + mask over a block, (queries, keys) or, transposed, (keys, queries).
+void apply_bias(const Attention& call, const ScoreBlock& block, bool transposed, float* scores, int64_t ld);
 
 // Offset of one head's first element.
 inline int64_t head_offset(const HeadStrides& strides, int64_t batch, int64_t head) {

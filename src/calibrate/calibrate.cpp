@@ -248,9 +248,9 @@ class Calibration {
         own(median_of([&] { at::exp_out(out, x); })) + own(median_of([&] { at::tanh_out(out, x); }));
     rates_.aten_flops_per_second = 2 * kFlopsOfAFunction * elements / functions;
     const at::Tensor square = at::full({512, 512}, 0.5);
-    at::Tensor turned = at::empty_like(square);
+    at::Tensor transposed = at::empty_like(square);
     rates_.aten_strided_bytes_per_second =
-        8.0 * static_cast<double>(square.numel()) / own(median_of([&] { turned.copy_(square.t()); }));
+        8.0 * static_cast<double>(square.numel()) / own(median_of([&] { transposed.copy_(square.t()); }));
     at::Tensor rows = at::empty({256}), columns = at::empty({1024});
     const double sums =
         own(median_of([&] { at::sum_out(rows, x, {1}); })) + own(median_of([&] { at::sum_out(columns, x, {0}); }));
@@ -304,7 +304,7 @@ class Calibration {
           at::Tensor product = at::empty({rows, columns}, scalar_of(dtype));
           add_matmul(KernelOwner::kLibrary, dtype, size, median_of([&] { at::mm_out(product, a, b); }));
           rate = std::max(rate, rates_.matmuls.back().flops_per_second);
-          if (!product_rule(target_.features).takes(dtype)) continue;
+          if (!matmul_rule(target_.features).takes(dtype)) continue;
           Measured blocked(
               str("input %0: {3}[{0}, {2}] = batch \"0\"\ninput %1: {3}[{1}, {2}] = parameter \"w\"\n"
                   "%2: {3}[{0}, {1}] = matmul(%0, %1) {{transpose_a=false, transpose_b=true}} | forward \"\"\n"

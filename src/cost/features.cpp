@@ -9,7 +9,7 @@ std::string to_text(const Features& features) {
   return text.empty() ? "none" : text;
 }
 
-ProductRule product_rule(const Features& features) {
+MatmulRule matmul_rule(const Features& features) {
   return {features.bf16 && features.avx512, features.f32 && features.avx512 && !features.intel};
 }
 

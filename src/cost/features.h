@@ -1,4 +1,4 @@
-// Features: which fast products and instructions a machine's blocked kernels have, as plain data. A plan depends on
+// Features: which fast matmuls and instructions a machine's blocked kernels have, as plain data. A plan depends on
 // these instead of on the machine that it is made on.
 #pragma once
 
@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "ops/product_rule.h"
+#include "ops/matmul_rule.h"
 
 namespace stepc {
 
@@ -14,7 +14,7 @@ struct Features {
   bool bf16 = false;    // bf16 x bf16 -> f32 products of blocks
   bool f32 = false;     // f32 products of blocks
   bool avx512 = false;  // AVX-512 F, BW, DQ, VL and BF16
-  bool intel = false;   // the CPU that the library's own f32 products are written for
+  bool intel = false;   // the CPU that the library's own f32 matmuls are written for
 
   bool operator==(const Features&) const = default;
 };
@@ -29,6 +29,6 @@ inline constexpr std::array<FeatureName, 4> kFeatureNames = {
 // "bf16, f32, avx512" or "none".
 std::string to_text(const Features& features);
 
-ProductRule product_rule(const Features& features);
+MatmulRule matmul_rule(const Features& features);
 
 }  // namespace stepc

@@ -11,8 +11,8 @@ namespace stepc {
 // `directory` / "target-2-threads.toml".
 std::filesystem::path target_file(const std::filesystem::path& directory, int threads);
 
-// What was measured there with these threads; nullopt: nothing. UserError with file, line and key for one
-// that cannot be read.
+// What was measured there with these threads; nullopt: nothing. UserError with file, line and key for one that
+// cannot be read.
 std::optional<Target> kept_target(const std::filesystem::path& directory, int threads);
 
 // Replaces the file, whole or not at all.

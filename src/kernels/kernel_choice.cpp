@@ -7,8 +7,8 @@
 #include "ir/alignment.h"
 #include "kernels/node_calls.h"
 #include "loops/lower/element_writer.h"
+#include "loops/lower/epilogue.h"
 #include "loops/lower/lower.h"
-#include "loops/lower/product_tail.h"
 #include "ops/op_def.h"
 
 namespace stepc {
@@ -17,7 +17,7 @@ namespace {
 
 using Kind = KernelChoice::Kind;
 
-constexpr size_t kMostBuffers = 64;  // of a tail's kernel
+constexpr size_t kMostBuffers = 64;  // of an epilogue's kernel
 
 KernelChoice made(Kind kind, std::string why) {
   KernelChoice choice;
@@ -38,12 +38,12 @@ uint64_t bytes_of_copies(std::span<const uint32_t> copied, std::span<const Tenso
 
 // ---- nodes alone
 
-std::string why_no_blocked_product(DType dtype, const Features& features) {
-  const ProductRule rule = product_rule(features);
+std::string why_no_blocked_matmul(DType dtype, const Features& features) {
+  const MatmulRule rule = matmul_rule(features);
   if (!number_of(dtype)) return str("{} is not for the blocked kernel", name_of(dtype));
   if (rule.takes(dtype)) return "the blocked kernel does not take operands that lie so";
-  if (dtype == DType::kF32 && features.intel) return "f32: the library's product is faster on this CPU";
-  return str("{}: this machine has no blocked product of it", name_of(dtype));
+  if (dtype == DType::kF32 && features.intel) return "f32: the library's matmul is faster on this CPU";
+  return str("{}: this machine has no blocked matmul for it", name_of(dtype));
 }
 
 KernelChoice choose_matmul(const Node& node, std::span<const TensorLayout> inputs, const Features& features,
@@ -51,7 +51,7 @@ KernelChoice choose_matmul(const Node& node, std::span<const TensorLayout> input
   MatmulCall call{.left = 0, .transposed = node.attrs.get<bool>("transpose_a")};
   call.products.push_back({1, node.attrs.get<bool>("transpose_b")});
   const std::optional<BoundMatmul> bound = bind_matmul(call, inputs, features);
-  if (!bound) return made(Kind::kAten, why_no_blocked_product(inputs[0].type.dtype, features));
+  if (!bound) return made(Kind::kAten, why_no_blocked_matmul(inputs[0].type.dtype, features));
   KernelChoice choice = made(Kind::kMatmul, on_blocked(bound->call.type));
   choice.scratch_bytes = scratch_of(call, *bound, {}, threads).bytes();
   choice.matmul = std::move(call);
@@ -101,55 +101,55 @@ std::array<TileSize, kTileKinds> tile_sizes(const Shape& result) {
   return {{whole, {rest.rows, whole.columns}, {whole.rows, rest.columns}, rest}};
 }
 
-// Without its tail. UserError: the products are not one call.
-MatmulCall call_of_products(const Graph& group) {
+// Without its epilogue. UserError: the matmuls are not one call.
+MatmulCall call_of_matmuls(const Graph& group) {
   const Node& first = group.nodes.front();
   MatmulCall call{.left = place_of(group, first.inputs[0]), .transposed = first.attrs.get<bool>("transpose_a")};
   for (const Node& node : group.nodes) {
     if (!has(node, Trait::kContraction)) break;
     USER_CHECK(node.inputs[0] == first.inputs[0] && node.attrs.get<bool>("transpose_a") == call.transposed,
-               "products of several left operands");
+               "matmuls of several left operands");
     call.products.push_back({place_of(group, node.inputs[1]), node.attrs.get<bool>("transpose_b")});
   }
   return call;
 }
 
-// UserError: the nodes behind the products cannot finish them.
-void add_tail(const Graph& group, MatmulCall& call, std::vector<LoopProgram>& programs) {
+// UserError: the nodes behind the matmuls cannot finish them.
+void add_epilogue(const Graph& group, MatmulCall& call, std::vector<LoopProgram>& programs) {
   const std::array<TileSize, kTileKinds> sizes = tile_sizes(group.shape(group.nodes.front().outputs[0]));
   for (const TileSize& size : sizes) {
     if (size.rows == 0 || size.columns == 0) {
-      call.tail_programs.push_back(kNoProgram);
+      call.epilogue_programs.push_back(kNoProgram);
       continue;
     }
-    ProductTail tail = product_tail(group, size.rows, size.columns, blocked::kTileColumns);
+    Epilogue epilogue = epilogue_of(group, size.rows, size.columns, blocked::kTileColumns);
     if (programs.empty()) {  // buffers are those of every kind
-      call.tail_inputs = std::move(tail.inputs);
-      call.tail_outputs = std::move(tail.outputs);
-      USER_CHECK(call.products.size() + call.tail_inputs.size() + call.tail_outputs.size() <= kMostBuffers,
-                 "{} tensors are too many to finish products with", group.inputs.size() + group.outputs.size());
+      call.epilogue_inputs = std::move(epilogue.inputs);
+      call.epilogue_outputs = std::move(epilogue.outputs);
+      USER_CHECK(call.products.size() + call.epilogue_inputs.size() + call.epilogue_outputs.size() <= kMostBuffers,
+                 "{} tensors are too many to finish matmuls with", group.inputs.size() + group.outputs.size());
     }
-    call.tail_programs.push_back(static_cast<uint32_t>(programs.size()));
-    programs.push_back(lower(tail));
+    call.epilogue_programs.push_back(static_cast<uint32_t>(programs.size()));
+    programs.push_back(lower(epilogue));
   }
 }
 
-// What tails of every size allow where a tile is read and written at one place, and no product reads.
-std::vector<std::pair<uint32_t, uint32_t>> in_place_of(const MatmulCall& call, std::span<const LoopProgram> tails) {
+// What epilogues of every size allow where a tile is read and written at one place, and no matmul reads.
+std::vector<std::pair<uint32_t, uint32_t>> in_place_of(const MatmulCall& call, std::span<const LoopProgram> epilogues) {
   std::vector<std::pair<uint32_t, uint32_t>> pairs;
-  for (size_t i = 0; i < call.tail_inputs.size(); ++i) {
-    const TileBuffer& from = call.tail_inputs[i];
+  for (size_t i = 0; i < call.epilogue_inputs.size(); ++i) {
+    const TileBuffer& from = call.epilogue_inputs[i];
     const bool is_operand = std::ranges::any_of(
         call.products, [&](const MatmulCall::Product& product) { return product.right == from.place; });
     if (is_operand || from.place == call.left) continue;
-    for (size_t o = 0; o < call.tail_outputs.size(); ++o) {
-      const TileBuffer& to = call.tail_outputs[o];
+    for (size_t o = 0; o < call.epilogue_outputs.size(); ++o) {
+      const TileBuffer& to = call.epilogue_outputs[o];
       if (from.row_stride != to.row_stride || from.column_stride != to.column_stride) continue;
       const size_t input = call.products.size() + i;
-      const size_t output = call.products.size() + call.tail_inputs.size() + o;
+      const size_t output = call.products.size() + call.epilogue_inputs.size() + o;
       const std::pair<uint32_t, uint32_t> pair(static_cast<uint32_t>(input), static_cast<uint32_t>(output));
-      const bool all = std::ranges::all_of(tails, [&](const LoopProgram& tail) {
-        return std::ranges::find(tail.in_place, pair) != tail.in_place.end();
+      const bool all = std::ranges::all_of(epilogues, [&](const LoopProgram& epilogue) {
+        return std::ranges::find(epilogue.in_place, pair) != epilogue.in_place.end();
       });
       if (all) pairs.emplace_back(from.place, to.place);
     }
@@ -157,20 +157,20 @@ std::vector<std::pair<uint32_t, uint32_t>> in_place_of(const MatmulCall& call, s
   return pairs;
 }
 
-KernelChoice choose_products(const Graph& group, const Features& features, int threads) {
+KernelChoice choose_matmul_group(const Graph& group, const Features& features, int threads) {
   std::vector<TensorLayout> inputs;
   for (const GraphInput& input : group.inputs) inputs.push_back(layout_of(group, input));
-  MatmulCall call = call_of_products(group);
+  MatmulCall call = call_of_matmuls(group);
   const std::optional<BoundMatmul> bound = bind_matmul(call, inputs, features);
-  if (!bound) return made(Kind::kNone, why_no_blocked_product(inputs[call.left].type.dtype, features));
+  if (!bound) return made(Kind::kNone, why_no_blocked_matmul(inputs[call.left].type.dtype, features));
   KernelChoice choice = made(Kind::kMatmul, on_blocked(bound->call.type));
-  if (has_tail(group)) {
-    add_tail(group, call, choice.programs);
+  if (has_epilogue(group)) {
+    add_epilogue(group, call, choice.programs);
     choice.in_place = in_place_of(call, choice.programs);
   } else {
     for (size_t p = 0; p < group.nodes.size(); ++p)
       USER_CHECK(group.outputs.size() == group.nodes.size() && group.outputs[p].tensor == group.nodes[p].outputs[0],
-                 "its results are not one of each product");
+                 "its results are not one of each matmul");
   }
   choice.scratch_bytes = scratch_of(call, *bound, choice.programs, threads).bytes();
   choice.matmul = std::move(call);
@@ -208,7 +208,7 @@ KernelChoice choose_kernel(const Node& node, std::span<const TensorLayout> input
 KernelChoice choose_kernel(const Graph& group, const Features& features, int threads) {
   if (group.outputs.empty()) return made(Kind::kNone, "nothing needs it");
   try {
-    return is_products(group) ? choose_products(group, features, threads) : choose_generated(group);
+    return is_matmul_group(group) ? choose_matmul_group(group, features, threads) : choose_generated(group);
   } catch (const UserError& why) {
     return made(Kind::kNone, why.what());
   }

@@ -25,7 +25,7 @@ struct KernelChoice {
     kNone,       // of a group: its nodes run one by one
     kGenerated,  // programs[0]
     kNodes,      // `nodes`, as ATen calls
-    kMatmul,     // the blocked matmul, `matmul`, whose tails are `programs`
+    kMatmul,     // the blocked matmul, `matmul`, whose epilogues are `programs`
     kAttention,  // the blocked attention
     kLoss,       // the blocked linear layer with its cross-entropy
     kAten,       // ATen calls

@@ -9,9 +9,9 @@ namespace stepc {
 
 namespace {
 
-static_assert(kMostProducts <= blocked::kMostProducts);
+static_assert(kMostMatmuls <= blocked::kMostProducts);
 
-// As it lies or turned; every row or every column is side by side.
+// As it lies or transposed; every row or every column is side by side.
 std::optional<blocked::Operand> operand(const TensorLayout& x, bool transposed) {
   if (x.type.shape.size() != 2 || element_count(x.type.shape) == 0) return std::nullopt;
   if (x.strides[0] != 1 && x.strides[1] != 1) return std::nullopt;
@@ -26,13 +26,13 @@ void finish_nothing(std::span<const blocked::TileRef>, int, void*) {}
 
 std::optional<BoundMatmul> bind_matmul(const MatmulCall& call, std::span<const TensorLayout> reads,
                                        const Features& features) {
-  const ProductRule rule = product_rule(features);
+  const MatmulRule rule = matmul_rule(features);
   const TensorLayout& left = reads[call.left];
   const std::optional<blocked::Number> number = number_of(left.type.dtype);
   if (!number || !rule.takes(left.type.dtype)) return std::nullopt;
   const auto a = operand(left, call.transposed);
   if (!a || call.products.size() > blocked::kMostProducts) return std::nullopt;
-  if (a->column_stride != 1 && bytes_of(left.type) > rule.most_turned_bytes) return std::nullopt;
+  if (a->column_stride != 1 && bytes_of(left.type) > rule.most_transposed_bytes) return std::nullopt;
   BoundMatmul bound;
   for (const MatmulCall::Product& product : call.products) {
     const TensorLayout& right = reads[product.right];
@@ -46,18 +46,18 @@ std::optional<BoundMatmul> bind_matmul(const MatmulCall& call, std::span<const T
   return bound;
 }
 
-MatmulScratch scratch_of(const MatmulCall& call, const BoundMatmul& bound, std::span<const LoopProgram> tails,
+MatmulScratch scratch_of(const MatmulCall& call, const BoundMatmul& bound, std::span<const LoopProgram> epilogues,
                          int threads) {
   blocked::Matmul matmul = bound.call;
-  if (!call.tail_programs.empty()) matmul.finish = finish_nothing;  // that tiles are finished together needs room
+  if (!call.epilogue_programs.empty()) matmul.finish = finish_nothing;  // that tiles are finished together needs room
   MatmulScratch scratch;
   scratch.workers = blocked::workers_of(matmul, threads);
   scratch.matmul_bytes = aligned(blocked::workspace_bytes(matmul, threads));
-  for (uint32_t program : call.tail_programs)
+  for (uint32_t program : call.epilogue_programs)
     if (program != kNoProgram)
       scratch.worker_bytes =
-          std::max(scratch.worker_bytes, aligned(static_cast<uint64_t>(tails[program].scratch_bytes)));
-  const auto shares = static_cast<uint64_t>(std::ranges::count_if(call.tail_outputs, &TileBuffer::is_share));
+          std::max(scratch.worker_bytes, aligned(static_cast<uint64_t>(epilogues[program].scratch_bytes)));
+  const auto shares = static_cast<uint64_t>(std::ranges::count_if(call.epilogue_outputs, &TileBuffer::is_share));
   const auto tiles = static_cast<uint64_t>(blocked::ceil_div(matmul.m, blocked::kTileRows) *
                                            blocked::ceil_div(matmul.products[0].n, blocked::kTileColumns));
   scratch.share_bytes = aligned(shares * tiles * sizeof(float));

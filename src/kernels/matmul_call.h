@@ -11,7 +11,7 @@
 #include "blocked/matmul.h"
 #include "cost/features.h"
 #include "kernels/tensor_layout.h"
-#include "loops/lower/product_tail.h"
+#include "loops/lower/epilogue.h"
 
 namespace stepc {
 
@@ -27,8 +27,8 @@ struct MatmulCall {
   std::vector<Product> products = {};
   // Kernels on a tile of the products' results, which they finish; by tile_kind(), as places in a list of programs.
   // Empty: product p is write p. kNoProgram: no tile is of that kind.
-  std::vector<uint32_t> tail_programs = {};
-  std::vector<TileBuffer> tail_inputs = {}, tail_outputs = {};
+  std::vector<uint32_t> epilogue_programs = {};
+  std::vector<TileBuffer> epilogue_inputs = {}, epilogue_outputs = {};
   bool operator==(const MatmulCall&) const = default;
 };
 inline constexpr uint32_t kNoProgram = UINT32_MAX;
@@ -54,15 +54,15 @@ std::optional<BoundMatmul> bind_matmul(const MatmulCall& call, std::span<const T
 // The pieces of its scratch memory, in this order; each a multiple of 64 bytes.
 struct MatmulScratch {
   uint64_t matmul_bytes = 0;
-  uint64_t worker_bytes = 0;  // of each worker, for the tail's kernels
+  uint64_t worker_bytes = 0;  // of each worker, for the epilogue's kernels
   int workers = 1;
   uint64_t share_bytes = 0;  // of the tiles' shares of sums
   [[nodiscard]] uint64_t bytes() const {
     return matmul_bytes + static_cast<uint64_t>(workers) * worker_bytes + share_bytes;
   }
 };
-// `tails`: the programs that the call's tail_programs count.
-MatmulScratch scratch_of(const MatmulCall& call, const BoundMatmul& bound, std::span<const LoopProgram> tails,
+// `epilogues`: the programs that the call's epilogue_programs count.
+MatmulScratch scratch_of(const MatmulCall& call, const BoundMatmul& bound, std::span<const LoopProgram> epilogues,
                          int threads);
 
 }  // namespace stepc

@@ -22,9 +22,9 @@ at::Tensor rotated(const at::Tensor& x, const Places& places, bool interleaved) 
   const int64_t width = places.cosine.size(-1);
   const bool whole = width == x.size(-1);
   const at::Tensor turning = whole ? x : x.slice(-1, 0, width);
-  at::Tensor turned = turning * places.cosine + rotate_half(turning, interleaved) * places.sine;
-  turned = turned.to(x.scalar_type());
-  return whole ? turned : at::cat({turned, x.slice(-1, width)}, -1);
+  at::Tensor rotated = turning * places.cosine + rotate_half(turning, interleaved) * places.sine;
+  rotated = rotated.to(x.scalar_type());
+  return whole ? rotated : at::cat({rotated, x.slice(-1, width)}, -1);
 }
 
 // (batch, kv_heads, seq, dim) -> (batch, heads, seq, dim)

@@ -124,9 +124,9 @@ double bytes_moved(const OpDef& op, const OpCall& call);
 // Of a core op: whether its elements take a polynomial, a call or a random draw.
 bool is_costly(const Node& node);
 
-// A group (extract_groups()) of products (contractions) of one left operand, in front of the nodes that finish them
+// A group (extract_groups()) of matmuls (contractions) of one left operand, in front of the nodes that finish them
 // tile by tile: one call of the blocked kernel. Any other group is one generated kernel.
-bool is_products(const Graph& group);
+bool is_matmul_group(const Graph& group);
 
 // verify() of the graph, and of every node against its row: arity, attributes, types.
 void verify_ops(const Graph& graph);

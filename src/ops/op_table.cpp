@@ -115,7 +115,7 @@ bool is_costly(const Node& node) {
   });
 }
 
-bool is_products(const Graph& group) { return has(group.nodes.front(), Trait::kContraction); }
+bool is_matmul_group(const Graph& group) { return has(group.nodes.front(), Trait::kContraction); }
 
 void verify_ops(const Graph& graph) {
   verify(graph);

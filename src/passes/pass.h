@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "ops/product_rule.h"
+#include "ops/matmul_rule.h"
 #include "passes/recompute.h"
 
 namespace stepc {
 
 // What a Graph may contain. kCaptured: every op. kCore: no composites, only core ops and opaque nodes. kFused: groups
-// too, each of them one kernel, or one call for products.
+// too, each of them one kernel, or one call for matmuls.
 enum class Stage : uint8_t { kCaptured, kCore, kFused };
 std::string_view name_of(Stage stage);
 // verify_ops() and what the stage allows; InternalError names the node.
@@ -24,7 +24,7 @@ void verify_stage(const Graph& graph, Stage stage);
 
 // What a person chooses, and what the machine has. A pass that it does not concern changes nothing, or does not look.
 struct PassSettings {
-  ProductRule products;
+  MatmulRule matmuls;
   std::optional<RecomputeOptions> recompute;  // none: nothing is computed twice
 };
 

@@ -3,8 +3,8 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "loops/lower/epilogue.h"
 #include "loops/lower/lower.h"
-#include "loops/lower/product_tail.h"
 #include "ops/op_def.h"
 #include "passes/check_indices.h"
 #include "passes/fusion/fuse.h"
@@ -31,10 +31,10 @@ Graph plain(Graph graph, const PassSettings&) {
 Graph recompute_within(Graph graph, const PassSettings& settings) {
   if (!settings.recompute) return graph;
   RecomputeOptions options = *settings.recompute;
-  options.products = settings.products;
+  options.matmuls = settings.matmuls;
   return recompute(std::move(graph), options).graph;
 }
-Graph fuse_for(Graph graph, const PassSettings& settings) { return fuse(std::move(graph), settings.products); }
+Graph fuse_for(Graph graph, const PassSettings& settings) { return fuse(std::move(graph), settings.matmuls); }
 
 constexpr Pass kPasses[] = {
     {"fold_constants", plain<fold_constants>, kCaptured, kCaptured, "computes what follows from single values",
@@ -50,7 +50,7 @@ constexpr Pass kPasses[] = {
     {"simplify", plain<simplify>, kCaptured, kCaptured, "removes casts, views and arithmetic that change nothing",
      "after canonicalise; brings transposes into the matmuls that can read them"},
     {"common_subexpressions", plain<common_subexpressions>, kCaptured, kCaptured,
-     "computes equal things once, but what the program makes again to save memory",
+     "computes equal things once, but what the program recomputes to save memory",
      "after the rules that make things equal"},
     {"dead_code", plain<dead_code>, kCaptured, kCaptured, "drops what no output needs",
      "after everything that leaves nodes behind"},
@@ -58,10 +58,10 @@ constexpr Pass kPasses[] = {
      "guards that what the program gives as indices is in range",
      "after dead_code, which leaves the indices that count; before fuse, which makes it one kernel"},
     {"recompute", recompute_within, kCore, kCore,
-     "makes activations again in the backward pass, where a budget asks for it",
+     "recomputes activations in the backward pass, where a budget asks for it",
      "after common_subexpressions, so each thing is kept once, and before fuse, which makes most of it free"},
     {"fuse", fuse_for, kCore, kFused,
-     "puts what can be one kernel, or one call for products and what finishes them, into a group",
+     "puts what can be one kernel, or one call for matmuls and what finishes them, into a group",
      "before order alone: groups stand in a row, which no other pass keeps up"},
     {"order", plain<order>, kFused, kFused, "puts nodes in the order that needs the least memory",
      "last: memory is planned for the kernels that there are"},
@@ -77,7 +77,8 @@ namespace {
 void verify_groups(const Graph& graph) {
   for (const GroupGraph& kernel : extract_groups(graph)) {
     if (kernel.outputs.empty()) continue;  // nothing needs it
-    const std::string problem = is_products(kernel.graph) ? why_no_tail(kernel.graph) : why_no_loops(kernel.graph);
+    const std::string problem =
+        is_matmul_group(kernel.graph) ? why_no_epilogue(kernel.graph) : why_no_loops(kernel.graph);
     INTERNAL_CHECK(problem.empty(), "group {} is not one call: {}", kernel.group, problem);
   }
 }

@@ -18,7 +18,7 @@ namespace stepc {
 namespace {
 
 constexpr double kAnyTime = std::numeric_limits<double>::infinity();
-// Nodes one after the other that are made again, views not counted: about one layer of a transformer. Without a limit
+// Nodes one after the other that are recomputed, views not counted: about one layer of a transformer. Without a limit
 // the first tensor of the backward pass would bring the whole forward pass back, all of it live at once.
 constexpr uint32_t kLongestChain = 40;
 constexpr size_t kLooks = 6;      // counts of choices that are tried before halving
@@ -42,11 +42,11 @@ Kind kind_of(const Node& node) {
 bool is_forward(const Node& node) { return node.source.phase == Phase::kForward; }
 
 // Of the step as it will run: what fuse() keeps inside of kernels needs no memory.
-OrderProblem planned_problem(const Graph& core, const ProductRule& products, KnownGroups& known) {
-  return graph_memory(fuse(core, products, known)).problem;
+OrderProblem planned_problem(const Graph& core, const MatmulRule& matmuls, KnownGroups& known) {
+  return graph_memory(fuse(core, matmuls, known)).problem;
 }
 
-// Chooses which tensors are made again, one after the other.
+// Chooses which tensors are recomputed, one after the other.
 class Chooser {
  public:
   Chooser(const Graph& graph, const Target& target)
@@ -66,7 +66,7 @@ class Chooser {
     std::ranges::sort(leaves_);
   }
 
-  // Takes whatever choice saves bytes and keeps all that is made again within `most_seconds`: each kind after all
+  // Takes whatever choice saves bytes and keeps all that is recomputed within `most_seconds`: each kind after all
   // cheaper ones.
   void choose_all(double most_seconds) {
     const std::vector<TensorId> tensors = candidates();
@@ -77,18 +77,18 @@ class Chooser {
           chosen.insert(tensor);
   }
 
-  // How many choices were taken; the nodes that run again after the first `count` of them, and their time.
+  // How many choices were taken; the nodes that are recomputed after the first `count` of them, and their time.
   [[nodiscard]] size_t taken() const { return extra_seconds_.size() - 1; }
-  [[nodiscard]] std::vector<bool> again_after(size_t count) const {
-    std::vector<bool> again;
-    for (size_t since : since_) again.push_back(since < count);
-    return again;
+  [[nodiscard]] std::vector<bool> recomputed_after(size_t count) const {
+    std::vector<bool> recomputed;
+    for (size_t since : since_) recomputed.push_back(since < count);
+    return recomputed;
   }
   [[nodiscard]] double extra_seconds_after(size_t count) const { return extra_seconds_[count]; }
   [[nodiscard]] double step_seconds() const { return std::accumulate(seconds_.begin(), seconds_.end(), 0.0); }
 
  private:
-  // The tensors that are kept for the backward pass, the best to make again first.
+  // The tensors that are kept for the backward pass, the best to recompute first.
   [[nodiscard]] std::vector<TensorId> candidates() const {
     std::vector<std::tuple<Kind, double, TensorId>> sorted;
     for (size_t t = 0; t < graph_.tensors.size(); ++t) {
@@ -104,15 +104,15 @@ class Chooser {
     return out;
   }
 
-  // Keeps `tensor` no longer, if that saves bytes and all that is made again stays within `most_seconds`. `most` is the
-  // dearest kind of node to make again.
+  // Keeps `tensor` no longer, if that saves bytes and all that is recomputed stays within `most_seconds`. `most` is the
+  // dearest kind of node to recompute.
   bool choose(TensorId tensor, Kind most, double most_seconds) {
     std::vector<NodeId> chain = {graph_.tensors[tensor.index()].producer};
     std::vector<TensorId> newly_kept;
     for (size_t i = 0; i < chain.size(); ++i) {
       for (TensorId input : graph_.nodes[chain[i].index()].inputs) {
         const NodeId maker = graph_.tensors[input.index()].producer;
-        if (!maker.valid() || kept_[input.index()] || runs_again(maker)) continue;
+        if (!maker.valid() || kept_[input.index()] || is_recomputed(maker)) continue;
         if (std::ranges::find(chain, maker) != chain.end()) continue;
         const Node& node = graph_.nodes[maker.index()];
         if (is_forward(node) && kind_of(node) <= most)
@@ -129,20 +129,20 @@ class Chooser {
     for (TensorId input : newly_kept) gain -= bytes(input);
     double extra = 0;
     for (NodeId node : chain)
-      if (!runs_again(node)) extra += seconds_[node.index()];
-    if (gain <= 0 || extra_seconds_.back() + extra > most_seconds || !run_again(chain)) return false;
+      if (!is_recomputed(node)) extra += seconds_[node.index()];
+    if (gain <= 0 || extra_seconds_.back() + extra > most_seconds || !add_chain(chain)) return false;
     extra_seconds_.push_back(extra_seconds_.back() + extra);
     for (TensorId output : graph_.nodes[chain[0].index()].outputs) kept_[output.index()] = false;
     for (TensorId input : newly_kept) kept_[input.index()] = true;
     return true;
   }
 
-  [[nodiscard]] bool runs_again(NodeId node) const { return since_[node.index()] != kNever; }
-  // False, and nothing is changed, where nodes would then run again in too long a chain.
-  bool run_again(const std::vector<NodeId>& chain) {
+  [[nodiscard]] bool is_recomputed(NodeId node) const { return since_[node.index()] != kNever; }
+  // False, and nothing is changed, where nodes would then be recomputed in too long a chain.
+  bool add_chain(const std::vector<NodeId>& chain) {
     std::vector<NodeId> added;
     for (NodeId node : chain) {
-      if (runs_again(node)) continue;
+      if (is_recomputed(node)) continue;
       since_[node.index()] = taken();
       added.push_back(node);
     }
@@ -180,18 +180,18 @@ class Chooser {
   const Graph& graph_;
   std::vector<double> seconds_;              // by node
   std::vector<bool> kept_;                   // by tensor: the backward pass reads what the forward pass made
-  std::vector<size_t> since_;                // by node: with which choice it came to run again
-  std::vector<uint32_t> depth_;              // by node: those that are made again before it, one after the other
+  std::vector<size_t> since_;                // by node: with which choice it came to be recomputed
+  std::vector<uint32_t> depth_;              // by node: those that are recomputed before it, one after the other
   std::vector<std::vector<size_t>> users_;   // by tensor: nodes
   std::vector<TensorId> leaves_;             // outputs of the graph, ascending
   std::vector<double> extra_seconds_ = {0};  // after each choice
 };
 
-// The graph in which the nodes of `again` run once more, each before its first use after the forward pass.
+// The graph in which the `recomputed` nodes run once more, each before its first use after the forward pass.
 class Duplicator {
  public:
-  Duplicator(const Graph& graph, const std::vector<bool>& again)
-      : graph_(graph), again_(again), rewriter_(graph), copies_(graph.tensors.size()) {}
+  Duplicator(const Graph& graph, const std::vector<bool>& recomputed)
+      : graph_(graph), recomputed_(recomputed), rewriter_(graph), copies_(graph.tensors.size()) {}
 
   Graph run() {
     for (const Node& node : graph_.nodes) {
@@ -199,7 +199,7 @@ class Duplicator {
         rewriter_.keep(node);
         continue;
       }
-      for (TensorId input : node.inputs) make_again(input, node.source);
+      for (TensorId input : node.inputs) duplicate(input, node.source);
       rewriter_.replace(node.outputs, copy(node, node.source));
     }
     return rewriter_.finish();
@@ -221,11 +221,11 @@ class Duplicator {
     return graph.nodes[id.index()].outputs;
   }
   // Chains are short (kLongestChain a tensor), but chains of chains are not: a stack of our own.
-  void make_again(TensorId tensor, const Source& source) {
+  void duplicate(TensorId tensor, const Source& source) {
     std::vector<NodeId> stack = {graph_.tensors[tensor.index()].producer};
     while (!stack.empty()) {
       const NodeId id = stack.back();
-      if (!id.valid() || !again_[id.index()] || copies_[graph_.nodes[id.index()].outputs[0].index()].valid()) {
+      if (!id.valid() || !recomputed_[id.index()] || copies_[graph_.nodes[id.index()].outputs[0].index()].valid()) {
         stack.pop_back();
         continue;
       }
@@ -233,7 +233,7 @@ class Duplicator {
       const size_t size = stack.size();
       for (TensorId input : node.inputs) {
         const NodeId maker = graph_.tensors[input.index()].producer;
-        if (maker.valid() && again_[maker.index()] && !copies_[input.index()].valid()) stack.push_back(maker);
+        if (maker.valid() && recomputed_[maker.index()] && !copies_[input.index()].valid()) stack.push_back(maker);
       }
       if (stack.size() > size) continue;
       const std::vector<TensorId> made = copy(node, {source.phase, node.source.module});
@@ -244,9 +244,9 @@ class Duplicator {
   }
 
   const Graph& graph_;
-  const std::vector<bool>& again_;
+  const std::vector<bool>& recomputed_;
   Rewriter rewriter_;
-  std::vector<TensorId> copies_;  // by old tensor: made again
+  std::vector<TensorId> copies_;  // by old tensor: recomputed
   size_t nodes_ = 0;
 };
 
@@ -258,27 +258,27 @@ struct Look {
   OrderProblem problem;
   uint64_t peak_bytes = 0;  // of the orders that are quick to find
 };
-Look look_at(const Graph& graph, const Chooser& chooser, size_t count, uint64_t budget, const ProductRule& products,
+Look look_at(const Graph& graph, const Chooser& chooser, size_t count, uint64_t budget, const MatmulRule& matmuls,
              KnownGroups& known) {
-  const std::vector<bool> again = chooser.again_after(count);
-  Duplicator duplicator(graph, again);
+  const std::vector<bool> recomputed = chooser.recomputed_after(count);
+  Duplicator duplicator(graph, recomputed);
   Look look;
   look.count = count;
   look.graph = duplicator.run();
   look.nodes = duplicator.nodes();
-  look.problem = planned_problem(look.graph, products, known);
+  look.problem = planned_problem(look.graph, matmuls, known);
   look.peak_bytes = peak_bytes(look.problem, order_within(look.problem, budget));
   return look;
 }
 
 // About the fewest choices that meet the budget, or else those of the lowest peak. More is not always less: what is
-// made again is live too. So first a look at some counts; then, between the first that meets the budget and the one
+// recomputed is live too. So first a look at some counts; then, between the first that meets the budget and the one
 // before it, halving.
-std::optional<Look> best_look(const Graph& graph, const Chooser& chooser, uint64_t budget, const ProductRule& products,
+std::optional<Look> best_look(const Graph& graph, const Chooser& chooser, uint64_t budget, const MatmulRule& matmuls,
                               KnownGroups& known) {
   std::optional<Look> best;
   const auto meets_budget = [&](size_t count) {
-    Look look = look_at(graph, chooser, count, budget, products, known);
+    Look look = look_at(graph, chooser, count, budget, matmuls, known);
     const bool meets = look.peak_bytes <= budget;
     if (!best || meets || look.peak_bytes < best->peak_bytes) best = std::move(look);
     return meets;
@@ -304,11 +304,11 @@ RecomputeResult recompute(Graph graph, const RecomputeOptions& options) {
   result.step_seconds = chooser.step_seconds();
   const uint64_t budget = options.budget_bytes.value_or(0);
   KnownGroups known;
-  const OrderProblem problem = planned_problem(graph, options.products, known);
+  const OrderProblem problem = planned_problem(graph, options.matmuls, known);
   result.peak_before = peak_bytes(problem, order_within(problem, budget));
   if (result.peak_before > budget) {
     chooser.choose_all(options.budget_bytes ? kAnyTime : options.most_extra * result.step_seconds);
-    std::optional<Look> best = best_look(graph, chooser, budget, options.products, known);
+    std::optional<Look> best = best_look(graph, chooser, budget, options.matmuls, known);
     if (best && best->peak_bytes > budget) {  // the search that order() makes may still find what meets it
       result.peak_before = peak_bytes(problem, lowest_peak_order(problem));
       best->peak_bytes = peak_bytes(best->problem, lowest_peak_order(best->problem));

@@ -1,6 +1,6 @@
-// recompute: what the forward pass keeps for the backward pass alone is made again there where that is worth its bytes.
-// The cheapest goes first: pointwise chains, then reductions and normalisations, attention, products last; of each kind
-// the most bytes for the least time by the cost model. Draws of a stream are made again as the same numbers; opaque
+// recompute: what the forward pass keeps for the backward pass alone is recomputed there where that is worth its bytes.
+// The cheapest goes first: pointwise chains, then reductions and normalisations, attention, matmuls last; of each kind
+// the most bytes for the least time by the cost model. Draws of a stream are recomputed as the same numbers; opaque
 // calls are never repeated. The meaning stays, bit by bit.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 #include "cost/target.h"
 #include "ir/graph.h"
-#include "ops/product_rule.h"
+#include "ops/matmul_rule.h"
 
 namespace stepc {
 
@@ -20,7 +20,7 @@ struct RecomputeOptions {
   std::optional<uint64_t> budget_bytes;
   double most_extra = 0.08;  // without a budget
   Target target = {};
-  ProductRule products = {};  // as fuse() will be given
+  MatmulRule matmuls = {};  // as fuse() will be given
 };
 
 struct RecomputeResult {

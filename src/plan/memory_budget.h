@@ -1,5 +1,5 @@
 // What a step may hold at once, the model and its optimizer's state included, as a person says it. What does not fit is
-// made again in the backward pass instead of kept for it (passes/recompute.h).
+// recomputed in the backward pass instead of kept for it (passes/recompute.h).
 #pragma once
 
 #include <cstdint>

@@ -16,8 +16,9 @@ namespace {
 
 constexpr int kBudgetAttempts = 4;
 
-// How far a plan is above what it may take: a budget of bytes; or what eager took, so that what the program makes again
-// to save memory saves it here too. Kernels may want more workspace than eager's, and keep what those compute twice.
+// How far a plan is above what it may take: a budget of bytes; or what eager took, so that what the program
+// recomputes to save memory saves it here too. Kernels may want more workspace than eager's, and keep what those
+// compute twice.
 uint64_t excess_bytes(const Schedule& schedule, const MemoryBudget& budget, uint64_t eager_bytes) {
   const bool has_budget = budget.kind == MemoryBudget::Kind::kBytes;
   const uint64_t bytes = has_budget ? schedule.needed_bytes() : schedule.peak_bytes();
@@ -76,7 +77,7 @@ PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGra
     return excess_bytes(one.plan.schedule, options.budget, eager_bytes);
   };
   RunOptions run = options.passes;
-  run.settings.products = product_rule(options.features);
+  run.settings.matmuls = matmul_rule(options.features);
   std::optional<RecomputeOptions> recompute = recompute_options(captured, options.budget);
   run.settings.recompute = recompute;
   Passes passes(std::move(run));
@@ -116,7 +117,7 @@ PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGra
   with_logits.plan = options.schedule(with_logits.graph, with_logits.options);
   if (with_logits.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = std::move(with_logits);
   if (excess_of(*best) == 0) return std::move(*best);
-  // What activations do not give, products may: the library's pack nothing, and are slower.
+  // What activations do not give, matmuls may: the library's pack nothing, and are slower.
   PlannedGraph packing_nothing = *best;
   packing_nothing.options.most_scratch_bytes = 0;
   packing_nothing.plan = options.schedule(packing_nothing.graph, packing_nothing.options);

@@ -32,7 +32,7 @@ struct PlannedGraph {
 
 // `captured` as functionalise() leaves it. `trace`: what it was made of, which must outlive the result; without one
 // (nullptr) nothing is known of eager's memory, and only a budget bounds the plan. A plan that takes more than its
-// budget, or than eager took, is planned anew: recomputation is asked for less, products leave out their packing; the
+// budget, or than eager took, is planned anew: recomputation is asked for less, matmuls leave out their packing; the
 // smallest is returned. Throws UserError for a step that no Schedule can run.
 PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& options);
 

@@ -176,17 +176,17 @@ Pricer::ProgramPrice Pricer::price_program(const LoopProgram& program) const {
   return price;
 }
 
-// The tail's kernel for one kind of tile, as often as its tiles cover the result.
-double Pricer::tail_seconds(const MatmulCall& call, int64_t rows, int64_t columns) const {
-  for (size_t kind = 0; kind < call.tail_programs.size(); ++kind) {
-    if (call.tail_programs[kind] == kNoProgram) continue;
+// The epilogue's kernel for one kind of tile, as often as its tiles cover the result.
+double Pricer::epilogue_seconds(const MatmulCall& call, int64_t rows, int64_t columns) const {
+  for (size_t kind = 0; kind < call.epilogue_programs.size(); ++kind) {
+    if (call.epilogue_programs[kind] == kNoProgram) continue;
     const int64_t tile_rows = kind % 2 == 0 ? blocked::kTileRows : rows % blocked::kTileRows;
     const int64_t tile_columns = kind / 2 == 0 ? blocked::kTileColumns : columns % blocked::kTileColumns;
     if (tile_rows == 0 || tile_columns == 0) continue;
     const double tiles = static_cast<double>(rows) * static_cast<double>(columns) /
                          (static_cast<double>(tile_rows) * static_cast<double>(tile_columns));
     // Each tile is one thread's.
-    return programs_[call.tail_programs[kind]].seconds * tiles / threads_;
+    return programs_[call.epilogue_programs[kind]].seconds * tiles / threads_;
   }
   return 0;
 }
@@ -208,7 +208,7 @@ Price Pricer::price_matmul(const Instruction& instruction) const {
     const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(n) * static_cast<double>(inner);
     seconds += flops / matmul_rate(rates_, KernelOwner::kBlocked, left.dtype, rows, n, inner);
   }
-  return {WorkClass::kMatmulBlocked, seconds + tail_seconds(call, rows, columns), rates_.instruction_seconds};
+  return {WorkClass::kMatmulBlocked, seconds + epilogue_seconds(call, rows, columns), rates_.instruction_seconds};
 }
 
 // Of two matrices, or rows of them; flops where the Schedule knows them.

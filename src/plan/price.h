@@ -49,7 +49,7 @@ class Pricer {
     int forks = 0;
   };
   [[nodiscard]] ProgramPrice price_program(const LoopProgram& program) const;
-  [[nodiscard]] double tail_seconds(const MatmulCall& call, int64_t rows, int64_t columns) const;
+  [[nodiscard]] double epilogue_seconds(const MatmulCall& call, int64_t rows, int64_t columns) const;
   [[nodiscard]] Price price_matmul(const Instruction& instruction) const;
   [[nodiscard]] Price price_aten(const Instruction& instruction) const;
   [[nodiscard]] double library_matmul_seconds(const Instruction& instruction) const;

@@ -150,7 +150,7 @@ void DryRun::after(size_t instruction) {
     for (size_t input : kept_[b].inputs) show_(input, operands_[schedule_.inputs[input].operand], 0);
     put_back(kept_[b]);
   }
-  // A library's products pack operands in memory of its own, which the C library keeps when they free it.
+  // A library's matmuls pack operands in memory of its own, which the C library keeps when they free it.
   if (instruction % kTrimEvery == kTrimEvery - 1) release_free_memory();
 }
 

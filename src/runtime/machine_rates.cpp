@@ -42,7 +42,7 @@ double rate_of(c10::ScalarType dtype, const MatmulShape& shape) {
 }  // namespace
 
 double measure_matmul_rate(c10::ScalarType dtype, const std::vector<MatmulShape>& shapes) {
-  // A machine without instructions for a dtype multiplies it a thousand times slower: a small product tells.
+  // A machine without instructions for a dtype multiplies it a thousand times slower: a small matmul tells.
   constexpr int64_t kSmall = 256;
   constexpr double kLongSeconds = 4 * kEnoughSeconds;
   double best = rate_of(dtype, {kSmall, kSmall, kSmall});

@@ -16,7 +16,7 @@ struct MatmulShape {
 };
 
 // Best rate of at::mm over the shapes, in operations a second: each is run a few times, about a tenth of a second in
-// all; those that would take long, on a machine that is slow at this dtype, are left out for a small product. The best,
+// all; those that would take long, on a machine that is slow at this dtype, are left out for a small matmul. The best,
 // so that the MFU relative to it is never flattered by a bad shape.
 double measure_matmul_rate(c10::ScalarType dtype, const std::vector<MatmulShape>& shapes);
 

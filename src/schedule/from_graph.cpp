@@ -135,7 +135,7 @@ void find_windows(Kernels& k) {
   }
 }
 
-// Whether a product wants more scratch memory than there is for it: the library makes it then, one call a node.
+// Whether a matmul wants more scratch memory than there is for it: the library makes it then, one call a node.
 bool wants_too_much(const KernelChoice& choice, const GraphScheduleOptions& options) {
   return choice.kind == KernelChoice::Kind::kMatmul && choice.scratch_bytes > options.most_scratch_bytes;
 }
@@ -170,7 +170,7 @@ bool choose_for_groups(Kernels& k, const GraphScheduleOptions& options, std::vec
     if (group.outputs.empty()) continue;  // nothing needs it
     dissolved.insert(*node.group);
     const std::string& why = refused == options.refused.end() ? unit.choice.why : refused->second;
-    if (!too_much && (refused != options.refused.end() || !is_products(group.graph) || has_tail(group.graph)))
+    if (!too_much && (refused != options.refused.end() || !is_matmul_group(group.graph) || has_epilogue(group.graph)))
       one_by_one.push_back(str("group {} ({}): {}", *node.group, node.op, why));
   }
   for (Node& node : k.graph.nodes)
@@ -558,8 +558,8 @@ class Writer {
     }
     if (!choice.matmul) return;
     instruction.matmul = choice.matmul;
-    for (uint32_t& tail : instruction.matmul->tail_programs)
-      if (tail != kNoProgram) tail = places[tail];
+    for (uint32_t& epilogue : instruction.matmul->epilogue_programs)
+      if (epilogue != kNoProgram) epilogue = places[epilogue];
   }
   // What an ATen call may ask memory for, beside its scratch: its results, not what it is given to change.
   void expect_results(Instruction& instruction) const {

@@ -25,7 +25,7 @@ struct GraphScheduleOptions {
   const Trace* trace = nullptr;
   WorkspaceTable workspaces = {};
   std::map<uint32_t, std::string> refused = {};  // groups that no code could be generated for, and why
-  uint64_t most_scratch_bytes = UINT64_MAX;      // of a blocked product; the library makes one that wants more
+  uint64_t most_scratch_bytes = UINT64_MAX;      // of a blocked matmul; the library makes one that wants more
   bool is_plain = false;  // one ATen call a node; pointwise groups a stretch of the elements at a time
 };
 

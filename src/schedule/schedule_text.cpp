@@ -19,7 +19,7 @@
 //   i0: op exp (%0) -> (%2) {value=1.0} scratch 64 at 512 work(32.0, 0.0, 256.0) | forward "proj" why "no group"
 //   i1: aten aten::frob_ (%0, %2) -> (%0) args(#0, [1, 2], t[#1, undefined]) results(#0) writes 0 workspace 64 0
 //     allocations [64 at 0, 128 own] worker scratch 64 at 512 call 7 number 0 | update ""
-//   i2: matmul mm (%0, %1, %3) -> (%4) product 0^T x 1, 2 tails 0, none, none, none tile inputs 3(8, 1)
+//   i2: matmul mm (%0, %1, %3) -> (%4) product 0^T x 1, 2 epilogues 0, none, none, none tile inputs 3(8, 1)
 //     tile outputs 0(8, 1) share | backward ""
 //   i3: generated mul.add (%0) -> (%2) program 0 stream 1 | forward ""
 //   i4: guard "" () -> () number 0 expects true | forward ""
@@ -128,13 +128,13 @@ std::string matmul_text(const MatmulCall& call) {
     parts.push_back(str("{}{}", product.right, product.transposed ? "^T" : ""));
   std::string out = str(" product {}{} x {}", call.left, call.transposed ? "^T" : "",
                         parts.empty() ? "none" : str("{}", fmt::join(parts, ", ")));
-  if (!call.tail_programs.empty()) {
+  if (!call.epilogue_programs.empty()) {
     parts.clear();
-    for (uint32_t program : call.tail_programs) parts.push_back(program_name(program));
-    out += str(" tails {}", fmt::join(parts, ", "));
+    for (uint32_t program : call.epilogue_programs) parts.push_back(program_name(program));
+    out += str(" epilogues {}", fmt::join(parts, ", "));
   }
-  if (!call.tail_inputs.empty()) out += str(" tile inputs {}", tile_buffers_text(call.tail_inputs));
-  if (!call.tail_outputs.empty()) out += str(" tile outputs {}", tile_buffers_text(call.tail_outputs));
+  if (!call.epilogue_inputs.empty()) out += str(" tile inputs {}", tile_buffers_text(call.epilogue_inputs));
+  if (!call.epilogue_outputs.empty()) out += str(" tile outputs {}", tile_buffers_text(call.epilogue_outputs));
   return out;
 }
 
@@ -451,12 +451,12 @@ class ScheduleParser {
         product.transposed = in_.accept("^T");
       } while (in_.accept(","));
     }
-    if (in_.accept("tails ")) {
-      do out.tail_programs.push_back(in_.accept("none") ? kNoProgram : in_.id());
+    if (in_.accept("epilogues ")) {
+      do out.epilogue_programs.push_back(in_.accept("none") ? kNoProgram : in_.id());
       while (in_.accept(","));
     }
-    if (in_.accept("tile inputs ")) out.tail_inputs = tile_buffers();
-    if (in_.accept("tile outputs ")) out.tail_outputs = tile_buffers();
+    if (in_.accept("tile inputs ")) out.epilogue_inputs = tile_buffers();
+    if (in_.accept("tile outputs ")) out.epilogue_outputs = tile_buffers();
     return out;
   }
   std::vector<TileBuffer> tile_buffers() {

@@ -153,10 +153,10 @@ class KernelVerifier {
       INTERNAL_CHECK(right.dtype == reads[call.left].type.dtype, "operands of two types");
       INTERNAL_CHECK_EQ(right.shape[product.transposed ? 1 : 0], bound->call.k, "what is summed over");
     }
-    const bool has_tail = !call.tail_programs.empty();
+    const bool has_epilogue = !call.epilogue_programs.empty();
     for (size_t p = 0; p < call.products.size(); ++p) {
       const int64_t n = bound->products[p].n;
-      if (has_tail) {
+      if (has_epilogue) {
         INTERNAL_CHECK_EQ(n, bound->products[0].n, "products that are finished together are of one width");
         continue;
       }
@@ -164,33 +164,33 @@ class KernelVerifier {
       INTERNAL_CHECK(layout(one.writes[p]).type == wanted && is_contiguous(layout(one.writes[p])),
                      "%{} is no place for a product of {}", one.writes[p], to_text(wanted));
     }
-    if (has_tail) check_tails(one, call, bound->call.m, bound->products[0].n);
+    if (has_epilogue) check_epilogues(one, call, bound->call.m, bound->products[0].n);
     INTERNAL_CHECK_LE(scratch_of(call, *bound, schedule_.programs, schedule_.threads).bytes(), one.scratch.bytes,
                       "its scratch");
   }
 
-  void check_tails(const Instruction& one, const MatmulCall& call, int64_t m, int64_t n) const {
+  void check_epilogues(const Instruction& one, const MatmulCall& call, int64_t m, int64_t n) const {
     for (size_t kind = 0; kind < kTileKinds; ++kind) {
       const int64_t row = last_begin(m, kTileRows, kind % 2 == 0);
       const int64_t column = last_begin(n, kTileColumns, kind / 2 == 0);
       if (row < 0 || column < 0) continue;
-      INTERNAL_CHECK(call.tail_programs[kind] != kNoProgram, "tiles of kind {} are left as they are", kind);
-      const std::vector<LoopBuffer>& buffers = schedule_.programs[call.tail_programs[kind]].buffers;
+      INTERNAL_CHECK(call.epilogue_programs[kind] != kNoProgram, "tiles of kind {} are left as they are", kind);
+      const std::vector<LoopBuffer>& buffers = schedule_.programs[call.epilogue_programs[kind]].buffers;
       size_t next = 0;
       for (; next < call.products.size(); ++next)
         INTERNAL_CHECK(
             buffers[next].dtype == DType::kF32 && buffers[next].count <= std::min(m, kTileRows) * kTileColumns,
-            "its tail goes past the end of a tile");
-      for (const TileBuffer& buffer : call.tail_inputs)
+            "its epilogue goes past the end of a tile");
+      for (const TileBuffer& buffer : call.epilogue_inputs)
         check_tile(buffers[next++], buffer, one.reads[buffer.place], row, column);
-      for (const TileBuffer& buffer : call.tail_outputs)
+      for (const TileBuffer& buffer : call.epilogue_outputs)
         check_tile(buffers[next++], buffer, one.writes[buffer.place], row, column);
     }
   }
 
-  // The tail's last tile of a kind, at (row, column), stays inside the operand.
+  // The epilogue's last tile of a kind, at (row, column), stays inside the operand.
   void check_tile(const LoopBuffer& tile, const TileBuffer& moves, OperandId id, int64_t row, int64_t column) const {
-    INTERNAL_CHECK(tile.dtype == operand(id).dtype, "its tail takes %{} for {}", id, name_of(tile.dtype));
+    INTERNAL_CHECK(tile.dtype == operand(id).dtype, "its epilogue takes %{} for {}", id, name_of(tile.dtype));
     if (moves.is_share) {
       INTERNAL_CHECK(tile.count <= 1 && tile.dtype == DType::kF32 && room(id) >= 1, "%{} is no sum of tiles", id);
       return;
@@ -200,7 +200,7 @@ class KernelVerifier {
         moves.row_stride >= 0 && moves.column_stride >= 0 && !__builtin_mul_overflow(row, moves.row_stride, &down) &&
         !__builtin_mul_overflow(column, moves.column_stride, &across) && !__builtin_add_overflow(down, across, &end) &&
         !__builtin_add_overflow(end, tile.count, &end) && end <= room(id);
-    INTERNAL_CHECK(inside, "its tail goes past the end of b{} from %{}", operand(id).buffer, id);
+    INTERNAL_CHECK(inside, "its epilogue goes past the end of b{} from %{}", operand(id).buffer, id);
   }
 
   const Schedule& schedule_;

@@ -240,22 +240,22 @@ class Verifier {
     INTERNAL_CHECK(!call.products.empty(), "{} has no product", here());
     for (const MatmulCall::Product& product : call.products)
       INTERNAL_CHECK_LT(product.right, one.reads.size(), "a right operand of {}", here());
-    for (const TileBuffer& buffer : call.tail_inputs)
-      INTERNAL_CHECK_LT(buffer.place, one.reads.size(), "an input of the tail of {}", here());
-    for (const TileBuffer& buffer : call.tail_outputs)
-      INTERNAL_CHECK_LT(buffer.place, one.writes.size(), "an output of the tail of {}", here());
-    if (call.tail_programs.empty()) {
+    for (const TileBuffer& buffer : call.epilogue_inputs)
+      INTERNAL_CHECK_LT(buffer.place, one.reads.size(), "an input of the epilogue of {}", here());
+    for (const TileBuffer& buffer : call.epilogue_outputs)
+      INTERNAL_CHECK_LT(buffer.place, one.writes.size(), "an output of the epilogue of {}", here());
+    if (call.epilogue_programs.empty()) {
       INTERNAL_CHECK_EQ(call.products.size(), one.writes.size(), "products of {}", here());
       return;
     }
-    INTERNAL_CHECK_EQ(call.tail_programs.size(), kTileKinds, "tails of {}", here());
-    for (uint32_t tail : call.tail_programs) {
-      if (tail == kNoProgram) continue;
-      const LoopProgram& kernel = program(tail);
-      INTERNAL_CHECK_EQ(count(kernel, LoopBuffer::Kind::kInput), call.products.size() + call.tail_inputs.size(),
-                        "inputs of the tail of {}", here());
-      INTERNAL_CHECK_EQ(count(kernel, LoopBuffer::Kind::kOutput), call.tail_outputs.size(), "outputs of the tail of {}",
-                        here());
+    INTERNAL_CHECK_EQ(call.epilogue_programs.size(), kTileKinds, "epilogues of {}", here());
+    for (uint32_t epilogue : call.epilogue_programs) {
+      if (epilogue == kNoProgram) continue;
+      const LoopProgram& kernel = program(epilogue);
+      INTERNAL_CHECK_EQ(count(kernel, LoopBuffer::Kind::kInput), call.products.size() + call.epilogue_inputs.size(),
+                        "inputs of the epilogue of {}", here());
+      INTERNAL_CHECK_EQ(count(kernel, LoopBuffer::Kind::kOutput), call.epilogue_outputs.size(),
+                        "outputs of the epilogue of {}", here());
     }
   }
 

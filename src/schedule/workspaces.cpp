@@ -56,8 +56,8 @@ std::optional<Workspace> known_workspace(const Node& node, const std::vector<Ten
   }
   // One value everywhere is written where it belongs.
   if (has(node, Trait::kSplat)) return Workspace{};
-  // A library's product of two matrices: it asks for nothing where it takes the type, and ATen copies only what lies
-  // neither in rows nor in columns.
+  // A library's matmul: it asks for nothing where it takes the type, and ATen copies only what lies neither
+  // in rows nor in columns.
   const bool is_plain =
       has(node, Trait::kContraction) && std::ranges::all_of(inputs, [](const TensorLayout& input) {
         const bool is_wide = input.type.dtype == DType::kF32 || input.type.dtype == DType::kF64;

@@ -89,8 +89,8 @@ inline std::vector<NamedGroup> step_groups() {
     const TensorId sine = group_input(b, DType::kBF16, {1, 1, 7, 20});
     const TensorId low = b.slice(x, {0, 0, 0, 0}, {2, 3, 7, 10}, {1, 1, 1, 1});
     const TensorId high = b.slice(x, {0, 0, 0, 10}, {2, 3, 7, 10}, {1, 1, 1, 1});
-    const TensorId turned = b.add("concat", {b.add("neg", {high}), low}, {{"dim", int64_t{3}}});
-    group_output(b, b.add("add", {b.add("mul", {x, cosine}), b.add("mul", {turned, sine})}));
+    const TensorId rotated = b.add("concat", {b.add("neg", {high}), low}, {{"dim", int64_t{3}}});
+    group_output(b, b.add("add", {b.add("mul", {x, cosine}), b.add("mul", {rotated, sine})}));
   });
   add("dropout", [](GraphBuilder& b) {
     const TensorId x = group_input(b, DType::kF32, {9, 50});

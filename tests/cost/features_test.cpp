@@ -11,12 +11,11 @@ TEST(Features, AsText) {
   EXPECT_EQ(to_text(Features{.avx512 = true, .intel = true}), "avx512, intel");
 }
 
-TEST(Features, ProductsNeedAvx512AndF32OnesAnotherCpuThanIntels) {
-  EXPECT_EQ(product_rule(Features{.bf16 = true, .f32 = true, .avx512 = true}), (ProductRule{true, true}));
-  EXPECT_EQ(product_rule(Features{.bf16 = true, .f32 = true, .avx512 = true, .intel = true}),
-            (ProductRule{true, false}));
-  EXPECT_EQ(product_rule(Features{.bf16 = true, .f32 = true}), ProductRule());
-  EXPECT_EQ(product_rule(Features{.avx512 = true}), ProductRule());
+TEST(Features, MatmulsNeedAvx512AndF32OnesAnotherCpuThanIntels) {
+  EXPECT_EQ(matmul_rule(Features{.bf16 = true, .f32 = true, .avx512 = true}), (MatmulRule{true, true}));
+  EXPECT_EQ(matmul_rule(Features{.bf16 = true, .f32 = true, .avx512 = true, .intel = true}), (MatmulRule{true, false}));
+  EXPECT_EQ(matmul_rule(Features{.bf16 = true, .f32 = true}), MatmulRule());
+  EXPECT_EQ(matmul_rule(Features{.avx512 = true}), MatmulRule());
 }
 
 }  // namespace

@@ -168,7 +168,7 @@ TEST(KernelFallback, KeptKernelsThatAreDamagedAreMadeAgain) {
 }
 
 // What the probe finds where LibTorch has no micro-kernel, or a wrong one.
-TEST(KernelFallback, WithoutMicroKernelsProductsAreAtens) {
+TEST(KernelFallback, WithoutMicroKernelsMatmulsAreAtens) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     Config config;
     config.kernels = sources();

@@ -75,7 +75,7 @@ TEST_P(ProfiledStep, HasEveryInstructionOnceInOrder) {
   }
   EXPECT_LE(end, profile->seconds);
   EXPECT_LE(sum, profile->seconds);
-  // The products: two forward, three backward.
+  // The matmuls: two forward, three backward.
   EXPECT_GE(flops, 2.0 * 16 * (8 * 32 + 32 * 4) + 2.0 * 16 * (8 * 32 + 2 * 32 * 4));
   const auto has = [&](Phase phase) {
     return std::ranges::any_of(profile->instructions, [&](const auto& one) { return one.phase == phase; });

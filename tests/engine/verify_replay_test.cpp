@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kSteps = 7;
 
-// The ends of a language model, with many tokens a row; and its plan where the machine's f32 products are these.
+// The ends of a language model, with many tokens a row; and its plan where the machine's f32 matmuls are these.
 struct Trained {
   Stats stats;
   std::string log;
@@ -41,7 +41,7 @@ Trained train(at::ScalarType type, const std::shared_ptr<KernelSources>& kernels
   };
   Config config;
   config.kernels = kernels;
-  config.memory_budget = parse_memory_budget("1GiB");  // room for our products' scratch: they are what is to be wrong
+  config.memory_budget = parse_memory_budget("1GiB");  // room for our matmuls' scratch: they are what is to be wrong
   const test::LogLines lines;
   auto step =
       accelerate([&](const at::Tensor& ids) { return train_step(b, optimizer_b, ids); }, {b}, {optimizer_b}, config);
@@ -56,7 +56,7 @@ Trained train(at::ScalarType type, const std::shared_ptr<KernelSources>& kernels
   return trained;
 }
 
-// Products of blocks that forget what was summed before.
+// Matmuls of blocks that forget what was summed before.
 template <class T>
 void forgets(const blocked::BlockSize& size, const T*, int64_t, const T*, int64_t, float* c, int64_t ldc, bool) {
   for (int64_t i = 0; i < size.rows; ++i) std::fill_n(c + i * ldc, size.columns, 0.5F);

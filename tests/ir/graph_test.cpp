@@ -50,7 +50,7 @@ TEST(GraphText, RoundTrips) {
   EXPECT_EQ(check.worker_bytes, UINT64_MAX);
 }
 
-// A pause that gives %1 away, turned, and finds %3 in the memory of input 0; then an optimizer on the host.
+// A pause that gives %1 away, transposed, and finds %3 in the memory of input 0; then an optimizer on the host.
 constexpr std::string_view kHostText = R"(stepc.graph 1
 input %0: f32[4] = buffer "mean"
 input %1: f32[4, 8] = batch "0"

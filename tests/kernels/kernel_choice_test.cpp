@@ -24,7 +24,7 @@ Node node_of(std::string op, Attrs attrs) {
   node.op = std::move(op);
   return node;
 }
-Node product(bool transpose_a, bool transpose_b) {
+Node matmul(bool transpose_a, bool transpose_b) {
   return node_of("matmul", {{"transpose_a", transpose_a}, {"transpose_b", transpose_b}});
 }
 
@@ -36,11 +36,11 @@ std::string text_of(const KernelChoice& choice) {
     const MatmulCall& call = *choice.matmul;
     text += str(" {}{} by", call.left, call.transposed ? "'" : "");
     for (const auto& [right, transposed] : call.products) text += str(" {}{}", right, transposed ? "'" : "");
-    if (!call.tail_programs.empty()) text += ", tails";
-    for (uint32_t program : call.tail_programs) text += program == kNoProgram ? " -" : str(" {}", program);
-    for (const TileBuffer& in : call.tail_inputs)
+    if (!call.epilogue_programs.empty()) text += ", epilogues";
+    for (uint32_t program : call.epilogue_programs) text += program == kNoProgram ? " -" : str(" {}", program);
+    for (const TileBuffer& in : call.epilogue_inputs)
       text += str(", in {}({}, {})", in.place, in.row_stride, in.column_stride);
-    for (const TileBuffer& out : call.tail_outputs)
+    for (const TileBuffer& out : call.epilogue_outputs)
       text += out.is_share ? str(", share {}", out.place)
                            : str(", out {}({}, {})", out.place, out.row_stride, out.column_stride);
   }
@@ -53,51 +53,51 @@ std::string text_of(const Node& node, const std::vector<TensorLayout>& inputs, c
   return text_of(choose_kernel(node, inputs, features, kThreads));
 }
 
-TEST(KernelChoice, AProductIsWhereItIsFaster) {
+TEST(KernelChoice, AMatmulIsWhereItIsFaster) {
   const auto text = [](DType dtype, const Features& features) {
-    return text_of(product(false, true), {dense(dtype, {200, 32}), dense(dtype, {96, 32})}, features);
+    return text_of(matmul(false, true), {dense(dtype, {200, 32}), dense(dtype, {96, 32})}, features);
   };
   EXPECT_EQ(text(DType::kBF16, kAmd), "matmul 0 by 1' | bf16 on the blocked kernel");
   EXPECT_EQ(text(DType::kBF16, kIntel), "matmul 0 by 1' | bf16 on the blocked kernel");
   EXPECT_EQ(text(DType::kF32, kAmd), "matmul 0 by 1' | f32 on the blocked kernel");
-  EXPECT_EQ(text(DType::kF32, kIntel), "aten | f32: the library's product is faster on this CPU");
-  EXPECT_EQ(text(DType::kBF16, kNone), "aten | bf16: this machine has no blocked product of it");
+  EXPECT_EQ(text(DType::kF32, kIntel), "aten | f32: the library's matmul is faster on this CPU");
+  EXPECT_EQ(text(DType::kBF16, kNone), "aten | bf16: this machine has no blocked matmul for it");
   EXPECT_EQ(text(DType::kF64, kAmd), "aten | f64 is not for the blocked kernel");
 }
 
-TEST(KernelChoice, AProductOfOperandsThatLieOtherwiseIsTheLibrarys) {
+TEST(KernelChoice, AMatmulOfOperandsThatLieOtherwiseIsTheLibrarys) {
   const std::string other = "aten | the blocked kernel does not take operands that lie so";
   const TensorLayout right = dense(DType::kBF16, {32, 64});
-  const auto of_left = [&](const TensorLayout& left, bool turned = false) {
-    return text_of(product(turned, false), {left, right}, kAmd);
+  const auto of_left = [&](const TensorLayout& left, bool transposed = false) {
+    return text_of(matmul(transposed, false), {left, right}, kAmd);
   };
   EXPECT_EQ(of_left(lying(DType::kBF16, {200, 32}, {1, 200})), "matmul 0 by 1 | bf16 on the blocked kernel");
   EXPECT_EQ(of_left(lying(DType::kBF16, {200, 32}, {40, 1})), "matmul 0 by 1 | bf16 on the blocked kernel");
   EXPECT_EQ(of_left(lying(DType::kBF16, {200, 32}, {64, 2})), other);
   EXPECT_EQ(of_left(dense(DType::kBF16, {0, 32})), other);
-  EXPECT_EQ(text_of(product(false, false), {dense(DType::kBF16, {2, 5, 8}), dense(DType::kBF16, {2, 8, 5})}, kAmd),
+  EXPECT_EQ(text_of(matmul(false, false), {dense(DType::kBF16, {2, 5, 8}), dense(DType::kBF16, {2, 8, 5})}, kAmd),
             other);
   EXPECT_EQ(
-      text_of(product(false, false), {dense(DType::kBF16, {5, 32}), lying(DType::kBF16, {32, 64}, {256, 2})}, kAmd),
+      text_of(matmul(false, false), {dense(DType::kBF16, {5, 32}), lying(DType::kBF16, {32, 64}, {256, 2})}, kAmd),
       other);
-  // A left operand that lies turned is copied first: up to 16 MiB.
+  // A left operand that lies transposed is copied first: up to 16 MiB.
   const int64_t most = (int64_t{8} << 20) / 32;
   EXPECT_EQ(of_left(dense(DType::kBF16, {32, most}), true), "matmul 0' by 1 | bf16 on the blocked kernel");
   EXPECT_EQ(of_left(dense(DType::kBF16, {32, most + 1}), true), other);
   EXPECT_EQ(of_left(lying(DType::kBF16, {32, most + 1}, {1, 32}), true), "matmul 0' by 1 | bf16 on the blocked kernel");
 }
 
-TEST(KernelChoice, AProductsScratchIsTheCalls) {
-  for (const bool turned : {false, true}) {
-    const std::vector<TensorLayout> inputs = {dense(DType::kBF16, turned ? Shape{70, 300} : Shape{300, 70}),
+TEST(KernelChoice, AMatmulsScratchIsTheCalls) {
+  for (const bool transposed : {false, true}) {
+    const std::vector<TensorLayout> inputs = {dense(DType::kBF16, transposed ? Shape{70, 300} : Shape{300, 70}),
                                               dense(DType::kBF16, {90, 70})};
     const blocked::Product one{90, {nullptr, 1, 70}};
     const blocked::Matmul call{.type = blocked::Number::kBf16,
                                .m = 300,
                                .k = 70,
-                               .a = {nullptr, turned ? 1 : 70, turned ? 300 : 1},
+                               .a = {nullptr, transposed ? 1 : 70, transposed ? 300 : 1},
                                .products = {&one, 1}};
-    const KernelChoice choice = choose_kernel(product(turned, true), inputs, kAmd, kThreads);
+    const KernelChoice choice = choose_kernel(matmul(transposed, true), inputs, kAmd, kThreads);
     EXPECT_GT(choice.scratch_bytes, 0U);
     EXPECT_EQ(choice.scratch_bytes, aligned(blocked::workspace_bytes(call, kThreads)));
     const std::optional<BoundMatmul> bound = bind_matmul(*choice.matmul, inputs, kAmd);
@@ -130,7 +130,7 @@ TEST(KernelChoice, AttentionIsBlockedInBothTypes) {
 
 TEST(KernelChoice, AttentionReadsHeadsThatAreDense) {
   const TensorLayout q = lying(DType::kBF16, {2, 4, 6, 16}, {384, 16, 64, 1});
-  const TensorLayout k = lying(DType::kBF16, {2, 2, 10, 16}, {320, 160, 1, 10});  // turned: copied
+  const TensorLayout k = lying(DType::kBF16, {2, 2, 10, 16}, {320, 160, 1, 10});  // transposed: copied
   const TensorLayout v = lying(DType::kBF16, {2, 2, 10, 1}, {20, 10, 1, 7});
   const TensorLayout mask = lying(DType::kBool, {2, 1, 1, 10}, {30, 10, 10, 3});
   const std::vector<TensorLayout> inputs = {q, k, v, mask};
@@ -164,15 +164,16 @@ TEST(KernelChoice, AttentionReadsHeadsThatAreDense) {
 
 TEST(KernelChoice, AttentionsGradientsCopyWhatLiesOtherwise) {
   const TensorLayout heads = dense(DType::kF32, {2, 4, 6, 16});
-  const TensorLayout turned = lying(DType::kF32, {2, 4, 6, 16}, {384, 96, 1, 6});
+  const TensorLayout transposed = lying(DType::kF32, {2, 4, 6, 16}, {384, 96, 1, 6});
   const TensorLayout sums = dense(DType::kF32, {2, 4, 6});
-  const TensorLayout turned_sums = lying(DType::kF32, {2, 4, 6}, {24, 1, 4});
+  const TensorLayout transposed_sums = lying(DType::kF32, {2, 4, 6}, {24, 1, 4});
   const Node node = attention("attention_backward");
   const auto copied = [&](const std::vector<TensorLayout>& inputs) {
     return bind_attention(node.op, node.attrs, inputs)->copied;
   };
   const std::vector<TensorLayout> plain = {heads, heads, heads, heads, heads, sums};
-  const std::vector<TensorLayout> other = {turned, heads, heads, turned, turned, turned_sums, dense(DType::kBF16, {6})};
+  const std::vector<TensorLayout> other = {
+      transposed, heads, heads, transposed, transposed, transposed_sums, dense(DType::kBF16, {6})};
   EXPECT_EQ(copied(plain), (std::vector<uint32_t>{}));
   EXPECT_EQ(copied(other), (std::vector<uint32_t>{0, 3, 4, 5}));
   const BoundAttention bound = *bind_attention(node.op, node.attrs, other);
@@ -190,7 +191,7 @@ TEST(KernelChoice, ResultsWithHeadsLieAsProjectionsWriteThem) {
   EXPECT_EQ(result_strides(attention("attention"), {DType::kF32, {2, 4, 6, 16}}), (Shape{384, 16, 64, 1}));
   EXPECT_EQ(result_strides(attention("attention"), {DType::kF32, {2, 4, 6}}), (Shape{24, 6, 1}));
   EXPECT_EQ(result_strides(attention("attention_backward"), {DType::kF32, {2, 4, 6, 16}}), (Shape{384, 16, 64, 1}));
-  EXPECT_EQ(result_strides(product(false, false), {DType::kF32, {2, 4, 6, 16}}), (Shape{384, 96, 16, 1}));
+  EXPECT_EQ(result_strides(matmul(false, false), {DType::kF32, {2, 4, 6, 16}}), (Shape{384, 96, 16, 1}));
 }
 
 // ---- losses
@@ -199,7 +200,7 @@ Node loss(bool frozen, DType gradient = DType::kF32) {
   return node_of("linear_cross_entropy", {{"frozen", frozen}, {"gradient_dtype", gradient}});
 }
 
-TEST(KernelChoice, ALossIsBlockedWhereItsProductsAre) {
+TEST(KernelChoice, ALossIsBlockedWhereItsMatmulsAre) {
   const auto text = [](DType dtype, const Features& features, DType gradient = DType::kF32, int64_t classes = 50) {
     return text_of(loss(false, gradient),
                    {dense(dtype, {20, 16}), dense(dtype, {classes, 16}), dense(DType::kI64, {20})}, features);
@@ -303,17 +304,17 @@ return %1
             "none | nothing needs it");
 }
 
-// A product of (200, 96), and what is made of it.
-Graph product_and(std::string_view tail) {
+// A matmul of (200, 96), and what is made of it.
+Graph matmul_and(std::string_view epilogue) {
   return group(str(R"(input %0: bf16[200, 32] = captured "0"
 input %1: bf16[96, 32] = captured "1"
 input %2: bf16[96] = captured "2"
 input %3: bf16[200, 96] = captured "3"
 %4: bf16[200, 96] = matmul(%0, %1) {{transpose_a=false, transpose_b=true}} | forward ""
 {})",
-                   tail));
+                   epilogue));
 }
-const std::string_view kTail = R"(%5: bf16[200, 96] = add(%4, %2) | forward ""
+const std::string_view kEpilogue = R"(%5: bf16[200, 96] = add(%4, %2) | forward ""
 %6: bf16[200, 96] = mul(%5, %3) | forward ""
 %7: f32[200, 96] = cast(%6) {dtype=f32} | forward ""
 %8: f32[] = sum(%7) {dims=[0, 1], keepdim=false} | forward ""
@@ -321,16 +322,17 @@ return %6
 return %8
 )";
 
-TEST(KernelChoice, AGroupOfProductsIsFinishedTileByTile) {
-  const Graph whole = product_and(kTail);
+TEST(KernelChoice, AGroupOfMatmulsIsFinishedTileByTile) {
+  const Graph whole = matmul_and(kEpilogue);
   const KernelChoice choice = choose_kernel(whole, kAmd, kThreads);
-  EXPECT_EQ(text_of(choice),
-            "matmul 0 by 1', tails 0 1 2 3, in 2(0, 1), in 3(96, 1), out 0(96, 1), share 1, 4 programs, 0 may be 3 | "
-            "bf16 on the blocked kernel");
+  EXPECT_EQ(
+      text_of(choice),
+      "matmul 0 by 1', epilogues 0 1 2 3, in 2(0, 1), in 3(96, 1), out 0(96, 1), share 1, 4 programs, 0 may be 3 | "
+      "bf16 on the blocked kernel");
   const int64_t sizes[4][2] = {{128, 64}, {72, 64}, {128, 32}, {72, 32}};
   uint64_t worker_bytes = 0;
   for (size_t kind = 0; kind < kTileKinds; ++kind) {
-    EXPECT_EQ(choice.programs[kind], lower(product_tail(whole, sizes[kind][0], sizes[kind][1], 64))) << kind;
+    EXPECT_EQ(choice.programs[kind], lower(epilogue_of(whole, sizes[kind][0], sizes[kind][1], 64))) << kind;
     worker_bytes = std::max(worker_bytes, aligned(static_cast<uint64_t>(choice.programs[kind].scratch_bytes)));
   }
 
@@ -346,7 +348,7 @@ TEST(KernelChoice, AGroupOfProductsIsFinishedTileByTile) {
   EXPECT_EQ(scratch.share_bytes, aligned(2 * 2 * sizeof(float)));
 }
 
-TEST(KernelChoice, TilesOfOneSizeHaveOneTail) {
+TEST(KernelChoice, TilesOfOneSizeHaveOneEpilogue) {
   Graph small = group(R"(input %0: f32[64, 32] = captured "0"
 input %1: f32[32, 128] = captured "1"
 input %2: f32[32, 128] = captured "2"
@@ -355,19 +357,21 @@ input %2: f32[32, 128] = captured "2"
 %5: f32[64, 128] = mul(%3, %4) | forward ""
 return %5
 )");
-  EXPECT_EQ(text_of(small), "matmul 0 by 1 2, tails 0 - - -, out 0(128, 1), 1 programs | f32 on the blocked kernel");
-  EXPECT_EQ(text_of(small, kIntel), "none | f32: the library's product is faster on this CPU");
+  EXPECT_EQ(text_of(small),
+            "matmul 0 by 1 2, epilogues 0 - - -, out 0(128, 1), 1 programs | f32 on the blocked kernel");
+  EXPECT_EQ(text_of(small, kIntel), "none | f32: the library's matmul is faster on this CPU");
   small.inputs[2].strides = {1, 32};
-  EXPECT_EQ(text_of(small), "matmul 0 by 1 2, tails 0 - - -, out 0(128, 1), 1 programs | f32 on the blocked kernel");
+  EXPECT_EQ(text_of(small),
+            "matmul 0 by 1 2, epilogues 0 - - -, out 0(128, 1), 1 programs | f32 on the blocked kernel");
   small.inputs[2].strides = {256, 2};
   EXPECT_EQ(text_of(small), "none | the blocked kernel does not take operands that lie so");
 }
 
 TEST(KernelChoice, WhatIsReadInOtherStridesIsNotWrittenInPlace) {
-  Graph apart = product_and(kTail);
+  Graph apart = matmul_and(kEpilogue);
   apart.inputs[3].strides = {100, 1};
   EXPECT_EQ(text_of(apart),
-            "matmul 0 by 1', tails 0 1 2 3, in 2(0, 1), in 3(100, 1), out 0(96, 1), share 1, 4 programs | "
+            "matmul 0 by 1', epilogues 0 1 2 3, in 2(0, 1), in 3(100, 1), out 0(96, 1), share 1, 4 programs | "
             "bf16 on the blocked kernel");
 }
 
@@ -379,11 +383,11 @@ input %1: f32[64, 64] = captured "1"
 %4: f32[64, 64] = mul(%3, %1) | forward ""
 return %4
 )")),
-            "matmul 0 by 1, tails 0 - - -, in 0(64, 1), in 1(64, 1), out 0(64, 1), 1 programs | "
+            "matmul 0 by 1, epilogues 0 - - -, in 0(64, 1), in 1(64, 1), out 0(64, 1), 1 programs | "
             "f32 on the blocked kernel");
 }
 
-TEST(KernelChoice, ProductsWithoutATailShareACall) {
+TEST(KernelChoice, MatmulsWithoutAnEpilogueShareACall) {
   EXPECT_EQ(text_of(group(R"(input %0: bf16[96, 32] = captured "0"
 input %1: bf16[200, 32] = captured "1"
 input %2: bf16[32, 40] = captured "2"
@@ -393,11 +397,11 @@ return %3
 return %4
 )")),
             "matmul 1 by 0' 2 | bf16 on the blocked kernel");
-  EXPECT_EQ(text_of(product_and("return %4\n"), kNone), "none | bf16: this machine has no blocked product of it");
+  EXPECT_EQ(text_of(matmul_and("return %4\n"), kNone), "none | bf16: this machine has no blocked matmul for it");
 }
 
-TEST(KernelChoice, SaysWhyProductsAreNotFinished) {
-  EXPECT_EQ(text_of(product_and(R"(%5: bf16[200, 1] = sum(%4) {dims=[1], keepdim=true} | forward ""
+TEST(KernelChoice, SaysWhyMatmulsAreNotFinished) {
+  EXPECT_EQ(text_of(matmul_and(R"(%5: bf16[200, 1] = sum(%4) {dims=[1], keepdim=true} | forward ""
 return %5
 )")),
             "none | a sum of less than all, or not in f32");
@@ -408,8 +412,8 @@ input %1: bf16[8, 8] = captured "1"
 return %2
 return %3
 )")),
-            "none | products of several left operands");
-  std::string inputs, sums;  // 63 tensors are added to one product: 65 buffers
+            "none | matmuls of several left operands");
+  std::string inputs, sums;  // 63 tensors are added to one matmul: 65 buffers
   for (int i = 0; i < 63; ++i) {
     inputs += str("input %{}: bf16[8, 8] = captured \"{}\"\n", i, i);
     if (i > 0) sums += str("%{}: bf16[8, 8] = add(%{}, %{}) | forward \"\"\n", 63 + i, 62 + i, i);
@@ -420,7 +424,7 @@ return %3
 return %126
 )",
                         inputs, sums))),
-      "none | 64 tensors are too many to finish products with");
+      "none | 64 tensors are too many to finish matmuls with");
 }
 
 }  // namespace

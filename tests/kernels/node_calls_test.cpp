@@ -31,7 +31,7 @@ return %5
   EXPECT_EQ(update->shape(update->inputs[1].tensor), Shape());
   EXPECT_EQ(update->nodes[3].attrs.get<Shape>("dims"), (Shape{0}));
   EXPECT_EQ(flat_nodes(*update), *update);
-  // The product, its cast and its square at once, and one more; not of all elements.
+  // The matmul, its cast and its square at once, and one more; not of all elements.
   EXPECT_EQ(bytes_between(*update), static_cast<uint64_t>(kElementsOfStretch) * (4 + 2 + 4 + 4));
 }
 

@@ -192,8 +192,8 @@ TEST(ViewWindow, AReshapeIsOneWherePyTorchsViewIs) {
   EXPECT_EQ(reshaped(gaps, {4, 1, 3, 1}), (ViewWindow{{4, 1, 3, 1}, {5, 3, 1, 1}, 2}));
   EXPECT_EQ(reshaped(gaps, {12}), std::nullopt);
   EXPECT_EQ(reshaped(gaps, {2, 6}), std::nullopt);
-  EXPECT_EQ(reshaped({{3, 4}, {1, 3}, 0}, {12}), std::nullopt);                       // turned
-  EXPECT_EQ(reshaped({{2, 3, 4}, {12, 1, 3}, 0}, {6, 4}), std::nullopt);              // heads, turned
+  EXPECT_EQ(reshaped({{3, 4}, {1, 3}, 0}, {12}), std::nullopt);                       // transposed
+  EXPECT_EQ(reshaped({{2, 3, 4}, {12, 1, 3}, 0}, {6, 4}), std::nullopt);              // heads, transposed
   EXPECT_EQ(reshaped({{3, 4}, {0, 0}, 5}, {2, 6}), (ViewWindow{{2, 6}, {0, 0}, 5}));  // one element
   EXPECT_EQ(reshaped({{3, 4}, {0, 1}, 0}, {12}), std::nullopt);                       // one row
   EXPECT_EQ(reshaped({{0, 4}, {9, 7}, 3}, {2, 0}), (ViewWindow{{2, 0}, contiguous_strides({2, 0}), 3}));

@@ -42,8 +42,8 @@ std::vector<Case> cases_of(const std::string& path) {
   return out;
 }
 
-// As few bytes as can be, and f32 products on the blocked kernel.
-const PassSettings kSettings = {.products = {.f32 = true}, .recompute = RecomputeOptions{.budget_bytes = 0}};
+// As few bytes as can be, and f32 matmuls on the blocked kernel.
+const PassSettings kSettings = {.matmuls = {.f32 = true}, .recompute = RecomputeOptions{.budget_bytes = 0}};
 
 // Nodes that a pass leaves without use are not shown in the expected text.
 TEST(Pass, TextInTextOut) {
@@ -263,7 +263,7 @@ TEST(Pass, WholePipelineKeepsTheMeaningOfRandomGraphs) {
     const Graph before = seed % 3 == 0 ? with_look_ups(random_graph(seed)) : random_graph(seed);
     RunOptions options;
     options.verify = true;
-    options.settings.products.f32 = seed % 2 == 0;
+    options.settings.matmuls.f32 = seed % 2 == 0;
     expect_same_meaning(before, run_passes(before, options).graph, seed);
     if (HasFatalFailure()) return;
   }
@@ -275,7 +275,7 @@ TEST(Pass, WholePipelineKeepsTheMeaningOfInterruptedSteps) {
     const Graph before = test::random_step(seed, /*interrupted=*/true);
     RunOptions options;
     options.verify = true;
-    options.settings.products.f32 = seed % 2 == 0;
+    options.settings.matmuls.f32 = seed % 2 == 0;
     const Graph after = run_passes(before, options).graph;
     const std::vector<Array> inputs = random_inputs(before, seed);
     const auto run = [&](const Graph& graph) {

@@ -20,7 +20,7 @@
 namespace stepc {
 namespace {
 
-// Layers of products, activations, norms and dropout; backward work that reads some of what they made, last first.
+// Layers of matmuls, activations, norms and dropout; backward work that reads some of what they made, last first.
 Graph random_step(uint64_t seed, bool opaque = false) {
   std::mt19937_64 random(seed);
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
@@ -35,10 +35,10 @@ Graph random_step(uint64_t seed, bool opaque = false) {
   int64_t stream = 0;
   for (size_t layer = 0; layer < layers; ++layer) {
     b.set_source({Phase::kForward, str("layer.{}", layer)});
-    const TensorId product =
+    const TensorId matmul =
         b.add("matmul", {x, weights[layer]}, {{"transpose_a", false}, {"transpose_b", below(2) == 0}});
-    const TensorId active = b.add(below(2) == 0 ? "tanh" : "gelu", {product});
-    saved.insert(saved.end(), {product, active});
+    const TensorId active = b.add(below(2) == 0 ? "tanh" : "gelu", {matmul});
+    saved.insert(saved.end(), {matmul, active});
     TensorId result = active;
     if (below(2) == 0) {
       const TensorId draw =
@@ -144,7 +144,7 @@ TEST(Recompute, NothingHappensWhereTheBudgetIsMetAnyway) {
   EXPECT_EQ(result.nodes, 0U);
 }
 
-// Draws of a stream are made again with that stream; opaque calls, which draw from the generator, run once.
+// Draws of a stream are recomputed with that stream; opaque calls, which draw from the generator, run once.
 TEST(Recompute, DrawsStayTheSameNumbers) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const Graph graph = random_step(seed, true);
@@ -163,7 +163,7 @@ TEST(Recompute, DrawsStayTheSameNumbers) {
   }
 }
 
-// A chain of products: the activation between two of them is made again, the products are not, as long as that does.
+// A chain of matmuls: the activation between two of them is recomputed, the matmuls are not, as long as that does.
 TEST(Recompute, TheCheapestGoesFirst) {
   GraphBuilder b;
   const Shape shape = {256, 256};
@@ -171,9 +171,9 @@ TEST(Recompute, TheCheapestGoesFirst) {
   const TensorId weight = b.graph().add_input({InputKind::kParameter, "w", {}, {}, 0}, {DType::kF32, shape});
   std::vector<TensorId> saved;
   for (int layer = 0; layer < 8; ++layer) {
-    const TensorId product = b.add("matmul", {x, weight}, {{"transpose_a", false}, {"transpose_b", false}});
-    x = b.add("tanh", {product});
-    saved.insert(saved.end(), {product, x});
+    const TensorId matmul = b.add("matmul", {x, weight}, {{"transpose_a", false}, {"transpose_b", false}});
+    x = b.add("tanh", {matmul});
+    saved.insert(saved.end(), {matmul, x});
   }
   b.set_source({Phase::kBackward, ""});
   for (size_t i = saved.size(); i-- > 0;) x = b.add("mul", {x, saved[i]});

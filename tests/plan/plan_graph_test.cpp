@@ -64,7 +64,7 @@ TEST(PlanGraph, ABudgetThatIsMetBoundsThePlan) {
     const uint64_t bytes = whole.needed_bytes() * tenths / 10;
     const PlannedGraph within = planned(graph, {MemoryBudget::Kind::kBytes, bytes});
     EXPECT_LE(within.plan.schedule.needed_bytes(), bytes) << tenths;
-    EXPECT_GT(within.graph.nodes.size(), planned(graph, {}).graph.nodes.size()) << "activations are made again";
+    EXPECT_GT(within.graph.nodes.size(), planned(graph, {}).graph.nodes.size()) << "activations are recomputed";
   }
 }
 

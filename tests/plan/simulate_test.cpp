@@ -26,7 +26,7 @@ TimelineEntry only(const Schedule& schedule, const Target& target) {
   return timeline.entries.front();
 }
 
-std::string product(int64_t rows, int64_t inner, int64_t columns) {
+std::string matmul(int64_t rows, int64_t inner, int64_t columns) {
   return str(
       "input %0: f32[{0}, {1}] = batch \"0\"\ninput %1: f32[{1}, {2}] = parameter \"w\"\n"
       "%2: f32[{0}, {2}] = matmul(%0, %1) {{transpose_a=false, transpose_b=false}} | forward \"\"\nreturn %2\n",
@@ -40,26 +40,26 @@ TEST(Simulate, AMatmulTakesItsArithmeticAtTheRateOfItsSizeAndKernel) {
                           {KernelOwner::kBlocked, DType::kF32, 256, 256, 256, 4e9},
                           {KernelOwner::kLibrary, DType::kF32, 64, 64, 64, 5e8}};
   const double flops = 2.0 * 64 * 64 * 64;
-  const TimelineEntry blocked = only(schedule_of(product(64, 64, 64)), target);
+  const TimelineEntry blocked = only(schedule_of(matmul(64, 64, 64)), target);
   EXPECT_EQ(blocked.work, WorkClass::kMatmulBlocked);
   EXPECT_NEAR(blocked.seconds(), flops / 1e9, 2e-9);
-  const TimelineEntry library = only(schedule_of(product(64, 64, 64), {}), target);
+  const TimelineEntry library = only(schedule_of(matmul(64, 64, 64), {}), target);
   EXPECT_EQ(library.work, WorkClass::kMatmulLibrary);
   EXPECT_NEAR(library.seconds(), flops / 5e8, 2e-9);
-  EXPECT_NEAR(only(schedule_of(product(256, 256, 256)), target).seconds(), 64 * flops / 4e9, 2e-9);
+  EXPECT_NEAR(only(schedule_of(matmul(256, 256, 256)), target).seconds(), 64 * flops / 4e9, 2e-9);
   // As far from one as from the other: the geometric mean.
-  EXPECT_NEAR(only(schedule_of(product(128, 128, 128)), target).seconds(), 8 * flops / 2e9,
+  EXPECT_NEAR(only(schedule_of(matmul(128, 128, 128)), target).seconds(), 8 * flops / 2e9,
               1e-6 * 8 * flops / 2e9 + 2e-9);
   // Beyond the table the nearest row holds.
-  EXPECT_NEAR(only(schedule_of(product(512, 512, 512)), target).seconds(), 512 * flops / 4e9, 2e-9);
+  EXPECT_NEAR(only(schedule_of(matmul(512, 512, 512)), target).seconds(), 512 * flops / 4e9, 2e-9);
 }
 
-TEST(Simulate, AProductWhoseOperandsTakeLongerThanItsArithmeticTakesAsLongAsThey) {
+TEST(Simulate, AMatmulWhoseOperandsTakeLongerThanItsArithmeticTakesAsLongAsThey) {
   Target target;
   target.rates.matmuls = {{KernelOwner::kBlocked, DType::kF32, 64, 64, 64, 1e15}};
   target.rates.streams = {{1, 1e6}};
   const double bytes = 4.0 * 3 * 64 * 64;
-  EXPECT_NEAR(only(schedule_of(product(64, 64, 64)), target).seconds(), bytes / 1e6, 1e-5);
+  EXPECT_NEAR(only(schedule_of(matmul(64, 64, 64)), target).seconds(), bytes / 1e6, 1e-5);
 }
 
 std::string doubled(int64_t count) {
@@ -115,12 +115,12 @@ TEST(Simulate, LiveBytesAreThoseOfThePlan) {
 }
 
 TEST(Simulate, TheSameScheduleAndTargetGiveTheSameTimeline) {
-  const Schedule schedule = schedule_of(product(100, 30, 70));
+  const Schedule schedule = schedule_of(matmul(100, 30, 70));
   EXPECT_EQ(simulate(schedule, {}), simulate(parse_schedule(to_text(schedule)), parse_target(to_text(Target()))));
 }
 
 TEST(Simulate, PrintsATableByClassAndATrace) {
-  const Schedule schedule = schedule_of(product(64, 64, 64));
+  const Schedule schedule = schedule_of(matmul(64, 64, 64));
   const Timeline timeline = simulate(schedule, {});
   EXPECT_NE(to_text(timeline).find("in 1 instructions"), std::string::npos) << to_text(timeline);
   EXPECT_NE(to_text(timeline).find("matmul (blocked)"), std::string::npos);

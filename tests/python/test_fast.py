@@ -148,10 +148,10 @@ def plan_of(model, module, steps=5, **chosen):
 
 
 # What still takes more than eager: convolutions, whose workspaces ATen asks for at other places of the step; and where
-# the program makes its activations again, blocked attention's gradients, a vision model's patches and windows.
+# the program recomputes its activations, blocked attention's gradients, a vision model's patches and windows.
 ABOVE_EAGER = {"resnet": 1.04, "timm_resnet": 1.08, "timm_convnext": 1.03}
 CHECKPOINTED_ABOVE_EAGER = {"vit": 1.4, "timm_swin": 1.16, "timm_resnet": 1.08}
-NO_LIMIT = {"memory_budget": "1000 GiB"}  # nothing is made again but what the program makes again
+NO_LIMIT = {"memory_budget": "1000 GiB"}  # nothing is recomputed but what the program recomputes
 
 
 def plan_in(dtype, name, checkpointing=False, **chosen):
@@ -174,7 +174,7 @@ def test_no_more_memory_than_eager(name, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].checkpointing and name not in BY_DATA])
 def test_checkpointing_stays(name, dtype):
-    """What the program makes again in its backward pass is not kept: it takes no more memory than without, and about as
+    """What the program recomputes in its backward pass is not kept: it takes no more memory than without, and about as
     much as in eager."""
     plain = plan_in(dtype, name, **NO_LIMIT)
     stats = plan_in(dtype, name, checkpointing=True, **NO_LIMIT)

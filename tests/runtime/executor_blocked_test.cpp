@@ -11,8 +11,8 @@
 #include "base/text.h"
 #include "interp/evaluate.h"
 #include "kernels/kernel_choice.h"
+#include "loops/lower/epilogue.h"
 #include "loops/lower/lower.h"
-#include "loops/lower/product_tail.h"
 #include "ops/graph_builder.h"
 #include "ops/op_def.h"
 #include "runtime/aten_ops/aten_ops.h"
@@ -25,13 +25,13 @@ namespace {
 using at::Tensor;
 using Kind = Instruction::Kind;
 
-// Shared, as compiled kernels are; what the library's own products are made for does not count here.
+// Shared, as compiled kernels are; what the library's own matmuls are made for does not count here.
 KernelSources& sources() {
   static KernelSources kernels{{}};
   kernels.micro_kernels.intel = false;
   return kernels;
 }
-ProductRule rule() { return product_rule(features_of(sources().micro_kernels)); }
+MatmulRule rule() { return matmul_rule(features_of(sources().micro_kernels)); }
 
 Graph as_one_group(Graph graph) {
   for (Node& node : graph.nodes) node.group = 0;
@@ -69,16 +69,16 @@ Graph graph_of(std::string_view op, const Attrs& attrs, const std::vector<Tensor
   verify_ops(graph);
   return graph;
 }
-Attrs turned(bool a, bool b) { return {{"transpose_a", a}, {"transpose_b", b}}; }
+Attrs transposed(bool a, bool b) { return {{"transpose_a", a}, {"transpose_b", b}}; }
 
 double relative_error(const Tensor& have, const Tensor& want) {
   const Tensor right = want.to(at::kDouble);
   return (have.to(at::kDouble) - right).norm().item<double>() / right.norm().item<double>();
 }
 
-// ---- products and what finishes them
+// ---- matmuls and what finishes them
 
-// Each product alone, then the rest as one kernel on whole tensors.
+// Each matmul alone, then the rest as one kernel on whole tensors.
 std::vector<Tensor> run_apart(const Graph& group, const std::vector<Tensor>& inputs) {
   Graph rest;
   std::vector<Tensor> read;
@@ -93,9 +93,9 @@ std::vector<Tensor> run_apart(const Graph& group, const std::vector<Tensor>& inp
     if (has(node, Trait::kContraction)) {
       const std::vector<Tensor> operands = {read[now[node.inputs[0].index()].index()],
                                             read[now[node.inputs[1].index()].index()]};
-      const test::PlannedGraph product = planned(graph_of("matmul", node.attrs, operands));
-      EXPECT_EQ(only(product).kind, Kind::kMatmul);
-      add_input(node.outputs[0], run(product, operands)[0]);
+      const test::PlannedGraph matmul = planned(graph_of("matmul", node.attrs, operands));
+      EXPECT_EQ(only(matmul).kind, Kind::kMatmul);
+      add_input(node.outputs[0], run(matmul, operands)[0]);
       continue;
     }
     Node copy = node;
@@ -124,7 +124,7 @@ std::vector<Tensor> run_apart(const Graph& group, const std::vector<Tensor>& inp
   return results;
 }
 
-// One to three products of one size, and elementwise nodes on them, on tensors of their size, on rows, columns and
+// One to three matmuls of one size, and elementwise nodes on them, on tensors of their size, on rows, columns and
 // single numbers; some tensors lie in strides.
 Graph random_group(std::mt19937_64& random, DType dtype) {
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
@@ -143,7 +143,7 @@ Graph random_group(std::mt19937_64& random, DType dtype) {
   std::vector<TensorId> rights, values;
   for (int64_t p = 0, count = 1 + below(3); p < count; ++p) rights.push_back(input({k, n}, dtype, below(3) == 0));
   for (TensorId right : rights) values.push_back(b.add("matmul", {left, right}));
-  const std::vector<TensorId> products = values;
+  const std::vector<TensorId> matmuls = values;
   for (int64_t i = 0, count = below(7); i < count; ++i) {
     const TensorId x = values[static_cast<size_t>(below(static_cast<int64_t>(values.size())))];
     const TensorId y = values[static_cast<size_t>(below(static_cast<int64_t>(values.size())))];
@@ -179,8 +179,8 @@ Graph random_group(std::mt19937_64& random, DType dtype) {
   for (TensorId value : values)
     if (value == values.back() || below(3) == 0) leave_once(value);
   if (below(2) == 0) leave_once(b.sum(b.add("square", {b.cast(values.back(), DType::kF32)}), {0, 1}));
-  if (!has_tail(b.graph()))  // then all of them leave
-    for (TensorId product : products) leave_once(product);
+  if (!has_epilogue(b.graph()))  // then all of them leave
+    for (TensorId matmul : matmuls) leave_once(matmul);
   Graph group = b.take();
   verify_ops(group);
   return group;
@@ -197,20 +197,20 @@ std::vector<Tensor> random_inputs(const Graph& group) {
   return inputs;
 }
 
-TEST(ExecutorProducts, HaveTheBitsOfTheSameInSeparateCalls) {
+TEST(ExecutorMatmuls, HaveTheBitsOfTheSameInSeparateCalls) {
   at::manual_seed(3);
   std::mt19937_64 random(3);
-  int runs = 0, tails = 0;
+  int runs = 0, epilogues = 0;
   for (int round = 0; round < 120; ++round) {
     const DType dtype = round % 2 == 0 ? DType::kBF16 : DType::kF32;
     const Graph group = random_group(random, dtype);
     SCOPED_TRACE(str("round {}\n{}", round, to_text(group)));
     if (!rule().takes(dtype)) continue;
-    ASSERT_EQ(why_no_tail(group), "");
+    ASSERT_EQ(why_no_epilogue(group), "");
     const test::PlannedGraph one = planned(as_one_group(group));
     ASSERT_EQ(only(one).kind, Kind::kMatmul) << to_text(one.plan.schedule);
-    EXPECT_EQ(only(one).matmul->tail_programs.empty(), !has_tail(group));
-    tails += has_tail(group) ? 1 : 0;
+    EXPECT_EQ(only(one).matmul->epilogue_programs.empty(), !has_epilogue(group));
+    epilogues += has_epilogue(group) ? 1 : 0;
     ++runs;
     const std::vector<Tensor> inputs = random_inputs(group);
     const std::vector<Tensor> got = run(one, inputs), want = run_apart(group, inputs);
@@ -227,7 +227,7 @@ TEST(ExecutorProducts, HaveTheBitsOfTheSameInSeparateCalls) {
   }
   const int both = (rule().bf16 ? 1 : 0) + (rule().f32 ? 1 : 0);
   EXPECT_EQ(runs, 60 * both);
-  EXPECT_GE(tails, 40 * both);
+  EXPECT_GE(epilogues, 40 * both);
 }
 
 Graph parsed(std::string_view text) {
@@ -247,8 +247,8 @@ uint32_t place_of(const GroupGraph& group, TensorId tensor) {
   return static_cast<uint32_t>(std::ranges::find(group.inputs, tensor) - group.inputs.begin());
 }
 
-TEST(ExecutorProducts, WriteOverWhatTheyReadInTheSamePlacesAlone) {
-  if (!rule().f32) GTEST_SKIP() << "no blocked f32 products here";
+TEST(ExecutorMatmuls, WriteOverWhatTheyReadInTheSamePlacesAlone) {
+  if (!rule().f32) GTEST_SKIP() << "no blocked f32 matmuls here";
   const Graph group = as_one_group(parsed(R"(input %0: f32[150, 150] = captured "0"
 input %1: f32[150, 150] = captured "1"
 input %2: f32[150, 150] = captured "2"
@@ -272,7 +272,7 @@ return %7
         graph.inputs[over].strides = {160, 1};
         mine[over] = at::empty_strided({150, 150}, {160, 1}).copy_(inputs[over]);
       }
-      const bool may_be = over >= 2 && !padded;  // other tiles read the product's own operands
+      const bool may_be = over >= 2 && !padded;  // other tiles read the matmul's own operands
       const KernelChoice choice =
           choose_kernel(extract_groups(graph)[0].graph, features_of(sources().micro_kernels), 2);
       const KernelChoice strided =
@@ -286,7 +286,7 @@ return %7
     }
 }
 
-TEST(ExecutorProducts, OfWhatTheBlockedKernelDoesNotTakeRunOneByOne) {
+TEST(ExecutorMatmuls, OfWhatTheBlockedKernelDoesNotTakeRunOneByOne) {
   const Graph wide = as_one_group(parsed(R"(input %0: f64[4, 4] = captured "0"
 %1: f64[4, 4] = matmul(%0, %0) {transpose_a=false, transpose_b=false} | forward ""
 %2: f64[4, 4] = neg(%1) | forward ""
@@ -299,20 +299,21 @@ return %2
   EXPECT_LE(relative_error(run(apart, {x})[0], -x.mm(x)), 1e-12);
 }
 
-TEST(ExecutorProducts, AreRightHoweverTheOperandsLie) {
+TEST(ExecutorMatmuls, AreRightHoweverTheOperandsLie) {
   at::manual_seed(1);
   int blocked = 0;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
     for (int lay = 0; lay < 16; ++lay) {
-      const bool turn_a = (lay & 1) != 0, turn_b = (lay & 2) != 0, lie_a = (lay & 4) != 0, lie_b = (lay & 8) != 0;
+      const bool transpose_a = (lay & 1) != 0, transpose_b = (lay & 2) != 0, lie_a = (lay & 4) != 0,
+                 lie_b = (lay & 8) != 0;
       const Tensor a = at::randn({33, 50}).to(type), b = at::randn({50, 70}).to(type);
-      // Turned in the attribute, turned in memory, or both.
-      const auto laid = [](const Tensor& x, bool turned, bool columns) {
-        const Tensor shown = turned ? x.t() : x;
+      // Transposed in the attribute, transposed in memory, or both.
+      const auto laid = [](const Tensor& x, bool transposed, bool columns) {
+        const Tensor shown = transposed ? x.t() : x;
         return columns ? shown.t().contiguous().t() : shown.contiguous();
       };
-      const std::vector<Tensor> operands = {laid(a, turn_a, lie_a), laid(b, turn_b, lie_b)};
-      const test::PlannedGraph one = planned(graph_of("matmul", turned(turn_a, turn_b), operands));
+      const std::vector<Tensor> operands = {laid(a, transpose_a, lie_a), laid(b, transpose_b, lie_b)};
+      const test::PlannedGraph one = planned(graph_of("matmul", transposed(transpose_a, transpose_b), operands));
       const bool is_blocked = only(one).kind == Kind::kMatmul;
       EXPECT_EQ(is_blocked, type == at::kFloat ? rule().f32 : rule().bf16) << only(one).why;
       blocked += is_blocked ? 1 : 0;
@@ -385,7 +386,7 @@ TEST(ExecutorLoss, OfATypeWithoutAMicroKernelIsATens) {
 
 // ---- attention
 
-// (batch, heads, sequence, dim), side by side or, with gaps, with the sequence outermost and turned.
+// (batch, heads, sequence, dim), side by side or, with gaps, with the sequence outermost and transposed.
 Tensor heads(int64_t count, int64_t sequence, bool gaps) {
   if (!gaps) return at::randn({2, count, sequence, 8});
   return at::randn({8, sequence, 2, count}).permute({2, 3, 1, 0});

@@ -174,7 +174,7 @@ class RunSteps : public ::testing::TestWithParam<Kernels> {
     if (!GetParam().micro) kernels_.micro_kernels = {};
     kernels_.micro_kernels.intel = false;
   }
-  [[nodiscard]] ProductRule rule() const { return product_rule(features_of(kernels_.micro_kernels)); }
+  [[nodiscard]] MatmulRule rule() const { return matmul_rule(features_of(kernels_.micro_kernels)); }
   [[nodiscard]] Graph step(uint64_t seed) const { return test::random_fused_step(seed, rule()); }
 
   KernelSources kernels_{{}};
@@ -226,11 +226,11 @@ TEST_P(RunSteps, NameTheProgramsThatNoCodeCanBeGeneratedFor) {
   }
 }
 
-TEST_P(RunSteps, FinishProductsWhereTheyAreMade) {
+TEST_P(RunSteps, FinishMatmulsWhereTheyAreMade) {
   size_t finished = 0;
   for (uint64_t seed = 0; seed < 60; ++seed)
     for (const Instruction& instruction : test::planned(step(seed), kernels_).plan.schedule.instructions)
-      finished += instruction.matmul && !instruction.matmul->tail_programs.empty() ? 1 : 0;
+      finished += instruction.matmul && !instruction.matmul->epilogue_programs.empty() ? 1 : 0;
   if (GetParam().generated && rule().f32) {
     EXPECT_GT(finished, 20U);
   } else {
@@ -238,7 +238,7 @@ TEST_P(RunSteps, FinishProductsWhereTheyAreMade) {
   }
 }
 
-TEST_P(RunSteps, MakeProductsOfOneOperandInOneCall) {
+TEST_P(RunSteps, MakeMatmulsOfOneOperandInOneCall) {
   const Graph graph = parse_graph(R"(stepc.graph 1
 input %0: f32[40, 32] = batch "x"
 input %1: f32[24, 32] = parameter "q"
@@ -251,7 +251,7 @@ return %5
 )");
   const auto [plan, executor] = test::planned(graph, kernels_);
   const std::vector<Instruction>& instructions = plan.schedule.instructions;
-  EXPECT_TRUE(plan.one_by_one.empty()) << "a product by itself is no loss";
+  EXPECT_TRUE(plan.one_by_one.empty()) << "a matmul by itself is no loss";
   if (rule().f32) {
     ASSERT_EQ(instructions.size(), 2U);
     EXPECT_EQ(instructions[0].matmul.value().products.size(), 2U);
@@ -294,7 +294,7 @@ TEST(PlainSteps, ComeToWhatTheInterpreterSays) {
   KernelSources kernels{{}};
   size_t by_stretch = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {
-    const Graph graph = test::random_fused_step(seed, product_rule({}));
+    const Graph graph = test::random_fused_step(seed, matmul_rule({}));
     const GraphSchedule plan = test::plan_measured(graph, {.threads = 2, .is_plain = true});
     EXPECT_TRUE(plan.schedule.programs.empty());
     by_stretch += plan.schedule.count(Instruction::Kind::kNodes);

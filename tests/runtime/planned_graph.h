@@ -45,7 +45,7 @@ inline PlannedGraph planned(const Graph& graph, KernelSources& kernels, int thre
       for (size_t i = 0; i < out.plan.schedule.instructions.size(); ++i) {
         const Instruction& instruction = out.plan.schedule.instructions[i];
         std::vector<uint32_t> programs = {instruction.program};
-        if (instruction.matmul) programs = instruction.matmul->tail_programs;
+        if (instruction.matmul) programs = instruction.matmul->epilogue_programs;
         for (uint32_t program : programs)
           if (const auto why = refused.why.find(program); why != refused.why.end())
             options.refused.emplace(out.plan.group_of[i], why->second);

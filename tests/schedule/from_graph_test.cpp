@@ -1,5 +1,5 @@
 // Schedules of fused Graphs: by hand on small steps, and on random ones every promise of the header, with and without
-// generated code, on machines with and without fast products.
+// generated code, on machines with and without fast matmuls.
 #include "schedule/from_graph.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "ir/alignment.h"
-#include "loops/lower/product_tail.h"
+#include "loops/lower/epilogue.h"
 #include "tests/expect_user_error.h"
 #include "tests/schedule/random_step.h"
 
@@ -120,7 +120,7 @@ TEST(FromGraph, PlacesOfASmallStep) {
     EXPECT_EQ(first.kind, features.f32 ? Kind::kMatmul : Kind::kOp);
     EXPECT_EQ(first.source, (Source{Phase::kForward, "layer"}));
     EXPECT_EQ(first.work.flops, 2.0 * 32 * 64 * 64);
-    EXPECT_EQ(operand(s, first.reads[1]).buffer, operand(s, s.inputs[0].operand).buffer) << "the program's, turned";
+    EXPECT_EQ(operand(s, first.reads[1]).buffer, operand(s, s.inputs[0].operand).buffer) << "the program's, transposed";
     EXPECT_EQ(operand(s, first.reads[1]).strides, (Shape{1, 64}));
     EXPECT_EQ(operand(s, first.reads[1]).sizes, (Shape{64, 64}));
     EXPECT_EQ(buffer(s, first.writes[0]).kind, Memory::kArena);
@@ -194,7 +194,8 @@ return %3
   EXPECT_EQ(slice, (Operand{made, DType::kF32, {4, 8}, {1, 6}, 2}));
   EXPECT_EQ(with("tanh").reads, with("reshape").reads);
   EXPECT_EQ(operand(s, with("tanh", 1).reads[0]), (Operand{made, DType::kF32, {2, 3, 8}, {24, 8, 1}, 0}));
-  EXPECT_NE(operand(s, with("reshape").writes[0]).buffer, made) << "turned rows are no 32 in a row: they are copied";
+  EXPECT_NE(operand(s, with("reshape").writes[0]).buffer, made)
+      << "transposed rows are no 32 in a row: they are copied";
   EXPECT_EQ(s.count(Kind::kCopy), 1U) << "the program gets no window on what the step computes";
   EXPECT_EQ(s.instructions.size(), 5U);
 }
@@ -421,12 +422,12 @@ void PrintTo(const Machine& machine, std::ostream* out) { *out << machine.name; 
 
 class RandomSteps : public ::testing::TestWithParam<Machine> {
  protected:
-  static Graph step(uint64_t seed) { return test::random_fused_step(seed, product_rule(GetParam().features)); }
+  static Graph step(uint64_t seed) { return test::random_fused_step(seed, matmul_rule(GetParam().features)); }
   static GraphScheduleOptions options(const Graph& graph) {
     GraphScheduleOptions out{.features = GetParam().features, .threads = 2};
     if (GetParam().generates) return out;
     for (const GroupGraph& group : extract_groups(graph))
-      if (!is_products(group.graph) || has_tail(group.graph)) out.refused.emplace(group.group, "none");
+      if (!is_matmul_group(group.graph) || has_epilogue(group.graph)) out.refused.emplace(group.group, "none");
     return out;
   }
 };

@@ -176,9 +176,9 @@ class RandomSchedule {
     out.left = id();
     out.transposed = flag();
     list(out.products, [&] { return MatmulCall::Product{id(), flag()}; });
-    list(out.tail_programs, [&] { return flag() ? kNoProgram : id(); });
-    list(out.tail_inputs, [&] { return TileBuffer{id(), integer(), integer(), flag()}; });
-    list(out.tail_outputs, [&] { return TileBuffer{id(), integer(), integer(), flag()}; });
+    list(out.epilogue_programs, [&] { return flag() ? kNoProgram : id(); });
+    list(out.epilogue_inputs, [&] { return TileBuffer{id(), integer(), integer(), flag()}; });
+    list(out.epilogue_outputs, [&] { return TileBuffer{id(), integer(), integer(), flag()}; });
     return out;
   }
   Instruction instruction() {

@@ -1,4 +1,4 @@
-// A random training step as a Graph of the last stage: products, pointwise work, norms, windows, look-ups, scatters,
+// A random training step as a Graph of the last stage: matmuls, pointwise work, norms, windows, look-ups, scatters,
 // random draws, some of it read again backwards; updates, gradients and results leave. Values stay near one, so that
 // rounding stays small. `interrupted`: it pauses, and host code changes some of the weights later.
 #pragma once
@@ -138,11 +138,11 @@ inline Graph random_step(uint64_t seed, bool interrupted = false) {
   return b.take();
 }
 
-inline Graph random_fused_step(uint64_t seed, const ProductRule& products, bool interrupted = false) {
+inline Graph random_fused_step(uint64_t seed, const MatmulRule& matmuls, bool interrupted = false) {
   Graph graph = random_step(seed, interrupted);
   verify_ops(graph);
   RunOptions options;
-  options.settings.products = products;
+  options.settings.matmuls = matmuls;
   graph = run_passes(std::move(graph), options).graph;
   verify_stage(graph, Stage::kFused);
   return graph;

@@ -41,8 +41,8 @@ TEST(ScheduleText, SaysWhatTheLinesMean) {
   const MatmulCall& matmul = *schedule.instructions[1].matmul;
   EXPECT_TRUE(matmul.transposed);
   EXPECT_EQ(matmul.products, (std::vector<MatmulCall::Product>{{1, true}, {2, false}}));
-  EXPECT_EQ(matmul.tail_programs, (std::vector<uint32_t>{0, kNoProgram, kNoProgram, kNoProgram}));
-  EXPECT_EQ(matmul.tail_outputs, (std::vector<TileBuffer>{{0, 8, 1, false}, {1, 0, 0, true}}));
+  EXPECT_EQ(matmul.epilogue_programs, (std::vector<uint32_t>{0, kNoProgram, kNoProgram, kNoProgram}));
+  EXPECT_EQ(matmul.epilogue_outputs, (std::vector<TileBuffer>{{0, 8, 1, false}, {1, 0, 0, true}}));
   EXPECT_EQ(schedule.outputs[1].owner, InputKind::kOptimizerState);
   EXPECT_FALSE(schedule.outputs[2].operand.valid());
   EXPECT_EQ(schedule.host_numbers[1].inputs, (std::vector<uint32_t>{1, 0}));

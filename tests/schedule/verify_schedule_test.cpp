@@ -131,15 +131,17 @@ TEST(ScheduleVerify, InstructionsSayWhatTheirKindNeeds) {
   expect_broken("a right operand of i1", [](Schedule& s) { s.instructions[1].matmul->products[0].right = 2; });
   expect_broken("i1 (matmul matmul) has no product", [](Schedule& s) { s.instructions[1].matmul->products.clear(); });
   expect_broken("products of i1", [](Schedule& s) { s.instructions[1].matmul->products.push_back({}); });
-  expect_broken("an input of the tail of i1", [](Schedule& s) { s.instructions[1].matmul->tail_inputs = {{2}}; });
-  expect_broken("an output of the tail of i1", [](Schedule& s) { s.instructions[1].matmul->tail_outputs = {{1}}; });
-  expect_broken("tails of i1", [](Schedule& s) { s.instructions[1].matmul->tail_programs = {0}; });
-  expect_broken("a program of i1", [](Schedule& s) { s.instructions[1].matmul->tail_programs = {1, 0, 0, 0}; });
-  expect_broken("outputs of the tail of i1",
-                [](Schedule& s) { s.instructions[1].matmul->tail_programs.assign(kTileKinds, 0); });
-  expect_broken("inputs of the tail of i1", [](Schedule& s) {
-    s.instructions[1].matmul->tail_programs.assign(kTileKinds, 0);
-    s.instructions[1].matmul->tail_inputs = {{0}};
+  expect_broken("an input of the epilogue of i1",
+                [](Schedule& s) { s.instructions[1].matmul->epilogue_inputs = {{2}}; });
+  expect_broken("an output of the epilogue of i1",
+                [](Schedule& s) { s.instructions[1].matmul->epilogue_outputs = {{1}}; });
+  expect_broken("epilogues of i1", [](Schedule& s) { s.instructions[1].matmul->epilogue_programs = {0}; });
+  expect_broken("a program of i1", [](Schedule& s) { s.instructions[1].matmul->epilogue_programs = {1, 0, 0, 0}; });
+  expect_broken("outputs of the epilogue of i1",
+                [](Schedule& s) { s.instructions[1].matmul->epilogue_programs.assign(kTileKinds, 0); });
+  expect_broken("inputs of the epilogue of i1", [](Schedule& s) {
+    s.instructions[1].matmul->epilogue_programs.assign(kTileKinds, 0);
+    s.instructions[1].matmul->epilogue_inputs = {{0}};
   });
   expect_broken("inputs of the program of i2", [](Schedule& s) { s.instructions[2].reads.emplace_back(0); });
   expect_broken("outputs of the program of i2", [](Schedule& s) { s.instructions[2].writes.clear(); });

@@ -41,12 +41,12 @@ def test_passes_may_stand_before_the_file(irtool):
     assert irtool("step.graph", "--pass=simplify", "--pass", "dead_code").stdout == result.stdout
 
 
-def test_the_whole_pipeline_for_a_machine_with_blocked_products(irtool):
+def test_the_whole_pipeline_for_a_machine_with_blocked_matmuls(irtool):
     plain = irtool("--all", "--verify", "--times", "step.graph")
     assert plain.returncode == 0, plain.stderr
     assert "fuse" in plain.stderr and plain.stdout.count("group") == 1
-    blocked = irtool("--all", "--products", "f32", "--verify", "step.graph")
-    assert blocked.stdout.count("group 0") == 2, "the product and its bias"
+    blocked = irtool("--all", "--matmuls", "f32", "--verify", "step.graph")
+    assert blocked.stdout.count("group 0") == 2, "the matmul and its bias"
 
 
 def test_dumps_go_to_stderr(irtool):
@@ -92,7 +92,7 @@ def test_without_a_target_it_is_this_machine(irtool):
         ([], "irtool: no file is given; see irtool --help"),
         (["--pass", "simplfy", "step.graph"], "irtool: no pass is named 'simplfy'; did you mean 'simplify'?"),
         (["missing.graph"], "missing.graph"),
-        (["--all", "--products", "f64", "step.graph"], "f64 not in {bf16,f32}"),
+        (["--all", "--matmuls", "f64", "step.graph"], "f64 not in {bf16,f32}"),
         (["--hash", "step.graph"], "--hash requires --schedule"),
         (["--target", "big.toml", "step.graph"], "irtool: --target requires --schedule or --simulate"),
         (["--timeline", "t.json", "step.graph"], "--timeline requires --simulate"),

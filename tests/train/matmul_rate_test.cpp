@@ -5,7 +5,7 @@
 namespace stepc::train {
 namespace {
 
-TEST(MatmulRate, TheRunsOwnProductsCount) {
+TEST(MatmulRate, TheRunsOwnMatmulsCount) {
   RunConfig config;
   config.train.threads = 1;
   config.model.compute = "float32";

@@ -73,7 +73,7 @@ void refuse_groups(PlannedGraph& planned, const RefusedPrograms& refused) {
     };
     refuse(schedule.instructions[i].program);
     if (!schedule.instructions[i].matmul) continue;
-    for (uint32_t tail : schedule.instructions[i].matmul->tail_programs) refuse(tail);
+    for (uint32_t epilogue : schedule.instructions[i].matmul->epilogue_programs) refuse(epilogue);
   }
 }
 }  // namespace

@@ -38,7 +38,7 @@ struct PlainLimit {
   const Graph& fused;  // of the plan: where the plain Graph does not fit, the nodes are these, which hold little more,
                        // for pointwise groups of them run a stretch of the elements at a time
 };
-// Where neither fits, activations are made again; of what does not fit even so, the one that needs least.
+// Where neither fits, activations are recomputed; of what does not fit even so, the one that needs least.
 Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
                        const PlainLimit* limit = nullptr);
 

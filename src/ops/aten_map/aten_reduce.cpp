@@ -1,4 +1,4 @@
-// ATen map: reductions and products of matrices.
+// ATen map: reductions and matmuls.
 #include <cmath>
 #include <numeric>
 

@@ -1,16 +1,16 @@
 // Puts nodes that can share a kernel into groups that stand in a row: elementwise ops, reductions, reads by index and
 // random draws, with the constants and views that they use, which each group gets for itself. What cannot be one kernel
-// (why_no_loops()) never is; attention and opaque calls stay outside. Products that run on the blocked kernel make
-// groups of their own, which is_products() tells from kernels: those of one left operand (the queries, keys and values
-// of a layer), and cheap elementwise nodes and full sums that finish a product where it is made (a bias, the squared
-// norm of a gradient). A graph that has groups is left alone.
+// (why_no_loops()) never is; attention and opaque calls stay outside. Matmuls that run on the blocked kernel make
+// groups of their own, which is_matmul_group() tells from kernels: those of one left operand (the queries, keys and
+// values of a layer), and cheap elementwise nodes and full sums that finish a matmul where it is made (a bias, the
+// squared norm of a gradient). A graph that has groups is left alone.
 #pragma once
 
 #include <string>
 #include <unordered_map>
 
 #include "ir/graph.h"
-#include "ops/product_rule.h"
+#include "ops/matmul_rule.h"
 
 namespace stepc {
 
@@ -18,7 +18,7 @@ namespace stepc {
 // groups come again: in every layer, and in every graph that recompute() looks at.
 using KnownGroups = std::unordered_map<std::string, bool>;
 
-Graph fuse(Graph graph, const ProductRule& products = {});
-Graph fuse(Graph graph, const ProductRule& products, KnownGroups& known);
+Graph fuse(Graph graph, const MatmulRule& matmuls = {});
+Graph fuse(Graph graph, const MatmulRule& matmuls, KnownGroups& known);
 
 }  // namespace stepc

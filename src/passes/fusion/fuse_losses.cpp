@@ -9,10 +9,10 @@ namespace stepc {
 
 namespace {
 
-// A matmul's result that is a gradient, perhaps turned.
-struct GradientProduct {
+// A matmul's result that is a gradient, perhaps transposed.
+struct GradientMatmul {
   const Node* node;
-  bool turned;
+  bool transposed;
 };
 
 // One log_softmax of logits with all that reads it, on old tensors.
@@ -23,7 +23,7 @@ struct Loss {
   TensorId hidden, weight;        // (tokens, width) and (classes, width)
   TensorId gradient;              // a token; invalid: there is no backward pass
   TensorId sum_gradient;          // likewise, or invalid
-  std::vector<GradientProduct> hidden_gradients, weight_gradients;
+  std::vector<GradientMatmul> hidden_gradients, weight_gradients;
   // Nodes behind the softmax that the targets need, and those that the gradients of the loss need.
   std::vector<size_t> for_target, for_gradients;
 
@@ -58,7 +58,7 @@ class Finder {
       return std::nullopt;
     Loss loss;
     loss.softmax = &softmax;
-    if (!find_product(loss) || !find_readers(loss) || !find_before(loss)) return std::nullopt;
+    if (!find_logits(loss) || !find_readers(loss) || !find_before(loss)) return std::nullopt;
     return loss;
   }
 
@@ -77,7 +77,7 @@ class Finder {
     return !from.empty() && !to.empty() && from.back() == to.back();
   }
 
-  bool find_product(Loss& loss) const {
+  bool find_logits(Loss& loss) const {
     TensorId x = loss.softmax->inputs[0];
     const Node* made = graph_.producer(x);
     for (; has_one_reader(x); made = graph_.producer(x)) {
@@ -91,13 +91,13 @@ class Finder {
     loss.hidden = made->inputs[0];
     loss.weight = made->inputs[1];
     if (made->attrs.get<bool>("transpose_b")) return true;
-    const Node* turn = graph_.producer(loss.weight);
-    if (!turns(turn)) return false;
-    loss.weight = turn->inputs[0];
+    const Node* transpose = graph_.producer(loss.weight);
+    if (!is_matrix_transpose(transpose)) return false;
+    loss.weight = transpose->inputs[0];
     return true;
   }
 
-  [[nodiscard]] static bool turns(const Node* node) {
+  [[nodiscard]] static bool is_matrix_transpose(const Node* node) {
     return is(node, "transpose") && node->attrs.get<Shape>("permutation") == Shape{1, 0};
   }
 
@@ -117,7 +117,8 @@ class Finder {
       }
     }
     if (loss.nll == nullptr) return false;
-    return backward == nullptr || (find_gradients(loss, *backward) && find_products(loss, backward->outputs[0], false));
+    return backward == nullptr ||
+           (find_gradients(loss, *backward) && find_gradient_matmuls(loss, backward->outputs[0], false));
   }
 
   // ---- backward
@@ -160,40 +161,40 @@ class Finder {
     return op_def(left->op).has(Trait::kView) && left->inputs.size() == 1 && same(left->inputs[0], right->inputs[0]);
   }
 
-  // `x` (tokens, classes) holds gradients of logits, or their transpose: only the two products may read it.
-  bool find_products(Loss& loss, TensorId x, bool turned) const {
+  // `x` (tokens, classes) holds gradients of logits, or their transpose: only the two matmuls may read it.
+  bool find_gradient_matmuls(Loss& loss, TensorId x, bool transposed) const {
     if (leaves(x)) return false;
     return std::ranges::all_of(readers(x), [&](const Node* reader) {
       const bool passes = (reader->op == "cast" && is_real(graph_.type(reader->outputs[0]).dtype)) ||
-                          (reader->op == "reshape" && !turned && keeps_rows(*reader));
-      if (passes) return find_products(loss, reader->outputs[0], turned);
-      if (turns(reader)) return find_products(loss, reader->outputs[0], !turned);
-      return reader->op == "matmul" && graph_.shape(x).size() == 2 && take_product(loss, *reader, x, turned);
+                          (reader->op == "reshape" && !transposed && keeps_rows(*reader));
+      if (passes) return find_gradient_matmuls(loss, reader->outputs[0], transposed);
+      if (is_matrix_transpose(reader)) return find_gradient_matmuls(loss, reader->outputs[0], !transposed);
+      return reader->op == "matmul" && graph_.shape(x).size() == 2 && take_matmul(loss, *reader, x, transposed);
     });
   }
 
-  bool take_product(Loss& loss, const Node& product, TensorId x, bool turned) const {
-    const size_t place = product.inputs[0] == x ? 0 : 1;
-    const TensorId other = product.inputs[1 - place];
+  bool take_matmul(Loss& loss, const Node& matmul, TensorId x, bool transposed) const {
+    const size_t place = matmul.inputs[0] == x ? 0 : 1;
+    const TensorId other = matmul.inputs[1 - place];
     if (other == x) return false;
-    const bool transposed[] = {product.attrs.get<bool>("transpose_a"), product.attrs.get<bool>("transpose_b")};
+    const bool transposes[] = {matmul.attrs.get<bool>("transpose_a"), matmul.attrs.get<bool>("transpose_b")};
     // As the left operand of gradients x other, whose transpose is other' x gradients'.
     const bool is_right = place == 1;
-    const bool x_turned = (turned != transposed[place]) != is_right;
-    const bool other_turned = transposed[1 - place] != is_right;
-    if (reads(other, other_turned, x_turned ? loss.hidden : loss.weight)) {
-      (x_turned ? loss.weight_gradients : loss.hidden_gradients).push_back({&product, is_right});
+    const bool x_transposed = (transposed != transposes[place]) != is_right;
+    const bool other_transposed = transposes[1 - place] != is_right;
+    if (reads(other, other_transposed, x_transposed ? loss.hidden : loss.weight)) {
+      (x_transposed ? loss.weight_gradients : loss.hidden_gradients).push_back({&matmul, is_right});
       return true;
     }
     return false;
   }
-  [[nodiscard]] bool reads(TensorId operand, bool turned, TensorId wanted) const {
-    for (const Node* made = graph_.producer(operand); turns(made) && operand != wanted;
+  [[nodiscard]] bool reads(TensorId operand, bool transposed, TensorId wanted) const {
+    for (const Node* made = graph_.producer(operand); is_matrix_transpose(made) && operand != wanted;
          made = graph_.producer(operand)) {
       operand = made->inputs[0];
-      turned = !turned;
+      transposed = !transposed;
     }
-    return !turned && same(operand, wanted);
+    return !transposed && same(operand, wanted);
   }
 
   // ---- order
@@ -280,13 +281,13 @@ class LossFuser {
                                                      {"gradient_dtype", weight_gradient_dtype(loss)}});
     stand_in(loss.nll->outputs[0], results[0]);
     for (const Node* sum : loss.sums) stand_in(sum->outputs[0], results[1]);
-    for (const GradientProduct& product : loss.hidden_gradients) put_gradient(product, results[2]);
-    for (const GradientProduct& product : loss.weight_gradients) put_gradient(product, results[3]);
+    for (const GradientMatmul& matmul : loss.hidden_gradients) put_gradient(matmul, results[2]);
+    for (const GradientMatmul& matmul : loss.weight_gradients) put_gradient(matmul, results[3]);
   }
 
-  void put_gradient(const GradientProduct& product, TensorId now) {
-    const TensorId old = product.node->outputs[0];
-    if (product.turned) now = r_.b().transpose(now, {1, 0});
+  void put_gradient(const GradientMatmul& matmul, TensorId now) {
+    const TensorId old = matmul.node->outputs[0];
+    if (matmul.transposed) now = r_.b().transpose(now, {1, 0});
     stand_in(old, now);
     if (graph_.type(old).dtype != r_.b().dtype(now))
       for (const Node* cast : finder_.readers(old)) stand_in(cast->outputs[0], now);
@@ -294,8 +295,8 @@ class LossFuser {
 
   // f32 where that is what everybody makes of it.
   DType weight_gradient_dtype(const Loss& loss) const {
-    const bool widened = std::ranges::all_of(loss.weight_gradients, [&](const GradientProduct& product) {
-      const TensorId gradient = product.node->outputs[0];
+    const bool widened = std::ranges::all_of(loss.weight_gradients, [&](const GradientMatmul& matmul) {
+      const TensorId gradient = matmul.node->outputs[0];
       return !finder_.leaves(gradient) && std::ranges::all_of(finder_.readers(gradient), [&](const Node* reader) {
         return reader->op == "cast" && graph_.type(reader->outputs[0]).dtype == DType::kF32;
       });

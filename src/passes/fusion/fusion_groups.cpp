@@ -104,7 +104,7 @@ void FusionGroups::find_changes() {
 
 void FusionGroups::assign_roles() {
   for (const Node& node : graph_.nodes) roles_.push_back(role_of(graph_, node));
-  // A cast to a wider type is cheaper made again by each reader than written and read.
+  // A cast to a wider type is cheaper recomputed by each reader than written and read.
   for (size_t n = graph_.nodes.size(); n-- > 0;)
     if (roles_[n] == Role::kWork && is_widening(graph_, graph_.nodes[n]) && only_work_reads(graph_.nodes[n].outputs[0]))
       roles_[n] = Role::kFree;
@@ -207,8 +207,8 @@ class FusionGroups::GraphOfGroup {
   void add(size_t place) {
     Node node = all_.graph_.nodes[place];
     const TensorId made = node.outputs[0];
-    const bool is_product = has(node, Trait::kContraction);  // reads what lies in memory
-    for (TensorId& input : node.inputs) input = is_product ? from_outside(input) : inside(input);
+    const bool is_contraction = has(node, Trait::kContraction);  // reads what lies in memory
+    for (TensorId& input : node.inputs) input = is_contraction ? from_outside(input) : inside(input);
     const NodeId id = group_.add_node(std::move(node), {all_.graph_.type(made)});
     inside_[made] = group_.nodes[id.index()].outputs[0];
   }

@@ -22,9 +22,9 @@ enum class Role : uint8_t {
 };
 
 struct FusionGroup {
-  std::vector<size_t> nodes;  // ascending, but products first; none: it became part of another
+  std::vector<size_t> nodes;  // ascending, but matmuls first; none: it became part of another
   double slot = 0;
-  bool products = false;
+  bool matmuls = false;
 };
 
 class FusionGroups {
@@ -55,7 +55,7 @@ class FusionGroups {
 
   // ---- a set of nodes as one kernel or call
 
-  [[nodiscard]] std::vector<size_t> in_order(const Nodes& members) const;  // products first
+  [[nodiscard]] std::vector<size_t> in_order(const Nodes& members) const;  // matmuls first
   // The graph that they would be, as extract_groups() gives it in the end. None: too large for a kernel.
   [[nodiscard]] std::optional<Graph> as_graph(const Nodes& members) const;
   [[nodiscard]] bool is_kernel(const Nodes& members) const;

@@ -5,7 +5,7 @@ namespace stepc {
 namespace {
 
 bool join(const FusionGroups& groups, size_t node, FusionGroup& call) {
-  if (call.nodes.empty() || call.nodes.size() == kMostProducts) return false;
+  if (call.nodes.empty() || call.nodes.size() == kMostMatmuls) return false;
   const Graph& graph = groups.graph();
   const size_t first = call.nodes.front();
   if (node - first > FusionGroups::kNearby || graph.nodes[node].source.phase != graph.nodes[first].source.phase)
@@ -26,9 +26,9 @@ void keep(FusionGroups& groups, const FusionGroup& call) {
 
 }  // namespace
 
-void share_operand(FusionGroups& groups, const ProductRule& rule) {
+void share_operand(FusionGroups& groups, const MatmulRule& rule) {
   const Graph& graph = groups.graph();
-  std::map<std::pair<TensorId, bool>, std::vector<size_t>> sharing;  // by left operand and whether it is turned
+  std::map<std::pair<TensorId, bool>, std::vector<size_t>> sharing;  // by left operand and whether it is transposed
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (runs_blocked(graph, node, rule)) sharing[{node.inputs[0], node.attrs.get<bool>("transpose_a")}].push_back(n);

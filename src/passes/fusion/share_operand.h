@@ -1,12 +1,12 @@
-// The second step of fuse(): one call for products that share their left operand, stand near each other and run on the
+// The second step of fuse(): one call for matmuls that share their left operand, stand near each other and run on the
 // blocked kernel, where order allows.
 #pragma once
 
-#include "ops/product_rule.h"
+#include "ops/matmul_rule.h"
 #include "passes/fusion/fusion_groups.h"
 
 namespace stepc {
 
-void share_operand(FusionGroups& groups, const ProductRule& rule);
+void share_operand(FusionGroups& groups, const MatmulRule& rule);
 
 }  // namespace stepc

@@ -40,13 +40,13 @@ class Writer {
  private:
   void write_group(const FusionGroup& unit) {
     copies_.clear();
-    const auto end_of_products = std::ranges::find_if_not(
+    const auto end_of_matmuls = std::ranges::find_if_not(
         unit.nodes, [this](size_t member) { return has(graph_.nodes[member], Trait::kContraction); });
-    const std::span products(unit.nodes.begin(), end_of_products), others(end_of_products, unit.nodes.end());
-    // What products read lies in memory: it is made before the group, whose nodes stand in a row.
-    for (size_t member : products)
+    const std::span matmuls(unit.nodes.begin(), end_of_matmuls), others(end_of_matmuls, unit.nodes.end());
+    // What matmuls read lies in memory: it is made before the group, whose nodes stand in a row.
+    for (size_t member : matmuls)
       for (TensorId input : graph_.nodes[member].inputs) copies_[input] = outside(input);
-    for (size_t member : products) keep(member, groups_);
+    for (size_t member : matmuls) keep(member, groups_);
     copies_.clear();
     for (size_t member : others) keep(member, groups_);
     ++groups_;

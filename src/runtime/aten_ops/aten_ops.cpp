@@ -21,7 +21,7 @@ Fn find(std::string_view op, const Tables&... tables) {
 }
 AtenFn find_aten_op(std::string_view op) {
   return find<AtenFn>(op, detail::elementwise_aten_ops(), detail::view_aten_ops(), detail::shape_aten_ops(),
-                      detail::product_aten_ops(), detail::loss_aten_ops());
+                      detail::matmul_aten_ops(), detail::loss_aten_ops());
 }
 OverwritingFn find_overwriting_op(std::string_view op) {
   return find<OverwritingFn>(op, detail::shape_overwriting_ops(), detail::index_overwriting_ops());

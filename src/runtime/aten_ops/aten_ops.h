@@ -41,9 +41,9 @@ class AtenOp {
 namespace detail {
 using AtenOps = std::map<std::string_view, AtenFn>;
 const AtenOps& elementwise_aten_ops();
-const AtenOps& view_aten_ops();     // windows, where the operand's strides allow it
-const AtenOps& shape_aten_ops();    // other views, reduce
-const AtenOps& product_aten_ops();  // matmul, attention, index, random
+const AtenOps& view_aten_ops();    // windows, where the operand's strides allow it
+const AtenOps& shape_aten_ops();   // other views, reduce
+const AtenOps& matmul_aten_ops();  // matmul, attention, index, random
 const AtenOps& loss_aten_ops();
 using OverwritingOps = std::map<std::string_view, OverwritingFn>;
 const OverwritingOps& shape_overwriting_ops();

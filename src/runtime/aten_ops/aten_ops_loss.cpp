@@ -53,12 +53,12 @@ Tensors linear_cross_entropy(const Tensors& x, const Attrs& attrs, const Types& 
     results.push_back(at::empty(type.shape, x[0].options().dtype(scalar_type_of(type.dtype))));
   const int64_t rows = x[0].size(0), block = std::min(rows, kRows);
   const bool has_weight_gradient = is_backward && !loss.is_frozen;
-  const bool is_one_product = has_weight_gradient && block == rows && results[3].scalar_type() == x[0].scalar_type();
-  Tensor weight_gradient;  // wide, where there is more to add than one product
-  if (has_weight_gradient && !is_one_product && results[3].scalar_type() != loss.wide)
+  const bool is_one_matmul = has_weight_gradient && block == rows && results[3].scalar_type() == x[0].scalar_type();
+  Tensor weight_gradient;  // wide, where there is more to add than one matmul
+  if (has_weight_gradient && !is_one_matmul && results[3].scalar_type() != loss.wide)
     weight_gradient = at::zeros_like(results[3], results[3].options().dtype(loss.wide));
   else if (is_backward)
-    weight_gradient = is_one_product ? results[3] : results[3].zero_();
+    weight_gradient = is_one_matmul ? results[3] : results[3].zero_();
   const Tensor gradients = is_backward ? at::empty({block, x[1].size(0)}, x[0].options()) : Tensor();
   Tensors by_row = x;
   by_row.erase(by_row.begin() + 1);
@@ -72,7 +72,7 @@ Tensors linear_cross_entropy(const Tensors& x, const Attrs& attrs, const Types& 
     }
     if (!has_weight_gradient) continue;
     const Tensor left = gradients.narrow(0, 0, count).t(), right = x[0].narrow(0, first, count);
-    if (is_one_product)
+    if (is_one_matmul)
       at::mm_out(weight_gradient, left, right);
     else if (weight_gradient.scalar_type() == left.scalar_type())
       weight_gradient.addmm_(left, right);

@@ -89,7 +89,7 @@ const std::vector<Key>& run_config_keys() {
       {"memory.budget",
        at(&R::memory, &R::Memory::budget),
        {},
-       "of fast mode, model and optimizer included: a size such as \"12GiB\" makes activations again that do not fit; "
+       "of fast mode, model and optimizer included: a size such as \"12GiB\" recomputes activations that do not fit; "
        "auto: as long as that costs 8 % of the time; none: all are kept"},
 
       {"optim.name", at(&R::optim, &R::Optim::name), one_of({"adamw", "sgd", "agd", "wsam", "lion"}),

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kSide = 1024;
 constexpr std::array<MatmulShape, 2> kLarge = {{{kSide, kSide, kSide}, {2 * kSide, kSide, kSide}}};
 
-// The best of a few runs of stepc's own product.
+// The best of a few runs of stepc's own matmul.
 double blocked_rate(at::ScalarType dtype, const MatmulShape& shape, int threads) {
   const auto number = dtype == at::kFloat ? blocked::Number::kF32 : blocked::Number::kBf16;
   const at::Tensor a = at::ones({shape.rows, shape.inner}, dtype);
@@ -69,7 +69,7 @@ std::optional<std::string> slow_float16(double float16_rate, double bfloat16_rat
 
 std::optional<std::string> slow_float16_here(const RunConfig& config) {
   if (config.model.compute != "float16") return std::nullopt;
-  constexpr int64_t kSmall = 256;  // a slow one takes seconds for a large product
+  constexpr int64_t kSmall = 256;  // a slow one takes seconds for a large matmul
   const std::vector<MatmulShape> shape = {{kSmall, kSmall, kSmall}};
   return slow_float16(measure_matmul_rate(at::kHalf, shape), measure_matmul_rate(at::kBFloat16, shape));
 }

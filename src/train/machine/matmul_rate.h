@@ -1,4 +1,4 @@
-// The rate of products that MFU is relative to.
+// The rate of matmuls that MFU is relative to.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace stepc::train {
 
-// Operations a second on large matrices, measured in some tenths of a second: LibTorch's products, or stepc's own where
+// Operations a second on large matrices, measured in some tenths of a second: LibTorch's matmuls, or stepc's own where
 // they are faster and the run uses them. `config.train.threads` is in effect.
 double measure_run_rate(const RunConfig& config);
 

@@ -1,5 +1,5 @@
-// The kernel of a tile from the nodes behind products, and what such nodes may not be.
-#include "loops/lower/product_tail.h"
+// The kernel of a tile from the nodes behind matmuls, and what such nodes may not be.
+#include "loops/lower/epilogue.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 namespace stepc {
 namespace {
 
-// A product of (200, 96), and what is made of it.
-Graph tail_group(std::string_view tail) {
+// A matmul of (200, 96), and what is made of it.
+Graph epilogue_group(std::string_view epilogue) {
   Graph graph = parse_graph(str(R"(stepc.graph 1
 input %0: bf16[200, 32] = captured "0"
 input %1: bf16[96, 32] = captured "1"
@@ -21,13 +21,13 @@ input %3: f32[5, 40, 96] = captured "3"
 input %4: f32[200, 1] = captured "4"
 %5: bf16[200, 96] = matmul(%0, %1) {{transpose_a=false, transpose_b=true}} | forward ""
 {})",
-                                tail));
+                                epilogue));
   verify_ops(graph);
   return graph;
 }
 
-TEST(ProductTail, IsAKernelOnOneTile) {
-  Graph whole = tail_group(R"(%6: bf16[5, 40, 96] = reshape(%5) {shape=[5, 40, 96]} | forward ""
+TEST(Epilogue, IsAKernelOnOneTile) {
+  Graph whole = epilogue_group(R"(%6: bf16[5, 40, 96] = reshape(%5) {shape=[5, 40, 96]} | forward ""
 %7: bf16[5, 40, 96] = add(%6, %2) | forward ""
 %8: f32[5, 40, 96] = cast(%7) {dtype=f32} | forward ""
 %9: f32[5, 40, 96] = mul(%8, %3) | forward ""
@@ -40,10 +40,10 @@ return %12
 return %13
 )");
   whole.inputs[3].strides = {8000, 200, 2};
-  EXPECT_TRUE(has_tail(whole));
-  EXPECT_EQ(why_no_tail(whole), "");
-  const ProductTail tail = product_tail(whole, 72, 32, 64);
-  EXPECT_EQ(to_text(tail.tile), R"(stepc.graph 1
+  EXPECT_TRUE(has_epilogue(whole));
+  EXPECT_EQ(why_no_epilogue(whole), "");
+  const Epilogue epilogue = epilogue_of(whole, 72, 32, 64);
+  EXPECT_EQ(to_text(epilogue.tile), R"(stepc.graph 1
 input %0: f32[72, 32](64, 1) = captured "0"
 input %2: bf16[32](1) = captured "1"
 input %5: f32[72, 32](200, 2) = captured "2"
@@ -59,19 +59,19 @@ return %3(96, 1)
 return %9(96, 1)
 return %10
 )");
-  EXPECT_EQ(tail.inputs, (std::vector<TileBuffer>{{2, 0, 1, false}, {3, 200, 2, false}, {4, 1, 0, false}}));
-  EXPECT_EQ(tail.outputs, (std::vector<TileBuffer>{{0, 96, 1, false}, {1, 96, 1, false}, {2, 0, 0, true}}));
-  EXPECT_EQ(why_no_loops(tail.tile), "");
+  EXPECT_EQ(epilogue.inputs, (std::vector<TileBuffer>{{2, 0, 1, false}, {3, 200, 2, false}, {4, 1, 0, false}}));
+  EXPECT_EQ(epilogue.outputs, (std::vector<TileBuffer>{{0, 96, 1, false}, {1, 96, 1, false}, {2, 0, 0, true}}));
+  EXPECT_EQ(why_no_loops(epilogue.tile), "");
 }
 
-TEST(ProductTail, AProductAloneHasNone) {
-  const Graph alone = tail_group("return %5\n");
-  EXPECT_FALSE(has_tail(alone));
-  EXPECT_EQ(why_no_tail(alone), "");
+TEST(Epilogue, AMatmulAloneHasNone) {
+  const Graph alone = epilogue_group("return %5\n");
+  EXPECT_FALSE(has_epilogue(alone));
+  EXPECT_EQ(why_no_epilogue(alone), "");
 }
 
-TEST(ProductTail, SaysWhatCannotBeOne) {
-  const auto why = [](std::string_view tail) { return why_no_tail(tail_group(tail)); };
+TEST(Epilogue, SaysWhatCannotBeOne) {
+  const auto why = [](std::string_view epilogue) { return why_no_epilogue(epilogue_group(epilogue)); };
   EXPECT_EQ(why(R"(%6: bf16[200, 1] = sum(%5) {dims=[1], keepdim=true} | forward ""
 return %6
 )"),
@@ -97,7 +97,7 @@ return %6
 %7: bf16[100, 192] = neg(%6) | forward ""
 return %7
 )"),
-            "a tensor of [100, 192] beside products of [200, 96]");
+            "a tensor of [100, 192] beside matmuls of [200, 96]");
   EXPECT_EQ(why(R"(%6: bf16[96] = neg(%2) | forward ""
 %7: bf16[200, 96] = add(%5, %6) | forward ""
 return %6
@@ -108,17 +108,17 @@ return %7
 %7: bf16[200, 32] = neg(%6) | forward ""
 return %7
 )"),
-            "products of several sizes");
+            "matmuls of several sizes");
 }
 
-TEST(ProductTail, RowsMustBeEvenlySpaced) {
-  Graph whole = tail_group(R"(%6: bf16[5, 40, 96] = reshape(%5) {shape=[5, 40, 96]} | forward ""
+TEST(Epilogue, RowsMustBeEvenlySpaced) {
+  Graph whole = epilogue_group(R"(%6: bf16[5, 40, 96] = reshape(%5) {shape=[5, 40, 96]} | forward ""
 %7: f32[5, 40, 96] = cast(%6) {dtype=f32} | forward ""
 %8: f32[5, 40, 96] = add(%7, %3) | forward ""
 return %8
 )");
   whole.inputs[3].strides = {96, 480, 1};
-  EXPECT_USER_ERROR(product_tail(whole, 128, 64, 64), "rows that are not evenly spaced");
+  EXPECT_USER_ERROR(epilogue_of(whole, 128, 64, 64), "rows that are not evenly spaced");
 }
 
 }  // namespace

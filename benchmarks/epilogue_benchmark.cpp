@@ -1,6 +1,6 @@
-// Products finished where they are made beside the same in separate kernels, bf16, tensors of a 134M step that caches
-// do not hold: tail_benchmark [threads] [rounds]. One line a tail: the median of the paired ratios, above 1 where
-// finishing tiles is faster. What fuse (passes/fusion/fuse.cpp) takes for a tail comes from it.
+// Matmuls finished where they are made beside the same in separate kernels, bf16, tensors of a 134M step that caches
+// do not hold: epilogue_benchmark [threads] [rounds]. One line an epilogue: the median of the paired ratios, above 1
+// where finishing tiles is faster. What fuse (passes/fusion/fuse.cpp) takes for an epilogue comes from it.
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -21,12 +21,12 @@ namespace {
 
 using namespace stepc;
 
-struct Tail {
+struct Example {
   const char* name;
-  size_t products;  // the first nodes
+  size_t matmuls;  // the first nodes
   const char* text;
 };
-constexpr Tail kTails[] = {
+constexpr Example kExamples[] = {
     {"sum of a gradient's squares", 1, R"(stepc.graph 1
 input %0: bf16[2048, 768] = captured "0"
 input %1: bf16[2048, 2048] = captured "1"
@@ -93,11 +93,11 @@ constexpr size_t kCopies = 6;  // of all tensors, in turn: more than caches hold
 
 at::Tensor tensor_for(const TensorType& type) { return at::randn(type.shape).to(scalar_type_of(type.dtype)); }
 
-// The tail as one group, or its products and the rest as one each. What leaves either of them is written into the
+// The epilogue as one group, or its matmuls and the rest as one each. What leaves either of them is written into the
 // program's memory, so that no run asks for any.
-Graph grouped(const Tail& tail, bool together) {
-  Graph graph = parse_graph(tail.text);
-  for (size_t n = 0; n < graph.nodes.size(); ++n) graph.nodes[n].group = together || n < tail.products ? 0 : 1;
+Graph grouped(const Example& example, bool together) {
+  Graph graph = parse_graph(example.text);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) graph.nodes[n].group = together || n < example.matmuls ? 0 : 1;
   std::vector<TensorId> left;
   for (const GroupGraph& group : extract_groups(graph))
     for (TensorId tensor : group.outputs) left.push_back(tensor);
@@ -130,9 +130,9 @@ class Case {
   std::array<std::vector<at::Tensor>, kCopies> inputs_;
 };
 
-void compare(const Tail& tail, KernelSources& kernels, int rounds) {
-  Case together(grouped(tail, true), kernels, 1);
-  Case apart(grouped(tail, false), kernels, 2);
+void compare(const Example& example, KernelSources& kernels, int rounds) {
+  Case together(grouped(example, true), kernels, 1);
+  Case apart(grouped(example, false), kernels, 2);
   std::vector<double> finished, separate, ratios;
   for (int round = -1; round < rounds; ++round) {
     double seconds[2] = {0, 0};
@@ -145,7 +145,8 @@ void compare(const Tail& tail, KernelSources& kernels, int rounds) {
     separate.push_back(seconds[1] / kCopies);
     ratios.push_back(seconds[1] / seconds[0]);
   }
-  std::printf("%-28s %10.3f %10.3f %8.2f\n", tail.name, median(finished) * 1e3, median(separate) * 1e3, median(ratios));
+  std::printf("%-28s %10.3f %10.3f %8.2f\n", example.name, median(finished) * 1e3, median(separate) * 1e3,
+              median(ratios));
 }
 
 }  // namespace
@@ -157,9 +158,9 @@ int main(int argc, char** argv) {
   at::manual_seed(0);
   install_cpu_hook();
   KernelSources kernels{{}};
-  if (!product_rule(features_of(kernels.micro_kernels)).bf16)
-    return std::puts("no blocked bf16 products on this machine"), 0;
-  std::printf("%-28s %10s %10s %8s\n", "tail of a bf16 product", "tiles ms", "apart ms", "faster");
-  for (const Tail& tail : kTails) compare(tail, kernels, rounds);
+  if (!matmul_rule(features_of(kernels.micro_kernels)).bf16)
+    return std::puts("no blocked bf16 matmuls on this machine"), 0;
+  std::printf("%-28s %10s %10s %8s\n", "epilogue of a bf16 matmul", "tiles ms", "apart ms", "faster");
+  for (const Example& example : kExamples) compare(example, kernels, rounds);
   return 0;
 }

@@ -1,4 +1,4 @@
-#include "loops/lower/product_tail.h"
+#include "loops/lower/epilogue.h"
 
 #include <algorithm>
 #include <set>
@@ -13,18 +13,18 @@ namespace stepc {
 
 namespace {
 
-class TailBuilder {
+class EpilogueBuilder {
  public:
-  TailBuilder(const Graph& group, int64_t rows, int64_t columns, int64_t tile_stride)
+  EpilogueBuilder(const Graph& group, int64_t rows, int64_t columns, int64_t tile_stride)
       : group_(group), rows_(rows), columns_(columns), tile_stride_(tile_stride), inside_(group.tensors.size()) {}
 
-  ProductTail build() {
-    size_t products = 0;
-    while (products < group_.nodes.size() && has(group_.nodes[products], Trait::kContraction)) ++products;
-    for (size_t n = 0; n < products; ++n) add_product(group_.nodes[n]);
-    for (size_t n = products; n < group_.nodes.size(); ++n) add(group_.nodes[n]);
+  Epilogue build() {
+    size_t matmuls = 0;
+    while (matmuls < group_.nodes.size() && has(group_.nodes[matmuls], Trait::kContraction)) ++matmuls;
+    for (size_t n = 0; n < matmuls; ++n) add_matmul(group_.nodes[n]);
+    for (size_t n = matmuls; n < group_.nodes.size(); ++n) add(group_.nodes[n]);
     for (size_t place = 0; place < group_.outputs.size(); ++place) add_output(static_cast<uint32_t>(place));
-    return std::move(tail_);
+    return std::move(epilogue_);
   }
 
  private:
@@ -38,7 +38,7 @@ class TailBuilder {
     if (before == 1 && last == all_columns_) return Part::kColumns;
     if (before == all_rows_ && last == 1) return Part::kRows;
     if (before == 1 && last == 1) return Part::kOne;
-    throw NoLoops(str("a tensor of [{}] beside products of [{}, {}]", fmt::join(shape, ", "), all_rows_, all_columns_));
+    throw NoLoops(str("a tensor of [{}] beside matmuls of [{}, {}]", fmt::join(shape, ", "), all_rows_, all_columns_));
   }
   [[nodiscard]] Shape tile_shape(const Shape& shape) const {
     switch (part_of(shape)) {
@@ -58,21 +58,21 @@ class TailBuilder {
   }
 
   TensorId append(Node node, TensorType type) {
-    return tail_.tile.nodes[tail_.tile.add_node(std::move(node), {std::move(type)}).index()].outputs[0];
+    return epilogue_.tile.nodes[epilogue_.tile.add_node(std::move(node), {std::move(type)}).index()].outputs[0];
   }
   TensorId add_tile_input(TensorType type, Shape strides) {
-    const std::string key = str("{}", tail_.tile.inputs.size());
-    return tail_.tile.add_input({InputKind::kCaptured, key, {}, std::move(strides), 0}, std::move(type));
+    const std::string key = str("{}", epilogue_.tile.inputs.size());
+    return epilogue_.tile.add_input({InputKind::kCaptured, key, {}, std::move(strides), 0}, std::move(type));
   }
 
-  void add_product(const Node& node) {
+  void add_matmul(const Node& node) {
     const TensorType& type = group_.type(node.outputs[0]);
-    if (type.shape.size() != 2) throw NoLoops("products of batches");
+    if (type.shape.size() != 2) throw NoLoops("batched matmuls");
     if (all_rows_ != 0 && (type.shape[0] != all_rows_ || type.shape[1] != all_columns_))
-      throw NoLoops("products of several sizes");
+      throw NoLoops("matmuls of several sizes");
     all_rows_ = type.shape[0];
     all_columns_ = type.shape[1];
-    if (element_count(type.shape) == 0) throw NoLoops("empty products");
+    if (element_count(type.shape) == 0) throw NoLoops("empty matmuls");
     // What is read has the bits of what would have been stored.
     Node cast;
     cast.op = "cast";
@@ -106,7 +106,7 @@ class TailBuilder {
     const Shape strides = type.shape.size() == 2   ? Shape{row, column}
                           : type.shape.size() == 1 ? Shape{column}
                                                    : Shape{};
-    tail_.inputs.push_back({static_cast<uint32_t>(place), row, column});
+    epilogue_.inputs.push_back({static_cast<uint32_t>(place), row, column});
     return now = add_tile_input(std::move(type), strides);
   }
 
@@ -123,7 +123,7 @@ class TailBuilder {
     if (keeps_order(node) || op.has(Trait::kBroadcast)) {
       const TensorId from = inside(node.inputs[0]);
       // Of rows and columns a reshape that keeps the columns keeps the rows too.
-      if (tail_.tile.shape(from) == tile_shape(group_.shape(made))) return (void)(inside_[made.index()] = from);
+      if (epilogue_.tile.shape(from) == tile_shape(group_.shape(made))) return (void)(inside_[made.index()] = from);
       if (keeps_order(node)) throw NoLoops("a reshape that mixes rows and columns");
     } else if (op.combine == Combine::kSum) {
       return add_sum(node);
@@ -165,43 +165,43 @@ class TailBuilder {
       buffer.column_stride = 1;
       output.strides = {all_columns_, 1};
     }
-    tail_.outputs.push_back(buffer);
-    tail_.tile.outputs.push_back(std::move(output));
+    epilogue_.outputs.push_back(buffer);
+    epilogue_.tile.outputs.push_back(std::move(output));
   }
 
   const Graph& group_;
   int64_t rows_, columns_, tile_stride_;
-  int64_t all_rows_ = 0, all_columns_ = 0;  // of the products
+  int64_t all_rows_ = 0, all_columns_ = 0;  // of the matmuls
   std::vector<TensorId> inside_;            // by tensor of the group
   std::set<TensorId> sums_;
-  ProductTail tail_;
+  Epilogue epilogue_;
 };
 
 }  // namespace
 
-bool has_tail(const Graph& group) {
+bool has_epilogue(const Graph& group) {
   return !std::ranges::all_of(group.nodes, [](const Node& node) { return has(node, Trait::kContraction); });
 }
 
-ProductTail product_tail(const Graph& group, int64_t rows, int64_t columns, int64_t tile_stride) {
-  INTERNAL_CHECK(is_products(group), "a tail without products");
+Epilogue epilogue_of(const Graph& group, int64_t rows, int64_t columns, int64_t tile_stride) {
+  INTERNAL_CHECK(is_matmul_group(group), "an epilogue without matmuls");
   try {
-    ProductTail tail = TailBuilder(group, rows, columns, tile_stride).build();
-    verify_ops(tail.tile);
-    return tail;
+    Epilogue epilogue = EpilogueBuilder(group, rows, columns, tile_stride).build();
+    verify_ops(epilogue.tile);
+    return epilogue;
   } catch (const NoLoops& why) {
     throw UserError(why.what());
   }
 }
 
-LoopProgram lower(const ProductTail& tail) { return lower(tail.tile, Together::kAlike); }
+LoopProgram lower(const Epilogue& epilogue) { return lower(epilogue.tile, Together::kAlike); }
 
-std::string why_no_tail(const Graph& group) {
-  if (!has_tail(group)) return "";
+std::string why_no_epilogue(const Graph& group) {
+  if (!has_epilogue(group)) return "";
   try {
     const Shape& shape = group.shape(group.nodes.front().outputs[0]);
-    if (shape.size() != 2) return "products of batches";
-    return why_no_loops(product_tail(group, shape[0], shape[1], shape[1]).tile, Together::kAlike);
+    if (shape.size() != 2) return "batched matmuls";
+    return why_no_loops(epilogue_of(group, shape[0], shape[1], shape[1]).tile, Together::kAlike);
   } catch (const UserError& error) {
     return error.what();
   }

@@ -1,4 +1,4 @@
-// Products of matrices, attention, indexing, and tensors made from nothing, on ATen.
+// Matmuls, attention, indexing, and tensors made from nothing, on ATen.
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 
@@ -135,7 +135,7 @@ const OverwritingOps& index_overwriting_ops() {
   return kOps;
 }
 
-const AtenOps& product_aten_ops() {
+const AtenOps& matmul_aten_ops() {
   static const AtenOps kOps = {
       {"matmul", matmul},
       {"attention", attention},
