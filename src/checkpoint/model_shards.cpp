@@ -9,7 +9,7 @@
 
 namespace stepc {
 
-std::vector<ModelShard> plan_shards(const std::vector<NamedBytes>& tensors, uint64_t max_bytes) {
+std::vector<ModelShard> cut_shards(const std::vector<NamedBytes>& tensors, uint64_t max_bytes) {
   INTERNAL_CHECK_LT(0U, max_bytes);
   std::vector<ModelShard> shards;
   ModelShard open;

@@ -106,7 +106,7 @@ void save_model_tensors(const std::filesystem::path& directory, const NamedTenso
     sizes.push_back({name, static_cast<uint64_t>(tensor.numel()) * at::elementSize(dtype)});
     elements += tensor.numel();
   }
-  const std::vector<ModelShard> shards = plan_shards(sizes, max_shard_bytes);
+  const std::vector<ModelShard> shards = cut_shards(sizes, max_shard_bytes);
   for (const ModelShard& shard : shards) {
     NamedTensors converted;  // of one file at a time
     for (const size_t index : shard.tensors)

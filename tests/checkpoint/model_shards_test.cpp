@@ -17,7 +17,7 @@ std::vector<std::vector<size_t>> cut(const std::vector<uint64_t>& sizes, uint64_
   std::vector<NamedBytes> tensors;
   for (const uint64_t bytes : sizes) tensors.push_back({str("t{}", tensors.size()), bytes});
   std::vector<std::vector<size_t>> parts;
-  for (const ModelShard& shard : plan_shards(tensors, max_bytes)) parts.push_back(shard.tensors);
+  for (const ModelShard& shard : cut_shards(tensors, max_bytes)) parts.push_back(shard.tensors);
   return parts;
 }
 
@@ -34,8 +34,8 @@ TEST(PlanShards, CutsWhereTransformersDoes) {
 }
 
 TEST(PlanShards, Names) {
-  EXPECT_EQ(plan_shards({{"a", 1}}, 5).front().file, "model.safetensors");
-  const auto two = plan_shards({{"a", 4}, {"b", 4}}, 5);
+  EXPECT_EQ(cut_shards({{"a", 1}}, 5).front().file, "model.safetensors");
+  const auto two = cut_shards({{"a", 4}, {"b", 4}}, 5);
   EXPECT_EQ(two[0].file, "model-00001-of-00002.safetensors");
   EXPECT_EQ(two[1].file, "model-00002-of-00002.safetensors");
 }

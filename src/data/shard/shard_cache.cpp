@@ -13,7 +13,7 @@
 
 #include "base/check.h"
 #include "base/hash.h"
-#include "data/shard/chunk_plan.h"
+#include "data/shard/chunks.h"
 #include "data/shard/directory_lock.h"
 #include "data/shard/known_sets.h"
 #include "data/shard/tokenize_documents.h"
@@ -47,7 +47,7 @@ class Work {
         options_(options),
         salt_(salt),
         separator_(tokenizer.added_token(options.separator)),
-        chunks_(plan_chunks(files, options.chunk_bytes)),
+        chunks_(cut_chunks(files, options.chunk_bytes)),
         names_(chunks_.size()) {
     for (const Chunk& chunk : chunks_) total_ += chunk.bytes();
   }

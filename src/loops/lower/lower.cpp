@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "loops/lower/element_writer.h"
 #include "loops/lower/in_place.h"
-#include "loops/lower/reduction_plan.h"
+#include "loops/lower/reductions.h"
 
 namespace stepc {
 
@@ -29,7 +29,7 @@ class Lowering {
       : group_(group),
         space_(find_loop_space(group, factors, together)),
         only_check_(only_check),
-        plan_(plan_reductions(group, space_)) {}
+        reductions_(reductions_of(group, space_)) {}
 
   LoopProgram run() {
     make_buffers();
@@ -74,16 +74,17 @@ class Lowering {
     for (size_t place = 0; place < group_.outputs.size(); ++place) {
       const TensorId id = group_.outputs[place].tensor;
       if (element_count(group_.shape(id)) == 0) continue;
-      if (plan_.is_final[id.index()]) {
+      if (reductions_.is_final[id.index()]) {
         final_outputs_.push_back(place);
         continue;
       }
       const Loops loops = loops_of(map_of(id));
-      const Loops in_columns = without(loops, plan_.form.rows);
-      const bool once = plan_.form.rows.empty() && plan_.form.kind != PhaseForm::Kind::kRows;  // an item is no row
-      const bool main =
-          includes(loops, plan_.form.rows) && (in_columns == plan_.form.columns || (in_columns.empty() && !once));
-      if (main && !plan_.reductions.empty())
+      const Loops in_columns = without(loops, reductions_.form.rows);
+      const bool once =
+          reductions_.form.rows.empty() && reductions_.form.kind != PhaseForm::Kind::kRows;  // an item is no row
+      const bool main = includes(loops, reductions_.form.rows) &&
+                        (in_columns == reductions_.form.columns || (in_columns.empty() && !once));
+      if (main && !reductions_.all.empty())
         (in_columns.empty() ? row_outputs_ : element_outputs_).push_back(place);
       else
         other_outputs_.push_back(place);
@@ -106,17 +107,17 @@ class Lowering {
 
   void write_main() {
     sort_outputs();
-    if (plan_.reductions.empty()) return;
-    for (Reduction& one : plan_.reductions) {
+    if (reductions_.all.empty()) return;
+    for (Reduction& one : reductions_.all) {
       if (!one.across) continue;
       one.shares = static_cast<uint32_t>(program_.buffers.size());
       program_.buffers.push_back({LoopBuffer::Kind::kScratch, stored_type(share_type(one)), 0, 0});
     }
     flatten_chunks();
-    add_phase(plan_.form, [&](PhaseWriter& w, ElementWriter& elements) { write_rows(w, elements); });
+    add_phase(reductions_.form, [&](PhaseWriter& w, ElementWriter& elements) { write_rows(w, elements); });
     if (only_check_) return;
     items_ = program_.phases.back().items;
-    for (Reduction& one : plan_.reductions) {
+    for (Reduction& one : reductions_.all) {
       if (!one.across) continue;
       LoopBuffer& buffer = program_.buffers[one.shares];
       buffer.count = items_ * kept_size(one);
@@ -127,23 +128,23 @@ class Lowering {
 
   // One number from everything: a share is a piece of one long loop where the loops merge into one, else some rows.
   void flatten_chunks() {
-    if (plan_.form.kind != PhaseForm::Kind::kFlatChunks) return;
-    PhaseForm flat = plan_.form;
+    if (reductions_.form.kind != PhaseForm::Kind::kFlatChunks) return;
+    PhaseForm flat = reductions_.form;
     flat.kind = PhaseForm::Kind::kRows;
     PhaseWriter w(flat, space_.extents, std::vector<bool>(space_.extents.size(), false));
     ElementWriter elements(group_, space_, w);
     w.begin_sweep();
-    for (const Reduction& one : plan_.reductions) elements.element(operand_of(one), map_of(operand_of(one)));
+    for (const Reduction& one : reductions_.all) elements.element(operand_of(one), map_of(operand_of(one)));
     for (size_t place : element_outputs_)
       store_output(w, Level::kSweep, place,
                    elements.element(group_.outputs[place].tensor, map_of(group_.outputs[place].tensor)));
     const std::vector<bool> merged = w.mergeable();
-    const Loops all = plan_.form.columns;
+    const Loops all = reductions_.form.columns;
     size_t first = all.size() - 1;
     while (first > 0 && merged[all[first]]) --first;
     if (first == 0) return;
     const auto cut = all.begin() + static_cast<ptrdiff_t>(first);
-    plan_.form = {PhaseForm::Kind::kChunks, {all.begin(), cut}, {cut, all.end()}};
+    reductions_.form = {PhaseForm::Kind::kChunks, {all.begin(), cut}, {cut, all.end()}};
   }
 
   [[nodiscard]] ValueType share_type(const Reduction& one) const {
@@ -195,7 +196,7 @@ class Lowering {
   // Shares that are kept for every column start as nothing.
   void clear_shares(PhaseWriter& w) {
     w.begin_sweep(Level::kItem);
-    for (const Reduction& one : plan_.reductions) {
+    for (const Reduction& one : reductions_.all) {
       if (!one.across || kept_loops(one).empty()) continue;
       const DType dtype = group_.type(operand_of(one)).dtype;
       const Fold fold = fold_of(*one.node, dtype);
@@ -210,12 +211,12 @@ class Lowering {
   // same buffers.
   void keep_costly(ElementWriter& elements) {
     constexpr int64_t kMostBytes = 1 << 16;
-    if (plan_.form.kind != PhaseForm::Kind::kRows && plan_.form.kind != PhaseForm::Kind::kChunks) return;
+    if (reductions_.form.kind != PhaseForm::Kind::kRows && reductions_.form.kind != PhaseForm::Kind::kChunks) return;
     Affine column;
     int64_t count = 1;
-    for (size_t i = plan_.form.columns.size(); i-- > 0;) {
-      column = column + Affine::of(plan_.form.columns[i], count);
-      count *= space_.extents[plan_.form.columns[i]];
+    for (size_t i = reductions_.form.columns.size(); i-- > 0;) {
+      column = column + Affine::of(reductions_.form.columns[i], count);
+      count *= space_.extents[reductions_.form.columns[i]];
     }
     elements.keep_costly(column, [this, count, used = size_t{0}](DType dtype) mutable -> std::optional<uint32_t> {
       if (count * size_of(dtype) > kMostBytes) return std::nullopt;
@@ -233,18 +234,19 @@ class Lowering {
     keep_costly(elements);
     clear_shares(w);
     std::map<const Reduction*, LoopValue> folds;
-    for (const Reduction& one : plan_.reductions)
+    for (const Reduction& one : reductions_.all)
       if (one.across && kept_loops(one).empty()) folds[&one] = begin_fold(w, Level::kItem, one);
     int sweeps = 0;
-    for (const Reduction& one : plan_.reductions) sweeps = std::max(sweeps, one.depth);
-    for (size_t place : element_outputs_) sweeps = std::max(sweeps, plan_.depths[group_.outputs[place].tensor.index()]);
+    for (const Reduction& one : reductions_.all) sweeps = std::max(sweeps, one.depth);
+    for (size_t place : element_outputs_)
+      sweeps = std::max(sweeps, reductions_.depths[group_.outputs[place].tensor.index()]);
     for (int sweep = 0; sweep <= sweeps; ++sweep) write_sweep(w, elements, sweep, folds);
     for (size_t place : row_outputs_) {
       const TensorId id = group_.outputs[place].tensor;
       store_output(w, Level::kRow, place, elements.element(id, map_of(id)));
     }
     w.end_rows();
-    for (const Reduction& one : plan_.reductions)
+    for (const Reduction& one : reductions_.all)
       if (one.across && kept_loops(one).empty())
         w.store(Level::kItem, one.shares, PhaseWriter::item(), end_fold(w, Level::kItem, one, folds[&one]));
   }
@@ -254,12 +256,12 @@ class Lowering {
     w.begin_sweep();
     elements.forget_sweep();
     std::vector<std::pair<const Reduction*, LoopValue>> terms;
-    for (const Reduction& one : plan_.reductions)
+    for (const Reduction& one : reductions_.all)
       if (one.depth == sweep) terms.emplace_back(&one, elements.element(operand_of(one), map_of(operand_of(one))));
     std::vector<std::pair<size_t, LoopValue>> stores;
     for (size_t place : element_outputs_) {
       const TensorId id = group_.outputs[place].tensor;
-      if (plan_.depths[id.index()] == sweep) stores.emplace_back(place, elements.element(id, map_of(id)));
+      if (reductions_.depths[id.index()] == sweep) stores.emplace_back(place, elements.element(id, map_of(id)));
     }
     std::vector<const Reduction*> finished;
     for (const auto& [one, value] : terms) {
@@ -268,7 +270,7 @@ class Lowering {
         w.accumulate(Level::kSweep, folds[one], value);
         finished.push_back(one);
       } else if (kept_loops(*one).empty()) {
-        const bool in_columns = includes(one->dropped, plan_.form.columns) && !plan_.form.columns.empty();
+        const bool in_columns = includes(one->dropped, reductions_.form.columns) && !reductions_.form.columns.empty();
         w.accumulate(in_columns ? Level::kSweep : Level::kRow, folds[one], value);
       } else {
         const Affine position = share_position(*one, PhaseWriter::item());
@@ -331,14 +333,14 @@ class Lowering {
   // Adds up the items' shares, in the order of the items, and computes what is made of the sums.
   void write_shares() {
     for (const auto& [loops, places] : by_loops(final_outputs_)) {
-      for (const Reduction& one : plan_.reductions) {
+      for (const Reduction& one : reductions_.all) {
         if (!one.across || kept_loops(one) == loops) continue;
         for (size_t place : places)
           if (depends_on(group_.outputs[place].tensor, result_of(one)))
             throw NoLoops("a sum over all rows is spread over other loops");
       }
       write_pointwise(loops, places, [&, loops = loops](PhaseWriter& w, ElementWriter& elements) {
-        for (const Reduction& one : plan_.reductions) {
+        for (const Reduction& one : reductions_.all) {
           if (!one.across || kept_loops(one) != loops) continue;
           const LoopValue fold = begin_fold(w, Level::kSweep, one);
           const Affine item = w.begin_serial(items_);
@@ -369,7 +371,7 @@ class Lowering {
   const Graph& group_;
   LoopSpace space_;
   bool only_check_;
-  ReductionPlan plan_;
+  Reductions reductions_;
   std::vector<size_t> element_outputs_, row_outputs_, final_outputs_, other_outputs_;
   std::vector<uint32_t> locals_;  // buffers of a row's costly elements
   int64_t items_ = 1;

@@ -1,4 +1,4 @@
-#include "loops/lower/reduction_plan.h"
+#include "loops/lower/reductions.h"
 
 #include <algorithm>
 #include <set>
@@ -24,17 +24,17 @@ Loops without(const Loops& all, const Loops& some) {
 
 namespace {
 
-class Planner {
+class Finder {
  public:
-  Planner(const Graph& group, const LoopSpace& space) : group_(group), space_(space) {
+  Finder(const Graph& group, const LoopSpace& space) : group_(group), space_(space) {
     for (uint32_t loop = 0; loop < space_.extents.size(); ++loop) all_.push_back(loop);
   }
 
-  ReductionPlan plan() {
+  Reductions find() {
     find_reductions();
     choose_form();
     classify();
-    return std::move(plan_);
+    return std::move(found_);
   }
 
  private:
@@ -50,7 +50,7 @@ class Planner {
       IndexMap dropped;
       for (int64_t dim : node.attrs.get<Shape>("dims")) dropped.push_back(map[static_cast<size_t>(dim)]);
       one.dropped = loops_of(dropped);
-      if (!one.dropped.empty()) plan_.reductions.push_back(std::move(one));
+      if (!one.dropped.empty()) found_.all.push_back(std::move(one));
     }
   }
 
@@ -77,19 +77,19 @@ class Planner {
     int64_t rows = 1;
     for (uint32_t loop : one.dropped) rows *= space_.extents[loop];
     const bool alone = std::ranges::all_of(
-        plan_.reductions, [&](const Reduction& other) { return other.dropped == one.dropped && !feeds_back(other); });
+        found_.all, [&](const Reduction& other) { return other.dropped == one.dropped && !feeds_back(other); });
     return rows <= kFewRows && alone;
   }
 
-  void set_rows(PhaseForm::Kind kind, const Loops& columns) { plan_.form = {kind, without(all_, columns), columns}; }
+  void set_rows(PhaseForm::Kind kind, const Loops& columns) { found_.form = {kind, without(all_, columns), columns}; }
 
   void choose_form() {
     using Kind = PhaseForm::Kind;
-    if (plan_.reductions.empty()) return;
+    if (found_.all.empty()) return;
     const uint32_t last = all_.back();
-    for (const Reduction& one : plan_.reductions)
+    for (const Reduction& one : found_.all)
       if (contains(one.dropped, last) && one.dropped != all_) return set_rows(Kind::kRows, one.dropped);
-    for (const Reduction& one : plan_.reductions) {
+    for (const Reduction& one : found_.all) {
       if (one.dropped == all_) continue;
       const Loops kept = without(all_, one.dropped);
       const bool is_leading = one.dropped.back() < kept.front();
@@ -100,36 +100,36 @@ class Planner {
     constexpr int64_t kMostInOneItem = 1 << 16;
     int64_t count = 1;
     for (int64_t extent : space_.extents) count *= extent;
-    const bool whole = std::ranges::any_of(plan_.reductions, [&](const Reduction& one) { return feeds_back(one); });
+    const bool whole = std::ranges::any_of(found_.all, [&](const Reduction& one) { return feeds_back(one); });
     if (whole && count > kMostInOneItem) throw NoLoops("all rows wait for a sum over all of them");
     set_rows(whole ? Kind::kRows : Kind::kFlatChunks, all_);
   }
 
   void classify() {
-    const Loops& rows = plan_.form.rows;
-    const Loops& columns = plan_.form.columns;
-    for (Reduction& one : plan_.reductions) {
-      if (one.dropped == columns && plan_.form.kind != PhaseForm::Kind::kFlatChunks) continue;
+    const Loops& rows = found_.form.rows;
+    const Loops& columns = found_.form.columns;
+    for (Reduction& one : found_.all) {
+      if (one.dropped == columns && found_.form.kind != PhaseForm::Kind::kFlatChunks) continue;
       const Loops kept = without(one.operand, one.dropped);
       const bool over_rows = includes(one.dropped, rows) && includes(columns, kept) &&
                              (kept.empty() || kept == columns) && includes(one.operand, rows);
-      const bool has_chunks = plan_.form.kind == PhaseForm::Kind::kRows ||
-                              plan_.form.kind == PhaseForm::Kind::kChunks ||
-                              plan_.form.kind == PhaseForm::Kind::kFlatChunks;
+      const bool has_chunks = found_.form.kind == PhaseForm::Kind::kRows ||
+                              found_.form.kind == PhaseForm::Kind::kChunks ||
+                              found_.form.kind == PhaseForm::Kind::kFlatChunks;
       if (!over_rows || !has_chunks) throw NoLoops(str("{} runs over other loops than the rest", one.node->op));
       one.across = true;
-      if (plan_.form.kind == PhaseForm::Kind::kRows) plan_.form.kind = PhaseForm::Kind::kChunks;
+      if (found_.form.kind == PhaseForm::Kind::kRows) found_.form.kind = PhaseForm::Kind::kChunks;
     }
-    plan_.depths.assign(group_.tensors.size(), 0);
-    plan_.is_final.assign(group_.tensors.size(), false);
+    found_.depths.assign(group_.tensors.size(), 0);
+    found_.is_final.assign(group_.tensors.size(), false);
     for (const Node& node : group_.nodes) {
       int depth = 0;
       bool is_final = false;
       for (TensorId input : node.inputs) {
-        depth = std::max(depth, plan_.depths[input.index()]);
-        is_final = is_final || plan_.is_final[input.index()];
+        depth = std::max(depth, found_.depths[input.index()]);
+        is_final = is_final || found_.is_final[input.index()];
       }
-      for (Reduction& one : plan_.reductions) {
+      for (Reduction& one : found_.all) {
         if (one.node != &node) continue;
         if (is_final) throw NoLoops(str("{} of what a sum over all rows gives", node.op));
         one.depth = depth;
@@ -137,8 +137,8 @@ class Planner {
         if (!one.across) ++depth;
       }
       for (TensorId output : node.outputs) {
-        plan_.depths[output.index()] = depth;
-        plan_.is_final[output.index()] = is_final;
+        found_.depths[output.index()] = depth;
+        found_.is_final[output.index()] = is_final;
       }
     }
   }
@@ -146,11 +146,11 @@ class Planner {
   const Graph& group_;
   const LoopSpace& space_;
   Loops all_;
-  ReductionPlan plan_;
+  Reductions found_;
 };
 
 }  // namespace
 
-ReductionPlan plan_reductions(const Graph& group, const LoopSpace& space) { return Planner(group, space).plan(); }
+Reductions reductions_of(const Graph& group, const LoopSpace& space) { return Finder(group, space).find(); }
 
 }  // namespace stepc

@@ -35,7 +35,7 @@ struct Chunk {
 };
 
 // Every byte is in one chunk, in order. Chunks have about `chunk_bytes`.
-std::vector<Chunk> plan_chunks(const std::vector<SourceFile>& files, uint64_t chunk_bytes);
+std::vector<Chunk> cut_chunks(const std::vector<SourceFile>& files, uint64_t chunk_bytes);
 
 std::string_view bytes_of(const std::vector<SourceFile>& files, const ChunkPart& part);
 

@@ -1,4 +1,4 @@
-#include "data/shard/chunk_plan.h"
+#include "data/shard/chunks.h"
 
 #include <algorithm>
 
@@ -42,7 +42,7 @@ std::string_view bytes_of(const std::vector<SourceFile>& files, const ChunkPart&
   return files[part.file].content.text().substr(part.begin, part.end - part.begin);
 }
 
-std::vector<Chunk> plan_chunks(const std::vector<SourceFile>& files, uint64_t chunk_bytes) {
+std::vector<Chunk> cut_chunks(const std::vector<SourceFile>& files, uint64_t chunk_bytes) {
   std::vector<Chunk> chunks(1);
   uint64_t room = chunk_bytes;
   const auto put = [&](const ChunkPart& part) {

@@ -22,14 +22,14 @@ struct Reduction {
   uint32_t shares = 0;     // across: the scratch buffer
 };
 
-struct ReductionPlan {
-  std::vector<Reduction> reductions;
+struct Reductions {
+  std::vector<Reduction> all;
   PhaseForm form;              // of the phase that they run in
   std::vector<int> depths;     // by tensor: how many of a row's reductions come before it
   std::vector<bool> is_final;  // by tensor: made of sums over all rows
 };
 
 // NoLoops where they go together in no form. The nodes are the group's.
-ReductionPlan plan_reductions(const Graph& group, const LoopSpace& space);
+Reductions reductions_of(const Graph& group, const LoopSpace& space);
 
 }  // namespace stepc
