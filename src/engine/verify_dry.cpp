@@ -6,6 +6,7 @@
 #include "base/machine_memory.h"
 #include "base/text.h"
 #include "engine/remains.h"
+#include "engine/rule_check.h"
 #include "engine/sketch.h"
 #include "runtime/arena.h"
 
@@ -96,7 +97,9 @@ DryVerification verify_dry(Plan& plan, Program& program, const std::vector<at::T
 
   Plan::DryOutcome fused;
   try {
+    const RuleCheck rules(plan.trace());
     fused = plan.run_dry(program, tensors);
+    v.wrong_rule = rules.wrong();
   } catch (const std::exception& error) {
     v.outcome.result.emplace();
     v.difference = str("an error: {}", first_line(error.what()));
