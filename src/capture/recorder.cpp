@@ -23,14 +23,14 @@ void install_recorder() {
 
 bool is_recording() { return current_recording() != nullptr; }
 
-Recorder::Recorder(RecordedProgram& program, VirtualKernels* kernels) {
+Recorder::Recorder(RecordedProgram& program, VirtualKernels* kernels) : program_(program) {
   install_recorder();
   USER_CHECK(current_observer() == nullptr,
              "an accelerated step is called inside another one that is being recorded: accelerate the outer step only");
   state_ = std::make_shared<RecordingState>(program, kernels);
 }
 Recorder::Recorder(RecordedProgram& program, std::vector<OwnedBefore> before)
-    : state_(std::make_shared<RecordingState>(program, std::move(before))) {}
+    : program_(program), state_(std::make_shared<RecordingState>(program, std::move(before))) {}
 Recorder::~Recorder() = default;
 
 const std::shared_ptr<RecordingState>& Recorder::take_over() {
@@ -65,7 +65,9 @@ Recording Recorder::finish(StepOutput output) {
       if (tensor.defined()) tensor = tensor.detach();
     state_->finish(output);
   });
-  return state_->take(std::move(output));
+  Recording recording = state_->take(std::move(output));
+  apply_rules(program_.op_rules(), recording.trace);
+  return recording;
 }
 
 Recording record(RecordedProgram& program, const std::function<StepOutput()>& step, VirtualKernels* kernels) {

@@ -13,6 +13,7 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
+#include "capture/op_rule.h"
 #include "ir/trace.h"
 
 namespace stepc {
@@ -51,6 +52,11 @@ class RecordedProgram {
   virtual bool can_rebind(Owner owner) { return owner == Owner::kGradient; }
   // Adds events that the program cannot mark with HostEventScope; they cannot be run eagerly.
   virtual void find_events(Trace&) {}
+  // What the program says of operators of its own.
+  virtual const OpRules& op_rules() {
+    static const OpRules kNone;
+    return kNone;
+  }
   // The line of the user's source that runs now, "model.py:12", empty if unknown.
   virtual std::string source_line() { return {}; }
   // Lets go of tensors that only garbage holds.
@@ -114,7 +120,7 @@ class Recorder {
   void pause(const std::vector<at::Tensor>& outputs, int64_t structure);
   // It comes back with these, undefined ones among them: the pause's key is `structure` and which_are_defined().
   void resume(const std::vector<at::Tensor>& incoming);
-  // Ends the recording; the last part has run.
+  // Ends the recording; the last part has run. Throws UserError where a call is not what its rule says.
   Recording finish(StepOutput output);
 
   // Of a step that has left its trace: writes down allocations, from here to finish(), on the calling thread.
@@ -123,12 +129,13 @@ class Recorder {
   void stop();
 
  private:
+  RecordedProgram& program_;
   std::unique_ptr<AllocationScope> allocations_;
   std::shared_ptr<class RecordingState> state_;
 };
 
 // Runs `step` once, recording. Whatever `step` throws passes through, with the recorder taken down. Throws UserError
-// when another library owns the dispatch key, or inside another recording.
+// when another library owns the dispatch key, inside another recording, or where a call is not what its rule says.
 Recording record(RecordedProgram& program, const std::function<StepOutput()>& step, VirtualKernels* kernels = nullptr);
 
 // Takes the dispatch key and the allocator hook for this process; record() does it too. Idempotent.

@@ -360,12 +360,6 @@ bool is_window_by_place(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue
   return false;
 }
 
-// Operators of PyTorch itself: what they read and write is known.
-bool is_known(std::string_view op) {
-  constexpr std::string_view kKnown[] = {"aten", "prim", "prims", "mkl", "mkldnn", "quantized", "stepc"};
-  return std::ranges::find(kKnown, op.substr(0, op.find("::"))) != std::end(kKnown);
-}
-
 // Whether the call gives the host a number.
 bool reads_host(const c10::OperatorHandle& op) {
   const auto& returns = op.schema().returns();
@@ -449,7 +443,7 @@ void RecordingState::begin_call(const c10::OperatorHandle& op, const torch::jit:
   const std::string why = why_hosts(op);
   open_is_hosts_ = !why.empty();
   if (open_is_hosts_) effect(str("{}{} {}", open_.op, place(), why));
-  in_unknown_ = !is_known(open_.op);
+  in_unknown_ = !is_known_operator(open_.op);
   if (in_unknown_) before_unknown_ = read_generator(at::detail::getDefaultCPUGenerator());
   log_.begin_call(id);
   overhead_ += std::chrono::steady_clock::now() - begin;
@@ -461,7 +455,8 @@ std::string RecordingState::why_hosts(const c10::OperatorHandle& op) {
     return "reads lengths of sequences on the host, past the dispatcher";
   if (open_.op == "stepc::shown") return "gives values to the host";
   if (may_raise(open_.op)) return "ends the step, or not, by what it finds in the data";
-  if (!is_known(open_.op)) return "is no operator of PyTorch's: nothing is known of it";
+  if (!is_known_operator(open_.op) && find_rule(program_.op_rules(), open_.op) == nullptr)
+    return "is no operator of PyTorch's: nothing is known of it (stepc.op_rule says what it does)";
   if (op.hasTag(at::Tag::data_dependent_output) && !reads_host(op))
     return "makes tensors that depend on a value read on the host";
   return {};

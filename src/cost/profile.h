@@ -14,7 +14,7 @@ namespace stepc {
 struct ProfiledInstruction {
   size_t index = 0;    // in the plan
   std::string name;    // "matmul", "mul+add+sum", "aten::mm"
-  std::string kernel;  // what ran it: "generated", "blocked", "ATen"
+  std::string kernel;  // what ran it: "generated", "blocked", "ATen", "own"
   std::string module;  // "model.layers.0.mlp"
   Phase phase = Phase::kForward;
   Work work;

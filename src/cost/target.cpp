@@ -1,6 +1,7 @@
 #include "cost/target.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "ops/op_def.h"
 
@@ -35,11 +36,17 @@ double bytes_read(const Graph& graph, const std::vector<NodeId>& nodes, TensorId
 }
 
 void add_flops(const Graph& graph, const Node& node, Work& work) {
-  if (node.aten) return;
-  const OpDef& op = op_def(node.op);
+  if (node.aten && !node.aten->rule) return;
   const OpCall call = call_of(graph, node);
   const bool is_narrow = !call.inputs.empty() && is_floating(call.in(0).dtype) && size_of(call.in(0).dtype) == 2;
-  (is_narrow ? work.narrow_flops : work.flops) += flops_of(op, call);
+  (is_narrow ? work.narrow_flops : work.flops) += node.aten ? node.aten->rule->flops : flops_of(op_def(node.op), call);
+}
+
+// What its row or, of its own operator, the program says; none: operands and results.
+std::optional<double> bytes_said(const Graph& graph, const Node& node) {
+  if (node.aten) return node.aten->rule ? node.aten->rule->bytes : std::nullopt;
+  const OpDef& op = op_def(node.op);
+  return op.bytes == nullptr ? std::nullopt : std::optional(bytes_moved(op, call_of(graph, node)));
 }
 
 }  // namespace
@@ -58,6 +65,10 @@ Work work_of(const Graph& graph, const Node& node) {
     work.bytes = bytes_moved(op_def(node.op), call_of(graph, node));
     return work;
   }
+  if (const auto said = bytes_said(graph, node)) {
+    work.bytes = *said;
+    return work;
+  }
   for (TensorId input : node.inputs) work.bytes += bytes_of_tensor(graph, input);
   for (TensorId output : node.outputs) work.bytes += bytes_of_tensor(graph, output);
   return work;
@@ -67,9 +78,9 @@ Work work_of(const Graph& graph, const std::vector<NodeId>& nodes, const std::ve
              const std::vector<TensorId>& outputs) {
   Work work;
   for (NodeId node : nodes) add_flops(graph, graph.nodes[node.index()], work);
-  if (const Node& only = graph.nodes[nodes.front().index()];
-      nodes.size() == 1 && !only.aten && op_def(only.op).bytes != nullptr) {
-    work.bytes = bytes_moved(op_def(only.op), call_of(graph, only));
+  const auto said = nodes.size() == 1 ? bytes_said(graph, graph.nodes[nodes.front().index()]) : std::nullopt;
+  if (said) {
+    work.bytes = *said;
     return work;
   }
   for (size_t i = 0; i < inputs.size(); ++i)

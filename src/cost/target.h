@@ -42,7 +42,8 @@ struct Work {
 };
 Work& operator+=(Work& sum, const Work& more);
 
-// A node alone. An opaque call is its traffic alone, a view is nothing.
+// A node alone. An opaque call is its traffic alone, but for what the program says of an operator of its
+// own; a view is nothing.
 Work work_of(const Graph& graph, const Node& node);
 // Nodes that run as one kernel: the arithmetic of all, and the traffic of what they read from outside, each tensor
 // once, and leave behind. What a view repeats is read once.

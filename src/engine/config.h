@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "capture/op_rule.h"
 #include "plan/memory_budget.h"
 
 namespace stepc {
@@ -71,6 +72,7 @@ struct Config {
   MemoryBudget memory_budget = {};              // of fast mode
   std::filesystem::path kernel_directory = {};  // where generated kernels are kept between runs; empty: nowhere
   std::shared_ptr<KernelSources> kernels = {};  // shared with other steps; none: made when fast mode needs them
+  OpRules op_rules = {};                        // of operators of the program's own, each made by op_rule()
   int max_plans = 8;       // signatures whose plans are kept, least recently used out first; and plans of one signature
   int max_recordings = 6;  // recordings of one signature without a plan before it stays eager
 };

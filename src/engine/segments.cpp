@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "capture/observer.h"
 #include "engine/compare/run_difference.h"
+#include "engine/verify/rule_check.h"
 
 namespace stepc {
 
@@ -242,7 +243,7 @@ bool Segments::Call::is_changed(size_t output) const { return !given_.at(output)
 
 std::vector<at::Tensor> Segments::Call::record(const ForwardFn& eager) {
   tensors_.clear();
-  program_ = std::make_unique<RecordedStep>(*owner_.program_, input_);
+  program_ = std::make_unique<RecordedStep>(*owner_.program_, input_, owner_.config_.op_rules);
   if (std::ranges::any_of(input_.tensors, [](const at::Tensor& tensor) { return tensor.requires_grad(); }))
     before_.emplace(owner_.program_.get(), owner_.buffers(), std::vector<at::Generator>());
   const GradientsAside aside(*owner_.program_);
@@ -265,7 +266,11 @@ std::optional<std::vector<at::Tensor>> Segments::Call::replay() {
     before_.emplace(owner_.program_.get(), verifies ? plan->changed(tensors_) : plan->written_before_pause(tensors_),
                     generators);
     const GradientsAside aside(*owner_.program_);
+    std::optional<RuleCheck> rules;
+    if (verifies) rules.emplace(plan->trace());
     Plan::Outcome outcome = plan->run(*owner_.program_, tensors_);
+    wrong_rule_ = rules ? rules->wrong() : std::string();
+    rules.reset();
     if (outcome.result.has_value()) {
       INTERNAL_CHECK(outcome.result->paused, "a plan of a model has no pause");
       plan_ = plan;
@@ -429,7 +434,9 @@ std::vector<at::Tensor> Segments::Call::verify_backward(const std::vector<at::Te
   Left replayed(*plan_);
   std::vector<std::string> keys;
   {
+    const RuleCheck rules(plan_->trace());
     const StepResult result = plan_->resume(gradients);
+    if (wrong_rule_.empty()) wrong_rule_ = rules.wrong();
     replayed.add(result);
     for (const Bound& bound : result.rebindings)
       if (bound.owner == Owner::kGradient) keys.push_back(bound.key);
@@ -448,14 +455,16 @@ std::vector<at::Tensor> Segments::Call::verify_backward(const std::vector<at::Te
     left.add_outputs(outputs, "the gradient of input");
     difference_ = difference(*plan_, replayed, left);
   }
-  plan_->verified = true;
+  plan_->verified = wrong_rule_.empty();
   ++owner_.stats_.verifications;
   if (with_plain_) ++owner_.stats_.plain_verifications;
   if (PlanEntry* entry = owner_.plans_.entry_of(signature_); entry != nullptr && !difference_.empty())
     owner_.plans_.give_up(*entry, different());
   plan_.reset();
   release_free_memory();
-  return joined(std::move(outputs), aside.take());
+  std::vector<at::Tensor> found = joined(std::move(outputs), aside.take());
+  USER_CHECK(wrong_rule_.empty(), "{}", wrong_rule_);
+  return found;
 }
 
 std::string Segments::report() const { return report_text(stats_, name_of(config_.mode)); }

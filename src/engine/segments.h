@@ -100,6 +100,7 @@ class Segments {
     std::optional<Undo> before_;         // the forward pass
     bool with_plain_ = false;            // verified with the plain Graph, which is paused meanwhile
     std::string difference_;             // found in its forward pass
+    std::string wrong_rule_;             // of an operator of the program's own
   };
 
   // The call to make, or nothing where the model runs as it is: without a plan for good, or while another call is

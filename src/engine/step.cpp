@@ -82,7 +82,7 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
   tensors.clear();  // no references to gradients while the step runs as it is
   if (entry.eager || (!checks && !plans_.may_record(entry, input))) return run_eagerly(eager);
 
-  RecordedStep program(*program_, input);
+  RecordedStep program(*program_, input, config_.op_rules);
   Recording recording = record(program, eager);
   if (!checks) return keep(entry, recording, input);
   plans_.check(entry, recording, input);
@@ -177,7 +177,7 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
 std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>& tensors, const StepInput& input,
                                       const EagerFn& eager) {
   const auto is_due = [&](const Plan& plan) { return plans_.must_verify(plan) && !(times_ && plan.verified); };
-  RecordedStep recorded(*program_, input);
+  RecordedStep recorded(*program_, input, config_.op_rules);
   const auto front = entry.plans.begin();
   if (is_due(**front) || entry.to_verify > 0) {
     entry.to_verify = std::max(entry.to_verify - 1, 0);
@@ -262,7 +262,7 @@ std::optional<StepOutput> Step::verify(PlanEntry& entry, Plan& plan, std::vector
 // The step's output, and what its comparison came to.
 StepOutput Step::conclude(PlanEntry& entry, Plan& plan, Verification verification) {
   release_free_memory();
-  plan.verified = plan.dispute.empty();
+  plan.verified = plan.dispute.empty() && verification.wrong_rule.empty();
   ++stats_.verifications;
   if (verification.with_plain) ++stats_.plain_verifications;
   if (verification.with_eager) ++stats_.eager_verifications;
@@ -276,6 +276,8 @@ StepOutput Step::conclude(PlanEntry& entry, Plan& plan, Verification verificatio
   }
   if (!verification.difference.empty())
     plans_.give_up(entry, str("a replay differs from {} in {}", verification.from, verification.difference));
+  // What counts has run by now; the plan is compared again when the step goes on.
+  USER_CHECK(verification.wrong_rule.empty(), "{}", verification.wrong_rule);
   return std::move(verification.output);
 }
 
@@ -288,6 +290,7 @@ bool Step::prove(PlanEntry& entry, Plan& plan, const std::vector<at::Tensor>& te
   outcome = std::move(verification.outcome);
   if (!outcome.result) return false;
   release_free_memory();
+  USER_CHECK(verification.wrong_rule.empty(), "{}", verification.wrong_rule);
   plan.verified = true;
   ++stats_.verifications;
   if (verification.with_plain) ++stats_.plain_verifications;

@@ -31,14 +31,16 @@ VirtualPlan plan(Fn&& train_step, std::vector<ModuleRef> modules, std::vector<Op
     input.tensors.insert(input.tensors.end(), from.begin(), from.end());
   };
   (append(tensors_in(batch)), ...);
-  return plan_virtually(program, input, [&] {
-    if constexpr (std::is_void_v<std::invoke_result_t<Fn&, const Batch&...>>) {
-      train_step(batch...);
-      return StepOutput();
-    } else {
-      return StepOutput{tensors_in(train_step(batch...)), {}};
-    }
-  });
+  return plan_virtually(program, input,
+                        [&] {
+                          if constexpr (std::is_void_v<std::invoke_result_t<Fn&, const Batch&...>>) {
+                            train_step(batch...);
+                            return StepOutput();
+                          } else {
+                            return StepOutput{tensors_in(train_step(batch...)), {}};
+                          }
+                        },
+                        {});
 }
 
 }  // namespace stepc

@@ -162,6 +162,7 @@ std::string effects_text(const AtenCall& call) {
   for (const auto& [output, strides] : call.result_layouts)
     out += str(" result layout {}({})", output, fmt::join(strides, ", "));
   if (call.measured) out += str(" workspace {} {}", call.workspace_bytes, call.worker_bytes);
+  if (call.rule) out += str(" {}", to_text(*call.rule));
   return out;
 }
 
@@ -186,6 +187,7 @@ void parse_effects(TextCursor& in, AtenCall& call) {
     call.workspace_bytes = in.unsigned_integer();
     call.worker_bytes = in.unsigned_integer();
   }
+  if (in.accept("rule ")) call.rule = parse_call_rule(in);
 }
 
 Attrs parse_attrs(TextCursor& in) {

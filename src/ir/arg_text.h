@@ -15,7 +15,8 @@ std::string arg_text(const Arg& arg, const std::function<std::string(ValueId)>& 
 // `value` takes a value, whose name begins with `sigil`.
 Arg parse_arg(TextCursor& in, char sigil, const std::function<ValueId()>& value);
 
-// What stands behind an opaque call's arguments and results: " writes 0 draws layout 0(1, 4) workspace 64 0".
+// What stands behind an opaque call's arguments and results: " writes 0 draws layout 0(1, 4) workspace 64 0", and
+// its rule.
 std::string effects_text(const AtenCall& call);
 void parse_effects(TextCursor& in, AtenCall& call);
 

@@ -212,6 +212,12 @@ void verify_aten_call(const Graph& graph, const Node& node, size_t index) {
     INTERNAL_CHECK_LT(output + node.aten->writes.size(), node.outputs.size(), "node {} {}", index, node.op);
     INTERNAL_CHECK(strides == channels_last_strides(graph.shape(node.outputs[output])), "node {} {}", index, node.op);
   }
+  if (node.aten->rule && node.aten->rule->dims) {
+    INTERNAL_CHECK_EQ(node.aten->rule->dims->operands.size(), node.inputs.size(), "the rule of node {} {}", index,
+                      node.op);
+    INTERNAL_CHECK_EQ(node.aten->rule->dims->results.size(), node.outputs.size(), "the rule of node {} {}", index,
+                      node.op);
+  }
   next = 0;
   for_each_value(node.aten->results, [&](ValueId value) {
     INTERNAL_CHECK_EQ(value.index(), next, "node {} {} numbers its results out of order", index, node.op);

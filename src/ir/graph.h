@@ -75,6 +75,7 @@ struct AtenCall {
   uint64_t workspace_bytes = 0;
   uint64_t worker_bytes = 0;
   bool measured = false;
+  std::optional<CallRule> rule;  // what the program says of an operator of its own
   bool operator==(const AtenCall&) const = default;
 };
 

@@ -17,6 +17,7 @@
 // Behind '->' stands what an ATen call returns: '%' for the next fresh output, a list t[...] of those, none otherwise;
 // 'writes' counts the call's tensors from 0, and so does 'layout 0(1, 4)', the strides of one that is not contiguous.
 // 'workspace 4096 64': the bytes that its kernel took beside, on the step's thread and on each worker, where known.
+// 'rule flops 512.0 ...' is what the program says of an operator of its own (ir/call_rule.h).
 #include "base/check.h"
 #include "ir/arg_text.h"
 #include "ir/graph.h"

@@ -9,12 +9,14 @@
 
 #include <complex>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
 #include "base/ids.h"
+#include "ir/call_rule.h"
 #include "ir/dtype.h"
 
 namespace stepc {
@@ -120,6 +122,8 @@ struct Call {
   std::vector<ValueId> writes;  // arguments whose memory the call changes
   Phase phase = Phase::kForward;
   std::string module;  // "model.layers.0.mlp": from a module scope, a parameter's name or the forward call's path
+  // What the program says of an operator of its own: it computes its results from its arguments alone.
+  std::optional<CallRule> rule = {};
   bool operator==(const Call&) const = default;
 };
 

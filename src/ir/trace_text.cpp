@@ -9,6 +9,7 @@
 //     alloc 1024 @s2 [0, 9)
 //     scratch 65536 [1, 2)
 //   call 1 = aten::add_.Tensor(%0, %3, alpha) writes %0 | update ""
+//   call 2 %4: f32[8, 32] @s3 = my::op(%3) rule flops 512.0 dims "m n -> m n" | forward ""     (ir/call_rule.h)
 //   rebind gradient "model.weight" none
 //   return %5
 //   numbers read(7, double), 3
@@ -158,6 +159,7 @@ class Printer {
       for (ValueId value : call.writes) writes.push_back(name(value));
       out_ += str(" writes {}", fmt::join(writes, ", "));
     }
+    if (call.rule) out_ += str(" {}", to_text(*call.rule));
     out_ += str(" | {} {}\n", stepc::name_of(call.phase), quoted(call.module));
   }
 
@@ -378,6 +380,7 @@ class Parser {
       do call.writes.push_back(value());
       while (in_.accept(","));
     }
+    if (in_.accept("rule ")) call.rule = parse_call_rule(in_);
     in_.expect("|");
     call.phase = parse_phase(in_);
     call.module = in_.quoted_text();

@@ -1,9 +1,12 @@
 #include "ops/sharding_rule.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <string>
 
 #include "base/check.h"
+#include "ops/op_def.h"
 
 namespace stepc {
 
@@ -98,6 +101,74 @@ ShardingRule same_dims_rule(const std::vector<TensorType>& operands, const std::
       if (d < results[r].shape.size() && results[r].shape[d] == shape[d]) rule.on_result(factor, r, d);
   }
   return rule;
+}
+
+namespace {
+Factor::Kind kind_of(const DimNames& dims, const std::string& name) {
+  constexpr Factor::Kind kKinds[] = {Factor::Kind::kSum, Factor::Kind::kMax, Factor::Kind::kMin};
+  for (const auto& [combined, how] : dims.combined)
+    if (combined == name) return kKinds[static_cast<size_t>(how)];
+  return Factor::Kind::kParallel;
+}
+
+void check_ranks(const std::vector<DimNames::Names>& names, const std::vector<TensorType>& types,
+                 std::string_view what) {
+  USER_CHECK(names.size() == types.size(), "it names the dimensions of {} {}s, the call has {}", names.size(), what,
+             types.size());
+  for (size_t t = 0; t < types.size(); ++t)
+    USER_CHECK(names[t].size() == types[t].shape.size(), "it names {} dimensions of {} {}, which is a {}",
+               names[t].size(), what, t, to_text(types[t]));
+}
+}  // namespace
+
+ShardingRule named_rule(const DimNames& dims, const std::vector<TensorType>& operands,
+                        const std::vector<TensorType>& results) {
+  check_ranks(dims.operands, operands, "operand");
+  check_ranks(dims.results, results, "result");
+  std::map<std::string, int64_t> sizes;
+  const auto for_each_dim = [&](const auto& visit) {
+    for (size_t t = 0; t < operands.size() + results.size(); ++t) {
+      const bool is_result = t >= operands.size();
+      const size_t place = is_result ? t - operands.size() : t;
+      const DimNames::Names& names = (is_result ? dims.results : dims.operands)[place];
+      for (size_t d = 0; d < names.size(); ++d)
+        if (names[d] != "_") visit(names[d], (is_result ? results : operands)[place].shape[d], is_result, place, d);
+    }
+  };
+  for_each_dim([&](const std::string& name, int64_t size, bool, size_t, size_t) {
+    const auto [found, is_new] = sizes.emplace(name, size);
+    if (!is_new && found->second == 1) found->second = size;
+  });
+  ShardingRule rule = ShardingRule::whole(operands, results);
+  std::map<std::string, int> factors;
+  for_each_dim([&](const std::string& name, int64_t size, bool is_result, size_t place, size_t d) {
+    const int64_t whole = sizes.at(name);
+    USER_CHECK(size == whole || (size == 1 && !is_result), "'{}' is {} and, in {} {}, {}", name, whole,
+               is_result ? "result" : "operand", place, size);
+    if (whole <= 1 || size == 1) return;
+    const auto found = factors.find(name);
+    const int factor = found != factors.end()
+                           ? found->second
+                           : factors.emplace(name, rule.add(whole, kind_of(dims, name))).first->second;
+    if (is_result)
+      rule.on_result(factor, place, d);
+    else
+      rule.on_operand(factor, place, d);
+  });
+  return rule;
+}
+
+ShardingRule sharding_rule_of(const Graph& graph, const Node& node) {
+  const OpCall call = call_of(graph, node);
+  std::vector<TensorType> results;
+  for (TensorId output : node.outputs) results.push_back(graph.type(output));
+  if (!node.aten) {
+    const OpDef& op = op_def(node.op);
+    return op.sharding == nullptr ? ShardingRule::whole(call.inputs, results) : op.sharding(call, results);
+  }
+  const bool is_named = node.aten->rule && node.aten->rule->dims;
+  return is_named ? named_rule(*node.aten->rule->dims, call.inputs, results)
+                  : ShardingRule::whole(call.inputs, results);
 }
 
 }  // namespace stepc

@@ -49,5 +49,12 @@ ShardingRule reshape_rule(const TensorType& operand, const TensorType& result);
 // Every tensor shares the leading dimensions except those listed (negative from the end); sizes must agree.
 ShardingRule same_dims_rule(const std::vector<TensorType>& operands, const std::vector<TensorType>& results,
                             const std::vector<int64_t>& except);
+// As the program has named the dimensions. A dimension of one element where others of its name have more is whole, as
+// operands are that broadcast. Throws UserError where ranks or sizes do not fit.
+ShardingRule named_rule(const DimNames& dims, const std::vector<TensorType>& operands,
+                        const std::vector<TensorType>& results);
+
+// Of any node: its row's, or what the program says of its own operator; without either nothing may be split.
+ShardingRule sharding_rule_of(const Graph& graph, const Node& node);
 
 }  // namespace stepc

@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "passes/from_trace/functionalise.h"
@@ -30,14 +31,28 @@ double bytes_of_call(const Trace& trace, const Call& call) {
   return bytes;
 }
 
+// The traffic, and the arithmetic that the program says of an operator of its own.
+Work work_of_call(const Trace& trace, const Call& call) {
+  Work work;
+  work.bytes = call.rule && call.rule->bytes ? *call.rule->bytes : bytes_of_call(trace, call);
+  if (!call.rule) return work;
+  bool is_narrow = false, is_first = true;
+  for_each_value(call.args, [&](ValueId id) {
+    const DType dtype = trace.values[id.index()].dtype;
+    if (std::exchange(is_first, false)) is_narrow = is_floating(dtype) && size_of(dtype) == 2;
+  });
+  (is_narrow ? work.narrow_flops : work.flops) = call.rule->flops;
+  return work;
+}
+
 // By call of the trace.
 std::vector<Work> work_of_calls(const Trace& trace) {
-  std::vector<Work> work(trace.calls.size());
-  for (size_t c = 0; c < work.size(); ++c) work[c].bytes = bytes_of_call(trace, trace.calls[c]);
+  std::vector<Work> work;
+  for (const Call& call : trace.calls) work.push_back(work_of_call(trace, call));
   try {
     const auto [graph, calls] = functionalise_calls(trace);
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
-      if (!calls[n].valid()) continue;
+      if (!calls[n].valid() || (graph.nodes[n].aten && graph.nodes[n].aten->rule)) continue;
       const Work node = work_of(graph, graph.nodes[n]);
       work[calls[n].index()].flops += node.flops;
       work[calls[n].index()].narrow_flops += node.narrow_flops;

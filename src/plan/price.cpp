@@ -133,13 +133,10 @@ bool is_across(const Operand& a, const Operand& b) {
 }  // namespace
 
 std::string_view name_of(WorkClass work) {
-  constexpr std::array<std::string_view, kWorkClasses> kNames = {"matmul (blocked)",    "matmul (ATen)",
-                                                                 "attention (blocked)", "attention (ATen)",
-                                                                 "loss (blocked)",      "generated kernel",
-                                                                 "convolution",         "elementwise (ATen)",
-                                                                 "reduction (ATen)",    "norm (ATen)",
-                                                                 "scatter (ATen)",      "random draw (ATen)",
-                                                                 "strided (ATen)",      "host"};
+  constexpr std::array<std::string_view, kWorkClasses> kNames = {
+      "matmul (blocked)", "matmul (ATen)",      "attention (blocked)", "attention (ATen)", "loss (blocked)",
+      "generated kernel", "convolution",        "elementwise (ATen)",  "reduction (ATen)", "norm (ATen)",
+      "scatter (ATen)",   "random draw (ATen)", "strided (ATen)",      "own operator",     "host"};
   return kNames[static_cast<size_t>(work)];
 }
 
@@ -155,7 +152,7 @@ double bytes_shown(const Operand& operand) {
 }
 
 Pricer::Pricer(const Schedule& schedule, const Target& target)
-    : schedule_(schedule), rates_(target.rates), threads_(std::max(1, schedule.threads)) {
+    : schedule_(schedule), target_(target), rates_(target.rates), threads_(std::max(1, schedule.threads)) {
   programs_.reserve(schedule.programs.size());
   for (const LoopProgram& program : schedule.programs) programs_.push_back(price_program(expand_math(program)));
 }
@@ -268,6 +265,12 @@ Price Pricer::price_aten(const Instruction& instruction) const {
   // A list goes to the kernel tensor by tensor.
   if (instruction.op.starts_with("aten::_foreach"))
     call_seconds *= static_cast<double>(std::max<size_t>(instruction.reads.size() + instruction.writes.size(), 1));
+  // Nothing is known of how good its kernel is: as good as can be.
+  if (instruction.aten && instruction.aten->rule)
+    return {WorkClass::kOwn,
+            instruction.work.flops / target_.flops_per_second +
+                instruction.work.narrow_flops / target_.narrow_flops_per_second,
+            call_seconds};
   const bool shares = most >= kAtenGrain && threads_ > 1;
   if (shares) call_seconds += rates_.fork_seconds;
   const double alone = shares ? 1 : threads_;

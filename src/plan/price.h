@@ -26,6 +26,7 @@ enum class WorkClass : uint8_t {
   kScatter,
   kDraw,
   kStrided,  // across strides: transposed copies
+  kOwn,      // the program's own operators, by what it says of them
   kHost,     // guards, events, pauses: host code is not priced
 };
 inline constexpr size_t kWorkClasses = static_cast<size_t>(WorkClass::kHost) + 1;
@@ -58,6 +59,7 @@ class Pricer {
   [[nodiscard]] const Operand& operand(OperandId id) const { return schedule_.operands[id.index()]; }
 
   const Schedule& schedule_;
+  const Target& target_;
   const Rates& rates_;
   int threads_;
   std::vector<ProgramPrice> programs_;

@@ -74,7 +74,9 @@ double traffic_seconds(const Schedule& schedule, const Instruction& instruction,
       });
     }
   // Of an operand that is only looked into, the Schedule says how much is read.
-  const double moved = instruction.work.bytes > 0 ? std::min(1.0, instruction.work.bytes / std::max(sum, 1.0)) : 1;
+  double moved = instruction.work.bytes > 0 ? instruction.work.bytes / std::max(sum, 1.0) : 1;
+  const bool is_said = instruction.aten && instruction.aten->rule;  // by the program: it may be read more than once
+  if (!is_said) moved = std::min(1.0, moved);
   double seconds = 0;
   for (const Piece& piece : pieces) seconds += piece.bytes * moved / piece.rate;
   return seconds;

@@ -19,6 +19,7 @@
 #include "engine/segments.h"
 #include "engine/step.h"
 #include "python/frame.h"
+#include "python/op_rule_binding.h"
 #include "python/python_program.h"
 #include "python/virtual_binding.h"
 
@@ -74,6 +75,7 @@ Config config_of(const py::object& chosen) {
   config.verify = parse_verify(text("verify"));
   config.memory_budget = parse_memory_budget(text("memory_budget"));
   config.kernel_directory = text("kernel_directory");
+  config.op_rules = given_op_rules();
   config.max_plans = chosen.attr("max_plans").cast<int>();
   config.max_recordings = chosen.attr("max_recordings").cast<int>();
   return config;
@@ -413,6 +415,7 @@ PYBIND11_MODULE(_C, module) {
              [](const std::string& path, const std::string& text) { write_file_synced(path, std::string_view(text)); });
   module.def("is_recording", &is_recording);
   bind_virtual(module);
+  bind_op_rules(module);
   bind_frame(module);
   module.def("report_obstacle", &report_obstacle);
   module.def("report_effect", &report_effect);

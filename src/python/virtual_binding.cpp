@@ -10,6 +10,7 @@
 #include "aten/virtual_memory.h"
 #include "capture/virtual/virtual_region.h"
 #include "engine/plan/virtual_plan.h"
+#include "python/op_rule_binding.h"
 #include "python/python_program.h"
 
 namespace stepc {
@@ -32,15 +33,19 @@ Arg number_of(const py::handle& number) {
 VirtualPlan plan(py::object scout, const py::list& batch, const py::object& step) {
   PythonProgram program(std::move(scout));
   const StepInput input{tensors_of(batch), {}, {}};
+  const OpRules rules = given_op_rules();
   const py::gil_scoped_release released;
-  return plan_virtually(program, input, [&] {
-    const py::gil_scoped_acquire gil;
-    const auto result = step().cast<py::tuple>();
-    StepOutput output;
-    output.tensors = tensors_of(result[0]);
-    for (const py::handle& number : result[1]) output.numbers.push_back(number_of(number));
-    return output;
-  });
+  return plan_virtually(
+      program, input,
+      [&] {
+        const py::gil_scoped_acquire gil;
+        const auto result = step().cast<py::tuple>();
+        StepOutput output;
+        output.tensors = tensors_of(result[0]);
+        for (const py::handle& number : result[1]) output.numbers.push_back(number_of(number));
+        return output;
+      },
+      rules);
 }
 
 class OpenRegion {

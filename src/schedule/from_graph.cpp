@@ -524,7 +524,8 @@ class Writer {
     if (unit.choice.kind == KernelChoice::Kind::kAten) expect_results(instruction);
     out_.group_of.resize(s_.instructions.size(), kNoGroup);
     out_.group_of.back() = unit.group;
-    if (first.aten && std::ranges::find(out_.opaque, first.op) == out_.opaque.end()) out_.opaque.push_back(first.op);
+    const bool is_opaque = first.aten && !first.aten->rule;
+    if (is_opaque && std::ranges::find(out_.opaque, first.op) == out_.opaque.end()) out_.opaque.push_back(first.op);
   }
   static Instruction::Kind kind_of_unit(const Kernels::Unit& unit, const Node& first) {
     switch (unit.choice.kind) {

@@ -36,8 +36,8 @@ struct GraphSchedule {
   bool narrow = false;                    // it computes, somewhere, in bf16 or f16
   std::vector<UnknownWorkspace> unknown;  // for which the rule stands in
   std::vector<uint32_t> group_of;         // by instruction: the Graph's group, UINT32_MAX: none
-  std::vector<std::string> opaque;        // ATen calls that no op expresses, each once
-  std::vector<std::string> one_by_one;    // groups whose nodes run one by one, and why
+  std::vector<std::string> opaque;      // ATen calls that no op expresses and of which no rule says anything, each once
+  std::vector<std::string> one_by_one;  // groups whose nodes run one by one, and why
 };
 
 // Throws UserError for what a Graph's Schedule cannot run: what is read after host code has changed it, a generator's

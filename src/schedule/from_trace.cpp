@@ -242,6 +242,7 @@ class TraceWriter {
     for (const Arg& arg : call.args) instruction.aten->args.push_back(argument(arg, instruction));
     for (const Arg& result : call.results) instruction.aten->results.push_back(this->result(result, instruction));
     for (ValueId written : call.writes) note_write(written, instruction);
+    instruction.aten->rule = call.rule;
     instruction_of_[id] = static_cast<uint32_t>(s_.instructions.size());
     const auto number = number_of_.find(id);
     if (number != number_of_.end()) instruction.number = number->second;

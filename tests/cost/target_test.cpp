@@ -24,6 +24,18 @@ return %4
   EXPECT_DOUBLE_EQ(seconds_of(graph, graph.nodes[3], slow_memory), 2 * kBytes / 1e6);
 }
 
+TEST(Target, AnOperatorOfTheProgramsDoesWhatItsRuleSays) {
+  const Graph graph = parse_graph(R"(stepc.graph 1
+input %0: bf16[64] = parameter "w"
+%1: f32[64] = my::op(%0) -> % rule flops 100.0 | forward ""
+%2: f32[64] = my::op(%1) -> % rule flops 100.0 bytes 7.0 | forward ""
+return %2
+)");
+  EXPECT_EQ(work_of(graph, graph.nodes[0]), (Work{0, 100, 64 * 2 + 64 * 4}));
+  EXPECT_EQ(work_of(graph, graph.nodes[1]), (Work{100, 0, 7}));
+  EXPECT_EQ(work_of(graph, {NodeId(1)}, graph.nodes[1].inputs, graph.nodes[1].outputs), (Work{100, 0, 7}));
+}
+
 TEST(Target, AKernelReadsEachTensorOnceAndLeavesItsResults) {
   const Graph graph = parse_graph(R"(stepc.graph 1
 input %0: f32[64, 64] = parameter "w"

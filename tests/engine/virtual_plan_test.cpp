@@ -20,7 +20,7 @@ using models::Decoder;
 using models::DecoderConfig;
 using test::expect_same_bits;
 
-Decoder make() {
+Decoder make_decoder() {
   Decoder model(test::tiny_decoder());
   model->initialize(3);
   return model;
@@ -32,7 +32,7 @@ at::Tensor tokens() {
 }
 
 template <class Optimizer>
-at::Tensor train(Decoder& model, Optimizer& optimizer, const at::Tensor& batch) {
+at::Tensor train_decoder(Decoder& model, Optimizer& optimizer, const at::Tensor& batch) {
   at::Tensor loss = model->loss(batch.slice(1, 0, 32), batch.slice(1, 1, 33));
   loss.backward();
   optim::clip_grad_norm_(model->parameters(), 1.0);
@@ -48,7 +48,7 @@ Trace without_memory(Trace trace) {
   return trace;
 }
 
-optim::AdamW adamw_of(Decoder& model) {
+optim::AdamW adamw_for(Decoder& model) {
   optim::NamedTensors named;
   for (const auto& item : model->named_parameters()) named.emplace_back(item.key(), item.value());
   return {named, optim::AdamWOptions()};
@@ -57,7 +57,7 @@ optim::AdamW adamw_of(Decoder& model) {
 // The trace that an accelerated step keeps, of a program in the same state.
 template <class Optimizer>
 Trace recorded(Decoder& model, Optimizer& optimizer, const at::Tensor& batch) {
-  auto step = accelerate([&](const at::Tensor& x) { return train(model, optimizer, x); }, {model}, {optimizer});
+  auto step = accelerate([&](const at::Tensor& x) { return train_decoder(model, optimizer, x); }, {model}, {optimizer});
   for (int i = 0; i < 4 && step.stats().plans == 0; ++i) step(batch);
   EXPECT_EQ(step.stats().plans, 1U) << step.report();
   return parse_trace(step.graph_text());
@@ -65,7 +65,7 @@ Trace recorded(Decoder& model, Optimizer& optimizer, const at::Tensor& batch) {
 
 template <class Optimizer>
 VirtualPlan planned(Decoder& model, Optimizer& optimizer, const at::Tensor& batch) {
-  return plan([&](const at::Tensor& x) { return train(model, optimizer, x); }, {model}, {optimizer}, batch);
+  return plan([&](const at::Tensor& x) { return train_decoder(model, optimizer, x); }, {model}, {optimizer}, batch);
 }
 
 void expect_same_trace(const Trace& planned, const Trace& recorded) {
@@ -79,10 +79,10 @@ void expect_same_trace(const Trace& planned, const Trace& recorded) {
 
 TEST(VirtualPlan, LlamaHasTheTraceOfTheRecordedStep) {
   const at::Tensor batch = tokens();
-  Decoder a = make();
-  Decoder b = make();
-  optim::AdamW optimizer_a = adamw_of(a);
-  optim::AdamW optimizer_b = adamw_of(b);
+  Decoder a = make_decoder();
+  Decoder b = make_decoder();
+  optim::AdamW optimizer_a = adamw_for(a);
+  optim::AdamW optimizer_b = adamw_for(b);
   const VirtualPlan plan = planned(b, optimizer_b, batch);
   EXPECT_EQ(plan.obstacle, "");
   expect_same_trace(plan.trace, recorded(a, optimizer_a, batch));
@@ -90,8 +90,8 @@ TEST(VirtualPlan, LlamaHasTheTraceOfTheRecordedStep) {
 
 TEST(VirtualPlan, TorchAdamWHasTheTraceOfTheRecordedStep) {
   const at::Tensor batch = tokens();
-  Decoder a = make();
-  Decoder b = make();
+  Decoder a = make_decoder();
+  Decoder b = make_decoder();
   torch::optim::AdamW optimizer_a(a->parameters(), torch::optim::AdamWOptions(0.01));
   torch::optim::AdamW optimizer_b(b->parameters(), torch::optim::AdamWOptions(0.01));
   const VirtualPlan plan = planned(b, optimizer_b, batch);
@@ -102,8 +102,8 @@ TEST(VirtualPlan, TorchAdamWHasTheTraceOfTheRecordedStep) {
 
 TEST(VirtualPlan, LeavesTheProgramAsItWas) {
   const at::Tensor batch = tokens();
-  Decoder a = make();
-  Decoder b = make();
+  Decoder a = make_decoder();
+  Decoder b = make_decoder();
   torch::optim::AdamW optimizer_a(a->parameters(), torch::optim::AdamWOptions(0.01));
   torch::optim::AdamW optimizer_b(b->parameters(), torch::optim::AdamWOptions(0.01));
   torch::manual_seed(5);
@@ -115,7 +115,7 @@ TEST(VirtualPlan, LeavesTheProgramAsItWas) {
       EXPECT_TRUE(optimizer_b.state().empty());
     }
     for (const at::Tensor& parameter : b->parameters()) EXPECT_FALSE(parameter.grad().defined());
-    expect_same_bits(train(a, optimizer_a, batch), train(b, optimizer_b, batch), "loss");
+    expect_same_bits(train_decoder(a, optimizer_a, batch), train_decoder(b, optimizer_b, batch), "loss");
     for (size_t p = 0; p < a->parameters().size(); ++p)
       expect_same_bits(a->parameters()[p], b->parameters()[p], "parameter");
   }
@@ -123,8 +123,8 @@ TEST(VirtualPlan, LeavesTheProgramAsItWas) {
 
 TEST(VirtualPlan, GradientsThatExistStay) {
   const at::Tensor batch = tokens();
-  Decoder model = make();
-  optim::AdamW optimizer = adamw_of(model);
+  Decoder model = make_decoder();
+  optim::AdamW optimizer = adamw_for(model);
   model->loss(batch.slice(1, 0, 32), batch.slice(1, 1, 33)).backward();
   std::vector<at::Tensor> before;
   for (const at::Tensor& parameter : model->parameters()) before.push_back(parameter.grad().clone());
@@ -156,8 +156,8 @@ TEST(VirtualPlan, AModelLargerThanTheMachineIsPlanned) {
 }
 
 TEST(VirtualPlan, ReadingWhatWasNeverComputedNamesTheOperator) {
-  Decoder model = make();
-  optim::AdamW optimizer = adamw_of(model);
+  Decoder model = make_decoder();
+  optim::AdamW optimizer = adamw_for(model);
   const auto step = [&](const at::Tensor& batch) {
     at::Tensor loss = model->loss(batch.slice(1, 0, 32), batch.slice(1, 1, 33));
     if (loss.item<float>() > 1) loss.backward();

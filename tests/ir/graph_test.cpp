@@ -123,6 +123,28 @@ TEST(GraphText, EveryKindOfAttributeRoundTrips) {
   EXPECT_EQ(parse_graph(to_text(graph)), graph) << to_text(graph);
 }
 
+TEST(GraphText, ARuleOfAProgramsOwnOperatorRoundTrips) {
+  const std::string text =
+      "stepc.graph 1\n"
+      "input %0: f32[4, 6] = batch \"0\"\n"
+      "input %1: f32[6, 2] = parameter \"weight\"\n"
+      "%2: f32[4, 2] = my::product(%0, %1) -> % workspace 64 0 rule flops 96.0 bytes 176.0 dims "
+      "\"m k, k n -> m n; k: sum\" | forward \"\"\n"
+      "%3: f32[4, 2] = my::row(%2) -> % rule flops 0.0 | forward \"\"\n"
+      "return %3\n";
+  const Graph graph = parse_graph(text);
+  verify(graph);
+  EXPECT_EQ(to_text(graph), text);
+  EXPECT_EQ(parse_graph(to_text(graph)), graph);
+  ASSERT_TRUE(graph.nodes[0].aten->rule.has_value());
+  EXPECT_EQ(graph.nodes[0].aten->rule->flops, 96);
+  EXPECT_FALSE(graph.nodes[1].aten->rule->dims.has_value());
+
+  Graph other = graph;
+  other.nodes[0].aten->rule->dims->operands.pop_back();
+  EXPECT_THROW(verify(other), InternalError);
+}
+
 TEST(GraphText, BadTextIsRefusedWithItsLine) {
   const auto expect = [](const std::string& text, const std::string& message) {
     EXPECT_USER_ERROR(parse_graph(text), message);

@@ -206,6 +206,31 @@ TEST(FunctionaliseCase, NumbersReadOnTheHostAreTensors) {
   EXPECT_EQ(out[2].integers, (std::vector<int64_t>{1}));
 }
 
+// A number of the host's is an input of the node, and none of the operands whose dimensions the rule names.
+TEST(FunctionaliseCase, ARuleGoesWithItsCall) {
+  Trace trace = parse_trace(R"(stepc.trace 1
+storage s0 bytes=8 external
+storage s1 bytes=4 external
+storage s2 bytes=8
+%0: f32[2] @s0 = parameter "w"
+%1: f32[] @s1 = batch "0"
+call 0 3.5 = aten::_local_scalar_dense(%1) | forward ""
+call 1 %2: f32[2] @s2 = my::op(2.5, %0) rule flops 2.0 bytes 16.0 dims "n -> n" | forward ""
+return %2
+ticks 0
+)");
+  HostRead read;
+  read.call = CallId(0);
+  trace.reads = {read};
+  trace.calls[1].args[0] = ReadNumber{CallId(0), ReadNumber::Kind::kDouble, false};
+  const Graph graph = dead_code(functionalise(trace));
+  verify_ops(graph);
+  const Node& node = graph.nodes.back();
+  ASSERT_TRUE(node.aten && node.aten->rule);
+  EXPECT_EQ(to_text(*node.aten->rule), R"(rule flops 2.0 bytes 16.0 dims ", n -> n")");
+  EXPECT_EQ(to_text(sharding_rule_of(graph, node)), "() ({0}) -> ({0}); 0 of 2 parallel");
+}
+
 TEST(FunctionaliseCase, GuardsMustBeTrue) {
   Trace trace = parse_trace(kTwoCalls);
   HostRead read;

@@ -47,6 +47,14 @@ TEST(PlanTrace, ACallWithoutARowIsItsTraffic) {
   const Schedule schedule = plan_trace(parse_trace(text), 2);
   EXPECT_EQ(schedule.instructions[1].op, "my::op");
   EXPECT_EQ(schedule.instructions[1].work, (Work{.bytes = 2 * 64}));
+
+  const size_t at = text.find("my::op(%3)") + 10;
+  const std::string begin = text.substr(0, at), end = text.substr(at);
+  const auto work_with = [&](const std::string& rule) {
+    return plan_trace(parse_trace(begin + rule + end), 2).instructions[1].work;
+  };
+  EXPECT_EQ(work_with(" rule flops 32.0"), (Work{.flops = 32, .bytes = 2 * 64}));
+  EXPECT_EQ(work_with(" rule flops 32.0 bytes 7.0"), (Work{.flops = 32, .bytes = 7}));
 }
 
 }  // namespace

@@ -62,6 +62,24 @@ TEST(Simulate, AMatmulWhoseOperandsTakeLongerThanItsArithmeticTakesAsLongAsThey)
   EXPECT_NEAR(only(schedule_of(matmul(64, 64, 64)), target).seconds(), bytes / 1e6, 1e-5);
 }
 
+TEST(Simulate, AnOperatorOfTheProgramsTakesWhatItsRuleSays) {
+  const auto own = [](const std::string& rule) {
+    return schedule_of("input %0: f32[64, 64] = batch \"0\"\n%1: f32[64, 64] = my::op(%0) -> %" + rule +
+                       " | forward \"\"\nreturn %1\n");
+  };
+  Target target;
+  target.rates.aten_call_seconds = 1e-9;
+  target.flops_per_second = 1e9;
+  target.rates.streams = {{1, 1e9}};
+  const double bytes = 2.0 * 64 * 64 * 4;
+  const TimelineEntry busy = only(own(" rule flops 1000000.0"), target);
+  EXPECT_EQ(busy.work, WorkClass::kOwn);
+  EXPECT_NEAR(busy.seconds(), 1e6 / 1e9, 1e-8);
+  EXPECT_NEAR(only(own(" rule flops 0.0"), target).seconds(), bytes / 1e9, 1e-8);
+  EXPECT_NEAR(only(own(" rule flops 0.0 bytes 3000000.0"), target).seconds(), 3e6 / 1e9, 1e-8);
+  EXPECT_EQ(only(own(""), target).work, WorkClass::kElementwise);
+}
+
 std::string doubled(int64_t count) {
   return str("input %0: f32[{0}] = parameter \"w\"\n%1: f32[{0}] = add(%0, %0) | forward \"\"\nupdate %0 = %1\n",
              count);

@@ -169,6 +169,14 @@ class RandomSchedule {
     out.measured = flag();
     if (out.measured) out.workspace_bytes = bytes();
     if (out.measured) out.worker_bytes = bytes();
+    if (flag()) out.rule = rule();
+    return out;
+  }
+  CallRule rule() {
+    CallRule out;
+    out.flops = static_cast<double>(bytes());
+    if (flag()) out.bytes = static_cast<double>(bytes()) / 8;
+    if (flag()) out.dims = parse_dim_names(flag() ? "m k, k n -> m n; k: sum" : "a _, , b -> a b, b a");
     return out;
   }
   MatmulCall matmul() {

@@ -485,7 +485,7 @@ std::shared_ptr<Plan> PlanCache::plan_without_running(PlanEntry& entry, const St
   PlanOptions options = options_for(entry);
   options.capture = Capture::kVirtual;
   USER_CHECK(options.kernels != nullptr, "there are no kernels for its Graph");
-  VirtualPlan captured = plan_virtually(program_, input, step);
+  VirtualPlan captured = plan_virtually(program_, input, step, config_.op_rules);
   stats_.capture_seconds += captured.seconds;
   stats_.eager_peak_bytes = captured.step_bytes_lower_bound;
   USER_CHECK(captured.obstacle.empty(), "{}", captured.obstacle);

@@ -149,17 +149,20 @@ void refuse_unowned(Recording& recording);
 // The program and the batch of one step, as the recorder asks for them.
 class RecordedStep final : public RecordedProgram {
  public:
-  RecordedStep(Program& program, const StepInput& input) : program_(program), input_(input) {}
+  RecordedStep(Program& program, const StepInput& input, const OpRules& rules)
+      : program_(program), input_(input), rules_(rules) {}
   std::vector<OwnedTensor> list() override;
   std::vector<std::pair<std::string, at::Generator>> generators() override { return program_.generators(); }
   bool can_rebind(Owner owner) override { return owner == Owner::kGradient || program_.can_rebind(owner); }
   void find_events(Trace& trace) override { program_.find_events(trace); }
+  const OpRules& op_rules() override { return rules_; }
   std::string source_line() override { return program_.source_line(); }
   void settle() override { program_.settle(); }
 
  private:
   Program& program_;
   const StepInput& input_;
+  const OpRules& rules_;
 };
 
 }  // namespace stepc

@@ -15,7 +15,7 @@ std::string_view kernel_of(const Instruction& instruction) {
     case Instruction::Kind::kLoss:
       return "blocked";
     default:
-      return "ATen";
+      return instruction.aten && instruction.aten->rule ? "own" : "ATen";
   }
 }
 

@@ -78,7 +78,7 @@ class Before {
 // Records until two recordings agree; as engine/plan/plan_cache.h does, so that the trace is the one that it would
 // keep.
 void record_until_agreed(Program& program, const StepInput& input, const std::function<StepOutput()>& user_step,
-                         VirtualKernels& kernels, VirtualPlan& plan) {
+                         const OpRules& rules, VirtualKernels& kernels, VirtualPlan& plan) {
   const auto step = [&] {
     StepOutput output = user_step();
     own_results(output, list_tensors(program, input));
@@ -88,7 +88,7 @@ void record_until_agreed(Program& program, const StepInput& input, const std::fu
   std::string reason;
   std::string last_obstacle;
   while (plan.recordings < kMaxRecordings) {
-    RecordedStep recorded(program, input);
+    RecordedStep recorded(program, input, rules);
     Recording recording = record(recorded, step, &kernels);
     ++plan.recordings;
     recording.output = {};
@@ -144,14 +144,15 @@ void count_state(const Program& program, VirtualPlan& plan) {
 
 }  // namespace
 
-VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step) {
+VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
+                           const OpRules& rules) {
   const auto begin = Clock::now();
   program.refresh();
   VirtualPlan plan;
   VirtualKernels kernels;
   Before before(program, input, kernels);
   try {
-    record_until_agreed(program, input, step, kernels, plan);
+    record_until_agreed(program, input, step, rules, kernels, plan);
     program.refresh();
     count_state(program, plan);
   } catch (...) {

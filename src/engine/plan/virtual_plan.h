@@ -35,6 +35,7 @@ struct VirtualPlan {
 // computes from them alone (masks, positions) is computed. It runs a few times, until the optimizers have made their
 // state and two recordings agree. Throws UserError with operator and source line when it reads a value that was never
 // computed. Host code of the program that neither `program` nor this knows of runs too, and its effects stay.
-VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step);
+VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
+                           const OpRules& rules);
 
 }  // namespace stepc

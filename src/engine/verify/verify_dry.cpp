@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "engine/compare/sketch.h"
 #include "engine/verify/remains.h"
+#include "engine/verify/rule_check.h"
 #include "runtime/arena.h"
 
 namespace stepc {
@@ -96,7 +97,9 @@ DryVerification verify_dry(Plan& plan, Program& program, const std::vector<at::T
 
   Plan::DryOutcome fused;
   try {
+    const RuleCheck rules(plan.trace());
     fused = plan.run_dry(program, tensors);
+    v.wrong_rule = rules.wrong();
   } catch (const std::exception& error) {
     v.outcome.result.emplace();
     v.difference = str("an error: {}", first_line(error.what()));

@@ -18,6 +18,7 @@ struct DryVerification {
   Plan::Outcome outcome;   // without a result the plan does not fit the program
   std::string difference;  // empty: the runs agree, or there was nothing to compare with
   std::string with;        // what it differs from
+  std::string wrong_rule;  // of an operator of the program's own
   bool with_plain = false, with_eager = false;
   uint64_t plain_bytes = 0, eager_bytes = 0;  // what either would take beside the program's tensors
 };

@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "engine/compare/calls_in_float64.h"
 #include "engine/verify/remains.h"
+#include "engine/verify/rule_check.h"
 #include "ir/agree.h"
 
 namespace stepc {
@@ -157,7 +158,13 @@ void compare_traced(Plan& plan, Program& program, const std::vector<at::Tensor>&
   Comparison comparison(plan, program, inputs);
   std::vector<Named> replayed;
   difference = comparison.of_run(
-      "the plan", [&] { return plan.run(program, inputs); },
+      "the plan",
+      [&] {
+        const RuleCheck rules(plan.trace());
+        Plan::Outcome outcome = plan.run(program, inputs);
+        verification.wrong_rule = rules.wrong();
+        return outcome;
+      },
       [&](const StepResult& run) {
         replayed = remains.left_by(run, inputs, by_bits);
         verification.snapshot_bytes += keep_values(replayed);
@@ -299,7 +306,9 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
     Comparison comparison(plan, program, tensors);
     verification.snapshot_bytes = comparison.bytes();
     try {
+      const RuleCheck rules(plan.trace());
       verification.outcome = plan.run(program, tensors);
+      verification.wrong_rule = rules.wrong();
     } catch (const std::exception& error) {
       // A kernel may want what a replay does not have. Where eager throws too, it says so itself.
       verification.outcome.result.emplace();

@@ -25,6 +25,7 @@ struct Verification {
   bool with_plain = false;      // it was compared with the plain Graph
   bool with_eager = false;      // and with eager, or with the recorded calls in its stead
   bool ran_eagerly = false;     // the step that counts is eager's
+  std::string wrong_rule;       // of an operator of the program's own, which the plan's run has shown
   std::string eager_errs;       // float64 decided for the replay: which of eager's calls was the worse one
   StepOutput output;            // of the step that counts
   uint64_t snapshot_bytes = 0;  // what the comparison itself held

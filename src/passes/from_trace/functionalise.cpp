@@ -254,6 +254,11 @@ class Functionaliser {
            (event.key.empty() && std::holds_alternative<int64_t>(wrapped->number));
   }
 
+  static bool is_wrapped_number(const Arg& arg) {
+    const auto* read = std::get_if<ReadNumber>(&arg);
+    return std::holds_alternative<WrappedNumber>(arg) || (read != nullptr && read->wrapped);
+  }
+
   // A tensor that no value of the trace stands for, under a number behind the trace's own.
   ValueId as_value(TensorId tensor) {
     extra_.push_back(tensor);
@@ -416,7 +421,13 @@ class Functionaliser {
     node.aten.emplace();
     node.aten->draws = draws_random(call.op);
     measure(id, fresh, *node.aten);
-    std::vector<ValueId> given;  // the value of each input
+    std::vector<ValueId> given;         // the value of each input
+    std::vector<DimNames::Names> dims;  // of each, as the program's rule names them
+    const bool names_dims = call.rule && call.rule->dims;
+    size_t operand = 0;  // of the rule: tensors, and numbers that arrive as such
+    const auto name_dims = [&](bool is_number) {
+      if (names_dims) dims.push_back(is_number ? DimNames::Names() : call.rule->dims->operands.at(operand++));
+    };
     const auto input = [&](ValueId id) {
       if (!id.valid()) return ValueId();
       const bool is_number = id.index() >= trace_.values.size();
@@ -424,9 +435,12 @@ class Functionaliser {
       if (!strides.empty()) node.aten->layouts.emplace_back(node.inputs.size(), std::move(strides));
       node.inputs.push_back(read(id));
       given.push_back(id);
+      name_dims(is_number);
       return ValueId(node.inputs.size() - 1);
     };
-    for (const Arg& arg : args) {
+    for (size_t a = 0; a < args.size(); ++a) {
+      const Arg& arg = args[a];
+      if (is_wrapped_number(call.args[a])) ++operand;
       if (const auto* one = std::get_if<ValueId>(&arg)) {
         node.aten->args.emplace_back(input(*one));
       } else if (const auto* list = std::get_if<std::vector<ValueId>>(&arg)) {
@@ -436,11 +450,14 @@ class Functionaliser {
       } else if (const auto* host = std::get_if<ReadNumber>(&arg)) {
         node.inputs.push_back(number(*host));
         given.emplace_back();
+        name_dims(/*is_number=*/true);
         node.aten->args.emplace_back(ValueId(node.inputs.size() - 1));
       } else {
         node.aten->args.push_back(arg);
       }
     }
+    node.aten->rule = call.rule;
+    if (names_dims) node.aten->rule->dims->operands = std::move(dims);
     std::vector<TensorType> types;
     const auto output = [&](ValueId id) {
       if (std::ranges::find(fresh, id) == fresh.end()) return ValueId();

@@ -31,6 +31,7 @@ from stepc.config import Config
 from stepc.door import accelerate
 from stepc.loader import AsyncLoader
 from stepc.loop import graph_text, report, schedule_text, stats
+from stepc.op_rules import op_rule
 from stepc.profile import Profile
 from stepc.virtual import Plan, materialise, plan, virtual
 
@@ -47,6 +48,7 @@ __all__ = [
     "calibrate",
     "graph_text",
     "materialise",
+    "op_rule",
     "plan",
     "report",
     "schedule_text",

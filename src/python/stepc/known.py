@@ -186,6 +186,14 @@ def is_library(module):
     return _is_below(module, _LIBRARIES) or module in _STANDARD_PURE
 
 
+def is_operator(native):
+    """Whether a native function is an operator of torch.ops, or what passes a call on below autograd: that has no name."""
+    if type(native.__self__).__module__ != "pybind11_builtins":
+        return False
+    module = native.__module__ or ""
+    return module.startswith("torch._ops") or not (module or native.__name__)
+
+
 def is_pure_native(module):
     """Native functions of this module change nothing but what their names say."""
     return effect_of(module) is None and (_is_below(module, _LIBRARIES) or module in _STANDARD_PURE)

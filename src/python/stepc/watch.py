@@ -31,7 +31,8 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from stepc import _C, tree
 from stepc.known import (
     BUFFERS, BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, HOOKS, ITERATES, MUTATORS, ONLY_READS, PLAIN, PURE_BUILTINS,
-    SIMPLE, TELLS_ORIGIN, TENSORS, VIEWS, Trust, effect_of, is_library, is_pure_native, trust_in,
+    SIMPLE, TELLS_ORIGIN, TENSORS, VIEWS, Trust, effect_of, is_library, is_operator, is_pure_native,
+    trust_in,
 )
 from stepc.opcodes import table_of
 from stepc.reads import ABSENT, CONTENTS, ITEM, LENGTH, MOST_ELEMENTS, TYPE, contents_of
@@ -715,6 +716,8 @@ class Watch:
             return
         if isinstance(called, types.BuiltinFunctionType):
             owner = called.__self__
+            if is_operator(called):
+                return  # the recorder sees the call, and knows what it does or that nobody does
             if owner is None or isinstance(owner, types.ModuleType):
                 self._native(frame, called.__module__ or "", called.__name__, arguments)
             elif isinstance(owner, type):

@@ -1,0 +1,59 @@
+// A rule says of an operator of the program's own (torch.library, TORCH_LIBRARY) what stepc knows of PyTorch's: its
+// calls compute their results from their arguments alone, so that a plan may make them; what they cost; and how they
+// may be split. Without one nothing is known of such an operator, and only the step's own code calls it.
+//
+//   stepc::op_rule("my::product", {.flops = [](const OpUse& use) { return 2.0 * use.count(0) * use.size(1, 1); },
+//                                  .sharding = "m k, k n -> m n; k: sum"})
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/call_rule.h"
+#include "ir/graph.h"
+#include "ir/trace.h"
+
+namespace stepc {
+
+// One call, by types.
+struct OpUse {
+  // Its tensor arguments in order, each of a list, numbers that arrive as tensors among them; without those not given.
+  std::vector<TensorType> operands;
+  std::vector<TensorType> results;
+  std::vector<Arg> args;  // ValueId k: operand k
+  [[nodiscard]] int64_t size(size_t operand, size_t dim) const { return operands.at(operand).shape.at(dim); }
+  [[nodiscard]] int64_t count(size_t operand) const { return element_count(operands.at(operand).shape); }
+};
+
+// What may be said of an operator; nothing has to be.
+struct OpRuleParts {
+  std::function<std::vector<Shape>(const OpUse&)> shapes = {};  // of the results; none: as the calls make them
+  std::function<double(const OpUse&)> flops = {};               // none: 0
+  std::function<double(const OpUse&)> bytes = {};               // that it moves; none: operands and results, once each
+  std::string sharding = {};                                    // as DimNames are written; empty: never split
+};
+
+struct OpRule {
+  std::string op;  // "my::product", "my::product.overload"
+  OpRuleParts parts;
+  std::optional<DimNames> dims;
+};
+using OpRules = std::vector<OpRule>;
+
+// Throws UserError for an operator that there is not, that is PyTorch's, or whose results are not its own, and for a
+// sharding that it cannot have.
+OpRule op_rule(std::string op, OpRuleParts parts);
+
+// nullptr: without one.
+const OpRule* find_rule(const OpRules& rules, std::string_view op);
+// PyTorch's operators, and ours: what they read and write is known.
+bool is_known_operator(std::string_view op);
+
+// Writes into the calls of a recording what the rules say of them. Throws UserError naming the operator where that is
+// not what the call did.
+void apply_rules(const OpRules& rules, Trace& trace);
+
+}  // namespace stepc

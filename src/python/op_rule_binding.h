@@ -1,0 +1,15 @@
+// The part of stepc._C behind stepc.op_rule.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "capture/op_rule.h"
+
+namespace stepc {
+
+// Those that the program has given by now.
+OpRules given_op_rules();
+
+void bind_op_rules(pybind11::module_& module);
+
+}  // namespace stepc
