@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "cost/target.h"
 #include "plan/memory_budget.h"
 
 namespace stepc {
@@ -68,7 +69,9 @@ struct Config {
   Capture capture = Capture::kRun;
   PythonMode python = PythonMode::kAuto;
   Verify verify = {};
-  MemoryBudget memory_budget = {};              // of fast mode
+  MemoryBudget memory_budget = {};    // of fast mode
+  std::optional<Target> target = {};  // that budget "auto" is weighed with, as an earlier run's plan was; none:
+                                      // as `stepc calibrate` keeps it beside the kernels, or the default
   std::filesystem::path kernel_directory = {};  // where generated kernels are kept between runs; empty: nowhere
   std::shared_ptr<KernelSources> kernels = {};  // shared with other steps; none: made when fast mode needs them
   int max_plans = 8;       // signatures whose plans are kept, least recently used out first; and plans of one signature

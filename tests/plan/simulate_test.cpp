@@ -14,8 +14,8 @@ constexpr Features kEveryFeature{.bf16 = true, .f32 = true, .avx512 = true};
 
 Schedule schedule_of(const std::string& graph, Features features = kEveryFeature) {
   PlanGraphOptions options;
-  options.features = features;
-  options.threads = 2;
+  options.target.features = features;
+  options.target.threads = 2;
   return plan_graph(parse_graph("stepc.graph 1\n" + graph), nullptr, options).plan.schedule;
 }
 
