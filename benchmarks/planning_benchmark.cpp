@@ -1,4 +1,5 @@
-// How much memory a captured step needs under each planner, from its text: one JSON line. Run by planning_benchmark.py.
+// How much memory a captured step needs as the product plans it, and under other orders, from its text: one JSON line.
+// Run by planning_benchmark.py.
 //
 //   planning_benchmark STEP.trace
 #include <chrono>
@@ -6,8 +7,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include <ATen/Parallel.h>
+
 #include "base/check.h"
 #include "base/files.h"
+#include "engine/plan/compile.h"
 #include "memory/graph_memory.h"
 #include "memory/order/list_order.h"
 #include "memory/order/plan_order.h"
@@ -20,11 +24,11 @@ using namespace stepc;
 
 constexpr uint64_t kMostText = uint64_t{1} << 32;
 
-// The step as the planner sees it, composites whole: each is one kernel.
-Graph load(const std::string& path) {
+// What the product's passes leave, before they put it in order.
+Graph fused(const Trace& trace, const KernelSources& kernels) {
   RunOptions options;
-  options.only = {"fold_constants", "canonicalise", "simplify", "common_subexpressions", "dead_code"};
-  const Trace trace = parse_trace(read_text(path, kMostText));
+  options.settings.products = product_rule(features_of(kernels.micro_kernels));
+  options.without = {"order"};
   return run_passes(functionalise(trace), options).graph;
 }
 
@@ -37,29 +41,31 @@ nlohmann::ordered_json baseline(const OrderProblem& problem, const UnitOrder& or
 }
 
 nlohmann::ordered_json plan(const std::string& path) {
-  const Graph graph = load(path);
+  const Trace trace = parse_trace(read_text(path, kMostText));
+  KernelSources kernels{std::filesystem::path()};
+  const CompileOptions options = {.target = {.threads = at::get_num_threads()}};
+  plan_fast(trace, kernels, options);  // measures the workspaces that nobody knows, which a process does once
   const auto begin = std::chrono::steady_clock::now();
-  const GraphMemory memory = graph_memory(graph);
-  const PlannedOrder planned = plan_order(memory.problem);
+  const PlannedGraph planned = plan_fast(trace, kernels, options);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  verify(memory.problem);
-  verify_order(memory.problem, planned.order);
-  verify_layout(planned.intervals.layout, planned.layout);
-  uint64_t state = 0;
-  for (InputKind kind : {InputKind::kGradient, InputKind::kOptimizerState, InputKind::kBuffer, InputKind::kBatch,
-                         InputKind::kCaptured, InputKind::kIncoming, InputKind::kScalar, InputKind::kRng})
-    state += bytes_of_inputs(graph, kind);
+  verify(planned.plan.schedule);
+
+  const Graph graph = fused(trace, kernels);
+  const OrderProblem problem = graph_memory(graph).problem;
+  const PlannedOrder order = plan_order(problem);
+  verify_order(problem, order.order);
+  const MemoryReport& memory = planned.plan.memory;
   return {{"nodes", graph.nodes.size()},
-          {"units", memory.problem.units.size()},
+          {"planned_nodes", planned.graph.nodes.size()},
+          {"instructions", planned.plan.schedule.instructions.size()},
           {"parameters", bytes_of_inputs(graph, InputKind::kParameter)},
-          {"other_inputs", state},
-          {"program_order", baseline(memory.problem, program_order(memory.problem))},
-          {"least_increase", baseline(memory.problem, least_increase_order(memory.problem))},
-          {"ours", planned.layout.bytes},
-          {"live", planned.peak_bytes},
-          {"bound", planned.bound_bytes},
-          {"order", planned.algorithm},
-          {"layout", planned.layout.algorithm},
+          {"program_order", baseline(problem, program_order(problem))},
+          {"least_increase", baseline(problem, least_increase_order(problem))},
+          {"live", order.peak_bytes},
+          {"bound", order.bound_bytes},
+          {"planned", planned.plan.schedule.peak_bytes()},
+          {"workspaces", memory.at_peak[static_cast<size_t>(ByteClass::kWorkspaces)]},
+          {"allocated", allocated_text(memory)},
           {"seconds", seconds.count()}};
 }
 

@@ -100,8 +100,7 @@ Schedule schedule_of(Loaded loaded, const Arguments& arguments) {
   const Target target = target_of(arguments.target);
   if (arguments.exact) return plan_trace(*loaded.trace, target.threads);
   PlanGraphOptions options;
-  options.features = target.features;
-  options.threads = target.threads;
+  options.target = target;
   options.budget = parse_memory_budget(arguments.budget);
   options.passes = options_of(arguments);
   PlannedGraph planned = plan_graph(loaded.graph, loaded.trace ? &*loaded.trace : nullptr, options);

@@ -71,6 +71,8 @@ class Accelerated {
   // Planned beside measured, in words.
   [[nodiscard]] std::string report() const { return step_->report(); }
   [[nodiscard]] std::optional<Prediction> prediction() const { return step_->prediction(); }
+  // With memory budget "auto": the Target that the plan was weighed with, for Config::target of a run that goes on.
+  [[nodiscard]] std::optional<Target> weighed_with() const { return step_->weighed_with(); }
   // Fast mode: where every byte goes at the step's peak, as a table, and over time, as an SVG file's text.
   [[nodiscard]] std::string memory_text() const { return step_->memory_text(); }
   [[nodiscard]] std::string memory_svg() const { return step_->memory_svg(); }

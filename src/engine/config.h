@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "capture/op_rule.h"
+#include "cost/target.h"
 #include "plan/memory_budget.h"
 
 namespace stepc {
@@ -69,7 +70,9 @@ struct Config {
   Capture capture = Capture::kRun;
   PythonMode python = PythonMode::kAuto;
   Verify verify = {};
-  MemoryBudget memory_budget = {};              // of fast mode
+  MemoryBudget memory_budget = {};    // of fast mode
+  std::optional<Target> target = {};  // that budget "auto" is weighed with, as an earlier run's plan was; none:
+                                      // as `stepc calibrate` keeps it beside the kernels, or the default
   std::filesystem::path kernel_directory = {};  // where generated kernels are kept between runs; empty: nowhere
   std::shared_ptr<KernelSources> kernels = {};  // shared with other steps; none: made when fast mode needs them
   OpRules op_rules = {};                        // of operators of the program's own, each made by op_rule()

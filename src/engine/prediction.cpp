@@ -9,12 +9,12 @@
 
 namespace stepc {
 
-KnownTarget known_target(const std::filesystem::path& kernel_directory, const Schedule& schedule) {
+KnownTarget known_target(const std::filesystem::path& kernel_directory, const Features& features, int threads) {
   KnownTarget known;
-  known.target.features = schedule.features;
-  known.target.threads = schedule.threads;
+  known.target.features = features;
+  known.target.threads = threads;
   try {
-    if (auto kept = kept_target(kernel_directory, schedule.threads)) {
+    if (auto kept = kept_target(kernel_directory, threads)) {
       known.target = std::move(*kept);
       known.is_calibrated = true;
     }
@@ -32,6 +32,16 @@ std::string to_text(const Prediction& prediction) {
   return str("{} a step, {}", time_text(prediction.seconds),
              prediction.is_calibrated ? "from this machine's rates"
                                       : "from default rates: `stepc calibrate` measures this machine's");
+}
+
+std::string to_text(const AutoBudget& weighed, bool is_calibrated) {
+  const auto cost = [](const PlanCost& one) {
+    return str("{} and {} a step", time_text(one.seconds), human_bytes(one.peak_bytes));
+  };
+  const std::string instead =
+      weighed.chosen == weighed.without ? "as without it" : str("without it {}", cost(weighed.without));
+  return str("expected {}, {}; weighed with {}", cost(weighed.chosen), instead,
+             is_calibrated ? "this machine's rates" : "default rates: `stepc calibrate` measures this machine's");
 }
 
 }  // namespace stepc

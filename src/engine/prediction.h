@@ -2,8 +2,10 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 #include "cost/target.h"
+#include "plan/plan_graph.h"
 #include "schedule/schedule.h"
 
 namespace stepc {
@@ -13,16 +15,18 @@ struct Prediction {
   bool is_calibrated = false;  // from this machine's own rates; else from the default's
 };
 
-// This machine, which `stepc calibrate` has measured, with the threads and features of `schedule`; or the default.
 struct KnownTarget {
   Target target;
   bool is_calibrated = false;
 };
-KnownTarget known_target(const std::filesystem::path& kernel_directory, const Schedule& schedule);
+// This machine, which `stepc calibrate` has measured with so many threads; or the default with these features.
+KnownTarget known_target(const std::filesystem::path& kernel_directory, const Features& features, int threads);
 
 Prediction predict(const Schedule& schedule, const KnownTarget& known);
 
 // "41.2 ms a step", and where the rates are from.
 std::string to_text(const Prediction& prediction);
+// What memory budget "auto" expects of its plan, and of the one without it.
+std::string to_text(const AutoBudget& weighed, bool is_calibrated);
 
 }  // namespace stepc

@@ -47,6 +47,7 @@ std::string report_text(const Stats& s, std::string_view mode, const std::option
                  s.replays);
     out += "\n";
   }
+  if (!s.auto_budget.empty()) out += str("  budget auto {}\n", s.auto_budget);
   out += "  memory                     planned     measured        eager\n";
   out += str("    step peak           {:>12} {:>12} {:>12}\n", human_bytes(s.planned_peak_bytes),
              human_bytes(s.measured_peak_bytes), human_bytes(s.eager_peak_bytes));

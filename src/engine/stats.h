@@ -50,6 +50,7 @@ struct Stats {
   std::string layout_algorithm;
   std::string traced;         // why the step's host code runs beside every replay; empty: it does not
   std::string eager_errs;     // where float64 decided: which of eager's calls was the worse one
+  std::string auto_budget;    // memory budget "auto": what it expects of its plan, then what was measured
   std::string verified_with;  // a virtually captured step: what its run was compared with, and in how much memory
   std::vector<std::string> opaque_calls;  // fast mode: ATen calls of the Graph that no op expresses, each once
   std::vector<std::string> warnings;

@@ -161,6 +161,7 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
         ++stats_.replays;
         plans_.paid(entry);
         plans_.count_run(*plan, *outcome.result);
+        plans_.compare_with_expected(*plan, plan->execute_seconds() - execute_before);
         entry.departures *= kForgetDepartures;
         const auto place = std::find(entry.plans.begin(), entry.plans.end(), plan);
         entry.plans.splice(entry.plans.begin(), entry.plans, place);
@@ -215,6 +216,7 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
     plans_.paid(entry);
     entry.departures *= kForgetDepartures;
     plans_.count_run(*traced.plan, traced.result);
+    plans_.compare_with_expected(*traced.plan, seconds_since(begin));  // with its Python, which runs beside it
     if (const auto slower = entry.pace.replayed(seconds_since(begin));
         slower && config_.python == PythonMode::kAuto && !times_)
       plans_.give_up(entry,
@@ -304,7 +306,18 @@ bool Step::prove(PlanEntry& entry, Plan& plan, const std::vector<at::Tensor>& te
 std::optional<Prediction> Step::prediction() const {
   const Plan* plan = plans_.latest();
   if (plan == nullptr) return std::nullopt;
-  return predict(plan->schedule(), known_target(config_.kernel_directory, plan->schedule()));
+  return predict(plan->schedule(), target_of(*plan));
+}
+
+std::optional<Target> Step::weighed_with() const {
+  const Plan* plan = plans_.latest();
+  return plan != nullptr && plan->weighed() ? std::optional(plan->known().target) : std::nullopt;
+}
+
+// A plan that was weighed with a Target is predicted with the same.
+KnownTarget Step::target_of(const Plan& plan) const {
+  if (plan.weighed()) return plan.known();
+  return known_target(config_.kernel_directory, plan.schedule().features, plan.schedule().threads);
 }
 
 std::string Step::report() const { return report_text(stats_, name_of(config_.mode), prediction()); }
@@ -329,7 +342,7 @@ std::optional<Profile> Step::finish_profile() {
   const std::optional<RunTimes> times = std::exchange(times_, std::nullopt);
   const std::shared_ptr<Plan> plan = std::exchange(profiled_, nullptr);
   if (plan == nullptr) return std::nullopt;
-  const KnownTarget known = known_target(config_.kernel_directory, plan->schedule());
+  const KnownTarget known = target_of(*plan);
   Profile profile = profile_of(*plan, *times, known.target);
   profile.is_calibrated = known.is_calibrated;
   return profile;

@@ -40,6 +40,8 @@ class Step {
   std::string report() const;
   // What a replay of the plan that ran last should take on this machine; nothing before the first.
   std::optional<Prediction> prediction() const;
+  // With memory budget "auto": what the plan that ran last was weighed with.
+  std::optional<Target> weighed_with() const;
   // Fast mode: where every byte of the step that was captured last goes at its peak, and live bytes over time as the
   // text of an SVG file; empty before, and for recorded calls.
   std::string memory_text() const;
@@ -70,6 +72,7 @@ class Step {
                                    Plan::Outcome& outcome);
   bool prove(PlanEntry& entry, Plan& plan, const std::vector<at::Tensor>& tensors, const EagerFn& eager,
              Plan::Outcome& outcome);
+  KnownTarget target_of(const Plan& plan) const;
   // `why`: said once.
   StepOutput run_eagerly(const EagerFn& eager, const std::string& why = {});
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "base/text.h"
 #include "ir/alignment.h"
@@ -56,13 +58,42 @@ std::vector<ByteClass> classes_of_values(const Graph& graph, const GraphMemory& 
   return out;
 }
 
+std::vector<OpBytes> allocated_by(const Graph& graph, const GraphMemory& memory, const std::set<uint32_t>& values,
+                                  uint32_t peak_unit) {
+  std::map<std::string, OpBytes> ops;
+  std::map<std::string, uint64_t> largest;
+  const auto add = [&](std::string what, const std::string& module, uint64_t bytes) {
+    if (bytes == 0) return;
+    OpBytes& op = ops[what];
+    if (bytes > largest[what]) {
+      largest[what] = bytes;
+      op.module = module;
+    }
+    ++op.count;
+    op.bytes += bytes;
+    op.what = std::move(what);
+  };
+  for (uint32_t value : values) {
+    const Node& node = *graph.producer(memory.tensor_of[value]);
+    add(str("{} {}", name_of(node.source.phase), node.op), node.source.module, memory.problem.values[value].bytes);
+  }
+  const Node& node = graph.nodes[memory.nodes_of[peak_unit][0].index()];
+  add(str("workspace of {} {}", name_of(node.source.phase), node.op), node.source.module,
+      memory.problem.units[peak_unit].workspace_bytes);
+  std::vector<OpBytes> out;
+  for (auto& [what, op] : ops) out.push_back(std::move(op));
+  std::ranges::stable_sort(out, std::greater<>(), &OpBytes::bytes);
+  return out;
+}
+
 }  // namespace
 
 std::string_view name_of(ByteClass byte_class) { return kNames[static_cast<size_t>(byte_class)]; }
 
-MemoryReport memory_report(const Graph& graph, const GraphMemory& memory, const PlannedOrder& plan) {
+MemoryReport memory_report(const Graph& graph, const GraphMemory& memory, const UnitOrder& order,
+                           uint64_t arena_bytes) {
   MemoryReport report;
-  report.arena_bytes = plan.layout.bytes;
+  report.arena_bytes = arena_bytes;
   std::array<uint64_t, kByteClasses> always = {};
   for (const GraphInput& input : graph.inputs)
     always[static_cast<size_t>(class_of(input.kind))] +=
@@ -74,16 +105,21 @@ MemoryReport memory_report(const Graph& graph, const GraphMemory& memory, const 
   std::array<uint64_t, kByteClasses> live = always;
   std::map<std::string, uint64_t> modules;  // activations live now
   std::map<std::string, uint64_t> modules_at_peak;
+  std::set<uint32_t> values, values_at_peak;  // live now
   const auto change = [&](uint32_t value, bool begins) {
     const uint64_t size = memory.problem.values[value].bytes;
     uint64_t& of_class = live[static_cast<size_t>(classes[value])];
     of_class = begins ? of_class + size : of_class - size;
+    if (begins)
+      values.insert(value);
+    else
+      values.erase(value);
     if (classes[value] != ByteClass::kActivations) return;
     uint64_t& of_module = modules[graph.producer(memory.tensor_of[value])->source.module];
     of_module = begins ? of_module + size : of_module - size;
   };
-  for (size_t step = 0; step < plan.order.size(); ++step) {
-    const uint32_t unit = plan.order[step];
+  for (size_t step = 0; step < order.size(); ++step) {
+    const uint32_t unit = order[step];
     const OrderUnit& one = memory.problem.units[unit];
     std::vector<uint32_t> ended;
     bytes.for_each_reuse(unit, [&](uint32_t operand, uint32_t) {
@@ -100,6 +136,7 @@ MemoryReport memory_report(const Graph& graph, const GraphMemory& memory, const 
       report.peak_step = step;
       report.at_peak = now;
       modules_at_peak = modules;
+      values_at_peak = values;
     }
     report.timeline.push_back(now);
     for (uint32_t value : one.reads)
@@ -108,8 +145,9 @@ MemoryReport memory_report(const Graph& graph, const GraphMemory& memory, const 
       if (memory.problem.values[value].users.empty() && !memory.problem.values[value].kept) change(value, false);
     bytes.run(unit);
   }
-  if (!plan.order.empty()) {
-    const Node& node = graph.nodes[memory.nodes_of[plan.order[report.peak_step]][0].index()];
+  if (!order.empty()) {
+    const Node& node = graph.nodes[memory.nodes_of[order[report.peak_step]][0].index()];
+    report.allocated = allocated_by(graph, memory, values_at_peak, order[report.peak_step]);
     report.peak_node = str("{} {} in '{}'", name_of(node.source.phase), node.op, node.source.module);
   } else {
     report.at_peak = always;
@@ -142,6 +180,18 @@ std::string to_text(const MemoryReport& report, size_t modules) {
   }
   if (rest != 0)
     out += str("  {:<40} {:>12}\n", str("{} others", report.activations.size() - modules), human_bytes(rest));
+  return out;
+}
+
+std::string allocated_text(const MemoryReport& report, size_t ops) {
+  std::string out;
+  for (size_t i = 0; i < std::min(ops, report.allocated.size()); ++i) {
+    const OpBytes& op = report.allocated[i];
+    const std::string where = op.module.empty() ? "outside of modules" : str("in '{}'", op.module);
+    out += out.empty() ? "" : ", ";
+    out += op.count == 1 ? str("{} {} {}", op.what, human_bytes(op.bytes), where)
+                         : str("{} of {} {}, the largest {}", op.count, op.what, human_bytes(op.bytes), where);
+  }
   return out;
 }
 

@@ -10,7 +10,7 @@
 
 #include "ir/graph.h"
 #include "memory/graph_memory.h"
-#include "memory/order/plan_order.h"
+#include "memory/order/order_problem.h"
 
 namespace stepc {
 
@@ -35,6 +35,14 @@ struct ModuleBytes {
   uint64_t bytes = 0;
 };
 
+// Tensors that one op makes in one phase, and workspaces of what runs at the peak.
+struct OpBytes {
+  std::string what;    // "forward matmul", "workspace of backward put_add"
+  std::string module;  // of the largest
+  size_t count = 0;
+  uint64_t bytes = 0;
+};
+
 struct MemoryReport {
   std::array<uint64_t, kByteClasses> at_peak = {};           // by class
   uint64_t peak_bytes = 0;                                   // their sum: the program's memory and the live bytes
@@ -42,13 +50,18 @@ struct MemoryReport {
   size_t peak_step = 0;                                      // the position in the order
   std::string peak_node;                                     // what runs there: "backward matmul in 'layers.0.mlp'"
   std::vector<ModuleBytes> activations;                      // live at the peak, largest first
+  std::vector<OpBytes> allocated;                            // in the arena at the peak, largest first
   std::vector<std::array<uint64_t, kByteClasses>> timeline;  // by position in the order: live while the unit runs
 };
 
-MemoryReport memory_report(const Graph& graph, const GraphMemory& memory, const PlannedOrder& plan);
+// `order`: in which the units run; `arena_bytes`: of its layout.
+MemoryReport memory_report(const Graph& graph, const GraphMemory& memory, const UnitOrder& order, uint64_t arena_bytes);
 
 // A line a class, then the largest modules' activations, at most `modules`.
 std::string to_text(const MemoryReport& report, size_t modules = 10);
+// What allocates most of the arena at the peak, in one line, at most `ops`:
+// "workspace of backward put_add 294.5 MiB in 'embeddings', 24 of forward matmul 96.0 MiB, the largest in 'layers.0'".
+std::string allocated_text(const MemoryReport& report, size_t ops = 3);
 
 // Live bytes by instruction, stacked by class: an SVG file's text.
 std::string timeline_svg(const MemoryReport& report, std::string_view title);

@@ -53,7 +53,7 @@ UnitOrder sums_where_made(const OrderProblem& problem, const UnitOrder& order) {
 
 Graph order(Graph graph) {
   const GraphMemory memory = graph_memory(graph);
-  const UnitOrder lowest = sums_where_made(memory.problem, lowest_peak_order(memory.problem));
+  const UnitOrder lowest = sums_where_made(memory.problem, plan_order(memory.problem).order);
   const UnitOrder units = guards_first(graph, memory, lowest);
   Rewriter r(graph);
   for (NodeId node : node_order(graph, memory, units)) r.keep(graph.nodes[node.index()]);

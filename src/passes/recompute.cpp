@@ -310,8 +310,8 @@ RecomputeResult recompute(Graph graph, const RecomputeOptions& options) {
     chooser.choose_all(options.budget_bytes ? kAnyTime : options.most_extra * result.step_seconds);
     std::optional<Look> best = best_look(graph, chooser, budget, options.matmuls, known);
     if (best && best->peak_bytes > budget) {  // the search that order() makes may still find what meets it
-      result.peak_before = peak_bytes(problem, lowest_peak_order(problem));
-      best->peak_bytes = peak_bytes(best->problem, lowest_peak_order(best->problem));
+      result.peak_before = plan_order(problem).peak_bytes;
+      best->peak_bytes = plan_order(best->problem).peak_bytes;
     }
     if (best && result.peak_before > budget && best->peak_bytes < result.peak_before) {
       result.peak_after = best->peak_bytes;

@@ -9,6 +9,7 @@
 #include "kernels/kernel_choice.h"
 #include "memory/graph_memory.h"
 #include "plan/eager_peak.h"
+#include "plan/simulate.h"
 
 namespace stepc {
 
@@ -27,10 +28,14 @@ uint64_t excess_bytes(const Schedule& schedule, const MemoryBudget& budget, uint
 }
 
 // A budget counts the program's own memory, recomputation only what the step adds to it.
-std::optional<RecomputeOptions> recompute_options(const Graph& graph, const MemoryBudget& budget) {
+std::optional<RecomputeOptions> recompute_options(const Graph& graph, const MemoryBudget& budget,
+                                                  const Target& target) {
   if (budget.kind == MemoryBudget::Kind::kNone) return std::nullopt;
   RecomputeOptions options;
-  if (budget.kind == MemoryBudget::Kind::kAuto) return options;
+  if (budget.kind == MemoryBudget::Kind::kAuto) {
+    options.target = target;
+    return options;
+  }
   const uint64_t program = bytes_of_inputs(graph);
   options.budget_bytes = budget.bytes - std::min(budget.bytes, program);
   return options;
@@ -69,22 +74,20 @@ class Passes {
 };
 const std::vector<std::string> Passes::kAnew = {"recompute", "fuse", "order"};
 
-}  // namespace
-
-PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& options) {
+PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGraphOptions& options) {
   const uint64_t eager_bytes = trace == nullptr ? UINT64_MAX : eager_peak_bytes(*trace);
   const auto excess_of = [&](const PlannedGraph& one) {
     return excess_bytes(one.plan.schedule, options.budget, eager_bytes);
   };
   RunOptions run = options.passes;
-  run.settings.matmuls = matmul_rule(options.features);
-  std::optional<RecomputeOptions> recompute = recompute_options(captured, options.budget);
+  run.settings.matmuls = matmul_rule(options.target.features);
+  std::optional<RecomputeOptions> recompute = recompute_options(captured, options.budget, options.target);
   run.settings.recompute = recompute;
   Passes passes(std::move(run));
   const Graph core = passes.before(captured);
   PlannedGraph planned;
-  planned.options.features = options.features;
-  planned.options.threads = options.threads;
+  planned.options.features = options.target.features;
+  planned.options.threads = options.target.threads;
   planned.options.trace = trace;
   std::optional<PlannedGraph> best;
   for (int attempt = 1;; ++attempt) {
@@ -110,8 +113,8 @@ PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGra
   }
   // Of few tokens, the logits that a fused loss does not hold may be less than its scratch.
   PlannedGraph with_logits = *best;
-  with_logits.graph =
-      passes.anew(passes.before(captured, {"fuse_losses"}), recompute_options(captured, options.budget));
+  with_logits.graph = passes.anew(passes.before(captured, {"fuse_losses"}),
+                                  recompute_options(captured, options.budget, options.target));
   with_logits.passes = passes.runs();
   verify_stage(with_logits.graph, Stage::kFused);
   with_logits.plan = options.schedule(with_logits.graph, with_logits.options);
@@ -123,6 +126,26 @@ PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGra
   packing_nothing.plan = options.schedule(packing_nothing.graph, packing_nothing.options);
   const bool is_mostly_scratch = 2 * excess_of(packing_nothing) <= excess_of(*best);
   return is_mostly_scratch ? std::move(packing_nothing) : std::move(*best);
+}
+
+PlanCost cost_of(const PlannedGraph& planned, const Target& target) {
+  const Schedule& schedule = planned.plan.schedule;
+  return {simulate(schedule, target).seconds, schedule.peak_bytes()};
+}
+
+}  // namespace
+
+// Of equal peaks the plan without the budget wins: scratch memory may hide what recomputation saves.
+PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& options) {
+  PlannedGraph planned = plan_within(captured, trace, options);
+  if (options.budget.kind != MemoryBudget::Kind::kAuto) return planned;
+  PlanGraphOptions no_budget = options;
+  no_budget.budget = {};
+  PlannedGraph other = plan_within(captured, trace, no_budget);
+  const PlanCost without = cost_of(other, options.target);
+  if (without.peak_bytes <= planned.plan.schedule.peak_bytes()) planned = std::move(other);
+  planned.weighed = {cost_of(planned, options.target), without};
+  return planned;
 }
 
 }  // namespace stepc

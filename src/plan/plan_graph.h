@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
+#include "cost/target.h"
 #include "ir/graph.h"
 #include "ir/trace.h"
 #include "passes/pass.h"
@@ -15,12 +17,24 @@
 namespace stepc {
 
 struct PlanGraphOptions {
-  Features features = {};
-  int threads = 1;
+  // Whose features and threads the kernels are chosen for. Its rates count for a budget "auto" alone, which weighs
+  // recomputation against time; all else is the same whatever was measured, so a step has the same text everywhere.
+  Target target = {};
   MemoryBudget budget = {};
   RunOptions passes = {};  // how they run (verified, dumped, some left out); its settings are made here
   // Plans a fused Graph. An engine measures workspaces that nobody knows; elsewhere the rule stands for them.
   std::function<GraphSchedule(const Graph& graph, const GraphScheduleOptions& options)> schedule = schedule_graph;
+};
+
+// What a plan will take, by simulate().
+struct PlanCost {
+  double seconds = 0;
+  uint64_t peak_bytes = 0;  // of the Schedule
+  bool operator==(const PlanCost&) const = default;
+};
+// Of MemoryBudget::Kind::kAuto: the plan, beside the one that there is without a budget.
+struct AutoBudget {
+  PlanCost chosen, without;
 };
 
 struct PlannedGraph {
@@ -28,6 +42,7 @@ struct PlannedGraph {
   GraphScheduleOptions options;
   GraphSchedule plan;
   std::vector<PassRun> passes = {};  // that were run, of every attempt
+  std::optional<AutoBudget> weighed = {};
 };
 
 // `captured` as functionalise() leaves it. `trace`: what it was made of, which must outlive the result; without one

@@ -7,6 +7,7 @@
 
 #include "blocked/matmul.h"
 #include "kernels/kernel_choice.h"
+#include "kernels/node_calls.h"
 #include "loops/expand_math.h"
 #include "loops/loop_work.h"
 #include "ops/op_def.h"
@@ -14,6 +15,8 @@
 namespace stepc {
 
 namespace {
+
+constexpr double kAtenGrain = 32768;  // at::internal::GRAIN_SIZE: elements that are worth a thread's while
 
 // What an ATen call's time goes by; kElementwise: its streams.
 enum class AtenKind : uint8_t {
@@ -251,8 +254,7 @@ double Pricer::convolution_seconds(const Instruction& instruction, bool backward
 }
 
 Price Pricer::price_aten(const Instruction& instruction) const {
-  constexpr double kAtenGrain = 32768;  // at::internal::GRAIN_SIZE: elements that are worth a thread's while
-  double bytes = 0, most = 0;           // of all operands; elements of the largest
+  double bytes = 0, most = 0;  // of all operands; elements of the largest
   bool across = false;
   for (const auto* operands : {&instruction.reads, &instruction.writes})
     for (OperandId id : *operands) {
@@ -303,6 +305,29 @@ Price Pricer::price_aten(const Instruction& instruction) const {
   return of(WorkClass::kElementwise, instruction.work.all_flops() / rates_.aten_flops_per_second * alone);
 }
 
+// The nodes' calls on each stretch, and a copy of each result to where it belongs; what goes from one call to the next
+// lies as far away as a stretch is long.
+Price Pricer::price_nodes(const Instruction& instruction) const {
+  const Graph& nodes = schedule_.nodes[*instruction.nodes];
+  int64_t count = 1;
+  for (const GraphTensor& tensor : nodes.tensors) count = std::max(count, element_count(tensor.type.shape));
+  const auto stretches = static_cast<double>((count + kElementsOfStretch - 1) / kElementsOfStretch);
+  const auto elements = static_cast<double>(std::min(count, kElementsOfStretch));
+  const bool shares = elements >= kAtenGrain && threads_ > 1;
+  const double alone = shares ? 1 : threads_;
+  const double call = rates_.aten_call_seconds + (shares ? rates_.fork_seconds : 0);
+  Price price{WorkClass::kElementwise, 0, 0};
+  for (const Node& node : nodes.nodes) {
+    const Work work = work_of(nodes, node);
+    const bool reduces = kind_of_row(op_def(node.op)) == AtenKind::kReduction;
+    price.compute_seconds += reduces ? work.bytes / rates_.aten_reduction_bytes_per_second * alone
+                                     : std::max(work.all_flops() / rates_.aten_flops_per_second * alone,
+                                                work.bytes / stream_rate(rates_, work.bytes / stretches));
+  }
+  price.call_seconds = call * stretches * static_cast<double>(nodes.nodes.size() + instruction.writes.size());
+  return price;
+}
+
 Price Pricer::price(const Instruction& instruction) const {
   const double flops = instruction.work.all_flops();
   switch (instruction.kind) {
@@ -333,6 +358,8 @@ Price Pricer::price(const Instruction& instruction) const {
                   exponentials / rates_.lane_ops_per_second,
               rates_.instruction_seconds + rates_.fork_seconds};
     }
+    case Instruction::Kind::kNodes:
+      return price_nodes(instruction);
     case Instruction::Kind::kOp:
     case Instruction::Kind::kAten:
     case Instruction::Kind::kCopy:

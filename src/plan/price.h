@@ -53,6 +53,7 @@ class Pricer {
   [[nodiscard]] double epilogue_seconds(const MatmulCall& call, int64_t rows, int64_t columns) const;
   [[nodiscard]] Price price_matmul(const Instruction& instruction) const;
   [[nodiscard]] Price price_aten(const Instruction& instruction) const;
+  [[nodiscard]] Price price_nodes(const Instruction& instruction) const;
   [[nodiscard]] double library_matmul_seconds(const Instruction& instruction) const;
   [[nodiscard]] double library_attention_seconds(const Instruction& instruction, bool backward) const;
   [[nodiscard]] double convolution_seconds(const Instruction& instruction, bool backward) const;

@@ -119,6 +119,7 @@ py::dict dict_of(const Stats& s) {
   put("verify_seconds", s.verify_seconds);
   put("shadow_seconds", s.shadow_seconds);
   put("execute_seconds", s.execute_seconds);
+  put("auto_budget", s.auto_budget);
   put("verified_with", s.verified_with);
   put("layout_algorithm", s.layout_algorithm);
   put("opaque_calls", s.opaque_calls);

@@ -11,7 +11,6 @@
 #include "kernels/channels_last.h"
 #include "kernels/kernel_choice.h"
 #include "memory/graph_memory.h"
-#include "memory/order/plan_order.h"
 #include "ops/op_def.h"
 #include "ops/view_window.h"
 #include "schedule/buffers.h"
@@ -226,7 +225,9 @@ struct Place {
 
 struct Memory {
   GraphMemory graph_memory;
-  PlannedOrder order;
+  UnitOrder order;
+  Layout layout;
+  uint64_t live_bytes = 0;       // the largest sum: no layout is smaller
   std::vector<Place> places;     // by tensor
   std::vector<Scratch> scratch;  // by unit
 };
@@ -304,9 +305,7 @@ Memory plan_memory(const Kernels& k, int threads) {
                 .copied_views = k.copied_views});
   const GraphMemory& memory = m.graph_memory;
   OrderProblem problem = memory.problem;
-  m.order.order = program_order(problem);
-  m.order.algorithm = "program order";
-  m.order.peak_bytes = peak_bytes(problem, m.order.order);
+  m.order = program_order(problem);
   for (size_t t = 0; t < m.places.size(); ++t) {
     Place& place = m.places[t];
     const uint32_t value = memory.value_of[t];
@@ -321,15 +320,15 @@ Memory plan_memory(const Kernels& k, int threads) {
     place.kind = input == kNone ? Place::Kind::kArena : Place::Kind::kInput;
     place.input = input;
   }
-  m.order.intervals = intervals_of(problem, m.order.order);
-  m.order.layout = plan_layout(m.order.intervals.layout);
-  m.order.bound_bytes = lower_bound(m.order.intervals.layout);
-  const std::vector<uint64_t>& offsets = m.order.layout.offsets;
+  const OrderIntervals intervals = intervals_of(problem, m.order);
+  m.layout = plan_layout(intervals.layout);
+  m.live_bytes = lower_bound(intervals.layout);
+  const std::vector<uint64_t>& offsets = m.layout.offsets;
   for (size_t v = 0; v < problem.values.size(); ++v)
-    if (const uint32_t interval = m.order.intervals.interval_of[v]; interval != kNone)
+    if (const uint32_t interval = intervals.interval_of[v]; interval != kNone)
       m.places[memory.tensor_of[v].index()].offset = offsets[interval];
   for (size_t u = 0; u < problem.units.size(); ++u) {
-    const uint32_t interval = m.order.intervals.workspace_interval_of[u];
+    const uint32_t interval = intervals.workspace_interval_of[u];
     m.scratch.push_back({interval == kNone ? 0 : offsets[interval], problem.units[u].workspace_bytes});
   }
   return m;
@@ -343,9 +342,9 @@ class Writer {
   void write() {
     s_.features = options_.features;
     s_.threads = options_.threads;
-    s_.arena_bytes = m_.order.layout.bytes;
-    s_.live_lower_bound_bytes = m_.order.bound_bytes;
-    s_.layout_algorithm = m_.order.layout.algorithm;
+    s_.arena_bytes = m_.layout.bytes;
+    s_.live_lower_bound_bytes = m_.live_bytes;
+    s_.layout_algorithm = m_.layout.algorithm;
     if (options_.trace != nullptr) add_generators(*options_.trace);
     add_inputs();
     const size_t before = units_before_guards();
@@ -764,7 +763,7 @@ GraphSchedule schedule_graph(Graph graph, const GraphScheduleOptions& options) {
   out.narrow = std::ranges::any_of(kernels.graph.tensors, [](const GraphTensor& tensor) {
     return is_floating(tensor.type.dtype) && size_of(tensor.type.dtype) < 4;
   });
-  out.memory = memory_report(kernels.graph, memory.graph_memory, memory.order);
+  out.memory = memory_report(kernels.graph, memory.graph_memory, memory.order, memory.layout.bytes);
   return out;
 }
 

@@ -118,14 +118,10 @@ TEST(Order, PlansAreSoundAndNeverAboveTheBaselines) {
     const OrderProblem problem = random_order_problem(3 + seed, 1000 + seed);
     const PlannedOrder planned = plan_order(problem);
     expect_sound(problem, planned.order, "planned", seed);
-    verify_layout(planned.intervals.layout, planned.layout);
     EXPECT_EQ(planned.peak_bytes, peak_bytes(problem, planned.order));
     EXPECT_LE(planned.bound_bytes, planned.peak_bytes);
-    for (const UnitOrder& order : {program_order(problem), least_increase_order(problem)}) {
-      const LayoutProblem layout = intervals_of(problem, order).layout;
-      EXPECT_LE(planned.layout.bytes, plan_layout(layout).bytes) << seed;
-      EXPECT_LE(planned.layout.bytes, layout_with("greedy by duration", layout).bytes) << seed;
-    }
+    for (const UnitOrder& order : {program_order(problem), least_increase_order(problem)})
+      EXPECT_LE(planned.peak_bytes, peak_bytes(problem, order)) << seed;
     EXPECT_EQ(plan_order(problem).order, planned.order) << "not deterministic: seed " << seed;
   }
 }
@@ -134,7 +130,7 @@ TEST(Order, WhatFitsIsFoundWithoutLookingForTheLowest) {
   size_t found = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const OrderProblem problem = random_order_problem(10 + seed, 3000 + seed);
-    const uint64_t lowest = peak_bytes(problem, lowest_peak_order(problem));
+    const uint64_t lowest = plan_order(problem).peak_bytes;
     const uint64_t plain =
         std::min(peak_bytes(problem, program_order(problem)), peak_bytes(problem, least_increase_order(problem)));
     for (const uint64_t bytes : {uint64_t{0}, lowest, (lowest + plain) / 2, plain}) {
@@ -191,10 +187,11 @@ TEST(Order, BoundsHoldAndTheBeamIsExactOnSmallProblems) {
     EXPECT_EQ(peak_bytes(problem, beam.order), lowest);
     const BeamOrder none = beam_order(problem, 1 << 16, lowest);
     EXPECT_TRUE(none.order.empty() && none.exact);
-    const UnitOrder planned = lowest_peak_order(problem);
-    EXPECT_GE(peak_bytes(problem, planned), lowest);
+    const PlannedOrder planned = plan_order(problem);
+    EXPECT_GE(planned.peak_bytes, lowest);
+    EXPECT_LE(planned.bound_bytes, lowest);
     tight += bound == lowest ? 1 : 0;
-    optimal += peak_bytes(problem, planned) == lowest ? 1 : 0;
+    optimal += planned.peak_bytes == lowest ? 1 : 0;
   }
   EXPECT_GT(tight, kProblems * 8 / 10);
   EXPECT_GT(optimal, kProblems * 98 / 100);
@@ -237,8 +234,8 @@ TEST(Order, UpdatesRunWhereTheyFreeGradients) {
   for (uint32_t gradient : gradients) add_unit({gradient}, 0);  // the update, in the weight's own memory
   EXPECT_GT(peak_bytes(problem, program_order(problem)), 6 * kGradient);
   const PlannedOrder planned = plan_order(problem);
-  EXPECT_LE(planned.layout.bytes, kGradient + 2 * kSmall);
-  EXPECT_EQ(planned.layout.bytes, planned.bound_bytes);
+  EXPECT_LE(planned.peak_bytes, kGradient + 2 * kSmall);
+  EXPECT_EQ(planned.peak_bytes, planned.bound_bytes);
 }
 
 }  // namespace

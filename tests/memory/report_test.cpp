@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/text.h"
+#include "memory/order/plan_order.h"
 
 namespace stepc {
 namespace {
@@ -35,9 +36,9 @@ TEST(MemoryReport, SaysWhoHasWhatAtThePeak) {
                                             return uint64_t{graph.nodes[node.index()].op == "exp" ? 2048U : 0U};
                                           }});
   const PlannedOrder plan = plan_order(memory.problem);
-  const MemoryReport report = memory_report(graph, memory, plan);
+  const MemoryReport report = memory_report(graph, memory, plan.order, 4096);
   EXPECT_EQ(report.timeline.size(), plan.order.size());
-  EXPECT_EQ(report.arena_bytes, plan.layout.bytes);
+  EXPECT_EQ(report.arena_bytes, 4096U);
   EXPECT_EQ(report.peak_bytes, 3 * 1024 + plan.peak_bytes);
   EXPECT_EQ(report.peak_node, "forward exp in 'layer'");
   EXPECT_EQ(at(report, ByteClass::kParameters), 1024U);
@@ -62,13 +63,33 @@ activations by module
   a<b                                           1.0 KiB
   1 others                                      1.0 KiB
 )");
+  EXPECT_EQ(
+      allocated_text(report),
+      "workspace of forward exp 2.0 KiB in 'layer', forward exp 1.0 KiB in 'layer', forward mul 1.0 KiB in 'a<b'");
+}
+
+// Equal ops of one phase are one entry, which names the module of the largest.
+TEST(MemoryReport, SaysWhatAllocates) {
+  const Graph graph = parse_graph(R"(stepc.graph 1
+input %0: f32[256] = batch "x"
+%1: f32[256] = exp(%0) | forward "small"
+%2: f32[512] = concat(%1, %1) {dim=0} | forward ""
+%3: f32[512] = exp(%2) | forward "large"
+%4: f32[768] = concat(%1, %3) {dim=0} | backward ""
+return %4
+)");
+  const GraphMemory memory = graph_memory(graph);
+  const MemoryReport report = memory_report(graph, memory, program_order(memory.problem), 0);
+  EXPECT_EQ(allocated_text(report, 2),
+            "backward concat 3.0 KiB outside of modules, 2 of forward exp 3.0 KiB, the largest in 'large'");
+  EXPECT_EQ(allocated_text(memory_report({}, {}, {}, 0)), "");
 }
 
 TEST(MemoryReport, TheTimelineSumsToTheLiveBytes) {
   const Graph graph = step();
   const GraphMemory memory = graph_memory(graph);
   const PlannedOrder plan = plan_order(memory.problem);
-  const MemoryReport report = memory_report(graph, memory, plan);
+  const MemoryReport report = memory_report(graph, memory, plan.order, 4096);
   uint64_t most = 0;
   for (const auto& classes : report.timeline) {
     uint64_t sum = 0;
@@ -82,14 +103,14 @@ TEST(MemoryReport, TheTimelineSumsToTheLiveBytes) {
 TEST(MemoryReport, ThePictureNamesItsClassesAndItsPeak) {
   const Graph graph = step();
   const GraphMemory memory = graph_memory(graph);
-  const std::string svg = timeline_svg(memory_report(graph, memory, plan_order(memory.problem)), "a & b");
+  const std::string svg = timeline_svg(memory_report(graph, memory, plan_order(memory.problem).order, 4096), "a & b");
   EXPECT_TRUE(svg.starts_with("<svg xmlns="));
   EXPECT_TRUE(svg.ends_with("</svg>\n"));
   for (std::string_view text : {"a &amp; b", "<title>parameters</title>", "<title>activations</title>",
                                 "<title>gradients</title>", "instructions 1 to 7"})
     EXPECT_NE(svg.find(text), std::string::npos) << text;
   EXPECT_EQ(svg.find("a<b"), std::string::npos);
-  const MemoryReport nothing = memory_report({}, {}, {});
+  const MemoryReport nothing = memory_report({}, {}, {}, 0);
   EXPECT_EQ(nothing.peak_bytes, 0U);
   EXPECT_TRUE(timeline_svg(nothing, "").ends_with("</svg>\n"));
 }

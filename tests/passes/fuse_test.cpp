@@ -59,6 +59,22 @@ TEST(Fuse, WhatHasOnlyANumberInCommonIsNoKernel) {
   EXPECT_EQ(groups_of(fused).size(), 4U);  // the number, and each of the others
 }
 
+// Nor have the numbers, where the parameters alone connected them.
+TEST(Fuse, NumbersThatNothingConnectsAreNoKernel) {
+  GraphBuilder b;
+  std::vector<TensorId> numbers;
+  for (int k = 0; k < 3; ++k) numbers.push_back(b.add("sqrt", {input(b, InputKind::kScalar, {DType::kF32, {}})}));
+  for (int k = 0; k < 2; ++k) {
+    TensorId made = input(b, InputKind::kParameter, {DType::kF32, {8}});
+    for (TensorId number : numbers) made = b.add("mul", {made, number});
+    b.graph().outputs.emplace_back();
+    b.graph().outputs.back().tensor = made;
+  }
+  const Graph fused = fuse(b.take());
+  EXPECT_NO_THROW(verify_stage(fused, Stage::kFused));
+  EXPECT_EQ(groups_of(fused).size(), 5U);  // each number, and each parameter
+}
+
 // A cast to a wider type is not written for the next kernel to read: each reads the narrow one.
 TEST(Fuse, AWideningCastIsMadeByEachReader) {
   GraphBuilder b;

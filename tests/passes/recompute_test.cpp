@@ -82,7 +82,7 @@ Graph random_step(uint64_t seed, bool opaque = false) {
 uint64_t peak_of(const Graph& core) {
   const Graph graph = fuse(core);
   const GraphMemory memory = graph_memory(graph);
-  return peak_bytes(memory.problem, lowest_peak_order(memory.problem));
+  return plan_order(memory.problem).peak_bytes;
 }
 
 void expect_right(const Graph& before, const RecomputeResult& result, uint64_t seed) {

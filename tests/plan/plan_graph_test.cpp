@@ -1,10 +1,13 @@
 // Plans within a budget, and what is tried where a plan takes more than it may.
 #include "plan/plan_graph.h"
 
+#include <array>
+
 #include <gtest/gtest.h>
 
 #include "base/text.h"
 #include "ops/op_def.h"
+#include "plan/simulate.h"
 #include "tests/expect_user_error.h"
 
 namespace stepc {
@@ -47,10 +50,11 @@ Graph step_of(int layers) {
   return graph;
 }
 
-PlannedGraph planned(const Graph& graph, const MemoryBudget& budget) {
+PlannedGraph planned(const Graph& graph, const MemoryBudget& budget, Target target = {}) {
   PlanGraphOptions options;
-  options.features = kBlocked;
-  options.threads = 2;
+  options.target = std::move(target);
+  options.target.features = kBlocked;
+  options.target.threads = 2;
   options.budget = budget;
   PlannedGraph planned = plan_graph(graph, nullptr, options);
   verify(planned.plan.schedule);
@@ -66,6 +70,72 @@ TEST(PlanGraph, ABudgetThatIsMetBoundsThePlan) {
     EXPECT_LE(within.plan.schedule.needed_bytes(), bytes) << tenths;
     EXPECT_GT(within.graph.nodes.size(), planned(graph, {}).graph.nodes.size()) << "activations are recomputed";
   }
+}
+
+// Layers whose activations are all elementwise on a product: to make them again takes traffic alone.
+Graph elementwise_step() {
+  constexpr int kLayers = 8;
+  std::string text = "stepc.graph 1\n", updates;
+  for (int l = 0; l < kLayers; ++l) text += str("input %{}: f32[256, 256] = parameter \"w{}\"\n", l, l);
+  int next = kLayers;
+  text += str("input %{}: f32[512, 256] = batch \"0\"\n", next++);
+  const auto add = [&](std::string_view phase, std::string_view what, std::string_view shape = "512, 256") {
+    text += str("%{}: f32[{}] = {} | {} \"\"\n", next, shape, what, phase);
+    return next++;
+  };
+  const auto product = [&](std::string_view phase, int a, int b, bool first, bool second) {
+    return add(phase, str("matmul(%{}, %{}) {{transpose_a={}, transpose_b={}}}", a, b, first, second),
+               first ? "256, 256" : "512, 256");
+  };
+  std::vector<std::array<int, 4>> layers;  // what each is given, the product, and what is made of it
+  int x = kLayers;
+  for (int l = 0; l < kLayers; ++l) {
+    const int m = product("forward", x, l, false, false);
+    const int a = add("forward", str("tanh(%{})", m)), b = add("forward", str("exp(%{})", m));
+    layers.push_back({x, m, a, b});
+    x = add("forward", str("mul(%{}, %{})", a, b));
+  }
+  int gradient = x;
+  for (int l = kLayers; l-- > 0;) {
+    const auto& [given, m, a, b] = layers[static_cast<size_t>(l)];
+    const int sum = add("backward", str("add(%{}, %{})", add("backward", str("mul(%{}, %{})", gradient, a)),
+                                        add("backward", str("mul(%{}, %{})", gradient, b))));
+    const int of_product = add("backward", str("mul(%{}, %{})", sum, m));
+    const int of_weight = product("backward", given, of_product, true, false);
+    gradient = product("backward", of_product, l, false, true);
+    updates += str("update %{} = %{}\n", l, add("update", str("sub(%{}, %{})", l, of_weight), "256, 256"));
+  }
+  Graph graph = parse_graph(text + updates);
+  verify_ops(graph);
+  return graph;
+}
+
+TEST(PlanGraph, AutoWeighsWithTheTargetAndSaysWhatItExpects) {
+  const Graph graph = elementwise_step();
+  const MemoryBudget automatic{MemoryBudget::Kind::kAuto, 0};
+  const PlannedGraph whole = planned(graph, {});
+  EXPECT_FALSE(whole.weighed.has_value());
+  Target slow_memory, slow_arithmetic;
+  slow_memory.flops_per_second = slow_arithmetic.bytes_per_second = 1e18;
+  slow_memory.bytes_per_second = slow_arithmetic.flops_per_second = 1e6;
+  const MemoryBudget bytes{MemoryBudget::Kind::kBytes, whole.plan.schedule.needed_bytes() * 8 / 10};
+  for (const MemoryBudget& budget : {MemoryBudget(), bytes})
+    EXPECT_EQ(to_text(planned(graph, budget, slow_memory).plan.schedule),
+              to_text(planned(graph, budget, slow_arithmetic).plan.schedule))
+        << "nobody asked";
+  const PlannedGraph some = planned(graph, automatic, slow_memory);
+  const PlannedGraph all = planned(graph, automatic, slow_arithmetic);
+  EXPECT_GT(all.graph.nodes.size(), some.graph.nodes.size()) << "what costs 8 % of the time is another number of them";
+  for (const PlannedGraph* one : {&some, &all}) {
+    ASSERT_TRUE(one->weighed.has_value());
+    EXPECT_EQ(one->weighed->chosen.peak_bytes, one->plan.schedule.peak_bytes());
+    EXPECT_EQ(one->weighed->without.peak_bytes, whole.plan.schedule.peak_bytes());
+    Target target = one == &some ? slow_memory : slow_arithmetic;
+    EXPECT_EQ(one->weighed->chosen.seconds, simulate(one->plan.schedule, target).seconds);
+    EXPECT_EQ(one->weighed->without.seconds, simulate(whole.plan.schedule, target).seconds);
+  }
+  EXPECT_LT(all.weighed->chosen.peak_bytes, some.weighed->chosen.peak_bytes);
+  EXPECT_LE(some.weighed->chosen.peak_bytes, some.weighed->without.peak_bytes);
 }
 
 TEST(PlanGraph, OfABudgetOutOfReachTheSmallestPlanIsReturned) {

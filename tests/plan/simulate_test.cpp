@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "passes/fusion/fuse.h"
 #include "plan/plan_graph.h"
 
 namespace stepc {
@@ -14,8 +15,8 @@ constexpr Features kEveryFeature{.bf16 = true, .f32 = true, .avx512 = true};
 
 Schedule schedule_of(const std::string& graph, Features features = kEveryFeature) {
   PlanGraphOptions options;
-  options.features = features;
-  options.threads = 2;
+  options.target.features = features;
+  options.target.threads = 2;
   return plan_graph(parse_graph("stepc.graph 1\n" + graph), nullptr, options).plan.schedule;
 }
 
@@ -114,6 +115,29 @@ TEST(Simulate, AGeneratedKernelTakesItsLoopsAtTheRatesOfWhatTheyDo) {
   EXPECT_NEAR(negated, 3e-9 * kCount, 1e-3 * negated) << "a load, a change of sign, a store";
   EXPECT_NEAR(root, (2e-9 + 1e-8) * kCount, 1e-3 * root);
   EXPECT_GT(exponential, 4 * negated) << "a polynomial";
+}
+
+// What has no kernel of its own runs node by node, a stretch of the elements at a time.
+TEST(Simulate, NodesThatRunOneByOneTakeTheirCalls) {
+  const Graph fused = fuse(parse_graph(
+      "stepc.graph 1\ninput %0: f32[196608] = batch \"0\"\ninput %1: f32[196608] = batch \"1\"\n"
+      "%2: f32[196608] = add(%0, %1) | forward \"\"\n%3: f32[196608] = mul(%2, %0) | forward \"\"\nreturn %3\n"));
+  const Schedule schedule = schedule_graph(fused, {.threads = 2, .is_plain = true}).schedule;
+  ASSERT_EQ(schedule.count(Instruction::Kind::kNodes), 1U);
+  Target target;
+  target.threads = 2;
+  target.rates.aten_call_seconds = 1e-3;
+  target.rates.fork_seconds = 2e-3;
+  target.rates.streams = {{1, 1e18}};
+  target.rates.aten_flops_per_second = 1e18;
+  const TimelineEntry entry = only(schedule, target);
+  EXPECT_EQ(entry.work, WorkClass::kElementwise);
+  EXPECT_NEAR(entry.seconds(), 3 * 3 * 3e-3, 1e-9) << "three stretches of two nodes and a copy";
+  target.rates.aten_flops_per_second = 1e6;
+  EXPECT_NEAR(only(schedule, target).seconds(), 3 * 3 * 3e-3 + 2 * 196608 / 1e6, 1e-6);
+  target.rates.streams = {{1, 1e6}};
+  EXPECT_NEAR(only(schedule, target).seconds(), 3 * 3 * 3e-3 + 4.0 * (3 + 3) * 196608 / 1e6, 1e-6)
+      << "each node reads and writes what the other leaves";
 }
 
 TEST(Simulate, LiveBytesAreThoseOfThePlan) {

@@ -52,6 +52,45 @@ def test_prediction_without_calibration_says_so(tmp_path):
     assert "from default rates: `stepc calibrate` measures this machine's" in step.report()
 
 
+def deep_step(directory, budget):
+    torch.manual_seed(0)
+    layers = [part for _ in range(8) for part in (torch.nn.Linear(256, 256), torch.nn.GELU())]
+    model = torch.nn.Sequential(*layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train_step(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return stepc.accelerate(train_step, config=stepc.Config(memory_budget=budget, kernel_directory=directory))
+
+
+def test_measured_rates_count_where_auto_asks_for_them(tmp_path, caplog):
+    threads = torch.get_num_threads()
+    texts = {}
+    for name, rates in {"slow_memory": (1e18, 1e6), "slow_arithmetic": (1e6, 1e18)}.items():
+        directory = tmp_path / name
+        directory.mkdir()
+        (directory / f"target-{threads}-thread{'' if threads == 1 else 's'}.toml").write_text(
+            f"threads = {threads}\nfeatures = []\nflops_per_second = {rates[0]}\nbytes_per_second = {rates[1]}\n")
+        for budget in ("none", "auto"):
+            step = deep_step(directory, budget)
+            caplog.clear()
+            with caplog.at_level(logging.INFO, logger="stepc"):
+                for _ in range(16 if budget == "auto" else 4):
+                    step(torch.randn(512, 256))
+            texts[name, budget] = step.schedule_text()
+            assert ("memory budget auto: expected " in caplog.text) == (budget == "auto")
+            assert ("budget auto expected " in step.report()) == (budget == "auto")
+        assert "weighed with this machine's rates" in step.report()
+        assert " a step, the median of 5 replays" in caplog.text and "; measured " in step.stats["auto_budget"]
+    assert texts["slow_memory", "none"] == texts["slow_arithmetic", "none"]
+    assert texts["slow_memory", "auto"] != texts["slow_arithmetic", "auto"]
+
+
 def test_calibration_changes_no_plan(calibrated, tmp_path):
     texts = []
     for directory in (calibrated, tmp_path):

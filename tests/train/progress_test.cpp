@@ -38,6 +38,14 @@ TEST(Progress, OneLineHoldsWhatMatters) {
   EXPECT_EQ(step_text(line_of(120)),
             "step 120/300  loss 1.8342  grad 0.94  lr 1.50e-03  5.3 k tok/s  MFU 41 %  ETA 1m10s");
   EXPECT_EQ(step_text(line_of(300)).find("ETA"), std::string::npos);
+  StepLine planned = line_of(300);
+  planned.step_seconds = 0.386;
+  planned.predicted_seconds = 0.4;
+  planned.step_bytes = 3 << 20;
+  planned.planned_bytes = 2 << 20;
+  EXPECT_EQ(step_text(planned),
+            "step 300/300  loss 1.8342  grad 0.94  lr 1.50e-03  5.3 k tok/s  MFU 41 %  386.00 ms (predicted 400.00 ms)"
+            "  3.0 MiB (planned 2.0 MiB)");
 }
 
 TEST(Progress, PlainLinesComeEveryLogEverySteps) {

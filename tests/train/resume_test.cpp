@@ -1,5 +1,7 @@
 #include "train/config/resume.h"
 
+#include <fstream>
+
 #include <gtest/gtest.h>
 
 #include "tests/expect_user_error.h"
@@ -29,6 +31,21 @@ TEST(Resume, ChangesAreToldAndTheDataOrderIsFixed) {
   config.train.batch_size = 3;
   EXPECT_USER_ERROR(check_resumed_config(directory.path(), config),
                     "train.batch_size = 3: the checkpoint to resume from has 8");
+}
+
+TEST(Resume, TheTargetOfThePlanComesBack) {
+  const TempDir directory;
+  EXPECT_EQ(saved_target(directory.path()), std::nullopt);
+  Target target;
+  target.threads = 3;
+  target.features.bf16 = true;
+  target.bytes_per_second = 1.0 / 3 * 1e10;
+  target.rates.fork_seconds = 7e-6;
+  save_target(directory.path(), target);
+  EXPECT_EQ(saved_target(directory.path()), target);
+  std::ofstream(directory.path() / "target.toml") << "threads = 3\nfeatures = []\nbytes_per_second = 0\n";
+  EXPECT_USER_ERROR(saved_target(directory.path()),
+                    "target.toml: target, line 3: bytes_per_second = 0: must be a number");
 }
 
 }  // namespace

@@ -5,9 +5,12 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,9 +19,11 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/tensors.h"
+#include "cost/target_file.h"
 #include "data/tokenizer_json.h"
 #include "tests/expect_user_error.h"
 #include "tests/temp_dir.h"
+#include "train/config/resume.h"
 #include "train/model/model_directory.h"
 #include "train/step/evaluate.h"
 
@@ -201,6 +206,41 @@ TEST_F(TrainerRun, ReplayedStepsEqualEagerSteps) {
   eager.train.mode = "eager";
   ASSERT_EQ(train(eager, false), 0);
   expect_same_run("exact", "eager");
+}
+
+// Rates change what budget "auto" makes again: a run goes on with those that it began with.
+TEST_F(TrainerRun, AnAutomaticBudgetIsWeighedWithTheTargetOfTheCheckpoint) {
+  const char* const before = std::getenv("XDG_CACHE_HOME");
+  const std::string was = before == nullptr ? "" : before;
+  const fs::path kernels = directory_ / "cache" / "stepc" / "kernels";
+  setenv("XDG_CACHE_HOME", (directory_ / "cache").c_str(), 1);
+  Target first, second;
+  first.threads = second.threads = 2;
+  first.rates.fork_seconds = 5e-6;
+  second.rates.fork_seconds = 9e-6;
+  keep_target(kernels, first);
+  RunConfig run = config("run");
+  run.train.steps = 2;
+  run.output.save_every = 1;
+  run.memory.budget = "auto";
+  EXPECT_EQ(train(run, false), 0);
+  const std::optional<Target> weighed = saved_target(output("run") / "checkpoint-000001");
+  keep_target(kernels, second);
+  run.train.steps = 3;
+  EXPECT_EQ(train(run, true), 0);
+  RunConfig other = config("other");
+  other.train.steps = 1;
+  EXPECT_EQ(train(other, false), 0);
+  before == nullptr ? unsetenv("XDG_CACHE_HOME") : setenv("XDG_CACHE_HOME", was.c_str(), 1);
+  ASSERT_TRUE(weighed.has_value());
+  EXPECT_EQ(weighed->rates, first.rates);
+  EXPECT_EQ(saved_target(output("run") / "checkpoint-000003"), weighed);
+  EXPECT_EQ(saved_target(output("other") / "checkpoint-000001"), std::nullopt) << "nobody asked for rates";
+  std::ifstream report(output("run") / "report.html");
+  const std::string page((std::istreambuf_iterator<char>(report)), {});
+  EXPECT_NE(page.find("memory.budget auto: expected "), std::string::npos);
+  EXPECT_NE(page.find("weighed with this machine's rates"), std::string::npos);
+  EXPECT_NE(page.find("a step, predicted"), std::string::npos);
 }
 
 // The same global batch in one piece or in two: the loss is a mean over all its tokens.

@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "passes/from_trace/functionalise.h"
 #include "passes/pass.h"
-#include "plan/plan_graph.h"
 #include "plan/plan_trace.h"
 #include "runtime/measure_workspace.h"
 
@@ -52,18 +51,6 @@ GraphSchedule schedule_measured(const Graph& graph, KernelSources& kernels, Grap
   return schedule_graph(graph, options);
 }
 
-PlannedGraph plan(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
-  verify(trace);
-  PlanGraphOptions how;
-  how.features = features_of(kernels.micro_kernels);
-  how.threads = options.threads;
-  how.budget = options.budget;
-  how.schedule = [&](const Graph& graph, const GraphScheduleOptions& one) {
-    return schedule_measured(graph, kernels, one);
-  };
-  return plan_graph(functionalise(trace), &trace, how);
-}
-
 void refuse_groups(PlannedGraph& planned, const RefusedPrograms& refused) {
   const Schedule& schedule = planned.plan.schedule;
   for (size_t i = 0; i < schedule.instructions.size(); ++i) {
@@ -83,8 +70,16 @@ Schedule plan_exact(const Trace& trace, int threads) {
   return plan_trace(trace, threads);
 }
 
-GraphSchedule plan_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
-  return plan(trace, kernels, options).plan;
+PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
+  verify(trace);
+  PlanGraphOptions how;
+  how.target = options.target;
+  how.target.features = features_of(kernels.micro_kernels);
+  how.budget = options.budget;
+  how.schedule = [&](const Graph& graph, const GraphScheduleOptions& one) {
+    return schedule_measured(graph, kernels, one);
+  };
+  return plan_graph(functionalise(trace), &trace, how);
 }
 
 //   exact   Trace --from_trace--> Schedule --bind--> Executor
@@ -102,7 +97,7 @@ Compiled compile_exact(const Trace& trace, int threads) {
 // Where no code can be generated for a group, its nodes run one by one: that is another Schedule.
 Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
   const auto begin = Clock::now();
-  PlannedGraph planned = plan(trace, kernels, options);
+  PlannedGraph planned = plan_fast(trace, kernels, options);
   Compiled compiled;
   while (compiled.executor == nullptr) {
     verify(planned.plan.schedule);
@@ -118,6 +113,7 @@ Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileO
   compiled.plan = std::move(planned.plan);
   compiled.plan.schedule = {};
   compiled.graph = std::move(planned.graph);
+  compiled.weighed = planned.weighed;
   compiled.seconds = seconds_since(begin);
   return compiled;
 }
@@ -127,7 +123,7 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
   const auto begin = Clock::now();
   const uint64_t most_bytes = limit == nullptr ? UINT64_MAX : limit->bytes;
   GraphScheduleOptions plain;
-  plain.threads = options.threads;
+  plain.threads = options.target.threads;
   plain.trace = &trace;
   plain.is_plain = true;
   Compiled compiled;

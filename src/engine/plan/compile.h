@@ -2,18 +2,20 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/config.h"
 #include "ir/trace.h"
+#include "plan/plan_graph.h"
 #include "runtime/executor.h"
 #include "schedule/from_graph.h"
 
 namespace stepc {
 
 struct CompileOptions {
-  int threads = 1;  // intra-op, that the step was recorded with
+  Target target = {};  // its threads: intra-op, that the step was recorded with; its features are those of the kernels
   MemoryBudget budget = {};
 };
 
@@ -21,12 +23,13 @@ struct CompileOptions {
 Schedule plan_exact(const Trace& trace, int threads);
 // `fast` mode: the step as a Graph, fused, with a kernel for everything, memory planned; without the program. Throws
 // UserError for a step that a Graph cannot express.
-GraphSchedule plan_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options);
+PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options);
 
 struct Compiled {
   std::unique_ptr<Executor> executor;
   GraphSchedule plan;  // fast mode: what is known beside the Schedule, which the executor has
   Graph graph;         // fast mode: fused, that the Schedule was made of
+  std::optional<AutoBudget> weighed = {};
   double seconds = 0;  // planning and binding
 };
 Compiled compile_exact(const Trace& trace, int threads);

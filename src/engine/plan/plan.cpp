@@ -107,9 +107,16 @@ Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vect
     prepare_events();
 }
 
+CompileOptions Plan::compile_options() const {
+  CompileOptions options{options_.known.target, options_.budget};
+  options.target.threads = options_.threads;
+  return options;
+}
+
 void Plan::compile_graph() {
   try {
-    Compiled compiled = compile_fast(trace_, *options_.kernels, {options_.threads, options_.budget});
+    Compiled compiled = compile_fast(trace_, *options_.kernels, compile_options());
+    weighed_ = compiled.weighed;
     if (is_virtual()) fused_ = std::move(compiled.graph);
     fast_ = road_of(std::move(compiled));
   } catch (const UserError& error) {
@@ -452,7 +459,7 @@ StepResult Plan::execute(RunInputs& inputs, const std::vector<at::Tensor>& tenso
 }
 
 Plan::Outcome Plan::run_plain(Program& program, const std::vector<at::Tensor>& tensors) {
-  plain_ = road_of(compile_plain(trace_, *options_.kernels, {options_.threads, {}}));
+  plain_ = road_of(compile_plain(trace_, *options_.kernels, compile_options()));
   for (const HostSupply& one : supplied_) plain_->executor->supply(one.call, one.arg, one.number);
   Outcome outcome = run_instead(*plain_, program, tensors);
   if (!plain_->executor->is_paused()) plain_.reset();
@@ -500,7 +507,7 @@ void Plan::abandon() {
 
 uint64_t Plan::make_plain(uint64_t most_bytes) {
   const PlainLimit limit{most_bytes, fused_};
-  plain_ = road_of(compile_plain(trace_, *options_.kernels, {options_.threads, options_.budget}, &limit));
+  plain_ = road_of(compile_plain(trace_, *options_.kernels, compile_options(), &limit));
   instead_ = plain_.get();
   return plain_->executor->schedule().peak_bytes();
 }

@@ -13,6 +13,7 @@
 #include "capture/shadow.h"
 #include "capture/tracer.h"
 #include "engine/plan/compile.h"
+#include "engine/prediction.h"
 #include "engine/program/known_update.h"
 #include "engine/program/program.h"
 #include "engine/program/undo.h"
@@ -40,6 +41,7 @@ struct PlanOptions {
   Capture capture = Capture::kRun;
   // Recordings agreed call by call: the program's host code runs beside every replay (engine/plan/traced_step.h).
   bool is_traced = false;
+  KnownTarget known = {};  // what a budget "auto" is weighed with; no other plan looks at it
 };
 
 class Plan {
@@ -154,6 +156,9 @@ class Plan {
   bool has_fault() const { return has_fault_; }
   double planning_seconds() const { return planning_seconds_; }
   double shadow_seconds() const { return shadow_seconds_; }
+  // Of budget "auto": what was weighed, and with which Target.
+  const std::optional<AutoBudget>& weighed() const { return weighed_; }
+  const KnownTarget& known() const { return options_.known; }
   double execute_seconds() const { return execute_seconds_; }
   // Events that were replayed without their host code.
   int64_t known_updates() const { return known_updates_; }
@@ -162,8 +167,9 @@ class Plan {
 
   int64_t replays = 0;
   bool verified = false;
-  std::string dispute;            // where a replay last differed from eager, until float64 has decided
-  uint64_t eager_peak_bytes = 0;  // that eager reaches at least; of a virtually captured step
+  std::vector<double> first_seconds;  // of the first replays, where something was weighed
+  std::string dispute;                // where a replay last differed from eager, until float64 has decided
+  uint64_t eager_peak_bytes = 0;      // that eager reaches at least; of a virtually captured step
 
  private:
   struct EventRun {
@@ -189,6 +195,7 @@ class Plan {
   void find_host_data(size_t place);
   void find_undo(const std::vector<at::Tensor>& tensors);
   void find_undo_of(const Road& road);
+  CompileOptions compile_options() const;
   void compile_graph();
   void prepare_events();
   std::vector<size_t> counters_of(const HostEvent& event) const;
@@ -216,6 +223,7 @@ class Plan {
   std::map<std::string, std::pair<size_t, at::Tensor>> host_data_;  // by key: its place, and the last recorded
   std::map<std::pair<Owner, std::string>, size_t> places_;          // of the program's tensors, by owner and key
   size_t batch_place_ = 0;                                          // of the first tensor of the batch
+  std::optional<AutoBudget> weighed_;
   std::string why_exact_;
   bool has_fault_ = false;
   double planning_seconds_ = 0;

@@ -9,6 +9,8 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/text.h"
+#include "cost/profile.h"
 #include "engine/plan/virtual_plan.h"
 #include "engine/program/signature.h"
 #include "ir/agree.h"
@@ -463,7 +465,32 @@ std::shared_ptr<Plan> PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, 
 
 PlanOptions PlanCache::options_for(const PlanEntry& entry) {
   KernelSources* const from = config_.mode == Mode::kFast && !entry.exact ? kernels() : nullptr;
-  return {at::get_num_threads(), from, config_.memory_budget, Capture::kRun, is_traced_};
+  return {at::get_num_threads(), from, config_.memory_budget, Capture::kRun, is_traced_, target_to_weigh_with(from)};
+}
+
+// Measured rates count for what runs only where that was asked for.
+KnownTarget PlanCache::target_to_weigh_with(const KernelSources* kernels) const {
+  const int threads = at::get_num_threads();
+  if (config_.memory_budget.kind != MemoryBudget::Kind::kAuto || kernels == nullptr) return {};
+  if (!config_.target) return known_target(config_.kernel_directory, features_of(kernels->micro_kernels), threads);
+  USER_CHECK(config_.target->threads == threads, "Config::target is one of {} threads, and this process runs with {}",
+             config_.target->threads, threads);
+  return {*config_.target, !(config_.target->rates == Rates())};
+}
+
+// After the first replays, which bring memory and caches up.
+void PlanCache::compare_with_expected(Plan& plan, double seconds) {
+  constexpr size_t kWarmUp = 3, kMeasured = 5;
+  if (!plan.weighed() || plan.ran_exact() || plan.first_seconds.size() == kWarmUp + kMeasured) return;
+  plan.first_seconds.push_back(seconds);
+  if (plan.first_seconds.size() < kWarmUp + kMeasured) return;
+  std::vector<double> warm(plan.first_seconds.begin() + kWarmUp, plan.first_seconds.end());
+  std::ranges::sort(warm);
+  const std::string measured = str("measured {} and {} a step, the median of {} replays",
+                                   time_text(warm[kMeasured / 2]), human_bytes(stats_.measured_peak_bytes), kMeasured);
+  stats_.auto_budget = str("{}; {}", to_text(*plan.weighed(), plan.known().is_calibrated), measured);
+  log().info("memory budget auto: expected {} and {} a step, {}", time_text(plan.weighed()->chosen.seconds),
+             human_bytes(plan.weighed()->chosen.peak_bytes), measured);
 }
 
 void PlanCache::capture(PlanEntry& entry, const StepInput& input, const std::function<StepOutput()>& step) {
@@ -521,6 +548,10 @@ void PlanCache::add(PlanEntry& entry, std::shared_ptr<Plan> made, const std::vec
   count(plan, tensors);
   log().info("captured {} calls, planned {} for {} instructions in {:.2f} s", stats_.nodes,
              human_bytes(stats_.planned_peak_bytes), stats_.instructions, plan.planning_seconds());
+  if (plan.weighed()) {
+    stats_.auto_budget = to_text(*plan.weighed(), plan.known().is_calibrated);
+    log().info("memory budget auto: {}", stats_.auto_budget);
+  }
   warn_of(plan);
   for (const HostEvent& event : plan.trace().events)
     if (event.kind == HostEvent::Kind::kEager)

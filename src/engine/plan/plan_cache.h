@@ -92,6 +92,8 @@ class PlanCache {
 
   // Takes a run of `plan` into the statistics.
   void count_run(const Plan& plan, const StepResult& result);
+  // And what its replay took beside what memory budget "auto" expected, which is said once it is warm.
+  void compare_with_expected(Plan& plan, double seconds);
 
   // The plan that ran last, nullptr before the first.
   const Plan* latest() const;
@@ -104,6 +106,7 @@ class PlanCache {
                                        std::string& reason, bool& obstacle);
   void add(PlanEntry& entry, std::shared_ptr<Plan> plan, const std::vector<at::Tensor>& tensors);
   PlanOptions options_for(const PlanEntry& entry);
+  KnownTarget target_to_weigh_with(const KernelSources* kernels) const;
   // Throws UserError where it cannot be.
   std::shared_ptr<Plan> plan_without_running(PlanEntry& entry, const StepInput& input,
                                              const std::function<StepOutput()>& step);

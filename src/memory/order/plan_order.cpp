@@ -16,13 +16,6 @@ namespace stepc {
 namespace {
 
 constexpr uint64_t kFineness = 4'000;  // targets are tried until they differ by less than this part
-constexpr size_t kMostLayouts = 6;
-
-struct Candidate {
-  UnitOrder order;
-  std::string_view algorithm;
-  uint64_t peak_bytes = 0;
-};
 
 uint32_t peak_unit(const OrderProblem& problem, const UnitOrder& order) {
   LiveBytes bytes(problem);
@@ -42,66 +35,57 @@ class Search {
   explicit Search(const OrderProblem& problem) : problem_(problem), branches_(find_branches(problem)) {
     const UnitOrder program = program_order(problem);
     const UnitOrder least = least_increase_order(problem);
-    offer(program, "program order");
-    offer(least, "least increase");
+    best_ = {program, peak_bytes(problem, program), 0};
+    offer(least);
     // Each proof says whether the search after it can find anything; the cheap one first.
     raise_bound();
-    if (best().peak_bytes > bound_) bound_ = std::max(bound_, order_bound(problem, branches_));
+    if (may_gain()) best_.bound_bytes = std::max(best_.bound_bytes, order_bound(problem, branches_));
     for (const UnitOrder* base : {&program, &least})
-      if (best().peak_bytes > bound_) lower_targets(*base);
+      if (may_gain()) lower_targets(*base);
     raise_bound();
-    if (best().peak_bytes > bound_) {
-      UnitOrder improved = improve_runs(problem, best().order, bound_);
-      if (improved != best().order) offer(std::move(improved), "improved runs");
-    }
+    if (may_gain()) offer(improve_runs(problem, best_.order, best_.bound_bytes));
     raise_bound();
   }
 
-  [[nodiscard]] const Candidate& best() const {
-    return *std::ranges::min_element(candidates_, {}, &Candidate::peak_bytes);
-  }
-  [[nodiscard]] uint64_t bound() const { return bound_; }
-  // By peak; of equal ones those found last, which the others led to.
-  std::vector<Candidate> take() {
-    std::ranges::reverse(candidates_);
-    std::ranges::stable_sort(candidates_, {}, &Candidate::peak_bytes);
-    return std::move(candidates_);
-  }
+  PlannedOrder take() { return std::move(best_); }
 
  private:
-  void offer(UnitOrder order, std::string_view algorithm) {
+  [[nodiscard]] bool may_gain() const { return best_.peak_bytes > best_.bound_bytes; }
+  // Returns its peak.
+  uint64_t offer(UnitOrder order) {
     const uint64_t peak = peak_bytes(problem_, order);
-    candidates_.push_back({std::move(order), algorithm, peak});
+    if (peak < best_.peak_bytes) {
+      best_.order = std::move(order);
+      best_.peak_bytes = peak;
+    }
+    return peak;
   }
   // By what must be live at the best order's peak.
   void raise_bound() {
-    const uint32_t unit = peak_unit(problem_, best().order);
-    if (best().peak_bytes > bound_ && unit != kNone) bound_ = std::max(bound_, cut_bound(problem_, unit));
+    const uint32_t unit = peak_unit(problem_, best_.order);
+    if (may_gain() && unit != kNone) best_.bound_bytes = std::max(best_.bound_bytes, cut_bound(problem_, unit));
   }
   // The lowest target that `base` can be bent to, by halving.
   void lower_targets(const UnitOrder& base) {
-    uint64_t low = bound_;
-    uint64_t high = best().peak_bytes;
+    uint64_t low = best_.bound_bytes;
+    uint64_t high = best_.peak_bytes;
     for (uint64_t target = low; low + high / kFineness < high; target = low + (high - low) / 2) {
       std::optional<UnitOrder> order = target_order(problem_, branches_, base, target);
-      if (order) {
-        offer(std::move(*order), "lowest target");
-        high = candidates_.back().peak_bytes;
-      } else {
+      if (order)
+        high = offer(std::move(*order));
+      else
         low = target + 1;
-      }
     }
   }
 
   const OrderProblem& problem_;
   const Branches branches_;
-  uint64_t bound_ = 0;
-  std::vector<Candidate> candidates_;
+  PlannedOrder best_;
 };
 
 }  // namespace
 
-UnitOrder lowest_peak_order(const OrderProblem& problem) { return Search(problem).best().order; }
+PlannedOrder plan_order(const OrderProblem& problem) { return Search(problem).take(); }
 
 UnitOrder order_within(const OrderProblem& problem, uint64_t bytes) {
   UnitOrder program = program_order(problem);
@@ -112,28 +96,6 @@ UnitOrder order_within(const OrderProblem& problem, uint64_t bytes) {
   for (const UnitOrder* base : {&program, &least})
     if (std::optional<UnitOrder> order = target_order(problem, branches, *base, bytes)) return std::move(*order);
   return peak_bytes(problem, program) <= peak_bytes(problem, least) ? program : least;
-}
-
-PlannedOrder plan_order(const OrderProblem& problem) {
-  Search search(problem);
-  PlannedOrder best;
-  best.bound_bytes = search.bound();
-  size_t layouts = 0;
-  const std::vector<Candidate> candidates = search.take();
-  for (const Candidate& candidate : candidates) {
-    const bool baseline = candidate.algorithm == "program order" || candidate.algorithm == "least increase";
-    if (layouts > 0 && (candidate.peak_bytes >= best.layout.bytes || (layouts >= kMostLayouts && !baseline))) continue;
-    ++layouts;
-    OrderIntervals intervals = intervals_of(problem, candidate.order);
-    Layout layout = plan_layout(intervals.layout);
-    if (layouts > 1 && layout.bytes >= best.layout.bytes) continue;
-    best.order = candidate.order;
-    best.algorithm = candidate.algorithm;
-    best.peak_bytes = candidate.peak_bytes;
-    best.intervals = std::move(intervals);
-    best.layout = std::move(layout);
-  }
-  return best;
 }
 
 }  // namespace stepc

@@ -96,23 +96,16 @@ void place(FusionGroups& groups, size_t node) {
   groups.set(home, {{members.begin(), members.end()}, slot});
 }
 
-// Members that make numbers, and each set of others that tensors with dimensions connect.
-struct Parts {
-  Nodes numbers;
-  std::vector<Nodes> others;
-};
-Parts connected_parts(const FusionGroups& groups, const Nodes& members) {
+// Each set of the members that make numbers, or of the others, that such tensors connect.
+std::vector<Nodes> connected_parts(const FusionGroups& groups, const Nodes& members, bool of_numbers) {
   const Graph& graph = groups.graph();
-  Parts out;
+  std::vector<Nodes> out;
   std::vector<std::pair<Nodes, std::set<TensorId>>> parts;
   for (size_t member : members) {
     const TensorId made = graph.nodes[member].outputs[0];
-    if (graph.shape(made).empty()) {
-      out.numbers.insert(member);
-      continue;
-    }
+    if (graph.shape(made).empty() != of_numbers) continue;
     std::set<TensorId> tensors = groups.read_by(member);
-    std::erase_if(tensors, [&](TensorId tensor) { return graph.shape(tensor).empty(); });
+    std::erase_if(tensors, [&](TensorId tensor) { return graph.shape(tensor).empty() != of_numbers; });
     tensors.insert(made);
     Nodes part = {member};
     std::erase_if(parts, [&](const auto& other) {
@@ -123,24 +116,32 @@ Parts connected_parts(const FusionGroups& groups, const Nodes& members) {
     });
     parts.emplace_back(std::move(part), std::move(tensors));
   }
-  for (auto& [part, tensors] : parts) out.others.push_back(std::move(part));
+  for (auto& [part, tensors] : parts) out.push_back(std::move(part));
   return out;
 }
 
 // Plain members are a kernel as soon as all of them are connected, which is seen when all are there: those that only
-// numbers connect have no loops in common. The numbers stay, the others stand behind them.
+// numbers connect have no loops in common. The numbers stay, but what only those others connected; the others stand
+// behind them.
 void cut_unconnected(FusionGroups& groups, size_t group) {
   const FusionGroup whole = groups.groups()[group];
   const Nodes members(whole.nodes.begin(), whole.nodes.end());
   if (!groups.are_plain(members)) return;
-  const auto& [numbers, others] = connected_parts(groups, members);
+  const std::vector<Nodes> others = connected_parts(groups, members, false);
   if (others.size() < 2) return;
-  groups.set(group, {{numbers.begin(), numbers.end()}, whole.slot});
-  for (const Nodes& part : others) {
+  std::vector<Nodes> numbers = connected_parts(groups, members, true);
+  Nodes all_numbers;
+  for (const Nodes& part : numbers) all_numbers.insert(part.begin(), part.end());
+  if (numbers.size() > 1 && groups.is_kernel(all_numbers)) numbers = {all_numbers};  // constants connect them too
+  const Nodes first = numbers.empty() ? Nodes() : numbers[0];
+  groups.set(group, {{first.begin(), first.end()}, whole.slot});
+  const auto add = [&](const Nodes& part) {
     const std::optional<double> slot = groups.find_slot(part, whole.slot);
-    INTERNAL_CHECK(slot.has_value(), "no room behind group {}", group);
+    INTERNAL_CHECK(slot.has_value(), "no room beside group {}", group);
     groups.set(groups.add(), {{part.begin(), part.end()}, *slot});
-  }
+  };
+  for (size_t i = 1; i < numbers.size(); ++i) add(numbers[i]);
+  for (const Nodes& part : others) add(part);
 }
 
 }  // namespace

@@ -33,7 +33,8 @@ class Config:
     precision: "bf16" runs the modules' forward passes under autocast, whatever their parameters are, inside the step or
         where a loop's model records gradients; None changes nothing.
     memory_budget: what fast mode may hold at once, model and optimizer included: "12GiB" recomputes activations in
-        the backward pass where they do not fit; "auto" as long as that costs at most 8 % of the time; "none" keeps all.
+        the backward pass where they do not fit; "auto" as long as that costs at most 8 % of the time, by the rates of
+        calibrate(); "none" keeps all.
     kernel_directory: where generated kernels are kept between runs: None is $XDG_CACHE_HOME/stepc/kernels or
         ~/.cache/stepc/kernels, "" nowhere.
     max_plans: signatures (shapes, flags, settings) whose plans are kept, and plans of one signature.

@@ -12,6 +12,8 @@ namespace stepc::train {
 namespace {
 
 constexpr const char* kFile = "run.toml";
+constexpr const char* kTargetFile = "target.toml";
+constexpr uint64_t kMostText = uint64_t{1} << 20;
 constexpr std::array<std::string_view, 7> kFixed = {"model.compute",       "data.seq_len", "train.batch_size",
                                                     "train.grad_accum",    "train.seed",   "optim.name",
                                                     "optim.master_weights"};
@@ -20,6 +22,21 @@ constexpr std::array<std::string_view, 7> kFixed = {"model.compute",       "data
 
 void save_run_config(const std::filesystem::path& checkpoint, const RunConfig& config, FileSystem& files) {
   write_file_synced(checkpoint / kFile, to_toml(config), files);
+}
+
+void save_target(const std::filesystem::path& checkpoint, const Target& target, FileSystem& files) {
+  write_file_synced(checkpoint / kTargetFile, to_text(target), files);
+}
+
+std::optional<Target> saved_target(const std::filesystem::path& checkpoint) {
+  const std::filesystem::path path = checkpoint / kTargetFile;
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return std::nullopt;
+  try {
+    return parse_target(read_text(path, kMostText));
+  } catch (const UserError& error) {
+    user_error("{}: {}", path.string(), error.what());
+  }
 }
 
 std::vector<std::string> check_resumed_config(const std::filesystem::path& checkpoint, const RunConfig& config) {

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/file_system.h"
+#include "cost/target.h"
 #include "train/config/run_config.h"
 
 namespace stepc::train {
@@ -13,6 +15,11 @@ namespace stepc::train {
 // Stores the resolved config in a checkpoint.
 void save_run_config(const std::filesystem::path& checkpoint, const RunConfig& config,
                      FileSystem& files = system_files());
+
+// And the Target that memory.budget = "auto" was weighed with: measured anew, rates are others, and with them what is
+// made again. A checkpoint of another budget has none. UserError for a file that cannot be read.
+void save_target(const std::filesystem::path& checkpoint, const Target& target, FileSystem& files = system_files());
+std::optional<Target> saved_target(const std::filesystem::path& checkpoint);
 
 // Compares the config with the one that the checkpoint was made with. Throws UserError on a key that must not change;
 // returns a line for each other key that did: "optim.lr = 0.002 (was 0.001)".

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/text.h"
+#include "cost/profile.h"
 
 namespace stepc::train {
 
@@ -15,8 +16,14 @@ bool is_logged(const StepLine& line, int64_t log_every) {
 
 std::string step_text(const StepLine& line) {
   const std::string left = line.step < line.steps ? str("  ETA {}", human_seconds(line.seconds_left)) : std::string();
-  return str("step {}/{}  loss {:.4f}  grad {:.2f}  lr {:.2e}  {} tok/s  MFU {:.0f} %{}", line.step, line.steps,
-             line.loss, line.grad_norm, line.lr, human_count(std::round(line.tokens_per_second)), 100 * line.mfu, left);
+  std::string beside;
+  if (line.predicted_seconds > 0)
+    beside += str("  {} (predicted {})", time_text(line.step_seconds), time_text(line.predicted_seconds));
+  if (line.planned_bytes > 0 && line.step_bytes > 0)
+    beside += str("  {} (planned {})", human_bytes(line.step_bytes), human_bytes(line.planned_bytes));
+  return str("step {}/{}  loss {:.4f}  grad {:.2f}  lr {:.2e}  {} tok/s  MFU {:.0f} %{}{}", line.step, line.steps,
+             line.loss, line.grad_norm, line.lr, human_count(std::round(line.tokens_per_second)), 100 * line.mfu, left,
+             beside);
 }
 
 int terminal_columns(std::FILE* out) {

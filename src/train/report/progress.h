@@ -17,12 +17,17 @@ struct StepLine {
   double tokens_per_second = 0;
   double mfu = 0;  // part of the best rate that was measured on this machine, alone or in a step
   double seconds_left = 0;
+  double step_seconds = 0;       // of late
+  double predicted_seconds = 0;  // 0: there is no plan
+  uint64_t step_bytes = 0;       // that the last replay took at its peak
+  uint64_t planned_bytes = 0;
 };
 
 // The first step, every `log_every`th and the last.
 bool is_logged(const StepLine& line, int64_t log_every);
 
-// "step 120/300  loss 1.8342  grad 0.94  lr 1.50e-03  5.3 k tok/s  MFU 41 %  ETA 1m10s"
+// "step 120/300  loss 1.8342  grad 0.94  lr 1.50e-03  5.3 k tok/s  MFU 41 %  ETA 1m10s
+//  386.00 ms (predicted 400.00 ms)  1.2 GiB (planned 1.2 GiB)"; the latter two once the step is planned
 std::string step_text(const StepLine& line);
 
 // Width of the terminal behind `out`; 0 where it is not a terminal.

@@ -186,6 +186,9 @@ std::string planned_html(const Report& report) {
   rows += row("a step", seconds(report.least_step_seconds), seconds(report.step_seconds),
               report.rate_is_of_a_step ? "planned: the fastest step, above the rate of a large matmul"
                                        : "planned: every FLOP at the rate of a large matmul");
+  if (report.prediction)
+    rows += row("a step, predicted", seconds(report.prediction->seconds), seconds(report.step_seconds),
+                report.prediction->is_calibrated ? "from this machine's rates" : "from default rates");
   const bool planned = stats.plans > 0;
   if (planned) {
     rows += row("step memory, peak", bytes(stats.planned_peak_bytes), bytes(stats.measured_peak_bytes),
@@ -201,14 +204,16 @@ std::string planned_html(const Report& report) {
       row("the whole process", "-", bytes(report.peak_process_bytes), "resident at most: libraries and data included");
   const std::string note =
       planned ? "" : "<p>An eager step takes its memory from the allocator: none is planned.</p>\n";
+  const std::string weighed =
+      stats.auto_budget.empty() ? "" : str("<p>memory.budget auto: {}</p>\n", html_text(stats.auto_budget));
   const std::string picture = report.memory_picture.empty()
                                   ? ""
                                   : str("<div class=\"picture\">{}</div>\n<pre>{}</pre>\n",
                                         inline_svg(report.memory_picture), html_text(report.memory_table));
   return str(
       "<h2>Time and memory, planned and measured</h2>\n{}<table><tr><th></th><th>planned</th><th>measured</th>"
-      "<th></th></tr>\n{}</table>\n{}",
-      note, rows, picture);
+      "<th></th></tr>\n{}</table>\n{}{}",
+      note, rows, weighed, picture);
 }
 
 std::string saves_html(const SavesMade& saves) {

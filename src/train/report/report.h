@@ -38,6 +38,7 @@ struct Report {
   double least_step_seconds = 0;                          // every FLOP at the machine's matmul rate
   bool rate_is_of_a_step = false;                         // or the fastest step, where that was above it
   double step_seconds = 0;                                // median; 0: none was measured
+  std::optional<Prediction> prediction;                   // of a step, where there is a plan
   std::optional<double> held_out_before, held_out_after;  // nats per byte
   TimeSpent time;
   SavesMade saves;

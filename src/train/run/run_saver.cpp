@@ -35,9 +35,12 @@ std::optional<std::string> RunSaver::save(const TrainerState& state) {
 void RunSaver::write_with(const TrainerState& state, const NamedTensors& weights, const NamedTensors& optimizer_state) {
   const Retention retention{
       .last = config_.output.keep_last, .every = config_.output.keep_every, .best = config_.output.keep_best};
-  saver_.begin(state, retention, [this, &weights, &optimizer_state](const auto& directory, FileSystem& files) {
+  // Asked now: the step goes on beside what follows.
+  const std::optional<Target> target = learner_.weighed_with();
+  saver_.begin(state, retention, [this, &weights, &optimizer_state, target](const auto& directory, FileSystem& files) {
     learner_.write_checkpoint(directory, weights, optimizer_state, files);
     save_run_config(directory, config_, files);
+    if (target) save_target(directory, *target, files);
   });
 }
 

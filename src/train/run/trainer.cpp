@@ -91,10 +91,11 @@ class Run {
   int64_t step_ = 0;                // steps done
   std::optional<double> held_out_;  // nats per byte after this step
   TimeSpent spent_;
-  PlannedNeed planned_;            // of fast mode
-  uint64_t loaded_bytes_ = 0;      // resident before the first step
-  std::filesystem::path profile_;  // still to be written; empty: none, or not any more
-  std::optional<RunSaver> saver_;  // reads the learner
+  PlannedNeed planned_;                   // of fast mode
+  std::optional<Prediction> prediction_;  // once there is a plan
+  uint64_t loaded_bytes_ = 0;             // resident before the first step
+  std::filesystem::path profile_;         // still to be written; empty: none, or not any more
+  std::optional<RunSaver> saver_;         // reads the learner
 };
 
 // Training goes on from the checkpoint's own model files.
@@ -108,6 +109,17 @@ ModelDirectory start_directory(const RunConfig& config, const RunDirectory& dire
              model.config.max_position_embeddings, model.path.string());
   check_memory_need(model, memory_need(config, model, check_weight_shapes(model)));
   return model;
+}
+
+// A run goes on with the plan that it had.
+std::optional<Target> resumed_target(const RunConfig& config, const RunDirectory& directory) {
+  const auto& checkpoint = directory.checkpoint();
+  if (!checkpoint || parse_memory_budget(config.memory.budget).kind != MemoryBudget::Kind::kAuto) return std::nullopt;
+  std::optional<Target> target = saved_target(checkpoint->directory);
+  if (!target || target->threads == config.train.threads) return target;
+  log().warn("{}: its step was planned for {} threads, this one is weighed anew for {}", checkpoint->directory.string(),
+             target->threads, config.train.threads);
+  return std::nullopt;
 }
 
 // Chats in which no assistant answers, say: every step would be one over nothing.
@@ -142,7 +154,7 @@ Run::Run(RunConfig config, bool resume, FileSystem& files, std::filesystem::path
       progress_(stdout, terminal_columns(stdout), config_.output.log_every),
       log_lines_(progress_),
       directory_(config_.output.dir, resume),
-      learner_(start_directory(config_, directory_), config_),
+      learner_(start_directory(config_, directory_), config_, resumed_target(config_, directory_)),
       corpus_(read_data()),
       batches_(corpus_, config_.train.grad_accum, config_.train.batch_size),
       numbers_(derive_numbers(config_, learner_.directory().config, corpus_, measure_run_rate(config_))),
@@ -226,7 +238,8 @@ void Run::plan_step() {
   planned_.step = learner_.stats().planned_peak_bytes;
   if (saves_while_training(config_)) planned_.staging = learner_.staged_bytes();
   progress_.note(to_text(planned_));
-  if (const auto prediction = learner_.prediction()) progress_.note("predicted: " + to_text(*prediction));
+  prediction_ = learner_.prediction();
+  if (prediction_) progress_.note("predicted: " + to_text(*prediction_));
   check_memory("training " + learner_.directory().path.string(), planned_.total());
 }
 
@@ -297,6 +310,8 @@ void Run::keep_profile() {
 
 void Run::show_step(const StepResult& result, double lr, double seconds) {
   const double typical = pace_.recent() > 0 ? pace_.recent() : seconds;
+  if (!prediction_) prediction_ = learner_.prediction();
+  const Stats stats = learner_.stats();
   const StepLine line{.step = step_,
                       .steps = config_.train.steps,
                       .loss = result.loss,
@@ -304,7 +319,11 @@ void Run::show_step(const StepResult& result, double lr, double seconds) {
                       .lr = lr,
                       .tokens_per_second = static_cast<double>(numbers_.tokens_per_step) / typical,
                       .mfu = numbers_.mfu(typical),
-                      .seconds_left = typical * static_cast<double>(config_.train.steps - step_)};
+                      .seconds_left = typical * static_cast<double>(config_.train.steps - step_),
+                      .step_seconds = typical,
+                      .predicted_seconds = prediction_ ? prediction_->seconds : 0,
+                      .step_bytes = stats.measured_peak_bytes,
+                      .planned_bytes = stats.planned_peak_bytes};
   progress_.step(line);
   if (!is_logged(line, config_.output.log_every)) return;
   metrics_->write({{"step", step_},
@@ -440,6 +459,7 @@ Report Run::report_of(const EndOfRun& end) const {
   report.least_step_seconds = numbers_.least_step_seconds;
   report.rate_is_of_a_step = numbers_.rate_is_of_a_step;
   report.step_seconds = end.step_seconds;
+  report.prediction = prediction_;
   report.held_out_before = end.held_out_before;
   report.held_out_after = end.held_out_after;
   report.time = spent_;

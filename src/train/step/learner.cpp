@@ -35,7 +35,7 @@ std::string saved_dtype(const std::string& from, const std::string& compute) {
 
 }  // namespace
 
-Learner::Learner(ModelDirectory directory, const RunConfig& config)
+Learner::Learner(ModelDirectory directory, const RunConfig& config, std::optional<Target> target)
     : max_shard_bytes_(static_cast<uint64_t>(config.output.max_shard_gb * kBytesPerGb)),
       directory_(std::move(directory)) {
   std::optional<VirtualRegion> shapes_alone;
@@ -48,9 +48,9 @@ Learner::Learner(ModelDirectory directory, const RunConfig& config)
   optimizer_ = choose_optimizer(config, models::trainable_parameters(model_));
   if (is_loaded_) finish_loading(config);
 
-  const Config engine =
-      engine_config(config, parse_mode(config.train.mode), is_virtual ? Capture::kVirtual : Capture::kRun);
-  step_.emplace(model_, optimizer_, config.optim.clip, config.train.grad_accum, engine);
+  Config engine = engine_config(config, parse_mode(config.train.mode), is_virtual ? Capture::kVirtual : Capture::kRun);
+  engine.target = std::move(target);
+  step_.emplace(model_, optimizer_, config.optim.clip, config.train.grad_accum, std::move(engine));
 }
 
 bool Learner::plan(const Batch& batch) { return step_->capture(batch); }

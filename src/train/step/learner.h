@@ -29,7 +29,8 @@ NamedTensors saved_weights(const ModelDirectory& directory, const models::Decode
 class Learner {
  public:
   // Of shapes alone as far as that can be, so that the step is planned before there is memory for it: load() follows.
-  Learner(ModelDirectory directory, const RunConfig& config);
+  // `target`: that an earlier run's plan was weighed with, where this one goes on.
+  Learner(ModelDirectory directory, const RunConfig& config, std::optional<Target> target = {});
   // Captures and plans the step, with no values and no memory. False: it is recorded while it runs.
   bool plan(const Batch& batch);
   // Takes memory, and the weights of the directory. float32 weights trained in bfloat16 are kept whole in the master
@@ -74,6 +75,7 @@ class Learner {
   [[nodiscard]] Stats stats() const { return step_->stats(); }
   [[nodiscard]] std::string report() const { return step_->report(); }
   [[nodiscard]] std::optional<Prediction> prediction() const { return step_->prediction(); }
+  [[nodiscard]] std::optional<Target> weighed_with() const { return step_->weighed_with(); }
   // Where every byte of a planned step goes, as step.memory_text() and memory_svg() say it.
   [[nodiscard]] std::string memory_table() const { return step_->memory_text(); }
   [[nodiscard]] std::string memory_picture() const { return step_->memory_svg(); }

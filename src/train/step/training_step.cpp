@@ -149,6 +149,10 @@ std::optional<Prediction> TrainingStep::prediction() const {
   return sum;
 }
 
+std::optional<Target> TrainingStep::weighed_with() const {
+  return whole_ ? whole_->weighed_with() : micro_->weighed_with();
+}
+
 std::string TrainingStep::memory_text() const {
   if (whole_) return whole_->memory_text();
   return update_is_larger() ? update_->memory_text() : micro_->memory_text();

@@ -41,6 +41,7 @@ class TrainingStep {
   [[nodiscard]] std::string report() const;
   // Of a whole step, all its micro-batches.
   [[nodiscard]] std::optional<Prediction> prediction() const;
+  [[nodiscard]] std::optional<Target> weighed_with() const;
   [[nodiscard]] std::string memory_text() const;
   [[nodiscard]] std::string memory_svg() const;
   void start_profile();
