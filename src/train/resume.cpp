@@ -12,9 +12,9 @@ namespace stepc::train {
 namespace {
 
 constexpr const char* kFile = "run.toml";
-constexpr std::array<std::string_view, 7> kFixed = {"model.compute",       "data.seq_len", "train.batch_size",
-                                                    "train.grad_accum",    "train.seed",   "optim.name",
-                                                    "optim.master_weights"};
+constexpr std::array<std::string_view, 8> kFixed = {"model.compute",    "data.seq_len",        "data.buckets",
+                                                    "train.batch_size", "train.grad_accum",    "train.seed",
+                                                    "optim.name",       "optim.master_weights"};
 
 }  // namespace
 
