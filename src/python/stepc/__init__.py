@@ -32,6 +32,7 @@ from stepc.door import accelerate
 from stepc.loader import AsyncLoader
 from stepc.loop import graph_text, report, schedule_text, stats
 from stepc.profile import Profile
+from stepc.shapes import Shapes
 from stepc.virtual import Plan, materialise, plan, virtual
 
 __version__ = "0.1.0"
@@ -42,6 +43,7 @@ __all__ = [
     "InternalError",
     "Plan",
     "Profile",
+    "Shapes",
     "UserError",
     "accelerate",
     "calibrate",
