@@ -66,7 +66,7 @@ class Corpus::Reader {
 };
 
 Corpus::Corpus(const Tokenizer& tokenizer, const CorpusOptions& options)
-    : seq_len_(static_cast<uint64_t>(std::max<int64_t>(options.seq_len, 1))) {
+    : seq_len_(static_cast<uint64_t>(std::max<int64_t>(options.seq_len, 1))), has_buckets_(!options.buckets.empty()) {
   USER_CHECK(!options.sources.empty(), "no text files are given");
   USER_CHECK(options.held_out_fraction >= 0 && options.held_out_fraction <= 0.5,
              "the held-out fraction must be from 0 to 0.5, found {}", options.held_out_fraction);
@@ -79,20 +79,28 @@ Corpus::Corpus(const Tokenizer& tokenizer, const CorpusOptions& options)
   }
   if (!options.held_out.empty()) {
     const auto stream = reader.read(options.held_out);
-    held_out_.push_back({stream, 0, stream->size()});
+    hold_out(stream, 0, stream->size());
     files_ += options.held_out.size();
     count(*stream);
   }
   reader.report_repaired();
   split(options);
-  mixture_ = std::make_unique<Mixture>(trained_, options.seq_len, options.seed);
+  mixture_ = has_buckets_ ? std::make_unique<Mixture>(trained_, options.buckets, options.seed)
+                          : std::make_unique<Mixture>(trained_, options.seq_len, options.seed);
+  for (const Rows& rows : held_out_) (void)mixture_->length_for(rows.longest());
+}
+
+void Corpus::hold_out(const std::shared_ptr<const TokenStream>& stream, uint64_t begin, uint64_t tokens) {
+  held_out_.push_back(has_buckets_ ? Rows::documents(stream, begin, tokens)
+                                   : Rows::windows(stream, begin, tokens, seq_len_));
+  held_out_tokens_ += tokens;
 }
 
 void Corpus::count(const TokenStream& stream) {
   text_bytes_ += stream.text_bytes();
   tokens_ += stream.size();
   documents_ += stream.documents();
-  packs_documents_ = packs_documents_ || stream.documents() > 1;
+  packs_documents_ = packs_documents_ || (!has_buckets_ && stream.documents() > 1);
 }
 
 void Corpus::split(const CorpusOptions& options) {
@@ -101,17 +109,15 @@ void Corpus::split(const CorpusOptions& options) {
       const auto taken =
           static_cast<uint64_t>(std::llround(static_cast<double>(source.stream->size()) * options.held_out_fraction));
       source.tokens -= taken;
-      held_out_.push_back({source.stream, source.tokens, taken});
+      hold_out(source.stream, source.tokens, taken);
     }
   held_out_begins_.push_back(0);
-  uint64_t tokens = 0;
-  for (const Part& part : held_out_) {
-    held_out_begins_.push_back(held_out_begins_.back() + windows_of(part.tokens));
-    tokens += part.tokens;
-  }
-  USER_CHECK(held_out_.empty() || held_out_windows() > 0,
-             "the held-out text has {} tokens, one sequence of length {} needs {}: hold out more, or give more text",
-             tokens, seq_len_, seq_len_ + 1);
+  for (const Rows& rows : held_out_) held_out_begins_.push_back(held_out_begins_.back() + rows.count());
+  if (held_out_.empty() || held_out_windows() > 0) return;
+  USER_CHECK(!has_buckets_, "the held-out text of {} tokens has no whole document: hold out more, or give more text",
+             held_out_tokens_);
+  user_error("the held-out text has {} tokens, one sequence of length {} needs {}: hold out more, or give more text",
+             held_out_tokens_, seq_len_, seq_len_ + 1);
 }
 
 uint64_t Corpus::train_windows() const {
@@ -120,23 +126,23 @@ uint64_t Corpus::train_windows() const {
   return windows;
 }
 
-bool Corpus::has_labels(size_t source) const {
-  const MixtureSource& read = trained_[source];
-  PackedBatch window;
-  window.resize(1, seq_len_);
-  for (uint64_t i = 0; i < windows_of(read.tokens); ++i) {
-    read.stream->fill(read.begin + i * seq_len_, window.row(0, seq_len_));
-    if (std::ranges::any_of(window.labels, [](int64_t label) { return label != PackedRow::kNoLabel; })) return true;
-  }
-  return false;
-}
+bool Corpus::has_labels(size_t source) const { return mixture_->rows(source).has_labels(); }
 
-void Corpus::fill_held_out(uint64_t index, const PackedRow& row) const {
+Corpus::HeldOutRow Corpus::held_out_row(uint64_t index) const {
   INTERNAL_CHECK_LT(index, held_out_windows());
   const auto next = std::ranges::upper_bound(held_out_begins_, index);
   const auto part = static_cast<size_t>(next - held_out_begins_.begin()) - 1;
-  const uint64_t window = index - held_out_begins_[part];
-  held_out_[part].stream->fill(held_out_[part].begin + window * seq_len_, row);
+  return {held_out_[part], index - held_out_begins_[part]};
+}
+
+uint64_t Corpus::held_out_length(uint64_t index) const {
+  const HeldOutRow row = held_out_row(index);
+  return row.rows.length(row.index);
+}
+
+void Corpus::fill_held_out(uint64_t index, const PackedRow& row) const {
+  const HeldOutRow held_out = held_out_row(index);
+  held_out.rows.fill(held_out.index, row);
 }
 
 }  // namespace stepc

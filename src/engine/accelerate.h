@@ -67,6 +67,9 @@ class Accelerated {
     return step_->prepare(input_of(batch...), [&] { return call(batch...); });
   }
 
+  // Plans made from now on are counted as Stats::late_plans, as they are from the first replay on.
+  void end_warm_up() { step_->end_warm_up(); }
+
   [[nodiscard]] const Stats& stats() const { return step_->stats(); }
   // Planned beside measured, in words.
   [[nodiscard]] std::string report() const { return step_->report(); }

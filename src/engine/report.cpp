@@ -34,6 +34,7 @@ std::string report_text(const Stats& s, std::string_view mode, const std::option
   if (s.recorded_replays != 0)
     out += str("              {} of these replays ran the recorded calls, because the graph did not fit\n",
                s.recorded_replays);
+  out += str("  plans       {} compiled, {} of them after the warm-up\n", s.plans, s.late_plans);
   out += str("  host        {} guards, {} missed\n", s.guards, s.guard_misses);
   out += str("  time        capture {:.3f} s, garbage collection {:.3f} s, planning {:.3f} s, verification {:.3f} s",
              s.capture_seconds, s.settle_seconds, s.planning_seconds, s.verify_seconds);

@@ -403,6 +403,7 @@ std::vector<at::Tensor> Segments::Call::backward(const std::vector<at::Tensor>& 
       const std::shared_ptr<Plan> plan = std::move(plan_);  // another call may run it from here on
       StepResult result = plan->resume(gradients);
       ++owner_.stats_.replays;
+      owner_.stats_.is_warm = true;
       owner_.plans_.count_run(*plan, result);
       return joined(std::move(result.outputs), aside.take(result.rebindings));
     }

@@ -41,6 +41,8 @@ struct Stats {
   uint64_t departures = 0;     // of traced steps from their plans
   uint64_t known_updates = 0;  // of optimizers in replays: those whose host numbers were computed without their code
   uint64_t plans = 0;
+  uint64_t late_plans = 0;  // of them: made after the warm-up, which ends with the first replay or Step::end_warm_up()
+  bool is_warm = false;
   double capture_seconds = 0;  // recorder's own time, kernels excluded
   double settle_seconds = 0;   // the program's garbage collections that recordings asked for
   double planning_seconds = 0;

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "capture/observer.h"
 #include "engine/plan/plan_profile.h"
+#include "engine/plan/rehearsal.h"
 #include "engine/verify/verify_dry.h"
 #include "engine/verify/verify_replay.h"
 #include "memory/report.h"
@@ -97,8 +98,16 @@ bool Step::compares_pace(const PlanEntry& entry) const {
 }
 
 StepOutput Step::keep(PlanEntry& entry, Recording& recording, const StepInput& input, const BeforeStep* before) {
+  std::vector<std::string> strange;
+  for (const Stranger& stranger : recording.strangers) strange.push_back(stranger.obstacle);
   // It may have left its plans once too often.
   const std::shared_ptr<Plan> plan = entry.eager ? nullptr : plans_.keep(entry, recording, input);
+  // What nobody knows to be the program's would not be taken back. State that this step has made is there by the next.
+  const bool knows_all = recording.strangers.empty() && std::ranges::none_of(strange, [&](const std::string& one) {
+                           return std::ranges::find(recording.obstacles, one) != recording.obstacles.end();
+                         });
+  may_rehearse_ = knows_all && recording.effects.empty() && program_->python_reason().empty() && !entry.eager &&
+                  !plans_.is_traced();
   if (plan != nullptr && before != nullptr && plans_.must_verify(*plan)) {
     const auto begin = Clock::now();
     const Trace& recorded = recording.trace.calls.empty() ? plan->recorded() : recording.trace;
@@ -132,7 +141,43 @@ bool Step::prepare(const StepInput& input, const EagerFn& user_step) {
   return !plans_.must_verify(*entry.plans.front()) || prove(entry, *entry.plans.front(), tensors, user_step, outcome);
 }
 
+bool Step::compile(const StepInput& input, const EagerFn& user_step) {
+  if (config_.mode == Mode::kEager) return false;
+  if (prepare(input, user_step)) return true;
+  program_->refresh();
+  SavedState before(*program_, input);
+  const Stats then = stats_;
+  const auto runs_eagerly = [&] {
+    return stats_.eager_calls + then.verifications > then.eager_calls + stats_.verifications;
+  };
+  try {
+    do run(input, user_step);
+    while (stats_.replays == then.replays && may_rehearse_ && !runs_eagerly());
+  } catch (...) {
+    before.restore();
+    throw;
+  }
+  before.restore();
+  if (stats_.replays == then.replays) return false;
+  for (uint64_t recorded = then.recordings; recorded < stats_.recordings; ++recorded)
+    plans_.paid(plans_.find(list_tensors(*program_, input), input));  // it was asked for
+  return true;
+}
+
+std::string Step::difference(const StepInput& one, const EagerFn& step_on_one, const StepInput& other,
+                             const EagerFn& step_on_other) {
+  const Rehearsal on_one = rehearse(*program_, one, step_on_one);
+  if (!on_one.problem.empty()) return on_one.problem;
+  return difference_of(on_one, rehearse(*program_, other, step_on_other));
+}
+
+void Step::end_warm_up() {
+  stats_.is_warm = true;
+  stats_.late_plans = 0;
+}
+
 StepOutput Step::run_eagerly(const EagerFn& eager, const std::string& why) {
+  may_rehearse_ = false;
   if (!why.empty()) plans_.warn_once(str("this step runs eagerly: {}", why));
   ++stats_.eager_calls;
   return eager();
@@ -159,6 +204,8 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
         plan->apply(*program_, tensors, *outcome.result);
         if (times_) profiled_ = plan;
         ++stats_.replays;
+        stats_.is_warm = true;
+        may_rehearse_ = true;
         plans_.paid(entry);
         plans_.count_run(*plan, *outcome.result);
         plans_.compare_with_expected(*plan, plan->execute_seconds() - execute_before);
@@ -213,6 +260,7 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
     if (times_) profiled_ = traced.plan;
     ++traced.plan->replays;
     ++stats_.replays;
+    stats_.is_warm = true;
     plans_.paid(entry);
     entry.departures *= kForgetDepartures;
     plans_.count_run(*traced.plan, traced.result);

@@ -35,6 +35,16 @@ class Step {
   bool capture(const StepInput& input, const EagerFn& user_step);
   // That, and verifies it, without effect. Whether run() will replay it.
   bool prepare(const StepInput& input, const EagerFn& user_step);
+  // Compiles the step for such an input: as prepare() does, or by running it until it is replayed, which is taken back.
+  // Whether run() will replay it.
+  bool compile(const StepInput& input, const EagerFn& user_step);
+  // Whether compile() and difference() may run the step: the last one did nothing that cannot be taken back.
+  bool may_rehearse() const { return may_rehearse_; }
+  // How two inputs differ in what the step returns and changes, within rounding; it runs on both and is taken back.
+  std::string difference(const StepInput& one, const EagerFn& step_on_one, const StepInput& other,
+                         const EagerFn& step_on_other);
+  // Plans made from now on are counted as late ones.
+  void end_warm_up();
 
   const Stats& stats() const { return stats_; }
   std::string report() const;
@@ -80,6 +90,7 @@ class Step {
   Config config_;
   Stats stats_;
   PlanCache plans_;
+  bool may_rehearse_ = false;
   std::optional<RunTimes> times_;   // while replays are timed,
   std::shared_ptr<Plan> profiled_;  // and the plan that ran last then
 };

@@ -111,6 +111,7 @@ py::dict dict_of(const Stats& s) {
   put("traced", s.traced);
   put("known_updates", s.known_updates);
   put("plans", s.plans);
+  put("late_plans", s.late_plans);
   put("graph_nodes", s.graph_nodes);
   put("kernels", s.kernels);
   put("capture_seconds", s.capture_seconds);
@@ -182,6 +183,23 @@ class PythonStep {
     for (size_t i = 0; i < output.numbers.size(); ++i) numbers[i] = object_of(output.numbers[i]);
     return py::make_tuple(out, numbers);
   }
+
+  bool compile(const py::list& tensors, std::vector<std::string> names, std::string constants,
+               const py::object& eager) {
+    const StepInput input{tensors_of(tensors), std::move(names), std::move(constants)};
+    return in_turn([&] { return step_.compile(input, [&] { return call(eager); }); });
+  }
+  // Empty: none.
+  std::string difference(const py::list& one, const py::object& step_on_one, const py::list& other,
+                         const py::object& step_on_other) {
+    return in_turn([&] {
+      return step_.difference(
+          {tensors_of(one), {}, {}}, [&] { return call(step_on_one); }, {tensors_of(other), {}, {}},
+          [&] { return call(step_on_other); });
+    });
+  }
+  bool may_rehearse() const { return step_.may_rehearse(); }
+  void end_warm_up() { step_.end_warm_up(); }
 
   py::dict stats() const { return dict_of(step_.stats()); }
   std::string report() const { return step_.report(); }
@@ -378,6 +396,10 @@ PYBIND11_MODULE(_C, module) {
   py::class_<PythonStep>(module, "Step", collected<PythonStep>())
       .def(py::init<py::object, const py::object&>())
       .def("run", &PythonStep::run)
+      .def("compile", &PythonStep::compile)
+      .def("difference", &PythonStep::difference)
+      .def("may_rehearse", &PythonStep::may_rehearse)
+      .def("end_warm_up", &PythonStep::end_warm_up)
       .def("stats", &PythonStep::stats)
       .def("report", &PythonStep::report)
       .def("predicted_seconds", &PythonStep::predicted_seconds)

@@ -82,6 +82,52 @@ TEST_F(CorpusTest, FilesOfTheirOwnCanBeHeldOut) {
   EXPECT_EQ(made.files(), 2U);
 }
 
+TEST_F(CorpusTest, WithBucketsARowIsADocument) {
+  options_.buckets = {4, 8};
+  const std::string lines = R"({"text": "abc"})"
+                            "\n"
+                            R"({"text": "x"})"
+                            "\n"
+                            R"({"text": "abcdefg"})"
+                            "\n";
+  options_.held_out = {write("e.jsonl", R"({"text": "held"})")};
+  const Corpus made = corpus({write("a.jsonl", lines)}, 4, 0);
+  EXPECT_EQ(made.train_windows(), 2U) << "one token has nothing to predict";
+  EXPECT_FALSE(made.packs_documents()) << "rows of one document need no mask";
+  EXPECT_EQ(made.mixture().mean_tokens(), 4);  // "ab", and "abcdef"
+  std::set<int64_t> lengths;
+  for (uint64_t sample = 0; sample < 2; ++sample) {
+    PackedBatch batch;
+    made.mixture().fill(sample, 1, batch);
+    const int64_t seq = made.mixture().length_of(sample, 1);
+    lengths.insert(seq);
+    ASSERT_EQ(batch.tokens.size(), static_cast<size_t>(seq));
+    const size_t filled = seq == 4 ? 2 : 6;
+    for (size_t i = 0; i < batch.tokens.size(); ++i) {
+      EXPECT_EQ(batch.tokens[i], i < filled ? static_cast<int64_t>('a' + i) : 0);
+      EXPECT_EQ(batch.labels[i], i < filled ? static_cast<int64_t>('b' + i) : PackedRow::kNoLabel);
+    }
+  }
+  EXPECT_EQ(lengths, (std::set<int64_t>{4, 8}));
+  EXPECT_EQ(made.mixture().length_of(0, 2), 8) << "of the longest row";
+  EXPECT_EQ(made.held_out_length(0), 3U);
+  EXPECT_EQ(held_out(made, 0, 4), std::string("hel\0", 4));
+  PackedBatch cut;
+  made.mixture().fill(0, 2, 1, cut);
+  EXPECT_EQ(cut.tokens, (std::vector<int64_t>{'a', 'a'}));
+}
+
+TEST_F(CorpusTest, DocumentsAboveTheLargestBucketAreRefused) {
+  options_.buckets = {2, 5};
+  const auto six = write("a.jsonl", R"({"text": "abcdefg"})"), three = write("b.jsonl", R"({"text": "abcd"})");
+  EXPECT_USER_ERROR(corpus({six}, 4, 0), "a document makes a row of 6 tokens, and the largest of data.buckets is 5: ");
+  options_.held_out = {six};
+  EXPECT_USER_ERROR(corpus({three}, 4, 0), "a document makes a row of 6 tokens");
+  options_.held_out.clear();
+  EXPECT_USER_ERROR(corpus({three}, 4, 0.5), "the held-out text of 2 tokens has no whole document: hold out more");
+  EXPECT_USER_ERROR(corpus({write("c.jsonl", R"({"text": "a"})")}, 4, 0), "no document of at least two tokens");
+}
+
 TEST_F(CorpusTest, TextsAndChatsCanBeMixed) {
   options_.format.chat = [] { return std::make_shared<ChatTemplate>(ChatTemplate::named("zephyr")); };
   const auto text = write("a.jsonl", R"({"text": "hello"})");

@@ -164,6 +164,38 @@ def test_two_runs_tokenise_once(chats):
     assert {path: path.stat().st_mtime_ns for path in (chats.path / "cache").glob("*.tokens")} == made
 
 
+def test_the_loss_of_chats_in_buckets_is_that_of_the_chats_alone(chats):
+    arguments = ["--data.train=chats.jsonl", "--data.eval=chats.jsonl", "--data.chat=chatml", "--data.buckets=[90, 100]",
+                 "--train.batch_size=3"]
+    said = held_out(chats, *arguments)
+    model = AutoModelForCausalLM.from_pretrained(chats.path / "model", dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(chats.path / "model")
+    total, count = 0.0, 0
+    for line in (chats.path / "chats.jsonl").read_text().splitlines():
+        user, assistant = json.loads(line)["messages"]
+        prompt = f"<|im_start|>user\n{user['content']}<|im_end|>\n<|im_start|>assistant\n"
+        ids = tokenizer(f"{prompt}{assistant['content']}<|im_end|>\n", return_tensors="pt")["input_ids"][0]
+        with torch.no_grad():
+            logits = model(ids[None]).logits[0]
+        total += torch.nn.functional.cross_entropy(logits[len(prompt) - 1:-1], ids[len(prompt):], reduction="sum").item()
+        count += len(ids) - len(prompt)
+    assert abs(said - total / count) < 2e-4, (said, total / count)
+
+
+@pytest.mark.parametrize("how", [[], ["--train.capture=run", "--train.grad_accum=2"], ["--train.mode=exact"]])
+def test_all_buckets_are_compiled_before_the_first_step(chats, how):
+    result = chats("train", "run.toml", "--data.train=lines.jsonl", "--data.buckets=[60, 62, 70]", "--train.steps=8",
+                   "--data.eval_fraction=0.05", *how)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    compiled = [line for line in lines if line.startswith("compiled the step for rows of ")]
+    assert [line.split()[6] for line in compiled] == ["60", "62", "70"]
+    assert lines.index(compiled[-1]) < next(i for i, line in enumerate(lines) if line.startswith("step 1/8"))
+    plans = [line.split() for line in lines if line.startswith("  plans ")]
+    assert plans and all(words[3:] == "0 of them after the warm-up".split() for words in plans), plans
+    assert plans[0][1] == "3", plans
+
+
 def test_a_tokenizer_model_and_no_tokenizer_json(chats, tmp_path_factory):
     prefix = tmp_path_factory.mktemp("spm") / "tokenizer"
     words = (chats.path / "text.txt").read_text().split()
@@ -184,6 +216,9 @@ def test_a_tokenizer_model_and_no_tokenizer_json(chats, tmp_path_factory):
     (["--data.eval=none.txt"], "cannot open none.txt: No such file or directory"),
     (["--data.train=none-*.txt"], "none-*.txt: no file has such a name"),
     (["--data.train=lines.jsonl", "--data.field=body"], 'lines.jsonl:1: "body" is missing'),
+    (["--data.buckets=[40, 4096]"], "data.buckets = [40, 4096]: must be at most 2048, max_position_embeddings of model"),
+    (["--data.buckets=[40, 20]"], "data.buckets = [40, 20]: 20 does not come behind 40; give them in ascending order"),
+    (["--data.train=lines.jsonl", "--data.buckets=[8, 40]"], "tokens, and the largest of data.buckets is 40: add one of"),
     (["--optim.master_weights=false"], 'optim.master_weights = false is for model.compute = "bfloat16"'),
     (["--optim.name=adam"], "optim.name: must be one of adamw, sgd, agd, wsam, lion"),
     (["--lora.rank=2", "--lora.targets=['q']"], 'the adapter\'s target module "q" names no matrix'),

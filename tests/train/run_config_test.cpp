@@ -52,6 +52,21 @@ TEST_F(RunConfigTest, OverridesReplaceTheFile) {
   EXPECT_EQ(load_with({"data.train", "d.txt"}).data.train, std::vector<std::string>{"d.txt"});
 }
 
+TEST_F(RunConfigTest, BucketsAreAscendingWholeNumbers) {
+  const RunConfig config = load_with({"data.buckets", "[64, 128]"});
+  EXPECT_EQ(config.data.buckets, (std::vector<int64_t>{64, 128}));
+  EXPECT_EQ(config.data.longest_row(), 128);
+  EXPECT_EQ(load(to_toml(config)).data.buckets, config.data.buckets);
+  EXPECT_EQ(load(kLeast).data.longest_row(), 256);
+  EXPECT_USER_ERROR(load_with({"data.buckets", "[64, 128, 128]"}),
+                    "data.buckets = [64, 128, 128]: 128 does not come behind 128; give them in ascending order");
+  for (const char* wrong : {"[0, 64]", "[64.5]", "64", "['64']"})
+    EXPECT_USER_ERROR(load_with({"data.buckets", wrong}), "data.buckets: must be a list of integers, at least 2");
+  EXPECT_EQ(
+      without_effect(load(str("{}[train]\nsteps = 7\n", kLeast), {{"data.buckets", "[64]"}, {"data.seq_len", "32"}})),
+      std::vector<std::string>{"data.seq_len = 32 has no effect: data.buckets says how long rows are"});
+}
+
 TEST_F(RunConfigTest, KeysOfOtherOptimizersAreNamed) {
   const auto lines = [&](const std::string& optim) { return without_effect(load(kLeast + ("[optim]\n" + optim))); };
   EXPECT_EQ(

@@ -107,6 +107,11 @@ class TrainerTest : public ::testing::TestWithParam<Variant> {
     config.data.weights = {2, 1, 1};
     config.data.chat = "chatml";
   }
+  // Lines of text, each a row of 39 to 190 tokens.
+  static void bucket(RunConfig& config, std::vector<int64_t> buckets) {
+    config.data.train = {fs::path(config.data.train.at(0)).parent_path() / "lines.jsonl"};
+    config.data.buckets = std::move(buckets);
+  }
   [[nodiscard]] fs::path output(const std::string& name) const { return directory_ / name; }
 
   // step -> (loss, gradient norm), held-out loss under its step as well; every step once.
@@ -190,6 +195,10 @@ INSTANTIATE_TEST_SUITE_P(
                                 config.lora.dropout = 0.1;
                                 config.model.compute = "bfloat16";
                               }},
+                      Variant{"documents in buckets",
+                              [](RunConfig& config) {
+                                TrainerTest::bucket(config, {128, 192});
+                              }},
                       Variant{"agd with wsd", [](RunConfig& config) {
                                 config.optim.name = "agd";
                                 config.optim.lr = 1e-3;
@@ -256,6 +265,27 @@ TEST_F(TrainerRun, AccumulationDoesNotChangeWhatIsMinimised) {
   for (const auto& [step, values] : metrics("whole")) {
     for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], metrics("halves").at(step)[i], 1e-4) << step;
   }
+}
+
+// Padding takes no part in losses and gradients, however much there is of it, in any mode.
+TEST_F(TrainerRun, PaddingDoesNotChangeWhatIsMinimised) {
+  RunConfig tight = config("tight");
+  tight.train.steps = 6;
+  tight.train.grad_accum = 1;
+  bucket(tight, {128, 256});
+  RunConfig wide = tight;
+  wide.output.dir = output("wide").string();
+  wide.data.buckets = {256};
+  wide.train.mode = "eager";
+  RunConfig exact = tight;
+  exact.output.dir = output("exact").string();
+  exact.train.mode = "exact";
+  for (const RunConfig& run : {tight, wide, exact}) ASSERT_EQ(train(run, false), 0);
+  for (const auto& [step, values] : metrics("wide"))
+    for (size_t i = 0; i < values.size(); ++i) {
+      EXPECT_NEAR(values[i], metrics("tight").at(step)[i], 2e-5 * std::abs(values[i])) << step;
+      EXPECT_NEAR(values[i], metrics("exact").at(step)[i], 2e-5 * std::abs(values[i])) << step;
+    }
 }
 
 TEST_F(TrainerRun, ALossThatIsNotANumberIsNotSaved) {

@@ -26,6 +26,14 @@ size_t TokenStream::shard_of(uint64_t token) const {
   return static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), token) - begins_.begin()) - 1;
 }
 
+std::vector<uint64_t> TokenStream::document_ends() const {
+  std::vector<uint64_t> ends;
+  ends.reserve(documents_);
+  for (size_t shard = 0; shard < shards_.size(); ++shard)
+    for (const uint64_t end : shards_[shard].ends()) ends.push_back(begins_[shard] + end);
+  return ends;
+}
+
 void TokenStream::copy(uint64_t begin, std::span<int64_t> out) const {
   INTERNAL_CHECK(begin <= size() && out.size() <= size() - begin, "{} + {} of {}", begin, out.size(), size());
   for (size_t shard = out.empty() ? 0 : shard_of(begin); !out.empty(); ++shard) {

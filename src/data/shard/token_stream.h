@@ -32,6 +32,8 @@ class TokenStream {
 
   // The row of tokens begin .. begin + seq; it needs token begin + seq too, as the last label.
   void fill(uint64_t begin, const PackedRow& row) const;
+  // Where each document ends, in order; an empty one ends where it begins.
+  [[nodiscard]] std::vector<uint64_t> document_ends() const;
   // Tokens begin .. begin + out.size() - 1.
   void copy(uint64_t begin, std::span<int64_t> out) const;
   void verify() const;

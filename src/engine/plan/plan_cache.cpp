@@ -608,6 +608,7 @@ void PlanCache::warn_of_kernel_directory() {
 void PlanCache::count(const Plan& plan, const std::vector<at::Tensor>& tensors) {
   const Trace& trace = plan.trace();
   ++stats_.plans;
+  if (stats_.is_warm) ++stats_.late_plans;
   stats_.nodes = trace.calls.size();
   stats_.instructions = plan.schedule().instructions.size();
   stats_.graph_nodes = stats_.kernels = 0;

@@ -9,6 +9,7 @@
 #include "capture/virtual/virtual_kernels.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/plan_cache.h"
+#include "engine/plan/rehearsal.h"
 #include "ir/agree.h"
 #include "plan/eager_peak.h"
 
@@ -19,40 +20,20 @@ namespace {
 // The first makes the optimizers' state, the next may each find the owner of a tensor that nobody listed.
 constexpr int kMaxRecordings = 10;
 
-// The program's tensors and host state before the step, and the way back. Holds handles, copies no values: virtual
-// kernels write to none, but for those that VirtualKernels itself keeps.
+// The program before the step, and the way back: virtual kernels write to no values, but for those that VirtualKernels
+// itself keeps.
 class Before {
  public:
   Before(Program& program, const StepInput& input, VirtualKernels& kernels)
-      : program_(program),
-        kernels_(kernels),
-        keys_(program.keys()),
-        tensors_(list_tensors(program, input)),
-        gradients_(keys_, tensors_),
-        everything_(program.save_everything()) {
-    memory_.reserve(tensors_.size());
-    for (const at::Tensor& tensor : tensors_)
-      memory_.push_back(tensor.defined() ? tensor.variable_data() : at::Tensor());
-    for (size_t t = 0; t < tensors_.size(); ++t) tell(t < keys_.size() ? keys_[t].owner : Owner::kBatch, tensors_[t]);
+      : kernels_(kernels), slots_(program, input) {
+    const std::vector<at::Tensor>& tensors = slots_.tensors();
+    for (size_t t = 0; t < tensors.size(); ++t)
+      tell(t < slots_.keys().size() ? slots_.keys()[t].owner : Owner::kBatch, tensors[t]);
   }
 
   void restore() {
     kernels_.restore();
-    for (size_t t = 0; t < tensors_.size(); ++t)
-      if (tensors_[t].defined() && !tensors_[t].is_alias_of(memory_[t])) tensors_[t].set_data(memory_[t]);
-    program_.restore_everything(everything_);
-    program_.refresh();
-    std::vector<at::Tensor> now;
-    program_.append_tensors(now);
-    // A slot that is gone was not the program's structure: whoever took it puts it back.
-    const std::vector<OwnedKey>& keys = program_.keys();
-    for (size_t k = 0; k < keys_.size(); ++k) {
-      if (!program_.can_rebind(keys_[k].owner) || keys_[k].owner == Owner::kGradient) continue;
-      const auto found = std::find(keys.begin(), keys.end(), keys_[k]);
-      if (found != keys.end() && !now[static_cast<size_t>(found - keys.begin())].is_same(tensors_[k]))
-        program_.rebind(keys_[k].owner, keys_[k].key, tensors_[k]);
-    }
-    gradients_.restore();
+    slots_.restore();
   }
 
  private:
@@ -66,13 +47,8 @@ class Before {
       kernels_.mark_unknown(tensor);
   }
 
-  Program& program_;
   VirtualKernels& kernels_;
-  std::vector<OwnedKey> keys_;
-  std::vector<at::Tensor> tensors_;
-  std::vector<at::Tensor> memory_;  // the same, to recognise and put back a tensor that is given other memory
-  SavedGradients gradients_;
-  std::shared_ptr<void> everything_;
+  SavedSlots slots_;
 };
 
 // Records until two recordings agree; as engine/plan/plan_cache.h does, so that the trace is the one that it would

@@ -1,6 +1,5 @@
 #include "engine/verify/remains.h"
 
-#include <optional>
 #include <span>
 
 #include <ATen/Functions.h>
@@ -24,15 +23,16 @@ std::string group_of(Owner owner, const std::string& key) {
 
 }  // namespace
 
+Named named_owned(const OwnedKey& key, const at::Tensor& tensor, bool by_bits) {
+  return named(str("{} '{}'", name_of(key.owner), key.key), group_of(key.owner, key.key), tensor, by_bits, key.owner,
+               key.key);
+}
+
 std::vector<Named> Remains::of(const StepOutput& output, const std::vector<at::Tensor>& tensors,
                                const std::function<at::Tensor(const Rebinding&)>& rebound, bool by_bits) const {
   std::vector<Named> out;
-  const auto add = [&](std::string what, std::string group, const at::Tensor& tensor, std::optional<Owner> owner = {},
-                       const std::string& key = {}) {
-    out.push_back(named(std::move(what), std::move(group), tensor, by_bits, owner, key));
-  };
-  const auto add_owned = [&](Owner owner, const std::string& key, const at::Tensor& tensor) {
-    add(str("{} '{}'", name_of(owner), key), group_of(owner, key), tensor, owner, key);
+  const auto add = [&](std::string what, std::string group, const at::Tensor& tensor) {
+    out.push_back(named(std::move(what), std::move(group), tensor, by_bits));
   };
   for (size_t o = 0; o < output.tensors.size(); ++o)
     add(str("returned value {}", o), str("returned {}", o), output.tensors[o]);
@@ -42,10 +42,10 @@ std::vector<Named> Remains::of(const StepOutput& output, const std::vector<at::T
     if (batch)
       add(str("batch tensor {}", k - keys.size()), str("batch {}", k), tensors[k]);
     else if (keys[k].owner != Owner::kGradient)
-      add_owned(keys[k].owner, keys[k].key, tensors[k]);
+      out.push_back(named_owned(keys[k], tensors[k], by_bits));
   }
   for (const Rebinding& rebinding : plan_.trace().rebindings)
-    add_owned(rebinding.owner, rebinding.key, rebound(rebinding));
+    out.push_back(named_owned({rebinding.owner, rebinding.key}, rebound(rebinding), by_bits));
   if (!by_bits) return out;
   out.push_back({"random generator", "", {}, "", state_hash(at::detail::getDefaultCPUGenerator()), {}});
   for (const auto& [key, generator] : program_.generators())

@@ -12,6 +12,9 @@
 
 namespace stepc {
 
+// What is in a slot of the program.
+Named named_owned(const OwnedKey& key, const at::Tensor& tensor, bool by_bits);
+
 // Borrows plan and program.
 class Remains {
  public:

@@ -33,6 +33,7 @@ from stepc.loader import AsyncLoader
 from stepc.loop import graph_text, report, schedule_text, stats
 from stepc.op_rules import op_rule
 from stepc.profile import Profile
+from stepc.shapes import Shapes
 from stepc.virtual import Plan, materialise, plan, virtual
 
 __version__ = "0.1.0"
@@ -43,6 +44,7 @@ __all__ = [
     "InternalError",
     "Plan",
     "Profile",
+    "Shapes",
     "UserError",
     "accelerate",
     "calibrate",

@@ -1,5 +1,6 @@
 """A training step that was given to accelerate()."""
 
+import dataclasses
 import functools
 import logging
 import os
@@ -14,10 +15,12 @@ from stepc.config import Config
 from stepc.profile import Profile
 from stepc.recording import Recording, Tracing
 from stepc.scout import Scout
+from stepc.shapes import Padding
 
 
 _LOG = logging.getLogger("stepc")
 _MOST_WITH_GRAPH = 3  # kinds of calls that return graphs, before every call is taken for one
+_BESIDE_SHAPES = 4  # signatures that a step with shapes meets besides: its first call's, say
 _MOST_ARGUMENTS = 256  # structures of arguments that are kept; a traced step may meet another one at every call
 
 
@@ -38,6 +41,13 @@ class _Graph(Exception):
         self.result = result
 
 
+def _with_room(config):
+    """All shapes' plans are kept."""
+    if config.shapes is None:
+        return config
+    return dataclasses.replace(config, max_plans=max(config.max_plans, len(config.shapes.sizes) + _BESIDE_SHAPES))
+
+
 class Accelerated:
     """A training step that is called like the function it was made of.
 
@@ -50,7 +60,9 @@ class Accelerated:
         self._train_step = train_step
         self._scout = scout
         self.config = config
-        self._engine = _C.Step(scout, config)
+        self._engine = _C.Step(scout, _with_room(config))
+        has_shapes = config.shapes is not None and config.mode != "eager"
+        self._padding = Padding(config.shapes, train_step) if has_shapes else None
         self._structures = []  # of results and their places, by number
         self._runs_backward = False  # the step itself: a graph that it returns where it left that out is for nobody
         self._with_graph = set()  # the text of arguments with which the step returns a graph, and whether one is made
@@ -60,15 +72,15 @@ class Accelerated:
         self._said = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(args, kwargs) if self._padding is None else self._padding.call(_Rehearsed(self), args, kwargs)
+
+    def _call(self, args, kwargs):
         why = "it is called by another one" if _C.is_recording() or _C.is_tracing() else around.why_eager()
         if why:
             self._say(f"this call runs eagerly: {why}")
         if why and around.leaves_results():
             return self._train_step(*args, **kwargs)
-        given = args[0] if len(args) == 1 and not kwargs else (args, kwargs)
-        tensors = []
-        structure = tree.flatten(given, tensors, attributes=self._scout.attributes.begin())
-        text, names = self._arguments.get(structure) or self._new_arguments(given, structure)
+        tensors, names, text = self._flat(args, kwargs)
         if self._gives_graph(text):
             return self._train_step(*args, **kwargs)
         opaque = []  # the structure of a result that a replay cannot give, and the result, which holds what is in it
@@ -92,6 +104,14 @@ class Accelerated:
         if structure is tree.TENSOR:
             return out[0]
         return tree.unflatten(structure, iter(out), iter(numbers))
+
+    def _flat(self, args, kwargs):
+        """The tensors among the arguments, their names, and what stands for the rest in the signature."""
+        given = args[0] if len(args) == 1 and not kwargs else (args, kwargs)
+        tensors = []
+        structure = tree.flatten(given, tensors, attributes=self._scout.attributes.begin())
+        text, names = self._arguments.get(structure) or self._new_arguments(given, structure)
+        return tensors, names, text
 
     def _gives_graph(self, text):
         if not self._with_graph:
@@ -214,3 +234,31 @@ class Accelerated:
         """Writes schedule_text() to a file."""
         with open(path, "w", encoding="utf-8") as file:
             file.write(self.schedule_text())
+
+
+class _Rehearsed:
+    """What shapes need of a step: its calls, and calls that are taken back."""
+
+    def __init__(self, step):
+        self._step = step
+        self.call = step._call
+        self.may_rehearse = step._engine.may_rehearse
+        self.end_warm_up = step._engine.end_warm_up
+
+    @property
+    def stats(self):
+        return self._step.stats
+
+    def compile(self, args, kwargs):
+        tensors, names, text = self._step._flat(args, kwargs)
+        return self._step._engine.compile(tensors, names, text, self._eager(args, kwargs, tensors))
+
+    def difference(self, one, other):
+        parts = []
+        for args, kwargs in (one, other):
+            tensors = self._step._flat(args, kwargs)[0]
+            parts += [tensors, self._eager(args, kwargs, tensors)]
+        return self._step._engine.difference(*parts)
+
+    def _eager(self, args, kwargs, tensors):
+        return functools.partial(self._step._eager, args, kwargs, tensors, [])

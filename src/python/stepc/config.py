@@ -4,6 +4,7 @@ import dataclasses
 import os
 
 from stepc import _C
+from stepc.shapes import Shapes
 
 PRECISIONS = (None, "bf16")
 # What a field takes when it is given something that is no text, or no whole number.
@@ -37,6 +38,8 @@ class Config:
         calibrate(); "none" keeps all.
     kernel_directory: where generated kernels are kept between runs: None is $XDG_CACHE_HOME/stepc/kernels or
         ~/.cache/stepc/kernels, "" nowhere.
+    shapes: the sizes that batches of a whole step are padded to, and compiled for within the first call; None: each
+        length is compiled as it comes.
     max_plans: signatures (shapes, flags, settings) whose plans are kept, and plans of one signature.
     max_recordings: recordings of one signature without a plan before it stays eager.
     """
@@ -48,6 +51,7 @@ class Config:
     precision: str | None = None
     memory_budget: str = "none"
     kernel_directory: str | os.PathLike | None = None
+    shapes: Shapes | None = None
     max_plans: int = 8
     max_recordings: int = 6
 
@@ -63,6 +67,9 @@ class Config:
         for name in WHOLE_NUMBERS:
             if type(value := getattr(self, name)) is not int:
                 raise _C.UserError(f"{name} is {value!r}; it is a whole number")
+        if self.shapes is not None and not isinstance(self.shapes, Shapes):
+            raise _C.UserError(f'shapes is {self.shapes!r}; it is a stepc.Shapes, such as '
+                               'stepc.Shapes({"input_ids": (1, 0)}, sizes=[128, 256])')
         _C.check_config(self)
         if self.precision not in PRECISIONS:
             raise _C.UserError(f'precision is {self.precision!r}; it is "bf16" or None')

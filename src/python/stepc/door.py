@@ -53,6 +53,9 @@ def accelerate(
         return functools.partial(accelerate, modules=modules, optimizers=optimizers, config=config)
     config = config or Config()
     if isinstance(train_step, torch.nn.Module):
+        if config.shapes is not None:
+            raise _C.UserError("shapes are of a whole step: a loop makes its loss outside of the model, of outputs that would "
+                               "be padded; accelerate the training step as a function")
         return _accelerate_loop(train_step, objects, config)
     if isinstance(train_step, (Accelerated, _Method)):
         raise _C.UserError("this step is accelerated already")

@@ -28,7 +28,6 @@ TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory,
   // The data say whether a row may hold two documents, which attention then keeps apart.
   const Corpus corpus = read_corpus(config, directory);
   TrainBatches batches(corpus, config.train.grad_accum, config.train.batch_size);
-  const Batch& batch = batches.of_step(0);
   std::optional<VirtualRegion> region(std::in_place);
   models::Decoder model(directory.config, models::scalar_type(config.model.compute));
   if (directory.adapter) models::add_adapters(model, *directory.adapter, 0);
@@ -39,7 +38,9 @@ TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory,
   if (saves_while_training(config))
     staging_bytes =
         staged_bytes(saved_weights(directory, model, *optimizer.optimizer), optimizer.optimizer->named_state());
-  if (!step.capture(batch)) throw RunFailure("this step cannot be planned before it runs: the line above says why");
+  for (const int64_t seq : corpus.mixture().lengths())  // the largest is what is shown
+    if (!step.capture(batches.of_length(seq, 0)))
+      throw RunFailure("this step cannot be planned before it runs: the line above says why");
   return step;
 }
 

@@ -14,9 +14,9 @@ namespace {
 constexpr const char* kFile = "run.toml";
 constexpr const char* kTargetFile = "target.toml";
 constexpr uint64_t kMostText = uint64_t{1} << 20;
-constexpr std::array<std::string_view, 7> kFixed = {"model.compute",       "data.seq_len", "train.batch_size",
-                                                    "train.grad_accum",    "train.seed",   "optim.name",
-                                                    "optim.master_weights"};
+constexpr std::array<std::string_view, 8> kFixed = {"model.compute",    "data.seq_len",        "data.buckets",
+                                                    "train.batch_size", "train.grad_accum",    "train.seed",
+                                                    "optim.name",       "optim.master_weights"};
 
 }  // namespace
 

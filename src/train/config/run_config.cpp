@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <functional>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -31,13 +32,16 @@ std::string text_of(const toml::node& node) {
 }
 
 Written written_list(const toml::array& array) {
+  std::vector<int64_t> integers;
   std::vector<double> numbers;
   std::vector<std::string> texts;
   for (const toml::node& item : array) {
+    if (item.is_integer()) integers.push_back(*item.value<int64_t>());
     if (item.is_number()) numbers.push_back(*item.value<double>());
     if (item.is_string()) texts.push_back(*item.value<std::string>());
   }
   if (texts.size() == array.size()) return texts;
+  if (integers.size() == array.size()) return integers;
   if (numbers.size() == array.size()) return numbers;
   return std::monostate();
 }
@@ -151,6 +155,11 @@ void check_together(const std::string& path, const RunConfig& config) {
   USER_CHECK(weights.empty() || weights.size() == train.size(),
              "{}: data.weights has {} numbers and data.train {} entries; give one for each", path, weights.size(),
              train.size());
+  const std::vector<int64_t>& buckets = config.data.buckets;
+  const auto unordered = std::ranges::adjacent_find(buckets, std::ranges::greater_equal());
+  USER_CHECK(unordered == buckets.end(),
+             "{}: data.buckets = [{}]: {} does not come behind {}; give them in ascending order, each once", path,
+             fmt::join(buckets, ", "), *(unordered + 1), *unordered);
   USER_CHECK(config.optim.master_weights || config.model.compute == "bfloat16",
              "{}: optim.master_weights = false is for model.compute = \"bfloat16\", found \"{}\"", path,
              config.model.compute);

@@ -29,7 +29,11 @@ struct RunConfig {
     double eval_fraction = 0.02;
     int64_t eval_windows = 64;
     int64_t seq_len = 256;
+    std::vector<int64_t> buckets;
     std::string cache;
+
+    // Tokens.
+    [[nodiscard]] int64_t longest_row() const { return buckets.empty() ? seq_len : buckets.back(); }
   } data;
   struct Train {
     int64_t steps = 1000;

@@ -69,7 +69,12 @@ const std::vector<Key>& run_config_keys() {
        "evaluated"},
       {"data.eval_windows", at(&R::data, &R::Data::eval_windows), at_least(1),
        "held-out windows per evaluation, evenly spread"},
-      {"data.seq_len", at(&R::data, &R::Data::seq_len), between(2, 1e6), "tokens per sequence"},
+      {"data.seq_len", at(&R::data, &R::Data::seq_len), between(2, 1e6),
+       "tokens per sequence: documents are packed into windows of this length"},
+      {"data.buckets", at(&R::data, &R::Data::buckets), maybe_empty(between(2, 1e6)),
+       "tokens per sequence where each is one document, in ascending order: a batch is padded to the least that holds "
+       "it, "
+       "and a step of every length is compiled before the first; empty: documents are packed"},
       {"data.cache", at(&R::data, &R::Data::cache), maybe_empty(),
        "directory of token shards, may be shared by runs; empty: tokens in output.dir"},
 

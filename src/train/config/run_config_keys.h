@@ -19,10 +19,10 @@ namespace stepc::train {
 
 // Where a key is stored; the alternative is the key's type.
 using Field = std::variant<int64_t*, double*, bool*, std::string*, std::vector<std::string>*, std::vector<double>*,
-                           std::array<double, 2>*>;
+                           std::vector<int64_t>*, std::array<double, 2>*>;
 // What a person wrote, brought to a type that some key has. monostate: none of them (a date, a table, a mixed list).
-using Written =
-    std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<double>, std::vector<std::string>>;
+using Written = std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<int64_t>,
+                             std::vector<double>, std::vector<std::string>>;
 
 // What a key allows: the bounds of a number (or of each number of a pair), the choices of a text.
 struct Allowed {
@@ -59,7 +59,8 @@ bool assign(const Key& key, const Written& written, RunConfig& config);
 // The value that `config` has for the key, as TOML text.
 std::string value_text(const Key& key, const RunConfig& config);
 
-// Of each key that has another value than its default and is for optimizers that are not chosen: a line that says so.
+// Of each key that has another value than its default and is for optimizers that are not chosen, or for windows where
+// rows are documents: a line that says so.
 std::vector<std::string> without_effect(const RunConfig& config);
 
 // The whole config as a run.toml that reads back as the same values.

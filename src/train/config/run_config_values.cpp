@@ -1,6 +1,7 @@
 // One key of run.toml at a time: what it allows, and its value to and from text.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <type_traits>
 
 #include <fmt/ranges.h>
@@ -81,8 +82,8 @@ struct Store {
     return true;
   }
   bool operator()(std::array<double, 2>* field) const {
-    const auto* list = std::get_if<std::vector<double>>(&written);
-    if (list == nullptr || list->size() != field->size() || !all_within(*list)) return false;
+    const auto list = numbers();
+    if (!list || list->size() != field->size() || !all_within(*list)) return false;
     std::ranges::copy(*list, field->begin());
     return true;
   }
@@ -91,8 +92,18 @@ struct Store {
       field->clear();
       return allowed.may_be_empty;
     }
-    const auto* list = std::get_if<std::vector<double>>(&written);
-    if (list == nullptr || !all_within(*list)) return false;
+    const auto list = numbers();
+    if (!list || !all_within(*list)) return false;
+    *field = *list;
+    return true;
+  }
+  bool operator()(std::vector<int64_t>* field) const {
+    if (is_empty_list()) {
+      field->clear();
+      return allowed.may_be_empty;
+    }
+    const auto* list = std::get_if<std::vector<int64_t>>(&written);
+    if (list == nullptr || !all_within(*numbers())) return false;
     *field = *list;
     return true;
   }
@@ -112,6 +123,12 @@ struct Store {
   }
 
  private:
+  [[nodiscard]] std::optional<std::vector<double>> numbers() const {
+    if (const auto* list = std::get_if<std::vector<double>>(&written)) return *list;
+    if (const auto* list = std::get_if<std::vector<int64_t>>(&written))
+      return std::vector<double>(list->begin(), list->end());
+    return std::nullopt;
+  }
   [[nodiscard]] bool all_within(const std::vector<double>& list) const {
     return std::ranges::all_of(list, [&](double value) { return within(value, allowed); });
   }
@@ -137,6 +154,7 @@ std::string allowed_text(const Key& key) {
                         [&](bool*) { return std::string("true or false"); },
                         [&](std::array<double, 2>*) { return with_bounds("two numbers"); },
                         [&](std::vector<double>*) { return with_bounds("a list of numbers") + ", " + emptiness; },
+                        [&](std::vector<int64_t>*) { return with_bounds("a list of integers") + ", " + emptiness; },
                         [&](std::vector<std::string>*) { return "a list of texts, " + emptiness; },
                         [&](std::string*) {
                           return key.allowed.choices.empty() ? "a text, " + emptiness
@@ -159,6 +177,7 @@ std::string value_text(const Key& key, const RunConfig& config) {
                         [](std::string* field) { return in_toml_quotes(*field); },
                         [](std::array<double, 2>* field) { return list_text(*field, float_text); },
                         [](std::vector<double>* field) { return list_text(*field, float_text); },
+                        [](std::vector<int64_t>* field) { return str("[{}]", fmt::join(*field, ", ")); },
                         [](std::vector<std::string>* field) { return list_text(*field, in_toml_quotes); },
                     },
                     key.field(copy));
@@ -167,6 +186,8 @@ std::string value_text(const Key& key, const RunConfig& config) {
 std::vector<std::string> without_effect(const RunConfig& config) {
   const RunConfig defaults;
   std::vector<std::string> lines;
+  if (!config.data.buckets.empty() && config.data.seq_len != defaults.data.seq_len)
+    lines.push_back(str("data.seq_len = {} has no effect: data.buckets says how long rows are", config.data.seq_len));
   for (const Key& key : run_config_keys()) {
     const bool is_read = key.optimizers.empty() || std::ranges::count(key.optimizers, config.optim.name) > 0;
     const std::string value = value_text(key, config);

@@ -99,7 +99,7 @@ Sample sample_text(const models::Decoder& model, const Tokenizer& tokenizer, con
 
 std::string held_out_prompt(const Tokenizer& tokenizer, const Corpus& corpus) {
   constexpr size_t kPromptTokens = 64;
-  const auto seq = static_cast<size_t>(corpus.mixture().seq_len());
+  const auto seq = static_cast<size_t>(corpus.held_out_length(0));
   PackedBatch window;
   window.resize(1, seq);
   corpus.fill_held_out(0, window.row(0, seq));

@@ -1,6 +1,9 @@
 #include "train/report/run_tables.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include <fmt/ranges.h>
 
 #include "base/text.h"
 
@@ -26,13 +29,14 @@ RunNumbers derive_numbers(const RunConfig& config, const models::DecoderConfig& 
   RunNumbers numbers;
   numbers.parameters = model.parameter_count();
   numbers.samples_per_step = config.train.batch_size * config.train.grad_accum;
-  numbers.tokens_per_step = numbers.samples_per_step * config.data.seq_len;
+  const double row_tokens = corpus.mixture().mean_tokens();
+  numbers.tokens_per_step = std::llround(static_cast<double>(numbers.samples_per_step) * row_tokens);
   numbers.tokens = numbers.tokens_per_step * config.train.steps;
   const auto samples = static_cast<uint64_t>(numbers.samples_per_step * config.train.steps);
   for (size_t i = 0; i < corpus.sources(); ++i)
     numbers.epochs = std::max(numbers.epochs, corpus.mixture().epochs(i, samples));
   numbers.flops_per_step =
-      model.train_flops_per_token(config.data.seq_len) * static_cast<double>(numbers.tokens_per_step);
+      model.train_flops_per_token(std::llround(row_tokens)) * static_cast<double>(numbers.tokens_per_step);
   // Frozen weights need no gradient of their own: four operations a weight and token instead of six.
   if (config.lora.rank > 0) numbers.flops_per_step *= 2.0 / 3.0;
   numbers.matmul_flops_rate = matmul_flops_rate;
@@ -63,20 +67,24 @@ std::string start_table(const RunConfig& config, const models::DecoderConfig& mo
   text += row("compute", str("{}, {}, {}, mode {}", config.model.compute,
                              config.optim.master_weights ? "updates in float32" : "stochastic rounding",
                              plural(config.train.threads, "thread"), config.train.mode));
-  text += row("data", str("{}, {}, {}: {} tokens, {} training and {} held-out windows",
+  text += row("data", str("{}, {}, {}: {} tokens, {} training and {} held-out {}",
                           plural(static_cast<int64_t>(corpus.files()), "file"), human_bytes(corpus.text_bytes()),
                           plural(static_cast<int64_t>(corpus.documents()), "document"),
                           human_count(static_cast<double>(corpus.tokens())), corpus.train_windows(),
-                          corpus.held_out_windows()));
+                          corpus.held_out_windows(), config.data.buckets.empty() ? "windows" : "rows"));
   if (corpus.sources() > 1) {
     const auto samples = static_cast<uint64_t>(numbers.samples_per_step * config.train.steps);
     for (size_t i = 0; i < corpus.sources(); ++i)
       text += row("", str("{}: weight {:g}, {:.2f} epochs", config.data.train.at(i), config.data.weights.at(i),
                           corpus.mixture().epochs(i, samples)));
   }
-  text += row("batch", str("{} x {} sequences x {} tokens = {} tokens a step",
-                           str("{} micro-batch{}", config.train.grad_accum, config.train.grad_accum == 1 ? "" : "es"),
-                           config.train.batch_size, config.data.seq_len, numbers.tokens_per_step));
+  const std::string sequences = str("{} micro-batch{} x {} sequences", config.train.grad_accum,
+                                    config.train.grad_accum == 1 ? "" : "es", config.train.batch_size);
+  text += row("batch",
+              config.data.buckets.empty()
+                  ? str("{} x {} tokens = {} tokens a step", sequences, config.data.seq_len, numbers.tokens_per_step)
+                  : str("{}, padded to {} tokens; {} tokens a step on average, padding apart", sequences,
+                        fmt::join(config.data.buckets, ", "), numbers.tokens_per_step));
   text += row("steps", str("{}: {} tokens, {:.2f} epochs", config.train.steps,
                            human_count(static_cast<double>(numbers.tokens)), numbers.epochs));
   const double last_lr =

@@ -14,8 +14,8 @@ namespace stepc::train {
 
 struct RunNumbers {
   int64_t parameters = 0;
-  int64_t samples_per_step = 0;  // sequences
-  int64_t tokens_per_step = 0;
+  int64_t samples_per_step = 0;    // sequences
+  int64_t tokens_per_step = 0;     // with buckets the mean, padding left out
   int64_t tokens = 0;              // of the whole run
   double epochs = 0;               // of the data source that is seen most often
   double flops_per_step = 0;       // 6 a matmul weight and token, and causal attention

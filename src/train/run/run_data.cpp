@@ -43,6 +43,7 @@ Corpus read_corpus(const RunConfig& config, const ModelDirectory& model, DataEve
   options.held_out = all_files(data.eval);
   options.held_out_fraction = data.eval_fraction;
   options.seq_len = data.seq_len;
+  options.buckets = data.buckets;
   options.seed = static_cast<uint64_t>(config.train.seed);
   options.format.field = data.field;
   options.format.chat = [&] {

@@ -1,11 +1,13 @@
 #include "train/run/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <ATen/ATen.h>
@@ -63,6 +65,8 @@ class Run {
   void show_step(const StepResult& result, double lr, double seconds);
   void plan_step();
   void compile();
+  // In words, of all that are planned before the run.
+  [[nodiscard]] std::string step_of(int64_t seq) const;
   void keep_profile();
   std::string first_nonfinite();
   // nullopt where nothing is held out.
@@ -104,8 +108,10 @@ ModelDirectory start_directory(const RunConfig& config, const RunDirectory& dire
   ModelDirectory model =
       open_model_directory(checkpoint ? checkpoint->directory : std::filesystem::path(config.model.path));
   choose_adapter(config, model);
-  USER_CHECK(config.data.seq_len <= model.config.max_position_embeddings,
-             "data.seq_len = {}: must be at most {}, max_position_embeddings of {}", config.data.seq_len,
+  USER_CHECK(config.data.longest_row() <= model.config.max_position_embeddings,
+             "{}: must be at most {}, max_position_embeddings of {}",
+             config.data.buckets.empty() ? str("data.seq_len = {}", config.data.seq_len)
+                                         : str("data.buckets = [{}]", fmt::join(config.data.buckets, ", ")),
              model.config.max_position_embeddings, model.path.string());
   check_memory_need(model, memory_need(config, model, check_weight_shapes(model)));
   return model;
@@ -211,7 +217,10 @@ int Run::run() {
     if (const auto loss = evaluate_held_out())
       progress_.note(str("held-out loss before training: {:.4f} nats per byte", *loss));
   }
-  if (config_.train.mode == name_of(Mode::kFast)) compile();
+  // Exact mode needs none of this where all steps are alike: its recorded steps count, for they have the bits of the
+  // replayed ones.
+  const Mode mode = parse_mode(config_.train.mode);
+  if (mode == Mode::kFast || (mode == Mode::kExact && !config_.data.buckets.empty())) compile();
   while (step_ < config_.train.steps) {
     if (const int signal = StopSignals::received()) return stop(signal);
     take_step();
@@ -231,11 +240,15 @@ int Run::run() {
 // Before there is memory for it.
 void Run::plan_step() {
   if (config_.train.mode != name_of(Mode::kFast)) return;
-  progress_.status("planning the step");
-  if (!learner_.plan(batches_.of_step(step_))) return;
+  uint64_t largest = 0;
+  for (const int64_t seq : corpus_.mixture().lengths()) {
+    progress_.status("planning " + step_of(seq));
+    if (!learner_.plan(batches_.of_length(seq, step_))) return;
+    largest = std::max(largest, learner_.stats().planned_peak_bytes);
+  }
   planned_.process = resident_process_bytes();
   planned_.state = learner_.stats().state_bytes;
-  planned_.step = learner_.stats().planned_peak_bytes;
+  planned_.step = largest;
   if (saves_while_training(config_)) planned_.staging = learner_.staged_bytes();
   progress_.note(to_text(planned_));
   prediction_ = learner_.prediction();
@@ -243,17 +256,24 @@ void Run::plan_step() {
   check_memory("training " + learner_.directory().path.string(), planned_.total());
 }
 
-// Exact mode needs none of this: its recorded steps count, for they have the bits of the replayed ones.
 void Run::compile() {
-  progress_.status("compiling the step");
   release_free_memory();
   loaded_bytes_ = resident_process_bytes();
-  const auto began = Clock::now();
-  learner_.prepare(batches_.of_step(step_), learning_rate_at(config_, step_));
-  const double seconds = seconds_since(began);
-  spent_.steps += seconds;
-  progress_.note(str("compiled the step in {}, {} of it to compare it", human_seconds(seconds),
-                     human_seconds(learner_.stats().verify_seconds)));
+  for (const int64_t seq : corpus_.mixture().lengths()) {
+    progress_.status("compiling " + step_of(seq));
+    const auto began = Clock::now();
+    const double compared = learner_.stats().verify_seconds;
+    learner_.prepare(batches_.of_length(seq, step_), learning_rate_at(config_, step_));
+    const double seconds = seconds_since(began);
+    spent_.steps += seconds;
+    progress_.note(str("compiled {} in {}, {} of it to compare it", step_of(seq), human_seconds(seconds),
+                       human_seconds(learner_.stats().verify_seconds - compared)));
+  }
+  learner_.end_warm_up();
+}
+
+std::string Run::step_of(int64_t seq) const {
+  return config_.data.buckets.empty() ? "the step" : str("the step for rows of {} tokens", seq);
 }
 
 void Run::take_step() {

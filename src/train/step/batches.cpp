@@ -44,18 +44,34 @@ Batch Batch::micro_batch(int64_t index) const {
 }
 
 TrainBatches::TrainBatches(const Corpus& corpus, int64_t micro_batches, int64_t rows)
-    : corpus_(corpus),
-      samples_(micro_batches * rows),
-      batch_(empty_batch(corpus, {micro_batches, rows, corpus.mixture().seq_len()})) {}
+    : corpus_(corpus), micro_batches_(micro_batches), rows_(rows), samples_(micro_batches * rows) {
+  for (const int64_t seq : corpus.mixture().lengths())
+    batches_.emplace(seq, empty_batch(corpus, {micro_batches_, rows_, seq}));
+}
 
 const Batch& TrainBatches::of_step(int64_t step) {
-  corpus_.mixture().fill(static_cast<uint64_t>(step * samples_), static_cast<size_t>(samples_), packed_);
-  copy(packed_, batch_);
-  return batch_;
+  return fill(step, corpus_.mixture().length_of(first_sample(step), static_cast<size_t>(samples_)));
+}
+
+const Batch& TrainBatches::of_length(int64_t seq, int64_t step) {
+  constexpr int64_t kStepsLookedAt = 1000;
+  for (int64_t at = step; at < step + kStepsLookedAt; ++at)
+    if (corpus_.mixture().length_of(first_sample(at), static_cast<size_t>(samples_)) == seq) return fill(at, seq);
+  return fill(step, seq);
+}
+
+const Batch& TrainBatches::fill(int64_t step, int64_t seq) {
+  corpus_.mixture().fill(first_sample(step), static_cast<size_t>(samples_), seq, packed_);
+  const Batch& batch = batches_.at(seq);
+  copy(packed_, batch);
+  return batch;
 }
 
 Batch held_out_batch(const Corpus& corpus, const std::vector<int64_t>& windows) {
-  const auto seq = static_cast<size_t>(corpus.mixture().seq_len());
+  uint64_t longest = 0;
+  for (const int64_t window : windows)
+    longest = std::max(longest, corpus.held_out_length(static_cast<uint64_t>(window)));
+  const auto seq = static_cast<size_t>(corpus.mixture().length_for(longest));
   PackedBatch packed;
   packed.resize(windows.size(), seq);
   for (size_t row = 0; row < windows.size(); ++row)

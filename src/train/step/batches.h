@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -23,21 +24,28 @@ struct Batch {
 };
 
 // The batches of training steps: step s has samples s * micro_batches * rows and on, so a batch depends on nothing but
-// the corpus and the step. The tensors are filled anew for each step.
+// the corpus and the step. The tensors are filled anew for each step. With buckets the rows of a step, all its
+// micro-batches', are padded to the least of them that holds its longest row.
 class TrainBatches {
  public:
   TrainBatches(const Corpus& corpus, int64_t micro_batches, int64_t rows);
   // (micro_batches, rows, seq)
   const Batch& of_step(int64_t step);
+  // Of the first step from `step` on that has rows of `seq` tokens; where none of the next ones has, the rows of
+  // `step`, cut or padded.
+  const Batch& of_length(int64_t seq, int64_t step);
 
  private:
+  const Batch& fill(int64_t step, int64_t seq);
+  [[nodiscard]] uint64_t first_sample(int64_t step) const { return static_cast<uint64_t>(step * samples_); }
+
   const Corpus& corpus_;
-  int64_t samples_;
+  int64_t micro_batches_, rows_, samples_;
   PackedBatch packed_;
-  Batch batch_;
+  std::map<int64_t, Batch> batches_;  // by length
 };
 
-// Held-out windows as a (windows, seq) batch.
+// Held-out windows as a (windows, seq) batch, padded as a step's rows.
 Batch held_out_batch(const Corpus& corpus, const std::vector<int64_t>& windows);
 
 }  // namespace stepc::train

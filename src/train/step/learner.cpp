@@ -92,7 +92,8 @@ void Learner::prepare(const Batch& batch, double lr) {
   StagedCheckpoint before(weights, state());
   before.copy(weights, state());
   // Where no plan comes of it, one eager step says so.
-  while (!step_->is_settled()) step(batch, lr);
+  do step(batch, lr);
+  while (!step_->is_settled());
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < weights.size(); ++i) at::Tensor(weights[i].second).copy_(before.weights()[i].second);
   load_state(before.state());

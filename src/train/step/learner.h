@@ -42,7 +42,9 @@ class Learner {
   // steps round otherwise than fast mode's kernels do; after this, every step of a run comes from the same kernels, the
   // first one after a resume too, and a resumed run has the bits of one that never stopped.
   void prepare(const Batch& batch, double lr);
-  // batch: (grad_accum, batch_size, seq_len)
+  // Every step is prepared that will come.
+  void end_warm_up() { step_->end_warm_up(); }
+  // batch: (grad_accum, batch_size, seq)
   StepResult step(const Batch& batch, double lr);
 
   // Steps that are replayed from now on are timed; then what the last of them took, if there was one.

@@ -24,7 +24,11 @@ Config beside(Config config, uint64_t others) {
   return config;
 }
 
-bool is_settled(const Stats& stats) { return stats.replays > 0 || stats.eager_calls > stats.verifications; }
+// Whether a call between the two was replayed, or ran as it is because no plan came of it.
+bool is_settled(const Stats& before, const Stats& after) {
+  return after.replays > before.replays ||
+         after.eager_calls + before.verifications > before.eager_calls + after.verifications;
+}
 
 Stats sum_of(const Stats& larger, const Stats& other) {
   Stats sum = larger;
@@ -33,7 +37,7 @@ Stats sum_of(const Stats& larger, const Stats& other) {
   for (const auto count : {&Stats::unplanned_allocations, &Stats::recordings, &Stats::replays, &Stats::recorded_replays,
                            &Stats::eager_calls, &Stats::verifications, &Stats::plain_verifications,
                            &Stats::eager_verifications, &Stats::float64_verifications, &Stats::guard_misses,
-                           &Stats::checks, &Stats::slips, &Stats::departures, &Stats::plans})
+                           &Stats::checks, &Stats::slips, &Stats::departures, &Stats::plans, &Stats::late_plans})
     sum.*count += other.*count;
   for (const auto seconds : {&Stats::capture_seconds, &Stats::settle_seconds, &Stats::planning_seconds,
                              &Stats::verify_seconds, &Stats::shadow_seconds, &Stats::execute_seconds})
@@ -50,6 +54,7 @@ Config engine_config(const RunConfig& config, Mode mode, Capture capture) {
   engine.capture = capture;
   engine.memory_budget = parse_memory_budget(config.memory.budget);
   engine.kernel_directory = kernel_directory();
+  engine.max_plans = std::max(engine.max_plans, static_cast<int>(config.data.buckets.size()));
   return engine;
 }
 
@@ -100,6 +105,15 @@ bool TrainingStep::prepare(const Batch& batch) {
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> TrainingStep::operator()(const Batch& batch) {
+  const Stats whole = whole_ ? whole_->stats() : micro_->stats();
+  const Stats update = whole_ ? Stats() : update_->stats();
+  auto result = run(batch);
+  is_settled_ = whole_ ? train::is_settled(whole, whole_->stats())
+                       : train::is_settled(whole, micro_->stats()) && train::is_settled(update, update_->stats());
+  return result;
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> TrainingStep::run(const Batch& batch) {
   if (whole_) return (*whole_)(batch.tensors());
   const at::Tensor token_count = models::count_tokens(batch.labels);
   at::Tensor sum;
@@ -111,9 +125,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> TrainingStep::operator()(const Ba
   return {sum, norm, skipped};
 }
 
-bool TrainingStep::is_settled() const {
-  if (whole_) return train::is_settled(whole_->stats());
-  return train::is_settled(micro_->stats()) && train::is_settled(update_->stats());
+void TrainingStep::end_warm_up() {
+  if (whole_) return whole_->end_warm_up();
+  micro_->end_warm_up();
+  update_->end_warm_up();
 }
 
 void TrainingStep::clear_gradients() {

@@ -31,8 +31,10 @@ class TrainingStep {
   bool prepare(const Batch& batch);
   // batch: (micro-batches, rows, seq). Results are TrainStep's.
   std::tuple<at::Tensor, at::Tensor, at::Tensor> operator()(const Batch& batch);
-  // It is replayed, or has run as it is because no plan came of it.
-  [[nodiscard]] bool is_settled() const;
+  // The last one was replayed, or ran as it is because no plan came of it.
+  [[nodiscard]] bool is_settled() const { return is_settled_; }
+  // Plans made from now on are late ones.
+  void end_warm_up();
   // After backward passes that were not a step's.
   void clear_gradients();
 
@@ -50,13 +52,15 @@ class TrainingStep {
 
  private:
   [[nodiscard]] bool update_is_larger() const;
-  std::vector<at::Tensor> inputs(const Batch& batch) const;
+  [[nodiscard]] std::vector<at::Tensor> inputs(const Batch& batch) const;
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> run(const Batch& batch);
 
   ChosenOptimizer optimizer_;
   int64_t micro_batches_;
   std::optional<Accelerated<TrainStep>> whole_;  // or
   std::optional<Accelerated<MicroStep>> micro_;
   std::optional<Accelerated<UpdateStep>> update_;
+  bool is_settled_ = false;
 };
 
 }  // namespace stepc::train

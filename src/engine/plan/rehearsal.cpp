@@ -1,0 +1,126 @@
+#include "engine/plan/rehearsal.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include <ATen/Functions.h>
+
+#include "base/text.h"
+#include "engine/plan/plan_cache.h"
+#include "engine/verify/remains.h"
+
+namespace stepc {
+
+namespace {
+
+std::vector<at::Generator> generators_of(const Program& program) {
+  std::vector<at::Generator> generators;
+  for (const auto& [name, generator] : program.generators()) generators.push_back(generator);
+  return generators;
+}
+
+bool is_narrow(const Value& value) { return is_floating(value.dtype) && size_of(value.dtype) < size_of(DType::kF32); }
+
+bool writes_to_batch(const Trace& trace) {
+  std::set<StorageId> batch;
+  for (const External& external : trace.externals)
+    if (external.owner == Owner::kBatch) batch.insert(trace.values[external.value.index()].storage);
+  return std::ranges::any_of(trace.calls, [&](const Call& call) {
+    return std::ranges::any_of(call.writes,
+                               [&](ValueId value) { return batch.contains(trace.values[value.index()].storage); });
+  });
+}
+
+std::string problem_of(const Program& program, const Recording& recording) {
+  if (!recording.effects.empty()) return recording.effects.front();
+  if (std::string reason = program.python_reason(); !reason.empty()) return reason;
+  if (!recording.strangers.empty()) return recording.strangers.front().obstacle;
+  if (!recording.obstacles.empty()) return recording.obstacles.front();
+  return writes_to_batch(recording.trace) ? "it writes to its batch" : "";
+}
+
+at::Tensor tensor_of(const Arg& number) {
+  if (const auto* value = std::get_if<bool>(&number)) return at::scalar_tensor(*value, at::kBool);
+  if (const auto* value = std::get_if<int64_t>(&number)) return at::scalar_tensor(*value, at::kLong);
+  return at::scalar_tensor(std::get<double>(number), at::kDouble);
+}
+
+}  // namespace
+
+SavedSlots::SavedSlots(Program& program, const StepInput& input)
+    : program_(program),
+      keys_(program.keys()),
+      tensors_(list_tensors(program, input)),
+      gradients_(keys_, tensors_),
+      everything_(program.save_everything()) {
+  memory_.reserve(tensors_.size());
+  for (const at::Tensor& tensor : tensors_) memory_.push_back(tensor.defined() ? tensor.variable_data() : at::Tensor());
+}
+
+void SavedSlots::restore() const {
+  for (size_t t = 0; t < tensors_.size(); ++t)
+    if (tensors_[t].defined() && !tensors_[t].is_alias_of(memory_[t])) at::Tensor(tensors_[t]).set_data(memory_[t]);
+  program_.restore_everything(everything_);
+  program_.refresh();
+  std::vector<at::Tensor> now;
+  program_.append_tensors(now);
+  // A slot that is gone was not the program's structure: whoever took it puts it back.
+  const std::vector<OwnedKey>& keys = program_.keys();
+  for (size_t k = 0; k < keys_.size(); ++k) {
+    if (!program_.can_rebind(keys_[k].owner) || keys_[k].owner == Owner::kGradient) continue;
+    const auto found = std::find(keys.begin(), keys.end(), keys_[k]);
+    if (found != keys.end() && !now[static_cast<size_t>(found - keys.begin())].is_same(tensors_[k]))
+      program_.rebind(keys_[k].owner, keys_[k].key, tensors_[k]);
+  }
+  gradients_.restore();
+}
+
+SavedState::SavedState(Program& program, const StepInput& input)
+    : slots_(program, input), undo_(nullptr, slots_.tensors(), generators_of(program)) {}
+
+void SavedState::restore() {
+  slots_.restore();
+  undo_.restore();
+}
+
+Rehearsal rehearse(Program& program, const StepInput& input, const std::function<StepOutput()>& step) {
+  program.refresh();
+  SavedState before(program, input);
+  Rehearsal rehearsal;
+  try {
+    RecordedStep recorded(program, input);
+    const Recording recording = record(recorded, [&] {
+      StepOutput output = step();
+      own_results(output, list_tensors(program, input));
+      return output;
+    });
+    rehearsal.problem = problem_of(program, recording);
+    rehearsal.narrow = std::ranges::any_of(recording.trace.values, is_narrow);
+    for (const at::Tensor& tensor : recording.output.tensors)
+      rehearsal.left.push_back(named("what it returns", str("returned {}", rehearsal.left.size()), tensor, false));
+    for (const Arg& number : recording.output.numbers)
+      rehearsal.left.push_back(
+          named("what it returns", str("returned {}", rehearsal.left.size()), tensor_of(number), false));
+    program.refresh();
+    rehearsal.keys = program.keys();
+    std::vector<at::Tensor> tensors;
+    program.append_tensors(tensors);
+    for (size_t k = 0; k < tensors.size(); ++k) {
+      const at::Tensor copy = tensors[k].defined() ? tensors[k].detach().clone() : at::Tensor();
+      rehearsal.left.push_back(named_owned(rehearsal.keys[k], copy, false));
+    }
+  } catch (...) {
+    before.restore();
+    throw;
+  }
+  before.restore();
+  return rehearsal;
+}
+
+std::string difference_of(const Rehearsal& one, const Rehearsal& other) {
+  if (one.keys != other.keys || one.left.size() != other.left.size()) return "what it makes";
+  return difference_in_values(one.left, other.left, one.narrow || other.narrow);
+}
+
+}  // namespace stepc
