@@ -38,7 +38,8 @@ from stepc.reads import ABSENT, CONTENTS, ITEM, LENGTH, MOST_ELEMENTS, TYPE, con
 
 _MISSING = object()
 _MODULE_CALLS = {torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__}
-_HEAP_TYPE = 1 << 9  # in a type's flags: an object of it may be given another class
+_IMMUTABLE = 1 << 8  # in a type's flags
+_HEAP_TYPE = 1 << 9  # the same: an object of it may be given another class
 _EVERY = torch.nn.modules.module
 _HOOKS_OF_ALL = {
     "the hooks of all modules": (_EVERY._global_forward_hooks, _EVERY._global_forward_pre_hooks,
@@ -284,7 +285,7 @@ class Watch:
             if raw is not _MISSING:
                 bare = getattr(raw, "__func__", None) or getattr(raw, "fget", None) or raw
                 if bare is function or getattr(bare, "__wrapped__", None) is function:
-                    self.place(frame, kind, ITEM, function.__name__, f"{kind.__name__}.{function.__name__}")
+                    self._methods(frame, one if isinstance(one, type) else type(one))
                     return True
                 return False
         return False
@@ -406,11 +407,20 @@ class Watch:
         """Which class an object is of decides what its attributes and methods are."""
         if type(one).__flags__ & _HEAP_TYPE:
             self.place(frame, one, TYPE, None, f"the class of {words}")
+            self._methods(frame, type(one))
+
+    def _methods(self, frame, kind):
+        """Which methods a class has, its own or of its bases: one that comes later may stand before one that ran."""
+        if not kind.__flags__ & _IMMUTABLE:
+            self.place(frame, kind, CONTENTS, None, f"the methods of {kind.__name__}")
 
     def _type_asked_for(self, frame, arguments):
         one = arguments[0] if arguments else None
         if any(isinstance(kind, abc.ABCMeta) for kind in _classes_in(arguments[1:])):
             self.place(frame, _REGISTERED, ITEM, "token", "which classes are registered with abstract ones")
+        for kind in _classes_in(arguments[1:]):
+            if isinstance(kind, type):
+                self._methods(frame, type(kind))
         if self.is_outside(one) and not isinstance(one, type):
             self._type(frame, one, self.words_of(one))
 
@@ -447,6 +457,7 @@ class Watch:
         if not self.is_outside(value):
             return
         words = self.words_of(value)
+        self._type(frame, value, words)
         if isinstance(value, VIEWS):
             (value,) = gc.get_referents(value)
             self.register(value, words)
@@ -582,6 +593,8 @@ class Watch:
             if value is ABSENT:
                 self.place(frame, one.__dict__, ITEM, "__getattr__", f"{self.words_of(one)}.__getattr__")
         elif isinstance(one, type):
+            for kind in (type(one), one):
+                self._methods(frame, kind)
             self._class_attribute(frame, type(one).__mro__, name)
             self._class_attribute(frame, one.__mro__, name)
         elif type(one) is super:
@@ -607,6 +620,8 @@ class Watch:
             for bare in (getattr(raw, "__func__", None), getattr(raw, "fget", None)):
                 if isinstance(bare, types.FunctionType):
                     self.register(bare, f"{kind.__name__}.{name}")
+            if isinstance(getattr(type(raw), "__get__", None), types.FunctionType) and is_library(type(raw).__module__):
+                self.whole(frame, raw)  # as functools.partialmethod, whose code is not looked into
             return raw
         return _MISSING
 
@@ -670,6 +685,7 @@ class Watch:
     def item(self, frame, container, key, words):
         if id(container) in self._arguments or not self.is_outside(container):
             return
+        self._type(frame, container, self.words_of(container))
         if isinstance(container, dict):
             if key not in container and isinstance(container, collections.defaultdict):
                 self.because(frame, f"changes {words}")
@@ -699,6 +715,7 @@ class Watch:
 
     def length(self, frame, container):
         if self.is_outside(container) and isinstance(container, CONTAINERS):
+            self._type(frame, container, self.words_of(container))
             self.place(frame, container, LENGTH, None, self.words_of(container))
         elif self.is_outside(container):
             self.shallow(frame, container)
@@ -743,6 +760,8 @@ class Watch:
     def _called_object(self, frame, called, arguments):
         kind = type(called)
         own = next((vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)), None)
+        if self.is_outside(called):
+            self._type(frame, called, self.words_of(called))
         if own is None or isinstance(own, types.FunctionType):
             return
         if isinstance(called, weakref.ref):
