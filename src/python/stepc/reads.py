@@ -225,6 +225,19 @@ class Cache:
         return self._changes
 
 
+class Answer:
+    """What a function without arguments answers."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function):
+        self._function = function
+
+    @property
+    def now(self):
+        return self._function()
+
+
 class Reads:
     """All places that recordings of one step have read."""
 
@@ -234,6 +247,7 @@ class Reads:
         self._met = {"places": 0}  # so many were met so far: the engine looks again when there are more
         self.tables = {}  # what watch.py knows of each code object: its id -> (it, table)
         self._caches = weakref.WeakKeyDictionary()  # a function of functools.lru_cache -> its Cache
+        self._answers = {}  # by function
         self._dropped = 0
         self.recorded = 0  # calls so far
         self.changing = None  # a place that has had too many values to be watched
@@ -258,6 +272,9 @@ class Reads:
         if place.met > 1:
             return
         self._places.pop((id(place.container), place.how, place.name), None)
+
+    def answer(self, function):
+        return self._answers.setdefault(function, Answer(function))
 
     def cache(self, function):
         return self._caches.setdefault(function, Cache(function))

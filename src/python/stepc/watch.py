@@ -30,11 +30,11 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from stepc import _C, tree
 from stepc.known import (
-    BUFFERS, BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, HOOKS, ITERATES, MUTATORS, ONLY_READS, PLAIN, PURE_BUILTINS,
-    SIMPLE, TELLS_ORIGIN, TENSORS, VIEWS, Trust, effect_of, is_library, is_pure_native, trust_in,
+    ASKS_MACHINE, BUFFERS, BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, HOOKS, ITERATES, MUTATORS, ONLY_READS, PLAIN,
+    PURE_BUILTINS, SIMPLE, TELLS_ORIGIN, TENSORS, VIEWS, Trust, effect_of, is_library, is_pure_native, trust_in,
 )
 from stepc.opcodes import table_of
-from stepc.reads import ABSENT, CONTENTS, ITEM, LENGTH, MOST_ELEMENTS, TYPE, contents_of
+from stepc.reads import ABSENT, Answer, CONTENTS, ITEM, LENGTH, MOST_ELEMENTS, TYPE, contents_of
 
 _MISSING = object()
 _MODULE_CALLS = {torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__}
@@ -140,7 +140,8 @@ class Watch:
         for place, number in self.places:
             if not place.still_holds(number):
                 self.reads.drop(place)
-                if self.reason is None:
+                # What a mode answers that the step itself has entered is told by its code.
+                if self.reason is None and not isinstance(place.container, Answer):
                     self.reason = f"{place.line} reads {place.words}, which the step changes"
         for table in (self._outside, self._arguments, self._objects, self._seen, self._deep, self.cells,
                       self._codes):
@@ -391,8 +392,20 @@ class Watch:
             return
         count = code.co_argcount + code.co_kwonlyargcount
         count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
+        if not count:
+            self._asked(frame.f_back, _C.function_of(frame), code.co_name)
         for index in range(count):
             self.whole(frame.f_back, _given(frame, index))
+
+    def _asked(self, frame, function, name):
+        """A function of torch without arguments may tell a setting of its own, which is compared by asking again."""
+        is_setting = name.startswith(("is_", "get_")) or name.endswith("_enabled")
+        module = getattr(function, "__module__", None) or ""
+        if not is_setting or name in ASKS_MACHINE or module.startswith(("torch.cuda", "torch.distributed")):
+            return
+        answer = self.reads.answer(function)
+        if isinstance(answer.now, PLAIN):
+            self.place(frame, answer, ITEM, "now", f"{name}()")
 
     # ---- places and objects
 
@@ -586,7 +599,9 @@ class Watch:
     # ---- reading
 
     def attribute(self, frame, one, name, words):
-        if isinstance(one, types.ModuleType):
+        if isinstance(one, types.ModuleType) and self._computes(type(one), name):
+            self.place(frame, one, ITEM, name, words)
+        elif isinstance(one, types.ModuleType):
             value = one.__dict__.get(name, ABSENT)
             self.place(frame, one.__dict__, ITEM, name, words)
             self.register(value, words)
@@ -609,10 +624,15 @@ class Watch:
         elif not isinstance(one, PLAIN) or isinstance(one, (numpy.generic, slice)) or _has_attributes(one):
             self._instance_attribute(frame, one, name, words)
 
+    def _computes(self, kind, name):
+        """Whether modules of this kind have a property of that name, as torch.backends' do."""
+        return kind is not types.ModuleType and any(hasattr(type(vars(k).get(name)), "__set__") for k in kind.__mro__)
+
     def _class_attribute(self, frame, kinds, name):
         for kind in kinds:
             raw = vars(kind).get(name, _MISSING)
-            if not is_library(kind.__module__):
+            is_setting = isinstance(raw, PLAIN) and not kind.__flags__ & _IMMUTABLE
+            if is_setting or not is_library(kind.__module__):
                 self.place(frame, kind, ITEM, name, f"{kind.__name__}.{name}")
             if raw is _MISSING:
                 continue
@@ -733,7 +753,7 @@ class Watch:
         if isinstance(called, types.BuiltinFunctionType):
             owner = called.__self__
             if owner is None or isinstance(owner, types.ModuleType):
-                self._native(frame, called.__module__ or "", called.__name__, arguments)
+                self._native(frame, called.__module__ or "", called.__name__, arguments, called)
             elif isinstance(owner, type):
                 self._native(frame, owner.__module__, f"{owner.__name__}.{called.__name__}", arguments)
             else:
@@ -787,13 +807,15 @@ class Watch:
         words = effect_of(module)
         self.because(frame, words or f"calls {self.words_of(called)}, which is not known", effect=bool(words))
 
-    def _native(self, frame, module, name, arguments):
+    def _native(self, frame, module, name, arguments, called=None):
         if module == "builtins":
             self._builtin(frame, name, arguments)
             return
         if not module or is_pure_native(module):
             if name in CHANGES_FIRST and arguments and not module.startswith("torch"):
                 self.changes(frame, arguments[0], self.words_of(arguments[0]))
+            if not arguments and called is not None:
+                self._asked(frame, called, name)
             for argument in arguments:
                 self.whole(frame, argument)
             return

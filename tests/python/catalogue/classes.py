@@ -150,20 +150,6 @@ def method_that_a_mixin_gets(accelerate):
 
 
 @case
-def method_behind_super_replaced(accelerate):
-    class Base:
-        def weight(self):
-            return 1.0
-
-    class Derived(Base):
-        def weight(self):
-            return super().weight() * 2
-
-    options = Derived()
-    yield from weighted(accelerate, lambda: options.weight(), setter(Base, "weight", lambda self: 0.5))
-
-
-@case
 def attribute_of_a_metaclass_base(accelerate):
     class Base(type):
         weight = 1.0
@@ -175,28 +161,6 @@ def attribute_of_a_metaclass_base(accelerate):
         pass
 
     yield from weighted(accelerate, lambda: Options.weight, setter(Base, "weight", 0.5))
-
-
-@case
-def property_of_a_base_replaced(accelerate):
-    class Base:
-        weight = property(lambda self: 1.0)
-
-    class Derived(Base):
-        pass
-
-    options = Derived()
-    yield from weighted(accelerate, lambda: options.weight, setter(Base, "weight", property(lambda self: 0.5)))
-
-
-@case
-def code_of_a_property_replaced(accelerate):
-    class Options:
-        weight = property(lambda self: 1.0)
-
-    options, other = Options(), lambda self: 0.5
-    change = setter(Options.weight.fget, "__code__", other.__code__)
-    yield from weighted(accelerate, lambda: options.weight, change)
 
 
 @case
@@ -233,16 +197,6 @@ def function_of_a_partial_method(accelerate):
     options = Options()
     change = setter(vars(Options)["weight"], "func", lambda self, by: by / 2)
     yield from weighted(accelerate, lambda: options.weight(), change)
-
-
-@case
-def attributes_made_on_demand(accelerate):
-    class Options:
-        def __getattr__(self, name):
-            return 1.0
-
-    options = Options()
-    yield from weighted(accelerate, lambda: options.weight, setter(Options, "__getattr__", lambda self, name: 0.5))
 
 
 @case
@@ -313,24 +267,6 @@ def truth_that_a_class_gets(accelerate):
 
     flag = Flag()
     yield from weighted(accelerate, lambda: 1.0 if flag else 0.5, setter(Flag, "__bool__", lambda self: False))
-
-
-@case
-def entrance_of_a_context_replaced(accelerate):
-    class Scope:
-        def __enter__(self):
-            return 1.0
-
-        def __exit__(self, *error):
-            return False
-
-    scope = Scope()
-
-    def weight():
-        with scope as found:
-            return found
-
-    yield from weighted(accelerate, weight, setter(Scope, "__enter__", lambda self: 0.5))
 
 
 @case
