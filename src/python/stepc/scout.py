@@ -245,8 +245,10 @@ class Scout:
 
     def events(self):
         """(key, object) of everything whose step() is host code with state of its own."""
+        inner = {id(one) for scheduler in self.schedulers.values() for one in getattr(scheduler, "_schedulers", ())}
         for path, one in (*self.optimizers.items(), *self.schedulers.items()):
-            yield f"{type(one).__name__} '{path}'", one
+            if id(one) not in inner:  # those are stepped by the one that they are parts of
+                yield f"{type(one).__name__} '{path}'", one
 
     def run_event(self, key):
         for name, one in self.events():
