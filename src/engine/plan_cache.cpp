@@ -37,9 +37,6 @@ constexpr int kPays = 2;
 constexpr int kMaxUnpaidOfOne = 40;
 // Shapes whose other arguments are counted.
 constexpr size_t kMostShapesCounted = 1000;
-// Rounds of looking for the owners of data that a traced step fetches; then it is data, wherever it stands.
-constexpr int kMostRoundsForData = 2;
-
 // Whether `stranger` is a constant of the trace that no call writes to.
 bool is_data(const Trace& trace, const Stranger& stranger) {
   if (!stranger.tensor.defined()) return false;
@@ -57,13 +54,12 @@ bool is_data(const Trace& trace, const Stranger& stranger) {
   });
 }
 
-// Of a traced step: what it made and keeps where only its own code finds it again is a result without an owner, and
-// what it reads there is data. What is left has to be explained.
+// Of a traced step: what it made and keeps where only its own code finds it again is a result without an owner.
 void leave_to_host(Recording& recording) {
   Trace& trace = recording.trace;
   size_t kept = 0;
   std::erase_if(recording.strangers, [&](const Stranger& stranger) {
-    if (!stranger.made.valid()) return is_data(trace, stranger);
+    if (!stranger.made.valid()) return false;
     const StorageId storage = trace.values[stranger.made.index()].storage;
     trace.storages[storage.index()].escapes = true;
     for (Allocation& allocation : trace.allocations) {
@@ -276,7 +272,8 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
     else if (!why.empty())
       recording.obstacles.push_back(why);
   }
-  if (is_traced_ && explanations_ >= kMostRoundsForData)
+  // What a traced step only reads is data, wherever its code finds it, and is another tensor next time: not looked for.
+  if (is_traced_)
     std::erase_if(recording.strangers, [&](const Stranger& one) { return is_data(recording.trace, one); });
   const bool looks = explanations_ < kMaxExplanations;
   if (looks && explain_strangers(program_, recording)) {

@@ -312,7 +312,7 @@ class Scout:
     def explain_tensor(self, bytes_):
         """Looks for the place where a tensor on this storage stands; it is read there from then on."""
         target = _storage(bytes_)
-        for container, name, value, path in walk.reachable(self.step):
+        for container, name, value, path in walk.reachable(self.step, in_place=True):
             if isinstance(value, torch.Tensor) and _is_plain(value) and _storage(value) == target:
                 return self._adopt(container, name, value, path)
         tensors = [value for value in gc.get_objects() if issubclass(type(value), torch.Tensor)]

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from catalogue import (ambient, batches, case, classes, effects, host_data, kept, kinds, loop,  # noqa: F401
-                       native_reads, optimizers, raising, reads, replay_more, results, seeds, shared_memory,
-                       values)
+                       memories, native_reads, optimizers, raising, reads, replay_more, results, seeds,
+                       shared_memory, values)
 
 pytestmark = pytest.mark.usefixtures("short_collections")
 IDENTIFIERS = [f"{name}-{mode}" for name in case.CASES for mode in case.MODES]
