@@ -68,10 +68,18 @@ PyObject* dict_of(PyObject* container) {
   return PyType_Check(container) ? reinterpret_cast<PyTypeObject*>(container)->tp_dict : nullptr;
 }
 
-// Other interpreters than these tell no version, and every witness is looked at. An OrderedDict's order has none.
-uint64_t version_of([[maybe_unused]] PyObject* dict) {
+// Other interpreters than these tell no version, and every witness is looked at. An OrderedDict's order has none. A
+// class has another one whenever it or a base of it is changed, and gets that when it is asked for a name.
+uint64_t version_of([[maybe_unused]] const WatchedContainer& watched) {
 #if PY_VERSION_HEX < 0x030C0000
-  if (dict != nullptr && !PyODict_Check(dict)) return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
+  if (PyObject* container = watched.container.ptr(); PyType_Check(container)) {
+    auto* type = reinterpret_cast<PyTypeObject*>(container);
+    static PyObject* name = PyUnicode_InternFromString("__init__");
+    if (PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) == 0) _PyType_Lookup(type, name);
+    return PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) != 0 ? type->tp_version_tag : 0;
+  }
+  if (watched.dict != nullptr && !PyODict_Check(watched.dict))
+    return reinterpret_cast<PyDictObject*>(watched.dict)->ma_version_tag;
 #endif
   return 0;
 }
@@ -151,7 +159,7 @@ void PythonProgram::clear() {
 
 bool PythonProgram::stands() {
   for (WatchedContainer& watched : watched_) {
-    const uint64_t version = version_of(watched.dict);
+    const uint64_t version = version_of(watched);
     if (version != 0 && version == watched.version) continue;
     for (const Witness& witness : watched.witnesses)
       if (!holds(watched, witness)) return false;

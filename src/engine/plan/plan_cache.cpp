@@ -39,8 +39,6 @@ constexpr int kPays = 2;
 constexpr int kMaxUnpaidOfOne = 40;
 // Shapes whose other arguments are counted.
 constexpr size_t kMostShapesCounted = 1000;
-// Rounds of looking for the owners of data that a traced step fetches; then it is data, wherever it stands.
-constexpr int kMostRoundsForData = 2;
 
 // Whether `unowned` is a constant of the trace that no call writes to.
 bool is_data(const Trace& trace, const Unowned& unowned) {
@@ -59,13 +57,12 @@ bool is_data(const Trace& trace, const Unowned& unowned) {
   });
 }
 
-// Of a traced step: what it made and keeps where only its own code finds it again is a result without an owner, and
-// what it reads there is data. What is left has to be explained.
+// Of a traced step: what it made and keeps where only its own code finds it again is a result without an owner.
 void leave_to_host(Recording& recording) {
   Trace& trace = recording.trace;
   size_t kept = 0;
   std::erase_if(recording.unowned, [&](const Unowned& unowned) {
-    if (!unowned.made.valid()) return is_data(trace, unowned);
+    if (!unowned.made.valid()) return false;
     const StorageId storage = trace.values[unowned.made.index()].storage;
     trace.storages[storage.index()].escapes = true;
     for (Allocation& allocation : trace.allocations) {
@@ -278,7 +275,8 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
     else if (!why.empty())
       recording.obstacles.push_back(why);
   }
-  if (is_traced_ && explanations_ >= kMostRoundsForData)
+  // What a traced step only reads is data, wherever its code finds it, and is another tensor next time: not looked for.
+  if (is_traced_)
     std::erase_if(recording.unowned, [&](const Unowned& one) { return is_data(recording.trace, one); });
   const bool looks = explanations_ < kMaxExplanations;
   if (looks && explain_unowned(program_, recording)) {

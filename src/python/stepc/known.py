@@ -35,6 +35,10 @@ ITERATES = (list, tuple, dict, set, frozenset, collections.deque, types.MappingP
 # Of a tensor: what the signature does not tell, which takes a window on a batch of data for a batch of its own.
 TELLS_ORIGIN = {"_base", "_is_view", "is_pinned", "is_shared", "storage", "storage_offset", "untyped_storage"}
 
+# Of torch's functions without arguments: what does not change while a program runs.
+ASKS_MACHINE = {"is_available", "is_built", "is_initialized", "is_compiling", "is_dynamo_compiling", "is_scripting",
+                "is_tracing", "get_rank", "get_world_size", "is_exporting"}
+
 # Of a module: what runs when it is called.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 

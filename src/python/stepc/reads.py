@@ -25,6 +25,11 @@ MOST_BYTES = 16 << 10  # of an array that is compared by its contents
 MOST_ELEMENTS = 10_000
 
 
+_IMMUTABLE = 1 << 8  # in a type's flags
+# Entries of every class's dict that are no methods, or made when they are asked for.
+_NO_METHODS = {"__dict__", "__weakref__", "__module__", "__qualname__", "__doc__", "__annotations__", "__slots__",
+               "__firstlineno__", "__static_attributes__", "__abstractmethods__", "__parameters__", "__orig_bases__",
+               "__dataclass_fields__", "__dataclass_params__", "__match_args__"}
 # What the engine finds tensors in.
 _OWNERS = (torch.nn.Module, torch.optim.Optimizer)
 
@@ -48,8 +53,30 @@ def same(a, b):
     return isinstance(a, PLAIN) and a == b
 
 
+def _methods_of(kind):
+    """(class, name, function) of all that a class and its bases can be asked to do, the classes in their order.
+
+    Functions, properties and other descriptors, and what stands for an operator; not the numbers that stand beside them.
+    """
+    found = []
+    for base in kind.__mro__:
+        found += (base, "", None)
+        if base.__flags__ & _IMMUTABLE:
+            continue
+        for name, value in vars(base).items():
+            if name in _NO_METHODS or not (hasattr(type(value), "__get__") or name.startswith("__") and name.endswith("__")):
+                continue
+            found += (base, name, getattr(value, "_stepc_stands_for", value))
+    return tuple(found)
+
+
 def contents_of(container):
-    """What a container holds, in an order that counts, to be compared with same(); None: too much to compare."""
+    """What a container holds, in an order that counts, to be compared with same(); None: too much to compare.
+
+    Of a class: its methods, with those of its bases.
+    """
+    if isinstance(container, type):
+        return _methods_of(container)
     if isinstance(container, numpy.ndarray):
         if container.dtype.hasobject or container.nbytes > MOST_BYTES:
             return None
@@ -125,6 +152,8 @@ class Place:
 
     def says(self):
         """The present value beside the first, in words."""
+        if self.how == CONTENTS and isinstance(self.container, type):
+            return f"are others: {_another_method(self.values[0], self.values[self.number])} (#{self.number})"
         if self.how == CONTENTS:
             return f"has other contents (#{self.number})"
         if self.how == LENGTH:
@@ -133,6 +162,19 @@ class Place:
         if _is_short(was) and _is_short(now):
             return f"was {was!r} and is {now!r}"
         return f"is another object (#{self.number})"
+
+
+def _another_method(was, now):
+    """The first one that differs of two results of _methods_of(), held by us, in words."""
+    of = lambda methods: [(methods[i](), *methods[i + 1 : i + 3]) for i in range(0, len(methods), 3)]
+    before, after = of(was), of(now)
+    if [kind for kind, name, _ in before if not name] != [kind for kind, name, _ in after if not name]:
+        return "other base classes"
+    known = {(kind, name): value for kind, name, value in before}
+    changed = [one for one in after if one[:2] not in known or known[one[:2]] != one[2]]
+    gone = set(known) - {one[:2] for one in after}
+    kind, name = changed[0][:2] if changed else min(gone, key=str) if gone else after[0][:2]
+    return f"{kind.__name__}.{name}"
 
 
 def _held_contents(contents):
@@ -183,6 +225,19 @@ class Cache:
         return self._changes
 
 
+class Answer:
+    """What a function without arguments answers."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function):
+        self._function = function
+
+    @property
+    def now(self):
+        return self._function()
+
+
 class Reads:
     """All places that recordings of one step have read."""
 
@@ -192,6 +247,7 @@ class Reads:
         self._met = {"places": 0}  # so many were met so far: the engine looks again when there are more
         self.tables = {}  # what watch.py knows of each code object: its id -> (it, table)
         self._caches = weakref.WeakKeyDictionary()  # a function of functools.lru_cache -> its Cache
+        self._answers = {}  # by function
         self._dropped = 0
         self.recorded = 0  # calls so far
         self.changing = None  # a place that has had too many values to be watched
@@ -216,6 +272,9 @@ class Reads:
         if place.met > 1:
             return
         self._places.pop((id(place.container), place.how, place.name), None)
+
+    def answer(self, function):
+        return self._answers.setdefault(function, Answer(function))
 
     def cache(self, function):
         return self._caches.setdefault(function, Cache(function))

@@ -245,8 +245,10 @@ class Scout:
 
     def events(self):
         """(key, object) of everything whose step() is host code with state of its own."""
+        inner = {id(one) for scheduler in self.schedulers.values() for one in getattr(scheduler, "_schedulers", ())}
         for path, one in (*self.optimizers.items(), *self.schedulers.items()):
-            yield f"{type(one).__name__} '{path}'", one
+            if id(one) not in inner:  # those are stepped by the one that they are parts of
+                yield f"{type(one).__name__} '{path}'", one
 
     def run_event(self, key):
         for name, one in self.events():
@@ -310,7 +312,7 @@ class Scout:
     def explain_tensor(self, bytes_):
         """Looks for the place where a tensor on this storage stands; it is read there from then on."""
         target = _storage(bytes_)
-        for container, name, value, path in walk.reachable(self.step):
+        for container, name, value, path in walk.reachable(self.step, in_place=True):
             if isinstance(value, torch.Tensor) and _is_plain(value) and _storage(value) == target:
                 return self._adopt(container, name, value, path)
         tensors = [value for value in gc.get_objects() if issubclass(type(value), torch.Tensor)]

@@ -8,6 +8,7 @@ import types
 import torch
 
 _OPAQUE = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, types.BuiltinFunctionType)
+_SHIFTING = (set, frozenset, collections.deque)  # what is in them stands at no place that can be read again
 _MAX_OBJECTS = 200_000
 _MAX_LENGTH = 10_000
 
@@ -55,7 +56,9 @@ def _of_function(function):
         yield function.__dict__, "__wrapped__", wrapped
 
 
-def _children(value):
+def _children(value, in_place=False):
+    if in_place and isinstance(value, _SHIFTING):
+        return
     if (type(value).__module__ or "").partition(".")[0] == "stepc":
         return  # what accelerates other parts of the program is none of it
     if isinstance(value, dict):
@@ -66,7 +69,7 @@ def _children(value):
         if len(value) <= _MAX_LENGTH:
             for index, item in enumerate(value):
                 yield value, index, item
-    elif isinstance(value, (set, frozenset, collections.deque)):
+    elif isinstance(value, _SHIFTING):
         for item in list(value)[:_MAX_LENGTH]:
             yield None, None, item
     elif isinstance(value, types.FunctionType):
@@ -89,10 +92,10 @@ def _children(value):
                     yield value, name, getattr(value, name)
 
 
-def reachable(step, skip=()):
+def reachable(step, skip=(), in_place=False):
     """Yields (container, name, value, path) for everything reachable from `step`, each object once, breadth first.
 
-    Tensors and objects of the types `skip` are yielded and not entered.
+    Tensors and objects of the types `skip` are yielded and not entered. `in_place`: nor what has no place of its own.
     """
     functions, bound = functions_of(step)
     queue = collections.deque()
@@ -115,11 +118,19 @@ def reachable(step, skip=()):
             continue
         if isinstance(value, _OPAQUE):
             continue
-        for number, (inner, key, child) in enumerate(_children(value)):
+        for number, (inner, key, child) in enumerate(_children(value, in_place)):
             if isinstance(key, str):
                 queue.append((inner, key, child, f"{path}.{key}"))
             else:
                 queue.append((inner, key, child, f"{path}[{key if isinstance(key, int) else number}]"))
+
+
+def _is_shifting(holders):
+    """Whether what they hold, or an object whose attributes it is, comes and goes: a queue of records."""
+    objects = [one for one in holders if not isinstance(one, (tuple, list, dict, types.FrameType))]
+    if any(isinstance(one, _SHIFTING) for one in objects):
+        return True
+    return any(isinstance(outer, _SHIFTING) for one in objects for outer in gc.get_referrers(one))
 
 
 def holder_of(tensor, but=()):
@@ -131,7 +142,8 @@ def holder_of(tensor, but=()):
     for referrer in referrers:
         if isinstance(referrer, types.FrameType) or referrer is but:
             continue
-        if not any(one is not referrers and not isinstance(one, types.FrameType) for one in gc.get_referrers(referrer)):
+        holders = [one for one in gc.get_referrers(referrer) if one is not referrers]
+        if all(isinstance(one, types.FrameType) for one in holders) or _is_shifting(holders):
             continue
         if isinstance(referrer, dict):
             for key, value in list(referrer.items()):

@@ -30,16 +30,17 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from stepc import _C, tree
 from stepc.known import (
-    BUFFERS, BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, HOOKS, ITERATES, MUTATORS, ONLY_READS, PLAIN, PURE_BUILTINS,
-    SIMPLE, TELLS_ORIGIN, TENSORS, VIEWS, Trust, effect_of, is_library, is_operator, is_pure_native,
-    trust_in,
+    ASKS_MACHINE, BUFFERS, BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, HOOKS, ITERATES, MUTATORS, ONLY_READS, PLAIN,
+    PURE_BUILTINS, SIMPLE, TELLS_ORIGIN, TENSORS, VIEWS, Trust, effect_of, is_library, is_operator,
+    is_pure_native, trust_in,
 )
 from stepc.opcodes import table_of
-from stepc.reads import ABSENT, CONTENTS, ITEM, LENGTH, MOST_ELEMENTS, TYPE, contents_of
+from stepc.reads import ABSENT, Answer, CONTENTS, ITEM, LENGTH, MOST_ELEMENTS, TYPE, contents_of
 
 _MISSING = object()
 _MODULE_CALLS = {torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__}
-_HEAP_TYPE = 1 << 9  # in a type's flags: an object of it may be given another class
+_IMMUTABLE = 1 << 8  # in a type's flags
+_HEAP_TYPE = 1 << 9  # the same: an object of it may be given another class
 _EVERY = torch.nn.modules.module
 _HOOKS_OF_ALL = {
     "the hooks of all modules": (_EVERY._global_forward_hooks, _EVERY._global_forward_pre_hooks,
@@ -140,7 +141,8 @@ class Watch:
         for place, number in self.places:
             if not place.still_holds(number):
                 self.reads.drop(place)
-                if self.reason is None:
+                # What a mode answers that the step itself has entered is told by its code.
+                if self.reason is None and not isinstance(place.container, Answer):
                     self.reason = f"{place.line} reads {place.words}, which the step changes"
         for table in (self._outside, self._arguments, self._objects, self._seen, self._deep, self.cells,
                       self._codes):
@@ -285,7 +287,7 @@ class Watch:
             if raw is not _MISSING:
                 bare = getattr(raw, "__func__", None) or getattr(raw, "fget", None) or raw
                 if bare is function or getattr(bare, "__wrapped__", None) is function:
-                    self.place(frame, kind, ITEM, function.__name__, f"{kind.__name__}.{function.__name__}")
+                    self._methods(frame, one if isinstance(one, type) else type(one))
                     return True
                 return False
         return False
@@ -391,8 +393,20 @@ class Watch:
             return
         count = code.co_argcount + code.co_kwonlyargcount
         count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
+        if not count:
+            self._asked(frame.f_back, _C.function_of(frame), code.co_name)
         for index in range(count):
             self.whole(frame.f_back, _given(frame, index))
+
+    def _asked(self, frame, function, name):
+        """A function of torch without arguments may tell a setting of its own, which is compared by asking again."""
+        is_setting = name.startswith(("is_", "get_")) or name.endswith("_enabled")
+        module = getattr(function, "__module__", None) or ""
+        if not is_setting or name in ASKS_MACHINE or module.startswith(("torch.cuda", "torch.distributed")):
+            return
+        answer = self.reads.answer(function)
+        if isinstance(answer.now, PLAIN):
+            self.place(frame, answer, ITEM, "now", f"{name}()")
 
     # ---- places and objects
 
@@ -407,11 +421,20 @@ class Watch:
         """Which class an object is of decides what its attributes and methods are."""
         if type(one).__flags__ & _HEAP_TYPE:
             self.place(frame, one, TYPE, None, f"the class of {words}")
+            self._methods(frame, type(one))
+
+    def _methods(self, frame, kind):
+        """Which methods a class has, its own or of its bases: one that comes later may stand before one that ran."""
+        if not kind.__flags__ & _IMMUTABLE:
+            self.place(frame, kind, CONTENTS, None, f"the methods of {kind.__name__}")
 
     def _type_asked_for(self, frame, arguments):
         one = arguments[0] if arguments else None
         if any(isinstance(kind, abc.ABCMeta) for kind in _classes_in(arguments[1:])):
             self.place(frame, _REGISTERED, ITEM, "token", "which classes are registered with abstract ones")
+        for kind in _classes_in(arguments[1:]):
+            if isinstance(kind, type):
+                self._methods(frame, type(kind))
         if self.is_outside(one) and not isinstance(one, type):
             self._type(frame, one, self.words_of(one))
 
@@ -448,6 +471,7 @@ class Watch:
         if not self.is_outside(value):
             return
         words = self.words_of(value)
+        self._type(frame, value, words)
         if isinstance(value, VIEWS):
             (value,) = gc.get_referents(value)
             self.register(value, words)
@@ -576,13 +600,17 @@ class Watch:
     # ---- reading
 
     def attribute(self, frame, one, name, words):
-        if isinstance(one, types.ModuleType):
+        if isinstance(one, types.ModuleType) and self._computes(type(one), name):
+            self.place(frame, one, ITEM, name, words)
+        elif isinstance(one, types.ModuleType):
             value = one.__dict__.get(name, ABSENT)
             self.place(frame, one.__dict__, ITEM, name, words)
             self.register(value, words)
             if value is ABSENT:
                 self.place(frame, one.__dict__, ITEM, "__getattr__", f"{self.words_of(one)}.__getattr__")
         elif isinstance(one, type):
+            for kind in (type(one), one):
+                self._methods(frame, kind)
             self._class_attribute(frame, type(one).__mro__, name)
             self._class_attribute(frame, one.__mro__, name)
         elif type(one) is super:
@@ -597,10 +625,15 @@ class Watch:
         elif not isinstance(one, PLAIN) or isinstance(one, (numpy.generic, slice)) or _has_attributes(one):
             self._instance_attribute(frame, one, name, words)
 
+    def _computes(self, kind, name):
+        """Whether modules of this kind have a property of that name, as torch.backends' do."""
+        return kind is not types.ModuleType and any(hasattr(type(vars(k).get(name)), "__set__") for k in kind.__mro__)
+
     def _class_attribute(self, frame, kinds, name):
         for kind in kinds:
             raw = vars(kind).get(name, _MISSING)
-            if not is_library(kind.__module__):
+            is_setting = isinstance(raw, PLAIN) and not kind.__flags__ & _IMMUTABLE
+            if is_setting or not is_library(kind.__module__):
                 self.place(frame, kind, ITEM, name, f"{kind.__name__}.{name}")
             if raw is _MISSING:
                 continue
@@ -608,6 +641,8 @@ class Watch:
             for bare in (getattr(raw, "__func__", None), getattr(raw, "fget", None)):
                 if isinstance(bare, types.FunctionType):
                     self.register(bare, f"{kind.__name__}.{name}")
+            if isinstance(getattr(type(raw), "__get__", None), types.FunctionType) and is_library(type(raw).__module__):
+                self.whole(frame, raw)  # as functools.partialmethod, whose code is not looked into
             return raw
         return _MISSING
 
@@ -671,6 +706,7 @@ class Watch:
     def item(self, frame, container, key, words):
         if id(container) in self._arguments or not self.is_outside(container):
             return
+        self._type(frame, container, self.words_of(container))
         if isinstance(container, dict):
             if key not in container and isinstance(container, collections.defaultdict):
                 self.because(frame, f"changes {words}")
@@ -700,6 +736,7 @@ class Watch:
 
     def length(self, frame, container):
         if self.is_outside(container) and isinstance(container, CONTAINERS):
+            self._type(frame, container, self.words_of(container))
             self.place(frame, container, LENGTH, None, self.words_of(container))
         elif self.is_outside(container):
             self.shallow(frame, container)
@@ -719,7 +756,7 @@ class Watch:
             if is_operator(called):
                 return  # the recorder sees the call, and knows what it does or that nobody does
             if owner is None or isinstance(owner, types.ModuleType):
-                self._native(frame, called.__module__ or "", called.__name__, arguments)
+                self._native(frame, called.__module__ or "", called.__name__, arguments, called)
             elif isinstance(owner, type):
                 self._native(frame, owner.__module__, f"{owner.__name__}.{called.__name__}", arguments)
             else:
@@ -746,6 +783,8 @@ class Watch:
     def _called_object(self, frame, called, arguments):
         kind = type(called)
         own = next((vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)), None)
+        if self.is_outside(called):
+            self._type(frame, called, self.words_of(called))
         if own is None or isinstance(own, types.FunctionType):
             return
         if isinstance(called, weakref.ref):
@@ -771,13 +810,15 @@ class Watch:
         words = effect_of(module)
         self.because(frame, words or f"calls {self.words_of(called)}, which is not known", effect=bool(words))
 
-    def _native(self, frame, module, name, arguments):
+    def _native(self, frame, module, name, arguments, called=None):
         if module == "builtins":
             self._builtin(frame, name, arguments)
             return
         if not module or is_pure_native(module):
             if name in CHANGES_FIRST and arguments and not module.startswith("torch"):
                 self.changes(frame, arguments[0], self.words_of(arguments[0]))
+            if not arguments and called is not None:
+                self._asked(frame, called, name)
             for argument in arguments:
                 self.whole(frame, argument)
             return

@@ -813,3 +813,36 @@ def queue_of_keys(accelerate):
     step = accelerate(contrast.step)
     for _, x, y in batches(2 * STEPS):
         yield step(x, y), contrast.model, contrast.keys, contrast.next
+
+
+@case
+def schedulers_in_sequence_inside(accelerate):
+    model = mlp()
+    optimizer = sgd(model)
+    warm = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4)
+    decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, decay], [4])
+
+    @accelerate
+    def step(x, y):
+        loss = descend(cross_entropy(model(x), y), optimizer)
+        scheduler.step()
+        return loss
+
+    yield from fit(step, model, optimizer, scheduler, warm, decay)
+
+
+@case
+def schedulers_in_a_chain_inside(accelerate):
+    model = mlp()
+    optimizer = sgd(model)
+    parts = [torch.optim.lr_scheduler.ConstantLR(optimizer, 0.5), torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
+    scheduler = torch.optim.lr_scheduler.ChainedScheduler(parts)
+
+    @accelerate
+    def step(x, y):
+        loss = descend(cross_entropy(model(x), y), optimizer)
+        scheduler.step()
+        return loss
+
+    yield from fit(step, model, optimizer, *parts)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from catalogue import (batches, case, effects, host_data, kept, kinds, loop, native_reads,  # noqa: F401
-                       optimizers, raising, reads, replay_more, results, shared_memory, values)
+from catalogue import (ambient, batches, case, classes, effects, host_data, kept, kinds, loop,  # noqa: F401
+                       memories, native_reads, optimizers, raising, reads, replay_more, results, seeds,
+                       shared_memory, values)
 
 pytestmark = pytest.mark.usefixtures("short_collections")
 IDENTIFIERS = [f"{name}-{mode}" for name in case.CASES for mode in case.MODES]
