@@ -108,7 +108,10 @@ class Padding:
         for number, size in enumerate(sizes):
             _LOG.info("compiling the step for size %d (%d of %d)", size, number + 1, len(sizes))
             try:
-                is_compiled = step.compile(*self._resized(args, kwargs, size))
+                # A step may look whether its mask hides anything, and do something else then.
+                full = self._resized(args, kwargs, size, _repeated)
+                padded = self._resized(*self._resized(args, kwargs, max(size - 1, 1), _repeated), size)
+                is_compiled = step.compile(*full) and step.compile(*padded)
                 why = "it runs eagerly"
             except Exception as error:
                 is_compiled, why = False, error
@@ -164,12 +167,12 @@ class Padding:
                                ", ".join(f"{name!r} has {size}" for name, size in sizes.items()))
         return next(iter(sizes.values()))
 
-    def _resized(self, args, kwargs, size):
-        """The arguments with copies of these tensors, padded or cut."""
+    def _resized(self, args, kwargs, size, how=None):
+        """The arguments with copies of these tensors, padded unless `how` says something else."""
         new_args, new_kwargs, copies = list(args), dict(kwargs), {}
         for name, (dimension, fill) in self._shapes.inputs.items():
             container, key = self._place_of(name, args, kwargs)
-            resized = _resized(container[key], dimension, size, fill)
+            resized = (how or _padded)(container[key], dimension, size, fill)
             if container is args:
                 new_args[key] = resized
             elif container is kwargs:
@@ -183,10 +186,13 @@ class Padding:
         return tuple(new_args), new_kwargs
 
 
-def _resized(tensor, dimension, size, fill):
+def _repeated(tensor, dimension, size, fill):
     there = tensor.size(dimension)
-    if there >= size:
-        return tensor.narrow(dimension, 0, size).clone(memory_format=torch.contiguous_format)
+    return tensor.index_select(dimension, torch.arange(size) % there) if there else _padded(tensor, dimension, size, fill)
+
+
+def _padded(tensor, dimension, size, fill):
+    there = tensor.size(dimension)
     shape = list(tensor.shape)
     shape[dimension] = size
     padded = tensor.new_full(shape, fill)
