@@ -9,22 +9,20 @@
 namespace stepc {
 
 namespace {
-constexpr std::string_view kMark = "\u2581";
-
 // No token goes from a character into a mark, so words may be cut there.
 bool safe_to_cut_at_mark(const BpeFile& file) {
-  if (file.ignore_merges || !file.vocab.contains(kMark)) return false;
+  if (file.ignore_merges || !file.vocab.contains(kSpaceMark)) return false;
   for (const auto& [token, id] : file.vocab) {
     size_t at = 0;
-    while (token.compare(at, kMark.size(), kMark) == 0) at += kMark.size();
-    if (token.find(kMark, at) != std::string::npos) return false;
+    while (token.compare(at, kSpaceMark.size(), kSpaceMark) == 0) at += kSpaceMark.size();
+    if (token.find(kSpaceMark, at) != std::string::npos) return false;
   }
   return true;
 }
 
 bool leaves_no_space(const std::vector<NormalizerStep>& steps) {
   const auto* last = steps.empty() ? nullptr : std::get_if<ReplaceStep>(&steps.back());
-  return last && last->what == " " && last->with == kMark;
+  return last && last->what == " " && last->with == kSpaceMark;
 }
 
 // Characters may disappear from the beginning; then `tokenizers` does not see the beginning of the text any more.
@@ -77,9 +75,9 @@ TokenizerFile parse_tokenizer_json(std::string_view text, std::string_view what)
     // Behind a normalizer that leaves no space, a split at spaces does nothing (Gemma's).
     if (std::holds_alternative<SpaceCut>(file.words) && leaves_no_space(file.normalizer)) file.words = WholeCut();
     auto* whole = std::get_if<WholeCut>(&file.words);
-    if (whole && safe) whole->safe_mark = kMark;
+    if (whole && safe) whole->safe_mark = kSpaceMark;
     auto* marked = std::get_if<MetaspaceCut>(&file.words);
-    if (marked && safe) marked->safe = marked->mark == kMark;
+    if (marked && safe) marked->safe = marked->mark == kSpaceMark;
   } else {
     USER_CHECK(!byte_level, "{}: a Unigram model with a byte-level split is not supported", name);
   }

@@ -12,7 +12,7 @@
 namespace stepc {
 
 namespace {
-constexpr int kMaxDepth = 32;
+constexpr int kMaxFieldDepth = 32;
 
 // What the parser reports, of which only the members of the outermost object matter.
 class FieldReader : public nlohmann::json_sax<Json> {
@@ -66,7 +66,7 @@ class FieldReader : public nlohmann::json_sax<Json> {
   }
   bool open(std::string_view shown, bool is_object) {
     if (depth_ > 0 || !is_object) other(shown);
-    USER_CHECK(++depth_ <= kMaxDepth, "{}: JSON nested more than {} deep", what_, kMaxDepth);
+    USER_CHECK(++depth_ <= kMaxFieldDepth, "{}: JSON nested more than {} deep", what_, kMaxFieldDepth);
     return true;
   }
   bool close() {

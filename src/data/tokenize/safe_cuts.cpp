@@ -6,8 +6,6 @@
 namespace stepc {
 
 namespace {
-constexpr std::string_view kMark = "\u2581";
-
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
 bool is_graph(char c) { return c > ' ' && c < 0x7F; }
 
@@ -15,7 +13,7 @@ CharClass class_at(std::string_view text, size_t at) { return classed_char_at(te
 
 bool is_mark_for_space(const NormalizerStep& step) {
   const auto* replace = std::get_if<ReplaceStep>(&step);
-  return replace && replace->what == " " && replace->with == kMark;
+  return replace && replace->what == " " && replace->with == kSpaceMark;
 }
 
 // Steps that do to both sides of a place what they do to the whole.
@@ -30,9 +28,10 @@ bool ends_words_at_spaces(const TokenizerFile& file) {
   if (const auto* bytes = std::get_if<ByteLevelCut>(&file.words))
     return bytes->pattern != WordPattern::kNone && !bytes->add_prefix_space;
   if (const auto* marked = std::get_if<MetaspaceCut>(&file.words))
-    return marked->mark == kMark && (marked->split || marked->at_white_space || marked->safe);
+    return marked->mark == kSpaceMark && (marked->split || marked->at_white_space || marked->safe);
   const auto* whole = std::get_if<WholeCut>(&file.words);
-  return whole && whole->safe_mark == kMark && !file.normalizer.empty() && is_mark_for_space(file.normalizer.back());
+  return whole && whole->safe_mark == kSpaceMark && !file.normalizer.empty() &&
+         is_mark_for_space(file.normalizer.back());
 }
 }  // namespace
 
@@ -54,7 +53,7 @@ SafeCuts::SafeCuts(const TokenizerFile& file) {
 // An added token that can stand across a place forbids all of its kind; what could end or begin at one, some.
 void SafeCuts::heed(const AddedToken& token, std::string_view spelling) {
   if (spelling.empty()) return;
-  const std::string text = replaced(spelling, kMark, " ");
+  const std::string text = replaced(spelling, kSpaceMark, " ");
   ends_token_[static_cast<unsigned char>(text.back())] = true;
   if (token.lstrip) takes_before_[static_cast<unsigned char>(text.front())] = true;
   for (size_t at = 0; at < text.size(); ++at) {

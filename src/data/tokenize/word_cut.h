@@ -18,10 +18,11 @@ struct ByteLevelCut {
   // Whether numbers are cut out first, run by run or digit by digit; what lies between is then cut as texts are.
   Digits digits = Digits::kAsOthers;
 };
+inline constexpr std::string_view kSpaceMark = "\u2581";  // SentencePiece's, for a space
 // SentencePiece's: spaces become a mark, which begins a word.
 struct MetaspaceCut {
   enum class Prepend { kAlways, kFirst, kNever };
-  std::string mark = "\u2581";
+  std::string mark = std::string(kSpaceMark);
   Prepend prepend = Prepend::kAlways;
   bool split = true;
   bool safe = false;            // not split, but no token goes across the beginning of a run of marks: as WholeCut
