@@ -99,11 +99,11 @@ bool Step::compares_pace(const PlanEntry& entry) const {
 
 StepOutput Step::keep(PlanEntry& entry, Recording& recording, const StepInput& input, const BeforeStep* before) {
   std::vector<std::string> strange;
-  for (const Stranger& stranger : recording.strangers) strange.push_back(stranger.obstacle);
+  for (const Unowned& unowned : recording.unowned) strange.push_back(unowned.obstacle);
   // It may have left its plans once too often.
   const std::shared_ptr<Plan> plan = entry.eager ? nullptr : plans_.keep(entry, recording, input);
   // What nobody knows to be the program's would not be taken back. State that this step has made is there by the next.
-  const bool knows_all = recording.strangers.empty() && std::ranges::none_of(strange, [&](const std::string& one) {
+  const bool knows_all = recording.unowned.empty() && std::ranges::none_of(strange, [&](const std::string& one) {
                            return std::ranges::find(recording.obstacles, one) != recording.obstacles.end();
                          });
   may_rehearse_ = knows_all && recording.effects.empty() && program_->python_reason().empty() && !entry.eager &&
@@ -166,9 +166,9 @@ bool Step::compile(const StepInput& input, const EagerFn& user_step) {
 
 std::string Step::difference(const StepInput& one, const EagerFn& step_on_one, const StepInput& other,
                              const EagerFn& step_on_other) {
-  const Rehearsal on_one = rehearse(*program_, one, step_on_one);
+  const Rehearsal on_one = rehearse(*program_, one, config_.op_rules, step_on_one);
   if (!on_one.problem.empty()) return on_one.problem;
-  return difference_of(on_one, rehearse(*program_, other, step_on_other));
+  return difference_of(on_one, rehearse(*program_, other, config_.op_rules, step_on_other));
 }
 
 void Step::end_warm_up() {

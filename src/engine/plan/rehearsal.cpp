@@ -35,7 +35,7 @@ bool writes_to_batch(const Trace& trace) {
 std::string problem_of(const Program& program, const Recording& recording) {
   if (!recording.effects.empty()) return recording.effects.front();
   if (std::string reason = program.python_reason(); !reason.empty()) return reason;
-  if (!recording.strangers.empty()) return recording.strangers.front().obstacle;
+  if (!recording.unowned.empty()) return recording.unowned.front().obstacle;
   if (!recording.obstacles.empty()) return recording.obstacles.front();
   return writes_to_batch(recording.trace) ? "it writes to its batch" : "";
 }
@@ -84,12 +84,13 @@ void SavedState::restore() {
   undo_.restore();
 }
 
-Rehearsal rehearse(Program& program, const StepInput& input, const std::function<StepOutput()>& step) {
+Rehearsal rehearse(Program& program, const StepInput& input, const OpRules& rules,
+                   const std::function<StepOutput()>& step) {
   program.refresh();
   SavedState before(program, input);
   Rehearsal rehearsal;
   try {
-    RecordedStep recorded(program, input);
+    RecordedStep recorded(program, input, rules);
     const Recording recording = record(recorded, [&] {
       StepOutput output = step();
       own_results(output, list_tensors(program, input));

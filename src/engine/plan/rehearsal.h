@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "capture/op_rule.h"
 #include "engine/compare/run_difference.h"
 #include "engine/plan/plan.h"
 #include "engine/program/program.h"
@@ -51,7 +52,8 @@ struct Rehearsal {
   bool narrow = false;      // it computes in bf16 or f16
   std::string problem;      // what of it cannot be taken back, or is not among `left`; empty: nothing
 };
-Rehearsal rehearse(Program& program, const StepInput& input, const std::function<StepOutput()>& step);
+Rehearsal rehearse(Program& program, const StepInput& input, const OpRules& rules,
+                   const std::function<StepOutput()>& step);
 
 // How far two are apart in results and updates, within rounding; empty: no further.
 std::string difference_of(const Rehearsal& one, const Rehearsal& other);
