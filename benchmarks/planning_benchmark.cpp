@@ -27,7 +27,7 @@ constexpr uint64_t kMostText = uint64_t{1} << 32;
 // What the product's passes leave, before they put it in order.
 Graph fused(const Trace& trace, const KernelSources& kernels) {
   RunOptions options;
-  options.settings.products = product_rule(features_of(kernels.micro_kernels));
+  options.settings.matmuls = matmul_rule(features_of(kernels.micro_kernels));
   options.without = {"order"};
   return run_passes(functionalise(trace), options).graph;
 }

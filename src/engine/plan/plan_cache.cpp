@@ -276,8 +276,7 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
       recording.obstacles.push_back(why);
   }
   // What a traced step only reads is data, wherever its code finds it, and is another tensor next time: not looked for.
-  if (is_traced_)
-    std::erase_if(recording.unowned, [&](const Unowned& one) { return is_data(recording.trace, one); });
+  if (is_traced_) std::erase_if(recording.unowned, [&](const Unowned& one) { return is_data(recording.trace, one); });
   const bool looks = explanations_ < kMaxExplanations;
   if (looks && explain_unowned(program_, recording)) {
     // The next recording knows these tensors by owner; nothing agrees with this one.
