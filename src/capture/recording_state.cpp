@@ -135,7 +135,7 @@ std::string RecordingState::place() {
 StorageId RecordingState::track(const at::Tensor& tensor, int owned) {
   const c10::Storage& storage = tensor.storage();
   const StorageId id(tracked_.size());
-  TrackedStorage tracked{storage.getWeakStorageImpl(), {}, storage.nbytes(), 0, owned, -1, -1, owned >= 0, {}};
+  TrackedStorage tracked{storage.getWeakStorageImpl(), {}, storage.nbytes(), 0, owned, -1, -1, owned >= 0, {}, {}};
   if (owned < 0 && kernels_ == nullptr)
     if (const auto event = log_.find_live(storage.data())) tracked.allocation = static_cast<ssize_t>(*event);
   tracked_.push_back(std::move(tracked));

@@ -311,7 +311,8 @@ Price Pricer::price_nodes(const Instruction& instruction) const {
   const Graph& nodes = schedule_.nodes[*instruction.nodes];
   int64_t count = 1;
   for (const GraphTensor& tensor : nodes.tensors) count = std::max(count, element_count(tensor.type.shape));
-  const auto stretches = static_cast<double>((count + kElementsOfStretch - 1) / kElementsOfStretch);
+  const int64_t whole_stretches = (count + kElementsOfStretch - 1) / kElementsOfStretch;
+  const auto stretches = static_cast<double>(whole_stretches);
   const auto elements = static_cast<double>(std::min(count, kElementsOfStretch));
   const bool shares = elements >= kAtenGrain && threads_ > 1;
   const double alone = shares ? 1 : threads_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 
 #include "base/check.h"
 #include "base/hash.h"
@@ -87,7 +88,7 @@ void Mixture::share_out() {
                i + 1, tokens, lengths_.front(), lengths_.front() + 1);
     USER_CHECK(windows(i) >= 1, "data source {} has no document of at least two tokens", i + 1);
   }
-  length_for(std::ranges::max(rows_, {}, &Rows::longest).longest());
+  std::ignore = length_for(std::ranges::max(rows_, {}, &Rows::longest).longest());
   const auto places = places_of(sources_);
   shares_.push_back(0);
   for (const uint64_t count : places) shares_.push_back(shares_.back() + count);
