@@ -211,10 +211,7 @@ PlanEntry* Segments::Call::find_entry() const {
 std::vector<at::Tensor> Segments::Call::forward(const ForwardFn& eager) {
   std::optional<std::vector<at::Tensor>> outputs;
   entry_ = find_entry();  // since begin() another thread may have had its turn
-  if (entry_ != nullptr && !entry_->plans.empty()) {
-    is_check_ = owner_.plans_.must_check(*entry_, tensors_);
-    if (!is_check_) outputs = replay();
-  }
+  if (entry_ != nullptr && !entry_->plans.empty()) outputs = replay();
   if (entry_ == nullptr) {
     mode_ = Mode::kEager;
     ++owner_.stats_.eager_calls;
@@ -377,16 +374,7 @@ void Segments::Call::leave_recording(const std::string& why) {
   mode_ = Mode::kEager;
   Recording recording;
   recording.obstacles.push_back(why);
-  keep(recording);
-}
-
-void Segments::Call::keep(Recording& recording) {
-  PlanEntry* entry = owner_.plans_.entry_of(signature_);
-  if (entry == nullptr) return;
-  if (is_check_ && !entry->plans.empty())
-    owner_.plans_.check(*entry, recording, input_);
-  else
-    owner_.plans_.keep(*entry, recording, input_);
+  if (PlanEntry* entry = owner_.plans_.entry_of(signature_)) owner_.plans_.keep(*entry, recording, input_);
 }
 
 std::vector<at::Tensor> Segments::Call::joined(std::vector<at::Tensor> of_inputs,
@@ -430,17 +418,12 @@ std::vector<at::Tensor> Segments::Call::finish_recording(const std::vector<at::T
   GradientsAside aside(*owner_.program_);
   const std::unique_ptr<Recorder> recorder = std::move(recorder_);
   --owner_.open_recordings_;
-  // A backward pass that begins otherwise is found by a replay, too.
-  PlanEntry* entry = is_check_ ? owner_.plans_.entry_of(signature_) : nullptr;
-  const bool has_plan = entry != nullptr && !entry->eager && !entry->plans.empty();
-  const std::string why = has_plan ? entry->plans.front()->why_not_resume(gradients) : std::string();
-  if (!why.empty()) owner_.plans_.give_up(*entry, why);
   recorder->resume(gradients);
   StepOutput output;
   recorder->run([&] { output.tensors = eager(gradients); });
   Recording recording = recorder->finish(std::move(output));
   std::vector<at::Tensor> found = aside.take();
-  if (why.empty()) keep(recording);
+  if (PlanEntry* entry = owner_.plans_.entry_of(signature_)) owner_.plans_.keep(*entry, recording, input_);
   release_free_memory();
   return joined(std::move(recording.output.tensors), std::move(found));
 }

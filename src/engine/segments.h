@@ -75,7 +75,6 @@ class Segments {
 
     PlanEntry* find_entry() const;
     std::vector<at::Tensor> record(const ForwardFn& eager);
-    void keep(Recording& recording);
     std::optional<std::vector<at::Tensor>> replay();
     std::string difference_from_plain(const std::vector<at::Tensor>& replayed);
     std::vector<at::Tensor> verify_forward(const ForwardFn& eager, std::vector<at::Tensor> replayed);
@@ -97,7 +96,6 @@ class Segments {
     std::vector<at::Tensor> tensors_;
     std::vector<at::Tensor> parameters_;
     bool is_first_ = false;
-    bool is_check_ = false;              // recorded to be compared with the plans
     std::vector<Version> read_, given_;  // parameters and inputs; outputs
     std::optional<Undo> before_;         // the forward pass
     bool with_plain_ = false;            // verified with the plain Graph, which is paused meanwhile

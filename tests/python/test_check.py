@@ -71,47 +71,6 @@ def test_what_slips_through_is_found_named_and_traced(mode, monkeypatch, caplog)
     assert accelerated.call.stats["replays"] == replays + 6
 
 
-def looped(mode, change=lambda: None):
-    """The same program as a loop that stays as it is; the model, and its losses."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    if mode is not None:
-        model, optimizer = stepc.accelerate(model, optimizer, config=stepc.Config(mode=mode))
-    losses = []
-    for i in range(STEPS):
-        if i == CHANGED:
-            change()
-        loss = model(torch.randn(6, 4, generator=torch.Generator().manual_seed(i))).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.detach())
-    return model, losses
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_loops_model_is_looked_at(mode):
-    model, losses = looped(mode)
-    torch.testing.assert_close(losses, looped(None)[1])
-    stats = stepc.stats(model)
-    assert (stats["checks"], stats["slips"]) == (4, 0) and not stats["warnings"]
-    assert stats["replays"] >= STEPS - 4 - stats["checks"]
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_what_slips_through_in_a_loop_is_found_and_left_to_eager(mode, monkeypatch, caplog):
-    def change():
-        monkeypatch.setattr(torch.nn.functional, "relu", lambda x, inplace=False: torch.relu(x) * 2)
-
-    with caplog.at_level(logging.WARNING, "stepc"):
-        model, _ = looped(mode, change)
-    stats = stepc.stats(model)
-    assert stats["slips"] == 1 and stats["eager_calls"] >= STEPS // 2
-    lines = [line for line in caplog.messages if "replays of this model" in line]
-    assert len(lines) == 1 and "aten::mul" in lines[0]
-
-
 def test_other_branches_are_none_that_slipped_through():
     """What a guard finds is no fault of the watch."""
     torch.manual_seed(0)

@@ -336,7 +336,7 @@ void PlanCache::warn_once(const std::string& warning) {
 }
 
 bool PlanCache::must_check(const PlanEntry& entry, const std::vector<at::Tensor>& tensors) const {
-  const bool is_watched = !is_traced_ && program_.is_watched();
+  const bool is_watched = may_trace_ && !is_traced_ && program_.is_watched();
   if (!is_watched || config_.verify.kind != Verify::Kind::kFirst || replays_of(entry) < entry.next_check) return false;
   Plan& plan = *entry.plans.front();
   return plan.verified && !plan.is_virtual() && eager_fits(plan) && plan.why_not(tensors).empty();
@@ -371,11 +371,8 @@ void PlanCache::check(PlanEntry& entry, Recording& recording, const StepInput& i
   ++stats_.recordings;
   if (slip.empty()) return;  // another branch: the guard of a replay finds it, too
   ++stats_.slips;
-  warn_once(str("replays of this {} were not what it does by now: {}", may_trace_ ? "step" : "model", slip));
-  if (may_trace_)
-    trace(slip, entry, input);
-  else
-    give_up(entry, slip);
+  warn_once(str("replays of this step were not what it does by now: {}", slip));
+  trace(slip, entry, input);
 }
 
 // The step's host code runs at every call: what it did, or read, cannot be known. Plans and recordings begin anew, with
