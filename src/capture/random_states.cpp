@@ -1,7 +1,5 @@
 #include "capture/random_states.h"
 
-#include <algorithm>
-
 #include "base/text.h"
 
 namespace stepc {
@@ -58,8 +56,6 @@ void RandomStates::resume() {
 }
 
 void RandomStates::after_call(CallId call) {
-  for (Watched& one : watched_)
-    if (!one.owned && !one.first.valid()) one.first = call;
   for (size_t w = 0; w < watched_.size(); ++w)
     if (!is_in_state(watched_[w].generator, watched_[w].seen[watched_[w].current].snapshot))
       see(w, GeneratorState::Kind::kAfterCall, call);
@@ -71,12 +67,8 @@ void RandomStates::finish(CallId end, Trace& trace) {
   for (size_t w = 0; w < watched_.size(); ++w) {
     trace.generators.push_back(watched_[w].key);
     ids[w].resize(watched_[w].seen.size());
-    // The step's own generator begins in its constant state, without the host putting it back: where it is first taken,
-    // for the state may follow from a number that the host has read by then.
-    if (watched_[w].owned) continue;
-    const CallId first = watched_[w].first.valid() ? watched_[w].first : end;
-    const auto is_before = [](const Load& load, CallId call) { return load.before < call; };
-    loads_.insert(std::lower_bound(loads_.begin(), loads_.end(), first, is_before), {first, w, 0});
+    // The step's own generator begins in its constant state, without the host putting it back.
+    if (!watched_[w].owned) loads_.insert(loads_.begin(), {CallId(0), w, 0});
   }
   for (const Load& load : loads_) {
     StateId& id = ids[load.watched][load.seen];

@@ -41,7 +41,6 @@ class RandomStates {
     at::Generator generator;
     std::string key;
     bool owned = false;
-    CallId first;  // that took it, of the step's own
     std::deque<Seen> seen;
     size_t current = 0;  // index into seen
   };

@@ -90,7 +90,6 @@ bool TracedStates::draw_alike(size_t call, size_t other) const {
 void TracedStates::bind(std::vector<at::Generator> generators) {
   watched_.assign(generators.size(), {});
   loads_.clear();
-  seeds_.clear();
   for (size_t g = 0; g < generators.size(); ++g) {
     Watched& one = watched_[g];
     one.generator = g == 0 ? at::detail::getDefaultCPUGenerator() : std::move(generators[g]);
@@ -130,39 +129,20 @@ void TracedStates::look(size_t watched, size_t before) {
   loads_.push_back({before, watched, one.current});
 }
 
-bool TracedStates::take_seed(const GeneratorState& constant, size_t seen) {
-  return seeds_.try_emplace({constant.generator.index(), constant.bytes}, seen).first->second == seen;
-}
-
-bool TracedStates::is_recorded(size_t watched, const GeneratorState& expected, size_t call) {
-  look(watched, call);
-  const Watched& one = watched_[watched];
-  if (!one.generator.defined()) return true;
-  const GeneratorState& now = one.seen[one.current].state;
-  if (now.kind == GeneratorState::Kind::kConstant && now.kind == expected.kind) return take_seed(expected, one.current);
-  return first_alike(now) == expected;
-}
-
 bool TracedStates::are_as_recorded(size_t call) {
+  const auto is_recorded = [&](size_t g, const GeneratorState& expected) {
+    look(g, call);
+    const Watched& one = watched_[g];
+    return !one.generator.defined() || first_alike(one.seen[one.current].state) == expected;
+  };
   const auto are_all_recorded = [&](const std::vector<GeneratorState>& expected) {
     bool are = true;
-    for (size_t g = 0; g < expected.size(); ++g) are = is_recorded(g, expected[g], call) && are;
+    for (size_t g = 0; g < expected.size(); ++g) are = is_recorded(g, expected[g]) && are;
     return are;
   };
   if (call == draws_.size()) return are_all_recorded(at_end_);
   if (const auto read = at_reads_.find(call); read != at_reads_.end() && !are_all_recorded(read->second)) return false;
-  return !draws_[call].valid() || is_recorded(draws_[call].index(), expected_[call], call);
-}
-
-std::vector<HostSeed> TracedStates::seeds() const {
-  std::vector<HostSeed> out;
-  for (size_t s = 0; s < trace_.states.size(); ++s) {
-    const size_t g = trace_.states[s].generator.index();
-    const auto seed = seeds_.find({g, trace_.states[s].bytes});
-    if (trace_.states[s].kind == GeneratorState::Kind::kConstant && seed != seeds_.end())
-      out.push_back({StateId(s), watched_[g].seen[seed->second].snapshot});
-  }
-  return out;
+  return !draws_[call].valid() || is_recorded(draws_[call].index(), expected_[call]);
 }
 
 void TracedStates::skipped(size_t call) {
@@ -172,12 +152,6 @@ void TracedStates::skipped(size_t call) {
   const GeneratorSnapshot mark = mark_of(read_generator(generator), call);
   write_generator(generator, mark);
   see(g, GeneratorState::Kind::kAfterCall, CallId(call), mark);
-}
-
-void TracedStates::computed(size_t call) {
-  if (!draws_[call].valid()) return;
-  const size_t g = draws_[call].index();
-  see(g, GeneratorState::Kind::kAfterCall, CallId(call), read_generator(watched_[g].generator));
 }
 
 void TracedStates::ran() {
@@ -197,21 +171,13 @@ void TracedStates::ran_instead() {
     if (one.generator.defined()) write_generator(one.generator, one.seen[one.current].snapshot);
 }
 
-bool TracedStates::take_over_seed(const TracedStates& from, const GeneratorState& mine, const GeneratorState& theirs) {
-  if (mine.kind != GeneratorState::Kind::kConstant || mine.kind != theirs.kind) return mine == theirs;
-  const auto seed = from.seeds_.find({theirs.generator.index(), theirs.bytes});
-  return mine.generator == theirs.generator && seed != from.seeds_.end() && take_seed(mine, seed->second);
-}
-
 bool TracedStates::take_over(const TracedStates& from, size_t calls) {
-  seeds_.clear();
   for (size_t c = 0; c < calls; ++c)
-    if (draws_[c] != from.draws_[c] || (draws_[c].valid() && !take_over_seed(from, expected_[c], from.expected_[c])))
-      return false;
+    if (draws_[c] != from.draws_[c] || (draws_[c].valid() && expected_[c] != from.expected_[c])) return false;
   for (const auto& [read, expected] : at_reads_)
     if (const auto theirs = from.at_reads_.find(read); read < calls && theirs != from.at_reads_.end())
       for (size_t g = 0; g < std::min(expected.size(), theirs->second.size()); ++g)
-        if (!take_over_seed(from, expected[g], theirs->second[g])) return false;
+        if (expected[g] != theirs->second[g]) return false;
   const size_t generators = watched_.size();
   for (size_t g = generators; g < from.watched_.size(); ++g)
     if (from.watched_[g].generator.defined()) return false;

@@ -6,20 +6,12 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "aten/generator_snapshot.h"
 #include "ir/trace.h"
 
 namespace stepc {
-
-// What the host sets a generator to in this run, where the trace has the constant `state`.
-struct HostSeed {
-  StateId state;
-  GeneratorSnapshot snapshot;
-};
 
 class TracedStates {
  public:
@@ -35,14 +27,10 @@ class TracedStates {
 
   // Whether `call` draws from the state that it drew from while it was recorded, or draws nothing; where it is read by
   // the host, for which the plan runs up to here and leaves its own states: whether all are as recorded. calls.size():
-  // the same where the step ends. A constant stands for whatever the host sets there, as long as that is one state
-  // wherever it was one.
+  // the same where the step ends.
   bool are_as_recorded(size_t call);
-  // `call` was left out, or was computed.
+  // `call` was left out.
   void skipped(size_t call);
-  void computed(size_t call);
-  // What the trace's constants were in this run so far.
-  [[nodiscard]] std::vector<HostSeed> seeds() const;
   // A plan has run up to here: its states are there, and no marks.
   void ran();
   // Another plan has: what the host has set is put back.
@@ -82,11 +70,6 @@ class TracedStates {
   GeneratorState first_alike(GeneratorState state) const;
   bool draw_alike(size_t call, size_t other) const;
 
-  bool is_recorded(size_t watched, const GeneratorState& expected, size_t call);
-  // `seen` stands for the constant from here on; whether it may.
-  bool take_seed(const GeneratorState& constant, size_t seen);
-  bool take_over_seed(const TracedStates& from, const GeneratorState& mine, const GeneratorState& theirs);
-
   // What the host has set since the last draw.
   void look(size_t watched, size_t before);
   void see(size_t watched, GeneratorState::Kind kind, CallId call, const GeneratorSnapshot& snapshot);
@@ -99,7 +82,6 @@ class TracedStates {
   std::vector<size_t> alike_;                               // by call: the first that leaves the same state
   std::vector<Watched> watched_;
   std::vector<Load> loads_;
-  std::map<std::pair<size_t, std::string>, size_t> seeds_;  // by generator and constant: index into its seen
 };
 
 }  // namespace stepc

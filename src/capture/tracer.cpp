@@ -211,7 +211,6 @@ class Tracer::Observer final : public CallObserver {
     if (!computes_ && expected.read) return give_number(*expected.read, op, stack);
     if (computes_ || expected.runs) {
       run(op, below, stack);
-      if (computes_) states_.computed(id.index());
       if (!expected.is_filled_later) meet_results(id, *stack);
       return;
     }
@@ -243,7 +242,6 @@ class Tracer::Observer final : public CallObserver {
   [[nodiscard]] bool raised() const { return raised_; }
   [[nodiscard]] const std::vector<HostSupply>& supplied() const { return supplied_; }
   [[nodiscard]] const std::map<std::string, at::Tensor>& host_data() const { return host_data_; }
-  [[nodiscard]] std::vector<HostSeed> seeds() const { return states_.seeds(); }
 
   [[nodiscard]] bool is_held(StorageId storage) const {
     const Met& met = met_[storage.index()];
@@ -450,13 +448,13 @@ class Tracer::Observer final : public CallObserver {
       supplied_.resize(supplied);
       return false;
     }
-    if (!states_.are_as_recorded(next_) && !computes_) return false;
+    if (!computes_ && !states_.are_as_recorded(next_)) return false;
     if (!takes) supplied_.resize(supplied);
     return true;
   }
 
   // Of a step that ends here.
-  bool is_at_end() { return next_ == expected_.size() && (states_.are_as_recorded(next_) || computes_); }
+  bool is_at_end() { return next_ == expected_.size() && (computes_ || states_.are_as_recorded(next_)); }
 
   bool is_argument(const Expected& expected, const Arg& arg, const c10::IValue& given, size_t index,
                    const c10::Argument& schema) {
@@ -893,16 +891,6 @@ std::vector<HostSupply> numbers_supplied(const Trace& trace, const Trace& record
   return out;
 }
 
-std::vector<HostSeed> seeds_supplied(const Trace& trace, const Trace& recorded) {
-  std::vector<HostSeed> out;
-  for (size_t l = 0; l < std::min(trace.loads.size(), recorded.loads.size()); ++l) {
-    const GeneratorState& state = recorded.states.at(recorded.loads[l].state.index());
-    if (state.kind == GeneratorState::Kind::kConstant)
-      out.push_back({trace.loads[l].state, snapshot_from_bytes(state.bytes)});
-  }
-  return out;
-}
-
 Tracer::Tracer(const Trace& trace) : observer_(std::make_shared<Observer>(trace)) {}
 Tracer::~Tracer() = default;
 
@@ -934,7 +922,6 @@ const std::string& Tracer::difference() const { return observer_->difference(); 
 bool Tracer::raised() const { return observer_->raised(); }
 const std::map<std::string, at::Tensor>& Tracer::host_data() const { return observer_->host_data(); }
 const std::vector<HostSupply>& Tracer::supplied() const { return observer_->supplied(); }
-std::vector<HostSeed> Tracer::seeds() const { return observer_->seeds(); }
 bool Tracer::is_held(ValueId value) const { return value.valid() && observer_->is_held(observer_->storage_of(value)); }
 ValueId Tracer::held_beside(const std::vector<ValueId>& given) const { return observer_->held_beside(given); }
 at::Tensor Tracer::held(ValueId value) const { return is_held(value) ? observer_->held(value) : at::Tensor(); }

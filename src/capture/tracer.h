@@ -21,7 +21,6 @@
 namespace stepc {
 
 class Recorder;
-struct HostSeed;
 
 // A number (or a list of numbers, or a 0-dim number tensor) that the host passes as argument `arg` of `call`.
 struct HostSupply {
@@ -32,8 +31,6 @@ struct HostSupply {
 
 // What the host supplied in `recorded`, where a step that follows `trace`, with the same calls, supplies it.
 std::vector<HostSupply> numbers_supplied(const Trace& trace, const Trace& recorded);
-// The same of the states that it gave to generators.
-std::vector<HostSeed> seeds_supplied(const Trace& trace, const Trace& recorded);
 
 class Tracer {
  public:
@@ -73,8 +70,6 @@ class Tracer {
   [[nodiscard]] bool raised() const;
   // What the host has supplied so far, in the order of calls.
   [[nodiscard]] const std::vector<HostSupply>& supplied() const;
-  // What it has set generators to so far, where the trace has constants.
-  [[nodiscard]] std::vector<HostSeed> seeds() const;
 
   // Tensors that the host has made so far, of its own data or by calls of its own, by the keys of the trace's externals
   // of kind kHost.

@@ -337,8 +337,6 @@ Executor::~Executor() = default;
 
 std::string Executor::why_not(const std::vector<at::Tensor>& tensors) { return impl_->operands.why_not(tensors); }
 
-void Executor::set_state(size_t state, const GeneratorSnapshot& snapshot) { impl_->states.at(state) = snapshot; }
-
 void Executor::supply(CallId call, size_t arg, const c10::IValue& number) {
   Impl& impl = *impl_;
   const auto found = impl.host_numbers.find({call, arg});

@@ -24,8 +24,6 @@
 
 namespace stepc {
 
-struct GeneratorSnapshot;
-
 // A program's slot and the tensor that it gets; undefined: none.
 struct Bound {
   Owner owner = Owner::kGradient;
@@ -88,8 +86,6 @@ class Executor {
 
   // From now on the trace's `call` is given `number` as its argument `arg`.
   void supply(CallId call, size_t arg, const c10::IValue& number);
-  // And a generator the state `snapshot` where the schedule has `state`.
-  void set_state(size_t state, const GeneratorSnapshot& snapshot);
   // The host has supplied what the schedule cannot take: another integer than the one built in.
   bool is_unfit() const;
 

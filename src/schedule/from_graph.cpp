@@ -21,30 +21,11 @@ namespace {
 
 constexpr uint32_t kNoGroup = UINT32_MAX;
 
-// Whether a generator of the step's own is in no other state before, and in this one from the start as well.
-bool is_beginning(const Trace& trace, const GeneratorLoad& load) {
-  const GeneratorState& state = trace.states[load.state.index()];
-  if (state.kind != GeneratorState::Kind::kConstant || state.generator.index() == 0) return false;
-  const auto is_earlier = [&](const GeneratorLoad& other) {
-    return &other < &load && trace.states[other.state.index()].generator == state.generator;
-  };
-  const auto reads = [&](const HostEvent& event) {  // the state may follow from the number
-    return event.kind == HostEvent::Kind::kRead && event.begin <= load.before;
-  };
-  const auto draws = [&](const Call& call) {
-    return std::ranges::find(call.args, Arg(GeneratorArg{state.generator})) != call.args.end();
-  };
-  const size_t before = std::min(load.before.index(), trace.calls.size());
-  return std::ranges::none_of(trace.loads, is_earlier) && std::ranges::none_of(trace.events, reads) &&
-         std::none_of(trace.calls.begin(), trace.calls.begin() + static_cast<ptrdiff_t>(before), draws);
-}
-
 // Draws of ATen's own go on where a generator stands: nothing is put back for them in the midst of a step.
 void check_draws(const Graph& graph, const Trace& trace) {
   std::set<GeneratorId> put_back;
   for (const GeneratorLoad& load : trace.loads)
-    if (load.before.index() > 0 && !is_beginning(trace, load))
-      put_back.insert(trace.states[load.state.index()].generator);
+    if (load.before.index() > 0) put_back.insert(trace.states[load.state.index()].generator);
   for (const Node& node : graph.nodes)
     if (node.aten)
       for (const Arg& arg : node.aten->args)
@@ -393,20 +374,20 @@ class Writer {
     copy.work.bytes = 2.0 * static_cast<double>(bytes_of(s_.operands[from.index()]));
   }
 
-  // Generators begin in the constant states that the step gives them before it draws.
+  // Generators of the step's own begin in constant states.
   void add_generators(const Trace& trace) {
     if (trace.generators.size() <= 1) return;
     s_.generators = trace.generators;
-    s_.states.resize(trace.states.size());
     for (const GeneratorLoad& load : trace.loads) {
-      if (!is_beginning(trace, load)) continue;
       const GeneratorState& state = trace.states[load.state.index()];
+      if (load.before.index() > 0 || state.kind != GeneratorState::Kind::kConstant || state.generator.index() == 0)
+        continue;
       Instruction& begin = add(Instruction::Kind::kLoadGenerator, {Phase::kForward, ""});
       begin.op = "load_generator";
       begin.generator = static_cast<uint32_t>(state.generator.index());
-      begin.state = static_cast<uint32_t>(load.state.index());
+      begin.state = static_cast<uint32_t>(s_.states.size());
       begin.why = "as the step did";
-      s_.states[load.state.index()] = state.bytes;
+      s_.states.push_back(state.bytes);
     }
   }
 

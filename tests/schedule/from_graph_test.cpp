@@ -403,7 +403,7 @@ return %5
     EXPECT_EQ(s.instructions[1 + g].kind, Kind::kSeed);
     EXPECT_EQ(s.instructions[1 + g].generator, g);
   }
-  trace.loads = {{CallId(0), StateId(0)}, {CallId(3), StateId(0)}};
+  trace.loads = {{CallId(3), StateId(0)}};
   constexpr std::string_view kAtensOwn =
       R"(%0: i64[4] = aten::randperm.generator(4, generator(2)) -> % draws | forward ""
 return %0

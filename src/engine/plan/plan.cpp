@@ -134,7 +134,6 @@ Plan::Road& Plan::exact() {
     exact_ = road_of(compile_exact(trace_, options_.threads));
     for (EventRun& run : events_) run.known.set_stale();
     for (const HostSupply& one : supplied_) exact_->executor->supply(one.call, one.arg, one.number);
-    for (const HostSeed& one : seeds_) set_state(*exact_, one);
   }
   return *exact_;
 }
@@ -400,21 +399,8 @@ void Plan::supply(const HostSupply& number) {
   if (exact_ == nullptr || is_traced()) supplied_.push_back(number);
 }
 
-void Plan::seed(std::vector<HostSeed> seeds) {
-  seeds_ = std::move(seeds);
-  for (const auto* road : {&fast_, &exact_, &plain_})
-    if (*road != nullptr)
-      for (const HostSeed& one : seeds_) set_state(**road, one);
-}
-
-// A Graph draws for itself what streams of its own give, and has no such states.
-void Plan::set_state(Road& road, const HostSeed& seed) {
-  if (!road.executor->schedule().states.empty()) road.executor->set_state(seed.state.index(), seed.snapshot);
-}
-
 std::string Plan::why_not(const std::vector<at::Tensor>& tensors) {
   supplied_.clear();
-  seeds_.clear();
   if (is_traced() && is_unfit()) return "the host passes another integer than the one that the plan was made for";
   return current().executor->why_not(gather(current().inputs, tensors));
 }
@@ -475,7 +461,6 @@ StepResult Plan::execute(RunInputs& inputs, const std::vector<at::Tensor>& tenso
 Plan::Outcome Plan::run_plain(Program& program, const std::vector<at::Tensor>& tensors) {
   plain_ = road_of(compile_plain(trace_, *options_.kernels, compile_options()));
   for (const HostSupply& one : supplied_) plain_->executor->supply(one.call, one.arg, one.number);
-  for (const HostSeed& one : seeds_) set_state(*plain_, one);
   Outcome outcome = run_instead(*plain_, program, tensors);
   if (!plain_->executor->is_paused()) plain_.reset();
   return outcome;

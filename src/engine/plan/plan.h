@@ -11,7 +11,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "capture/shadow.h"
-#include "capture/traced_states.h"
 #include "capture/tracer.h"
 #include "engine/plan/compile.h"
 #include "engine/prediction.h"
@@ -91,7 +90,6 @@ class Plan {
   // to the next number that the program reads, or to its end. run() runs it whole, on what was supplied last.
   std::string why_not(const std::vector<at::Tensor>& tensors);
   void supply(const HostSupply& number);
-  void seed(std::vector<HostSeed> seeds);
   StepResult begin(const Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times);
   StepResult go_on() { return resume({}); }
   Tracer& tracer() { return *tracer_; }
@@ -190,7 +188,6 @@ class Plan {
   };
 
   std::unique_ptr<Road> road_of(Compiled compiled);
-  static void set_state(Road& road, const HostSeed& seed);
   Road& exact();
   Road& current() { return fast_ != nullptr && !is_unfit() ? *fast_ : exact(); }
   const HostEvent& pause() const;
@@ -222,7 +219,6 @@ class Plan {
   Graph fused_;                  // of a virtually captured step, for make_plain()
   bool ran_exact_ = false;
   std::vector<HostSupply> supplied_;                                // by the host code of the run at hand, in fast mode
-  std::vector<HostSeed> seeds_;                                     // the same of generators
   std::unique_ptr<Tracer> tracer_;                                  // of a traced step
   std::map<std::string, std::pair<size_t, at::Tensor>> host_data_;  // by key: its place, and the last recorded
   std::map<std::pair<Owner, std::string>, size_t> places_;          // of the program's tensors, by owner and key

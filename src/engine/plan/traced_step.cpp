@@ -78,7 +78,6 @@ class Run {
   void supply() {
     const std::vector<HostSupply>& all = plan().tracer().supplied();
     for (; supplied_ < all.size(); ++supplied_) plan().supply(all[supplied_]);
-    plan().seed(plan().tracer().seeds());
     for (const auto& [key, data] : plan().tracer().host_data())
       if (filled_.insert(key).second && has_begun_) plan().fill_host_data(key, data);
   }

@@ -217,7 +217,6 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
   verification.departure = plan.tracer().difference();
   verification.raised = plan.tracer().raised();
   const std::vector<HostSupply> supplied = plan.tracer().supplied();
-  std::vector<HostSeed> seeds = plan.tracer().seeds();
   const bool has_left = !verification.departure.empty();
   std::vector<at::Tensor> inputs;
   std::map<std::string, at::Tensor> kept;
@@ -242,7 +241,6 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
   Undo after(nullptr, plan.changed(inputs), plan.generators(program));
   state->second.restore();
   for (const HostSupply& number : supplied) plan.supply(number);
-  plan.seed(std::move(seeds));
   verification.compared = true;
   try {
     compare_traced(plan, program, inputs, eager, eager_fits(plan), verification);
@@ -280,7 +278,6 @@ Verification verify_recorded(Plan& plan, Program& program, const BeforeStep& bef
     for (size_t t = 0; t < by_host.size(); ++t) by_host[t].copy_(written[t]);
   }
   for (const HostSupply& number : numbers_supplied(plan.trace(), recorded)) plan.supply(number);
-  plan.seed(seeds_supplied(plan.trace(), recorded));
   verification.outcome.result.emplace();
   verification.compared = true;
   try {
