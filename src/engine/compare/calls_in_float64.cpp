@@ -3,16 +3,15 @@
 #include <algorithm>
 #include <exception>
 #include <optional>
-#include <thread>
 #include <utility>
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/jit_type.h>
 #include <ATen/record_function.h>
 
 #include "aten/operators.h"
 #include "capture/observer.h"
+#include "engine/compare/run_aside.h"
 #include "engine/compare/value_distance.h"
 
 namespace stepc {
@@ -26,21 +25,6 @@ double bound_of(at::ScalarType type) { return type == at::kFloat ? 1e-5 : 1e-2; 
 bool is_narrow(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != at::kDouble &&
          tensor.element_size() > 1;
-}
-
-// Runs `body` where no plan lends its memory: on a thread of its own.
-template <class Body>
-void run_aside(const Body& body) {
-  std::exception_ptr thrown;
-  std::thread([&] {
-    try {
-      const at::AutoDispatchBelowADInplaceOrView below_autograd;
-      body();
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-  }).join();
-  if (thrown) std::rethrow_exception(thrown);
 }
 
 void append_tensors(const c10::IValue& value, Tensors& out) {

@@ -5,12 +5,10 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include <ATen/Functions.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
 
@@ -18,6 +16,7 @@
 #include "aten/operators.h"
 #include "base/check.h"
 #include "capture/observer.h"
+#include "engine/compare/run_aside.h"
 #include "engine/compare/value_distance.h"
 #include "ops/sharding_rule.h"
 
@@ -198,17 +197,15 @@ struct RuleCheck::Calls {
     if (results.empty()) return;  // it has thrown
     for (const TensorType& type : types_of(operands)) kind += " " + to_text(type);
     if (!seen.insert(kind).second) return;
-    // On a thread of its own, where no plan lends its memory.
-    std::thread([&] {
-      try {
-        const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    try {
+      run_aside([&] {
         const ShardingRule rule = named_rule(call.dims, types_of(operands), types_of(results));
         for (size_t f = 0; f < rule.factors.size() && wrong.empty(); ++f)
           wrong = wrong_along(call, operands, results, rule, static_cast<int>(f));
-      } catch (const std::exception& error) {
-        wrong = str("op_rule {}: {}", name_of(call.op), first_line(error.what()));
-      }
-    }).join();
+      });
+    } catch (const std::exception& error) {
+      wrong = str("op_rule {}: {}", name_of(call.op), first_line(error.what()));
+    }
   }
 };
 

@@ -1,0 +1,25 @@
+// Runs `body` where no plan lends its memory: on a thread of its own, below autograd. What it throws is thrown here.
+#pragma once
+
+#include <exception>
+#include <thread>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+namespace stepc {
+
+template <class Body>
+void run_aside(const Body& body) {
+  std::exception_ptr thrown;
+  std::thread([&] {
+    try {
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      body();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  }).join();
+  if (thrown) std::rethrow_exception(thrown);
+}
+
+}  // namespace stepc
