@@ -72,6 +72,7 @@ std::vector<Array> evaluate(const OpDef& op, const std::vector<Array>& inputs, c
   for (const Array& input : inputs) call.inputs.push_back(input.type);
   call.attrs = attrs;
   const std::vector<TensorType> types = infer_types(op, call);
+  if (op.collective == Collective::kReshard) return inputs;
   if (op.body != nullptr) return {evaluate_elementwise(op, inputs, attrs, types[0])};
   if (op.decompose != nullptr) return evaluate_decomposition(op, inputs, attrs);
   for (const KernelTable* table :

@@ -65,6 +65,8 @@ std::string_view name_of(InputKind kind) {
       return "scalar";
     case InputKind::kRng:
       return "rng";
+    case InputKind::kMesh:
+      return "mesh";
   }
   return "?";
 }
@@ -194,7 +196,16 @@ void verify_tensor(const Graph& graph, TensorId id, NodeId producer, size_t plac
   INTERNAL_CHECK(!defined[id.index()], "%{} is defined twice", id);
   INTERNAL_CHECK(tensor.producer == producer && tensor.place == place, "%{} does not know where it is made", id);
   for (int64_t size : tensor.type.shape) INTERNAL_CHECK(size >= 0, "%{} has the shape {}", id, to_text(tensor.type));
+  if (tensor.sharding) verify(*tensor.sharding, tensor.type.shape, graph.mesh);
   defined[id.index()] = true;
+}
+
+void verify_part(const Graph& graph, const std::optional<PartOf>& part, TensorId id) {
+  if (!part) return;
+  verify(part->sharding, part->shape, graph.mesh);
+  INTERNAL_CHECK(part->sharding.partial.empty(), "%{} leaves the step as a partial one", id);
+  INTERNAL_CHECK(local_shape(part->sharding, part->shape, graph.mesh) == graph.shape(id), "%{} is a {} and a part of {}",
+                 id, to_text(graph.type(id)), to_text(part->sharding, part->shape, graph.mesh));
 }
 
 void verify_aten_call(const Graph& graph, const Node& node, size_t index) {
@@ -281,6 +292,7 @@ void verify_outputs(const Graph& graph, const std::vector<bool>& defined) {
     INTERNAL_CHECK(defined[output.tensor.index()], "output {} is never made", i);
     verify_incoming(graph, output.tensor, "an output");
     verify_window(graph.shape(output.tensor), output.strides, "an output");
+    verify_part(graph, output.part, output.tensor);
     if (output.kind == GraphOutput::Kind::kGuard)
       INTERNAL_CHECK(graph.type(output.tensor) == (TensorType{DType::kBool, {}}), "guard {} is a {}", i,
                      to_text(graph.type(output.tensor)));
@@ -363,6 +375,7 @@ void verify(const Graph& graph) {
     const GraphInput& input = graph.inputs[i];
     verify_tensor(graph, input.tensor, NodeId(), i, defined);
     verify_window(graph.shape(input.tensor), input.strides, "an input");
+    verify_part(graph, input.part, input.tensor);
     INTERNAL_CHECK(keys.insert({input.kind, input.key}).second, "{} '{}' is an input twice", name_of(input.kind),
                    input.key);
   }

@@ -8,6 +8,13 @@
 //   %3: f32[4, 8] = ...                                                  | update ""
 //   update %0 = %3
 //   return %2
+//
+// A Graph for several devices has a mesh. While it is the whole step, its tensors may have shardings, which say how each
+// lies on the ranks; once it is one rank's step (passes/partition), its inputs and outputs say what they are parts of.
+//
+//   mesh dp_shard=2
+//   input %0: f32[8, 4] <8/dp_shard, 4> = batch "0"
+//   input %0: f32[4, 4] = batch "0" part of <8/dp_shard, 4>
 #pragma once
 
 #include <cstdint>
@@ -19,6 +26,8 @@
 #include "base/ids.h"
 #include "ir/attrs.h"
 #include "ir/dtype.h"
+#include "ir/mesh.h"
+#include "ir/sharding.h"
 #include "ir/trace.h"
 
 namespace stepc {
@@ -46,6 +55,7 @@ struct GraphTensor {
   TensorType type;
   NodeId producer;     // invalid: a graph input
   uint32_t place = 0;  // which of the producer's outputs, or which graph input
+  std::optional<Sharding> sharding = {};
   bool operator==(const GraphTensor&) const = default;
 };
 
@@ -101,6 +111,7 @@ enum class InputKind : uint8_t {
   kHost,      // a tensor that the host makes of data of its own inside the step
   kScalar,    // a host number, as a 0-dim tensor
   kRng,       // (seed, step) of this call's random draws from one generator, i64[2]
+  kMesh,      // where this rank stands on each axis of the mesh, i64[axes]
 };
 std::string_view name_of(InputKind kind);
 // The program's slots as inputs, and back; nullopt for what no slot holds. A constant is captured.
@@ -114,6 +125,13 @@ std::string host_number_key(const HostEvent& event, CallId call, size_t arg, siz
 std::string rng_key(GeneratorId generator);
 GeneratorId generator_of(const std::string& rng_key);
 
+// The whole tensor that a tensor of one rank's step is a part of.
+struct PartOf {
+  Shape shape;
+  Sharding sharding;
+  bool operator==(const PartOf&) const = default;
+};
+
 // A window of the program's own memory: offset and strides in elements. Empty strides: contiguous.
 struct GraphInput {
   InputKind kind = InputKind::kCaptured;
@@ -121,6 +139,7 @@ struct GraphInput {
   TensorId tensor;
   Shape strides;
   int64_t offset = 0;
+  std::optional<PartOf> part = {};
   bool operator==(const GraphInput&) const = default;
 };
 
@@ -171,10 +190,12 @@ struct GraphOutput {
   InputKind owner = InputKind::kGradient;  // kRebind: whose slot,
   std::string key;                         // and which
   Shape strides;                           // how the program sees it; empty: contiguous
+  std::optional<PartOf> part = {};
   bool operator==(const GraphOutput&) const = default;
 };
 
 struct Graph {
+  Mesh mesh;                 // of one device: no axes
   std::vector<Node> nodes;  // producers before users
   std::vector<GraphTensor> tensors;
   std::vector<GraphInput> inputs;

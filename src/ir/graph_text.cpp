@@ -17,6 +17,13 @@
 // Behind '->' stands what an ATen call returns: '%' for the next fresh output, a list t[...] of those, none otherwise;
 // 'writes' counts the call's tensors from 0, and so does 'layout 0(1, 4)', the strides of one that is not contiguous.
 // 'workspace 4096 64': the bytes that its kernel took beside, on the step's thread and on each worker, where known.
+// A Graph for several devices has its mesh in a line of its own, and shardings behind types (ir/sharding.h):
+//
+//   mesh dp_shard=2,tp=4
+//   input %0: f32[8, 4] <8/dp_shard, 4> = batch "0"
+//   input %0: f32[4, 4] = batch "0" part of <8/dp_shard, 4>
+//   update %1 = %4 part of <16, 4/tp>
+//
 // 'rule flops 512.0 ...' is what the program says of an operator of its own (ir/call_rule.h).
 #include "base/check.h"
 #include "ir/arg_text.h"
@@ -36,9 +43,19 @@ std::string window_text(const TensorType& type, const Shape& strides, int64_t of
   return text;
 }
 
+// " <8/dp_shard, 4>", or nothing.
+std::string sharding_text(const Graph& graph, TensorId id) {
+  const std::optional<Sharding>& sharding = graph.tensors[id.index()].sharding;
+  return sharding ? " " + to_text(*sharding, graph.shape(id), graph.mesh) : std::string();
+}
+std::string part_text(const Graph& graph, const std::optional<PartOf>& part) {
+  return part ? " part of " + to_text(part->sharding, part->shape, graph.mesh) : std::string();
+}
+
 std::string node_text(const Graph& graph, const Node& node) {
   std::vector<std::string> outputs;
-  for (TensorId id : node.outputs) outputs.push_back(str("%{}: {}", id, to_text(graph.type(id))));
+  for (TensorId id : node.outputs)
+    outputs.push_back(str("%{}: {}{}", id, to_text(graph.type(id)), sharding_text(graph, id)));
   std::vector<std::string> inputs;
   std::string tail;
   if (node.aten) {
@@ -59,9 +76,10 @@ std::string node_text(const Graph& graph, const Node& node) {
 }
 
 std::string output_text(const Graph& graph, const GraphOutput& output) {
-  const std::string tensor = !output.tensor.valid()   ? "none"
-                             : output.strides.empty() ? str("%{}", output.tensor)
-                                                      : str("%{}({})", output.tensor, fmt::join(output.strides, ", "));
+  std::string tensor = !output.tensor.valid()   ? "none"
+                       : output.strides.empty() ? str("%{}", output.tensor)
+                                                : str("%{}({})", output.tensor, fmt::join(output.strides, ", "));
+  tensor += part_text(graph, output.part);
   switch (output.kind) {
     case GraphOutput::Kind::kUpdate:
       return str("update %{} = {}\n", graph.inputs[output.input].tensor, tensor);
@@ -99,6 +117,7 @@ class GraphParser {
 
  private:
   void parse_line() {
+    if (in_.accept("mesh ")) return parse_mesh_line();
     if (in_.accept("input ")) return parse_input();
     if (in_.accept("update ")) return parse_update();
     if (in_.accept("rebind ")) {
@@ -136,6 +155,70 @@ class GraphParser {
     graph_.tensors[id.index()] = {parse_tensor_type(in_), producer, static_cast<uint32_t>(place)};
     return id;
   }
+  void parse_mesh_line() {
+    if (!graph_.tensors.empty() || !graph_.mesh.axes.empty()) in_.fail("the mesh stands once, before all tensors");
+    std::vector<MeshAxis> axes;
+    do {
+      MeshAxis axis{std::string(in_.word()), 0};
+      in_.expect("=");
+      axis.size = in_.integer();
+      axes.push_back(std::move(axis));
+    } while (in_.accept(","));
+    try {
+      graph_.mesh = make_mesh(axes);
+    } catch (const UserError& error) {
+      in_.fail(error.what());
+    }
+    if (graph_.mesh.axes != axes) in_.fail(str("written as a mesh is, it is {}", to_text(graph_.mesh)));
+  }
+  Axis parse_axis() {
+    const std::string_view name = in_.word();
+    const std::optional<Axis> axis = graph_.mesh.find(name);
+    if (!axis) in_.fail(str("the mesh has no axis '{}'", name));
+    return *axis;
+  }
+  Pieces parse_pieces(int64_t& size) {
+    Pieces pieces;
+    size = 1;
+    do {
+      Piece piece{in_.integer(), {}};
+      if (piece.extent < 0 || __builtin_mul_overflow(size, piece.extent, &size)) in_.fail("a piece is out of range");
+      while (in_.accept("/")) piece.axes.push_back(parse_axis());
+      pieces.push_back(std::move(piece));
+    } while (in_.accept("*"));
+    return canonical(pieces, graph_.mesh);
+  }
+  // Behind its "<"; of a tensor whose shape it gives.
+  PartOf parse_sharding() {
+    PartOf of;
+    in_.list(">", [&] {
+      of.shape.emplace_back();
+      of.sharding.dims.push_back(parse_pieces(of.shape.back()));
+    });
+    for (bool more = true; more;) {
+      more = false;
+      for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
+        if (!in_.accept(str("{}(", name_of(op)))) continue;
+        const Axis axis = parse_axis();
+        if (of.sharding.partial_over(axis)) in_.fail("partial over an axis twice");
+        of.sharding.set_partial(axis, op);
+        in_.expect(")");
+        more = true;
+      }
+    }
+    return of;
+  }
+  void accept_sharding(TensorId id) {
+    if (!in_.accept("<")) return;
+    PartOf of = parse_sharding();
+    if (of.shape != graph_.shape(id)) in_.fail(str("the sharding of a {} has another shape", to_text(graph_.type(id))));
+    graph_.tensors[id.index()].sharding = std::move(of.sharding);
+  }
+  void accept_part(std::optional<PartOf>& part) {
+    if (!in_.accept("part of ")) return;
+    in_.expect("<");
+    part = parse_sharding();
+  }
   Shape strides(const Shape& shape) {
     if (!in_.accept("(")) return {};
     Shape strides = in_.integers(")");
@@ -148,9 +231,11 @@ class GraphParser {
     input.tensor = define(NodeId(), graph_.inputs.size());
     input.strides = strides(graph_.shape(input.tensor));
     if (in_.accept("+")) input.offset = in_.integer();
+    accept_sharding(input.tensor);
     in_.expect("=");
     input.kind = parse_input_kind(in_);
     input.key = in_.quoted_text();
+    accept_part(input.part);
     graph_.inputs.push_back(std::move(input));
   }
 
@@ -170,6 +255,7 @@ class GraphParser {
       output.tensor = tensor();
       output.strides = strides(graph_.shape(output.tensor));
     }
+    accept_part(output.part);
     graph_.outputs.push_back(std::move(output));
   }
 
@@ -177,8 +263,10 @@ class GraphParser {
     const NodeId id(graph_.nodes.size());
     Node node;
     if (!in_.accept("=")) {
-      do node.outputs.push_back(define(id, node.outputs.size()));
-      while (in_.accept(","));
+      do {
+        node.outputs.push_back(define(id, node.outputs.size()));
+        accept_sharding(node.outputs.back());
+      } while (in_.accept(","));
       in_.expect("=");
     }
     node.op = std::string(in_.word());
@@ -237,10 +325,12 @@ class GraphParser {
 
 std::string to_text(const Graph& graph) {
   std::string out = "stepc.graph 1\n";
+  if (!graph.mesh.axes.empty()) out += str("mesh {}\n", to_text(graph.mesh));
   for (const GraphInput& input : graph.inputs)
     out +=
-        str("input %{}: {} = {} {}\n", input.tensor, window_text(graph.type(input.tensor), input.strides, input.offset),
-            name_of(input.kind), quoted(input.key));
+        str("input %{}: {}{} = {} {}{}\n", input.tensor,
+            window_text(graph.type(input.tensor), input.strides, input.offset), sharding_text(graph, input.tensor),
+            name_of(input.kind), quoted(input.key), part_text(graph, input.part));
   for (const Node& node : graph.nodes) out += node_text(graph, node);
   for (const GraphOutput& output : graph.outputs) out += output_text(graph, output);
   return out;

@@ -40,11 +40,13 @@ enum class Trait : uint32_t {
                            // which is which
   kSelects = 1 << 13,      // each result element is one of its operand's, chosen by index: a kernel may read it there
   kRecomputes = 1 << 14,   // worth running again to save its results' memory, though dearer than a pass over them
+  kLinear = 1 << 15,       // of sums of all operands it makes the sum of its results: parts that add up pass through
+  kScales = 1 << 16,       // so it is of its first operand alone, and where it is commutative of either
 };
 constexpr uint32_t operator|(Trait a, Trait b) { return static_cast<uint32_t>(a) | static_cast<uint32_t>(b); }
 constexpr uint32_t operator|(uint32_t a, Trait b) { return a | static_cast<uint32_t>(b); }
 
-enum class AttrKind : uint8_t { kBool, kInt, kReal, kNumber, kDType, kInts, kReals };  // kNumber: as the dtype asks
+enum class AttrKind : uint8_t { kBool, kInt, kReal, kNumber, kDType, kInts, kReals, kWord };  // kNumber: by the dtype
 
 struct AttrDef {
   std::string_view name;
@@ -57,6 +59,8 @@ class GraphBuilder;
 using DecomposeFn = std::vector<TensorId> (*)(GraphBuilder& b, const std::vector<TensorId>& inputs, const Attrs& attrs);
 using InferFn = std::vector<TensorType> (*)(const OpCall& call);
 using ShardingFn = ShardingRule (*)(const OpCall& call, const std::vector<TensorType>& results);
+// Attributes of a shard's call, of those of the whole one: what counts elements there counts a shard's.
+using LocalAttrsFn = Attrs (*)(const OpCall& whole, const std::vector<Shape>& operands, const std::vector<Shape>& results);
 using CountFn = double (*)(const OpCall& call, const std::vector<TensorType>& results);
 
 // Which operand holds indices, and into which operand's dimension `dim` (none: the first). A kernel reads the nearest
@@ -72,6 +76,10 @@ struct IndexUse {
 enum class OwnKernel : uint8_t { kNone, kMatmul, kAttention, kAttentionBackward, kLinearCrossEntropy };
 
 enum class Distribution : uint8_t { kUniform, kNormal };
+
+// What the ranks of a group do together, along the mesh axes of attribute `axes`. A reshard says that the same tensor
+// lies on the ranks in another way from here; the partitioner makes the others of it.
+enum class Collective : uint8_t { kNone, kReshard, kAllGather, kReduceScatter, kAllReduce, kAllToAll };
 
 inline constexpr size_t kMany = std::numeric_limits<size_t>::max();  // as many operands as one likes
 
@@ -93,6 +101,8 @@ struct OpDef {
   OwnKernel kernel = OwnKernel::kNone;
   std::optional<Combine> combine = {};            // core reductions
   std::optional<Distribution> distribution = {};  // random ops
+  LocalAttrsFn local_attrs = nullptr;             // none: attribute `shape` of kShapeAttr alone
+  Collective collective = Collective::kNone;
   std::string_view family = {};                   // set by the table, for docs/ops.md
 
   [[nodiscard]] bool has(Trait trait) const { return (traits & static_cast<uint32_t>(trait)) != 0; }
@@ -109,6 +119,9 @@ const OpDef* find_op(std::string_view name);  // nullptr: no row, an ATen call's
 const OpDef& op_def(std::string_view name);   // InternalError for an unknown name
 // Of an op of the table: false for an ATen call or host code.
 inline bool has(const Node& node, Trait trait) { return !node.aten && op_def(node.op).has(trait); }
+inline Collective collective_of(const Node& node) {
+  return node.aten ? Collective::kNone : op_def(node.op).collective;
+}
 inline bool is_view(const Node& node) { return has(node, Trait::kView); }
 
 OpCall call_of(const Graph& graph, const Node& node);

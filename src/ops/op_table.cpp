@@ -10,7 +10,7 @@ namespace stepc {
 const std::vector<OpFamily>& op_families() {
   static const std::vector<OpFamily> kFamilies = [] {
     std::vector<OpFamily> all = {elementwise_ops(), view_ops(),  reduce_ops(), matmul_ops(), norm_ops(),
-                                 attention_ops(),   index_ops(), random_ops(), loss_ops(),   optimizer_ops()};
+                                 attention_ops(),   index_ops(), random_ops(), loss_ops(),   optimizer_ops(), collective_ops()};
     for (OpFamily& family : all)
       for (OpDef& op : family.ops) op.family = family.name;
     return all;
@@ -59,6 +59,8 @@ bool is_kind(const AttrValue& value, AttrKind kind) {
       return std::holds_alternative<std::vector<int64_t>>(value);
     case AttrKind::kReals:
       return std::holds_alternative<std::vector<double>>(value);
+    case AttrKind::kWord:
+      return std::holds_alternative<std::string>(value);
   }
   return false;
 }

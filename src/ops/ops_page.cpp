@@ -20,6 +20,8 @@ std::string_view name_of(AttrKind kind) {
       return "ints";
     case AttrKind::kReals:
       return "reals";
+    case AttrKind::kWord:
+      return "word";
   }
   return "?";
 }
@@ -45,7 +47,8 @@ std::string traits_text(const OpDef& op) {
       {Trait::kOverwrites, "overwrites"},   {Trait::kSplat, "splat"},
       {Trait::kSameBytes, "same bytes"},    {Trait::kBroadcast, "broadcast"},
       {Trait::kContraction, "contraction"}, {Trait::kSelects, "selects"},
-      {Trait::kRecomputes, "recomputes"}};
+      {Trait::kRecomputes, "recomputes"},   {Trait::kLinear, "linear"},
+      {Trait::kScales, "scales"}};
   std::vector<std::string_view> parts;
   for (const auto& [trait, name] : kNames)
     if (op.has(trait)) parts.push_back(name);

@@ -23,7 +23,7 @@ int ShardingRule::add(int64_t size, Factor::Kind kind) {
 }
 
 std::string to_text(const ShardingRule& rule) {
-  constexpr std::string_view kKinds[] = {"parallel", "sum", "max", "min"};
+  constexpr std::string_view kKinds[] = {"parallel", "sum", "max", "min", "whole"};
   const auto dims_text = [](const ShardingRule::Dims& dims) {
     std::vector<std::string> parts;
     for (const auto& factors : dims) parts.push_back(str("{{{}}}", fmt::join(factors, ", ")));
@@ -35,6 +35,8 @@ std::string to_text(const ShardingRule& rule) {
   for (const auto& dims : rule.results) out += " " + dims_text(dims);
   for (size_t f = 0; f < rule.factors.size(); ++f)
     out += str("; {} of {} {}", f, rule.factors[f].size, kKinds[static_cast<size_t>(rule.factors[f].kind)]);
+  if (rule.indexed) out += str("; {} indexed by operand {}", rule.indexed->factor, rule.indexed->indices);
+  if (rule.once) out += str("; operand {} once", *rule.once);
   return out;
 }
 

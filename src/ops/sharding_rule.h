@@ -7,11 +7,15 @@
 //   reshape (6, 4) -> (2, 3, 4)          factors: 0 of 2, 1 of 3, 2 of 4
 //                                        operands {{0, 1}, {2}}            results {{0}, {1}, {2}}
 //
-// A dimension lists its factors from major to minor; only the major one can be split while the rest stays whole. One
-// without factors is never split.
+//   slice (12) -> (4)                    factors: 0 of 3 whole, 1 of 4
+//                                        operands {{0, 1}}                 results {{1}}
+//
+// A dimension lists its factors from major to minor. One without factors is never split, nor is a whole factor, which
+// says only where the others are.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +24,7 @@
 namespace stepc {
 
 struct Factor {
-  enum class Kind : uint8_t { kParallel, kSum, kMax, kMin };
+  enum class Kind : uint8_t { kParallel, kSum, kMax, kMin, kWhole };
   int64_t size = 1;
   Kind kind = Kind::kParallel;
   bool operator==(const Factor&) const = default;
@@ -31,6 +35,17 @@ struct ShardingRule {
   std::vector<Factor> factors;
   std::vector<Dims> operands;
   std::vector<Dims> results;
+  // A factor whose places operand `indices` chooses: a rank that holds some of them subtracts where they begin, and
+  // what is chosen elsewhere counts as 0, in the result of a read (a sum) and in operand `values` of a write.
+  struct Indexed {
+    int factor = 0;
+    size_t indices = 0;
+    std::optional<size_t> values = {};
+    bool operator==(const Indexed&) const = default;
+  };
+  std::optional<Indexed> indexed = {};
+  // The operand that a sum counts once, whatever of the rest is split.
+  std::optional<size_t> once = {};
   bool operator==(const ShardingRule&) const = default;
 
   // Room for operands and results of these types, no factors yet.

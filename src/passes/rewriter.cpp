@@ -6,6 +6,7 @@ namespace stepc {
 
 Rewriter::Rewriter(const Graph& old, const std::vector<bool>& drop)
     : old_(old), now_(old.tensors.size()), input_places_(old.inputs.size(), 0) {
+  builder_.graph().mesh = old.mesh;
   for (size_t i = 0; i < old.inputs.size(); ++i) {
     if (!drop.empty() && drop[i]) continue;
     input_places_[i] = static_cast<uint32_t>(builder_.graph().inputs.size());

@@ -63,7 +63,9 @@ struct ScheduleInput {
   bool written = false;  // by the step: autograd is told
   bool operator==(const ScheduleInput&) const = default;
 };
-inline bool is_of_program(InputKind kind) { return kind != InputKind::kScalar && kind != InputKind::kRng; }
+inline bool is_of_program(InputKind kind) {
+  return kind != InputKind::kScalar && kind != InputKind::kRng && kind != InputKind::kMesh;
+}
 
 // What an ATen call takes from the allocator, in the order in which it asks: a place in the arena, or memory that
 // outlives the step.

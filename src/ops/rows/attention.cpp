@@ -35,29 +35,48 @@ std::vector<TensorType> infer_attention_backward(const OpCall& call) {
   return {call.in(1), call.in(2), call.in(3)};
 }
 
-// Batch is split freely; heads where every query head has its own key head. Operands before `mask` have both.
-ShardingRule shard_heads(const OpCall& call, const std::vector<TensorType>& results, size_t mask) {
+// How batch, heads and queries are split. `queries`: the operands that have them, of which `q` is one; behind it stand
+// keys and values; `mask`: its place, were it there. Each key head serves a group of query heads, next to each other.
+// What splits groups or queries leaves the gradients of keys and values as sums.
+struct AttentionOperands {
+  std::vector<size_t> queries;
+  size_t q, mask;
+};
+ShardingRule shard_any_attention(const OpCall& call, const std::vector<TensorType>& results,
+                                 const AttentionOperands& operands, const std::vector<size_t>& query_results,
+                                 const std::vector<size_t>& key_results, Factor::Kind of_queries) {
   ShardingRule rule = ShardingRule::whole(call.inputs, results);
-  for (size_t d = 0; d < 2; ++d) {
-    const int64_t size = results[0].shape[d];
-    bool same = true;
-    for (size_t i = 0; i < mask; ++i) same = same && call.in(i).shape[d] == size;
-    if (!same) continue;
-    const int factor = rule.add(size);
-    for (size_t i = 0; i < mask; ++i) rule.on_operand(factor, i, d);
-    for (size_t r = 0; r < results.size(); ++r) rule.on_result(factor, r, d);
-    if (call.inputs.size() == mask) continue;
-    const Shape& shape = call.in(mask).shape;
-    if (shape.size() + d >= 4 && shape[shape.size() + d - 4] == size)
-      rule.on_operand(factor, mask, shape.size() + d - 4);
-  }
+  const Shape& query = call.in(operands.q).shape;
+  const int64_t key_heads = call.in(operands.q + 1).shape[1];
+  const auto on_queries = [&](int factor, size_t d) {
+    for (size_t i : operands.queries) rule.on_operand(factor, i, d);
+    for (size_t r : query_results) rule.on_result(factor, r, d);
+    if (call.inputs.size() == operands.mask) return;
+    const Shape& shape = call.in(operands.mask).shape;
+    if (shape.size() + d >= 4 && shape[shape.size() + d - 4] == query[d])
+      rule.on_operand(factor, operands.mask, shape.size() + d - 4);
+  };
+  const auto on_keys = [&](int factor, size_t d) {
+    for (size_t i : {operands.q + 1, operands.q + 2}) rule.on_operand(factor, i, d);
+    for (size_t r : key_results) rule.on_result(factor, r, d);
+  };
+  const int batch = rule.add(query[0]);
+  on_queries(batch, 0);
+  on_keys(batch, 0);
+  const int heads = rule.add(key_heads);
+  on_queries(heads, 1);
+  on_keys(heads, 1);
+  if (query[1] != key_heads) on_queries(rule.add(query[1] / key_heads, of_queries), 1);
+  // Which keys a query sees by its place is not known of a part of the queries.
+  if (!call.attrs.get<bool>("causal")) on_queries(rule.add(query[2], of_queries), 2);
   return rule;
 }
 ShardingRule shard_attention(const OpCall& call, const std::vector<TensorType>& results) {
-  return shard_heads(call, results, 3);
+  return shard_any_attention(call, results, {.queries = {0}, .q = 0, .mask = 3}, {0, 1}, {}, Factor::Kind::kParallel);
 }
 ShardingRule shard_attention_backward(const OpCall& call, const std::vector<TensorType>& results) {
-  return shard_heads(call, results, 6);
+  return shard_any_attention(call, results, {.queries = {0, 1, 4, 5}, .q = 1, .mask = 6}, {0}, {1, 2},
+                             Factor::Kind::kSum);
 }
 
 double flops_attention(const OpCall& call, const std::vector<TensorType>& results) {

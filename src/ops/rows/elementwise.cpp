@@ -65,11 +65,13 @@ OpDef with(OpDef op, std::vector<AttrDef> attrs, std::string_view summary) {
 }
 
 constexpr uint32_t kCommutes = static_cast<uint32_t>(Trait::kCommutative);
+constexpr uint32_t kLinear = static_cast<uint32_t>(Trait::kLinear);
 using X = const ScalarArgs&;
 
 std::vector<OpDef> unary_rows() {
   return {
-      row("neg", 1, infer_same, [](X x) { return -x[0]; }),
+      row(
+          "neg", 1, infer_same, [](X x) { return -x[0]; }, kLinear),
       row("abs", 1, infer_same, [](X x) { return abs(x[0]); }),
       row("sign", 1, infer_same, [](X x) { return sign(x[0]); }),
       row("square", 1, infer_same, [](X x) { return x[0] * x[0]; }),
@@ -104,7 +106,8 @@ std::vector<OpDef> unary_rows() {
                         return 0.5 * x[0] * (1.0 + tanh(inner));
                       }),
                   {}, "gelu by its usual approximation")),
-      with(row("cast", 1, infer_cast, [](X x) { return x[0]; }), {{"dtype", AttrKind::kDType, {}}},
+      with(row(
+               "cast", 1, infer_cast, [](X x) { return x[0]; }, kLinear), {{"dtype", AttrKind::kDType, {}}},
            "rounds to the dtype; a number becomes false by being 0"),
   };
 }
@@ -112,11 +115,13 @@ std::vector<OpDef> unary_rows() {
 std::vector<OpDef> binary_rows() {
   return {
       row(
-          "add", 2, infer_same, [](X x) { return x[0] + x[1]; }, kCommutes),
-      row("sub", 2, infer_same, [](X x) { return x[0] - x[1]; }),
+          "add", 2, infer_same, [](X x) { return x[0] + x[1]; }, kCommutes | kLinear),
       row(
-          "mul", 2, infer_same, [](X x) { return x[0] * x[1]; }, kCommutes),
-      row("div", 2, infer_float, [](X x) { return x[0] / x[1]; }),
+          "sub", 2, infer_same, [](X x) { return x[0] - x[1]; }, kLinear),
+      row(
+          "mul", 2, infer_same, [](X x) { return x[0] * x[1]; }, kCommutes | Trait::kScales),
+      row(
+          "div", 2, infer_float, [](X x) { return x[0] / x[1]; }, static_cast<uint32_t>(Trait::kScales)),
       with(row("floor_div", 2, infer_same, [](X x) { return floor_div(x[0], x[1]); }), {}, "rounds down"),
       with(row("remainder", 2, infer_same, [](X x) { return remainder(x[0], x[1]); }), {}, "has the divisor's sign"),
       with(row("fmod", 2, infer_same, [](X x) { return fmod(x[0], x[1]); }), {}, "has the dividend's sign"),

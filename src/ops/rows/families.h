@@ -15,5 +15,6 @@ OpFamily index_ops();
 OpFamily random_ops();
 OpFamily loss_ops();
 OpFamily optimizer_ops();
+OpFamily collective_ops();
 
 }  // namespace stepc

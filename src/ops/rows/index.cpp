@@ -45,6 +45,7 @@ std::vector<TensorType> infer_sort(const OpCall& call) {
   return {call.in(0), typed(DType::kI64, call.in(0).shape)};
 }
 
+// Dimensions that all tensors have alike, but `dim`.
 ShardingRule shard_along(const OpCall& call, const std::vector<TensorType>& results) {
   ShardingRule rule = ShardingRule::whole(call.inputs, results);
   const size_t dim = dim_of(call);
@@ -56,6 +57,45 @@ ShardingRule shard_along(const OpCall& call, const std::vector<TensorType>& resu
     for (size_t i = 0; i < call.inputs.size(); ++i) rule.on_operand(factor, i, d);
     for (size_t r = 0; r < results.size(); ++r) rule.on_result(factor, r, d);
   }
+  return rule;
+}
+
+// A read of x along dim: each rank gives what it holds, and the sum is all of it.
+void add_indexed_read(ShardingRule& rule, const OpCall& call) {
+  const size_t dim = dim_of(call);
+  const int factor = rule.add(call.in(0).shape[dim], Factor::Kind::kSum);
+  rule.on_operand(factor, 0, dim);
+  rule.indexed = {.factor = factor, .indices = 1};
+}
+// An addition into x along dim: each rank adds to what it holds.
+void add_indexed_write(ShardingRule& rule, const OpCall& call) {
+  const size_t dim = dim_of(call);
+  const int factor = rule.add(call.in(0).shape[dim]);
+  rule.on_operand(factor, 0, dim);
+  rule.on_result(factor, 0, dim);
+  rule.indexed = {.factor = factor, .indices = 1, .values = 2};
+}
+// Dimension d of the index and its place in the values: what each part adds, added up; x counts once.
+void add_summed(ShardingRule& rule, const OpCall& call, size_t d, size_t in_values) {
+  const int factor = rule.add(call.in(1).shape[d], Factor::Kind::kSum);
+  rule.on_operand(factor, 1, d);
+  rule.on_operand(factor, 2, in_values);
+  rule.once = 0;
+}
+ShardingRule shard_gather(const OpCall& call, const std::vector<TensorType>& results) {
+  ShardingRule rule = shard_along(call, results);
+  const size_t dim = dim_of(call);
+  const int along = rule.add(call.in(1).shape[dim]);
+  rule.on_operand(along, 1, dim);
+  rule.on_result(along, 0, dim);
+  add_indexed_read(rule, call);
+  return rule;
+}
+ShardingRule shard_scatter_add(const OpCall& call, const std::vector<TensorType>& results) {
+  ShardingRule rule = shard_along(call, results);
+  const size_t dim = dim_of(call);
+  add_summed(rule, call, dim, dim);
+  add_indexed_write(rule, call);
   return rule;
 }
 
@@ -75,6 +115,7 @@ ShardingRule shard_take(const OpCall& call, const std::vector<TensorType>& resul
     rule.on_operand(factor, 1, d);
     rule.on_result(factor, 0, dim + d);
   }
+  add_indexed_read(rule, call);
   return rule;
 }
 ShardingRule shard_put(const OpCall& call, const std::vector<TensorType>& results) {
@@ -87,6 +128,13 @@ ShardingRule shard_put(const OpCall& call, const std::vector<TensorType>& result
     rule.on_operand(factor, 2, d < dim ? d : d + call.in(1).shape.size() - 1);
     rule.on_result(factor, 0, d);
   }
+  return rule;
+}
+
+ShardingRule shard_put_add(const OpCall& call, const std::vector<TensorType>& results) {
+  ShardingRule rule = shard_put(call, results);
+  for (size_t d = 0; d < call.in(1).shape.size(); ++d) add_summed(rule, call, d, dim_of(call) + d);
+  add_indexed_write(rule, call);
   return rule;
 }
 
@@ -113,17 +161,17 @@ OpFamily index_ops() {
           "Elements chosen by integer tensors.",
           {
               by_element({"gather", "(x, index): result[i, j] = x[index[i, j], j] for dim 0", 2, 2, 1, dim, selects,
-                          infer_gather, shard_along, nullptr, bytes_gather}),
+                          infer_gather, shard_gather, nullptr, bytes_gather}),
               by_element({"scatter", "(x, index, values): x with x[index[i, j], j] = values[i, j]; the last one stays",
                           3, 3, 1, dim, 0 | Trait::kOverwrites, infer_scatter, shard_along}),
               by_element({"scatter_add", "(x, index, values): x with x[index[i, j], j] += values[i, j]", 3, 3, 1, dim,
-                          0 | Trait::kOverwrites, infer_scatter, shard_along, flops_scatter}),
+                          0 | Trait::kOverwrites, infer_scatter, shard_scatter_add, flops_scatter}),
               by_slice({"take", "(x, index): whole slices along dim; the index's shape takes the place of dim", 2, 2, 1,
                         dim, selects, infer_take, shard_take, nullptr, bytes_gather}),
               by_slice({"put", "(x, index, values): x with whole slices replaced; the last one stays", 3, 3, 1, dim,
                         0 | Trait::kOverwrites, infer_put, shard_put}),
               by_slice({"put_add", "(x, index, values): x with whole slices added to", 3, 3, 1, dim, 0, infer_put,
-                        shard_put, flops_scatter}),
+                        shard_put_add, flops_scatter}),
               {"sort",
                "values and where they were, along dim; equal ones keep their order, NaN is largest",
                1,

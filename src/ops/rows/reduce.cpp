@@ -105,10 +105,12 @@ OpFamily reduce_ops() {
   cumsum.infer = infer_scan;
   cumsum.sharding = shard_scan;
   cumsum.flops = flop_an_operand;
+  OpDef sum = fold("sum", "0 of nothing", Combine::kSum, infer_reduce, shard_by<Factor::Kind::kSum>);
+  sum.traits = sum.traits | Trait::kLinear;
   return {"reduce",
           "Many elements to one, along some dimensions. Sums of bf16 and f16 are kept in f32.",
           {
-              fold("sum", "0 of nothing", Combine::kSum, infer_reduce, shard_by<Factor::Kind::kSum>),
+              sum,
               fold("prod", "1 of nothing", Combine::kProduct, infer_reduce, shard_whole_dims),
               fold("max", "NaN wins", Combine::kMax, infer_reduce, shard_by<Factor::Kind::kMax>),
               fold("min", "NaN wins", Combine::kMin, infer_reduce, shard_by<Factor::Kind::kMin>),

@@ -127,34 +127,94 @@ ShardingRule shard_transpose(const OpCall& call, const std::vector<TensorType>& 
   return rule;
 }
 
-// Dimensions that have the same size everywhere and, by `is_whole`, are taken as they are.
-template <class F>
-ShardingRule shard_untouched(const OpCall& call, const std::vector<TensorType>& results, F&& is_whole) {
+// The dimension that `large` and `small` share: all of it, or `small` is one of the equal blocks of `large`, which lie
+// whole behind one another and begin at `start`. `on_large` and `on_small` put a factor there.
+template <class Large, class Small>
+void share_blocks(ShardingRule& rule, int64_t large, int64_t small, int64_t start, Large&& on_large, Small&& on_small) {
+  if (small <= 1 || large % small != 0 || start % small != 0) return;
+  if (large != small) on_large(rule.add(large / small, Factor::Kind::kWhole));
+  const int factor = rule.add(small);
+  on_large(factor);
+  on_small(factor);
+}
+
+ShardingRule shard_slice(const OpCall& call, const std::vector<TensorType>& results) {
   ShardingRule rule = ShardingRule::whole(call.inputs, results);
+  const Shape& steps = call.attrs.get<Shape>("steps");
   for (size_t d = 0; d < results[0].shape.size(); ++d) {
-    bool same = results[0].shape[d] > 1 && is_whole(d);
-    for (const TensorType& operand : call.inputs) same = same && operand.shape[d] == results[0].shape[d];
-    if (!same) continue;
-    const int factor = rule.add(results[0].shape[d]);
+    if (steps[d] != 1) continue;
+    share_blocks(
+        rule, call.in(0).shape[d], results[0].shape[d], call.attrs.get<Shape>("starts")[d],
+        [&](int factor) { rule.on_operand(factor, 0, d); }, [&](int factor) { rule.on_result(factor, 0, d); });
+  }
+  return rule;
+}
+ShardingRule shard_update_slice(const OpCall& call, const std::vector<TensorType>& results) {
+  ShardingRule rule = ShardingRule::whole(call.inputs, results);
+  const Shape& steps = call.attrs.get<Shape>("steps");
+  for (size_t d = 0; d < results[0].shape.size(); ++d) {
+    if (steps[d] != 1) continue;
+    const auto on_whole = [&](int factor) {
+      rule.on_operand(factor, 0, d);
+      rule.on_result(factor, 0, d);
+    };
+    share_blocks(rule, call.in(0).shape[d], call.in(1).shape[d], call.attrs.get<Shape>("starts")[d], on_whole,
+                 [&](int factor) { rule.on_operand(factor, 1, d); });
+  }
+  return rule;
+}
+ShardingRule shard_pad(const OpCall& call, const std::vector<TensorType>& results) {
+  ShardingRule rule = ShardingRule::whole(call.inputs, results);
+  for (size_t d = 0; d < results[0].shape.size(); ++d)
+    share_blocks(
+        rule, results[0].shape[d], call.in(0).shape[d], call.attrs.get<Shape>("low")[d],
+        [&](int factor) { rule.on_result(factor, 0, d); }, [&](int factor) { rule.on_operand(factor, 0, d); });
+  return rule;
+}
+ShardingRule shard_concat(const OpCall& call, const std::vector<TensorType>& results) {
+  ShardingRule rule = ShardingRule::whole(call.inputs, results);
+  const size_t dim = checked_dim(call.attrs.get<int64_t>("dim"), results[0].shape.size());
+  for (size_t d = 0; d < results[0].shape.size(); ++d) {
+    const int64_t size = call.in(0).shape[d];
+    bool same = true;
+    for (const TensorType& operand : call.inputs) same = same && operand.shape[d] == size;
+    if (!same || size <= 1) continue;
+    if (d == dim && call.inputs.size() > 1)
+      rule.on_result(rule.add(static_cast<int64_t>(call.inputs.size()), Factor::Kind::kWhole), 0, d);
+    const int factor = rule.add(size);
     for (size_t i = 0; i < call.inputs.size(); ++i) rule.on_operand(factor, i, d);
     rule.on_result(factor, 0, d);
   }
   return rule;
 }
-ShardingRule shard_same_sizes(const OpCall& call, const std::vector<TensorType>& results) {
-  return shard_untouched(call, results, [](size_t) { return true; });
-}
-ShardingRule shard_concat(const OpCall& call, const std::vector<TensorType>& results) {
-  return shard_untouched(call, results,
-                         [&](size_t d) { return static_cast<int64_t>(d) != call.attrs.get<int64_t>("dim"); });
-}
 ShardingRule shard_reverse(const OpCall& call, const std::vector<TensorType>& results) {
-  return shard_untouched(call, results, [&](size_t d) {
-    for (int64_t dim : call.attrs.get<Shape>("dims"))
-      if (static_cast<size_t>(dim) == d) return false;
-    return true;
-  });
+  return same_dims_rule(call.inputs, results, call.attrs.get<Shape>("dims"));
 }
+
+// Places along the dimensions of `whole`, as they are along those of `local`: multiples of its blocks.
+Shape local_places(Shape places, const Shape& whole, const Shape& local) {
+  for (size_t d = 0; d < places.size(); ++d)
+    if (whole[d] != 0) places[d] = places[d] * local[d] / whole[d];
+  return places;
+}
+Attrs local_slice(const OpCall& call, const std::vector<Shape>& operands, const std::vector<Shape>& results) {
+  Attrs attrs = call.attrs;
+  attrs.set("starts", local_places(call.attrs.get<Shape>("starts"), call.in(0).shape, operands[0]));
+  attrs.set("shape", results[0]);
+  return attrs;
+}
+Attrs local_update_slice(const OpCall& call, const std::vector<Shape>& operands, const std::vector<Shape>&) {
+  Attrs attrs = call.attrs;
+  attrs.set("starts", local_places(call.attrs.get<Shape>("starts"), call.in(0).shape, operands[0]));
+  return attrs;
+}
+Attrs local_pad(const OpCall& call, const std::vector<Shape>& operands, const std::vector<Shape>&) {
+  Attrs attrs = call.attrs;
+  for (std::string_view side : {"low", "high"})
+    attrs.set(side, local_places(call.attrs.get<Shape>(side), call.in(0).shape, operands[0]));
+  return attrs;
+}
+
 ShardingRule shard_expand(const OpCall& call, const std::vector<TensorType>& results) {
   return elementwise_rule(call.inputs, results);
 }
@@ -163,6 +223,10 @@ ShardingRule shard_reshape(const OpCall& call, const std::vector<TensorType>& re
 }
 
 constexpr auto kViewTrait = static_cast<uint32_t>(Trait::kView);
+OpDef with(OpDef row, LocalAttrsFn local_attrs) {
+  row.local_attrs = local_attrs;
+  return row;
+}
 const AttrDef kShapeAttrDef{"shape", AttrKind::kInts, {}};
 
 }  // namespace
@@ -181,7 +245,7 @@ OpFamily view_ops() {
                1,
                1,
                {kShapeAttrDef},
-               kViewTrait | Trait::kShapeAttr | Trait::kSameBytes,
+               kViewTrait | Trait::kShapeAttr | Trait::kSameBytes | Trait::kLinear,
                infer_reshape,
                shard_reshape},
               {"transpose",
@@ -190,7 +254,7 @@ OpFamily view_ops() {
                1,
                1,
                {{"permutation", AttrKind::kInts, {}}},
-               kViewTrait,
+               kViewTrait | Trait::kLinear,
                infer_transpose,
                shard_transpose},
               {"expand",
@@ -199,43 +263,46 @@ OpFamily view_ops() {
                1,
                1,
                {kShapeAttrDef},
-               kViewTrait | Trait::kShapeAttr | Trait::kBroadcast,
+               kViewTrait | Trait::kShapeAttr | Trait::kBroadcast | Trait::kLinear,
                infer_expand,
                shard_expand},
-              {"slice",
-               "a window: start, size and step a dimension",
-               1,
-               1,
-               1,
-               {starts, kShapeAttrDef, steps},
-               kViewTrait | Trait::kShapeAttr,
-               infer_slice,
-               shard_same_sizes},
-              {"update_slice",
-               "the first operand with its window replaced by the second",
-               2,
-               2,
-               1,
-               {starts, steps},
-               0 | Trait::kOverwrites,
-               infer_update_slice,
-               nullptr},
-              {"pad",
-               "zeros before and after",
-               1,
-               1,
-               1,
-               {{"low", AttrKind::kInts, {}}, {"high", AttrKind::kInts, {}}},
-               0,
-               infer_pad,
-               nullptr},
+              with({"slice",
+                    "a window: start, size and step a dimension",
+                    1,
+                    1,
+                    1,
+                    {starts, kShapeAttrDef, steps},
+                    kViewTrait | Trait::kShapeAttr | Trait::kLinear,
+                    infer_slice,
+                    shard_slice},
+                   local_slice),
+              with({"update_slice",
+                    "the first operand with its window replaced by the second",
+                    2,
+                    2,
+                    1,
+                    {starts, steps},
+                    Trait::kLinear | Trait::kOverwrites,
+                    infer_update_slice,
+                    shard_update_slice},
+                   local_update_slice),
+              with({"pad",
+                    "zeros before and after",
+                    1,
+                    1,
+                    1,
+                    {{"low", AttrKind::kInts, {}}, {"high", AttrKind::kInts, {}}},
+                    static_cast<uint32_t>(Trait::kLinear),
+                    infer_pad,
+                    shard_pad},
+                   local_pad),
               {"concat",
                "operands one after another along dim",
                1,
                kMany,
                1,
                {{"dim", AttrKind::kInt, {}}},
-               0,
+               static_cast<uint32_t>(Trait::kLinear),
                infer_concat,
                shard_concat},
               {"reverse",
@@ -244,7 +311,7 @@ OpFamily view_ops() {
                1,
                1,
                {{"dims", AttrKind::kInts, {}}},
-               kViewTrait,
+               kViewTrait | Trait::kLinear,
                infer_reverse,
                shard_reverse},
               {"as_strided",

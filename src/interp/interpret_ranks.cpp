@@ -1,0 +1,190 @@
+#include "interp/interpret_ranks.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "interp/evaluate.h"
+#include "ops/op_def.h"
+
+namespace stepc {
+
+namespace {
+
+// The place in its dimension of element `local` of a rank; -1 in padding.
+int64_t global_place(const Pieces& pieces, int64_t local, const Mesh& mesh, const std::vector<int64_t>& at) {
+  if (pieces.empty()) return local;
+  int64_t place = 0;
+  int64_t stride = 1;
+  for (size_t p = pieces.size(); p-- > 0;) {
+    const Piece& piece = pieces[p];
+    const int64_t here = local_extent(piece, mesh);
+    int64_t inside = local % here;
+    local /= here;
+    std::vector<int64_t> extents = {piece.extent};  // before each axis
+    for (Axis axis : piece.axes) extents.push_back((extents.back() + mesh.size(axis) - 1) / mesh.size(axis));
+    for (size_t a = piece.axes.size(); a-- > 0;) {
+      inside += at[piece.axes[a]] * extents[a + 1];
+      if (inside >= extents[a]) return -1;
+    }
+    place += inside * stride;
+    stride *= piece.extent;
+  }
+  return place;
+}
+
+// Calls f(place in the whole, place in the part) for every element of a rank's part; the former is -1 in padding.
+template <class F>
+void for_each_of_part(const Sharding& sharding, const Shape& shape, const Mesh& mesh, int64_t rank, F&& f) {
+  const std::vector<int64_t> at = coordinates_of(mesh, rank);
+  const Shape strides = contiguous_strides(shape);
+  for_each_index(local_shape(sharding, shape, mesh), [&](const Shape& index, int64_t to) {
+    int64_t from = 0;
+    for (size_t d = 0; d < index.size() && from >= 0; ++d) {
+      const int64_t place = global_place(sharding.dims[d], index[d], mesh, at);
+      from = place < 0 ? -1 : from + place * strides[d];
+    }
+    f(from, to);
+  });
+}
+
+void combine(Array& into, int64_t to, const Array& part, int64_t from, ReduceOp op) {
+  const auto best = [op](auto a, auto b) {
+    if (a != a || b != b) return a + b;  // NaN wins
+    return op == ReduceOp::kMax ? std::max(a, b) : std::min(a, b);
+  };
+  if (into.is_real()) {
+    const double a = into.real(to), b = part.real(from);
+    into.set(to, op == ReduceOp::kSum ? a + b : best(a, b));
+  } else {
+    const int64_t a = into.integer(to), b = part.integer(from);
+    into.set(to, op == ReduceOp::kSum ? a + b : best(a, b));
+  }
+}
+void combine_all(Array& into, const Array& part, int64_t from, ReduceOp op) {
+  for (int64_t i = 0; i < into.count(); ++i) combine(into, i, part, from + i, op);
+}
+
+// Part `part` of `of` along its leading dimension.
+Array part_of(const Array& of, int64_t part) {
+  Array out({of.type.dtype, Shape(of.type.shape.begin() + 1, of.type.shape.end())});
+  for (int64_t i = 0; i < out.count(); ++i) copy_element(out, i, of, part * out.count() + i);
+  return out;
+}
+
+// What one rank gets, by the operands of its group, in whose order it is number `own`.
+Array collect(const Node& node, const TensorType& type, const std::vector<const Array*>& group, size_t own) {
+  const Collective collective = op_def(node.op).collective;
+  if (collective == Collective::kAllGather || collective == Collective::kAllToAll) {
+    Array out(type);
+    const int64_t count = out.count() / static_cast<int64_t>(group.size());
+    const int64_t from = collective == Collective::kAllToAll ? static_cast<int64_t>(own) * count : 0;
+    for (size_t r = 0; r < group.size(); ++r)
+      for (int64_t i = 0; i < count; ++i) copy_element(out, static_cast<int64_t>(r) * count + i, *group[r], from + i);
+    return out;
+  }
+  const ReduceOp op = *parse_reduce_op(node.attrs.get<std::string>("reduce"));
+  const bool scatters = collective == Collective::kReduceScatter;
+  INTERNAL_CHECK(scatters || collective == Collective::kAllReduce, "{} is no collective", node.op);
+  Array out = scatters ? part_of(*group[0], static_cast<int64_t>(own)) : *group[0];
+  const int64_t from = scatters ? static_cast<int64_t>(own) * out.count() : 0;
+  for (size_t r = 1; r < group.size(); ++r) combine_all(out, *group[r], from, op);
+  return out;
+}
+
+std::vector<Axis> axes_of(const Node& node) {
+  std::vector<Axis> axes;
+  for (int64_t axis : node.attrs.get<std::vector<int64_t>>("axes")) axes.push_back(static_cast<Axis>(axis));
+  return axes;
+}
+
+}  // namespace
+
+Array local_of(const Array& whole, const Sharding& sharding, const Mesh& mesh, int64_t rank) {
+  INTERNAL_CHECK(sharding.partial.empty(), "a part of a partial tensor");
+  Array part({whole.type.dtype, local_shape(sharding, whole.type.shape, mesh)});
+  for_each_of_part(sharding, whole.type.shape, mesh, rank, [&](int64_t from, int64_t to) {
+    copy_element(part, to, whole, from < 0 ? whole.count() - 1 : from);
+  });
+  return part;
+}
+
+Array whole_of(const std::vector<Array>& parts, const Sharding& sharding, const Shape& shape, const Mesh& mesh) {
+  Array whole({parts[0].type.dtype, shape});
+  const auto is_first = [&](int64_t rank, bool partial) {  // of those that hold the same, or are combined
+    const std::vector<int64_t> at = coordinates_of(mesh, rank);
+    for (Axis axis = 0; axis < mesh.axes.size(); ++axis)
+      if (at[axis] != 0 && !sharding.splits(axis) && sharding.partial_over(axis).has_value() == partial) return false;
+    return true;
+  };
+  // Parts of one place come in the order of ranks: the first is the one at 0 along the partial axes.
+  for (int64_t rank = 0; rank < mesh.ranks(); ++rank) {
+    if (!is_first(rank, false)) continue;
+    const Array& part = parts[static_cast<size_t>(rank)];
+    INTERNAL_CHECK(part.type.shape == local_shape(sharding, shape, mesh), "rank {} holds a {}", rank,
+                   to_text(part.type));
+    const bool begins = is_first(rank, true);
+    const ReduceOp op = sharding.partial.empty() ? ReduceOp::kSum : sharding.partial[0].op;
+    for_each_of_part(sharding, shape, mesh, rank, [&](int64_t to, int64_t from) {
+      if (to < 0) return;
+      if (begins)
+        copy_element(whole, to, part, from);
+      else
+        combine(whole, to, part, from, op);
+    });
+  }
+  return whole;
+}
+
+std::vector<std::vector<Array>> interpret_ranks(const Graph& graph, std::vector<std::vector<Array>> inputs) {
+  const Mesh& mesh = graph.mesh;
+  const auto ranks = static_cast<size_t>(mesh.ranks());
+  INTERNAL_CHECK_EQ(inputs.size(), ranks);
+  std::vector<std::vector<Array>> values(ranks, std::vector<Array>(graph.tensors.size()));
+  for (size_t r = 0; r < ranks; ++r)
+    for (size_t i = 0; i < graph.inputs.size(); ++i) {
+      const TensorId id = graph.inputs[i].tensor;
+      Array& value = values[r][id.index()];
+      value = std::move(inputs[r][i]);
+      if (graph.inputs[i].kind == InputKind::kMesh) {
+        value = Array(graph.type(id));
+        value.integers = coordinates_of(mesh, static_cast<int64_t>(r));
+      }
+      INTERNAL_CHECK(value.type == graph.type(id), "input {} of rank {} is {} and the graph's {}", i, r,
+                     to_text(value.type), to_text(graph.type(id)));
+    }
+  std::vector<uint32_t> uses = use_counts(graph);
+  for (const Node& node : graph.nodes) {
+    USER_CHECK(!node.aten, "{} (in '{}') is no op of stepc's own and cannot be interpreted", node.op,
+               node.source.module);
+    const OpDef& op = op_def(node.op);
+    if (op.collective != Collective::kNone && op.collective != Collective::kReshard) {
+      for (size_t r = 0; r < ranks; ++r) {
+        std::vector<const Array*> group;
+        size_t own = 0;
+        for (int64_t rank : group_of(mesh, axes_of(node), static_cast<int64_t>(r))) {
+          if (static_cast<size_t>(rank) == r) own = group.size();
+          group.push_back(&values[static_cast<size_t>(rank)][node.inputs[0].index()]);
+        }
+        values[r][node.outputs[0].index()] = collect(node, graph.type(node.outputs[0]), group, own);
+      }
+    } else {
+      for (size_t r = 0; r < ranks; ++r) {
+        std::vector<Array> arguments;
+        for (TensorId input : node.inputs) arguments.push_back(values[r][input.index()]);
+        std::vector<Array> results = evaluate(op, arguments, node.attrs);
+        for (size_t k = 0; k < results.size(); ++k) values[r][node.outputs[k].index()] = std::move(results[k]);
+      }
+    }
+    for (TensorId input : node.inputs)
+      if (--uses[input.index()] == 0)
+        for (size_t r = 0; r < ranks; ++r) values[r][input.index()] = Array();
+  }
+  std::vector<std::vector<Array>> outputs(ranks);
+  for (size_t r = 0; r < ranks; ++r)
+    for (const GraphOutput& output : graph.outputs)
+      outputs[r].push_back(output.tensor.valid() ? values[r][output.tensor.index()] : Array());
+  return outputs;
+}
+
+}  // namespace stepc
