@@ -46,10 +46,10 @@ std::string window_text(const TensorType& type, const Shape& strides, int64_t of
 // " <8/dp_shard, 4>", or nothing.
 std::string sharding_text(const Graph& graph, TensorId id) {
   const std::optional<Sharding>& sharding = graph.tensors[id.index()].sharding;
-  return sharding ? " " + to_text(*sharding, graph.shape(id), graph.mesh) : std::string();
+  return sharding ? str(" {}", to_text(*sharding, graph.shape(id), graph.mesh)) : std::string();
 }
 std::string part_text(const Graph& graph, const std::optional<PartOf>& part) {
-  return part ? " part of " + to_text(part->sharding, part->shape, graph.mesh) : std::string();
+  return part ? str(" part of {}", to_text(part->sharding, part->shape, graph.mesh)) : std::string();
 }
 
 std::string node_text(const Graph& graph, const Node& node) {

@@ -36,6 +36,7 @@ std::string to_text(const ShardingRule& rule) {
   for (size_t f = 0; f < rule.factors.size(); ++f)
     out += str("; {} of {} {}", f, rule.factors[f].size, kKinds[static_cast<size_t>(rule.factors[f].kind)]);
   if (rule.indexed) out += str("; {} indexed by operand {}", rule.indexed->factor, rule.indexed->indices);
+  if (rule.counts) out += str("; counts along {}", *rule.counts);
   if (rule.once) out += str("; operand {} once", *rule.once);
   return out;
 }

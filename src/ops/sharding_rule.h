@@ -46,6 +46,8 @@ struct ShardingRule {
   std::optional<Indexed> indexed = {};
   // The operand that a sum counts once, whatever of the rest is split.
   std::optional<size_t> once = {};
+  // The dimension of the result along which values count places (iota).
+  std::optional<size_t> counts = {};
   bool operator==(const ShardingRule&) const = default;
 
   // Room for operands and results of these types, no factors yet.

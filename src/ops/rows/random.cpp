@@ -32,7 +32,9 @@ ShardingRule shard_full(const OpCall& call, const std::vector<TensorType>& resul
   return elementwise_rule(call.inputs, results);
 }
 ShardingRule shard_iota(const OpCall& call, const std::vector<TensorType>& results) {
-  return same_dims_rule({}, results, {call.attrs.get<int64_t>("dim")});
+  ShardingRule rule = same_dims_rule({}, results, {});
+  rule.counts = checked_dim(call.attrs.get<int64_t>("dim"), results[0].shape.size());
+  return rule;
 }
 double flops_philox(const OpCall&, const std::vector<TensorType>& results) { return 30 * count_of(results[0]); }
 

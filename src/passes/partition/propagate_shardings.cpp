@@ -1,0 +1,450 @@
+#include "passes/partition/propagate_shardings.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "base/check.h"
+#include "ops/graph_builder.h"
+#include "ops/op_def.h"
+#include "passes/partition/seeds.h"
+#include "passes/partition/splits.h"
+#include "passes/partition/tensor_parallel.h"
+
+namespace stepc {
+
+namespace {
+
+constexpr size_t kMostAxes = 8;
+using Origins = std::array<Origin, kMostAxes>;  // by axis: where a tensor's split along it comes from
+
+// How much an axis prefers a split of that origin.
+int preference(Origin origin, bool is_model_axis) {
+  switch (origin) {
+    case Origin::kNone:
+      return 0;
+    case Origin::kBatch:
+      return is_model_axis ? 1 : 3;
+    case Origin::kState:
+      return 2;
+    case Origin::kParameter:
+      return is_model_axis ? 3 : 1;
+  }
+  return 0;
+}
+
+// An operand's split, of the factor that it is on.
+struct Offer {
+  Split split;
+  Origin origin = Origin::kNone;
+  int preferred = 0;
+  int64_t bytes = 0;  // of the operands that lie so
+  size_t operand = 0;
+};
+
+// What is known beside the seeds.
+struct Hints {
+  // The axis along which look-ups of tokens split the sequence.
+  std::optional<Axis> sequence_axis = {};
+  // By tensor of the step: how it would lie were the sequence split alone.
+  const std::vector<Sharding>* sequence = nullptr;
+  // Where tensor parallelism is sought, what it finds: by graph input.
+  std::vector<std::optional<Sharding>>* found = nullptr;
+};
+
+class Propagation {
+ public:
+  Propagation(const Graph& graph, const Strategy& strategy, Seeds seeds, Hints hints)
+      : old_(graph),
+        strategy_(strategy),
+        mesh_(strategy.mesh),
+        seeds_(std::move(seeds)),
+        hints_(hints),
+        uses_(use_counts(graph)),
+        now_(graph.tensors.size()),
+        is_of_batch_(graph.tensors.size(), false) {
+    b_.graph().mesh = mesh_;
+    if (const auto tp = mesh_.find("tp")) tp_ = *tp;
+    for (Axis axis = 0; axis < mesh_.axes.size(); ++axis)
+      is_model_axis_[axis] = mesh_.axes[axis].name == "tp" || mesh_.axes[axis].name == "ep";
+  }
+
+  ShardedStep run() {
+    visit_all();
+    for (const GraphOutput& output : old_.outputs) leave(output);
+    return {b_.take(), std::move(why_)};
+  }
+
+  // By tensor of the step, how it lies. Valid after run() took the graph only if asked before.
+  [[nodiscard]] std::vector<Sharding> shardings() {
+    std::vector<Sharding> out;
+    for (size_t t = 0; t < now_.size(); ++t)
+      out.push_back(now_[t].valid() ? sharding(now_[t]) : Sharding::whole(old_.tensors[t].type.shape.size()));
+    return out;
+  }
+  void visit_all() {
+    for (size_t i = 0; i < old_.inputs.size(); ++i) {
+      const TensorId id = b_.graph().add_input(old_.inputs[i], old_.type(old_.inputs[i].tensor));
+      Origins origins{};
+      for (const Split& split : splits_of(seeds_.inputs[i].sharding, b_.shape(id)))
+        for (Axis axis : split.piece.axes) origins[axis] = seeds_.inputs[i].origin;
+      place(id, seeds_.inputs[i].sharding, origins);
+      now_[old_.inputs[i].tensor.index()] = id;
+      is_of_batch_[old_.inputs[i].tensor.index()] = old_.inputs[i].kind == InputKind::kBatch;
+    }
+    for (const Node& node : old_.nodes) visit(node);
+  }
+
+ private:
+  // ---- what is known of a tensor of the new graph
+
+  [[nodiscard]] const Sharding& sharding(TensorId id) { return *b_.graph().tensors[id.index()].sharding; }
+  void place(TensorId id, Sharding sharding, const Origins& origins) {
+    b_.graph().tensors[id.index()].sharding = std::move(sharding);
+    origins_.resize(std::max(origins_.size(), id.index() + 1));
+    origins_[id.index()] = origins;
+  }
+  void explain(std::string why) { why_.resize(b_.graph().nodes.size()), why_.back() = std::move(why); }
+
+  // ---- partial sums
+
+  // What a partial tensor becomes where it must be whole: split along its partial axes as the state of its parameter,
+  // or as the sequence, is; else everywhere.
+  Sharding settled(TensorId old, const Sharding& now) {
+    if (now.partial.empty()) return now;
+    const Shape& shape = old_.shape(old);
+    std::vector<Split> splits = splits_of(now, shape);
+    const auto adopt = [&](const Sharding& target, Axis axis) {
+      for (const Split& split : splits_of(target, shape)) {
+        if (split.piece.axes != std::vector<Axis>{axis}) continue;
+        splits.push_back(split);
+        if (!fit_together(splits, split.at, shape[split.at])) splits.pop_back();
+      }
+    };
+    for (const Partial& one : now.partial) {
+      if (const auto& wanted = seeds_.wanted[old.index()])
+        adopt(*wanted, one.axis);
+      else if (hints_.sequence != nullptr && tp_ == one.axis)
+        adopt((*hints_.sequence)[old.index()], one.axis);
+    }
+    return {pieces_of(splits, shape, mesh_), {}};
+  }
+
+  // Whether parts along `axis` may stay parts: the node makes parts of its result of them, and nothing else is made of
+  // them that would need the whole twice.
+  bool passes(const Node& node, Axis axis) {
+    if (node.aten) return false;
+    const OpDef& op = op_def(node.op);
+    const bool is_linear = op.has(Trait::kLinear);
+    if (!is_linear && !op.has(Trait::kScales)) return false;
+    const TensorType& result = old_.type(node.outputs[0]);
+    size_t parts = 0;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const TensorId input = node.inputs[i];
+      const Sharding& lies = sharding(now_[input.index()]);
+      const auto op_there = lies.partial_over(axis);
+      if (!op_there) {
+        if (lies.splits(axis)) return false;
+        continue;
+      }
+      ++parts;
+      const bool may_scale = is_linear || i == 0 || op.has(Trait::kCommutative);
+      const bool is_narrowed = size_of(result.dtype) < size_of(old_.type(input).dtype);
+      if (*op_there != ReduceOp::kSum || !may_scale || is_narrowed || !is_floating(result.dtype)) return false;
+      if (uses_[input.index()] > 1 && !op.has(Trait::kView)) return false;
+      // Each micro-batch's gradient is to be reduced by itself.
+      if (strategy_.zero >= 2 && node.inputs.size() > 1 && is_linear && seeds_.wanted[input.index()]) return false;
+    }
+    if (parts == 0) return false;
+    return is_linear ? parts == node.inputs.size() || op.min_inputs != op.max_inputs : parts == 1;
+  }
+
+  // ---- the op at hand
+
+  void visit(const Node& node) {
+    b_.set_source(node.source);
+    const ShardingRule rule = sharding_rule_of(old_, node);
+    std::vector<Axis> passing;
+    for (Axis axis = 0; axis < mesh_.axes.size(); ++axis)
+      if (passes(node, axis)) passing.push_back(axis);
+    std::vector<Offer> offers = offers_of(node, rule, passing);
+    if (seeks(node)) seek(node, rule, offers);
+    if (hints_.sequence_axis) offer_sequence(node, rule, offers);
+    const std::vector<Offer> chosen = choose(rule, std::move(offers), passing);
+
+    std::vector<Split> splits;
+    for (const Offer& offer : chosen) splits.push_back(offer.split);
+    Node made = node;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      Sharding to = from_factors(splits, old_.shape(node.inputs[i]), rule.operands[i], rule, mesh_);
+      for (Axis axis : passing) to.set_partial(axis, ReduceOp::kSum);
+      const TensorId now = now_[node.inputs[i].index()];
+      // A number that parts are scaled by is no part.
+      if (!passing.empty() && op_def(node.op).has(Trait::kScales))
+        for (Axis axis : passing)
+          if (!sharding(now).partial_over(axis)) to.clear_partial(axis);
+      made.inputs[i] = reshard(now, to);
+    }
+    if (seeks(node)) note_parameters(node, rule, splits);
+    std::vector<TensorType> types;
+    for (TensorId output : node.outputs) types.push_back(old_.type(output));
+    const NodeId id = b_.graph().add_node(std::move(made), types);
+    const std::vector<TensorId> outputs = b_.graph().nodes[id.index()].outputs;
+    Origins origins{};
+    for (const Offer& offer : chosen)
+      for (Axis axis : offer.split.piece.axes) origins[axis] = offer.origin;
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      Sharding result = from_factors(splits, types[k].shape, rule.results[k], rule, mesh_);
+      for (const Split& split : splits)
+        if (!has_factor(rule.results[k], split.at))
+          for (Axis axis : split.piece.axes) result.set_partial(axis, reduction_of(rule.factors[split.at].kind));
+      for (Axis axis : passing) result.set_partial(axis, ReduceOp::kSum);
+      place(outputs[k], std::move(result), origins);
+      now_[node.outputs[k].index()] = outputs[k];
+    }
+    explain(reason(chosen, passing, node));
+  }
+
+  static ReduceOp reduction_of(Factor::Kind kind) {
+    INTERNAL_CHECK(kind == Factor::Kind::kSum || kind == Factor::Kind::kMax || kind == Factor::Kind::kMin,
+                   "a parallel factor that a result has not");
+    return kind == Factor::Kind::kSum ? ReduceOp::kSum : kind == Factor::Kind::kMax ? ReduceOp::kMax : ReduceOp::kMin;
+  }
+
+  std::vector<Offer> offers_of(const Node& node, const ShardingRule& rule, const std::vector<Axis>& passing) {
+    std::vector<Offer> offers;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const TensorId old = node.inputs[i];
+      const TensorId now = now_[old.index()];
+      Sharding lies = sharding(now);
+      Origins origins = origins_[now.index()];
+      for (Axis axis : passing) lies.clear_partial(axis);
+      if (!lies.partial.empty()) {
+        const std::vector<Partial> parts = lies.partial;
+        lies = settled(old, lies);
+        for (const Partial& part : parts)
+          origins[part.axis] = seeds_.wanted[old.index()] ? Origin::kState : Origin::kBatch;
+      }
+      for (const Split& split : onto_factors(lies, old_.shape(old), rule.operands[i], rule).splits) {
+        const Axis axis = split.piece.axes[0];
+        const Origin origin = origins[axis];
+        const int preferred = preference(origin, is_model_axis_[axis]);
+        const auto same = std::ranges::find(offers, split, &Offer::split);
+        if (same == offers.end()) {
+          offers.push_back({split, origin, preferred, bytes_of(old_.type(old)), i});
+          continue;
+        }
+        same->bytes += bytes_of(old_.type(old));
+        if (preferred > same->preferred) same->origin = origin, same->preferred = preferred;
+      }
+    }
+    return offers;
+  }
+
+  // Tokens of the batch that choose from a parameter's rows: their last dimension is the sequence.
+  void offer_sequence(const Node& node, const ShardingRule& rule, std::vector<Offer>& offers) {
+    const bool is_simple = !node.aten && (is_view(node) || has(node, Trait::kElementwise));
+    for (TensorId input : node.inputs)
+      if (is_simple && is_of_batch_[input.index()]) is_of_batch_[node.outputs[0].index()] = true;
+    if (!rule.indexed || rule.indexed->values || !chains().parameter_of(node.inputs[op_def(node.op).index_use->indexed]))
+      return;
+    const size_t tokens = rule.indexed->indices;
+    if (!is_of_batch_[node.inputs[tokens].index()] || rule.operands[tokens].empty()) return;
+    for (int factor : rule.operands[tokens].back()) {
+      const int64_t size = rule.factors[static_cast<size_t>(factor)].size;
+      const int64_t ranks = mesh_.size(*hints_.sequence_axis);
+      if (size < ranks) continue;
+      const bool divides = size % ranks == 0;
+      const Split split = {static_cast<size_t>(factor), {divides ? ranks : size, {*hints_.sequence_axis}}, divides ? size / ranks : 1};
+      offers.push_back({split, Origin::kBatch, preference(Origin::kBatch, false), 0, tokens});
+    }
+  }
+
+  // Those that can stand together, the preferred first.
+  std::vector<Offer> choose(const ShardingRule& rule, std::vector<Offer> offers, const std::vector<Axis>& passing) {
+    std::ranges::stable_sort(offers, [](const Offer& a, const Offer& b) {
+      return a.preferred != b.preferred ? a.preferred > b.preferred : a.bytes > b.bytes;
+    });
+    std::vector<Offer> chosen;
+    for (const Offer& offer : offers)
+      if (can_take(rule, chosen, offer.split, passing)) chosen.push_back(offer);
+    return chosen;
+  }
+
+  static bool can_take(const ShardingRule& rule, const std::vector<Offer>& chosen, const Split& split,
+                       const std::vector<Axis>& passing) {
+    std::vector<Split> splits = {split};
+    for (Axis axis : split.piece.axes) {
+      if (std::ranges::find(passing, axis) != passing.end()) return false;
+      for (const Offer& other : chosen)
+        if (std::ranges::find(other.split.piece.axes, axis) != other.split.piece.axes.end()) return false;
+    }
+    for (const Offer& other : chosen) splits.push_back(other.split);
+    const Factor& factor = rule.factors[split.at];
+    if (!fit_together(splits, split.at, factor.size)) return false;
+    // Places that indices choose are one stretch a rank, along one piece.
+    if (rule.indexed && static_cast<size_t>(rule.indexed->factor) == split.at) {
+      if (split.piece.extent * split.inner != factor.size) return false;
+      for (const Offer& other : chosen)
+        if (other.split.at == split.at) return false;
+    }
+    return true;
+  }
+
+  std::string reason(const std::vector<Offer>& chosen, const std::vector<Axis>& passing, const Node& node) {
+    constexpr std::string_view kOrigins[] = {"", "the batch", "optimizer state", "a parameter"};
+    std::vector<std::string> parts;
+    for (const Offer& offer : chosen)
+      for (Axis axis : offer.split.piece.axes)
+        parts.push_back(str("{} from operand {}, after {}", mesh_.axes[axis].name, offer.operand,
+                            kOrigins[static_cast<size_t>(offer.origin)]));
+    for (Axis axis : passing) parts.push_back(str("{} stays a sum", mesh_.axes[axis].name));
+    return parts.empty() ? node.inputs.empty() ? "made of nothing" : "no operand is split" : str("{}", fmt::join(parts, "; "));
+  }
+
+  // ---- another sharding
+
+  TensorId reshard(TensorId x, const Sharding& to) {
+    if (sharding(x) == to) return x;
+    const Phase phase = b_.source().phase;
+    resharded_.resize(std::max(resharded_.size(), x.index() + 1));
+    for (const Resharded& known : resharded_[x.index()])
+      if (known.phase == phase && sharding(known.tensor) == to) return known.tensor;
+    // What was reduced is reduced once; what was gathered is gathered again in another phase, or it would be kept.
+    if (!sharding(x).partial.empty())
+      for (const Resharded& known : resharded_[x.index()])
+        if (sharding(known.tensor) == to) return known.tensor;
+    const TensorId made = make_resharded(x, to);
+    resharded_[x.index()].push_back({made, phase});
+    return made;
+  }
+
+  TensorId make_resharded(TensorId x, const Sharding& to) {
+    const Node* producer = b_.graph().producer(x);
+    if (producer != nullptr && producer->op == "reshard" && sharding(producer->inputs[0]) == to)
+      return producer->inputs[0];
+    if (const auto parts = in_parts(x, to)) return *parts;
+    const TensorId made = b_.add("reshard", {x});
+    Origins origins = origins_[x.index()];
+    place(made, to, origins);
+    explain(str("{} is needed", to_text(to, b_.shape(x), mesh_)));
+    return made;
+  }
+
+  // Whether `to` splits further what `from` splits, and no more than that.
+  bool only_splits(const Sharding& from, const Sharding& to, const Shape& shape) {
+    if (!from.partial.empty() || !to.partial.empty()) return false;
+    const std::vector<Split> after = splits_of(to, shape);
+    return std::ranges::all_of(splits_of(from, shape),
+                               [&](const Split& split) { return std::ranges::find(after, split) != after.end(); });
+  }
+
+  // What is cheap to make is made in parts rather than whole and cut: masks, positions, what is repeated.
+  std::optional<TensorId> in_parts(TensorId x, const Sharding& to) {
+    const Node* producer = b_.graph().producer(x);
+    if (producer == nullptr || producer->aten || !only_splits(sharding(x), to, b_.shape(x))) return std::nullopt;
+    const OpDef& op = op_def(producer->op);
+    if (!op.has(Trait::kElementwise) && !op.has(Trait::kView) && !op.has(Trait::kConstant)) return std::nullopt;
+    const Node node = *producer;
+    const ShardingRule rule = sharding_rule_of(b_.graph(), node);
+    const FactorSplits found = onto_factors(to, b_.shape(x), rule.results[0], rule);
+    if (!found.unfit.empty()) return std::nullopt;
+    std::vector<Sharding> needed;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      needed.push_back(from_factors(found.splits, b_.shape(node.inputs[i]), rule.operands[i], rule, mesh_));
+      if (!only_splits(sharding(node.inputs[i]), needed[i], b_.shape(node.inputs[i]))) return std::nullopt;
+    }
+    Node parts = node;
+    parts.source = b_.source();
+    for (size_t i = 0; i < node.inputs.size(); ++i) parts.inputs[i] = reshard(node.inputs[i], needed[i]);
+    const Origins origins = origins_[x.index()];
+    const NodeId id = b_.graph().add_node(std::move(parts), {b_.type(x)});
+    const TensorId made = b_.graph().nodes[id.index()].outputs[0];
+    place(made, to, origins);
+    explain("made in parts where parts are needed");
+    return made;
+  }
+
+  // ---- what leaves the step
+
+  void leave(GraphOutput output) {
+    b_.set_source({Phase::kUpdate, ""});
+    if (output.tensor.valid()) {
+      const TensorId old = output.tensor;
+      const TensorId now = now_[old.index()];
+      Sharding to = settled(old, sharding(now));
+      if (output.kind == GraphOutput::Kind::kUpdate) to = seeds_.inputs[output.input].sharding;
+      output.tensor = reshard(now, to);
+    }
+    b_.graph().outputs.push_back(std::move(output));
+  }
+
+  // ---- where tensor parallelism is sought
+
+  [[nodiscard]] bool seeks(const Node& node) const {
+    return hints_.found != nullptr && node.source.phase == Phase::kForward;
+  }
+  // A weight whose use splits nothing yet: a matmul's columns, the rows that indices choose from. What comes split from
+  // such columns wins by its bytes.
+  void seek(const Node& node, const ShardingRule& rule, std::vector<Offer>& offers) {
+    if (const auto split = tensor_parallel_split(old_, node, rule, *tp_, mesh_.size(*tp_), chains()))
+      offers.push_back({*split, Origin::kParameter, preference(Origin::kParameter, true), 0, 0});
+  }
+  void note_parameters(const Node& node, const ShardingRule& rule, const std::vector<Split>& splits) {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const Sharding used = from_factors(splits, old_.shape(node.inputs[i]), rule.operands[i], rule, mesh_);
+      if (!used.splits(*tp_)) continue;
+      if (const auto seed = chains().seed_of(node.inputs[i], used, *tp_, mesh_))
+        if (!(*hints_.found)[seed->first]) (*hints_.found)[seed->first] = seed->second;
+    }
+  }
+  ParameterChains& chains() {
+    if (!chains_) chains_.emplace(old_);
+    return *chains_;
+  }
+
+  const Graph& old_;
+  const Strategy& strategy_;
+  const Mesh& mesh_;
+  Seeds seeds_;
+  Hints hints_;
+  std::optional<Axis> tp_;
+  std::array<bool, kMostAxes> is_model_axis_{};
+  std::vector<uint32_t> uses_;
+  GraphBuilder b_;
+  std::vector<TensorId> now_;     // by old tensor
+  std::vector<Origins> origins_;  // by new tensor
+  std::vector<bool> is_of_batch_;  // by old tensor: the batch, but for views and arithmetic on it
+  struct Resharded {
+    TensorId tensor;
+    Phase phase = Phase::kForward;
+  };
+  std::vector<std::vector<Resharded>> resharded_;  // by new tensor
+  std::vector<std::string> why_;                   // by new node
+  std::optional<ParameterChains> chains_;
+};
+
+}  // namespace
+
+ShardedStep propagate_shardings(const Graph& graph, const Strategy& strategy) {
+  check(strategy);
+  const std::optional<Axis> tp = strategy.mesh.find("tp");
+  std::vector<std::optional<Sharding>> tensor_parallel(graph.inputs.size());
+  std::vector<Sharding> sequence;
+  Hints hints;
+  if (tp && strategy.sequence_parallel) {
+    Propagation along(graph, strategy, no_seeds(graph), {.sequence_axis = tp});
+    along.visit_all();
+    sequence = along.shardings();
+    hints.sequence = &sequence;
+  }
+  if (tp) {
+    Hints seeking = hints;
+    seeking.found = &tensor_parallel;
+    Propagation(graph, strategy, no_seeds(graph), seeking).visit_all();
+  }
+  hints.sequence_axis = strategy.mesh.find("cp");
+  return Propagation(graph, strategy, seeds_of(graph, strategy, tensor_parallel), hints).run();
+}
+
+}  // namespace stepc

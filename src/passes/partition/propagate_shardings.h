@@ -1,0 +1,28 @@
+// propagate_shardings: from how the inputs of a step lie on a mesh, how every tensor does. The result is the same step,
+// each tensor with its sharding; where an op needs an operand in another way than it lies, a `reshard` stands before it.
+//
+// Nodes are visited in program order. Each operand's splits are offers to split the factor of the op's rule that they
+// are on; of those that cannot stand together the one wins that its axis prefers (data axes prefer what comes from the
+// batch, tensor parallelism what comes from a parameter), then the one that leaves more bytes where they are. A
+// contraction over a split factor makes a partial sum. That passes through what is linear, and becomes whole where
+// something is not: as the optimizer state of its parameter lies, or along the sequence, or everywhere.
+//
+// Tensor parallelism needs no names of layers: a first propagation without it splits each parameter of the forward pass
+// where it is used, a matmul's columns or, where the other operand comes from such columns, its rows.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "passes/partition/strategy.h"
+
+namespace stepc {
+
+struct ShardedStep {
+  Graph graph;
+  std::vector<std::string> why;  // by node of it: what its sharding follows from
+};
+// `graph` is core, of one device. Throws UserError for what the strategy says and the step has not.
+ShardedStep propagate_shardings(const Graph& graph, const Strategy& strategy);
+
+}  // namespace stepc

@@ -1,0 +1,189 @@
+#include "passes/partition/seeds.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+#include "ops/op_def.h"
+#include "passes/partition/splits.h"
+
+namespace stepc {
+
+namespace {
+
+// Tensors that are computed from each other element by element, at one shape: a parameter, its gradient from the point
+// where that is whole, its optimizer state and their new values are such a group.
+class Groups {
+ public:
+  explicit Groups(const Graph& graph) : parent_(graph.tensors.size()) {
+    std::iota(parent_.begin(), parent_.end(), uint32_t{0});
+    for (const Node& node : graph.nodes) {
+      if (!has(node, Trait::kElementwise)) continue;
+      const Shape& shape = graph.shape(node.outputs[0]);
+      if (element_count(shape) < 2) continue;  // a number that many parameters share
+      for (TensorId input : node.inputs)
+        if (graph.shape(input) == shape) join(input.value, node.outputs[0].value);
+    }
+    for (const GraphOutput& output : graph.outputs)
+      if (output.kind == GraphOutput::Kind::kUpdate && element_count(graph.shape(output.tensor)) > 1)
+        join(graph.inputs[output.input].tensor.value, output.tensor.value);
+  }
+  uint32_t of(TensorId id) { return root(id.value); }
+
+ private:
+  uint32_t root(uint32_t i) {
+    while (parent_[i] != i) i = parent_[i] = parent_[parent_[i]];
+    return i;
+  }
+  void join(uint32_t a, uint32_t b) { parent_[std::max(root(a), root(b))] = std::min(root(a), root(b)); }
+  std::vector<uint32_t> parent_;
+};
+
+// `axis` added to the first dimension that it divides, behind what is split there already, else to the largest part;
+// unchanged where no part has an element for every rank.
+Sharding split_further(const Sharding& sharding, const Shape& shape, Axis axis, const Mesh& mesh) {
+  struct Place {
+    size_t dim = 0;
+    int64_t extent = 0, inner = 1;
+  };
+  std::optional<Place> best;
+  const int64_t ranks = mesh.size(axis);
+  const auto is_better = [&](const Place& a, const Place& b) {
+    const bool divides_a = a.extent % ranks == 0, divides_b = b.extent % ranks == 0;
+    return divides_a != divides_b ? divides_a : !divides_a && a.extent > b.extent;
+  };
+  for (size_t d = 0; d < shape.size(); ++d) {
+    const Pieces whole = {{shape[d], {}}};
+    int64_t inner = shape[d];
+    for (const Piece& piece : sharding.dims[d].empty() ? whole : sharding.dims[d]) {
+      inner /= std::max<int64_t>(piece.extent, 1);
+      const Place place{d, piece.extent, inner};
+      if (piece.axes.empty() && piece.extent >= ranks && (!best || is_better(place, *best))) best = place;
+    }
+  }
+  if (!best) return sharding;
+  std::vector<Split> splits = splits_of(sharding, shape);
+  splits.push_back({best->dim, {best->extent, {axis}}, best->inner});
+  return {pieces_of(splits, shape, mesh), sharding.partial};
+}
+
+// How many rows the batch has: as many as its first tensor.
+int64_t batch_rows(const Graph& graph) {
+  for (const GraphInput& input : graph.inputs)
+    if (input.kind == InputKind::kBatch && !graph.shape(input.tensor).empty()) return graph.shape(input.tensor)[0];
+  return 0;
+}
+
+void apply_rules(const Graph& graph, const Strategy& strategy, std::vector<std::optional<Sharding>>& base) {
+  std::vector<std::string> keys;
+  for (const GraphInput& input : graph.inputs)
+    if (input.kind == InputKind::kParameter) keys.push_back(input.key);
+  for (const ShardRule& rule : strategy.rules) {
+    bool found = false;
+    for (size_t i = 0; i < graph.inputs.size(); ++i) {
+      const GraphInput& input = graph.inputs[i];
+      if (input.kind != InputKind::kParameter || !matches(input.key, rule.pattern)) continue;
+      found = true;
+      const Shape& shape = graph.shape(input.tensor);
+      std::vector<Split> splits;
+      for (const auto& [dim, name] : rule.dims) {
+        USER_CHECK(dim < shape.size(), "the rule '{}' splits dimension {} of '{}', which has {}", rule.pattern, dim,
+                   input.key, shape.size());
+        const Axis axis = *strategy.mesh.find(name);
+        USER_CHECK(shape[dim] >= strategy.mesh.size(axis), "the rule '{}' splits {} of '{}' into {} parts", rule.pattern,
+                   shape[dim], input.key, strategy.mesh.size(axis));
+        splits.push_back({dim, {shape[dim], {axis}}, 1});
+      }
+      base[i] = Sharding{pieces_of(splits, shape, strategy.mesh), {}};
+    }
+    const auto near = nearest(rule.pattern, keys);
+    USER_CHECK(found, "the rule '{}' matches no parameter{}", rule.pattern,
+               near ? str("; did you mean '{}'?", *near) : keys.empty() ? "" : str(", as '{}' would", keys.front()));
+  }
+}
+
+bool belongs_to_parameter(InputKind kind) {
+  return kind == InputKind::kOptimizerState || kind == InputKind::kGradient || kind == InputKind::kCaptured;
+}
+
+}  // namespace
+
+bool matches(std::string_view key, std::string_view pattern) {
+  const size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return key == pattern;
+  if (!key.starts_with(pattern.substr(0, star))) return false;
+  for (size_t skipped = star; skipped <= key.size(); ++skipped)
+    if (matches(key.substr(skipped), pattern.substr(star + 1))) return true;
+  return false;
+}
+
+Seeds seeds_of(const Graph& graph, const Strategy& strategy,
+               const std::vector<std::optional<Sharding>>& tensor_parallel) {
+  const Mesh& mesh = strategy.mesh;
+  const std::optional<Axis> shard = mesh.find("dp_shard");
+  std::vector<Axis> rows;
+  for (std::string_view name : {"dp_replicate", "dp_shard"})
+    if (const auto axis = mesh.find(name)) rows.push_back(*axis);
+
+  Seeds seeds;
+  seeds.wanted.resize(graph.tensors.size());
+  std::vector<std::optional<Sharding>> base = tensor_parallel;
+  base.resize(graph.inputs.size());
+  apply_rules(graph, strategy, base);
+
+  // Of each group of a parameter: how it lies itself, and how what is kept beside it does.
+  struct Lies {
+    Sharding parameter, state;
+    bool has_state = false;
+  };
+  Groups groups(graph);
+  std::map<uint32_t, Lies> of_group;
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    const GraphInput& input = graph.inputs[i];
+    const Shape& shape = graph.shape(input.tensor);
+    if (input.kind != InputKind::kParameter) continue;
+    const Sharding split = base[i].value_or(Sharding::whole(shape.size()));
+    const bool has_shards = shard && strategy.zero > 0 && !split.splits(*shard);
+    const Sharding sharded = has_shards ? split_further(split, shape, *shard, mesh) : split;
+    of_group.try_emplace(groups.of(input.tensor), Lies{strategy.zero >= 3 ? sharded : split, sharded});
+  }
+  for (const GraphInput& input : graph.inputs)
+    if (belongs_to_parameter(input.kind))
+      if (const auto found = of_group.find(groups.of(input.tensor)); found != of_group.end())
+        found->second.has_state |= input.kind != InputKind::kGradient;
+
+  const int64_t batch = batch_rows(graph);
+  for (const GraphInput& input : graph.inputs) {
+    const Shape& shape = graph.shape(input.tensor);
+    Seed seed{Sharding::whole(shape.size()), Origin::kNone};
+    const auto lies = of_group.find(groups.of(input.tensor));
+    if (input.kind == InputKind::kBatch) {
+      seed.origin = Origin::kBatch;
+      if (!shape.empty() && shape[0] == batch && batch > 0 && !rows.empty())
+        seed.sharding.dims[0] = canonical({{batch, rows}}, mesh);
+    } else if (lies != of_group.end() && lies->second.parameter.dims.size() == shape.size()) {
+      if (input.kind == InputKind::kParameter) seed = {lies->second.parameter, Origin::kParameter};
+      if (belongs_to_parameter(input.kind)) {
+        const bool is_split = input.kind != InputKind::kGradient || strategy.zero >= 2;
+        seed = {is_split ? lies->second.state : lies->second.parameter, Origin::kState};
+      }
+    }
+    seeds.inputs.push_back(std::move(seed));
+  }
+  for (size_t t = 0; t < graph.tensors.size(); ++t) {
+    const auto lies = of_group.find(groups.of(TensorId(t)));
+    if (lies == of_group.end()) continue;
+    seeds.wanted[t] = lies->second.has_state ? lies->second.state : lies->second.parameter;
+  }
+  return seeds;
+}
+
+Seeds no_seeds(const Graph& graph) {
+  Seeds seeds;
+  seeds.wanted.resize(graph.tensors.size());
+  for (const GraphInput& input : graph.inputs)
+    seeds.inputs.push_back({Sharding::whole(graph.shape(input.tensor).size()), Origin::kNone});
+  return seeds;
+}
+
+}  // namespace stepc

@@ -1,0 +1,34 @@
+// Strategy: how a person wants a step spread over devices. Plain data; a preset is nothing but the shardings that it
+// gives to what enters the step, from which all others follow (propagate_shardings).
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace stepc {
+
+// Parameters whose key matches `pattern` ('*' stands for any text) have dimension `dim` split along axis `axis`.
+struct ShardRule {
+  std::string pattern;
+  std::map<size_t, std::string> dims;
+  bool operator==(const ShardRule&) const = default;
+};
+
+struct Strategy {
+  Mesh mesh;
+  // What is split over dp_shard beside the batch: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
+  // 1 and 2 differ where a step has several micro-batches: 1 reduces their gradients once, 2 each.
+  int zero = 3;
+  // Split what lies between the matmuls of tensor parallelism along the sequence.
+  bool sequence_parallel = true;
+  std::vector<ShardRule> rules = {};
+  bool operator==(const Strategy&) const = default;
+};
+
+// UserError: a zero that there is none of, axes and rules that do not fit each other.
+void check(const Strategy& strategy);
+
+}  // namespace stepc
