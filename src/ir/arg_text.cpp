@@ -8,10 +8,10 @@ namespace stepc {
 
 namespace {
 
-constexpr InputKind kInputKinds[] = {
-    InputKind::kParameter, InputKind::kGradient, InputKind::kOptimizerState, InputKind::kBuffer, InputKind::kBatch,
-    InputKind::kCaptured,  InputKind::kIncoming, InputKind::kHost,           InputKind::kScalar, InputKind::kRng,
-    InputKind::kMesh};
+constexpr InputKind kInputKinds[] = {InputKind::kParameter, InputKind::kGradient, InputKind::kOptimizerState,
+                                     InputKind::kBuffer,    InputKind::kBatch,    InputKind::kCaptured,
+                                     InputKind::kIncoming,  InputKind::kHost,     InputKind::kScalar,
+                                     InputKind::kRng,       InputKind::kMesh};
 constexpr Symbol::Kind kSymbolKinds[] = {Symbol::Kind::kDType, Symbol::Kind::kDevice, Symbol::Kind::kLayout,
                                          Symbol::Kind::kMemoryFormat};
 constexpr std::string_view kReadKinds[] = {"bool", "int", "double"};

@@ -204,8 +204,9 @@ void verify_part(const Graph& graph, const std::optional<PartOf>& part, TensorId
   if (!part) return;
   verify(part->sharding, part->shape, graph.mesh);
   INTERNAL_CHECK(part->sharding.partial.empty(), "%{} leaves the step as a partial one", id);
-  INTERNAL_CHECK(local_shape(part->sharding, part->shape, graph.mesh) == graph.shape(id), "%{} is a {} and a part of {}",
-                 id, to_text(graph.type(id)), to_text(part->sharding, part->shape, graph.mesh));
+  INTERNAL_CHECK(local_shape(part->sharding, part->shape, graph.mesh) == graph.shape(id),
+                 "%{} is a {} and a part of {}", id, to_text(graph.type(id)),
+                 to_text(part->sharding, part->shape, graph.mesh));
 }
 
 void verify_aten_call(const Graph& graph, const Node& node, size_t index) {

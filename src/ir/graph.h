@@ -9,8 +9,9 @@
 //   update %0 = %3
 //   return %2
 //
-// A Graph for several devices has a mesh. While it is the whole step, its tensors may have shardings, which say how each
-// lies on the ranks; once it is one rank's step (passes/partition), its inputs and outputs say what they are parts of.
+// A Graph for several devices has a mesh. While it is the whole step, its tensors may have shardings, which say how
+// each lies on the ranks; once it is one rank's step (passes/partition), its inputs and outputs say what they are parts
+// of.
 //
 //   mesh dp_shard=2
 //   input %0: f32[8, 4] <8/dp_shard, 4> = batch "0"
@@ -195,7 +196,7 @@ struct GraphOutput {
 };
 
 struct Graph {
-  Mesh mesh;                 // of one device: no axes
+  Mesh mesh;                // of one device: no axes
   std::vector<Node> nodes;  // producers before users
   std::vector<GraphTensor> tensors;
   std::vector<GraphInput> inputs;

@@ -327,10 +327,9 @@ std::string to_text(const Graph& graph) {
   std::string out = "stepc.graph 1\n";
   if (!graph.mesh.axes.empty()) out += str("mesh {}\n", to_text(graph.mesh));
   for (const GraphInput& input : graph.inputs)
-    out +=
-        str("input %{}: {}{} = {} {}{}\n", input.tensor,
-            window_text(graph.type(input.tensor), input.strides, input.offset), sharding_text(graph, input.tensor),
-            name_of(input.kind), quoted(input.key), part_text(graph, input.part));
+    out += str("input %{}: {}{} = {} {}{}\n", input.tensor,
+               window_text(graph.type(input.tensor), input.strides, input.offset), sharding_text(graph, input.tensor),
+               name_of(input.kind), quoted(input.key), part_text(graph, input.part));
   for (const Node& node : graph.nodes) out += node_text(graph, node);
   for (const GraphOutput& output : graph.outputs) out += output_text(graph, output);
   return out;

@@ -15,8 +15,8 @@ constexpr int64_t kMostRanks = int64_t{1} << 20;
 void check_name(const std::string& name) {
   if (std::ranges::find(kAxisNames, name) != kAxisNames.end()) return;
   const auto near = nearest(name, {kAxisNames.begin(), kAxisNames.end()});
-  user_error("no axis of a mesh is named '{}'{}; there are {}", name,
-             near ? str(" (did you mean '{}'?)", *near) : "", fmt::join(kAxisNames, ", "));
+  user_error("no axis of a mesh is named '{}'{}; there are {}", name, near ? str(" (did you mean '{}'?)", *near) : "",
+             fmt::join(kAxisNames, ", "));
 }
 }  // namespace
 

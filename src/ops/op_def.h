@@ -60,7 +60,8 @@ using DecomposeFn = std::vector<TensorId> (*)(GraphBuilder& b, const std::vector
 using InferFn = std::vector<TensorType> (*)(const OpCall& call);
 using ShardingFn = ShardingRule (*)(const OpCall& call, const std::vector<TensorType>& results);
 // Attributes of a shard's call, of those of the whole one: what counts elements there counts a shard's.
-using LocalAttrsFn = Attrs (*)(const OpCall& whole, const std::vector<Shape>& operands, const std::vector<Shape>& results);
+using LocalAttrsFn = Attrs (*)(const OpCall& whole, const std::vector<Shape>& operands,
+                               const std::vector<Shape>& results);
 using CountFn = double (*)(const OpCall& call, const std::vector<TensorType>& results);
 
 // Which operand holds indices, and into which operand's dimension `dim` (none: the first). A kernel reads the nearest
@@ -103,7 +104,7 @@ struct OpDef {
   std::optional<Distribution> distribution = {};  // random ops
   LocalAttrsFn local_attrs = nullptr;             // none: attribute `shape` of kShapeAttr alone
   Collective collective = Collective::kNone;
-  std::string_view family = {};                   // set by the table, for docs/ops.md
+  std::string_view family = {};  // set by the table, for docs/ops.md
 
   [[nodiscard]] bool has(Trait trait) const { return (traits & static_cast<uint32_t>(trait)) != 0; }
   [[nodiscard]] bool is_core() const { return !has(Trait::kComposite) || kernel != OwnKernel::kNone; }
@@ -119,9 +120,7 @@ const OpDef* find_op(std::string_view name);  // nullptr: no row, an ATen call's
 const OpDef& op_def(std::string_view name);   // InternalError for an unknown name
 // Of an op of the table: false for an ATen call or host code.
 inline bool has(const Node& node, Trait trait) { return !node.aten && op_def(node.op).has(trait); }
-inline Collective collective_of(const Node& node) {
-  return node.aten ? Collective::kNone : op_def(node.op).collective;
-}
+inline Collective collective_of(const Node& node) { return node.aten ? Collective::kNone : op_def(node.op).collective; }
 inline bool is_view(const Node& node) { return has(node, Trait::kView); }
 
 OpCall call_of(const Graph& graph, const Node& node);

@@ -9,8 +9,9 @@ namespace stepc {
 
 const std::vector<OpFamily>& op_families() {
   static const std::vector<OpFamily> kFamilies = [] {
-    std::vector<OpFamily> all = {elementwise_ops(), view_ops(),  reduce_ops(), matmul_ops(), norm_ops(),
-                                 attention_ops(),   index_ops(), random_ops(), loss_ops(),   optimizer_ops(), collective_ops()};
+    std::vector<OpFamily> all = {elementwise_ops(), view_ops(),      reduce_ops(),    matmul_ops(),
+                                 norm_ops(),        attention_ops(), index_ops(),     random_ops(),
+                                 loss_ops(),        optimizer_ops(), collective_ops()};
     for (OpFamily& family : all)
       for (OpDef& op : family.ops) op.family = family.name;
     return all;

@@ -40,15 +40,21 @@ std::string attrs_text(const OpDef& op) {
 }
 
 std::string traits_text(const OpDef& op) {
-  constexpr std::pair<Trait, std::string_view> kNames[] = {
-      {Trait::kCommutative, "commutative"}, {Trait::kView, "view"},
-      {Trait::kReduction, "reduction"},     {Trait::kConstant, "constant"},
-      {Trait::kRandom, "random"},           {Trait::kComposite, "composite"},
-      {Trait::kOverwrites, "overwrites"},   {Trait::kSplat, "splat"},
-      {Trait::kSameBytes, "same bytes"},    {Trait::kBroadcast, "broadcast"},
-      {Trait::kContraction, "contraction"}, {Trait::kSelects, "selects"},
-      {Trait::kRecomputes, "recomputes"},   {Trait::kLinear, "linear"},
-      {Trait::kScales, "scales"}};
+  constexpr std::pair<Trait, std::string_view> kNames[] = {{Trait::kCommutative, "commutative"},
+                                                           {Trait::kView, "view"},
+                                                           {Trait::kReduction, "reduction"},
+                                                           {Trait::kConstant, "constant"},
+                                                           {Trait::kRandom, "random"},
+                                                           {Trait::kComposite, "composite"},
+                                                           {Trait::kOverwrites, "overwrites"},
+                                                           {Trait::kSplat, "splat"},
+                                                           {Trait::kSameBytes, "same bytes"},
+                                                           {Trait::kBroadcast, "broadcast"},
+                                                           {Trait::kContraction, "contraction"},
+                                                           {Trait::kSelects, "selects"},
+                                                           {Trait::kRecomputes, "recomputes"},
+                                                           {Trait::kLinear, "linear"},
+                                                           {Trait::kScales, "scales"}};
   std::vector<std::string_view> parts;
   for (const auto& [trait, name] : kNames)
     if (op.has(trait)) parts.push_back(name);

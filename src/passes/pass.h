@@ -11,6 +11,7 @@
 
 #include "ir/graph.h"
 #include "ops/matmul_rule.h"
+#include "passes/partition/strategy.h"
 #include "passes/recompute.h"
 
 namespace stepc {
@@ -26,6 +27,7 @@ void verify_stage(const Graph& graph, Stage stage);
 struct PassSettings {
   MatmulRule matmuls;
   std::optional<RecomputeOptions> recompute;  // none: nothing is computed twice
+  Strategy strategy = {};                     // no mesh: one device
 };
 
 struct Pass {

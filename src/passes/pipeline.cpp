@@ -10,6 +10,7 @@
 #include "passes/fusion/fuse.h"
 #include "passes/fusion/fuse_losses.h"
 #include "passes/order.h"
+#include "passes/partition/partition.h"
 #include "passes/pass.h"
 #include "passes/rewrite/canonicalise.h"
 #include "passes/rewrite/common_subexpressions.h"
@@ -34,6 +35,18 @@ Graph recompute_within(Graph graph, const PassSettings& settings) {
   options.matmuls = settings.matmuls;
   return recompute(std::move(graph), options).graph;
 }
+// Over the classes of a split loss no rank has all logits of a token.
+Graph fuse_losses_for(Graph graph, const PassSettings& settings) {
+  return settings.strategy.mesh.find("tp") ? graph : fuse_losses(std::move(graph));
+}
+Graph propagate_for(Graph graph, const PassSettings& settings) {
+  if (settings.strategy.mesh.axes.empty()) return graph;
+  return propagate_shardings(graph, settings.strategy).graph;
+}
+Graph partition_for(Graph graph, const PassSettings& settings) {
+  if (settings.strategy.mesh.axes.empty()) return graph;
+  return dead_code(common_subexpressions(simplify(partition(graph))));
+}
 Graph fuse_for(Graph graph, const PassSettings& settings) { return fuse(std::move(graph), settings.matmuls); }
 
 constexpr Pass kPasses[] = {
@@ -41,7 +54,7 @@ constexpr Pass kPasses[] = {
      "first: the rules after it look for constants"},
     {"canonicalise", plain<canonicalise>, kCaptured, kCaptured, "writes each thing in one way",
      "before simplify and common_subexpressions, which then know one way each"},
-    {"fuse_losses", plain<fuse_losses>, kCaptured, kCaptured,
+    {"fuse_losses", fuse_losses_for, kCaptured, kCaptured,
      "makes a linear layer and its cross-entropy one op without logits",
      "before decompose, while losses and their gradients are one node each"},
     {"decompose", plain<decompose>, kCaptured, kCore,
@@ -57,6 +70,10 @@ constexpr Pass kPasses[] = {
     {"check_indices", plain<check_indices>, kCaptured, kCaptured,
      "guards that what the program gives as indices is in range",
      "after dead_code, which leaves the indices that count; before fuse, which makes it one kernel"},
+    {"propagate_shardings", propagate_for, kCore, kCore, "says how every tensor lies on the ranks of a mesh",
+     "after decompose, which must see whole sizes, and the clean-up; before all that looks at a rank's"},
+    {"partition", partition_for, kCore, kCore, "makes of the whole step one rank's, with its collectives",
+     "right after propagate_shardings; what it leaves to tidy it tidies itself"},
     {"recompute", recompute_within, kCore, kCore,
      "recomputes activations in the backward pass, where a budget asks for it",
      "after common_subexpressions, so each thing is kept once, and before fuse, which makes most of it free"},

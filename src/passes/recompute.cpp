@@ -29,7 +29,7 @@ constexpr size_t kNever = SIZE_MAX;
 enum class Kind : uint8_t { kPointwise, kNorm, kOwnKernel, kContraction, kNever };
 
 Kind kind_of(const Node& node) {
-  if (node.aten) return Kind::kNever;
+  if (node.aten || collective_of(node) != Collective::kNone) return Kind::kNever;
   const OpDef& op = op_def(node.op);
   constexpr Trait kCheap[] = {Trait::kElementwise, Trait::kView, Trait::kConstant, Trait::kRandom};
   if (std::ranges::any_of(kCheap, [&](Trait trait) { return op.has(trait); })) return Kind::kPointwise;

@@ -21,8 +21,8 @@ std::vector<TensorType> infer_all_gather(const OpCall& call) {
   return {type};
 }
 void check_parts(const OpCall& call) {
-  INTERNAL_CHECK(!call.in(0).shape.empty() && call.in(0).shape[0] == ranks_of(call), "{} has no part for each of {} ranks",
-                 to_text(call.in(0)), ranks_of(call));
+  INTERNAL_CHECK(!call.in(0).shape.empty() && call.in(0).shape[0] == ranks_of(call),
+                 "{} has no part for each of {} ranks", to_text(call.in(0)), ranks_of(call));
 }
 std::vector<TensorType> infer_reduce_scatter(const OpCall& call) {
   check_parts(call);

@@ -107,8 +107,8 @@ std::vector<OpDef> unary_rows() {
                       }),
                   {}, "gelu by its usual approximation")),
       with(row(
-               "cast", 1, infer_cast, [](X x) { return x[0]; }, kLinear), {{"dtype", AttrKind::kDType, {}}},
-           "rounds to the dtype; a number becomes false by being 0"),
+               "cast", 1, infer_cast, [](X x) { return x[0]; }, kLinear),
+           {{"dtype", AttrKind::kDType, {}}}, "rounds to the dtype; a number becomes false by being 0"),
   };
 }
 

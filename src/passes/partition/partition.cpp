@@ -83,7 +83,8 @@ class Partition {
     std::optional<TensorId> is_here;
     if (call.rule.indexed) is_here = shift_indices(call);
     std::vector<TensorId> results = call.rule.counts ? count_from(call) : emit(call);
-    if (is_here && !call.rule.indexed->values) results[0] = masked_by_index(call, *is_here, results[0], node.outputs[0]);
+    if (is_here && !call.rule.indexed->values)
+      results[0] = masked_by_index(call, *is_here, results[0], node.outputs[0]);
     for (size_t k = 0; k < results.size(); ++k) {
       INTERNAL_CHECK(b_.type(results[k]) == local_type(node.outputs[k]), "a rank's {} makes a {} for a {}", node.op,
                      to_text(b_.type(results[k])), to_text(local_type(node.outputs[k])));
@@ -110,9 +111,10 @@ class Partition {
     for (size_t i = 0; i < call.node.inputs.size(); ++i) add(call.node.inputs[i], call.rule.operands[i]);
     for (size_t k = 0; k < call.node.outputs.size(); ++k) add(call.node.outputs[k], call.rule.results[k]);
     const auto check = [&](TensorId tensor, const ShardingRule::Dims& dims) {
-      INTERNAL_CHECK(from_factors(call.splits, whole_.shape(tensor), dims, call.rule, mesh_).dims == sharding(tensor).dims,
-                     "{}: a {} that lies as {} beside others", call.node.op, to_text(whole_.type(tensor)),
-                     to_text(sharding(tensor), whole_.shape(tensor), mesh_));
+      INTERNAL_CHECK(
+          from_factors(call.splits, whole_.shape(tensor), dims, call.rule, mesh_).dims == sharding(tensor).dims,
+          "{}: a {} that lies as {} beside others", call.node.op, to_text(whole_.type(tensor)),
+          to_text(sharding(tensor), whole_.shape(tensor), mesh_));
     };
     for (size_t i = 0; i < call.node.inputs.size(); ++i) check(call.node.inputs[i], call.rule.operands[i]);
     for (size_t k = 0; k < call.node.outputs.size(); ++k) check(call.node.outputs[k], call.rule.results[k]);
@@ -121,7 +123,8 @@ class Partition {
   // Padding along a factor that some result sums over holds what leaves the sum as it is.
   void mask_padding(Call& call) {
     for (const Split& split : call.splits) {
-      const bool reduces = std::ranges::any_of(call.rule.results, [&](const auto& dims) { return !has_factor(dims, split.at); });
+      const bool reduces =
+          std::ranges::any_of(call.rule.results, [&](const auto& dims) { return !has_factor(dims, split.at); });
       if (!reduces || is_even(split.piece, mesh_)) continue;
       for (size_t i = 0; i < call.operands.size(); ++i)
         for (size_t d = 0; d < call.rule.operands[i].size(); ++d) {
@@ -164,7 +167,8 @@ class Partition {
     TensorId begin = b_.cast(ranks_->begin(split->piece), dtype);
     if (split->inner != 1) begin = b_.add("mul", {begin, number(split->inner)});
     const TensorId shifted = b_.add("sub", {indices, begin});
-    const TensorId is_here = b_.add("logical_and", {b_.add("le", {number(0), shifted}), b_.add("lt", {shifted, number(here)})});
+    const TensorId is_here =
+        b_.add("logical_and", {b_.add("le", {number(0), shifted}), b_.add("lt", {shifted, number(here)})});
     indices = ranks_->where(is_here, shifted, 0);
     if (indexed.values) {
       const size_t values = *indexed.values;
@@ -172,7 +176,8 @@ class Partition {
     }
     return is_here;
   }
-  // `x`, which has the indices' dimensions, where they are this rank's, else 0. `whole`: the tensor that it is a part of.
+  // `x`, which has the indices' dimensions, where they are this rank's, else 0. `whole`: the tensor that it is a part
+  // of.
   TensorId masked_by_index(Call& call, TensorId is_here, TensorId x, TensorId whole) {
     const OpDef& op = op_def(call.node.op);
     const Shape indices = b_.shape(is_here);

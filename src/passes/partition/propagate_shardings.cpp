@@ -46,8 +46,10 @@ struct Offer {
 struct Hints {
   // The axis along which look-ups of tokens split the sequence.
   std::optional<Axis> sequence_axis = {};
-  // By tensor of the step: how it would lie were the sequence split alone.
+  // By tensor of the step: how it would lie were the sequence split alone. What has no more than a number a token is
+  // not split so: it is too small to be worth a second collective.
   const std::vector<Sharding>* sequence = nullptr;
+  int64_t tokens = 0;
   // Where tensor parallelism is sought, what it finds: by graph input.
   std::vector<std::optional<Sharding>>* found = nullptr;
 };
@@ -82,6 +84,8 @@ class Propagation {
       out.push_back(now_[t].valid() ? sharding(now_[t]) : Sharding::whole(old_.tensors[t].type.shape.size()));
     return out;
   }
+  // Of the look-ups that sequence_axis split.
+  [[nodiscard]] int64_t tokens() const { return tokens_; }
   void visit_all() {
     for (size_t i = 0; i < old_.inputs.size(); ++i) {
       const TensorId id = b_.graph().add_input(old_.inputs[i], old_.type(old_.inputs[i].tensor));
@@ -124,7 +128,7 @@ class Propagation {
     for (const Partial& one : now.partial) {
       if (const auto& wanted = seeds_.wanted[old.index()])
         adopt(*wanted, one.axis);
-      else if (hints_.sequence != nullptr && tp_ == one.axis)
+      else if (hints_.sequence != nullptr && tp_ == one.axis && element_count(shape) > hints_.tokens)
         adopt((*hints_.sequence)[old.index()], one.axis);
     }
     return {pieces_of(splits, shape, mesh_), {}};
@@ -151,7 +155,9 @@ class Propagation {
       const bool may_scale = is_linear || i == 0 || op.has(Trait::kCommutative);
       const bool is_narrowed = size_of(result.dtype) < size_of(old_.type(input).dtype);
       if (*op_there != ReduceOp::kSum || !may_scale || is_narrowed || !is_floating(result.dtype)) return false;
-      if (uses_[input.index()] > 1 && !op.has(Trait::kView)) return false;
+      if (uses_[input.index()] > 1) return false;
+      // What is repeated is sent once.
+      if (node.inputs.size() == 1 && element_count(result.shape) > element_count(old_.shape(input))) return false;
       // Each micro-batch's gradient is to be reduced by itself.
       if (strategy_.zero >= 2 && node.inputs.size() > 1 && is_linear && seeds_.wanted[input.index()]) return false;
     }
@@ -246,16 +252,19 @@ class Propagation {
     const bool is_simple = !node.aten && (is_view(node) || has(node, Trait::kElementwise));
     for (TensorId input : node.inputs)
       if (is_simple && is_of_batch_[input.index()]) is_of_batch_[node.outputs[0].index()] = true;
-    if (!rule.indexed || rule.indexed->values || !chains().parameter_of(node.inputs[op_def(node.op).index_use->indexed]))
+    if (!rule.indexed || rule.indexed->values ||
+        !chains().parameter_of(node.inputs[op_def(node.op).index_use->indexed]))
       return;
     const size_t tokens = rule.indexed->indices;
     if (!is_of_batch_[node.inputs[tokens].index()] || rule.operands[tokens].empty()) return;
+    tokens_ = std::max(tokens_, element_count(old_.shape(node.inputs[tokens])));
     for (int factor : rule.operands[tokens].back()) {
       const int64_t size = rule.factors[static_cast<size_t>(factor)].size;
       const int64_t ranks = mesh_.size(*hints_.sequence_axis);
       if (size < ranks) continue;
       const bool divides = size % ranks == 0;
-      const Split split = {static_cast<size_t>(factor), {divides ? ranks : size, {*hints_.sequence_axis}}, divides ? size / ranks : 1};
+      const Split split = {
+          static_cast<size_t>(factor), {divides ? ranks : size, {*hints_.sequence_axis}}, divides ? size / ranks : 1};
       offers.push_back({split, Origin::kBatch, preference(Origin::kBatch, false), 0, tokens});
     }
   }
@@ -299,7 +308,8 @@ class Propagation {
         parts.push_back(str("{} from operand {}, after {}", mesh_.axes[axis].name, offer.operand,
                             kOrigins[static_cast<size_t>(offer.origin)]));
     for (Axis axis : passing) parts.push_back(str("{} stays a sum", mesh_.axes[axis].name));
-    return parts.empty() ? node.inputs.empty() ? "made of nothing" : "no operand is split" : str("{}", fmt::join(parts, "; "));
+    return parts.empty() ? node.inputs.empty() ? "made of nothing" : "no operand is split"
+                         : str("{}", fmt::join(parts, "; "));
   }
 
   // ---- another sharding
@@ -409,11 +419,12 @@ class Propagation {
   Seeds seeds_;
   Hints hints_;
   std::optional<Axis> tp_;
+  int64_t tokens_ = 0;
   std::array<bool, kMostAxes> is_model_axis_{};
   std::vector<uint32_t> uses_;
   GraphBuilder b_;
-  std::vector<TensorId> now_;     // by old tensor
-  std::vector<Origins> origins_;  // by new tensor
+  std::vector<TensorId> now_;      // by old tensor
+  std::vector<Origins> origins_;   // by new tensor
   std::vector<bool> is_of_batch_;  // by old tensor: the batch, but for views and arithmetic on it
   struct Resharded {
     TensorId tensor;
@@ -424,6 +435,14 @@ class Propagation {
   std::optional<ParameterChains> chains_;
 };
 
+// Queries that see keys by their places cannot be split as they stand; where the sequence runs through a step does not
+// depend on what they see.
+Graph without_causes(Graph graph) {
+  for (Node& node : graph.nodes)
+    if (!node.aten && node.attrs.find("causal") != nullptr) node.attrs.set("causal", false);
+  return graph;
+}
+
 }  // namespace
 
 ShardedStep propagate_shardings(const Graph& graph, const Strategy& strategy) {
@@ -433,10 +452,12 @@ ShardedStep propagate_shardings(const Graph& graph, const Strategy& strategy) {
   std::vector<Sharding> sequence;
   Hints hints;
   if (tp && strategy.sequence_parallel) {
-    Propagation along(graph, strategy, no_seeds(graph), {.sequence_axis = tp});
+    const Graph uncut = without_causes(graph);
+    Propagation along(uncut, strategy, no_seeds(graph), {.sequence_axis = tp});
     along.visit_all();
     sequence = along.shardings();
     hints.sequence = &sequence;
+    hints.tokens = along.tokens();
   }
   if (tp) {
     Hints seeking = hints;

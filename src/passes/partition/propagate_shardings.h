@@ -1,5 +1,6 @@
 // propagate_shardings: from how the inputs of a step lie on a mesh, how every tensor does. The result is the same step,
-// each tensor with its sharding; where an op needs an operand in another way than it lies, a `reshard` stands before it.
+// each tensor with its sharding; where an op needs an operand in another way than it lies, a `reshard` stands before
+// it.
 //
 // Nodes are visited in program order. Each operand's splits are offers to split the factor of the op's rule that they
 // are on; of those that cannot stand together the one wins that its axis prefers (data axes prefer what comes from the

@@ -112,8 +112,8 @@ Shape local_shape_of(const Shape& shape, const std::vector<Split>& lies, const M
 }
 }  // namespace
 
-// x, which lies as `lies`, as [elements before, extent, elements behind] around the piece of `split`, of which this rank
-// has `extent`.
+// x, which lies as `lies`, as [elements before, extent, elements behind] around the piece of `split`, of which this
+// rank has `extent`.
 TensorId RankBuilder::open(TensorId x, const Shape& shape, const std::vector<Split>& lies, const Split& split,
                            int64_t extent) {
   int64_t inner = split.inner;
@@ -146,8 +146,7 @@ TensorId into_parts(GraphBuilder& b, TensorId x, const Piece& piece, const Mesh&
   for (size_t a = 0; a < piece.axes.size(); ++a) {
     const int64_t ranks = mesh.size(piece.axes[a]);
     const int64_t missing = ranks * extents[a + 1] - extents[a];
-    if (missing > 0)
-      parted = b.add("pad", {parted}, {{"low", Shape{0, 0, 0, 0}}, {"high", Shape{0, 0, missing, 0}}});
+    if (missing > 0) parted = b.add("pad", {parted}, {{"low", Shape{0, 0, 0, 0}}, {"high", Shape{0, 0, missing, 0}}});
     parts *= ranks;
     parted = b.reshape(parted, {shape[0], parts, extents[a + 1], shape[2]});
   }

@@ -90,15 +90,17 @@ void apply_rules(const Graph& graph, const Strategy& strategy, std::vector<std::
         USER_CHECK(dim < shape.size(), "the rule '{}' splits dimension {} of '{}', which has {}", rule.pattern, dim,
                    input.key, shape.size());
         const Axis axis = *strategy.mesh.find(name);
-        USER_CHECK(shape[dim] >= strategy.mesh.size(axis), "the rule '{}' splits {} of '{}' into {} parts", rule.pattern,
-                   shape[dim], input.key, strategy.mesh.size(axis));
+        USER_CHECK(shape[dim] >= strategy.mesh.size(axis), "the rule '{}' splits {} of '{}' into {} parts",
+                   rule.pattern, shape[dim], input.key, strategy.mesh.size(axis));
         splits.push_back({dim, {shape[dim], {axis}}, 1});
       }
       base[i] = Sharding{pieces_of(splits, shape, strategy.mesh), {}};
     }
     const auto near = nearest(rule.pattern, keys);
     USER_CHECK(found, "the rule '{}' matches no parameter{}", rule.pattern,
-               near ? str("; did you mean '{}'?", *near) : keys.empty() ? "" : str(", as '{}' would", keys.front()));
+               near           ? str("; did you mean '{}'?", *near)
+               : keys.empty() ? ""
+                              : str(", as '{}' would", keys.front()));
   }
 }
 

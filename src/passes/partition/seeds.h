@@ -26,7 +26,8 @@ struct Seeds {
 
 // `tensor_parallel`: by graph input, how tensor parallelism splits it (as found by a first propagation), or empty.
 // UserError for a rule that matches nothing (with the nearest names) or a dimension that is not there.
-Seeds seeds_of(const Graph& graph, const Strategy& strategy, const std::vector<std::optional<Sharding>>& tensor_parallel);
+Seeds seeds_of(const Graph& graph, const Strategy& strategy,
+               const std::vector<std::optional<Sharding>>& tensor_parallel);
 
 // Everything whole.
 Seeds no_seeds(const Graph& graph);

@@ -64,7 +64,8 @@ void walk(const Pieces& pieces, const std::vector<int>& factors, const ShardingR
   size_t next = 0;
   int64_t rest = 0;  // of a whole piece that a factor has used in part; 0: none
   const auto give_up = [&] {
-    for (; next < pieces.size(); ++next) out.unfit.insert(out.unfit.end(), pieces[next].axes.begin(), pieces[next].axes.end());
+    for (; next < pieces.size(); ++next)
+      out.unfit.insert(out.unfit.end(), pieces[next].axes.begin(), pieces[next].axes.end());
   };
   for (int factor : factors) {
     const Factor& of = rule.factors[static_cast<size_t>(factor)];

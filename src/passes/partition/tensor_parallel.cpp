@@ -63,7 +63,8 @@ const ParameterChains::Cuts& ParameterChains::cuts_of(TensorId tensor, size_t di
         const int64_t outer = inner;
         inner /= rule.factors[static_cast<size_t>(factor)].size;
         cuts.at.insert({outer, inner});
-        if (rule.factors[static_cast<size_t>(factor)].kind == Factor::Kind::kWhole) cuts.whole.emplace_back(inner, outer);
+        if (rule.factors[static_cast<size_t>(factor)].kind == Factor::Kind::kWhole)
+          cuts.whole.emplace_back(inner, outer);
         if (is_view(node) || has(node, Trait::kElementwise)) add_cuts_of_result(node, rule, factor, inner, depth, cuts);
       }
     }
@@ -108,13 +109,14 @@ std::vector<ParameterChains::Part> ParameterChains::parts_of(TensorId tensor, si
 
 namespace {
 // Of `parts` the first that divides, else the first that is large enough for a part a rank.
-std::optional<Split> split_among(const std::vector<ParameterChains::Part>& parts, size_t factor, int64_t size, Axis axis,
-                                 int64_t ranks) {
+std::optional<Split> split_among(const std::vector<ParameterChains::Part>& parts, size_t factor, int64_t size,
+                                 Axis axis, int64_t ranks) {
   for (const bool divides : {true, false}) {
     int64_t inner = size;
     for (const auto& [extent, splits] : parts) {
       inner /= extent;
-      if (splits && (divides ? extent % ranks == 0 : extent > ranks)) return Split{factor, {divides ? ranks : extent, {axis}}, divides ? inner * (extent / ranks) : inner};
+      if (splits && (divides ? extent % ranks == 0 : extent > ranks))
+        return Split{factor, {divides ? ranks : extent, {axis}}, divides ? inner * (extent / ranks) : inner};
     }
   }
   return std::nullopt;

@@ -82,8 +82,10 @@ class Merger {
     ByPhase& made = made_[key_of(node, r_.inputs_of(node))];
     const Node*& own = made[static_cast<size_t>(node.source.phase)];
     const Node* same = own;
+    // What is gathered again in another phase is not kept from one to the other: that is why it is.
+    const bool crosses = collective_of(node) == Collective::kNone;
     for (const Node* other : made)
-      if (same == nullptr && other != nullptr && (costs_no_memory(node) || lives_on(*other, node, place))) same = other;
+      if (crosses && same == nullptr && other != nullptr && (costs_no_memory(node) || lives_on(*other, node, place))) same = other;
     if (same == nullptr) {
       own = &node;
       r_.keep(node);
