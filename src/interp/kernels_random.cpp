@@ -47,14 +47,15 @@ Arrays iota(const Arrays&, const Attrs& attrs, const Types& types) {
 philox::Draw draw_of(const Array& rng, const Attrs& attrs) {
   return {rng.integer(0), rng.integer(1), attrs.get<int64_t>("stream")};
 }
+int64_t place_of(const Arrays& in, int64_t i) { return in.size() > 1 ? in[1].integer(i) : i; }
 Arrays random_uniform(const Arrays& in, const Attrs& attrs, const Types& types) {
   Array out(types[0]);
-  for (int64_t i = 0; i < out.count(); ++i) out.set(i, draw_of(in[0], attrs).uniform(i));
+  for (int64_t i = 0; i < out.count(); ++i) out.set(i, draw_of(in[0], attrs).uniform(place_of(in, i)));
   return {out};
 }
 Arrays random_normal(const Arrays& in, const Attrs& attrs, const Types& types) {
   Array out(types[0]);
-  for (int64_t i = 0; i < out.count(); ++i) out.set(i, draw_of(in[0], attrs).normal(i));
+  for (int64_t i = 0; i < out.count(); ++i) out.set(i, draw_of(in[0], attrs).normal(place_of(in, i)));
   return {out};
 }
 

@@ -37,6 +37,7 @@ std::string to_text(const ShardingRule& rule) {
     out += str("; {} of {} {}", f, rule.factors[f].size, kKinds[static_cast<size_t>(rule.factors[f].kind)]);
   if (rule.indexed) out += str("; {} indexed by operand {}", rule.indexed->factor, rule.indexed->indices);
   if (rule.counts) out += str("; counts along {}", *rule.counts);
+  if (rule.numbered) out += str("; numbered by operand {}", *rule.numbered);
   if (rule.once) out += str("; operand {} once", *rule.once);
   return out;
 }

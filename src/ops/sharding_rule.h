@@ -48,6 +48,8 @@ struct ShardingRule {
   std::optional<size_t> once = {};
   // The dimension of the result along which values count places (iota).
   std::optional<size_t> counts = {};
+  // The optional operand that tells each element of a split draw its place in the whole one.
+  std::optional<size_t> numbered = {};
   bool operator==(const ShardingRule&) const = default;
 
   // Room for operands and results of these types, no factors yet.

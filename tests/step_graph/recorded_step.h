@@ -46,7 +46,7 @@ inline Array array_of(const at::Tensor& tensor) {
 
 class RecordedStep : private RecordedProgram {
  public:
-  RecordedStep(const std::string& config, at::ScalarType dtype) {
+  RecordedStep(const std::string& config, at::ScalarType dtype, int64_t micro_batches = 1) {
     at::manual_seed(1);
     const auto decoder = models::DecoderConfig::from_json(config);
     models::Decoder model(decoder, at::TensorOptions(dtype));
@@ -58,14 +58,19 @@ class RecordedStep : private RecordedProgram {
     optim::AdamW optimizer(parameters_, options);
     for (const auto& [key, tensor] : parameters_) owned_.push_back({Owner::kParameter, key, tensor});
     for (const auto& [key, tensor] : optimizer.named_state()) owned_.push_back({Owner::kOptimizerState, key, tensor});
-    const at::Tensor batch = at::randint(0, 96, {4, 17}, at::kLong);
+    const at::Tensor batch = at::randint(0, 96, {4 * micro_batches, 17}, at::kLong);
     owned_.push_back({Owner::kBatch, "0", batch});
 
     std::vector<at::Tensor> tensors;
     for (const auto& [key, tensor] : parameters_) tensors.push_back(tensor);
     const auto step = [&] {
-      at::Tensor loss = model->loss(batch.slice(1, 0, 16), batch.slice(1, 1, 17));
-      loss.backward();
+      at::Tensor loss;
+      for (int64_t m = 0; m < micro_batches; ++m) {
+        const at::Tensor rows = batch.slice(0, m * 4, m * 4 + 4);
+        const at::Tensor part = model->loss(rows.slice(1, 0, 16), rows.slice(1, 1, 17)) / micro_batches;
+        part.backward();
+        loss = loss.defined() ? loss + part.detach() : part.detach();
+      }
       at::Tensor norm = optim::clip_grad_norm_(tensors, 1.0);
       optimizer.step();
       optimizer.zero_grad();

@@ -230,11 +230,12 @@ ElementWriter::Value ElementWriter::made_from_attributes(const Node& node, const
 
 ElementWriter::Value ElementWriter::drawn(const Node& node, const IndexMap& map) {
   const TensorType& type = group_.type(node.outputs[0]);
-  const Affine index = position_of(map, contiguous_strides(type.shape), 0);
+  const Value place = node.inputs.size() > 1 ? element(node.inputs[1], map)
+                                             : w_.index(position_of(map, contiguous_strides(type.shape), 0));
   const Value seed = element(node.inputs[0], {Affine::constant(0)});
   const Value step = element(node.inputs[0], {Affine::constant(1)});
   const bool normal = op_def(node.op).distribution == Distribution::kNormal;
-  return write_draw(w_, normal, seed, step, node.attrs.get<int64_t>("stream"), w_.index(index), type.dtype);
+  return write_draw(w_, normal, seed, step, node.attrs.get<int64_t>("stream"), place, type.dtype);
 }
 
 // Elements of an input chosen by an index tensor. An index out of range reads the nearest element that is there.

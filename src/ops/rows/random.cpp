@@ -25,7 +25,11 @@ std::vector<TensorType> infer_constant(const OpCall& call) {
 }
 std::vector<TensorType> infer_random(const OpCall& call) {
   INTERNAL_CHECK(call.in(0) == typed(DType::kI64, {2}), "the rng is {}", to_text(call.in(0)));
-  return infer_filled(call);
+  const std::vector<TensorType> results = infer_filled(call);
+  if (call.inputs.size() > 1)
+    INTERNAL_CHECK(call.in(1) == typed(DType::kI64, results[0].shape), "the places of a {} are {}", to_text(results[0]),
+                   to_text(call.in(1)));
+  return results;
 }
 
 ShardingRule shard_full(const OpCall& call, const std::vector<TensorType>& results) {
@@ -34,6 +38,16 @@ ShardingRule shard_full(const OpCall& call, const std::vector<TensorType>& resul
 ShardingRule shard_iota(const OpCall& call, const std::vector<TensorType>& results) {
   ShardingRule rule = same_dims_rule({}, results, {});
   rule.counts = checked_dim(call.attrs.get<int64_t>("dim"), results[0].shape.size());
+  return rule;
+}
+ShardingRule shard_random(const OpCall& call, const std::vector<TensorType>& results) {
+  ShardingRule rule = ShardingRule::whole(call.inputs, results);
+  for (size_t d = 0; d < results[0].shape.size(); ++d) {
+    const int factor = rule.add(results[0].shape[d]);
+    rule.on_result(factor, 0, d);
+    if (call.inputs.size() > 1) rule.on_operand(factor, 1, d);
+  }
+  rule.numbered = 1;
   return rule;
 }
 double flops_philox(const OpCall&, const std::vector<TensorType>& results) { return 30 * count_of(results[0]); }
@@ -46,13 +60,15 @@ OpFamily random_ops() {
   const AttrDef stream{"stream", AttrKind::kInt, {}};
   const uint32_t constant = Trait::kConstant | Trait::kShapeAttr;
   const auto draws = [&](std::string_view name, std::string_view summary, Distribution distribution) {
-    OpDef row{name, summary, 1, 1, 1, {shape, dtype, stream}, static_cast<uint32_t>(Trait::kRandom), infer_random};
+    OpDef row{name, summary, 1, 2, 1, {shape, dtype, stream}, Trait::kRandom | Trait::kShapeAttr, infer_random};
+    row.sharding = shard_random;
     row.flops = flops_philox;
     row.distribution = distribution;
     return row;
   };
   return {"random",
-          "Made from attributes, or from the rng input by Philox 4x32-10: key seed, counter (index, stream, step).",
+          "Made from attributes, or from (rng[, places]) by Philox 4x32-10: key seed, counter (place, stream, step). "
+          "`places`: of each element in a larger draw that this is a part of; else its own.",
           {
               {"full",
                "one value everywhere",

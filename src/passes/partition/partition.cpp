@@ -80,6 +80,7 @@ class Partition {
     find_splits(call);
     mask_padding(call);
     count_once(call);
+    number_places(call);
     std::optional<TensorId> is_here;
     if (call.rule.indexed) is_here = shift_indices(call);
     std::vector<TensorId> results = call.rule.counts ? count_from(call) : emit(call);
@@ -186,6 +187,24 @@ class Partition {
     const size_t first = op.index_use->slices ? static_cast<size_t>(call.node.attrs.get<int64_t>("dim")) : 0;
     for (size_t d = 0; d < indices.size(); ++d) shape[first + d] = indices[d];
     return ranks_->where(b_.reshape(is_here, shape), x, 0);
+  }
+
+  // Elements of a split draw are told their places in the whole.
+  void number_places(Call& call) {
+    const TensorId whole = call.node.outputs[0];
+    if (!call.rule.numbered || call.operands.size() > *call.rule.numbered || sharding(whole).is_whole()) return;
+    const Shape local = local_type(whole).shape;
+    const Shape strides = contiguous_strides(whole_.shape(whole));
+    std::optional<TensorId> places;
+    for (size_t d = 0; d < local.size(); ++d) {
+      const TensorId along = ranks_->places(sharding(whole).dims[d], whole_.shape(whole)[d]);
+      Shape shape(local.size(), 1);
+      shape[d] = local[d];
+      const TensorId stride = b_.full(static_cast<double>(strides[d]), DType::kI64);
+      const TensorId part = b_.reshape(b_.add("mul", {along, stride}), shape);
+      places = places ? b_.add("add", {*places, part}) : part;
+    }
+    call.operands.push_back(b_.expand(*places, local));
   }
 
   // What counts places along a dimension counts those of the whole.

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "ops/graph_builder.h"
 #include "ops/op_def.h"
+#include "passes/partition/prepare.h"
 #include "passes/partition/seeds.h"
 #include "passes/partition/splits.h"
 #include "passes/partition/tensor_parallel.h"
@@ -354,7 +355,8 @@ class Propagation {
     const Node* producer = b_.graph().producer(x);
     if (producer == nullptr || producer->aten || !only_splits(sharding(x), to, b_.shape(x))) return std::nullopt;
     const OpDef& op = op_def(producer->op);
-    if (!op.has(Trait::kElementwise) && !op.has(Trait::kView) && !op.has(Trait::kConstant)) return std::nullopt;
+    constexpr Trait kCheap[] = {Trait::kElementwise, Trait::kView, Trait::kConstant, Trait::kRandom};
+    if (std::ranges::none_of(kCheap, [&](Trait trait) { return op.has(trait); })) return std::nullopt;
     const Node node = *producer;
     const ShardingRule rule = sharding_rule_of(b_.graph(), node);
     const FactorSplits found = onto_factors(to, b_.shape(x), rule.results[0], rule);
@@ -408,7 +410,7 @@ class Propagation {
         if (!(*hints_.found)[seed->first]) (*hints_.found)[seed->first] = seed->second;
     }
   }
-  ParameterChains& chains() {
+  Chains& chains() {
     if (!chains_) chains_.emplace(old_);
     return *chains_;
   }
@@ -432,7 +434,7 @@ class Propagation {
   };
   std::vector<std::vector<Resharded>> resharded_;  // by new tensor
   std::vector<std::string> why_;                   // by new node
-  std::optional<ParameterChains> chains_;
+  std::optional<Chains> chains_;
 };
 
 // Queries that see keys by their places cannot be split as they stand; where the sequence runs through a step does not
@@ -445,8 +447,9 @@ Graph without_causes(Graph graph) {
 
 }  // namespace
 
-ShardedStep propagate_shardings(const Graph& graph, const Strategy& strategy) {
+ShardedStep propagate_shardings(const Graph& step, const Strategy& strategy) {
   check(strategy);
+  const Graph graph = prepare_for_ranks(step, strategy);
   const std::optional<Axis> tp = strategy.mesh.find("tp");
   std::vector<std::optional<Sharding>> tensor_parallel(graph.inputs.size());
   std::vector<Sharding> sequence;
@@ -466,6 +469,16 @@ ShardedStep propagate_shardings(const Graph& graph, const Strategy& strategy) {
   }
   hints.sequence_axis = strategy.mesh.find("cp");
   return Propagation(graph, strategy, seeds_of(graph, strategy, tensor_parallel), hints).run();
+}
+
+ShardedStep propagate_shardings(const Graph& graph, const Mesh& mesh, const std::vector<Sharding>& inputs) {
+  Seeds seeds = no_seeds(graph);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const bool is_batch = graph.inputs[i].kind == InputKind::kBatch;
+    seeds.inputs[i] = {inputs[i], is_batch ? Origin::kBatch : Origin::kParameter};
+  }
+  const Strategy strategy = {mesh};
+  return Propagation(graph, strategy, std::move(seeds), {}).run();
 }
 
 }  // namespace stepc

@@ -25,5 +25,7 @@ struct ShardedStep {
 };
 // `graph` is core, of one device. Throws UserError for what the strategy says and the step has not.
 ShardedStep propagate_shardings(const Graph& graph, const Strategy& strategy);
+// As the inputs, in the order of graph.inputs, are said to lie.
+ShardedStep propagate_shardings(const Graph& graph, const Mesh& mesh, const std::vector<Sharding>& inputs);
 
 }  // namespace stepc

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ops/op_def.h"
+#include "passes/partition/chains.h"
 #include "passes/partition/splits.h"
 
 namespace stepc {
@@ -72,6 +73,21 @@ int64_t batch_rows(const Graph& graph) {
   for (const GraphInput& input : graph.inputs)
     if (input.kind == InputKind::kBatch && !graph.shape(input.tensor).empty()) return graph.shape(input.tensor)[0];
   return 0;
+}
+
+// The rows of a batch tensor split along `axes`: those of each micro-batch, where the step cuts it into several.
+Pieces batch_pieces(const Chains& chains, TensorId batch, int64_t rows, const std::vector<Axis>& axes,
+                    const Mesh& mesh) {
+  const std::vector<Chains::Part> parts = chains.parts_of(batch, 0);
+  auto chosen = std::ranges::find_if(
+      parts, [&](const Chains::Part& part) { return part.splits && part.extent % mesh.size(axes) == 0; });
+  if (chosen == parts.end())
+    chosen = std::ranges::find_if(parts, [](const Chains::Part& part) { return part.splits && part.extent > 1; });
+  if (chosen == parts.end()) return canonical({{rows, axes}}, mesh);
+  Pieces pieces;
+  for (auto part = parts.begin(); part != parts.end(); ++part)
+    pieces.push_back({part->extent, part == chosen ? axes : std::vector<Axis>()});
+  return canonical(pieces, mesh);
 }
 
 void apply_rules(const Graph& graph, const Strategy& strategy, std::vector<std::optional<Sharding>>& base) {
@@ -155,6 +171,7 @@ Seeds seeds_of(const Graph& graph, const Strategy& strategy,
         found->second.has_state |= input.kind != InputKind::kGradient;
 
   const int64_t batch = batch_rows(graph);
+  const Chains chains(graph);
   for (const GraphInput& input : graph.inputs) {
     const Shape& shape = graph.shape(input.tensor);
     Seed seed{Sharding::whole(shape.size()), Origin::kNone};
@@ -162,7 +179,7 @@ Seeds seeds_of(const Graph& graph, const Strategy& strategy,
     if (input.kind == InputKind::kBatch) {
       seed.origin = Origin::kBatch;
       if (!shape.empty() && shape[0] == batch && batch > 0 && !rows.empty())
-        seed.sharding.dims[0] = canonical({{batch, rows}}, mesh);
+        seed.sharding.dims[0] = batch_pieces(chains, input.tensor, batch, rows, mesh);
     } else if (lies != of_group.end() && lies->second.parameter.dims.size() == shape.size()) {
       if (input.kind == InputKind::kParameter) seed = {lies->second.parameter, Origin::kParameter};
       if (belongs_to_parameter(input.kind)) {

@@ -118,8 +118,10 @@ Tensors random(const Tensors& x, const Attrs& attrs, const Types& types) {
   const philox::Draw draw{x[0][0].item<int64_t>(), x[0][1].item<int64_t>(), attrs.get<int64_t>("stream")};
   const Tensor out = at::empty(types[0].shape, at::kDouble);
   auto* elements = out.mutable_data_ptr<double>();
+  const Tensor places = x.size() > 1 ? x[1].contiguous() : Tensor();
+  const auto* place_of = places.defined() ? places.const_data_ptr<int64_t>() : nullptr;
   at::parallel_for(0, out.numel(), 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) elements[i] = (draw.*kElement)(i);
+    for (int64_t i = begin; i < end; ++i) elements[i] = (draw.*kElement)(place_of != nullptr ? place_of[i] : i);
   });
   return {out};
 }

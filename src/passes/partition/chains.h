@@ -1,0 +1,50 @@
+// Chains: what a tensor is and what becomes of it, seen through casts, views and elementwise work: the parameter that
+// it is, and where those that read it cut a dimension of it.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "ir/graph.h"
+#include "ops/sharding_rule.h"
+#include "passes/partition/splits.h"
+
+namespace stepc {
+
+class Chains {
+ public:
+  // `graph` outlives it.
+  explicit Chains(const Graph& graph);
+
+  // The graph input of the parameter that a tensor is, but for casts and views.
+  [[nodiscard]] std::optional<size_t> parameter_of(TensorId tensor) const;
+  // How that parameter lies along `axis` when the tensor lies as `used`; nullopt for no parameter, or none such.
+  [[nodiscard]] std::optional<std::pair<size_t, Sharding>> seed_of(TensorId tensor, const Sharding& used, Axis axis,
+                                                                   const Mesh& mesh) const;
+  // Where dimension `dim` of a tensor is cut by what reads it: the extents of its parts, major first, and which of them
+  // may be split.
+  struct Part {
+    int64_t extent = 1;
+    bool splits = true;
+  };
+  [[nodiscard]] std::vector<Part> parts_of(TensorId tensor, size_t dim) const;
+
+ private:
+  // By how many elements stand behind a cut; and the stretches, by their ends, that stay whole.
+  struct Cuts {
+    std::set<int64_t> at;
+    std::vector<std::pair<int64_t, int64_t>> whole;  // from inner to outer
+  };
+  const Cuts& cuts_of(TensorId tensor, size_t dim, int depth) const;
+  void add_cuts_of_result(const Node& node, const ShardingRule& rule, int factor, int64_t inner, int depth,
+                          Cuts& cuts) const;
+
+  const Graph& graph_;
+  std::vector<std::vector<NodeId>> users_;  // by tensor
+  mutable std::map<std::pair<TensorId, size_t>, Cuts> known_;
+};
+
+}  // namespace stepc

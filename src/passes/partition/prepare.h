@@ -1,0 +1,14 @@
+// What is written anew in a step before it is spread over devices, so that less is sent: nothing changes but rounding.
+#pragma once
+
+#include "passes/partition/strategy.h"
+
+namespace stepc {
+
+// Elementwise work on every part of a concatenation is done behind it: the norms of all parameters are then one vector,
+// summed over the ranks at once. Sums of matmuls' results are added to each other before they are added to anything
+// else: they are then one sum to reduce. Where the sequence is split over cp, what queries see by their place is a
+// mask.
+Graph prepare_for_ranks(const Graph& graph, const Strategy& strategy);
+
+}  // namespace stepc

@@ -1,0 +1,402 @@
+// The partitioner on virtual ranks: every rule of the op table, and random steps on random meshes.
+#include "passes/partition/partition.h"
+
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "base/text.h"
+#include "interp/evaluate.h"
+#include "ops/graph_builder.h"
+#include "passes/partition/splits.h"
+#include "passes/rewrite/dead_code.h"
+#include "tests/expect_user_error.h"
+#include "tests/interp/random_inputs.h"
+#include "tests/ops/op_examples.h"
+#include "tests/passes/run_partitioned.h"
+
+namespace stepc {
+namespace {
+
+// A graph of one call, whose operands and results lie as `splits` of its rule's factors say.
+Graph one_call(const OpDef& op, const test::Example& example, const std::vector<Split>& splits, const Mesh& mesh) {
+  GraphBuilder b;
+  b.graph().mesh = mesh;
+  std::vector<TensorId> inputs;
+  for (size_t i = 0; i < example.inputs.size(); ++i)
+    inputs.push_back(b.graph().add_input({InputKind::kBatch, str("{}", i), {}, {}, 0}, example.inputs[i]));
+  const std::vector<TensorId> results = b.add_all(op.name, inputs, example.attrs);
+  const ShardingRule rule = sharding_rule_of(b.graph(), b.graph().nodes.back());
+  const auto place = [&](TensorId id, Sharding sharding) {
+    b.graph().tensors[id.index()].sharding = std::move(sharding);
+  };
+  for (size_t i = 0; i < inputs.size(); ++i)
+    place(inputs[i], from_factors(splits, b.shape(inputs[i]), rule.operands[i], rule, mesh));
+  for (size_t k = 0; k < results.size(); ++k) {
+    Sharding sharding = from_factors(splits, b.shape(results[k]), rule.results[k], rule, mesh);
+    for (const Split& split : splits) {
+      const Factor::Kind kind = rule.factors[split.at].kind;
+      if (has_factor(rule.results[k], split.at)) continue;
+      EXPECT_NE(kind, Factor::Kind::kParallel) << to_text(rule);
+      for (Axis axis : split.piece.axes)
+        sharding.set_partial(axis, kind == Factor::Kind::kSum   ? ReduceOp::kSum
+                                   : kind == Factor::Kind::kMax ? ReduceOp::kMax
+                                                                : ReduceOp::kMin);
+    }
+    place(results[k], sharding);
+    const TensorId whole = b.add("reshard", {results[k]});
+    place(whole, Sharding::whole(b.shape(whole).size()));
+    b.graph().outputs.emplace_back();
+    b.graph().outputs.back().tensor = whole;
+  }
+  return b.take();
+}
+
+// Every factor of every sharding rule, split over 2, 3 and 4 ranks: its major part, and where it has one a minor part,
+// whether it divides or not. An op without a rule is split nowhere.
+TEST(Partition, EveryRuleEqualsTheWholeOp) {
+  int split_calls = 0;
+  for (const OpFamily& family : op_families())
+    for (const OpDef& op : family.ops) {
+      if (op.sharding == nullptr) continue;
+      for (test::Example example : test::examples_of(op)) {
+        example.attrs = complete_attrs(op, example.attrs);
+        const ShardingRule rule =
+            op.sharding({example.inputs, example.attrs}, infer_types(op, {example.inputs, example.attrs}));
+        ASSERT_EQ(rule.operands.size(), example.inputs.size()) << op.name;
+        ASSERT_EQ(rule.results.size(), op.outputs) << op.name;
+        const std::vector<Array> operands = test::operands_of(example, 5);
+        const std::vector<Array> whole = evaluate(op, operands, example.attrs);
+        for (size_t f = 0; f < rule.factors.size(); ++f)
+          for (int64_t ranks : {2, 3, 4})
+            for (int64_t inner : {1, 2}) {
+              const int64_t size = rule.factors[f].size;
+              if (rule.factors[f].kind == Factor::Kind::kWhole || size < 2 || size % inner != 0 || size / inner < 2)
+                continue;
+              if (rule.indexed && rule.indexed->factor == static_cast<int>(f) && inner != 1) continue;
+              const Mesh mesh = make_mesh({{"tp", ranks}});
+              // Canonical: 6 over 2 are 2 stretches of 3.
+              const int64_t extent = size / inner;
+              const bool divides = extent % ranks == 0;
+              const Split split = {f, {divides ? ranks : extent, {0}}, divides ? inner * extent / ranks : inner};
+              if (rule.indexed && rule.indexed->factor == static_cast<int>(f) &&
+                  split.inner * split.piece.extent != size)
+                continue;
+              SCOPED_TRACE(str("{} factor {} over {} ranks, {} behind: {}", op.name, f, ranks, inner, to_text(rule)));
+              const Graph local = partition(one_call(op, example, {split}, mesh));
+              verify_ops(local);
+              const std::vector<Array> got = test::run_on_ranks(local, operands);
+              for (size_t r = 0; r < whole.size(); ++r)
+                EXPECT_LE(largest_error(got[r], whole[r]), 1e-12) << "result " << r;
+              ++split_calls;
+            }
+      }
+    }
+  EXPECT_GT(split_calls, 600);
+}
+
+// ---- random steps
+
+class RandomStep {
+ public:
+  explicit RandomStep(uint64_t seed) : random_(seed) {
+    for (int64_t& size : sizes_) size = static_cast<int64_t>(2 + below(6));
+    if (below(4) == 0) sizes_[0] = 1;
+  }
+
+  Graph make() {
+    b_.set_source({Phase::kForward, ""});
+    rng_ = b_.graph().add_input({InputKind::kRng, "", {}, {}, 0}, {DType::kI64, {2}});
+    const int64_t rows = size(), width = size();
+    index_ = b_.graph().add_input({InputKind::kBatch, "index", {}, {}, 0}, {DType::kI64, {rows, width}});
+    values_ = {b_.graph().add_input({InputKind::kBatch, "x", {}, {}, 0}, {DType::kF64, {rows, width}})};
+    for (size_t i = 0, n = 2 + below(3); i < n; ++i) {
+      Shape shape;
+      for (size_t d = 0, rank = 1 + below(3); d < rank; ++d) shape.push_back(size());
+      add_parameter(shape);
+    }
+    for (size_t step = 0; step < 24; ++step) {
+      if (step == 14) b_.set_source({Phase::kBackward, ""});
+      add(any());
+    }
+    b_.set_source({Phase::kUpdate, ""});
+    for (size_t p = 0; p < parameters_.size(); ++p) update(p);
+    for (int i = 0; i < 3; ++i) leave(GraphOutput::Kind::kReturn, any());
+    leave(GraphOutput::Kind::kNumber, total(any()));
+    return b_.take();
+  }
+
+ private:
+  size_t below(size_t n) { return static_cast<size_t>(random_() % n); }
+  // Of few sizes, so that shapes meet again.
+  int64_t size() { return sizes_[below(std::size(sizes_))]; }
+  TensorId any() { return values_[values_.size() - 1 - below(std::min<size_t>(values_.size(), 8))]; }
+  TensorId total(TensorId x) { return b_.sum(x, all_dims(x)); }
+  Shape all_dims(TensorId x) {
+    Shape dims;
+    for (size_t d = 0; d < b_.shape(x).size(); ++d) dims.push_back(static_cast<int64_t>(d));
+    return dims;
+  }
+  TensorId tame(TensorId x) { return b_.add("tanh", {x}); }
+  // A tensor of that shape: one that has it, the rows of one that has more, another parameter, or x somehow.
+  TensorId like(TensorId x, const Shape& shape) {
+    for (size_t i = values_.size(), tries = 12; i-- > 0 && tries-- > 0;)
+      if (b_.shape(values_[i]) == shape && below(3) != 0) return values_[i];
+    for (size_t i = values_.size(), tries = 12; i-- > 0 && tries-- > 0;) {
+      const Shape more = b_.shape(values_[i]);
+      if (more.size() == shape.size() + 1 && std::equal(shape.begin(), shape.end(), more.begin() + 1))
+        return tame(b_.sum(values_[i], {0}));
+    }
+    return below(4) == 0 ? as(x, shape) : add_parameter(shape);
+  }
+  TensorId add_parameter(const Shape& shape) {
+    const std::string key = str("{}", parameters_.size());
+    parameters_.push_back(b_.graph().add_input({InputKind::kParameter, key, {}, {}, 0}, {DType::kF64, shape}));
+    states_.emplace_back();
+    if (below(2) == 0)
+      states_.back() = b_.graph().add_input({InputKind::kOptimizerState, key, {}, {}, 0}, {DType::kF64, shape});
+    values_.push_back(parameters_.back());
+    return parameters_.back();
+  }
+  TensorId as(TensorId x, const Shape& shape) {
+    if (b_.shape(x) == shape) return x;
+    const int64_t count = element_count(shape);
+    TensorId flat = b_.reshape(x, {element_count(b_.shape(x))});
+    const int64_t have = b_.shape(flat)[0];
+    if (have < count) flat = b_.add("pad", {flat}, {{"low", Shape{0}}, {"high", Shape{count - have}}});
+    if (have > count) flat = b_.slice(flat, {0}, {count}, {1});
+    return b_.reshape(flat, shape);
+  }
+  void leave(GraphOutput::Kind kind, TensorId x, uint32_t input = 0) {
+    GraphOutput output;
+    output.kind = kind;
+    output.tensor = x;
+    output.input = input;
+    b_.graph().outputs.push_back(output);
+  }
+  uint32_t place_of(TensorId input) { return b_.graph().tensors[input.index()].place; }
+  void update(size_t p) {
+    const TensorId parameter = parameters_[p];
+    const TensorId gradient = like(any(), b_.shape(parameter));
+    const TensorId norm =
+        b_.add("sqrt", {b_.add("add", {total(b_.add("square", {gradient})), b_.full(1, DType::kF64)})});
+    TensorId step = b_.add("div", {gradient, norm});
+    if (states_[p].valid()) {
+      step = b_.add("add", {b_.add("mul", {states_[p], b_.full(0.9, DType::kF64)}), step});
+      leave(GraphOutput::Kind::kUpdate, step, place_of(states_[p]));
+    }
+    leave(GraphOutput::Kind::kUpdate, b_.add("sub", {parameter, step}), place_of(parameter));
+  }
+
+  void add(TensorId x) {
+    const Shape shape = b_.shape(x);
+    const auto rank = shape.size();
+    const size_t d = rank == 0 ? 0 : below(rank);
+    const Shape dim = {static_cast<int64_t>(d)};
+    const Attrs along = {{"dim", static_cast<int64_t>(d)}};
+    TensorId made = x;
+    switch (below(17)) {
+      case 0:
+        made = b_.add(std::array{"neg", "tanh", "square", "abs", "silu"}[below(5)], {x});
+        break;
+      case 1:
+      case 2:
+        made = tame(b_.add(std::array{"add", "mul", "sub", "maximum"}[below(4)], {x, like(any(), shape)}));
+        break;
+      case 3: {
+        const TensorId y = any();
+        const int64_t n = size();
+        if (rank == 0) break;
+        const TensorId flat = b_.reshape(x, {element_count(shape) / shape.back(), shape.back()});
+        made = below(2) == 0 ? b_.add("matmul", {flat, like(y, {shape.back(), n})})
+                             : b_.add("matmul", {flat, like(y, {n, shape.back()})}, {{"transpose_b", true}});
+        made = tame(made);
+        break;
+      }
+      case 4: {  // two factors of the size apart, or two dimensions as one
+        if (rank == 0) break;
+        Shape other = shape;
+        if (rank > 1 && below(2) == 0) {
+          other.erase(other.begin());
+          other[0] *= shape[0];
+        } else {
+          for (int64_t factor : {2, 3, 5})
+            if (shape[d] % factor == 0 && rank < 4) {
+              other[d] /= factor;
+              other.insert(other.begin() + static_cast<ptrdiff_t>(d), factor);
+              break;
+            }
+        }
+        made = b_.reshape(x, other);
+        break;
+      }
+      case 5: {
+        Shape permutation(rank);
+        std::iota(permutation.begin(), permutation.end(), 0);
+        std::ranges::shuffle(permutation, random_);
+        made = b_.transpose(x, permutation);
+        break;
+      }
+      case 6:
+        if (rank > 0) made = b_.sum(x, dim, below(2) == 0);
+        made = tame(made);
+        break;
+      case 7:
+        if (rank > 0) made = b_.add("max", {x}, {{"dims", dim}, {"keepdim", true}});
+        break;
+      case 8: {
+        if (rank == 0) break;
+        Shape starts(rank, 0), sizes = shape, steps(rank, 1);
+        sizes[d] = static_cast<int64_t>(1 + below(static_cast<size_t>(shape[d])));
+        starts[d] = static_cast<int64_t>(below(static_cast<size_t>(shape[d] - sizes[d] + 1)));
+        made = b_.slice(x, starts, sizes, steps);
+        break;
+      }
+      case 9:
+        if (rank > 0 && shape[d] < 20) made = b_.add("concat", {x, like(any(), shape), x}, along);
+        break;
+      case 10: {  // rows that the batch's indices choose
+        if (rank != 2) break;
+        const TensorId indices = b_.add("remainder", {index_, b_.full(static_cast<double>(shape[0]), DType::kI64)});
+        made = b_.add("take", {x, indices}, {{"dim", int64_t{0}}});
+        break;
+      }
+      case 11: {
+        if (rank != 2) break;
+        const int64_t n = size();
+        const TensorId flat = b_.reshape(index_, {element_count(b_.shape(index_))});
+        const TensorId indices = b_.add("remainder", {flat, b_.full(static_cast<double>(n), DType::kI64)});
+        const TensorId into = below(2) == 0 ? b_.full(0, DType::kF64, {n, shape[1]}) : as(any(), {n, shape[1]});
+        made = tame(b_.add("put_add", {into, indices, as(x, {b_.shape(indices)[0], shape[1]})}, {{"dim", int64_t{0}}}));
+        break;
+      }
+      case 12: {
+        if (rank == 0) break;
+        Shape expanded = shape;
+        expanded.insert(expanded.begin(), size());
+        if (element_count(expanded) < 400) made = b_.expand(x, expanded);
+        break;
+      }
+      case 13: {
+        if (rank == 0) break;
+        const TensorId places = b_.add(
+            "iota", {}, {{"shape", shape}, {"dtype", DType::kF64}, {"dim", static_cast<int64_t>(d)}, {"start", 0.5}});
+        const TensorId seen = b_.add("lt", {places, b_.full(2, DType::kF64)});
+        made = b_.add("where", {seen, x, b_.full(0.25, DType::kF64)});
+        break;
+      }
+      case 14:
+        made = b_.add("add", {x, b_.add("random_uniform", {rng_},
+                                        {{"shape", shape}, {"dtype", DType::kF64}, {"stream", stream_++}})});
+        break;
+      case 15:
+        if (rank > 0) made = tame(b_.add("cumsum", {x}, along));
+        break;
+      case 16: {
+        if (rank != 2 || element_count(shape) % 4 != 0) break;
+        const int64_t length = shape[1];
+        const TensorId q = as(x, {2, 4, length, 2});
+        const TensorId k = as(any(), {2, 2, 5, 2}), v = as(any(), {2, 2, 5, 2});
+        made = b_.add_all("attention", {q, k, v}, {{"scale", 0.5}, {"causal", below(2) == 0}})[0];
+        break;
+      }
+    }
+    if (element_count(b_.shape(made)) > 0 && element_count(b_.shape(made)) < 800) values_.push_back(made);
+  }
+
+  std::mt19937_64 random_;
+  int64_t sizes_[3] = {};
+  GraphBuilder b_;
+  TensorId rng_, index_;
+  std::vector<TensorId> values_, parameters_, states_;
+  int64_t stream_ = 0;
+};
+
+Mesh random_mesh(std::mt19937_64& random) {
+  std::vector<MeshAxis> axes;
+  int64_t ranks = 1;
+  for (std::string_view name : mesh_axis_names()) {
+    const auto size = static_cast<int64_t>(1 + random() % 3);
+    if (random() % 2 == 0 || ranks * size > 16) continue;
+    axes.push_back({std::string(name), size});
+    ranks *= size;
+  }
+  if (ranks == 1) axes = {{"tp", 2}};
+  return make_mesh(axes);
+}
+
+// How much of what can be split is split: nodes with a factor that some axis could split, and those where one does.
+struct Share {
+  int could = 0, are = 0;
+  void count(const Graph& sharded) {
+    for (const Node& node : sharded.nodes) {
+      if (node.aten || collective_of(node) != Collective::kNone || node.inputs.empty()) continue;
+      const ShardingRule rule = sharding_rule_of(sharded, node);
+      const bool can = std::ranges::any_of(
+          rule.factors, [](const Factor& factor) { return factor.kind != Factor::Kind::kWhole && factor.size >= 2; });
+      if (!can) continue;
+      ++could;
+      const auto is_split = [&](TensorId id) { return !sharded.tensors[id.index()].sharding->is_whole(); };
+      are += std::ranges::any_of(node.inputs, is_split) || std::ranges::any_of(node.outputs, is_split) ? 1 : 0;
+    }
+  }
+};
+
+void run_random_steps(uint64_t first, uint64_t count, Share& share) {
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    SCOPED_TRACE(str("seed {}", seed));
+    std::mt19937_64 random(seed);
+    const Graph graph = dead_code(RandomStep(seed).make());
+    verify_ops(graph);
+    const std::vector<Array> inputs = test::random_inputs(graph, seed, 7);
+    const Mesh mesh = random_mesh(random);
+    Strategy strategy = {mesh, static_cast<int>(random() % 4), random() % 2 == 0};
+    test::Partitioned made;
+    const bool any_seeds = random() % 2 == 0;  // not those of a preset
+    if (any_seeds) {
+      std::vector<Sharding> seeds;
+      std::vector<bool> used(mesh.axes.size(), false);
+      for (const GraphInput& input : graph.inputs) {
+        const Shape& shape = graph.shape(input.tensor);
+        seeds.push_back(Sharding::whole(shape.size()));
+        for (Axis axis = 0; axis < mesh.axes.size() && input.kind != InputKind::kRng; ++axis) {
+          if (random() % 2 == 0 && (used[axis] || input.kind != InputKind::kBatch)) continue;
+          const size_t d = random() % shape.size();
+          if (!seeds.back().dims[d].empty()) continue;
+          seeds.back().dims[d] = canonical({{shape[d], {axis}}}, mesh);
+          used[axis] = true;
+        }
+      }
+      made.sharded = propagate_shardings(graph, mesh, seeds);
+      verify_ops(made.sharded.graph);
+      made.local = partition(made.sharded.graph);
+      verify_ops(made.local);
+    } else {
+      made = test::partitioned(graph, strategy);
+    }
+    ASSERT_EQ(parse_graph(to_text(made.sharded.graph)), made.sharded.graph);
+    ASSERT_EQ(parse_graph(to_text(made.local)), made.local);
+    if (any_seeds) share.count(made.sharded.graph);
+    test::largest_error_on_ranks(graph, made.local, inputs);
+    if (::testing::Test::HasFailure()) {
+      ADD_FAILURE() << to_text(mesh) << " zero " << strategy.zero << "\n" << to_text(made.sharded.graph);
+      return;
+    }
+  }
+}
+
+TEST(Partition, RandomStepsOnRandomMeshes) {
+  Share share;
+  run_random_steps(0, 500, share);
+  std::printf("split: %d of %d nodes that could be\n", share.are, share.could);
+  EXPECT_GT(share.are, share.could * 6 / 10);
+}
+
+// --gtest_also_run_disabled_tests
+TEST(Partition, DISABLED_FiveThousandRandomSteps) {
+  Share share;
+  run_random_steps(500, 5000, share);
+}
+
+}  // namespace
+}  // namespace stepc
