@@ -1,6 +1,8 @@
 // Whole recorded steps on virtual ranks: every output and update is that of one device.
 #include "passes/partition/partition.h"
 
+#include <map>
+
 #include <gtest/gtest.h>
 
 #include "passes/from_trace/functionalise.h"
@@ -20,43 +22,142 @@ struct Preset {
   std::string name, mesh;
   int zero = 0;
   bool sequence_parallel = true;
+  [[nodiscard]] Strategy strategy() const { return {parse_mesh(mesh), zero, sequence_parallel}; }
 };
+const std::vector<Preset>& presets() {
+  static const std::vector<Preset> kPresets = {{"dp", "dp_replicate=2"},
+                                               {"zero 1", "dp_shard=2", 1},
+                                               {"zero 2", "dp_shard=2", 2},
+                                               {"zero 3", "dp_shard=2", 3},
+                                               {"hsdp", "dp_replicate=2,dp_shard=2", 3},
+                                               {"tp", "tp=2"},
+                                               {"tp without sp", "tp=2", 0, false},
+                                               {"tp x zero 3", "dp_shard=2,tp=2", 3},
+                                               {"cp", "cp=2"},
+                                               {"cp x zero 3", "dp_shard=2,cp=2", 3},
+                                               {"cp x tp", "cp=2,tp=2"},
+                                               {"nothing divides", "dp_shard=3,tp=3", 3}};
+  return kPresets;
+}
+
+Graph core_of(const RecordedStep& step) {
+  RunOptions options;
+  options.without = {"fuse_losses", "recompute", "fuse", "order"};
+  return run_passes(functionalise(step.trace), options).graph;
+}
+
+void expect_as_on_one_device(const RecordedStep& step, const std::vector<Preset>& on) {
+  const Graph graph = in_double(core_of(step));
+  std::vector<Array> inputs;
+  for (const GraphInput& input : graph.inputs) {
+    const auto known = step.before.find({input.kind, input.key});
+    inputs.push_back(known != step.before.end() ? in_double(known->second) : Array(graph.type(input.tensor)));
+  }
+  for (const Preset& preset : on) {
+    SCOPED_TRACE(preset.name);
+    test::largest_error_on_ranks(graph, test::partitioned(graph, preset.strategy()).local, inputs);
+  }
+}
 
 class StepOnRanks : public ::testing::TestWithParam<Family> {};
 
 TEST_P(StepOnRanks, EveryOutputIsThatOfOneDevice) {
-  const RecordedStep step(GetParam().config, at::kFloat);
-  RunOptions options;
-  options.without = {"fuse_losses", "recompute", "fuse", "order"};
-  const Graph graph = in_double(run_passes(functionalise(step.trace), options).graph);
-  std::vector<Array> inputs;
-  for (const GraphInput& input : graph.inputs) inputs.push_back(in_double(step.before.at({input.kind, input.key})));
-  const std::vector<Preset> presets = {{"dp", "dp_replicate=2"},
-                                       {"zero1", "dp_shard=2", 1},
-                                       {"zero2", "dp_shard=2", 2},
-                                       {"zero3", "dp_shard=2", 3},
-                                       {"hsdp", "dp_replicate=2,dp_shard=2", 3},
-                                       {"tp", "tp=2", 0},
-                                       {"tp without sp", "tp=2", 0, false},
-                                       {"tp x zero3", "dp_shard=2,tp=2", 3},
-                                       {"uneven", "dp_shard=3,tp=3", 3}};
-  for (const Preset& preset : presets) {
-    SCOPED_TRACE(preset.name);
-    const Strategy strategy = {parse_mesh(preset.mesh), preset.zero, preset.sequence_parallel};
-    const test::Partitioned made = test::partitioned(graph, strategy);
-    test::largest_error_on_ranks(graph, made.local, inputs);
-    if (std::getenv("SHOW")) {
-      printf("%s\n%s", preset.name.c_str(), to_text(communication_of(made.local), strategy.mesh).c_str());
-      if (preset.name == std::getenv("SHOW")) printf("%s", to_text(made.sharded.graph).c_str());
-    }
-  }
+  expect_as_on_one_device(RecordedStep(GetParam().config, at::kFloat), presets());
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, StepOnRanks,
                          ::testing::Values(Family{"llama", grouped("llama")},
+                                           Family{"tied", grouped("llama", R"("tie_word_embeddings":true,)")},
                                            Family{"qwen3", grouped("qwen3", R"("head_dim":8,)")},
-                                           Family{"olmo2", grouped("olmo2")}, Family{"gpt2", gpt2("0.0")}),
+                                           Family{"olmo2", grouped("olmo2")}, Family{"gpt2", gpt2("0.0")},
+                                           Family{"gpt2_dropout", gpt2("0.1")}),
                          [](const auto& info) { return info.param.name; });
+
+TEST(StepOnRanks, MicroBatchesAreSplitEach) {
+  expect_as_on_one_device(RecordedStep(grouped("llama"), at::kFloat, 2),
+                          {presets()[0], presets()[1], presets()[2], presets()[3], presets()[7]});
+}
+
+// ---- what is sent, by the closed formulas of the presets
+
+using Sent = std::map<std::pair<std::string, std::string>, Communication>;  // by collective and axes
+Sent sent_by(const Graph& graph, const Preset& preset) {
+  const Mesh mesh = preset.strategy().mesh;
+  Sent sent;
+  for (const Communication& one : communication_of(test::partitioned(graph, preset.strategy()).local)) {
+    std::vector<std::string> names;
+    for (Axis axis : one.axes) names.push_back(mesh.axes[axis].name);
+    sent[{one.op, str("{}", fmt::join(names, "+"))}] = one;
+  }
+  return sent;
+}
+
+// A Llama of L layers, in f32; T tokens of S a sequence; each of n ranks sends (n-1)/n of what it gathers.
+TEST(StepOnRanks, SendsWhatTheFormulasSay) {
+  const Graph graph = core_of(RecordedStep(grouped("llama"), at::kFloat));
+  constexpr double kLayers = 2, kTokens = 64, kWidth = 32, kKeys = 16, kClasses = 96, kFloat = 4, kHalf = 0.5;
+  double parameters = 0;
+  size_t count = 0, norms = 0;
+  for (const GraphInput& input : graph.inputs) {
+    if (input.kind != InputKind::kParameter) continue;
+    parameters += static_cast<double>(bytes_of(graph.type(input.tensor)));
+    ++count;
+    norms += graph.shape(input.tensor).size() == 1 ? 1 : 0;
+  }
+  const double table = kClasses * kWidth * kFloat;
+  const double activation = kTokens * kWidth * kFloat;
+  const double keys = kTokens * kKeys * kFloat;
+  struct Expected {
+    std::string op, axes;
+    double bytes;
+    size_t count;
+  };
+  const auto expect = [&](const Preset& preset, const std::vector<Expected>& all) {
+    SCOPED_TRACE(preset.name);
+    const Sent sent = sent_by(graph, preset);
+    for (const Expected& one : all) {
+      SCOPED_TRACE(one.op + " " + one.axes);
+      const auto found = sent.find({one.op, one.axes});
+      ASSERT_NE(found, sent.end());
+      EXPECT_NEAR(found->second.bytes, one.bytes, one.bytes / 100);
+      EXPECT_EQ(found->second.count, one.count);
+    }
+    EXPECT_EQ(sent.size(), all.size());
+  };
+  // Beside the gradients: the loss, how many tokens it counts, whether two kinds of indices are in range, and, where no
+  // rank has whole gradients, their norm.
+  const double numbers = 2 * kFloat + 2;
+  expect(presets()[0], {{"all_reduce", "dp_replicate", 2 * kHalf * (parameters + numbers), count + 4}});
+  for (size_t zero : {1, 2})
+    expect(presets()[zero], {{"reduce_scatter", "dp_shard", kHalf * parameters, count},
+                             {"all_gather", "dp_shard", kHalf * parameters, count},
+                             {"all_reduce", "dp_shard", 2 * kHalf * (numbers + kFloat), 5}});
+  // The backward pass looks nothing up.
+  const double gathered = 2 * parameters - table;
+  expect(presets()[3], {{"reduce_scatter", "dp_shard", kHalf * parameters, count},
+                        {"all_gather", "dp_shard", kHalf * gathered, 2 * count - 1},
+                        {"all_reduce", "dp_shard", 2 * kHalf * (numbers + kFloat), 5}});
+  expect(presets()[4], {{"reduce_scatter", "dp_shard", kHalf * parameters, count},
+                        {"all_gather", "dp_shard", kHalf * gathered, 2 * count - 1},
+                        {"all_reduce", "dp_replicate", 2 * kHalf * kHalf * parameters, count},
+                        {"all_reduce", "dp_replicate+dp_shard", 2 * 0.75 * numbers, 4},
+                        {"all_reduce", "dp_shard", 2 * kHalf * kFloat, 1}});
+  // Each layer gathers in front of its two blocks, forward, and again and behind them, backward. Outside: the logits'
+  // operand, twice; what is looked up, the logits' gradient, and the table's. Along the classes of each token: the
+  // largest logit, the sum, the label's. Of each norm's weight, and of the norm of all, what the ranks' tokens add.
+  expect(
+      presets()[5],
+      {{"all_gather", "tp", kHalf * (6 * kLayers + 2) * activation, static_cast<size_t>(6 * kLayers) + 2},
+       {"reduce_scatter", "tp", kHalf * ((4 * kLayers + 2) * activation + table), static_cast<size_t>(4 * kLayers) + 3},
+       {"all_reduce", "tp", 2 * kHalf * kFloat * (3 * kTokens + static_cast<double>(norms) * kWidth + 1),
+        3 + norms + 1}});
+  expect(presets()[6], {{"all_reduce", "tp", 2 * kHalf * ((4 * kLayers + 2) * activation + kFloat * (3 * kTokens + 1)),
+                         static_cast<size_t>(4 * kLayers) + 2 + 3 + 1}});
+  // Keys and values are gathered, forward and backward, and their gradients go back.
+  expect(presets()[8], {{"all_gather", "cp", kHalf * 4 * kLayers * keys, static_cast<size_t>(4 * kLayers)},
+                        {"reduce_scatter", "cp", kHalf * 2 * kLayers * keys, static_cast<size_t>(2 * kLayers)},
+                        {"all_reduce", "cp", 2 * kHalf * (parameters + kFloat), count + 1}});
+}
 
 }  // namespace
 }  // namespace stepc

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "ops/causal_mask.h"
 #include "ops/graph_builder.h"
 #include "ops/rows/families.h"
 #include "ops/shape_rules.h"
@@ -195,6 +196,28 @@ OpFamily attention_ops() {
                {},
                OwnKernel::kAttentionBackward},
           }};
+}
+
+std::optional<std::vector<TensorId>> with_causal_mask(GraphBuilder& b, const Node& node, std::vector<TensorId> inputs) {
+  const OwnKernel kernel = node.aten ? OwnKernel::kNone : op_def(node.op).kernel;
+  const bool is_backward = kernel == OwnKernel::kAttentionBackward;
+  if ((kernel != OwnKernel::kAttention && !is_backward) || !node.attrs.get<bool>("causal")) return std::nullopt;
+  const size_t q = is_backward ? 1 : 0;
+  const size_t mask = is_backward ? 6 : 3;
+  const Shape shape = {1, 1, b.shape(inputs[q])[2], b.shape(inputs[q + 1])[2]};
+  const auto positions = [&](int64_t dim) {
+    return b.add("iota", {}, {{"shape", shape}, {"dtype", DType::kI64}, {"dim", dim}});
+  };
+  const auto number = [&](double value) { return b.full(value, DType::kF32); };
+  const TensorId seen = b.add("le", {positions(3), positions(2)});
+  TensorId made = b.add("where", {seen, number(0), number(-INFINITY)});
+  if (inputs.size() > mask)
+    inputs[mask] = b.add("add", {b.cast(inputs[mask], DType::kF32), made});
+  else
+    inputs.push_back(made);
+  Attrs attrs = node.attrs;
+  attrs.set("causal", false);
+  return b.add_all(node.op, inputs, attrs);
 }
 
 }  // namespace stepc

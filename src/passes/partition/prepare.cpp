@@ -1,10 +1,9 @@
 #include "passes/partition/prepare.h"
 
 #include <algorithm>
-#include <limits>
-#include <map>
 #include <optional>
 
+#include "ops/causal_mask.h"
 #include "ops/op_def.h"
 #include "passes/rewrite/dead_code.h"
 #include "passes/rewriter.h"
@@ -134,35 +133,10 @@ class Preparation {
     return true;
   }
 
-  // ---- attention
-
   bool masked(const Node& node) {
-    const OwnKernel kernel = op_def(node.op).kernel;
-    const bool is_backward = kernel == OwnKernel::kAttentionBackward;
-    if ((kernel != OwnKernel::kAttention && !is_backward) || !node.attrs.get<bool>("causal")) return false;
-    const size_t q = is_backward ? 1 : 0;
-    std::vector<TensorId> inputs = r_.inputs_of(node);
-    const DType dtype = DType::kF32;
-    const size_t place = q + (is_backward ? 5 : 3);
-    TensorId mask = causal_mask(now().shape(inputs[q])[2], now().shape(inputs[q + 1])[2], dtype);
-    if (inputs.size() > place)
-      inputs[place] = r_.b().add("add", {r_.b().cast(inputs[place], dtype), mask});
-    else
-      inputs.push_back(mask);
-    Attrs attrs = node.attrs;
-    attrs.set("causal", false);
-    r_.replace(node.outputs, r_.b().add_all(node.op, inputs, attrs));
-    return true;
-  }
-  // 0 where a query sees a key, else -inf: (1, 1, queries, keys).
-  TensorId causal_mask(int64_t queries, int64_t keys, DType dtype) {
-    const Shape shape = {1, 1, queries, keys};
-    const auto positions = [&](int64_t dim) {
-      return r_.b().add("iota", {}, {{"shape", shape}, {"dtype", DType::kI64}, {"dim", dim}});
-    };
-    const TensorId seen = r_.b().add("le", {positions(3), positions(2)});
-    const auto number = [&](double value) { return r_.b().full(value, dtype); };
-    return r_.b().add("where", {seen, number(0), number(-std::numeric_limits<double>::infinity())});
+    const auto results = with_causal_mask(r_.b(), node, r_.inputs_of(node));
+    if (results) r_.replace(node.outputs, *results);
+    return results.has_value();
   }
 
   const Graph& old_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 
 #include "base/check.h"
@@ -47,9 +48,9 @@ struct Offer {
 struct Hints {
   // The axis along which look-ups of tokens split the sequence.
   std::optional<Axis> sequence_axis = {};
-  // By tensor of the step: how it would lie were the sequence split alone. What has no more than a number a token is
-  // not split so: it is too small to be worth a second collective.
-  const std::vector<Sharding>* sequence = nullptr;
+  // By axis along which the sequence is split, and by tensor of the step: how it would lie were that all. What has no
+  // more than a number a token is not split so: it is too small to be worth a second collective.
+  const std::map<Axis, std::vector<Sharding>>* sequence = nullptr;
   int64_t tokens = 0;
   // Where tensor parallelism is sought, what it finds: by graph input.
   std::vector<std::optional<Sharding>>* found = nullptr;
@@ -113,24 +114,37 @@ class Propagation {
 
   // ---- partial sums
 
-  // What a partial tensor becomes where it must be whole: split along its partial axes as the state of its parameter,
-  // or as the sequence, is; else everywhere.
+  // `split` among those that are there; where another begins at its place, as a part of that one's parts.
+  void add_beside(std::vector<Split>& splits, Split split, const Shape& shape) {
+    const int64_t ranks = mesh_.size(split.piece.axes[0]);
+    for (const Split& other : splits) {
+      const bool meets = other.at == split.at && other.inner * other.piece.extent == split.inner * split.piece.extent;
+      if (meets && other.inner % ranks == 0) split = {split.at, {ranks, split.piece.axes}, other.inner / ranks};
+    }
+    splits.push_back(split);
+    if (!fit_together(splits, split.at, shape[split.at])) splits.pop_back();
+  }
+
+  // What a partial tensor becomes where it must be whole: split along its partial axes as the state of its parameter
+  // is, as the operand was whose gradient it is, or as the sequence is; else everywhere.
   Sharding settled(TensorId old, const Sharding& now) {
     if (now.partial.empty()) return now;
     const Shape& shape = old_.shape(old);
     std::vector<Split> splits = splits_of(now, shape);
     const auto adopt = [&](const Sharding& target, Axis axis) {
-      for (const Split& split : splits_of(target, shape)) {
-        if (split.piece.axes != std::vector<Axis>{axis}) continue;
-        splits.push_back(split);
-        if (!fit_together(splits, split.at, shape[split.at])) splits.pop_back();
-      }
+      for (const Split& split : splits_of(target, shape))
+        if (split.piece.axes == std::vector<Axis>{axis}) add_beside(splits, split, shape);
     };
     for (const Partial& one : now.partial) {
-      if (const auto& wanted = seeds_.wanted[old.index()])
+      const auto gathered = as_operand_.find(now_[old.index()]);
+      if (const auto& wanted = seeds_.wanted[old.index()]) {
         adopt(*wanted, one.axis);
-      else if (hints_.sequence != nullptr && tp_ == one.axis && element_count(shape) > hints_.tokens)
-        adopt((*hints_.sequence)[old.index()], one.axis);
+      } else if (gathered != as_operand_.end() && gathered->second.splits(one.axis)) {
+        adopt(gathered->second, one.axis);
+      } else if (hints_.sequence != nullptr && element_count(shape) > hints_.tokens) {
+        if (const auto found = hints_.sequence->find(one.axis); found != hints_.sequence->end())
+          adopt(found->second[old.index()], one.axis);
+      }
     }
     return {pieces_of(splits, shape, mesh_), {}};
   }
@@ -208,8 +222,26 @@ class Propagation {
       for (Axis axis : passing) result.set_partial(axis, ReduceOp::kSum);
       place(outputs[k], std::move(result), origins);
       now_[node.outputs[k].index()] = outputs[k];
+      note_operand(node, rule, k);
     }
     explain(reason(chosen, passing, node));
+  }
+
+  // A part of a sum that has the shape of an operand which was gathered for this op is the gradient of it, as far as
+  // one can tell: whole, it is to lie as that did. It stays so through what the parts pass.
+  void note_operand(const Node& node, const ShardingRule& rule, size_t k) {
+    const TensorId result = now_[node.outputs[k].index()];
+    for (const Partial& part : sharding(result).partial)
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        const TensorId before = now_[node.inputs[i].index()];
+        const bool is_alike = node.outputs.size() > 1 && old_.type(node.inputs[i]) == old_.type(node.outputs[k]);
+        if (is_alike && sharding(before).splits(part.axis)) as_operand_.try_emplace(result, sharding(before));
+        const auto known = as_operand_.find(before);
+        if (known == as_operand_.end() || !sharding(before).partial_over(part.axis)) continue;
+        const FactorSplits found = onto_factors(known->second, old_.shape(node.inputs[i]), rule.operands[i], rule);
+        as_operand_.try_emplace(result,
+                                from_factors(found.splits, old_.shape(node.outputs[k]), rule.results[k], rule, mesh_));
+      }
   }
 
   static ReduceOp reduction_of(Factor::Kind kind) {
@@ -332,13 +364,36 @@ class Propagation {
 
   TensorId make_resharded(TensorId x, const Sharding& to) {
     const Node* producer = b_.graph().producer(x);
-    if (producer != nullptr && producer->op == "reshard" && sharding(producer->inputs[0]) == to)
+    if (producer != nullptr && collective_of(*producer) == Collective::kReshard && sharding(producer->inputs[0]) == to)
       return producer->inputs[0];
+    if (const auto repeated = before_repeats(x, to)) return *repeated;
     if (const auto parts = in_parts(x, to)) return *parts;
     const TensorId made = b_.add("reshard", {x});
     Origins origins = origins_[x.index()];
     place(made, to, origins);
     explain(str("{} is needed", to_text(to, b_.shape(x), mesh_)));
+    return made;
+  }
+
+  // What views repeat is sent before they do.
+  std::optional<TensorId> before_repeats(TensorId x, const Sharding& to) {
+    const Node* producer = b_.graph().producer(x);
+    bool is_repeated = false;
+    for (const Node* node = producer; node != nullptr && is_view(*node); node = b_.graph().producer(node->inputs[0]))
+      is_repeated |= element_count(b_.shape(node->inputs[0])) < element_count(b_.shape(x));
+    if (!is_repeated || !sharding(x).partial.empty() || !to.partial.empty()) return std::nullopt;
+    Node view = *producer;
+    const ShardingRule rule = sharding_rule_of(b_.graph(), view);
+    const FactorSplits found = onto_factors(to, b_.shape(x), rule.results[0], rule);
+    if (!found.unfit.empty()) return std::nullopt;
+    const Sharding needed = from_factors(found.splits, b_.shape(view.inputs[0]), rule.operands[0], rule, mesh_);
+    view.source = b_.source();
+    view.inputs[0] = reshard(view.inputs[0], needed);
+    const Origins origins = origins_[x.index()];
+    const NodeId id = b_.graph().add_node(std::move(view), {b_.type(x)});
+    const TensorId made = b_.graph().nodes[id.index()].outputs[0];
+    place(made, to, origins);
+    explain("repeats what is resharded before it");
     return made;
   }
 
@@ -433,6 +488,7 @@ class Propagation {
     Phase phase = Phase::kForward;
   };
   std::vector<std::vector<Resharded>> resharded_;  // by new tensor
+  std::map<TensorId, Sharding> as_operand_;        // by new tensor that is partial: how an operand of its shape lay
   std::vector<std::string> why_;                   // by new node
   std::optional<Chains> chains_;
 };
@@ -452,14 +508,16 @@ ShardedStep propagate_shardings(const Graph& step, const Strategy& strategy) {
   const Graph graph = prepare_for_ranks(step, strategy);
   const std::optional<Axis> tp = strategy.mesh.find("tp");
   std::vector<std::optional<Sharding>> tensor_parallel(graph.inputs.size());
-  std::vector<Sharding> sequence;
+  const std::optional<Axis> cp = strategy.mesh.find("cp");
+  std::map<Axis, std::vector<Sharding>> sequence;
   Hints hints;
-  if (tp && strategy.sequence_parallel) {
-    const Graph uncut = without_causes(graph);
-    Propagation along(uncut, strategy, no_seeds(graph), {.sequence_axis = tp});
+  hints.sequence = &sequence;
+  const Graph uncut = without_causes(graph);
+  for (const auto& axis : {strategy.sequence_parallel ? tp : std::nullopt, cp}) {
+    if (!axis) continue;
+    Propagation along(uncut, strategy, no_seeds(graph), {.sequence_axis = axis});
     along.visit_all();
-    sequence = along.shardings();
-    hints.sequence = &sequence;
+    sequence[*axis] = along.shardings();
     hints.tokens = along.tokens();
   }
   if (tp) {
@@ -467,7 +525,7 @@ ShardedStep propagate_shardings(const Graph& step, const Strategy& strategy) {
     seeking.found = &tensor_parallel;
     Propagation(graph, strategy, no_seeds(graph), seeking).visit_all();
   }
-  hints.sequence_axis = strategy.mesh.find("cp");
+  hints.sequence_axis = cp;
   return Propagation(graph, strategy, seeds_of(graph, strategy, tensor_parallel), hints).run();
 }
 
