@@ -59,6 +59,18 @@ void expect_as_on_one_device(const RecordedStep& step, const std::vector<Preset>
   }
 }
 
+using Sent = std::map<std::pair<std::string, std::string>, Communication>;  // by collective and axes
+Sent sent_by(const Graph& graph, const Preset& preset) {
+  const Mesh mesh = preset.strategy().mesh;
+  Sent sent;
+  for (const Communication& one : communication_of(test::partitioned(graph, preset.strategy()).local)) {
+    std::vector<std::string> names;
+    for (Axis axis : one.axes) names.push_back(mesh.axes[axis].name);
+    sent[{one.op, str("{}", fmt::join(names, "+"))}] = one;
+  }
+  return sent;
+}
+
 class StepOnRanks : public ::testing::TestWithParam<Family> {};
 
 TEST_P(StepOnRanks, EveryOutputIsThatOfOneDevice) {
@@ -74,23 +86,17 @@ INSTANTIATE_TEST_SUITE_P(Families, StepOnRanks,
                          [](const auto& info) { return info.param.name; });
 
 TEST(StepOnRanks, MicroBatchesAreSplitEach) {
-  expect_as_on_one_device(RecordedStep(grouped("llama"), at::kFloat, 2),
-                          {presets()[0], presets()[1], presets()[2], presets()[3], presets()[7]});
+  const RecordedStep step(grouped("llama"), at::kFloat, 2);
+  const Graph graph = core_of(step);
+  const size_t parameters = 21;
+  EXPECT_EQ(sent_by(graph, presets()[1]).at({"reduce_scatter", "dp_shard"}).count, parameters) << "once a step";
+  EXPECT_EQ(sent_by(graph, presets()[2]).at({"reduce_scatter", "dp_shard"}).count, 2 * parameters) << "each";
+  EXPECT_EQ(sent_by(graph, presets()[3]).at({"reduce_scatter", "dp_shard"}).count, 2 * parameters);
+  EXPECT_EQ(sent_by(graph, presets()[3]).at({"all_gather", "dp_shard"}).count, 2 * (2 * parameters - 1));
+  expect_as_on_one_device(step, {presets()[0], presets()[1], presets()[2], presets()[3], presets()[7]});
 }
 
 // ---- what is sent, by the closed formulas of the presets
-
-using Sent = std::map<std::pair<std::string, std::string>, Communication>;  // by collective and axes
-Sent sent_by(const Graph& graph, const Preset& preset) {
-  const Mesh mesh = preset.strategy().mesh;
-  Sent sent;
-  for (const Communication& one : communication_of(test::partitioned(graph, preset.strategy()).local)) {
-    std::vector<std::string> names;
-    for (Axis axis : one.axes) names.push_back(mesh.axes[axis].name);
-    sent[{one.op, str("{}", fmt::join(names, "+"))}] = one;
-  }
-  return sent;
-}
 
 // A Llama of L layers, in f32; T tokens of S a sequence; each of n ranks sends (n-1)/n of what it gathers.
 TEST(StepOnRanks, SendsWhatTheFormulasSay) {

@@ -183,6 +183,7 @@ class Propagation {
   // ---- the op at hand
 
   void visit(const Node& node) {
+    if (node.source.phase != b_.source().phase) ++stretch_;
     b_.set_source(node.source);
     const ShardingRule rule = sharding_rule_of(old_, node);
     std::vector<Axis> passing;
@@ -349,16 +350,16 @@ class Propagation {
 
   TensorId reshard(TensorId x, const Sharding& to) {
     if (sharding(x) == to) return x;
-    const Phase phase = b_.source().phase;
     resharded_.resize(std::max(resharded_.size(), x.index() + 1));
     for (const Resharded& known : resharded_[x.index()])
-      if (known.phase == phase && sharding(known.tensor) == to) return known.tensor;
-    // What was reduced is reduced once; what was gathered is gathered again in another phase, or it would be kept.
+      if (known.stretch == stretch_ && sharding(known.tensor) == to) return known.tensor;
+    // What was reduced is reduced once. What was gathered is gathered again where the step goes from forward to
+    // backward, and on to another micro-batch, or it would be kept.
     if (!sharding(x).partial.empty())
       for (const Resharded& known : resharded_[x.index()])
         if (sharding(known.tensor) == to) return known.tensor;
     const TensorId made = make_resharded(x, to);
-    resharded_[x.index()].push_back({made, phase});
+    resharded_[x.index()].push_back({made, stretch_});
     return made;
   }
 
@@ -481,11 +482,12 @@ class Propagation {
   std::vector<uint32_t> uses_;
   GraphBuilder b_;
   std::vector<TensorId> now_;      // by old tensor
+  size_t stretch_ = 0;             // of nodes of one phase in a row
   std::vector<Origins> origins_;   // by new tensor
   std::vector<bool> is_of_batch_;  // by old tensor: the batch, but for views and arithmetic on it
   struct Resharded {
     TensorId tensor;
-    Phase phase = Phase::kForward;
+    size_t stretch = 0;
   };
   std::vector<std::vector<Resharded>> resharded_;  // by new tensor
   std::map<TensorId, Sharding> as_operand_;        // by new tensor that is partial: how an operand of its shape lay
