@@ -25,6 +25,8 @@
 //   update %1 = %4 part of <16, 4/tp>
 //
 // 'rule flops 512.0 ...' is what the program says of an operator of its own (ir/call_rule.h).
+#include <set>
+
 #include "base/check.h"
 #include "ir/arg_text.h"
 #include "ir/graph.h"
@@ -177,30 +179,36 @@ class GraphParser {
     if (!axis) in_.fail(str("the mesh has no axis '{}'", name));
     return *axis;
   }
-  Pieces parse_pieces(int64_t& size) {
+  Pieces parse_pieces(int64_t& size, std::set<Axis>& used) {
     Pieces pieces;
     size = 1;
     do {
       Piece piece{in_.integer(), {}};
       if (piece.extent < 0 || __builtin_mul_overflow(size, piece.extent, &size)) in_.fail("a piece is out of range");
-      while (in_.accept("/")) piece.axes.push_back(parse_axis());
+      while (in_.accept("/")) {
+        piece.axes.push_back(parse_axis());
+        if (!used.insert(piece.axes.back()).second) in_.fail("an axis is used twice in a sharding");
+      }
       pieces.push_back(std::move(piece));
     } while (in_.accept("*"));
+    const bool is_cut = pieces.size() > 1 || !pieces[0].axes.empty();
+    if (is_cut && size == 0) in_.fail("a dimension of size 0 is not split");
     return canonical(pieces, graph_.mesh);
   }
   // Behind its "<"; of a tensor whose shape it gives.
   PartOf parse_sharding() {
     PartOf of;
+    std::set<Axis> used;
     in_.list(">", [&] {
       of.shape.emplace_back();
-      of.sharding.dims.push_back(parse_pieces(of.shape.back()));
+      of.sharding.dims.push_back(parse_pieces(of.shape.back(), used));
     });
     for (bool more = true; more;) {
       more = false;
       for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
         if (!in_.accept(str("{}(", name_of(op)))) continue;
         const Axis axis = parse_axis();
-        if (of.sharding.partial_over(axis)) in_.fail("partial over an axis twice");
+        if (!used.insert(axis).second) in_.fail("an axis is used twice in a sharding");
         of.sharding.set_partial(axis, op);
         in_.expect(")");
         more = true;

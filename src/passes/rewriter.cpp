@@ -12,6 +12,7 @@ Rewriter::Rewriter(const Graph& old, const std::vector<bool>& drop)
     input_places_[i] = static_cast<uint32_t>(builder_.graph().inputs.size());
     const TensorId tensor = old.inputs[i].tensor;
     now_[tensor.index()] = builder_.graph().add_input(old.inputs[i], old.type(tensor));
+    builder_.graph().tensors.back().sharding = old.tensors[tensor.index()].sharding;
   }
 }
 
@@ -38,6 +39,8 @@ const std::vector<TensorId>& Rewriter::keep(const Node& node) {
   for (TensorId output : node.outputs) types.push_back(old_.type(output));
   const NodeId id = builder_.graph().add_node(std::move(copy), types);
   const std::vector<TensorId>& made = builder_.graph().nodes[id.index()].outputs;
+  for (size_t k = 0; k < made.size(); ++k)
+    builder_.graph().tensors[made[k].index()].sharding = old_.tensors[node.outputs[k].index()].sharding;
   replace(node.outputs, made);
   return made;
 }

@@ -167,6 +167,41 @@ TEST(GraphText, BadTextIsRefusedWithItsLine) {
   expect(head + "%99999999: f32[] = full() | forward \"\"\n", "index 99999999 is out of range");
 }
 
+constexpr std::string_view kOnRanks = R"(stepc.graph 1
+mesh dp_shard=2,tp=4
+input %0: f32[16, 6](6, 1) <2*8/tp, 6> = parameter "w"
+input %1: f32[3, 2] = batch "x" part of <5/dp_shard, 8/tp>
+input %2: i64[2] = mesh ""
+%3: f32[16, 6] <16/dp_shard/tp, 6> = reshard(%0) | forward ""
+%4: f32[16] <16/dp_shard> sum(tp) = sum(%3) {dims=[1], keepdim=false} | forward ""
+return %4
+return %1 part of <5/dp_shard, 8/tp>
+)";
+
+TEST(GraphText, MeshAndShardingsRoundTrip) {
+  const Graph graph = parse_graph(kOnRanks);
+  verify(graph);
+  EXPECT_EQ(to_text(graph), kOnRanks);
+  EXPECT_EQ(graph.tensors[4].sharding->partial_over(1), ReduceOp::kSum);
+  EXPECT_EQ(graph.inputs[1].part->shape, (Shape{5, 8}));
+}
+
+TEST(GraphText, ABadShardingIsRefusedWithItsLine) {
+  const auto expect = [](const std::string& line, const std::string& message) {
+    EXPECT_USER_ERROR(parse_graph("stepc.graph 1\nmesh dp_shard=2,tp=4\n" + line), message);
+  };
+  expect("mesh tp=2\n", "line 3: the mesh stands once, before all tensors");
+  expect("input %0: f32[8] <8/cp> = batch \"x\"\n", "line 3: the mesh has no axis 'cp'");
+  expect("input %0: f32[8] <4/tp> = batch \"x\"\n", "the sharding of a f32[8] has another shape");
+  expect("input %0: f32[8, 8] <8/tp, 8/tp> = batch \"x\"\n", "an axis is used twice");
+  expect("input %0: f32[8] <8/tp> sum(tp) = batch \"x\"\n", "an axis is used twice");
+  expect("input %0: f32[0] <0/tp> = batch \"x\"\n", "a dimension of size 0 is not split");
+  expect("input %0: f32[8] <-8> = batch \"x\"\n", "a piece is out of range");
+  EXPECT_USER_ERROR(parse_graph("stepc.graph 1\nmesh tp=4,dp_shard=2\n"),
+                    "written as a mesh is, it is dp_shard=2,tp=4");
+  EXPECT_USER_ERROR(parse_graph("stepc.graph 1\nmesh tq=4\n"), "did you mean 'tp'?");
+}
+
 void expect_broken(const std::string& what, const std::function<void(Graph&)>& change) {
   Graph graph = parse_graph(kText);
   change(graph);

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "interp/evaluate.h"
 #include "ops/graph_builder.h"
+#include "passes/partition/seeds.h"
 #include "passes/partition/splits.h"
 #include "passes/rewrite/dead_code.h"
 #include "tests/expect_user_error.h"
@@ -396,6 +397,59 @@ TEST(Partition, RandomStepsOnRandomMeshes) {
 TEST(Partition, DISABLED_FiveThousandRandomSteps) {
   Share share;
   run_random_steps(500, 5000, share);
+}
+
+// ---- what a person asks for
+
+Graph two_layers() {
+  return parse_graph(R"(stepc.graph 1
+input %0: f32[8, 4] = batch "0"
+input %1: f32[4, 6] = parameter "model.up.weight"
+input %2: f32[6, 4] = parameter "model.down.weight"
+%3: f32[8, 6] = matmul(%0, %1) {transpose_a=false, transpose_b=false} | forward "model.up"
+%4: f32[8, 4] = matmul(%3, %2) {transpose_a=false, transpose_b=false} | forward "model.down"
+return %4
+)");
+}
+
+TEST(Partition, ARuleSplitsWhatItMatches) {
+  Strategy strategy = {parse_mesh("tp=2"), 0};
+  strategy.rules = {{"*.up.weight", {{0, "tp"}}}};
+  const Graph sharded = propagate_shardings(two_layers(), strategy).graph;
+  const TensorId up = sharded.inputs[1].tensor;
+  EXPECT_EQ(to_text(*sharded.tensors[up.index()].sharding, sharded.shape(up), sharded.mesh), "<4/tp, 6>");
+}
+
+TEST(Partition, BadStrategiesAreRefused) {
+  const auto expect = [](const Strategy& strategy, const std::string& message) {
+    EXPECT_USER_ERROR(propagate_shardings(two_layers(), strategy), message);
+  };
+  const Mesh mesh = parse_mesh("tp=2");
+  expect({mesh, 4}, "zero is 4; it is 0 (nothing is split but the batch), 1, 2 or 3");
+  expect({mesh, 0, true, {{"*.upp.weight", {{0, "tp"}}}}}, "the rule '*.upp.weight' matches no parameter");
+  expect({mesh, 0, true, {{"*.up.weight", {{2, "tp"}}}}}, "dimension 2 of 'model.up.weight', which has 2");
+  expect({mesh, 0, true, {{"*.up.weight", {{0, "cp"}}}}}, "along 'cp', which the mesh tp=2 has not");
+  expect({parse_mesh("tp=8"), 0, true, {{"*.up.weight", {{0, "tp"}}}}}, "splits 4 of 'model.up.weight' into 8 parts");
+}
+
+// What no rule says how to split cannot be on the way of the batch.
+TEST(Partition, AnOpaqueCallOnTheBatchIsRefused) {
+  const Graph graph = parse_graph(R"(stepc.graph 1
+input %0: f32[8, 4] = batch "0"
+%1: f32[8, 4] = my::op(%0) -> % | forward "model.own"
+return %1
+)");
+  EXPECT_USER_ERROR(propagate_shardings(graph, {parse_mesh("dp_shard=2"), 3}),
+                    "my::op (in 'model.own') cannot be split along dp_shard");
+  EXPECT_NO_THROW(propagate_shardings(graph, {parse_mesh("tp=2"), 0}));
+}
+
+TEST(Partition, MatchesKeysWithStars) {
+  EXPECT_TRUE(matches("model.layers.0.q_proj.weight", "*.q_proj.weight"));
+  EXPECT_TRUE(matches("a.b", "a.b"));
+  EXPECT_TRUE(matches("a.b.c", "a*c"));
+  EXPECT_FALSE(matches("a.b.c", "a*d"));
+  EXPECT_FALSE(matches("a.b", "a"));
 }
 
 }  // namespace

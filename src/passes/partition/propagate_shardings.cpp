@@ -193,6 +193,7 @@ class Propagation {
     if (seeks(node)) seek(node, rule, offers);
     if (hints_.sequence_axis) offer_sequence(node, rule, offers);
     const std::vector<Offer> chosen = choose(rule, std::move(offers), passing);
+    if (node.aten) check_batch(node, chosen);
 
     std::vector<Split> splits;
     for (const Offer& offer : chosen) splits.push_back(offer.split);
@@ -279,6 +280,24 @@ class Propagation {
       }
     }
     return offers;
+  }
+
+  // A call that nobody says how to split would need the whole batch on every rank.
+  void check_batch(const Node& node, const std::vector<Offer>& chosen) {
+    for (TensorId input : node.inputs) {
+      const TensorId now = now_[input.index()];
+      for (Axis axis = 0; axis < mesh_.axes.size(); ++axis) {
+        if (!sharding(now).splits(axis) || origins_[now.index()][axis] != Origin::kBatch || is_model_axis_[axis])
+          continue;
+        const bool is_taken = std::ranges::any_of(chosen, [axis](const Offer& offer) {
+          return std::ranges::find(offer.split.piece.axes, axis) != offer.split.piece.axes.end();
+        });
+        USER_CHECK(is_taken,
+                   "{} (in '{}') cannot be split along {}, as the batch is: nothing says how; declare a rule for it "
+                   "(stepc.op_rule)",
+                   node.op, node.source.module, mesh_.axes[axis].name);
+      }
+    }
   }
 
   // Tokens of the batch that choose from a parameter's rows: their last dimension is the sequence.

@@ -66,7 +66,8 @@ class Merger {
   Graph run() {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
-      if (node.aten)
+      // What is gathered again is not kept from one time to the other: that is why it is.
+      if (node.aten || collective_of(node) != Collective::kNone)
         r_.keep(node);
       else
         visit(n, node);
@@ -82,11 +83,8 @@ class Merger {
     ByPhase& made = made_[key_of(node, r_.inputs_of(node))];
     const Node*& own = made[static_cast<size_t>(node.source.phase)];
     const Node* same = own;
-    // What is gathered again in another phase is not kept from one to the other: that is why it is.
-    const bool crosses = collective_of(node) == Collective::kNone;
     for (const Node* other : made)
-      if (crosses && same == nullptr && other != nullptr && (costs_no_memory(node) || lives_on(*other, node, place)))
-        same = other;
+      if (same == nullptr && other != nullptr && (costs_no_memory(node) || lives_on(*other, node, place))) same = other;
     if (same == nullptr) {
       own = &node;
       r_.keep(node);
