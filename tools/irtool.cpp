@@ -6,6 +6,9 @@
 //   irtool --all --matmuls bf16 step.trace       as on a machine whose blocked kernel takes bf16
 //   irtool --schedule --target big.toml step.trace      its Schedule on a machine that big.toml describes
 //   irtool --schedule --exact step.trace          the recorded calls' Schedule
+//   irtool --all --mesh dp_shard=2,tp=2 step.trace     one rank's step, with its collectives
+//   irtool --shardings --mesh tp=2 step.trace     how every value lies on the ranks, and why
+//   irtool --communication --whole --mesh tp=2 step.trace      what one rank sends; which matmuls no axis splits
 //   irtool --simulate step.trace                  what its Schedule will take, without running it; or a Schedule's text
 #include <algorithm>
 #include <cstdio>
@@ -18,10 +21,13 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/text.h"
 #include "cost/host_features.h"
 #include "cost/target.h"
 #include "ops/op_def.h"
 #include "passes/from_trace/functionalise.h"
+#include "passes/partition/partition.h"
+#include "passes/partition/sharding_report.h"
 #include "passes/pass.h"
 #include "plan/plan_graph.h"
 #include "plan/plan_trace.h"
@@ -39,6 +45,10 @@ struct Arguments {
   std::string target, budget = "none";
   bool schedule = false, exact = false, hash = false, simulate = false;
   std::string timeline;
+  std::string mesh;
+  std::vector<std::string> shard;
+  std::optional<int> zero;
+  bool no_sequence_parallel = false, shardings = false, communication = false, whole = false;
   bool all = false, verify = false, times = false, opaque = false, ops = false, passes_page = false;
 };
 
@@ -66,8 +76,35 @@ Loaded load(const Arguments& arguments) {
   return loaded;
 }
 
+// "*.q_proj.weight:0=tp,1=dp_shard".
+ShardRule parse_shard_rule(const std::string& text) {
+  ShardRule rule;
+  const size_t colon = text.rfind(':');
+  for (const std::string& part : split(colon == std::string::npos ? "" : text.substr(colon + 1), ',')) {
+    const size_t equal = part.find('=');
+    const std::string dim(trim(part.substr(0, equal)));
+    USER_CHECK(equal != std::string::npos && !dim.empty() && dim.size() < 3 &&
+                   dim.find_first_not_of("0123456789") == std::string::npos,
+               "--shard '{}': write a parameter and what splits its dimensions, as in '*.q_proj.weight:0=tp'", text);
+    rule.dims.emplace(std::stoul(dim), trim(part.substr(equal + 1)));
+  }
+  rule.pattern = text.substr(0, colon);
+  return rule;
+}
+
+Strategy strategy_of(const Arguments& arguments) {
+  Strategy strategy;
+  strategy.mesh = parse_mesh(arguments.mesh);
+  strategy.zero = arguments.zero.value_or(strategy.mesh.find("dp_shard") ? 3 : 0);
+  strategy.sequence_parallel = !arguments.no_sequence_parallel;
+  for (const std::string& rule : arguments.shard) strategy.rules.push_back(parse_shard_rule(rule));
+  check(strategy);
+  return strategy;
+}
+
 RunOptions options_of(const Arguments& arguments) {
   RunOptions options;
+  options.settings.strategy = strategy_of(arguments);
   options.verify = arguments.verify;
   options.only = arguments.passes;
   options.without = arguments.without;
@@ -127,6 +164,34 @@ int print_timeline(const Arguments& arguments) {
   return std::fputs(to_text(timeline).c_str(), stdout);
 }
 
+// The passes in front of propagate_shardings alone, or up to and with partition.
+Graph run_until(Graph graph, const Arguments& arguments, std::string_view end) {
+  RunOptions options = options_of(arguments);
+  bool is_behind = false;
+  for (const Pass& pass : pass_table()) {
+    is_behind |= pass.name == end;
+    if (is_behind) options.without.emplace_back(pass.name);
+  }
+  return run_passes(std::move(graph), options).graph;
+}
+
+// What is asked of a step on a mesh beside its text.
+void print_partition(const Graph& captured, const Arguments& arguments) {
+  const Strategy strategy = strategy_of(arguments);
+  std::string text;
+  if (arguments.shardings || arguments.whole) {
+    const ShardedStep step = propagate_shardings(run_until(captured, arguments, "propagate_shardings"), strategy);
+    if (arguments.shardings) text += shardings_text(step);
+    if (arguments.whole) text += to_text(whole_work(step), step);
+  }
+  if (arguments.communication) {
+    const Graph local = run_until(captured, arguments, "recompute");
+    text += str("{:<16} {:<24} {:>6} {:>12}\n", "one rank sends", "along", "count", "bytes a step");
+    text += to_text(communication_of(local), strategy.mesh) + to_text(padded_inputs(local));
+  }
+  std::fputs(text.c_str(), stdout);
+}
+
 int print_schedule(Loaded loaded, const Arguments& arguments) {
   const Schedule schedule = schedule_of(std::move(loaded), arguments);
   if (arguments.verify) verify(schedule);
@@ -142,6 +207,7 @@ void run(const Arguments& arguments) {
   Loaded loaded = load(arguments);
   if (arguments.schedule) return (void)print_schedule(std::move(loaded), arguments);
   Graph graph = std::move(loaded.graph);
+  if (arguments.shardings || arguments.communication || arguments.whole) return print_partition(graph, arguments);
   if (arguments.all || !arguments.passes.empty()) {
     MatmulRule matmuls;
     for (const std::string& type : arguments.matmuls) {
@@ -199,6 +265,31 @@ int main(int argc, char** argv) {
                  "what the Schedule may take of memory: none (as much as eager took), auto, or a size such as 12GiB");
   app.add_flag("--exact", arguments.exact, "the Schedule of a Trace's recorded calls, as in exact mode");
   app.add_flag("--hash", arguments.hash, "print the Schedule's 16 digits alone")->needs(schedule);
+  CLI::Option* mesh =
+      app.add_option("--mesh", arguments.mesh,
+                     "devices that the step is spread over, as dp_shard=2,tp=2: --all prints the step of one of them. "
+                     "Axes: dp_replicate, dp_shard, cp, tp");
+  app.add_option("--zero", arguments.zero,
+                 "what is split over dp_shard beside the batch: 0 nothing, 1 optimizer state, 2 gradients too, 3 "
+                 "parameters too. Default: 3")
+      ->check(CLI::Range(0, 3))
+      ->needs(mesh);
+  app.add_flag("--no-sequence-parallel", arguments.no_sequence_parallel,
+               "what lies between the matmuls of tensor parallelism is whole on every rank along tp")
+      ->needs(mesh);
+  app.add_option("--shard", arguments.shard,
+                 "parameters that match ('*' is any text) and what splits their dimensions: '*.q_proj.weight:0=tp'; "
+                 "may be given several times")
+      ->allow_extra_args(false)
+      ->needs(mesh);
+  const std::pair<const char*, std::pair<bool*, const char*>> reports[] = {
+      {"--shardings", {&arguments.shardings, "print how every value lies on the mesh, and why it does"}},
+      {"--communication", {&arguments.communication, "print what one rank sends in a step, and what is padded"}},
+      {"--whole", {&arguments.whole, "print the matmuls and attention that no axis of a kind splits, and why"}}};
+  for (const auto& [name, report] : reports) {
+    CLI::Option* option = app.add_flag(name, *report.first, report.second)->needs(mesh);
+    for (CLI::Option* other : {passes, all, opaque, schedule, simulate}) option->excludes(other);
+  }
   app.add_flag("--ops", arguments.ops, "print docs/ops.md");
   app.add_flag("--passes", arguments.passes_page, "print docs/passes.md");
   CLI11_PARSE(app, argc, argv);
@@ -206,6 +297,11 @@ int main(int argc, char** argv) {
     for (const char* option : {"--target", "--budget", "--exact"})
       USER_CHECK(arguments.schedule || arguments.simulate || app.count(option) == 0,
                  "{} requires --schedule or --simulate", option);
+    USER_CHECK(arguments.mesh.empty() || arguments.all || arguments.schedule || arguments.simulate ||
+                   arguments.shardings || arguments.communication || arguments.whole,
+               "--mesh spreads a whole step: give --all, --schedule, --shardings, --communication or --whole with it");
+    USER_CHECK(arguments.mesh.empty() || !arguments.exact,
+               "--exact plans recorded calls, which run on one device: leave out --mesh");
     run(arguments);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "irtool: %s\n", error.what());

@@ -131,3 +131,91 @@ def test_a_damaged_schedule_has_no_price(irtool, tmp_path):
     (tmp_path / "small.schedule").write_text(re.sub(r"b0: input \d+", "b0: input 4", schedule))
     small = irtool("--simulate", "small.schedule")
     assert small.returncode == 1 and "small.schedule: no Schedule that can run: " in small.stderr
+
+
+# ---- a step on a mesh
+
+LAYERS = """\
+stepc.graph 1
+input %0: f32[6, 16] = batch "x"
+input %1: f32[8, 16] = parameter "layers.0.up.weight"
+input %2: f32[16, 8] = parameter "layers.0.down.weight"
+input %3: f32[1, 16] = parameter "head.weight"
+%4: f32[6, 8] = matmul(%0, %1) {transpose_a=false, transpose_b=true} | forward "layers.0.up"
+%5: f32[6, 8] = tanh(%4) | forward "layers.0"
+%6: f32[6, 16] = matmul(%5, %2) {transpose_a=false, transpose_b=true} | forward "layers.0.down"
+%7: f32[6, 1] = matmul(%6, %3) {transpose_a=false, transpose_b=true} | forward "head"
+return %7
+"""
+
+
+@pytest.fixture
+def layers(irtool, tmp_path):
+    (tmp_path / "layers.graph").write_text(LAYERS)
+    return lambda *arguments: irtool(*arguments, "layers.graph")
+
+
+def test_the_step_of_one_rank(layers):
+    rank = layers("--all", "--verify", "--mesh", "dp_shard=2,tp=2")
+    assert rank.returncode == 0, rank.stderr
+    assert rank.stdout.startswith("stepc.graph 1\nmesh dp_shard=2,tp=2\ninput %0: f32[3, 16] = batch \"x\" part of <6/dp_shard, 16>\n")
+    assert "all_gather" in rank.stdout
+    whole = layers("--all", "--mesh", "dp_shard=2,tp=2", "--zero", "0")
+    assert whole.returncode == 0 and "all_gather" not in whole.stdout and "all_reduce" in whole.stdout
+    assert layers("--all", "--mesh", "tp=1").stdout == layers("--all").stdout
+
+
+def test_how_every_value_lies_and_why(layers):
+    lines = layers("--shardings", "--mesh", "tp=2").stdout.splitlines()
+    assert lines[0] == "mesh tp=2"
+    up = next(line for line in lines if line.startswith("%1 "))
+    assert up.split("  ")[1].strip() == "f32[8, 16]" and "<8/tp, 16>" in up and up.endswith("tp: as the matmuls that use it, or a rule")
+    product = next(line for line in lines if "forward layers.0.down" in line and " matmul " in line)
+    assert "sum(tp)" in product and "tp from operand" in product and "after a parameter" in product
+    ruled = layers("--shardings", "--mesh", "tp=2", "--shard", "*.up.weight:1=tp")
+    assert re.search(r"%1 .*<8, 16/tp>", ruled.stdout), ruled.stdout
+
+
+def test_what_a_rank_sends_and_what_is_padded(layers):
+    sent = layers("--communication", "--mesh", "tp=2", "--no-sequence-parallel")
+    assert sent.returncode == 0, sent.stderr
+    assert re.search(r"^one rank sends +along +count +bytes a step\nall_reduce +tp +1 +384 B$", sent.stdout,
+                     re.MULTILINE), sent.stdout
+    uneven = layers("--communication", "--mesh", "dp_shard=4")
+    assert "padded: batch 'x', dimension 0: 6 over 4 ranks are 2 on each\n" in uneven.stdout
+
+
+def test_what_no_axis_splits(layers):
+    whole = layers("--whole", "--mesh", "tp=2", "--no-sequence-parallel")
+    assert re.search(r"^matmul +forward head +\d+\.\d % +[\d.]+ B +tp +no operand is split$", whole.stdout,
+                     re.MULTILINE), whole.stdout
+    assert layers("--whole", "--mesh", "dp_shard=2").stdout == "every matmul and attention is split\n"
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        (["--all", "--mesh", "tpp=2"], "no axis of a mesh is named 'tpp' (did you mean 'tp'?); there are dp_replicate"),
+        (["--all", "--mesh", "tp"], "'tp' is no axis of a mesh; write dp_shard=2,tp=4"),
+        (["--mesh", "tp=2"], "--mesh spreads a whole step: give --all, --schedule, --shardings"),
+        (["--pass", "simplify", "--mesh", "tp=2"], "--mesh spreads a whole step: give --all"),
+        (["--all", "--zero", "2"], "--zero requires --mesh"),
+        (["--shardings"], "--shardings requires --mesh"),
+        (["--all", "--mesh", "tp=2", "--zero", "4"], "4 not in range"),
+        (["--all", "--mesh", "tp=2", "--shard", "*.up.weight"], "write a parameter and what splits its dimensions, as"),
+        (["--all", "--mesh", "tp=2", "--shard", "*.up.weight:x=tp"], "--shard '*.up.weight:x=tp': write a parameter"),
+        (["--all", "--mesh", "tp=2", "--shard", "*.upp.weight:0=tp"],
+         "the rule '*.upp.weight' matches no parameter; did you mean '*.up.weight'?"),
+        (["--all", "--mesh", "tp=2", "--shard", "up.weight:0=tp"], "did you mean '*.up.weight'?"),
+        (["--all", "--mesh", "tp=2", "--shard", "*.up.weight:2=tp"],
+         "splits dimension 2 of 'layers.0.up.weight', which has 2 dimensions, from 0 on"),
+        (["--all", "--mesh", "tp=2", "--shard", "head.weight:0=tp"],
+         "splits dimension 0 of 'head.weight' over 2 ranks along 'tp', and it has 1 elements"),
+        (["--all", "--mesh", "tp=2", "--shard", "*.up.weight:0=cp"], "along 'cp', which the mesh tp=2 has not"),
+    ],
+)
+def test_mistakes_with_meshes_are_named(layers, arguments, complaint):
+    result = layers(*arguments)
+    assert result.returncode != 0 and complaint in result.stderr
+    assert result.stdout == ""
+    assert not result.stderr.startswith("irtool: ") or result.stderr.count("\n") == 1

@@ -90,6 +90,23 @@ Pieces batch_pieces(const Chains& chains, TensorId batch, int64_t rows, const st
   return canonical(pieces, mesh);
 }
 
+// What a pattern that matches nothing may have meant: as many names as stand behind its last '*', at the end of a key.
+std::optional<std::string> nearest_pattern(const std::string& pattern, const std::vector<std::string>& keys) {
+  if (const auto whole = nearest(pattern, keys)) return whole;
+  const size_t star = pattern.rfind('*');
+  const std::string front = star == std::string::npos ? "*" : pattern.substr(0, star + 1);
+  const std::string end = star == std::string::npos ? "." + pattern : pattern.substr(star + 1);
+  std::vector<std::string> ends;
+  for (const std::string& key : keys) {
+    size_t from = key.size();
+    for (auto names = std::ranges::count(end, '.'); names > 0 && from != std::string::npos && from > 0; --names)
+      from = key.rfind('.', from - 1);
+    if (from != std::string::npos) ends.push_back(key.substr(from));
+  }
+  const auto near = nearest(end, ends);
+  return near ? std::optional(front + *near) : std::nullopt;
+}
+
 void apply_rules(const Graph& graph, const Strategy& strategy, std::vector<std::optional<Sharding>>& base) {
   std::vector<std::string> keys;
   for (const GraphInput& input : graph.inputs)
@@ -103,16 +120,18 @@ void apply_rules(const Graph& graph, const Strategy& strategy, std::vector<std::
       const Shape& shape = graph.shape(input.tensor);
       std::vector<Split> splits;
       for (const auto& [dim, name] : rule.dims) {
-        USER_CHECK(dim < shape.size(), "the rule '{}' splits dimension {} of '{}', which has {}", rule.pattern, dim,
-                   input.key, shape.size());
+        USER_CHECK(dim < shape.size(),
+                   "the rule '{}' splits dimension {} of '{}', which has {} dimensions, from 0 on",
+                   rule.pattern, dim, input.key, shape.size());
         const Axis axis = *strategy.mesh.find(name);
-        USER_CHECK(shape[dim] >= strategy.mesh.size(axis), "the rule '{}' splits {} of '{}' into {} parts",
-                   rule.pattern, shape[dim], input.key, strategy.mesh.size(axis));
+        USER_CHECK(shape[dim] >= strategy.mesh.size(axis),
+                   "the rule '{}' splits dimension {} of '{}' over {} ranks along '{}', and it has {} elements",
+                   rule.pattern, dim, input.key, strategy.mesh.size(axis), name, shape[dim]);
         splits.push_back({dim, {shape[dim], {axis}}, 1});
       }
       base[i] = Sharding{pieces_of(splits, shape, strategy.mesh), {}};
     }
-    const auto near = nearest(rule.pattern, keys);
+    const auto near = nearest_pattern(rule.pattern, keys);
     USER_CHECK(found, "the rule '{}' matches no parameter{}", rule.pattern,
                near           ? str("; did you mean '{}'?", *near)
                : keys.empty() ? ""
