@@ -24,6 +24,7 @@
 #include "base/text.h"
 #include "cost/host_features.h"
 #include "cost/target.h"
+#include "interp/interpret_ranks.h"
 #include "ops/op_def.h"
 #include "passes/from_trace/functionalise.h"
 #include "passes/partition/partition.h"
@@ -48,7 +49,7 @@ struct Arguments {
   std::string mesh;
   std::vector<std::string> shard;
   std::optional<int> zero;
-  bool no_sequence_parallel = false, shardings = false, communication = false, whole = false;
+  bool no_sequence_parallel = false, shardings = false, communication = false, whole = false, on_ranks = false;
   bool all = false, verify = false, times = false, opaque = false, ops = false, passes_page = false;
 };
 
@@ -189,6 +190,11 @@ void print_partition(const Graph& captured, const Arguments& arguments) {
     text += str("{:<16} {:<24} {:>6} {:>12}\n", "one rank sends", "along", "count", "bytes a step");
     text += to_text(communication_of(local), strategy.mesh) + to_text(padded_inputs(local));
   }
+  if (arguments.on_ranks) {
+    const Graph whole = run_until(captured, arguments, "propagate_shardings");
+    const double error = largest_error_on_ranks(whole, run_until(captured, arguments, "recompute"), 1);
+    text += str("{} ranks in float64, the largest error of an output: {:.1e}\n", strategy.mesh.ranks(), error);
+  }
   std::fputs(text.c_str(), stdout);
 }
 
@@ -207,7 +213,8 @@ void run(const Arguments& arguments) {
   Loaded loaded = load(arguments);
   if (arguments.schedule) return (void)print_schedule(std::move(loaded), arguments);
   Graph graph = std::move(loaded.graph);
-  if (arguments.shardings || arguments.communication || arguments.whole) return print_partition(graph, arguments);
+  if (arguments.shardings || arguments.communication || arguments.whole || arguments.on_ranks)
+    return print_partition(graph, arguments);
   if (arguments.all || !arguments.passes.empty()) {
     MatmulRule matmuls;
     for (const std::string& type : arguments.matmuls) {
@@ -285,7 +292,9 @@ int main(int argc, char** argv) {
   const std::pair<const char*, std::pair<bool*, const char*>> reports[] = {
       {"--shardings", {&arguments.shardings, "print how every value lies on the mesh, and why it does"}},
       {"--communication", {&arguments.communication, "print what one rank sends in a step, and what is padded"}},
-      {"--whole", {&arguments.whole, "print the matmuls and attention that no axis of a kind splits, and why"}}};
+      {"--whole", {&arguments.whole, "print the matmuls and attention that no axis of a kind splits, and why"}},
+      {"--on-ranks",
+       {&arguments.on_ranks, "run one device's step and all ranks' on random numbers, in float64, and compare"}}};
   for (const auto& [name, report] : reports) {
     CLI::Option* option = app.add_flag(name, *report.first, report.second)->needs(mesh);
     for (CLI::Option* other : {passes, all, opaque, schedule, simulate}) option->excludes(other);
@@ -298,8 +307,9 @@ int main(int argc, char** argv) {
       USER_CHECK(arguments.schedule || arguments.simulate || app.count(option) == 0,
                  "{} requires --schedule or --simulate", option);
     USER_CHECK(arguments.mesh.empty() || arguments.all || arguments.schedule || arguments.simulate ||
-                   arguments.shardings || arguments.communication || arguments.whole,
-               "--mesh spreads a whole step: give --all, --schedule, --shardings, --communication or --whole with it");
+                   arguments.shardings || arguments.communication || arguments.whole || arguments.on_ranks,
+               "--mesh spreads a whole step: give --all, --schedule, --shardings, --communication, --whole or "
+               "--on-ranks with it");
     USER_CHECK(arguments.mesh.empty() || !arguments.exact,
                "--exact plans recorded calls, which run on one device: leave out --mesh");
     run(arguments);

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <random>
 
 #include "base/check.h"
 #include "interp/evaluate.h"
+#include "interp/interpret.h"
 #include "ops/op_def.h"
 
 namespace stepc {
@@ -185,6 +188,77 @@ std::vector<std::vector<Array>> interpret_ranks(const Graph& graph, std::vector<
     for (const GraphOutput& output : graph.outputs)
       outputs[r].push_back(output.tensor.valid() ? values[r][output.tensor.index()] : Array());
   return outputs;
+}
+
+namespace {
+// Where two ranks hold the same element of a tensor, they hold the same value of it.
+void check_agreement(const std::vector<Array>& parts, const Array& whole, const Sharding& sharding, const Mesh& mesh,
+                     size_t output) {
+  for (size_t rank = 0; rank < parts.size(); ++rank)
+    for_each_of_part(sharding, whole.type.shape, mesh, static_cast<int64_t>(rank), [&](int64_t of, int64_t in) {
+      if (of < 0) return;
+      const bool same =
+          whole.is_real() ? same_bits(whole.reals[static_cast<size_t>(of)], parts[rank].reals[static_cast<size_t>(in)])
+                          : whole.integer(of) == parts[rank].integer(in);
+      INTERNAL_CHECK(same, "rank {} has another element {} of output {}", rank, of, output);
+    });
+}
+// Whether the bytes of a floating-point dtype count, which another dtype would not have.
+bool reads_bits(const Node& node) { return has(node, Trait::kSameBytes) && !has(node, Trait::kShapeAttr); }
+}  // namespace
+
+std::vector<Array> interpret_on_ranks(const Graph& graph, const std::function<Array(const GraphInput&)>& input) {
+  const Mesh& mesh = graph.mesh;
+  std::vector<std::vector<Array>> parts(static_cast<size_t>(mesh.ranks()));
+  for (const GraphInput& one : graph.inputs) {
+    const Array whole = one.kind == InputKind::kMesh ? Array() : input(one);
+    for (size_t r = 0; r < parts.size(); ++r)
+      parts[r].push_back(one.part ? local_of(whole, one.part->sharding, mesh, static_cast<int64_t>(r)) : whole);
+  }
+  const std::vector<std::vector<Array>> outputs = interpret_ranks(graph, std::move(parts));
+  std::vector<Array> wholes;
+  for (size_t o = 0; o < graph.outputs.size(); ++o) {
+    const GraphOutput& output = graph.outputs[o];
+    wholes.emplace_back();
+    if (!output.tensor.valid()) continue;
+    std::vector<Array> of_ranks;
+    for (const auto& one : outputs) of_ranks.push_back(one[o]);
+    const Shape shape = output.part ? output.part->shape : graph.shape(output.tensor);
+    const Sharding sharding = output.part ? output.part->sharding : Sharding::whole(shape.size());
+    wholes.back() = whole_of(of_ranks, sharding, shape, mesh);
+    check_agreement(of_ranks, wholes.back(), sharding, mesh, o);
+  }
+  return wholes;
+}
+
+double largest_error_on_ranks(const Graph& step, const Graph& rank_step, uint64_t seed) {
+  const bool has_bits = std::ranges::any_of(step.nodes, reads_bits);
+  const Graph whole = has_bits ? step : in_double(step);
+  const Graph local = has_bits ? rank_step : in_double(rank_step);
+  std::mt19937_64 random(seed);
+  std::vector<Array> inputs;
+  std::map<std::pair<InputKind, std::string>, size_t> places;
+  for (const GraphInput& input : whole.inputs) {
+    const double least = input.kind == InputKind::kOptimizerState ? 0 : -0.5;
+    Array array(whole.type(input.tensor));
+    for (int64_t i = 0; i < array.count(); ++i)
+      if (array.is_real())
+        array.set(i, static_cast<double>(random() % 1000) / 999.0 + least);
+      else
+        array.set(i, static_cast<int64_t>(random() % 2));
+    places[{input.kind, input.key}] = inputs.size();
+    inputs.push_back(std::move(array));
+  }
+  const std::vector<Array> expected = interpret(whole, inputs);
+  const std::vector<Array> got = interpret_on_ranks(in_double(local), [&](const GraphInput& input) {
+    return inputs[places.at({input.kind, input.key})];
+  });
+  INTERNAL_CHECK_EQ(expected.size(), got.size());
+  double largest = 0;
+  for (size_t o = 0; o < expected.size(); ++o)
+    if (expected[o].count() > 0 && whole.outputs[o].tensor.valid())
+      largest = std::max(largest, largest_error(got[o], expected[o]));
+  return largest;
 }
 
 }  // namespace stepc

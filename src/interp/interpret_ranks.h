@@ -1,6 +1,7 @@
 // The reference interpreter for one rank's step: all ranks of its mesh run it in lockstep, each on its own parts.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "interp/array.h"
@@ -16,5 +17,14 @@ Array whole_of(const std::vector<Array>& parts, const Sharding& sharding, const 
 // `inputs`: by rank, in the order of graph.inputs; a mesh input may be left empty. Gives by rank the tensors of
 // graph.outputs. A Graph with opaque nodes or host code is refused by name.
 std::vector<std::vector<Array>> interpret_ranks(const Graph& graph, std::vector<std::vector<Array>> inputs);
+
+// The same on parts of whole tensors: `input` gives the one of a graph input; gives the wholes of graph.outputs, an
+// empty Array for those without a tensor. InternalError where ranks that hold the same element disagree on it.
+std::vector<Array> interpret_on_ranks(const Graph& graph, const std::function<Array(const GraphInput&)>& input);
+
+// One rank's step against the whole one on the same random inputs, in float64 but where a step reads the bits of a
+// number: the largest |a - b| / (1 + |b|) of any output. Floating-point inputs are from -0.5 to 0.5, optimizer state
+// from 0 to 1, integers 0 or 1.
+double largest_error_on_ranks(const Graph& whole, const Graph& local, uint64_t seed);
 
 }  // namespace stepc

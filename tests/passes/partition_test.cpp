@@ -84,9 +84,10 @@ TEST(Partition, EveryRuleEqualsTheWholeOp) {
                   split.inner * split.piece.extent != size)
                 continue;
               SCOPED_TRACE(str("{} factor {} over {} ranks, {} behind: {}", op.name, f, ranks, inner, to_text(rule)));
-              const Graph local = partition(one_call(op, example, {split}, mesh));
+              const Graph call = one_call(op, example, {split}, mesh);
+              const Graph local = partition(call);
               verify_ops(local);
-              const std::vector<Array> got = test::run_on_ranks(local, operands);
+              const std::vector<Array> got = test::run_on_ranks(call, local, operands);
               for (size_t r = 0; r < whole.size(); ++r)
                 EXPECT_LE(largest_error(got[r], whole[r]), 1e-12) << "result " << r;
               ++split_calls;
@@ -429,7 +430,8 @@ TEST(Partition, BadStrategiesAreRefused) {
   expect({mesh, 0, true, {{"*.upp.weight", {{0, "tp"}}}}}, "the rule '*.upp.weight' matches no parameter");
   expect({mesh, 0, true, {{"*.up.weight", {{2, "tp"}}}}}, "dimension 2 of 'model.up.weight', which has 2");
   expect({mesh, 0, true, {{"*.up.weight", {{0, "cp"}}}}}, "along 'cp', which the mesh tp=2 has not");
-  expect({parse_mesh("tp=8"), 0, true, {{"*.up.weight", {{0, "tp"}}}}}, "splits 4 of 'model.up.weight' into 8 parts");
+  expect({parse_mesh("tp=8"), 0, true, {{"*.up.weight", {{0, "tp"}}}}},
+         "splits dimension 0 of 'model.up.weight' over 8 ranks along 'tp', and it has 4 elements");
 }
 
 // What no rule says how to split cannot be on the way of the batch.
