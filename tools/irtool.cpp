@@ -24,6 +24,7 @@
 #include "base/text.h"
 #include "cost/host_features.h"
 #include "cost/target.h"
+#include "interp/interpret.h"
 #include "interp/interpret_ranks.h"
 #include "ops/op_def.h"
 #include "passes/from_trace/functionalise.h"
@@ -191,9 +192,12 @@ void print_partition(const Graph& captured, const Arguments& arguments) {
     text += to_text(communication_of(local), strategy.mesh) + to_text(padded_inputs(local));
   }
   if (arguments.on_ranks) {
-    const Graph whole = run_until(captured, arguments, "propagate_shardings");
-    const double error = largest_error_on_ranks(whole, run_until(captured, arguments, "recompute"), 1);
-    text += str("{} ranks in float64, the largest error of an output: {:.1e}\n", strategy.mesh.ranks(), error);
+    const bool in_f64 = !reads_bits(captured);
+    const Graph exact = in_f64 ? in_double(captured) : captured;
+    const Graph whole = run_until(exact, arguments, "propagate_shardings");
+    const double error = largest_error_on_ranks(whole, run_until(exact, arguments, "recompute"), 1);
+    text += str("{} ranks in {}: the largest error of an output is {:.1e}\n", strategy.mesh.ranks(),
+                in_f64 ? "float64" : "the step's own dtypes, whose bits it reads", error);
   }
   std::fputs(text.c_str(), stdout);
 }

@@ -1,7 +1,10 @@
 #include "interp/interpret.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "interp/evaluate.h"
+#include "ops/op_def.h"
 
 namespace stepc {
 
@@ -61,6 +64,11 @@ Graph in_double(const Graph& graph) {
     }
   }
   return out;
+}
+
+bool reads_bits(const Graph& graph) {
+  return std::ranges::any_of(
+      graph.nodes, [](const Node& node) { return has(node, Trait::kSameBytes) && !has(node, Trait::kShapeAttr); });
 }
 
 Array in_double(const Array& array) {

@@ -21,6 +21,8 @@ std::vector<Array> interpret(const Graph& graph, const std::vector<Array>& input
 // The same graph with every floating-point type made f64: the reference that errors are measured against. Casts
 // between floating-point types then do nothing.
 Graph in_double(const Graph& graph);
+// Whether it reads the bits of numbers, which would be others in f64.
+bool reads_bits(const Graph& graph);
 // A floating-point array as f64.
 Array in_double(const Array& array);
 

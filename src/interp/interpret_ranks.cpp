@@ -203,8 +203,6 @@ void check_agreement(const std::vector<Array>& parts, const Array& whole, const 
       INTERNAL_CHECK(same, "rank {} has another element {} of output {}", rank, of, output);
     });
 }
-// Whether the bytes of a floating-point dtype count, which another dtype would not have.
-bool reads_bits(const Node& node) { return has(node, Trait::kSameBytes) && !has(node, Trait::kShapeAttr); }
 }  // namespace
 
 std::vector<Array> interpret_on_ranks(const Graph& graph, const std::function<Array(const GraphInput&)>& input) {
@@ -231,10 +229,7 @@ std::vector<Array> interpret_on_ranks(const Graph& graph, const std::function<Ar
   return wholes;
 }
 
-double largest_error_on_ranks(const Graph& step, const Graph& rank_step, uint64_t seed) {
-  const bool has_bits = std::ranges::any_of(step.nodes, reads_bits);
-  const Graph whole = has_bits ? step : in_double(step);
-  const Graph local = has_bits ? rank_step : in_double(rank_step);
+double largest_error_on_ranks(const Graph& whole, const Graph& local, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<Array> inputs;
   std::map<std::pair<InputKind, std::string>, size_t> places;
@@ -250,7 +245,7 @@ double largest_error_on_ranks(const Graph& step, const Graph& rank_step, uint64_
     inputs.push_back(std::move(array));
   }
   const std::vector<Array> expected = interpret(whole, inputs);
-  const std::vector<Array> got = interpret_on_ranks(in_double(local), [&](const GraphInput& input) {
+  const std::vector<Array> got = interpret_on_ranks(local, [&](const GraphInput& input) {
     return inputs[places.at({input.kind, input.key})];
   });
   INTERNAL_CHECK_EQ(expected.size(), got.size());

@@ -22,9 +22,9 @@ std::vector<std::vector<Array>> interpret_ranks(const Graph& graph, std::vector<
 // empty Array for those without a tensor. InternalError where ranks that hold the same element disagree on it.
 std::vector<Array> interpret_on_ranks(const Graph& graph, const std::function<Array(const GraphInput&)>& input);
 
-// One rank's step against the whole one on the same random inputs, in float64 but where a step reads the bits of a
-// number: the largest |a - b| / (1 + |b|) of any output. Floating-point inputs are from -0.5 to 0.5, optimizer state
-// from 0 to 1, integers 0 or 1.
+// One rank's step against the whole one on the same random inputs: the largest |a - b| / (1 + |b|) of any output.
+// Floating-point inputs are from -0.5 to 0.5, optimizer state from 0 to 1, integers 0 or 1. Both want to be made of a
+// step in_double(), before any pass: passes compute constants in the step's own dtypes.
 double largest_error_on_ranks(const Graph& whole, const Graph& local, uint64_t seed);
 
 }  // namespace stepc
