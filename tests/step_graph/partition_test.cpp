@@ -95,6 +95,13 @@ INSTANTIATE_TEST_SUITE_P(Families, StepOnRanks,
                                            Family{"gpt2_dropout", gpt2("0.1")}),
                          [](const auto& info) { return info.param.name; });
 
+// Updates that know more than one element of their parameter: the norm of all gradients, differences of successive
+// ones.
+TEST(StepOnRanks, UpdateRulesMeanTheSame) {
+  for (const auto rule : {RecordedStep::Rule::kAgd, RecordedStep::Rule::kWsam})
+    expect_as_on_one_device(RecordedStep(grouped("llama"), at::kFloat, 1, rule), {presets()[4], presets()[7]});
+}
+
 TEST(StepOnRanks, MicroBatchesAreSplitEach) {
   const RecordedStep step(grouped("llama"), at::kFloat, 2);
   const Graph graph = core_of(step);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +16,9 @@
 #include "interp/array.h"
 #include "models/decoder.h"
 #include "optim/adamw.h"
+#include "optim/agd.h"
 #include "optim/clip.h"
+#include "optim/wsam.h"
 
 namespace stepc::test {
 
@@ -46,18 +49,18 @@ inline Array array_of(const at::Tensor& tensor) {
 
 class RecordedStep : private RecordedProgram {
  public:
-  RecordedStep(const std::string& config, at::ScalarType dtype, int64_t micro_batches = 1) {
+  enum class Rule : uint8_t { kAdamW, kAgd, kWsam };
+
+  RecordedStep(const std::string& config, at::ScalarType dtype, int64_t micro_batches = 1, Rule rule = Rule::kAdamW) {
     at::manual_seed(1);
     const auto decoder = models::DecoderConfig::from_json(config);
     models::Decoder model(decoder, at::TensorOptions(dtype));
     model->initialize(3);
     for (auto& item : model->named_parameters()) parameters_.emplace_back(item.key(), item.value());
-    optim::AdamWOptions options;
-    options.lr = 1e-3;
-    options.weight_decay = 0.1;
-    optim::AdamW optimizer(parameters_, options);
+    const std::shared_ptr<optim::Optimizer> optimizer = make_optimizer(rule);
+    auto* wsam = dynamic_cast<optim::Wsam*>(optimizer.get());
     for (const auto& [key, tensor] : parameters_) owned_.push_back({Owner::kParameter, key, tensor});
-    for (const auto& [key, tensor] : optimizer.named_state()) owned_.push_back({Owner::kOptimizerState, key, tensor});
+    for (const auto& [key, tensor] : optimizer->named_state()) owned_.push_back({Owner::kOptimizerState, key, tensor});
     const at::Tensor batch = at::randint(0, 96, {4 * micro_batches, 17}, at::kLong);
     owned_.push_back({Owner::kBatch, "0", batch});
 
@@ -69,11 +72,15 @@ class RecordedStep : private RecordedProgram {
         const at::Tensor rows = batch.slice(0, m * 4, m * 4 + 4);
         const at::Tensor part = model->loss(rows.slice(1, 0, 16), rows.slice(1, 1, 17)) / micro_batches;
         part.backward();
+        if (wsam != nullptr) {
+          wsam->ascend();
+          model->loss(rows.slice(1, 0, 16), rows.slice(1, 1, 17)).backward();
+        }
         loss = loss.defined() ? loss + part.detach() : part.detach();
       }
       at::Tensor norm = optim::clip_grad_norm_(tensors, 1.0);
-      optimizer.step();
-      optimizer.zero_grad();
+      optimizer->step();
+      optimizer->zero_grad();
       return StepOutput{{loss, norm}, {}};
     };
     step();
@@ -90,6 +97,15 @@ class RecordedStep : private RecordedProgram {
   Trace trace;
 
  private:
+  std::shared_ptr<optim::Optimizer> make_optimizer(Rule rule) {
+    if (rule == Rule::kAgd) return std::make_shared<optim::Agd>(parameters_, optim::AgdOptions{});
+    optim::AdamWOptions options;
+    options.lr = 1e-3;
+    options.weight_decay = 0.1;
+    auto adamw = std::make_shared<optim::AdamW>(parameters_, options);
+    if (rule == Rule::kAdamW) return adamw;
+    return std::make_shared<optim::Wsam>(adamw, optim::WsamOptions{});
+  }
   std::vector<OwnedTensor> list() override {
     std::vector<OwnedTensor> out = owned_;
     for (const auto& [key, tensor] : parameters_) out.push_back({Owner::kGradient, key, tensor.grad()});
