@@ -15,6 +15,7 @@ class Writer {
       : all_(groups), graph_(groups.graph()), now_(groups.graph().tensors.size()) {}
 
   Graph write() {
+    out_.mesh = graph_.mesh;
     for (const GraphInput& input : graph_.inputs)
       now_[input.tensor.index()] = out_.add_input(input, graph_.type(input.tensor));
     std::vector<std::pair<double, FusionGroup>> units;
