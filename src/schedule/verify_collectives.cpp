@@ -70,6 +70,7 @@ class CollectiveVerifier {
     const OpDef* row = find_op(one.op);
     INTERNAL_CHECK(row != nullptr && row->collective != Collective::kNone && row->collective != Collective::kReshard,
                    "no collective");
+    INTERNAL_CHECK(!schedule_.mesh.axes.empty(), "a collective on one device");
     INTERNAL_CHECK(one.reads.size() == 1 && one.writes.size() == 1, "a collective reads one operand and writes one");
     INTERNAL_CHECK(complete_attrs(*row, one.attrs) == one.attrs, "attributes {} lack some", to_text(one.attrs));
     check_group(one.attrs);
