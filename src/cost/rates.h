@@ -73,7 +73,8 @@ struct Rates {
   double aten_norm_bytes_per_second = 2e10;       // softmax, layer norm, pooling: rows read more than once
   double aten_scatter_bytes_per_second = 2e9;     // rows added where an index says
   double aten_draws_per_second = 2e8;             // random numbers
-  // Between neighbours of a ring of ranks; what a network of 10 Gbit/s gives, where nobody says better.
+  // Between neighbours of a ring of ranks. Calibration measures none of it: what a network of 10 Gbit/s gives, where
+  // nobody says better.
   double link_latency_seconds = 5e-5;                   // until the first byte is there
   double link_bytes_per_second = 1e9;                   // each way
   std::vector<StreamRate> streams = default_streams();  // by bytes

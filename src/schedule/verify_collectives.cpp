@@ -74,9 +74,11 @@ class CollectiveVerifier {
     INTERNAL_CHECK(one.reads.size() == 1 && one.writes.size() == 1, "a collective reads one operand and writes one");
     INTERNAL_CHECK(complete_attrs(*row, one.attrs) == one.attrs, "attributes {} lack some", to_text(one.attrs));
     check_group(one.attrs);
-    if (const AttrValue* reduce = one.attrs.find("reduce"))
-      INTERNAL_CHECK(parse_reduce_op(std::get<std::string>(*reduce)), "nothing reduces by '{}'",
-                     std::get<std::string>(*reduce));
+    for (const AttrDef& attr : row->attrs) {
+      if (attr.kind != AttrKind::kWord) continue;  // the only word says how it reduces
+      const auto& reduce = one.attrs.get<std::string>(attr.name);
+      INTERNAL_CHECK(parse_reduce_op(reduce), "nothing reduces by '{}'", reduce);
+    }
     check_operands(one, *row);
     INTERNAL_CHECK_LE(collective_scratch_bytes(one.op, type(one.reads[0])), one.scratch.bytes, "its scratch");
     if (!stream_) stream_ = one.stream;

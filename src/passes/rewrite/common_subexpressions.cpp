@@ -85,7 +85,8 @@ class Merger {
     // What is gathered again in another phase is not kept from one to the other: that is why it is.
     const bool crosses = collective_of(node) == Collective::kNone;
     for (const Node* other : made)
-      if (crosses && same == nullptr && other != nullptr && (costs_no_memory(node) || lives_on(*other, node, place))) same = other;
+      if (crosses && same == nullptr && other != nullptr && (costs_no_memory(node) || lives_on(*other, node, place)))
+        same = other;
     if (same == nullptr) {
       own = &node;
       r_.keep(node);

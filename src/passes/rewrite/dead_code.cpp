@@ -20,8 +20,8 @@ Graph dead_code(Graph graph) {
   }
   std::vector<bool> drop;
   for (const GraphInput& input : graph.inputs)
-    drop.push_back(!needed[input.tensor.index()] &&
-                   (input.kind == InputKind::kScalar || input.kind == InputKind::kRng || input.kind == InputKind::kMesh));
+    drop.push_back(!needed[input.tensor.index()] && (input.kind == InputKind::kScalar ||
+                                                     input.kind == InputKind::kRng || input.kind == InputKind::kMesh));
   Rewriter r(graph, drop);
   for (size_t n = 0; n < graph.nodes.size(); ++n)
     if (stays[n]) r.keep(graph.nodes[n]);
