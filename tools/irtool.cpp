@@ -163,7 +163,10 @@ int print_timeline(const Arguments& arguments) {
   const Timeline timeline = simulate(schedule, target_of(arguments.target));
   if (!arguments.timeline.empty())
     write_file_synced(arguments.timeline, to_trace_events(schedule, timeline), system_files());
-  return std::fputs(to_text(timeline).c_str(), stdout);
+  std::string report = to_text(timeline);
+  if (const std::vector<Communication> sent = communication_of(schedule, timeline); !sent.empty())
+    report += str("each of {} ranks sends\n{}", schedule.mesh.ranks(), to_text(sent, schedule.mesh));
+  return std::fputs(report.c_str(), stdout);
 }
 
 // The passes in front of propagate_shardings alone, or up to and with partition.

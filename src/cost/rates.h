@@ -66,13 +66,17 @@ struct Rates {
   double function_calls_per_second = 1e8;  // elementary functions of f64
   double gathers_per_second = 3e9;         // elements read one by one: by an index, or across a stride
   // LibTorch's kernels that no table below has.
-  double aten_flops_per_second = 1.5e10;                // elementwise arithmetic, as the op table counts it
-  double aten_roots_per_second = 4e9;                   // square roots
-  double aten_strided_bytes_per_second = 6e9;           // copies and arithmetic across strides
-  double aten_reduction_bytes_per_second = 1e10;        // sums and norms
-  double aten_norm_bytes_per_second = 2e10;             // softmax, layer norm, pooling: rows read more than once
-  double aten_scatter_bytes_per_second = 2e9;           // rows added where an index says
-  double aten_draws_per_second = 2e8;                   // random numbers
+  double aten_flops_per_second = 1.5e10;          // elementwise arithmetic, as the op table counts it
+  double aten_roots_per_second = 4e9;             // square roots
+  double aten_strided_bytes_per_second = 6e9;     // copies and arithmetic across strides
+  double aten_reduction_bytes_per_second = 1e10;  // sums and norms
+  double aten_norm_bytes_per_second = 2e10;       // softmax, layer norm, pooling: rows read more than once
+  double aten_scatter_bytes_per_second = 2e9;     // rows added where an index says
+  double aten_draws_per_second = 2e8;             // random numbers
+  // Between neighbours of a ring of ranks. Calibration measures none of it: what a network of 10 Gbit/s gives, where
+  // nobody says better.
+  double link_latency_seconds = 5e-5;                   // until the first byte is there
+  double link_bytes_per_second = 1e9;                   // each way
   std::vector<StreamRate> streams = default_streams();  // by bytes
   std::vector<MatmulRate> matmuls = default_matmuls();
   std::vector<AttentionRate> attentions = default_attentions();

@@ -28,6 +28,9 @@ struct Target {
 //     flops_per_second = 150000000000
 //     narrow_flops_per_second = 600000000000
 //     bytes_per_second = 20000000000
+//     [rates]                           by kind of work, as cost/rates.h names them
+//     link_latency_seconds = 5e-05      between ranks
+//     link_bytes_per_second = 1000000000
 std::string to_text(const Target& target);
 // `threads` and `features` must be there, rates have defaults. Anything else is a UserError that names line and key.
 Target parse_target(std::string_view toml);

@@ -49,6 +49,8 @@ constexpr auto kKindRates = std::to_array<KindRate>({
     {"aten_norm_bytes_per_second", &Rates::aten_norm_bytes_per_second},
     {"aten_scatter_bytes_per_second", &Rates::aten_scatter_bytes_per_second},
     {"aten_draws_per_second", &Rates::aten_draws_per_second},
+    {"link_latency_seconds", &Rates::link_latency_seconds},
+    {"link_bytes_per_second", &Rates::link_bytes_per_second},
 });
 
 std::string_view pass_name(bool backward) { return backward ? "backward" : "forward"; }

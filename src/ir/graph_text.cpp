@@ -25,11 +25,10 @@
 //   update %1 = %4 part of <16, 4/tp>
 //
 // 'rule flops 512.0 ...' is what the program says of an operator of its own (ir/call_rule.h).
-#include <set>
-
 #include "base/check.h"
 #include "ir/arg_text.h"
 #include "ir/graph.h"
+#include "ir/part_text.h"
 #include "ir/text_cursor.h"
 
 namespace stepc {
@@ -49,9 +48,6 @@ std::string window_text(const TensorType& type, const Shape& strides, int64_t of
 std::string sharding_text(const Graph& graph, TensorId id) {
   const std::optional<Sharding>& sharding = graph.tensors[id.index()].sharding;
   return sharding ? str(" {}", to_text(*sharding, graph.shape(id), graph.mesh)) : std::string();
-}
-std::string part_text(const Graph& graph, const std::optional<PartOf>& part) {
-  return part ? str(" part of {}", to_text(part->sharding, part->shape, graph.mesh)) : std::string();
 }
 
 std::string node_text(const Graph& graph, const Node& node) {
@@ -81,7 +77,7 @@ std::string output_text(const Graph& graph, const GraphOutput& output) {
   std::string tensor = !output.tensor.valid()   ? "none"
                        : output.strides.empty() ? str("%{}", output.tensor)
                                                 : str("%{}({})", output.tensor, fmt::join(output.strides, ", "));
-  tensor += part_text(graph, output.part);
+  tensor += part_text(output.part, graph.mesh);
   switch (output.kind) {
     case GraphOutput::Kind::kUpdate:
       return str("update %{} = {}\n", graph.inputs[output.input].tensor, tensor);
@@ -159,73 +155,13 @@ class GraphParser {
   }
   void parse_mesh_line() {
     if (!graph_.tensors.empty() || !graph_.mesh.axes.empty()) in_.fail("the mesh stands once, before all tensors");
-    std::vector<MeshAxis> axes;
-    do {
-      MeshAxis axis{std::string(in_.word()), 0};
-      in_.expect("=");
-      axis.size = in_.integer();
-      axes.push_back(std::move(axis));
-    } while (in_.accept(","));
-    try {
-      graph_.mesh = make_mesh(axes);
-    } catch (const UserError& error) {
-      in_.fail(error.what());
-    }
-    if (graph_.mesh.axes != axes) in_.fail(str("written as a mesh is, it is {}", to_text(graph_.mesh)));
-  }
-  Axis parse_axis() {
-    const std::string_view name = in_.word();
-    const std::optional<Axis> axis = graph_.mesh.find(name);
-    if (!axis) in_.fail(str("the mesh has no axis '{}'", name));
-    return *axis;
-  }
-  Pieces parse_pieces(int64_t& size, std::set<Axis>& used) {
-    Pieces pieces;
-    size = 1;
-    do {
-      Piece piece{in_.integer(), {}};
-      if (piece.extent < 0 || __builtin_mul_overflow(size, piece.extent, &size)) in_.fail("a piece is out of range");
-      while (in_.accept("/")) {
-        piece.axes.push_back(parse_axis());
-        if (!used.insert(piece.axes.back()).second) in_.fail("an axis is used twice in a sharding");
-      }
-      pieces.push_back(std::move(piece));
-    } while (in_.accept("*"));
-    const bool is_cut = pieces.size() > 1 || !pieces[0].axes.empty();
-    if (is_cut && size == 0) in_.fail("a dimension of size 0 is not split");
-    return canonical(pieces, graph_.mesh);
-  }
-  // Behind its "<"; of a tensor whose shape it gives.
-  PartOf parse_sharding() {
-    PartOf of;
-    std::set<Axis> used;
-    in_.list(">", [&] {
-      of.shape.emplace_back();
-      of.sharding.dims.push_back(parse_pieces(of.shape.back(), used));
-    });
-    for (bool more = true; more;) {
-      more = false;
-      for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
-        if (!in_.accept(str("{}(", name_of(op)))) continue;
-        const Axis axis = parse_axis();
-        if (!used.insert(axis).second) in_.fail("an axis is used twice in a sharding");
-        of.sharding.set_partial(axis, op);
-        in_.expect(")");
-        more = true;
-      }
-    }
-    return of;
+    graph_.mesh = parse_mesh(in_);
   }
   void accept_sharding(TensorId id) {
     if (!in_.accept("<")) return;
-    PartOf of = parse_sharding();
+    PartOf of = parse_sharding(in_, graph_.mesh);
     if (of.shape != graph_.shape(id)) in_.fail(str("the sharding of a {} has another shape", to_text(graph_.type(id))));
     graph_.tensors[id.index()].sharding = std::move(of.sharding);
-  }
-  void accept_part(std::optional<PartOf>& part) {
-    if (!in_.accept("part of ")) return;
-    in_.expect("<");
-    part = parse_sharding();
   }
   Shape strides(const Shape& shape) {
     if (!in_.accept("(")) return {};
@@ -243,7 +179,7 @@ class GraphParser {
     in_.expect("=");
     input.kind = parse_input_kind(in_);
     input.key = in_.quoted_text();
-    accept_part(input.part);
+    input.part = parse_part(in_, graph_.mesh);
     graph_.inputs.push_back(std::move(input));
   }
 
@@ -263,7 +199,7 @@ class GraphParser {
       output.tensor = tensor();
       output.strides = strides(graph_.shape(output.tensor));
     }
-    accept_part(output.part);
+    output.part = parse_part(in_, graph_.mesh);
     graph_.outputs.push_back(std::move(output));
   }
 
@@ -337,7 +273,7 @@ std::string to_text(const Graph& graph) {
   for (const GraphInput& input : graph.inputs)
     out += str("input %{}: {}{} = {} {}{}\n", input.tensor,
                window_text(graph.type(input.tensor), input.strides, input.offset), sharding_text(graph, input.tensor),
-               name_of(input.kind), quoted(input.key), part_text(graph, input.part));
+               name_of(input.kind), quoted(input.key), part_text(input.part, graph.mesh));
   for (const Node& node : graph.nodes) out += node_text(graph, node);
   for (const GraphOutput& output : graph.outputs) out += output_text(graph, output);
   return out;

@@ -191,6 +191,7 @@ KernelChoice choose_generated(const Graph& group) {
 KernelChoice choose_kernel(const Node& node, std::span<const TensorLayout> inputs, const Features& features,
                            int threads) {
   if (node.aten) return made(Kind::kAten, "an ATen call");
+  if (collective_of(node) != Collective::kNone) return choose_collective(node, inputs);
   switch (op_def(node.op).kernel) {
     case OwnKernel::kNone:
       break;

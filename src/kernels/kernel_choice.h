@@ -22,13 +22,14 @@ namespace stepc {
 
 struct KernelChoice {
   enum class Kind : uint8_t {
-    kNone,       // of a group: its nodes run one by one
-    kGenerated,  // programs[0]
-    kNodes,      // `nodes`, as ATen calls
-    kMatmul,     // the blocked matmul, `matmul`, whose epilogues are `programs`
-    kAttention,  // the blocked attention
-    kLoss,       // the blocked linear layer with its cross-entropy
-    kAten,       // ATen calls
+    kNone,        // of a group: its nodes run one by one
+    kGenerated,   // programs[0]
+    kNodes,       // `nodes`, as ATen calls
+    kMatmul,      // the blocked matmul, `matmul`, whose epilogues are `programs`
+    kAttention,   // the blocked attention
+    kLoss,        // the blocked linear layer with its cross-entropy
+    kCollective,  // what the ranks of a mesh do together
+    kAten,        // ATen calls
   };
   Kind kind = Kind::kAten;
   std::string why;  // "bf16 on the blocked kernel", "f32: the library's is faster on this CPU"
@@ -69,6 +70,14 @@ struct BoundLoss {
   std::vector<uint32_t> copied;
 };
 std::optional<BoundLoss> bind_loss(const Attrs& attrs, std::span<const TensorLayout> inputs, const Features& features);
+
+// A collective of the op table; reads and writes are contiguous, so an operand that lies otherwise is copied into its
+// scratch, behind what the collective itself works in.
+KernelChoice choose_collective(const Node& node, std::span<const TensorLayout> inputs);
+// What it works in, a multiple of 64 bytes. A reduce_scatter is an all-to-all of the parts and their sum on this rank,
+// in f32 where the type is narrower (the same bits on every run, and half of what a reduction of all parts would send);
+// so what all ranks sent lies there. Others need nothing.
+uint64_t collective_scratch_bytes(std::string_view op, const TensorType& operand);
 
 // Of their scratch memory what the kernel itself works in, at its begin; copies follow, each a multiple of 64 bytes
 // too.

@@ -18,7 +18,7 @@ bool is_pointwise(const Graph& graph, const Node& node, const Shape& shape) {
   const auto single = [&](TensorId tensor) { return is_single(graph, tensor); };
   if (!std::ranges::all_of(node.outputs, fits)) return false;
   const OpDef& op = op_def(node.op);
-  if (op.has(Trait::kElementwise)) return true;
+  if (op.has(Trait::kElementwise) || op.collective == Collective::kAllReduce) return true;
   if (std::ranges::all_of(node.outputs, single) && std::ranges::all_of(node.inputs, single)) return true;
   if (op.decompose == nullptr) return false;
   GraphBuilder builder;

@@ -21,7 +21,9 @@ struct PlanGraphOptions {
   // recomputation against time; all else is the same whatever was measured, so a step has the same text everywhere.
   Target target = {};
   MemoryBudget budget = {};
-  RunOptions passes = {};  // how they run (verified, dumped, some left out); its settings are made here
+  // How they run (verified, dumped, some left out). Of their settings the strategy is the caller's, and the Schedule is
+  // then a rank's; the others are made here.
+  RunOptions passes = {};
   // Plans a fused Graph. An engine measures workspaces that nobody knows; elsewhere the rule stands for them.
   std::function<GraphSchedule(const Graph& graph, const GraphScheduleOptions& options)> schedule = schedule_graph;
 };
@@ -46,9 +48,9 @@ struct PlannedGraph {
 };
 
 // `captured` as functionalise() leaves it. `trace`: what it was made of, which must outlive the result; without one
-// (nullptr) nothing is known of eager's memory, and only a budget bounds the plan. A plan that takes more than its
-// budget, or than eager took, is planned anew: recomputation is asked for less, matmuls leave out their packing; the
-// smallest is returned. Throws UserError for a step that no Schedule can run.
+// (nullptr), and for a rank's part of it, nothing is known of eager's memory, and only a budget bounds the plan. A plan
+// that takes more than its budget, or than eager took, is planned anew: recomputation is asked for less, matmuls leave
+// out their packing; the smallest is returned. Throws UserError for a step that no Schedule can run.
 PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& options);
 
 }  // namespace stepc

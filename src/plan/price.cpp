@@ -137,9 +137,10 @@ bool is_across(const Operand& a, const Operand& b) {
 
 std::string_view name_of(WorkClass work) {
   constexpr std::array<std::string_view, kWorkClasses> kNames = {
-      "matmul (blocked)", "matmul (ATen)",      "attention (blocked)", "attention (ATen)", "loss (blocked)",
-      "generated kernel", "convolution",        "elementwise (ATen)",  "reduction (ATen)", "norm (ATen)",
-      "scatter (ATen)",   "random draw (ATen)", "strided (ATen)",      "own operator",     "host"};
+      "matmul (blocked)", "matmul (ATen)",    "attention (blocked)", "attention (ATen)",
+      "loss (blocked)",   "generated kernel", "convolution",         "elementwise (ATen)",
+      "reduction (ATen)", "norm (ATen)",      "scatter (ATen)",      "random draw (ATen)",
+      "strided (ATen)",   "own operator",     "collective",          "host"};
   return kNames[static_cast<size_t>(work)];
 }
 
@@ -305,6 +306,18 @@ Price Pricer::price_aten(const Instruction& instruction) const {
   return of(WorkClass::kElementwise, instruction.work.all_flops() / rates_.aten_flops_per_second * alone);
 }
 
+std::optional<Communication> communication_of(const Schedule& schedule, const Instruction& instruction) {
+  if (instruction.kind != Instruction::Kind::kCollective) return std::nullopt;
+  const Operand& given = schedule.operands[instruction.reads[0].index()];
+  return communication_of(instruction.op, instruction.attrs, static_cast<double>(bytes_of(given)));
+}
+
+// A hop waits for the one before it; its own memory is read and written meanwhile.
+Price Pricer::price_collective(const Instruction& instruction) const {
+  const Communication sent = communication_of(schedule_, instruction).value();
+  return {WorkClass::kCollective, sent.bytes / rates_.link_bytes_per_second, sent.hops * rates_.link_latency_seconds};
+}
+
 // The nodes' calls on each stretch, and a copy of each result to where it belongs; what goes from one call to the next
 // lies as far away as a stretch is long.
 Price Pricer::price_nodes(const Instruction& instruction) const {
@@ -361,6 +374,8 @@ Price Pricer::price(const Instruction& instruction) const {
     }
     case Instruction::Kind::kNodes:
       return price_nodes(instruction);
+    case Instruction::Kind::kCollective:
+      return price_collective(instruction);
     case Instruction::Kind::kOp:
     case Instruction::Kind::kAten:
     case Instruction::Kind::kCopy:

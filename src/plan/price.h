@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "cost/target.h"
+#include "ops/communication.h"
 #include "schedule/schedule.h"
 
 namespace stepc {
@@ -25,9 +27,10 @@ enum class WorkClass : uint8_t {
   kNorm,
   kScatter,
   kDraw,
-  kStrided,  // across strides: transposed copies
-  kOwn,      // the program's own operators, by what it says of them
-  kHost,     // guards, events, pauses: host code is not priced
+  kStrided,     // across strides: transposed copies
+  kOwn,         // the program's own operators, by what it says of them
+  kCollective,  // what the ranks of a mesh do together
+  kHost,        // guards, events, pauses: host code is not priced
 };
 inline constexpr size_t kWorkClasses = static_cast<size_t>(WorkClass::kHost) + 1;
 std::string_view name_of(WorkClass work);
@@ -53,6 +56,7 @@ class Pricer {
   [[nodiscard]] double epilogue_seconds(const MatmulCall& call, int64_t rows, int64_t columns) const;
   [[nodiscard]] Price price_matmul(const Instruction& instruction) const;
   [[nodiscard]] Price price_aten(const Instruction& instruction) const;
+  [[nodiscard]] Price price_collective(const Instruction& instruction) const;
   [[nodiscard]] Price price_nodes(const Instruction& instruction) const;
   [[nodiscard]] double library_matmul_seconds(const Instruction& instruction) const;
   [[nodiscard]] double library_attention_seconds(const Instruction& instruction, bool backward) const;
@@ -65,6 +69,9 @@ class Pricer {
   int threads_;
   std::vector<ProgramPrice> programs_;
 };
+
+// What a collective of a Schedule sends, without its time; nullopt: another instruction.
+std::optional<Communication> communication_of(const Schedule& schedule, const Instruction& instruction);
 
 // What a window shows, each element once: a dimension of stride 0 repeats them.
 double elements_shown(const Shape& sizes, const Shape& strides);

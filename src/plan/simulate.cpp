@@ -105,21 +105,27 @@ std::vector<uint64_t> live_bytes_of(const Schedule& schedule) {
   return live;
 }
 
-nlohmann::ordered_json event_of(const Instruction& instruction, const TimelineEntry& entry, size_t index) {
+nlohmann::ordered_json event_of(const Schedule& schedule, const TimelineEntry& entry, size_t index) {
   constexpr double kMicro = 1e6;
-  return {{"name", instruction.op},
-          {"cat", name_of(entry.work)},
-          {"ph", "X"},
-          {"ts", entry.begin_seconds * kMicro},
-          {"dur", entry.seconds() * kMicro},
-          {"pid", 1},
-          {"tid", entry.stream + 1},
-          {"args",
-           {{"instruction", index},
-            {"class", name_of(entry.work)},
-            {"module", instruction.source.module},
-            {"flops", instruction.work.all_flops()},
-            {"bytes", instruction.work.bytes}}}};
+  const Instruction& instruction = schedule.instructions[index];
+  nlohmann::ordered_json event = {{"name", instruction.op},
+                                  {"cat", name_of(entry.work)},
+                                  {"ph", "X"},
+                                  {"ts", entry.begin_seconds * kMicro},
+                                  {"dur", entry.seconds() * kMicro},
+                                  {"pid", 1},
+                                  {"tid", entry.stream + 1},
+                                  {"args",
+                                   {{"instruction", index},
+                                    {"class", name_of(entry.work)},
+                                    {"module", instruction.source.module},
+                                    {"flops", instruction.work.all_flops()},
+                                    {"bytes", instruction.work.bytes}}}};
+  if (const std::optional<Communication> sent = communication_of(schedule, instruction)) {
+    event["args"]["axes"] = to_text(sent->axes, schedule.mesh);
+    event["args"]["sent_bytes"] = sent->bytes;
+  }
+  return event;
 }
 
 }  // namespace
@@ -145,6 +151,17 @@ Timeline simulate(const Schedule& schedule, const Target& target) {
     timeline.peak_bytes = std::max(timeline.peak_bytes, live[i]);
   }
   return timeline;
+}
+
+std::vector<Communication> communication_of(const Schedule& schedule, const Timeline& timeline) {
+  std::vector<Communication> all;
+  for (size_t i = 0; i < schedule.instructions.size(); ++i) {
+    std::optional<Communication> one = communication_of(schedule, schedule.instructions[i]);
+    if (!one) continue;
+    one->seconds = timeline.entries[i].seconds();
+    all.push_back(std::move(*one));
+  }
+  return summed(all);
 }
 
 std::string to_text(const Timeline& timeline) {
@@ -174,7 +191,7 @@ std::string to_trace_events(const Schedule& schedule, const Timeline& timeline) 
   events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", 1}, {"args", {{"name", "predicted step"}}}});
   for (size_t i = 0; i < timeline.entries.size(); ++i) {
     const TimelineEntry& entry = timeline.entries[i];
-    if (entry.work != WorkClass::kHost) events.push_back(event_of(schedule.instructions[i], entry, i));
+    if (entry.work != WorkClass::kHost) events.push_back(event_of(schedule, entry, i));
     events.push_back({{"name", "live bytes"},
                       {"ph", "C"},
                       {"ts", entry.begin_seconds * kMicro},

@@ -35,9 +35,12 @@ struct Timeline {
 // that size.
 Timeline simulate(const Schedule& schedule, const Target& target);
 
+// Of its collectives, by kind and the mesh axes that they go along, with their time.
+std::vector<Communication> communication_of(const Schedule& schedule, const Timeline& timeline);
+
 // Sums by class of work: count, seconds, share.
 std::string to_text(const Timeline& timeline);
-// Trace-event JSON for ui.perfetto.dev: a track a stream, and live bytes beside.
+// Trace-event JSON for ui.perfetto.dev: a track a stream, with what each collective sends, and live bytes beside.
 std::string to_trace_events(const Schedule& schedule, const Timeline& timeline);
 
 }  // namespace stepc

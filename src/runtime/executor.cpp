@@ -51,6 +51,11 @@ struct Running {
 };
 
 std::vector<std::shared_ptr<const Kernel>> compile(const Schedule& schedule, KernelSources* sources) {
+  const size_t collectives = schedule.count(Instruction::Kind::kCollective);
+  USER_CHECK(schedule.mesh.axes.empty() && collectives == 0,
+             "the step is one rank's of the mesh {}, with {} collectives, and nothing runs several ranks yet; plan it "
+             "for one device",
+             to_text(schedule.mesh), collectives);
   verify_kernels(schedule);
   if (schedule.programs.empty()) return {};
   INTERNAL_CHECK(sources != nullptr, "generated kernels without a generator");

@@ -73,8 +73,8 @@ class RefusedPrograms : public std::runtime_error {
 
 class Executor {
  public:
-  // Throws RefusedPrograms; UserError when the schedule names an operator that this LibTorch does not have. `kernels`:
-  // none for a schedule of ATen calls alone.
+  // Throws RefusedPrograms; UserError for one rank's step of a mesh, and when the schedule names an operator that this
+  // LibTorch does not have. `kernels`: none for a schedule of ATen calls alone.
   Executor(Schedule schedule, KernelSources* kernels);
   ~Executor();
   Executor(const Executor&) = delete;

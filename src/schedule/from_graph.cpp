@@ -256,9 +256,9 @@ void find_own(const Kernels& k, std::vector<Place>& places) {
 bool may_share(const Kernels& k, const std::vector<Place>& places, NodeId node, TensorId operand, TensorId result) {
   if (places[result.index()].kind == Place::Kind::kOwn) return false;
   const Kernels::Unit& unit = k.units.at(node);
-  const bool says_pairs = unit.choice.kind == KernelChoice::Kind::kGenerated ||
-                          unit.choice.kind == KernelChoice::Kind::kNodes ||
-                          unit.choice.kind == KernelChoice::Kind::kMatmul;
+  const bool says_pairs =
+      unit.choice.kind == KernelChoice::Kind::kGenerated || unit.choice.kind == KernelChoice::Kind::kNodes ||
+      unit.choice.kind == KernelChoice::Kind::kMatmul || unit.choice.kind == KernelChoice::Kind::kCollective;
   if (!says_pairs) {
     const Node& alone = k.graph.nodes[node.index()];
     if (k.windows[operand.index()].strides != k.windows[result.index()].strides) return false;
@@ -342,6 +342,7 @@ class Writer {
   void write() {
     s_.features = options_.features;
     s_.threads = options_.threads;
+    s_.mesh = graph_.mesh;
     s_.arena_bytes = m_.layout.bytes;
     s_.live_lower_bound_bytes = m_.live_bytes;
     s_.layout_algorithm = m_.layout.algorithm;
@@ -393,10 +394,12 @@ class Writer {
 
   // ---- inputs
 
-  // How the program's tensors look; of a trace, all of them, for several may lie in one piece of memory.
+  // How the program's tensors look; of a trace, all of them, for several may lie in one piece of memory. A rank's are
+  // parts of them, each in memory of its own.
   void add_inputs() {
     std::map<std::pair<InputKind, std::string>, BufferId> memory;
-    if (options_.trace != nullptr) add_trace_inputs(s_, *options_.trace, memory);
+    const bool is_whole = graph_.mesh.axes.empty();
+    if (options_.trace != nullptr && is_whole) add_trace_inputs(s_, *options_.trace, memory);
     for (uint32_t i = 0; i < graph_.inputs.size(); ++i) {
       const GraphInput& input = graph_.inputs[i];
       const TensorType& type = graph_.type(input.tensor);
@@ -412,9 +415,10 @@ class Writer {
         const Operand& added = s_.operands.back();
         buffer.bytes = std::max(buffer.bytes, static_cast<uint64_t>(extent_of(added) * size_of(added.dtype)));
       } else {
-        INTERNAL_CHECK(options_.trace == nullptr || !is_of_program(input.kind), "{} '{}' is no external",
+        INTERNAL_CHECK(options_.trace == nullptr || !is_whole || !is_of_program(input.kind), "{} '{}' is no external",
                        name_of(input.kind), input.key);
         operand_of_[input.tensor.index()] = add_input_buffer(s_, input.kind, input.key, std::move(operand));
+        s_.inputs.back().part = input.part;
       }
       places_of_numbers_[input.key] =
           input.kind == InputKind::kScalar ? static_cast<int64_t>(s_.inputs.size()) - 1 : -1;
@@ -504,8 +508,10 @@ class Writer {
     if (is_host_code(first)) return add_host_code(host_code_of(first), first.source);
     const Node& main =
         has(first, Trait::kContraction) ? first : graph_.nodes[nodes.back().index()];  // what the unit is for
-    const std::vector<OperandId> reads = operands(unit.inputs);
+    std::vector<OperandId> reads = operands(unit.inputs);
     const std::vector<OperandId> writes = operands(unit.outputs);
+    Scratch scratch = m_.scratch[u];
+    if (unit.choice.kind == KernelChoice::Kind::kCollective) reads[0] = contiguous(reads[0], scratch, main.source);
     Instruction& instruction = add(kind_of_unit(unit, first), main.source);
     instruction.reads = reads;
     instruction.writes = writes;
@@ -516,7 +522,6 @@ class Writer {
     if (first.aten) instruction.aten = first.aten;
     add_programs(unit.choice, instruction);
     const uint64_t workers = worker_bytes(unit, options_.threads);
-    const Scratch& scratch = m_.scratch[u];
     instruction.scratch = {scratch.offset, scratch.bytes - workers};
     if (workers > 0)
       instruction.worker_scratch = {scratch.offset + scratch.bytes - workers, aligned(unit.workspace.worker_bytes)};
@@ -525,6 +530,19 @@ class Writer {
     out_.group_of.back() = unit.group;
     const bool is_opaque = first.aten && !first.aten->rule;
     if (is_opaque && std::ranges::find(out_.opaque, first.op) == out_.opaque.end()) out_.opaque.push_back(first.op);
+  }
+  // What a collective reads, copied to the end of its scratch where it lies otherwise.
+  OperandId contiguous(OperandId id, Scratch& scratch, const Source& source) {
+    Operand copy = s_.operands[id.index()];
+    if (is_dense(copy.sizes, copy.strides)) return id;
+    const auto bytes = static_cast<uint64_t>(bytes_of(copy));
+    scratch.bytes -= aligned(bytes);
+    s_.buffers.push_back({Buffer::Kind::kArena, bytes, scratch.offset + scratch.bytes, 0, ""});
+    copy = {BufferId(s_.buffers.size() - 1), copy.dtype, copy.sizes, contiguous_strides(copy.sizes), 0};
+    const OperandId to = add_operand(s_, std::move(copy));
+    add_copy(id, to, "what ranks send is contiguous");
+    s_.instructions.back().source = source;
+    return to;
   }
   static Instruction::Kind kind_of_unit(const Kernels::Unit& unit, const Node& first) {
     switch (unit.choice.kind) {
@@ -538,6 +556,8 @@ class Writer {
         return Instruction::Kind::kAttention;
       case KernelChoice::Kind::kLoss:
         return Instruction::Kind::kLoss;
+      case KernelChoice::Kind::kCollective:
+        return Instruction::Kind::kCollective;
       default:
         return first.aten ? Instruction::Kind::kAten : Instruction::Kind::kOp;
     }
@@ -668,6 +688,7 @@ class Writer {
         default:
           continue;
       }
+      out.part = output.part;
       s_.outputs.push_back(std::move(out));
     }
   }

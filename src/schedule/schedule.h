@@ -55,12 +55,13 @@ struct Operand {
 };
 
 // One of the program's tensors and how it must look; or what stands beside them and is the executor's own: a number of
-// the host's (kScalar), the seed of the step's draws (kRng).
+// the host's (kScalar), the seed of the step's draws (kRng), where the rank stands on the mesh (kMesh).
 struct ScheduleInput {
   InputKind kind = InputKind::kCaptured;
   std::string key;
   OperandId operand;
-  bool written = false;  // by the step: autograd is told
+  bool written = false;             // by the step: autograd is told
+  std::optional<PartOf> part = {};  // of the program's tensor: this rank's
   bool operator==(const ScheduleInput&) const = default;
 };
 inline bool is_of_program(InputKind kind) {
@@ -99,8 +100,8 @@ struct Instruction {
     kSeed,           // a number of `generator` seeds the step's draws from it
     kSaveGenerator,  // `state` becomes `generator`'s
     kLoadGenerator,  // and back
+    kCollective,     // a row of the op table that the ranks do together; made, but nothing runs it yet
     // Places kept; nothing makes or runs these yet.
-    kCollective,
     kSend,
     kReceive,
     kWait,
@@ -145,6 +146,7 @@ struct ScheduleOutput {
   InputKind owner = InputKind::kGradient;  // kRebind
   std::string key;
   Arg value;  // kNumber without operand
+  std::optional<PartOf> part = {};
   bool operator==(const ScheduleOutput&) const = default;
 };
 
@@ -161,6 +163,7 @@ struct HostNumber {
 struct Schedule {
   Features features;
   int threads = 1;  // that run the step, the leader included
+  Mesh mesh = {};   // whose ranks all run this; of one device: no axes
   std::vector<Buffer> buffers;
   std::vector<Operand> operands;
   std::vector<ScheduleInput> inputs;
@@ -192,7 +195,7 @@ bool draws(const Schedule& schedule);       // random numbers of its own
 
 // Throws InternalError naming the first broken promise: ids in range, windows inside their buffers, reads after writes,
 // of incoming tensors after the pause, what host code is given not in the arena and what it changes the program's, what
-// one instruction uses in the arena not used by what lives meanwhile.
+// one instruction uses in the arena not used by what lives meanwhile, collectives of the mesh in one order.
 void verify(const Schedule& schedule);
 
 // 16 hexadecimal digits of what the text form says.

@@ -3,6 +3,7 @@
 //   stepc.schedule 1
 //   features bf16, avx512
 //   threads 2
+//   mesh dp_shard=2                                of one device: none
 //   arena 8192
 //   live bound 8192
 //   layout "best_fit"
@@ -15,7 +16,7 @@
 //   buffer b3: constant 4 = 0000803f
 //   operand %0: f32[4, 8] in b0
 //   operand %1: f32[8, 4](1, 8)+2 in b0 conj neg   strides where it is not contiguous, then the offset
-//   input 0: parameter "weight" %0 written
+//   input 0: parameter "weight" %0 written part of <8/dp_shard, 8>
 //   i0: op exp (%0) -> (%2) {value=1.0} scratch 64 at 512 work(32.0, 0.0, 256.0) | forward "proj" why "no group"
 //   i1: aten aten::frob_ (%0, %2) -> (%0) args(#0, [1, 2], t[#1, undefined]) results(#0) writes 0 workspace 64 0
 //     allocations [64 at 0, 128 own] worker scratch 64 at 512 call 7 number 0 | update ""
@@ -25,7 +26,7 @@
 //   i4: guard "" () -> () number 0 expects true | forward ""
 //   i5: event "" () -> () event 2 | update ""
 //   i6: save_generator "" () -> () generator 0 state 1 | forward ""
-//   output return %2                               or none
+//   output return %2                               or none; "part of" here too
 //   output rebind none gradient "weight"
 //   output number none = read(0, double)
 //   host call 7 arg 2 instruction 1 inputs 3, 4 integer 5
@@ -47,6 +48,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "ir/arg_text.h"
+#include "ir/part_text.h"
 #include "ir/text_cursor.h"
 #include "schedule/schedule.h"
 
@@ -182,13 +184,13 @@ std::string instruction_text(const Instruction& one) {
              details_text(one), source_text(one.source), one.why.empty() ? "" : " why " + quoted(one.why));
 }
 
-std::string output_text(const ScheduleOutput& output) {
+std::string output_text(const ScheduleOutput& output, const Mesh& mesh) {
   std::string out = str("{} {}", kOutputKinds[static_cast<size_t>(output.kind)], operand_name(output.operand));
   const bool is_default = output.owner == ScheduleOutput().owner && output.key.empty();
   if (output.kind == ScheduleOutput::Kind::kRebind || !is_default)
     out += str(" {} {}", name_of(output.owner), quoted(output.key));
   if (output.value != Arg()) out += " = " + arg_text(output.value, place_name);
-  return out;
+  return out + part_text(output.part, mesh);
 }
 
 std::string host_number_text(const HostNumber& number) {
@@ -248,6 +250,10 @@ class ScheduleParser {
       const int64_t threads = in_.integer();
       if (threads < 1 || threads > INT32_MAX) in_.fail(str("{} threads", threads));
       schedule_.threads = static_cast<int>(threads);
+    } else if (in_.accept("mesh ")) {
+      if (!schedule_.mesh.axes.empty() || !schedule_.inputs.empty() || !schedule_.outputs.empty())
+        in_.fail("the mesh stands once, before inputs and outputs");
+      schedule_.mesh = parse_mesh(in_);
     } else if (in_.accept("arena ")) {
       schedule_.arena_bytes = in_.unsigned_integer();
     } else if (in_.accept("live bound ")) {
@@ -369,6 +375,7 @@ class ScheduleParser {
     input.key = in_.quoted_text();
     input.operand = operand();
     input.written = in_.accept("written");
+    input.part = parse_part(in_, schedule_.mesh);
     schedule_.inputs.push_back(std::move(input));
   }
 
@@ -478,11 +485,12 @@ class ScheduleParser {
     ScheduleOutput output;
     output.kind = static_cast<ScheduleOutput::Kind>(kind(kOutputKinds, "output"));
     output.operand = operand();
-    if (!in_.at_end_of_line() && first() != '=') {
+    if (!in_.at_end_of_line() && first() != '=' && !in_.rest().starts_with("part of ")) {
       output.owner = parse_input_kind(in_);
       output.key = in_.quoted_text();
     }
     if (in_.accept("=")) output.value = arg();
+    output.part = parse_part(in_, schedule_.mesh);
     schedule_.outputs.push_back(std::move(output));
   }
 
@@ -531,9 +539,10 @@ std::string_view name_of(Buffer::Kind kind) { return kBufferKinds[static_cast<si
 std::string_view name_of(Instruction::Kind kind) { return kInstructionKinds[static_cast<size_t>(kind)]; }
 
 std::string to_text(const Schedule& schedule) {
-  std::string out = str("stepc.schedule 1\nfeatures {}\nthreads {}\narena {}\nlive bound {}\nlayout {}\nnumbers {}\n",
-                        to_text(schedule.features), schedule.threads, schedule.arena_bytes,
-                        schedule.live_lower_bound_bytes, quoted(schedule.layout_algorithm), schedule.numbers);
+  std::string out = str("stepc.schedule 1\nfeatures {}\nthreads {}\n", to_text(schedule.features), schedule.threads);
+  if (!schedule.mesh.axes.empty()) out += str("mesh {}\n", to_text(schedule.mesh));
+  out += str("arena {}\nlive bound {}\nlayout {}\nnumbers {}\n", schedule.arena_bytes, schedule.live_lower_bound_bytes,
+             quoted(schedule.layout_algorithm), schedule.numbers);
   for (const std::string& generator : schedule.generators) out += str("generator {}\n", quoted(generator));
   for (const std::string& state : schedule.states) out += str("state {}\n", hex_text(state));
   for (size_t k = 0; k < schedule.buffers.size(); ++k)
@@ -542,12 +551,12 @@ std::string to_text(const Schedule& schedule) {
     out += str("operand %{}: {}\n", k, operand_text(schedule.operands[k]));
   for (size_t k = 0; k < schedule.inputs.size(); ++k) {
     const ScheduleInput& input = schedule.inputs[k];
-    out += str("input {}: {} {} {}{}\n", k, name_of(input.kind), quoted(input.key), operand_name(input.operand),
-               input.written ? " written" : "");
+    out += str("input {}: {} {} {}{}{}\n", k, name_of(input.kind), quoted(input.key), operand_name(input.operand),
+               input.written ? " written" : "", part_text(input.part, schedule.mesh));
   }
   for (size_t k = 0; k < schedule.instructions.size(); ++k)
     out += str("i{}: {}\n", k, instruction_text(schedule.instructions[k]));
-  for (const ScheduleOutput& output : schedule.outputs) out += str("output {}\n", output_text(output));
+  for (const ScheduleOutput& output : schedule.outputs) out += str("output {}\n", output_text(output, schedule.mesh));
   for (const HostNumber& number : schedule.host_numbers) out += str("host {}\n", host_number_text(number));
   for (size_t k = 0; k < schedule.programs.size(); ++k)
     out += str("program {}\n{}", k, indented(to_text(schedule.programs[k])));

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ir/alignment.h"
+#include "ops/op_def.h"
 #include "schedule/buffer_lives.h"
 
 namespace stepc {
@@ -74,9 +75,10 @@ class ArenaSweep {
   bool may_take_over(size_t i, uint32_t from, uint32_t to) const {
     using Kind = Instruction::Kind;
     const Instruction& one = schedule_.instructions[i];
+    const bool reduces_all = one.kind == Kind::kCollective && op_def(one.op).collective == Collective::kAllReduce;
     const bool writes_in_place = one.kind == Kind::kGenerated || one.kind == Kind::kNodes ||
                                  one.kind == Kind::kMatmul || one.kind == Kind::kOp || one.kind == Kind::kAten ||
-                                 one.kind == Kind::kCopy;
+                                 one.kind == Kind::kCopy || reduces_all;
     const auto is_from = [&](OperandId id) { return id.valid() && buffer_of(id) == from; };
     if (!writes_in_place || lives_[from].last_use != i || std::ranges::none_of(one.reads, is_from)) return false;
     if (one.kind != Kind::kGenerated) return true;

@@ -5,6 +5,7 @@
 #include "kernels/tensor_layout.h"
 #include "schedule/schedule.h"
 #include "schedule/verify_arena.h"
+#include "schedule/verify_collectives.h"
 
 namespace stepc {
 
@@ -44,6 +45,7 @@ class Verifier {
     for (at_ = 0; at_ < schedule_.instructions.size(); ++at_) check_instruction(schedule_.instructions[at_]);
     check_order();
     for (const HostNumber& number : schedule_.host_numbers) check_host_number(number);
+    verify_collectives(schedule_);
     verify_arena(schedule_);
   }
 
@@ -159,6 +161,7 @@ class Verifier {
       case Kind::kAttention:
       case Kind::kLoss:
       case Kind::kOp:
+      case Kind::kCollective:  // verify_collectives()
         return;
       case Kind::kEvent:
       case Kind::kPause:
@@ -169,7 +172,6 @@ class Verifier {
           INTERNAL_CHECK(id.valid() && buffer_of(operand(id)).kind == Buffer::Kind::kInput,
                          "{} changes %{}, which is not the program's", here(), id);
         return;
-      case Kind::kCollective:
       case Kind::kSend:
       case Kind::kReceive:
       case Kind::kWait:

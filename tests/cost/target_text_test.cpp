@@ -53,6 +53,19 @@ TEST(TargetText, WhatIsNotATargetIsRefusedWithLineAndKey) {
   EXPECT_USER_ERROR(parse_target("threads = 1\nfeatures = [3]"), "target, line 2: features = 3: no such feature");
 }
 
+TEST(TargetText, LinksBetweenRanksAreRates) {
+  const std::string start = "threads = 4\nfeatures = []\n[rates]\n";
+  const Target target = parse_target(start + "link_latency_seconds = 2e-6\nlink_bytes_per_second = 4e11\n");
+  EXPECT_EQ(target.rates.link_latency_seconds, 2e-6);
+  EXPECT_EQ(target.rates.link_bytes_per_second, 4e11);
+  EXPECT_EQ(parse_target(to_text(target)), target);
+  EXPECT_USER_ERROR(parse_target(start + "link_latency_seconds = 2\n"),
+                    "target, line 4: link_latency_seconds = 2: must be a number from 1e-12 to 1");
+  EXPECT_USER_ERROR(parse_target(start + "link_bytes_per_second = 0\n"),
+                    "target, line 4: link_bytes_per_second = 0: must be a number from 1 to 1e+18");
+  EXPECT_USER_ERROR(parse_target(start + "link_latency_second = 1e-5\n"), "did you mean link_latency_seconds?");
+}
+
 TEST(TargetText, TablesReplaceTheDefaults) {
   const std::string start = "threads = 4\nfeatures = []\n";
   const Target target = parse_target(start +

@@ -394,6 +394,40 @@ TEST(Partition, RandomStepsOnRandomMeshes) {
   EXPECT_GT(share.are, share.could * 6 / 10);
 }
 
+// What comes behind the partitioner takes a rank's step: nothing fuses, repeats or reorders what ranks do together, and
+// all mean the same.
+TEST(Partition, TheWholePassTableKeepsTheMeaningOfRandomSteps) {
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    SCOPED_TRACE(str("seed {}", seed));
+    std::mt19937_64 random(seed);
+    const Graph graph = dead_code(RandomStep(seed).make());
+    RunOptions options;
+    options.verify = true;
+    options.settings.strategy = {random_mesh(random), static_cast<int>(random() % 4), random() % 2 == 0};
+    if (seed % 2 == 0) options.settings.recompute.emplace().budget_bytes = 1;
+    const Graph local = run_passes(graph, options).graph;
+    for (const Node& node : local.nodes)
+      EXPECT_FALSE(collective_of(node) != Collective::kNone && node.group) << node.op << " is in a kernel";
+    ASSERT_EQ(local.mesh, options.settings.strategy.mesh);
+    const std::vector<Array> all = test::random_inputs(graph, seed, 7);
+    std::vector<Array> inputs;  // those that are left
+    for (const GraphInput& input : local.inputs) {
+      const auto same = [&](const GraphInput& of) { return of.kind == input.kind && of.key == input.key; };
+      const auto found = std::ranges::find_if(graph.inputs, same);
+      inputs.push_back(found == graph.inputs.end() ? Array() : all[static_cast<size_t>(found - graph.inputs.begin())]);
+    }
+    const std::vector<Array> wanted = interpret(graph, all);
+    const std::vector<Array> got = test::run_on_ranks(local, inputs);
+    ASSERT_LE(wanted.size(), got.size());  // guards come behind
+    for (size_t o = 0; o < wanted.size(); ++o)
+      EXPECT_TRUE(wanted[o].count() == 0 || largest_error(got[o], wanted[o]) <= 1e-10) << "output " << o;
+    if (HasFailure()) {
+      ADD_FAILURE() << to_text(local);
+      return;
+    }
+  }
+}
+
 // --gtest_also_run_disabled_tests
 TEST(Partition, DISABLED_FiveThousandRandomSteps) {
   Share share;

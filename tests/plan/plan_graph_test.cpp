@@ -178,6 +178,60 @@ TEST(PlanGraph, OfFewTokensTheLogitsAreLessThanTheScratchOfAFusedLoss) {
   }
 }
 
+// ---- a rank's
+
+PlannedGraph planned_for(const Graph& graph, const Strategy& strategy, const MemoryBudget& budget = {},
+                         const Trace* trace = nullptr) {
+  PlanGraphOptions options;
+  options.target.threads = 2;
+  options.target.features = kBlocked;
+  options.budget = budget;
+  options.passes.verify = true;
+  options.passes.settings.strategy = strategy;
+  PlannedGraph planned = plan_graph(graph, trace, options);
+  verify(planned.plan.schedule);
+  return planned;
+}
+
+TEST(PlanGraph, AStrategyReachesThePassesAndTheSchedule) {
+  const Graph graph = step_of(6);
+  const Strategy strategy = {make_mesh({{"dp_shard", 2}}), 3};
+  const Schedule whole = planned_for(graph, {}).plan.schedule;
+  const PlannedGraph part = planned_for(graph, strategy);
+  const Schedule& s = part.plan.schedule;
+  EXPECT_TRUE(whole.mesh.axes.empty());
+  EXPECT_EQ(s.mesh, strategy.mesh);
+  EXPECT_GT(s.count(Instruction::Kind::kCollective), 0U);
+  EXPECT_EQ(communication_of(s, simulate(s, {})).size(), communication_of(part.graph).size());
+  double of_schedule = 0, of_graph = 0;
+  for (const Communication& one : communication_of(s, simulate(s, {}))) of_schedule += one.bytes;
+  for (const Communication& one : communication_of(part.graph)) of_graph += one.bytes;
+  EXPECT_EQ(of_schedule, of_graph);
+  EXPECT_LT(s.needed_bytes(), whole.needed_bytes());
+  const Timeline timeline = simulate(s, {});
+  EXPECT_LE(timeline.peak_bytes, s.peak_bytes());
+  EXPECT_LE(s.live_lower_bound_bytes, s.arena_bytes);
+  EXPECT_EQ(hash_of(planned_for(graph, strategy).plan.schedule), hash_of(s));
+}
+
+TEST(PlanGraph, ARanksBudgetCountsWhatTheRankHolds) {
+  const Graph graph = step_of(8);
+  const Strategy strategy = {make_mesh({{"dp_shard", 2}}), 3};
+  const Schedule whole = planned_for(graph, strategy).plan.schedule;
+  const uint64_t bytes = whole.needed_bytes() * 9 / 10;
+  const PlannedGraph within = planned_for(graph, strategy, {MemoryBudget::Kind::kBytes, bytes});
+  EXPECT_LE(within.plan.schedule.needed_bytes(), bytes);
+  EXPECT_EQ(within.plan.schedule.count(Instruction::Kind::kCollective), whole.count(Instruction::Kind::kCollective));
+}
+
+TEST(PlanGraph, EagersMemoryOnOneDeviceDoesNotBoundARanks) {
+  const Graph graph = step_of(4);
+  const Trace nothing;  // eager took no memory at all
+  const Strategy strategy = {make_mesh({{"tp", 2}}), 3};
+  const PlannedGraph with = planned_for(graph, strategy, {}, &nothing);
+  EXPECT_EQ(to_text(with.plan.schedule), to_text(planned_for(graph, strategy).plan.schedule));
+}
+
 TEST(PlanGraph, TheSameStepGivesTheSameSchedule) {
   const Graph graph = step_of(3);
   const MemoryBudget budget = {MemoryBudget::Kind::kBytes, planned(graph, {}).plan.schedule.needed_bytes() - 1};

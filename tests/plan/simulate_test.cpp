@@ -161,6 +161,75 @@ TEST(Simulate, TheSameScheduleAndTargetGiveTheSameTimeline) {
   EXPECT_EQ(simulate(schedule, {}), simulate(parse_schedule(to_text(schedule)), parse_target(to_text(Target()))));
 }
 
+// One collective on 1024 elements of f32 for each of `ranks` ranks along the first axes of a mesh, or both.
+Schedule collective(const std::string& op, int64_t given, const std::string& result, const std::string& axes,
+                    int64_t ranks) {
+  const bool reduces = op.find("reduce") != std::string::npos;
+  return schedule_graph(
+             parse_graph(str("stepc.graph 1\nmesh dp_shard=4,tp=2\ninput %0: f32[{0}, {1}] = batch \"0\"\n"
+                             "%1: f32[{2}] = {3}(%0) {{axes=[{4}], ranks={0}{5}}} | backward \"x\"\nreturn %1\n",
+                             ranks, given, result, op, axes, reduces ? ", reduce=\"sum\"" : "")),
+             {})
+      .schedule;
+}
+
+TEST(Simulate, ACollectiveIsARingsHopsAndBytes) {
+  Target target;
+  target.rates.streams = {{1, 1e18}};
+  target.rates.link_latency_seconds = 1e-3;
+  target.rates.link_bytes_per_second = 1e6;
+  const auto seconds = [&](const Schedule& schedule) {
+    const TimelineEntry entry = only(schedule, target);
+    EXPECT_EQ(entry.work, WorkClass::kCollective);
+    return entry.seconds();
+  };
+  // Each rank gives 4 x 1024 elements, 16384 bytes; of 4 ranks each sends 3 times, a quarter each time.
+  EXPECT_NEAR(seconds(collective("reduce_scatter", 1024, "1024", "0", 4)), 3e-3 + 3 * 4096e-6, 1e-12);
+  EXPECT_NEAR(seconds(collective("all_to_all", 1024, "4, 1024", "0", 4)), 3e-3 + 3 * 4096e-6, 1e-12);
+  EXPECT_NEAR(seconds(collective("all_reduce", 1024, "4, 1024", "0", 4)), 6e-3 + 6 * 4096e-6, 1e-12);
+  // All 16384 bytes go to each of the others.
+  EXPECT_NEAR(seconds(collective("all_gather", 1024, "4, 4, 1024", "0", 4)), 3e-3 + 3 * 16384e-6, 1e-12);
+  EXPECT_NEAR(seconds(collective("all_reduce", 1024, "2, 1024", "1", 2)), 2e-3 + 2 * 4096e-6, 1e-12);
+  EXPECT_NEAR(seconds(collective("reduce_scatter", 1024, "1024", "0, 1", 8)), 7e-3 + 7 * 4096e-6, 1e-12);
+  // A link that is faster than memory waits for that.
+  target.rates.link_bytes_per_second = 1e18;
+  target.rates.streams = {{1, 1e6}};
+  EXPECT_NEAR(seconds(collective("all_to_all", 1024, "4, 1024", "0", 4)), 3e-3 + 2 * 16384e-6, 1e-9);
+}
+
+TEST(Simulate, SaysWhatRanksSendByKindAndAxes) {
+  Schedule schedule = collective("all_reduce", 1024, "4, 1024", "0", 4);
+  schedule.instructions.push_back(schedule.instructions[0]);
+  schedule.instructions.push_back(collective("all_gather", 512, "8, 8, 512", "0, 1", 8).instructions[0]);
+  Target target;
+  target.rates.streams = {{1, 1e18}};
+  const Timeline timeline = simulate(schedule, target);
+  const std::vector<Communication> sent = communication_of(schedule, timeline);
+  ASSERT_EQ(sent.size(), 2U);
+  EXPECT_EQ(sent[1].op, "all_reduce");
+  EXPECT_EQ(sent[1].axes, std::vector<Axis>{0});
+  EXPECT_EQ(sent[1].count, 2U);
+  EXPECT_EQ(sent[1].hops, 12);
+  EXPECT_EQ(sent[1].bytes, 2 * 2 * 3.0 / 4 * 16384);
+  EXPECT_EQ(sent[1].seconds, timeline.entries[0].seconds() + timeline.entries[1].seconds());
+  EXPECT_EQ(sent[0].seconds, timeline.entries[2].seconds());
+  const std::string table = to_text(sent, schedule.mesh);
+  EXPECT_NE(table.find("all_gather       dp_shard+tp"), std::string::npos) << table;
+  EXPECT_NE(table.find("48.0 KiB"), std::string::npos) << table;
+  EXPECT_NE(table.find("ms"), std::string::npos) << table;
+  EXPECT_NE(to_text(timeline).find("collective"), std::string::npos);
+  const auto trace = nlohmann::json::parse(to_trace_events(schedule, timeline));
+  bool found = false;
+  for (const auto& event : trace.at("traceEvents"))
+    if (event.at("ph") == "X" && event.at("name") == "all_reduce") {
+      EXPECT_EQ(event.at("cat"), "collective");
+      EXPECT_EQ(event.at("args").at("axes"), "dp_shard");
+      EXPECT_EQ(event.at("args").at("sent_bytes"), 24576);
+      found = true;
+    }
+  EXPECT_TRUE(found);
+}
+
 TEST(Simulate, PrintsATableByClassAndATrace) {
   const Schedule schedule = schedule_of(matmul(64, 64, 64));
   const Timeline timeline = simulate(schedule, {});

@@ -48,6 +48,31 @@ std::unique_ptr<Executor> build(const Trace& trace) {
   return std::make_unique<Executor>(std::move(schedule), nullptr);
 }
 
+TEST(Executor, RefusesOneRanksStepOfAMesh) {
+  Schedule schedule = parse_schedule(R"(stepc.schedule 1
+features none
+threads 1
+mesh dp_shard=2
+arena 0
+live bound 0
+layout "best_fit"
+numbers 0
+buffer b0: input 64 of 0
+buffer b1: own 128
+operand %0: f32[4, 4] in b0
+operand %1: f32[2, 4, 4] in b1
+input 0: parameter "w" %0 part of <8/dp_shard, 4>
+i0: collective all_gather (%0) -> (%1) {axes=[0], ranks=2} | forward ""
+output return %1
+)");
+  verify(schedule);
+  EXPECT_USER_ERROR(Executor(schedule, nullptr),
+                    "the step is one rank's of the mesh dp_shard=2, with 1 collectives, and nothing runs several ranks "
+                    "yet; plan it for one device");
+  schedule.mesh = {};
+  EXPECT_USER_ERROR(Executor(schedule, nullptr), "nothing runs several ranks yet");
+}
+
 TEST(Executor, RunsATraceWrittenAsText) {
   const auto executor = build(step_trace());
   EXPECT_EQ(executor->schedule().instructions.size(), 4U) << "the view does not run";

@@ -22,10 +22,12 @@ class RandomSchedule {
     Schedule out;
     for (const FeatureName& feature : kFeatureNames) out.features.*feature.there = flag();
     out.threads = 1 + static_cast<int>(below(64));
+    if (flag()) out.mesh = parse_mesh(flag() ? "dp_shard=2,tp=3" : "tp=4");
+    mesh_ = out.mesh;
     list(out.buffers, [&] { return buffer(); });
     list(out.operands, [&] { return operand(out.buffers.size()); });
     operands_ = out.operands.size();
-    list(out.inputs, [&] { return ScheduleInput{input_kind(), text(), operand_id(), flag()}; });
+    list(out.inputs, [&] { return ScheduleInput{input_kind(), text(), operand_id(), flag(), part()}; });
     list(out.programs, [] { return parse_schedule(kTrainingStep).programs[0]; });
     list(out.nodes, [] { return parse_schedule(kEveryLine).nodes[0]; });
     list(out.generators, [&] { return text(); });
@@ -74,7 +76,7 @@ class RandomSchedule {
     return list_of([&] { return static_cast<int64_t>(below(9)); });
   }
   DType dtype() { return kind<DType>(14); }
-  InputKind input_kind() { return kind<InputKind>(9); }
+  InputKind input_kind() { return kind<InputKind>(11); }
 
   Buffer buffer() {
     return {kind<Buffer::Kind>(4), bytes(), flag() ? bytes() : 0, flag() ? id() : 0, flag() ? text() : ""};
@@ -93,6 +95,19 @@ class RandomSchedule {
     return out;
   }
   OperandId operand_id() { return operands_ == 0 || below(8) == 0 ? OperandId() : OperandId(below(operands_)); }
+
+  std::optional<PartOf> part() {
+    if (flag()) return std::nullopt;
+    PartOf out;
+    out.shape = shape();
+    for (int64_t size : out.shape) {
+      Pieces pieces;
+      if (flag() && !mesh_.axes.empty()) pieces = {{size, {static_cast<Axis>(below(mesh_.axes.size()))}}};
+      out.sharding.dims.push_back(canonical(pieces, mesh_));
+    }
+    if (flag() && !mesh_.axes.empty()) out.sharding.set_partial(0, kind<ReduceOp>(3));
+    return out;
+  }
 
   ValueId value() { return below(4) == 0 ? ValueId() : ValueId(id()); }
   WrappedNumber wrapped() {
@@ -221,6 +236,7 @@ class RandomSchedule {
     if (flag()) out.owner = input_kind();
     if (flag()) out.key = text();
     if (flag()) out.value = arg();
+    out.part = part();
     return out;
   }
   HostNumber host_number() {
@@ -234,6 +250,7 @@ class RandomSchedule {
   }
 
   std::mt19937_64 engine_;
+  Mesh mesh_;
   size_t operands_ = 0;
 };
 

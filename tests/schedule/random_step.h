@@ -138,11 +138,25 @@ inline Graph random_step(uint64_t seed, bool interrupted = false) {
   return b.take();
 }
 
-inline Graph random_fused_step(uint64_t seed, const MatmulRule& matmuls, bool interrupted = false) {
+// A mesh of up to 12 ranks and what to split on it.
+inline Strategy random_strategy(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<MeshAxis> axes;
+  for (const char* name : {"dp_replicate", "dp_shard", "cp", "tp"})
+    if (random() % 2 == 0) axes.push_back({name, static_cast<int64_t>(axes.size() < 2 ? 2 + random() % 2 : 1)});
+  if (axes.empty()) axes = {{"dp_shard", 2}};
+  return {make_mesh(axes), static_cast<int>(random() % 4), random() % 2 == 0};
+}
+
+// Through the whole pass table. `strategy`: that of a rank where it has a mesh.
+inline Graph random_fused_step(uint64_t seed, const MatmulRule& matmuls, bool interrupted = false,
+                               const Strategy& strategy = {}) {
   Graph graph = random_step(seed, interrupted);
   verify_ops(graph);
   RunOptions options;
   options.settings.matmuls = matmuls;
+  options.settings.strategy = strategy;
+  options.verify = !strategy.mesh.axes.empty();
   graph = run_passes(std::move(graph), options).graph;
   verify_stage(graph, Stage::kFused);
   return graph;

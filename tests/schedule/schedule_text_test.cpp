@@ -23,12 +23,17 @@ TEST(ScheduleText, SaysWhatTheLinesMean) {
   EXPECT_TRUE(schedule.features.bf16);
   EXPECT_FALSE(schedule.features.f32);
   EXPECT_EQ(schedule.threads, 3);
+  EXPECT_EQ(schedule.mesh.ranks(), 8);
   EXPECT_EQ(schedule.states, (std::vector<std::string>{"", std::string("\x00\xff", 2)}));
   EXPECT_EQ(schedule.buffers[3].content, "abcd");
   EXPECT_EQ(schedule.operands[0].strides, (Shape{8, 1}));
   EXPECT_EQ(schedule.operands[1].strides, (Shape{1, 8}));
   EXPECT_EQ(schedule.operands[1].offset, 2);
   EXPECT_TRUE(schedule.inputs[0].written);
+  EXPECT_EQ(schedule.inputs[0].part->shape, (Shape{8, 8}));
+  EXPECT_EQ(schedule.inputs[0].part->sharding.partial_over(1), ReduceOp::kSum);
+  EXPECT_FALSE(schedule.inputs[1].part.has_value());
+  EXPECT_TRUE(schedule.outputs[0].part->sharding.splits(0));
   const Instruction& aten = schedule.instructions[0];
   EXPECT_EQ(aten.aten->args[0], Arg(ValueId(0)));
   EXPECT_EQ(aten.aten->args[2], Arg(std::vector<ValueId>{ValueId(1), ValueId()}));
@@ -100,6 +105,9 @@ TEST(ScheduleText, BadTextIsRefusedWithItsLine) {
   expect("hello\n", "schedule text, line 2: unknown line, at 'hello'");
   expect("features bf17\n", "there is no feature 'bf17'");
   expect("threads 0\n", "0 threads");
+  expect("mesh dp=2\n", "line 2: ");
+  expect("mesh tp=2\nmesh tp=2\n", "line 3: the mesh stands once, before inputs and outputs");
+  expect("output return none part of <8/tp>\n", "the mesh has no axis 'tp'");
   expect("arena -1\n", "expected a number of 0 and up");
   expect("arena 18446744073709551616\n", "expected a number of 0 and up");
   expect("state 0\n", "a byte has two hexadecimal digits");

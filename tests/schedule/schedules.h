@@ -9,6 +9,7 @@ namespace stepc {
 inline constexpr std::string_view kEveryLine = R"(stepc.schedule 1
 features bf16, avx512
 threads 3
+mesh dp_shard=2,tp=4
 arena 4096
 live bound 1024
 layout "best_fit"
@@ -27,7 +28,7 @@ operand %2: c64[2] in b1 conj neg
 operand %3: bool[] in b3
 operand %4: f32[0, 3] in b2
 operand %5: i64[2] in b2
-input 0: parameter "weight" %0 written
+input 0: parameter "weight" %0 written part of <8/dp_shard, 2*4/tp> sum(tp)
 input 1: rng "" %5
 i0: aten aten::frob_ (%0, %1) -> (%2, none) args(#0, [1, 2], t[#1, undefined], read(1, double), 2.5) results(#0, none) writes 0, 1 draws layout 1(1, 8) workspace 4096 128 allocations [64 at 128, 100 own] scratch 64 at 256 worker scratch 128 at 512 stream 1 call 17 number 0 work(1000000000.0, 0.5, 4096.0) | forward "model.proj"
 i1: matmul mm.mm.add (%0, %1, %0, %3) -> (%2, %4) product 0^T x 1^T, 2 epilogues 0, none, none, none tile inputs 3(0, 1) tile outputs 0(8, 1), 1(0, 0) share scratch 64 at 0 | backward "model.proj" why "bf16 on the blocked kernel"
@@ -43,20 +44,20 @@ i10: pause "" (%0) -> () event 0 | update ""
 i11: seed "" () -> (%5) | forward ""
 i12: save_generator "" () -> () generator 0 state 1 | forward ""
 i13: load_generator "" () -> () generator 1 state 0 | forward ""
-i14: collective all_reduce () -> () | backward ""
+i14: collective all_reduce (%0) -> (%0) {axes=[0, 1], ranks=8, reduce="sum"} | backward "" why "in place"
 i15: send "" () -> () | backward ""
 i16: receive "" () -> () | backward ""
 i17: wait "" () -> () | backward ""
 i18: record "" () -> () | backward ""
 i19: call "" () -> () | backward ""
 i20: nodes "mul+sum" (%0) -> (%2, %4) nodes 0 scratch 64 at 0 | update ""
-output return %0
+output return %0 part of <8/dp_shard, 8>
 output rebind %0 optimizer_state "exp_avg"
 output rebind none gradient "weight"
 output return none
 output number %3
 output number none = read(1, int)
-output number none = 3
+output number none = 3 part of <>
 host call 4 arg 2 instruction 3
 host call 5 arg 1 inputs 1, 0
 host call none arg 0 integer -7

@@ -163,7 +163,7 @@ TEST(ScheduleVerify, InstructionsSayWhatTheirKindNeeds) {
                 [](Schedule& s) { append(s, Kind::kSeed).writes = {OperandId(5)}; });
   expect_broken("a host number goes to input 0, parameter 'weight'",
                 [](Schedule& s) { s.host_numbers[0].inputs = {0}; });
-  for (const Kind kind : {Kind::kCollective, Kind::kSend, Kind::kReceive, Kind::kWait, Kind::kRecord, Kind::kCall})
+  for (const Kind kind : {Kind::kSend, Kind::kReceive, Kind::kWait, Kind::kRecord, Kind::kCall})
     expect_broken("nothing runs this yet", [&](Schedule& s) { append(s, kind); });
 }
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ops/communication.h"
 #include "passes/from_trace/functionalise.h"
 #include "passes/pass.h"
 #include "tests/passes/run_partitioned.h"

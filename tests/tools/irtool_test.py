@@ -219,3 +219,39 @@ def test_mistakes_with_meshes_are_named(layers, arguments, complaint):
     assert result.returncode != 0 and complaint in result.stderr
     assert result.stdout == ""
     assert not result.stderr.startswith("irtool: ") or result.stderr.count("\n") == 1
+
+
+# One rank's step, as the partitioner leaves it.
+RANKS = """\
+stepc.graph 1
+mesh dp_shard=4
+input %0: f32[4, 16] = parameter "w" part of <16/dp_shard, 16>
+%1: f32[4, 4, 16] = all_gather(%0) {axes=[0], ranks=4} | forward ""
+%2: f32[4, 4, 16] = all_reduce(%1) {axes=[0], ranks=4, reduce="sum"} | backward ""
+%3: f32[4, 16] = reduce_scatter(%2) {axes=[0], ranks=4, reduce="sum"} | backward ""
+update %0 = %3 part of <16/dp_shard, 16>
+"""
+
+
+def test_what_ranks_send_is_priced_and_told(irtool, tmp_path):
+    (tmp_path / "rank.graph").write_text(RANKS)
+    (tmp_path / "links.toml").write_text(
+        TARGET + "[rates]\nlink_latency_seconds = 1e-3\nlink_bytes_per_second = 1e6\n"
+    )
+    schedule = irtool("--schedule", "--verify", "rank.graph")
+    assert schedule.returncode == 0, schedule.stderr
+    assert "\nmesh dp_shard=4\n" in schedule.stdout and schedule.stdout.count(": collective ") == 3
+    result = irtool("--simulate", "--target", "links.toml", "--timeline", "step.json", "rank.graph")
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"\n  collective +3 ", result.stdout), result.stdout
+    told = result.stdout[result.stdout.index("each of 4 ranks sends\n") :].splitlines()[1:]
+    rows = [line.split() for line in told]
+    assert [row[:3] for row in rows] == [
+        ["all_gather", "dp_shard", "1"],
+        ["all_reduce", "dp_shard", "1"],
+        ["reduce_scatter", "dp_shard", "1"],
+    ]
+    # 3 hops and 768 bytes; 6 and 1536; 3 and 768.
+    assert [float(row[-2]) for row in rows] == [3.768, 7.536, 3.768]
+    events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    assert [event["args"]["axes"] for event in events if event.get("cat") == "collective"] == ["dp_shard"] * 3

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 
 #include "base/check.h"
 #include "ops/graph_builder.h"
@@ -253,37 +252,5 @@ class Partition {
 }  // namespace
 
 Graph partition(const Graph& sharded) { return Partition(sharded).run(); }
-
-std::vector<Communication> communication_of(const Graph& local) {
-  std::map<std::pair<std::string, std::vector<Axis>>, Communication> found;
-  for (const Node& node : local.nodes) {
-    const Collective collective = collective_of(node);
-    if (collective == Collective::kNone || collective == Collective::kReshard) continue;
-    std::vector<Axis> axes;
-    for (int64_t axis : node.attrs.get<Shape>("axes")) axes.push_back(static_cast<Axis>(axis));
-    const auto ranks = static_cast<double>(node.attrs.get<int64_t>("ranks"));
-    const TensorId of = collective == Collective::kAllGather ? node.outputs[0] : node.inputs[0];
-    const double times = collective == Collective::kAllReduce ? 2 : 1;
-    Communication& one = found[{node.op, axes}];
-    one.op = node.op;
-    one.axes = axes;
-    ++one.count;
-    one.bytes += times * (ranks - 1) / ranks * static_cast<double>(bytes_of(local.type(of)));
-  }
-  std::vector<Communication> out;
-  for (auto& [key, one] : found) out.push_back(std::move(one));
-  return out;
-}
-
-std::string to_text(const std::vector<Communication>& communication, const Mesh& mesh) {
-  std::string out;
-  for (const Communication& one : communication) {
-    std::vector<std::string> names;
-    for (Axis axis : one.axes) names.push_back(mesh.axes[axis].name);
-    out += str("{:<16} {:<24} {:>6} {:>12}\n", one.op, fmt::join(names, "+"), one.count,
-               human_bytes(static_cast<uint64_t>(one.bytes)));
-  }
-  return out;
-}
 
 }  // namespace stepc

@@ -1,0 +1,67 @@
+#include "ops/communication.h"
+
+#include <map>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+#include "base/text.h"
+
+namespace stepc {
+
+std::optional<Communication> communication_of(std::string_view op, const Attrs& attrs, double operand_bytes) {
+  const OpDef* row = find_op(op);
+  if (row == nullptr || row->collective == Collective::kNone || row->collective == Collective::kReshard)
+    return std::nullopt;
+  const auto ranks = static_cast<double>(attrs.get<int64_t>("ranks"));
+  const bool gathers = row->collective == Collective::kAllGather;
+  const double times = row->collective == Collective::kAllReduce ? 2 : 1;
+  Communication one{std::string(op), {}, 1, times * (ranks - 1), 0, 0};
+  for (int64_t axis : attrs.get<Shape>("axes")) one.axes.push_back(static_cast<Axis>(axis));
+  one.bytes = times * (ranks - 1) * (gathers ? operand_bytes : operand_bytes / ranks);
+  return one;
+}
+
+std::vector<Communication> summed(const std::vector<Communication>& all) {
+  std::map<std::pair<std::string, std::vector<Axis>>, Communication> sums;
+  for (const Communication& one : all) {
+    Communication& sum = sums[{one.op, one.axes}];
+    sum.op = one.op;
+    sum.axes = one.axes;
+    sum.count += one.count;
+    sum.hops += one.hops;
+    sum.bytes += one.bytes;
+    sum.seconds += one.seconds;
+  }
+  std::vector<Communication> out;
+  for (auto& [key, sum] : sums) out.push_back(std::move(sum));
+  return out;
+}
+
+std::vector<Communication> communication_of(const Graph& local) {
+  std::vector<Communication> all;
+  for (const Node& node : local.nodes) {
+    if (collective_of(node) == Collective::kNone) continue;
+    const auto bytes = static_cast<double>(bytes_of(local.type(node.inputs[0])));
+    if (auto one = communication_of(node.op, node.attrs, bytes)) all.push_back(std::move(*one));
+  }
+  return summed(all);
+}
+
+std::string to_text(const std::vector<Axis>& axes, const Mesh& mesh) {
+  std::vector<std::string> names;
+  for (Axis axis : axes) names.push_back(mesh.axes[axis].name);
+  return str("{}", fmt::join(names, "+"));
+}
+
+std::string to_text(const std::vector<Communication>& communication, const Mesh& mesh) {
+  std::string out;
+  for (const Communication& one : communication) {
+    out += str("  {:<16} {:<24}{:>7}{:>12}", one.op, to_text(one.axes, mesh), one.count,
+               human_bytes(static_cast<uint64_t>(one.bytes)));
+    out += one.seconds > 0 ? str("{:>12.3f} ms\n", one.seconds * 1e3) : "\n";
+  }
+  return out;
+}
+
+}  // namespace stepc

@@ -1,0 +1,45 @@
+#include "ops/communication.h"
+
+#include <gtest/gtest.h>
+
+namespace stepc {
+namespace {
+
+Attrs group(int64_t ranks) { return {{"axes", Shape{0}}, {"ranks", ranks}, {"reduce", std::string("sum")}}; }
+
+TEST(Communication, IsThatOfARing) {
+  const auto of = [](std::string_view op, int64_t ranks) { return communication_of(op, group(ranks), 4096).value(); };
+  EXPECT_EQ(of("all_gather", 4).bytes, 3 * 4096) << "3/4 of what it gives";
+  EXPECT_EQ(of("reduce_scatter", 4).bytes, 3 * 1024);
+  EXPECT_EQ(of("all_to_all", 4).bytes, 3 * 1024);
+  EXPECT_EQ(of("all_reduce", 4).bytes, 6 * 1024) << "a reduce_scatter and an all_gather";
+  EXPECT_EQ(of("all_gather", 4).hops, 3);
+  EXPECT_EQ(of("all_reduce", 2).hops, 2);
+  EXPECT_FALSE(communication_of("reshard", {}, 1).has_value());
+  EXPECT_FALSE(communication_of("add", {}, 1).has_value());
+  EXPECT_FALSE(communication_of("aten::all_reduce", {}, 1).has_value());
+}
+
+TEST(Communication, OfAGraphIsSummedByKindAndAxes) {
+  const Graph graph = parse_graph(R"(stepc.graph 1
+mesh dp_shard=4,tp=2
+input %0: f32[4, 64] = batch "0"
+%1: f32[4, 64] = all_reduce(%0) {axes=[1], ranks=2, reduce="sum"} | forward ""
+%2: f32[64] = reduce_scatter(%1) {axes=[0], ranks=4, reduce="sum"} | forward ""
+%3: f32[4, 64] = all_gather(%2) {axes=[0], ranks=4} | forward ""
+%4: f32[4, 64] = all_reduce(%3) {axes=[1], ranks=2, reduce="max"} | forward ""
+%5: f32[4, 64] = all_reduce(%4) {axes=[0], ranks=4, reduce="sum"} | forward ""
+return %5
+)");
+  const std::vector<Communication> sums = communication_of(graph);
+  const std::vector<Communication> wanted = {{"all_gather", {0}, 1, 3, 768, 0},
+                                             {"all_reduce", {0}, 1, 6, 1536, 0},
+                                             {"all_reduce", {1}, 2, 4, 2048, 0},
+                                             {"reduce_scatter", {0}, 1, 3, 768, 0}};
+  EXPECT_EQ(sums, wanted) << to_text(sums, graph.mesh);
+  EXPECT_EQ(to_text(sums, graph.mesh).find("ms"), std::string::npos) << "nobody priced them";
+  EXPECT_EQ(to_text({0, 1}, graph.mesh), "dp_shard+tp");
+}
+
+}  // namespace
+}  // namespace stepc
