@@ -81,10 +81,9 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
   };
   RunOptions run = options.passes;
   run.settings.matmuls = matmul_rule(options.target.features);
-  std::optional<RecomputeOptions> recompute = recompute_options(captured, options.budget, options.target);
-  run.settings.recompute = recompute;
   Passes passes(std::move(run));
-  const Graph core = passes.before(captured);
+  const Graph core = passes.before(captured);  // of a mesh: a rank's, whose inputs the budget counts
+  std::optional<RecomputeOptions> recompute = recompute_options(core, options.budget, options.target);
   PlannedGraph planned;
   planned.options.features = options.target.features;
   planned.options.threads = options.target.threads;
@@ -113,8 +112,8 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
   }
   // Of few tokens, the logits that a fused loss does not hold may be less than its scratch.
   PlannedGraph with_logits = *best;
-  with_logits.graph = passes.anew(passes.before(captured, {"fuse_losses"}),
-                                  recompute_options(captured, options.budget, options.target));
+  with_logits.graph =
+      passes.anew(passes.before(captured, {"fuse_losses"}), recompute_options(core, options.budget, options.target));
   with_logits.passes = passes.runs();
   verify_stage(with_logits.graph, Stage::kFused);
   with_logits.plan = options.schedule(with_logits.graph, with_logits.options);

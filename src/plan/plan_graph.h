@@ -21,7 +21,7 @@ struct PlanGraphOptions {
   // recomputation against time; all else is the same whatever was measured, so a step has the same text everywhere.
   Target target = {};
   MemoryBudget budget = {};
-  RunOptions passes = {};  // how they run (verified, dumped, some left out); its settings are made here
+  RunOptions passes = {};  // how they run (verified, dumped, some left out); of its settings the strategy counts alone
   // Plans a fused Graph. An engine measures workspaces that nobody knows; elsewhere the rule stands for them.
   std::function<GraphSchedule(const Graph& graph, const GraphScheduleOptions& options)> schedule = schedule_graph;
 };

@@ -120,8 +120,7 @@ void apply_rules(const Graph& graph, const Strategy& strategy, std::vector<std::
       const Shape& shape = graph.shape(input.tensor);
       std::vector<Split> splits;
       for (const auto& [dim, name] : rule.dims) {
-        USER_CHECK(dim < shape.size(),
-                   "the rule '{}' splits dimension {} of '{}', which has {} dimensions, from 0 on",
+        USER_CHECK(dim < shape.size(), "the rule '{}' splits dimension {} of '{}', which has {} dimensions, from 0 on",
                    rule.pattern, dim, input.key, shape.size());
         const Axis axis = *strategy.mesh.find(name);
         USER_CHECK(shape[dim] >= strategy.mesh.size(axis),
