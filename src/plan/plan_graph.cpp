@@ -83,7 +83,7 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
   RunOptions run = options.passes;
   run.settings.matmuls = matmul_rule(options.target.features);
   Passes passes(std::move(run));
-  const Graph core = passes.before(captured);
+  const Graph core = passes.before(captured);  // of a mesh: a rank's, whose inputs the budget counts
   std::optional<RecomputeOptions> recompute = recompute_options(core, options.budget, options.target);
   PlannedGraph planned;
   planned.options.features = options.target.features;

@@ -30,6 +30,38 @@ USAGE = {
         "--train.steps=x: train.steps: must be an integer, at least 1, at most 1000000000"),
     "override out of range": (["train", "run.toml", "--optim.lr=0"],
                               "--optim.lr=0: optim.lr: must be a number, above 0, at most 10"),
+    "override of a key as torchtitan has it": (
+        ["train", "run.toml", "--parallel.tensor_parallel_degree=2"],
+        "--parallel.tensor_parallel_degree=2: unknown key parallel.tensor_parallel_degree; here it is parallel.tp: ranks "
+        "that split matmuls, heads and classes: tensor parallelism"),
+    "key of what is not there": (["train", "run.toml", "--parallel.pp=2"],
+                                 "--parallel.pp=2: unknown key parallel.pp; there is no pipeline parallelism yet"),
+    "axis that is none": (["train", "run.toml", "--parallel.tpp=2"],
+                          "--parallel.tpp=2: unknown key parallel.tpp; did you mean parallel.tp?"),
+    "no ranks along an axis": (["memory", "run.toml", "--parallel.tp=0"],
+                               "--parallel.tp=0: parallel.tp: must be an integer, at least 1, at most 1048576"),
+    "ranks left over of none": (
+        ["memory", "run.toml", "--parallel.dp_shard=-1"],
+        "run.toml: parallel.dp_shard = -1 is the ranks that the other axes leave: give parallel.ranks, how many there are"),
+    "a mesh of other ranks": (
+        ["memory", "run.toml", "--parallel.dp_shard=2", "--parallel.tp=2", "--parallel.ranks=8"],
+        "run.toml: parallel.ranks = 8, and the axes multiply to 4: dp_shard=2,tp=2; parallel.dp_shard = -1 takes what the "
+        "others leave"),
+    "more ranks than heads": (
+        ["memory", "run.toml", "--parallel.tp=8"],
+        "parallel.tp = 8: the model has 4 heads, and none is split; tp can be at most 4, and nothing is padded at 2, 4"),
+    "a rule along no axis": (
+        ["memory", "run.toml", "--parallel.tp=2", '--parallel.shard=[{param="*.up_proj.weight",dims={0="ttp"}}]'],
+        "run.toml: the rule '*.up_proj.weight' splits dimension 0 along 'ttp', which is no axis of a mesh; did you mean "
+        "'tp'?"),
+    "a rule that is none": (
+        ["memory", "run.toml", "--parallel.tp=2", "--parallel.shard=tp"],
+        '--parallel.shard=tp: parallel.shard: must be a list of tables {param = "*.q_proj.weight", dims = {0 = "tp"}}, '
+        "may be empty"),
+    "training on ranks": (
+        ["train", "run.toml", "--parallel.dp_shard=8", "--parallel.zero=2"],
+        "[parallel] asks for 8 ranks (dp_shard=8), zero 2, and a step does not run on ranks yet; `stepc memory` shows "
+        "what each would take"),
     "no model": (["train", "run.toml", "--model.path=nowhere"], NO_MODEL.format("nowhere")),
     "no text": (["train", "run.toml", "--data.train=nowhere.txt"],
                 "cannot open nowhere.txt: No such file or directory"),
@@ -84,6 +116,16 @@ def test_usage(stepc, case):
     expect_error(stepc(*arguments), 2, message)
     after = {name: data for name, data in files_of(stepc.path).items() if name.name != ".lock"}
     assert after == before
+
+
+@pytest.mark.parametrize("rule, message", [
+    ('{param="*.up_prj.weight",dims={0="tp"}}',
+     "the rule '*.up_prj.weight' matches no parameter; did you mean '*.up_proj.weight'?"),
+    ('{param="lm_head.weight",dims={2="tp"}}',
+     "the rule 'lm_head.weight' splits dimension 2 of 'lm_head.weight', which has 2 dimensions, from 0 on"),
+])
+def test_a_rule_that_does_not_fit_the_model(stepc, rule, message):
+    expect_error(stepc("memory", "run.toml", "--parallel.tp=2", f"--parallel.shard=[{rule}]"), 2, message)
 
 
 CONFIG = {

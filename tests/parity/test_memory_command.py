@@ -42,6 +42,65 @@ def test_a_budget_makes_it_smaller(stepc):
     assert wrong.stderr == 'stepc: memory budget is "12"; it is "none", "auto" or a size such as "12GiB"\n'
 
 
+PARALLEL = ("memory", "run.toml", "--train.batch_size=8")
+
+
+def test_what_one_rank_takes_and_sends(stepc):
+    result = stepc(*PARALLEL, "--parallel.dp_shard=8", "--picture", "rank.svg")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("one of 8 ranks (dp_shard=8), zero 3\npeak ")
+    for word in ("parameters", "optimizer state", "activations", "arena", "predicted time"):
+        assert word in result.stdout, result.stdout
+    assert "padded" not in result.stdout
+    assert (stepc.path / "rank.svg").read_text().startswith("<svg")
+    sent = {line.split()[0] for line in result.stdout.splitlines() if " dp_shard " in line}
+    assert sent == {"all_gather", "all_reduce", "reduce_scatter"}
+
+
+def test_zero_divides_what_it_says(stepc):
+    def of(pattern, *more):
+        result = stepc(*PARALLEL, "--model.compute=float32", *more)
+        assert result.returncode == 0, result.stderr
+        return bytes_in(pattern, result.stdout)
+
+    parameters, state = of("parameters"), of("optimizer state")
+    for zero, parts in ((1, 1), (3, 4)):
+        options = ("--parallel.dp_shard=4", f"--parallel.zero={zero}")
+        assert of("optimizer state", *options) == pytest.approx(state / 4, rel=0.05)
+        assert of("parameters", *options) == pytest.approx(parameters / parts, rel=0.05)
+    assert of("optimizer state", "--parallel.dp_replicate=4") == pytest.approx(state, rel=0.05)
+    assert of("parameters", "--parallel.tp=4") == pytest.approx(parameters / 4, rel=0.05)
+
+
+def test_what_does_not_divide_is_padded(stepc):
+    batch = stepc(*PARALLEL, "--parallel.dp_shard=3")
+    assert re.search("^padded: batch '0'.*, dimension 0: 8 over 3 ranks are 3 on each$", batch.stdout, re.MULTILINE)
+    heads = stepc(*PARALLEL, "--parallel.tp=3")
+    assert re.search(r"^padded: parameter 'model\.layers\.0\.self_attn\.q_proj\.weight' and \d+ more, dimension 0: "
+                     "4 x 32 over 3 ranks are 64 on each$", heads.stdout, re.MULTILINE), heads.stdout
+
+
+def test_micro_batches_and_the_update_send_each_their_own(stepc):
+    result = stepc(*PARALLEL, "--parallel.dp_shard=2", "--parallel.zero=1", "--train.grad_accum=4")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.index("a micro-batch, 4 a step:\n") < result.stdout.index("the update, 1 a step:\n")
+
+
+def test_a_rule_of_a_person_splits_what_it_says(stepc):
+    config = stepc.path / "run.toml"
+    config.write_text(config.read_text() + """
+[parallel]
+tp = 2
+[[parallel.shard]]
+param = "*.mlp.*_proj.weight"
+dims = {1 = "tp"}
+""")
+    ruled = stepc(*PARALLEL)
+    assert ruled.returncode == 0, ruled.stderr
+    config.write_text(config.read_text().split("[[parallel.shard]]")[0])
+    assert ruled.stdout != stepc(*PARALLEL).stdout
+
+
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 

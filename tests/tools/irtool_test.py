@@ -211,7 +211,9 @@ def test_what_no_axis_splits(layers):
          "splits dimension 2 of 'layers.0.up.weight', which has 2 dimensions, from 0 on"),
         (["--all", "--mesh", "tp=2", "--shard", "head.weight:0=tp"],
          "splits dimension 0 of 'head.weight' over 2 ranks along 'tp', and it has 1 elements"),
-        (["--all", "--mesh", "tp=2", "--shard", "*.up.weight:0=cp"], "along 'cp', which the mesh tp=2 has not"),
+        (["--all", "--mesh", "tp=2", "--shard", "*.up.weight:0=cp"], "along 'cp', and the mesh tp=2 has no more than one rank there"),
+        (["--all", "--mesh", "tp=2", "--shard", "*.up.weight:0=ttp"],
+         "the rule '*.up.weight' splits dimension 0 along 'ttp', which is no axis of a mesh; did you mean 'tp'?"),
     ],
 )
 def test_mistakes_with_meshes_are_named(layers, arguments, complaint):

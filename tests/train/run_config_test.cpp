@@ -67,6 +67,54 @@ TEST_F(RunConfigTest, BucketsAreAscendingWholeNumbers) {
       std::vector<std::string>{"data.seq_len = 32 has no effect: data.buckets says how long rows are"});
 }
 
+TEST_F(RunConfigTest, ParallelIsATableOfAxesAndRules) {
+  const RunConfig config = load(str(R"({}
+[parallel]
+dp_shard = 4
+tp = 2
+zero = 2
+[[parallel.shard]]
+param = "*.q_proj.weight"
+dims = {{0 = "tp"}}
+[[parallel.shard]]
+param = "lm_head.weight"
+dims = {{0 = "tp", 1 = "dp_shard"}}
+)",
+                                    kLeast));
+  const std::vector<ShardRule> rules = {{"*.q_proj.weight", {{0, "tp"}}},
+                                        {"lm_head.weight", {{0, "tp"}, {1, "dp_shard"}}}};
+  EXPECT_EQ(config.parallel.shard, rules);
+  EXPECT_EQ(load(to_toml(config)).parallel.shard, rules);
+  EXPECT_EQ(load(to_toml(config)).parallel.zero, 2);
+  EXPECT_TRUE(load(to_toml(load(kLeast))).parallel.shard.empty());
+  for (const char* wrong : {R"([{param = "x"}])", R"([{param = "x", dims = {}}])", R"([{param = "x", dims = {0 = 1}}])",
+                            R"([{param = "x", dims = {a = "tp"}}])", R"([{dims = {0 = "tp"}, name = "x"}])", "['x']"})
+    EXPECT_USER_ERROR(load_with({"parallel.shard", wrong}),
+                      "parallel.shard: must be a list of tables {param = \"*.q_proj.weight\", dims = {0 = \"tp\"}}");
+}
+
+TEST_F(RunConfigTest, NamesOfOthersAreAnsweredWithOurs) {
+  for (const auto& [theirs, ours] :
+       std::vector<std::pair<std::string, std::string>>{{"parallel.data_parallel_shard_degree", "dp_shard"},
+                                                        {"parallelism.data_parallel_replicate_degree", "dp_replicate"},
+                                                        {"parallel.context_parallel_degree", "cp"},
+                                                        {"train.fsdp_size", "dp_shard"},
+                                                        {"parallel.tp_size", "tp"},
+                                                        {"optim.zero_stage", "zero"},
+                                                        {"train.world_size", "ranks"}})
+    EXPECT_USER_ERROR(load_with({theirs, "2"}), str("unknown key {}; here it is parallel.{}: ", theirs, ours));
+  EXPECT_USER_ERROR(load(str("{}[zero_optimization]\nstage = 2\n", kLeast)),
+                    ":7: unknown section [zero_optimization]; here it is parallel.zero: ");
+  EXPECT_USER_ERROR(load_with({"parallel.pipeline_parallel_degree", "2"}), "there is no pipeline parallelism yet");
+}
+
+TEST_F(RunConfigTest, WhatActsAlongAnAxisWithOneRankHasNoEffect) {
+  EXPECT_EQ(without_effect(load_with({"parallel.zero", "1"})),
+            std::vector<std::string>{"parallel.zero = 1 has no effect: parallel.dp_shard is 1"});
+  EXPECT_EQ(without_effect(load_with({"parallel.sequence_parallel", "false"})),
+            std::vector<std::string>{"parallel.sequence_parallel = false has no effect: parallel.tp is 1"});
+}
+
 TEST_F(RunConfigTest, KeysOfOtherOptimizersAreNamed) {
   const auto lines = [&](const std::string& optim) { return without_effect(load(kLeast + ("[optim]\n" + optim))); };
   EXPECT_EQ(

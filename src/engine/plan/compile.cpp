@@ -76,6 +76,7 @@ PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const Compile
   how.target = options.target;
   how.target.features = features_of(kernels.micro_kernels);
   how.budget = options.budget;
+  how.passes.settings.strategy = options.strategy;
   how.schedule = [&](const Graph& graph, const GraphScheduleOptions& one) {
     return schedule_measured(graph, kernels, one);
   };

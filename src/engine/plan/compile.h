@@ -17,6 +17,7 @@ namespace stepc {
 struct CompileOptions {
   Target target = {};  // its threads: intra-op, that the step was recorded with; its features are those of the kernels
   MemoryBudget budget = {};
+  Strategy strategy = {};  // fast mode: the step of one rank of its mesh; no mesh: of one device
 };
 
 // `exact` mode: the trace's own calls, memory planned.

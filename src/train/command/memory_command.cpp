@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "capture/virtual/virtual_region.h"
 #include "models/lora.h"
+#include "train/config/parallel.h"
 #include "train/machine/machine.h"
 #include "train/model/adapter_choice.h"
 #include "train/model/model_directory.h"
@@ -17,7 +18,9 @@
 #include "train/run/trainer.h"
 #include "train/step/batches.h"
 #include "train/step/learner.h"
+#include "train/step/rank_plan.h"
 #include "train/step/staged_checkpoint.h"
+#include "train/step/train_step.h"
 #include "train/step/training_step.h"
 
 namespace stepc::train {
@@ -44,12 +47,39 @@ TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory,
   return step;
 }
 
+// What a rank does with rows of the longest kind. Its picture is that of the part that needs most.
+RankPlan plan_of_rank(const RunConfig& config, const ModelDirectory& directory, const Strategy& strategy) {
+  check_tensor_parallel(strategy, directory.config.num_attention_heads, directory.config.vocab_size);
+  const Corpus corpus = read_corpus(config, directory);
+  TrainBatches batches(corpus, config.train.grad_accum, config.train.batch_size);
+  std::optional<VirtualRegion> region(std::in_place);
+  models::Decoder model(directory.config, models::scalar_type(config.model.compute));
+  if (directory.adapter) models::add_adapters(model, *directory.adapter, 0);
+  const ChosenOptimizer optimizer = choose_optimizer(config, models::trainable_parameters(model));
+  if (is_in_parts(optimizer, config.train.grad_accum)) hold_gradients(optimizer);
+  region.reset();
+  return plan_rank(model, optimizer, config, strategy, batches.of_length(config.data.longest_row(), 0));
+}
+
+int run_memory_of_rank(const RunConfig& config, const ModelDirectory& directory, const Strategy& strategy,
+                       const std::filesystem::path& picture) {
+  const RankPlan plan = plan_of_rank(config, directory, strategy);
+  std::fputs(to_text(plan).c_str(), stdout);
+  if (!picture.empty()) {
+    write_file_synced(picture, memory_svg(plan));
+    std::printf("picture: %s\n", picture.c_str());
+  }
+  return 0;
+}
+
 }  // namespace
 
 int run_memory(RunConfig config, const std::filesystem::path& picture) {
   config = use_threads(std::move(config));
   ModelDirectory directory = open_model_directory(config.model.path);
   choose_adapter(config, directory);
+  const Strategy strategy = strategy_of(config);
+  if (strategy.mesh.ranks() > 1) return run_memory_of_rank(config, directory, strategy, picture);
   uint64_t staging_bytes = 0;
   const TrainingStep step = plan_step(config, directory, staging_bytes);
   std::fputs(step.memory_text().c_str(), stdout);

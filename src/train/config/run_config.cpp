@@ -1,6 +1,7 @@
 #include "train/config/run_config.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <functional>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/text.h"
+#include "train/config/parallel.h"
 #include "train/config/run_config_keys.h"
 
 namespace stepc::train {
@@ -31,18 +33,38 @@ std::string text_of(const toml::node& node) {
   return text.size() > kLongest ? text.substr(0, kLongest) + "..." : text;
 }
 
+// {param = "*.q_proj.weight", dims = {0 = "tp"}}; nullopt for anything else.
+std::optional<ShardRule> written_rule(const toml::node& node) {
+  const toml::table* table = node.as_table();
+  if (table == nullptr || table->size() != 2) return std::nullopt;
+  const auto param = (*table)["param"].value<std::string>();
+  const toml::table* dims = (*table)["dims"].as_table();
+  if (!param || dims == nullptr || dims->empty()) return std::nullopt;
+  ShardRule rule{*param, {}};
+  for (const auto& [key, axis] : *dims) {
+    const std::string_view digits = key.str();
+    const bool is_dim = !digits.empty() && digits.size() < 3 && digits.find_first_not_of("0123456789") == digits.npos;
+    if (!is_dim || !axis.is_string()) return std::nullopt;
+    rule.dims.emplace(std::stoul(std::string(digits)), *axis.value<std::string>());
+  }
+  return rule;
+}
+
 Written written_list(const toml::array& array) {
   std::vector<int64_t> integers;
   std::vector<double> numbers;
   std::vector<std::string> texts;
+  std::vector<ShardRule> rules;
   for (const toml::node& item : array) {
     if (item.is_integer()) integers.push_back(*item.value<int64_t>());
     if (item.is_number()) numbers.push_back(*item.value<double>());
     if (item.is_string()) texts.push_back(*item.value<std::string>());
+    if (auto rule = written_rule(item)) rules.push_back(std::move(*rule));
   }
   if (texts.size() == array.size()) return texts;
   if (integers.size() == array.size()) return integers;
   if (numbers.size() == array.size()) return numbers;
+  if (rules.size() == array.size()) return rules;
   return std::monostate();
 }
 
@@ -69,8 +91,32 @@ std::vector<std::string> sections() {
   return names;
 }
 
+// The key that others know under this name.
+const Key* key_named_elsewhere(std::string_view bare) {
+  const auto& keys = run_config_keys();
+  const auto found =
+      std::ranges::find_if(keys, [&](const Key& key) { return std::ranges::count(key.elsewhere, bare) > 0; });
+  return found == keys.end() ? nullptr : &*found;
+}
+
+// What others have a key for and stepc has not; empty: nothing that is known.
+std::string_view absent(std::string_view bare) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kAbsent = {
+      {{"pp", "pipeline parallelism"},
+       {"pp_size", "pipeline parallelism"},
+       {"pipeline_parallel_degree", "pipeline parallelism"},
+       {"ep", "expert parallelism"},
+       {"ep_size", "expert parallelism"},
+       {"expert_parallel_degree", "expert parallelism"}}};
+  const auto found = std::ranges::find(kAbsent, bare, &std::pair<std::string_view, std::string_view>::first);
+  return found == kAbsent.end() ? std::string_view() : found->second;
+}
+
 // For an unknown "section.key": the nearest known key; else the keys of its section.
 std::string suggestion(const std::string& name) {
+  if (const auto what = absent(name.substr(name.rfind('.') + 1)); !what.empty()) return str("there is no {} yet", what);
+  if (const Key* ours = key_named_elsewhere(name.substr(name.rfind('.') + 1)))
+    return str("here it is {}: {}", ours->name, ours->help);
   std::vector<std::string> all;
   std::vector<std::string> same_section;
   for (const Key& key : run_config_keys()) {
@@ -86,6 +132,7 @@ std::string suggestion(const std::string& name) {
 
 // For a key outside every section, or a section that is not known.
 std::string suggestion_at_top(const std::string& name) {
+  if (const Key* ours = key_named_elsewhere(name)) return str("here it is {}: {}", ours->name, ours->help);
   if (const auto near = nearest(name, sections())) return str("did you mean [{}]?", *near);
   for (const Key& key : run_config_keys()) {
     if (bare_name(key) == name) return str("did you mean {} in [{}]?", name, section_of(key));
@@ -169,6 +216,11 @@ void check_together(const std::string& path, const RunConfig& config) {
              config.output.keep_best ? "output.keep_best" : "output.eval_every");
   USER_CHECK(!config.optim.nesterov || config.optim.momentum > 0,
              "{}: optim.nesterov = true needs an optim.momentum above 0", path);
+  try {
+    strategy_of(config);
+  } catch (const UserError& error) {
+    user_error("{}: {}", path, error.what());
+  }
 }
 
 }  // namespace

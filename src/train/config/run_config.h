@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "passes/partition/strategy.h"
+
 namespace stepc::train {
 
 struct RunConfig {
@@ -47,6 +49,16 @@ struct RunConfig {
   struct Memory {
     std::string budget = "none";
   } memory;
+  struct Parallel {
+    int64_t ranks = 0;
+    int64_t dp_replicate = 1;
+    int64_t dp_shard = 1;
+    int64_t zero = 3;
+    int64_t cp = 1;
+    int64_t tp = 1;
+    bool sequence_parallel = true;
+    std::vector<ShardRule> shard = {};
+  } parallel;
   struct Optim {
     std::string name = "adamw";
     double lr = 1e-3;

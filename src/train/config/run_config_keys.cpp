@@ -7,7 +7,8 @@
 namespace stepc::train {
 namespace {
 
-constexpr double kMost = 1e9;  // of counts: far above any run, far below overflow of their products
+constexpr double kMostRanks = 1048576;  // as ir/mesh.h has it
+constexpr double kMost = 1e9;           // of counts: far above any run, far below overflow of their products
 
 // The field `section.*member` of a config.
 template <class Section, class Member>
@@ -96,6 +97,60 @@ const std::vector<Key>& run_config_keys() {
        {},
        "of fast mode, model and optimizer included: a size such as \"12GiB\" recomputes activations that do not fit; "
        "auto: as long as that costs 8 % of the time; none: all are kept"},
+
+      {"parallel.ranks",
+       at(&R::parallel, &R::Parallel::ranks),
+       between(0, kMostRanks),
+       "of the whole run; 0: as many as the axes below multiply to",
+       {},
+       {"world_size", "num_processes", "nproc_per_node", "gpus_per_node"}},
+      {"parallel.dp_replicate",
+       at(&R::parallel, &R::Parallel::dp_replicate),
+       between(1, kMostRanks),
+       "ranks that split the batch and each hold all that dp_shard leaves them; above 1 beside dp_shard: HSDP",
+       {},
+       {"data_parallel_replicate_degree", "dp_replicate_size", "dp_replicate_degree", "data_parallel_size",
+        "data_parallel_degree", "ddp", "ddp_size"}},
+      {"parallel.dp_shard",
+       at(&R::parallel, &R::Parallel::dp_shard),
+       between(-1, kMostRanks),
+       "ranks that split the batch, and what `zero` says; -1: those of parallel.ranks that the other axes leave",
+       {},
+       {"data_parallel_shard_degree", "dp_shard_size", "dp_shard_degree", "fsdp", "fsdp_size", "fsdp_degree",
+        "hybrid_shard_group_size"}},
+      {"parallel.zero",
+       at(&R::parallel, &R::Parallel::zero),
+       between(1, 3),
+       "what is split over dp_shard. 1: optimizer state; 2: gradients too; 3: parameters too, as FSDP2 does",
+       {},
+       {"zero_stage", "zero_optimization", "stage", "fsdp_sharding_strategy", "sharding_strategy",
+        "fsdp_reshard_after_forward", "reshard_after_forward"}},
+      {"parallel.cp",
+       at(&R::parallel, &R::Parallel::cp),
+       between(1, kMostRanks),
+       "ranks that split the sequence",
+       {},
+       {"context_parallel_degree", "context_parallel_size", "cp_size", "cp_degree", "sequence_parallel_size"}},
+      {"parallel.tp",
+       at(&R::parallel, &R::Parallel::tp),
+       between(1, kMostRanks),
+       "ranks that split matmuls, heads and classes: tensor parallelism",
+       {},
+       {"tensor_parallel_degree", "tensor_model_parallel_size", "tensor_parallel_size", "tp_size", "tp_degree",
+        "autotp_size"}},
+      {"parallel.sequence_parallel",
+       at(&R::parallel, &R::Parallel::sequence_parallel),
+       {},
+       "what lies between the matmuls of tp is split along the sequence, which costs no bytes",
+       {},
+       {"enable_sequence_parallel", "tensor_parallel_sequence"}},
+      {"parallel.shard",
+       at(&R::parallel, &R::Parallel::shard),
+       maybe_empty(),
+       "how parameters are split, where it shall not be as found: `*` in their names is any text, and the axis of each "
+       "dimension counted from 0",
+       {},
+       {"tp_plan", "parallelize_plan", "sharding_rules"}},
 
       {"optim.name", at(&R::optim, &R::Optim::name), one_of({"adamw", "sgd", "agd", "wsam", "lion"}),
        "optimizer; wsam: AdamW with two gradients a step, the second uphill"},

@@ -19,10 +19,10 @@ namespace stepc::train {
 
 // Where a key is stored; the alternative is the key's type.
 using Field = std::variant<int64_t*, double*, bool*, std::string*, std::vector<std::string>*, std::vector<double>*,
-                           std::vector<int64_t>*, std::array<double, 2>*>;
+                           std::vector<int64_t>*, std::vector<ShardRule>*, std::array<double, 2>*>;
 // What a person wrote, brought to a type that some key has. monostate: none of them (a date, a table, a mixed list).
 using Written = std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<int64_t>,
-                             std::vector<double>, std::vector<std::string>>;
+                             std::vector<double>, std::vector<std::string>, std::vector<ShardRule>>;
 
 // What a key allows: the bounds of a number (or of each number of a pair), the choices of a text.
 struct Allowed {
@@ -42,6 +42,7 @@ struct Key {
   Allowed allowed;
   std::string help;
   std::vector<std::string> optimizers = {};  // that read it; empty: all, or it is no matter of theirs
+  std::vector<std::string> elsewhere = {};   // what others call it: torchtitan, accelerate, DeepSpeed, Megatron
 };
 
 const std::vector<Key>& run_config_keys();

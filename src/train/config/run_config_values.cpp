@@ -107,6 +107,15 @@ struct Store {
     *field = *list;
     return true;
   }
+  bool operator()(std::vector<ShardRule>* field) const {
+    if (is_empty_list()) {
+      field->clear();
+      return allowed.may_be_empty;
+    }
+    const auto* list = std::get_if<std::vector<ShardRule>>(&written);
+    if (list != nullptr) *field = *list;
+    return list != nullptr;
+  }
   bool operator()(std::string* field) const {
     const auto* text = std::get_if<std::string>(&written);
     if (text == nullptr || (text->empty() && !allowed.may_be_empty)) return false;
@@ -140,6 +149,14 @@ struct Store {
 
 }  // namespace
 
+namespace {
+std::string rule_text(const ShardRule& rule) {
+  std::vector<std::string> dims;
+  for (const auto& [dim, axis] : rule.dims) dims.push_back(str("{} = {}", dim, in_toml_quotes(axis)));
+  return str("{{param = {}, dims = {{{}}}}}", in_toml_quotes(rule.pattern), fmt::join(dims, ", "));
+}
+}  // namespace
+
 std::string section_of(const Key& key) { return key.name.substr(0, key.name.find('.')); }
 std::string bare_name(const Key& key) { return key.name.substr(key.name.find('.') + 1); }
 
@@ -155,6 +172,10 @@ std::string allowed_text(const Key& key) {
                         [&](std::array<double, 2>*) { return with_bounds("two numbers"); },
                         [&](std::vector<double>*) { return with_bounds("a list of numbers") + ", " + emptiness; },
                         [&](std::vector<int64_t>*) { return with_bounds("a list of integers") + ", " + emptiness; },
+                        [&](std::vector<ShardRule>*) {
+                          return std::string("a list of tables {param = \"*.q_proj.weight\", dims = {0 = \"tp\"}}, ") +
+                                 emptiness;
+                        },
                         [&](std::vector<std::string>*) { return "a list of texts, " + emptiness; },
                         [&](std::string*) {
                           return key.allowed.choices.empty() ? "a text, " + emptiness
@@ -178,6 +199,7 @@ std::string value_text(const Key& key, const RunConfig& config) {
                         [](std::array<double, 2>* field) { return list_text(*field, float_text); },
                         [](std::vector<double>* field) { return list_text(*field, float_text); },
                         [](std::vector<int64_t>* field) { return str("[{}]", fmt::join(*field, ", ")); },
+                        [](std::vector<ShardRule>* field) { return list_text(*field, rule_text); },
                         [](std::vector<std::string>* field) { return list_text(*field, in_toml_quotes); },
                     },
                     key.field(copy));
@@ -188,6 +210,11 @@ std::vector<std::string> without_effect(const RunConfig& config) {
   std::vector<std::string> lines;
   if (!config.data.buckets.empty() && config.data.seq_len != defaults.data.seq_len)
     lines.push_back(str("data.seq_len = {} has no effect: data.buckets says how long rows are", config.data.seq_len));
+  const RunConfig::Parallel& parallel = config.parallel;
+  if (parallel.zero != defaults.parallel.zero && parallel.dp_shard == 1)
+    lines.push_back(str("parallel.zero = {} has no effect: parallel.dp_shard is 1", parallel.zero));
+  if (!parallel.sequence_parallel && parallel.tp == 1)
+    lines.emplace_back("parallel.sequence_parallel = false has no effect: parallel.tp is 1");
   for (const Key& key : run_config_keys()) {
     const bool is_read = key.optimizers.empty() || std::ranges::count(key.optimizers, config.optim.name) > 0;
     const std::string value = value_text(key, config);

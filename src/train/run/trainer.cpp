@@ -18,6 +18,7 @@
 #include "base/files.h"
 #include "data/corpus.h"
 #include "runtime/arena.h"
+#include "train/config/parallel.h"
 #include "train/config/resume.h"
 #include "train/config/run_config_keys.h"
 #include "train/machine/machine.h"
@@ -497,6 +498,10 @@ Report Run::report_of(const EndOfRun& end) const {
 
 int train(RunConfig config, bool resume, FileSystem& files, const std::filesystem::path& profile) {
   check_profile(profile, config);
+  const Strategy strategy = strategy_of(config);
+  USER_CHECK(strategy.mesh.ranks() == 1,
+             "[parallel] asks for {}, and a step does not run on ranks yet; `stepc memory` shows what each would take",
+             to_text(strategy));
   Run run(std::move(config), resume, files, profile);
   try {
     return run.run();

@@ -1,0 +1,68 @@
+#include "train/config/parallel.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <fmt/ranges.h>
+
+#include "base/check.h"
+#include "base/text.h"
+
+namespace stepc::train {
+
+namespace {
+// Of ranks of which dp_shard = -1 takes what the others leave.
+int64_t shards_of(const RunConfig::Parallel& parallel) {
+  USER_CHECK(parallel.dp_shard != 0, "parallel.dp_shard = 0: must be at least 1, or -1 for the ranks left over");
+  if (parallel.dp_shard > 0) return parallel.dp_shard;
+  USER_CHECK(parallel.ranks > 0,
+             "parallel.dp_shard = -1 is the ranks that the other axes leave: give parallel.ranks, how many there are");
+  const int64_t others =
+      make_mesh({{"dp_replicate", parallel.dp_replicate}, {"cp", parallel.cp}, {"tp", parallel.tp}}).ranks();
+  USER_CHECK(parallel.ranks % others == 0,
+             "parallel.dp_shard = -1: the other axes have {} ranks, of which parallel.ranks = {} is no multiple",
+             others, parallel.ranks);
+  return parallel.ranks / others;
+}
+}  // namespace
+
+Strategy strategy_of(const RunConfig& config) {
+  const RunConfig::Parallel& parallel = config.parallel;
+  Strategy strategy;
+  strategy.mesh = make_mesh({{"dp_replicate", parallel.dp_replicate},
+                             {"dp_shard", shards_of(parallel)},
+                             {"cp", parallel.cp},
+                             {"tp", parallel.tp}});
+  strategy.zero = static_cast<int>(parallel.zero);
+  strategy.sequence_parallel = parallel.sequence_parallel;
+  strategy.rules = parallel.shard;
+  const int64_t ranks = strategy.mesh.ranks();
+  USER_CHECK(parallel.ranks == 0 || parallel.ranks == ranks,
+             "parallel.ranks = {}, and the axes multiply to {}: {}; parallel.dp_shard = -1 takes what the others leave",
+             parallel.ranks, ranks, ranks == 1 ? "none is above 1" : to_text(strategy.mesh));
+  check(strategy);
+  return strategy;
+}
+
+std::string to_text(const Strategy& strategy) {
+  std::string text = str("{} ranks ({})", strategy.mesh.ranks(), to_text(strategy.mesh));
+  if (strategy.mesh.find("dp_shard")) text += str(", zero {}", strategy.zero);
+  if (strategy.mesh.find("tp") && !strategy.sequence_parallel) text += ", without sequence_parallel";
+  return text;
+}
+
+void check_tensor_parallel(const Strategy& strategy, int64_t heads, int64_t classes) {
+  const auto tp = strategy.mesh.find("tp");
+  if (!tp) return;
+  const int64_t ranks = strategy.mesh.size(*tp);
+  std::vector<int64_t> even;
+  for (int64_t size = 2; size <= heads; ++size)
+    if (heads % size == 0) even.push_back(size);
+  USER_CHECK(ranks <= heads, "parallel.tp = {}: the model has {} {}, and none is split; tp can be at most {}{}", ranks,
+             heads, heads == 1 ? "head" : "heads", heads,
+             even.empty() ? "" : str(", and nothing is padded at {}", fmt::join(even, ", ")));
+  USER_CHECK(ranks <= classes, "parallel.tp = {}: the model has {} classes, and each rank needs one", ranks, classes);
+}
+
+}  // namespace stepc::train

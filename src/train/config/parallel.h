@@ -1,0 +1,19 @@
+// [parallel] of run.toml as a Strategy: how the step is spread over ranks.
+#pragma once
+
+#include "passes/partition/strategy.h"
+#include "train/config/run_config.h"
+
+namespace stepc::train {
+
+// UserError that begins with the key: a dp_shard of -1 without a rank count, a mesh that is not parallel.ranks, a rule
+// along an axis that the mesh has not. Of one rank its mesh has no axes.
+Strategy strategy_of(const RunConfig& config);
+
+// "8 ranks (dp_shard=4,tp=2), zero 3, without sequence_parallel": what a person chose, in words.
+std::string to_text(const Strategy& strategy);
+
+// UserError for heads or classes of which not every rank along tp can have one; it says which sizes of tp can.
+void check_tensor_parallel(const Strategy& strategy, int64_t heads, int64_t classes);
+
+}  // namespace stepc::train

@@ -1,0 +1,139 @@
+#include "train/step/rank_plan.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "engine/plan/compile.h"
+#include "engine/virtual_door.h"
+#include "passes/partition/partition.h"
+#include "passes/partition/sharding_report.h"
+#include "runtime/kernel_sources.h"
+#include "train/config/parallel.h"
+#include "train/machine/kernel_directory.h"
+#include "train/run/trainer.h"
+#include "train/step/train_step.h"
+
+namespace stepc::train {
+
+namespace {
+
+// A batch's tensors with all rows in the first dimension, which is what data axes split; and back.
+std::vector<at::Tensor> with_rows_first(const Batch& batch) {
+  std::vector<at::Tensor> tensors = batch.tensors();
+  for (at::Tensor& tensor : tensors) tensor = tensor.flatten(0, 1);
+  return tensors;
+}
+std::vector<at::Tensor> with_micro_batches(const std::vector<at::Tensor>& tensors, int64_t count) {
+  std::vector<at::Tensor> out;
+  for (const at::Tensor& tensor : tensors) out.push_back(tensor.unflatten(0, {count, tensor.size(0) / count}));
+  return out;
+}
+
+class RankPlanner {
+ public:
+  RankPlanner(const RunConfig& config, const Strategy& strategy)
+      : kernels_(kernel_directory()),
+        known_(known_target(kernel_directory(), features_of(kernels_.micro_kernels),
+                            static_cast<int>(config.train.threads))) {
+    options_.target = known_.target;
+    options_.budget = parse_memory_budget(config.memory.budget);
+    options_.strategy = strategy;
+  }
+
+  RankPart plan(const std::string& name, int64_t times, const VirtualPlan& captured) {
+    if (!captured.obstacle.empty())
+      throw RunFailure(str("this step cannot be planned before it runs: {}", captured.obstacle));
+    PlannedGraph planned = plan_fast(captured.trace, kernels_, options_);
+    const Prediction prediction = predict(planned.plan.schedule, known_);
+    return {name, times, std::move(planned.graph), std::move(planned.plan.memory), prediction};
+  }
+
+ private:
+  KernelSources kernels_;
+  KnownTarget known_;
+  CompileOptions options_;
+};
+
+const RankPart& larger_part(const RankPlan& plan) {
+  return *std::ranges::max_element(plan.parts, {}, [](const RankPart& part) { return part.memory.peak_bytes; });
+}
+
+bool is_state(const GraphInput& input) {
+  switch (input.kind) {
+    case InputKind::kParameter:
+    case InputKind::kGradient:
+    case InputKind::kOptimizerState:
+    case InputKind::kBuffer:
+    case InputKind::kCaptured:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+uint64_t RankPlan::state_bytes() const {
+  std::set<std::pair<InputKind, std::string>> seen;
+  uint64_t bytes = 0;
+  for (const RankPart& part : parts)
+    for (const GraphInput& input : part.graph.inputs)
+      if (is_state(input) && seen.emplace(input.kind, input.key).second)
+        bytes += static_cast<uint64_t>(bytes_of(part.graph.type(input.tensor)));
+  return bytes;
+}
+
+uint64_t RankPlan::step_bytes() const {
+  uint64_t bytes = 0;
+  for (const RankPart& part : parts) bytes = std::max(bytes, part.memory.arena_bytes);
+  return bytes;
+}
+
+RankPlan plan_rank(models::Decoder model, const ChosenOptimizer& optimizer, const RunConfig& config,
+                   const Strategy& strategy, const Batch& batch) {
+  const std::vector<ModuleRef> modules = {model};
+  const std::vector<OptimizerRef> optimizers = {optimizer.optimizer};
+  const int64_t count = config.train.grad_accum;
+  RankPlanner planner(config, strategy);
+  RankPlan out{strategy, {}};
+  if (!is_in_parts(optimizer, count)) {
+    const TrainStep step = make_train_step(model, optimizer, config.optim.clip);
+    const auto on_rows = [&](const std::vector<at::Tensor>& rows) { return step(with_micro_batches(rows, count)); };
+    out.parts.push_back(planner.plan("the step", 1, stepc::plan(on_rows, modules, optimizers, with_rows_first(batch))));
+    return out;
+  }
+  MicroStep micro = make_micro_step(model, optimizer);
+  const std::vector<at::Tensor> inputs = micro_tensors(batch.micro_batch(0), models::count_tokens(batch.labels));
+  out.parts.push_back(planner.plan("a micro-batch", count, stepc::plan(micro, modules, optimizers, inputs)));
+  UpdateStep update = make_update_step(optimizer, config.optim.clip);
+  out.parts.push_back(planner.plan("the update", 1, stepc::plan(update, modules, optimizers)));
+  return out;
+}
+
+std::string to_text(const RankPlan& plan) {
+  std::string out = str("one of {}\n{}", to_text(plan.strategy), to_text(larger_part(plan).memory));
+  out += str("{:<16} {:<24} {:>6} {:>12}\n", "it sends", "along", "count", "bytes");
+  for (const RankPart& part : plan.parts) {
+    if (plan.parts.size() > 1) out += str("{}, {} a step:\n", part.name, part.times);
+    const auto sent = communication_of(part.graph);
+    out += sent.empty() ? "nothing\n" : to_text(sent, plan.strategy.mesh);
+  }
+  for (const RankPart& part : plan.parts) out += to_text(padded_inputs(part.graph));
+  Prediction sum = plan.parts.front().prediction;
+  sum.seconds = 0;
+  for (const RankPart& part : plan.parts) sum.seconds += part.prediction.seconds * static_cast<double>(part.times);
+  out += str("predicted time  {}\n", to_text(sum));
+  out += str("a rank takes {}: model and optimizer {}, step {}, the program itself aside\n",
+             human_bytes(plan.state_bytes() + plan.step_bytes()), human_bytes(plan.state_bytes()),
+             human_bytes(plan.step_bytes()));
+  return out;
+}
+
+std::string memory_svg(const RankPlan& plan) {
+  return timeline_svg(larger_part(plan).memory, "live bytes of a training step on one rank");
+}
+
+}  // namespace stepc::train

@@ -1,0 +1,47 @@
+// The step of one rank of a mesh on paper: what it holds, what it sends, what it should take. It is captured virtually
+// and planned as a run's step is; nothing of it runs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/prediction.h"
+#include "memory/report.h"
+#include "models/decoder.h"
+#include "passes/partition/strategy.h"
+#include "train/config/run_config.h"
+#include "train/step/batches.h"
+#include "train/step/optimizer_choice.h"
+
+namespace stepc::train {
+
+// A whole step, or what its micro-batches and its update do (train/step/train_step.h).
+struct RankPart {
+  std::string name;
+  int64_t times = 1;  // in a step
+  Graph graph;        // of one rank, fused
+  MemoryReport memory;
+  Prediction prediction;
+};
+struct RankPlan {
+  Strategy strategy;
+  std::vector<RankPart> parts;
+
+  // The program's own memory on a rank: parameters, optimizer state, held gradients, buffers.
+  [[nodiscard]] uint64_t state_bytes() const;
+  // The largest arena: all else.
+  [[nodiscard]] uint64_t step_bytes() const;
+};
+
+// `model` and `optimizer` may be virtual. `batch`: (micro-batches, rows, seq), of all ranks together. UserError for
+// rules that do not fit the model, RunFailure for a step that cannot be captured before it runs.
+RankPlan plan_rank(models::Decoder model, const ChosenOptimizer& optimizer, const RunConfig& config,
+                   const Strategy& strategy, const Batch& batch);
+
+// Memory by kind of the part that needs most, what each part sends, what is padded, the predicted time.
+std::string to_text(const RankPlan& plan);
+// Live bytes of that part over time, as the text of an SVG file.
+std::string memory_svg(const RankPlan& plan);
+
+}  // namespace stepc::train

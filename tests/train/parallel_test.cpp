@@ -1,0 +1,64 @@
+#include "train/config/parallel.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/expect_user_error.h"
+
+namespace stepc::train {
+namespace {
+
+RunConfig config_of(const RunConfig::Parallel& parallel) {
+  RunConfig config;
+  config.parallel = parallel;
+  return config;
+}
+
+TEST(Parallel, OfOneRankThereIsNoMesh) { EXPECT_TRUE(strategy_of({}).mesh.axes.empty()); }
+
+TEST(Parallel, AxesStandInTheirOrder) {
+  const Strategy strategy = strategy_of(
+      config_of({.dp_replicate = 2, .dp_shard = 4, .zero = 1, .cp = 2, .tp = 8, .sequence_parallel = false}));
+  EXPECT_EQ(to_text(strategy.mesh), "dp_replicate=2,dp_shard=4,cp=2,tp=8");
+  EXPECT_EQ(strategy.zero, 1);
+  EXPECT_FALSE(strategy.sequence_parallel);
+  EXPECT_EQ(to_text(strategy), "128 ranks (dp_replicate=2,dp_shard=4,cp=2,tp=8), zero 1, without sequence_parallel");
+  EXPECT_EQ(to_text(strategy_of(config_of({.tp = 2}))), "2 ranks (tp=2)");
+}
+
+TEST(Parallel, MinusOneIsWhatTheOthersLeave) {
+  EXPECT_EQ(to_text(strategy_of(config_of({.ranks = 8, .dp_shard = -1, .tp = 2})).mesh), "dp_shard=4,tp=2");
+  EXPECT_EQ(to_text(strategy_of(config_of({.ranks = 2, .dp_shard = -1, .tp = 2})).mesh), "tp=2");
+  EXPECT_USER_ERROR(strategy_of(config_of({.dp_shard = -1})), "parallel.dp_shard = -1 is the ranks that the other");
+  EXPECT_USER_ERROR(strategy_of(config_of({.ranks = 7, .dp_shard = -1, .tp = 2})),
+                    "the other axes have 2 ranks, of which parallel.ranks = 7 is no multiple");
+  EXPECT_USER_ERROR(strategy_of(config_of({.dp_shard = 0})), "parallel.dp_shard = 0: must be at least 1, or -1");
+}
+
+TEST(Parallel, AMeshHasAsManyRanksAsThereAre) {
+  EXPECT_EQ(strategy_of(config_of({.ranks = 4, .dp_shard = 4})).mesh.ranks(), 4);
+  EXPECT_USER_ERROR(strategy_of(config_of({.ranks = 8, .dp_shard = 4})),
+                    "parallel.ranks = 8, and the axes multiply to 4: dp_shard=4");
+  EXPECT_USER_ERROR(strategy_of(config_of({.ranks = 8})), "the axes multiply to 1: none is above 1");
+  EXPECT_USER_ERROR(strategy_of(config_of({.dp_shard = 1 << 20, .tp = 2})), "more than 1048576 ranks");
+}
+
+TEST(Parallel, RulesAreAlongAxesThatAreThere) {
+  EXPECT_EQ(strategy_of(config_of({.tp = 2, .shard = {{"*.w", {{0, "tp"}}}}})).rules.size(), 1U);
+  EXPECT_USER_ERROR(strategy_of(config_of({.tp = 2, .shard = {{"*.w", {{1, "tpp"}}}}})),
+                    "the rule '*.w' splits dimension 1 along 'tpp', which is no axis of a mesh; did you mean 'tp'?");
+  EXPECT_USER_ERROR(strategy_of(config_of({.tp = 2, .shard = {{"*.w", {{0, "cp"}}}}})),
+                    "along 'cp', and the mesh tp=2 has no more than one rank there");
+}
+
+TEST(Parallel, EveryRankAlongTpHasAHead) {
+  check_tensor_parallel(strategy_of(config_of({.dp_shard = 64})), 4, 100);
+  check_tensor_parallel(strategy_of(config_of({.tp = 3})), 4, 100);
+  EXPECT_USER_ERROR(check_tensor_parallel(strategy_of(config_of({.tp = 8})), 6, 100),
+                    "parallel.tp = 8: the model has 6 heads, and none is split; tp can be at most 6, and nothing is "
+                    "padded at 2, 3, 6");
+  EXPECT_USER_ERROR(check_tensor_parallel(strategy_of(config_of({.tp = 8})), 16, 4),
+                    "parallel.tp = 8: the model has 4 classes, and each rank needs one");
+}
+
+}  // namespace
+}  // namespace stepc::train
