@@ -11,7 +11,7 @@ namespace {
 bool is_single(const Graph& graph, TensorId tensor) { return element_count(graph.shape(tensor)) == 1; }
 
 // Whether each element of the results, of shape `shape` or single, is made from the operands' elements at its place and
-// from single values. A composite is what its decomposition says.
+// from single values (of all ranks, where those reduce). A composite is what its decomposition says.
 bool is_pointwise(const Graph& graph, const Node& node, const Shape& shape) {
   if (node.aten) return false;
   const auto fits = [&](TensorId tensor) { return graph.shape(tensor) == shape || is_single(graph, tensor); };
@@ -77,10 +77,17 @@ Roots roots_of(const Graph& graph, const std::vector<bool>& copied) {
   return roots;
 }
 
-std::vector<InPlace> in_place_pairs(const Graph& graph, const Roots& roots, const std::vector<NodeId>& nodes) {
-  if (nodes.size() == 1) {
-    std::vector<InPlace> pairs = overwritten(graph, roots, graph.nodes[nodes[0].index()]);
+std::vector<InPlace> in_place_pairs(const Graph& graph, const Roots& roots, const std::vector<NodeId>& unit) {
+  if (unit.size() == 1) {
+    std::vector<InPlace> pairs = overwritten(graph, roots, graph.nodes[unit[0].index()]);
     if (!pairs.empty()) return pairs;
+  }
+  // A view inside that moves no byte is read through like one outside: what is scattered has another shape than its
+  // parameter.
+  std::vector<NodeId> nodes;
+  for (NodeId id : unit) {
+    const Node& node = graph.nodes[id.index()];
+    if (!has(node, Trait::kSameBytes) || roots[node.outputs[0]] == node.outputs[0]) nodes.push_back(id);
   }
   Shape shape;  // of the loop; what has another shape must be single values
   for (NodeId id : nodes)

@@ -1,6 +1,8 @@
 // Which kernel runs what, as text, and how much scratch memory it needs.
 #include "kernels/kernel_choice.h"
 
+#include <array>
+
 #include <gtest/gtest.h>
 
 #include "base/check.h"
@@ -30,7 +32,8 @@ Node matmul(bool transpose_a, bool transpose_b) {
 
 // "matmul 0 by 1' | bf16 on the blocked kernel"
 std::string text_of(const KernelChoice& choice) {
-  constexpr std::string_view kKinds[] = {"none", "generated", "nodes", "matmul", "attention", "loss", "aten"};
+  constexpr std::string_view kKinds[] = {"none",      "generated", "nodes",      "matmul",
+                                         "attention", "loss",      "collective", "aten"};
   std::string text(kKinds[static_cast<size_t>(choice.kind)]);
   if (choice.matmul) {
     const MatmulCall& call = *choice.matmul;
@@ -51,6 +54,31 @@ std::string text_of(const KernelChoice& choice) {
 
 std::string text_of(const Node& node, const std::vector<TensorLayout>& inputs, const Features& features) {
   return text_of(choose_kernel(node, inputs, features, kThreads));
+}
+
+TEST(KernelChoice, RanksDoCollectivesTogether) {
+  const Attrs group = {{"axes", Shape{0}}, {"ranks", int64_t{2}}};
+  Attrs reduced = group;
+  reduced.set("reduce", std::string("sum"));
+  const TensorLayout parts = dense(DType::kBF16, {2, 100}), across = lying(DType::kBF16, {2, 100}, {1, 2});
+  EXPECT_EQ(text_of(node_of("all_gather", group), {parts}, kNone), "collective | one call of the library's");
+  EXPECT_EQ(text_of(node_of("all_reduce", reduced), {parts}, kNone),
+            "collective, 0 may be 0 | one call of the library's");
+  EXPECT_EQ(text_of(node_of("reduce_scatter", reduced), {parts}, kNone),
+            "collective | all-to-all, then a sum on each rank in f32");
+  const auto scratch = [&](const char* op, const TensorLayout& operand) {
+    return choose_kernel(node_of(op, op == std::string("all_to_all") ? group : reduced), std::array{operand}, kNone,
+                         kThreads)
+        .scratch_bytes;
+  };
+  EXPECT_EQ(scratch("reduce_scatter", parts), 832U) << "200 floats, aligned";
+  EXPECT_EQ(scratch("reduce_scatter", dense(DType::kF64, {2, 100})), 1600U);
+  EXPECT_EQ(scratch("reduce_scatter", across), 832U + 448U) << "and a copy";
+  EXPECT_EQ(scratch("all_reduce", across), 448U);
+  EXPECT_EQ(scratch("all_to_all", parts), 0U);
+  Node reshard;
+  reshard.op = "reshard";
+  EXPECT_THROW(choose_kernel(reshard, std::array{parts}, kNone, kThreads), InternalError);
 }
 
 TEST(KernelChoice, AMatmulIsWhereItIsFaster) {

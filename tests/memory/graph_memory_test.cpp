@@ -52,7 +52,27 @@ return %3
 return %5
 )");
   ASSERT_EQ(memory.problem.units.size(), 3U);
-  EXPECT_EQ(memory.problem.units[2].reuses, (std::vector<Reuse>{{memory.value_of[3], memory.value_of[5]}}));
+  const uint32_t made = memory.value_of[5];
+  EXPECT_EQ(memory.problem.units[2].reuses,
+            (std::vector<Reuse>{{memory.value_of[3], made}, {memory.value_of[1], made}}));
+}
+
+// What a rank's gradient comes as, and its parameter: the update is made in place all the same.
+TEST(GraphMemory, AGroupReadsThroughViewsThatMoveNoByte) {
+  const auto reuses = [](std::string_view view) {
+    const GraphMemory memory = memory_of(str(R"(input %0: f32[4, 4] = parameter "w"
+input %1: f32[4, 4] = batch "0"
+%2: f32[4, 4] = neg(%1) | backward ""
+%3: f32[4, 4] = {} | update "" group 0
+%4: f32[4, 4] = sub(%0, %3) | update "" group 0
+update %0 = %4
+)",
+                                             view));
+    EXPECT_EQ(memory.problem.units.size(), 2U);
+    return memory.input_of[memory.value_of[4]];
+  };
+  EXPECT_EQ(reuses("reshape(%2) {shape=[4, 4]}"), 0U);
+  EXPECT_EQ(reuses("transpose(%2) {permutation=[1, 0]}"), kNone);
 }
 
 TEST(GraphMemory, NothingIsWrittenOverWhatIsReadInAnotherOrder) {

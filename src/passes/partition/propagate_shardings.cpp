@@ -6,19 +6,16 @@
 #include <optional>
 
 #include "base/check.h"
-#include "ops/graph_builder.h"
 #include "ops/op_def.h"
 #include "passes/partition/prepare.h"
 #include "passes/partition/seeds.h"
+#include "passes/partition/sharded_builder.h"
 #include "passes/partition/splits.h"
 #include "passes/partition/tensor_parallel.h"
 
 namespace stepc {
 
 namespace {
-
-constexpr size_t kMostAxes = 8;
-using Origins = std::array<Origin, kMostAxes>;  // by axis: where a tensor's split along it comes from
 
 // How much an axis prefers a split of that origin.
 int preference(Origin origin, bool is_model_axis) {
@@ -65,52 +62,44 @@ class Propagation {
         seeds_(std::move(seeds)),
         hints_(hints),
         uses_(use_counts(graph)),
+        b_(mesh_),
         now_(graph.tensors.size()),
         is_of_batch_(graph.tensors.size(), false) {
-    b_.graph().mesh = mesh_;
     if (const auto tp = mesh_.find("tp")) tp_ = *tp;
     for (Axis axis = 0; axis < mesh_.axes.size(); ++axis)
       is_model_axis_[axis] = mesh_.axes[axis].name == "tp" || mesh_.axes[axis].name == "ep";
   }
 
   ShardedStep run() {
-    visit_all();
+    visit_nodes();
     for (const GraphOutput& output : old_.outputs) leave(output);
-    return {b_.take(), std::move(why_)};
+    return {b_.take(), b_.take_reasons()};
   }
 
-  // By tensor of the step, how it lies. Valid after run() took the graph only if asked before.
-  [[nodiscard]] std::vector<Sharding> shardings() {
+  // As far as the outputs, for what is then known of the step.
+  void visit_nodes() {
+    for (size_t i = 0; i < old_.inputs.size(); ++i) {
+      const GraphInput& input = old_.inputs[i];
+      const auto& [sharding, origin] = seeds_.inputs[i];
+      Origins origins{};
+      for (const Split& split : splits_of(sharding, old_.shape(input.tensor)))
+        for (Axis axis : split.piece.axes) origins[axis] = origin;
+      now_[input.tensor.index()] = b_.add_input(input, old_.type(input.tensor), sharding, origins);
+      is_of_batch_[input.tensor.index()] = input.kind == InputKind::kBatch;
+    }
+    for (const Node& node : old_.nodes) visit(node);
+  }
+  // By tensor of the step, how it lies.
+  [[nodiscard]] std::vector<Sharding> shardings() const {
     std::vector<Sharding> out;
-    for (size_t t = 0; t < now_.size(); ++t)
-      out.push_back(now_[t].valid() ? sharding(now_[t]) : Sharding::whole(old_.tensors[t].type.shape.size()));
+    for (TensorId now : now_) out.push_back(b_.sharding(now));
     return out;
   }
   // Of the look-ups that sequence_axis split.
   [[nodiscard]] int64_t tokens() const { return tokens_; }
-  void visit_all() {
-    for (size_t i = 0; i < old_.inputs.size(); ++i) {
-      const TensorId id = b_.graph().add_input(old_.inputs[i], old_.type(old_.inputs[i].tensor));
-      Origins origins{};
-      for (const Split& split : splits_of(seeds_.inputs[i].sharding, b_.shape(id)))
-        for (Axis axis : split.piece.axes) origins[axis] = seeds_.inputs[i].origin;
-      place(id, seeds_.inputs[i].sharding, origins);
-      now_[old_.inputs[i].tensor.index()] = id;
-      is_of_batch_[old_.inputs[i].tensor.index()] = old_.inputs[i].kind == InputKind::kBatch;
-    }
-    for (const Node& node : old_.nodes) visit(node);
-  }
 
  private:
-  // ---- what is known of a tensor of the new graph
-
-  [[nodiscard]] const Sharding& sharding(TensorId id) { return *b_.graph().tensors[id.index()].sharding; }
-  void place(TensorId id, Sharding sharding, const Origins& origins) {
-    b_.graph().tensors[id.index()].sharding = std::move(sharding);
-    origins_.resize(std::max(origins_.size(), id.index() + 1));
-    origins_[id.index()] = origins;
-  }
-  void explain(std::string why) { why_.resize(b_.graph().nodes.size()), why_.back() = std::move(why); }
+  [[nodiscard]] const Sharding& sharding_of(TensorId old) const { return b_.sharding(now_[old.index()]); }
 
   // ---- partial sums
 
@@ -160,7 +149,7 @@ class Propagation {
     size_t parts = 0;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const TensorId input = node.inputs[i];
-      const Sharding& lies = sharding(now_[input.index()]);
+      const Sharding& lies = sharding_of(input);
       const auto op_there = lies.partial_over(axis);
       if (!op_there) {
         if (lies.splits(axis)) return false;
@@ -183,8 +172,7 @@ class Propagation {
   // ---- the op at hand
 
   void visit(const Node& node) {
-    if (node.source.phase != b_.source().phase) ++stretch_;
-    b_.set_source(node.source);
+    b_.at(node.source);
     const ShardingRule rule = sharding_rule_of(old_, node);
     std::vector<Axis> passing;
     for (Axis axis = 0; axis < mesh_.axes.size(); ++axis)
@@ -196,50 +184,51 @@ class Propagation {
     if (node.aten) check_batch(node, chosen);
 
     std::vector<Split> splits;
-    for (const Offer& offer : chosen) splits.push_back(offer.split);
+    Origins origins{};
+    for (const Offer& offer : chosen) {
+      splits.push_back(offer.split);
+      for (Axis axis : offer.split.piece.axes) origins[axis] = offer.origin;
+    }
+    if (seeks(node)) note_parameters(node, rule, splits);
     Node made = node;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       Sharding to = from_factors(splits, old_.shape(node.inputs[i]), rule.operands[i], rule, mesh_);
-      for (Axis axis : passing) to.set_partial(axis, ReduceOp::kSum);
-      const TensorId now = now_[node.inputs[i].index()];
       // A number that parts are scaled by is no part.
-      if (!passing.empty() && op_def(node.op).has(Trait::kScales))
-        for (Axis axis : passing)
-          if (!sharding(now).partial_over(axis)) to.clear_partial(axis);
-      made.inputs[i] = reshard(now, to);
+      for (Axis axis : passing)
+        if (!op_def(node.op).has(Trait::kScales) || sharding_of(node.inputs[i]).partial_over(axis))
+          to.set_partial(axis, ReduceOp::kSum);
+      made.inputs[i] = b_.reshard(now_[node.inputs[i].index()], to);
     }
-    if (seeks(node)) note_parameters(node, rule, splits);
     std::vector<TensorType> types;
-    for (TensorId output : node.outputs) types.push_back(old_.type(output));
-    const NodeId id = b_.graph().add_node(std::move(made), types);
-    const std::vector<TensorId> outputs = b_.graph().nodes[id.index()].outputs;
-    Origins origins{};
-    for (const Offer& offer : chosen)
-      for (Axis axis : offer.split.piece.axes) origins[axis] = offer.origin;
-    for (size_t k = 0; k < outputs.size(); ++k) {
+    std::vector<Sharding> results;
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      types.push_back(old_.type(node.outputs[k]));
       Sharding result = from_factors(splits, types[k].shape, rule.results[k], rule, mesh_);
       for (const Split& split : splits)
         if (!has_factor(rule.results[k], split.at))
           for (Axis axis : split.piece.axes) result.set_partial(axis, reduction_of(rule.factors[split.at].kind));
       for (Axis axis : passing) result.set_partial(axis, ReduceOp::kSum);
-      place(outputs[k], std::move(result), origins);
+      results.push_back(std::move(result));
+    }
+    const std::vector<TensorId> outputs =
+        b_.add(std::move(made), types, std::move(results), origins, reason(chosen, passing, node));
+    for (size_t k = 0; k < outputs.size(); ++k) {
       now_[node.outputs[k].index()] = outputs[k];
       note_operand(node, rule, k);
     }
-    explain(reason(chosen, passing, node));
   }
 
-  // A part of a sum that has the shape of an operand which was gathered for this op is the gradient of it, as far as
-  // one can tell: whole, it is to lie as that did. It stays so through what the parts pass.
+  // Of an op of several results, one that is partial and has the shape of an operand which was gathered for it is that
+  // one's gradient: whole, it is to lie as that did. It stays so through what the parts pass.
   void note_operand(const Node& node, const ShardingRule& rule, size_t k) {
     const TensorId result = now_[node.outputs[k].index()];
-    for (const Partial& part : sharding(result).partial)
+    for (const Partial& part : b_.sharding(result).partial)
       for (size_t i = 0; i < node.inputs.size(); ++i) {
-        const TensorId before = now_[node.inputs[i].index()];
+        const Sharding& before = sharding_of(node.inputs[i]);
         const bool is_alike = node.outputs.size() > 1 && old_.type(node.inputs[i]) == old_.type(node.outputs[k]);
-        if (is_alike && sharding(before).splits(part.axis)) as_operand_.try_emplace(result, sharding(before));
-        const auto known = as_operand_.find(before);
-        if (known == as_operand_.end() || !sharding(before).partial_over(part.axis)) continue;
+        if (is_alike && before.splits(part.axis)) as_operand_.try_emplace(result, before);
+        const auto known = as_operand_.find(now_[node.inputs[i].index()]);
+        if (known == as_operand_.end() || !before.partial_over(part.axis)) continue;
         const FactorSplits found = onto_factors(known->second, old_.shape(node.inputs[i]), rule.operands[i], rule);
         as_operand_.try_emplace(result,
                                 from_factors(found.splits, old_.shape(node.outputs[k]), rule.results[k], rule, mesh_));
@@ -256,9 +245,8 @@ class Propagation {
     std::vector<Offer> offers;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const TensorId old = node.inputs[i];
-      const TensorId now = now_[old.index()];
-      Sharding lies = sharding(now);
-      Origins origins = origins_[now.index()];
+      Sharding lies = sharding_of(old);
+      Origins origins = b_.origins(now_[old.index()]);
       for (Axis axis : passing) lies.clear_partial(axis);
       if (!lies.partial.empty()) {
         const std::vector<Partial> parts = lies.partial;
@@ -285,10 +273,9 @@ class Propagation {
   // A call that nobody says how to split would need the whole batch on every rank.
   void check_batch(const Node& node, const std::vector<Offer>& chosen) {
     for (TensorId input : node.inputs) {
-      const TensorId now = now_[input.index()];
+      const Origins& origins = b_.origins(now_[input.index()]);
       for (Axis axis = 0; axis < mesh_.axes.size(); ++axis) {
-        if (!sharding(now).splits(axis) || origins_[now.index()][axis] != Origin::kBatch || is_model_axis_[axis])
-          continue;
+        if (!sharding_of(input).splits(axis) || origins[axis] != Origin::kBatch || is_model_axis_[axis]) continue;
         const bool is_taken = std::ranges::any_of(chosen, [axis](const Offer& offer) {
           return std::ranges::find(offer.split.piece.axes, axis) != offer.split.piece.axes.end();
         });
@@ -365,105 +352,17 @@ class Propagation {
                          : str("{}", fmt::join(parts, "; "));
   }
 
-  // ---- another sharding
-
-  TensorId reshard(TensorId x, const Sharding& to) {
-    if (sharding(x) == to) return x;
-    resharded_.resize(std::max(resharded_.size(), x.index() + 1));
-    for (const Resharded& known : resharded_[x.index()])
-      if (known.stretch == stretch_ && sharding(known.tensor) == to) return known.tensor;
-    // What was reduced is reduced once. What was gathered is gathered again where the step goes from forward to
-    // backward, and on to another micro-batch, or it would be kept.
-    if (!sharding(x).partial.empty())
-      for (const Resharded& known : resharded_[x.index()])
-        if (sharding(known.tensor) == to) return known.tensor;
-    const TensorId made = make_resharded(x, to);
-    resharded_[x.index()].push_back({made, stretch_});
-    return made;
-  }
-
-  TensorId make_resharded(TensorId x, const Sharding& to) {
-    const Node* producer = b_.graph().producer(x);
-    if (producer != nullptr && collective_of(*producer) == Collective::kReshard && sharding(producer->inputs[0]) == to)
-      return producer->inputs[0];
-    if (const auto repeated = before_repeats(x, to)) return *repeated;
-    if (const auto parts = in_parts(x, to)) return *parts;
-    const TensorId made = b_.add("reshard", {x});
-    Origins origins = origins_[x.index()];
-    place(made, to, origins);
-    explain(str("{} is needed", to_text(to, b_.shape(x), mesh_)));
-    return made;
-  }
-
-  // What views repeat is sent before they do.
-  std::optional<TensorId> before_repeats(TensorId x, const Sharding& to) {
-    const Node* producer = b_.graph().producer(x);
-    bool is_repeated = false;
-    for (const Node* node = producer; node != nullptr && is_view(*node); node = b_.graph().producer(node->inputs[0]))
-      is_repeated |= element_count(b_.shape(node->inputs[0])) < element_count(b_.shape(x));
-    if (!is_repeated || !sharding(x).partial.empty() || !to.partial.empty()) return std::nullopt;
-    Node view = *producer;
-    const ShardingRule rule = sharding_rule_of(b_.graph(), view);
-    const FactorSplits found = onto_factors(to, b_.shape(x), rule.results[0], rule);
-    if (!found.unfit.empty()) return std::nullopt;
-    const Sharding needed = from_factors(found.splits, b_.shape(view.inputs[0]), rule.operands[0], rule, mesh_);
-    view.source = b_.source();
-    view.inputs[0] = reshard(view.inputs[0], needed);
-    const Origins origins = origins_[x.index()];
-    const NodeId id = b_.graph().add_node(std::move(view), {b_.type(x)});
-    const TensorId made = b_.graph().nodes[id.index()].outputs[0];
-    place(made, to, origins);
-    explain("repeats what is resharded before it");
-    return made;
-  }
-
-  // Whether `to` splits further what `from` splits, and no more than that.
-  bool only_splits(const Sharding& from, const Sharding& to, const Shape& shape) {
-    if (!from.partial.empty() || !to.partial.empty()) return false;
-    const std::vector<Split> after = splits_of(to, shape);
-    return std::ranges::all_of(splits_of(from, shape),
-                               [&](const Split& split) { return std::ranges::find(after, split) != after.end(); });
-  }
-
-  // What is cheap to make is made in parts rather than whole and cut: masks, positions, what is repeated.
-  std::optional<TensorId> in_parts(TensorId x, const Sharding& to) {
-    const Node* producer = b_.graph().producer(x);
-    if (producer == nullptr || producer->aten || !only_splits(sharding(x), to, b_.shape(x))) return std::nullopt;
-    const OpDef& op = op_def(producer->op);
-    constexpr Trait kCheap[] = {Trait::kElementwise, Trait::kView, Trait::kConstant, Trait::kRandom};
-    if (std::ranges::none_of(kCheap, [&](Trait trait) { return op.has(trait); })) return std::nullopt;
-    const Node node = *producer;
-    const ShardingRule rule = sharding_rule_of(b_.graph(), node);
-    const FactorSplits found = onto_factors(to, b_.shape(x), rule.results[0], rule);
-    if (!found.unfit.empty()) return std::nullopt;
-    std::vector<Sharding> needed;
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
-      needed.push_back(from_factors(found.splits, b_.shape(node.inputs[i]), rule.operands[i], rule, mesh_));
-      if (!only_splits(sharding(node.inputs[i]), needed[i], b_.shape(node.inputs[i]))) return std::nullopt;
-    }
-    Node parts = node;
-    parts.source = b_.source();
-    for (size_t i = 0; i < node.inputs.size(); ++i) parts.inputs[i] = reshard(node.inputs[i], needed[i]);
-    const Origins origins = origins_[x.index()];
-    const NodeId id = b_.graph().add_node(std::move(parts), {b_.type(x)});
-    const TensorId made = b_.graph().nodes[id.index()].outputs[0];
-    place(made, to, origins);
-    explain("made in parts where parts are needed");
-    return made;
-  }
-
   // ---- what leaves the step
 
   void leave(GraphOutput output) {
-    b_.set_source({Phase::kUpdate, ""});
+    b_.at({Phase::kUpdate, ""});
     if (output.tensor.valid()) {
-      const TensorId old = output.tensor;
-      const TensorId now = now_[old.index()];
-      Sharding to = settled(old, sharding(now));
-      if (output.kind == GraphOutput::Kind::kUpdate) to = seeds_.inputs[output.input].sharding;
-      output.tensor = reshard(now, to);
+      const bool is_update = output.kind == GraphOutput::Kind::kUpdate;
+      const Sharding to =
+          is_update ? seeds_.inputs[output.input].sharding : settled(output.tensor, sharding_of(output.tensor));
+      output.tensor = b_.reshard(now_[output.tensor.index()], to);
     }
-    b_.graph().outputs.push_back(std::move(output));
+    b_.add_output(std::move(output));
   }
 
   // ---- where tensor parallelism is sought
@@ -497,20 +396,12 @@ class Propagation {
   Hints hints_;
   std::optional<Axis> tp_;
   int64_t tokens_ = 0;
-  std::array<bool, kMostAxes> is_model_axis_{};
+  std::array<bool, std::tuple_size_v<Origins>> is_model_axis_{};
   std::vector<uint32_t> uses_;
-  GraphBuilder b_;
-  std::vector<TensorId> now_;      // by old tensor
-  size_t stretch_ = 0;             // of nodes of one phase in a row
-  std::vector<Origins> origins_;   // by new tensor
-  std::vector<bool> is_of_batch_;  // by old tensor: the batch, but for views and arithmetic on it
-  struct Resharded {
-    TensorId tensor;
-    size_t stretch = 0;
-  };
-  std::vector<std::vector<Resharded>> resharded_;  // by new tensor
-  std::map<TensorId, Sharding> as_operand_;        // by new tensor that is partial: how an operand of its shape lay
-  std::vector<std::string> why_;                   // by new node
+  ShardedBuilder b_;
+  std::vector<TensorId> now_;                // by old tensor
+  std::vector<bool> is_of_batch_;            // by old tensor: the batch, but for views and arithmetic on it
+  std::map<TensorId, Sharding> as_operand_;  // by new tensor that is partial: how an operand of its shape lay
   std::optional<Chains> chains_;
 };
 
@@ -537,14 +428,14 @@ ShardedStep propagate_shardings(const Graph& step, const Strategy& strategy) {
   for (const auto& axis : {strategy.sequence_parallel ? tp : std::nullopt, cp}) {
     if (!axis) continue;
     Propagation along(uncut, strategy, no_seeds(graph), {.sequence_axis = axis});
-    along.visit_all();
+    along.visit_nodes();
     sequence[*axis] = along.shardings();
     hints.tokens = along.tokens();
   }
   if (tp) {
     Hints seeking = hints;
     seeking.found = &tensor_parallel;
-    Propagation(graph, strategy, no_seeds(graph), seeking).visit_all();
+    Propagation(graph, strategy, no_seeds(graph), seeking).visit_nodes();
   }
   hints.sequence_axis = cp;
   return Propagation(graph, strategy, seeds_of(graph, strategy, tensor_parallel), hints).run();
