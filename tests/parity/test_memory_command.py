@@ -72,6 +72,27 @@ def test_zero_divides_what_it_says(stepc):
     assert of("parameters", "--parallel.tp=4") == pytest.approx(parameters / 4, rel=0.05)
 
 
+@pytest.mark.parametrize("options, sent", [
+    (["dp_replicate=8"], {"all_reduce": 2 * 7 / 8}),
+    (["dp_shard=8", "zero=1"], {"reduce_scatter": 7 / 8, "all_gather": 7 / 8}),
+    (["dp_shard=8", "zero=2"], {"reduce_scatter": 7 / 8, "all_gather": 7 / 8}),
+])
+def test_data_parallelism_sends_what_its_formula_says(stepc, options, sent):
+    result = stepc(*PARALLEL, *(f"--parallel.{option}" for option in options))
+    assert result.returncode == 0, result.stderr
+    parameters = bytes_in("parameters", stepc(*PARALLEL).stdout)
+    for op, times in sent.items():
+        assert bytes_in(rf"\n{op} +dp_\w+ +\d+", result.stdout) == pytest.approx(times * parameters, rel=0.02)
+
+
+def test_fully_sharded_parameters_are_gathered_in_each_pass_that_uses_them(stepc):
+    result = stepc(*PARALLEL, "--parallel.dp_shard=8")
+    parameters = bytes_in("parameters", stepc(*PARALLEL).stdout)
+    used_once = 2 * 4096 * 128 * 4  # the embedding, and the head in the loss that holds its own backward pass
+    assert bytes_in(r"\nall_gather +dp_shard +\d+", result.stdout) == \
+        pytest.approx(7 / 8 * (2 * parameters - used_once), rel=0.02)
+
+
 def test_what_does_not_divide_is_padded(stepc):
     batch = stepc(*PARALLEL, "--parallel.dp_shard=3")
     assert re.search("^padded: batch '0'.*, dimension 0: 8 over 3 ranks are 3 on each$", batch.stdout, re.MULTILINE)
