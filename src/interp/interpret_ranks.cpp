@@ -136,7 +136,8 @@ Array whole_of(const std::vector<Array>& parts, const Sharding& sharding, const 
   return whole;
 }
 
-std::vector<std::vector<Array>> interpret_ranks(const Graph& graph, std::vector<std::vector<Array>> inputs) {
+std::vector<std::vector<Array>> interpret_ranks(const Graph& graph, std::vector<std::vector<Array>> inputs,
+                                                const AtenCallFn& aten) {
   const Mesh& mesh = graph.mesh;
   const auto ranks = static_cast<size_t>(mesh.ranks());
   INTERNAL_CHECK_EQ(inputs.size(), ranks);
@@ -155,10 +156,10 @@ std::vector<std::vector<Array>> interpret_ranks(const Graph& graph, std::vector<
     }
   std::vector<uint32_t> uses = use_counts(graph);
   for (const Node& node : graph.nodes) {
-    USER_CHECK(!node.aten, "{} (in '{}') is no op of stepc's own and cannot be interpreted", node.op,
-               node.source.module);
-    const OpDef& op = op_def(node.op);
-    if (op.collective != Collective::kNone && op.collective != Collective::kReshard) {
+    USER_CHECK(!node.aten || (aten && !is_host_code(node)),
+               "{} (in '{}') is no op of stepc's own and cannot be interpreted", node.op, node.source.module);
+    const Collective collective = collective_of(node);
+    if (collective != Collective::kNone && collective != Collective::kReshard) {
       for (size_t r = 0; r < ranks; ++r) {
         std::vector<const Array*> group;
         size_t own = 0;
@@ -172,7 +173,8 @@ std::vector<std::vector<Array>> interpret_ranks(const Graph& graph, std::vector<
       for (size_t r = 0; r < ranks; ++r) {
         std::vector<Array> arguments;
         for (TensorId input : node.inputs) arguments.push_back(values[r][input.index()]);
-        std::vector<Array> results = evaluate(op, arguments, node.attrs);
+        std::vector<Array> results =
+            node.aten ? aten(node, arguments) : evaluate(op_def(node.op), arguments, node.attrs);
         for (size_t k = 0; k < results.size(); ++k) values[r][node.outputs[k].index()] = std::move(results[k]);
       }
     }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "interp/array.h"
+#include "interp/interpret.h"
 #include "ir/graph.h"
 
 namespace stepc {
@@ -14,7 +15,8 @@ Array local_of(const Array& whole, const Sharding& sharding, const Mesh& mesh, i
 Array whole_of(const std::vector<Array>& parts, const Sharding& sharding, const Shape& shape, const Mesh& mesh);
 
 // `inputs`: by rank, in the order of graph.inputs; a mesh input may be left empty. Gives by rank the tensors of
-// graph.outputs. A Graph with opaque nodes or host code is refused by name.
-std::vector<std::vector<Array>> interpret_ranks(const Graph& graph, std::vector<std::vector<Array>> inputs);
+// graph.outputs. Host code is refused by name, and opaque ATen nodes that the caller does not run.
+std::vector<std::vector<Array>> interpret_ranks(const Graph& graph, std::vector<std::vector<Array>> inputs,
+                                                const AtenCallFn& aten = {});
 
 }  // namespace stepc

@@ -28,7 +28,8 @@ inline Partitioned partitioned(const Graph& graph, const Strategy& strategy) {
 }
 
 // The tensors of `local`'s outputs as wholes. Ranks that hold the same must agree bit by bit.
-inline std::vector<Array> run_on_ranks(const Graph& local, const std::vector<Array>& inputs) {
+inline std::vector<Array> run_on_ranks(const Graph& local, const std::vector<Array>& inputs,
+                                       const AtenCallFn& aten = {}) {
   std::vector<std::vector<Array>> parts(static_cast<size_t>(local.mesh.ranks()));
   for (size_t r = 0; r < parts.size(); ++r)
     for (size_t i = 0; i < local.inputs.size(); ++i) {
@@ -39,7 +40,7 @@ inline std::vector<Array> run_on_ranks(const Graph& local, const std::vector<Arr
         parts[r].push_back(input.part ? local_of(inputs[i], input.part->sharding, local.mesh, static_cast<int64_t>(r))
                                       : inputs[i]);
     }
-  const std::vector<std::vector<Array>> outputs = interpret_ranks(local, std::move(parts));
+  const std::vector<std::vector<Array>> outputs = interpret_ranks(local, std::move(parts), aten);
   std::vector<Array> wholes;
   for (size_t o = 0; o < local.outputs.size(); ++o) {
     const GraphOutput& output = local.outputs[o];
@@ -61,9 +62,10 @@ inline std::vector<Array> run_on_ranks(const Graph& local, const std::vector<Arr
 }
 
 // The largest error of any output of the step on ranks; `graph` and `inputs` are in f64.
-inline double largest_error_on_ranks(const Graph& graph, const Graph& local, const std::vector<Array>& inputs) {
-  const std::vector<Array> expected = interpret(graph, inputs);
-  const std::vector<Array> got = run_on_ranks(local, inputs);
+inline double largest_error_on_ranks(const Graph& graph, const Graph& local, const std::vector<Array>& inputs,
+                                     const AtenCallFn& aten = {}) {
+  const std::vector<Array> expected = interpret(graph, inputs, {}, aten);
+  const std::vector<Array> got = run_on_ranks(local, inputs, aten);
   double largest = 0;
   for (size_t o = 0; o < expected.size(); ++o) {
     const double error = expected[o].count() == 0 ? 0 : largest_error(got[o], expected[o]);
