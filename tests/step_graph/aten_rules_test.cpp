@@ -2,21 +2,24 @@
 #include "ops/aten_rules.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include <gtest/gtest.h>
 
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/functional.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/flatten.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/modules/pooling.h>
 #include <torch/nn/modules/upsampling.h>
 
 #include "capture/recorder.h"
+#include "ops/graph_builder.h"
+#include "ops/sharding_rule.h"
 #include "passes/from_trace/functionalise.h"
 #include "tests/passes/run_partitioned.h"
 #include "tests/step_graph/aten_calls.h"
@@ -234,7 +237,7 @@ Graph passed(const Graph& graph, const Strategy& strategy) {
 }
 
 // Every output and update is that of one device; each convolution works on the rank's rows.
-void expect_as_on_one_device(const torch::nn::Sequential& model, int64_t rows) {
+void expect_images_as_on_one_device(const torch::nn::Sequential& model, int64_t rows) {
   at::manual_seed(2);
   const ImageStep step(model, rows);
   const Graph graph = passed(step.graph, {});
@@ -278,17 +281,17 @@ torch::nn::Sequential diffusing() {
 }
 
 TEST(StepOfConvolutions, EveryOutputIsThatOfOneDevice) {
-  expect_as_on_one_device(convolutional(), 4);
-  expect_as_on_one_device(convolutional(), 5);
+  expect_images_as_on_one_device(convolutional(), 4);
+  expect_images_as_on_one_device(convolutional(), 5);
 }
 TEST(StepOfConvolutions, GroupsAreNormedAndImagesResizedByRows) {
-  expect_as_on_one_device(diffusing(), 4);
-  expect_as_on_one_device(diffusing(), 3);
+  expect_images_as_on_one_device(diffusing(), 4);
+  expect_images_as_on_one_device(diffusing(), 3);
 }
 TEST(StepOfConvolutions, FrozenStatisticsStayAsTheyAre) {
   torch::nn::Sequential model = convolutional();
   model->eval();
-  expect_as_on_one_device(model, 4);
+  expect_images_as_on_one_device(model, 4);
 }
 
 }  // namespace
