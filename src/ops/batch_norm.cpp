@@ -43,9 +43,13 @@ class BatchNorm {
     for (uint32_t written : node_.aten->writes) {
       const bool is_mean = stands_at(3, written);
       INTERNAL_CHECK(is_mean || stands_at(4, written), "{} writes its input {}", node_.op, written);
+      if (!trains) {  // the schema says that it writes, whatever it does
+        results.push_back(inputs_[written]);
+        continue;
+      }
       // The running variance is that of a sample.
-      const TensorId unbiased = b_.add("mul", {variance, real(count_ / (count_ - 1))});
-      results.push_back(moved(inputs_[written], is_mean ? mean : unbiased));
+      const TensorId now = is_mean ? mean : b_.add("mul", {variance, real(count_ / (count_ - 1))});
+      results.push_back(moved(inputs_[written], now));
     }
     return results;
   }

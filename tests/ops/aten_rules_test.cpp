@@ -10,7 +10,7 @@ namespace stepc {
 namespace {
 
 Graph call_on(std::string_view inputs, std::string_view call) {
-  std::string text;
+  std::string text = "stepc.graph 1\n";
   size_t count = 0;
   for (std::string_view type; !inputs.empty(); ++count) {
     const size_t end = inputs.find(';');

@@ -33,10 +33,6 @@ namespace {
 struct RuledCall {
   std::string operands, call;
 };
-std::string each(const std::string& type, size_t count) {
-  std::vector<std::string> all(count, type);
-  return str("{}", fmt::join(all, "; "));
-}
 const std::vector<RuledCall>& ruled_calls() {
   const std::string line = "f64[3, 3, 8]", plane = "f64[3, 3, 8, 8]", box = "f64[3, 3, 8, 8, 8]";
   const std::string half_line = "f64[3, 3, 4]", half = "f64[3, 3, 4, 4]", half_box = "f64[3, 3, 4, 4, 4]";
@@ -113,7 +109,7 @@ Array random_array(const TensorType& type) {
 
 // The call as a Graph whose batch is its operands, and its results what the step returns.
 Graph graph_of(const RuledCall& one, std::vector<Array>& operands) {
-  std::string text;
+  std::string text = "stepc.graph 1\n";
   size_t count = 0;
   for (const std::string& type : split(one.operands, ';'))
     text += str("input %{}: {} = batch \"{}\"\n", count, type.substr(type.find_first_not_of(' ')), count), ++count;
