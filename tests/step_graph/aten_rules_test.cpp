@@ -177,7 +177,11 @@ TEST(AtenRules, EveryCallIsTheWholeOneInParts) {
 // A model's training step on images and their classes, SGD with momentum, recorded in eager PyTorch.
 class ImageStep : private RecordedProgram {
  public:
-  ImageStep(torch::nn::Sequential model, int64_t rows) : model_(std::move(model)) {
+  ImageStep(torch::nn::Sequential model, int64_t rows, at::ScalarType dtype = at::kFloat) : model_(std::move(model)) {
+    for (const at::Tensor& parameter : model_->parameters()) parameter.set_data(parameter.to(dtype));
+    for (const at::Tensor& buffer : model_->buffers())
+      if (buffer.is_floating_point()) buffer.set_data(buffer.to(dtype));
+
     for (auto& item : model_->named_parameters()) {
       parameters_.emplace_back(item.key(), item.value());
       momenta_.push_back(at::zeros_like(item.value()));
@@ -185,7 +189,7 @@ class ImageStep : private RecordedProgram {
       owned_.push_back({Owner::kOptimizerState, item.key() + ".momentum", momenta_.back()});
     }
     for (auto& item : model_->named_buffers()) owned_.push_back({Owner::kBuffer, item.key(), item.value()});
-    const at::Tensor images = at::randn({rows, 3, 8, 8}), classes = at::randint(0, 5, {rows}, at::kLong);
+    const at::Tensor images = at::randn({rows, 3, 8, 8}).to(dtype), classes = at::randint(0, 5, {rows}, at::kLong);
     owned_.push_back({Owner::kBatch, "0", images});
     owned_.push_back({Owner::kBatch, "1", classes});
     const auto step = [&] {
@@ -206,10 +210,11 @@ class ImageStep : private RecordedProgram {
       before[{kind_of(owned.owner), owned.key}] = in_double(test::array_of(owned.tensor));
     Recording recording = record(*this, step);
     for (const std::string& obstacle : recording.obstacles) ADD_FAILURE() << obstacle;
-    graph = in_double(functionalise(recording.trace));
+    recorded = functionalise(recording.trace);
+    graph = in_double(recorded);
   }
 
-  Graph graph;
+  Graph recorded, graph;  // and in float64
   std::map<std::pair<InputKind, std::string>, Array> before;
 
  private:
@@ -283,6 +288,15 @@ TEST(StepOfConvolutions, EveryOutputIsThatOfOneDevice) {
 TEST(StepOfConvolutions, GroupsAreNormedAndImagesResizedByRows) {
   expect_images_as_on_one_device(diffusing(), 4);
   expect_images_as_on_one_device(diffusing(), 3);
+}
+// All in bfloat16: the pass runner holds types to each other, and what the ranks sum is float32.
+TEST(StepOfConvolutions, NarrowImagesHaveWideStatistics) {
+  const ImageStep step(convolutional(), 4, at::kBFloat16);
+  const Graph local = passed(step.recorded, {parse_mesh("dp_shard=2"), 3});
+  const bool sums_wide = std::ranges::any_of(local.nodes, [&](const Node& node) {
+    return collective_of(node) != Collective::kNone && local.type(node.inputs[0]) == TensorType{DType::kF32, {4}};
+  });
+  EXPECT_TRUE(sums_wide);
 }
 TEST(StepOfConvolutions, FrozenStatisticsStayAsTheyAre) {
   torch::nn::Sequential model = convolutional();
