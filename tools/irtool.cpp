@@ -26,6 +26,7 @@
 #include "cost/target.h"
 #include "interp/interpret.h"
 #include "interp/interpret_ranks.h"
+#include "ops/communication.h"
 #include "ops/op_def.h"
 #include "passes/from_trace/functionalise.h"
 #include "passes/partition/partition.h"

@@ -20,7 +20,8 @@ void run_host_code(const Node& node, const HostCodeFn& host, std::vector<Array>&
 }
 }  // namespace
 
-std::vector<Array> interpret(const Graph& graph, const std::vector<Array>& inputs, const HostCodeFn& host) {
+std::vector<Array> interpret(const Graph& graph, const std::vector<Array>& inputs, const HostCodeFn& host,
+                             const AtenCallFn& aten) {
   INTERNAL_CHECK_EQ(inputs.size(), graph.inputs.size());
   std::vector<Array> values(graph.tensors.size());
   std::vector<uint32_t> uses = use_counts(graph);
@@ -35,14 +36,14 @@ std::vector<Array> interpret(const Graph& graph, const std::vector<Array>& input
       run_host_code(node, host, values);
       continue;
     }
-    USER_CHECK(!node.aten, "{} (in '{}') is no op of stepc's own and cannot be interpreted", node.op,
+    USER_CHECK(!node.aten || aten, "{} (in '{}') is no op of stepc's own and cannot be interpreted", node.op,
                node.source.module);
     std::vector<Array> arguments;
     for (TensorId input : node.inputs) {
       arguments.push_back(values[input.index()]);
       if (--uses[input.index()] == 0) values[input.index()] = Array();
     }
-    std::vector<Array> results = evaluate(op_def(node.op), arguments, node.attrs);
+    std::vector<Array> results = node.aten ? aten(node, arguments) : evaluate(op_def(node.op), arguments, node.attrs);
     for (size_t k = 0; k < results.size(); ++k)
       if (uses[node.outputs[k].index()] > 0) values[node.outputs[k].index()] = std::move(results[k]);
   }

@@ -139,7 +139,8 @@ Array whole_of(const std::vector<Array>& parts, const Sharding& sharding, const 
   return whole;
 }
 
-std::vector<std::vector<Array>> interpret_ranks(const Graph& graph, std::vector<std::vector<Array>> inputs) {
+std::vector<std::vector<Array>> interpret_ranks(const Graph& graph, std::vector<std::vector<Array>> inputs,
+                                                const AtenCallFn& aten) {
   const Mesh& mesh = graph.mesh;
   const auto ranks = static_cast<size_t>(mesh.ranks());
   INTERNAL_CHECK_EQ(inputs.size(), ranks);
@@ -158,10 +159,10 @@ std::vector<std::vector<Array>> interpret_ranks(const Graph& graph, std::vector<
     }
   std::vector<uint32_t> uses = use_counts(graph);
   for (const Node& node : graph.nodes) {
-    USER_CHECK(!node.aten, "{} (in '{}') is no op of stepc's own and cannot be interpreted", node.op,
-               node.source.module);
-    const OpDef& op = op_def(node.op);
-    if (op.collective != Collective::kNone && op.collective != Collective::kReshard) {
+    USER_CHECK(!node.aten || (aten && !is_host_code(node)),
+               "{} (in '{}') is no op of stepc's own and cannot be interpreted", node.op, node.source.module);
+    const Collective collective = collective_of(node);
+    if (collective != Collective::kNone && collective != Collective::kReshard) {
       for (size_t r = 0; r < ranks; ++r) {
         std::vector<const Array*> group;
         size_t own = 0;
@@ -175,7 +176,8 @@ std::vector<std::vector<Array>> interpret_ranks(const Graph& graph, std::vector<
       for (size_t r = 0; r < ranks; ++r) {
         std::vector<Array> arguments;
         for (TensorId input : node.inputs) arguments.push_back(values[r][input.index()]);
-        std::vector<Array> results = evaluate(op, arguments, node.attrs);
+        std::vector<Array> results =
+            node.aten ? aten(node, arguments) : evaluate(op_def(node.op), arguments, node.attrs);
         for (size_t k = 0; k < results.size(); ++k) values[r][node.outputs[k].index()] = std::move(results[k]);
       }
     }
@@ -205,7 +207,8 @@ void check_agreement(const std::vector<Array>& parts, const Array& whole, const 
 }
 }  // namespace
 
-std::vector<Array> interpret_on_ranks(const Graph& graph, const std::function<Array(const GraphInput&)>& input) {
+std::vector<Array> interpret_on_ranks(const Graph& graph, const std::function<Array(const GraphInput&)>& input,
+                                      const AtenCallFn& aten) {
   const Mesh& mesh = graph.mesh;
   std::vector<std::vector<Array>> parts(static_cast<size_t>(mesh.ranks()));
   for (const GraphInput& one : graph.inputs) {
@@ -213,7 +216,7 @@ std::vector<Array> interpret_on_ranks(const Graph& graph, const std::function<Ar
     for (size_t r = 0; r < parts.size(); ++r)
       parts[r].push_back(one.part ? local_of(whole, one.part->sharding, mesh, static_cast<int64_t>(r)) : whole);
   }
-  const std::vector<std::vector<Array>> outputs = interpret_ranks(graph, std::move(parts));
+  const std::vector<std::vector<Array>> outputs = interpret_ranks(graph, std::move(parts), aten);
   std::vector<Array> wholes;
   for (size_t o = 0; o < graph.outputs.size(); ++o) {
     const GraphOutput& output = graph.outputs[o];

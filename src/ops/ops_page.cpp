@@ -1,4 +1,5 @@
 // docs/ops.md, printed from the table.
+#include "ops/aten_rules.h"
 #include "ops/op_def.h"
 
 namespace stepc {
@@ -104,6 +105,12 @@ std::string ops_page() {
       "diffusion: Llama, Qwen, OLMo, GPT-2,\nBloom, GLM, Gemma, BERT, T5, ViT and Swin have none. They run as the ATen "
       "calls that they are.\n\n";
   for (std::string_view name : kOpaqueCalls) out += str("- `aten::{}`\n", name);
+  out +=
+      "\n## How opaque calls are split\n\nThe named dimensions of their tensor arguments and results may be split over "
+      "ranks, as `stepc.op_rule` names those of\na program's own operators; b are the rows of a batch, c channels. "
+      "Batch norm couples the rows: where a batch is split\nit becomes core ops, with the statistics of all ranks' "
+      "rows. Any other opaque call is split nowhere.\n\n| call | dimensions |\n|---|---|\n";
+  for (const AtenRule& rule : aten_rules()) out += str("| `{}` | `{}` |\n", rule.op, rule.dims);
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "ops/aten_rules.h"
 #include "ops/op_def.h"
 
 namespace stepc {
@@ -171,8 +172,8 @@ ShardingRule sharding_rule_of(const Graph& graph, const Node& node) {
     return op.sharding == nullptr ? ShardingRule::whole(call.inputs, results) : op.sharding(call, results);
   }
   const bool is_named = node.aten->rule && node.aten->rule->dims;
-  return is_named ? named_rule(*node.aten->rule->dims, call.inputs, results)
-                  : ShardingRule::whole(call.inputs, results);
+  const std::optional<DimNames> dims = is_named ? node.aten->rule->dims : aten_dim_names(graph, node);
+  return dims ? named_rule(*dims, call.inputs, results) : ShardingRule::whole(call.inputs, results);
 }
 
 }  // namespace stepc

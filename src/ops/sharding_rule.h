@@ -73,7 +73,8 @@ ShardingRule same_dims_rule(const std::vector<TensorType>& operands, const std::
 ShardingRule named_rule(const DimNames& dims, const std::vector<TensorType>& operands,
                         const std::vector<TensorType>& results);
 
-// Of any node: its row's, or what the program says of its own operator; without either nothing may be split.
+// Of any node: its row's; of an ATen call what the program says of its own operator, or what is known of ATen's
+// (ops/aten_rules.h). Without any nothing may be split.
 ShardingRule sharding_rule_of(const Graph& graph, const Node& node);
 
 }  // namespace stepc

@@ -19,6 +19,7 @@
 #include "optim/agd.h"
 #include "optim/clip.h"
 #include "optim/wsam.h"
+#include "tests/step_graph/aten_calls.h"
 
 namespace stepc::test {
 
@@ -37,14 +38,6 @@ inline std::string gpt2(const std::string& dropout) {
   return R"({"model_type":"gpt2","vocab_size":96,"n_embd":32,"n_layer":2,"n_head":4,"n_positions":64,"n_ctx":64,)"
          R"("embd_pdrop":)" +
          dropout + R"(,"attn_pdrop":)" + dropout + R"(,"resid_pdrop":)" + dropout + "}";
-}
-
-inline Array array_of(const at::Tensor& tensor) {
-  const at::Tensor dense = tensor.detach().contiguous();
-  const std::map<at::ScalarType, DType> dtypes = {
-      {at::kFloat, DType::kF32}, {at::kDouble, DType::kF64}, {at::kBFloat16, DType::kBF16}, {at::kLong, DType::kI64}};
-  const auto* bytes = static_cast<const uint8_t*>(dense.const_data_ptr());
-  return from_bytes({dtypes.at(dense.scalar_type()), dense.sizes().vec()}, {bytes, bytes + dense.nbytes()});
 }
 
 class RecordedStep : private RecordedProgram {

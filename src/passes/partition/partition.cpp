@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "ops/aten_rules.h"
 #include "ops/graph_builder.h"
 #include "ops/op_def.h"
 #include "passes/partition/ranks.h"
@@ -224,17 +225,18 @@ class Partition {
     const Node& node = call.node;
     std::vector<TensorType> types;
     for (TensorId output : node.outputs) types.push_back(local_type(output));
+    std::vector<Shape> operands, results;
+    for (TensorId operand : call.operands) operands.push_back(b_.shape(operand));
+    for (const TensorType& type : types) results.push_back(type.shape);
     if (node.aten) {
       Node local = node;
       local.inputs = call.operands;
+      local.aten = local_aten_call(whole_, node, operands, results);
       return b_.add_aten(std::move(local), types);
     }
     const OpDef& op = op_def(node.op);
     Attrs attrs = node.attrs;
     if (op.local_attrs != nullptr) {
-      std::vector<Shape> operands, results;
-      for (TensorId operand : call.operands) operands.push_back(b_.shape(operand));
-      for (const TensorType& type : types) results.push_back(type.shape);
       attrs = op.local_attrs(call_of(whole_, node), operands, results);
     } else if (op.has(Trait::kShapeAttr)) {
       attrs.set("shape", types[0].shape);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "ops/batch_norm.h"
 #include "ops/causal_mask.h"
 #include "ops/op_def.h"
 #include "passes/rewrite/dead_code.h"
@@ -19,11 +20,16 @@ bool is_binary_add(const Node& node) {
 class Preparation {
  public:
   Preparation(const Graph& graph, const Strategy& strategy)
-      : old_(graph), r_(graph), uses_(use_counts(graph)), masks_causes_(strategy.mesh.find("cp").has_value()) {}
+      : old_(graph),
+        r_(graph),
+        uses_(use_counts(graph)),
+        masks_causes_(strategy.mesh.find("cp").has_value()),
+        splits_batch_(strategy.mesh.find("dp_replicate") || strategy.mesh.find("dp_shard")) {}
 
   Graph run() {
     for (const Node& node : old_.nodes) {
       r_.at(node);
+      if (splits_batch_ && node.aten && normed(node)) continue;
       if (!node.aten && ((masks_causes_ && masked(node)) || products_first(node) || hoisted(node))) continue;
       r_.keep(node);
     }
@@ -139,10 +145,16 @@ class Preparation {
     return results.has_value();
   }
 
+  bool normed(const Node& node) {
+    const auto results = batch_norm_in_core_ops(r_.b(), old_, node, r_.inputs_of(node));
+    if (results) r_.replace(node.outputs, *results);
+    return results.has_value();
+  }
+
   const Graph& old_;
   Rewriter r_;
   std::vector<uint32_t> uses_;
-  bool masks_causes_;
+  bool masks_causes_, splits_batch_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "engine/plan/compile.h"
 #include "engine/virtual_door.h"
+#include "ops/communication.h"
 #include "passes/partition/partition.h"
 #include "passes/partition/sharding_report.h"
 #include "runtime/kernel_sources.h"
