@@ -100,12 +100,14 @@ class RandomSchedule {
     if (flag()) return std::nullopt;
     PartOf out;
     out.shape = shape();
+    Axis next = 0;  // each axis in one place
+    const auto has_axis = [&] { return flag() && next < mesh_.axes.size(); };
     for (int64_t size : out.shape) {
       Pieces pieces;
-      if (flag() && !mesh_.axes.empty()) pieces = {{size, {static_cast<Axis>(below(mesh_.axes.size()))}}};
+      if (size > 0 && has_axis()) pieces = {{size, {next++}}};
       out.sharding.dims.push_back(canonical(pieces, mesh_));
     }
-    if (flag() && !mesh_.axes.empty()) out.sharding.set_partial(0, kind<ReduceOp>(3));
+    if (has_axis()) out.sharding.set_partial(next, kind<ReduceOp>(3));
     return out;
   }
 

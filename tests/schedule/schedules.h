@@ -28,7 +28,7 @@ operand %2: c64[2] in b1 conj neg
 operand %3: bool[] in b3
 operand %4: f32[0, 3] in b2
 operand %5: i64[2] in b2
-input 0: parameter "weight" %0 written part of <8/dp_shard, 2*4/tp> sum(tp)
+input 0: parameter "weight" %0 written part of <8/dp_shard, 8> sum(tp)
 input 1: rng "" %5
 i0: aten aten::frob_ (%0, %1) -> (%2, none) args(#0, [1, 2], t[#1, undefined], read(1, double), 2.5) results(#0, none) writes 0, 1 draws layout 1(1, 8) workspace 4096 128 allocations [64 at 128, 100 own] scratch 64 at 256 worker scratch 128 at 512 stream 1 call 17 number 0 work(1000000000.0, 0.5, 4096.0) | forward "model.proj"
 i1: matmul mm.mm.add (%0, %1, %0, %3) -> (%2, %4) product 0^T x 1^T, 2 epilogues 0, none, none, none tile inputs 3(0, 1) tile outputs 0(8, 1), 1(0, 0) share scratch 64 at 0 | backward "model.proj" why "bf16 on the blocked kernel"

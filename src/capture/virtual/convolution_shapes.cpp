@@ -57,11 +57,13 @@ Tensor result(std::vector<int64_t> sizes, c10::ScalarType dtype, c10::MemoryForm
 }
 
 // A gradient is written in the backend's format. The slow kernels leave a kernel of one pixel in the weight's own,
-// where that is contiguous both ways.
-Tensor weight_gradient(const Tensor& weight, const Format& format) {
+// where that is contiguous both ways, and where groups have one channel each, contiguous.
+Tensor weight_gradient(const Tensor& weight, const Format& format, int64_t groups) {
   const bool one_pixel = weight.dim() == 4 && weight.size(2) == 1 && weight.size(3) == 1;
   if (one_pixel && format.slow && weight.is_contiguous(format.memory)) return dense_like(weight);
-  return result(weight.sizes().vec(), weight.scalar_type(), format.memory);
+  const bool has_one_channel = format.slow && groups > 1 && weight.size(1) == 1;
+  return result(weight.sizes().vec(), weight.scalar_type(),
+                has_one_channel ? c10::MemoryFormat::Contiguous : format.memory);
 }
 
 Tensor convolution(const Tensor& x, const Tensor& weight, const OptionalTensor&, c10::SymIntArrayRef stride,
@@ -88,7 +90,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
   const Convolution c{stride, padding, dilation, transposed, output_padding, groups};
   const auto format = backend_format(x, weight, c);
   return {mask[0] ? result(x.sizes().vec(), x.scalar_type(), format.memory) : Tensor(),
-          mask[1] ? weight_gradient(weight, format) : Tensor(),
+          mask[1] ? weight_gradient(weight, format, groups.expect_int()) : Tensor(),
           mask[2] ? dense({grad.size(1)}, weight.scalar_type()) : Tensor()};
 }
 
