@@ -14,37 +14,16 @@ namespace stepc {
 
 namespace {
 
-// The place in its dimension of element `local` of a rank; -1 in padding.
-int64_t global_place(const Pieces& pieces, int64_t local, const Mesh& mesh, const std::vector<int64_t>& at) {
-  if (pieces.empty()) return local;
-  int64_t place = 0;
-  int64_t stride = 1;
-  for (size_t p = pieces.size(); p-- > 0;) {
-    const Piece& piece = pieces[p];
-    const int64_t here = local_extent(piece, mesh);
-    int64_t inside = local % here;
-    local /= here;
-    std::vector<int64_t> extents = {piece.extent};  // before each axis
-    for (Axis axis : piece.axes) extents.push_back((extents.back() + mesh.size(axis) - 1) / mesh.size(axis));
-    for (size_t a = piece.axes.size(); a-- > 0;) {
-      inside += at[piece.axes[a]] * extents[a + 1];
-      if (inside >= extents[a]) return -1;
-    }
-    place += inside * stride;
-    stride *= piece.extent;
-  }
-  return place;
-}
-
 // Calls f(place in the whole, place in the part) for every element of a rank's part; the former is -1 in padding.
 template <class F>
 void for_each_of_part(const Sharding& sharding, const Shape& shape, const Mesh& mesh, int64_t rank, F&& f) {
-  const std::vector<int64_t> at = coordinates_of(mesh, rank);
+  std::vector<std::vector<int64_t>> places;
+  for (size_t d = 0; d < shape.size(); ++d) places.push_back(places_of(sharding.dims[d], shape[d], mesh, rank));
   const Shape strides = contiguous_strides(shape);
   for_each_index(local_shape(sharding, shape, mesh), [&](const Shape& index, int64_t to) {
     int64_t from = 0;
     for (size_t d = 0; d < index.size() && from >= 0; ++d) {
-      const int64_t place = global_place(sharding.dims[d], index[d], mesh, at);
+      const int64_t place = places[d][static_cast<size_t>(index[d])];
       from = place < 0 ? -1 : from + place * strides[d];
     }
     f(from, to);

@@ -65,6 +65,38 @@ std::vector<int64_t> local_shape(const Sharding& sharding, const std::vector<int
   return out;
 }
 
+namespace {
+int64_t place_of(const Pieces& pieces, int64_t local, const Mesh& mesh, const std::vector<int64_t>& at) {
+  int64_t place = 0;
+  int64_t stride = 1;
+  for (size_t p = pieces.size(); p-- > 0;) {
+    const Piece& piece = pieces[p];
+    const int64_t here = local_extent(piece, mesh);
+    int64_t inside = local % here;
+    local /= here;
+    std::vector<int64_t> extents = {piece.extent};  // before each axis
+    for (Axis axis : piece.axes) extents.push_back((extents.back() + mesh.size(axis) - 1) / mesh.size(axis));
+    for (size_t a = piece.axes.size(); a-- > 0;) {
+      inside += at[piece.axes[a]] * extents[a + 1];
+      if (inside >= extents[a]) return -1;
+    }
+    place += inside * stride;
+    stride *= piece.extent;
+  }
+  return place;
+}
+}  // namespace
+
+std::vector<int64_t> places_of(const Pieces& pieces, int64_t size, const Mesh& mesh, int64_t rank) {
+  const std::vector<int64_t> at = coordinates_of(mesh, rank);
+  std::vector<int64_t> places(static_cast<size_t>(local_extent(pieces, size, mesh)));
+  for (size_t i = 0; i < places.size(); ++i) {
+    const auto local = static_cast<int64_t>(i);
+    places[i] = pieces.empty() ? local : place_of(pieces, local, mesh, at);
+  }
+  return places;
+}
+
 bool is_even(const Piece& piece, const Mesh& mesh) { return piece.extent % mesh.size(piece.axes) == 0; }
 
 bool is_even(const Sharding& sharding, const Mesh& mesh) {

@@ -58,6 +58,8 @@ struct Sharding {
 int64_t local_extent(const Piece& piece, const Mesh& mesh);
 int64_t local_extent(const Pieces& pieces, int64_t size, const Mesh& mesh);
 std::vector<int64_t> local_shape(const Sharding& sharding, const std::vector<int64_t>& shape, const Mesh& mesh);
+// Of a dimension of `size`: where in the whole each of a rank's elements stands, in order; -1 in padding.
+std::vector<int64_t> places_of(const Pieces& pieces, int64_t size, const Mesh& mesh, int64_t rank);
 // Whether its extent is a multiple of the ranks along its axes: then no rank has padding.
 bool is_even(const Piece& piece, const Mesh& mesh);
 bool is_even(const Sharding& sharding, const Mesh& mesh);

@@ -222,7 +222,7 @@ NamedTensors DecoderImpl::persistent_state() const {
   return state;
 }
 
-std::vector<std::pair<at::Tensor, size_t>> DecoderImpl::matched(const std::vector<WeightShape>& state) const {
+std::vector<size_t> DecoderImpl::places_in(const std::vector<WeightShape>& state) const {
   const WeightNames& names = family_of(config_.model_type).names;
   const std::string model_prefix = str("{}.", names.model);
   const std::string head = str("{}.weight", names.head);
@@ -235,7 +235,7 @@ std::vector<std::pair<at::Tensor, size_t>> DecoderImpl::matched(const std::vecto
     given[bare && name != head ? model_prefix + name : name] = i;
   }
 
-  std::vector<std::pair<at::Tensor, size_t>> matches;
+  std::vector<size_t> places;
   for (const auto& [name, parameter] : persistent_state()) {
     const auto found = given.find(name);
     USER_CHECK(found != given.end(), "the weights lack {}, which the model's config asks for", name);
@@ -244,20 +244,20 @@ std::vector<std::pair<at::Tensor, size_t>> DecoderImpl::matched(const std::vecto
                fmt::join(weight.shape, ", "), fmt::join(parameter.sizes(), ", "));
     USER_CHECK(at::isFloatingType(weight.type), "{} has type {} in the weights; expected floating-point numbers", name,
                at::toString(weight.type));
-    matches.emplace_back(parameter, found->second);
+    places.push_back(found->second);
     given.erase(found);
   }
   USER_CHECK(given.empty(), "the weights hold {}, which the model's config has no place for", given.begin()->first);
-  return matches;
+  return places;
 }
-
-void DecoderImpl::check_state(const std::vector<WeightShape>& state) const { matched(state); }
 
 void DecoderImpl::load_state(const NamedTensors& state) {
   std::vector<WeightShape> shapes;
   for (const auto& [name, tensor] : state) shapes.push_back({name, tensor.sizes().vec(), tensor.scalar_type()});
   const at::NoGradGuard no_grad;
-  for (const auto& [to, from] : matched(shapes)) to.copy_(state[from].second);
+  const std::vector<size_t> places = places_in(shapes);
+  const NamedTensors own = persistent_state();
+  for (size_t i = 0; i < own.size(); ++i) at::Tensor(own[i].second).copy_(state[places[i]].second);
 }
 
 std::vector<std::pair<std::string, std::shared_ptr<Linear>>> DecoderImpl::layer_matrices() const {

@@ -66,8 +66,9 @@ class DecoderImpl : public torch::nn::Module {
   // may lack the first segment ("transformer."), as in files of a bare model.
   void load_state(const NamedTensors& state);
 
-  // Throws what load_state() would for weights of these shapes. A model on the meta device takes no memory to ask.
-  void check_state(const std::vector<WeightShape>& state) const;
+  // The place in `state` of each weight of persistent_state(), in its order. Throws what load_state() would for weights
+  // of these shapes. A model on the meta device takes no memory to ask.
+  [[nodiscard]] std::vector<size_t> places_in(const std::vector<WeightShape>& state) const;
 
   // The matrices that low-rank adapters may go to, by path ("model.layers.0.self_attn.q_proj").
   [[nodiscard]] std::vector<std::pair<std::string, std::shared_ptr<Linear>>> layer_matrices() const;
@@ -79,7 +80,6 @@ class DecoderImpl : public torch::nn::Module {
   at::Tensor hidden_of(const at::Tensor& ids, const at::Tensor& documents);  // (batch, seq, hidden)
   at::Tensor logits_of(const at::Tensor& hidden);                            // (..., hidden) -> (..., vocab)
   // Of each parameter, the index of its weight in `state`.
-  [[nodiscard]] std::vector<std::pair<at::Tensor, size_t>> matched(const std::vector<WeightShape>& state) const;
 
   DecoderConfig config_;
   std::shared_ptr<DecoderBody> body_;

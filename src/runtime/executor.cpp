@@ -10,6 +10,7 @@
 
 #include "aten/generator_snapshot.h"
 #include "base/check.h"
+#include "comm/ranks.h"
 #include "ir/agree.h"
 #include "ir/alignment.h"
 #include "runtime/arena.h"
@@ -34,6 +35,17 @@ struct BoundInstruction {
   uint64_t arena_end = 0;               // of what it uses in the arena without asking the allocator
 };
 
+// Nobody, where the step is of one device.
+Ranks* check_ranks(const Schedule& schedule, Ranks* ranks) {
+  if (schedule.mesh.axes.empty()) return nullptr;
+  const std::string mesh = to_text(schedule.mesh);
+  USER_CHECK(ranks != nullptr, "the step is one rank's of the mesh {}, and this process is the only one; run it on {}",
+             mesh, schedule.mesh.ranks());
+  USER_CHECK(ranks->ranks() == schedule.mesh.ranks(), "the step is one rank's of the mesh {}, and there are {} ranks",
+             mesh, ranks->ranks());
+  return ranks;
+}
+
 // A run between its beginning and its end, over a pause perhaps.
 struct Running {
   Running(BoundOperands& operands, const RunInputs& from, uint64_t arena_bytes) : inputs(from) {
@@ -51,11 +63,6 @@ struct Running {
 };
 
 std::vector<std::shared_ptr<const Kernel>> compile(const Schedule& schedule, KernelSources* sources) {
-  const size_t collectives = schedule.count(Instruction::Kind::kCollective);
-  USER_CHECK(schedule.mesh.axes.empty() && collectives == 0,
-             "the step is one rank's of the mesh {}, with {} collectives, and nothing runs several ranks yet; plan it "
-             "for one device",
-             to_text(schedule.mesh), collectives);
   verify_kernels(schedule);
   if (schedule.programs.empty()) return {};
   INTERNAL_CHECK(sources != nullptr, "generated kernels without a generator");
@@ -84,6 +91,7 @@ std::vector<std::shared_ptr<const Kernel>> compile(const Schedule& schedule, Ker
 
 struct Executor::Impl {
   const Schedule schedule;
+  const std::shared_ptr<Ranks> ranks;
   const blocked::MicroKernels micro_kernels;
   const std::vector<std::shared_ptr<const Kernel>> programs;
   InstructionMemory memory;
@@ -96,8 +104,9 @@ struct Executor::Impl {
   bool unfit = false;
   size_t failed_at = 0;
 
-  Impl(Schedule s, KernelSources* kernels)
+  Impl(Schedule s, KernelSources* kernels, std::shared_ptr<Ranks> all)
       : schedule(std::move(s)),
+        ranks(std::move(all)),
         micro_kernels(kernels == nullptr ? blocked::MicroKernels() : kernels->micro_kernels),
         programs(compile(schedule, kernels)),
         memory(schedule.threads),
@@ -110,11 +119,17 @@ struct Executor::Impl {
       if (!schedule.states[i].empty()) states[i] = snapshot_from_bytes(schedule.states[i]);
     for (size_t n = 0; n < schedule.host_numbers.size(); ++n)
       host_numbers[{schedule.host_numbers[n].call, schedule.host_numbers[n].arg}] = n;
+    if (Ranks* const others = check_ranks(schedule, ranks.get())) {
+      for (uint32_t k = 0; k < schedule.inputs.size(); ++k)
+        if (schedule.inputs[k].kind == InputKind::kMesh)
+          std::ranges::copy(coordinates_of(schedule.mesh, others->rank()),
+                            operands.host_tensor(k).mutable_data_ptr<int64_t>());
+    }
     for (const Instruction& instruction : schedule.instructions) bind(instruction);
   }
 
   void bind(const Instruction& instruction) {
-    const KernelParts parts{schedule, programs, micro_kernels};
+    const KernelParts parts{schedule, programs, micro_kernels, ranks.get()};
     BoundInstruction& one = bound.emplace_back();
     switch (instruction.kind) {
       case Instruction::Kind::kGenerated:
@@ -135,6 +150,9 @@ struct Executor::Impl {
       case Instruction::Kind::kCopy:
         one.kernel = bind_copy(instruction, parts);
         break;
+      case Instruction::Kind::kCollective:
+        one.kernel = bind_collective(instruction, parts);
+        break;
       case Instruction::Kind::kOp:
         one.kernel = bind_op(instruction, parts);
         return;
@@ -142,7 +160,7 @@ struct Executor::Impl {
         one.kernel = bind_aten(instruction, parts);
         return;
       default:
-        USER_CHECK(instruction.kind < Instruction::Kind::kCollective, "nothing runs a {} yet",
+        USER_CHECK(instruction.kind < Instruction::Kind::kSend, "nothing runs a {} yet",
                    name_of(instruction.kind));
         return;
     }
@@ -336,8 +354,8 @@ struct Executor::Impl {
   }
 };
 
-Executor::Executor(Schedule schedule, KernelSources* kernels)
-    : impl_(std::make_unique<Impl>(std::move(schedule), kernels)) {}
+Executor::Executor(Schedule schedule, KernelSources* kernels, std::shared_ptr<Ranks> ranks)
+    : impl_(std::make_unique<Impl>(std::move(schedule), kernels, std::move(ranks))) {}
 Executor::~Executor() = default;
 
 std::string Executor::why_not(const std::vector<at::Tensor>& tensors) { return impl_->operands.why_not(tensors); }

@@ -24,6 +24,8 @@
 
 namespace stepc {
 
+class Ranks;
+
 // A program's slot and the tensor that it gets; undefined: none.
 struct Bound {
   Owner owner = Owner::kGradient;
@@ -73,9 +75,10 @@ class RefusedPrograms : public std::runtime_error {
 
 class Executor {
  public:
-  // Throws RefusedPrograms; UserError for one rank's step of a mesh, and when the schedule names an operator that this
-  // LibTorch does not have. `kernels`: none for a schedule of ATen calls alone.
-  Executor(Schedule schedule, KernelSources* kernels);
+  // Throws RefusedPrograms; UserError when the schedule names an operator that this LibTorch does not have, or is one
+  // rank's of a mesh that `ranks` are not. `kernels`: none for a schedule of ATen calls alone. Of several ranks all make
+  // theirs, and run it, together.
+  Executor(Schedule schedule, KernelSources* kernels, std::shared_ptr<Ranks> ranks = nullptr);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;

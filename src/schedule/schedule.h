@@ -100,7 +100,7 @@ struct Instruction {
     kSeed,           // a number of `generator` seeds the step's draws from it
     kSaveGenerator,  // `state` becomes `generator`'s
     kLoadGenerator,  // and back
-    kCollective,     // a row of the op table that the ranks do together; made, but nothing runs it yet
+    kCollective,     // a row of the op table that the ranks do together
     // Places kept; nothing makes or runs these yet.
     kSend,
     kReceive,

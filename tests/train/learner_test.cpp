@@ -1,7 +1,5 @@
 // The whole step, optimizer by optimizer and precision by precision: captured whole, bit-equal to eager, and the same
 // however the batch is cut.
-#include "train/step/learner.h"
-
 #include <filesystem>
 #include <map>
 #include <string>
@@ -13,6 +11,7 @@
 #include "data/tokenizer_json.h"
 #include "tests/temp_dir.h"
 #include "train/model/adapter_choice.h"
+#include "train/step/local_learner.h"
 
 namespace stepc::train {
 namespace {
@@ -42,8 +41,8 @@ class LearnerTest : public ::testing::Test {
     config_.optim.lr = 1e-3;
   }
 
-  [[nodiscard]] Learner learner() const {
-    Learner learner(open_model_directory(directory_ / "model"), config_);
+  [[nodiscard]] LocalLearner learner() const {
+    LocalLearner learner(open_model_directory(directory_ / "model"), config_);
     learner.load(config_);
     return learner;
   }
@@ -70,7 +69,7 @@ class LearnerTest : public ::testing::Test {
   }
 
   // Copies of everything that training changes.
-  static std::map<std::string, at::Tensor> state(const Learner& learner) {
+  static std::map<std::string, at::Tensor> state(LocalLearner& learner) {
     std::map<std::string, at::Tensor> state;
     for (const auto& [name, tensor] : learner.weights()) state["weight " + name] = tensor.detach().clone();
     for (const auto& [name, tensor] : learner.state()) state["state " + name] = tensor.clone();
@@ -102,7 +101,7 @@ class EveryOptimizer : public LearnerTest, public ::testing::WithParamInterface<
     config_.train.mode = mode;
     config_.train.grad_accum = 2;
     at::manual_seed(7);
-    Learner learner = this->learner();
+    LocalLearner learner = this->learner();
     Outcome outcome;
     for (uint64_t i = 0; i < 10; ++i) outcome.steps.push_back(learner.step(batch(2, 2, i), 1e-3 / (1.0 + double(i))));
     outcome.state = state(learner);
@@ -147,7 +146,7 @@ TEST_F(LearnerTest, TheCutOfABatchChangesNothing) {
     std::vector<StepResult> results;
     std::vector<std::map<std::string, at::Tensor>> states;
     for (const auto& [micro_batches, rows] : {std::pair<int64_t, int64_t>{1, 8}, {8, 1}, {2, 4}}) {
-      Learner learner = this->learner();
+      LocalLearner learner = this->learner();
       for (uint64_t i = 0; i < 4; ++i) results.push_back(learner.step(batch(micro_batches, rows, i), 1e-3));
       states.push_back(state(learner));
     }
@@ -176,7 +175,7 @@ TEST_F(LearnerTest, MicroBatchesAddUpInFloat32) {
   Batch equal = batch(1, 2, 3);
   for (at::Tensor* tensor : {&equal.tokens, &equal.labels, &equal.documents})
     *tensor = tensor->expand({kCount, 2, kSeq}).contiguous();
-  Learner learner = this->learner();
+  LocalLearner learner = this->learner();
   learner.step(equal, 1e-3);
   int64_t compared = 0;
   for (const auto& [name, momentum] : learner.state()) {
@@ -194,8 +193,8 @@ TEST_F(LearnerTest, WhatHasNoLabelDoesNotCount) {
   Batch other = batch(1, 4, 1);
   const at::Tensor tail = other.tokens.select(1, 0).slice(1, kSeq - 4);
   tail.copy_((tail + 1).remainder(kVocab));
-  Learner first = learner();
-  Learner second = learner();
+  LocalLearner first = learner();
+  LocalLearner second = learner();
   EXPECT_EQ(first.step(padded, 1e-3).loss, second.step(other, 1e-3).loss);
 }
 
@@ -205,7 +204,7 @@ TEST_F(LearnerTest, AnAdaptersStepIsCapturedWhole) {
   config_.model.compute = "bfloat16";
   ModelDirectory directory = open_model_directory(directory_ / "model");
   choose_adapter(config_, directory);
-  Learner learner(directory, config_);
+  LocalLearner learner(directory, config_);
   for (uint64_t i = 0; i < 5; ++i) learner.step(batch(2, 2, i), 1e-3);
   EXPECT_GE(learner.stats().replays, 2U);
   EXPECT_EQ(learner.stats().plans, 1U);
@@ -221,7 +220,7 @@ TEST_F(LearnerTest, AFloat16StepThatOverflowsChangesNothing) {
     if (name == "lm_head.weight") tensor.mul_(200);
   save_tensors(file, weights);
   config_.model.compute = "float16";
-  Learner learner = this->learner();
+  LocalLearner learner = this->learner();
   int skipped = 0;
   auto before = state(learner);
   for (uint64_t i = 0; i < 12; ++i) {

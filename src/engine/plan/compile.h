@@ -34,7 +34,9 @@ struct Compiled {
   double seconds = 0;  // planning and binding
 };
 Compiled compile_exact(const Trace& trace, int threads);
-Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options);
+// `ranks`: those of the strategy's mesh.
+Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
+                      const std::shared_ptr<Ranks>& ranks = nullptr);
 // The plain Graph: as in `fast` mode, but one ATen call a node. Without a limit nothing is fused and nothing computed
 // twice.
 struct PlainLimit {

@@ -16,6 +16,8 @@
 
 namespace stepc {
 
+class Ranks;
+
 // What the kernels of a run share.
 struct RunState {
   BoundOperands& operands;
@@ -47,6 +49,7 @@ struct KernelParts {
   const Schedule& schedule;
   const std::vector<std::shared_ptr<const Kernel>>& programs;  // compiled, as schedule.programs
   const blocked::MicroKernels& micro_kernels;
+  Ranks* ranks = nullptr;  // of a step for several
 };
 
 // Throws UserError when the instruction names what this LibTorch does not have.
@@ -57,6 +60,7 @@ std::unique_ptr<BoundKernel> bind_attention(const Instruction& instruction, cons
 std::unique_ptr<BoundKernel> bind_loss(const Instruction& instruction, const KernelParts& parts);
 std::unique_ptr<BoundKernel> bind_op(const Instruction& instruction, const KernelParts& parts);
 std::unique_ptr<BoundKernel> bind_aten(const Instruction& instruction, const KernelParts& parts);
+std::unique_ptr<BoundKernel> bind_collective(const Instruction& instruction, const KernelParts& parts);
 std::unique_ptr<BoundKernel> bind_copy(const Instruction& instruction, const KernelParts& parts);
 
 // How an operand lies, as kernels are chosen by.

@@ -50,8 +50,8 @@ int run_eval(RunConfig config, const std::string& model) {
   USER_CHECK(has_held_out_labels(corpus, config.data.eval_windows),
              "the {} held-out windows have no label that training would learn: hold out more, or other text",
              config.data.eval_windows);
-  const HeldOutLoss loss =
-      evaluate(network, directory.tokenizer, corpus, config.data.eval_windows, config.train.batch_size);
+  const HeldOutLoss loss = evaluate([&](const Batch& rows) { return summed_loss(network, rows); }, directory.tokenizer,
+                                    corpus, config.data.eval_windows, config.train.batch_size);
   fmt::print("{}: held-out loss {:.4f} nats per token, {:.4f} nats per byte ({} tokens, {} bytes)\n", chosen.string(),
              loss.nats_per_token, loss.nats_per_byte, loss.tokens, loss.bytes);
   return 0;

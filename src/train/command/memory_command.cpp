@@ -17,7 +17,7 @@
 #include "train/run/run_saver.h"
 #include "train/run/trainer.h"
 #include "train/step/batches.h"
-#include "train/step/learner.h"
+#include "train/step/local_learner.h"
 #include "train/step/rank_plan.h"
 #include "train/step/staged_checkpoint.h"
 #include "train/step/train_step.h"
@@ -58,7 +58,8 @@ RankPlan plan_of_rank(const RunConfig& config, const ModelDirectory& directory, 
   const ChosenOptimizer optimizer = choose_optimizer(config, models::trainable_parameters(model));
   if (is_in_parts(optimizer, config.train.grad_accum)) hold_gradients(optimizer);
   region.reset();
-  return plan_rank(model, optimizer, config, strategy, batches.of_length(config.data.longest_row(), 0));
+  const Batch& batch = batches.of_length(config.data.longest_row(), 0);
+  return plan_rank(capture_for_ranks(model, optimizer, config, batch), config, strategy);
 }
 
 int run_memory_of_rank(const RunConfig& config, const ModelDirectory& directory, const Strategy& strategy,

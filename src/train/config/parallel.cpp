@@ -45,6 +45,23 @@ Strategy strategy_of(const RunConfig& config) {
   return strategy;
 }
 
+Strategy strategy_of(RunConfig config, const Launch& launch) {
+  RunConfig::Parallel& parallel = config.parallel;
+  if (launch.ranks == 1) {
+    const Strategy strategy = strategy_of(config);
+    USER_CHECK(strategy.mesh.ranks() == 1,
+               "[parallel] asks for {}, and this process runs alone: start it with --ranks {}, torchrun or mpirun",
+               to_text(strategy), strategy.mesh.ranks());
+    return strategy;
+  }
+  USER_CHECK(parallel.ranks == 0 || parallel.ranks == launch.ranks, "parallel.ranks = {}, and {} started {} ranks",
+             parallel.ranks, launch.by, launch.ranks);
+  parallel.ranks = launch.ranks;
+  const bool has_axes = parallel.dp_replicate != 1 || parallel.dp_shard != 1 || parallel.cp != 1 || parallel.tp != 1;
+  if (!has_axes) parallel.dp_shard = -1;
+  return strategy_of(config);
+}
+
 std::string to_text(const Strategy& strategy) {
   std::string text = str("{} ranks ({})", strategy.mesh.ranks(), to_text(strategy.mesh));
   if (strategy.mesh.find("dp_shard")) text += str(", zero {}", strategy.zero);

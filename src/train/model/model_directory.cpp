@@ -77,20 +77,6 @@ ModelDirectory open_adapter(const fs::path& path) {
   return directory;
 }
 
-// Adds the adapter where the model has none, and fills it.
-void load_adapter(const ModelDirectory& directory, models::Decoder& model) {
-  const uint64_t seed = directory.fresh_adapter_seed;
-  const bool had_one = !models::adapter_state(model).empty();
-  if (!had_one) models::add_adapters(model, *directory.adapter, seed);
-  if (seed == 0) {
-    models::load_adapters(model, load_tensors(directory.path / kAdapterWeights));
-  } else if (had_one) {
-    const models::Decoder drawn(directory.config);
-    models::add_adapters(drawn, *directory.adapter, seed);
-    models::load_adapters(model, models::adapter_state(drawn));
-  }
-}
-
 }  // namespace
 
 models::DecoderConfig read_model_config(const fs::path& path) {
@@ -111,24 +97,62 @@ ModelDirectory open_model_directory(const fs::path& path) {
   return {path, std::move(config), std::move(tokenizer), read_companions(path), path};
 }
 
+namespace {
+// Of the files' tensors, in their order.
+std::vector<models::WeightShape> shapes_in_files(const fs::path& base, uint64_t& bytes) {
+  std::vector<models::WeightShape> shapes;
+  for (const SafetensorsReader& reader : open_safetensors_model(base)) {
+    for (const TensorInfo& info : reader.tensors()) {
+      shapes.push_back({info.name, info.shape, to_scalar_type(info.dtype)});
+      bytes += info.end - info.begin;
+    }
+  }
+  return shapes;
+}
+}  // namespace
+
 uint64_t check_weight_shapes(const ModelDirectory& directory) {
   return in_directory(directory.base, [&] {
-    std::vector<models::WeightShape> shapes;
     uint64_t bytes = 0;
-    for (const SafetensorsReader& reader : open_safetensors_model(directory.base)) {
-      for (const TensorInfo& info : reader.tensors()) {
-        shapes.push_back({info.name, info.shape, to_scalar_type(info.dtype)});
-        bytes += info.end - info.begin;
-      }
-    }
-    models::Decoder(directory.config, at::TensorOptions(at::kMeta))->check_state(shapes);
+    const auto shapes = shapes_in_files(directory.base, bytes);
+    static_cast<void>(models::Decoder(directory.config, at::TensorOptions(at::kMeta))->places_in(shapes));
     return bytes;
   });
 }
 
+void visit_weights(const ModelDirectory& directory,
+                   const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit) {
+  in_directory(directory.base, [&] {
+    uint64_t bytes = 0;
+    const auto shapes = shapes_in_files(directory.base, bytes);
+    const models::Decoder model(directory.config, at::TensorOptions(at::kMeta));
+    const std::vector<size_t> places = model->places_in(shapes);
+    const models::NamedTensors weights = model->persistent_state();
+    std::map<std::string, std::string> own;
+    for (size_t i = 0; i < weights.size(); ++i) own[shapes[places[i]].name] = weights[i].first;
+    visit_model_tensors(directory.base, [&](const std::string& name, const at::Tensor& tensor) {
+      const auto found = own.find(name);
+      if (found != own.end()) visit(found->second, tensor);
+    });
+  });
+}
+
+void load_adapter_weights(const ModelDirectory& directory, models::Decoder& model) {
+  const uint64_t seed = directory.fresh_adapter_seed;
+  const bool had_one = !models::adapter_state(model).empty();
+  if (!had_one) models::add_adapters(model, *directory.adapter, seed);
+  if (seed == 0) {
+    models::load_adapters(model, load_tensors(directory.path / kAdapterWeights));
+  } else if (had_one) {
+    const models::Decoder drawn(directory.config);
+    models::add_adapters(drawn, *directory.adapter, seed);
+    models::load_adapters(model, models::adapter_state(drawn));
+  }
+}
+
 void load_weights(const ModelDirectory& directory, models::Decoder& model) {
   in_directory(directory.base, [&] { model->load_state(load_model_tensors(directory.base)); });
-  if (directory.adapter) in_directory(directory.path, [&] { load_adapter(directory, model); });
+  if (directory.adapter) in_directory(directory.path, [&] { load_adapter_weights(directory, model); });
 }
 
 models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype) {

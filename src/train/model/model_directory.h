@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -40,9 +41,16 @@ ModelDirectory open_model_directory(const std::filesystem::path& path);
 // are not, before the model's memory is taken. Returns their bytes.
 uint64_t check_weight_shapes(const ModelDirectory& directory);
 
+// The adapter that the directory has, or draws afresh, added to the model where that has none.
+void load_adapter_weights(const ModelDirectory& directory, models::Decoder& model);
+
 // The directory's weights, copied into the model in the model's dtype. The model gets the adapter that the directory
 // has, unless it has one already.
 void load_weights(const ModelDirectory& directory, models::Decoder& model);
+
+// The model's own weights, by their names in the model, with no more than one of them in memory.
+void visit_weights(const ModelDirectory& directory,
+                   const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit);
 
 // A model of the directory with its weights, in the dtype. A UserError where it needs more memory than there is.
 models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype);

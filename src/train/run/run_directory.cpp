@@ -39,7 +39,8 @@ FileLock::FileLock(const fs::path& file) {
 
 FileLock::~FileLock() { ::close(descriptor_); }
 
-RunDirectory::RunDirectory(const fs::path& path, bool resume) : path_(created(path)), lock_(path_ / ".lock") {
+RunDirectory::RunDirectory(const fs::path& path, bool resume, bool writes) : path_(writes ? created(path) : path) {
+  if (writes) lock_.emplace(path_ / ".lock");
   const CheckpointSearch search = search_checkpoints(path_);
   checkpoint_ = search.latest;
   USER_CHECK(checkpoint_ || search.damaged.empty(),

@@ -33,7 +33,8 @@ class RunDirectory {
   // is false and an earlier run left its work here, and when the run would replace what it does not know to be its own
   // or cannot make again: foreign directories with the names of its checkpoints, checkpoints of which none is whole, a
   // model without a checkpoint.
-  RunDirectory(const std::filesystem::path& path, bool resume);
+  // Without `writes` it is another process's, which has made it and holds the lock.
+  RunDirectory(const std::filesystem::path& path, bool resume, bool writes = true);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
@@ -47,7 +48,7 @@ class RunDirectory {
   void refuse_foreign_names(const CheckpointSearch& search) const;
 
   std::filesystem::path path_;
-  FileLock lock_;
+  std::optional<FileLock> lock_;
   std::optional<Checkpoint> checkpoint_;
 };
 

@@ -10,16 +10,21 @@ namespace stepc::train {
 
 bool saves_while_training(const RunConfig& config) { return config.output.save_every > 0 || config.output.keep_best; }
 
-RunSaver::RunSaver(const RunConfig& config, std::filesystem::path output, const Learner& learner, int64_t saved_step,
-                   FileSystem& files)
-    : config_(config), learner_(learner), saved_step_(saved_step), saver_(std::move(output), files) {
-  if (saves_while_training(config)) staged_.emplace(learner.weights(), learner.state());
+RunSaver::RunSaver(const RunConfig& config, std::filesystem::path output, Learner& learner, int64_t saved_step,
+                   FileSystem& files, bool writes)
+    : config_(config), learner_(learner), writes_(writes), saved_step_(saved_step), saver_(std::move(output), files) {
+  if (saves_while_training(config) && learner.staged_bytes() > 0) staged_.emplace(learner.weights(), learner.state());
   if (staged_) made_.staging_bytes = staged_->bytes();
 }
 
 void RunSaver::begin(const TrainerState& state) {
-  INTERNAL_CHECK(staged_.has_value(), "this run saves only when it stops");
   const auto began = Clock::now();
+  if (!staged_) {  // what a rank gathers is a copy
+    live_weights_ = learner_.weights();
+    live_state_ = learner_.state();
+    made_.staging_seconds = seconds_since(began);
+    return write_with(state, live_weights_, live_state_);
+  }
   staged_->copy(learner_.weights(), learner_.state());
   made_.staging_seconds = seconds_since(began);
   write_with(state, staged_->weights(), staged_->state());
@@ -33,6 +38,10 @@ std::optional<std::string> RunSaver::save(const TrainerState& state) {
 }
 
 void RunSaver::write_with(const TrainerState& state, const NamedTensors& weights, const NamedTensors& optimizer_state) {
+  if (!writes_) {
+    saved_step_ = state.step;
+    return;
+  }
   const Retention retention{
       .last = config_.output.keep_last, .every = config_.output.keep_every, .best = config_.output.keep_best};
   // Asked now: the step goes on beside what follows.

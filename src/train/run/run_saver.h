@@ -21,9 +21,9 @@ bool saves_while_training(const RunConfig& config);
 class RunSaver {
  public:
   // `saved_step`: of the newest checkpoint that is there. A run that will save while it trains takes the memory of the
-  // copy now.
-  RunSaver(const RunConfig& config, std::filesystem::path output, const Learner& learner, int64_t saved_step,
-           FileSystem& files);
+  // copy now. Of several ranks, which save together, one `writes`.
+  RunSaver(const RunConfig& config, std::filesystem::path output, Learner& learner, int64_t saved_step,
+           FileSystem& files, bool writes);
 
   // Begins a save of a copy. None may be in flight.
   void begin(const TrainerState& state);
@@ -42,7 +42,8 @@ class RunSaver {
   std::optional<std::string> acknowledge(const std::optional<SavedCheckpoint>& saved);
 
   const RunConfig& config_;
-  const Learner& learner_;
+  Learner& learner_;
+  bool writes_;
   std::optional<StagedCheckpoint> staged_;
   NamedTensors live_weights_, live_state_;  // what save() writes from
   SavesMade made_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
@@ -38,11 +39,13 @@
 #include "train/run/run_saver.h"
 #include "train/step/batches.h"
 #include "train/step/evaluate.h"
-#include "train/step/learner.h"
+#include "train/step/local_learner.h"
+#include "train/step/rank_learner.h"
 
 namespace stepc::train {
 namespace {
 
+constexpr std::chrono::seconds kRankTimeout{60};  // that one waits for the others
 constexpr const char* kHeldOut = "held_out_nats_per_byte";
 
 // Runs it and adds its time.
@@ -56,7 +59,9 @@ auto timed(double& seconds, const Work& work) {
 
 class Run {
  public:
-  Run(RunConfig config, bool resume, FileSystem& files, std::filesystem::path profile);
+  // `ranks`: this process and those that it trains with; none: it trains alone.
+  Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> ranks, bool resume, FileSystem& files,
+      std::filesystem::path profile);
   int run();
 
  private:
@@ -72,11 +77,13 @@ class Run {
   std::string first_nonfinite();
   // nullopt where nothing is held out.
   std::optional<double> evaluate_held_out();
-  bool is_best() const;
+  bool is_best();
   TrainerState state() const;
   void save_beside_training();
   void save_now();
   void note(const std::optional<std::string>& saved);
+  // The signal that came to any rank.
+  int received_signal();
   int stop(int signal);
   void finish();
   Report report_of(const EndOfRun& end) const;
@@ -84,10 +91,13 @@ class Run {
   Clock::time_point began_ = Clock::now();
   FileSystem& files_;
   RunConfig config_;
+  std::shared_ptr<Ranks> ranks_;
+  bool is_first_;  // of the ranks: it shows what happens, and writes files
   Progress progress_;
   LogLines log_lines_;
   RunDirectory directory_;
-  Learner learner_;
+  std::unique_ptr<Learner> learner_;
+  LocalLearner* local_;  // the same, where this process trains alone
   Corpus corpus_;
   TrainBatches batches_;
   RunNumbers numbers_;
@@ -129,6 +139,20 @@ std::optional<Target> resumed_target(const RunConfig& config, const RunDirectory
   return std::nullopt;
 }
 
+std::unique_ptr<Learner> make_learner(const RunConfig& config, const RunDirectory& directory, const Strategy& strategy,
+                                      const std::shared_ptr<Ranks>& ranks) {
+  if (ranks != nullptr && ranks->rank() == 0) ranks->barrier();  // made_by_first()
+  ModelDirectory model = start_directory(config, directory);
+  if (ranks != nullptr) return std::make_unique<RankLearner>(std::move(model), config, strategy, ranks);
+  return std::make_unique<LocalLearner>(std::move(model), config, resumed_target(config, directory));
+}
+
+// What one rank has just made is there for the others.
+std::filesystem::path made_by_first(const std::filesystem::path& path, Ranks* ranks) {
+  if (ranks != nullptr && ranks->rank() > 0) ranks->barrier();
+  return path;
+}
+
 // Chats in which no assistant answers, say: every step would be one over nothing.
 void check_labels(const RunConfig& config, const Corpus& corpus) {
   for (size_t i = 0; i < corpus.sources(); ++i) {
@@ -155,29 +179,33 @@ void check_profile(const std::filesystem::path& profile, const RunConfig& config
              profile.string(), directory.string());
 }
 
-Run::Run(RunConfig config, bool resume, FileSystem& files, std::filesystem::path profile)
+Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> ranks, bool resume, FileSystem& files,
+         std::filesystem::path profile)
     : files_(files),
       config_(use_threads(std::move(config))),
+      ranks_(std::move(ranks)),
+      is_first_(ranks_ == nullptr || ranks_->rank() == 0),
       progress_(stdout, terminal_columns(stdout), config_.output.log_every),
       log_lines_(progress_),
-      directory_(config_.output.dir, resume),
-      learner_(start_directory(config_, directory_), config_, resumed_target(config_, directory_)),
+      directory_(made_by_first(config_.output.dir, ranks_.get()), resume, is_first_),
+      learner_(make_learner(config_, directory_, strategy, ranks_)),
+      local_(dynamic_cast<LocalLearner*>(learner_->get())),
       corpus_(read_data()),
       batches_(corpus_, config_.train.grad_accum, config_.train.batch_size),
-      numbers_(derive_numbers(config_, learner_.directory().config, corpus_, measure_run_rate(config_))),
+      numbers_(derive_numbers(config_, learner_->directory().config, corpus_, measure_run_rate(config_))),
       profile_(std::move(profile)) {
   check_labels(config_, corpus_);
   at::manual_seed(static_cast<uint64_t>(config_.train.seed));
   for (const std::string& line : without_effect(config_)) log().warn(line);
   if (const auto line = slow_float16_here(config_)) log().warn(*line);
-  progress_.note(start_table(config_, learner_.directory().config, corpus_, numbers_));
+  progress_.note(start_table(config_, learner_->directory().config, corpus_, numbers_));
   plan_step();
-  learner_.load(config_);
+  learner_->load(config_);
   const auto& checkpoint = directory_.checkpoint();
   if (checkpoint) resume_from(*checkpoint);
   if (resume && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
-  metrics_.emplace(directory_.metrics().string(), checkpoint ? step_ : -1);
-  saver_.emplace(config_, directory_.path(), learner_, step_, files_);
+  if (is_first_) metrics_.emplace(directory_.metrics().string(), checkpoint ? step_ : -1);
+  saver_.emplace(config_, directory_.path(), *learner_, step_, files_, is_first_);
   if (const uint64_t bytes = saver_->made().staging_bytes)
     progress_.note(str("saves are written beside the training, from a copy of the state: {}", human_bytes(bytes)));
   spent_.set_up = seconds_since(began_);
@@ -190,7 +218,7 @@ Corpus Run::read_data() {
   };
   events.waiting = [this] { progress_.note("another process is tokenising for the same cache: waiting for it"); };
   events.repaired = [](uint64_t lines) { log().warn(repaired_text(lines)); };
-  return read_corpus(config_, learner_.directory(), std::move(events));
+  return read_corpus(config_, learner_->directory(), std::move(events));
 }
 
 void Run::resume_from(const Checkpoint& checkpoint) {
@@ -203,7 +231,7 @@ void Run::resume_from(const Checkpoint& checkpoint) {
   USER_CHECK(step_ <= config_.train.steps,
              "train.steps = {}: {} has {} steps done already; give at least that, or choose another output.dir",
              config_.train.steps, checkpoint.directory.string(), step_);
-  learner_.load_optimizer(checkpoint.directory);
+  learner_->load_optimizer(checkpoint.directory);
   progress_.note(str("resumed from {} at step {}", checkpoint.directory.string(), step_));
 }
 
@@ -223,7 +251,7 @@ int Run::run() {
   const Mode mode = parse_mode(config_.train.mode);
   if (mode == Mode::kFast || (mode == Mode::kExact && !config_.data.buckets.empty())) compile();
   while (step_ < config_.train.steps) {
-    if (const int signal = StopSignals::received()) return stop(signal);
+    if (const int signal = received_signal()) return stop(signal);
     take_step();
     const bool last = step_ == config_.train.steps;
     if (!last && config_.output.eval_every > 0 && step_ % config_.output.eval_every == 0) {
@@ -233,7 +261,7 @@ int Run::run() {
     const bool due = config_.output.save_every > 0 && step_ % config_.output.save_every == 0;
     if (!last && (due || is_best())) save_beside_training();
   }
-  if (const int signal = StopSignals::received()) return stop(signal);
+  if (const int signal = received_signal()) return stop(signal);
   finish();
   return 0;
 }
@@ -244,17 +272,17 @@ void Run::plan_step() {
   uint64_t largest = 0;
   for (const int64_t seq : corpus_.mixture().lengths()) {
     progress_.status("planning " + step_of(seq));
-    if (!learner_.plan(batches_.of_length(seq, step_))) return;
-    largest = std::max(largest, learner_.stats().planned_peak_bytes);
+    if (!learner_->plan(batches_.of_length(seq, step_))) return;
+    largest = std::max(largest, learner_->stats().planned_peak_bytes);
   }
   planned_.process = resident_process_bytes();
-  planned_.state = learner_.stats().state_bytes;
+  planned_.state = learner_->stats().state_bytes;
   planned_.step = largest;
-  if (saves_while_training(config_)) planned_.staging = learner_.staged_bytes();
+  if (saves_while_training(config_)) planned_.staging = learner_->staged_bytes();
   progress_.note(to_text(planned_));
-  prediction_ = learner_.prediction();
+  prediction_ = learner_->prediction();
   if (prediction_) progress_.note("predicted: " + to_text(*prediction_));
-  check_memory("training " + learner_.directory().path.string(), planned_.total());
+  check_memory("training " + learner_->directory().path.string(), planned_.total());
 }
 
 void Run::compile() {
@@ -263,14 +291,14 @@ void Run::compile() {
   for (const int64_t seq : corpus_.mixture().lengths()) {
     progress_.status("compiling " + step_of(seq));
     const auto began = Clock::now();
-    const double compared = learner_.stats().verify_seconds;
-    learner_.prepare(batches_.of_length(seq, step_), learning_rate_at(config_, step_));
+    const double compared = learner_->stats().verify_seconds;
+    learner_->prepare(batches_.of_length(seq, step_), learning_rate_at(config_, step_));
     const double seconds = seconds_since(began);
     spent_.steps += seconds;
     progress_.note(str("compiled {} in {}, {} of it to compare it", step_of(seq), human_seconds(seconds),
-                       human_seconds(learner_.stats().verify_seconds - compared)));
+                       human_seconds(learner_->stats().verify_seconds - compared)));
   }
-  learner_.end_warm_up();
+  learner_->end_warm_up();
 }
 
 std::string Run::step_of(int64_t seq) const {
@@ -283,13 +311,13 @@ void Run::take_step() {
   const Batch& batch = batches_.of_step(step_);
   spent_.batches += seconds_since(batch_began);
   const double lr = learning_rate_at(config_, step_);
-  const Stats before = learner_.stats();
+  const Stats before = learner_->stats();
   // The first replays still bring memory and caches up.
   constexpr uint64_t kSettled = 3;
   const bool is_profiled = !profile_.empty() && before.replays >= kSettled;
-  if (is_profiled) learner_.start_profile();
+  if (is_profiled) learner_->start_profile();
   const auto began = Clock::now();
-  const StepResult result = learner_.step(batch, lr);
+  const StepResult result = learner_->step(batch, lr);
   const double seconds = seconds_since(began);
   spent_.steps += seconds;
   ++step_;
@@ -302,7 +330,7 @@ void Run::take_step() {
     throw RunFailure(str("step {}: loss {:.4g}, gradient norm {:.4g}: stopped before saving; {}; {}", step_,
                          std::abs(result.loss), std::abs(result.grad_norm), first_nonfinite(), advice));
   }
-  const Stats& after = learner_.stats();
+  const Stats& after = learner_->stats();
   if (after.verify_seconds != before.verify_seconds && after.plans > 0) {
     progress_.note(str("first replay compared with eager in {:.2f} s", after.verify_seconds - before.verify_seconds));
   }
@@ -317,7 +345,7 @@ void Run::take_step() {
 
 // A file that cannot be written is no reason to end the run.
 void Run::keep_profile() {
-  const std::optional<Profile> profile = learner_.finish_profile();
+  const std::optional<Profile> profile = learner_->finish_profile();
   if (!profile) return;  // recorded again: the next step may be replayed
   progress_.note(str("\n{}", to_text(*profile)));
   try {
@@ -331,8 +359,8 @@ void Run::keep_profile() {
 
 void Run::show_step(const StepResult& result, double lr, double seconds) {
   const double typical = pace_.recent() > 0 ? pace_.recent() : seconds;
-  if (!prediction_) prediction_ = learner_.prediction();
-  const Stats stats = learner_.stats();
+  if (!prediction_) prediction_ = learner_->prediction();
+  const Stats stats = learner_->stats();
   const StepLine line{.step = step_,
                       .steps = config_.train.steps,
                       .loss = result.loss,
@@ -347,6 +375,7 @@ void Run::show_step(const StepResult& result, double lr, double seconds) {
                       .planned_bytes = stats.planned_peak_bytes};
   progress_.step(line);
   if (!is_logged(line, config_.output.log_every)) return;
+  if (!metrics_) return;
   metrics_->write({{"step", step_},
                    {"loss", result.loss},
                    {"grad_norm", result.grad_norm},
@@ -360,23 +389,24 @@ void Run::show_step(const StepResult& result, double lr, double seconds) {
 // The step changed the weights: they are made again, from the newest checkpoint or the start, and the batch is looked
 // at op by op.
 std::string Run::first_nonfinite() {
+  if (local_ == nullptr) return "where the first such value arises is looked for on one rank alone";
   constexpr double kPatienceSeconds = 120;
   progress_.status("looking for the first value that is not finite");
   const auto began = Clock::now();
   const int64_t bad_step = step_ - 1;
   const auto checkpoint = find_latest_checkpoint(directory_.path());
   if (checkpoint) {
-    learner_.restore(checkpoint->directory);
+    local_->restore(checkpoint->directory);
   } else {
     at::manual_seed(static_cast<uint64_t>(config_.train.seed));
-    learner_.restore_fresh(config_.model.path, config_);
+    local_->restore_fresh(config_.model.path, config_);
   }
   for (int64_t step = checkpoint ? checkpoint->state.step : 0; step < bad_step; ++step) {
     if (seconds_since(began) > kPatienceSeconds)
       return str("the first value that is not finite was not found in {}", human_seconds(kPatienceSeconds));
-    learner_.step(batches_.of_step(step), learning_rate_at(config_, step));
+    learner_->step(batches_.of_step(step), learning_rate_at(config_, step));
   }
-  const auto found = learner_.find_nonfinite_in(batches_.of_step(bad_step));
+  const auto found = local_->find_nonfinite_in(batches_.of_step(bad_step));
   return found ? "first not finite: " + *found
                : std::string("the gradient's sum is the first value that is not finite");
 }
@@ -386,16 +416,21 @@ std::optional<double> Run::evaluate_held_out() {
   progress_.status("evaluating");
   release_idle_arenas();  // what evaluation takes is taken instead of the step's memory, not beside it
   const HeldOutLoss loss = timed(spent_.evaluation, [&] {
-    return evaluate(learner_.model(), learner_.directory().tokenizer, corpus_, config_.data.eval_windows,
-                    config_.train.batch_size);
+    return evaluate([&](const Batch& rows) { return learner_->summed_loss(rows); }, learner_->directory().tokenizer,
+                    corpus_, config_.data.eval_windows, config_.train.batch_size);
   });
-  metrics_->write({{"step", step_}, {"held_out_loss", loss.nats_per_token}, {kHeldOut, loss.nats_per_byte}});
   held_out_ = loss.nats_per_byte;
-  return loss.nats_per_byte;
+  if (!metrics_) return held_out_;
+  metrics_->write({{"step", step_}, {"held_out_loss", loss.nats_per_token}, {kHeldOut, loss.nats_per_byte}});
+  return held_out_;
 }
 
 // Asked to keep the best, and this one was just evaluated as such.
-bool Run::is_best() const { return config_.output.keep_best && held_out_ && *held_out_ <= metrics_->least(kHeldOut); }
+bool Run::is_best() {
+  if (!config_.output.keep_best || !held_out_) return false;
+  const bool is_least = metrics_ && *held_out_ <= metrics_->least(kHeldOut);
+  return ranks_ == nullptr ? is_least : ranks_->largest(is_least ? 1 : 0) != 0;
+}
 
 TrainerState Run::state() const {
   return {.step = step_,
@@ -423,6 +458,11 @@ void Run::save_now() {
   spent_.saving += seconds_since(began);
 }
 
+int Run::received_signal() {
+  const int own = StopSignals::received();
+  return ranks_ == nullptr ? own : static_cast<int>(ranks_->largest(own));
+}
+
 int Run::stop(int signal) {
   save_now();
   const std::string where = saver_->saved_step() > 0
@@ -435,8 +475,10 @@ int Run::stop(int signal) {
 void Run::finish() {
   const std::optional<double> after = evaluate_held_out();
   save_now();
+  const NamedTensors weights = learner_->weights();
+  if (!is_first_) return;
   DirectoryTransaction model(directory_.model(), DirectoryTransaction::Existing::kReplace, files_);
-  learner_.save_model(model.path(), files_);
+  learner_->save_model(model.path(), weights, files_);
   model.commit();
 
   EndOfRun end;
@@ -446,17 +488,17 @@ void Run::finish() {
   end.held_out_before = metrics_->find(0, kHeldOut);
   end.held_out_after = after;
   write_file_synced(directory_.report(), report_html(report_of(end), directory_.metrics()), files_);
-  progress_.note(str("\n{}{}", learner_.report(), end_table(end, numbers_)));
+  progress_.note(str("\n{}{}", learner_->report(), end_table(end, numbers_)));
   if (planned_.step > 0 && loaded_bytes_ > 0)
     progress_.note(str("  resident memory     {} before the first step, and the plan's {}: {}; at most {}",
                        human_bytes(loaded_bytes_), human_bytes(planned_.step),
                        human_bytes(loaded_bytes_ + planned_.step), human_bytes(peak_process_bytes())));
-  if (config_.output.sample_tokens > 0 && after) {
-    const Tokenizer& tokenizer = learner_.directory().tokenizer;
+  if (config_.output.sample_tokens > 0 && after && local_ != nullptr) {
+    const Tokenizer& tokenizer = learner_->directory().tokenizer;
     const std::string prompt = held_out_prompt(tokenizer, corpus_);
     const SampleOptions options{.tokens = config_.output.sample_tokens,
                                 .seed = static_cast<uint64_t>(config_.train.seed)};
-    const std::string continuation = sample_text(learner_.model(), tokenizer, prompt, options).text;
+    const std::string continuation = sample_text(local_->model(), tokenizer, prompt, options).text;
     progress_.note(
         str("sample, held-out text continued after \"|\":\n{}|{}\n", printable(prompt), printable(continuation)));
   }
@@ -466,7 +508,7 @@ void Run::finish() {
 }
 
 Report Run::report_of(const EndOfRun& end) const {
-  const models::DecoderConfig& model = learner_.directory().config;
+  const models::DecoderConfig& model = learner_->directory().config;
   Report report;
   report.title = config_.output.dir;
   report.model = str("{}, {} parameters, {} layers, hidden size {}, vocabulary {}; {}", model.model_type,
@@ -486,10 +528,10 @@ Report Run::report_of(const EndOfRun& end) const {
   report.time = spent_;
   report.time.total = end.seconds;
   report.saves = saver_->made();
-  report.stats = learner_.stats();
+  report.stats = learner_->stats();
   report.peak_process_bytes = peak_process_bytes();
-  report.memory_picture = learner_.memory_picture();
-  report.memory_table = learner_.memory_table();
+  report.memory_picture = learner_->memory_picture();
+  report.memory_table = learner_->memory_table();
   report.config = to_toml(config_);
   return report;
 }
@@ -498,11 +540,10 @@ Report Run::report_of(const EndOfRun& end) const {
 
 int train(RunConfig config, bool resume, FileSystem& files, const std::filesystem::path& profile) {
   check_profile(profile, config);
-  const Strategy strategy = strategy_of(config);
-  USER_CHECK(strategy.mesh.ranks() == 1,
-             "[parallel] asks for {}, and a step does not run on ranks yet; `stepc memory` shows what each would take",
-             to_text(strategy));
-  Run run(std::move(config), resume, files, profile);
+  const Launch launch = launch_of([](const char* name) { return std::getenv(name); });
+  const Strategy strategy = strategy_of(config, launch);
+  const std::shared_ptr<Ranks> ranks = launch.ranks > 1 ? Ranks::join(launch, kRankTimeout) : nullptr;
+  Run run(std::move(config), strategy, ranks, resume, files, profile);
   try {
     return run.run();
   } catch (const UserError& error) {

@@ -39,10 +39,14 @@ bool has_held_out_labels(const Corpus& corpus, int64_t count) {
   });
 }
 
-HeldOutLoss evaluate(models::Decoder model, const Tokenizer& tokenizer, const Corpus& corpus, int64_t count,
-                     int64_t batch) {
+double summed_loss(models::Decoder model, const Batch& rows) {
   const at::NoGradGuard no_grad;
   const models::EvaluationScope no_dropout(model);
+  return model->summed_loss(rows.tokens, rows.labels, rows.documents);
+}
+
+HeldOutLoss evaluate(const SummedLossFn& loss, const Tokenizer& tokenizer, const Corpus& corpus, int64_t count,
+                     int64_t batch) {
   const std::vector<int64_t> bytes = bytes_of_tokens(tokenizer);
   const std::vector<int64_t> windows = spread_windows(static_cast<int64_t>(corpus.held_out_windows()), count);
   HeldOutLoss held_out;
@@ -51,7 +55,7 @@ HeldOutLoss evaluate(models::Decoder model, const Tokenizer& tokenizer, const Co
     const size_t last = std::min(windows.size(), first + static_cast<size_t>(batch));
     const Batch part = held_out_batch(
         corpus, {windows.begin() + static_cast<ptrdiff_t>(first), windows.begin() + static_cast<ptrdiff_t>(last)});
-    nats += model->summed_loss(part.tokens, part.labels, part.documents);
+    nats += loss(part);
     for (const int64_t label : std::span(part.labels.data_ptr<int64_t>(), static_cast<size_t>(part.labels.numel()))) {
       if (label == PackedRow::kNoLabel) continue;
       ++held_out.tokens;

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "data/corpus.h"
 #include "data/tokenizer.h"
 #include "models/decoder.h"
+#include "train/step/batches.h"
 
 namespace stepc::train {
 
@@ -23,8 +25,12 @@ std::vector<int64_t> spread_windows(int64_t windows, int64_t count);
 // Whether the windows that evaluate() takes have a label that it counts.
 bool has_held_out_labels(const Corpus& corpus, int64_t count);
 
-// At most `count` windows, `batch` at a time. Runs without gradients. Counted are the labels that training would learn.
-HeldOutLoss evaluate(models::Decoder model, const Tokenizer& tokenizer, const Corpus& corpus, int64_t count,
+// Of rows (rows, seq): the sum of the token losses, without dropout and without gradients.
+using SummedLossFn = std::function<double(const Batch& rows)>;
+double summed_loss(models::Decoder model, const Batch& rows);
+
+// At most `count` windows, `batch` at a time. Counted are the labels that training would learn.
+HeldOutLoss evaluate(const SummedLossFn& loss, const Tokenizer& tokenizer, const Corpus& corpus, int64_t count,
                      int64_t batch);
 
 }  // namespace stepc::train

@@ -21,12 +21,6 @@ namespace stepc::train {
 
 namespace {
 
-// A batch's tensors with all rows in the first dimension, which is what data axes split; and back.
-std::vector<at::Tensor> with_rows_first(const Batch& batch) {
-  std::vector<at::Tensor> tensors = batch.tensors();
-  for (at::Tensor& tensor : tensors) tensor = tensor.flatten(0, 1);
-  return tensors;
-}
 std::vector<at::Tensor> with_micro_batches(const std::vector<at::Tensor>& tensors, int64_t count) {
   std::vector<at::Tensor> out;
   for (const at::Tensor& tensor : tensors) out.push_back(tensor.unflatten(0, {count, tensor.size(0) / count}));
@@ -77,6 +71,32 @@ bool is_state(const GraphInput& input) {
 
 }  // namespace
 
+std::vector<at::Tensor> with_rows_first(const Batch& batch) {
+  std::vector<at::Tensor> tensors = batch.tensors();
+  for (at::Tensor& tensor : tensors) tensor = tensor.flatten(0, 1);
+  return tensors;
+}
+
+std::vector<CapturedPart> capture_for_ranks(models::Decoder model, const ChosenOptimizer& optimizer,
+                                            const RunConfig& config, const Batch& batch) {
+  const std::vector<ModuleRef> modules = {model};
+  const std::vector<OptimizerRef> optimizers = {optimizer.optimizer};
+  const int64_t count = config.train.grad_accum;
+  std::vector<CapturedPart> parts;
+  if (!is_in_parts(optimizer, count)) {
+    const TrainStep step = make_train_step(model, optimizer, config.optim.clip);
+    const auto on_rows = [&](const std::vector<at::Tensor>& rows) { return step(with_micro_batches(rows, count)); };
+    parts.push_back({"the step", 1, stepc::plan(on_rows, modules, optimizers, with_rows_first(batch))});
+    return parts;
+  }
+  MicroStep micro = make_micro_step(model, optimizer);
+  const std::vector<at::Tensor> inputs = micro_tensors(batch.micro_batch(0), models::count_tokens(batch.labels));
+  parts.push_back({"a micro-batch", count, stepc::plan(micro, modules, optimizers, inputs)});
+  UpdateStep update = make_update_step(optimizer, config.optim.clip);
+  parts.push_back({"the update", 1, stepc::plan(update, modules, optimizers)});
+  return parts;
+}
+
 uint64_t RankPlan::state_bytes() const {
   std::set<std::pair<InputKind, std::string>> seen;
   uint64_t bytes = 0;
@@ -93,24 +113,10 @@ uint64_t RankPlan::step_bytes() const {
   return bytes;
 }
 
-RankPlan plan_rank(models::Decoder model, const ChosenOptimizer& optimizer, const RunConfig& config,
-                   const Strategy& strategy, const Batch& batch) {
-  const std::vector<ModuleRef> modules = {model};
-  const std::vector<OptimizerRef> optimizers = {optimizer.optimizer};
-  const int64_t count = config.train.grad_accum;
+RankPlan plan_rank(const std::vector<CapturedPart>& captured, const RunConfig& config, const Strategy& strategy) {
   RankPlanner planner(config, strategy);
   RankPlan out{strategy, {}};
-  if (!is_in_parts(optimizer, count)) {
-    const TrainStep step = make_train_step(model, optimizer, config.optim.clip);
-    const auto on_rows = [&](const std::vector<at::Tensor>& rows) { return step(with_micro_batches(rows, count)); };
-    out.parts.push_back(planner.plan("the step", 1, stepc::plan(on_rows, modules, optimizers, with_rows_first(batch))));
-    return out;
-  }
-  MicroStep micro = make_micro_step(model, optimizer);
-  const std::vector<at::Tensor> inputs = micro_tensors(batch.micro_batch(0), models::count_tokens(batch.labels));
-  out.parts.push_back(planner.plan("a micro-batch", count, stepc::plan(micro, modules, optimizers, inputs)));
-  UpdateStep update = make_update_step(optimizer, config.optim.clip);
-  out.parts.push_back(planner.plan("the update", 1, stepc::plan(update, modules, optimizers)));
+  for (const CapturedPart& part : captured) out.parts.push_back(planner.plan(part.name, part.times, part.plan));
   return out;
 }
 

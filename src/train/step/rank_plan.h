@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/plan/virtual_plan.h"
 #include "engine/prediction.h"
 #include "memory/report.h"
 #include "models/decoder.h"
@@ -16,7 +17,20 @@
 
 namespace stepc::train {
 
-// A whole step, or what its micro-batches and its update do (train/step/train_step.h).
+// A step as it was captured for ranks, or what its micro-batches and its update do (train/step/train_step.h).
+struct CapturedPart {
+  std::string name;
+  int64_t times = 1;  // in a step
+  VirtualPlan plan;
+};
+// `model` and `optimizer` may be virtual; in parts the optimizer holds gradients. `batch`: (micro-batches, rows, seq),
+// of all ranks together. A whole step takes with_rows_first() of it, a micro-batch its micro_tensors().
+std::vector<CapturedPart> capture_for_ranks(models::Decoder model, const ChosenOptimizer& optimizer,
+                                            const RunConfig& config, const Batch& batch);
+// A batch's tensors with all rows in the first dimension, which is what data axes split.
+std::vector<at::Tensor> with_rows_first(const Batch& batch);
+
+// One of them as a rank runs it.
 struct RankPart {
   std::string name;
   int64_t times = 1;  // in a step
@@ -34,10 +48,8 @@ struct RankPlan {
   [[nodiscard]] uint64_t step_bytes() const;
 };
 
-// `model` and `optimizer` may be virtual. `batch`: (micro-batches, rows, seq), of all ranks together. UserError for
-// rules that do not fit the model, RunFailure for a step that cannot be captured before it runs.
-RankPlan plan_rank(models::Decoder model, const ChosenOptimizer& optimizer, const RunConfig& config,
-                   const Strategy& strategy, const Batch& batch);
+// UserError for rules that do not fit the model, RunFailure for a step that cannot be captured before it runs.
+RankPlan plan_rank(const std::vector<CapturedPart>& captured, const RunConfig& config, const Strategy& strategy);
 
 // Memory by kind of the part that needs most, what each part sends, what is padded, the predicted time.
 std::string to_text(const RankPlan& plan);

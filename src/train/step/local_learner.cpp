@@ -1,4 +1,4 @@
-#include "train/step/learner.h"
+#include "train/step/local_learner.h"
 
 #include <map>
 #include <utility>
@@ -8,18 +8,11 @@
 #include "base/check.h"
 #include "capture/virtual/virtual_region.h"
 #include "train/model/adapter_choice.h"
+#include "train/step/evaluate.h"
 #include "train/step/find_nonfinite.h"
 #include "train/step/staged_checkpoint.h"
 
 namespace stepc::train {
-namespace {
-
-constexpr const char* kOptimizerFile = "optimizer.safetensors";
-constexpr const char* kGeneratorState = "cpu_generator";
-constexpr std::string_view kMasterSuffix = ".master";
-constexpr double kBytesPerGb = 1e9;
-
-// "model.norm.weight.master" -> its tensor under "model.norm.weight".
 std::map<std::string, at::Tensor> master_weights(const optim::Optimizer& optimizer) {
   std::map<std::string, at::Tensor> masters;
   for (const auto& [name, tensor] : optimizer.named_state()) {
@@ -28,14 +21,11 @@ std::map<std::string, at::Tensor> master_weights(const optim::Optimizer& optimiz
   return masters;
 }
 
-// Saved weights lose nothing: they have the wider of the directory's dtype and the dtype of the computation.
 std::string saved_dtype(const std::string& from, const std::string& compute) {
   return from == "bfloat16" && compute == "bfloat16" ? "bfloat16" : "float32";
 }
 
-}  // namespace
-
-Learner::Learner(ModelDirectory directory, const RunConfig& config, std::optional<Target> target)
+LocalLearner::LocalLearner(ModelDirectory directory, const RunConfig& config, std::optional<Target> target)
     : max_shard_bytes_(static_cast<uint64_t>(config.output.max_shard_gb * kBytesPerGb)),
       directory_(std::move(directory)) {
   std::optional<VirtualRegion> shapes_alone;
@@ -53,9 +43,9 @@ Learner::Learner(ModelDirectory directory, const RunConfig& config, std::optiona
   step_.emplace(model_, optimizer_, config.optim.clip, config.train.grad_accum, std::move(engine));
 }
 
-bool Learner::plan(const Batch& batch) { return step_->capture(batch); }
+bool LocalLearner::plan(const Batch& batch) { return step_->capture(batch); }
 
-void Learner::load(const RunConfig& config) {
+void LocalLearner::load(const RunConfig& config) {
   if (std::exchange(is_loaded_, true)) return;
   for (const at::Tensor& parameter : model_->parameters()) materialise(parameter);
   for (const at::Tensor& buffer : model_->buffers())
@@ -69,13 +59,13 @@ void Learner::load(const RunConfig& config) {
   step_->load();
 }
 
-void Learner::finish_loading(const RunConfig& config) {
+void LocalLearner::finish_loading(const RunConfig& config) {
   load_masters(directory_);
   directory_.config.dtype = saved_dtype(directory_.config.dtype, config.model.compute);
 }
 
 // From the files once more, so that all of them are never there beside the optimizer's state.
-void Learner::load_masters(const ModelDirectory& from) {
+void LocalLearner::load_masters(const ModelDirectory& from) {
   const at::NoGradGuard no_grad;
   const auto masters = master_weights(*optimizer_.optimizer);
   if (masters.empty()) return;
@@ -85,7 +75,7 @@ void Learner::load_masters(const ModelDirectory& from) {
   });
 }
 
-void Learner::prepare(const Batch& batch, double lr) {
+void LocalLearner::prepare(const Batch& batch, double lr) {
   optimizer_.optimizer->set_lr(lr);
   if (step_->prepare(batch)) return;
   const NamedTensors weights = models::trainable_parameters(model_);
@@ -99,11 +89,13 @@ void Learner::prepare(const Batch& batch, double lr) {
   load_state(before.state());
 }
 
-StepResult Learner::step(const Batch& batch, double lr) {
+StepResult LocalLearner::step(const Batch& batch, double lr) {
   optimizer_.optimizer->set_lr(lr);
   const auto [loss, norm, skipped] = (*step_)(batch);
   return {loss.item<double>(), norm.item<double>(), skipped.item<double>() != 0};
 }
+
+double LocalLearner::summed_loss(const Batch& rows) { return train::summed_loss(model_, rows); }
 
 NamedTensors saved_weights(const ModelDirectory& directory, const models::Decoder& model,
                            const optim::Optimizer& optimizer) {
@@ -117,27 +109,31 @@ NamedTensors saved_weights(const ModelDirectory& directory, const models::Decode
   return weights;
 }
 
-NamedTensors Learner::weights() const { return saved_weights(directory_, model_, *optimizer_.optimizer); }
+NamedTensors LocalLearner::weights() { return saved_weights(directory_, model_, *optimizer_.optimizer); }
 
-NamedTensors Learner::state() const {
+NamedTensors LocalLearner::state() {
   NamedTensors state = optimizer_.optimizer->named_state();
   state.emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
   return state;
 }
 
-uint64_t Learner::staged_bytes() const { return train::staged_bytes(weights(), optimizer_.optimizer->named_state()); }
-
-void Learner::save_model(const std::filesystem::path& destination, FileSystem& files) const {
-  write_trained_files(destination, directory_, weights(), max_shard_bytes_, files);
+uint64_t LocalLearner::staged_bytes() const {
+  const optim::Optimizer& optimizer = *optimizer_.optimizer;
+  return train::staged_bytes(saved_weights(directory_, model_, optimizer), optimizer.named_state());
 }
 
-void Learner::write_checkpoint(const std::filesystem::path& checkpoint, const NamedTensors& weights,
-                               const NamedTensors& state, FileSystem& files) const {
+void LocalLearner::save_model(const std::filesystem::path& destination, const NamedTensors& weights,
+                              FileSystem& files) const {
+  write_trained_files(destination, directory_, weights, max_shard_bytes_, files);
+}
+
+void LocalLearner::write_checkpoint(const std::filesystem::path& checkpoint, const NamedTensors& weights,
+                                    const NamedTensors& state, FileSystem& files) const {
   write_trained_files(checkpoint, directory_, weights, max_shard_bytes_, files);
   save_tensors(checkpoint / kOptimizerFile, state, {}, files);
 }
 
-void Learner::load_state(NamedTensors state) {
+void LocalLearner::load_state(NamedTensors state) {
   std::erase_if(state, [](const auto& item) {
     if (item.first != kGeneratorState) return false;
     at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(item.second);
@@ -146,7 +142,7 @@ void Learner::load_state(NamedTensors state) {
   optimizer_.optimizer->load_state(state);
 }
 
-void Learner::load_optimizer(const std::filesystem::path& checkpoint) {
+void LocalLearner::load_optimizer(const std::filesystem::path& checkpoint) {
   load_state(load_tensors(checkpoint / kOptimizerFile));
   // The parameters are the rounded master weights, as the update leaves them.
   const at::NoGradGuard no_grad;
@@ -157,14 +153,14 @@ void Learner::load_optimizer(const std::filesystem::path& checkpoint) {
   }
 }
 
-void Learner::restore(const std::filesystem::path& checkpoint) {
+void LocalLearner::restore(const std::filesystem::path& checkpoint) {
   const ModelDirectory from = open_model_directory(checkpoint);
   load_weights(from, model_);
   load_masters(from);
   load_optimizer(checkpoint);
 }
 
-void Learner::restore_fresh(const std::filesystem::path& model, const RunConfig& config) {
+void LocalLearner::restore_fresh(const std::filesystem::path& model, const RunConfig& config) {
   ModelDirectory fresh = open_model_directory(model);
   choose_adapter(config, fresh);
   load_weights(fresh, model_);
@@ -173,7 +169,7 @@ void Learner::restore_fresh(const std::filesystem::path& model, const RunConfig&
   load_masters(fresh);
 }
 
-std::optional<std::string> Learner::find_nonfinite_in(const Batch& batch) {
+std::optional<std::string> LocalLearner::find_nonfinite_in(const Batch& batch) {
   for (const auto& [name, tensor] : model_->persistent_state())
     if (!at::isfinite(tensor).all().item<bool>()) return str("the weight {}", name);
   const auto found = find_nonfinite([&] {

@@ -1,0 +1,44 @@
+// RankProgram: one captured step as this rank of a mesh runs it, together with the others. Owns its executor; borrows
+// the state, of which it reads and writes this rank's parts.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cost/profile.h"
+#include "engine/plan/compile.h"
+#include "engine/plan/virtual_plan.h"
+#include "engine/prediction.h"
+#include "engine/ranks/sharded_state.h"
+
+namespace stepc {
+
+class RankProgram {
+ public:
+  // Plans and compiles what was captured, and tells `state` what of the program it has. All ranks make theirs together:
+  // UserError where they came to different plans, which it names, and for a step that cannot be captured.
+  RankProgram(const VirtualPlan& captured, KernelSources& kernels, const CompileOptions& options,
+              const std::shared_ptr<Ranks>& ranks, ShardedState& state);
+
+  // `batch`: whole tensors, the same on every rank. Returns what the step does, which is the same on every rank.
+  // UserError where a guard missed: an index that is out of range, say.
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& batch);
+
+  [[nodiscard]] const Schedule& schedule() const { return compiled_.executor->schedule(); }
+  [[nodiscard]] const Graph& graph() const { return compiled_.graph; }
+  [[nodiscard]] const MemoryReport& memory() const { return compiled_.plan.memory; }
+  [[nodiscard]] const MemoryCounts& measured() const { return measured_; }
+  [[nodiscard]] double planning_seconds() const { return compiled_.seconds; }
+  [[nodiscard]] uint64_t replays() const { return replays_; }
+
+ private:
+  Compiled compiled_;
+  std::shared_ptr<Ranks> ranks_;
+  ShardedState& state_;
+  MemoryCounts measured_;
+  uint64_t replays_ = 0;
+};
+
+}  // namespace stepc

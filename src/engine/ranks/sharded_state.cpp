@@ -1,0 +1,169 @@
+#include "engine/ranks/sharded_state.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <ATen/Functions.h>
+
+#include "aten/constants.h"
+#include "base/check.h"
+
+namespace stepc {
+
+namespace {
+
+bool is_stretch(const std::vector<int64_t>& places) {
+  for (size_t i = 0; i < places.size(); ++i)
+    if (places[i] != places[0] + static_cast<int64_t>(i)) return false;
+  return !places.empty() && places[0] >= 0;
+}
+
+at::Tensor index_of(const std::vector<int64_t>& places) { return at::tensor(places, at::kLong); }
+
+// Puts a rank's part where it belongs in the whole; padding is dropped.
+void place(const at::Tensor& part, const PartOf& of, const Mesh& mesh, int64_t rank, const at::Tensor& whole) {
+  at::Tensor from = part, to = whole;
+  std::vector<std::pair<int64_t, at::Tensor>> scattered;
+  for (size_t d = 0; d < of.shape.size(); ++d) {
+    const auto dim = static_cast<int64_t>(d);
+    std::vector<int64_t> places = places_of(of.sharding.dims[d], of.shape[d], mesh, rank);
+    std::vector<int64_t> kept;
+    for (size_t i = 0; i < places.size(); ++i)
+      if (places[i] >= 0) kept.push_back(static_cast<int64_t>(i));
+    if (kept.size() < places.size()) {
+      std::erase(places, -1);
+      from = from.index_select(dim, index_of(kept));
+    }
+    if (places.empty()) return;
+    if (is_stretch(places))
+      to = to.narrow(dim, places[0], static_cast<int64_t>(places.size()));
+    else
+      scattered.emplace_back(dim, index_of(places));
+  }
+  if (scattered.empty()) {
+    to.copy_(from);
+    return;
+  }
+  std::vector<at::indexing::TensorIndex> indices;
+  for (int64_t d = 0; d < to.dim(); ++d) {
+    const auto found = std::ranges::find(scattered, d, &std::pair<int64_t, at::Tensor>::first);
+    const at::Tensor index = found == scattered.end() ? at::arange(to.size(d), at::kLong) : found->second;
+    std::vector<int64_t> shape(static_cast<size_t>(to.dim()), 1);
+    shape[static_cast<size_t>(d)] = index.numel();
+    indices.emplace_back(index.view(shape));
+  }
+  to.index_put_(indices, from);
+}
+
+}  // namespace
+
+at::Tensor part_of(const at::Tensor& whole, const Sharding& sharding, const Mesh& mesh, int64_t rank) {
+  INTERNAL_CHECK(sharding.partial.empty(), "a part of a partial tensor");
+  at::Tensor part = whole;
+  for (size_t d = 0; d < sharding.dims.size(); ++d) {
+    if (sharding.dims[d].empty()) continue;
+    const auto dim = static_cast<int64_t>(d);
+    std::vector<int64_t> places = places_of(sharding.dims[d], whole.size(dim), mesh, rank);
+    std::ranges::replace(places, -1, whole.size(dim) - 1);
+    part = is_stretch(places) ? part.narrow(dim, places[0], static_cast<int64_t>(places.size()))
+                              : part.index_select(dim, index_of(places));
+  }
+  return part;
+}
+
+ShardedState::ShardedState(Mesh mesh, std::shared_ptr<Ranks> ranks)
+    : mesh_(std::move(mesh)), ranks_(std::move(ranks)) {}
+
+void ShardedState::add(const Schedule& schedule) {
+  INTERNAL_CHECK(schedule.mesh == mesh_, "a step of the mesh {}", to_text(schedule.mesh));
+  for (const ScheduleInput& input : schedule.inputs) {
+    if (!is_of_program(input.kind) || input.kind == InputKind::kBatch) continue;
+    const std::optional<Owner> owner = owner_of(input.kind);
+    USER_CHECK(owner && input.kind != InputKind::kIncoming && input.kind != InputKind::kHost,
+               "the step takes {} '{}', and on several ranks it can take parameters, gradients, buffers, optimizer "
+               "state and its batch alone",
+               name_of(input.kind), input.key);
+    const Operand& operand = schedule.operands[input.operand.index()];
+    Part part;
+    part.of = input.part ? *input.part : PartOf{operand.sizes, Sharding::whole(operand.sizes.size())};
+    part.type = scalar_type_of(operand.dtype);
+    part.sizes = operand.sizes;
+    part.strides = operand.strides;
+    const auto [known, is_new] = parts_.try_emplace({*owner, input.key}, part);
+    const Part& before = known->second;
+    USER_CHECK(is_new || (before.of == part.of && before.type == part.type && before.strides == part.strides),
+               "{} '{}' lies on the ranks as {} in one part of the step, and as {} in another", name_of(input.kind),
+               input.key, to_text(before.of.sharding, before.of.shape, mesh_),
+               to_text(part.of.sharding, part.of.shape, mesh_));
+  }
+}
+
+void ShardedState::take_memory(Part& part) {
+  if (part.tensor.defined()) return;
+  part.tensor = at::empty_strided(part.sizes, part.strides, part.type);
+  part.tensor.zero_();
+}
+
+void ShardedState::load() {
+  for (auto& [name, part] : parts_) take_memory(part);
+}
+
+const ShardedState::Part& ShardedState::find(Owner owner, const std::string& key) const {
+  const auto found = parts_.find({owner, key});
+  INTERNAL_CHECK(found != parts_.end(), "the ranks hold no {} '{}'", name_of(owner), key);
+  return found->second;
+}
+
+void ShardedState::put(Owner owner, const std::string& key, const at::Tensor& whole) {
+  const auto found = parts_.find({owner, key});
+  if (found == parts_.end()) return;
+  Part& part = found->second;
+  USER_CHECK(whole.sizes() == c10::IntArrayRef(part.of.shape), "{} '{}' has the shape [{}], the step wants [{}]",
+             name_of(owner), key, fmt::join(whole.sizes(), ", "), fmt::join(part.of.shape, ", "));
+  take_memory(part);
+  part.tensor.copy_(part_of(whole, part.of.sharding, mesh_, ranks_->rank()));
+}
+
+const at::Tensor& ShardedState::part(Owner owner, const std::string& key) const { return find(owner, key).tensor; }
+
+at::Tensor ShardedState::whole(Owner owner, const std::string& key) const {
+  const Part& part = find(owner, key);
+  INTERNAL_CHECK(part.of.sharding.partial.empty(), "the whole of partial sums was asked for");
+  if (part.of.sharding.is_whole()) return part.tensor.clone();
+  std::vector<Axis> axes;
+  for (Axis axis = 0; axis < mesh_.axes.size(); ++axis)
+    if (part.of.sharding.splits(axis)) axes.push_back(axis);
+  RankGroup& group = ranks_->along(mesh_, axes);
+  std::vector<int64_t> sizes = part.sizes;
+  sizes.insert(sizes.begin(), group.ranks());
+  const at::Tensor all = at::empty(sizes, part.type);
+  group.all_gather(part.tensor.contiguous(), all);
+  at::Tensor whole = at::empty(part.of.shape, part.type);
+  const std::vector<int64_t> members = group_of(mesh_, axes, ranks_->rank());
+  for (size_t r = 0; r < members.size(); ++r) place(all[static_cast<int64_t>(r)], part.of, mesh_, members[r], whole);
+  return whole;
+}
+
+void ShardedState::replace(Owner owner, const std::string& key, const at::Tensor& part) {
+  const auto found = parts_.find({owner, key});
+  if (found == parts_.end() || !part.defined()) return;
+  found->second.tensor = part;
+}
+
+void ShardedState::clear(Owner owner) {
+  for (auto& [name, part] : parts_)
+    if (name.first == owner && part.tensor.defined()) part.tensor.zero_();
+}
+
+uint64_t ShardedState::bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [name, part] : parts_) {
+    uint64_t elements = 1;
+    for (int64_t size : part.sizes) elements *= static_cast<uint64_t>(size);
+    bytes += elements * c10::elementSize(part.type);
+  }
+  return bytes;
+}
+
+}  // namespace stepc

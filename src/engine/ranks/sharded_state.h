@@ -1,0 +1,64 @@
+// ShardedState: the tensors of a program that runs on several ranks. The program itself holds shapes alone; of each
+// tensor this rank holds its part, as the planned steps want it. Owns the parts.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+
+#include "comm/ranks.h"
+#include "ir/graph.h"
+#include "ir/trace.h"
+#include "schedule/schedule.h"
+
+namespace stepc {
+
+// This rank's part of a whole tensor: a window on it where that can be, else a copy. Padding repeats the last element.
+at::Tensor part_of(const at::Tensor& whole, const Sharding& sharding, const Mesh& mesh, int64_t rank);
+
+class ShardedState {
+ public:
+  ShardedState(Mesh mesh, std::shared_ptr<Ranks> ranks);
+
+  // Learns of the tensors of the program that one rank's step has. It takes memory where values are put, or load() is
+  // called. UserError where another step wants one of them in other parts.
+  void add(const Schedule& schedule);
+  // Memory, zero, for all that has none.
+  void load();
+
+  [[nodiscard]] bool has(Owner owner, const std::string& key) const { return parts_.contains({owner, key}); }
+  // Of a whole tensor this rank's part, in the dtype that the steps want. Nothing where no step has it. UserError for
+  // another shape.
+  void put(Owner owner, const std::string& key, const at::Tensor& whole);
+  // The part itself.
+  [[nodiscard]] const at::Tensor& part(Owner owner, const std::string& key) const;
+  // The whole, a copy. All ranks ask for the same at once.
+  [[nodiscard]] at::Tensor whole(Owner owner, const std::string& key) const;
+  // What a step left in its stead, of the same look.
+  void replace(Owner owner, const std::string& key, const at::Tensor& part);
+  // Sets all of an owner's to zero.
+  void clear(Owner owner);
+
+  [[nodiscard]] uint64_t bytes() const;
+  [[nodiscard]] const Mesh& mesh() const { return mesh_; }
+  [[nodiscard]] Ranks& ranks() const { return *ranks_; }
+
+ private:
+  struct Part {
+    PartOf of;
+    at::ScalarType type = at::kFloat;
+    std::vector<int64_t> sizes, strides;
+    at::Tensor tensor;
+  };
+  [[nodiscard]] const Part& find(Owner owner, const std::string& key) const;
+  static void take_memory(Part& part);
+
+  Mesh mesh_;
+  std::shared_ptr<Ranks> ranks_;
+  std::map<std::pair<Owner, std::string>, Part> parts_;
+};
+
+}  // namespace stepc

@@ -1,0 +1,68 @@
+// What the ranks of a mesh do together, on their process groups. Operands are contiguous
+// (schedule/verify_collectives.h).
+#include <ATen/Functions.h>
+
+#include "base/check.h"
+#include "comm/ranks.h"
+#include "ops/op_def.h"
+#include "runtime/bind/bound_kernel.h"
+
+namespace stepc {
+
+namespace {
+
+std::vector<Axis> axes_of(const Instruction& instruction) {
+  const auto& axes = instruction.attrs.get<std::vector<int64_t>>("axes");
+  return {axes.begin(), axes.end()};
+}
+
+class CollectiveKernel final : public BoundKernel {
+ public:
+  CollectiveKernel(const Instruction& instruction, const KernelParts& parts)
+      : instruction_(instruction),
+        collective_(op_def(instruction.op).collective),
+        group_(parts.ranks->along(parts.schedule.mesh, axes_of(instruction))) {
+    for (const AttrDef& attr : op_def(instruction.op).attrs)
+      if (attr.kind == AttrKind::kWord)  // the only word says how it reduces
+        how_ = parse_reduce_op(instruction.attrs.get<std::string>(attr.name)).value();
+  }
+
+  void run(RunState& state) override {
+    const at::Tensor& operand = state.operands[instruction_.reads[0]];
+    const at::Tensor& result = state.operands[instruction_.writes[0]];
+    const uint64_t bytes = instruction_.scratch.bytes;
+    at::Tensor scratch;  // the allocator's next: where the plan has put it
+    if (bytes > 0) scratch = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
+    void* const work = bytes > 0 ? scratch.mutable_data_ptr() : nullptr;
+    switch (collective_) {
+      case Collective::kAllGather:
+        return group_.all_gather(operand, result);
+      case Collective::kAllToAll:
+        return group_.all_to_all(operand, result);
+      case Collective::kReduceScatter:
+        return group_.reduce_scatter(operand, result, how_, work, bytes);
+      case Collective::kAllReduce:
+        if (!operand.is_same(result) && operand.const_data_ptr() != result.const_data_ptr()) result.copy_(operand);
+        return group_.all_reduce(result, how_, work, bytes);
+      case Collective::kNone:
+      case Collective::kReshard:
+        break;
+    }
+    INTERNAL_CHECK(false, "{} is no collective of a rank's step", instruction_.op);
+  }
+
+ private:
+  const Instruction& instruction_;
+  Collective collective_;
+  RankGroup& group_;
+  ReduceOp how_ = ReduceOp::kSum;
+};
+
+}  // namespace
+
+std::unique_ptr<BoundKernel> bind_collective(const Instruction& instruction, const KernelParts& parts) {
+  INTERNAL_CHECK(parts.ranks != nullptr, "{} without other ranks", instruction.op);
+  return std::make_unique<CollectiveKernel>(instruction, parts);
+}
+
+}  // namespace stepc

@@ -1,0 +1,255 @@
+#include "train/step/rank_learner.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "capture/virtual/virtual_region.h"
+#include "engine/virtual_door.h"
+#include "models/lora.h"
+#include "train/config/parallel.h"
+#include "train/machine/kernel_directory.h"
+#include "train/step/local_learner.h"
+#include "train/step/rank_plan.h"
+
+namespace stepc::train {
+
+namespace {
+
+// What an optimizer keeps for all parameters together, as it is before the first step.
+NamedTensors shared_state(const RunConfig& config, at::ScalarType compute) {
+  const std::string name = "any";
+  const at::Tensor parameter = at::zeros({1}, compute).requires_grad_();
+  NamedTensors state = choose_optimizer(config, {{name, parameter}}).optimizer->named_state();
+  std::erase_if(state, [&](const auto& item) { return item.first.starts_with(name + "."); });
+  return state;
+}
+
+}  // namespace
+
+RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Strategy strategy,
+                         std::shared_ptr<Ranks> ranks)
+    : config_(config),
+      strategy_(std::move(strategy)),
+      ranks_(std::move(ranks)),
+      directory_(std::move(directory)),
+      kernels_(kernel_directory()),
+      known_(known_target(kernel_directory(), features_of(kernels_.micro_kernels),
+                          static_cast<int>(config.train.threads))),
+      state_(strategy_.mesh, ranks_) {
+  check_tensor_parallel(strategy_, directory_.config.num_attention_heads, directory_.config.vocab_size);
+  const VirtualRegion shapes_alone;
+  model_ = models::Decoder(directory_.config, models::scalar_type(config.model.compute));
+  if (directory_.adapter) models::add_adapters(model_, *directory_.adapter, 0);
+  optimizer_ = choose_optimizer(config, models::trainable_parameters(model_));
+  if (is_in_parts(optimizer_, config.train.grad_accum)) hold_gradients(optimizer_);
+}
+
+CompileOptions RankLearner::compile_options() const {
+  CompileOptions options;
+  options.target = known_.target;
+  options.budget = parse_memory_budget(config_.memory.budget);
+  options.strategy = strategy_;
+  return options;
+}
+
+RankLearner::Programs& RankLearner::programs_for(const Batch& batch) {
+  Programs& programs = programs_[batch.tokens.size(2)];
+  if (!programs.empty()) return programs;
+  for (const CapturedPart& part : capture_for_ranks(model_, optimizer_, config_, batch))
+    programs.push_back(std::make_unique<RankProgram>(part.plan, kernels_, compile_options(), ranks_, state_));
+  return programs;
+}
+
+bool RankLearner::plan(const Batch& batch) {
+  programs_for(batch);
+  return true;
+}
+
+void RankLearner::load(const RunConfig& config) {
+  state_.load();
+  const auto put_weight = [&](const std::string& name, const at::Tensor& tensor) {
+    state_.put(Owner::kParameter, name, tensor);
+    state_.put(Owner::kOptimizerState, name + std::string(kMasterSuffix), tensor);
+  };
+  visit_weights(directory_, put_weight);
+  if (directory_.adapter) {
+    models::Decoder drawn(directory_.config);
+    load_adapter_weights(directory_, drawn);
+    for (const auto& [name, tensor] : models::adapter_state(drawn)) put_weight(name, tensor);
+  }
+  for (const auto& [name, tensor] : shared_state(config, models::scalar_type(config.model.compute)))
+    state_.put(Owner::kOptimizerState, name, tensor);
+  for (const auto& item : model_->named_buffers()) state_.put(Owner::kBuffer, item.key(), item.value());
+  directory_.config.dtype = saved_dtype(directory_.config.dtype, config.model.compute);
+}
+
+void RankLearner::prepare(const Batch& batch, double /*lr*/) { programs_for(batch); }
+
+StepResult RankLearner::step(const Batch& batch, double lr) {
+  Programs& programs = programs_for(batch);
+  state_.put(Owner::kOptimizerState, "lr", at::scalar_tensor(lr, at::kDouble));
+  std::vector<at::Tensor> results;
+  if (programs.size() == 1) {
+    results = programs[0]->run(with_rows_first(batch));
+  } else {
+    const at::Tensor token_count = models::count_tokens(batch.labels);
+    double loss = 0;
+    for (int64_t i = 0; i < batch.tokens.size(0); ++i)
+      loss += programs[0]->run(micro_tensors(batch.micro_batch(i), token_count))[0].item<double>();
+    results = programs[1]->run({});
+    results.insert(results.begin(), at::scalar_tensor(loss, at::kDouble));
+  }
+  return {results[0].item<double>(), results[1].item<double>(), results[2].item<double>() != 0};
+}
+
+RankProgram& RankLearner::loss_program(const Batch& rows) {
+  std::unique_ptr<RankProgram>& program = loss_programs_[rows.tokens.sizes().vec()];
+  if (program != nullptr) return *program;
+  const models::EvaluationScope no_dropout(model_);
+  const auto loss = [&](const std::vector<at::Tensor>& tensors) {
+    const at::NoGradGuard no_grad;
+    const Batch batch = Batch::from_tensors(tensors);
+    return model_->loss(batch.tokens, batch.labels, at::ones({}), batch.documents);
+  };
+  const std::vector<ModuleRef> modules = {model_};
+  const VirtualPlan captured = stepc::plan(loss, modules, {}, rows.tensors());
+  program = std::make_unique<RankProgram>(captured, kernels_, compile_options(), ranks_, state_);
+  return *program;
+}
+
+double RankLearner::summed_loss(const Batch& rows) {
+  // As many rows as ever, so that one program does for all.
+  const int64_t wanted = config_.train.batch_size;
+  const int64_t missing = wanted - rows.tokens.size(0);
+  INTERNAL_CHECK_LE(0, missing);
+  const auto filled = [&](const at::Tensor& tensor, int64_t with) {
+    if (!tensor.defined() || missing == 0) return tensor;
+    return at::cat({tensor, at::full({missing, tensor.size(1)}, with, tensor.options())});
+  };
+  constexpr int64_t kNoLabel = -100;
+  const Batch batch{filled(rows.tokens, 0), filled(rows.labels, kNoLabel), filled(rows.documents, 0)};
+  return loss_program(batch).run(batch.tensors())[0].item<double>();
+}
+
+NamedTensors RankLearner::gathered(Owner owner, const std::vector<std::string>& names, bool keeps) {
+  NamedTensors out;
+  for (const std::string& name : names) {
+    at::Tensor whole = state_.whole(owner, name);
+    if (keeps) out.emplace_back(name, std::move(whole));
+  }
+  return out;
+}
+
+NamedTensors RankLearner::weights() {
+  NamedTensors out;
+  const bool keeps = ranks_->rank() == 0;
+  const NamedTensors weights =
+      directory_.adapter ? models::adapter_state(model_) : NamedTensors(model_->persistent_state());
+  for (const auto& [name, shape] : weights) {
+    const std::string master = name + std::string(kMasterSuffix);
+    const bool has_master = !directory_.adapter && state_.has(Owner::kOptimizerState, master);
+    at::Tensor whole =
+        has_master ? state_.whole(Owner::kOptimizerState, master) : state_.whole(Owner::kParameter, name);
+    if (keeps) out.emplace_back(name, std::move(whole));
+  }
+  return out;
+}
+
+NamedTensors RankLearner::state() {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : optimizer_.optimizer->named_state()) names.push_back(name);
+  NamedTensors state = gathered(Owner::kOptimizerState, names, ranks_->rank() == 0);
+  if (ranks_->rank() == 0)
+    state.emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
+  return state;
+}
+
+void RankLearner::save_model(const std::filesystem::path& destination, const NamedTensors& weights,
+                             FileSystem& files) const {
+  const auto max_shard_bytes = static_cast<uint64_t>(config_.output.max_shard_gb * kBytesPerGb);
+  write_trained_files(destination, directory_, weights, max_shard_bytes, files);
+}
+
+void RankLearner::write_checkpoint(const std::filesystem::path& checkpoint, const NamedTensors& weights,
+                                   const NamedTensors& state, FileSystem& files) const {
+  save_model(checkpoint, weights, files);
+  save_tensors(checkpoint / kOptimizerFile, state, {}, files);
+}
+
+void RankLearner::load_optimizer(const std::filesystem::path& checkpoint) {
+  const std::filesystem::path file = checkpoint / kOptimizerFile;
+  std::set<std::string> missing;
+  for (const auto& [name, tensor] : optimizer_.optimizer->named_state()) missing.insert(name);
+  for (const auto& [name, tensor] : load_tensors(file)) {
+    if (name == kGeneratorState) {
+      at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(tensor);
+      continue;
+    }
+    USER_CHECK(missing.erase(name) == 1, "{}: the optimizer has no state {}", file.string(), name);
+    state_.put(Owner::kOptimizerState, name, tensor);
+    // The parameters are the rounded master weights, as the update leaves them.
+    if (name.ends_with(kMasterSuffix))
+      state_.put(Owner::kParameter, name.substr(0, name.size() - kMasterSuffix.size()), tensor);
+  }
+  USER_CHECK(missing.empty(), "{}: the state {} is missing", file.string(), *missing.begin());
+}
+
+const RankProgram& RankLearner::largest() const {
+  const RankProgram* found = nullptr;
+  for (const auto& [seq, programs] : programs_)
+    for (const auto& program : programs)
+      if (found == nullptr || program->memory().peak_bytes > found->memory().peak_bytes) found = program.get();
+  INTERNAL_CHECK(found != nullptr, "no step is planned");
+  return *found;
+}
+
+Stats RankLearner::stats() const {
+  Stats stats;
+  stats.is_warm = true;
+  stats.state_bytes = state_.bytes();
+  for (const auto& [seq, programs] : programs_)
+    for (const auto& program : programs) {
+      const MemoryCounts& measured = program->measured();
+      stats.measured_peak_bytes = std::max(stats.measured_peak_bytes,
+                                           measured.arena_peak_bytes + measured.kept_bytes + measured.unplanned_bytes);
+      stats.unplanned_allocations += measured.unplanned;
+      stats.planning_seconds += program->planning_seconds();
+      ++stats.plans;
+    }
+  if (programs_.empty()) return stats;
+  const RankProgram& program = largest();
+  stats.instructions = program.schedule().instructions.size();
+  stats.graph_nodes = program.graph().nodes.size();
+  stats.arena_bytes = program.schedule().arena_bytes;
+  stats.planned_peak_bytes = program.schedule().peak_bytes();
+  stats.replays = program.replays();
+  return stats;
+}
+
+std::string RankLearner::report() const {
+  const RankProgram& program = largest();
+  return str("rank {} of {}: {} instructions, {} of them collectives; model and optimizer {}, step {}\n",
+             ranks_->rank(), to_text(strategy_), program.schedule().instructions.size(),
+             program.schedule().count(Instruction::Kind::kCollective), human_bytes(state_.bytes()),
+             human_bytes(program.schedule().peak_bytes()));
+}
+
+std::optional<Prediction> RankLearner::prediction() const {
+  if (programs_.empty()) return std::nullopt;
+  const Programs& programs = programs_.rbegin()->second;
+  Prediction sum = predict(programs[0]->schedule(), known_);
+  if (programs.size() == 1) return sum;
+  sum.seconds *= static_cast<double>(config_.train.grad_accum);
+  sum.seconds += predict(programs[1]->schedule(), known_).seconds;
+  return sum;
+}
+
+std::string RankLearner::memory_table() const { return to_text(largest().memory()); }
+std::string RankLearner::memory_picture() const {
+  return timeline_svg(largest().memory(), "live bytes of a training step on one rank");
+}
+
+}  // namespace stepc::train

@@ -1,0 +1,78 @@
+// The Learner of one rank of several. The model and its optimizer stay shapes: the step is captured of them without
+// being executed, cut for the mesh, and this rank holds its parts alone (engine/ranks/sharded_state.h). All ranks make
+// every call together.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/ranks.h"
+#include "engine/ranks/rank_program.h"
+#include "engine/ranks/sharded_state.h"
+#include "passes/partition/strategy.h"
+#include "runtime/kernel_sources.h"
+#include "train/step/learner.h"
+
+namespace stepc::train {
+
+class RankLearner final : public Learner {
+ public:
+  // UserError for heads or classes that `strategy` cannot split.
+  RankLearner(ModelDirectory directory, const RunConfig& config, Strategy strategy, std::shared_ptr<Ranks> ranks);
+
+  bool plan(const Batch& batch) override;
+  void load(const RunConfig& config) override;
+  void prepare(const Batch& batch, double lr) override;
+  void end_warm_up() override {}
+  StepResult step(const Batch& batch, double lr) override;
+  double summed_loss(const Batch& rows) override;
+
+  void start_profile() override {}
+  std::optional<Profile> finish_profile() override { return std::nullopt; }
+
+  NamedTensors weights() override;
+  NamedTensors state() override;
+  void write_checkpoint(const std::filesystem::path& checkpoint, const NamedTensors& weights, const NamedTensors& state,
+                        FileSystem& files) const override;
+  void save_model(const std::filesystem::path& destination, const NamedTensors& weights,
+                  FileSystem& files) const override;
+  void load_optimizer(const std::filesystem::path& checkpoint) override;
+  // A save gathers what it writes.
+  [[nodiscard]] uint64_t staged_bytes() const override { return 0; }
+
+  [[nodiscard]] const ModelDirectory& directory() const override { return directory_; }
+  [[nodiscard]] Stats stats() const override;
+  [[nodiscard]] std::string report() const override;
+  [[nodiscard]] std::optional<Prediction> prediction() const override;
+  [[nodiscard]] std::optional<Target> weighed_with() const override { return std::nullopt; }
+  [[nodiscard]] std::string memory_table() const override;
+  [[nodiscard]] std::string memory_picture() const override;
+
+ private:
+  // A step's programs: the whole, or a micro-batch's and the update's.
+  using Programs = std::vector<std::unique_ptr<RankProgram>>;
+  Programs& programs_for(const Batch& batch);
+  RankProgram& loss_program(const Batch& rows);
+  [[nodiscard]] CompileOptions compile_options() const;
+  [[nodiscard]] const RankProgram& largest() const;
+  // The same on every rank; of a tensor that all hold whole this copies.
+  NamedTensors gathered(Owner owner, const std::vector<std::string>& names, bool keeps);
+
+  RunConfig config_;
+  Strategy strategy_;
+  std::shared_ptr<Ranks> ranks_;
+  ModelDirectory directory_;
+  KernelSources kernels_;
+  KnownTarget known_;
+  models::Decoder model_ = nullptr;  // shapes
+  ChosenOptimizer optimizer_;        // shapes
+  ShardedState state_;
+  std::map<int64_t, Programs> programs_;                                        // by the rows' length
+  std::map<std::vector<int64_t>, std::unique_ptr<RankProgram>> loss_programs_;  // by the rows' shape
+};
+
+}  // namespace stepc::train
