@@ -74,10 +74,10 @@ std::optional<BoundLoss> bind_loss(const Attrs& attrs, std::span<const TensorLay
 // A collective of the op table; reads and writes are contiguous, so an operand that lies otherwise is copied into its
 // scratch, behind what the collective itself works in.
 KernelChoice choose_collective(const Node& node, std::span<const TensorLayout> inputs);
-// What it works in, a multiple of 64 bytes. A reduce_scatter is an all-to-all of the parts and their sum on this rank,
-// in f32 where the type is narrower (the same bits on every run, and half of what a reduction of all parts would send);
-// so what all ranks sent lies there. Others need nothing.
-uint64_t collective_scratch_bytes(std::string_view op, const TensorType& operand);
+// What it works in, a multiple of 64 bytes. Each rank reduces a part of what is reduced, in the order of ranks and in
+// f32 where the type is narrower (the same bits on every run and every rank); what the others send of that part lies
+// there. Others need nothing: what they send and receive lies where it belongs. comm/ranks.h takes as much.
+uint64_t collective_scratch_bytes(std::string_view op, const TensorType& operand, int64_t ranks);
 
 // Of their scratch memory what the kernel itself works in, at its begin; copies follow, each a multiple of 64 bytes
 // too.

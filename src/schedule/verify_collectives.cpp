@@ -80,7 +80,8 @@ class CollectiveVerifier {
       INTERNAL_CHECK(parse_reduce_op(reduce), "nothing reduces by '{}'", reduce);
     }
     check_operands(one, *row);
-    INTERNAL_CHECK_LE(collective_scratch_bytes(one.op, type(one.reads[0])), one.scratch.bytes, "its scratch");
+    INTERNAL_CHECK_LE(collective_scratch_bytes(one.op, type(one.reads[0]), one.attrs.get<int64_t>("ranks")),
+                      one.scratch.bytes, "its scratch");
     if (!stream_) stream_ = one.stream;
     INTERNAL_CHECK_EQ(*stream_, one.stream, "collectives on several streams have no one order");
   }

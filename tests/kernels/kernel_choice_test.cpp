@@ -61,20 +61,23 @@ TEST(KernelChoice, RanksDoCollectivesTogether) {
   Attrs reduced = group;
   reduced.set("reduce", std::string("sum"));
   const TensorLayout parts = dense(DType::kBF16, {2, 100}), across = lying(DType::kBF16, {2, 100}, {1, 2});
-  EXPECT_EQ(text_of(node_of("all_gather", group), {parts}, kNone), "collective | one call of the library's");
+  EXPECT_EQ(text_of(node_of("all_gather", group), {parts}, kNone), "collective | from rank to rank");
   EXPECT_EQ(text_of(node_of("all_reduce", reduced), {parts}, kNone),
-            "collective, 0 may be 0 | one call of the library's");
+            "collective, 0 may be 0 | from rank to rank, each reduces a part in f32");
   EXPECT_EQ(text_of(node_of("reduce_scatter", reduced), {parts}, kNone),
-            "collective | all-to-all, then a sum on each rank in f32");
+            "collective | from rank to rank, each reduces a part in f32");
   const auto scratch = [&](const char* op, const TensorLayout& operand) {
     return choose_kernel(node_of(op, op == std::string("all_to_all") ? group : reduced), std::array{operand}, kNone,
                          kThreads)
         .scratch_bytes;
   };
-  EXPECT_EQ(scratch("reduce_scatter", parts), 832U) << "200 floats, aligned";
-  EXPECT_EQ(scratch("reduce_scatter", dense(DType::kF64, {2, 100})), 1600U);
-  EXPECT_EQ(scratch("reduce_scatter", across), 832U + 448U) << "and a copy";
-  EXPECT_EQ(scratch("all_reduce", across), 448U);
+  EXPECT_EQ(scratch("reduce_scatter", parts), 256U) << "one part of 100, aligned";
+  EXPECT_EQ(scratch("reduce_scatter", dense(DType::kF64, {2, 100})), 832U);
+  EXPECT_EQ(scratch("reduce_scatter", across), 256U + 448U) << "and a copy";
+  EXPECT_EQ(scratch("all_reduce", across), 256U + 448U);
+  EXPECT_EQ(collective_scratch_bytes("all_reduce", {DType::kF32, {}}, 8), 64U) << "what 7 others send of one float";
+  EXPECT_EQ(collective_scratch_bytes("all_reduce", {DType::kF32, {10}}, 4), 64U) << "3 of each";
+  EXPECT_EQ(collective_scratch_bytes("reduce_scatter", {DType::kF32, {4, 0}}, 4), 0U);
   EXPECT_EQ(scratch("all_to_all", parts), 0U);
   Node reshard;
   reshard.op = "reshard";

@@ -1,0 +1,57 @@
+// Gloo, as LibTorch has it in it. The wheel ships c10d's header of it and not Gloo's own, which that includes:
+// gloo_decls declares of those what c10d's names. This is the only file that sees them.
+#include <ATen/Version.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/version.h>
+
+#include "base/check.h"
+#include "comm/transport.h"
+
+namespace stepc {
+
+namespace {
+
+// The declarations are right for one version: another LibTorch that comes first on the library path would not fail to
+// link, it would misread a table of functions.
+void check_library() {
+  const std::string built = at::show_config();
+  USER_CHECK(built.find("TORCH_VERSION=" TORCH_VERSION) != std::string::npos,
+             "the LibTorch that runs is not the {} that stepc was built with: take its folder first on LD_LIBRARY_PATH",
+             TORCH_VERSION);
+  USER_CHECK(built.find("USE_GLOO=ON") != std::string::npos,
+             "this LibTorch was built without Gloo, so several ranks cannot talk: take the wheel of torch {}",
+             TORCH_VERSION);
+}
+
+class GlooTransport : public Transport {
+ public:
+  explicit GlooTransport(const std::string& address) {
+    check_library();
+    device_ = c10d::ProcessGroupGloo::createDeviceForHostname(address);
+  }
+
+  c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t ranks,
+                                            std::chrono::milliseconds timeout) override {
+    const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    options->devices.push_back(device_);
+    options->threads = 1;  // sends and receives are the device thread's; those of the group stay idle
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(store, static_cast<int>(rank), static_cast<int>(ranks), options);
+  }
+
+ private:
+  std::shared_ptr<::gloo::transport::Device> device_;  // one listening socket and thread for all groups
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> cpu_transport(const std::string& address) {
+  try {
+    return std::make_unique<GlooTransport>(address);
+  } catch (const UserError&) {
+    throw;
+  } catch (const std::exception& error) {
+    user_error("cannot listen at {} for the other ranks: {}", address, first_line(error.what()));
+  }
+}
+
+}  // namespace stepc

@@ -1,0 +1,32 @@
+// Launch: who this process is among the ranks of a run, as whoever started it says in the environment. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace stepc {
+
+struct Launch {
+  int64_t rank = 0, ranks = 1;              // among the processes of the run
+  int64_t local_rank = 0, local_ranks = 1;  // among those on this machine
+  // Where the ranks find each other: rank 0 listens there, unless the launcher's agent does (agent_store).
+  std::string address = "127.0.0.1";
+  int port = 0;
+  bool agent_store = false;
+  // How often the launcher has started the run again: a store of its agent still holds what earlier attempts said.
+  int64_t restart = 0;
+  std::string by;  // "torchrun", "Open MPI", "Slurm", "Kubeflow"; empty: one process, started by nobody
+
+  bool operator==(const Launch&) const = default;
+};
+
+// `variable`: as getenv. The first of these that says something decides:
+//   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT     torchrun, and all who do as it does
+//   PET_NNODES, PET_NODE_RANK, PET_NPROC_PER_NODE, PET_MASTER_ADDR, ..._PORT     Kubeflow's pods, of one process each
+//   OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE and MASTER_*           mpirun of Open MPI
+//   SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID and MASTER_*                       srun
+// Nothing set: one process. UserError for what is given by half, is no number or contradicts itself.
+Launch launch_of(const std::function<const char*(const char*)>& variable);
+
+}  // namespace stepc

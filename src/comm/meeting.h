@@ -1,0 +1,38 @@
+// Meeting: where the ranks of a run find each other, and what makes groups of them.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "comm/peers.h"
+#include "comm/transport.h"
+
+namespace stepc {
+
+class Meeting {
+ public:
+  // `store` and `address`, where this rank listens for the others, are unused where it is alone.
+  Meeting(int64_t rank, int64_t ranks, c10::intrusive_ptr<c10d::Store> store, std::string address,
+          std::chrono::milliseconds timeout);
+
+  [[nodiscard]] int64_t rank() const { return rank_; }
+  [[nodiscard]] int64_t ranks() const { return ranks_; }
+
+  // Connects the members of a group, this rank among them; they call it together. Throws LostRank where some do not
+  // come, and UserError or InternalError where the connections do not work.
+  std::unique_ptr<Peers> connect(const std::vector<int64_t>& members);
+
+ private:
+  int64_t rank_, ranks_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::string address_;
+  std::chrono::milliseconds timeout_;
+  std::unique_ptr<Transport> transport_;  // made when first needed
+};
+
+}  // namespace stepc

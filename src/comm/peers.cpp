@@ -1,0 +1,73 @@
+#include "comm/peers.h"
+
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include <ATen/ops/from_blob.h>
+
+#include "base/check.h"
+#include "comm/ranks.h"
+
+namespace stepc {
+
+namespace {
+
+std::vector<at::Tensor> bytes_at(const void* memory, uint64_t bytes) {
+  return {at::from_blob(const_cast<void*>(memory), {static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte))};
+}
+
+}  // namespace
+
+std::string line_of(const std::exception& error) {
+  const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
+  std::string line = first_line(c10_error != nullptr ? c10_error->what_without_backtrace() : error.what());
+  if (const size_t place = line.find("] "); line.starts_with('[') && place != std::string::npos)
+    line.erase(0, place + 2);
+  return line;
+}
+
+Peers::Peers(std::vector<int64_t> members, int64_t own, c10::intrusive_ptr<c10d::Backend> backend)
+    : members_(std::move(members)), own_(own), backend_(std::move(backend)) {
+  INTERNAL_CHECK(own_ >= 0 && own_ < ranks(), "rank {} of a group of {}", own_, ranks());
+  INTERNAL_CHECK(backend_ || ranks() == 1, "{} ranks without a backend", ranks());
+}
+
+void Peers::exchange(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received) {
+  if (lost_) throw LostRank(*lost_);
+  const auto n = static_cast<size_t>(ranks()), own = static_cast<size_t>(own_);
+  INTERNAL_CHECK_EQ(sent.size(), n);
+  INTERNAL_CHECK_EQ(received.size(), n);
+  INTERNAL_CHECK_EQ(sent[own].bytes, received[own].bytes, "{}: what this rank sends to itself", op);
+  // Each rank begins with its neighbour, so that not all of them send to the same one.
+  std::vector<std::pair<size_t, c10::intrusive_ptr<c10d::Work>>> works;
+  works.reserve(2 * n);
+  size_t peer = own;
+  try {
+    for (size_t i = 1; i < n; ++i) {
+      peer = (own + n - i) % n;
+      if (received[peer].bytes == 0) continue;
+      std::vector<at::Tensor> into = bytes_at(received[peer].memory, received[peer].bytes);
+      works.emplace_back(peer, backend_->recv(into, static_cast<int>(peer), tag_));
+    }
+    for (size_t i = 1; i < n; ++i) {
+      peer = (own + i) % n;
+      if (sent[peer].bytes == 0) continue;
+      std::vector<at::Tensor> from = bytes_at(sent[peer].memory, sent[peer].bytes);
+      works.emplace_back(peer, backend_->send(from, static_cast<int>(peer), tag_));
+    }
+    if (sent[own].bytes > 0 && sent[own].memory != received[own].memory)
+      std::memcpy(received[own].memory, sent[own].memory, sent[own].bytes);
+    for (const auto& [of, work] : works) {
+      peer = of;
+      work->wait();
+    }
+  } catch (const std::exception& error) {
+    lost_ = str("{} of ranks {}: rank {} waited for rank {}, which is gone or late: {}", op, fmt::join(members_, ", "),
+                members_[own], members_[peer], line_of(error));
+    throw LostRank(*lost_);
+  }
+  tag_ = tag_ == std::numeric_limits<int>::max() ? 0 : tag_ + 1;
+}
+
+}  // namespace stepc

@@ -1,0 +1,51 @@
+// Peers: the other ranks of a group, and the one way in which bytes go between them.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+namespace stepc {
+
+struct SentBytes {
+  const void* memory = nullptr;
+  uint64_t bytes = 0;
+};
+struct ReceivedBytes {
+  void* memory = nullptr;
+  uint64_t bytes = 0;
+};
+
+class Peers {
+ public:
+  // `members`: the ranks of the group by their number in the run; `own`: which of them this one is. No backend where
+  // it is alone.
+  Peers(std::vector<int64_t> members, int64_t own, c10::intrusive_ptr<c10d::Backend> backend);
+
+  [[nodiscard]] int64_t rank() const { return own_; }
+  [[nodiscard]] int64_t ranks() const { return std::ssize(members_); }
+  [[nodiscard]] const std::vector<int64_t>& members() const { return members_; }
+
+  // sent[i] goes to rank i of the group and received[i] comes from there, this rank's own included; both sides give the
+  // same sizes, and where that is nothing no message is sent. Returns when all has come and what was sent may change.
+  // Throws LostRank, from then on at every call.
+  void exchange(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received);
+
+ private:
+  std::vector<int64_t> members_;
+  int64_t own_ = 0;
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  int tag_ = 0;
+  std::optional<std::string> lost_;
+};
+
+// What is left of a c10d error for a person: one line without the place in its source.
+std::string line_of(const std::exception& error);
+
+}  // namespace stepc

@@ -1,0 +1,96 @@
+// Ranks: the processes of a run as this one sees them, and the groups of them that compute together. Every collective
+// blocks, and every rank of a group makes the same calls in the same order. One thread of a rank at a time.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "base/check.h"
+#include "comm/launch.h"
+#include "ir/mesh.h"
+#include "ir/sharding.h"
+
+namespace stepc {
+
+class Meeting;
+class Peers;
+
+// A rank of the run is gone, or did not answer in time: this one cannot go on either. Says in one line which call of
+// which ranks waited for whom.
+class LostRank : public UserError {
+ public:
+  using UserError::UserError;
+};
+
+// Some ranks, in an order. Tensors are contiguous and on the CPU; nothing is allocated for them. All that moves goes
+// directly from rank to rank into the place where it belongs; each rank reduces its part itself, in the order of ranks
+// and in float32 where the type is narrower, so every run gives the same bits and so does every rank.
+class RankGroup {
+ public:
+  explicit RankGroup(std::unique_ptr<Peers> peers);
+  ~RankGroup();
+  RankGroup(RankGroup&&) noexcept;
+
+  [[nodiscard]] int64_t rank() const;                         // within the group
+  [[nodiscard]] int64_t ranks() const;                        // of the group
+  [[nodiscard]] const std::vector<int64_t>& members() const;  // in the run, by their rank within the group
+
+  // result: (ranks, ...operand). The operand may be this rank's part of the result.
+  void all_gather(const at::Tensor& operand, const at::Tensor& result);
+  // Both (ranks, ...), on different memory: part j goes to rank j, and what rank j sent is part j of the result.
+  void all_to_all(const at::Tensor& operand, const at::Tensor& result);
+  // operand: (ranks, ...result). Scratch holds what the other ranks send: reduce_scatter_scratch_bytes().
+  void reduce_scatter(const at::Tensor& operand, const at::Tensor& result, ReduceOp how, void* scratch,
+                      uint64_t scratch_bytes);
+  // In place. Scratch holds what the other ranks send of this rank's part: all_reduce_scratch_bytes().
+  void all_reduce(const at::Tensor& tensor, ReduceOp how, void* scratch, uint64_t scratch_bytes);
+
+ private:
+  std::unique_ptr<Peers> peers_;
+};
+
+// What a call on an operand of that many elements works in.
+uint64_t reduce_scatter_scratch_bytes(int64_t elements, uint64_t element_bytes, int64_t ranks);
+uint64_t all_reduce_scratch_bytes(int64_t elements, uint64_t element_bytes, int64_t ranks);
+
+// All ranks of a run; one object a rank, shared by what runs on it.
+class Ranks {
+ public:
+  // Meets the other ranks. UserError: nobody listens at the address, the port is taken, a rank is given twice, ranks
+  // that did not come. `timeout` bounds this and every later call.
+  static std::shared_ptr<Ranks> join(const Launch& launch, std::chrono::milliseconds timeout);
+  // Ranks that are threads of this process, for tests: each object is for a thread of its own.
+  static std::vector<std::shared_ptr<Ranks>> threads(int64_t ranks,
+                                                     std::chrono::milliseconds timeout = std::chrono::seconds(60));
+  explicit Ranks(std::unique_ptr<Meeting> meeting);
+  ~Ranks();
+
+  [[nodiscard]] int64_t rank() const;
+  [[nodiscard]] int64_t ranks() const;
+
+  // This rank's group along the axes (group_of of ir/mesh.h), made at the first call for these ranks in this order and
+  // kept: its ranks make that call together.
+  RankGroup& along(const Mesh& mesh, const std::vector<Axis>& axes);
+  RankGroup& all();
+
+  // What everybody gave, in the order of ranks; for short texts.
+  std::vector<std::string> exchange(const std::string& mine);
+  // The largest that a rank gave.
+  int64_t largest(int64_t mine);
+  // Returns once every rank has called it.
+  void barrier();
+
+ private:
+  RankGroup& group(const std::vector<int64_t>& members);
+
+  std::unique_ptr<Meeting> meeting_;
+  std::map<std::vector<int64_t>, RankGroup> groups_;
+};
+
+}  // namespace stepc

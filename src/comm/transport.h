@@ -1,0 +1,26 @@
+// Transport: what makes of some ranks a c10d backend that moves tensors between them. The CPU's is the only one; one
+// for another device stands beside it and nothing above it changes.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace stepc {
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  // Called by all `ranks` of a group with a store that they share and that is theirs alone. Throws what c10d throws.
+  virtual c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
+                                                    int64_t ranks, std::chrono::milliseconds timeout) = 0;
+};
+
+// For tensors on the CPU. Listens at `address`, one of this machine's, alone, on a port that the system gives.
+// UserError where LibTorch is not the build that this was compiled for, or the address is not this machine's.
+std::unique_ptr<Transport> cpu_transport(const std::string& address);
+
+}  // namespace stepc

@@ -1,0 +1,195 @@
+// Every collective on 1 to 8 ranks that are threads, by element type, against what ATen makes of all operands.
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "comm/ranks.h"
+#include "tests/comm/rank_threads.h"
+
+namespace stepc {
+namespace {
+
+constexpr at::ScalarType kTypes[] = {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kBool};
+
+// What rank `rank` holds: the same on every call.
+at::Tensor operand_of(int64_t rank, at::IntArrayRef shape, at::ScalarType type) {
+  int64_t count = 1;
+  for (int64_t size : shape) count *= size;
+  const at::Tensor numbers = at::arange(count, at::kDouble) * 0.37 + static_cast<double>(rank) * 1.31;
+  if (type == at::kBool) return (numbers.sin() > 0.2).reshape(shape);
+  if (type == at::kLong) return (numbers.sin() * 1e6).to(type).reshape(shape);
+  return numbers.sin().to(type).reshape(shape);
+}
+at::Tensor all_operands(int64_t ranks, at::IntArrayRef shape, at::ScalarType type) {
+  std::vector<at::Tensor> each;
+  for (int64_t rank = 0; rank < ranks; ++rank) each.push_back(operand_of(rank, shape, type));
+  return at::stack(each);
+}
+
+// In the order of ranks, narrow types in float32.
+at::Tensor reduced(const at::Tensor& parts, ReduceOp how) {
+  const bool narrow = parts.scalar_type() == at::kBFloat16 || parts.scalar_type() == at::kHalf;
+  const at::Tensor wide = narrow ? parts.to(at::kFloat) : parts;
+  at::Tensor result = wide[0].clone();
+  for (int64_t k = 1; k < parts.size(0); ++k) {
+    if (how == ReduceOp::kSum)
+      result = at::add(result, wide[k]).to(wide.scalar_type());
+    else
+      result = how == ReduceOp::kMax ? at::maximum(result, wide[k]) : at::minimum(result, wide[k]);
+  }
+  return result.to(parts.scalar_type());
+}
+
+at::Tensor scratch_of(uint64_t bytes) { return at::full({static_cast<int64_t>(bytes)}, 0xAB, at::kByte); }
+
+at::Tensor reduce_scattered(RankGroup& group, const at::Tensor& operand, ReduceOp how) {
+  const uint64_t bytes = reduce_scatter_scratch_bytes(operand.numel(), operand.element_size(), group.ranks());
+  const at::Tensor scratch = scratch_of(bytes), result = at::empty_like(operand[0]);
+  group.reduce_scatter(operand, result, how, scratch.mutable_data_ptr(), bytes);
+  return result;
+}
+void all_reduce(RankGroup& group, const at::Tensor& tensor, ReduceOp how) {
+  const uint64_t bytes = all_reduce_scratch_bytes(tensor.numel(), tensor.element_size(), group.ranks());
+  const at::Tensor scratch = scratch_of(bytes);
+  group.all_reduce(tensor, how, scratch.mutable_data_ptr(), bytes);
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+         (a.numel() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
+}
+
+class RankGroups : public testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, RankGroups, testing::Values(1, 2, 3, 4, 8));
+
+TEST_P(RankGroups, GatherWhatEachHolds) {
+  const int64_t n = GetParam();
+  on_ranks(n, [&](Ranks& ranks) {
+    RankGroup& group = ranks.all();
+    EXPECT_EQ(group.rank(), ranks.rank());
+    EXPECT_EQ(group.ranks(), n);
+    for (at::ScalarType type : kTypes) {
+      const at::Tensor all = all_operands(n, {3, 5}, type), result = at::zeros({n, 3, 5}, type);
+      group.all_gather(operand_of(ranks.rank(), {3, 5}, type), result);
+      EXPECT_TRUE(same_bits(result, all)) << type;
+    }
+  });
+}
+
+TEST_P(RankGroups, GatherInPlace) {
+  const int64_t n = GetParam();
+  on_ranks(n, [&](Ranks& ranks) {
+    const at::Tensor result = at::zeros({n, 4}, at::kFloat);
+    result[ranks.rank()].copy_(operand_of(ranks.rank(), {4}, at::kFloat));
+    ranks.all().all_gather(result[ranks.rank()], result);
+    EXPECT_TRUE(same_bits(result, all_operands(n, {4}, at::kFloat)));
+  });
+}
+
+TEST_P(RankGroups, ExchangeParts) {
+  const int64_t n = GetParam();
+  on_ranks(n, [&](Ranks& ranks) {
+    for (at::ScalarType type : kTypes) {
+      const at::Tensor result = at::zeros({n, 7}, type);
+      ranks.all().all_to_all(operand_of(ranks.rank(), {n, 7}, type), result);
+      EXPECT_TRUE(same_bits(result, all_operands(n, {n, 7}, type).select(1, ranks.rank()).contiguous())) << type;
+    }
+  });
+}
+
+TEST_P(RankGroups, ReduceAndScatter) {
+  const int64_t n = GetParam();
+  on_ranks(n, [&](Ranks& ranks) {
+    for (at::ScalarType type : kTypes)
+      for (ReduceOp how : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
+        const at::Tensor wanted = reduced(all_operands(n, {n, 9}, type).select(1, ranks.rank()), how);
+        EXPECT_TRUE(same_bits(reduce_scattered(ranks.all(), operand_of(ranks.rank(), {n, 9}, type), how), wanted))
+            << type << " " << name_of(how);
+      }
+  });
+}
+
+TEST_P(RankGroups, Reduce) {
+  const int64_t n = GetParam();
+  on_ranks(n, [&](Ranks& ranks) {
+    for (at::ScalarType type : kTypes)
+      for (ReduceOp how : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin})
+        for (int64_t count : {1, 5, 16, 1000}) {  // fewer than ranks, not a multiple of them
+          const at::Tensor tensor = operand_of(ranks.rank(), {count}, type);
+          all_reduce(ranks.all(), tensor, how);
+          EXPECT_TRUE(same_bits(tensor, reduced(all_operands(n, {count}, type), how)))
+              << count << " " << type << " " << name_of(how);
+        }
+  });
+}
+
+TEST_P(RankGroups, MoveNothing) {
+  const int64_t n = GetParam();
+  on_ranks(n, [&](Ranks& ranks) {
+    RankGroup& group = ranks.all();
+    const at::Tensor parts = at::empty({n, 0}), tensor = at::empty({0, 3});
+    group.all_gather(tensor, at::empty({n, 0, 3}));
+    group.all_to_all(parts, at::empty({n, 0}));
+    EXPECT_EQ(reduce_scattered(group, parts, ReduceOp::kSum).numel(), 0);
+    all_reduce(group, tensor, ReduceOp::kSum);
+    ranks.barrier();
+  });
+}
+
+TEST(RankGroup, ReducesScalarsAndLargeTensors) {
+  on_ranks(2, [&](Ranks& ranks) {
+    const at::Tensor scalar = at::full({}, static_cast<double>(ranks.rank()) + 0.5);
+    all_reduce(ranks.all(), scalar, ReduceOp::kSum);
+    EXPECT_EQ(scalar.item<double>(), 2.0);
+    const at::Tensor large = operand_of(ranks.rank(), {(1 << 20) + 1}, at::kBFloat16);
+    all_reduce(ranks.all(), large, ReduceOp::kSum);
+    EXPECT_TRUE(same_bits(large, reduced(all_operands(2, large.sizes(), at::kBFloat16), ReduceOp::kSum)));
+  });
+}
+
+// Added in bf16, each of them would vanish in 256.
+TEST(RankGroup, SumsNarrowTypesInFloat) {
+  on_ranks(4, [&](Ranks& ranks) {
+    const at::Tensor tensor = at::full({3}, ranks.rank() == 0 ? 256.0 : 0.75, at::kBFloat16);
+    all_reduce(ranks.all(), tensor, ReduceOp::kSum);
+    EXPECT_EQ(tensor[1].item<float>(), 258.0F);
+  });
+}
+
+TEST(RankGroup, NanWins) {
+  on_ranks(3, [&](Ranks& ranks) {
+    for (at::ScalarType type : {at::kFloat, at::kBFloat16})
+      for (ReduceOp how : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
+        const at::Tensor tensor =
+            at::full({2}, ranks.rank() == 1 ? std::numeric_limits<double>::quiet_NaN() : 1.0, type);
+        all_reduce(ranks.all(), tensor, how);
+        EXPECT_TRUE(std::isnan(tensor[0].item<float>())) << name_of(how);
+      }
+  });
+}
+
+TEST(RankGroup, RefusesWhatItWasNotPromised) {
+  on_ranks(2, [&](Ranks& ranks) {
+    RankGroup& group = ranks.all();
+    EXPECT_THROW(group.all_gather(at::zeros({3}), at::zeros({5})), InternalError);
+    EXPECT_THROW(group.all_gather(at::zeros({4, 2}).t(), at::zeros({2, 2, 4})), InternalError);
+    EXPECT_THROW(group.all_to_all(at::zeros({2}), at::zeros({2}, at::kLong)), InternalError);
+    EXPECT_THROW(group.all_reduce(at::zeros({8}), ReduceOp::kSum, nullptr, 15), InternalError) << "takes 16 bytes";
+    ranks.barrier();  // nothing was sent
+  });
+}
+
+TEST(RankGroup, KnowsItsScratch) {
+  EXPECT_EQ(reduce_scatter_scratch_bytes(200, 2, 2), 200U);
+  EXPECT_EQ(reduce_scatter_scratch_bytes(32, 4, 4), 96U);
+  EXPECT_EQ(all_reduce_scratch_bytes(1, 4, 8), 28U);
+  EXPECT_EQ(all_reduce_scratch_bytes(10, 8, 4), 72U);
+  EXPECT_EQ(all_reduce_scratch_bytes(10, 8, 1), 0U);
+}
+
+}  // namespace
+}  // namespace stepc

@@ -1,0 +1,108 @@
+#include "comm/ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "tests/comm/rank_threads.h"
+
+namespace stepc {
+namespace {
+
+void add(RankGroup& group, const at::Tensor& tensor) {
+  const uint64_t bytes = all_reduce_scratch_bytes(tensor.numel(), tensor.element_size(), group.ranks());
+  const at::Tensor scratch = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
+  group.all_reduce(tensor, ReduceOp::kSum, scratch.mutable_data_ptr(), bytes);
+}
+
+// Ranks count with the last axis fastest; groups along one axis work while those along the other do.
+void check_axes(const Mesh& mesh) {
+  on_ranks(mesh.ranks(), [&](Ranks& ranks) {
+    const int64_t me = ranks.rank(), columns = mesh.size(1), rows = mesh.size(0);
+    const int64_t row = me / columns, column = me % columns;
+    RankGroup &down = ranks.along(mesh, {0}), &across = ranks.along(mesh, {1});
+    EXPECT_EQ(&ranks.along(mesh, {0}), &down) << "kept";
+    EXPECT_EQ(down.rank(), row);
+    EXPECT_EQ(across.rank(), column);
+    EXPECT_EQ(across.members().front(), row * columns);
+    for (int64_t i = 0; i < 20; ++i) {
+      if ((me + i) % 3 == 0) at::rand({100, 100}).mm(at::rand({100, 100}));  // out of step with each other
+      const at::Tensor a = at::full({100}, me + i, at::kLong), b = a.clone();
+      add(down, a);
+      add(across, b);
+      EXPECT_EQ(a[99].item<int64_t>(), rows * (column + i) + columns * rows * (rows - 1) / 2);
+      EXPECT_EQ(b[0].item<int64_t>(), columns * (row * columns + i) + columns * (columns - 1) / 2);
+    }
+    // Both axes, the first fastest: another order of the same ranks.
+    const at::Tensor order = at::empty({mesh.ranks()}, at::kLong);
+    ranks.along(mesh, {1, 0}).all_gather(at::full({1}, me, at::kLong), order);
+    EXPECT_EQ(order[1].item<int64_t>(), columns);
+    ranks.along(mesh, {0, 1}).all_gather(at::full({1}, me, at::kLong), order);
+    EXPECT_EQ(order[1].item<int64_t>(), 1);
+  });
+}
+
+TEST(Ranks, FormGroupsAlongTheAxesOfAMesh) {
+  check_axes(parse_mesh("dp_shard=2,tp=2"));
+  check_axes(parse_mesh("dp_shard=2,tp=3"));
+}
+
+TEST(Ranks, ExchangeTexts) {
+  on_ranks(3, [](Ranks& ranks) {
+    const std::string mine(static_cast<size_t>(ranks.rank()) * 5, static_cast<char>('a' + ranks.rank()));
+    EXPECT_EQ(ranks.exchange(mine), (std::vector<std::string>{"", "bbbbb", "cccccccccc"}));
+    EXPECT_EQ(ranks.exchange(""), (std::vector<std::string>{"", "", ""}));
+  });
+}
+
+TEST(Ranks, AgreeOnTheLargest) {
+  on_ranks(4, [](Ranks& ranks) {
+    EXPECT_EQ(ranks.largest(ranks.rank() == 2 ? 7 : -ranks.rank()), 7);
+    EXPECT_EQ(ranks.largest(-5 - ranks.rank()), -5);
+  });
+}
+
+TEST(Ranks, OneIsAlone) {
+  on_ranks(1, [](Ranks& ranks) {
+    EXPECT_EQ(ranks.exchange("x"), std::vector<std::string>{"x"});
+    EXPECT_EQ(ranks.largest(-3), -3);
+    ranks.barrier();
+  });
+}
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const LostRank& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Ranks, SayWhomTheyWaitedFor) {
+  const auto all = Ranks::threads(3, std::chrono::milliseconds(300));
+  on_ranks(all, [](Ranks& ranks) {
+    ranks.barrier();
+    if (ranks.rank() == 1) return;  // does not come any more
+    const std::string first = message_of([&] { ranks.barrier(); });
+    EXPECT_NE(first.find("all-gather of ranks 0, 1, 2: rank "), std::string::npos) << first;
+    EXPECT_NE(first.find("waited for rank "), std::string::npos) << first;
+    EXPECT_NE(first.find("which is gone or late: "), std::string::npos) << first;
+    EXPECT_EQ(first.find('\n'), std::string::npos) << first;
+    EXPECT_EQ(message_of([&] { ranks.largest(1); }), first) << "for good";
+  });
+}
+
+TEST(Ranks, DoNotConnectToThoseWhoDoNotCome) {
+  const auto all = Ranks::threads(2, std::chrono::milliseconds(300));
+  const std::string text = message_of([&] { all[0]->barrier(); });
+  EXPECT_NE(text.find("ranks 0, 1 did not connect: "), std::string::npos) << text;
+  EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+}
+
+TEST(Ranks, RefuseAMeshOfOthers) {
+  on_ranks(2, [](Ranks& ranks) { EXPECT_THROW(ranks.along(parse_mesh("tp=4"), {0}), InternalError); });
+}
+
+}  // namespace
+}  // namespace stepc
