@@ -113,7 +113,7 @@ at::Tensor Attention::attend(const at::Tensor& q, const at::Tensor& k, const at:
     const at::Tensor seen = mask.defined() ? mask : at::ones({seq, seq}, q.options().dtype(at::kBool)).tril();
     scores = scores.masked_fill(seen.logical_not(), -INFINITY);
   }
-  at::Tensor weights = scores.softmax(-1, at::kFloat).to(q.scalar_type());
+  at::Tensor weights = scores.softmax(-1, wide_type(scores.scalar_type())).to(q.scalar_type());
   if (dropout > 0.0) weights = at::dropout(weights, dropout, /*train=*/true);
   return at::matmul(weights, v);
 }

@@ -174,7 +174,8 @@ at::Tensor DecoderImpl::logits_of(const at::Tensor& hidden) {
 
 at::Tensor DecoderImpl::loss(const at::Tensor& ids, const at::Tensor& labels, const at::Tensor& token_count,
                              const at::Tensor& documents) {
-  const at::Tensor logits = forward(ids, documents).to(at::kFloat).view({-1, config_.vocab_size});
+  const at::Tensor raw = forward(ids, documents);
+  const at::Tensor logits = raw.to(wide_type(raw.scalar_type())).view({-1, config_.vocab_size});
   const auto reduction = token_count.defined() ? at::Reduction::Sum : at::Reduction::Mean;
   const at::Tensor total = at::cross_entropy_loss(logits, labels.reshape(-1), /*weight=*/{}, reduction, kIgnoredLabel);
   return token_count.defined() ? total / token_count : total;
@@ -189,7 +190,8 @@ double DecoderImpl::summed_loss(const at::Tensor& ids, const at::Tensor& labels,
   double sum = 0;
   for (int64_t first = 0; first < flat.numel(); first += rows) {
     const int64_t count = std::min(rows, flat.numel() - first);
-    const at::Tensor logits = logits_of(hidden.narrow(0, first, count)).to(at::kFloat);
+    const at::Tensor raw = logits_of(hidden.narrow(0, first, count));
+    const at::Tensor logits = raw.to(wide_type(raw.scalar_type()));
     sum +=
         at::cross_entropy_loss(logits, flat.narrow(0, first, count), /*weight=*/{}, at::Reduction::Sum, kIgnoredLabel)
             .item<double>();

@@ -40,7 +40,7 @@ void Linear::adapt(const LowRank& low_rank, at::Generator generator) {
   const double bound = 1.0 / std::sqrt(static_cast<double>(shape_.in));  // Kaiming uniform, as PEFT draws
   const at::Tensor drawn = at::empty({low_rank.rank, shape_.in}, at::kFloat).uniform_(-bound, bound, generator);
   const auto options =
-      weight_.options().dtype(at::promote_types(weight_.scalar_type(), at::kFloat)).requires_grad(false);
+      weight_.options().dtype(wide_type(weight_.scalar_type())).requires_grad(false);
   a_ = register_parameter("lora_A", drawn.to(options));
   b_ = register_parameter("lora_B", at::zeros({shape_.out, low_rank.rank}, options));
 }
@@ -65,13 +65,13 @@ Normalization::Normalization(std::string_view name, int64_t width, const Decoder
 at::Tensor Normalization::forward(const at::Tensor& x) {
   const ModuleScope scope(name_);
   if (kind_ == Norm::kLayer) return at::layer_norm(x, {x.size(-1)}, weight_, bias_, epsilon_);
-  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor wide = x.to(wide_type(x.scalar_type()));
   if (kind_ == Norm::kLayerBare)
     return at::layer_norm(wide, {x.size(-1)}, /*weight=*/{}, /*bias=*/{}, epsilon_).to(x.scalar_type());
   const at::Tensor variance = wide.pow(2).mean(-1, /*keepdim=*/true);
   const at::Tensor unit = wide * at::rsqrt(variance + epsilon_);
   if (kind_ == Norm::kRmsWide) return (weight_ * unit).to(x.scalar_type());
-  if (kind_ == Norm::kRmsPlusOne) return (unit * (1.0 + weight_.to(at::kFloat))).to(x.scalar_type());
+  if (kind_ == Norm::kRmsPlusOne) return (unit * (1.0 + weight_.to(wide.scalar_type()))).to(x.scalar_type());
   return weight_ * unit.to(x.scalar_type());
 }
 

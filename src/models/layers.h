@@ -13,6 +13,9 @@
 
 namespace stepc::models {
 
+// In which sums, norms and losses of `dtype` are computed: float32, float64 for float64.
+inline at::ScalarType wide_type(at::ScalarType dtype) { return at::promote_types(dtype, at::kFloat); }
+
 // A low-rank addition to a matrix: x -> dropout(x) A^T B^T * scaling.
 struct LowRank {
   int64_t rank = 8;

@@ -40,7 +40,7 @@ const std::vector<Key>& run_config_keys() {
   static const std::vector<Key> kKeys = {
       {"model.path", at(&R::model, &R::Model::path), required("\"model\""),
        "Hugging Face model directory to start from (`stepc init` makes one)"},
-      {"model.compute", at(&R::model, &R::Model::compute), one_of({"bfloat16", "float16", "float32"}),
+      {"model.compute", at(&R::model, &R::Model::compute), one_of({"bfloat16", "float16", "float32", "float64"}),
        "dtype of weights and activations; in float16 the loss is scaled"},
 
       {"lora.rank", at(&R::lora, &R::Lora::rank), between(0, 65536),

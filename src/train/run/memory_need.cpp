@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "train/machine/machine.h"
 #include "train/run/run_saver.h"
-#include "train/step/learner.h"
+#include "train/step/local_learner.h"
 #include "train/step/optimizer_choice.h"
 #include "train/step/staged_checkpoint.h"
 

@@ -189,7 +189,7 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
       log_lines_(progress_),
       directory_(made_by_first(config_.output.dir, ranks_.get()), resume, is_first_),
       learner_(make_learner(config_, directory_, strategy, ranks_)),
-      local_(dynamic_cast<LocalLearner*>(learner_->get())),
+      local_(dynamic_cast<LocalLearner*>(learner_.get())),
       corpus_(read_data()),
       batches_(corpus_, config_.train.grad_accum, config_.train.batch_size),
       numbers_(derive_numbers(config_, learner_->directory().config, corpus_, measure_run_rate(config_))),

@@ -22,6 +22,7 @@ std::map<std::string, at::Tensor> master_weights(const optim::Optimizer& optimiz
 }
 
 std::string saved_dtype(const std::string& from, const std::string& compute) {
+  if (compute == "float64") return compute;
   return from == "bfloat16" && compute == "bfloat16" ? "bfloat16" : "float32";
 }
 

@@ -1,0 +1,168 @@
+// A few steps on ranks that are threads of this process, against the same steps of one rank: in float64 both compute
+// the same, but for the order of sums.
+#include "train/step/rank_learner.h"
+
+#include <future>
+#include <string>
+#include <vector>
+
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
+
+#include "data/tokenizer_json.h"
+#include "tests/temp_dir.h"
+#include "train/step/local_learner.h"
+
+namespace stepc::train {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr int64_t kSequence = 24;
+constexpr int64_t kTokens = 259;
+constexpr int kSteps = 3;
+
+struct Setting {
+  const char* mesh;
+  int zero = 0;
+  int64_t micro_batches = 1;
+  const char* optimizer = "adamw";
+  const char* compute = "float64";
+  bool sequence_parallel = true;
+};
+
+struct Outcome {
+  std::vector<double> losses, norms;
+  double held_out = 0;
+  NamedTensors weights, state;
+};
+
+class RankLearnerTest : public ::testing::Test {
+ protected:
+  RankLearnerTest() {
+    fs::create_directory(directory_ / "model");
+    models::DecoderConfig shape;
+    shape.vocab_size = kTokens;
+    shape.hidden_size = 32;
+    shape.intermediate_size = 64;
+    shape.num_hidden_layers = 2;
+    shape.num_attention_heads = 4;
+    shape.num_key_value_heads = 2;
+    shape.head_dim = 8;
+    models::Decoder model(shape);
+    model->initialize(1);
+    write_model_files(directory_ / "model", shape, {{"tokenizer.json", make_byte_tokenizer_json()}},
+                      model->persistent_state());
+  }
+
+  [[nodiscard]] RunConfig config(const Setting& setting) const {
+    RunConfig config;
+    config.model.path = (directory_ / "model").string();
+    config.model.compute = setting.compute;
+    config.optim.name = setting.optimizer;
+    config.optim.lr = 1e-3;
+    config.train.grad_accum = setting.micro_batches;
+    config.train.batch_size = 4;
+    config.train.threads = 1;
+    return config;
+  }
+
+  static Batch batch(int64_t micro_batches, uint64_t seed) {
+    const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+    Batch batch;
+    batch.tokens = at::randint(0, kTokens, {micro_batches, 4, kSequence}, generator, at::kLong);
+    batch.labels = at::randint(0, kTokens, {micro_batches, 4, kSequence}, generator, at::kLong);
+    batch.labels[0][1].fill_(-100);  // a row that counts nothing
+    return batch;
+  }
+
+  Outcome train(Learner& learner, const Setting& setting) {
+    const RunConfig run = config(setting);
+    Outcome out;
+    learner.plan(batch(setting.micro_batches, 0));
+    learner.load(run);
+    for (int step = 0; step < kSteps; ++step) {
+      const StepResult result = learner.step(batch(setting.micro_batches, static_cast<uint64_t>(step)), 1e-3);
+      out.losses.push_back(result.loss);
+      out.norms.push_back(result.grad_norm);
+    }
+    const Batch held_out = batch(1, 100).micro_batch(0);
+    out.held_out = learner.summed_loss({held_out.tokens.slice(0, 0, 3), held_out.labels.slice(0, 0, 3), {}});
+    out.weights = learner.weights();
+    out.state = learner.state();
+    return out;
+  }
+
+  Outcome on_one(const Setting& setting) {
+    LocalLearner learner(open_model_directory(directory_ / "model"), config(setting));
+    return train(learner, setting);
+  }
+
+  // Of rank 0; the others are held to its losses.
+  Outcome on_ranks(const Setting& setting) {
+    Strategy strategy;
+    strategy.mesh = parse_mesh(setting.mesh);
+    strategy.zero = setting.zero;
+    strategy.sequence_parallel = setting.sequence_parallel;
+    const auto all = Ranks::threads(strategy.mesh.ranks());
+    std::vector<std::future<Outcome>> threads;
+    for (const auto& ranks : all)
+      threads.push_back(std::async(std::launch::async, [&, ranks] {
+        RankLearner learner(open_model_directory(directory_ / "model"), config(setting), strategy, ranks);
+        return train(learner, setting);
+      }));
+    std::vector<Outcome> outcomes;
+    for (auto& thread : threads) outcomes.push_back(thread.get());
+    for (size_t r = 1; r < outcomes.size(); ++r) {
+      EXPECT_EQ(outcomes[r].losses, outcomes[0].losses) << "rank " << r;
+      EXPECT_TRUE(outcomes[r].weights.empty()) << "rank " << r << " was given what rank 0 saves";
+    }
+    return outcomes[0];
+  }
+
+  void expect_same(const Setting& setting, double loss_error, double weight_error) {
+    SCOPED_TRACE(str("{} zero {} {} micro-batches {} {}", setting.mesh, setting.zero, setting.micro_batches,
+                     setting.optimizer, setting.compute));
+    const Outcome one = on_one(setting), many = on_ranks(setting);
+    for (int step = 0; step < kSteps; ++step) {
+      EXPECT_NEAR(many.losses[static_cast<size_t>(step)], one.losses[static_cast<size_t>(step)], loss_error);
+      EXPECT_NEAR(many.norms[static_cast<size_t>(step)], one.norms[static_cast<size_t>(step)], loss_error);
+    }
+    EXPECT_NEAR(many.held_out, one.held_out, 100 * loss_error);
+    const auto compare = [&](const NamedTensors& a, const NamedTensors& b) {
+      ASSERT_EQ(a.size(), b.size());
+      for (size_t i = 0; i < a.size(); ++i) {
+        EXPECT_EQ(a[i].first, b[i].first);
+        ASSERT_EQ(a[i].second.sizes(), b[i].second.sizes()) << a[i].first;
+        if (!a[i].second.is_floating_point() || a[i].second.numel() == 0) continue;
+        EXPECT_LE((a[i].second - b[i].second).abs().max().item<double>(), weight_error) << a[i].first;
+      }
+    };
+    compare(many.weights, one.weights);
+    compare(many.state, one.state);
+  }
+
+  TempDir directory_;
+};
+
+TEST_F(RankLearnerTest, EveryMeshTakesTheStepsOfOneRank) {
+  for (const Setting& setting : std::vector<Setting>{{"dp_replicate=2"},
+                                                     {"dp_shard=2", 1},
+                                                     {"dp_shard=2", 2},
+                                                     {"dp_shard=2", 3},
+                                                     {"dp_shard=3", 3},
+                                                     {"dp_replicate=2,dp_shard=2", 3},
+                                                     {"tp=2"},
+                                                     {"tp=2", 0, 1, "adamw", "float64", false},
+                                                     {"dp_shard=2,tp=2", 3},
+                                                     {"cp=2"}})
+    expect_same(setting, 1e-10, 1e-9);
+}
+
+TEST_F(RankLearnerTest, MicroBatchesAddUp) {
+  expect_same({"dp_replicate=2", 0, 2}, 1e-10, 1e-9);
+  expect_same({"dp_shard=2", 3, 2}, 1e-10, 1e-9);
+}
+
+}  // namespace
+}  // namespace stepc::train
