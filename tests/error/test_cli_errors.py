@@ -62,6 +62,18 @@ USAGE = {
         ["train", "run.toml", "--parallel.dp_shard=8", "--parallel.zero=2"],
         "[parallel] asks for 8 ranks (dp_shard=8), zero 2, and a step does not run on ranks yet; `stepc memory` shows "
         "what each would take"),
+    "more ranks than the mesh has": (
+        ["train", "run.toml", "--ranks", "4"],
+        "run.toml: parallel.ranks = 4, and the axes multiply to 1: none is above 1; parallel.dp_shard = -1 takes what the "
+        "others leave"),
+    "ranks given twice": (["train", "run.toml", "--ranks", "4", "--parallel.dp_shard=-1", "--parallel.ranks=8"],
+                          "--ranks 4 is parallel.ranks as well: leave out --parallel.ranks=8"),
+    "no ranks": (["train", "run.toml", "--ranks", "0"],
+                 "--ranks: Value 0 not in range 1 to 1024; `stepc train --help` says more"),
+    "ranks of a run that is none": (["train", "run.toml", "--ranks", "2", "--fast"],
+                                    "unknown option --fast; `stepc train --help` says more"),
+    "logs cannot be made": (["train", "run.toml", "--ranks", "2", "--parallel.dp_shard=-1", "--output.dir=text.txt"],
+                            "output.dir: cannot create text.txt: Not a directory"),
     "no model": (["train", "run.toml", "--model.path=nowhere"], NO_MODEL.format("nowhere")),
     "no text": (["train", "run.toml", "--data.train=nowhere.txt"],
                 "cannot open nowhere.txt: No such file or directory"),
@@ -116,6 +128,23 @@ def test_usage(stepc, case):
     expect_error(stepc(*arguments), 2, message)
     after = {name: data for name, data in files_of(stepc.path).items() if name.name != ".lock"}
     assert after == before
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_a_rank_launches_no_ranks(stepc, monkeypatch, name):
+    monkeypatch.setenv(name, "3")
+    expect_error(stepc("train", "run.toml", "--ranks", "2", "--parallel.dp_shard=-1"), 2,
+                 f"--ranks 2: this process is a rank of a launch already ({name} = 3); leave --ranks out there")
+    assert not (stepc.path / "out").exists()
+
+
+def test_ranks_that_fail(stepc):
+    result = stepc("train", "run.toml", "--ranks", "2", "--parallel.dp_shard=-1", "--model.path=nowhere")
+    assert result.returncode == 2
+    assert re.search(r"^stepc: rank [01] of 2 failed with status 2\n\Z", result.stderr, re.MULTILINE), result.stderr
+    assert re.search(r"^(rank 1: )?stepc: (?!rank)", result.stderr, re.MULTILINE), result.stderr
+    assert result.stdout.startswith("2 ranks on this machine, whose output is in out/logs\n")
+    assert {file.name for file in (stepc.path / "out/logs").iterdir()} == {"rank-0.log", "rank-1.log"}
 
 
 @pytest.mark.parametrize("rule, message", [

@@ -45,6 +45,7 @@ def complete(build_dir):
     ("stepc data tokenize --thr", {"--threads"}),
     ("stepc train run.toml --resu", {"--resume"}),
     ("stepc train run.toml --prof", {"--profile"}),
+    ("stepc train run.toml --ran", {"--ranks"}),
     ("stepc train run.toml --optim.mom", {"--optim.momentum="}),
     ("stepc eval run.toml --resu", set()),
     ("stepc train run.toml --optim.name=a", {"adamw", "agd"}),

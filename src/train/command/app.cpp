@@ -4,7 +4,9 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -19,15 +21,18 @@
 #include "train/command/commands.h"
 #include "train/command/completions.h"
 #include "train/command/data_command.h"
+#include "train/command/local_ranks.h"
 #include "train/command/memory_command.h"
 #include "train/command/run_schedule.h"
 #include "train/config/run_config_keys.h"
+#include "train/run/run_directory.h"
 #include "train/run/trainer.h"
 
 namespace stepc::train {
 namespace {
 
 constexpr const char* kVersion = "stepc 0.1.0";
+constexpr int kMostLocalRanks = 1024;
 
 // The first line alone, without control characters: an error is one line, whatever it came from.
 std::string one_line(std::string_view text) {
@@ -78,6 +83,7 @@ struct Arguments {
   std::string config;  // run.toml
   bool resume = false;
   std::string profile;  // trace-event file
+  int ranks = 1;
   std::string model;
   GenerateCommand generate;
   std::string picture;  // SVG file
@@ -92,6 +98,40 @@ int run_config(const Arguments& arguments) {
   USER_CHECK(arguments.config_defaults || arguments.config_page,
              "give --defaults or --page; `stepc config --help` says more");
   return print(arguments.config_page ? config_page() : default_toml());
+}
+
+// A rank cannot be the launcher of others.
+void refuse_inside_launch(int ranks) {
+  std::vector<std::string> found;
+  for (const char* name : {"RANK", "WORLD_SIZE"})
+    if (const char* value = std::getenv(name)) found.push_back(str("{} = {}", name, value));
+  USER_CHECK(found.empty(), "--ranks {}: this process is a rank of a launch already ({}); leave --ranks out there",
+             ranks, fmt::join(found, ", "));
+}
+
+// As this process, but that each is one rank of a run of so many.
+int train_on_ranks(const Arguments& arguments, std::vector<Override> overrides) {
+  refuse_inside_launch(arguments.ranks);
+  const std::string ranks = str("{}", arguments.ranks);
+  for (const Override& given : overrides)
+    USER_CHECK(given.key != "parallel.ranks" || given.value == ranks,
+               "--ranks {} is parallel.ranks as well: leave out --parallel.ranks={}", ranks, given.value);
+  overrides.push_back({"parallel.ranks", ranks});
+  const RunConfig config = load_run_config(arguments.config, overrides);  // one refuses it here for all
+  LocalRanks launch;
+  launch.ranks = arguments.ranks;
+  launch.command = {std::filesystem::read_symlink("/proc/self/exe").string(), "train", arguments.config};
+  if (arguments.resume) launch.command.emplace_back("--resume");
+  if (!arguments.profile.empty()) launch.command.insert(launch.command.end(), {"--profile", arguments.profile});
+  for (const auto& [key, value] : overrides) launch.command.push_back(str("--{}={}", key, value));
+  launch.logs = make_log_directory(config.output.dir);
+  return run_local_ranks(launch);
+}
+
+int run_train(const Arguments& arguments, const CLI::App& command) {
+  std::vector<Override> overrides = overrides_of(command);
+  if (arguments.ranks > 1) return train_on_ranks(arguments, std::move(overrides));
+  return train(load_run_config(arguments.config, overrides), arguments.resume, system_files(), arguments.profile);
 }
 
 struct Command {
@@ -118,6 +158,13 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
   CLI::App* train = with_run_config(app.add_subcommand("train", "train a model: directory in, directory out"));
   train->add_flag("--resume", arguments.resume, "continue from the newest valid checkpoint in output.dir");
 
+  train
+      ->add_option(
+          "--ranks", arguments.ranks,
+          "run on so many processes of this machine, as [parallel] spreads the step; they share the cores, and "
+          "what each says is in output.dir/logs")
+      ->check(CLI::Range(1, kMostLocalRanks))
+      ->capture_default_str();
   train->add_option("--profile", arguments.profile,
                     "write what every instruction of one replayed step took, as a trace for ui.perfetto.dev");
 
@@ -190,11 +237,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
 
   return {
       {init, [&] { return run_init(arguments.init); }},
-      {train,
-       [&arguments, train] {
-         return stepc::train::train(load_run_config(arguments.config, overrides_of(*train)), arguments.resume,
-                                    system_files(), arguments.profile);
-       }},
+      {train, [&arguments, train] { return run_train(arguments, *train); }},
       {eval, [&arguments,
               eval] { return run_eval(load_run_config(arguments.config, overrides_of(*eval)), arguments.model); }},
       {memory,

@@ -83,7 +83,8 @@ const std::vector<Key>& run_config_keys() {
       {"train.batch_size", at(&R::train, &R::Train::batch_size), between(1, 1e6), "sequences per micro-batch"},
       {"train.grad_accum", at(&R::train, &R::Train::grad_accum), between(1, 1e6), "micro-batches per optimizer step"},
       {"train.seed", at(&R::train, &R::Train::seed), at_least(0), "of the data order and of the sample"},
-      {"train.threads", at(&R::train, &R::Train::threads), between(0, 4096), "CPU threads; 0: all cores"},
+      {"train.threads", at(&R::train, &R::Train::threads), between(0, 4096),
+       "CPU threads of a rank; 0: all cores, shared by the ranks of a machine"},
       {"train.mode", at(&R::train, &R::Train::mode), one_of({"fast", "exact", "eager"}),
        "fast: captured and run as one fused graph; exact: its recorded kernels replayed, bit-equal to eager; eager: op "
        "by op"},

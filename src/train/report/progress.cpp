@@ -1,6 +1,7 @@
 #include "train/report/progress.h"
 
 #include <cmath>
+#include <cstdlib>
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -27,7 +28,10 @@ std::string step_text(const StepLine& line) {
 }
 
 int terminal_columns(std::FILE* out) {
-  if (isatty(fileno(out)) == 0) return 0;
+  if (isatty(fileno(out)) == 0) {
+    const char* columns = std::getenv(kColumnsVariable);
+    return columns == nullptr ? 0 : std::atoi(columns);
+  }
   winsize size = {};
   constexpr int kUsual = 80;
   return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : kUsual;

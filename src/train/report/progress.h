@@ -30,7 +30,10 @@ bool is_logged(const StepLine& line, int64_t log_every);
 //  386.00 ms (predicted 400.00 ms)  1.2 GiB (planned 1.2 GiB)"; the latter two once the step is planned
 std::string step_text(const StepLine& line);
 
-// Width of the terminal behind `out`; 0 where it is not a terminal.
+// Set by a launcher that shows a rank's output on its own terminal: how wide that is.
+inline constexpr const char* kColumnsVariable = "STEPC_LAUNCHER_COLUMNS";
+
+// Width of the terminal behind `out`, or of a launcher's; 0 where it is not a terminal.
 int terminal_columns(std::FILE* out);
 
 class Progress {

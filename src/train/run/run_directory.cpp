@@ -39,6 +39,8 @@ FileLock::FileLock(const fs::path& file) {
 
 FileLock::~FileLock() { ::close(descriptor_); }
 
+fs::path make_log_directory(const fs::path& run) { return created(run / "logs"); }
+
 RunDirectory::RunDirectory(const fs::path& path, bool resume, bool writes) : path_(writes ? created(path) : path) {
   if (writes) lock_.emplace(path_ / ".lock");
   const CheckpointSearch search = search_checkpoints(path_);

@@ -3,6 +3,7 @@
 //   .lock               held with flock while a run writes here
 //   metrics.jsonl, events.out.tfevents.stepc
 //   report.html         of the finished run
+//   logs/rank-0.log     and on: what the ranks of `stepc train --ranks` said
 //   checkpoint-000200/  see checkpoint/checkpoint.h
 //   model/              the finished model; its presence says that the run is complete
 #pragma once
@@ -26,6 +27,9 @@ class FileLock {
  private:
   int descriptor_ = -1;
 };
+
+// Makes the directory of the ranks' logs in that of a run. UserError that begins with output.dir where it cannot.
+std::filesystem::path make_log_directory(const std::filesystem::path& run);
 
 class RunDirectory {
  public:
