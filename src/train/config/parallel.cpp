@@ -12,8 +12,10 @@
 namespace stepc::train {
 
 namespace {
-// Of ranks of which dp_shard = -1 takes what the others leave.
+// Of ranks of which dp_shard = -1 takes what the others leave; so it does where nobody says how they are spread.
 int64_t shards_of(const RunConfig::Parallel& parallel) {
+  const bool has_axes = parallel.dp_replicate != 1 || parallel.dp_shard != 1 || parallel.cp != 1 || parallel.tp != 1;
+  if (!has_axes) return std::max<int64_t>(parallel.ranks, 1);
   USER_CHECK(parallel.dp_shard != 0, "parallel.dp_shard = 0: must be at least 1, or -1 for the ranks left over");
   if (parallel.dp_shard > 0) return parallel.dp_shard;
   USER_CHECK(parallel.ranks > 0,
@@ -57,8 +59,6 @@ Strategy strategy_of(RunConfig config, const Launch& launch) {
   USER_CHECK(parallel.ranks == 0 || parallel.ranks == launch.ranks, "parallel.ranks = {}, and {} started {} ranks",
              parallel.ranks, launch.by, launch.ranks);
   parallel.ranks = launch.ranks;
-  const bool has_axes = parallel.dp_replicate != 1 || parallel.dp_shard != 1 || parallel.cp != 1 || parallel.tp != 1;
-  if (!has_axes) parallel.dp_shard = -1;
   return strategy_of(config);
 }
 
