@@ -60,12 +60,12 @@ USAGE = {
         "may be empty"),
     "training on ranks": (
         ["train", "run.toml", "--parallel.dp_shard=8", "--parallel.zero=2"],
-        "[parallel] asks for 8 ranks (dp_shard=8), zero 2, and a step does not run on ranks yet; `stepc memory` shows "
-        "what each would take"),
+        "[parallel] asks for 8 ranks (dp_shard=8), zero 2, and this process runs alone: start it with --ranks 8, "
+        "torchrun or mpirun"),
     "more ranks than the mesh has": (
-        ["train", "run.toml", "--ranks", "4"],
-        "run.toml: parallel.ranks = 4, and the axes multiply to 1: none is above 1; parallel.dp_shard = -1 takes what the "
-        "others leave"),
+        ["train", "run.toml", "--ranks", "4", "--parallel.tp=2"],
+        "run.toml: parallel.ranks = 4, and the axes multiply to 2: tp=2; parallel.dp_shard = -1 takes what the others "
+        "leave"),
     "ranks given twice": (["train", "run.toml", "--ranks", "4", "--parallel.dp_shard=-1", "--parallel.ranks=8"],
                           "--ranks 4 is parallel.ranks as well: leave out --parallel.ranks=8"),
     "no ranks": (["train", "run.toml", "--ranks", "0"],

@@ -38,8 +38,21 @@ TEST(Parallel, AMeshHasAsManyRanksAsThereAre) {
   EXPECT_EQ(strategy_of(config_of({.ranks = 4, .dp_shard = 4})).mesh.ranks(), 4);
   EXPECT_USER_ERROR(strategy_of(config_of({.ranks = 8, .dp_shard = 4})),
                     "parallel.ranks = 8, and the axes multiply to 4: dp_shard=4");
-  EXPECT_USER_ERROR(strategy_of(config_of({.ranks = 8})), "the axes multiply to 1: none is above 1");
+  EXPECT_EQ(strategy_of(config_of({.ranks = 8})).mesh, parse_mesh("dp_shard=8"));
   EXPECT_USER_ERROR(strategy_of(config_of({.dp_shard = 1 << 20, .tp = 2})), "more than 1048576 ranks");
+}
+
+TEST(Parallel, ARunsMeshIsOfItsRanks) {
+  const Launch launch{.rank = 1, .ranks = 4, .by = "torchrun"};
+  EXPECT_EQ(strategy_of(config_of({}), launch).mesh, parse_mesh("dp_shard=4"));
+  EXPECT_EQ(strategy_of(config_of({.dp_shard = -1, .tp = 2}), launch).mesh, parse_mesh("dp_shard=2,tp=2"));
+  EXPECT_USER_ERROR(
+      strategy_of(config_of({.tp = 2}), launch),
+      "parallel.ranks = 4, and the axes multiply to 2: tp=2; parallel.dp_shard = -1 takes what the others");
+  EXPECT_USER_ERROR(strategy_of(config_of({.ranks = 8}), launch), "parallel.ranks = 8, and torchrun started 4 ranks");
+  EXPECT_USER_ERROR(strategy_of(config_of({.dp_shard = 8, .zero = 2}), Launch()),
+                    "[parallel] asks for 8 ranks (dp_shard=8), zero 2, and this process runs alone: start it with "
+                    "--ranks 8, torchrun or mpirun");
 }
 
 TEST(Parallel, RulesAreAlongAxesThatAreThere) {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <gtest/gtest.h>
 
 #include "data/tokenizer_json.h"
 #include "tests/temp_dir.h"

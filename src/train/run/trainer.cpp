@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/hash.h"
 #include "data/corpus.h"
 #include "runtime/arena.h"
 #include "train/config/parallel.h"
@@ -37,6 +38,7 @@
 #include "train/run/run_data.h"
 #include "train/run/run_directory.h"
 #include "train/run/run_saver.h"
+#include "train/run/same_on_all.h"
 #include "train/step/batches.h"
 #include "train/step/evaluate.h"
 #include "train/step/local_learner.h"
@@ -114,7 +116,7 @@ class Run {
 };
 
 // Training goes on from the checkpoint's own model files.
-ModelDirectory start_directory(const RunConfig& config, const RunDirectory& directory) {
+ModelDirectory start_directory(const RunConfig& config, const RunDirectory& directory, bool trains_alone) {
   const auto& checkpoint = directory.checkpoint();
   ModelDirectory model =
       open_model_directory(checkpoint ? checkpoint->directory : std::filesystem::path(config.model.path));
@@ -124,7 +126,8 @@ ModelDirectory start_directory(const RunConfig& config, const RunDirectory& dire
              config.data.buckets.empty() ? str("data.seq_len = {}", config.data.seq_len)
                                          : str("data.buckets = [{}]", fmt::join(config.data.buckets, ", ")),
              model.config.max_position_embeddings, model.path.string());
-  check_memory_need(model, memory_need(config, model, check_weight_shapes(model)));
+  const uint64_t file_bytes = check_weight_shapes(model);
+  if (trains_alone) check_memory_need(model, memory_need(config, model, file_bytes));
   return model;
 }
 
@@ -142,7 +145,7 @@ std::optional<Target> resumed_target(const RunConfig& config, const RunDirectory
 std::unique_ptr<Learner> make_learner(const RunConfig& config, const RunDirectory& directory, const Strategy& strategy,
                                       const std::shared_ptr<Ranks>& ranks) {
   if (ranks != nullptr && ranks->rank() == 0) ranks->barrier();  // made_by_first()
-  ModelDirectory model = start_directory(config, directory);
+  ModelDirectory model = start_directory(config, directory, ranks == nullptr);
   if (ranks != nullptr) return std::make_unique<RankLearner>(std::move(model), config, strategy, ranks);
   return std::make_unique<LocalLearner>(std::move(model), config, resumed_target(config, directory));
 }
@@ -195,6 +198,7 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
       numbers_(derive_numbers(config_, learner_->directory().config, corpus_, measure_run_rate(config_))),
       profile_(std::move(profile)) {
   check_labels(config_, corpus_);
+  if (ranks_ != nullptr) check_same(*ranks_, "the data", hash_text(corpus_.mixture().hash()));
   at::manual_seed(static_cast<uint64_t>(config_.train.seed));
   for (const std::string& line : without_effect(config_)) log().warn(line);
   if (const auto line = slow_float16_here(config_)) log().warn(*line);
@@ -542,7 +546,14 @@ int train(RunConfig config, bool resume, FileSystem& files, const std::filesyste
   check_profile(profile, config);
   const Launch launch = launch_of([](const char* name) { return std::getenv(name); });
   const Strategy strategy = strategy_of(config, launch);
+  USER_CHECK(launch.ranks == 1 || config.train.mode == name_of(Mode::kFast),
+             "train.mode = \"{}\": on {} ranks a step runs as a Graph or not at all: choose \"fast\"",
+             config.train.mode, launch.ranks);
   const std::shared_ptr<Ranks> ranks = launch.ranks > 1 ? Ranks::join(launch, kRankTimeout) : nullptr;
+  if (ranks != nullptr) {
+    check_same_config(*ranks, config);
+    check_same(*ranks, "--resume", resume ? "set" : "not set");
+  }
   Run run(std::move(config), strategy, ranks, resume, files, profile);
   try {
     return run.run();
