@@ -1,0 +1,111 @@
+#include "comm/addresses.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/check.h"
+
+namespace stepc {
+
+namespace {
+
+constexpr std::chrono::milliseconds kRetryDelay{50};
+
+using Found = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+
+// `flags`: those of getaddrinfo. nullptr: all addresses of this machine.
+Found look_up(const char* address, int port, int type, int flags) {
+  addrinfo hints{};
+  hints.ai_socktype = type;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(address, std::to_string(port).c_str(), &hints, &found);
+  USER_CHECK(error == 0, "the ranks cannot meet at '{}': {}", address == nullptr ? "" : address, gai_strerror(error));
+  return {found, freeaddrinfo};
+}
+
+// A socket of the first of `addresses` with which `use` succeeds; -1, and errno that of the last, where there is none.
+int first_socket(const addrinfo* addresses, const std::function<int(int, const addrinfo&)>& use) {
+  int reason = EADDRNOTAVAIL;
+  for (const addrinfo* one = addresses; one != nullptr; one = one->ai_next) {
+    const int fd = socket(one->ai_family, one->ai_socktype | SOCK_CLOEXEC, one->ai_protocol);
+    if (fd >= 0 && use(fd, *one) == 0) return fd;
+    reason = errno;
+    if (fd >= 0) close(fd);
+    if (reason == EADDRINUSE) break;
+  }
+  errno = reason;
+  return -1;
+}
+
+int bind_to(int fd, const addrinfo& address) {
+  const int on = 1;
+  // A run that ended lately leaves connections behind that hold the port, but nobody who listens.
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  return bind(fd, address.ai_addr, address.ai_addrlen);
+}
+
+int connect_to(int fd, const addrinfo& address) { return connect(fd, address.ai_addr, address.ai_addrlen); }
+
+}  // namespace
+
+int bind_socket(const std::string& address, int port) {
+  int fd = first_socket(look_up(address.c_str(), port, SOCK_STREAM, 0).get(), bind_to);
+  if (fd < 0 && errno == EADDRNOTAVAIL)
+    fd = first_socket(look_up(nullptr, port, SOCK_STREAM, AI_PASSIVE).get(), bind_to);
+  if (fd < 0 && errno == EADDRINUSE)
+    user_error("port {} of {} is taken, by another run or by a second rank 0 of this one: give another port", port,
+               address);
+  USER_CHECK(fd >= 0, "rank 0 cannot listen at {}:{}: {}", address, port, std::strerror(errno));
+  return fd;
+}
+
+void wait_for_listener(const std::string& address, int port, std::chrono::milliseconds timeout) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  std::string reason;
+  do {
+    // Its name, too, may not be known yet: pods of a cluster start in any order.
+    try {
+      const int fd = first_socket(look_up(address.c_str(), port, SOCK_STREAM, 0).get(), connect_to);
+      if (fd >= 0) {
+        close(fd);
+        return;
+      }
+      reason = std::strerror(errno);
+    } catch (const UserError& error) {
+      reason = error.what();
+    }
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(kRetryDelay, timeout));
+  } while (std::chrono::steady_clock::now() < end);
+  user_error("nobody listened at {}:{} within {}, where rank 0 or the launcher's agent should: {}", address, port,
+             human_seconds(std::chrono::duration<double>(timeout).count()), reason);
+}
+
+std::string address_toward(const std::string& address, int port) {
+  // Nothing is sent: connecting such a socket only chooses a route.
+  const int fd = first_socket(look_up(address.c_str(), port, SOCK_DGRAM, 0).get(), connect_to);
+  USER_CHECK(fd >= 0, "rank 0 at {} cannot be reached from this machine: {}", address, std::strerror(errno));
+  sockaddr_storage own{};
+  socklen_t size = sizeof(own);
+  std::array<char, NI_MAXHOST> text{};
+  const bool known =
+      getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
+      getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0;
+  close(fd);
+  INTERNAL_CHECK(known, "a socket without an address");
+  return text.data();
+}
+
+bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+
+}  // namespace stepc

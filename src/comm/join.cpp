@@ -1,0 +1,93 @@
+// How the processes of a run meet: in a store of keys at one address, where each says that it is there.
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "comm/addresses.h"
+#include "comm/meeting.h"
+#include "comm/ranks.h"
+
+namespace stepc {
+
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+constexpr Milliseconds kLongestPause{100};
+
+std::string place_of(const Launch& launch) { return str("{}:{}", launch.address, launch.port); }
+
+c10::intrusive_ptr<c10d::Store> open_store(const Launch& launch, Milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(launch.port);
+  options.isServer = launch.rank == 0 && !launch.agent_store;
+  options.waitWorkers = false;  // below, so that it can be said who did not come
+  options.timeout = timeout;
+  // The store believes whoever connects, and by itself would listen on all addresses of the machine.
+  if (options.isServer)
+    options.masterListenFd = bind_socket(launch.address, launch.port);
+  else
+    wait_for_listener(launch.address, launch.port, timeout);
+  auto store = c10::make_intrusive<c10d::TCPStore>(launch.address, options);
+  return c10::make_intrusive<c10d::PrefixStore>(str("stepc {}", launch.restart), std::move(store));
+}
+
+// Each says that it is there, and where the others reach it; returns once all have.
+void meet(const Launch& launch, c10d::Store& store, const std::string& address, Milliseconds timeout) {
+  const auto key = [](int64_t rank) { return str("address of {}", rank); };
+  const std::string ranks = std::to_string(launch.ranks);
+  const std::string said = store.compareSet("ranks", std::string(), ranks);
+  USER_CHECK(said == ranks, "rank {} is one of {} ranks, and others that meet at {} are of {}: start all alike",
+             launch.rank, ranks, place_of(launch), said);
+  USER_CHECK(store.add(str("count of {}", launch.rank), 1) == 1,
+             "rank {} of {} is given twice: two processes say so at {}", launch.rank, ranks, place_of(launch));
+  store.set(key(launch.rank), address);
+  std::vector<std::string> keys;
+  for (int64_t rank = 0; rank < launch.ranks; ++rank) keys.push_back(key(rank));
+  // Not the store's own wait, which would not say who is missing.
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  for (Milliseconds pause{1}; !store.check(keys); pause = std::min(2 * pause, kLongestPause)) {
+    if (std::chrono::steady_clock::now() > end) {
+      std::vector<int64_t> missing;
+      for (int64_t rank = 0; rank < launch.ranks; ++rank)
+        if (!store.check({key(rank)})) missing.push_back(rank);
+      user_error("of {} ranks {} did not come to {} within {}", ranks, fmt::join(missing, ", "), place_of(launch),
+                 human_seconds(std::chrono::duration<double>(timeout).count()));
+    }
+    std::this_thread::sleep_for(pause);
+  }
+  for (int64_t rank = 0; rank < launch.ranks; ++rank) {
+    const std::string other = store.get_to_str(key(rank));
+    USER_CHECK(is_loopback(other) == is_loopback(address),
+               "rank {} is at {} and rank {} at {}, which do not reach each other: give as {} an address of their "
+               "network",
+               launch.rank, address, rank, other, launch.address);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Ranks> Ranks::join(const Launch& launch, Milliseconds timeout) {
+  INTERNAL_CHECK(launch.rank >= 0 && launch.rank < launch.ranks, "rank {} of {}", launch.rank, launch.ranks);
+  if (launch.ranks == 1) return std::make_shared<Ranks>(std::make_unique<Meeting>(0, 1, nullptr, "", timeout));
+  c10::intrusive_ptr<c10d::Store> store;
+  std::string address;
+  try {
+    store = open_store(launch, timeout);
+    address = address_toward(launch.address, launch.port);
+    meet(launch, *store, address, timeout);
+  } catch (const UserError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw LostRank(
+        str("rank {} lost the others while it met them at {}: {}", launch.rank, place_of(launch), line_of(error)));
+  }
+  auto ranks =
+      std::make_shared<Ranks>(std::make_unique<Meeting>(launch.rank, launch.ranks, std::move(store), address, timeout));
+  ranks->all();
+  return ranks;
+}
+
+}  // namespace stepc
