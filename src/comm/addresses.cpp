@@ -1,10 +1,12 @@
 #include "comm/addresses.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <thread>
 
 #include <netdb.h>
 #include <netinet/in.h>
@@ -16,6 +18,8 @@
 namespace stepc {
 
 namespace {
+
+constexpr std::chrono::milliseconds kRetryDelay{50};
 
 using Found = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
@@ -51,6 +55,8 @@ int bind_to(int fd, const addrinfo& address) {
   return bind(fd, address.ai_addr, address.ai_addrlen);
 }
 
+int connect_to(int fd, const addrinfo& address) { return connect(fd, address.ai_addr, address.ai_addrlen); }
+
 }  // namespace
 
 int bind_socket(const std::string& address, int port) {
@@ -64,11 +70,30 @@ int bind_socket(const std::string& address, int port) {
   return fd;
 }
 
+void wait_for_listener(const std::string& address, int port, std::chrono::milliseconds timeout) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  std::string reason;
+  do {
+    // Its name, too, may not be known yet: pods of a cluster start in any order.
+    try {
+      const int fd = first_socket(look_up(address.c_str(), port, SOCK_STREAM, 0).get(), connect_to);
+      if (fd >= 0) {
+        close(fd);
+        return;
+      }
+      reason = std::strerror(errno);
+    } catch (const UserError& error) {
+      reason = error.what();
+    }
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(kRetryDelay, timeout));
+  } while (std::chrono::steady_clock::now() < end);
+  user_error("nobody listened at {}:{} within {}, where rank 0 or the launcher's agent should: {}", address, port,
+             human_seconds(std::chrono::duration<double>(timeout).count()), reason);
+}
+
 std::string address_toward(const std::string& address, int port) {
   // Nothing is sent: connecting such a socket only chooses a route.
-  const int fd = first_socket(look_up(address.c_str(), port, SOCK_DGRAM, 0).get(), [](int socket, const addrinfo& to) {
-    return connect(socket, to.ai_addr, to.ai_addrlen);
-  });
+  const int fd = first_socket(look_up(address.c_str(), port, SOCK_DGRAM, 0).get(), connect_to);
   USER_CHECK(fd >= 0, "rank 0 at {} cannot be reached from this machine: {}", address, std::strerror(errno));
   sockaddr_storage own{};
   socklen_t size = sizeof(own);

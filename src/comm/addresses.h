@@ -1,6 +1,7 @@
 // Addresses of this machine: where rank 0 of a run listens, and which of them the other ranks can reach.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 namespace stepc {
@@ -9,6 +10,8 @@ namespace stepc {
 // that of a service in front of it, is none to bind to: then to all. UserError: a name that nobody knows, a port that
 // is taken.
 int bind_socket(const std::string& address, int port);
+// Returns when somebody listens there. UserError, with what the last attempt met, where nobody does within the time.
+void wait_for_listener(const std::string& address, int port, std::chrono::milliseconds timeout);
 // The address of this machine from which `address` is reached, as numbers. UserError where it is not reached.
 std::string address_toward(const std::string& address, int port);
 // Whether an address in numbers is one that only this machine reaches.

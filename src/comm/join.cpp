@@ -1,4 +1,6 @@
 // How the processes of a run meet: in a store of keys at one address, where each says that it is there.
+#include <algorithm>
+#include <thread>
 #include <utility>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -13,6 +15,7 @@ namespace stepc {
 namespace {
 
 using Milliseconds = std::chrono::milliseconds;
+constexpr Milliseconds kLongestPause{100};
 
 std::string place_of(const Launch& launch) { return str("{}:{}", launch.address, launch.port); }
 
@@ -23,16 +26,11 @@ c10::intrusive_ptr<c10d::Store> open_store(const Launch& launch, Milliseconds ti
   options.waitWorkers = false;  // below, so that it can be said who did not come
   options.timeout = timeout;
   // The store believes whoever connects, and by itself would listen on all addresses of the machine.
-  if (options.isServer) options.masterListenFd = bind_socket(launch.address, launch.port);
-  c10::intrusive_ptr<c10d::Store> store;
-  try {
-    store = c10::make_intrusive<c10d::TCPStore>(launch.address, options);
-  } catch (const std::exception& error) {
-    if (options.isServer) user_error("rank 0 cannot listen at {}: {}", place_of(launch), line_of(error));
-    user_error("rank {} reached nobody at {} within {}: is {} running there? ({})", launch.rank, place_of(launch),
-               human_seconds(std::chrono::duration<double>(timeout).count()),
-               launch.agent_store ? "the launcher's agent" : "rank 0", line_of(error));
-  }
+  if (options.isServer)
+    options.masterListenFd = bind_socket(launch.address, launch.port);
+  else
+    wait_for_listener(launch.address, launch.port, timeout);
+  auto store = c10::make_intrusive<c10d::TCPStore>(launch.address, options);
   return c10::make_intrusive<c10d::PrefixStore>(str("stepc {}", launch.restart), std::move(store));
 }
 
@@ -48,15 +46,17 @@ void meet(const Launch& launch, c10d::Store& store, const std::string& address, 
   store.set(key(launch.rank), address);
   std::vector<std::string> keys;
   for (int64_t rank = 0; rank < launch.ranks; ++rank) keys.push_back(key(rank));
-  try {
-    store.wait(keys, timeout);
-  } catch (const std::exception& error) {
-    std::vector<int64_t> missing;
-    for (int64_t rank = 0; rank < launch.ranks; ++rank)
-      if (!store.check({key(rank)})) missing.push_back(rank);
-    if (missing.empty()) throw;
-    user_error("of {} ranks {} did not come to {} within {}", ranks, fmt::join(missing, ", "), place_of(launch),
-               human_seconds(std::chrono::duration<double>(timeout).count()));
+  // Not the store's own wait, which would not say who is missing.
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  for (Milliseconds pause{1}; !store.check(keys); pause = std::min(2 * pause, kLongestPause)) {
+    if (std::chrono::steady_clock::now() > end) {
+      std::vector<int64_t> missing;
+      for (int64_t rank = 0; rank < launch.ranks; ++rank)
+        if (!store.check({key(rank)})) missing.push_back(rank);
+      user_error("of {} ranks {} did not come to {} within {}", ranks, fmt::join(missing, ", "), place_of(launch),
+                 human_seconds(std::chrono::duration<double>(timeout).count()));
+    }
+    std::this_thread::sleep_for(pause);
   }
   for (int64_t rank = 0; rank < launch.ranks; ++rank) {
     const std::string other = store.get_to_str(key(rank));
@@ -72,9 +72,11 @@ void meet(const Launch& launch, c10d::Store& store, const std::string& address, 
 std::shared_ptr<Ranks> Ranks::join(const Launch& launch, Milliseconds timeout) {
   INTERNAL_CHECK(launch.rank >= 0 && launch.rank < launch.ranks, "rank {} of {}", launch.rank, launch.ranks);
   if (launch.ranks == 1) return std::make_shared<Ranks>(std::make_unique<Meeting>(0, 1, nullptr, "", timeout));
-  auto store = open_store(launch, timeout);
-  const std::string address = address_toward(launch.address, launch.port);
+  c10::intrusive_ptr<c10d::Store> store;
+  std::string address;
   try {
+    store = open_store(launch, timeout);
+    address = address_toward(launch.address, launch.port);
     meet(launch, *store, address, timeout);
   } catch (const UserError&) {
     throw;

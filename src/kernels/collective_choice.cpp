@@ -21,8 +21,8 @@ KernelChoice choose_collective(const Node& node, std::span<const TensorLayout> i
   choice.kind = KernelChoice::Kind::kCollective;
   const int64_t ranks = node.attrs.get<int64_t>("ranks");
   const bool reduces = collective == Collective::kReduceScatter || collective == Collective::kAllReduce;
-  const bool narrow = is_floating(inputs[0].type.dtype) && size_of(inputs[0].type.dtype) < size_of(DType::kF32);
-  choice.why = str("from rank to rank{}{}", reduces ? ", each reduces a part" : "", reduces && narrow ? " in f32" : "");
+  const bool in_f32 = is_floating(inputs[0].type.dtype) && size_of(inputs[0].type.dtype) <= size_of(DType::kF32);
+  choice.why = str("from rank to rank{}{}", reduces ? ", each reduces a part" : "", reduces && in_f32 ? " in f32" : "");
   choice.scratch_bytes = collective_scratch_bytes(node.op, inputs[0].type, ranks);
   if (!is_contiguous(inputs[0])) choice.scratch_bytes += aligned(bytes_of(inputs[0]));
   if (collective == Collective::kAllReduce) choice.in_place.emplace_back(0, 0);

@@ -1,7 +1,11 @@
 // Every collective on 1 to 8 ranks that are threads, by element type, against what ATen makes of all operands.
 #include <cmath>
+#include <cstring>
+#include <functional>
 #include <limits>
-#include <mutex>
+#include <map>
+#include <memory>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -63,7 +67,17 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
          (a.numel() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
 
-class RankGroups : public testing::TestWithParam<int64_t> {};
+// Connected once for all of these tests.
+class RankGroups : public testing::TestWithParam<int64_t> {
+ protected:
+  static void TearDownTestSuite() { connected.clear(); }
+  static void on_ranks(int64_t n, const std::function<void(Ranks&)>& work) {
+    auto& all = connected[n];
+    if (all.empty()) all = Ranks::threads(n);
+    stepc::on_ranks(all, work);
+  }
+  static inline std::map<int64_t, std::vector<std::shared_ptr<Ranks>>> connected;
+};
 INSTANTIATE_TEST_SUITE_P(Ranks, RankGroups, testing::Values(1, 2, 3, 4, 8));
 
 TEST_P(RankGroups, GatherWhatEachHolds) {
@@ -118,7 +132,7 @@ TEST_P(RankGroups, Reduce) {
   on_ranks(n, [&](Ranks& ranks) {
     for (at::ScalarType type : kTypes)
       for (ReduceOp how : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin})
-        for (int64_t count : {1, 5, 16, 1000}) {  // fewer than ranks, not a multiple of them
+        for (int64_t count : {1, 5, 1000}) {  // fewer than ranks, not a multiple of them
           const at::Tensor tensor = operand_of(ranks.rank(), {count}, type);
           all_reduce(ranks.all(), tensor, how);
           EXPECT_TRUE(same_bits(tensor, reduced(all_operands(n, {count}, type), how)))
