@@ -192,9 +192,9 @@ TEST_F(LocalRanksTest, AFailureOfRankZeroIsSaidOnce) {
 TEST_F(LocalRanksTest, WhatFollowsAFailureIsNotShown) {
   const int status =
       run(plan_of(2,
-                  "trap 'echo stepc: lost rank 1 >&2; echo saved; exit 1' TERM; touch $dir/up-$RANK\n"
+                  "trap 'echo stepc: lost rank 1 >&2; echo saved; exit 1' TERM; printf 'step 7'; touch $dir/up-$RANK\n"
                   "if [ $RANK = 1 ]; then while [ ! -e $dir/up-0 ]; do sleep 0.01; done; kill -SEGV $$; fi\n"
-                  "printf 'step 7'; while :; do sleep 0.01; done"));
+                  "while :; do sleep 0.01; done"));
   EXPECT_EQ(status, 128 + SIGSEGV);
   EXPECT_EQ(err(), "stepc: rank 1 of 2 was ended by signal 11 (Segmentation fault)\n");
   EXPECT_TRUE(out().ends_with("step 7saved\n")) << out();
@@ -204,9 +204,9 @@ TEST_F(LocalRanksTest, WhatFollowsAFailureIsNotShown) {
 TEST_F(LocalRanksTest, WhoIgnoresSigtermIsKilled) {
   LocalRanks plan =
       plan_of(3,
-              "trap '' TERM; touch $dir/up-$RANK\n"
+              "trap '' TERM; printf 'step 7'; touch $dir/up-$RANK\n"
               "if [ $RANK = 1 ]; then while [ $(ls $dir | grep -c up-) -lt 3 ]; do sleep 0.01; done; exit 3; fi\n"
-              "printf 'step 7'; while :; do sleep 0.1; done");
+              "while :; do sleep 0.1; done");
   plan.failure_grace_seconds = 0.3;
   EXPECT_EQ(run(plan), 3);
   EXPECT_EQ(err(), "stepc: rank 1 of 3 failed with status 3\n");
@@ -254,10 +254,10 @@ TEST_F(LocalRanksTest, WhoDoesNotStopIsKilled) {
 
 // One stops as asked, one fails to: the others have been told already, and are not told again.
 TEST_F(LocalRanksTest, AFailureWhileStopping) {
-  const pid_t launcher =
-      start(plan_of(3,
-                    "n=0; trap 'n=$((n + 1)); [ $RANK = 1 ] && exit 4; sleep 0.3; echo $n; exit 143' TERM\n"
-                    "touch $dir/up-$RANK; while :; do sleep 0.01; done"));
+  const pid_t launcher = start(plan_of(3,
+                                       "n=0; trap 'n=$((n + 1))' TERM; touch $dir/up-$RANK\n"
+                                       "while [ $n = 0 ]; do sleep 0.01; done\n"
+                                       "[ $RANK = 1 ] && sleep 0.1 && exit 4; sleep 0.3; echo $n; exit 143"));
   wait_for_files("up-", 3);
   ::kill(launcher, SIGTERM);
   EXPECT_EQ(status_of(launcher), 4);
