@@ -44,6 +44,14 @@ class RankPlanner {
     options_.strategy = strategy;
   }
 
+  // The program's parameters lie as those of this one do from now on.
+  void keep_parameters(const Graph& local) {
+    for (const GraphInput& input : local.inputs)
+      if (input.kind == InputKind::kParameter)
+        options_.strategy.known[input.key] =
+            input.part ? input.part->sharding : Sharding::whole(local.shape(input.tensor).size());
+  }
+
   RankPart plan(const std::string& name, int64_t times, const VirtualPlan& captured) {
     if (!captured.obstacle.empty())
       throw RunFailure(str("this step cannot be planned before it runs: {}", captured.obstacle));
@@ -109,6 +117,7 @@ RankPlan plan_rank(models::Decoder model, const ChosenOptimizer& optimizer, cons
   MicroStep micro = make_micro_step(model, optimizer);
   const std::vector<at::Tensor> inputs = micro_tensors(batch.micro_batch(0), models::count_tokens(batch.labels));
   out.parts.push_back(planner.plan("a micro-batch", count, stepc::plan(micro, modules, optimizers, inputs)));
+  planner.keep_parameters(out.parts.back().graph);
   UpdateStep update = make_update_step(optimizer, config.optim.clip);
   out.parts.push_back(planner.plan("the update", 1, stepc::plan(update, modules, optimizers)));
   return out;
