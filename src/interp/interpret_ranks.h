@@ -10,7 +10,8 @@
 
 namespace stepc {
 
-// The part of a whole tensor that a rank holds. Padding repeats the last element. Partial tensors have no parts.
+// The part of a whole tensor that a rank holds. Padding repeats the last element. Of a sum over an axis the first rank
+// along it has all, the others 0.
 Array local_of(const Array& whole, const Sharding& sharding, const Mesh& mesh, int64_t rank);
 // The whole of what the ranks hold: padding is dropped, what is repeated is taken of one rank, what is partial reduced.
 Array whole_of(const std::vector<Array>& parts, const Sharding& sharding, const Shape& shape, const Mesh& mesh);

@@ -203,7 +203,6 @@ void verify_tensor(const Graph& graph, TensorId id, NodeId producer, size_t plac
 void verify_part(const Graph& graph, const std::optional<PartOf>& part, TensorId id) {
   if (!part) return;
   verify(part->sharding, part->shape, graph.mesh);
-  INTERNAL_CHECK(part->sharding.partial.empty(), "%{} leaves the step as a partial one", id);
   INTERNAL_CHECK(local_shape(part->sharding, part->shape, graph.mesh) == graph.shape(id),
                  "%{} is a {} and a part of {}", id, to_text(graph.type(id)),
                  to_text(part->sharding, part->shape, graph.mesh));
@@ -294,6 +293,9 @@ void verify_outputs(const Graph& graph, const std::vector<bool>& defined) {
     verify_incoming(graph, output.tensor, "an output");
     verify_window(graph.shape(output.tensor), output.strides, "an output");
     verify_part(graph, output.part, output.tensor);
+    const bool is_update = output.kind == GraphOutput::Kind::kUpdate;  // of what may be a sum: each rank keeps its own
+    INTERNAL_CHECK(is_update || !output.part || output.part->sharding.partial.empty(),
+                   "%{} leaves the step as a partial one", output.tensor);
     if (output.kind == GraphOutput::Kind::kGuard)
       INTERNAL_CHECK(graph.type(output.tensor) == (TensorType{DType::kBool, {}}), "guard {} is a {}", i,
                      to_text(graph.type(output.tensor)));

@@ -101,10 +101,38 @@ def test_what_does_not_divide_is_padded(stepc):
                      "4 x 32 over 3 ranks are 64 on each$", heads.stdout, re.MULTILINE), heads.stdout
 
 
-def test_micro_batches_and_the_update_send_each_their_own(stepc):
-    result = stepc(*PARALLEL, "--parallel.dp_shard=2", "--parallel.zero=1", "--train.grad_accum=4")
+def sent_with_micro_batches(stepc, *options):
+    """Of parameters in float32: what a rank sends with each micro-batch, and with the update, in parts of them."""
+    command = (*PARALLEL, "--model.compute=float32", "--train.grad_accum=4")
+    parameters = bytes_in("parameters", stepc(*command).stdout)
+    result = stepc(*command, *(f"--parallel.{option}" for option in options))
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.index("a micro-batch, 4 a step:\n") < result.stdout.index("the update, 1 a step:\n")
+    micro, update = result.stdout.split("a micro-batch, 4 a step:\n")[1].split("the update, 1 a step:\n")
+    return [{op: round(bytes_in(rf"{op} +dp_\w+ +\d+", part) / parameters, 2)
+             for op in ("all_gather", "all_reduce", "reduce_scatter") if re.search(rf"{op} +dp_", part)}
+            for part in (micro, update)]
+
+
+@pytest.mark.parametrize("options, micro, update", [
+    (["dp_replicate=2"], {"all_reduce": 0}, {"all_reduce": 1}),
+    (["dp_shard=2", "zero=1"], {"all_reduce": 0},
+     {"reduce_scatter": 0.5, "all_gather": 0.5, "all_reduce": 0}),
+    (["dp_shard=2", "zero=2"], {"reduce_scatter": 0.5, "all_reduce": 0}, {"all_gather": 0.5, "all_reduce": 0}),
+])
+def test_micro_batches_reduce_once_a_step_or_each(stepc, options, micro, update):
+    assert sent_with_micro_batches(stepc, *options) == [micro, update]
+
+
+def test_held_gradients_are_split_as_zero_says(stepc):
+    def gradients(*options):
+        result = stepc(*PARALLEL, "--train.grad_accum=4", *(f"--parallel.{option}" for option in options))
+        assert result.returncode == 0, result.stderr
+        return bytes_in("gradients", result.stdout)
+
+    whole = gradients("dp_replicate=2")
+    assert gradients("dp_shard=2", "zero=1") == pytest.approx(whole, rel=0.01)
+    assert gradients("dp_shard=2", "zero=2") == pytest.approx(whole / 2, rel=0.01)
+    assert gradients("dp_shard=2", "tp=2") == pytest.approx(whole / 4, rel=0.01)
 
 
 def test_a_rule_of_a_person_splits_what_it_says(stepc):

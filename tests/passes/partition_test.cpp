@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "interp/evaluate.h"
+#include "ops/communication.h"
 #include "ops/graph_builder.h"
 #include "passes/partition/seeds.h"
 #include "passes/partition/splits.h"
@@ -101,7 +102,7 @@ TEST(Partition, EveryRuleEqualsTheWholeOp) {
 
 class RandomStep {
  public:
-  explicit RandomStep(uint64_t seed) : random_(seed) {
+  explicit RandomStep(uint64_t seed) : random_(seed), holds_gradients_(seed % 3 == 0) {
     for (int64_t& size : sizes_) size = static_cast<int64_t>(2 + below(6));
     if (below(4) == 0) sizes_[0] = 1;
   }
@@ -179,7 +180,14 @@ class RandomStep {
   uint32_t place_of(TensorId input) { return b_.graph().tensors[input.index()].place; }
   void update(size_t p) {
     const TensorId parameter = parameters_[p];
-    const TensorId gradient = like(any(), b_.shape(parameter));
+    TensorId gradient = like(any(), b_.shape(parameter));
+    if (holds_gradients_) {
+      const std::string key = str("{}", p);
+      const TensorId held = b_.graph().add_input({InputKind::kGradient, key, {}, {}, 0}, b_.type(parameter));
+      gradient = b_.add("add", {held, gradient});
+      leave(GraphOutput::Kind::kUpdate, p % 2 == 0 ? gradient : b_.full(0, DType::kF64, b_.shape(parameter)),
+            place_of(held));
+    }
     const TensorId norm =
         b_.add("sqrt", {b_.add("add", {total(b_.add("square", {gradient})), b_.full(1, DType::kF64)})});
     TensorId step = b_.add("div", {gradient, norm});
@@ -307,6 +315,7 @@ class RandomStep {
   }
 
   std::mt19937_64 random_;
+  bool holds_gradients_;
   int64_t sizes_[3] = {};
   GraphBuilder b_;
   TensorId rng_, index_;
@@ -461,6 +470,107 @@ TEST(Partition, BadStrategiesAreRefused) {
          "splits dimension 0 along 'cp', and the mesh tp=2 has no more than one rank there");
   expect({parse_mesh("tp=8"), 0, true, {{"*.up.weight", {{0, "tp"}}}}},
          "splits dimension 0 of 'model.up.weight' over 8 ranks along 'tp', and it has 4 elements");
+}
+
+// ---- gradients that several micro-batches add up
+
+Graph micro_batch() {
+  return parse_graph(R"(stepc.graph 1
+input %0: f64[8, 4] = batch "0"
+input %1: f64[4, 6] = parameter "up"
+input %2: f64[4, 6] = gradient "up"
+input %3: f64[6, 2] = parameter "down"
+input %4: f64[6, 2] = gradient "down"
+%5: f64[8, 6] = matmul(%0, %1) {transpose_a=false, transpose_b=false} | forward ""
+%6: f64[8, 2] = matmul(%5, %3) {transpose_a=false, transpose_b=false} | forward ""
+%7: f64[6, 2] = matmul(%5, %6) {transpose_a=true, transpose_b=false} | backward ""
+%8: f64[8, 6] = matmul(%6, %3) {transpose_a=false, transpose_b=true} | backward ""
+%9: f64[4, 6] = matmul(%0, %8) {transpose_a=true, transpose_b=false} | backward ""
+%10: f64[4, 6] = add(%2, %9) | backward ""
+%11: f64[6, 2] = add(%4, %7) | backward ""
+update %2 = %10
+update %4 = %11
+)");
+}
+Graph update_of_held() {
+  return parse_graph(R"(stepc.graph 1
+input %0: f64[4, 6] = parameter "up"
+input %1: f64[4, 6] = gradient "up"
+input %2: f64[4, 6] = optimizer_state "up"
+input %3: f64[6, 2] = parameter "down"
+input %4: f64[6, 2] = gradient "down"
+%5: f64[4, 6] = square(%1) | update ""
+%6: f64[4, 6] = add(%2, %5) | update ""
+%7: f64[4, 6] = mul(%1, %6) | update ""
+%8: f64[4, 6] = sub(%0, %7) | update ""
+%9: f64[6, 2] = square(%4) | update ""
+%10: f64[6, 2] = sub(%3, %9) | update ""
+%11: f64[4, 6] = full() {dtype=f64, shape=[4, 6], value=0.0} | update ""
+%12: f64[6, 2] = full() {dtype=f64, shape=[6, 2], value=0.0} | update ""
+update %0 = %8
+update %2 = %6
+update %1 = %11
+update %3 = %10
+update %4 = %12
+)");
+}
+// What a rank sends, "all_reduce dp_replicate 2", where every output is that of one device.
+std::vector<std::string> sent_by(const Graph& graph, const Strategy& strategy) {
+  const Graph local = test::partitioned(graph, strategy).local;
+  test::largest_error_on_ranks(graph, local, test::random_inputs(graph, 1, 7));
+  std::vector<std::string> sent;
+  for (const Communication& one : communication_of(local))
+    sent.push_back(str("{} {} {}", one.op, to_text(one.axes, strategy.mesh), one.count));
+  return sent;
+}
+std::string held_as(const Graph& graph, const Strategy& strategy) {
+  const Graph sharded = propagate_shardings(graph, strategy).graph;
+  for (const GraphInput& input : sharded.inputs)
+    if (input.kind == InputKind::kGradient)
+      return to_text(*sharded.tensors[input.tensor.index()].sharding, sharded.shape(input.tensor), sharded.mesh);
+  return "";
+}
+
+TEST(Partition, HeldGradientsAreReducedOnceAStepOrWithEachMicroBatch) {
+  using Sent = std::vector<std::string>;
+  struct Expected {
+    Strategy strategy;
+    std::string held;
+    Sent micro_batch, update;
+  };
+  const std::string gathered = "all_gather dp_shard 2", scattered = "reduce_scatter dp_shard 2";
+  const std::vector<Expected> all = {
+      {{parse_mesh("dp_replicate=2"), 0}, "<4, 6> sum(dp_replicate)", {}, {"all_reduce dp_replicate 2"}},
+      // There is no state of "down" to split.
+      {{parse_mesh("dp_shard=2"), 1},
+       "<4, 6> sum(dp_shard)",
+       {},
+       {"all_gather dp_shard 1", "all_reduce dp_shard 1", "reduce_scatter dp_shard 1"}},
+      {{parse_mesh("dp_shard=2"), 2}, "<4/dp_shard, 6>", {scattered}, {gathered}},
+      {{parse_mesh("dp_shard=2"), 3}, "<4/dp_shard, 6>", {"all_gather dp_shard 3", scattered}, {}},
+      {{parse_mesh("dp_replicate=2,dp_shard=2"), 3},
+       "<4/dp_shard, 6> sum(dp_replicate)",
+       {"all_gather dp_shard 3", scattered},
+       {"all_reduce dp_replicate 2"}}};
+  for (const auto& [strategy, held, micro_sent, update_sent] : all) {
+    SCOPED_TRACE(str("{} zero {}", to_text(strategy.mesh), strategy.zero));
+    EXPECT_EQ(held_as(micro_batch(), strategy), held);
+    EXPECT_EQ(held_as(update_of_held(), strategy), held);
+    EXPECT_EQ(sent_by(micro_batch(), strategy), micro_sent);
+    EXPECT_EQ(sent_by(update_of_held(), strategy), update_sent);
+  }
+}
+
+// Nothing in an update says where tensor parallelism splits; its micro-batches do.
+TEST(Partition, AnUpdateFindsParametersAsMicroBatchesSplitThem) {
+  Strategy strategy = {parse_mesh("tp=2"), 0};
+  const Graph micro = propagate_shardings(micro_batch(), strategy).graph;
+  for (const GraphInput& input : micro.inputs)
+    if (input.kind == InputKind::kParameter) strategy.known[input.key] = *micro.tensors[input.tensor.index()].sharding;
+  EXPECT_EQ(held_as(update_of_held(), {parse_mesh("tp=2"), 0}), "<4, 6>");
+  EXPECT_EQ(held_as(update_of_held(), strategy), held_as(micro_batch(), strategy));
+  EXPECT_EQ(held_as(update_of_held(), strategy), "<4, 6/tp>");
+  EXPECT_EQ(sent_by(update_of_held(), strategy), std::vector<std::string>{});
 }
 
 // What no rule says how to split cannot be on the way of the batch.

@@ -15,6 +15,12 @@ bool is_same_tensor(const Node& node) {
 constexpr int kMostDepth = 24;
 }  // namespace
 
+bool is_zero(const Graph& graph, TensorId tensor) {
+  const Node* node = graph.producer(tensor);
+  while (node != nullptr && !node->aten && is_view(*node)) node = graph.producer(node->inputs[0]);
+  return node != nullptr && has(*node, Trait::kSplat) && node->attrs.number("value") == 0;
+}
+
 Chains::Chains(const Graph& graph) : graph_(graph), users_(graph.tensors.size()) {
   for (size_t n = 0; n < graph.nodes.size(); ++n)
     for (TensorId input : graph.nodes[n].inputs) users_[input.index()].emplace_back(n);

@@ -14,6 +14,9 @@
 
 namespace stepc {
 
+// Whether a tensor is made of nothing but zeros: of one that is repeated, seen through views.
+bool is_zero(const Graph& graph, TensorId tensor);
+
 class Chains {
  public:
   // `graph` outlives it.

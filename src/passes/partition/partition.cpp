@@ -7,6 +7,7 @@
 #include "ops/aten_rules.h"
 #include "ops/graph_builder.h"
 #include "ops/op_def.h"
+#include "passes/partition/chains.h"
 #include "passes/partition/ranks.h"
 #include "passes/partition/splits.h"
 
@@ -147,13 +148,8 @@ class Partition {
     for (const Split& split : call.splits)
       if (call.rule.factors[split.at].kind == Factor::Kind::kSum && !has_factor(call.rule.operands[once], split.at))
         axes.insert(axes.end(), split.piece.axes.begin(), split.piece.axes.end());
-    if (axes.empty() || is_zero(call.operands[once])) return;
+    if (axes.empty() || is_zero(b_.graph(), call.operands[once])) return;
     call.operands[once] = ranks_->where(ranks_->is_first(axes), call.operands[once], 0);
-  }
-  bool is_zero(TensorId x) {
-    const Node* node = b_.graph().producer(x);
-    while (node != nullptr && !node->aten && is_view(*node)) node = b_.graph().producer(node->inputs[0]);
-    return node != nullptr && has(*node, Trait::kSplat) && node->attrs.number("value") == 0;
   }
 
   // Indices count from where this rank's stretch begins; gives which of them are within it.

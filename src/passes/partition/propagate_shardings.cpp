@@ -66,6 +66,7 @@ class Propagation {
         now_(graph.tensors.size()),
         is_of_batch_(graph.tensors.size(), false) {
     if (const auto tp = mesh_.find("tp")) tp_ = *tp;
+    if (strategy.zero >= 2) reduced_each_ = mesh_.find("dp_shard");
     for (Axis axis = 0; axis < mesh_.axes.size(); ++axis)
       is_model_axis_[axis] = mesh_.axes[axis].name == "tp" || mesh_.axes[axis].name == "ep";
   }
@@ -162,8 +163,8 @@ class Propagation {
       if (uses_[input.index()] > 1) return false;
       // What is repeated is sent once.
       if (node.inputs.size() == 1 && element_count(result.shape) > element_count(old_.shape(input))) return false;
-      // Each micro-batch's gradient is to be reduced by itself.
-      if (strategy_.zero >= 2 && node.inputs.size() > 1 && is_linear && seeds_.wanted[input.index()]) return false;
+      // Each micro-batch's gradient is to be reduced by itself over what splits it.
+      if (axis == reduced_each_ && node.inputs.size() > 1 && is_linear && seeds_.wanted[input.index()]) return false;
     }
     if (parts == 0) return false;
     return is_linear ? parts == node.inputs.size() || op.min_inputs != op.max_inputs : parts == 1;
@@ -395,6 +396,7 @@ class Propagation {
   Seeds seeds_;
   Hints hints_;
   std::optional<Axis> tp_;
+  std::optional<Axis> reduced_each_;
   int64_t tokens_ = 0;
   std::array<bool, std::tuple_size_v<Origins>> is_model_axis_{};
   std::vector<uint32_t> uses_;

@@ -1,6 +1,7 @@
 #include "passes/partition/seeds.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "base/check.h"
@@ -25,6 +26,7 @@ class Groups {
       for (TensorId input : node.inputs)
         if (graph.shape(input) == shape) join(input.value, node.outputs[0].value);
     }
+    join_held_gradients(graph);
     for (const GraphOutput& output : graph.outputs)
       if (output.kind == GraphOutput::Kind::kUpdate && element_count(graph.shape(output.tensor)) > 1)
         join(graph.inputs[output.input].tensor.value, output.tensor.value);
@@ -32,6 +34,18 @@ class Groups {
   uint32_t of(TensorId id) { return root(id.value); }
 
  private:
+  // A micro-batch adds to gradients and does not touch what its parameters become.
+  void join_held_gradients(const Graph& graph) {
+    std::map<std::string_view, TensorId> parameters;
+    for (const GraphInput& input : graph.inputs)
+      if (input.kind == InputKind::kParameter) parameters.emplace(input.key, input.tensor);
+    for (const GraphInput& input : graph.inputs) {
+      const auto parameter = parameters.find(input.key);
+      if (input.kind == InputKind::kGradient && parameter != parameters.end() &&
+          graph.shape(parameter->second) == graph.shape(input.tensor))
+        join(parameter->second.value, input.tensor.value);
+    }
+  }
   uint32_t root(uint32_t i) {
     while (parent_[i] != i) i = parent_[i] = parent_[parent_[i]];
     return i;
@@ -138,6 +152,12 @@ void apply_rules(const Graph& graph, const Strategy& strategy, std::vector<std::
   }
 }
 
+// A held gradient is what each rank's own tokens have added, until the update asks for the whole.
+void hold_as_sum(Sharding& sharding, const Mesh& mesh) {
+  for (std::string_view name : {"dp_replicate", "dp_shard", "cp"})
+    if (const auto axis = mesh.find(name); axis && !sharding.splits(*axis)) sharding.set_partial(*axis, ReduceOp::kSum);
+}
+
 bool belongs_to_parameter(InputKind kind) {
   return kind == InputKind::kOptimizerState || kind == InputKind::kGradient || kind == InputKind::kCaptured;
 }
@@ -166,6 +186,10 @@ Seeds seeds_of(const Graph& graph, const Strategy& strategy,
   std::vector<std::optional<Sharding>> base = tensor_parallel;
   base.resize(graph.inputs.size());
   apply_rules(graph, strategy, base);
+  for (size_t i = 0; i < graph.inputs.size(); ++i)
+    if (graph.inputs[i].kind == InputKind::kParameter)
+      if (const auto known = strategy.known.find(graph.inputs[i].key); known != strategy.known.end())
+        base[i] = known->second;
 
   // Of each group of a parameter: how it lies itself, and how what is kept beside it does.
   struct Lies {
@@ -201,8 +225,9 @@ Seeds seeds_of(const Graph& graph, const Strategy& strategy,
     } else if (lies != of_group.end() && lies->second.parameter.dims.size() == shape.size()) {
       if (input.kind == InputKind::kParameter) seed = {lies->second.parameter, Origin::kParameter};
       if (belongs_to_parameter(input.kind)) {
-        const bool is_split = input.kind != InputKind::kGradient || strategy.zero >= 2;
-        seed = {is_split ? lies->second.state : lies->second.parameter, Origin::kState};
+        const bool is_held = input.kind == InputKind::kGradient;
+        seed = {is_held && strategy.zero < 2 ? lies->second.parameter : lies->second.state, Origin::kState};
+        if (is_held) hold_as_sum(seed.sharding, mesh);
       }
     }
     seeds.inputs.push_back(std::move(seed));

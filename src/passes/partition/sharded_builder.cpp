@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ops/op_def.h"
+#include "passes/partition/chains.h"
 #include "passes/partition/splits.h"
 
 namespace stepc {
@@ -89,16 +90,20 @@ bool only_splits(const Sharding& from, const Sharding& to, const Shape& shape) {
 }
 }  // namespace
 
-// What is cheap to make is made in parts rather than whole and cut: masks, positions, what is repeated.
+// What is cheap to make is made in parts rather than whole and cut: masks, positions, what is repeated. Where parts of
+// a sum are needed, zeros are such.
 std::optional<TensorId> ShardedBuilder::in_parts(TensorId x, const Sharding& to) {
   const Node* producer = graph_.producer(x);
-  if (producer == nullptr || producer->aten || !only_splits(sharding(x), to, graph_.shape(x))) return std::nullopt;
+  if (producer == nullptr || producer->aten) return std::nullopt;
+  Sharding splits = to;
+  if (is_zero(graph_, x)) splits.partial.clear();
+  if (!only_splits(sharding(x), splits, graph_.shape(x))) return std::nullopt;
   const OpDef& op = op_def(producer->op);
   constexpr Trait kCheap[] = {Trait::kElementwise, Trait::kView, Trait::kConstant, Trait::kRandom};
   if (std::ranges::none_of(kCheap, [&](Trait trait) { return op.has(trait); })) return std::nullopt;
   Node parts = *producer;
   const ShardingRule rule = sharding_rule_of(graph_, parts);
-  const FactorSplits found = onto_factors(to, graph_.shape(x), rule.results[0], rule);
+  const FactorSplits found = onto_factors(splits, graph_.shape(x), rule.results[0], rule);
   if (!found.unfit.empty()) return std::nullopt;
   std::vector<Sharding> needed;
   for (size_t i = 0; i < parts.inputs.size(); ++i) {
@@ -106,7 +111,10 @@ std::optional<TensorId> ShardedBuilder::in_parts(TensorId x, const Sharding& to)
     needed.push_back(from_factors(found.splits, shape, rule.operands[i], rule, graph_.mesh));
     if (!only_splits(sharding(parts.inputs[i]), needed[i], shape)) return std::nullopt;
   }
-  for (size_t i = 0; i < parts.inputs.size(); ++i) parts.inputs[i] = reshard(parts.inputs[i], needed[i]);
+  for (size_t i = 0; i < parts.inputs.size(); ++i) {
+    if (splits.partial != to.partial) needed[i].partial = to.partial;
+    parts.inputs[i] = reshard(parts.inputs[i], needed[i]);
+  }
   return add_like(x, std::move(parts), to, "made in parts where parts are needed");
 }
 

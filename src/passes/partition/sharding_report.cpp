@@ -31,8 +31,9 @@ std::string reason(const Graph& graph, const GraphInput& input) {
   const auto& sharding = graph.tensors[input.tensor.index()].sharding;
   std::vector<std::string> parts;
   for (Axis axis = 0; axis < graph.mesh.axes.size(); ++axis) {
-    if (!sharding || !sharding->splits(axis)) continue;
     const std::string& name = graph.mesh.axes[axis].name;
+    if (sharding && sharding->partial_over(axis)) parts.push_back(str("{}: each rank adds up its own", name));
+    if (!sharding || !sharding->splits(axis)) continue;
     const bool is_data = std::ranges::find(kDataAxes, name) != kDataAxes.end();
     parts.push_back(str("{}: {}", name,
                         input.kind == InputKind::kBatch ? "rows of the batch"

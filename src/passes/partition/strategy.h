@@ -20,11 +20,13 @@ struct ShardRule {
 struct Strategy {
   Mesh mesh;
   // What is split over dp_shard beside the batch: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
-  // 1 and 2 differ where a step has several micro-batches: 1 reduces their gradients once, 2 each.
+  // 1 and 2 differ where a step has several micro-batches: over dp_shard 1 reduces their gradients once, 2 each.
   int zero = 3;
   // Split what lies between the matmuls of tensor parallelism along the sequence.
   bool sequence_parallel = true;
   std::vector<ShardRule> rules = {};
+  // By key, how parameters lie that another program of the run has split: the update finds them as micro-batches do.
+  std::map<std::string, Sharding> known = {};
   bool operator==(const Strategy&) const = default;
 };
 

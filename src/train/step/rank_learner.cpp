@@ -55,11 +55,17 @@ CompileOptions RankLearner::compile_options() const {
   return options;
 }
 
+// Those that come later find the parameters as the first one has split them.
+void RankLearner::add_program(std::unique_ptr<RankProgram>& program, const VirtualPlan& captured) {
+  program = std::make_unique<RankProgram>(captured, kernels_, compile_options(), ranks_, state_);
+  keep_parameters(strategy_, program->graph());
+}
+
 RankLearner::Programs& RankLearner::programs_for(const Batch& batch) {
   Programs& programs = programs_[batch.tokens.size(2)];
   if (!programs.empty()) return programs;
   for (const CapturedPart& part : capture_for_ranks(model_, optimizer_, config_, batch))
-    programs.push_back(std::make_unique<RankProgram>(part.plan, kernels_, compile_options(), ranks_, state_));
+    add_program(programs.emplace_back(), part.plan);
   return programs;
 }
 
@@ -116,7 +122,7 @@ RankProgram& RankLearner::loss_program(const Batch& rows) {
   };
   const std::vector<ModuleRef> modules = {model_};
   const VirtualPlan captured = stepc::plan(loss, modules, {}, rows.tensors());
-  program = std::make_unique<RankProgram>(captured, kernels_, compile_options(), ranks_, state_);
+  add_program(program, captured);
   return *program;
 }
 

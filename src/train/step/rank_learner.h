@@ -56,6 +56,7 @@ class RankLearner final : public Learner {
   // A step's programs: the whole, or a micro-batch's and the update's.
   using Programs = std::vector<std::unique_ptr<RankProgram>>;
   Programs& programs_for(const Batch& batch);
+  void add_program(std::unique_ptr<RankProgram>& program, const VirtualPlan& captured);
   RankProgram& loss_program(const Batch& rows);
   [[nodiscard]] CompileOptions compile_options() const;
   [[nodiscard]] const RankProgram& largest() const;

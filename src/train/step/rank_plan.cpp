@@ -38,6 +38,8 @@ class RankPlanner {
     options_.strategy = strategy;
   }
 
+  void keep_parameters(const Graph& local) { train::keep_parameters(options_.strategy, local); }
+
   RankPart plan(const std::string& name, int64_t times, const VirtualPlan& captured) {
     if (!captured.obstacle.empty())
       throw RunFailure(str("this step cannot be planned before it runs: {}", captured.obstacle));
@@ -70,6 +72,13 @@ bool is_state(const GraphInput& input) {
 }
 
 }  // namespace
+
+void keep_parameters(Strategy& strategy, const Graph& local) {
+  for (const GraphInput& input : local.inputs)
+    if (input.kind == InputKind::kParameter)
+      strategy.known[input.key] =
+          input.part ? input.part->sharding : Sharding::whole(local.shape(input.tensor).size());
+}
 
 std::vector<at::Tensor> with_rows_first(const Batch& batch) {
   std::vector<at::Tensor> tensors = batch.tensors();
@@ -116,7 +125,10 @@ uint64_t RankPlan::step_bytes() const {
 RankPlan plan_rank(const std::vector<CapturedPart>& captured, const RunConfig& config, const Strategy& strategy) {
   RankPlanner planner(config, strategy);
   RankPlan out{strategy, {}};
-  for (const CapturedPart& part : captured) out.parts.push_back(planner.plan(part.name, part.times, part.plan));
+  for (const CapturedPart& part : captured) {
+    out.parts.push_back(planner.plan(part.name, part.times, part.plan));
+    planner.keep_parameters(out.parts.back().graph);
+  }
   return out;
 }
 
