@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "base/check.h"
+#include "comm/ranks.h"
 #include "schedule/from_trace.h"
 #include "tests/expect_user_error.h"
 
@@ -48,8 +49,7 @@ std::unique_ptr<Executor> build(const Trace& trace) {
   return std::make_unique<Executor>(std::move(schedule), nullptr);
 }
 
-TEST(Executor, RefusesOneRanksStepOfAMesh) {
-  Schedule schedule = parse_schedule(R"(stepc.schedule 1
+constexpr const char* kGathers = R"(stepc.schedule 1
 features none
 threads 1
 mesh dp_shard=2
@@ -64,13 +64,31 @@ operand %1: f32[2, 4, 4] in b1
 input 0: parameter "w" %0 part of <8/dp_shard, 4>
 i0: collective all_gather (%0) -> (%1) {axes=[0], ranks=2} | forward ""
 output return %1
-)");
+)";
+
+TEST(Executor, OneRanksStepWantsItsRanks) {
+  const Schedule schedule = parse_schedule(kGathers);
   verify(schedule);
   EXPECT_USER_ERROR(Executor(schedule, nullptr),
-                    "the step is one rank's of the mesh dp_shard=2, with 1 collectives, and nothing runs several ranks "
-                    "yet; plan it for one device");
-  schedule.mesh = {};
-  EXPECT_USER_ERROR(Executor(schedule, nullptr), "nothing runs several ranks yet");
+                    "the step is one rank's of the mesh dp_shard=2, and this process is the only one; run it on 2");
+  EXPECT_USER_ERROR(Executor(schedule, nullptr, Ranks::threads(3)[0]),
+                    "the step is one rank's of the mesh dp_shard=2, and there are 3 ranks");
+}
+
+TEST(Executor, RanksRunTheirStepsTogether) {
+  const Schedule schedule = parse_schedule(kGathers);
+  const at::Tensor whole = at::arange(32).view({8, 4}).to(at::kFloat);
+  std::vector<at::Tensor> gathered(2);
+  std::vector<std::thread> threads;
+  for (const auto& ranks : Ranks::threads(2))
+    threads.emplace_back([&, ranks] {
+      Executor executor(schedule, nullptr, ranks);
+      for (int i = 0; i < 3; ++i)
+        gathered[static_cast<size_t>(ranks->rank())] =
+            executor.run({.tensors = {whole.chunk(2)[ranks->rank()].clone()}}).outputs.at(0);
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const at::Tensor& one : gathered) EXPECT_TRUE(one.view({8, 4}).equal(whole));
 }
 
 TEST(Executor, RunsATraceWrittenAsText) {

@@ -12,6 +12,7 @@
 
 #include "data/tokenizer_json.h"
 #include "tests/temp_dir.h"
+#include "train/model/adapter_choice.h"
 #include "train/step/local_learner.h"
 
 namespace stepc::train {
@@ -29,6 +30,7 @@ struct Setting {
   const char* optimizer = "adamw";
   const char* compute = "float64";
   bool sequence_parallel = true;
+  int64_t lora_rank = 0;
 };
 
 struct Outcome {
@@ -64,7 +66,21 @@ class RankLearnerTest : public ::testing::Test {
     config.train.grad_accum = setting.micro_batches;
     config.train.batch_size = 4;
     config.train.threads = 1;
+    config.lora.rank = setting.lora_rank;
+    if (setting.lora_rank > 0) config.lora.targets = {"q_proj", "down_proj"};
     return config;
+  }
+  static Strategy strategy_of(const Setting& setting) {
+    Strategy strategy;
+    strategy.mesh = parse_mesh(setting.mesh);
+    strategy.zero = setting.zero;
+    strategy.sequence_parallel = setting.sequence_parallel;
+    return strategy;
+  }
+  [[nodiscard]] ModelDirectory model(const Setting& setting) const {
+    ModelDirectory directory = open_model_directory(directory_ / "model");
+    choose_adapter(config(setting), directory);
+    return directory;
   }
 
   static Batch batch(int64_t micro_batches, uint64_t seed) {
@@ -94,30 +110,56 @@ class RankLearnerTest : public ::testing::Test {
   }
 
   Outcome on_one(const Setting& setting) {
-    LocalLearner learner(open_model_directory(directory_ / "model"), config(setting));
+    LocalLearner learner(model(setting), config(setting));
     return train(learner, setting);
+  }
+
+  // Calls `act` on every rank, each a thread; what it gives, by rank.
+  template <class Act>
+  static auto on_every(const Strategy& strategy, const Act& act) {
+    std::vector<std::future<std::invoke_result_t<Act, std::shared_ptr<Ranks>>>> threads;
+    for (const auto& ranks : Ranks::threads(strategy.mesh.ranks()))
+      threads.push_back(std::async(std::launch::async, [&act, ranks] { return act(ranks); }));
+    std::vector<std::invoke_result_t<Act, std::shared_ptr<Ranks>>> given;
+    for (auto& thread : threads) given.push_back(thread.get());
+    return given;
   }
 
   // Of rank 0; the others are held to its losses.
   Outcome on_ranks(const Setting& setting) {
-    Strategy strategy;
-    strategy.mesh = parse_mesh(setting.mesh);
-    strategy.zero = setting.zero;
-    strategy.sequence_parallel = setting.sequence_parallel;
-    const auto all = Ranks::threads(strategy.mesh.ranks());
-    std::vector<std::future<Outcome>> threads;
-    for (const auto& ranks : all)
-      threads.push_back(std::async(std::launch::async, [&, ranks] {
-        RankLearner learner(open_model_directory(directory_ / "model"), config(setting), strategy, ranks);
-        return train(learner, setting);
-      }));
-    std::vector<Outcome> outcomes;
-    for (auto& thread : threads) outcomes.push_back(thread.get());
+    const Strategy strategy = strategy_of(setting);
+    const std::vector<Outcome> outcomes = on_every(strategy, [&](const std::shared_ptr<Ranks>& ranks) {
+      RankLearner learner(model(setting), config(setting), strategy, ranks);
+      return train(learner, setting);
+    });
     for (size_t r = 1; r < outcomes.size(); ++r) {
       EXPECT_EQ(outcomes[r].losses, outcomes[0].losses) << "rank " << r;
       EXPECT_TRUE(outcomes[r].weights.empty()) << "rank " << r << " was given what rank 0 saves";
     }
     return outcomes[0];
+  }
+
+  // Steps `first` and on of a run on a mesh, from a checkpoint or, of step 0, the model; leaves another one.
+  std::vector<double> run_steps(const Setting& setting, int first, int count, const fs::path& from,
+                                const fs::path& to) {
+    const Strategy strategy = strategy_of(setting);
+    return on_every(strategy, [&](const std::shared_ptr<Ranks>& ranks) {
+      RankLearner learner(open_model_directory(first == 0 ? directory_ / "model" : from), config(setting), strategy,
+                          ranks);
+      learner.plan(batch(1, 0));
+      learner.load(config(setting));
+      if (first > 0) learner.load_optimizer(from);
+      std::vector<double> losses;
+      for (int step = first; step < first + count; ++step)
+        losses.push_back(learner.step(batch(1, static_cast<uint64_t>(step)), 1e-3).loss);
+      const NamedTensors weights = learner.weights(), state = learner.state();
+      if (ranks->rank() == 0) {
+        fs::create_directory(to);
+        learner.write_checkpoint(to, weights, state, system_files());
+      }
+      ranks->barrier();
+      return losses;
+    })[0];
   }
 
   void expect_same(const Setting& setting, double loss_error, double weight_error) {
@@ -162,6 +204,41 @@ TEST_F(RankLearnerTest, EveryMeshTakesTheStepsOfOneRank) {
 TEST_F(RankLearnerTest, MicroBatchesAddUp) {
   expect_same({"dp_replicate=2", 0, 2}, 1e-10, 1e-9);
   expect_same({"dp_shard=2", 3, 2}, 1e-10, 1e-9);
+}
+
+TEST_F(RankLearnerTest, EveryOptimizerTakesTheStepsOfOneRank) {
+  for (const char* optimizer : {"agd", "wsam", "lion", "sgd"})
+    expect_same({"dp_shard=2", 3, 1, optimizer}, 1e-10, 1e-9);
+  expect_same({"dp_shard=2", 2, 2, "wsam"}, 1e-10, 1e-9);
+}
+
+TEST_F(RankLearnerTest, AdaptersAreTrainedOnRanks) {
+  expect_same({"dp_shard=2", 3, 1, "adamw", "float64", true, 4}, 1e-10, 1e-9);
+}
+
+TEST_F(RankLearnerTest, NarrowTypesComeNear) {
+  expect_same({"dp_shard=2", 3, 2, "adamw", "float32"}, 1e-4, 1e-3);
+  expect_same({"dp_shard=2", 2, 1, "adamw", "bfloat16"}, 3e-2, 1e-2);
+  expect_same({"dp_shard=2", 3, 1, "adamw", "float16"}, 3e-2, 1e-2);
+}
+
+TEST_F(RankLearnerTest, ARunGoesOnOnAnyMesh) {
+  const Setting before = {"dp_shard=2", 3};
+  const auto whole = run_steps(before, 0, 4, {}, directory_ / "whole");
+  const auto half = run_steps(before, 0, 2, {}, directory_ / "half");
+  EXPECT_EQ(half, std::vector<double>(whole.begin(), whole.begin() + 2));
+  for (const Setting& after : std::vector<Setting>{before, {"dp_shard=4", 3}, {"dp_replicate=2"}, {"tp=2"}}) {
+    const fs::path to = directory_ / str("after {}", after.mesh);
+    const auto rest = run_steps(after, 2, 2, directory_ / "half", to);
+    const bool is_same = to == directory_ / str("after {}", before.mesh);
+    for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(rest[i], whole[i + 2], is_same ? 0 : 1e-10) << after.mesh;
+    const auto a = load_tensors(directory_ / "whole" / kOptimizerFile), b = load_tensors(to / kOptimizerFile);
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (!a[i].second.is_floating_point()) continue;
+      EXPECT_LE((a[i].second - b[i].second).abs().max().item<double>(), is_same ? 0 : 1e-9) << a[i].first;
+    }
+  }
 }
 
 }  // namespace

@@ -27,6 +27,16 @@ NamedTensors shared_state(const RunConfig& config, at::ScalarType compute) {
   return state;
 }
 
+// What is saved of a model: its parameters by the names that they have in the files.
+std::vector<std::pair<std::string, std::string>> saved_names(const ModelDirectory& directory, models::Decoder model) {
+  std::map<const void*, std::string> own;
+  for (const auto& item : model->named_parameters()) own[item.value().unsafeGetTensorImpl()] = item.key();
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const auto& [name, tensor] : directory.adapter ? models::adapter_state(model) : model->persistent_state())
+    names.emplace_back(name, own.at(tensor.unsafeGetTensorImpl()));
+  return names;
+}
+
 }  // namespace
 
 RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Strategy strategy,
@@ -84,7 +94,9 @@ void RankLearner::load(const RunConfig& config) {
   if (directory_.adapter) {
     models::Decoder drawn(directory_.config);
     load_adapter_weights(directory_, drawn);
-    for (const auto& [name, tensor] : models::adapter_state(drawn)) put_weight(name, tensor);
+    const NamedTensors adapter = models::adapter_state(drawn);
+    const auto names = saved_names(directory_, model_);
+    for (size_t i = 0; i < adapter.size(); ++i) put_weight(names[i].second, adapter[i].second);
   }
   for (const auto& [name, tensor] : shared_state(config, models::scalar_type(config.model.compute)))
     state_.put(Owner::kOptimizerState, name, tensor);
@@ -152,13 +164,10 @@ NamedTensors RankLearner::gathered(Owner owner, const std::vector<std::string>& 
 NamedTensors RankLearner::weights() {
   NamedTensors out;
   const bool keeps = ranks_->rank() == 0;
-  const NamedTensors weights =
-      directory_.adapter ? models::adapter_state(model_) : NamedTensors(model_->persistent_state());
-  for (const auto& [name, shape] : weights) {
-    const std::string master = name + std::string(kMasterSuffix);
+  for (const auto& [name, own] : saved_names(directory_, model_)) {
+    const std::string master = own + std::string(kMasterSuffix);
     const bool has_master = !directory_.adapter && state_.has(Owner::kOptimizerState, master);
-    at::Tensor whole =
-        has_master ? state_.whole(Owner::kOptimizerState, master) : state_.whole(Owner::kParameter, name);
+    at::Tensor whole = has_master ? state_.whole(Owner::kOptimizerState, master) : state_.whole(Owner::kParameter, own);
     if (keeps) out.emplace_back(name, std::move(whole));
   }
   return out;
