@@ -138,6 +138,15 @@ std::string time_text(double seconds) {
   return seconds < 1 ? str("{:.2f} ms", seconds * 1e3) : str("{:.3f} s", seconds);
 }
 
+void Profile::append(const Profile& next) {
+  for (ProfiledInstruction instruction : next.instructions) {
+    instruction.index += instructions.size();
+    instruction.begin_seconds += seconds;
+    instructions.push_back(std::move(instruction));
+  }
+  seconds += next.seconds;
+}
+
 std::string to_text(const Profile& profile, size_t rows) {
   const std::vector<Row> kinds = rows_by(profile, kind_row);
   const Row sum = sum_of(kinds, 0, "");

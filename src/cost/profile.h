@@ -30,6 +30,9 @@ struct Profile {
   bool is_calibrated = false;                     // the target was measured on this machine; else it is the default
   double seconds = 0;                             // the whole step, the time between instructions included
   std::vector<ProfiledInstruction> instructions;  // in the order in which they ran
+
+  // What ran after it, as one step.
+  void append(const Profile& next);
 };
 
 // "41.2 us", "41.20 ms", "41.200 s": what steps and instructions take.

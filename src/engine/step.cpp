@@ -390,10 +390,8 @@ std::optional<Profile> Step::finish_profile() {
   const std::optional<RunTimes> times = std::exchange(times_, std::nullopt);
   const std::shared_ptr<Plan> plan = std::exchange(profiled_, nullptr);
   if (plan == nullptr) return std::nullopt;
-  const KnownTarget known = target_of(*plan);
-  Profile profile = profile_of(*plan, *times, known.target);
-  profile.is_calibrated = known.is_calibrated;
-  return profile;
+  const Mode mode = plan->graph() != nullptr ? Mode::kFast : Mode::kExact;
+  return profile_of(plan->schedule(), mode, *times, target_of(*plan));
 }
 
 std::string Step::schedule_text() const {

@@ -14,6 +14,8 @@ std::string_view kernel_of(const Instruction& instruction) {
     case Instruction::Kind::kAttention:
     case Instruction::Kind::kLoss:
       return "blocked";
+    case Instruction::Kind::kCollective:
+      return "ranks";
     default:
       return instruction.aten && instruction.aten->rule ? "own" : "ATen";
   }
@@ -21,14 +23,15 @@ std::string_view kernel_of(const Instruction& instruction) {
 
 }  // namespace
 
-Profile profile_of(const Plan& plan, const RunTimes& times, const Target& target) {
-  const Timeline predicted = simulate(plan.schedule(), target);
+Profile profile_of(const Schedule& schedule, Mode mode, const RunTimes& times, const KnownTarget& known) {
+  const Timeline predicted = simulate(schedule, known.target);
   Profile profile;
-  profile.target = target;
-  profile.mode = name_of(plan.graph() != nullptr ? Mode::kFast : Mode::kExact);
+  profile.target = known.target;
+  profile.is_calibrated = known.is_calibrated;
+  profile.mode = name_of(mode);
   profile.seconds = times.seconds();
   for (const InstructionTime& time : times.instructions()) {
-    const Instruction& instruction = plan.schedule().instructions[time.index];
+    const Instruction& instruction = schedule.instructions[time.index];
     profile.instructions.push_back({.index = time.index,
                                     .name = instruction.op,
                                     .kernel = std::string(kernel_of(instruction)),

@@ -1,13 +1,15 @@
-// What a timed run of a plan took, instruction by instruction, beside the work that each of them is.
+// What a timed run of a Schedule took, instruction by instruction, beside the work that each of them is.
 #pragma once
 
 #include "cost/profile.h"
-#include "engine/plan/plan.h"
+#include "engine/config.h"
+#include "engine/prediction.h"
 #include "runtime/run_times.h"
+#include "schedule/schedule.h"
 
 namespace stepc {
 
-// The times, the work that the Schedule states, and what each instruction should take on `target`.
-Profile profile_of(const Plan& plan, const RunTimes& times, const Target& target);
+// The times, the work that the Schedule states, and what each instruction should take on that machine.
+Profile profile_of(const Schedule& schedule, Mode mode, const RunTimes& times, const KnownTarget& known);
 
 }  // namespace stepc

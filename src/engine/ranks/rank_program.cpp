@@ -30,8 +30,9 @@ RankProgram::RankProgram(const VirtualPlan& captured, KernelSources& kernels, co
   state_.add(schedule());
 }
 
-std::vector<at::Tensor> RankProgram::run(const std::vector<at::Tensor>& batch) {
+std::vector<at::Tensor> RankProgram::run(const std::vector<at::Tensor>& batch, RunTimes* times) {
   RunInputs inputs;
+  inputs.times = times;
   inputs.tells_autograd = false;
   for (const ScheduleInput& input : schedule().inputs) {
     at::Tensor& tensor = inputs.tensors.emplace_back();

@@ -24,7 +24,8 @@ class RankProgram {
 
   // `batch`: whole tensors, the same on every rank. Returns what the step does, which is the same on every rank.
   // UserError where a guard missed: an index that is out of range, say.
-  std::vector<at::Tensor> run(const std::vector<at::Tensor>& batch);
+  // `times`, if there is one, gets when each instruction ran.
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& batch, RunTimes* times = nullptr);
 
   [[nodiscard]] const Schedule& schedule() const { return compiled_.executor->schedule(); }
   [[nodiscard]] const Graph& graph() const { return compiled_.graph; }

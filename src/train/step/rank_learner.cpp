@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "capture/virtual/virtual_region.h"
+#include "engine/plan/plan_profile.h"
 #include "engine/virtual_door.h"
 #include "models/lora.h"
 #include "train/config/parallel.h"
@@ -106,18 +107,38 @@ void RankLearner::load(const RunConfig& config) {
 
 void RankLearner::prepare(const Batch& batch, double /*lr*/) { programs_for(batch); }
 
+std::vector<at::Tensor> RankLearner::run(RankProgram& program, const std::vector<at::Tensor>& batch) {
+  return program.run(batch, is_timed_ ? &timed_[&program] : nullptr);
+}
+
+std::optional<Profile> RankLearner::finish_profile() {
+  is_timed_ = false;
+  std::optional<Profile> profile;
+  for (const auto& [seq, programs] : programs_)
+    for (const auto& program : programs) {
+      const auto times = timed_.find(program.get());
+      if (times == timed_.end()) continue;
+      Profile one = profile_of(program->schedule(), Mode::kFast, times->second, known_);
+      if (profile)
+        profile->append(one);
+      else
+        profile = std::move(one);
+    }
+  return profile;
+}
+
 StepResult RankLearner::step(const Batch& batch, double lr) {
   Programs& programs = programs_for(batch);
   state_.put(Owner::kOptimizerState, "lr", at::scalar_tensor(lr, at::kDouble));
   std::vector<at::Tensor> results;
   if (programs.size() == 1) {
-    results = programs[0]->run(with_rows_first(batch));
+    results = run(*programs[0], with_rows_first(batch));
   } else {
     const at::Tensor token_count = models::count_tokens(batch.labels);
     double loss = 0;
     for (int64_t i = 0; i < batch.tokens.size(0); ++i)
-      loss += programs[0]->run(micro_tensors(batch.micro_batch(i), token_count))[0].item<double>();
-    results = programs[1]->run({});
+      loss += run(*programs[0], micro_tensors(batch.micro_batch(i), token_count))[0].item<double>();
+    results = run(*programs[1], {});
     results.insert(results.begin(), at::scalar_tensor(loss, at::kDouble));
   }
   return {results[0].item<double>(), results[1].item<double>(), results[2].item<double>() != 0};

@@ -31,8 +31,9 @@ class RankLearner final : public Learner {
   StepResult step(const Batch& batch, double lr) override;
   double summed_loss(const Batch& rows) override;
 
-  void start_profile() override {}
-  std::optional<Profile> finish_profile() override { return std::nullopt; }
+  void start_profile() override { timed_.clear(), is_timed_ = true; }
+  // Of this rank: of the last micro-batch and the update.
+  std::optional<Profile> finish_profile() override;
 
   NamedTensors weights() override;
   NamedTensors state() override;
@@ -59,6 +60,7 @@ class RankLearner final : public Learner {
   void add_program(std::unique_ptr<RankProgram>& program, const VirtualPlan& captured);
   RankProgram& loss_program(const Batch& rows);
   [[nodiscard]] CompileOptions compile_options() const;
+  std::vector<at::Tensor> run(RankProgram& program, const std::vector<at::Tensor>& batch);
   [[nodiscard]] const RankProgram& largest() const;
   // The same on every rank; of a tensor that all hold whole this copies.
   NamedTensors gathered(Owner owner, const std::vector<std::string>& names, bool keeps);
@@ -72,6 +74,8 @@ class RankLearner final : public Learner {
   models::Decoder model_ = nullptr;  // shapes
   ChosenOptimizer optimizer_;        // shapes
   ShardedState state_;
+  bool is_timed_ = false;
+  std::map<const RankProgram*, RunTimes> timed_;
   std::map<int64_t, Programs> programs_;                                        // by the rows' length
   std::map<std::vector<int64_t>, std::unique_ptr<RankProgram>> loss_programs_;  // by the rows' shape
 };

@@ -189,12 +189,7 @@ std::optional<Profile> TrainingStep::finish_profile() {
   std::optional<Profile> profile = micro_->finish_profile();
   const std::optional<Profile> update = update_->finish_profile();
   if (!profile || !update) return std::nullopt;
-  for (ProfiledInstruction instruction : update->instructions) {
-    instruction.index += profile->instructions.size();
-    instruction.begin_seconds += profile->seconds;
-    profile->instructions.push_back(std::move(instruction));
-  }
-  profile->seconds += update->seconds;
+  profile->append(*update);
   return profile;
 }
 
