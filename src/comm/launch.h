@@ -28,7 +28,8 @@ struct Launch {
 //   OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE and MASTER_*           mpirun of Open MPI
 //   SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID and MASTER_*               srun
 // The last two also know an address where all ranks are on one machine (Slurm: always) and a port of the job's own.
-// Nothing set, or a shell of Slurm's: one process. UserError for what is given by half, is no number or contradicts itself.
+// Nothing set, or a shell of Slurm's: one process. UserError for what is given by half, is no number or contradicts
+// itself.
 Launch launch_of(const std::function<const char*(const char*)>& variable);
 
 }  // namespace stepc
