@@ -32,6 +32,7 @@ bench: ## compare with PyTorch eager, torch.compile and JAX; table and build/ben
 	@build/release/benchmarks/matmul_benchmark 2 15
 	@build/release/benchmarks/epilogue_benchmark 2 15
 	@build/release/benchmarks/codegen_benchmark
+	@build/release/benchmarks/collective_benchmark
 	@build/release/benchmarks/checkpoint_benchmark
 	@build/release/benchmarks/loader_benchmark
 

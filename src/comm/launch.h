@@ -16,7 +16,8 @@ struct Launch {
   bool agent_store = false;
   // How often the launcher has started the run again: a store of its agent still holds what earlier attempts said.
   int64_t restart = 0;
-  std::string by;  // "torchrun", "Open MPI", "Slurm", "Kubeflow"; empty: one process, started by nobody
+  // "torchrun", "Open MPI", "Slurm", "Kubeflow", "RANK and WORLD_SIZE" for whoever else set these; empty: one process.
+  std::string by;
 
   bool operator==(const Launch&) const = default;
 };
@@ -25,8 +26,10 @@ struct Launch {
 //   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT     torchrun, and all who do as it does
 //   PET_NNODES, PET_NODE_RANK, PET_NPROC_PER_NODE, PET_MASTER_ADDR, ..._PORT     Kubeflow's pods, of one process each
 //   OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE and MASTER_*           mpirun of Open MPI
-//   SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID and MASTER_*                       srun
-// Nothing set: one process. UserError for what is given by half, is no number or contradicts itself.
+//   SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID and MASTER_*               srun
+// The last two also know an address where all ranks are on one machine (Slurm: always) and a port of the job's own.
+// Nothing set, or a shell of Slurm's: one process. UserError for what is given by half, is no number or contradicts
+// itself.
 Launch launch_of(const std::function<const char*(const char*)>& variable);
 
 }  // namespace stepc

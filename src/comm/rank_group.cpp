@@ -1,10 +1,11 @@
-#include <cstring>
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 #include "comm/peers.h"
 #include "comm/ranks.h"
 #include "comm/reduce.h"
+#include "ir/rank_parts.h"
 
 namespace stepc {
 
@@ -22,9 +23,6 @@ char* part_of(void* memory, int64_t k, uint64_t bytes) {
 }
 // Where in scratch lies what rank `k` sent: there is no place for what this rank sends to itself.
 int64_t place_of(int64_t k, int64_t own) { return k < own ? k : k - 1; }
-// The elements of each rank's part of what all reduce; the last parts may be shorter, or empty.
-int64_t part_elements(int64_t elements, int64_t ranks) { return (elements + ranks - 1) / ranks; }
-
 // `whole` has a part of `part` for each rank.
 void check_parts(std::string_view op, const at::Tensor& whole, const at::Tensor& part, int64_t ranks) {
   INTERNAL_CHECK(whole.scalar_type() == part.scalar_type(), "{} of {} and {}", op, c10::toString(whole.scalar_type()),
@@ -32,14 +30,35 @@ void check_parts(std::string_view op, const at::Tensor& whole, const at::Tensor&
   INTERNAL_CHECK_EQ(whole.numel(), part.numel() * ranks, "{} of {} ranks", op, ranks);
 }
 
-}  // namespace
+// Sends every rank its part of `memory`, where all parts but the last are of `part` elements, and reduces this rank's
+// with what the others send of it, into `out`, piece by piece. `out` may be this rank's part: nobody else gets it.
+void reduce_own_part(std::string_view op, Peers& peers, const at::Tensor& operand, void* out, ReduceOp how,
+                     void* scratch, uint64_t scratch_bytes) {
+  const int64_t n = peers.ranks(), own = peers.rank(), elements = operand.numel();
+  const auto size = static_cast<uint64_t>(operand.element_size());
+  INTERNAL_CHECK_LE(reduction_scratch_bytes(elements, size, n), scratch_bytes, "the scratch memory of {}", op);
+  const int64_t part = part_elements(elements, n), piece = piece_elements(elements, size, n);
+  for (int64_t at = 0; at < part; at += piece) {
+    const auto begin = [&](int64_t k) { return k * part + at; };
+    const auto count = [&](int64_t k) {
+      return std::max<int64_t>(std::min({piece, part - at, elements - begin(k)}), 0);
+    };
+    const uint64_t own_bytes = static_cast<uint64_t>(count(own)) * size;
+    std::vector<SentBytes> sent;
+    std::vector<ReceivedBytes> received;
+    std::vector<const void*> parts;
+    for (int64_t k = 0; k < n; ++k) {
+      const char* of_operand = part_of(operand.const_data_ptr(), begin(k), size);
+      sent.push_back({of_operand, k == own ? 0 : static_cast<uint64_t>(count(k)) * size});
+      received.push_back({part_of(scratch, place_of(k, own) * piece, size), k == own ? 0 : own_bytes});
+      parts.push_back(k == own ? of_operand : received.back().memory);
+    }
+    peers.exchange(op, sent, received);
+    reduce_parts(parts, part_of(out, at, size), count(own), operand.scalar_type(), how);
+  }
+}
 
-uint64_t reduce_scatter_scratch_bytes(int64_t elements, uint64_t element_bytes, int64_t ranks) {
-  return static_cast<uint64_t>(elements / ranks * (ranks - 1)) * element_bytes;
-}
-uint64_t all_reduce_scratch_bytes(int64_t elements, uint64_t element_bytes, int64_t ranks) {
-  return static_cast<uint64_t>(part_elements(elements, ranks) * (ranks - 1)) * element_bytes;
-}
+}  // namespace
 
 RankGroup::RankGroup(std::unique_ptr<Peers> peers) : peers_(std::move(peers)) {}
 RankGroup::~RankGroup() = default;
@@ -83,46 +102,22 @@ void RankGroup::reduce_scatter(const at::Tensor& operand, const at::Tensor& resu
   check_tensor(operand, "operand");
   check_tensor(result, "result");
   check_parts("reduce-scatter", operand, result, ranks());
-  INTERNAL_CHECK_LE(reduce_scatter_scratch_bytes(operand.numel(), operand.element_size(), ranks()), scratch_bytes,
-                    "the scratch memory of reduce-scatter");
-  const int64_t own = rank();
-  const uint64_t bytes = result.nbytes();
-  std::vector<SentBytes> sent;
-  std::vector<ReceivedBytes> received;
-  std::vector<const void*> parts;
-  for (int64_t k = 0; k < ranks(); ++k) {
-    sent.push_back({k == own ? nullptr : part_of(operand.const_data_ptr(), k, bytes), k == own ? 0 : bytes});
-    received.push_back({k == own ? nullptr : part_of(scratch, place_of(k, own), bytes), k == own ? 0 : bytes});
-    parts.push_back(k == own ? part_of(operand.const_data_ptr(), k, bytes) : received.back().memory);
-  }
-  peers_->exchange("reduce-scatter", sent, received);
-  reduce_parts(parts, result.mutable_data_ptr(), result.numel(), result.scalar_type(), how);
+  reduce_own_part("reduce-scatter", *peers_, operand, result.mutable_data_ptr(), how, scratch, scratch_bytes);
 }
 
 void RankGroup::all_reduce(const at::Tensor& tensor, ReduceOp how, void* scratch, uint64_t scratch_bytes) {
   check_tensor(tensor, "operand");
-  INTERNAL_CHECK_LE(all_reduce_scratch_bytes(tensor.numel(), tensor.element_size(), ranks()), scratch_bytes,
-                    "the scratch memory of all-reduce");
-  const int64_t own = rank();
   const auto size = static_cast<uint64_t>(tensor.element_size());
-  const int64_t longest = part_elements(tensor.numel(), ranks());
-  const auto begin = [&](int64_t k) { return std::min(k * longest, tensor.numel()); };
-  const auto count = [&](int64_t k) { return begin(k + 1) - begin(k); };
+  const int64_t part = part_elements(tensor.numel(), ranks());
+  const auto begin = [&](int64_t k) { return std::min(k * part, tensor.numel()); };
   const auto memory = [&](int64_t k) { return part_of(tensor.mutable_data_ptr(), begin(k), size); };
-  const uint64_t own_bytes = static_cast<uint64_t>(count(own)) * size;
+  const auto bytes = [&](int64_t k) { return static_cast<uint64_t>(begin(k + 1) - begin(k)) * size; };
+  reduce_own_part("all-reduce", *peers_, tensor, memory(rank()), how, scratch, scratch_bytes);
   std::vector<SentBytes> sent;
   std::vector<ReceivedBytes> received;
-  std::vector<const void*> parts;
   for (int64_t k = 0; k < ranks(); ++k) {
-    sent.push_back({memory(k), k == own ? 0 : static_cast<uint64_t>(count(k)) * size});
-    received.push_back({part_of(scratch, place_of(k, own), own_bytes), k == own ? 0 : own_bytes});
-    parts.push_back(k == own ? memory(own) : received.back().memory);
-  }
-  peers_->exchange("all-reduce", sent, received);
-  reduce_parts(parts, memory(own), count(own), tensor.scalar_type(), how);
-  for (int64_t k = 0; k < ranks(); ++k) {
-    sent[static_cast<size_t>(k)] = {memory(own), k == own ? 0 : own_bytes};
-    received[static_cast<size_t>(k)] = {memory(k), k == own ? 0 : static_cast<uint64_t>(count(k)) * size};
+    sent.push_back({memory(rank()), bytes(rank())});
+    received.push_back({memory(k), bytes(k)});
   }
   peers_->exchange("all-reduce", sent, received);
 }

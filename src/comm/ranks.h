@@ -45,19 +45,16 @@ class RankGroup {
   void all_gather(const at::Tensor& operand, const at::Tensor& result);
   // Both (ranks, ...), on different memory: part j goes to rank j, and what rank j sent is part j of the result.
   void all_to_all(const at::Tensor& operand, const at::Tensor& result);
-  // operand: (ranks, ...result). Scratch holds what the other ranks send: reduce_scatter_scratch_bytes().
+  // operand: (ranks, ...result). Scratch holds what the other ranks send at a time: reduction_scratch_bytes() of
+  // ir/rank_parts.h, for all elements of the operand.
   void reduce_scatter(const at::Tensor& operand, const at::Tensor& result, ReduceOp how, void* scratch,
                       uint64_t scratch_bytes);
-  // In place. Scratch holds what the other ranks send of this rank's part: all_reduce_scratch_bytes().
+  // In place, with scratch memory as above.
   void all_reduce(const at::Tensor& tensor, ReduceOp how, void* scratch, uint64_t scratch_bytes);
 
  private:
   std::unique_ptr<Peers> peers_;
 };
-
-// What a call on an operand of that many elements works in.
-uint64_t reduce_scatter_scratch_bytes(int64_t elements, uint64_t element_bytes, int64_t ranks);
-uint64_t all_reduce_scratch_bytes(int64_t elements, uint64_t element_bytes, int64_t ranks);
 
 // All ranks of a run; one object a rank, shared by what runs on it.
 class Ranks {

@@ -1,6 +1,7 @@
 // What the ranks of a mesh do together, on contiguous memory.
 #include "base/check.h"
 #include "ir/alignment.h"
+#include "ir/rank_parts.h"
 #include "kernels/kernel_choice.h"
 #include "ops/op_def.h"
 
@@ -9,8 +10,8 @@ namespace stepc {
 uint64_t collective_scratch_bytes(std::string_view op, const TensorType& operand, int64_t ranks) {
   const Collective collective = op_def(op).collective;
   if (collective != Collective::kReduceScatter && collective != Collective::kAllReduce) return 0;
-  const int64_t part = (element_count(operand.shape) + ranks - 1) / ranks;
-  return aligned(static_cast<uint64_t>(part * (ranks - 1)) * static_cast<uint64_t>(size_of(operand.dtype)));
+  return aligned(
+      reduction_scratch_bytes(element_count(operand.shape), static_cast<uint64_t>(size_of(operand.dtype)), ranks));
 }
 
 KernelChoice choose_collective(const Node& node, std::span<const TensorLayout> inputs) {

@@ -75,8 +75,8 @@ std::optional<BoundLoss> bind_loss(const Attrs& attrs, std::span<const TensorLay
 // scratch, behind what the collective itself works in.
 KernelChoice choose_collective(const Node& node, std::span<const TensorLayout> inputs);
 // What it works in, a multiple of 64 bytes. Each rank reduces a part of what is reduced, in the order of ranks and in
-// f32 where the type is narrower (the same bits on every run and every rank); what the others send of that part lies
-// there. Others need nothing: what they send and receive lies where it belongs. comm/ranks.h takes as much.
+// f32 where the type is narrower (the same bits on every run and every rank); what the others send of it at a time lies
+// there (ir/rank_parts.h). Others need nothing: what they send and receive lies where it belongs.
 uint64_t collective_scratch_bytes(std::string_view op, const TensorType& operand, int64_t ranks);
 
 // Of their scratch memory what the kernel itself works in, at its begin; copies follow, each a multiple of 64 bytes

@@ -4,13 +4,14 @@
 
 #include <ATen/ATen.h>
 
+#include "ir/rank_parts.h"
 #include "tests/comm/rank_threads.h"
 
 namespace stepc {
 namespace {
 
 void add(RankGroup& group, const at::Tensor& tensor) {
-  const uint64_t bytes = all_reduce_scratch_bytes(tensor.numel(), tensor.element_size(), group.ranks());
+  const uint64_t bytes = reduction_scratch_bytes(tensor.numel(), tensor.element_size(), group.ranks());
   const at::Tensor scratch = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
   group.all_reduce(tensor, ReduceOp::kSum, scratch.mutable_data_ptr(), bytes);
 }
