@@ -466,6 +466,8 @@ TEST(Partition, BadStrategiesAreRefused) {
   expect({mesh, 4}, "zero is 4; it is 0 (nothing is split but the batch), 1, 2 or 3");
   expect({mesh, 0, true, {{"*.upp.weight", {{0, "tp"}}}}}, "the rule '*.upp.weight' matches no parameter");
   expect({mesh, 0, true, {{"*.up.weight", {{2, "tp"}}}}}, "dimension 2 of 'model.up.weight', which has 2");
+  expect({mesh, 0, true, {{"*.up.weight", {{0, "tp"}, {1, "tp"}}}}},
+         "the rule '*.up.weight' splits dimensions 0 and 1 along 'tp'; an axis splits one of them");
   expect({mesh, 0, true, {{"*.up.weight", {{0, "cp"}}}}},
          "along 'cp', and the mesh tp=2 has no more than one rank there");
   expect({parse_mesh("tp=8"), 0, true, {{"*.up.weight", {{0, "tp"}}}}},
