@@ -55,6 +55,7 @@ struct Arguments {
   bool all = false, verify = false, times = false, opaque = false, ops = false, passes_page = false;
 };
 
+constexpr int64_t kMostRanksRun = 4096;
 constexpr uint64_t kMostTarget = uint64_t{1} << 20;
 
 // What a text holds: a Graph, and where it is a Trace's the Trace.
@@ -89,7 +90,8 @@ ShardRule parse_shard_rule(const std::string& text) {
     USER_CHECK(equal != std::string::npos && !dim.empty() && dim.size() < 3 &&
                    dim.find_first_not_of("0123456789") == std::string::npos,
                "--shard '{}': write a parameter and what splits its dimensions, as in '*.q_proj.weight:0=tp'", text);
-    rule.dims.emplace(std::stoul(dim), trim(part.substr(equal + 1)));
+    const bool is_new = rule.dims.emplace(std::stoul(dim), trim(part.substr(equal + 1))).second;
+    USER_CHECK(is_new, "--shard '{}' splits dimension {} twice; give it one axis", text, dim);
   }
   rule.pattern = text.substr(0, colon);
   return rule;
@@ -166,7 +168,7 @@ int print_timeline(const Arguments& arguments) {
     write_file_synced(arguments.timeline, to_trace_events(schedule, timeline), system_files());
   std::string report = to_text(timeline);
   if (const std::vector<Communication> sent = communication_of(schedule, timeline); !sent.empty())
-    report += str("each of {} ranks sends\n{}", schedule.mesh.ranks(), to_text(sent, schedule.mesh));
+    report += to_text(sent, schedule.mesh, str("each of {} ranks sends", schedule.mesh.ranks()));
   return std::fputs(report.c_str(), stdout);
 }
 
@@ -192,10 +194,12 @@ void print_partition(const Graph& captured, const Arguments& arguments) {
   }
   if (arguments.communication) {
     const Graph local = run_until(captured, arguments, "recompute");
-    text += str("{:<16} {:<24} {:>6} {:>12}\n", "one rank sends", "along", "count", "bytes a step");
-    text += to_text(communication_of(local), strategy.mesh) + to_text(padded_inputs(local));
+    text += to_text(communication_of(local), strategy.mesh, "one rank sends") + to_text(padded_inputs(local));
   }
   if (arguments.on_ranks) {
+    USER_CHECK(strategy.mesh.ranks() <= kMostRanksRun,
+               "--on-ranks runs every rank on this machine, and --mesh {} has {}; {} can be run", arguments.mesh,
+               strategy.mesh.ranks(), kMostRanksRun);
     const bool in_f64 = !reads_bits(captured);
     const Graph exact = in_f64 ? in_double(captured) : captured;
     const Graph whole = run_until(exact, arguments, "propagate_shardings");
@@ -309,8 +313,16 @@ int main(int argc, char** argv) {
   }
   app.add_flag("--ops", arguments.ops, "print docs/ops.md");
   app.add_flag("--passes", arguments.passes_page, "print docs/passes.md");
-  CLI11_PARSE(app, argc, argv);
   try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    return app.exit(success);  // --help
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "irtool: %s; see irtool --help\n", error.what());
+    return 2;
+  }
+  try {
+    USER_CHECK(app.count("--mesh") == 0 || !trim(arguments.mesh).empty(), "--mesh is empty; write dp_shard=2,tp=4");
     for (const char* option : {"--target", "--budget", "--exact"})
       USER_CHECK(arguments.schedule || arguments.simulate || app.count(option) == 0,
                  "{} requires --schedule or --simulate", option);
@@ -321,6 +333,9 @@ int main(int argc, char** argv) {
     USER_CHECK(arguments.mesh.empty() || !arguments.exact,
                "--exact plans recorded calls, which run on one device: leave out --mesh");
     run(arguments);
+  } catch (const UserError& error) {
+    std::fprintf(stderr, "irtool: %s\n", error.what());
+    return 2;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "irtool: %s\n", error.what());
     return 1;

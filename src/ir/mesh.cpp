@@ -14,7 +14,11 @@ constexpr int64_t kMostRanks = int64_t{1} << 20;
 
 void check_name(const std::string& name) {
   if (std::ranges::find(kAxisNames, name) != kAxisNames.end()) return;
-  const auto near = nearest(name, {kAxisNames.begin(), kAxisNames.end()});
+  const auto begins =
+      std::ranges::find_if(kAxisNames, [&](std::string_view axis) { return !name.empty() && axis.starts_with(name); });
+  const auto near = begins != kAxisNames.end() ? std::optional(std::string(*begins))
+                    : name.empty()             ? std::nullopt
+                                               : nearest(name, {kAxisNames.begin(), kAxisNames.end()});
   user_error("no axis of a mesh is named '{}'{}; there are {}", name, near ? str(" (did you mean '{}'?)", *near) : "",
              fmt::join(kAxisNames, ", "));
 }
@@ -47,8 +51,10 @@ Mesh make_mesh(const std::vector<MeshAxis>& axes) {
     const auto& [name, size] = axes[i];
     check_name(name);
     USER_CHECK(size >= 1, "the mesh has {} along '{}'; the least is 1", size, name);
-    for (size_t j = 0; j < i; ++j) USER_CHECK(axes[j].name != name, "the mesh has the axis '{}' twice", name);
-    USER_CHECK(size <= kMostRanks / ranks, "the mesh has more than {} ranks", kMostRanks);
+    for (size_t j = 0; j < i; ++j)
+      USER_CHECK(axes[j].name != name, "the mesh has the axis '{}' twice; give it once", name);
+    USER_CHECK(size <= kMostRanks / ranks, "{} ranks along '{}' make a mesh of more than {} ranks; that is the most",
+               size, name, kMostRanks);
     ranks *= size;
   }
   for (std::string_view name : kAxisNames)
@@ -68,7 +74,7 @@ Mesh parse_mesh(std::string_view text) {
     MeshAxis axis{std::string(trim(entry.substr(0, equal))), 0};
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), axis.size);
     USER_CHECK(error == std::errc() && end == digits.data() + digits.size() && !digits.empty(),
-               "'{}' is no size of the axis '{}'", digits, axis.name);
+               "'{}' is no size of the axis '{}'; write a number of ranks, as in tp=2", digits, axis.name);
     axes.push_back(std::move(axis));
   }
   return make_mesh(axes);

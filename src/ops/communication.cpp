@@ -1,5 +1,6 @@
 #include "ops/communication.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -54,12 +55,21 @@ std::string to_text(const std::vector<Axis>& axes, const Mesh& mesh) {
   return str("{}", fmt::join(names, "+"));
 }
 
-std::string to_text(const std::vector<Communication>& communication, const Mesh& mesh) {
-  std::string out;
+std::string to_text(const std::vector<Communication>& communication, const Mesh& mesh, std::string_view head) {
+  if (communication.empty()) return str("{} nothing\n", head);
+  constexpr std::string_view kAlong = "along";
+  size_t kinds = head.size(), along = kAlong.size();
   for (const Communication& one : communication) {
-    out += str("  {:<16} {:<24}{:>7}{:>12}", one.op, to_text(one.axes, mesh), one.count,
+    kinds = std::max(kinds, one.op.size() + 2);
+    along = std::max(along, to_text(one.axes, mesh).size());
+  }
+  const bool is_priced = std::ranges::any_of(communication, [](const Communication& one) { return one.seconds > 0; });
+  std::string out = str("{:<{}}  {:<{}}  {:>7}  {:>10}{}\n", head, kinds, kAlong, along, "count", "bytes",
+                        is_priced ? "          time" : "");
+  for (const Communication& one : communication) {
+    out += str("  {:<{}}  {:<{}}  {:>7}  {:>10}", one.op, kinds - 2, to_text(one.axes, mesh), along, one.count,
                human_bytes(static_cast<uint64_t>(one.bytes)));
-    out += one.seconds > 0 ? str("{:>12.3f} ms\n", one.seconds * 1e3) : "\n";
+    out += is_priced ? str("  {:>9.3f} ms\n", one.seconds * 1e3) : "\n";
   }
   return out;
 }

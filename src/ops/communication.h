@@ -31,7 +31,8 @@ std::vector<Communication> summed(const std::vector<Communication>& all);
 std::vector<Communication> communication_of(const Graph& local);
 
 std::string to_text(const std::vector<Axis>& axes, const Mesh& mesh);  // "dp_shard+tp"
-// A line each: kind, axes, count, bytes, and the time of those that have one.
-std::string to_text(const std::vector<Communication>& communication, const Mesh& mesh);
+// A table under a line that begins with `head`: kind, axes, count, bytes a rank sends, and time where they are priced.
+// "one rank sends nothing" where there is none.
+std::string to_text(const std::vector<Communication>& communication, const Mesh& mesh, std::string_view head);
 
 }  // namespace stepc

@@ -82,14 +82,14 @@ def test_data_parallelism_sends_what_its_formula_says(stepc, options, sent):
     assert result.returncode == 0, result.stderr
     parameters = bytes_in("parameters", stepc(*PARALLEL).stdout)
     for op, times in sent.items():
-        assert bytes_in(rf"\n{op} +dp_\w+ +\d+", result.stdout) == pytest.approx(times * parameters, rel=0.02)
+        assert bytes_in(rf"\n  {op} +dp_\w+ +\d+", result.stdout) == pytest.approx(times * parameters, rel=0.02)
 
 
 def test_fully_sharded_parameters_are_gathered_in_each_pass_that_uses_them(stepc):
     result = stepc(*PARALLEL, "--parallel.dp_shard=8")
     parameters = bytes_in("parameters", stepc(*PARALLEL).stdout)
     used_once = 2 * 4096 * 128 * 4  # the embedding, and the head in the loss that holds its own backward pass
-    assert bytes_in(r"\nall_gather +dp_shard +\d+", result.stdout) == \
+    assert bytes_in(r"\n  all_gather +dp_shard +\d+", result.stdout) == \
         pytest.approx(7 / 8 * (2 * parameters - used_once), rel=0.02)
 
 
@@ -107,7 +107,7 @@ def sent_with_micro_batches(stepc, *options):
     parameters = bytes_in("parameters", stepc(*command).stdout)
     result = stepc(*command, *(f"--parallel.{option}" for option in options))
     assert (result.returncode, result.stderr) == (0, "")
-    micro, update = result.stdout.split("a micro-batch, 4 a step:\n")[1].split("the update, 1 a step:\n")
+    micro, update = result.stdout.split("a micro-batch, 4 a step, sends")[1].split("the update, 1 a step, sends")
     return [{op: round(bytes_in(rf"{op} +dp_\w+ +\d+", part) / parameters, 2)
              for op in ("all_gather", "all_reduce", "reduce_scatter") if re.search(rf"{op} +dp_", part)}
             for part in (micro, update)]
@@ -120,7 +120,8 @@ def sent_with_micro_batches(stepc, *options):
     (["dp_shard=2", "zero=2"], {"reduce_scatter": 0.5, "all_reduce": 0}, {"all_gather": 0.5, "all_reduce": 0}),
 ])
 def test_micro_batches_reduce_once_a_step_or_each(stepc, options, micro, update):
-    assert sent_with_micro_batches(stepc, *options) == [micro, update]
+    sent = sent_with_micro_batches(stepc, *options)
+    assert sent == [pytest.approx(micro, abs=0.02), pytest.approx(update, abs=0.02)]
 
 
 def test_held_gradients_are_split_as_zero_says(stepc):
@@ -130,9 +131,9 @@ def test_held_gradients_are_split_as_zero_says(stepc):
         return bytes_in("gradients", result.stdout)
 
     whole = gradients("dp_replicate=2")
-    assert gradients("dp_shard=2", "zero=1") == pytest.approx(whole, rel=0.01)
-    assert gradients("dp_shard=2", "zero=2") == pytest.approx(whole / 2, rel=0.01)
-    assert gradients("dp_shard=2", "tp=2") == pytest.approx(whole / 4, rel=0.01)
+    assert gradients("dp_shard=2", "zero=1") == pytest.approx(whole, rel=0.03)
+    assert gradients("dp_shard=2", "zero=2") == pytest.approx(whole / 2, rel=0.03)
+    assert gradients("dp_shard=2", "tp=2") == pytest.approx(whole / 4, rel=0.03)
 
 
 def test_a_rule_of_a_person_splits_what_it_says(stepc):
@@ -150,7 +151,7 @@ dims = {1 = "tp"}
     assert ruled.stdout != stepc(*PARALLEL).stdout
 
 
-UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def bytes_in(pattern, text):

@@ -466,6 +466,8 @@ TEST(Partition, BadStrategiesAreRefused) {
   expect({mesh, 4}, "zero is 4; it is 0 (nothing is split but the batch), 1, 2 or 3");
   expect({mesh, 0, true, {{"*.upp.weight", {{0, "tp"}}}}}, "the rule '*.upp.weight' matches no parameter");
   expect({mesh, 0, true, {{"*.up.weight", {{2, "tp"}}}}}, "dimension 2 of 'model.up.weight', which has 2");
+  expect({mesh, 0, true, {{"*.up.weight", {{0, "tp"}, {1, "tp"}}}}},
+         "the rule '*.up.weight' splits dimensions 0 and 1 along 'tp'; an axis splits one of them");
   expect({mesh, 0, true, {{"*.up.weight", {{0, "cp"}}}}},
          "splits dimension 0 along 'cp', and the mesh tp=2 has no more than one rank there");
   expect({parse_mesh("tp=8"), 0, true, {{"*.up.weight", {{0, "tp"}}}}},
@@ -571,6 +573,26 @@ TEST(Partition, AnUpdateFindsParametersAsMicroBatchesSplitThem) {
   EXPECT_EQ(held_as(update_of_held(), strategy), held_as(micro_batch(), strategy));
   EXPECT_EQ(held_as(update_of_held(), strategy), "<4, 6/tp>");
   EXPECT_EQ(sent_by(update_of_held(), strategy), std::vector<std::string>{});
+}
+
+// Labels that name no class among them: 0 to 6 of 4.
+TEST(Partition, AGradientsSumOverClassesIsTheLabels) {
+  const Graph graph = parse_graph(R"(stepc.graph 1
+input %0: i64[12, 1] = batch "labels"
+input %1: f64[12, 1] = batch "x"
+%2: i64[12, 4] = iota() {dim=1, dtype=i64, shape=[12, 4], start=0, step=1} | backward ""
+%3: bool[12, 4] = eq(%0, %2) | backward ""
+%4: f64[] = full() {dtype=f64, shape=[], value=0.0} | backward ""
+%5: f64[12, 4] = where(%3, %1, %4) | backward ""
+%6: f64[12] = sum(%5) {dims=[1], keepdim=false} | backward ""
+%7: f64[4] = sum(%5) {dims=[0], keepdim=false} | backward ""
+return %6
+return %7
+)");
+  const Graph local = test::partitioned(graph, {parse_mesh("tp=2"), 0}).local;
+  test::largest_error_on_ranks(graph, local, test::random_inputs(graph, 3, 7));
+  const auto sums = std::ranges::count(local.nodes, "sum", &Node::op);
+  EXPECT_EQ(sums, 1) << to_text(local);
 }
 
 // What no rule says how to split cannot be on the way of the batch.

@@ -73,5 +73,12 @@ TEST(Parallel, EveryRankAlongTpHasAHead) {
                     "parallel.tp = 8: the model has 4 classes, and each rank needs one");
 }
 
+TEST(Parallel, ARowHasATokenForEveryRankAlongCp) {
+  EXPECT_NO_THROW(check_context_parallel(strategy_of(config_of({.cp = 64})), 64));
+  EXPECT_NO_THROW(check_context_parallel(strategy_of(config_of({.tp = 64})), 2));
+  EXPECT_USER_ERROR(check_context_parallel(strategy_of(config_of({.cp = 128})), 64),
+                    "parallel.cp = 128: the longest row has 64 tokens, and each rank needs one; cp can be at most 64");
+}
+
 }  // namespace
 }  // namespace stepc::train

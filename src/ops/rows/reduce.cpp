@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "ops/graph_builder.h"
+#include "ops/one_hot.h"
 #include "ops/rows/families.h"
 #include "ops/shape_rules.h"
 
@@ -121,6 +122,70 @@ OpFamily reduce_ops() {
               arg_reduction("argmin", "where the first smallest element is"),
               cumsum,
           }};
+}
+
+namespace {
+// Whether all elements of a tensor of `shape`, in one of `rank` dimensions, are the same along `dim`.
+bool is_same_along(const Shape& shape, size_t rank, size_t dim) {
+  const size_t missing = rank - shape.size();
+  return dim < missing || shape[dim - missing] == 1;
+}
+bool is_place_along(const Graph& graph, TensorId tensor, size_t rank, size_t dim) {
+  const Node* node = graph.producer(tensor);
+  if (node == nullptr || node->op != "iota" || graph.shape(tensor).size() != rank) return false;
+  return node->attrs.get<int64_t>("dim") == static_cast<int64_t>(dim) && node->attrs.number("start") == 0 &&
+         node->attrs.number("step") == 1;
+}
+bool is_zero(const Graph& graph, TensorId tensor) {
+  const Node* node = graph.producer(tensor);
+  return node != nullptr && !node->aten && op_def(node->op).has(Trait::kSplat) && node->attrs.number("value") == 0;
+}
+}  // namespace
+
+std::optional<TensorId> sum_of_one_hot(GraphBuilder& b, const Node& node, const std::vector<TensorId>& inputs) {
+  const Graph& graph = b.graph();
+  if (node.op != "sum" || node.attrs.get<Shape>("dims").size() != 1) return std::nullopt;
+  const auto dim = static_cast<size_t>(node.attrs.get<Shape>("dims")[0]);
+  Shape shape = b.shape(inputs[0]);
+  const size_t rank = shape.size();
+  const int64_t size = shape[dim];
+  const Node* chosen = graph.producer(inputs[0]);
+  if (chosen == nullptr || chosen->op != "where" || !is_zero(graph, chosen->inputs[2])) return std::nullopt;
+  const TensorId value = chosen->inputs[1];
+  // The conditions that are the same along the dimension, and the index that a place is to equal.
+  std::vector<TensorId> conditions, open = {chosen->inputs[0]};
+  std::optional<TensorId> index;
+  while (!open.empty()) {
+    const TensorId condition = open.back();
+    open.pop_back();
+    const Node* made = graph.producer(condition);
+    if (is_same_along(b.shape(condition), rank, dim)) {
+      conditions.push_back(condition);
+    } else if (made != nullptr && made->op == "logical_and") {
+      open.insert(open.end(), made->inputs.begin(), made->inputs.end());
+    } else if (made != nullptr && made->op == "eq" && !index) {
+      const size_t place = is_place_along(graph, made->inputs[0], rank, dim) ? 0 : 1;
+      if (!is_place_along(graph, made->inputs[place], rank, dim)) return std::nullopt;
+      index = made->inputs[1 - place];
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (!index || !is_same_along(b.shape(*index), rank, dim) || !is_same_along(b.shape(value), rank, dim) ||
+      is_floating(b.dtype(*index)) || b.dtype(*index) == DType::kBool)
+    return std::nullopt;
+  if (b.dtype(inputs[0]) != b.dtype(value)) return std::nullopt;
+  const TensorType result = infer_types(op_def(node.op), {{b.type(inputs[0])}, node.attrs})[0];
+  if (result.dtype != b.dtype(value)) return std::nullopt;
+  const auto number = [&](int64_t of) { return b.full(static_cast<double>(of), b.dtype(*index)); };
+  conditions.push_back(b.add("le", {number(0), *index}));
+  conditions.push_back(b.add("lt", {*index, number(size)}));
+  TensorId all = conditions[0];
+  for (size_t i = 1; i < conditions.size(); ++i) all = b.add("logical_and", {all, conditions[i]});
+  const TensorId kept = b.add("where", {all, value, b.full(0, result.dtype)});
+  shape[dim] = 1;
+  const TensorId along = b.shape(kept) == shape ? kept : b.expand(kept, shape);
+  return b.shape(along) == result.shape ? along : b.reshape(along, result.shape);
 }
 
 }  // namespace stepc

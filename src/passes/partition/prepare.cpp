@@ -5,6 +5,7 @@
 
 #include "ops/batch_norm.h"
 #include "ops/causal_mask.h"
+#include "ops/one_hot.h"
 #include "ops/op_def.h"
 #include "passes/rewrite/dead_code.h"
 #include "passes/rewriter.h"
@@ -24,13 +25,16 @@ class Preparation {
         r_(graph),
         uses_(use_counts(graph)),
         masks_causes_(strategy.mesh.find("cp").has_value()),
+        splits_classes_(strategy.mesh.find("tp").has_value()),
         splits_batch_(strategy.mesh.find("dp_replicate") || strategy.mesh.find("dp_shard")) {}
 
   Graph run() {
     for (const Node& node : old_.nodes) {
       r_.at(node);
       if (splits_batch_ && node.aten && normed(node)) continue;
-      if (!node.aten && ((masks_causes_ && masked(node)) || products_first(node) || hoisted(node))) continue;
+      if (!node.aten && ((masks_causes_ && masked(node)) || (splits_classes_ && named(node)) || products_first(node) ||
+                         hoisted(node)))
+        continue;
       r_.keep(node);
     }
     return dead_code(r_.finish());
@@ -145,6 +149,12 @@ class Preparation {
     return results.has_value();
   }
 
+  bool named(const Node& node) {
+    const auto sum = sum_of_one_hot(r_.b(), node, r_.inputs_of(node));
+    if (sum) r_.replace(node.outputs[0], *sum);
+    return sum.has_value();
+  }
+
   bool normed(const Node& node) {
     const auto results = batch_norm_in_core_ops(r_.b(), old_, node, r_.inputs_of(node));
     if (results) r_.replace(node.outputs, *results);
@@ -154,7 +164,7 @@ class Preparation {
   const Graph& old_;
   Rewriter r_;
   std::vector<uint32_t> uses_;
-  bool masks_causes_, splits_batch_;
+  bool masks_causes_, splits_classes_, splits_batch_;
 };
 
 }  // namespace

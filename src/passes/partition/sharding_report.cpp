@@ -124,14 +124,18 @@ std::vector<WholeWork> whole_work(const ShardedStep& step) {
 
 std::string to_text(const std::vector<WholeWork>& whole, const ShardedStep& step) {
   if (whole.empty()) return "every matmul and attention is split\n";
-  size_t width = 0;
-  for (const WholeWork& one : whole) width = std::max(width, where(step.graph.nodes[one.node.index()]).size());
-  std::string out = str("{:<20}  {:<{}}  {:>7}  {:>11}  {:<12}  {}\n", "whole on every rank", "of", width, "flops",
-                        "bytes", "along", "why");
+  const auto along = [](const WholeWork& one) { return str("{}", fmt::join(one.axes, "+")); };
+  size_t width = 0, axes = 5;
+  for (const WholeWork& one : whole) {
+    width = std::max(width, where(step.graph.nodes[one.node.index()]).size());
+    axes = std::max(axes, along(one).size());
+  }
+  std::string out = str("{:<22}  {:<{}}  {:>7}  {:>11}  {:<{}}  {}\n", "whole on every rank", "of", width, "flops",
+                        "bytes", "along", axes, "why");
   for (const WholeWork& one : whole) {
     const Node& node = step.graph.nodes[one.node.index()];
-    out += str("{:<20}  {:<{}}  {:>5.1f} %  {:>11}  {:<12}  {}\n", node.op, where(node), width, 100 * one.share,
-               human_bytes(one.bytes), str("{}", fmt::join(one.axes, "+")), one.why);
+    out += str("  {:<20}  {:<{}}  {:>5.1f} %  {:>11}  {:<{}}  {}\n", node.op, where(node), width, 100 * one.share,
+               human_bytes(one.bytes), along(one), axes, one.why);
   }
   return out;
 }

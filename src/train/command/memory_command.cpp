@@ -50,6 +50,7 @@ TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory,
 // What a rank does with rows of the longest kind. Its picture is that of the part that needs most.
 RankPlan plan_of_rank(const RunConfig& config, const ModelDirectory& directory, const Strategy& strategy) {
   check_tensor_parallel(strategy, directory.config.num_attention_heads, directory.config.vocab_size);
+  check_context_parallel(strategy, config.data.longest_row());
   const Corpus corpus = read_corpus(config, directory);
   TrainBatches batches(corpus, config.train.grad_accum, config.train.batch_size);
   std::optional<VirtualRegion> region(std::in_place);

@@ -82,4 +82,12 @@ void check_tensor_parallel(const Strategy& strategy, int64_t heads, int64_t clas
   USER_CHECK(ranks <= classes, "parallel.tp = {}: the model has {} classes, and each rank needs one", ranks, classes);
 }
 
+void check_context_parallel(const Strategy& strategy, int64_t tokens) {
+  const auto cp = strategy.mesh.find("cp");
+  if (!cp) return;
+  USER_CHECK(strategy.mesh.size(*cp) <= tokens,
+             "parallel.cp = {}: the longest row has {} tokens, and each rank needs one; cp can be at most {}",
+             strategy.mesh.size(*cp), tokens, tokens);
+}
+
 }  // namespace stepc::train

@@ -18,5 +18,7 @@ std::string to_text(const Strategy& strategy);
 
 // UserError for heads or classes of which not every rank along tp can have one; it says which sizes of tp can.
 void check_tensor_parallel(const Strategy& strategy, int64_t heads, int64_t classes);
+// UserError for rows of fewer tokens than there are ranks along cp.
+void check_context_parallel(const Strategy& strategy, int64_t tokens);
 
 }  // namespace stepc::train

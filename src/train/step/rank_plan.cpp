@@ -134,13 +134,11 @@ RankPlan plan_rank(const std::vector<CapturedPart>& captured, const RunConfig& c
 
 std::string to_text(const RankPlan& plan) {
   std::string out = str("one of {}\n{}", to_text(plan.strategy), to_text(larger_part(plan).memory));
-  out += str("{:<16} {:<24} {:>6} {:>12}\n", "it sends", "along", "count", "bytes");
   for (const RankPart& part : plan.parts) {
-    if (plan.parts.size() > 1) out += str("{}, {} a step:\n", part.name, part.times);
-    const auto sent = communication_of(part.graph);
-    out += sent.empty() ? "nothing\n" : to_text(sent, plan.strategy.mesh);
+    const std::string head = plan.parts.size() == 1 ? "it sends" : str("{}, {} a step, sends", part.name, part.times);
+    out += to_text(communication_of(part.graph), plan.strategy.mesh, head);
   }
-  for (const RankPart& part : plan.parts) out += to_text(padded_inputs(part.graph));
+  out += to_text(padded_inputs(plan.parts.front().graph));  // the batch, and parameters as all parts have them
   Prediction sum = plan.parts.front().prediction;
   sum.seconds = 0;
   for (const RankPart& part : plan.parts) sum.seconds += part.prediction.seconds * static_cast<double>(part.times);
