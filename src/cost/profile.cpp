@@ -139,8 +139,9 @@ std::string time_text(double seconds) {
 }
 
 void Profile::append(const Profile& next) {
+  const size_t before = instructions.size();
   for (ProfiledInstruction instruction : next.instructions) {
-    instruction.index += instructions.size();
+    instruction.index += before;
     instruction.begin_seconds += seconds;
     instructions.push_back(std::move(instruction));
   }

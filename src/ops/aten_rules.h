@@ -12,7 +12,8 @@
 namespace stepc {
 
 // One ATen operator. `dims` names the dimensions as DimNames does, of the tensors among its arguments and its results
-// in the schema's order, those that a call leaves out too. Dimensions behind the named ones, however many, are not split.
+// in the schema's order, those that a call leaves out too. Dimensions behind the named ones, however many, are not
+// split.
 struct AtenRule {
   std::string_view op;  // "aten::convolution"
   std::string_view dims;

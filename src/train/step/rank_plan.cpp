@@ -76,8 +76,7 @@ bool is_state(const GraphInput& input) {
 void keep_parameters(Strategy& strategy, const Graph& local) {
   for (const GraphInput& input : local.inputs)
     if (input.kind == InputKind::kParameter)
-      strategy.known[input.key] =
-          input.part ? input.part->sharding : Sharding::whole(local.shape(input.tensor).size());
+      strategy.known[input.key] = input.part ? input.part->sharding : Sharding::whole(local.shape(input.tensor).size());
 }
 
 std::vector<at::Tensor> with_rows_first(const Batch& batch) {
