@@ -44,9 +44,10 @@ class DecoderImpl : public torch::nn::Module {
   // the token after them. To continue a text, not to train.
   at::Tensor next_logits(const at::Tensor& ids, KeyValueCache& cache);
 
-  // Cross-entropy in float32, of float64 weights in float64. labels: int64 (batch, seq), labels[b, s] is the token that follows ids[b, s], or -100 to
-  // leave the position out. Divided by token_count, a scalar tensor: the count_tokens() of a whole global batch, so
-  // that its parts add up to its mean, however it is cut. Undefined: the count of these labels.
+  // Cross-entropy in float32, of float64 weights in float64. labels: int64 (batch, seq), labels[b, s] is the token that
+  // follows ids[b, s], or -100 to leave the position out. Divided by token_count, a scalar tensor: the count_tokens()
+  // of a whole global batch, so that its parts add up to its mean, however it is cut. Undefined: the count of these
+  // labels.
   at::Tensor loss(const at::Tensor& ids, const at::Tensor& labels, const at::Tensor& token_count = {},
                   const at::Tensor& documents = {});
 

@@ -39,8 +39,7 @@ void Linear::adapt(const LowRank& low_rank, at::Generator generator) {
   low_rank_ = low_rank;
   const double bound = 1.0 / std::sqrt(static_cast<double>(shape_.in));  // Kaiming uniform, as PEFT draws
   const at::Tensor drawn = at::empty({low_rank.rank, shape_.in}, at::kFloat).uniform_(-bound, bound, generator);
-  const auto options =
-      weight_.options().dtype(wide_type(weight_.scalar_type())).requires_grad(false);
+  const auto options = weight_.options().dtype(wide_type(weight_.scalar_type())).requires_grad(false);
   a_ = register_parameter("lora_A", drawn.to(options));
   b_ = register_parameter("lora_B", at::zeros({shape_.out, low_rank.rank}, options));
 }

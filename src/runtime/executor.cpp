@@ -160,8 +160,7 @@ struct Executor::Impl {
         one.kernel = bind_aten(instruction, parts);
         return;
       default:
-        USER_CHECK(instruction.kind < Instruction::Kind::kSend, "nothing runs a {} yet",
-                   name_of(instruction.kind));
+        USER_CHECK(instruction.kind < Instruction::Kind::kSend, "nothing runs a {} yet", name_of(instruction.kind));
         return;
     }
     if (instruction.scratch.bytes > 0) one.arena_end = instruction.scratch.offset + instruction.scratch.bytes;

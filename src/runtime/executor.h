@@ -76,8 +76,8 @@ class RefusedPrograms : public std::runtime_error {
 class Executor {
  public:
   // Throws RefusedPrograms; UserError when the schedule names an operator that this LibTorch does not have, or is one
-  // rank's of a mesh that `ranks` are not. `kernels`: none for a schedule of ATen calls alone. Of several ranks all make
-  // theirs, and run it, together.
+  // rank's of a mesh that `ranks` are not. `kernels`: none for a schedule of ATen calls alone. Of several ranks all
+  // make theirs, and run it, together.
   Executor(Schedule schedule, KernelSources* kernels, std::shared_ptr<Ranks> ranks = nullptr);
   ~Executor();
   Executor(const Executor&) = delete;
