@@ -25,7 +25,7 @@ std::vector<TensorType> infer_constant(const OpCall& call) {
 }
 std::vector<TensorType> infer_random(const OpCall& call) {
   INTERNAL_CHECK(call.in(0) == typed(DType::kI64, {2}), "the rng is {}", to_text(call.in(0)));
-  const std::vector<TensorType> results = infer_filled(call);
+  std::vector<TensorType> results = infer_filled(call);
   if (call.inputs.size() > 1)
     INTERNAL_CHECK(call.in(1) == typed(DType::kI64, results[0].shape), "the places of a {} are {}", to_text(results[0]),
                    to_text(call.in(1)));

@@ -106,7 +106,7 @@ Pieces batch_pieces(const Chains& chains, TensorId batch, int64_t rows, const st
 
 // What a pattern that matches nothing may have meant: as many names as stand behind its last '*', at the end of a key.
 std::optional<std::string> nearest_pattern(const std::string& pattern, const std::vector<std::string>& keys) {
-  if (const auto whole = nearest(pattern, keys)) return whole;
+  if (auto whole = nearest(pattern, keys)) return whole;
   const size_t star = pattern.rfind('*');
   const std::string front = star == std::string::npos ? "*" : pattern.substr(0, star + 1);
   const std::string end = star == std::string::npos ? "." + pattern : pattern.substr(star + 1);

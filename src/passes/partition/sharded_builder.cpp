@@ -28,7 +28,7 @@ std::vector<TensorId> ShardedBuilder::add(Node node, const std::vector<TensorTyp
                                           std::vector<Sharding> shardings, const Origins& origins, std::string why) {
   node.source = source_;
   const NodeId id = graph_.add_node(std::move(node), types);
-  const std::vector<TensorId> outputs = graph_.nodes[id.index()].outputs;
+  std::vector<TensorId> outputs = graph_.nodes[id.index()].outputs;
   for (size_t k = 0; k < outputs.size(); ++k) graph_.tensors[outputs[k].index()].sharding = std::move(shardings[k]);
   origins_.resize(graph_.tensors.size(), origins);
   resharded_.resize(graph_.tensors.size());

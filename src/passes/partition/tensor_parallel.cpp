@@ -35,7 +35,7 @@ std::optional<Split> tensor_parallel_split(const Graph& graph, const Node& node,
       for (int factor : rule.results[0][d]) {
         const auto f = static_cast<size_t>(factor);
         if (!has_factor(rule.operands[weight], f) || has_factor(rule.operands[1 - weight], f)) continue;
-        if (const auto split = split_among(chains.parts_of(node.outputs[0], d), f, rule.factors[f].size, axis, ranks))
+        if (auto split = split_among(chains.parts_of(node.outputs[0], d), f, rule.factors[f].size, axis, ranks))
           return split;
       }
   }
