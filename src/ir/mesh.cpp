@@ -12,7 +12,7 @@ namespace {
 constexpr std::array<std::string_view, 5> kAxisNames = {"dp_replicate", "dp_shard", "cp", "tp", "ep"};
 constexpr int64_t kMostRanks = int64_t{1} << 20;
 
-void check_name(const std::string& name) {
+void check_axis_name(const std::string& name) {
   if (std::ranges::find(kAxisNames, name) != kAxisNames.end()) return;
   const auto begins =
       std::ranges::find_if(kAxisNames, [&](std::string_view axis) { return !name.empty() && axis.starts_with(name); });
@@ -49,7 +49,7 @@ Mesh make_mesh(const std::vector<MeshAxis>& axes) {
   int64_t ranks = 1;
   for (size_t i = 0; i < axes.size(); ++i) {
     const auto& [name, size] = axes[i];
-    check_name(name);
+    check_axis_name(name);
     USER_CHECK(size >= 1, "the mesh has {} along '{}'; the least is 1", size, name);
     for (size_t j = 0; j < i; ++j)
       USER_CHECK(axes[j].name != name, "the mesh has the axis '{}' twice; give it once", name);

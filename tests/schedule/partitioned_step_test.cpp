@@ -18,8 +18,8 @@ using Memory = Buffer::Kind;
 
 constexpr Features kEvery{.bf16 = true, .f32 = true, .avx512 = true};
 
-const Operand& operand(const Schedule& s, OperandId id) { return s.operands[id.index()]; }
-const Buffer& buffer(const Schedule& s, OperandId id) { return s.buffers[operand(s, id).buffer.index()]; }
+const Operand& operand_of(const Schedule& s, OperandId id) { return s.operands[id.index()]; }
+const Buffer& buffer_of(const Schedule& s, OperandId id) { return s.buffers[operand_of(s, id).buffer.index()]; }
 
 Schedule scheduled(std::string_view text) {
   const Graph graph = parse_graph(str("stepc.graph 1\n{}", text));
@@ -58,7 +58,7 @@ return %5 part of <8/dp_shard, 8>
   EXPECT_TRUE(s.inputs[0].part->sharding.splits(0));
   EXPECT_TRUE(s.inputs[0].written);
   EXPECT_EQ(s.inputs[2].kind, InputKind::kMesh);
-  EXPECT_EQ(buffer(s, s.inputs[2].operand).kind, Memory::kInput);
+  EXPECT_EQ(buffer_of(s, s.inputs[2].operand).kind, Memory::kInput);
   EXPECT_EQ(s.input_bytes(), 2 * 128U) << "the rank's place is not the program's memory";
   EXPECT_EQ(s.outputs.at(0).part, s.inputs[1].part);
 
@@ -103,10 +103,10 @@ input %0: f32[64] = batch "0"
 TEST(PartitionedStep, AnAllReduceIsInPlaceWhereItsOperandDies) {
   const Schedule dies = scheduled(reduced("return %3\n"));
   const Instruction& one = collective(dies, "all_reduce");
-  EXPECT_EQ(buffer(dies, one.reads[0]).offset, buffer(dies, one.writes[0]).offset);
+  EXPECT_EQ(buffer_of(dies, one.reads[0]).offset, buffer_of(dies, one.writes[0]).offset);
   const Schedule lives = scheduled(reduced("%4: f32[64] = cumsum(%1) {dim=0} | forward \"\"\nreturn %3\nreturn %4\n"));
   const Instruction& other = collective(lives, "all_reduce");
-  EXPECT_NE(buffer(lives, other.reads[0]).offset, buffer(lives, other.writes[0]).offset);
+  EXPECT_NE(buffer_of(lives, other.reads[0]).offset, buffer_of(lives, other.writes[0]).offset);
 }
 
 TEST(PartitionedStep, AnAllReduceUpdatesWhatItReads) {
@@ -116,7 +116,7 @@ input %0: f32[64] = buffer "0"
 update %0 = %1
 )");
   const Instruction& one = collective(s, "all_reduce");
-  EXPECT_EQ(operand(s, one.writes[0]).buffer, operand(s, one.reads[0]).buffer);
+  EXPECT_EQ(operand_of(s, one.writes[0]).buffer, operand_of(s, one.reads[0]).buffer);
   EXPECT_EQ(s.arena_bytes, 128U) << "what the other rank sends of one half";
   EXPECT_EQ(s.instructions.size(), 1U);
 }
@@ -136,7 +136,7 @@ return %2
     EXPECT_EQ(copy.kind, Kind::kCopy);
     EXPECT_EQ(copy.source, one.source);
     EXPECT_EQ(one.reads, copy.writes);
-    EXPECT_EQ(operand(s, copy.reads[0]).strides, (Shape{1, 2}));
+    EXPECT_EQ(operand_of(s, copy.reads[0]).strides, (Shape{1, 2}));
     EXPECT_EQ(s.arena_bytes, op.find("reduce") == std::string::npos ? 512U : 768U);
   }
 }
@@ -229,8 +229,8 @@ TEST(PartitionedStep, RandomOnesAreGoodAndTheSameEveryTime) {
     collectives += nodes;
     for (const Instruction& one : s.instructions) {
       if (one.kind != Kind::kCollective) continue;
-      in_place += buffer(s, one.reads[0]).kind == Memory::kArena && buffer(s, one.writes[0]).kind == Memory::kArena &&
-                  buffer(s, one.reads[0]).offset == buffer(s, one.writes[0]).offset;
+      in_place += buffer_of(s, one.reads[0]).kind == Memory::kArena && buffer_of(s, one.writes[0]).kind == Memory::kArena &&
+                  buffer_of(s, one.reads[0]).offset == buffer_of(s, one.writes[0]).offset;
     }
     copied +=
         static_cast<size_t>(std::ranges::count(s.instructions, "what ranks send is contiguous", &Instruction::why));

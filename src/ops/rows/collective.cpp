@@ -14,7 +14,7 @@ int64_t ranks_of(const OpCall& call) {
   INTERNAL_CHECK(ranks >= 2, "a collective of {} ranks", ranks);
   return ranks;
 }
-std::vector<TensorType> infer_same(const OpCall& call) { return {call.in(0)}; }
+std::vector<TensorType> infer_as_given(const OpCall& call) { return {call.in(0)}; }
 std::vector<TensorType> infer_all_gather(const OpCall& call) {
   TensorType type = call.in(0);
   type.shape.insert(type.shape.begin(), ranks_of(call));
@@ -52,7 +52,7 @@ OpFamily collective_ops() {
   OpDef reshard;
   reshard.name = "reshard";
   reshard.summary = "the same tensor; from here its sharding is the result's";
-  reshard.infer = infer_same;
+  reshard.infer = infer_as_given;
   reshard.collective = Collective::kReshard;
   return {"collective",
           "What the ranks of a mesh do together; only in a Graph for several devices. `reduce`: sum, max or min.",
@@ -62,7 +62,7 @@ OpFamily collective_ops() {
                   Collective::kAllGather, infer_all_gather, false),
               row("reduce_scatter", "of the parts along the leading dimension this rank's, reduced over the ranks",
                   Collective::kReduceScatter, infer_reduce_scatter, true),
-              row("all_reduce", "the operands of all ranks, reduced", Collective::kAllReduce, infer_same, true),
+              row("all_reduce", "the operands of all ranks, reduced", Collective::kAllReduce, infer_as_given, true),
               row("all_to_all", "part j goes to rank j, and what rank j sent to this one is part j of the result",
                   Collective::kAllToAll, infer_all_to_all, false),
           }};
