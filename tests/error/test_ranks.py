@@ -15,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from tiny_run import RUN, outcome
 
@@ -109,16 +111,11 @@ def test_two_ranks_train_as_one(tiny, compute, batch_size, tolerance):
     assert result.stdout.startswith("2 ranks on this machine, whose output is in out/logs\n")
     assert "step 4/4 " in (tiny.path / "out/logs/rank-1.log").read_text()
     assert "svg" in (tiny.path / "out/report.html").read_text()
-    for where in ["out", "out/checkpoint-000004", "out/model"]:
+    for where in ["out", "out/checkpoint-000004"]:
         assert tiny("inspect", where).returncode == 0, where
-
-
-def test_the_model_of_ranks_in_transformers(tiny):
-    assert tiny(*TWO).returncode == 0
-    code = ("import torch, transformers; m = transformers.AutoModelForCausalLM.from_pretrained('out/model'); "
-            "assert m(torch.arange(8)[None]).logits.isfinite().all()")
-    result = subprocess.run([sys.executable, "-c", code], cwd=tiny.path, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, result.stderr
+    if compute == "float32":
+        model = AutoModelForCausalLM.from_pretrained(tiny.path / "out/model")
+        assert model(torch.arange(8)[None]).logits.isfinite().all()
 
 
 def test_resume_on_other_ranks(tiny):
@@ -193,10 +190,10 @@ def test_a_killed_rank(tiny):
     expected = outcome(tiny.path / "out")
     shutil.rmtree(tiny.path / "out")
     moments = random.Random(5)
-    for victim in [1, 0, 1]:
+    for victim, step in [(1, moments.randint(1, 9)), (0, moments.randint(13, 19)), (1, moments.randint(23, 29))]:
         launcher = tiny.start(*TWO, *how, "--resume")
-        until(launcher, "step ")
-        time.sleep(moments.uniform(0, 0.7))
+        until(launcher, f"step {step}/")
+        time.sleep(moments.uniform(0, 0.01))
         os.kill(ranks_of(launcher)[victim], signal.SIGKILL)
         began = time.monotonic()
         out, err = launcher.communicate(timeout=60)

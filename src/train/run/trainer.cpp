@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -86,6 +87,7 @@ class Run {
   TrainerState state() const;
   void save_beside_training();
   void save_now();
+  void wait_for_save();
   void note(const std::optional<std::string>& saved);
   // The signal that came to any rank.
   int received_signal();
@@ -465,17 +467,31 @@ void Run::note(const std::optional<std::string>& saved) {
   if (saved) progress_.note(*saved);
 }
 
+// Ranks wait for each other for kRankTimeout at most, and a save may take longer.
+void Run::wait_for_save() {
+  constexpr std::chrono::milliseconds kPause{20};
+  while (ranks_ != nullptr) {
+    note(saver_->poll());
+    if (ranks_->largest(saver_->is_writing() ? 1 : 0) == 0) break;
+    std::this_thread::sleep_for(kPause);
+  }
+  note(saver_->wait());
+}
+
 void Run::save_beside_training() {
   const auto began = Clock::now();
-  note(saver_->wait());
+  wait_for_save();
   saver_->begin(state());
   spent_.saving += seconds_since(began);
 }
 
 void Run::save_now() {
   const auto began = Clock::now();
-  note(saver_->wait());
-  if (step_ > saver_->saved_step()) note(saver_->save(state()));
+  wait_for_save();
+  if (step_ > saver_->saved_step()) {
+    saver_->begin_in_place(state());
+    wait_for_save();
+  }
   spent_.saving += seconds_since(began);
 }
 
