@@ -201,6 +201,34 @@ TEST_F(LocalRanksTest, WhatFollowsAFailureIsNotShown) {
   EXPECT_NE(log(0).find("stepc: lost rank 1\n"), std::string::npos) << log(0);
 }
 
+TEST_F(LocalRanksTest, WhatAllRanksSayIsShownOnce) {
+  const int status = run(plan_of(2,
+                                 "echo stepc: no such file >&2; touch $dir/up-$RANK\n"
+                                 "while [ ! -e $dir/up-0 ]; do sleep 0.01; done; [ $RANK = 0 ] && sleep 0.5; exit 2"));
+  EXPECT_EQ(status, 2);
+  EXPECT_EQ(err(), "stepc: no such file\nstepc: rank 1 of 2 failed with status 2\n");
+}
+
+// Rank 0 is seen to end first, for it lost the other; that one is to name.
+TEST_F(LocalRanksTest, TheRankThatWasLostIsNamed) {
+  const int status =
+      run(plan_of(2, str("trap '' TERM; touch $dir/up-$RANK; while [ ! -e $dir/up-1 ]; do sleep 0.01; done\n"
+                         "[ $RANK = 0 ] && echo stepc: lost rank 1 >&2 && exit {}\n"
+                         "sleep 0.5; echo stepc: bad input >&2; exit 2",
+                         kLostRankStatus)));
+  EXPECT_EQ(status, 2);
+  EXPECT_EQ(err(), "stepc: lost rank 1\nrank 1: stepc: bad input\nstepc: rank 1 of 2 failed with status 2\n");
+}
+
+// A signal to one of them: the others stop at the same step, and may take their time.
+TEST_F(LocalRanksTest, RanksThatStopTogetherHaveNotFailed) {
+  LocalRanks plan = plan_of(2, "[ $RANK = 0 ] && sleep 0.5; echo saved; exit 143");
+  plan.failure_grace_seconds = 0.1;
+  EXPECT_EQ(run(plan), 143);
+  EXPECT_EQ(err(), "");
+  EXPECT_EQ(log(0), "saved\n");
+}
+
 TEST_F(LocalRanksTest, WhoIgnoresSigtermIsKilled) {
   LocalRanks plan =
       plan_of(3,

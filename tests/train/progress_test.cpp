@@ -83,5 +83,13 @@ TEST(Progress, AFileIsNoTerminal) {
   std::fclose(file);
 }
 
+TEST(Progress, OfARankThatNobodyWatches) {
+  Progress progress(nullptr, 80, 1);
+  progress.status("planning");
+  progress.note("a line");
+  progress.step(line_of(1));
+  progress.step(line_of(300));
+}
+
 }  // namespace
 }  // namespace stepc::train

@@ -18,6 +18,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "comm/ranks.h"
 #include "train/command/commands.h"
 #include "train/command/completions.h"
 #include "train/command/data_command.h"
@@ -293,6 +294,8 @@ int run_commands(int argc, char** argv) {
 int run_app(int argc, char** argv) {
   try {
     return run_commands(argc, argv);
+  } catch (const LostRank& error) {
+    return fail(kLostRankStatus, error.what());
   } catch (const UserError& error) {
     return fail(2, error.what());
   } catch (const RunFailure& error) {

@@ -67,6 +67,7 @@ class Launch {
   void send(int signal) const;
   void end_within(double seconds);
   void note_end(LocalRank& rank, const ProcessEnd& end);
+  void note_agreed_stop(int status);
   void read_output();
   bool read_some(LocalRank& rank, Descriptor& from);
   void show(int descriptor, std::string_view text);
@@ -81,6 +82,7 @@ class Launch {
   std::optional<Clock::time_point> deadline_;  // when what still runs is killed
   bool is_past_deadline_ = false;
   bool is_inside_line_ = false;  // on the terminal
+  std::string shown_errors_;     // of rank 0
 };
 
 void Launch::start(const BlockedSignals& signals) {
@@ -92,7 +94,7 @@ void Launch::start(const BlockedSignals& signals) {
                                                   {"LOCAL_WORLD_SIZE", ranks},
                                                   {"MASTER_ADDR", "127.0.0.1"},
                                                   {"MASTER_PORT", str("{}", port)},
-                                                  {"STEPC_LAUNCHER", "1"}};
+                                                  {kLauncherVariable, "1"}};
   if (const int columns = terminal_columns(stdout)) variables[kColumnsVariable] = str("{}", columns);
   for (int rank = 0; rank < plan_.ranks; ++rank) {
     variables["RANK"] = variables["LOCAL_RANK"] = str("{}", rank);
@@ -143,9 +145,13 @@ void Launch::note_end(LocalRank& rank, const ProcessEnd& end) {
     while (read_some(rank, *from)) {
     }
   const int status = end.is_exit ? end.value : StopSignals::exit_code(end.value);
+  if (signal_ == 0 && !failure_ && end.is_exit) note_agreed_stop(status);
   const bool is_stopped = signal_ != 0 && status == StopSignals::exit_code(signal_);
   is_stopped_ |= is_stopped;
-  if (status == 0 || is_stopped || failure_) return;
+  // The one that the others lost may be seen to end after them.
+  const bool is_cause = failure_ && failure_->status == kLostRankStatus && status != kLostRankStatus &&
+                        status != StopSignals::exit_code(SIGTERM) && !is_past_deadline_;
+  if (status == 0 || is_stopped || (failure_ && !is_cause)) return;
   const bool is_late = is_past_deadline_ && !end.is_exit && end.value == SIGKILL;
   const std::string how =
       is_late ? str("did not stop within {:g} s of {} and was killed", plan_.stop_grace_seconds, signal_name(signal_))
@@ -155,6 +161,15 @@ void Launch::note_end(LocalRank& rank, const ProcessEnd& end) {
   // Ranks that were told to stop already would take a second SIGTERM as haste.
   if (signal_ == 0) send(SIGTERM);
   end_within(plan_.failure_grace_seconds);
+}
+
+// A signal to one rank stops all of them at the same step, and rank 0 may still be saving.
+void Launch::note_agreed_stop(int status) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) {
+    if (status != StopSignals::exit_code(signal)) continue;
+    signal_ = signal;
+    end_within(plan_.stop_grace_seconds);
+  }
 }
 
 // Waits for output, for a signal or for a moment.
@@ -186,8 +201,10 @@ bool Launch::read_some(LocalRank& rank, Descriptor& from) {
   const bool is_error = &from == &rank.process.errors;
   // What rank 0 has to say of connections that another's failure cut would hide that.
   const bool is_aftermath = is_error && failure_ && failure_->rank != rank.rank;
-  if (rank.rank == 0 && !is_aftermath) show(is_error ? STDERR_FILENO : STDOUT_FILENO, text);
+  const bool is_shown = rank.rank == 0 && !is_aftermath;
+  if (is_shown) show(is_error ? STDERR_FILENO : STDOUT_FILENO, text);
   if (is_error) {
+    if (is_shown) shown_errors_ += text;
     rank.last_errors += text;
     if (rank.last_errors.size() > kKeptBytes) rank.last_errors.erase(0, rank.last_errors.size() - kKeptBytes);
   }
@@ -206,7 +223,8 @@ int Launch::result() {
   constexpr size_t kLines = 10;
   std::vector<std::string> lines = split(ranks_.at(static_cast<size_t>(rank)).last_errors, '\n');
   std::erase(lines, "");
-  if (rank == 0) lines.clear();  // they were shown as they came
+  const std::vector<std::string> shown = split(shown_errors_, '\n');
+  std::erase_if(lines, [&](const std::string& line) { return std::ranges::count(shown, line) > 0; });
   for (size_t i = lines.size() - std::min(lines.size(), kLines); i < lines.size(); ++i)
     show(STDERR_FILENO, str("rank {}: {}\n", rank, lines[i]));
   show(STDERR_FILENO, str("stepc: rank {} of {} {}\n", rank, plan_.ranks, how));

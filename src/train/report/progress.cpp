@@ -38,9 +38,10 @@ int terminal_columns(std::FILE* out) {
 }
 
 Progress::Progress(std::FILE* out, int columns, int64_t log_every)
-    : out_(out), columns_(columns), log_every_(log_every) {}
+    : out_(out), columns_(out == nullptr ? 0 : columns), log_every_(log_every) {}
 
 Progress::~Progress() {
+  if (out_ == nullptr) return;
   if (!shown_.empty()) std::fputc('\n', out_);
   std::fflush(out_);
 }
@@ -62,6 +63,7 @@ void Progress::status(const std::string& text) {
 }
 
 void Progress::note(const std::string& text) {
+  if (out_ == nullptr) return;
   clear();
   if (!stays_) shown_.clear();
   std::fputs((text + "\n").c_str(), out_);

@@ -33,12 +33,15 @@ std::string step_text(const StepLine& line);
 // Set by a launcher that shows a rank's output on its own terminal: how wide that is.
 inline constexpr const char* kColumnsVariable = "STEPC_LAUNCHER_COLUMNS";
 
+// Set by a launcher that gives each rank's output a file of its own.
+inline constexpr const char* kLauncherVariable = "STEPC_LAUNCHER";
+
 // Width of the terminal behind `out`, or of a launcher's; 0 where it is not a terminal.
 int terminal_columns(std::FILE* out);
 
 class Progress {
  public:
-  // `columns`: width of the line to rewrite in place, 0 for plain lines.
+  // `out`: nullptr shows nothing. `columns`: width of the line to rewrite in place, 0 for plain lines.
   Progress(std::FILE* out, int columns, int64_t log_every);
   ~Progress();
   Progress(const Progress&) = delete;

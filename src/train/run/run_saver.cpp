@@ -20,21 +20,19 @@ RunSaver::RunSaver(const RunConfig& config, std::filesystem::path output, Learne
 void RunSaver::begin(const TrainerState& state) {
   const auto began = Clock::now();
   if (!staged_) {  // what a rank gathers is a copy
-    live_weights_ = learner_.weights();
-    live_state_ = learner_.state();
+    begin_in_place(state);
     made_.staging_seconds = seconds_since(began);
-    return write_with(state, live_weights_, live_state_);
+    return;
   }
   staged_->copy(learner_.weights(), learner_.state());
   made_.staging_seconds = seconds_since(began);
   write_with(state, staged_->weights(), staged_->state());
 }
 
-std::optional<std::string> RunSaver::save(const TrainerState& state) {
+void RunSaver::begin_in_place(const TrainerState& state) {
   live_weights_ = learner_.weights();
   live_state_ = learner_.state();
   write_with(state, live_weights_, live_state_);
-  return wait();
 }
 
 void RunSaver::write_with(const TrainerState& state, const NamedTensors& weights, const NamedTensors& optimizer_state) {

@@ -27,12 +27,13 @@ class RunSaver {
 
   // Begins a save of a copy. None may be in flight.
   void begin(const TrainerState& state);
-  // A whole save, without a copy: for when training stands still. As wait() for the result.
-  std::optional<std::string> save(const TrainerState& state);
+  // The same without a copy: for when training stands still until it has ended.
+  void begin_in_place(const TrainerState& state);
   // What a save came to that ended since the last call, in words. Throws the UserError of one that failed.
   std::optional<std::string> poll() { return acknowledge(saver_.poll()); }
   std::optional<std::string> wait() { return acknowledge(saver_.wait()); }
 
+  [[nodiscard]] bool is_writing() const { return saver_.in_flight(); }
   // Of the newest save that is durable.
   [[nodiscard]] int64_t saved_step() const { return saved_step_; }
   [[nodiscard]] const SavesMade& made() const { return made_; }
@@ -45,7 +46,7 @@ class RunSaver {
   Learner& learner_;
   bool writes_;
   std::optional<StagedCheckpoint> staged_;
-  NamedTensors live_weights_, live_state_;  // what save() writes from
+  NamedTensors live_weights_, live_state_;  // what a save without a copy writes from
   SavesMade made_;
   int64_t saved_step_;
   BackgroundSaver saver_;  // last: its thread reads the above until it is joined

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -50,6 +51,9 @@ namespace {
 constexpr std::chrono::seconds kRankTimeout{60};  // that one waits for the others
 constexpr const char* kHeldOut = "held_out_nats_per_byte";
 
+// On one terminal rank 0 alone speaks; a launcher of ours gives the others files of their own.
+std::FILE* output_of(bool is_first) { return is_first || std::getenv(kLauncherVariable) != nullptr ? stdout : nullptr; }
+
 // Runs it and adds its time.
 template <class Work>
 auto timed(double& seconds, const Work& work) {
@@ -83,6 +87,7 @@ class Run {
   TrainerState state() const;
   void save_beside_training();
   void save_now();
+  void wait_for_save();
   void note(const std::optional<std::string>& saved);
   // The signal that came to any rank.
   int received_signal();
@@ -156,6 +161,13 @@ std::filesystem::path made_by_first(const std::filesystem::path& path, Ranks* ra
   return path;
 }
 
+// How far the run that is there has come.
+std::string progress_text(const RunDirectory& directory) {
+  const auto& checkpoint = directory.checkpoint();
+  return str("{}{}", checkpoint ? str("the checkpoint of step {}", checkpoint->state.step) : "no checkpoint",
+             directory.finished() ? " and a finished model" : "");
+}
+
 // Chats in which no assistant answers, say: every step would be one over nothing.
 void check_labels(const RunConfig& config, const Corpus& corpus) {
   for (size_t i = 0; i < corpus.sources(); ++i) {
@@ -171,8 +183,10 @@ void check_labels(const RunConfig& config, const Corpus& corpus) {
 }
 
 // Without a plan there are no instructions, and a missing directory would be found only when there are some.
-void check_profile(const std::filesystem::path& profile, const RunConfig& config) {
+void check_profile(const std::filesystem::path& profile, const RunConfig& config, int64_t ranks) {
   if (profile.empty()) return;
+  USER_CHECK(ranks == 1, "--profile {}: the instructions of one process are timed, not those of {} ranks: leave it out",
+             profile.string(), ranks);
   USER_CHECK(config.train.mode != "eager",
              "--profile {}: train.mode is \"eager\", which has no instructions; choose \"exact\" or \"fast\"",
              profile.string());
@@ -188,7 +202,7 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
       config_(use_threads(std::move(config))),
       ranks_(std::move(ranks)),
       is_first_(ranks_ == nullptr || ranks_->rank() == 0),
-      progress_(stdout, terminal_columns(stdout), config_.output.log_every),
+      progress_(output_of(is_first_), terminal_columns(stdout), config_.output.log_every),
       log_lines_(progress_),
       directory_(made_by_first(config_.output.dir, ranks_.get()), resume, is_first_),
       learner_(make_learner(config_, directory_, strategy, ranks_)),
@@ -198,7 +212,10 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
       numbers_(derive_numbers(config_, learner_->directory().config, corpus_, measure_run_rate(config_))),
       profile_(std::move(profile)) {
   check_labels(config_, corpus_);
-  if (ranks_ != nullptr) check_same(*ranks_, "the data", hash_text(corpus_.mixture().hash()));
+  if (ranks_ != nullptr) {
+    check_same(*ranks_, "the data", hash_text(corpus_.mixture().hash()));
+    check_same(*ranks_, "in output.dir", progress_text(directory_));
+  }
   at::manual_seed(static_cast<uint64_t>(config_.train.seed));
   for (const std::string& line : without_effect(config_)) log().warn(line);
   if (const auto line = slow_float16_here(config_)) log().warn(*line);
@@ -220,7 +237,9 @@ Corpus Run::read_data() {
   events.tokenizing = [this](uint64_t done, uint64_t total) {
     progress_.status(str("tokenising: {} of {}", human_bytes(done), human_bytes(total)));
   };
-  events.waiting = [this] { progress_.note("another process is tokenising for the same cache: waiting for it"); };
+  // Of ranks one does it and the others wait, whichever came first.
+  if (ranks_ == nullptr)
+    events.waiting = [this] { progress_.note("another process is tokenising for the same cache: waiting for it"); };
   events.repaired = [](uint64_t lines) { log().warn(repaired_text(lines)); };
   return read_corpus(config_, learner_->directory(), std::move(events));
 }
@@ -448,17 +467,31 @@ void Run::note(const std::optional<std::string>& saved) {
   if (saved) progress_.note(*saved);
 }
 
+// Ranks wait for each other for kRankTimeout at most, and a save may take longer.
+void Run::wait_for_save() {
+  constexpr std::chrono::milliseconds kPause{20};
+  while (ranks_ != nullptr) {
+    note(saver_->poll());
+    if (ranks_->largest(saver_->is_writing() ? 1 : 0) == 0) break;
+    std::this_thread::sleep_for(kPause);
+  }
+  note(saver_->wait());
+}
+
 void Run::save_beside_training() {
   const auto began = Clock::now();
-  note(saver_->wait());
+  wait_for_save();
   saver_->begin(state());
   spent_.saving += seconds_since(began);
 }
 
 void Run::save_now() {
   const auto began = Clock::now();
-  note(saver_->wait());
-  if (step_ > saver_->saved_step()) note(saver_->save(state()));
+  wait_for_save();
+  if (step_ > saver_->saved_step()) {
+    saver_->begin_in_place(state());
+    wait_for_save();
+  }
   spent_.saving += seconds_since(began);
 }
 
@@ -543,8 +576,8 @@ Report Run::report_of(const EndOfRun& end) const {
 }  // namespace
 
 int train(RunConfig config, bool resume, FileSystem& files, const std::filesystem::path& profile) {
-  check_profile(profile, config);
   const Launch launch = launch_of([](const char* name) { return std::getenv(name); });
+  check_profile(profile, config, launch.ranks);
   const Strategy strategy = strategy_of(config, launch);
   USER_CHECK(launch.ranks == 1 || config.train.mode == name_of(Mode::kFast),
              "train.mode = \"{}\": on {} ranks a step runs as a Graph or not at all: choose \"fast\"",
@@ -557,6 +590,8 @@ int train(RunConfig config, bool resume, FileSystem& files, const std::filesyste
   Run run(std::move(config), strategy, ranks, resume, files, profile);
   try {
     return run.run();
+  } catch (const LostRank&) {
+    throw;
   } catch (const UserError& error) {
     throw RunFailure(error.what());
   }

@@ -16,8 +16,9 @@ class RunFailure : public std::runtime_error {
 };
 
 // Returns 0 when the run is complete, 128 + signal when one of StopSignals stopped it at a step boundary. Throws
-// UserError before the first step, RunFailure after. `files`: where checkpoints and the model are written. `profile`:
-// where the trace of one step's instructions is written, once replays are under way; empty: nowhere.
+// UserError before the first step, RunFailure after, LostRank whenever another rank is gone. `files`: where checkpoints
+// and the model are written. `profile`: where the trace of one step's instructions is written, once replays are under
+// way; empty: nowhere.
 int train(RunConfig config, bool resume, FileSystem& files = system_files(), const std::filesystem::path& profile = {});
 
 }  // namespace stepc::train

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "base/text.h"
 #include "capture/virtual/virtual_region.h"
 #include "engine/plan/plan_profile.h"
@@ -12,12 +14,25 @@
 #include "models/lora.h"
 #include "train/config/parallel.h"
 #include "train/machine/kernel_directory.h"
+#include "train/run/same_on_all.h"
 #include "train/step/local_learner.h"
 #include "train/step/rank_plan.h"
 
 namespace stepc::train {
 
 namespace {
+
+std::string hash_of(const at::Tensor& tensor) {
+  const at::Tensor whole = tensor.contiguous();
+  return hash_text(hash_bytes({static_cast<const std::byte*>(whole.const_data_ptr()), whole.nbytes()}));
+}
+
+// Each rank reads files of its own machine, perhaps. `hashes`: of tensors, by name.
+void check_same_tensors(Ranks& ranks, const std::string& what, const std::map<std::string, std::string>& hashes) {
+  std::string text;
+  for (const auto& [name, hash] : hashes) text += str("{} {}\n", name, hash);
+  check_same(ranks, what, hash_text(hash_bytes(std::as_bytes(std::span(text)))));
+}
 
 // What an optimizer keeps for all parameters together, as it is before the first step.
 NamedTensors shared_state(const RunConfig& config, at::ScalarType compute) {
@@ -87,7 +102,9 @@ bool RankLearner::plan(const Batch& batch) {
 
 void RankLearner::load(const RunConfig& config) {
   state_.load();
+  std::map<std::string, std::string> hashes;
   const auto put_weight = [&](const std::string& name, const at::Tensor& tensor) {
+    hashes[name] = hash_of(tensor);
     state_.put(Owner::kParameter, name, tensor);
     state_.put(Owner::kOptimizerState, name + std::string(kMasterSuffix), tensor);
   };
@@ -99,6 +116,7 @@ void RankLearner::load(const RunConfig& config) {
     const auto names = saved_names(directory_, model_);
     for (size_t i = 0; i < adapter.size(); ++i) put_weight(names[i].second, adapter[i].second);
   }
+  check_same_tensors(*ranks_, "the weights", hashes);
   for (const auto& [name, tensor] : shared_state(config, models::scalar_type(config.model.compute)))
     state_.put(Owner::kOptimizerState, name, tensor);
   for (const auto& item : model_->named_buffers()) state_.put(Owner::kBuffer, item.key(), item.value());
@@ -218,8 +236,10 @@ void RankLearner::write_checkpoint(const std::filesystem::path& checkpoint, cons
 void RankLearner::load_optimizer(const std::filesystem::path& checkpoint) {
   const std::filesystem::path file = checkpoint / kOptimizerFile;
   std::set<std::string> missing;
+  std::map<std::string, std::string> hashes;
   for (const auto& [name, tensor] : optimizer_.optimizer->named_state()) missing.insert(name);
   for (const auto& [name, tensor] : load_tensors(file)) {
+    hashes[name] = hash_of(tensor);
     if (name == kGeneratorState) {
       at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(tensor);
       continue;
@@ -231,6 +251,7 @@ void RankLearner::load_optimizer(const std::filesystem::path& checkpoint) {
       state_.put(Owner::kParameter, name.substr(0, name.size() - kMasterSuffix.size()), tensor);
   }
   USER_CHECK(missing.empty(), "{}: the state {} is missing", file.string(), *missing.begin());
+  check_same_tensors(*ranks_, "the optimizer's state", hashes);
 }
 
 const RankProgram& RankLearner::largest() const {

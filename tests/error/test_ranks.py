@@ -1,0 +1,328 @@
+"""Several ranks as careless and as hostile people run them: with processes that are killed, stopped, started by half or
+started differently. Nothing that was acknowledged is lost, nobody waits for long, and one line says what was wrong."""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from tiny_run import RUN, outcome
+
+TRAIN = [*RUN, "--train.threads=1"]
+TWO = [*TRAIN, "--ranks", "2"]
+LOST = 3  # the status of a rank whose other is gone
+
+
+@pytest.fixture
+def tiny(tiny):
+    yield tiny
+    left = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and Path(os.readlink(process / "cwd")).is_relative_to(tiny.path):
+                left.append((process / "cmdline").read_text())
+        except OSError:  # ended meanwhile, or somebody else's
+            pass
+    assert not left
+
+
+def variables_of(rank, ranks, port):
+    return {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def by_hand(tiny, *arguments, of_rank=None, folders=None):
+    """Two ranks by the variables, with further arguments each and in folders of their own: (status, out, err) of each."""
+    port = free_port()
+    ranks = [subprocess.Popen([tiny.binary, *arguments, *(of_rank or {}).get(rank, [])],
+                              cwd=(folders or {}).get(rank, tiny.path), env=os.environ | variables_of(rank, 2, port),
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    try:
+        answers = [rank.communicate(timeout=50) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return [(rank.returncode, *answer) for rank, answer in zip(ranks, answers)]
+
+
+def losses(path):
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return {(line["step"], key): line[key] for line in lines for key in ["loss", "grad_norm", "held_out_loss"]
+            if key in line}
+
+
+def assert_close(found, expected, tolerance):
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        assert abs(found[key] - value) <= tolerance * max(1, abs(value)), (key, found[key], value)
+
+
+def steps_saved(path):
+    return sorted(int(each.name.split("-")[1]) for each in path.glob("checkpoint-*"))
+
+
+def ranks_of(launcher):
+    """Process ids by rank."""
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    variables = lambda child: Path(f"/proc/{child}/environ").read_text().split("\0")
+    return {int(each.removeprefix("RANK=")): int(child) for child in children for each in variables(child)
+            if each.startswith("RANK=")}
+
+
+def until(process, start):
+    for line in process.stdout:
+        if line.startswith(start):
+            return
+    raise AssertionError(process.stderr.read())
+
+
+@pytest.mark.parametrize("compute, batch_size, tolerance", [("float32", 6, 1e-4), ("float64", 7, 1e-9)])
+def test_two_ranks_train_as_one(tiny, compute, batch_size, tolerance):
+    """7 sequences on 2 ranks: the second has one that is padding."""
+    how = [f"--model.compute={compute}", f"--train.batch_size={batch_size}"]
+    assert tiny(*TRAIN, *how, "--output.dir=one").returncode == 0
+    result = tiny(*TWO, *how)
+    assert (result.returncode, result.stderr) == (0, ""), result
+    assert_close(losses(tiny.path / "out"), losses(tiny.path / "one"), tolerance)
+    expected, weights = (load_file(tiny.path / name / "model/model.safetensors") for name in ["one", "out"])
+    assert weights.keys() == expected.keys()
+    for name, weight in weights.items():
+        np.testing.assert_allclose(weight, expected[name], rtol=0, atol=tolerance)
+    # What a person sees is that of a single run.
+    assert re.findall(r"^step (\d)/4 ", result.stdout, re.MULTILINE) == list("1234")
+    assert result.stdout.startswith("2 ranks on this machine, whose output is in out/logs\n")
+    assert "step 4/4 " in (tiny.path / "out/logs/rank-1.log").read_text()
+    assert "svg" in (tiny.path / "out/report.html").read_text()
+    for where in ["out", "out/checkpoint-000004"]:
+        assert tiny("inspect", where).returncode == 0, where
+    if compute == "float32":
+        model = AutoModelForCausalLM.from_pretrained(tiny.path / "out/model")
+        assert model(torch.arange(8)[None]).logits.isfinite().all()
+
+
+def test_resume_on_other_ranks(tiny):
+    how = ["--train.batch_size=6", "--train.steps=6", "--output.save_every=3", "--output.keep_last=2"]
+    assert tiny(*TWO, *how).returncode == 0
+    expected, bits = losses(tiny.path / "out"), outcome(tiny.path / "out")
+    shutil.rmtree(tiny.path / "out/model")
+    shutil.rmtree(tiny.path / "out/checkpoint-000006")
+    shutil.copytree(tiny.path / "out", tiny.path / "stopped")
+    for ranks in [2, 1, 3]:
+        result = tiny(*TRAIN, *how, "--resume", "--ranks", str(ranks))
+        assert result.returncode == 0 and "resumed from out/checkpoint-000003 at step 3" in result.stdout, result
+        assert_close(losses(tiny.path / "out"), expected, 1e-4)
+        if ranks == 2:
+            assert outcome(tiny.path / "out") == bits
+        shutil.rmtree(tiny.path / "out")
+        shutil.copytree(tiny.path / "stopped", tiny.path / "out")
+
+
+def test_torchrun(tiny):
+    """A line each on one terminal would be a line too many: rank 0 alone speaks."""
+    torchrun = [Path(sys.executable).parent / "torchrun", "--nproc-per-node", "2", "--master-port", str(free_port()),
+                "--no-python", tiny.binary, *TRAIN]
+    result = subprocess.run(torchrun, cwd=tiny.path, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert re.findall(r"^step (\d)/4 ", result.stdout, re.MULTILINE) == list("1234"), result.stdout
+    assert steps_saved(tiny.path / "out") == [4]
+
+
+def test_variables_by_hand(tiny):
+    (status, out, err), other = by_hand(tiny, *TRAIN)
+    assert (status, err) == (0, "") and "step 4/4" in out
+    assert other == (0, "", "")
+    assert steps_saved(tiny.path / "out") == [4]
+
+
+@pytest.mark.parametrize("given, message", [
+    ({"RANK": "0"}, "the environment variable RANK is '0' and WORLD_SIZE is not set: set both, or none for one process"),
+    ({"WORLD_SIZE": "2"},
+     "the environment variable WORLD_SIZE is '2' and RANK is not set: set both, or none for one process"),
+    ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"},
+     "the environment variable WORLD_SIZE is 2 and MASTER_PORT is not set: set it to a port that is free where rank 0 "
+     "runs"),
+])
+def test_variables_by_half(tiny, given, message):
+    result = subprocess.run([tiny.binary, *TRAIN], cwd=tiny.path, env=os.environ | given, capture_output=True,
+                            text=True, timeout=20)
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", f"stepc: {message}\n")
+    assert not (tiny.path / "out").exists()
+
+
+@pytest.mark.parametrize("whom", ["launcher", "rank 1"])
+def test_sigterm_saves_on_all(tiny, whom):
+    how = ["--train.steps=1000000", "--optim.schedule=constant"]
+    launcher = tiny.start(*TWO, *how)
+    until(launcher, "step 5/")
+    os.kill(launcher.pid if whom == "launcher" else ranks_of(launcher)[1], signal.SIGTERM)
+    began = time.monotonic()
+    out, err = launcher.communicate(timeout=25)
+    assert (launcher.returncode, err) == (143, ""), (out, err)
+    assert time.monotonic() - began < 25
+    step, = steps_saved(tiny.path / "out")
+    for said in [out, (tiny.path / "out/logs/rank-1.log").read_text()]:
+        assert f"stopped by SIGTERM: step {step} is saved, continue with --resume" in said
+    result = tiny(*TWO, *how, "--resume", f"--train.steps={step + 2}")
+    assert result.returncode == 0 and f"at step {step}\n" in result.stdout, result
+
+
+def test_a_killed_rank(tiny):
+    how = ["--train.steps=40", "--output.save_every=3", "--output.keep_last=3"]
+    assert tiny(*TWO, *how).returncode == 0
+    expected = outcome(tiny.path / "out")
+    shutil.rmtree(tiny.path / "out")
+    moments = random.Random(5)
+    for victim, step in [(1, moments.randint(1, 9)), (0, moments.randint(13, 19)), (1, moments.randint(23, 29))]:
+        launcher = tiny.start(*TWO, *how, "--resume")
+        until(launcher, f"step {step}/")
+        time.sleep(moments.uniform(0, 0.01))
+        os.kill(ranks_of(launcher)[victim], signal.SIGKILL)
+        began = time.monotonic()
+        out, err = launcher.communicate(timeout=60)
+        assert launcher.returncode == 137 and time.monotonic() - began < 60, (out, err)
+        assert err.endswith(f"stepc: rank {victim} of 2 was ended by signal 9 (Killed)\n"), err
+        for step in steps_saved(tiny.path / "out"):
+            assert tiny("inspect", f"out/checkpoint-{step:06}").returncode == 0
+    assert tiny(*TWO, *how, "--resume").returncode == 0
+    assert outcome(tiny.path / "out") == expected
+
+
+def test_a_killed_rank_without_a_launcher(tiny):
+    """The others say whom they waited for."""
+    port = free_port()
+    start = lambda rank: subprocess.Popen(
+        [tiny.binary, *TRAIN, "--train.steps=1000000"], cwd=tiny.path, env=os.environ | variables_of(rank, 2, port),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ranks = [start(0), start(1)]
+    until(ranks[0], "step 3/")
+    ranks[1].kill()
+    out, err = ranks[0].communicate(timeout=60)
+    ranks[1].communicate()
+    assert ranks[0].returncode == LOST and err.count("\n") == 1, err
+    assert "rank 0 waited for rank 1, which is gone or late" in err
+
+
+@pytest.mark.parametrize("of_rank, message", [
+    (["--optim.lr=0.5"], "rank 1 was started with optim.lr = 0.5, and rank 0 with 0.001: all ranks want the same"),
+    (["--resume"], "rank 1 has --resume set, and rank 0 not set: all ranks want the same"),
+])
+def test_ranks_that_were_started_differently(tiny, of_rank, message):
+    for status, out, err in by_hand(tiny, *TRAIN, of_rank={1: of_rank}):
+        assert (status, out, err) == (2, "", f"stepc: {message}\n")
+    assert not (tiny.path / "out").exists()
+
+
+@pytest.fixture
+def two_machines(tiny):
+    """A folder for each rank, as of machines without a common disk."""
+    folders = {rank: tiny.path / f"machine-{rank}" for rank in range(2)}
+    for folder in folders.values():
+        folder.mkdir()
+        for name in ["model", "text.txt", "run.toml"]:
+            copy = shutil.copytree if name == "model" else shutil.copy
+            copy(tiny.path / name, folder / name)
+    return folders
+
+
+def test_other_data_of_the_same_name(tiny, two_machines):
+    text = (two_machines[1] / "text.txt").read_text()
+    (two_machines[1] / "text.txt").write_text(text.replace("the", "The", 1))
+    for status, _, err in by_hand(tiny, *TRAIN, folders=two_machines):
+        assert status == 2 and re.fullmatch(
+            r"stepc: rank 1 has the data \w{16}, and rank 0 \w{16}: all ranks want the same\n", err), err
+
+
+def test_other_weights_of_the_same_name(tiny, two_machines):
+    """Each rank would train on with its part of its own."""
+    file = two_machines[1] / "model/model.safetensors"
+    weights = load_file(file)
+    weights["model.norm.weight"][3] += np.float32(1e-6)
+    save_file(weights, file, {"format": "pt"})
+    for status, _, err in by_hand(tiny, *TRAIN, folders=two_machines):
+        assert status == 2 and re.fullmatch(
+            r"stepc: rank 1 has the weights \w{16}, and rank 0 \w{16}: all ranks want the same\n", err), err
+
+
+def test_a_checkpoint_on_one_machine_alone(tiny, two_machines):
+    assert by_hand(tiny, *TRAIN, folders=two_machines)[0][0] == 0
+    for status, _, err in by_hand(tiny, *TRAIN, "--resume", "--train.steps=6", folders=two_machines):
+        assert (status, err) == (
+            2, "stepc: rank 1 has in output.dir no checkpoint, and rank 0 the checkpoint of step 4 and a finished model: "
+            "all ranks want the same\n")
+
+
+def test_a_file_missing_on_one_machine(tiny, two_machines):
+    (two_machines[1] / "model/model.safetensors").unlink()
+    first, second = by_hand(tiny, *TRAIN, folders=two_machines)
+    assert second[0] == 2 and second[2] == "stepc: cannot open model/model.safetensors: No such file or directory\n"
+    assert first[0] == LOST and "rank 0 waited for rank 1, which is gone or late" in first[2]
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--data.train=nowhere.txt"], "cannot open nowhere.txt: No such file or directory"),
+    (["--train.mode=exact"],
+     'train.mode = "exact": on 2 ranks a step runs as a Graph or not at all: choose "fast"'),
+    (["--profile", "step.json"],
+     "--profile step.json: the instructions of one process are timed, not those of 2 ranks: leave it out"),
+])
+def test_an_error_of_all_ranks_is_said_once(tiny, arguments, message):
+    result = tiny(*TWO, *arguments)
+    assert result.returncode == 2
+    assert re.fullmatch(r"(rank 1: )?stepc: " + re.escape(message) + r"\nstepc: rank [01] of 2 failed with status 2\n",
+                        result.stderr), result.stderr
+
+
+def test_a_mesh_of_other_ranks(tiny):
+    result = tiny(*TWO, "--parallel.dp_shard=2", "--parallel.tp=2")
+    assert (result.returncode, result.stderr) == (
+        2, "stepc: run.toml: parallel.ranks = 2, and the axes multiply to 4: dp_shard=2,tp=2; parallel.dp_shard = -1 "
+        "takes what the others leave\n")
+    assert not (tiny.path / "out").exists()
+
+
+def test_a_port_that_is_taken(tiny):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = subprocess.run([tiny.binary, *TRAIN], cwd=tiny.path, env=os.environ | variables_of(0, 2, port),
+                                capture_output=True, text=True, timeout=20)
+    assert (result.returncode, result.stderr) == (
+        2, f"stepc: port {port} of 127.0.0.1 is taken, by another run or by a second rank 0 of this one: give another "
+        "port\n")
+
+
+def test_an_output_that_cannot_be_made(tiny):
+    first, second = by_hand(tiny, *TRAIN, "--output.dir=text.txt/out")
+    assert first[0] == 2 and first[2] == "stepc: output.dir: cannot create text.txt: Not a directory\n", first
+    assert second[0] == LOST and "rank 1 waited for rank 0" in second[2]
+
+
+def test_not_a_number_on_ranks(tiny):
+    """The same step on all, said once, and what was saved before is good."""
+    result = tiny(*TWO, "--train.steps=500", "--output.save_every=2", "--optim.lr=10", "--optim.clip=1e9",
+                  "--optim.weight_decay=10", "--optim.warmup_steps=0")
+    found = re.fullmatch(r"(?:rank 1: )?stepc: step (\d+): loss \S+, gradient norm \S+: stopped before saving; (.*); "
+                         r"the checkpoint of step (\d+) is good\nstepc: rank [01] of 2 failed with status 1\n",
+                         result.stderr)
+    assert result.returncode == 1 and found, result.stderr
+    assert steps_saved(tiny.path / "out")[-1] == int(found.group(3))
+    assert tiny("inspect", "out").returncode == 0 and not (tiny.path / "out/model").exists()
