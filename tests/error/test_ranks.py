@@ -280,8 +280,7 @@ def test_a_file_missing_on_one_machine(tiny, two_machines):
     (["--data.train=nowhere.txt"], "cannot open nowhere.txt: No such file or directory"),
     (["--train.mode=exact"],
      'train.mode = "exact": on 2 ranks a step runs as a Graph or not at all: choose "fast"'),
-    (["--profile", "step.json"],
-     "--profile step.json: the instructions of one process are timed, not those of 2 ranks: leave it out"),
+    (["--profile", "none/step.json"], "--profile none/step.json: there is no directory none"),
 ])
 def test_an_error_of_all_ranks_is_said_once(tiny, arguments, message):
     result = tiny(*TWO, *arguments)

@@ -229,7 +229,8 @@ TEST(PartitionedStep, RandomOnesAreGoodAndTheSameEveryTime) {
     collectives += nodes;
     for (const Instruction& one : s.instructions) {
       if (one.kind != Kind::kCollective) continue;
-      in_place += buffer_of(s, one.reads[0]).kind == Memory::kArena && buffer_of(s, one.writes[0]).kind == Memory::kArena &&
+      in_place += buffer_of(s, one.reads[0]).kind == Memory::kArena &&
+                  buffer_of(s, one.writes[0]).kind == Memory::kArena &&
                   buffer_of(s, one.reads[0]).offset == buffer_of(s, one.writes[0]).offset;
     }
     copied +=

@@ -65,9 +65,9 @@ TEST(VerifyCollectives, OperandsAreContiguousAndOfTheTypesThatTheRanksTakeAndMak
   expect_refused("%7 is not contiguous", [](Schedule& s) { s.instructions[3].writes[0] = OperandId(7); });
   expect_refused("%3 is not contiguous", [](Schedule& s) { s.operands[3].strides = {8, 16, 1}; });
   expect_refused("%8 is f32[8, 8] and the ranks make f32[2, 4, 8]",
-                [](Schedule& s) { s.instructions[0].writes[0] = OperandId(8); });
+                 [](Schedule& s) { s.instructions[0].writes[0] = OperandId(8); });
   expect_refused("f32[8, 8] has no part for each of 2 ranks",
-                [](Schedule& s) { s.instructions[3].reads[0] = OperandId(8); });
+                 [](Schedule& s) { s.instructions[3].reads[0] = OperandId(8); });
   expect_refused("reads one operand and writes one", [](Schedule& s) { s.instructions[0].reads.emplace_back(1); });
   expect_refused("reads one operand and writes one", [](Schedule& s) { s.instructions[3].reads.clear(); });
   expect_refused("has no operand", [](Schedule& s) { s.instructions[0].writes[0] = OperandId(); });
@@ -80,12 +80,12 @@ TEST(VerifyCollectives, AreRowsOfTheOpTable) {
     s.instructions[2].attrs = {{"axes", Shape{1}}, {"ranks", int64_t{2}}};
   });
   expect_refused("nothing reduces by 'mean'",
-                [](Schedule& s) { s.instructions[2].attrs.set("reduce", std::string("mean")); });
+                 [](Schedule& s) { s.instructions[2].attrs.set("reduce", std::string("mean")); });
 }
 
 TEST(VerifyCollectives, GroupsAreAlongAxesOfTheMesh) {
   expect_refused("the mesh dp_shard=2,tp=2 has no axis 2",
-                [](Schedule& s) { s.instructions[0].attrs.set("axes", Shape{2}); });
+                 [](Schedule& s) { s.instructions[0].attrs.set("axes", Shape{2}); });
   expect_refused("has no axis -1", [](Schedule& s) { s.instructions[0].attrs.set("axes", Shape{-1}); });
   expect_refused("axis 0 is named twice", [](Schedule& s) { s.instructions[0].attrs.set("axes", Shape{0, 0}); });
   expect_refused("the ranks of a group along axes [0, 1] of dp_shard=2,tp=2", [](Schedule& s) {
@@ -134,15 +134,15 @@ TEST(VerifyCollectives, PartsAreWhatTheySay) {
     s.inputs[0].part->sharding.dims[1] = canonical({{8, {1}}}, s.mesh);
   });
   expect_refused("output 0 is a part of something of other dimensions",
-                [](Schedule& s) { s.outputs[0].part->shape = {8}; });
+                 [](Schedule& s) { s.outputs[0].part->shape = {8}; });
   expect_refused("an axis of the mesh", [](Schedule& s) { s.mesh = {}; });
 }
 
 TEST(VerifyCollectives, ARankKnowsWhereItStands) {
   expect_refused("input 1, the rank's place on the mesh dp_shard=2,tp=2, is a i64[1]",
-                [](Schedule& s) { s.operands[1].sizes = {1}; });
+                 [](Schedule& s) { s.operands[1].sizes = {1}; });
   expect_refused("input 1, the rank's place on the mesh dp_shard=2,tp=2, is a f64[2]",
-                [](Schedule& s) { s.operands[1].dtype = DType::kF64; });
+                 [](Schedule& s) { s.operands[1].dtype = DType::kF64; });
   expect_refused("input 1 is the rank's place alone", [](Schedule& s) { s.inputs[1].written = true; });
   expect_refused("i5 (copy ) changes where the rank stands", [](Schedule& s) {
     Instruction& copy = s.instructions.emplace_back();

@@ -183,10 +183,8 @@ void check_labels(const RunConfig& config, const Corpus& corpus) {
 }
 
 // Without a plan there are no instructions, and a missing directory would be found only when there are some.
-void check_profile(const std::filesystem::path& profile, const RunConfig& config, int64_t ranks) {
+void check_profile(const std::filesystem::path& profile, const RunConfig& config) {
   if (profile.empty()) return;
-  USER_CHECK(ranks == 1, "--profile {}: the instructions of one process are timed, not those of {} ranks: leave it out",
-             profile.string(), ranks);
   USER_CHECK(config.train.mode != "eager",
              "--profile {}: train.mode is \"eager\", which has no instructions; choose \"exact\" or \"fast\"",
              profile.string());
@@ -210,7 +208,7 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
       corpus_(read_data()),
       batches_(corpus_, config_.train.grad_accum, config_.train.batch_size),
       numbers_(derive_numbers(config_, learner_->directory().config, corpus_, measure_run_rate(config_))),
-      profile_(std::move(profile)) {
+      profile_(is_first_ ? std::move(profile) : std::filesystem::path()) {
   check_labels(config_, corpus_);
   if (ranks_ != nullptr) {
     check_same(*ranks_, "the data", hash_text(corpus_.mixture().hash()));
@@ -577,7 +575,7 @@ Report Run::report_of(const EndOfRun& end) const {
 
 int train(RunConfig config, bool resume, FileSystem& files, const std::filesystem::path& profile) {
   const Launch launch = launch_of([](const char* name) { return std::getenv(name); });
-  check_profile(profile, config, launch.ranks);
+  check_profile(profile, config);
   const Strategy strategy = strategy_of(config, launch);
   USER_CHECK(launch.ranks == 1 || config.train.mode == name_of(Mode::kFast),
              "train.mode = \"{}\": on {} ranks a step runs as a Graph or not at all: choose \"fast\"",
