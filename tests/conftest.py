@@ -55,7 +55,7 @@ class Workspace:
 
     def __call__(self, *arguments):
         return subprocess.run([self.binary, *map(str, arguments)], cwd=self.path, capture_output=True, text=True,
-                              timeout=120)
+                              timeout=600)  # bfloat16 is slow where no AVX-512 is
 
     def start(self, *arguments):
         # Without the SIGHUP that nohup, if the tests run under it, ignores.
