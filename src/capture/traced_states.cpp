@@ -187,8 +187,8 @@ bool TracedStates::take_over(const TracedStates& from, size_t calls) {
   return true;
 }
 
-void TracedStates::leave(size_t end) {
-  for (size_t g = 0; g < watched_.size(); ++g) look(g, end);
+void TracedStates::look(size_t before) {
+  for (size_t g = 0; g < watched_.size(); ++g) look(g, before);
 }
 
 void TracedStates::before_computing(size_t call) {

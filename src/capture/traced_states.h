@@ -38,10 +38,11 @@ class TracedStates {
   // Whether `from`, whose trace begins with the same calls, drew in them as this trace does; takes its run over then.
   bool take_over(const TracedStates& from, size_t calls);
 
-  // ---- leaving the trace: what was left out is computed, up to `end`
+  // Takes in what the host has set by now, before that call: before other states are written in its stead.
+  void look(size_t before);
 
-  // What the host has set by now.
-  void leave(size_t end);
+  // ---- leaving the trace: what was left out is computed
+
   // Whether that was anything. Then a recording of what is computed would see it later than the host did.
   [[nodiscard]] bool were_set() const { return !loads_.empty(); }
   void before_computing(size_t call);

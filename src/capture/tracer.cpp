@@ -139,16 +139,14 @@ class Tracer::Observer final : public CallObserver {
     }
     if (!states_.take_over(from.states_, calls)) return false;
     // Only of these calls the two traces number storages alike.
-    const auto take = [&](ValueId value) {
-      const size_t storage = storage_of(value).index();
-      if (from.met_[storage].address != nullptr) met_[storage] = from.met_[storage];
-    };
-    for (size_t c = 0; c < calls; ++c) {
+    bool is_same = true;
+    const auto take = [&](ValueId value) { is_same = is_same && meets_as(from, value); };
+    for (size_t c = 0; is_same && c < calls; ++c) {
       for_each_value(trace_.calls[c].args, take);
       for_each_value(trace_.calls[c].results, take);
     }
+    if (!is_same) return false;
     for (const c10::Storage& storage : from.kept_) kept_.push_back(storage);
-    host_data_ = from.host_data_;
     stale_ = from.stale_;
     marks_ = from.marks_;
     supplied_ = std::move(supplied);
@@ -295,6 +293,7 @@ class Tracer::Observer final : public CallObserver {
 
   template <class Test>
   bool hand_over(const Test& goes_on) {
+    if (!computes_) states_.look(next_);
     while (Tracer* const tracer = plan_->other ? plan_->other() : nullptr) {
       const std::shared_ptr<Observer> other = tracer->observer_;
       if (!other->take_over(*this) || !goes_on(*other)) {
@@ -344,6 +343,26 @@ class Tracer::Observer final : public CallObserver {
     for_each_value(mine.args, compare);
     for_each_value(mine.results, compare);
     return same_values;
+  }
+
+  // Whether `value` lies here on the memory that `from` has met in its place. What the step makes has none but that;
+  // what it is given is this plan's own input, and so the same tensor, the same bytes or the host's data.
+  bool meets_as(const Observer& from, ValueId value) {
+    const StorageId storage = storage_of(value);
+    const Met& theirs = from.met_[storage.index()];
+    Met& mine = met_[storage.index()];
+    const bool is_given = trace_.storages[storage.index()].external;
+    if (is_given != from.trace_.storages[storage.index()].external) return false;
+    if (theirs.address == nullptr) return true;
+    if (!is_given) {
+      mine = theirs;
+      return true;
+    }
+    if (mine.address != nullptr) return mine.address == theirs.address && mine.shift == theirs.shift;
+    const auto kept = std::ranges::find(from.kept_, theirs.address, &c10::Storage::unsafeGetStorageImpl);
+    if (kept == from.kept_.end() || is_unreadable(*theirs.address) || from.stale_.contains(theirs.address))
+      return false;
+    return is_constant(storage, from.window_on(value, *kept)) && mine.shift == theirs.shift;
   }
 
   // ---- comparing
@@ -692,7 +711,7 @@ class Tracer::Observer final : public CallObserver {
   void stray(std::string why, bool records = true) {
     difference_ = std::move(why);
     if (computes_) return;
-    states_.leave(next_);
+    states_.look(next_);
     plan_->turn_back();
     // What the host's own calls have made is made once.
     const bool has_made = std::any_of(expected_.begin(), expected_.begin() + static_cast<ptrdiff_t>(next_),

@@ -846,3 +846,21 @@ def schedulers_in_a_chain_inside(accelerate):
         return loss
 
     yield from fit(step, model, optimizer, *parts)
+
+
+@case(draws=True)
+def seed_set_aside_before_a_branch(accelerate):
+    model, count = mlp(), [0]
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        count[0] += 1
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            x = x + 0.1 * torch.rand(x.shape)
+        x = torch.tanh(x) if count[0] % 3 else x.flip(0)
+        return descend(cross_entropy(model(x), y), optimizer)
+
+    for _, x, y in batches(20):
+        yield step(x, y), model, optimizer, count

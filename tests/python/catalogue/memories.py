@@ -91,3 +91,34 @@ def memory_that_the_step_fills(accelerate):
 
     for _, x, y in batches(2 * STEPS):
         yield step(x, y), model, optimizer, len(memory)
+
+
+@case
+def gradient_held_to_that_of_a_sample(accelerate):
+    """Of averaged gradient episodic memory: which way the step goes hangs on what it drew from its memory."""
+    model, memory = mlp(), []
+    optimizer = sgd(model)
+
+    def gradient():
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    @accelerate
+    def step(x, y):
+        kept_x, kept_y = random.choice(memory)
+        optimizer.zero_grad()
+        cross_entropy(model(kept_x), kept_y).backward()
+        reference = gradient()
+        optimizer.zero_grad()
+        loss = cross_entropy(model(x), y)
+        loss.backward()
+        new = gradient()
+        if torch.dot(new, reference) < 0:
+            new -= torch.dot(new, reference) / torch.dot(reference, reference) * reference
+            torch.nn.utils.vector_to_parameters(new, [p.grad for p in model.parameters()])
+        optimizer.step()
+        return loss
+
+    for i, x, y in batches(2 * STEPS):
+        if i % 2 == 0 and len(memory) < 4:
+            memory.append((x.clone(), y.clone()))
+        yield step(x, y), model, optimizer
