@@ -52,6 +52,16 @@ const PlannedAllocation* InstructionMemory::take_planned(size_t bytes) {
   return nullptr;
 }
 
+// Where there is scratch memory, the places of a call's results are the call's from beginning to end: what was a
+// temporary tensor's may yet be the result's.
+void InstructionMemory::give_back(const std::byte* freed) {
+  if (instruction_->kind != Instruction::Kind::kAten && instruction_->kind != Instruction::Kind::kOp) return;
+  for (size_t a = 0; a < taken_.size(); ++a) {
+    const PlannedAllocation& planned = instruction_->allocations[a];
+    if (taken_[a] && !planned.own && freed == arena_ + planned.offset) taken_[a] = false;
+  }
+}
+
 void* InstructionMemory::allocate(size_t bytes, int worker) {
   if (worker != 0) return allocate_from_slab(bytes, worker);
   keeps_ = std::exchange(keeps_next_, false);
@@ -98,6 +108,7 @@ void InstructionMemory::on_arena_free(void* memory, int worker) {
   const auto* freed = static_cast<const std::byte*>(memory);
   const Scratch& scratch = worker == 0 ? instruction_->scratch : instruction_->worker_scratch;
   if (scratch.bytes == 0) return;
+  if (worker == 0) give_back(freed);
   const std::byte* begin = worker == 0 ? arena_ + scratch.offset : slab_begin(worker);
   if (freed < begin || freed >= begin + scratch.bytes) return;
   WorkerSlab& blocks = worker == 0 ? scratch_ : slabs_[static_cast<size_t>(worker)].blocks;

@@ -1,6 +1,7 @@
 // InstructionMemory: serves what a replayed instruction's ATen calls allocate: what was planned from its place in the
 // arena, or from the system where it outlives the step; everything else from the instruction's scratch memory, first
-// fit; intra-op workers from a slab each. What does not fit comes from the system, and is counted as unplanned.
+// fit, beside which such a place may be asked for again once it is freed; intra-op workers from a slab each. What does
+// not fit comes from the system, and is counted as unplanned.
 #pragma once
 
 #include <atomic>
@@ -50,6 +51,7 @@ class InstructionMemory final : public AllocationClient {
     WorkerSlab blocks;
   };
   const PlannedAllocation* take_planned(size_t bytes);
+  void give_back(const std::byte* freed);
   void* allocate_from_slab(size_t bytes, int worker);
   std::byte* slab_begin(int worker) const;
   void* at(uint64_t offset, size_t bytes);

@@ -31,6 +31,7 @@ class Meter final : public AllocationClient {
     const auto result = std::ranges::find(results_, bytes);
     if (worker == 0 && result != results_.end()) {
       results_.erase(result);
+      in_places_[memory] = bytes;
       return;
     }
     if (static_cast<size_t>(worker) >= slabs_.size()) return;
@@ -38,6 +39,7 @@ class Meter final : public AllocationClient {
   }
   void on_system_free(void* memory) override {
     const std::lock_guard lock(mutex_);
+    if (const auto placed = in_places_.extract(memory)) results_.push_back(placed.mapped());
     const auto found = at_.find(memory);
     if (found == at_.end()) return;
     slabs_[static_cast<size_t>(found->second.worker)].free(found->second.offset);
@@ -57,8 +59,9 @@ class Meter final : public AllocationClient {
     int worker = 0;
     uint64_t offset = 0;
   };
-  std::mutex mutex_;  // frees come from any thread
-  std::vector<uint64_t> results_;
+  std::mutex mutex_;               // frees come from any thread
+  std::vector<uint64_t> results_;  // whose places are free
+  std::map<void*, uint64_t> in_places_;
   std::vector<WorkerSlab> slabs_;  // by worker
   std::map<void*, Block> at_;
 };

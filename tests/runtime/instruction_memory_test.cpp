@@ -62,6 +62,28 @@ TEST_F(InstructionMemoryTest, ScratchMemoryIsGivenBackAndRunsOut) {
   EXPECT_EQ(ask(256), at(512)) << "all of it again, for the next instruction";
 }
 
+TEST_F(InstructionMemoryTest, AResultMayTakeThePlaceThatATemporaryTensorHad) {
+  instruction_.kind = Instruction::Kind::kAten;
+  begin({{256, 1024, false}}, {0, 512});
+  EXPECT_EQ(ask(256), at(1024)) << "whatever asks first";
+  EXPECT_EQ(ask(256), at(0));
+  memory_.on_arena_free(at(1024), 0);
+  EXPECT_EQ(ask(256), at(1024));
+  memory_.on_arena_free(at(1024), 0);
+  begin({{256, 1024, false}}, {});
+  memory_.allocate(256, 0);
+  memory_.on_arena_free(at(1024), 0);
+  EXPECT_EQ(ask(256), nullptr) << "without scratch memory of its own a recorded call's memory is planned one by one";
+}
+
+TEST_F(InstructionMemoryTest, OfSeveralCallsAResultKeepsItsPlace) {
+  instruction_.kind = Instruction::Kind::kNodes;
+  begin({{256, 1024, false}}, {0, 512});
+  EXPECT_EQ(ask(256), at(1024));
+  memory_.on_arena_free(at(1024), 0);
+  EXPECT_EQ(ask(256), at(0)) << "what the first has made is there until the last ends";
+}
+
 TEST_F(InstructionMemoryTest, WorkersHaveASlabEach) {
   begin({{256, 1024, false}}, {0, 512}, {2048, 128});
   EXPECT_EQ(ask(100, 1), at(2048));

@@ -23,6 +23,11 @@ at::Tensor work(const at::Tensor& x) {
   at::parallel_for(0, 2, 1, [](int64_t, int64_t) { bytes(64); });
   return result.fill_(7);
 }
+// Its second tensor of that size is the result, when the first is gone.
+at::Tensor copies(const at::Tensor& x) {
+  { const at::Tensor first = bytes(120); }
+  return at::empty_like(x).fill_(7);
+}
 at::Tensor refuses_zeros(const at::Tensor& x) {
   TORCH_CHECK(x.sum().item<float>() != 0, "zeros");
   return x.clone();
@@ -31,6 +36,7 @@ at::Tensor draws(const at::Tensor& x) { return at::rand_like(x); }
 
 TORCH_LIBRARY(stepc_workspace_test, m) {
   m.def("work(Tensor x) -> Tensor", work);
+  m.def("copies(Tensor x) -> Tensor", copies);
   m.def("refuses_zeros(Tensor x) -> Tensor", refuses_zeros);
   m.def("draws(Tensor x) -> Tensor", draws);
 }
@@ -58,6 +64,12 @@ TEST(MeasureWorkspace, IsTheMostThatACallHoldsAtOnceBesideItsResults) {
   EXPECT_EQ(two->worker_bytes, 64U);
   EXPECT_EQ(alone->bytes, 128U + 256);
   EXPECT_EQ(alone->worker_bytes, 0U);
+}
+
+TEST(MeasureWorkspace, ATemporaryTensorLiesWhereTheResultWillBe) {
+  const std::optional<Workspace> workspace = measure_workspace(call_of("copies"), 1);
+  ASSERT_TRUE(workspace.has_value());
+  EXPECT_EQ(workspace->bytes, 0U);
 }
 
 TEST(MeasureWorkspace, OfACallThatRefusesZerosIsUnknown) {

@@ -365,37 +365,40 @@ class Functionaliser {
   // What the call's kernel took beside its results when it was recorded, placed as a replay will place it.
   void measure(CallId id, const std::vector<ValueId>& fresh, AtenCall& call) const {
     call.measured = !trace_.allocations.empty() || !trace_.scratch.empty();
-    // A replay gives the places of results to whatever asks first for as many bytes.
+    // A replay gives the places of results to whatever asks first for as many bytes, and again once that is freed.
     std::vector<uint64_t> results;
     for (ValueId result : fresh) results.push_back(static_cast<uint64_t>(bytes_of(type_of(result))));
-    const auto takes_a_place = [&](const Allocation& one) {
-      const auto found = std::ranges::find(results, one.bytes);
-      if (found == results.end()) return false;
-      results.erase(found);
-      return true;
-    };
     struct Change {  // at a tick memory goes before it comes
       int64_t tick;
       bool comes;
       size_t block;
       auto operator<=>(const Change&) const = default;
     };
+    struct Block {
+      uint64_t bytes;
+      std::optional<uint64_t> offset;  // none: in the place of a result
+    };
     std::vector<Change> changes;
-    std::vector<uint64_t> bytes;
+    std::vector<Block> blocks;
     for (const Allocation& one : of_call(trace_.allocations, id)) {
-      if (takes_a_place(one) || (one.kept && !one.storage.valid())) continue;
-      changes.push_back({one.first, true, bytes.size()});
-      changes.push_back({one.last, false, bytes.size()});
-      bytes.push_back(one.bytes);
+      if (one.kept && !one.storage.valid()) continue;
+      changes.push_back({one.first, true, blocks.size()});
+      changes.push_back({one.last, false, blocks.size()});
+      blocks.push_back({one.bytes, {}});
     }
     std::ranges::sort(changes);
     WorkerSlab slab;
-    std::vector<uint64_t> offsets(bytes.size(), 0);
     for (const Change& change : changes) {
-      if (change.comes)
-        offsets[change.block] = *slab.allocate(bytes[change.block]);
+      Block& block = blocks[change.block];
+      const auto place = std::ranges::find(results, block.bytes);
+      if (change.comes && place != results.end())
+        results.erase(place);
+      else if (change.comes)
+        block.offset = slab.allocate(block.bytes);
+      else if (block.offset)
+        slab.free(*block.offset);
       else
-        slab.free(offsets[change.block]);
+        results.push_back(block.bytes);
     }
     // What is made in another layout than a Graph's has to be moved aside before it is copied to its place.
     uint64_t aside = 0;
