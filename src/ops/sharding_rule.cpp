@@ -163,17 +163,31 @@ ShardingRule named_rule(const DimNames& dims, const std::vector<TensorType>& ope
   return rule;
 }
 
+namespace {
+// Of nothing there are no parts: a dimension of no elements is never split.
+ShardingRule without_empty_factors(ShardingRule rule) {
+  for (auto* tensors : {&rule.operands, &rule.results})
+    for (ShardingRule::Dims& dims : *tensors)
+      for (std::vector<int>& factors : dims)
+        if (std::ranges::any_of(factors, [&](int f) { return rule.factors[static_cast<size_t>(f)].size == 0; }))
+          factors.clear();
+  return rule;
+}
+}  // namespace
+
 ShardingRule sharding_rule_of(const Graph& graph, const Node& node) {
   const OpCall call = call_of(graph, node);
   std::vector<TensorType> results;
   for (TensorId output : node.outputs) results.push_back(graph.type(output));
   if (!node.aten) {
     const OpDef& op = op_def(node.op);
-    return op.sharding == nullptr ? ShardingRule::whole(call.inputs, results) : op.sharding(call, results);
+    return op.sharding == nullptr ? ShardingRule::whole(call.inputs, results)
+                                  : without_empty_factors(op.sharding(call, results));
   }
   const bool is_named = node.aten->rule && node.aten->rule->dims;
   const std::optional<DimNames> dims = is_named ? node.aten->rule->dims : aten_dim_names(graph, node);
-  return dims ? named_rule(*dims, call.inputs, results) : ShardingRule::whole(call.inputs, results);
+  return dims ? without_empty_factors(named_rule(*dims, call.inputs, results))
+              : ShardingRule::whole(call.inputs, results);
 }
 
 }  // namespace stepc

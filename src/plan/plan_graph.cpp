@@ -44,7 +44,9 @@ std::optional<RecomputeOptions> recompute_options(const Graph& graph, const Memo
 // The passes in two parts: what an attempt to meet a budget does anew, and what is before it and the same each time.
 class Passes {
  public:
-  explicit Passes(RunOptions options) : options_(std::move(options)) {}
+  // `runs`: those of attempts before.
+  explicit Passes(RunOptions options, std::vector<PassRun> runs = {})
+      : options_(std::move(options)), runs_(std::move(runs)) {}
 
   Graph before(const Graph& captured, const std::vector<std::string>& without = {}) {
     RunOptions options = options_;
@@ -74,6 +76,42 @@ class Passes {
 };
 const std::vector<std::string> Passes::kAnew = {"recompute", "fuse", "order"};
 
+// What may be kept gathered, the most first: along all axes that gather in both passes, then without parameters, then
+// parameters alone.
+std::vector<std::vector<std::string>> what_may_be_kept(const Strategy& strategy) {
+  std::vector<std::string> activations, parameters;
+  if (strategy.mesh.find("cp")) activations.emplace_back("cp");
+  if (strategy.mesh.find("tp") && strategy.sequence_parallel) activations.emplace_back("tp");
+  if (strategy.mesh.find("dp_shard") && strategy.zero >= 2) parameters.emplace_back("dp_shard");
+  std::vector<std::string> all = activations;
+  all.insert(all.end(), parameters.begin(), parameters.end());
+  std::vector<std::vector<std::string>> out = {all, activations, parameters};
+  std::erase_if(out, [](const auto& axes) { return axes.empty(); });
+  if (out.size() == 2) out.pop_back();  // of one kind: twice the same
+  return out;
+}
+
+// A rank's plan that keeps what it gathers, recomputes nothing and yet fits the budget; nullopt where none does.
+// `none`: a plan to begin from. `runs`: the passes of all that were tried.
+std::optional<PlannedGraph> plan_that_keeps(const Graph& captured, const PlanGraphOptions& options,
+                                            const RunOptions& run, const PlannedGraph& none,
+                                            std::vector<PassRun>& runs) {
+  if (options.budget.kind != MemoryBudget::Kind::kBytes) return std::nullopt;
+  for (std::vector<std::string>& axes : what_may_be_kept(run.settings.strategy)) {
+    RunOptions keeping = run;
+    keeping.settings.strategy.keeps = std::move(axes);
+    Passes passes(std::move(keeping), std::move(runs));
+    PlannedGraph planned = none;
+    planned.graph = passes.anew(passes.before(captured), std::nullopt);
+    verify_stage(planned.graph, Stage::kFused);
+    planned.plan = options.schedule(planned.graph, planned.options);
+    runs = passes.runs();
+    planned.passes = runs;
+    if (excess_bytes(planned.plan.schedule, options.budget, UINT64_MAX) == 0) return planned;
+  }
+  return std::nullopt;
+}
+
 PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGraphOptions& options) {
   const bool is_part = !options.passes.settings.strategy.mesh.axes.empty();
   const uint64_t eager_bytes = trace == nullptr || is_part ? UINT64_MAX : eager_peak_bytes(*trace);
@@ -82,13 +120,15 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
   };
   RunOptions run = options.passes;
   run.settings.matmuls = matmul_rule(options.target.features);
-  Passes passes(std::move(run));
-  const Graph core = passes.before(captured);  // of a mesh: a rank's, whose inputs the budget counts
-  std::optional<RecomputeOptions> recompute = recompute_options(core, options.budget, options.target);
   PlannedGraph planned;
   planned.options.features = options.target.features;
   planned.options.threads = options.target.threads;
   planned.options.trace = trace;
+  std::vector<PassRun> tried;
+  if (auto kept = plan_that_keeps(captured, options, run, planned, tried)) return std::move(*kept);
+  Passes passes(std::move(run), std::move(tried));
+  const Graph core = passes.before(captured);  // of a mesh: a rank's, whose inputs the budget counts
+  std::optional<RecomputeOptions> recompute = recompute_options(core, options.budget, options.target);
   std::optional<PlannedGraph> best;
   for (int attempt = 1;; ++attempt) {
     Graph graph = passes.anew(core, recompute);

@@ -50,7 +50,8 @@ struct PlannedGraph {
 // `captured` as functionalise() leaves it. `trace`: what it was made of, which must outlive the result; without one
 // (nullptr), and for a rank's part of it, nothing is known of eager's memory, and only a budget bounds the plan. A plan
 // that takes more than its budget, or than eager took, is planned anew: recomputation is asked for less, matmuls leave
-// out their packing; the smallest is returned. Throws UserError for a step that no Schedule can run.
+// out their packing; the smallest is returned. A rank keeps what it gathers (Strategy::keeps) where a budget of bytes
+// has room for it without recomputation. Throws UserError for a step that no Schedule can run.
 PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& options);
 
 }  // namespace stepc

@@ -437,6 +437,66 @@ TEST(Partition, DISABLED_FiveThousandRandomSteps) {
   run_random_steps(500, 5000, share);
 }
 
+// ---- steps at the edge
+
+// A batch of nothing, or of one element: what a rank has none of it pads.
+Graph small_step(int64_t rows, int64_t width) {
+  return parse_graph(str(R"(stepc.graph 1
+input %0: f64[{0}, {1}] = batch "x"
+input %1: f64[{1}, {1}] = parameter "up"
+input %2: f64[{1}, {1}] = parameter "down"
+%3: f64[{0}, {1}] = matmul(%0, %1) {{transpose_a=false, transpose_b=false}} | forward "up"
+%4: f64[{0}, {1}] = matmul(%3, %2) {{transpose_a=false, transpose_b=false}} | forward "down"
+%5: f64[] = sum(%4) {{dims=[0, 1], keepdim=false}} | forward ""
+%6: f64[{1}, {1}] = matmul(%3, %4) {{transpose_a=true, transpose_b=false}} | backward "down"
+%7: f64[{1}, {1}] = sub(%2, %6) | update ""
+return %5
+update %2 = %7
+)",
+                         rows, width));
+}
+// A parameter used in three ways beside a frozen one and one that nothing uses.
+Graph tied_three_ways() {
+  return parse_graph(R"(stepc.graph 1
+input %0: f64[7, 6] = batch "x"
+input %1: f64[6, 6] = parameter "w"
+input %2: f64[6, 6] = parameter "frozen"
+input %3: f64[5] = parameter "unused"
+input %4: i64[7] = batch "ids"
+input %5: f64[6, 6] = optimizer_state "w.m"
+%6: f64[7, 6] = matmul(%0, %1) {transpose_a=false, transpose_b=false} | forward "a"
+%7: f64[7, 6] = matmul(%6, %1) {transpose_a=false, transpose_b=true} | forward "b"
+%8: i64[] = full() {dtype=i64, shape=[], value=6} | forward ""
+%9: i64[7] = remainder(%4, %8) | forward ""
+%10: f64[7, 6] = take(%1, %9) {dim=0} | forward "c"
+%11: f64[7, 6] = add(%7, %10) | forward ""
+%12: f64[7, 6] = matmul(%11, %2) {transpose_a=false, transpose_b=false} | forward "d"
+%13: f64[6, 6] = matmul(%6, %12) {transpose_a=true, transpose_b=false} | backward "a"
+%14: f64[6, 6] = matmul(%0, %12) {transpose_a=true, transpose_b=false} | backward "b"
+%15: f64[6, 6] = full() {dtype=f64, shape=[6, 6], value=0.0} | backward "c"
+%16: f64[6, 6] = put_add(%15, %9, %12) {dim=0} | backward "c"
+%17: f64[6, 6] = add(%13, %14) | backward ""
+%18: f64[6, 6] = add(%17, %16) | backward ""
+%19: f64[6, 6] = add(%5, %18) | update ""
+%20: f64[6, 6] = sub(%1, %19) | update ""
+return %12
+update %1 = %20
+update %5 = %19
+)");
+}
+
+TEST(Partition, EdgesMeanTheSameOnAnyMesh) {
+  for (const Graph& graph : {small_step(0, 4), small_step(1, 1), small_step(3, 1), tied_three_ways()})
+    for (const char* mesh :
+         {"dp_shard=2", "dp_shard=3,tp=5", "tp=3", "cp=2", "dp_replicate=2,dp_shard=2,cp=2,tp=2", "dp_shard=16"})
+      for (int zero : {0, 1, 3}) {
+        SCOPED_TRACE(str("{} zero {}\n{}", mesh, zero, to_text(graph)));
+        const Strategy strategy = {parse_mesh(mesh), zero};
+        const Graph local = test::partitioned(graph, strategy).local;
+        test::largest_error_on_ranks(graph, local, test::random_inputs(graph, 1, 7));
+      }
+}
+
 // ---- what a person asks for
 
 Graph two_layers() {
@@ -456,6 +516,31 @@ TEST(Partition, ARuleSplitsWhatItMatches) {
   const Graph sharded = propagate_shardings(two_layers(), strategy).graph;
   const TensorId up = sharded.inputs[1].tensor;
   EXPECT_EQ(to_text(*sharded.tensors[up.index()].sharding, sharded.shape(up), sharded.mesh), "<4/tp, 6>");
+}
+
+// Of rules that match one parameter the last counts; what they say holds whatever tensor parallelism would find.
+TEST(Partition, RulesThatMeetMeanTheSame) {
+  const Graph graph = tied_three_ways();
+  const std::vector<std::vector<ShardRule>> all = {{{"w", {{0, "tp"}}}},
+                                                   {{"*", {{0, "tp"}}}, {"w", {{1, "tp"}}}},
+                                                   {{"w", {{0, "dp_shard"}, {1, "tp"}}}},
+                                                   {{"frozen", {{0, "tp"}, {1, "dp_shard"}}}, {"w", {{1, "tp"}}}}};
+  const std::vector<std::string> lies = {"<6/tp, 6>", "<6, 6/tp>", "<6/dp_shard, 6/tp>", "<6, 6/tp>"};
+  for (size_t i = 0; i < all.size(); ++i) {
+    SCOPED_TRACE(i);
+    Strategy strategy = {parse_mesh("dp_shard=2,tp=2"), 0};
+    strategy.rules = all[i];
+    const test::Partitioned made = test::partitioned(graph, strategy);
+    const GraphInput& w = made.sharded.graph.inputs[1];
+    ASSERT_EQ(w.key, "w");
+    const Graph& sharded = made.sharded.graph;
+    const Graph written =
+        parse_graph(str("stepc.graph 1\nmesh dp_shard=2,tp=2\ninput %0: f64[6, 6] {} = parameter \"w\"\n"
+                        "return %0\n",
+                        lies[i]));
+    EXPECT_EQ(sharded.tensors[w.tensor.index()].sharding, written.tensors[0].sharding);
+    test::largest_error_on_ranks(graph, made.local, test::random_inputs(graph, 1, 7));
+  }
 }
 
 TEST(Partition, BadStrategiesAreRefused) {

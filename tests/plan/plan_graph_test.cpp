@@ -1,6 +1,7 @@
 // Plans within a budget, and what is tried where a plan takes more than it may.
 #include "plan/plan_graph.h"
 
+#include <algorithm>
 #include <array>
 
 #include <gtest/gtest.h>
@@ -222,6 +223,25 @@ TEST(PlanGraph, ARanksBudgetCountsWhatTheRankHolds) {
   const PlannedGraph within = planned_for(graph, strategy, {MemoryBudget::Kind::kBytes, bytes});
   EXPECT_LE(within.plan.schedule.needed_bytes(), bytes);
   EXPECT_EQ(within.plan.schedule.count(Instruction::Kind::kCollective), whole.count(Instruction::Kind::kCollective));
+}
+
+// What zero 3 gathers in both passes is gathered once where the budget has room for it.
+TEST(PlanGraph, ABudgetWithRoomKeepsWhatIsGathered) {
+  const Graph graph = step_of(8);
+  const auto gathers = [](const PlannedGraph& planned) {
+    return std::ranges::count(planned.graph.nodes, "all_gather", &Node::op);
+  };
+  const Strategy strategy = {parse_mesh("dp_shard=2"), 3};
+  const PlannedGraph again = planned_for(graph, strategy);
+  EXPECT_EQ(gathers(again), 2 * 8 - 1) << "nothing asks for the gradient of the batch";
+  const PlannedGraph kept = planned_for(graph, strategy, {MemoryBudget::Kind::kBytes, 1U << 30});
+  EXPECT_EQ(gathers(kept), 8);
+  const uint64_t bytes = kept.plan.schedule.needed_bytes();
+  EXPECT_GT(bytes, again.plan.schedule.needed_bytes());
+  EXPECT_EQ(gathers(planned_for(graph, strategy, {MemoryBudget::Kind::kBytes, bytes})), 8);
+  const PlannedGraph less = planned_for(graph, strategy, {MemoryBudget::Kind::kBytes, bytes - 1});
+  EXPECT_EQ(gathers(less), gathers(again));
+  EXPECT_LT(less.plan.schedule.needed_bytes(), bytes);
 }
 
 TEST(PlanGraph, EagersMemoryOnOneDeviceDoesNotBoundARanks) {

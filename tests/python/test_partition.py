@@ -57,11 +57,25 @@ def matmuls_left_whole(text):
     return [line for line in text.splitlines()[1:] if line.split()[0] in ("matmul", "attention")]
 
 
-@pytest.mark.parametrize("name", DECODERS)
-def test_no_layer_of_a_decoder_has_a_whole_matmul(name, irtool, tmp_path):
+def sent(text):
+    """(collectives, MiB) of the table that --communication prints."""
+    units = {"B": 2**-20, "KiB": 2**-10, "MiB": 1}
+    rows = [line.split() for line in text.splitlines() if re.match("  [a-z]", line)]
+    return sum(int(row[2]) for row in rows), sum(float(row[3]) * units[row[4]] for row in rows)
+
+
+@pytest.mark.parametrize("name", DECODERS + ["gemma2", "bert", "t5", "vit", "whisper"])
+def test_what_is_sent_and_what_stays_whole(name, irtool, tmp_path):
+    """A row of the table (pytest -s), with the lines of what is not split and why."""
     trace = captured(name, tmp_path)
-    whole = matmuls_left_whole(irtool(trace, "dp_shard=2,tp=2", "--whole"))
-    assert all("rotary_emb" in line for line in whole), whole  # an outer product of positions
+    text = irtool(trace, "dp_shard=2,tp=2", "--whole")
+    whole = matmuls_left_whole(text)
+    count, mebibytes = sent(irtool(trace, "dp_shard=2,tp=2", "--communication"))
+    print(f"{name:<8} {count:>4} collectives {mebibytes:>6.3f} MiB, {len(whole)} matmuls and attentions whole")
+    print(text)
+    assert count > 0 and mebibytes > 0
+    if name != "vit":  # whose patches' weight has its gradient from tokens that are whole along tp
+        assert all("rotary_emb" in line for line in whole), whole  # an outer product of positions
 
 
 @pytest.mark.parametrize("name", DECODERS + OTHERS)

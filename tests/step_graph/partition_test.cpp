@@ -23,7 +23,8 @@ struct Preset {
   std::string name, mesh;
   int zero = 0;
   bool sequence_parallel = true;
-  [[nodiscard]] Strategy strategy() const { return {parse_mesh(mesh), zero, sequence_parallel}; }
+  std::vector<std::string> keeps = {};
+  [[nodiscard]] Strategy strategy() const { return {parse_mesh(mesh), zero, sequence_parallel, {}, keeps}; }
 };
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> kPresets = {{"dp", "dp_replicate=2"},
@@ -39,6 +40,24 @@ const std::vector<Preset>& presets() {
                                                {"cp x tp", "cp=2,tp=2"},
                                                {"more ranks than key heads", "tp=4"},
                                                {"nothing divides", "dp_shard=3,tp=3", 3}};
+  return kPresets;
+}
+
+// More of them than every family runs each time.
+const std::vector<Preset>& rare_presets() {
+  static const std::vector<Preset> kPresets = {{"zero 3, kept", "dp_shard=2", 3, true, {"dp_shard"}},
+                                               {"tp, kept", "tp=2", 0, true, {"tp"}},
+                                               {"cp, kept", "cp=2", 0, true, {"cp"}},
+                                               {"all kept", "dp_shard=2,cp=2,tp=2", 3, true, {"dp_shard", "cp", "tp"}},
+                                               {"hsdp, zero 1", "dp_replicate=2,dp_shard=2", 1},
+                                               {"tp x zero 1", "dp_shard=2,tp=2", 1},
+                                               {"tp without sp x zero 2", "dp_shard=2,tp=2", 2, false},
+                                               {"cp without sp x tp", "cp=2,tp=2", 0, false},
+                                               {"four axes", "dp_replicate=2,dp_shard=2,cp=2,tp=2", 3},
+                                               {"more ranks than rows", "dp_shard=7", 3},
+                                               {"odd sequence", "dp_shard=2,cp=3", 3},
+                                               {"nothing divides, 15 ranks", "dp_shard=3,tp=5", 3},
+                                               {"nothing divides, zero 1", "dp_shard=5,cp=3", 1}};
   return kPresets;
 }
 
@@ -96,6 +115,44 @@ INSTANTIATE_TEST_SUITE_P(Families, StepOnRanks,
                                            Family{"gpt2_dropout", gpt2("0.1")}),
                          [](const auto& info) { return info.param.name; });
 
+// The other families of docs/models.md, under two presets; --gtest_also_run_disabled_tests: all under all.
+std::vector<Family> other_families() {
+  const std::string scaled =
+      R"("rope_scaling":{"rope_type":"llama3","factor":8,"original_max_position_embeddings":8},)";
+  const std::string glm = R"("head_dim":8,"bos_token_id":null,"eos_token_id":null,"pad_token_id":null,)";
+  const std::string biases = R"("attention_bias":true,"mlp_bias":true,)";
+  const std::string window = R"("use_sliding_window":true,"sliding_window":3,"max_window_layers":1,)";
+  return {{"llama31", grouped("llama", scaled + biases)},
+          {"mistral", grouped("mistral", R"("sliding_window":3,)")},
+          {"qwen2", grouped("qwen2", window)},
+          {"olmo", grouped("olmo", R"("clip_qkv":0.5,)")},
+          {"glm", grouped("glm", glm)},
+          {"glm4", grouped("glm4", glm)},
+          {"gemma2", grouped("gemma2", R"("head_dim":12,"sliding_window":3,)")},
+          {"baichuan7b", grouped("baichuan")},
+          {"baichuan13b", test::sized("baichuan", R"("intermediate_size":48,"model_max_length":64,)")},
+          {"bloom", R"({"model_type":"bloom","vocab_size":96,"hidden_size":32,"n_layer":2,"n_head":4})"}};
+}
+class OtherStepOnRanks : public ::testing::TestWithParam<Family> {};
+
+TEST_P(OtherStepOnRanks, EveryOutputIsThatOfOneDevice) {
+  expect_as_on_one_device(RecordedStep(GetParam().config, at::kFloat), {presets()[7], presets()[9]});
+}
+TEST_P(OtherStepOnRanks, DISABLED_EveryOutputIsThatOfOneDeviceOnAnyMesh) {
+  const RecordedStep step(GetParam().config, at::kFloat);
+  expect_as_on_one_device(step, presets());
+  expect_as_on_one_device(step, rare_presets());
+}
+INSTANTIATE_TEST_SUITE_P(Families, OtherStepOnRanks, ::testing::ValuesIn(other_families()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(StepOnRanks, RareMeshesMeanTheSame) {
+  expect_as_on_one_device(RecordedStep(grouped("llama"), at::kFloat), rare_presets());
+}
+TEST_P(StepOnRanks, DISABLED_EveryOutputIsThatOfOneDeviceOnRareMeshes) {
+  expect_as_on_one_device(RecordedStep(GetParam().config, at::kFloat), rare_presets());
+}
+
 // Updates that know more than one element of their parameter: the norm of all gradients, differences of successive
 // ones.
 TEST(StepOnRanks, UpdateRulesMeanTheSame) {
@@ -111,7 +168,14 @@ TEST(StepOnRanks, MicroBatchesAreSplitEach) {
   EXPECT_EQ(sent_by(graph, presets()[2]).at({"reduce_scatter", "dp_shard"}).count, 2 * parameters) << "each";
   EXPECT_EQ(sent_by(graph, presets()[3]).at({"reduce_scatter", "dp_shard"}).count, 2 * parameters);
   EXPECT_EQ(sent_by(graph, presets()[3]).at({"all_gather", "dp_shard"}).count, 2 * (2 * parameters - 1));
-  expect_as_on_one_device(step, {presets()[0], presets()[1], presets()[2], presets()[3], presets()[7]});
+  const Sent tp = sent_by(graph, presets()[5]);
+  EXPECT_EQ(tp.at({"all_gather", "tp"}).count, 2 * (6 * 2 + 2)) << "6 a layer and micro-batch";
+  EXPECT_EQ(sent_by(graph, rare_presets()[1]).at({"all_gather", "tp"}).count, 2 * (4 * 2 + 1)) << "4 where kept";
+  const Sent kept = sent_by(graph, rare_presets()[0]);
+  EXPECT_EQ(kept.at({"all_gather", "dp_shard"}).count, parameters) << "for all micro-batches";
+  EXPECT_EQ(kept.at({"reduce_scatter", "dp_shard"}).count, parameters) << "once a step";
+  expect_as_on_one_device(
+      step, {presets()[0], presets()[1], presets()[2], presets()[3], presets()[7], presets()[8], rare_presets()[3]});
 }
 
 // ---- what is sent, by the closed formulas of the presets
@@ -177,6 +241,19 @@ TEST(StepOnRanks, SendsWhatTheFormulasSay) {
         3 + norms + 1}});
   expect(presets()[6], {{"all_reduce", "tp", 2 * kHalf * ((4 * kLayers + 2) * activation + kFloat * (3 * kTokens + 1)),
                          static_cast<size_t>(4 * kLayers) + 2 + 3 + 1}});
+  // Where a budget has room for what is gathered, once is enough.
+  expect(rare_presets()[0], {{"reduce_scatter", "dp_shard", kHalf * parameters, count},
+                             {"all_gather", "dp_shard", kHalf * parameters, count},
+                             {"all_reduce", "dp_shard", 2 * kHalf * (numbers + kFloat), 5}});
+  expect(
+      rare_presets()[1],
+      {{"all_gather", "tp", kHalf * (4 * kLayers + 1) * activation, static_cast<size_t>(4 * kLayers) + 1},
+       {"reduce_scatter", "tp", kHalf * ((4 * kLayers + 2) * activation + table), static_cast<size_t>(4 * kLayers) + 3},
+       {"all_reduce", "tp", 2 * kHalf * kFloat * (3 * kTokens + static_cast<double>(norms) * kWidth + 1),
+        3 + norms + 1}});
+  expect(rare_presets()[2], {{"all_gather", "cp", kHalf * 2 * kLayers * keys, static_cast<size_t>(2 * kLayers)},
+                             {"reduce_scatter", "cp", kHalf * 2 * kLayers * keys, static_cast<size_t>(2 * kLayers)},
+                             {"all_reduce", "cp", 2 * kHalf * (parameters + kFloat), count + 1}});
   // Keys and values are gathered, forward and backward, and their gradients go back.
   expect(presets()[8], {{"all_gather", "cp", kHalf * 4 * kLayers * keys, static_cast<size_t>(4 * kLayers)},
                         {"reduce_scatter", "cp", kHalf * 2 * kLayers * keys, static_cast<size_t>(2 * kLayers)},

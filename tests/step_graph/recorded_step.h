@@ -30,9 +30,11 @@ inline void PrintTo(const Family& family, std::ostream* out) { *out << family.na
 
 inline const std::string kSizes =
     R"("vocab_size":96,"hidden_size":32,"num_hidden_layers":2,"num_attention_heads":4,"max_position_embeddings":64)";
+inline std::string sized(const std::string& type, const std::string& more = "") {
+  return R"({"model_type":")" + type + "\"," + more + kSizes + "}";
+}
 inline std::string grouped(const std::string& type, const std::string& more = "") {
-  return R"({"model_type":")" + type + R"(","intermediate_size":48,"num_key_value_heads":2,"rms_norm_eps":1e-5,)" +
-         more + kSizes + "}";
+  return sized(type, R"("intermediate_size":48,"num_key_value_heads":2,"rms_norm_eps":1e-5,)" + more);
 }
 inline std::string gpt2(const std::string& dropout) {
   return R"({"model_type":"gpt2","vocab_size":96,"n_embd":32,"n_layer":2,"n_head":4,"n_positions":64,"n_ctx":64,)"

@@ -57,6 +57,7 @@ const Chains::Cuts& Chains::cuts_of(TensorId tensor, size_t dim, int depth) cons
   const auto [known, is_new] = known_.try_emplace({tensor, dim});
   if (!is_new || depth == kMostDepth) return known->second;
   Cuts cuts;
+  if (graph_.shape(tensor)[dim] == 0) return known->second;
   for (NodeId user : users_[tensor.index()]) {
     const Node& node = graph_.nodes[user.index()];
     const ShardingRule rule = sharding_rule_of(graph_, node);
@@ -98,6 +99,7 @@ void Chains::add_cuts_of_result(const Node& node, const ShardingRule& rule, int 
 }
 
 std::vector<Chains::Part> Chains::parts_of(TensorId tensor, size_t dim) const {
+  if (graph_.shape(tensor)[dim] == 0) return {{0, false}};
   Cuts cuts = cuts_of(tensor, dim, 0);
   cuts.at.insert({1, graph_.shape(tensor)[dim]});
   std::vector<Part> parts;

@@ -62,11 +62,12 @@ class Propagation {
         seeds_(std::move(seeds)),
         hints_(hints),
         uses_(use_counts(graph)),
-        b_(mesh_),
+        b_(strategy_),
         now_(graph.tensors.size()),
         is_of_batch_(graph.tensors.size(), false) {
     if (const auto tp = mesh_.find("tp")) tp_ = *tp;
-    if (strategy.zero >= 2) reduced_each_ = mesh_.find("dp_shard");
+    if (const auto shard = mesh_.find("dp_shard"); shard && strategy.zero >= 2 && !strategy.keeps_along(*shard))
+      reduced_each_ = shard;
     for (Axis axis = 0; axis < mesh_.axes.size(); ++axis)
       is_model_axis_[axis] = mesh_.axes[axis].name == "tp" || mesh_.axes[axis].name == "ep";
   }
@@ -244,6 +245,7 @@ class Propagation {
 
   std::vector<Offer> offers_of(const Node& node, const ShardingRule& rule, const std::vector<Axis>& passing) {
     std::vector<Offer> offers;
+    const bool is_product = has(node, Trait::kContraction);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const TensorId old = node.inputs[i];
       Sharding lies = sharding_of(old);
@@ -258,7 +260,10 @@ class Propagation {
       for (const Split& split : onto_factors(lies, old_.shape(old), rule.operands[i], rule).splits) {
         const Axis axis = split.piece.axes[0];
         const Origin origin = origins[axis];
-        const int preferred = preference(origin, is_model_axis_[axis]);
+        // A matmul goes by its weight: that is where it was sought, or a rule.
+        const bool is_weight =
+            is_model_axis_[axis] && origin == Origin::kParameter && is_product && chains().parameter_of(old);
+        const int preferred = preference(origin, is_model_axis_[axis]) + (is_weight ? 1 : 0);
         const auto same = std::ranges::find(offers, split, &Offer::split);
         if (same == offers.end()) {
           offers.push_back({split, origin, preferred, bytes_of(old_.type(old)), i});
@@ -372,10 +377,11 @@ class Propagation {
     return hints_.found != nullptr && node.source.phase == Phase::kForward;
   }
   // A weight whose use splits nothing yet: a matmul's columns, the rows that indices choose from. What comes split from
-  // such columns wins by its bytes.
+  // such columns wins by its bytes, but where they are heads: attention is split, whatever lies in front of it.
   void seek(const Node& node, const ShardingRule& rule, std::vector<Offer>& offers) {
-    if (const auto split = tensor_parallel_split(old_, node, rule, *tp_, mesh_.size(*tp_), chains()))
-      offers.push_back({*split, Origin::kParameter, preference(Origin::kParameter, true), 0, 0});
+    if (const auto found = tensor_parallel_split(old_, node, rule, *tp_, mesh_.size(*tp_), chains()))
+      offers.push_back(
+          {found->split, Origin::kParameter, preference(Origin::kParameter, true) + (found->is_cut ? 1 : 0), 0, 0});
   }
   void note_parameters(const Node& node, const ShardingRule& rule, const std::vector<Split>& splits) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {

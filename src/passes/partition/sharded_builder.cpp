@@ -36,11 +36,22 @@ std::vector<TensorId> ShardedBuilder::add(Node node, const std::vector<TensorTyp
   return outputs;
 }
 
+// Whether something is gathered, and along no axes but those whose gathers are kept.
+bool ShardedBuilder::is_kept(const Sharding& from, const Sharding& to) const {
+  bool is_gathered = false;
+  for (Axis axis = 0; axis < graph_.mesh.axes.size(); ++axis) {
+    if (!from.splits(axis) || to.splits(axis)) continue;
+    if (!strategy_.keeps_along(axis)) return false;
+    is_gathered = true;
+  }
+  return is_gathered;
+}
+
 TensorId ShardedBuilder::reshard(TensorId x, const Sharding& to) {
   if (sharding(x) == to) return x;
-  const bool is_reduced = !sharding(x).partial.empty();
+  const bool is_once = !sharding(x).partial.empty() || is_kept(sharding(x), to);
   for (const Resharded& known : resharded_[x.index()])
-    if ((is_reduced || known.stretch == stretch_) && sharding(known.tensor) == to) return known.tensor;
+    if ((is_once || known.stretch == stretch_) && sharding(known.tensor) == to) return known.tensor;
   const TensorId made = make_resharded(x, to);
   resharded_[x.index()].push_back({made, stretch_});
   return made;

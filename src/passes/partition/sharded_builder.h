@@ -19,7 +19,7 @@ using Origins = std::array<Origin, 8>;
 
 class ShardedBuilder {
  public:
-  explicit ShardedBuilder(const Mesh& mesh) { graph_.mesh = mesh; }
+  explicit ShardedBuilder(const Strategy& strategy) : strategy_(strategy) { graph_.mesh = strategy.mesh; }
 
   TensorId add_input(const GraphInput& input, const TensorType& type, Sharding sharding, const Origins& origins);
   // A node of that source from now on. Where the step goes from forward to backward, or on to another micro-batch, a
@@ -34,7 +34,8 @@ class ShardedBuilder {
   [[nodiscard]] const Origins& origins(TensorId id) const { return origins_[id.index()]; }
 
   // x, lying as `to`: a `reshard` of it; or, where that needs no more than cutting what is cheap, it is made in parts.
-  // What was reduced is reduced once. What was gathered is gathered again in another stretch, or it would be kept.
+  // What was reduced is reduced once. What was gathered is gathered again in another stretch, or it would be kept: so
+  // it is along the axes that the strategy keeps.
   TensorId reshard(TensorId x, const Sharding& to);
 
   Graph take() { return std::move(graph_); }
@@ -46,6 +47,9 @@ class ShardedBuilder {
   std::optional<TensorId> in_parts(TensorId x, const Sharding& to);
   TensorId add_like(TensorId x, Node node, const Sharding& to, std::string why);
 
+  [[nodiscard]] bool is_kept(const Sharding& from, const Sharding& to) const;
+
+  const Strategy& strategy_;
   Graph graph_;
   Source source_;
   std::vector<Origins> origins_;  // by tensor

@@ -9,6 +9,8 @@
 
 namespace stepc {
 
+bool Strategy::keeps_along(Axis axis) const { return std::ranges::find(keeps, mesh.axes[axis].name) != keeps.end(); }
+
 void check(const Strategy& strategy) {
   USER_CHECK(0 <= strategy.zero && strategy.zero <= 3,
              "zero is {}; it is 0 (nothing is split but the batch), 1, 2 or 3", strategy.zero);

@@ -25,9 +25,15 @@ struct Strategy {
   // Split what lies between the matmuls of tensor parallelism along the sequence.
   bool sequence_parallel = true;
   std::vector<ShardRule> rules = {};
+  // Axes along which what the forward pass gathers is kept for the backward pass and for other micro-batches, where it
+  // is otherwise gathered again; over dp_shard gradients of micro-batches are then added up before they are reduced. It
+  // sends less and holds more: a budget of memory chooses it (plan/plan_graph.h).
+  std::vector<std::string> keeps = {};
   // By key, how parameters lie that another program of the run has split: the update finds them as micro-batches do.
   std::map<std::string, Sharding> known = {};
   bool operator==(const Strategy&) const = default;
+
+  [[nodiscard]] bool keeps_along(Axis axis) const;
 };
 
 // UserError: a zero that there is none of, axes and rules that do not fit each other.
