@@ -58,4 +58,24 @@ Graph flattened(Graph group) {
   return group;
 }
 
+std::vector<bool> wanted_channels_last(const Graph& graph) {
+  std::vector<bool> wanted(graph.tensors.size(), false), otherwise(graph.tensors.size(), false);
+  for (const Node& node : graph.nodes) {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const size_t input = node.inputs[i].index();
+      const Shape& shape = graph.tensors[input].type.shape;
+      const Shape strides = channels_last_strides(shape);
+      const bool is_so = node.aten && !strides.empty() && element_count(shape) > 0 && !is_dense(shape, strides) &&
+                         std::ranges::any_of(node.aten->layouts, [&](const auto& layout) {
+                           return layout.first == i && layout.second == strides;
+                         });
+      (is_so ? wanted : otherwise)[input] = true;
+    }
+  }
+  for (const GraphOutput& output : graph.outputs)
+    if (output.tensor.valid()) otherwise[output.tensor.index()] = true;
+  for (size_t t = 0; t < wanted.size(); ++t) wanted[t] = wanted[t] && !otherwise[t];
+  return wanted;
+}
+
 }  // namespace stepc

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "ir/graph.h"
 
@@ -18,5 +19,9 @@ Shape channels_last_group(const Graph& graph, std::span<const Node> nodes,
 
 // Such a group on tensors of one dimension, element by element as they lie.
 Graph flattened(Graph group);
+
+// The tensors that opaque calls alone read, all of them channels-last, as they were recorded: whatever kernel makes one
+// writes it so, which is no more than each of these calls would do to lay it out anew, and takes no memory.
+std::vector<bool> wanted_channels_last(const Graph& graph);
 
 }  // namespace stepc

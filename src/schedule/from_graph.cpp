@@ -102,7 +102,9 @@ void find_windows(Kernels& k) {
     k.windows[input.tensor.index()] = {sizes, input.strides.empty() ? contiguous_strides(sizes) : input.strides, 0};
   }
   const auto strides_of = [&](TensorId tensor) -> const Shape& { return k.windows[tensor.index()].strides; };
-  Shape group_strides;  // of the group that `node` is of
+  const std::vector<bool> wanted = wanted_channels_last(graph);
+  Shape group_strides;      // of the group that `node` is of
+  bool writes_any = false;  // layout of results, as they are wanted
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (node.group && (n == 0 || graph.nodes[n - 1].group != node.group)) {
@@ -110,6 +112,8 @@ void find_windows(Kernels& k) {
       while (end < graph.nodes.size() && graph.nodes[end].group == node.group) ++end;
       group_strides = channels_last_group(graph, std::span(graph.nodes).subspan(n, end - n), strides_of);
       if (!group_strides.empty()) k.channels_last.insert(*node.group);
+      writes_any = std::none_of(graph.nodes.begin() + n, graph.nodes.begin() + end,
+                                [](const Node& one) { return has(one, Trait::kContraction); });
     }
     if (!node.group && is_view(node)) {
       const TensorId from = node.inputs[0];
@@ -122,8 +126,12 @@ void find_windows(Kernels& k) {
     }
     for (TensorId output : node.outputs) {
       const bool is_so = node.group && !group_strides.empty() && !graph.shape(output).empty();
+      const bool is_wanted = node.group && group_strides.empty() && writes_any && wanted[output.index()];
       k.windows[output.index()] = {graph.shape(output),
-                                   is_so ? group_strides : result_strides(node, graph.type(output)), 0};
+                                   is_so       ? group_strides
+                                   : is_wanted ? channels_last_strides(graph.shape(output))
+                                               : result_strides(node, graph.type(output)),
+                                   0};
     }
     if (node.aten)
       for (const auto& [output, strides] : node.aten->result_layouts)
@@ -152,6 +160,9 @@ bool choose_for_groups(Kernels& k, const GraphScheduleOptions& options, std::vec
       if (const TensorLayout from = k.layout(group.inputs[i]); !is_contiguous(from))
         group.graph.inputs[i].strides = from.strides;
     const bool is_channels_last = k.channels_last.contains(*node.group);
+    for (size_t o = 0; o < group.outputs.size(); ++o)
+      if (const TensorLayout to = k.layout(group.outputs[o]); !is_contiguous(to))
+        group.graph.outputs[o].strides = to.strides;
     if (is_channels_last) group.graph = flattened(std::move(group.graph));
     Kernels::Unit& unit = k.units[NodeId(n)];
     unit.inputs = group.inputs;

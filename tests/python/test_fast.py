@@ -492,3 +492,35 @@ def test_channels_last_tensors_stay_so():
     copies = re.findall(r" copy copy .* work\([\d.]+, [\d.]+, ([\d.]+)\)", step.schedule_text())
     assert all(float(size) < 4096 for size in copies), copies  # running statistics alone
     assert "over channels-last tensors as they lie" in step.schedule_text()
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("kind", ["pooled at the end", "pooled behind the stem"])
+def test_small_convolutional_nets_hold_no_more_than_eager(kind, layout):
+    """Workspaces and copies into the layout that a kernel wants count, too."""
+    torch.manual_seed(0)
+    tail = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(32, 10)]
+    if kind == "pooled at the end":
+        layers = [torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.ReLU(),
+                  torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.ReLU()]
+    else:
+        layers = [torch.nn.Conv2d(3, 16, 7, stride=2, padding=3, bias=False), torch.nn.BatchNorm2d(16),
+                  torch.nn.ReLU(inplace=True), torch.nn.MaxPool2d(3, 2, 1),
+                  torch.nn.Conv2d(16, 32, 3, padding=1, bias=False), torch.nn.BatchNorm2d(32), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers, *tail).to(memory_format=layout)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    @stepc.accelerate
+    def step(x, y):
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    for _ in range(6):
+        step(torch.randn(8, 3, 32, 32).to(memory_format=layout), torch.randint(10, (8,)))
+    stats = step.stats
+    assert stats["replays"] >= 1 and not stats["warnings"], stats["warnings"]
+    assert stats["planned_peak_bytes"] <= 1.1 * stats["eager_peak_bytes"]
+    assert stats["measured_peak_bytes"] <= stats["planned_peak_bytes"]
