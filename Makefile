@@ -33,6 +33,7 @@ bench: ## compare with PyTorch eager, torch.compile and JAX; table and build/ben
 	@build/release/benchmarks/epilogue_benchmark 2 15
 	@build/release/benchmarks/codegen_benchmark
 	@build/release/benchmarks/collective_benchmark
+	@.venv/bin/python benchmarks/ranks_benchmark.py
 	@build/release/benchmarks/checkpoint_benchmark
 	@build/release/benchmarks/loader_benchmark
 

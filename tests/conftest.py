@@ -39,6 +39,17 @@ def pytest_addoption(parser):
     parser.addoption("--open", action="store_true", help="run the catalogue's cases that stand in open.txt too")
     parser.addoption("--programs", action="store_true", help="run all programs of tests/python/programs")
     parser.addoption("--isolated", action="store_true", help="run each case of the catalogue in a process of its own")
+    parser.addoption("--long", action="store_true", help="run the tests that wait a minute, too")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: waits a minute, for a timeout say; only with --long")
+
+
+def pytest_collection_modifyitems(config, items):
+    """What is long is left out of a run of all, and not shown as skipped."""
+    if not config.getoption("--long"):
+        items[:] = [item for item in items if item.get_closest_marker("long") is None]
 
 
 @pytest.fixture(scope="session")

@@ -69,23 +69,23 @@ void meet(const Launch& launch, c10d::Store& store, const std::string& address, 
 
 }  // namespace
 
-std::shared_ptr<Ranks> Ranks::join(const Launch& launch, Milliseconds timeout) {
+std::shared_ptr<Ranks> Ranks::join(const Launch& launch, Milliseconds to_meet, Milliseconds to_answer) {
   INTERNAL_CHECK(launch.rank >= 0 && launch.rank < launch.ranks, "rank {} of {}", launch.rank, launch.ranks);
-  if (launch.ranks == 1) return std::make_shared<Ranks>(std::make_unique<Meeting>(0, 1, nullptr, "", timeout));
+  if (launch.ranks == 1) return std::make_shared<Ranks>(std::make_unique<Meeting>(0, 1, nullptr, "", to_answer));
   c10::intrusive_ptr<c10d::Store> store;
   std::string address;
   try {
-    store = open_store(launch, timeout);
+    store = open_store(launch, to_meet);
     address = address_toward(launch.address, launch.port);
-    meet(launch, *store, address, timeout);
+    meet(launch, *store, address, to_meet);
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& error) {
     throw LostRank(
         str("rank {} lost the others while it met them at {}: {}", launch.rank, place_of(launch), line_of(error)));
   }
-  auto ranks =
-      std::make_shared<Ranks>(std::make_unique<Meeting>(launch.rank, launch.ranks, std::move(store), address, timeout));
+  auto ranks = std::make_shared<Ranks>(
+      std::make_unique<Meeting>(launch.rank, launch.ranks, std::move(store), address, to_answer));
   ranks->all();
   return ranks;
 }

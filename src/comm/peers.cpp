@@ -7,7 +7,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "base/check.h"
-#include "comm/ranks.h"
+#include "base/clock.h"
 
 namespace stepc {
 
@@ -39,6 +39,7 @@ void Peers::exchange(std::string_view op, std::span<const SentBytes> sent, std::
   INTERNAL_CHECK_EQ(sent.size(), n);
   INTERNAL_CHECK_EQ(received.size(), n);
   INTERNAL_CHECK_EQ(sent[own].bytes, received[own].bytes, "{}: what this rank sends to itself", op);
+  const auto began = Clock::now();
   // Each rank begins with its neighbour, so that not all of them send to the same one.
   std::vector<std::pair<size_t, c10::intrusive_ptr<c10d::Work>>> works;
   works.reserve(2 * n);
@@ -53,6 +54,7 @@ void Peers::exchange(std::string_view op, std::span<const SentBytes> sent, std::
     for (size_t i = 1; i < n; ++i) {
       peer = (own + i) % n;
       if (sent[peer].bytes == 0) continue;
+      traffic_.sent_bytes += sent[peer].bytes;
       std::vector<at::Tensor> from = bytes_at(sent[peer].memory, sent[peer].bytes);
       works.emplace_back(peer, backend_->send(from, static_cast<int>(peer), tag_));
     }
@@ -67,6 +69,7 @@ void Peers::exchange(std::string_view op, std::span<const SentBytes> sent, std::
                 members_[own], members_[peer], line_of(error));
     throw LostRank(*lost_);
   }
+  traffic_.seconds += seconds_since(began);
   tag_ = tag_ == std::numeric_limits<int>::max() ? 0 : tag_ + 1;
 }
 

@@ -11,6 +11,8 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "comm/ranks.h"
+
 namespace stepc {
 
 struct SentBytes {
@@ -31,6 +33,7 @@ class Peers {
   [[nodiscard]] int64_t rank() const { return own_; }
   [[nodiscard]] int64_t ranks() const { return std::ssize(members_); }
   [[nodiscard]] const std::vector<int64_t>& members() const { return members_; }
+  [[nodiscard]] const Traffic& traffic() const { return traffic_; }
 
   // sent[i] goes to rank i of the group and received[i] comes from there, this rank's own included; both sides give the
   // same sizes, and where that is nothing no message is sent. Returns when all has come and what was sent may change.
@@ -43,6 +46,7 @@ class Peers {
   c10::intrusive_ptr<c10d::Backend> backend_;
   int tag_ = 0;
   std::optional<std::string> lost_;
+  Traffic traffic_;
 };
 
 // What is left of a c10d error for a person: one line without the place in its source.

@@ -67,6 +67,7 @@ RankGroup::RankGroup(RankGroup&&) noexcept = default;
 int64_t RankGroup::rank() const { return peers_->rank(); }
 int64_t RankGroup::ranks() const { return peers_->ranks(); }
 const std::vector<int64_t>& RankGroup::members() const { return peers_->members(); }
+const Traffic& RankGroup::traffic() const { return peers_->traffic(); }
 
 void RankGroup::all_gather(const at::Tensor& operand, const at::Tensor& result) {
   check_tensor(operand, "operand");

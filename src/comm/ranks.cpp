@@ -46,28 +46,55 @@ RankGroup& Ranks::all() {
   return group(members);
 }
 
-std::vector<std::string> Ranks::exchange(const std::string& mine) {
-  const auto bytes = static_cast<int64_t>(mine.size());
-  const at::Tensor sizes = at::empty({ranks()}, at::kLong);
-  all().all_gather(at::full({1}, bytes, at::kLong), sizes);
-  const std::span<const int64_t> size_of(sizes.const_data_ptr<int64_t>(), static_cast<size_t>(ranks()));
+// Every such call begins with a number of each rank. One below 0 is of a rank that cannot go on, and says how long its
+// reason is, which follows.
+std::vector<int64_t> Ranks::numbers(int64_t mine, const std::string* failure) {
+  INTERNAL_CHECK_LE(0, mine);
+  int64_t word = failure == nullptr ? mine : -1 - std::ssize(*failure);
+  std::vector<int64_t> given(static_cast<size_t>(ranks()));
+  // Nothing is allocated for them: within a step that would be none of its plan's.
+  all().all_gather(at::from_blob(&word, {1}, at::kLong), at::from_blob(given.data(), {ranks()}, at::kLong));
+  const auto has_failed = [](int64_t of) { return of < 0; };
+  const auto first = std::ranges::find_if(given, has_failed);
+  if (first == given.end()) return given;
+  std::vector<int64_t> sizes;
+  for (const int64_t of : given) sizes.push_back(has_failed(of) ? -1 - of : 0);
+  const std::vector<std::string> said = texts(failure == nullptr ? std::string() : *failure, sizes);
+  const std::string& why = said[static_cast<size_t>(first - given.begin())];
+  if (std::ranges::all_of(given, has_failed) && std::ranges::count(said, why) == ranks()) throw RankFailed(why);
+  throw RankFailed(str("rank {}: {}", first - given.begin(), why));
+}
+
+std::vector<std::string> Ranks::texts(const std::string& mine, const std::vector<int64_t>& size_of) {
   const int64_t longest = std::ranges::max(size_of);
-  const at::Tensor own = at::zeros({longest}, at::kByte), texts = at::empty({ranks(), longest}, at::kByte);
+  const at::Tensor own = at::zeros({longest}, at::kByte), all_of = at::empty({ranks(), longest}, at::kByte);
   std::ranges::copy(mine, own.mutable_data_ptr<uint8_t>());
-  all().all_gather(own, texts);
+  all().all_gather(own, all_of);
   std::vector<std::string> result;
   for (int64_t k = 0; k < ranks(); ++k)
-    result.emplace_back(static_cast<const char*>(texts.const_data_ptr()) + k * longest,
+    result.emplace_back(static_cast<const char*>(all_of.const_data_ptr()) + k * longest,
                         static_cast<size_t>(size_of[static_cast<size_t>(k)]));
   return result;
 }
 
-int64_t Ranks::largest(int64_t mine) {
-  std::vector<int64_t> given(static_cast<size_t>(ranks()));
-  all().all_gather(at::from_blob(&mine, {1}, at::kLong), at::from_blob(given.data(), {ranks()}, at::kLong));
-  return std::ranges::max(given);
-}
+std::vector<std::string> Ranks::exchange(const std::string& mine) { return texts(mine, numbers(std::ssize(mine))); }
+
+int64_t Ranks::largest(int64_t mine) { return std::ranges::max(numbers(mine)); }
 
 void Ranks::barrier() { largest(0); }
+
+void Ranks::fail(const std::string& why) {
+  numbers(0, &why);
+  INTERNAL_CHECK(false, "a failure that nobody was told of");
+}
+
+Traffic Ranks::traffic() const {
+  Traffic sum;
+  for (const auto& [members, group] : groups_) {
+    sum.seconds += group.traffic().seconds;
+    sum.sent_bytes += group.traffic().sent_bytes;
+  }
+  return sum;
+}
 
 }  // namespace stepc

@@ -21,9 +21,21 @@ namespace stepc {
 class Meeting;
 class Peers;
 
+// What went between a rank and the others.
+struct Traffic {
+  double seconds = 0;       // that the rank was in calls: moving bytes, and waiting for others
+  uint64_t sent_bytes = 0;  // to others
+};
+
 // A rank of the run is gone, or did not answer in time: this one cannot go on either. Says in one line which call of
 // which ranks waited for whom.
 class LostRank : public UserError {
+ public:
+  using UserError::UserError;
+};
+
+// A rank said that it cannot go on (Ranks::fail()), in its words: all ranks know, and end alike.
+class RankFailed : public UserError {
  public:
   using UserError::UserError;
 };
@@ -40,6 +52,7 @@ class RankGroup {
   [[nodiscard]] int64_t rank() const;                         // within the group
   [[nodiscard]] int64_t ranks() const;                        // of the group
   [[nodiscard]] const std::vector<int64_t>& members() const;  // in the run, by their rank within the group
+  [[nodiscard]] const Traffic& traffic() const;
 
   // result: (ranks, ...operand). The operand may be this rank's part of the result.
   void all_gather(const at::Tensor& operand, const at::Tensor& result);
@@ -60,8 +73,9 @@ class RankGroup {
 class Ranks {
  public:
   // Meets the other ranks. UserError: nobody listens at the address, the port is taken, a rank is given twice, ranks
-  // that did not come. `timeout` bounds this and every later call.
-  static std::shared_ptr<Ranks> join(const Launch& launch, std::chrono::milliseconds timeout);
+  // that did not come. `to_meet` bounds this, `to_answer` every later call.
+  static std::shared_ptr<Ranks> join(const Launch& launch, std::chrono::milliseconds to_meet,
+                                     std::chrono::milliseconds to_answer);
   // Ranks that are threads of this process, for tests: each object is for a thread of its own.
   static std::vector<std::shared_ptr<Ranks>> threads(int64_t ranks,
                                                      std::chrono::milliseconds timeout = std::chrono::seconds(60));
@@ -76,15 +90,24 @@ class Ranks {
   RankGroup& along(const Mesh& mesh, const std::vector<Axis>& axes);
   RankGroup& all();
 
-  // What everybody gave, in the order of ranks; for short texts.
+  // What everybody gave, in the order of ranks; for short texts. This and the next two throw RankFailed where another
+  // rank called fail() in the stead of one of them.
   std::vector<std::string> exchange(const std::string& mine);
-  // The largest that a rank gave.
+  // The largest that a rank gave; none is negative.
   int64_t largest(int64_t mine);
   // Returns once every rank has called it.
   void barrier();
+  // Tells the others why this rank cannot go on, from their next call of those above, and throws RankFailed as they do:
+  // with "rank 1: why", or just why where all ranks say the same.
+  [[noreturn]] void fail(const std::string& why);
+
+  // Of all calls so far: how long this rank was in them, and what it sent.
+  [[nodiscard]] Traffic traffic() const;
 
  private:
   RankGroup& group(const std::vector<int64_t>& members);
+  std::vector<int64_t> numbers(int64_t mine, const std::string* failure = nullptr);
+  std::vector<std::string> texts(const std::string& mine, const std::vector<int64_t>& size_of);
 
   std::unique_ptr<Meeting> meeting_;
   std::map<std::vector<int64_t>, RankGroup> groups_;

@@ -162,6 +162,11 @@ at::Tensor DecoderImpl::next_logits(const at::Tensor& ids, KeyValueCache& cache)
   return logits_of(body_->forward(ids, /*documents=*/{}, &cache).select(1, ids.size(1) - 1));
 }
 
+at::Tensor DecoderImpl::logits_at(const at::Tensor& ids, const at::Tensor& place) {
+  const at::Tensor hidden = hidden_of(ids, {});
+  return logits_of((hidden * place.to(hidden.scalar_type()).unsqueeze(2)).sum(1));
+}
+
 at::Tensor DecoderImpl::logits_of(const at::Tensor& hidden) {
   const ModuleScope scope(family_of(config_.model_type).names.head);
   at::Tensor weight = head_ ? head_->weight() : body_->embedding();

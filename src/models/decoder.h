@@ -43,6 +43,8 @@ class DecoderImpl : public torch::nn::Module {
   // ids: int64 (batch, seq), which follow the tokens that the cache holds and go into it -> logits (batch, vocab) of
   // the token after them. To continue a text, not to train.
   at::Tensor next_logits(const at::Tensor& ids, KeyValueCache& cache);
+  // (batch, vocab), of the token after one of each row: `place` (batch, seq) is 1 there and 0 elsewhere.
+  at::Tensor logits_at(const at::Tensor& ids, const at::Tensor& place);
 
   // Cross-entropy in float32, of float64 weights in float64. labels: int64 (batch, seq), labels[b, s] is the token that
   // follows ids[b, s], or -100 to leave the position out. Divided by token_count, a scalar tensor: the count_tokens()

@@ -36,32 +36,41 @@ std::vector<int64_t> ends_of(const std::vector<int64_t>& ids, int64_t most, int6
 // What the model sees of a text that grows.
 class Reader {
  public:
-  Reader(Decoder model, const std::vector<int64_t>& prompt, int64_t context, int64_t kept)
-      : model_(std::move(model)), context_(context), kept_(kept), seen_(ends_of(prompt, context, kept)) {}
+  Reader(const std::vector<int64_t>& prompt, int64_t context, int64_t kept)
+      : context_(context), kept_(kept), seen_(ends_of(prompt, context, kept)) {}
 
   void put(int64_t id) {
     seen_.push_back(id);
     if (static_cast<int64_t>(seen_.size()) <= context_) return;
     // By half and not by one token: positions change, so what stays is read anew.
     seen_ = ends_of(seen_, std::max<int64_t>(1, context_ / 2), kept_);
-    cache_ = {};
   }
+  [[nodiscard]] const std::vector<int64_t>& seen() const { return seen_; }
 
-  // (vocab), of the token that follows what was put.
-  at::Tensor next_logits() {
+ private:
+  int64_t context_, kept_;
+  std::vector<int64_t> seen_;
+};
+
+// With the keys and values of what was read kept.
+class CachedModel {
+ public:
+  explicit CachedModel(Decoder model) : model_(std::move(model)) {}
+
+  at::Tensor operator()(std::vector<int64_t> ids) {
+    const auto count = static_cast<int64_t>(ids.size());
+    if (cache_.length() >= count) cache_ = {};  // half of the text was left out
     at::Tensor logits;
-    while (cache_.length() < static_cast<int64_t>(seen_.size())) {
+    while (cache_.length() < count) {
       const int64_t begin = cache_.length();
-      const int64_t count = std::min(kPromptPart, static_cast<int64_t>(seen_.size()) - begin);
-      logits = model_->next_logits(at::from_blob(seen_.data() + begin, {1, count}, at::kLong), cache_);
+      const int64_t part = std::min(kPromptPart, count - begin);
+      logits = model_->next_logits(at::from_blob(ids.data() + begin, {1, part}, at::kLong), cache_);
     }
     return logits.select(0, 0);
   }
 
  private:
   Decoder model_;
-  int64_t context_, kept_;
-  std::vector<int64_t> seen_;
   KeyValueCache cache_;
 };
 }  // namespace
@@ -72,8 +81,9 @@ int64_t context_of(const DecoderConfig& config, const GenerateOptions& options) 
   return config.positions == Positions::kLearned ? std::min(options.context, most) : options.context;
 }
 
-std::vector<int64_t> generate(Decoder model, const std::vector<int64_t>& prompt, const GenerateOptions& options) {
-  const int64_t model_vocab = model->config().vocab_size;
+std::vector<int64_t> generate(const DecoderConfig& config, const NextLogits& next_logits,
+                              const std::vector<int64_t>& prompt, const GenerateOptions& options) {
+  const int64_t model_vocab = config.vocab_size;
   const int64_t vocab = options.vocab_size > 0 ? options.vocab_size : model_vocab;
   USER_CHECK(!prompt.empty(), "the prompt is empty; give at least one token to continue");
   USER_CHECK(vocab <= model_vocab, "the tokenizer has {} tokens and the model only {}", vocab, model_vocab);
@@ -82,13 +92,11 @@ std::vector<int64_t> generate(Decoder model, const std::vector<int64_t>& prompt,
   for (const int64_t id : prompt)
     USER_CHECK(id >= 0 && id < model_vocab, "the prompt holds token {}; the model knows 0 to {}", id, model_vocab - 1);
 
-  const at::NoGradGuard no_grad;
-  const EvaluationScope no_dropout(model);
   const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
-  Reader reader(model, prompt, context_of(model->config(), options), options.kept);
+  Reader reader(prompt, context_of(config, options), options.kept);
   std::vector<int64_t> ids;
   while (static_cast<int64_t>(ids.size()) < options.new_tokens) {
-    const at::Tensor logits = reader.next_logits().slice(0, 0, vocab);
+    const at::Tensor logits = next_logits(reader.seen()).slice(0, 0, vocab);
     const int64_t next = draw(logits.to(at::kFloat), options, generator);
     if (std::ranges::find(options.stop_ids, next) != options.stop_ids.end()) break;
     ids.push_back(next);
@@ -96,6 +104,12 @@ std::vector<int64_t> generate(Decoder model, const std::vector<int64_t>& prompt,
     reader.put(next);
   }
   return ids;
+}
+
+std::vector<int64_t> generate(Decoder model, const std::vector<int64_t>& prompt, const GenerateOptions& options) {
+  const at::NoGradGuard no_grad;
+  const EvaluationScope no_dropout(model);
+  return generate(model->config(), CachedModel(model), prompt, options);
 }
 
 }  // namespace stepc::models

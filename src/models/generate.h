@@ -28,6 +28,12 @@ struct GenerateOptions {
 // How many tokens the model sees at most.
 int64_t context_of(const DecoderConfig& config, const GenerateOptions& options);
 
+// (vocab): of the token that follows these, of which there are at least one and at most context_of() many. Asked with
+// ever more of one text, until the older half of it is left out.
+using NextLogits = std::function<at::Tensor(const std::vector<int64_t>& ids)>;
+std::vector<int64_t> generate(const DecoderConfig& config, const NextLogits& next_logits,
+                              const std::vector<int64_t>& prompt, const GenerateOptions& options);
+
 // The new tokens, without the prompt and without the stop token that may have ended them.
 std::vector<int64_t> generate(Decoder model, const std::vector<int64_t>& prompt, const GenerateOptions& options);
 

@@ -59,7 +59,7 @@ struct Running {
   bool resumed = false;  // after a pause the program's graph may hold what was written before it
   std::vector<std::pair<at::Generator, GeneratorSnapshot>> before_seeds;  // what generators were
   std::optional<DryRun> dry;
-  [[nodiscard]] bool is_watched() const { return inputs.times != nullptr || dry; }
+  [[nodiscard]] bool is_watched() const { return inputs.times != nullptr || dry || inputs.on_written; }
 };
 
 std::vector<std::shared_ptr<const Kernel>> compile(const Schedule& schedule, KernelSources* sources) {
@@ -209,7 +209,10 @@ struct Executor::Impl {
 
   bool holds(const Instruction& guard, StepResult& result) {
     if (!guard.number) {
-      result.missed_guard = !*static_cast<const bool*>(operands.data(guard.reads[0]));
+      const bool is_missed = !*static_cast<const bool*>(operands.data(guard.reads[0]));
+      // Of several ranks all stop here or none: another one's rows may be those that miss.
+      const bool is_of_mesh = ranks != nullptr && schedule.mesh.ranks() > 1;
+      result.missed_guard = is_of_mesh ? ranks->largest(is_missed ? 1 : 0) != 0 : is_missed;
       return !result.missed_guard;
     }
     const Arg read = arg_of(state.numbers[*guard.number]);
@@ -239,6 +242,11 @@ struct Executor::Impl {
 
   // ---- the run
 
+  void show_written(size_t index) const {
+    for (OperandId write : schedule.instructions[index].writes)
+      if (write.valid()) running->inputs.on_written(index, operands[write]);
+  }
+
   bool run_instruction(size_t index, StepResult& result) {
     const Instruction& instruction = schedule.instructions[index];
     const BoundInstruction& one = bound[index];
@@ -260,6 +268,7 @@ struct Executor::Impl {
     const bool goes_on = run_instruction(index, result);
     if (times != nullptr) times->add({index, begin, times->now()});
     if (running->dry) running->dry->after(index);
+    if (running->inputs.on_written) show_written(index);
     return goes_on;
   }
 

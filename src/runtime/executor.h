@@ -62,7 +62,9 @@ struct RunInputs {
   std::function<std::string(size_t event, const std::vector<at::Tensor>& given)> on_event;
   RunTimes* times = nullptr;   // gets when each instruction ran, if there is one
   bool tells_autograd = true;  // of what it writes; not where the program has made these calls itself
-  ShowWritten show_written;    // set: a dry run. Generators go on as ever, and host code leaves what it leaves
+  // Sees the results of every instruction as they are made, if there is one. May not allocate through ATen.
+  std::function<void(size_t instruction, const at::Tensor& written)> on_written;
+  ShowWritten show_written;  // set: a dry run. Generators go on as ever, and host code leaves what it leaves
 };
 
 // Programs of the schedule that no code could be generated for.

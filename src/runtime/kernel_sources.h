@@ -16,7 +16,10 @@ namespace stepc {
 
 struct KernelSources {
   explicit KernelSources(std::filesystem::path directory)
-      : compiler(host_cpu(), std::move(directory)), micro_kernels(probe_micro_kernels()) {}
+      : KernelSources(std::move(directory), host_cpu(), probe_micro_kernels()) {}
+  // For less than this machine has.
+  KernelSources(std::filesystem::path directory, CpuTarget cpu, const blocked::MicroKernels& kernels)
+      : compiler(std::move(cpu), std::move(directory)), micro_kernels(kernels) {}
   KernelCompiler compiler;
   blocked::MicroKernels micro_kernels;
   // Sees every program before a kernel is made of it; what it throws is why there is none, and its nodes run as ATen

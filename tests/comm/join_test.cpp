@@ -29,7 +29,7 @@ std::vector<std::string> joined(const std::vector<Launch>& launches, millisecond
   for (size_t k = 0; k < launches.size(); ++k)
     threads.emplace_back([&, k] {
       try {
-        work(*Ranks::join(launches[k], timeout));
+        work(*Ranks::join(launches[k], timeout, timeout));
       } catch (const UserError& error) {
         said[k] = error.what();
       }
@@ -72,7 +72,7 @@ TEST(Join, RanksMeetAtAnAddress) {
 }
 
 TEST(Join, OneMeetsNobody) {
-  EXPECT_EQ(Ranks::join({}, milliseconds(10))->exchange("a"), std::vector<std::string>{"a"});
+  EXPECT_EQ(Ranks::join({}, milliseconds(10), milliseconds(10))->exchange("a"), std::vector<std::string>{"a"});
 }
 
 TEST(Join, TheAgentsStoreServesEveryAttempt) {

@@ -104,7 +104,8 @@ TEST(Processes, DISABLED_Rank) {
   if (work == nullptr) GTEST_SKIP() << "for the processes of the other tests";
   const Launch launch = launch_of([](const char* name) -> const char* { return std::getenv(name); });
   try {
-    const auto ranks = Ranks::join(launch, milliseconds(std::atoi(std::getenv("RANK_TIMEOUT_MS"))));
+    const milliseconds timeout(std::atoi(std::getenv("RANK_TIMEOUT_MS")));
+    const auto ranks = Ranks::join(launch, timeout, timeout);
     const at::Tensor sum = at::full({1000}, static_cast<double>(ranks->rank() + 1));
     const at::Tensor scratch = at::empty({8000}, at::kByte);
     do {

@@ -58,15 +58,45 @@ TEST(Ranks, ExchangeTexts) {
 
 TEST(Ranks, AgreeOnTheLargest) {
   on_ranks(4, [](Ranks& ranks) {
-    EXPECT_EQ(ranks.largest(ranks.rank() == 2 ? 7 : -ranks.rank()), 7);
-    EXPECT_EQ(ranks.largest(-5 - ranks.rank()), -5);
+    EXPECT_EQ(ranks.largest(ranks.rank() == 2 ? 7 : ranks.rank()), 7);
+    EXPECT_EQ(ranks.largest(5 - ranks.rank()), 5);
+  });
+}
+
+TEST(Ranks, OneThatFailsTellsTheOthers) {
+  const auto expect_told = [](const auto& call, const std::string& text) {
+    try {
+      call();
+      ADD_FAILURE() << "expected: " << text;
+    } catch (const RankFailed& error) {
+      EXPECT_EQ(error.what(), text);
+    }
+  };
+  on_ranks(3, [&](Ranks& ranks) {
+    ranks.barrier();
+    expect_told([&] { ranks.rank() == 1 ? ranks.fail("no such file") : ranks.barrier(); }, "rank 1: no such file");
+    EXPECT_EQ(ranks.largest(ranks.rank()), 2);  // they could go on
+    expect_told([&] { ranks.rank() == 0 ? ranks.fail("") : static_cast<void>(ranks.exchange("text")); }, "rank 0: ");
+    expect_told([&] { ranks.fail("of all"); }, "of all");
+    expect_told([&] { ranks.fail(ranks.rank() == 2 ? "other" : "of two"); }, "rank 0: of two");
+  });
+}
+
+TEST(Ranks, CountWhatTheySend) {
+  on_ranks(2, [&](Ranks& ranks) {
+    ranks.barrier();
+    const Traffic before = ranks.traffic();
+    const at::Tensor gathered = at::empty({2, 1000}, at::kByte);
+    ranks.all().all_gather(gathered[ranks.rank()], gathered);
+    EXPECT_EQ(ranks.traffic().sent_bytes - before.sent_bytes, 1000U);
+    EXPECT_GT(ranks.traffic().seconds, before.seconds);
   });
 }
 
 TEST(Ranks, OneIsAlone) {
   on_ranks(1, [](Ranks& ranks) {
     EXPECT_EQ(ranks.exchange("x"), std::vector<std::string>{"x"});
-    EXPECT_EQ(ranks.largest(-3), -3);
+    EXPECT_EQ(ranks.largest(3), 3);
     ranks.barrier();
   });
 }

@@ -220,6 +220,21 @@ TEST_F(LocalRanksTest, TheRankThatWasLostIsNamed) {
   EXPECT_EQ(err(), "stepc: lost rank 1\nrank 1: stepc: bad input\nstepc: rank 1 of 2 failed with status 2\n");
 }
 
+// It was given up by the other, and does not even take SIGTERM.
+TEST_F(LocalRanksTest, TheRankThatHangsIsNamed) {
+  LocalRanks plan = plan_of(2, str("trap '' TERM; touch $dir/up-$RANK; while [ ! -e $dir/up-1 ]; do sleep 0.01; done\n"
+                                   "[ $RANK = 0 ] && echo stepc: lost rank 1 >&2 && exit {}\nkill -STOP $$",
+                                   kLostRankStatus));
+  plan.failure_grace_seconds = 0.3;
+  EXPECT_EQ(run(plan), 1);
+  EXPECT_EQ(err(), "stepc: lost rank 1\nstepc: rank 1 of 2 did not answer the others and was killed\n");
+}
+
+TEST_F(LocalRanksTest, OfALostRankAloneTheStatusIsOne) {
+  EXPECT_EQ(run(plan_of(2, str("[ $RANK = 1 ] && exit {}; exit 0", kLostRankStatus))), 1);
+  EXPECT_EQ(err(), "stepc: rank 1 of 2 failed with status 1\n");
+}
+
 // A signal to one of them: the others stop at the same step, and may take their time.
 TEST_F(LocalRanksTest, RanksThatStopTogetherHaveNotFailed) {
   LocalRanks plan = plan_of(2, "[ $RANK = 0 ] && sleep 0.5; echo saved; exit 143");

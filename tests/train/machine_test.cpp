@@ -6,29 +6,24 @@
 
 #include <ATen/Parallel.h>
 
-#include "tests/expect_user_error.h"
-
 namespace stepc::train {
 namespace {
 
 class ThreadsTest : public ::testing::Test {
  public:
   ~ThreadsTest() override {
-    ::unsetenv("LOCAL_WORLD_SIZE");
     ::unsetenv("OMP_NUM_THREADS");
     at::set_num_threads(before_);
   }
 
   // Of a machine with eight cores.
-  static int64_t threads_for(int64_t asked, const char* local_ranks, const char* omp = nullptr) {
-    ::unsetenv("LOCAL_WORLD_SIZE");
+  static int64_t threads_for(int64_t asked, int64_t local_ranks, const char* omp = nullptr) {
     ::unsetenv("OMP_NUM_THREADS");
-    if (local_ranks != nullptr) ::setenv("LOCAL_WORLD_SIZE", local_ranks, 1);
     if (omp != nullptr) ::setenv("OMP_NUM_THREADS", omp, 1);
     at::set_num_threads(8);
     RunConfig config;
     config.train.threads = asked;
-    const int64_t threads = use_threads(config).train.threads;
+    const int64_t threads = use_threads(config, local_ranks).train.threads;
     EXPECT_EQ(at::get_num_threads(), threads);
     return threads;
   }
@@ -38,21 +33,15 @@ class ThreadsTest : public ::testing::Test {
 };
 
 TEST_F(ThreadsTest, RanksShareTheCores) {
-  EXPECT_EQ(threads_for(0, nullptr), 8);
-  EXPECT_EQ(threads_for(0, "1"), 8);
-  EXPECT_EQ(threads_for(0, "2"), 4);
-  EXPECT_EQ(threads_for(0, "3"), 2);
-  EXPECT_EQ(threads_for(0, "16"), 1);
+  EXPECT_EQ(threads_for(0, 1), 8);
+  EXPECT_EQ(threads_for(0, 2), 4);
+  EXPECT_EQ(threads_for(0, 3), 2);
+  EXPECT_EQ(threads_for(0, 16), 1);
 }
 
 TEST_F(ThreadsTest, ANumberIsOfEachRank) {
-  EXPECT_EQ(threads_for(5, "4"), 5);
-  EXPECT_EQ(threads_for(0, "4", "8"), 8);
-}
-
-TEST_F(ThreadsTest, ALaunchOfNoRanks) {
-  EXPECT_USER_ERROR(threads_for(0, "none"), "LOCAL_WORLD_SIZE = none: must be how many ranks this machine has");
-  EXPECT_USER_ERROR(threads_for(0, "0"), "LOCAL_WORLD_SIZE = 0: must be how many ranks this machine has");
+  EXPECT_EQ(threads_for(5, 4), 5);
+  EXPECT_EQ(threads_for(0, 4, "8"), 8);
 }
 
 }  // namespace

@@ -2,6 +2,9 @@
 // the same, but for the order of sums.
 #include "train/step/rank_learner.h"
 
+#include <cmath>
+#include <cstdlib>
+#include <functional>
 #include <future>
 #include <string>
 #include <vector>
@@ -11,6 +14,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "data/tokenizer_json.h"
+#include "tests/expect_user_error.h"
 #include "tests/temp_dir.h"
 #include "train/model/adapter_choice.h"
 #include "train/step/local_learner.h"
@@ -21,28 +25,37 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kSequence = 24;
 constexpr int64_t kTokens = 259;
-constexpr int kSteps = 3;
+constexpr int64_t kRows = 4;
 
 struct Setting {
-  const char* mesh;
+  std::string mesh;
   int zero = 0;
   int64_t micro_batches = 1;
   const char* optimizer = "adamw";
   const char* compute = "float64";
   bool sequence_parallel = true;
   int64_t lora_rank = 0;
+  bool packs_documents = false;
+  bool master_weights = true;
+  int64_t steps = 3;
 };
 
 struct Outcome {
   std::vector<double> losses, norms;
   double held_out = 0;
   NamedTensors weights, state;
+  Stats stats;
 };
 
 class RankLearnerTest : public ::testing::Test {
  protected:
   RankLearnerTest() {
     fs::create_directory(directory_ / "model");
+    make_model([](models::DecoderConfig& /*shape*/) {}, [](const std::string& /*name*/, at::Tensor /*weight*/) {});
+  }
+
+  void make_model(const std::function<void(models::DecoderConfig&)>& change,
+                  const std::function<void(const std::string& name, at::Tensor weight)>& set) {
     models::DecoderConfig shape;
     shape.vocab_size = kTokens;
     shape.hidden_size = 32;
@@ -51,8 +64,13 @@ class RankLearnerTest : public ::testing::Test {
     shape.num_attention_heads = 4;
     shape.num_key_value_heads = 2;
     shape.head_dim = 8;
+    change(shape);
     models::Decoder model(shape);
     model->initialize(1);
+    {
+      const at::NoGradGuard no_grad;
+      for (const auto& [name, weight] : model->persistent_state()) set(name, weight);
+    }
     write_model_files(directory_ / "model", shape, {{"tokenizer.json", make_byte_tokenizer_json()}},
                       model->persistent_state());
   }
@@ -64,8 +82,10 @@ class RankLearnerTest : public ::testing::Test {
     config.optim.name = setting.optimizer;
     config.optim.lr = 1e-3;
     config.train.grad_accum = setting.micro_batches;
-    config.train.batch_size = 4;
+    config.train.batch_size = kRows;
     config.train.threads = 1;
+    config.data.seq_len = kSequence;
+    config.optim.master_weights = setting.master_weights;
     config.lora.rank = setting.lora_rank;
     if (setting.lora_rank > 0) config.lora.targets = {"q_proj", "down_proj"};
     return config;
@@ -83,25 +103,32 @@ class RankLearnerTest : public ::testing::Test {
     return directory;
   }
 
-  static Batch batch(int64_t micro_batches, uint64_t seed) {
+  static Batch batch(int64_t micro_batches, uint64_t seed, bool packs_documents = false) {
     const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
     Batch batch;
-    batch.tokens = at::randint(0, kTokens, {micro_batches, 4, kSequence}, generator, at::kLong);
-    batch.labels = at::randint(0, kTokens, {micro_batches, 4, kSequence}, generator, at::kLong);
-    batch.labels[0][1].fill_(-100);  // a row that counts nothing
+    batch.tokens = at::randint(0, kTokens, {micro_batches, kRows, kSequence}, generator, at::kLong);
+    batch.labels = at::randint(0, kTokens, {micro_batches, kRows, kSequence}, generator, at::kLong);
+    batch.labels[0][1].fill_(-100);  // a row that counts nothing: of four ranks, all that one has
+    if (packs_documents)             // of 7 tokens, but the last
+      batch.documents = at::arange(kSequence, at::kLong).div(7, "floor").expand({micro_batches, kRows, kSequence});
     return batch;
+  }
+  static Batch batch(const Setting& setting, uint64_t seed) {
+    return batch(setting.micro_batches, seed, setting.packs_documents);
   }
 
   Outcome train(Learner& learner, const Setting& setting) {
     const RunConfig run = config(setting);
     Outcome out;
-    learner.plan(batch(setting.micro_batches, 0));
+    at::manual_seed(3);  // of stochastic rounding
+    learner.plan(batch(setting, 0));
     learner.load(run);
-    for (int step = 0; step < kSteps; ++step) {
-      const StepResult result = learner.step(batch(setting.micro_batches, static_cast<uint64_t>(step)), 1e-3);
+    for (int64_t step = 0; step < setting.steps; ++step) {
+      const StepResult result = learner.step(batch(setting, static_cast<uint64_t>(step)), 1e-3);
       out.losses.push_back(result.loss);
       out.norms.push_back(result.grad_norm);
     }
+    out.stats = learner.stats();
     const Batch held_out = batch(1, 100).micro_batch(0);
     out.held_out = learner.summed_loss({held_out.tokens.slice(0, 0, 3), held_out.labels.slice(0, 0, 3), {}});
     out.weights = learner.weights();
@@ -132,6 +159,11 @@ class RankLearnerTest : public ::testing::Test {
       RankLearner learner(model(setting), config(setting), strategy, ranks);
       return train(learner, setting);
     });
+    for (const Outcome& outcome : outcomes) {
+      const auto planned = static_cast<double>(outcome.stats.planned_peak_bytes);
+      EXPECT_NEAR(static_cast<double>(outcome.stats.measured_peak_bytes), planned, 0.02 * planned);
+      EXPECT_EQ(outcome.stats.unplanned_allocations, 0U);
+    }
     for (size_t r = 1; r < outcomes.size(); ++r) {
       EXPECT_EQ(outcomes[r].losses, outcomes[0].losses) << "rank " << r;
       EXPECT_TRUE(outcomes[r].weights.empty()) << "rank " << r << " was given what rank 0 saves";
@@ -166,7 +198,7 @@ class RankLearnerTest : public ::testing::Test {
     SCOPED_TRACE(str("{} zero {} {} micro-batches {} {}", setting.mesh, setting.zero, setting.micro_batches,
                      setting.optimizer, setting.compute));
     const Outcome one = on_one(setting), many = on_ranks(setting);
-    for (int step = 0; step < kSteps; ++step) {
+    for (int64_t step = 0; step < setting.steps; ++step) {
       EXPECT_NEAR(many.losses[static_cast<size_t>(step)], one.losses[static_cast<size_t>(step)], loss_error);
       EXPECT_NEAR(many.norms[static_cast<size_t>(step)], one.norms[static_cast<size_t>(step)], loss_error);
     }
@@ -220,6 +252,130 @@ TEST_F(RankLearnerTest, NarrowTypesComeNear) {
   expect_same({"dp_shard=2", 3, 2, "adamw", "float32"}, 1e-4, 1e-3);
   expect_same({"dp_shard=2", 2, 1, "adamw", "bfloat16"}, 3e-2, 1e-2);
   expect_same({"dp_shard=2", 3, 1, "adamw", "float16"}, 3e-2, 1e-2);
+}
+
+// Against the float64 run of one rank: how far the losses are away.
+TEST_F(RankLearnerTest, Float32ErrsOnRanksAsItDoesOnOne) {
+  const Outcome exact = on_one({"", 0, 1, "adamw", "float64"});
+  const auto error_of = [&](const Outcome& outcome) {
+    double error = 0;
+    for (size_t i = 0; i < exact.losses.size(); ++i)
+      error = std::max(error, std::abs(outcome.losses[i] - exact.losses[i]));
+    return error;
+  };
+  const double alone = error_of(on_one({"", 0, 1, "adamw", "float32"}));
+  EXPECT_GT(alone, 0);
+  for (const char* mesh : {"dp_shard=2", "dp_replicate=2"})
+    EXPECT_LE(error_of(on_ranks({mesh, 3, 1, "adamw", "float32"})), 2 * alone) << mesh;
+}
+
+TEST_F(RankLearnerTest, SizesThatDoNotDivideArePadded) {
+  make_model(
+      [](models::DecoderConfig& shape) {
+        shape.vocab_size = 4099;
+        shape.hidden_size = 40;
+        shape.num_attention_heads = shape.num_key_value_heads = 5;
+      },
+      [](const std::string& /*name*/, at::Tensor /*weight*/) {});
+  for (const char* mesh : {"dp_shard=3", "tp=3"}) expect_same({mesh, 3}, 1e-10, 1e-9);
+}
+
+TEST_F(RankLearnerTest, DocumentsArePackedOnRanks) {
+  expect_same({"dp_shard=2", 3, 1, "adamw", "float64", true, 0, true}, 1e-10, 1e-9);
+}
+
+TEST_F(RankLearnerTest, BadIndicesAreFoundBeforeAStep) {
+  Batch good = batch(1, 0);
+  check_indices(good, kTokens);  // with rows that have no label
+  good.labels[0][3][5] = kTokens;
+  EXPECT_USER_ERROR(check_indices(good, kTokens), "the batch has the token 259, and the model knows 0 to 258");
+  Batch bad = batch(1, 0);
+  bad.tokens[0][3][5] = -100;
+  EXPECT_USER_ERROR(check_indices(bad, kTokens), "the batch has the token -100, and the model knows 0 to 258");
+}
+
+// The rows of rank 0 are all of one token, whose embedding is zero: nothing that is not finite comes of it.
+TEST_F(RankLearnerTest, WhereALossIsNotANumberIsFound) {
+  make_model([](models::DecoderConfig& /*shape*/) {},
+             [](const std::string& name, at::Tensor weight) {
+               if (name.ends_with("embed_tokens.weight")) weight[0].zero_();
+               if (name.ends_with("1.mlp.gate_proj.weight") || name.ends_with("1.mlp.up_proj.weight"))
+                 weight.mul_(1e25);
+             });
+  for (const Setting& setting :
+       {Setting{"dp_shard=2", 3, 1, "adamw", "float32"}, Setting{"dp_replicate=2", 0, 2, "adamw", "float32"}}) {
+    const Strategy strategy = strategy_of(setting);
+    const auto found = on_every(strategy, [&](const std::shared_ptr<Ranks>& ranks) {
+      RankLearner learner(model(setting), config(setting), strategy, ranks);
+      Batch bad = batch(setting, 0);
+      bad.tokens.clamp_(1);
+      for (int64_t i = 0; i < setting.micro_batches; ++i) bad.tokens[i].slice(0, 0, kRows / 2).zero_();
+      learner.plan(bad);
+      learner.load(config(setting));
+      EXPECT_FALSE(std::isfinite(learner.step(bad, 1e-3).loss));
+      const std::string weight = learner.find_nonfinite_in(bad).value_or("");
+      EXPECT_TRUE(weight.starts_with("the weight ")) << weight;  // that the step has left
+      learner.restore_fresh(directory_ / "model", config(setting));
+      return learner.find_nonfinite_in(bad).value_or("");
+    });
+    EXPECT_TRUE(found[0].starts_with("model.layers.1.mlp") && found[0].ends_with(" on rank 1")) << found[0];
+    EXPECT_EQ(found[1], found[0]);
+  }
+}
+
+// Of a mesh that splits rows, shards, sequence and classes, the text that the model alone would go on with.
+TEST_F(RankLearnerTest, TextIsSampledOnRanks) {
+  const std::string prompt = "what is there to say of it";
+  const SampleOptions options{.tokens = 2 * kSequence, .seed = 3};  // more than a row has
+  const Setting alone{"", 0};
+  LocalLearner one(model(alone), config(alone));
+  one.load(config(alone));
+  const std::string expected = one.sample(prompt.substr(0, 10), {.tokens = 10, .seed = 3}).text;
+  for (const char* mesh : {"dp_shard=2", "tp=2", "cp=2"}) {
+    const Setting setting{mesh, 3};
+    const auto texts = on_every(strategy_of(setting), [&](const std::shared_ptr<Ranks>& ranks) {
+      RankLearner learner(model(setting), config(setting), strategy_of(setting), ranks);
+      learner.plan(batch(1, 0));
+      learner.load(config(setting));
+      EXPECT_FALSE(learner.sample(prompt, options).text.empty());
+      return learner.sample(prompt.substr(0, 10), {.tokens = 10, .seed = 3}).text;
+    });
+    EXPECT_EQ(texts[0], expected) << mesh;
+    EXPECT_EQ(texts[1], expected) << mesh;
+  }
+}
+
+// Minutes: STEPC_MATRIX=1 asks for it.
+TEST_F(RankLearnerTest, TheWholeMatrix) {
+  if (std::getenv("STEPC_MATRIX") == nullptr) {
+    expect_same({"dp_replicate=2,dp_shard=2", 3, 2}, 1e-10, 1e-9);
+    return;
+  }
+  std::vector<Setting> settings;
+  for (const int ranks : {2, 3, 4, 8}) {
+    const auto of = [&](const char* axis) { return str("{}={}", axis, ranks); };
+    settings.push_back({of("dp_replicate")});
+    for (const int zero : {1, 2, 3}) settings.push_back({of("dp_shard"), zero});
+    settings.push_back({of("dp_shard"), 3, 4});
+    settings.push_back({of("dp_shard"), 3, 1, "adamw", "float64", true, 4});
+    for (const char* optimizer : {"agd", "wsam", "lion"}) settings.push_back({of("dp_shard"), 3, 1, optimizer});
+    settings.push_back({of("dp_shard"), 2, 1, "adamw", "float64", true, 0, true});
+  }
+  settings.push_back({"dp_replicate=2,dp_shard=2", 3});
+  settings.push_back({"dp_replicate=2,dp_shard=4", 3});
+  for (Setting setting : settings) {
+    setting.steps = 20;
+    expect_same(setting, 1e-10, 1e-9);
+  }
+  for (const char* compute : {"bfloat16", "float16"})
+    for (const bool master_weights : {true, false})
+      for (const char* mesh : {"dp_shard=2", "dp_shard=3", "dp_shard=4", "dp_shard=8"}) {
+        Setting setting{mesh, 3, 1, "adamw", compute};
+        setting.master_weights = master_weights || std::string(compute) == "float16";
+        setting.steps = 20;
+        const Outcome one = on_one(setting), many = on_ranks(setting);
+        EXPECT_NEAR(many.held_out, one.held_out, 0.005 * one.held_out) << mesh << " " << compute;
+      }
 }
 
 TEST_F(RankLearnerTest, ARunGoesOnOnAnyMesh) {

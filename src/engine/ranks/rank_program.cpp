@@ -30,9 +30,10 @@ RankProgram::RankProgram(const VirtualPlan& captured, KernelSources& kernels, co
   state_.add(schedule());
 }
 
-std::vector<at::Tensor> RankProgram::run(const std::vector<at::Tensor>& batch, RunTimes* times) {
+std::vector<at::Tensor> RankProgram::run(const std::vector<at::Tensor>& batch, RunTimes* times, OnWritten on_written) {
   RunInputs inputs;
   inputs.times = times;
+  inputs.on_written = std::move(on_written);
   inputs.tells_autograd = false;
   for (const ScheduleInput& input : schedule().inputs) {
     at::Tensor& tensor = inputs.tensors.emplace_back();

@@ -2,6 +2,7 @@
 // the state, of which it reads and writes this rank's parts.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,8 +25,10 @@ class RankProgram {
 
   // `batch`: whole tensors, the same on every rank. Returns what the step does, which is the same on every rank.
   // UserError where a guard missed: an index that is out of range, say.
-  // `times`, if there is one, gets when each instruction ran.
-  std::vector<at::Tensor> run(const std::vector<at::Tensor>& batch, RunTimes* times = nullptr);
+  // `times`, if there is one, gets when each instruction ran; `on_written` as RunInputs has it.
+  using OnWritten = std::function<void(size_t instruction, const at::Tensor& written)>;
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& batch, RunTimes* times = nullptr,
+                              OnWritten on_written = nullptr);
 
   [[nodiscard]] const Schedule& schedule() const { return compiled_.executor->schedule(); }
   [[nodiscard]] const Graph& graph() const { return compiled_.graph; }

@@ -5,14 +5,17 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <c10/util/Exception.h>
 
@@ -26,6 +29,7 @@
 #include "train/command/memory_command.h"
 #include "train/command/run_schedule.h"
 #include "train/config/run_config_keys.h"
+#include "train/report/progress.h"
 #include "train/run/run_directory.h"
 #include "train/run/trainer.h"
 
@@ -42,7 +46,16 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
+// For the agent of torchrun, which shows what is in it of the rank that failed first.
+void write_error_file(const std::string& line) {
+  const char* file = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (file == nullptr) return;
+  const nlohmann::json extra = {{"py_callstack", line}, {"timestamp", str("{}", std::time(nullptr))}};
+  std::ofstream(file) << nlohmann::json{{"message", {{"message", line}, {"extraInfo", extra}}}}.dump();
+}
+
 int fail(int code, std::string_view text) {
+  write_error_file(one_line(text));
   std::fputs(("stepc: " + one_line(text) + "\n").c_str(), stderr);
   return code;
 }
@@ -295,7 +308,7 @@ int run_app(int argc, char** argv) {
   try {
     return run_commands(argc, argv);
   } catch (const LostRank& error) {
-    return fail(kLostRankStatus, error.what());
+    return fail(std::getenv(kLauncherVariable) != nullptr ? kLostRankStatus : 1, error.what());
   } catch (const UserError& error) {
     return fail(2, error.what());
   } catch (const RunFailure& error) {

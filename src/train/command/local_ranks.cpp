@@ -151,11 +151,14 @@ void Launch::note_end(LocalRank& rank, const ProcessEnd& end) {
   // The one that the others lost may be seen to end after them.
   const bool is_cause = failure_ && failure_->status == kLostRankStatus && status != kLostRankStatus &&
                         status != StopSignals::exit_code(SIGTERM) && !is_past_deadline_;
+  // The others gave it up, and it does not even take SIGTERM.
+  const bool is_hanging = failure_ && failure_->status == kLostRankStatus && is_past_deadline_ && !end.is_exit;
+  if (is_hanging) failure_ = {rank.rank, 1, "did not answer the others and was killed"};
   if (status == 0 || is_stopped || (failure_ && !is_cause)) return;
   const bool is_late = is_past_deadline_ && !end.is_exit && end.value == SIGKILL;
   const std::string how =
       is_late ? str("did not stop within {:g} s of {} and was killed", plan_.stop_grace_seconds, signal_name(signal_))
-      : end.is_exit ? str("failed with status {}", status)
+      : end.is_exit ? str("failed with status {}", status == kLostRankStatus ? 1 : status)
                     : str("was ended by signal {} ({})", end.value, strsignal(end.value));
   failure_ = {rank.rank, status, how};
   // Ranks that were told to stop already would take a second SIGTERM as haste.
@@ -228,7 +231,7 @@ int Launch::result() {
   for (size_t i = lines.size() - std::min(lines.size(), kLines); i < lines.size(); ++i)
     show(STDERR_FILENO, str("rank {}: {}\n", rank, lines[i]));
   show(STDERR_FILENO, str("stepc: rank {} of {} {}\n", rank, plan_.ranks, how));
-  return status;
+  return status == kLostRankStatus ? 1 : status;
 }
 
 }  // namespace

@@ -16,8 +16,8 @@ struct LocalRanks {
   double stop_grace_seconds = 30;     // that all have after a signal that this process passed on
 };
 
-// The status of a rank that ended because it lost another, which is the one to name.
-inline constexpr int kLostRankStatus = 3;
+// What a rank of this launcher ends with where it lost another one, which is the one to name. Elsewhere that is 1.
+inline constexpr int kLostRankStatus = 75;
 
 // Runs the ranks to their end. They have RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (a
 // port that stays free for rank 0 to listen on, with SO_REUSEADDR) and STEPC_LAUNCHER=1; rank 0, whose output this
@@ -25,9 +25,9 @@ inline constexpr int kLostRankStatus = 3;
 // no process of those outlives its rank, and no rank this process.
 //
 // Returns 0 when all ended so; 128 + signal when one of StopSignals stopped them, passed on to all or agreed on after
-// one of them got it; else the status of the rank that failed first (128 + signal of one that was ended by a signal),
-// having said so on standard error with the last lines that the rank wrote there and rank 0 did not. Throws UserError
-// where not all ranks can be started.
+// one of them got it; else the status of the rank that failed first (128 + signal of one that was ended by a signal; 1
+// where one did not answer the others), having said so on standard error with the last lines that the rank wrote there
+// and rank 0 did not. Throws UserError where not all ranks can be started.
 int run_local_ranks(const LocalRanks& launch);
 
 }  // namespace stepc::train

@@ -37,21 +37,9 @@ void check_memory(const std::string& what, uint64_t needed_bytes) {
              human_bytes(there));
 }
 
-namespace {
-// Of which each computes with all cores, were it alone.
-int64_t ranks_sharing_cores() {
-  constexpr const char* kName = "LOCAL_WORLD_SIZE";
-  const char* ranks = std::getenv(kName);
-  if (ranks == nullptr || std::getenv("OMP_NUM_THREADS") != nullptr) return 1;
-  const int64_t number = std::strtoll(ranks, nullptr, 10);
-  USER_CHECK(number > 0, "{} = {}: must be how many ranks this machine has", kName, ranks);
-  return number;
-}
-}  // namespace
-
-RunConfig use_threads(RunConfig config) {
-  if (config.train.threads == 0)
-    config.train.threads = std::max<int64_t>(1, at::get_num_threads() / ranks_sharing_cores());
+RunConfig use_threads(RunConfig config, int64_t local_ranks) {
+  const int64_t sharing = std::getenv("OMP_NUM_THREADS") == nullptr ? local_ranks : 1;
+  if (config.train.threads == 0) config.train.threads = std::max<int64_t>(1, at::get_num_threads() / sharing);
   at::set_num_threads(static_cast<int>(config.train.threads));
   return config;
 }

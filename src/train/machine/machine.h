@@ -18,8 +18,7 @@ uint64_t resident_process_bytes();
 void check_memory(const std::string& what, uint64_t needed_bytes);
 
 // Computes with the config's threads from now on; the config with their number where it said 0: this process's share of
-// the cores, where a launch has LOCAL_WORLD_SIZE ranks on this machine, unless OMP_NUM_THREADS says what each has.
-// UserError for a LOCAL_WORLD_SIZE that is no number.
-RunConfig use_threads(RunConfig config);
+// the cores, where it is one of `local_ranks` on this machine, unless OMP_NUM_THREADS says what each has.
+RunConfig use_threads(RunConfig config, int64_t local_ranks = 1);
 
 }  // namespace stepc::train

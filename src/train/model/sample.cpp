@@ -1,11 +1,11 @@
 #include "train/model/sample.h"
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "base/check.h"
 #include "data/utf8.h"
-#include "models/generate.h"
 
 namespace stepc::train {
 
@@ -69,10 +69,11 @@ std::string note_of(int64_t prompt, int64_t all, int64_t context) {
                context);
   return {};
 }
-}  // namespace
 
-Sample sample_text(const models::Decoder& model, const Tokenizer& tokenizer, const std::string& prompt,
-                   const SampleOptions& options) {
+using Generate = std::function<std::vector<int64_t>(const std::vector<int64_t>&, const models::GenerateOptions&)>;
+
+Sample sample_with(const Generate& generate, const models::DecoderConfig& config, int64_t context,
+                   const Tokenizer& tokenizer, const std::string& prompt, const SampleOptions& options) {
   USER_CHECK(!prompt.empty(), "--prompt is empty: give some text to continue");
   const auto empty_stop = [](const std::string& stop) { return stop.empty(); };
   USER_CHECK(std::ranges::none_of(options.stops, empty_stop), "--stop is empty: give the text to stop at");
@@ -81,20 +82,38 @@ Sample sample_text(const models::Decoder& model, const Tokenizer& tokenizer, con
       .new_tokens = options.tokens,
       .temperature = options.temperature,
       .top_k = options.top_k,
+      .context = context,
       .kept = given.prefix,
       .vocab_size = tokenizer.vocab_size(),
-      .stop_ids = options.stop_ids.empty() ? model->config().eos_token_ids : options.stop_ids,
+      .stop_ids = options.stop_ids.empty() ? config.eos_token_ids : options.stop_ids,
       .seed = options.seed,
   };
   if (!options.stops.empty())
     generation.done = [&](const std::vector<int64_t>& ids) { return ends_a_stop(tokenizer, ids, options.stops); };
-  const std::vector<int64_t> ids = models::generate(model, given.ids, generation);
+  const std::vector<int64_t> ids = generate(given.ids, generation);
   const std::string text = tokenizer.decode(std::vector<int32_t>(ids.begin(), ids.end()));
   const auto prompt_tokens = static_cast<int64_t>(given.ids.size());
   // The last token is not read any more.
   const auto all_tokens = prompt_tokens + std::max<int64_t>(static_cast<int64_t>(ids.size()) - 1, 0);
   return {text.substr(0, stop_in(text, options.stops)),
-          note_of(prompt_tokens, all_tokens, models::context_of(model->config(), generation))};
+          note_of(prompt_tokens, all_tokens, models::context_of(config, generation))};
+}
+}  // namespace
+
+Sample sample_text(const models::Decoder& model, const Tokenizer& tokenizer, const std::string& prompt,
+                   const SampleOptions& options) {
+  const auto generate = [&](const std::vector<int64_t>& ids, const models::GenerateOptions& how) {
+    return models::generate(model, ids, how);
+  };
+  return sample_with(generate, model->config(), /*context=*/0, tokenizer, prompt, options);
+}
+
+Sample sample_text(const models::DecoderConfig& config, const models::NextLogits& next_logits, int64_t context,
+                   const Tokenizer& tokenizer, const std::string& prompt, const SampleOptions& options) {
+  const auto generate = [&](const std::vector<int64_t>& ids, const models::GenerateOptions& how) {
+    return models::generate(config, next_logits, ids, how);
+  };
+  return sample_with(generate, config, context, tokenizer, prompt, options);
 }
 
 std::string held_out_prompt(const Tokenizer& tokenizer, const Corpus& corpus) {

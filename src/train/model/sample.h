@@ -9,6 +9,7 @@
 #include "data/corpus.h"
 #include "data/tokenizer.h"
 #include "models/decoder.h"
+#include "models/generate.h"
 
 namespace stepc::train {
 
@@ -34,6 +35,9 @@ std::string printable(std::string_view text);
 
 Sample sample_text(const models::Decoder& model, const Tokenizer& tokenizer, const std::string& prompt,
                    const SampleOptions& options);
+// Of a model that others run; it sees at most `context` tokens.
+Sample sample_text(const models::DecoderConfig& config, const models::NextLogits& next_logits, int64_t context,
+                   const Tokenizer& tokenizer, const std::string& prompt, const SampleOptions& options);
 
 // The beginning of the held-out text, to be continued.
 std::string held_out_prompt(const Tokenizer& tokenizer, const Corpus& corpus);

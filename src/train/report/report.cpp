@@ -234,7 +234,7 @@ std::string report_html(const Report& report, const std::filesystem::path& metri
   html += str("<h1>{}</h1>\n<p>{}</p>\n<p>{}; mode {}</p>\n", html_text(report.title), html_text(report.model),
               html_text(report.data), html_text(report.mode));
   html += facts_html(report) + charts_html(read_curves(metrics)) + time_html(report) + planned_html(report) +
-          saves_html(report.saves);
+          to_html(report.ranks) + saves_html(report.saves);
   html += str("<h2>Configuration</h2>\n<pre>{}</pre>\n</body></html>\n", html_text(report.config));
   return html;
 }

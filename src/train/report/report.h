@@ -6,8 +6,10 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/stats.h"
+#include "train/report/rank_rows.h"
 
 namespace stepc::train {
 
@@ -44,6 +46,7 @@ struct Report {
   SavesMade saves;
   Stats stats;
   uint64_t peak_process_bytes = 0;
+  std::vector<RankRow> ranks;                // where there are several
   std::string memory_picture, memory_table;  // of fast mode's plan: SVG and text, else empty
   std::string config;                        // run.toml
 };

@@ -1,12 +1,19 @@
 #include "train/run/same_on_all.h"
 
+#include <chrono>
+#include <ctime>
+#include <fstream>
 #include <map>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include <unistd.h>
+
 #include "base/check.h"
+#include "base/clock.h"
 #include "train/config/run_config_keys.h"
 
 namespace stepc::train {
@@ -34,6 +41,35 @@ void check_same(Ranks& ranks, const std::string& what, const std::string& mine) 
   const std::vector<std::string> all = ranks.exchange(mine);
   for (size_t r = 1; r < all.size(); ++r)
     USER_CHECK(all[r] == all[0], "rank {} has {} {}, and rank 0 {}: all ranks want the same", r, what, all[r], all[0]);
+}
+
+void check_shared_directory(Ranks& ranks, const std::filesystem::path& directory) {
+  constexpr std::chrono::milliseconds kPause{20};
+  constexpr double kPatienceSeconds = 5;  // a disk of the network may show it late
+  const std::filesystem::path file = directory / ".shared";
+  const bool is_first = ranks.rank() == 0;
+  const std::string word = ranks.exchange(is_first ? str("{} {}", getpid(), std::time(nullptr)) : std::string())[0];
+  struct Removal {
+    const std::filesystem::path& path;
+    bool is_ours;
+    ~Removal() {
+      std::error_code ignored;
+      if (is_ours) std::filesystem::remove(path, ignored);
+    }
+  } const removal{file, is_first};
+  if (is_first) std::ofstream(file) << word;
+  ranks.barrier();
+  const auto is_there = [&] {
+    std::string found;
+    std::getline(std::ifstream(file), found);
+    return found == word;
+  };
+  for (const auto began = Clock::now(); !is_there(); std::this_thread::sleep_for(kPause))
+    USER_CHECK(seconds_since(began) < kPatienceSeconds,
+               "output.dir = {}: what rank 0 writes there is not found there: all ranks want one directory, on a disk "
+               "that their machines share",
+               directory.string());
+  ranks.barrier();
 }
 
 void check_same_config(Ranks& ranks, const RunConfig& config) {

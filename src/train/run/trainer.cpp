@@ -4,7 +4,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,6 +23,7 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "data/corpus.h"
 #include "runtime/arena.h"
 #include "train/config/parallel.h"
@@ -33,6 +38,7 @@
 #include "train/report/metrics.h"
 #include "train/report/pace.h"
 #include "train/report/progress.h"
+#include "train/report/rank_rows.h"
 #include "train/report/report.h"
 #include "train/report/run_tables.h"
 #include "train/run/memory_need.h"
@@ -48,11 +54,21 @@
 namespace stepc::train {
 namespace {
 
-constexpr std::chrono::seconds kRankTimeout{60};  // that one waits for the others
+// A rank that has not answered for that long is given up: a minute later all the others have ended.
+constexpr std::chrono::seconds kToMeet{60}, kToAnswer{45};
 constexpr const char* kHeldOut = "held_out_nats_per_byte";
 
-// On one terminal rank 0 alone speaks; a launcher of ours gives the others files of their own.
-std::FILE* output_of(bool is_first) { return is_first || std::getenv(kLauncherVariable) != nullptr ? stdout : nullptr; }
+// On one terminal rank 0 alone speaks. A launcher of ours gives the others files of their own; elsewhere they take
+// them.
+using Output = std::unique_ptr<std::FILE, void (*)(std::FILE*)>;
+Output output_of(const Launch& launch, const std::string& run) {
+  const auto nothing = [](std::FILE* /*file*/) {};
+  if (launch.rank == 0 || std::getenv(kLauncherVariable) != nullptr) return {stdout, nothing};
+  const std::filesystem::path path = make_log_directory(run) / str("rank-{}.log", launch.rank);
+  std::FILE* const file = std::fopen(path.c_str(), "a");
+  USER_CHECK(file != nullptr, "{}: cannot be written", path.string());
+  return {file, [](std::FILE* opened) { std::fclose(opened); }};
+}
 
 // Runs it and adds its time.
 template <class Work>
@@ -65,14 +81,15 @@ auto timed(double& seconds, const Work& work) {
 
 class Run {
  public:
-  // `ranks`: this process and those that it trains with; none: it trains alone.
-  Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> ranks, bool resume, FileSystem& files,
-      std::filesystem::path profile);
+  // `ranks`: this process and those that it trains with; none: it trains alone. `output`: where it says what happens.
+  Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> ranks, Output output, bool resume,
+      FileSystem& files, std::filesystem::path profile);
   int run();
 
  private:
   Corpus read_data();
   void resume_from(const Checkpoint& checkpoint);
+  void read_batch();
   void take_step();
   void show_step(const StepResult& result, double lr, double seconds);
   void plan_step();
@@ -89,30 +106,42 @@ class Run {
   void save_now();
   void wait_for_save();
   void note(const std::optional<std::string>& saved);
+  // Does what one rank alone does. What goes wrong there ends all ranks at agree().
+  template <class Work>
+  void alone(const Work& work);
+  // The largest that a rank gives, where all are well.
+  int64_t agree(int64_t mine);
   // The signal that came to any rank.
   int received_signal();
+  std::vector<RankRow> rank_rows();
+  // Empty where none is wanted.
+  std::string sample_text();
   int stop(int signal);
   void finish();
-  Report report_of(const EndOfRun& end) const;
+  Report report_of(const EndOfRun& end, const std::vector<RankRow>& rows) const;
 
   Clock::time_point began_ = Clock::now();
   FileSystem& files_;
   RunConfig config_;
   std::shared_ptr<Ranks> ranks_;
   bool is_first_;  // of the ranks: it shows what happens, and writes files
+  Output output_;
   Progress progress_;
   LogLines log_lines_;
   RunDirectory directory_;
   std::unique_ptr<Learner> learner_;
-  LocalLearner* local_;  // the same, where this process trains alone
   Corpus corpus_;
   TrainBatches batches_;
+  const Batch* batch_ = nullptr;  // of the next step
   RunNumbers numbers_;
   std::optional<Metrics> metrics_;
   Pace pace_;
   int64_t step_ = 0;                // steps done
   std::optional<double> held_out_;  // nats per byte after this step
   TimeSpent spent_;
+  Traffic step_traffic_;  // of all steps of this process
+  int64_t steps_taken_ = 0;
+  std::string failure_;                   // what this rank could not do, until the others are told
   PlannedNeed planned_;                   // of fast mode
   std::optional<Prediction> prediction_;  // once there is a plan
   uint64_t loaded_bytes_ = 0;             // resident before the first step
@@ -194,23 +223,24 @@ void check_profile(const std::filesystem::path& profile, const RunConfig& config
              profile.string(), directory.string());
 }
 
-Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> ranks, bool resume, FileSystem& files,
-         std::filesystem::path profile)
+Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> ranks, Output output, bool resume,
+         FileSystem& files, std::filesystem::path profile)
     : files_(files),
-      config_(use_threads(std::move(config))),
+      config_(std::move(config)),
       ranks_(std::move(ranks)),
       is_first_(ranks_ == nullptr || ranks_->rank() == 0),
-      progress_(output_of(is_first_), terminal_columns(stdout), config_.output.log_every),
+      output_(std::move(output)),
+      progress_(output_.get(), terminal_columns(stdout), config_.output.log_every),
       log_lines_(progress_),
       directory_(made_by_first(config_.output.dir, ranks_.get()), resume, is_first_),
       learner_(make_learner(config_, directory_, strategy, ranks_)),
-      local_(dynamic_cast<LocalLearner*>(learner_.get())),
       corpus_(read_data()),
       batches_(corpus_, config_.train.grad_accum, config_.train.batch_size),
       numbers_(derive_numbers(config_, learner_->directory().config, corpus_, measure_run_rate(config_))),
       profile_(is_first_ ? std::move(profile) : std::filesystem::path()) {
   check_labels(config_, corpus_);
   if (ranks_ != nullptr) {
+    check_shared_directory(*ranks_, config_.output.dir);
     check_same(*ranks_, "the data", hash_text(corpus_.mixture().hash()));
     check_same(*ranks_, "in output.dir", progress_text(directory_));
   }
@@ -227,6 +257,7 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
   saver_.emplace(config_, directory_.path(), *learner_, step_, files_, is_first_);
   if (const uint64_t bytes = saver_->made().staging_bytes)
     progress_.note(str("saves are written beside the training, from a copy of the state: {}", human_bytes(bytes)));
+  agree(0);  // all of them have come so far
   spent_.set_up = seconds_since(began_);
 }
 
@@ -272,6 +303,7 @@ int Run::run() {
   const Mode mode = parse_mode(config_.train.mode);
   if (mode == Mode::kFast || (mode == Mode::kExact && !config_.data.buckets.empty())) compile();
   while (step_ < config_.train.steps) {
+    alone([&] { read_batch(); });
     if (const int signal = received_signal()) return stop(signal);
     take_step();
     const bool last = step_ == config_.train.steps;
@@ -326,25 +358,36 @@ std::string Run::step_of(int64_t seq) const {
   return config_.data.buckets.empty() ? "the step" : str("the step for rows of {} tokens", seq);
 }
 
+void Run::read_batch() {
+  const auto began = Clock::now();
+  batch_ = &batches_.of_step(step_);
+  // A kernel would find it in the middle of a step, on the rank alone whose row it is in.
+  if (ranks_ != nullptr) check_indices(*batch_, learner_->directory().config.vocab_size);
+  spent_.batches += seconds_since(began);
+}
+
 void Run::take_step() {
-  note(saver_->poll());
-  const auto batch_began = Clock::now();
-  const Batch& batch = batches_.of_step(step_);
-  spent_.batches += seconds_since(batch_began);
+  const Batch& batch = *batch_;
   const double lr = learning_rate_at(config_, step_);
   const Stats before = learner_->stats();
   // The first replays still bring memory and caches up.
   constexpr uint64_t kSettled = 3;
   const bool is_profiled = !profile_.empty() && before.replays >= kSettled;
   if (is_profiled) learner_->start_profile();
+  const Traffic sent = ranks_ == nullptr ? Traffic() : ranks_->traffic();
   const auto began = Clock::now();
   const StepResult result = learner_->step(batch, lr);
   const double seconds = seconds_since(began);
   spent_.steps += seconds;
+  if (ranks_ != nullptr) {
+    step_traffic_.seconds += ranks_->traffic().seconds - sent.seconds;
+    step_traffic_.sent_bytes += ranks_->traffic().sent_bytes - sent.sent_bytes;
+  }
   ++step_;
+  ++steps_taken_;
   held_out_.reset();
   if (!std::isfinite(result.loss) || (!std::isfinite(result.grad_norm) && !result.skipped)) {
-    saver_->wait();
+    wait_for_save();
     const std::string advice = saver_->saved_step() > 0 ? str("the checkpoint of step {} is good", saver_->saved_step())
                                                         : std::string("a lower optim.lr may help");
     // Neither is ever negative: abs() takes the sign from a NaN.
@@ -360,7 +403,7 @@ void Run::take_step() {
     pace_.add(seconds);
     numbers_.note_step(seconds);
   }
-  show_step(result, lr, seconds);
+  alone([&] { show_step(result, lr, seconds); });
   if (is_profiled) keep_profile();
 }
 
@@ -410,24 +453,23 @@ void Run::show_step(const StepResult& result, double lr, double seconds) {
 // The step changed the weights: they are made again, from the newest checkpoint or the start, and the batch is looked
 // at op by op.
 std::string Run::first_nonfinite() {
-  if (local_ == nullptr) return "where the first such value arises is looked for on one rank alone";
   constexpr double kPatienceSeconds = 120;
   progress_.status("looking for the first value that is not finite");
   const auto began = Clock::now();
   const int64_t bad_step = step_ - 1;
   const auto checkpoint = find_latest_checkpoint(directory_.path());
   if (checkpoint) {
-    local_->restore(checkpoint->directory);
+    learner_->restore(checkpoint->directory);
   } else {
     at::manual_seed(static_cast<uint64_t>(config_.train.seed));
-    local_->restore_fresh(config_.model.path, config_);
+    learner_->restore_fresh(config_.model.path, config_);
   }
   for (int64_t step = checkpoint ? checkpoint->state.step : 0; step < bad_step; ++step) {
-    if (seconds_since(began) > kPatienceSeconds)
+    if (agree(seconds_since(began) > kPatienceSeconds ? 1 : 0) != 0)
       return str("the first value that is not finite was not found in {}", human_seconds(kPatienceSeconds));
     learner_->step(batches_.of_step(step), learning_rate_at(config_, step));
   }
-  const auto found = local_->find_nonfinite_in(batches_.of_step(bad_step));
+  const auto found = learner_->find_nonfinite_in(batches_.of_step(bad_step));
   return found ? "first not finite: " + *found
                : std::string("the gradient's sum is the first value that is not finite");
 }
@@ -469,8 +511,8 @@ void Run::note(const std::optional<std::string>& saved) {
 void Run::wait_for_save() {
   constexpr std::chrono::milliseconds kPause{20};
   while (ranks_ != nullptr) {
-    note(saver_->poll());
-    if (ranks_->largest(saver_->is_writing() ? 1 : 0) == 0) break;
+    alone([&] { note(saver_->poll()); });
+    if (agree(saver_->is_writing() ? 1 : 0) == 0) break;
     std::this_thread::sleep_for(kPause);
   }
   note(saver_->wait());
@@ -493,9 +535,41 @@ void Run::save_now() {
   spent_.saving += seconds_since(began);
 }
 
+template <class Work>
+void Run::alone(const Work& work) {
+  try {
+    work();
+  } catch (const UserError& error) {
+    if (ranks_ == nullptr) throw;
+    failure_ = error.what();
+  }
+}
+
+int64_t Run::agree(int64_t mine) {
+  if (ranks_ == nullptr) return mine;
+  if (!failure_.empty()) ranks_->fail(failure_);
+  return ranks_->largest(mine);
+}
+
+// The one word of all ranks before a step writes anything: a save that failed on one, or a batch that cannot be read or
+// has a bad index, ends all; a signal stops all.
 int Run::received_signal() {
-  const int own = StopSignals::received();
-  return ranks_ == nullptr ? own : static_cast<int>(ranks_->largest(own));
+  alone([&] { note(saver_->poll()); });
+  return static_cast<int>(agree(StopSignals::received()));
+}
+
+std::vector<RankRow> Run::rank_rows() {
+  if (ranks_ == nullptr) return {};
+  const auto steps = static_cast<double>(std::max<int64_t>(1, steps_taken_));
+  const Stats stats = learner_->stats();
+  return gather_rows(*ranks_,
+                     {.step_seconds = pace_.overall(),
+                      .comm_seconds = step_traffic_.seconds / steps,
+                      .batch_seconds = spent_.batches / steps,
+                      .sent_bytes = static_cast<uint64_t>(static_cast<double>(step_traffic_.sent_bytes) / steps),
+                      .planned_bytes = stats.planned_peak_bytes,
+                      .measured_bytes = stats.measured_peak_bytes,
+                      .process_bytes = peak_process_bytes()});
 }
 
 int Run::stop(int signal) {
@@ -507,10 +581,21 @@ int Run::stop(int signal) {
   return StopSignals::exit_code(signal);
 }
 
+std::string Run::sample_text() {
+  if (config_.output.sample_tokens == 0) return {};
+  const std::string prompt = held_out_prompt(learner_->directory().tokenizer, corpus_);
+  const SampleOptions options{.tokens = config_.output.sample_tokens,
+                              .seed = static_cast<uint64_t>(config_.train.seed)};
+  const std::string continuation = learner_->sample(prompt, options).text;
+  return str("sample, held-out text continued after \"|\":\n{}|{}\n", printable(prompt), printable(continuation));
+}
+
 void Run::finish() {
   const std::optional<double> after = evaluate_held_out();
   save_now();
   const NamedTensors weights = learner_->weights();
+  const std::vector<RankRow> rows = rank_rows();
+  const std::string sample = after ? sample_text() : std::string();
   if (!is_first_) return;
   DirectoryTransaction model(directory_.model(), DirectoryTransaction::Existing::kReplace, files_);
   learner_->save_model(model.path(), weights, files_);
@@ -522,27 +607,19 @@ void Run::finish() {
   end.step_seconds = pace_.overall();
   end.held_out_before = metrics_->find(0, kHeldOut);
   end.held_out_after = after;
-  write_file_synced(directory_.report(), report_html(report_of(end), directory_.metrics()), files_);
-  progress_.note(str("\n{}{}", learner_->report(), end_table(end, numbers_)));
+  write_file_synced(directory_.report(), report_html(report_of(end, rows), directory_.metrics()), files_);
+  progress_.note(str("\n{}{}{}", learner_->report(), end_table(end, numbers_), to_text(rows)));
   if (planned_.step > 0 && loaded_bytes_ > 0)
     progress_.note(str("  resident memory     {} before the first step, and the plan's {}: {}; at most {}",
                        human_bytes(loaded_bytes_), human_bytes(planned_.step),
                        human_bytes(loaded_bytes_ + planned_.step), human_bytes(peak_process_bytes())));
-  if (config_.output.sample_tokens > 0 && after && local_ != nullptr) {
-    const Tokenizer& tokenizer = learner_->directory().tokenizer;
-    const std::string prompt = held_out_prompt(tokenizer, corpus_);
-    const SampleOptions options{.tokens = config_.output.sample_tokens,
-                                .seed = static_cast<uint64_t>(config_.train.seed)};
-    const std::string continuation = sample_text(local_->model(), tokenizer, prompt, options).text;
-    progress_.note(
-        str("sample, held-out text continued after \"|\":\n{}|{}\n", printable(prompt), printable(continuation)));
-  }
+  if (!sample.empty()) progress_.note(sample);
   if (!profile_.empty()) progress_.note("profile: none, the run had too few replayed steps");
   progress_.note(str("report: {}", directory_.report().string()));
   progress_.note(str("model: {}", directory_.model().string()));
 }
 
-Report Run::report_of(const EndOfRun& end) const {
+Report Run::report_of(const EndOfRun& end, const std::vector<RankRow>& rows) const {
   const models::DecoderConfig& model = learner_->directory().config;
   Report report;
   report.title = config_.output.dir;
@@ -565,10 +642,33 @@ Report Run::report_of(const EndOfRun& end) const {
   report.saves = saver_->made();
   report.stats = learner_->stats();
   report.peak_process_bytes = peak_process_bytes();
+  report.ranks = rows;
   report.memory_picture = learner_->memory_picture();
   report.memory_table = learner_->memory_table();
   report.config = to_toml(config_);
   return report;
+}
+
+}  // namespace
+
+namespace {
+
+// Of the file that runs: equal plans of unlike programs may still compute otherwise.
+std::string program_hash() {
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  return hash_text(hash_bytes(std::as_bytes(std::span(bytes))));
+}
+
+// One plan is of one number of threads: the least that a machine gives its ranks.
+void use_common_threads(RunConfig& config, Ranks& ranks) {
+  int64_t least = config.train.threads;
+  for (const std::string& given : ranks.exchange(str("{}", least))) least = std::min(least, int64_t{std::stoll(given)});
+  if (least < config.train.threads)
+    log().warn("this machine has {} threads for each of its ranks, another one {}: all compute with so many",
+               config.train.threads, least);
+  config.train.threads = least;
+  config = use_threads(std::move(config));
 }
 
 }  // namespace
@@ -580,14 +680,21 @@ int train(RunConfig config, bool resume, FileSystem& files, const std::filesyste
   USER_CHECK(launch.ranks == 1 || config.train.mode == name_of(Mode::kFast),
              "train.mode = \"{}\": on {} ranks a step runs as a Graph or not at all: choose \"fast\"",
              config.train.mode, launch.ranks);
-  const std::shared_ptr<Ranks> ranks = launch.ranks > 1 ? Ranks::join(launch, kRankTimeout) : nullptr;
-  if (ranks != nullptr) {
-    check_same_config(*ranks, config);
-    check_same(*ranks, "--resume", resume ? "set" : "not set");
-  }
-  Run run(std::move(config), strategy, ranks, resume, files, profile);
+  const std::shared_ptr<Ranks> ranks = launch.ranks > 1 ? Ranks::join(launch, kToMeet, kToAnswer) : nullptr;
+  std::optional<Run> run;
+  or_fail_together(ranks.get(), [&] {
+    if (ranks != nullptr) {
+      check_same(*ranks, "the program", program_hash());
+      check_same_config(*ranks, config);
+      check_same(*ranks, "--resume", resume ? "set" : "not set");
+    }
+    config = use_threads(std::move(config), launch.local_ranks);
+    if (ranks != nullptr) use_common_threads(config, *ranks);
+    Output output = output_of(launch, config.output.dir);
+    run.emplace(std::move(config), strategy, ranks, std::move(output), resume, files, profile);
+  });
   try {
-    return run.run();
+    return run->run();
   } catch (const LostRank&) {
     throw;
   } catch (const UserError& error) {

@@ -1,6 +1,7 @@
 #include "train/step/batches.h"
 
 #include <algorithm>
+#include <span>
 
 #include <ATen/ATen.h>
 
@@ -65,6 +66,17 @@ const Batch& TrainBatches::fill(int64_t step, int64_t seq) {
   const Batch& batch = batches_.at(seq);
   copy(packed_, batch);
   return batch;
+}
+
+void check_indices(const Batch& batch, int64_t tokens) {
+  for (const at::Tensor& tensor : {batch.tokens, batch.labels}) {
+    const bool is_label = tensor.is_same(batch.labels);
+    for (const int64_t id : std::span(tensor.data_ptr<int64_t>(), static_cast<size_t>(tensor.numel())))
+      USER_CHECK((id >= 0 && id < tokens) || (is_label && id == PackedRow::kNoLabel),
+                 "the batch has the token {}, and the model knows 0 to {}: the data's cache is damaged or another "
+                 "tokenizer's; delete it",
+                 id, tokens - 1);
+  }
 }
 
 Batch held_out_batch(const Corpus& corpus, const std::vector<int64_t>& windows) {

@@ -45,6 +45,9 @@ class TrainBatches {
   std::map<int64_t, Batch> batches_;  // by length
 };
 
+// UserError for a token or a label that a model with so many does not know.
+void check_indices(const Batch& batch, int64_t tokens);
+
 // Held-out windows as a (windows, seq) batch, padded as a step's rows.
 Batch held_out_batch(const Corpus& corpus, const std::vector<int64_t>& windows);
 

@@ -1,9 +1,11 @@
 #include "train/step/find_nonfinite.h"
 
+#include <cmath>
 #include <limits>
 #include <map>
 #include <memory>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -15,6 +17,17 @@
 
 namespace stepc::train {
 namespace {
+
+template <class T>
+bool has_bad_element(const T* data, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  if (sizes.empty()) {
+    const auto value = static_cast<double>(*data);
+    return std::isnan(value) || value == std::numeric_limits<double>::infinity();
+  }
+  for (int64_t i = 0; i < sizes[0]; ++i)
+    if (has_bad_element(data + i * strides[0], sizes.slice(1), strides.slice(1))) return true;
+  return false;
+}
 
 bool is_bad(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_floating_point() || tensor.numel() == 0) return false;
@@ -76,6 +89,26 @@ void on_end(const at::RecordFunction& op, at::ObserverContext* /*context*/) {
 }
 
 }  // namespace
+
+bool has_nonfinite(const at::Tensor& tensor) {
+  const auto look = [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    return has_bad_element(tensor.const_data_ptr<T>(), tensor.sizes(), tensor.strides());
+  };
+  if (!tensor.defined() || tensor.numel() == 0) return false;
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return look(static_cast<float*>(nullptr));
+    case at::kDouble:
+      return look(static_cast<double*>(nullptr));
+    case at::kBFloat16:
+      return look(static_cast<at::BFloat16*>(nullptr));
+    case at::kHalf:
+      return look(static_cast<at::Half*>(nullptr));
+    default:
+      return false;
+  }
+}
 
 std::optional<std::string> find_nonfinite(const std::function<void()>& run) {
   Search own;

@@ -12,6 +12,7 @@
 #include "models/decoder.h"
 #include "train/config/run_config.h"
 #include "train/model/model_directory.h"
+#include "train/model/sample.h"
 #include "train/step/batches.h"
 #include "train/step/optimizer_choice.h"
 
@@ -61,6 +62,16 @@ class Learner {
                           FileSystem& files) const = 0;
   // The optimizer's part of a checkpoint, after load() from its model files.
   virtual void load_optimizer(const std::filesystem::path& checkpoint) = 0;
+
+  // Undoes the steps since a checkpoint of this run, or since its start: weights and optimizer are as they were there.
+  virtual void restore(const std::filesystem::path& checkpoint) = 0;
+  virtual void restore_fresh(const std::filesystem::path& model, const RunConfig& config) = 0;
+  // Which op's result of a step on this batch is not a finite number first, and of several ranks on which; the weights
+  // are looked at before it. nullopt: all is finite until the gradients are summed up. They are changed by it.
+  virtual std::optional<std::string> find_nonfinite_in(const Batch& batch) = 0;
+
+  // Continues a text, without dropout.
+  virtual Sample sample(const std::string& prompt, const SampleOptions& options) = 0;
 
   // Of a copy of what is saved, with or without memory for it; none where a save makes its own.
   [[nodiscard]] virtual uint64_t staged_bytes() const = 0;

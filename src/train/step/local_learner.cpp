@@ -170,6 +170,10 @@ void LocalLearner::restore_fresh(const std::filesystem::path& model, const RunCo
   load_masters(fresh);
 }
 
+Sample LocalLearner::sample(const std::string& prompt, const SampleOptions& options) {
+  return sample_text(model_, directory_.tokenizer, prompt, options);
+}
+
 std::optional<std::string> LocalLearner::find_nonfinite_in(const Batch& batch) {
   for (const auto& [name, tensor] : model_->persistent_state())
     if (!at::isfinite(tensor).all().item<bool>()) return str("the weight {}", name);

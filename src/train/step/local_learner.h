@@ -45,16 +45,14 @@ class LocalLearner final : public Learner {
   void save_model(const std::filesystem::path& destination, const NamedTensors& weights,
                   FileSystem& files) const override;
   void load_optimizer(const std::filesystem::path& checkpoint) override;
-  // Everything anew, from a checkpoint, or (fresh) as the constructor left it for this directory and config.
-  void restore(const std::filesystem::path& checkpoint);
-  void restore_fresh(const std::filesystem::path& model, const RunConfig& config);
-  // Which module's op first makes a value that is not finite, in one eager forward and backward pass over the batch.
-  // Changes no weight.
-  std::optional<std::string> find_nonfinite_in(const Batch& batch);
+  void restore(const std::filesystem::path& checkpoint) override;
+  void restore_fresh(const std::filesystem::path& model, const RunConfig& config) override;
+  // In one eager forward and backward pass.
+  std::optional<std::string> find_nonfinite_in(const Batch& batch) override;
+  Sample sample(const std::string& prompt, const SampleOptions& options) override;
 
   [[nodiscard]] uint64_t staged_bytes() const override;
 
-  [[nodiscard]] models::Decoder model() const { return model_; }
   [[nodiscard]] const ModelDirectory& directory() const override { return directory_; }
   [[nodiscard]] Stats stats() const override { return step_->stats(); }
   [[nodiscard]] std::string report() const override { return step_->report(); }

@@ -5,16 +5,22 @@
 #include <span>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "base/check.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "capture/virtual/virtual_region.h"
 #include "engine/plan/plan_profile.h"
 #include "engine/virtual_door.h"
 #include "models/lora.h"
+#include "runtime/micro_kernels.h"
 #include "train/config/parallel.h"
 #include "train/machine/kernel_directory.h"
+#include "train/model/adapter_choice.h"
 #include "train/run/same_on_all.h"
+#include "train/step/find_nonfinite.h"
 #include "train/step/local_learner.h"
 #include "train/step/rank_plan.h"
 
@@ -53,6 +59,11 @@ std::vector<std::pair<std::string, std::string>> saved_names(const ModelDirector
   return names;
 }
 
+CommonMachine machine_of_all(int threads, Ranks& ranks) {
+  const blocked::MicroKernels kernels = probe_micro_kernels();
+  return common_machine(host_cpu(), kernels, known_target(kernel_directory(), features_of(kernels), threads), ranks);
+}
+
 }  // namespace
 
 RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Strategy strategy,
@@ -61,10 +72,10 @@ RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Stra
       strategy_(std::move(strategy)),
       ranks_(std::move(ranks)),
       directory_(std::move(directory)),
-      kernels_(kernel_directory()),
-      known_(known_target(kernel_directory(), features_of(kernels_.micro_kernels),
-                          static_cast<int>(config.train.threads))),
+      machine_(machine_of_all(static_cast<int>(config.train.threads), *ranks_)),
+      kernels_(kernel_directory(), machine_.cpu, machine_.micro_kernels),
       state_(strategy_.mesh, ranks_) {
+  if (!machine_.told.empty()) log().warn(machine_.told);
   check_tensor_parallel(strategy_, directory_.config.num_attention_heads, directory_.config.vocab_size);
   const VirtualRegion shapes_alone;
   model_ = models::Decoder(directory_.config, models::scalar_type(config.model.compute));
@@ -75,7 +86,7 @@ RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Stra
 
 CompileOptions RankLearner::compile_options() const {
   CompileOptions options;
-  options.target = known_.target;
+  options.target = machine_.known.target;
   options.budget = parse_memory_budget(config_.memory.budget);
   options.strategy = strategy_;
   return options;
@@ -136,7 +147,7 @@ std::optional<Profile> RankLearner::finish_profile() {
     for (const auto& program : programs) {
       const auto times = timed_.find(program.get());
       if (times == timed_.end()) continue;
-      Profile one = profile_of(program->schedule(), Mode::kFast, times->second, known_);
+      Profile one = profile_of(program->schedule(), Mode::kFast, times->second, machine_.known);
       if (profile)
         profile->append(one);
       else
@@ -189,6 +200,42 @@ double RankLearner::summed_loss(const Batch& rows) {
   constexpr int64_t kNoLabel = -100;
   const Batch batch{filled(rows.tokens, 0), filled(rows.labels, kNoLabel), filled(rows.documents, 0)};
   return loss_program(batch).run(batch.tensors())[0].item<double>();
+}
+
+RankProgram& RankLearner::logits_program(int64_t seq) {
+  std::unique_ptr<RankProgram>& program = logits_programs_[seq];
+  if (program != nullptr) return *program;
+  const models::EvaluationScope no_dropout(model_);
+  const auto logits = [&](const std::vector<at::Tensor>& tensors) {
+    const at::NoGradGuard no_grad;
+    return model_->logits_at(tensors.at(0), tensors.at(1));
+  };
+  const std::vector<ModuleRef> modules = {model_};
+  const at::Tensor ids = at::zeros({1, seq}, at::kLong), place = at::zeros({1, seq});
+  const std::vector<at::Tensor> tensors = {ids, place};
+  add_program(program, stepc::plan(logits, modules, {}, tensors));
+  return *program;
+}
+
+// Rows of some lengths alone, each twice the one before: a program does for many. What is behind the text does not
+// reach what is before it.
+at::Tensor RankLearner::next_logits(const std::vector<int64_t>& ids) {
+  constexpr int64_t kShortest = 64;
+  const auto count = static_cast<int64_t>(ids.size());
+  const int64_t longest = config_.data.longest_row();
+  INTERNAL_CHECK(0 < count && count <= longest, "{} tokens of a text", count);
+  int64_t seq = std::min(kShortest, longest);
+  while (seq < count) seq = std::min(2 * seq, longest);
+  const at::Tensor row = at::zeros({1, seq}, at::kLong), place = at::zeros({1, seq});
+  std::ranges::copy(ids, row.data_ptr<int64_t>());
+  place[0][count - 1] = 1;
+  return logits_program(seq).run({row, place})[0].select(0, 0);
+}
+
+Sample RankLearner::sample(const std::string& prompt, const SampleOptions& options) {
+  return sample_text(
+      directory_.config, [this](const std::vector<int64_t>& ids) { return next_logits(ids); },
+      config_.data.longest_row(), directory_.tokenizer, prompt, options);
 }
 
 NamedTensors RankLearner::gathered(Owner owner, const std::vector<std::string>& names, bool keeps) {
@@ -254,6 +301,70 @@ void RankLearner::load_optimizer(const std::filesystem::path& checkpoint) {
   check_same_tensors(*ranks_, "the optimizer's state", hashes);
 }
 
+void RankLearner::restore(const std::filesystem::path& checkpoint) {
+  restore_from(open_model_directory(checkpoint));
+  load_optimizer(checkpoint);
+}
+
+void RankLearner::restore_fresh(const std::filesystem::path& model, const RunConfig& config) {
+  ModelDirectory fresh = open_model_directory(model);
+  choose_adapter(config, fresh);
+  restore_from(std::move(fresh));
+}
+
+void RankLearner::restore_from(ModelDirectory directory) {
+  directory_ = std::move(directory);
+  state_.clear(Owner::kOptimizerState);
+  state_.clear(Owner::kGradient);
+  load(config_);
+}
+
+std::optional<std::string> RankLearner::first_of_all(const std::vector<size_t>& place, const std::string& what) {
+  const nlohmann::json mine = {{"place", place}, {"what", what}};
+  std::optional<std::pair<std::vector<size_t>, std::string>> first;
+  const std::vector<std::string> all = ranks_->exchange(mine.dump());
+  for (size_t r = 0; r < all.size(); ++r) {
+    const nlohmann::json json = nlohmann::json::parse(all[r]);
+    auto found = json.at("place").get<std::vector<size_t>>();
+    const auto text = json.at("what").get<std::string>();
+    if (!text.empty() && (!first || found < first->first))
+      first.emplace(std::move(found), str("{} on rank {}", text, r));
+  }
+  if (!first) return std::nullopt;
+  return first->second;
+}
+
+// Ranks run one text, so of what they find the earliest instruction is the cause, and collectives spread it.
+std::optional<std::string> RankLearner::find_nonfinite_in(const Batch& batch) {
+  std::string bad_weight;
+  for (const auto& [own, tensor] : model_->named_parameters().pairs())
+    if (bad_weight.empty() && state_.has(Owner::kParameter, own) && has_nonfinite(state_.part(Owner::kParameter, own)))
+      bad_weight = str("the weight {}", own);
+  if (auto weight = first_of_all({}, bad_weight)) return weight;
+  std::vector<size_t> place;
+  std::string what;
+  const auto watch = [&](const RankProgram& program, size_t round) {
+    return [&, round](size_t instruction, const at::Tensor& written) {
+      if (!what.empty() || !has_nonfinite(written)) return;
+      const Instruction& made = program.schedule().instructions[instruction];
+      const std::string module = made.source.module.empty() ? "the loss" : made.source.module;
+      place = {round, instruction};
+      what = str("{}{} ({})", made.source.phase == Phase::kForward ? "" : str("the {} of ", name_of(made.source.phase)),
+                 module, made.op.empty() ? name_of(made.kind) : made.op);
+    };
+  };
+  Programs& programs = programs_for(batch);
+  if (programs.size() == 1) {
+    programs[0]->run(with_rows_first(batch), nullptr, watch(*programs[0], 0));
+  } else {
+    const at::Tensor token_count = models::count_tokens(batch.labels);
+    for (int64_t i = 0; i < batch.tokens.size(0); ++i)
+      programs[0]->run(micro_tensors(batch.micro_batch(i), token_count), nullptr,
+                       watch(*programs[0], static_cast<size_t>(i)));
+  }
+  return first_of_all(place, what);
+}
+
 const RankProgram& RankLearner::largest() const {
   const RankProgram* found = nullptr;
   for (const auto& [seq, programs] : programs_)
@@ -272,6 +383,7 @@ Stats RankLearner::stats() const {
       const MemoryCounts& measured = program->measured();
       stats.measured_peak_bytes = std::max(stats.measured_peak_bytes,
                                            measured.arena_peak_bytes + measured.kept_bytes + measured.unplanned_bytes);
+      stats.planned_peak_bytes = std::max(stats.planned_peak_bytes, program->schedule().peak_bytes());
       stats.unplanned_allocations += measured.unplanned;
       stats.planning_seconds += program->planning_seconds();
       ++stats.plans;
@@ -281,7 +393,6 @@ Stats RankLearner::stats() const {
   stats.instructions = program.schedule().instructions.size();
   stats.graph_nodes = program.graph().nodes.size();
   stats.arena_bytes = program.schedule().arena_bytes;
-  stats.planned_peak_bytes = program.schedule().peak_bytes();
   stats.replays = program.replays();
   return stats;
 }
@@ -297,10 +408,10 @@ std::string RankLearner::report() const {
 std::optional<Prediction> RankLearner::prediction() const {
   if (programs_.empty()) return std::nullopt;
   const Programs& programs = programs_.rbegin()->second;
-  Prediction sum = predict(programs[0]->schedule(), known_);
+  Prediction sum = predict(programs[0]->schedule(), machine_.known);
   if (programs.size() == 1) return sum;
   sum.seconds *= static_cast<double>(config_.train.grad_accum);
-  sum.seconds += predict(programs[1]->schedule(), known_).seconds;
+  sum.seconds += predict(programs[1]->schedule(), machine_.known).seconds;
   return sum;
 }
 

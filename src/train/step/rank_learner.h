@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/ranks.h"
+#include "engine/ranks/common_machine.h"
 #include "engine/ranks/rank_program.h"
 #include "engine/ranks/sharded_state.h"
 #include "passes/partition/strategy.h"
@@ -21,7 +22,7 @@ namespace stepc::train {
 
 class RankLearner final : public Learner {
  public:
-  // UserError for heads or classes that `strategy` cannot split.
+  // UserError for heads or classes that `strategy` cannot split. Warns where the ranks' machines differ.
   RankLearner(ModelDirectory directory, const RunConfig& config, Strategy strategy, std::shared_ptr<Ranks> ranks);
 
   bool plan(const Batch& batch) override;
@@ -30,6 +31,8 @@ class RankLearner final : public Learner {
   void end_warm_up() override {}
   StepResult step(const Batch& batch, double lr) override;
   double summed_loss(const Batch& rows) override;
+  // Every token takes a forward pass over all that the model sees.
+  Sample sample(const std::string& prompt, const SampleOptions& options) override;
 
   void start_profile() override { timed_.clear(), is_timed_ = true; }
   // Of this rank: of the last micro-batch and the update.
@@ -42,6 +45,9 @@ class RankLearner final : public Learner {
   void save_model(const std::filesystem::path& destination, const NamedTensors& weights,
                   FileSystem& files) const override;
   void load_optimizer(const std::filesystem::path& checkpoint) override;
+  void restore(const std::filesystem::path& checkpoint) override;
+  void restore_fresh(const std::filesystem::path& model, const RunConfig& config) override;
+  std::optional<std::string> find_nonfinite_in(const Batch& batch) override;
   // A save gathers what it writes.
   [[nodiscard]] uint64_t staged_bytes() const override { return 0; }
 
@@ -59,6 +65,11 @@ class RankLearner final : public Learner {
   Programs& programs_for(const Batch& batch);
   void add_program(std::unique_ptr<RankProgram>& program, const VirtualPlan& captured);
   RankProgram& loss_program(const Batch& rows);
+  RankProgram& logits_program(int64_t seq);
+  at::Tensor next_logits(const std::vector<int64_t>& ids);
+  void restore_from(ModelDirectory directory);
+  // The first of the texts of all ranks that is of the earliest place; empty texts are of none.
+  std::optional<std::string> first_of_all(const std::vector<size_t>& place, const std::string& what);
   [[nodiscard]] CompileOptions compile_options() const;
   std::vector<at::Tensor> run(RankProgram& program, const std::vector<at::Tensor>& batch);
   [[nodiscard]] const RankProgram& largest() const;
@@ -69,8 +80,8 @@ class RankLearner final : public Learner {
   Strategy strategy_;
   std::shared_ptr<Ranks> ranks_;
   ModelDirectory directory_;
+  CommonMachine machine_;
   KernelSources kernels_;
-  KnownTarget known_;
   models::Decoder model_ = nullptr;  // shapes
   ChosenOptimizer optimizer_;        // shapes
   ShardedState state_;
@@ -78,6 +89,7 @@ class RankLearner final : public Learner {
   std::map<const RankProgram*, RunTimes> timed_;
   std::map<int64_t, Programs> programs_;                                        // by the rows' length
   std::map<std::vector<int64_t>, std::unique_ptr<RankProgram>> loss_programs_;  // by the rows' shape
+  std::map<int64_t, std::unique_ptr<RankProgram>> logits_programs_;             // by the row's length
 };
 
 }  // namespace stepc::train

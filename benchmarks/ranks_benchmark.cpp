@@ -1,0 +1,161 @@
+// One rank of the stepc team of ranks_benchmark.py: the same Llama step on data-parallel ranks, on shards (zero 3), and
+// of this rank's rows alone; and the collectives of the first two without anything else.
+//
+//   ranks_benchmark PRESET PRECISION BATCH SEQ      with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+//
+// `run N` on every rank's stdin takes N steps of each, one after the other; rank 0 answers with their seconds.
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "benchmarks/stopwatch.h"
+#include "capture/virtual/virtual_region.h"
+#include "comm/ranks.h"
+#include "engine/ranks/rank_program.h"
+#include "ir/rank_parts.h"
+#include "models/lora.h"
+#include "ops/op_def.h"
+#include "runtime/micro_kernels.h"
+#include "train/machine/kernel_directory.h"
+#include "train/step/rank_plan.h"
+
+namespace {
+
+using namespace stepc;
+using namespace stepc::train;
+
+// A step of some mesh, with weights drawn at random.
+class Step {
+ public:
+  Step(const std::string& preset, const RunConfig& config, const Strategy& strategy, int64_t seq,
+       const std::shared_ptr<Ranks>& ranks)
+      : ranks_(ranks), kernels_(kernel_directory()), state_(strategy.mesh, ranks) {
+    const models::DecoderConfig shape = models::DecoderConfig::preset(preset);
+    const int64_t rows = config.train.batch_size;
+    batch_.tokens = at::randint(shape.vocab_size, {1, rows, seq}, at::kLong);
+    batch_.labels = at::randint(shape.vocab_size, {1, rows, seq}, at::kLong);
+    models::Decoder model = nullptr;
+    ChosenOptimizer optimizer;
+    {
+      const VirtualRegion shapes_alone;
+      model = models::Decoder(shape, models::scalar_type(config.model.compute));
+      optimizer = choose_optimizer(config, models::trainable_parameters(model));
+    }
+    const std::vector<CapturedPart> captured = capture_for_ranks(model, optimizer, config, batch_);
+    CompileOptions options;
+    options.strategy = strategy;
+    options.target = known_target(kernel_directory(), features_of(kernels_.micro_kernels), 1).target;
+    program_ = std::make_unique<RankProgram>(captured.at(0).plan, kernels_, options, ranks, state_);
+    state_.load();
+    for (const ScheduleInput& input : program_->schedule().inputs)
+      if (input.kind == InputKind::kParameter) at::Tensor(state_.part(Owner::kParameter, input.key)).normal_(0, 0.02);
+    state_.put(Owner::kOptimizerState, "lr", at::scalar_tensor(1e-6, at::kDouble));
+    make_bare();
+  }
+
+  void run() { program_->run(with_rows_first(batch_)); }
+  // What it sends and reduces, in its order.
+  void run_bare() {
+    for (const std::function<void()>& one : bare_) one();
+  }
+
+ private:
+  void make_bare() {
+    const Schedule& schedule = program_->schedule();
+    for (const Instruction& instruction : schedule.instructions) {
+      if (instruction.kind != Instruction::Kind::kCollective) continue;
+      const auto tensor = [&](OperandId id) {
+        const Operand& operand = schedule.operands[id.index()];
+        return at::zeros(operand.sizes, scalar_type_of(operand.dtype));
+      };
+      const auto& axes = instruction.attrs.get<std::vector<int64_t>>("axes");
+      RankGroup& group = ranks_->along(schedule.mesh, {axes.begin(), axes.end()});
+      const at::Tensor operand = tensor(instruction.reads[0]), result = tensor(instruction.writes[0]);
+      const at::Tensor scratch = at::empty({static_cast<int64_t>(instruction.scratch.bytes)}, at::kByte);
+      const auto how = ReduceOp::kSum;
+      switch (op_def(instruction.op).collective) {
+        case Collective::kAllGather:
+          bare_.emplace_back([=, &group] { group.all_gather(operand, result); });
+          break;
+        case Collective::kAllToAll:
+          bare_.emplace_back([=, &group] { group.all_to_all(operand, result); });
+          break;
+        case Collective::kReduceScatter:
+          bare_.emplace_back([=, &group] {
+            group.reduce_scatter(operand, result, how, scratch.mutable_data_ptr(), scratch.nbytes());
+          });
+          break;
+        default:
+          bare_.emplace_back(
+              [=, &group] { group.all_reduce(result, how, scratch.mutable_data_ptr(), scratch.nbytes()); });
+      }
+    }
+  }
+
+  std::shared_ptr<Ranks> ranks_;
+  KernelSources kernels_;
+  ShardedState state_;
+  Batch batch_;
+  std::unique_ptr<RankProgram> program_;
+  std::vector<std::function<void()>> bare_;
+};
+
+int run(const std::string& preset, const std::string& precision, int64_t rows, int64_t seq) {
+  at::set_num_threads(1);
+  constexpr std::chrono::hours kPatience{1};  // other teams have their turns
+  const Launch launch = launch_of([](const char* name) { return std::getenv(name); });
+  const std::shared_ptr<Ranks> ranks = Ranks::join(launch, kPatience, kPatience);
+  RunConfig config;
+  config.model.compute = precision;
+  config.train.batch_size = rows;
+  config.train.threads = 1;
+  Strategy replicated, sharded;
+  replicated.mesh = make_mesh({{"dp_replicate", launch.ranks}});
+  sharded.mesh = make_mesh({{"dp_shard", launch.ranks}});
+  sharded.zero = 3;
+  Step dp(preset, config, replicated, seq, ranks), zero3(preset, config, sharded, seq, ranks);
+  config.train.batch_size = rows / launch.ranks;
+  Step alone(preset, config, Strategy(), seq, ranks);
+  const std::vector<std::pair<std::string, std::function<void()>>> pieces = {{"dp", [&] { dp.run(); }},
+                                                                             {"dp_bare", [&] { dp.run_bare(); }},
+                                                                             {"zero3", [&] { zero3.run(); }},
+                                                                             {"zero3_bare", [&] { zero3.run_bare(); }},
+                                                                             {"alone", [&] { alone.run(); }}};
+  std::string command;
+  for (int count = 0; std::cin >> command >> count;) {
+    std::map<std::string, std::vector<double>> seconds;
+    for (int i = 0; i < count; ++i)
+      for (const auto& [name, piece] : pieces) {
+        ranks->barrier();
+        seconds[name].push_back(seconds_of([&] {
+          piece();
+          ranks->barrier();  // the slowest counts
+        }));
+      }
+    if (ranks->rank() != 0) continue;
+    std::printf("%s\n", nlohmann::json(seconds).dump().c_str());
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    if (argc == 5) return run(argv[1], argv[2], std::atoll(argv[3]), std::atoll(argv[4]));
+    std::fputs("ranks_benchmark PRESET PRECISION BATCH SEQ\n", stderr);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ranks_benchmark: %s\n", error.what());
+  }
+  return 2;
+}

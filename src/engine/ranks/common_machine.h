@@ -1,0 +1,31 @@
+// What all machines of a run have. Ranks run one plan, and what each computes for itself must have the same bits: on
+// unlike CPUs that takes the same instructions and kernels on all of them.
+#pragma once
+
+#include <string>
+
+#include "blocked/micro_kernels.h"
+#include "codegen/cpu_target.h"
+#include "comm/ranks.h"
+#include "cost/features.h"
+#include "engine/prediction.h"
+
+namespace stepc {
+
+struct CommonMachine {
+  CpuTarget cpu;
+  blocked::MicroKernels micro_kernels;
+  KnownTarget known;  // rank 0's rates
+  std::string told;   // where the machines differ: what all compute with, and who has not more; else empty
+};
+
+// This rank's machine cut down to it. All ranks call it together, with as many threads.
+CommonMachine common_machine(const CpuTarget& cpu, const blocked::MicroKernels& kernels, const KnownTarget& known,
+                             Ranks& ranks);
+
+// The least CPU of all: one of them where all are the same, else the level of x86-64 that all have.
+CpuTarget common_cpu(const std::vector<CpuTarget>& all);
+// What all have.
+Features common_features(const std::vector<Features>& all);
+
+}  // namespace stepc
