@@ -38,6 +38,7 @@ def pytest_addoption(parser):
     parser.addoption("--build-dir", default="build/release", help="where the binaries were built")
     parser.addoption("--open", action="store_true", help="run the catalogue's cases that stand in open.txt too")
     parser.addoption("--programs", action="store_true", help="run all programs of tests/python/programs")
+    parser.addoption("--ranks", action="store_true", help="run all that tests/python has on several ranks")
     parser.addoption("--isolated", action="store_true", help="run each case of the catalogue in a process of its own")
     parser.addoption("--long", action="store_true", help="run the tests that wait a minute, too")
 

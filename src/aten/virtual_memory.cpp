@@ -77,4 +77,11 @@ void materialise(const at::Tensor& tensor) {
   storage->set_data_ptr_noswap(std::move(memory));  // takes the changed switch into account
 }
 
+void dematerialise(const at::Tensor& tensor, const std::string& why) {
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  if (storage->nbytes() == 0) return;
+  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, nullptr, &no_memory, c10::Device(c10::kCPU)));
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(why);
+}
+
 }  // namespace stepc

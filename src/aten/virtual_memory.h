@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
@@ -30,5 +31,9 @@ bool is_virtual(const at::Tensor& tensor);
 // Gives a virtual storage real, uninitialised memory in place: every tensor on it has it from now on, views and tied
 // parameters included. Tensors that are not virtual are left alone. Throws UserError when there is not enough memory.
 void materialise(const at::Tensor& tensor);
+
+// The way back: the storage's memory is freed, and every tensor on it has sizes alone from now on. `why` is what
+// reading its values says.
+void dematerialise(const at::Tensor& tensor, const std::string& why);
 
 }  // namespace stepc

@@ -16,8 +16,14 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 constexpr Milliseconds kLongestPause{100};
+constexpr int kAnyPort = 1;  // to ask which of its addresses a machine uses, without sending anything
 
 std::string place_of(const Launch& launch) { return str("{}:{}", launch.address, launch.port); }
+
+// Others may keep what is theirs in the same store, and earlier attempts of a run that was started again.
+c10::intrusive_ptr<c10d::Store> under_own_names(const Launch& launch, const c10::intrusive_ptr<c10d::Store>& store) {
+  return c10::make_intrusive<c10d::PrefixStore>(str("stepc {}", launch.restart), store);
+}
 
 c10::intrusive_ptr<c10d::Store> open_store(const Launch& launch, Milliseconds timeout) {
   c10d::TCPStoreOptions options;
@@ -30,8 +36,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const Launch& launch, Milliseconds ti
     options.masterListenFd = bind_socket(launch.address, launch.port);
   else
     wait_for_listener(launch.address, launch.port, timeout);
-  auto store = c10::make_intrusive<c10d::TCPStore>(launch.address, options);
-  return c10::make_intrusive<c10d::PrefixStore>(str("stepc {}", launch.restart), std::move(store));
+  return under_own_names(launch, c10::make_intrusive<c10d::TCPStore>(launch.address, options));
 }
 
 // Each says that it is there, and where the others reach it; returns once all have.
@@ -70,13 +75,18 @@ void meet(const Launch& launch, c10d::Store& store, const std::string& address, 
 }  // namespace
 
 std::shared_ptr<Ranks> Ranks::join(const Launch& launch, Milliseconds to_meet, Milliseconds to_answer) {
+  return join(launch, c10::intrusive_ptr<c10d::Store>(), to_meet, to_answer);
+}
+
+std::shared_ptr<Ranks> Ranks::join(const Launch& launch, const c10::intrusive_ptr<c10d::Store>& given,
+                                   Milliseconds to_meet, Milliseconds to_answer) {
   INTERNAL_CHECK(launch.rank >= 0 && launch.rank < launch.ranks, "rank {} of {}", launch.rank, launch.ranks);
   if (launch.ranks == 1) return std::make_shared<Ranks>(std::make_unique<Meeting>(0, 1, nullptr, "", to_answer));
   c10::intrusive_ptr<c10d::Store> store;
   std::string address;
   try {
-    store = open_store(launch, to_meet);
-    address = address_toward(launch.address, launch.port);
+    store = given ? under_own_names(launch, given) : open_store(launch, to_meet);
+    address = address_toward(launch.address, launch.port == 0 ? kAnyPort : launch.port);
     meet(launch, *store, address, to_meet);
   } catch (const UserError&) {
     throw;

@@ -10,11 +10,16 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include "base/check.h"
 #include "comm/launch.h"
 #include "ir/mesh.h"
 #include "ir/sharding.h"
+
+namespace c10d {
+class Store;
+}
 
 namespace stepc {
 
@@ -62,6 +67,8 @@ class RankGroup {
   // ir/rank_parts.h, for all elements of the operand.
   void reduce_scatter(const at::Tensor& operand, const at::Tensor& result, ReduceOp how, void* scratch,
                       uint64_t scratch_bytes);
+  // What rank 0 of the group has there, to all.
+  void broadcast(const at::Tensor& tensor);
   // In place, with scratch memory as above.
   void all_reduce(const at::Tensor& tensor, ReduceOp how, void* scratch, uint64_t scratch_bytes);
 
@@ -76,6 +83,11 @@ class Ranks {
   // that did not come. `to_meet` bounds this, `to_answer` every later call.
   static std::shared_ptr<Ranks> join(const Launch& launch, std::chrono::milliseconds to_meet,
                                      std::chrono::milliseconds to_answer);
+  // The same, where the process has a store already that it shares with the others, as a program has that uses
+  // torch.distributed: they meet there, under names of stepc's own. `launch` says who this is, and an address by which
+  // the machine is reached from the others.
+  static std::shared_ptr<Ranks> join(const Launch& launch, const c10::intrusive_ptr<c10d::Store>& store,
+                                     std::chrono::milliseconds to_meet, std::chrono::milliseconds to_answer);
   // Ranks that are threads of this process, for tests: each object is for a thread of its own.
   static std::vector<std::shared_ptr<Ranks>> threads(int64_t ranks,
                                                      std::chrono::milliseconds timeout = std::chrono::seconds(60));

@@ -44,10 +44,17 @@ class Accelerated {
   auto operator()(const Batch&... batch) -> std::decay_t<std::invoke_result_t<Fn&, const Batch&...>> {
     using Result = std::decay_t<std::invoke_result_t<Fn&, const Batch&...>>;
     const StepInput input = input_of(batch...);
+    const auto eager = [&] { return call(batch...); };
+    const auto on_others = [&](const std::vector<at::Tensor>& tensors) {
+      std::tuple<Batch...> others(batch...);
+      size_t next = 0;
+      for_each_tensor_in(others, [&](at::Tensor& tensor) { tensor = tensors[next++]; });
+      return std::apply([&](const Batch&... other) { return call(other...); }, others);
+    };
     if constexpr (std::is_void_v<Result>) {
-      step_->run(input, [&] { return call(batch...); });
+      step_->run(input, eager, on_others);
     } else {
-      StepOutput output = step_->run(input, [&] { return call(batch...); });
+      StepOutput output = step_->run(input, eager, on_others);
       Result result = *std::static_pointer_cast<Result>(shape_);
       size_t next = 0;
       for_each_tensor_in(result, [&](at::Tensor& tensor) { tensor = std::move(output.tensors[next++]); });

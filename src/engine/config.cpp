@@ -68,6 +68,9 @@ void check(const Config& config) {
   USER_CHECK(config.max_plans >= 1, "Config::max_plans is {}: at least one plan must be kept", config.max_plans);
   USER_CHECK(config.max_recordings >= 2, "Config::max_recordings is {}: a plan needs two recordings that agree",
              config.max_recordings);
+  USER_CHECK(!config.parallel || config.mode == Mode::kFast,
+             "mode is \"{}\", which runs calls of one device, and parallel spreads the step over several: choose one",
+             name_of(config.mode));
   for (const OpRule& rule : config.op_rules)
     USER_CHECK(find_rule(config.op_rules, rule.op) == &rule, "Config::op_rules has two rules for {}", rule.op);
 }

@@ -9,6 +9,7 @@
 
 #include "capture/op_rule.h"
 #include "cost/target.h"
+#include "engine/ranks/parallel.h"
 #include "plan/memory_budget.h"
 
 namespace stepc {
@@ -75,6 +76,7 @@ struct Config {
                                       // as `stepc calibrate` keeps it beside the kernels, or the default
   std::filesystem::path kernel_directory = {};  // where generated kernels are kept between runs; empty: nowhere
   std::shared_ptr<KernelSources> kernels = {};  // shared with other steps; none: made when fast mode needs them
+  std::optional<Parallel> parallel = {};        // the step runs on the ranks of a mesh; none: on this process alone
   OpRules op_rules = {};                        // of operators of the program's own, each made by op_rule()
   int max_plans = 8;       // signatures whose plans are kept, least recently used out first; and plans of one signature
   int max_recordings = 6;  // recordings of one signature without a plan before it stays eager

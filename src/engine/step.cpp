@@ -10,6 +10,7 @@
 #include "capture/observer.h"
 #include "engine/plan/plan_profile.h"
 #include "engine/plan/rehearsal.h"
+#include "engine/ranks/rank_step.h"
 #include "engine/verify/verify_dry.h"
 #include "engine/verify/verify_replay.h"
 #include "memory/report.h"
@@ -45,8 +46,15 @@ Step::Step(std::unique_ptr<Program> program, Config config)
     : program_(std::move(program)), config_(std::move(config)), plans_(*program_, config_, stats_, /*may_trace=*/true) {
   check(config_);
   if (config_.mode != Mode::kEager) install_recorder();
+  if (!config_.parallel) return;
+  auto on_ranks = std::make_unique<RankStep>(*program_, config_, stats_);
+  if (on_ranks->ranks() > 1) ranks_ = std::move(on_ranks);
 }
 Step::~Step() = default;
+
+StepOutput Step::run(const StepInput& input, const EagerFn& user_step, const StepOnFn& step_on) {
+  return ranks_ == nullptr ? run(input, user_step) : ranks_->run(input, step_on);
+}
 
 StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
   const EagerFn eager = [&] {
@@ -352,6 +360,7 @@ bool Step::prove(PlanEntry& entry, Plan& plan, const std::vector<at::Tensor>& te
 }
 
 std::optional<Prediction> Step::prediction() const {
+  if (ranks_ != nullptr) return ranks_->prediction();
   const Plan* plan = plans_.latest();
   if (plan == nullptr) return std::nullopt;
   return predict(plan->schedule(), target_of(*plan));
@@ -368,18 +377,26 @@ KnownTarget Step::target_of(const Plan& plan) const {
   return known_target(config_.kernel_directory, plan.schedule().features, plan.schedule().threads);
 }
 
-std::string Step::report() const { return report_text(stats_, name_of(config_.mode), prediction()); }
+std::string Step::report() const {
+  return ranks_ != nullptr ? ranks_->report() : report_text(stats_, name_of(config_.mode), prediction());
+}
+
+std::optional<MemoryReport> Step::latest_memory() const {
+  if (ranks_ == nullptr) return memory_of(plans_.latest());
+  return ranks_->latest() == nullptr ? std::nullopt : std::optional(ranks_->latest()->memory());
+}
 
 std::string Step::memory_text() const {
-  const std::optional<MemoryReport> report = memory_of(plans_.latest());
+  const std::optional<MemoryReport> report = latest_memory();
   return report ? to_text(*report) : std::string();
 }
 std::string Step::memory_svg() const {
-  const std::optional<MemoryReport> report = memory_of(plans_.latest());
+  const std::optional<MemoryReport> report = latest_memory();
   return report ? timeline_svg(*report, "live bytes of a training step") : std::string();
 }
 
 void Step::start_profile() {
+  if (ranks_ != nullptr) return ranks_->start_profile();
   USER_CHECK(config_.mode != Mode::kEager,
              "mode is \"eager\": a profile times the instructions of a plan; choose \"exact\" or \"fast\"");
   times_.emplace();
@@ -387,6 +404,7 @@ void Step::start_profile() {
 }
 
 std::optional<Profile> Step::finish_profile() {
+  if (ranks_ != nullptr) return ranks_->finish_profile();
   const std::optional<RunTimes> times = std::exchange(times_, std::nullopt);
   const std::shared_ptr<Plan> plan = std::exchange(profiled_, nullptr);
   if (plan == nullptr) return std::nullopt;
@@ -395,11 +413,13 @@ std::optional<Profile> Step::finish_profile() {
 }
 
 std::string Step::schedule_text() const {
+  if (ranks_ != nullptr) return ranks_->latest() == nullptr ? std::string() : to_text(ranks_->latest()->schedule());
   const Plan* plan = plans_.latest();
   return plan == nullptr ? std::string() : to_text(plan->schedule());
 }
 
 std::string Step::graph_text() const {
+  if (ranks_ != nullptr) return ranks_->latest_trace() == nullptr ? std::string() : to_text(*ranks_->latest_trace());
   const Plan* plan = plans_.latest();
   return plan == nullptr ? std::string() : to_text(plan->trace());
 }

@@ -16,8 +16,11 @@
 #include "engine/program/step_input.h"
 #include "engine/stats.h"
 #include "engine/verify/verify_replay.h"
+#include "memory/report.h"
 
 namespace stepc {
+
+class RankStep;
 
 class Step {
  public:
@@ -29,6 +32,13 @@ class Step {
   // One training step: `eager` is the user's function applied to `input`. Returned tensors own their storage and carry
   // no grad_fn. Whatever the step throws passes through.
   StepOutput run(const StepInput& input, const EagerFn& user_step);
+  // The same with Config::parallel, where the user's function is applied to tensors of the whole batch in the places of
+  // the input's (engine/ranks/rank_step.h).
+  using StepOnFn = std::function<StepOutput(const std::vector<at::Tensor>& tensors)>;
+  StepOutput run(const StepInput& input, const EagerFn& user_step, const StepOnFn& step_on);
+  // Whether it runs on several ranks; what else they do together then.
+  bool is_on_ranks() const { return ranks_ != nullptr; }
+  RankStep& on_ranks() { return *ranks_; }
 
   // With Config::capture "virtual": captures and plans the step for such an input, with no memory for it and none of
   // the program's values. Whether that could be.
@@ -82,6 +92,7 @@ class Step {
                                    Plan::Outcome& outcome);
   bool prove(PlanEntry& entry, Plan& plan, const std::vector<at::Tensor>& tensors, const EagerFn& eager,
              Plan::Outcome& outcome);
+  std::optional<MemoryReport> latest_memory() const;
   KnownTarget target_of(const Plan& plan) const;
   // `why`: said once.
   StepOutput run_eagerly(const EagerFn& eager, const std::string& why = {});
@@ -89,6 +100,7 @@ class Step {
   std::unique_ptr<Program> program_;
   Config config_;
   Stats stats_;
+  std::unique_ptr<RankStep> ranks_;  // runs in the plans' stead
   PlanCache plans_;
   bool may_rehearse_ = false;
   std::optional<RunTimes> times_;   // while replays are timed,

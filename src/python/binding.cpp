@@ -1,4 +1,5 @@
 // The Python module stepc._C: the engine's Step behind stepc.accelerate, and what a recording needs from Python.
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 
@@ -7,6 +8,7 @@
 #include <spdlog/sinks/base_sink.h>
 
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/utils/pybind.h>
 
 #include "base/check.h"
@@ -15,7 +17,9 @@
 #include "base/log.h"
 #include "base/module_scope.h"
 #include "calibrate/calibrate.h"
+#include "comm/ranks.h"
 #include "cost/target_file.h"
+#include "engine/ranks/rank_step.h"
 #include "engine/segments.h"
 #include "engine/step.h"
 #include "python/frame.h"
@@ -79,6 +83,23 @@ Config config_of(const py::object& chosen) {
   config.max_plans = chosen.attr("max_plans").cast<int>();
   config.max_recordings = chosen.attr("max_recordings").cast<int>();
   return config;
+}
+
+// A dict of stepc/ranks.py, or None.
+std::optional<Parallel> parallel_of(const py::object& chosen) {
+  if (chosen.is_none()) return std::nullopt;
+  Parallel parallel;
+  for (const auto& [name, size] : chosen["axes"].cast<std::vector<std::pair<std::string, int64_t>>>())
+    parallel.axes.push_back({name, size});
+  parallel.zero = chosen["zero"].cast<int>();
+  parallel.sequence_parallel = chosen["sequence_parallel"].cast<bool>();
+  for (auto& [pattern, dims] :
+       chosen["shard"].cast<std::vector<std::pair<std::string, std::map<size_t, std::string>>>>())
+    parallel.rules.push_back({pattern, dims});
+  parallel.batch = parse_batch(chosen["batch"].cast<std::string>());
+  parallel.whole = chosen["whole"].cast<std::vector<std::string>>();
+  parallel.ranks = chosen["ranks"].cast<std::shared_ptr<Ranks>>();
+  return parallel;
 }
 
 py::dict dict_of(const Stats& s) {
@@ -160,21 +181,32 @@ py::custom_type_setup collected() {
   });
 }
 
+Config config_on(const py::object& chosen, const py::object& parallel) {
+  Config config = config_of(chosen);
+  config.parallel = parallel_of(parallel);
+  return config;
+}
+
 class PythonStep {
  public:
-  PythonStep(py::object scout, const py::object& config)
-      : PythonStep(std::make_unique<PythonProgram>(std::move(scout)), config_of(config)) {}
+  PythonStep(py::object scout, const py::object& config, const py::object& parallel)
+      : PythonStep(std::make_unique<PythonProgram>(std::move(scout)), config_on(config, parallel)) {}
   PythonStep(std::unique_ptr<PythonProgram> program, Config config)
-      : program_(*program), step_(std::move(program), std::move(config)) {}
+      : program_(*program), step_(std::move(program), std::move(config)) {
+    static int64_t made = 0;
+    number_ = made++;
+  }
 
   PythonProgram& program() { return program_; }
 
-  // `eager` returns (tensors, numbers), and so does this.
+  // `eager` returns (tensors, numbers), and so does this; on ranks it is given the tensors that it is to be on.
   py::tuple run(const py::list& tensors, std::vector<std::string> names, std::string constants,
                 const py::object& eager) {
     StepInput input{tensors_of(tensors), std::move(names), std::move(constants)};
     StepOutput output = in_turn([&] {
-      StepOutput made = step_.run(input, [&] { return call(eager); });
+      StepOutput made = step_.run(
+          input, [&] { return call(eager); },
+          [&](const std::vector<at::Tensor>& others) { return call(eager, others); });
       input.tensors.clear();
       return made;
     });
@@ -198,6 +230,21 @@ class PythonStep {
           [&] { return call(step_on_other); });
     });
   }
+  bool is_on_ranks() const { return step_.is_on_ranks(); }
+  int64_t rank() { return step_.on_ranks().rank(); }
+  // In the order in which steps were made, which is the same on all ranks.
+  int64_t number() const { return number_; }
+  void gather(const py::list& tensors, bool keeps) {
+    const std::vector<at::Tensor> all = tensors_of(tensors);
+    in_turn([&] { step_.on_ranks().gather(all, keeps); });
+  }
+  void scatter(const py::list& tensors, bool takes) {
+    const std::vector<at::Tensor> all = tensors_of(tensors);
+    in_turn([&] { step_.on_ranks().scatter(all, takes); });
+  }
+  std::string report_of_all() {
+    return in_turn([&] { return step_.on_ranks().report_of_all(); });
+  }
   bool may_rehearse() const { return step_.may_rehearse(); }
   void end_warm_up() { step_.end_warm_up(); }
 
@@ -220,9 +267,9 @@ class PythonStep {
   std::string schedule_text() const { return step_.schedule_text(); }
 
  private:
-  static StepOutput call(const py::object& eager) {
+  static StepOutput call(const py::object& eager, const std::vector<at::Tensor>& tensors = {}) {
     const py::gil_scoped_acquire gil;
-    const auto result = eager().cast<py::tuple>();
+    const auto result = eager(*list_of(tensors)).cast<py::tuple>();
     StepOutput output;
     output.tensors = tensors_of(result[0].cast<py::list>());
     for (const py::handle& number : result[1].cast<py::list>()) output.numbers.push_back(number_of(number));
@@ -231,6 +278,7 @@ class PythonStep {
 
   PythonProgram& program_;
   Step step_;
+  int64_t number_ = 0;
 };
 
 // A forward pass that the loop has not come back from.
@@ -393,9 +441,29 @@ PYBIND11_MODULE(_C, module) {
     return rates_table(target);
   });
 
+  py::class_<Ranks, std::shared_ptr<Ranks>>(module, "Ranks");
+  module.def("ranks", [] {
+    const py::gil_scoped_release release;
+    return ranks_of_process(launch_of(std::getenv));
+  });
+  module.def("ranks_by", [](int64_t rank, int64_t ranks, const c10::intrusive_ptr<c10d::Store>& store) {
+    const py::gil_scoped_release release;
+    Launch launch = launch_of(std::getenv);
+    // Not launched by what sets these: then all are on this machine.
+    if (launch.ranks != ranks || launch.rank != rank) launch = Launch();
+    launch.rank = rank;
+    launch.ranks = ranks;
+    return ranks_of_process(launch, store);
+  });
   py::class_<PythonStep>(module, "Step", collected<PythonStep>())
-      .def(py::init<py::object, const py::object&>())
+      .def(py::init<py::object, const py::object&, const py::object&>())
       .def("run", &PythonStep::run)
+      .def("is_on_ranks", &PythonStep::is_on_ranks)
+      .def("rank", &PythonStep::rank)
+      .def_property_readonly("number", &PythonStep::number)
+      .def("gather", &PythonStep::gather)
+      .def("scatter", &PythonStep::scatter)
+      .def("report_of_all", &PythonStep::report_of_all)
       .def("compile", &PythonStep::compile)
       .def("difference", &PythonStep::difference)
       .def("may_rehearse", &PythonStep::may_rehearse)

@@ -406,6 +406,24 @@ void PythonProgram::restore(const char* method, const std::shared_ptr<void>& sta
   scout_.attr(method)(*std::static_pointer_cast<py::object>(state));
 }
 
+bool PythonProgram::make_state() {
+  const py::gil_scoped_acquire gil;
+  bool made = false;
+  interruptible([&] { made = scout_.attr("make_state")().cast<bool>(); });
+  return made;
+}
+
+std::optional<double> PythonProgram::initial_value(const OwnedKey& key) const {
+  if (key.owner != Owner::kOptimizerState) return std::nullopt;
+  const py::gil_scoped_acquire gil;
+  return scout_.attr("initial_value")(key.key).cast<std::optional<double>>();
+}
+
+void PythonProgram::drop_state() {
+  const py::gil_scoped_acquire gil;
+  scout_.attr("drop_state")();
+}
+
 bool PythonProgram::explain(const Unowned& unowned) {
   const py::gil_scoped_acquire gil;
   bool found = false;

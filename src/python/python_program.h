@@ -76,6 +76,9 @@ class PythonProgram final : public Program {
   void restore_host_state(const std::shared_ptr<void>& state) override;
   std::shared_ptr<void> save_everything() override;
   void restore_everything(const std::shared_ptr<void>& state) override;
+  bool make_state() override;
+  std::optional<double> initial_value(const OwnedKey& key) const override;
+  void drop_state() override;
   bool explain(const Unowned& unowned) override;
   std::string source_line() override;
   std::string python_reason() const override;

@@ -21,6 +21,12 @@ def pytest_configure(config):
     sys.path.insert(0, str(ROOT / config.getoption("--build-dir") / "python"))
 
 
+def pytest_ignore_collect(collection_path, config):
+    if collection_path.name == "test_ranks_all.py" and not config.getoption("--ranks"):
+        return True
+    return None
+
+
 @pytest.fixture(scope="module")
 def short_collections():
     """Recordings collect garbage and search for owners: what is loaded by now need not be looked at each time.

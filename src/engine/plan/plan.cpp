@@ -79,10 +79,6 @@ bool may_raise(std::string_view op) {
 
 // What follows a forward pass takes what that has taken.
 bool may_raise(std::string_view op, Phase phase) { return phase == Phase::kForward && may_raise(op); }
-
-void set_gradient(const at::Tensor& parameter, const at::Tensor& gradient) {
-  if (!parameter.grad().is_same(gradient)) parameter.mutable_grad() = gradient;
-}
 }  // namespace
 
 SavedGradients::SavedGradients(const std::vector<OwnedKey>& keys, const std::vector<at::Tensor>& tensors) {
@@ -104,7 +100,7 @@ Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vect
   if (options.is_traced)
     tracer_ = std::make_unique<Tracer>(trace_);
   else
-    prepare_events();
+    prepare_events(program);
 }
 
 CompileOptions Plan::compile_options() const {
@@ -132,7 +128,8 @@ Plan::Road& Plan::exact() {
     USER_CHECK(options_.capture == Capture::kRun, "a step that was never run has no recorded calls to replay: {}",
                why_exact_);
     exact_ = road_of(compile_exact(trace_, options_.threads));
-    for (EventRun& run : events_) run.known.set_stale();
+    for (EventRun& run : events_)
+      if (run.update != nullptr) run.update->set_stale();
     for (const HostSupply& one : supplied_) exact_->executor->supply(one.call, one.arg, one.number);
   }
   return *exact_;
@@ -287,31 +284,10 @@ void Plan::find_undo_of(const Road& road) {
     }
 }
 
-void Plan::prepare_events() {
-  for (size_t e = 0; e < trace().events.size(); ++e) {
-    const HostEvent& event = trace().events[e];
-    if (event.kind != HostEvent::Kind::kShadow) continue;
-    events_[e].shadow = std::make_unique<Shadow>(trace(), e);
-    events_[e].known = KnownUpdate(event.key, counters_of(event));
-    events_[e].stand_ins.resize(parameters_.size());
-    for (const Rebinding& gradient : event.gradients) {
-      const auto found = std::find(parameter_keys_.begin(), parameter_keys_.end(), gradient.key);
-      if (found == parameter_keys_.end() || !gradient.value.valid()) continue;
-      events_[e].stand_ins[static_cast<size_t>(found - parameter_keys_.begin())] =
-          stand_in(trace().values[gradient.value.index()]);
-    }
-  }
-}
-
-// Where what the event's own calls write stands.
-std::vector<size_t> Plan::counters_of(const HostEvent& event) const {
-  std::set<StorageId> written;
-  for (CallId call : event.own_calls)
-    for (ValueId value : trace_.calls[call.index()].writes) written.insert(trace_.values[value.index()].storage);
-  std::vector<size_t> places;
-  for (size_t e = 0; e < trace_.externals.size(); ++e)
-    if (written.contains(trace_.values[trace_.externals[e].value.index()].storage)) places.push_back(externals_[e]);
-  return places;
+void Plan::prepare_events(const Program& program) {
+  for (size_t e = 0; e < trace().events.size(); ++e)
+    if (trace().events[e].kind == HostEvent::Kind::kShadow)
+      events_[e].update = std::make_unique<EventUpdate>(trace(), e, program.keys());
 }
 
 std::vector<at::Tensor> Plan::gather(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors) const {
@@ -338,59 +314,27 @@ std::vector<at::Generator> Plan::generators(const Program& program) const {
 // Takes over the numbers of the event's host code, which runs if they are not known without that.
 std::string Plan::update(size_t event, Program& program, const std::vector<at::Tensor>& tensors, Undo* undo) {
   const auto begin = Clock::now();
-  EventRun& run = events_[event];
+  EventUpdate& update = *events_[event].update;
   const auto hand_on = [&](const HostSupply& number, bool is_new) {
     if (is_new)
       supply(number);
     else if (exact_ == nullptr)
       supplied_.push_back(number);
   };
-  const bool is_own = instead_ == nullptr && !show_written_;
-  const std::string& key = trace().events[event].key;
-  std::string difference;
-  if (is_own && run.known.replay(program, tensors, hand_on)) {
-    ++known_updates_;
-  } else {
+  const auto before_host_code = [&] {
     if (undo != nullptr) undo->add_host_state(program);
-    const KnownUpdate::RunFn run_shadow = [&](const std::function<void()>& host_code, const SupplyFn& to) {
-      return shadow(event, tensors, host_code, to);
-    };
-    const SupplyFn take = [&](CallId call, size_t arg, const c10::IValue& number) { supply({call, arg, number}); };
-    if (!is_own) run.known.set_stale();
-    difference = is_own ? run.known.learn(program, tensors, run_shadow, take)
-                        : run_shadow([&] { program.run_event(key); }, take);
-    if (!difference.empty()) difference = str("{} changed: {}", key, difference);
-  }
+  };
+  const bool is_own = instead_ == nullptr && !show_written_;
+  const int64_t known_before = update.known_updates();
+  std::string difference = update.run(program, tensors, is_own, before_host_code, hand_on);
+  known_updates_ += update.known_updates() - known_before;
   shadow_seconds_ += seconds_since(begin);
   return difference;
 }
 
-// Runs host code in the event's stead, without its kernels.
-std::string Plan::shadow(size_t event, const std::vector<at::Tensor>& tensors, const std::function<void()>& host_code,
-                         const SupplyFn& supply) {
-  EventRun& run = events_[event];
-  std::vector<at::Tensor> kept(parameters_.size());
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    const at::Tensor& parameter = tensors[parameters_[p]];
-    kept[p] = parameter.grad();
-    set_gradient(parameter, run.stand_ins[p]);
-  }
-  const auto restore = [&] {
-    for (size_t p = 0; p < parameters_.size(); ++p) set_gradient(tensors[parameters_[p]], kept[p]);
-  };
-  std::string difference;
-  try {
-    difference = run.shadow->run(host_code, supply);
-  } catch (...) {
-    restore();
-    throw;
-  }
-  restore();
-  return difference;
-}
-
 void Plan::doubt_updates() {
-  for (EventRun& run : events_) run.known.doubt();
+  for (EventRun& run : events_)
+    if (run.update != nullptr) run.update->doubt();
 }
 
 void Plan::supply(const HostSupply& number) {
@@ -426,7 +370,7 @@ StepResult Plan::begin(const Program& program, const std::vector<at::Tensor>& te
 std::string Plan::run_event(size_t event, Program& program, const std::vector<at::Tensor>& tensors,
                             const std::vector<at::Tensor>& gradients, Undo* undo) {
   if (is_traced()) return {};  // its numbers are there
-  if (events_[event].shadow != nullptr)
+  if (events_[event].update != nullptr)
     return events_[event].in_place ? update(event, program, tensors, undo) : std::string();
   const std::vector<Rebinding>& finds = trace().events[event].gradients;
   for (size_t g = 0; g < gradients.size(); ++g) {

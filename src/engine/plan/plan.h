@@ -10,11 +10,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "capture/shadow.h"
 #include "capture/tracer.h"
 #include "engine/plan/compile.h"
 #include "engine/prediction.h"
-#include "engine/program/known_update.h"
+#include "engine/program/event_update.h"
 #include "engine/program/program.h"
 #include "engine/program/undo.h"
 
@@ -173,10 +172,8 @@ class Plan {
 
  private:
   struct EventRun {
-    std::unique_ptr<Shadow> shadow;  // none: an eager event
-    KnownUpdate known;
-    bool in_place = false;              // a guard stands before it: it runs when the replay gets there
-    std::vector<at::Tensor> stand_ins;  // by parameter of the program: the gradient that the event finds
+    std::unique_ptr<EventUpdate> update;  // none: an eager event
+    bool in_place = false;                // a guard stands before it: it runs when the replay gets there
   };
 
   // One way to run the step: its executor, and where each of its schedule's inputs stands among the tensors.
@@ -197,12 +194,9 @@ class Plan {
   void find_undo_of(const Road& road);
   CompileOptions compile_options() const;
   void compile_graph();
-  void prepare_events();
-  std::vector<size_t> counters_of(const HostEvent& event) const;
+  void prepare_events(const Program& program);
   std::vector<at::Tensor> gather(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors) const;
   std::string update(size_t event, Program& program, const std::vector<at::Tensor>& tensors, Undo* undo);
-  std::string shadow(size_t event, const std::vector<at::Tensor>& tensors, const std::function<void()>& host_code,
-                     const SupplyFn& supply);
   Outcome run_instead(Road& road, Program& program, const std::vector<at::Tensor>& tensors);
   StepResult execute(RunInputs& inputs, const std::vector<at::Tensor>& tensors);
   std::string run_event(size_t event, Program& program, const std::vector<at::Tensor>& tensors,

@@ -5,6 +5,7 @@
 #include <set>
 #include <span>
 
+#include "aten/virtual_memory.h"
 #include "base/check.h"
 #include "base/hash.h"
 #include "engine/program/torch_optimizer.h"
@@ -143,6 +144,27 @@ void ModuleProgram::restore_host_state(const std::shared_ptr<void>& state) {
   const auto& saved = *std::static_pointer_cast<std::vector<OptimizerCounts>>(state);
   for (size_t o = 0; o < optimizers_.size(); ++o)
     if (optimizers_[o].torchs() != nullptr) restore_counts(*optimizers_[o].torchs(), saved[o]);
+}
+
+bool ModuleProgram::make_state() {
+  const size_t before = made_.size();
+  for (const OptimizerRef& optimizer : optimizers_)
+    if (optimizer.torchs() != nullptr)
+      for (void* parameter : make_states(*optimizer.torchs())) made_.emplace_back(optimizer.torchs(), parameter);
+  return made_.size() > before;
+}
+
+// What else an optimizer keeps has values.
+std::optional<double> ModuleProgram::initial_value(const OwnedKey& key) const {
+  const auto found = std::ranges::find(keys_, key);
+  const bool is_made = found != keys_.end() && key.owner == Owner::kOptimizerState &&
+                       is_virtual(tensors_[static_cast<size_t>(found - keys_.begin())]);
+  return is_made ? std::optional(0.0) : std::nullopt;
+}
+
+void ModuleProgram::drop_state() {
+  for (const auto& [optimizer, parameter] : made_) optimizer->state().erase(parameter);
+  made_.clear();
 }
 
 bool ModuleProgram::explain(const Unowned& unowned) {

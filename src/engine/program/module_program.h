@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,6 +63,10 @@ class ModuleProgram final : public Program {
   void find_events(Trace& trace) override;
   std::shared_ptr<void> save_host_state() override;
   void restore_host_state(const std::shared_ptr<void>& state) override;
+  // PyTorch's optimizers make theirs in their first step, stepc's when they are made.
+  bool make_state() override;
+  std::optional<double> initial_value(const OwnedKey& key) const override;
+  void drop_state() override;
   // A generator that the step draws from is the program's from then on.
   bool explain(const Unowned& unowned) override;
 
@@ -75,6 +80,7 @@ class ModuleProgram final : public Program {
   std::vector<at::Tensor> tensors_;  // by key, of the last refresh; gradients are read through their parameters
   size_t parameters_ = 0;            // how many keys are parameters; as many gradients follow
   std::vector<std::pair<std::string, at::Generator>> generators_;
+  std::vector<std::pair<torch::optim::Optimizer*, void*>> made_;  // states by make_state(), with their parameters
 };
 
 }  // namespace stepc

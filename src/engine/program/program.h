@@ -75,6 +75,14 @@ class Program {
   virtual std::shared_ptr<void> save_everything() { return save_host_state(); }
   virtual void restore_everything(const std::shared_ptr<void>& state) { restore_host_state(state); }
 
+  // Makes the state that optimizers would make in their first step, as sizes without memory where it is large, so that
+  // the first step is like all others. Whether there was any to make; UserError where the first one would be another.
+  virtual bool make_state() { return false; }
+  // What such state holds in all of its elements; nullopt: it is none.
+  virtual std::optional<double> initial_value(const OwnedKey&) const { return std::nullopt; }
+  // Takes all of that back.
+  virtual void drop_state() {}
+
   // Looks for the owner of something that outlives the step; true: it is among keys() or generators() from now on.
   virtual bool explain(const Unowned&) { return false; }
   virtual std::string source_line() { return {}; }

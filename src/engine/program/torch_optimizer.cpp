@@ -1,5 +1,6 @@
 #include "engine/program/torch_optimizer.h"
 
+#include <memory>
 #include <optional>
 
 #include <torch/optim/adagrad.h>
@@ -7,6 +8,9 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
+
+#include "base/check.h"
+#include "capture/virtual/virtual_region.h"
 
 namespace stepc {
 
@@ -48,6 +52,41 @@ void set_count(torch::optim::OptimizerParamState& state, int64_t count) {
   if (auto* rmsprop = dynamic_cast<torch::optim::RMSpropParamState*>(&state)) rmsprop->step(count);
 }
 
+// Of zeros; none where the optimizer keeps nothing.
+std::unique_ptr<torch::optim::OptimizerParamState> first_state(const torch::optim::OptimizerParamGroup& group,
+                                                               const at::Tensor& parameter) {
+  const auto zeros = [&] { return at::zeros_like(parameter.detach()); };
+  const auto of_adam = [&]<class State>(std::unique_ptr<State> state, bool has_largest) {
+    state->step(0);
+    state->exp_avg(zeros());
+    state->exp_avg_sq(zeros());
+    if (has_largest) state->max_exp_avg_sq(zeros());
+    return state;
+  };
+  const torch::optim::OptimizerOptions& options = group.options();
+  if (const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options))
+    return of_adam(std::make_unique<torch::optim::AdamWParamState>(), adamw->amsgrad());
+  if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&options))
+    return of_adam(std::make_unique<torch::optim::AdamParamState>(), adam->amsgrad());
+  if (const auto* sgd = dynamic_cast<const torch::optim::SGDOptions*>(&options)) {
+    if (sgd->momentum() == 0) return nullptr;
+    USER_CHECK(sgd->dampening() == 0,
+               "SGD cannot begin on ranks: with dampening its first step is another one than its later ones");
+    auto state = std::make_unique<torch::optim::SGDParamState>();
+    state->momentum_buffer(zeros());
+    return state;
+  }
+  if (const auto* rmsprop = dynamic_cast<const torch::optim::RMSpropOptions*>(&options)) {
+    auto state = std::make_unique<torch::optim::RMSpropParamState>();
+    state->step(0);
+    state->square_avg(zeros());
+    if (rmsprop->momentum() > 0) state->momentum_buffer(zeros());
+    if (rmsprop->centered()) state->grad_avg(zeros());
+    return state;
+  }
+  return nullptr;  // made when the optimizer is, or of an unknown kind
+}
+
 template <class F>
 void for_each_param_state(torch::optim::Optimizer& optimizer, F&& f) {
   auto& states = optimizer.state();
@@ -66,6 +105,22 @@ void for_each_state(torch::optim::Optimizer& optimizer, const std::function<std:
     for (const auto& [key, tensor] : tensors_of(state))
       if (tensor.defined()) f(name_of(parameter) + "." + key, tensor);
   });
+}
+
+std::vector<void*> make_states(torch::optim::Optimizer& optimizer) {
+  const VirtualRegion without_memory;
+  std::vector<void*> made;
+  for (const auto& group : optimizer.param_groups())
+    for (const at::Tensor& parameter : group.params()) {
+      auto& state = optimizer.state()[parameter.unsafeGetTensorImpl()];
+      if (state != nullptr || !parameter.requires_grad()) continue;
+      state = first_state(group, parameter);
+      if (state == nullptr)
+        optimizer.state().erase(parameter.unsafeGetTensorImpl());
+      else
+        made.push_back(parameter.unsafeGetTensorImpl());
+    }
+  return made;
 }
 
 OptimizerCounts save_counts(torch::optim::Optimizer& optimizer) {

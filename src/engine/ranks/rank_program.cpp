@@ -31,7 +31,12 @@ RankProgram::RankProgram(const VirtualPlan& captured, KernelSources& kernels, co
 }
 
 std::vector<at::Tensor> RankProgram::run(const std::vector<at::Tensor>& batch, RunTimes* times, OnWritten on_written) {
+  return std::move(step(batch, times, std::move(on_written)).outputs);
+}
+
+StepResult RankProgram::step(const std::vector<at::Tensor>& batch, RunTimes* times, OnWritten on_written) {
   RunInputs inputs;
+  inputs.on_event = [](size_t, const std::vector<at::Tensor>&) { return std::string(); };  // its numbers are there
   inputs.times = times;
   inputs.on_written = std::move(on_written);
   inputs.tells_autograd = false;
@@ -43,7 +48,9 @@ std::vector<at::Tensor> RankProgram::run(const std::vector<at::Tensor>& batch, R
       continue;
     }
     tensor = batch.at(std::stoul(input.key));
-    if (input.part) tensor = part_of(tensor, input.part->sharding, state_.mesh(), ranks_->rank()).contiguous();
+    if (input.part && tensor.sizes() == c10::IntArrayRef(input.part->shape))
+      tensor = part_of(tensor, input.part->sharding, state_.mesh(), ranks_->rank());
+    tensor = tensor.contiguous();
   }
   if (const std::string why = compiled_.executor->why_not(inputs.tensors); !why.empty())
     throw InternalError(str("a rank's tensors are not those of its step: {}", why));
@@ -56,7 +63,7 @@ std::vector<at::Tensor> RankProgram::run(const std::vector<at::Tensor>& batch, R
   for (const Bound& rebound : result.rebindings) state_.replace(rebound.owner, rebound.key, rebound.tensor);
   measured_ = result.memory;
   ++replays_;
-  return std::move(result.outputs);
+  return result;
 }
 
 }  // namespace stepc

@@ -23,12 +23,17 @@ class RankProgram {
   RankProgram(const VirtualPlan& captured, KernelSources& kernels, const CompileOptions& options,
               const std::shared_ptr<Ranks>& ranks, ShardedState& state);
 
-  // `batch`: whole tensors, the same on every rank. Returns what the step does, which is the same on every rank.
-  // UserError where a guard missed: an index that is out of range, say.
-  // `times`, if there is one, gets when each instruction ran; `on_written` as RunInputs has it.
+  // `batch`: whole tensors, the same on every rank, or this rank's part of one. Returns what the step does, which is
+  // the same on every rank. UserError where a guard missed: an index that is out of range, say. `times`, if there is
+  // one, gets when each instruction ran; `on_written` as RunInputs has it.
   using OnWritten = std::function<void(size_t instruction, const at::Tensor& written)>;
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& batch, RunTimes* times = nullptr,
                               OnWritten on_written = nullptr);
+  // The same with the numbers that the step returns beside tensors.
+  StepResult step(const std::vector<at::Tensor>& batch, RunTimes* times = nullptr, OnWritten on_written = nullptr);
+  // From now on the captured `call` is given `number` as its argument `arg`, as Executor::supply().
+  void supply(CallId call, size_t arg, const c10::IValue& number) { compiled_.executor->supply(call, arg, number); }
+  [[nodiscard]] bool is_unfit() const { return compiled_.executor->is_unfit(); }
 
   [[nodiscard]] const Schedule& schedule() const { return compiled_.executor->schedule(); }
   [[nodiscard]] const Graph& graph() const { return compiled_.graph; }

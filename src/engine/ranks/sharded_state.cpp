@@ -125,6 +125,18 @@ void ShardedState::put(Owner owner, const std::string& key, const at::Tensor& wh
   part.tensor.copy_(part_of(whole, part.of.sharding, mesh_, ranks_->rank()));
 }
 
+void ShardedState::fill(Owner owner, const std::string& key, double number) {
+  Part& part = parts_.at({owner, key});
+  take_memory(part);
+  part.tensor.fill_(number);
+}
+
+bool ShardedState::is_whole(Owner owner, const std::string& key, const at::Tensor& tensor) const {
+  const Part& part = find(owner, key);
+  return part.of.sharding.is_whole() && part.type == tensor.scalar_type() && tensor.sizes() == part.sizes &&
+         tensor.strides() == part.strides;
+}
+
 const at::Tensor& ShardedState::part(Owner owner, const std::string& key) const { return find(owner, key).tensor; }
 
 at::Tensor ShardedState::whole(Owner owner, const std::string& key) const {

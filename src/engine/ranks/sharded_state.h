@@ -33,6 +33,10 @@ class ShardedState {
   // Of a whole tensor this rank's part, in the dtype that the steps want. Nothing where no step has it. UserError for
   // another shape.
   void put(Owner owner, const std::string& key, const at::Tensor& whole);
+  // The part, all of it one number.
+  void fill(Owner owner, const std::string& key, double number);
+  // Whether the rank's part is the whole, and such a tensor can be it.
+  [[nodiscard]] bool is_whole(Owner owner, const std::string& key, const at::Tensor& tensor) const;
   // The part itself.
   [[nodiscard]] const at::Tensor& part(Owner owner, const std::string& key) const;
   // The whole, a copy. All ranks ask for the same at once.

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from stepc import _C, around, results, tree
+from stepc import _C, around, ranks, results, tree
 from stepc.config import Config
 from stepc.profile import Profile
 from stepc.recording import Recording, Tracing
@@ -60,7 +60,10 @@ class Accelerated:
         self._train_step = train_step
         self._scout = scout
         self.config = config
-        self._engine = _C.Step(scout, _with_room(config))
+        self._engine = _C.Step(scout, _with_room(config), ranks.parallel_of(config))
+        self._is_on_ranks = self._engine.is_on_ranks()
+        if self._is_on_ranks:
+            ranks.joined(self._engine)
         has_shapes = config.shapes is not None and config.mode != "eager"
         self._padding = Padding(config.shapes, train_step) if has_shapes else None
         self._structures = []  # of results and their places, by number
@@ -76,6 +79,8 @@ class Accelerated:
 
     def _call(self, args, kwargs):
         why = "it is called by another one" if _C.is_recording() or _C.is_tracing() else around.why_eager()
+        if self._is_on_ranks:
+            return self._call_on_ranks(args, kwargs, why)
         if why:
             self._say(f"this call runs eagerly: {why}")
         if why and around.leaves_results():
@@ -96,6 +101,34 @@ class Accelerated:
             self._say("this step runs eagerly: it returns a tensor with its graph, for a backward pass outside of it, which "
                       "no replay can give; call backward() in the step, or return tensor.detach()")
             return graph.result
+        return self._result(out, numbers, tensors, opaque)
+
+    def _call_on_ranks(self, args, kwargs, why):
+        """Nothing stands in for the plan: whatever keeps it from running is an error."""
+        if why:
+            raise _C.UserError(f"a step on ranks cannot run here: {why}")
+        tensors, names, text, structure = self._flat(args, kwargs, with_structure=True)
+        is_one = len(args) == 1 and not kwargs
+        opaque = []
+
+        def on(*others):
+            given = tree.unflatten(structure, iter(others), iter(()))
+            others_args, others_kwargs = ((given,), {}) if is_one else given
+            return self._eager(others_args, others_kwargs, list(others), opaque)
+
+        try:
+            out, numbers = self._engine.run(tensors, names, text, on)
+        except RuntimeError as error:
+            if not around.reads_no_values(str(error)):
+                raise
+            raise _C.UserError(f"this step cannot run on ranks, where nothing runs eagerly: {str(error).splitlines()[0]}; "
+                               "return the tensor and read it outside of the step") from None
+        except _Graph:
+            raise _C.UserError("this step cannot run on ranks: it returns a tensor with its graph; call backward() in the "
+                               "step, or return tensor.detach()") from None
+        return self._result(out, numbers, tensors, opaque)
+
+    def _result(self, out, numbers, tensors, opaque):
         number = numbers.pop()
         structure, places = opaque[0][:2] if opaque else self._structures[number]
         if places:
@@ -105,13 +138,13 @@ class Accelerated:
             return out[0]
         return tree.unflatten(structure, iter(out), iter(numbers))
 
-    def _flat(self, args, kwargs):
+    def _flat(self, args, kwargs, with_structure=False):
         """The tensors among the arguments, their names, and what stands for the rest in the signature."""
         given = args[0] if len(args) == 1 and not kwargs else (args, kwargs)
         tensors = []
         structure = tree.flatten(given, tensors, attributes=self._scout.attributes.begin())
         text, names = self._arguments.get(structure) or self._new_arguments(given, structure)
-        return tensors, names, text
+        return (tensors, names, text, structure) if with_structure else (tensors, names, text)
 
     def _gives_graph(self, text):
         if not self._with_graph:
@@ -193,8 +226,10 @@ class Accelerated:
         """What was measured so far: a dict."""
         return self._engine.stats()
 
-    def report(self) -> str:
-        """Planned beside measured, in words."""
+    def report(self, all_ranks: bool = False) -> str:
+        """Planned beside measured, in words. With `all_ranks`, which they ask for together, also what each rank takes."""
+        if all_ranks and self._is_on_ranks:
+            return self._engine.report_of_all()
         traced, reason = self.stats["traced"], self._scout.python_reason()
         python = f"traced ({traced})" if traced else f"as configured, though {reason}" if reason else "watched"
         return f"{self._engine.report()}  python: {python}\n"

@@ -14,6 +14,15 @@ def leaves_results():
     return torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack() > 0
 
 
+# What errors say that read values which do not exist; torch hands them on as RuntimeError.
+_NO_VALUES = ("this tensor has no values", "reads a value that was never computed")
+
+
+def reads_no_values(text):
+    """Whether an error is about that."""
+    return any(words in text for words in _NO_VALUES)
+
+
 def why_eager():
     """In words; empty: there is nothing."""
     if torch._C._functorch.peek_interpreter_stack() is not None:

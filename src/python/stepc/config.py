@@ -3,7 +3,7 @@
 import dataclasses
 import os
 
-from stepc import _C
+from stepc import _C, ranks
 from stepc.shapes import Shapes
 
 PRECISIONS = (None, "bf16")
@@ -14,6 +14,7 @@ TEXTS = {
     "python": 'one of "auto", "watch", "trace"',
     "verify": 'one of "first", "every:N", "always", "off"',
     "memory_budget": '"none", "auto" or a size such as "12GiB"',
+    "batch": '"local" or "global"',
     "kernel_directory": "a path",
 }
 WHOLE_NUMBERS = ("max_plans", "max_recordings")
@@ -40,6 +41,11 @@ class Config:
         ~/.cache/stepc/kernels, "" nowhere.
     shapes: the sizes that batches of a whole step are padded to, and compiled for within the first call; None: each
         length is compiled as it comes.
+    parallel: spreads the step over ranks (docs/parallel.md): "ddp", "fsdp" or axes, such as {"dp_shard": 2, "tp": 2}, of
+        which one may be -1 for the ranks that the others leave; `zero` and `sequence_parallel` stand there too.
+    batch: what each rank gives: "local", rows of its own, as under DDP; "global", the whole batch, all the same.
+    batch_dims: {"name": None} for a tensor of the batch that has no rows, though as many as the first tensor has.
+    shard: parameters split otherwise than is found: {"*.q_proj.weight": {0: "tp"}}.
     max_plans: signatures (shapes, flags, settings) whose plans are kept, and plans of one signature.
     max_recordings: recordings of one signature without a plan before it stays eager.
     """
@@ -52,6 +58,10 @@ class Config:
     memory_budget: str = "none"
     kernel_directory: str | os.PathLike | None = None
     shapes: Shapes | None = None
+    parallel: str | dict[str, int] | None = None
+    batch: str = "local"
+    batch_dims: dict[str, int | None] | None = None
+    shard: dict[str, dict[int, str]] | None = None
     max_plans: int = 8
     max_recordings: int = 6
 
@@ -70,6 +80,7 @@ class Config:
         if self.shapes is not None and not isinstance(self.shapes, Shapes):
             raise _C.UserError(f'shapes is {self.shapes!r}; it is a stepc.Shapes, such as '
                                'stepc.Shapes({"input_ids": (1, 0)}, sizes=[128, 256])')
+        ranks.check(self)
         _C.check_config(self)
         if self.precision not in PRECISIONS:
             raise _C.UserError(f'precision is {self.precision!r}; it is "bf16" or None')

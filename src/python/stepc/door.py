@@ -116,6 +116,9 @@ class _Method:
 
 
 def _accelerate_loop(model, optimizers, config):
+    if config.parallel is not None:
+        raise _C.UserError("parallel is of a whole step, and this is a loop that stays as it is: put forward, backward() and "
+                           "optimizer.step() into a function, step = stepc.accelerate(train_step, config=config)")
     for optimizer in optimizers:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise _C.UserError(f"accelerate(model, ...) takes optimizers, not a {type(optimizer).__name__}")

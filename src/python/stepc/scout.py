@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from stepc import tree, updates, walk
 from stepc.before import Before
+from stepc.first_state import FirstState
 from stepc.known import HOOKS
 from stepc.reads import ABSENT, ITEM, LENGTH, WEAK, Reads, contents_of, ids_of
 
@@ -44,6 +45,7 @@ class Scout:
         self.slots = []  # (owner, key, container, name) of all tensors that outlive the step
         self._attributes = {}  # event -> attributes that its optimizer is given while it steps
         self._updates = {}  # event -> what is known of its optimizer's step
+        self._first_state = FirstState()
         self._names = {}
         self._unsteady = set()
         self.reads = Reads()
@@ -237,6 +239,19 @@ class Scout:
                 for name, value in state.items():
                     if isinstance(value, torch.Tensor):
                         slots.append((OPTIMIZER_STATE, f"{path}.{keys[id(parameter)]}.{name}", state, name))
+
+    def make_state(self):
+        return self._first_state.make(self.optimizers)
+
+    def drop_state(self):
+        self._first_state.drop()
+
+    def initial_value(self, key):
+        """What an optimizer's state that was made by make_state() holds; None: it is none."""
+        for owner, known, container, name in self.slots:
+            if owner == OPTIMIZER_STATE and known == key:
+                return self._first_state.value_of(container, name)
+        return None
 
     def name_of(self, module):
         return self._names.get(module)

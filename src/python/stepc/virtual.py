@@ -6,15 +6,13 @@ from typing import Any
 
 import torch
 
-from stepc import _C, tree
+from stepc import _C, around, tree
 from stepc.door import Modules, Optimizers, _named
 from stepc.recording import Recording
 from stepc.scout import Scout
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
-# What the errors say that read values which do not exist; torch hands them on as RuntimeError.
-_NO_VALUES = ("this tensor has no values", "reads a value that was never computed")
 
 
 class Plan:
@@ -198,7 +196,7 @@ class _explained:
 def _explain(error):
     """Raises UserError with the user's line in place of an error about values that do not exist."""
     text = str(error)
-    if isinstance(error, _C.UserError) or not any(words in text for words in _NO_VALUES):
+    if isinstance(error, _C.UserError) or not around.reads_no_values(text):
         return
     line = ""
     trace = error.__traceback__

@@ -1,0 +1,75 @@
+#include "engine/ranks/parallel.h"
+
+#include <chrono>
+#include <mutex>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "base/check.h"
+#include "comm/ranks.h"
+
+namespace stepc {
+
+namespace {
+
+// As long as torch.distributed waits on CPUs.
+constexpr std::chrono::minutes kTimeout{30};
+
+}  // namespace
+
+Parallel::Batch parse_batch(std::string_view text) {
+  if (text == "local") return Parallel::Batch::kLocal;
+  if (text == "global") return Parallel::Batch::kGlobal;
+  user_error("batch is \"{}\"; it is \"local\" or \"global\"", text);
+}
+
+Strategy strategy_of(const Parallel& parallel, int64_t ranks) {
+  std::vector<MeshAxis> axes = parallel.axes;
+  MeshAxis* rest = nullptr;
+  int64_t others = 1;
+  for (MeshAxis& axis : axes) {
+    USER_CHECK(axis.size >= 1 || axis.size == -1, "parallel has {} = {}; it is at least 1, or -1 for the ranks left",
+               axis.name, axis.size);
+    USER_CHECK(axis.size != -1 || rest == nullptr, "parallel has {} = -1 and {} = -1; one axis takes the ranks left",
+               rest == nullptr ? "" : rest->name, axis.name);
+    if (axis.size == -1)
+      rest = &axis;
+    else
+      others *= axis.size;
+  }
+  if (rest != nullptr) {
+    USER_CHECK(ranks % others == 0,
+               "parallel has {} = -1, and the other axes have {} ranks, of which {} is no multiple", rest->name, others,
+               ranks);
+    rest->size = ranks / others;
+  }
+  Strategy strategy;
+  strategy.mesh = make_mesh(axes);
+  strategy.zero = parallel.zero;
+  strategy.sequence_parallel = parallel.sequence_parallel;
+  strategy.rules = parallel.rules;
+  const int64_t wanted = strategy.mesh.ranks();
+  USER_CHECK(ranks > 1 || wanted == 1,
+             "parallel asks for {} ranks ({}), and this process runs alone: start it with torchrun --nproc-per-node {}",
+             wanted, to_text(strategy.mesh), wanted);
+  USER_CHECK(wanted == ranks, "parallel asks for {} ranks ({}), and {} were started; -1 takes what the others leave",
+             wanted, wanted == 1 ? "no axis is above 1" : to_text(strategy.mesh), ranks);
+  check(strategy);
+  return strategy;
+}
+
+std::shared_ptr<Ranks> ranks_of_process(const Launch& launch) {
+  return ranks_of_process(launch, c10::intrusive_ptr<c10d::Store>());
+}
+
+// Kept to the end of the process, whose steps share it: a group that goes while others wait in it looks like a lost
+// rank.
+std::shared_ptr<Ranks> ranks_of_process(const Launch& launch, const c10::intrusive_ptr<c10d::Store>& store) {
+  static std::mutex mutex;
+  static auto* const met = new std::shared_ptr<Ranks>();
+  const std::lock_guard lock(mutex);
+  if (*met == nullptr) *met = Ranks::join(launch, store, kTimeout, kTimeout);
+  return *met;
+}
+
+}  // namespace stepc

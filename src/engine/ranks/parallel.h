@@ -1,0 +1,53 @@
+// Config::parallel: how a person wants a step of a program of their own spread over ranks. Plain data but for the
+// ranks.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
+
+#include "comm/launch.h"
+#include "passes/partition/strategy.h"
+
+namespace c10d {
+class Store;
+}
+
+namespace stepc {
+
+class Ranks;
+
+struct Parallel {
+  // What each call is given. kLocal: rows of the rank's own, as under DDP, which together are the batch, in the order
+  // of ranks; ranks that share rows (along tp, cp) give the same. kGlobal: the batch, the same on every rank.
+  enum class Batch : uint8_t { kLocal, kGlobal };
+
+  std::vector<MeshAxis> axes;  // a size of -1: the ranks that the others leave
+  int zero = 3;
+  bool sequence_parallel = true;
+  std::vector<ShardRule> rules = {};
+  Batch batch = Batch::kLocal;
+  // Tensors of the batch that have no rows: each rank has the same. By name, or by place where they have none.
+  std::vector<std::string> whole = {};
+  Launch launch = {};                 // who this process is; `launch_of(std::getenv)` asks whoever started it
+  std::shared_ptr<Ranks> ranks = {};  // met already; none: those of `launch`, met once a process
+};
+
+// "local" or "global". UserError otherwise.
+Parallel::Batch parse_batch(std::string_view text);
+
+// Of so many ranks. UserError: axes that multiply to another number, names that are none, rules that fit no axis.
+Strategy strategy_of(const Parallel& parallel, int64_t ranks);
+
+// The ranks of this process's run, met once and for all: where the launch says, or in a store that the program shares
+// with the others already. UserError as Ranks::join.
+std::shared_ptr<Ranks> ranks_of_process(const Launch& launch);
+std::shared_ptr<Ranks> ranks_of_process(const Launch& launch, const c10::intrusive_ptr<c10d::Store>& store);
+
+}  // namespace stepc

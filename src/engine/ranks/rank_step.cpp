@@ -1,0 +1,541 @@
+#include "engine/ranks/rank_step.h"
+
+#include <algorithm>
+#include <bit>
+#include <span>
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include "aten/virtual_memory.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "capture/observer.h"
+#include "engine/plan/plan_cache.h"
+#include "engine/plan/plan_profile.h"
+#include "runtime/kernel_sources.h"
+
+namespace stepc {
+
+namespace {
+
+// Attempts to capture a step whose program turns out to have other parts than were known before.
+constexpr int kMaxAttempts = 4;
+constexpr const char* kInParts =
+    "this tensor's values lie in parts on the ranks of the run: what reads them has to stand inside 'with "
+    "stepc.full_parameters(model)'";
+
+std::string hash_of(std::string_view text) { return hash_text(hash_bytes(std::as_bytes(std::span(text)))); }
+std::string hash_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "none";
+  const at::Tensor dense = tensor.detach().contiguous();
+  return hash_text(hash_bytes({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()}));
+}
+
+// Exact, for comparison.
+void append(std::string& out, const c10::IValue& number) {
+  if (number.isDouble())
+    out += str("{:x} ", std::bit_cast<uint64_t>(number.toDouble()));
+  else if (number.isTensor())
+    out += hash_of(number.toTensor()) + " ";
+  else if (number.isList())
+    for (const c10::IValue& one : number.toListRef()) append(out, one);
+  else if (number.isInt())
+    out += str("{} ", number.toInt());
+  else if (number.isBool())
+    out += number.toBool() ? "true " : "false ";
+}
+
+// What of a captured step the ranks cannot do, in words; empty: they can.
+std::string why_refused(const VirtualPlan& captured, const Program& program) {
+  if (!captured.obstacle.empty()) return captured.obstacle;
+  if (std::string reason = program.python_reason(); !reason.empty()) return reason;
+  for (const HostEvent& event : captured.trace.events)
+    if (event.kind != HostEvent::Kind::kShadow)
+      return str("'{}' computes on the host with values that depend on data", event.key);
+  for (const External& external : captured.trace.externals)
+    if (external.owner == Owner::kGradient)
+      return str("it finds a gradient of '{}' that an earlier call has kept: call zero_grad() before the step ends",
+                 external.key);
+  for (const Rebinding& left : captured.trace.rebindings)
+    if (left.value.valid())
+      return left.owner == Owner::kGradient
+                 ? str("it keeps the gradient of '{}': call zero_grad() before the step ends", left.key)
+                 : str("it gives {} '{}' another tensor", name_of(left.owner), left.key);
+  if (captured.trace.generators.size() > 1)
+    return str("it draws from the generator '{}', and on ranks there is the default one alone",
+               captured.trace.generators[1]);
+  return {};
+}
+
+bool uses_generator(const Schedule& schedule) {
+  return std::ranges::any_of(schedule.instructions, [](const Instruction& one) {
+    return one.kind == Instruction::Kind::kSeed || one.kind == Instruction::Kind::kSaveGenerator;
+  });
+}
+
+}  // namespace
+
+RankStep::RankStep(Program& program, const Config& config, Stats& stats)
+    : program_(program),
+      config_(config),
+      stats_(stats),
+      ranks_(config.parallel->ranks ? config.parallel->ranks : ranks_of_process(config.parallel->launch)),
+      strategy_(strategy_of(*config.parallel, ranks_->ranks())),
+      state_(strategy_.mesh, ranks_) {
+  for (const std::string_view name : {"dp_replicate", "dp_shard"})
+    if (const auto axis = strategy_.mesh.find(name)) data_axes_.push_back(*axis);
+}
+
+// ---- calls
+
+StepOutput RankStep::run(const StepInput& input, const StepOnFn& step) {
+  USER_CHECK(current_observer() == nullptr,
+             "an accelerated step is called inside another one that is being recorded: accelerate the outer step only");
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    program_.refresh();
+    const std::vector<at::Tensor> tensors = list_tensors(program_, input);
+    const std::string now = signature(tensors, input);
+    RankPlan* plan = find(now);
+    const std::vector<std::pair<Key, at::Tensor>> moved = moved_since(tensors);
+    std::string numbers;
+    for (const auto& [key, tensor] : moved) numbers += str("{} {} ", name_of(key.first), key.second);
+    std::optional<Undo> undo;
+    if (plan != nullptr) {
+      const auto begin = Clock::now();
+      std::vector<at::Tensor> counters;
+      for (const auto& update : plan->updates)
+        for (size_t place : update->counters())
+          if (place < tensors.size() && tensors[place].defined()) counters.push_back(tensors[place]);
+      undo.emplace(nullptr, std::move(counters), std::vector<at::Generator>());
+      std::string difference = update(*plan, tensors, *undo, numbers);
+      if (difference.empty() && plan->program->is_unfit()) difference = "the optimizer passes another integer";
+      if (!difference.empty()) {
+        undo->restore();
+        log().info("recording again: {}", difference);
+        plans_.pop_front();
+        plan = nullptr;
+      }
+      stats_.shadow_seconds += seconds_since(begin);
+    }
+    try {
+      check_alike(now, plan == nullptr ? "" : numbers, tensors, input);
+      have_same_values(moved);
+      for (const auto& [key, tensor] : moved) take(key, tensor);
+    } catch (...) {
+      if (plan != nullptr) undo->restore();
+      throw;
+    }
+    if (plan != nullptr) return replay(*plan, input);
+    capture(input, step);
+  }
+  user_error("this step finds another structure of modules or optimizers at every call, and cannot run on ranks");
+}
+
+StepOutput RankStep::replay(RankPlan& plan, const StepInput& input) {
+  if (plan.draws) share_draws();
+  const auto begin = Clock::now();
+  StepResult result = plan.program->step(batch_of(plan, input), times_ ? &*times_ : nullptr);
+  is_timed_ = times_.has_value();
+  stats_.execute_seconds += seconds_since(begin);
+  ++stats_.replays;
+  stats_.is_warm = true;
+  const MemoryCounts& memory = result.memory;
+  stats_.served_allocations = memory.served;
+  stats_.unplanned_allocations += memory.unplanned;
+  stats_.measured_peak_bytes = memory.arena_peak_bytes + memory.kept_bytes + memory.unplanned_bytes;
+  return {std::move(result.outputs), std::move(result.numbers)};
+}
+
+// The optimizers' numbers of this call. Returns why they do not fit the plan, empty if they do.
+std::string RankStep::update(RankPlan& plan, const std::vector<at::Tensor>& tensors, Undo& undo, std::string& numbers) {
+  for (const auto& update : plan.updates) {
+    const int64_t known_before = update->known_updates();
+    const std::string difference = update->run(
+        program_, tensors, /*learns=*/true, [&] { undo.add_host_state(program_); },
+        [&](const HostSupply& supplied, bool is_new) {
+          if (is_new) plan.program->supply(supplied.call, supplied.arg, supplied.number);
+          append(numbers, supplied.number);
+        });
+    stats_.known_updates += static_cast<uint64_t>(update->known_updates() - known_before);
+    if (!difference.empty()) return difference;
+  }
+  return {};
+}
+
+std::string RankStep::signature(const std::vector<at::Tensor>& tensors, const StepInput& input) {
+  return signature_of(program_, tensors, input) + shared_.among(program_, tensors);
+}
+
+RankStep::RankPlan* RankStep::find(const std::string& signature) {
+  const auto found = std::ranges::find(plans_, signature, &RankPlan::signature);
+  if (found == plans_.end()) return nullptr;
+  plans_.splice(plans_.begin(), plans_, found);
+  return &plans_.front();
+}
+
+// ---- all ranks alike
+
+// The first rank's that has one, in one line; empty: none has.
+std::string RankStep::common_error(const std::string& mine) const {
+  const std::vector<std::string> all = ranks_->exchange(mine);
+  for (size_t r = 0; r < all.size(); ++r)
+    if (!all[r].empty()) return mine.empty() ? str("rank {}: {}", r, all[r]) : mine;
+  return {};
+}
+
+void RankStep::check_alike(const std::string& signature, const std::string& numbers,
+                           const std::vector<at::Tensor>& tensors, const StepInput& input) {
+  const std::vector<std::string> all = ranks_->exchange(hash_of(signature) + hash_of(numbers));
+  if (std::ranges::all_of(all, [&](const std::string& one) { return one == all[0]; })) return;
+  std::string words;
+  for (const auto& [what, value] : describe_signature(program_, tensors, input)) words += str("{}\t{}\n", what, value);
+  const std::vector<std::string> described = ranks_->exchange(words);
+  const auto map_of = [](const std::string& text) {
+    std::map<std::string, std::string> out;
+    for (const std::string& line : split(text, '\n'))
+      if (const size_t tab = line.find('\t'); tab != std::string::npos) out[line.substr(0, tab)] = line.substr(tab + 1);
+    return out;
+  };
+  for (size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all[0]) continue;
+    const bool has_same_look = described[r] == described[0];
+    user_error("rank {} does another step than rank 0, and all ranks of a step do the same: {}", r,
+               has_same_look ? std::string("its optimizer has other numbers, such as a learning rate of its own")
+                             : explain_change(map_of(described[0]), map_of(described[r])));
+  }
+}
+
+// Of a signature's first call: who shares rows, or has the whole batch, has the same.
+void RankStep::check_batch(const StepInput& input) {
+  std::string hashes;
+  for (size_t t = 0; t < input.tensors.size(); ++t) hashes += hash_of(input.tensors[t]) + "\n";
+  std::vector<std::vector<std::string>> all;
+  for (const std::string& one : ranks_->exchange(hashes)) all.push_back(split(one, '\n'));
+  for (size_t t = 0; t < input.tensors.size(); ++t) {
+    const bool is_row = has_rows(input, t);
+    for (int64_t r = 0; r < ranks_->ranks(); ++r) {
+      int64_t first = 0;
+      if (is_row) {  // of those at the same place along the data axes
+        const auto at = coordinates_of(strategy_.mesh, r);
+        while (!std::ranges::all_of(data_axes_,
+                                    [&](Axis axis) { return coordinates_of(strategy_.mesh, first)[axis] == at[axis]; }))
+          ++first;
+      }
+      if (all[static_cast<size_t>(r)][t] == all[static_cast<size_t>(first)][t]) continue;
+      const std::string name = t < input.names.size() && !input.names[t].empty() ? input.names[t] : str("{}", t);
+      user_error("batch '{}' differs between ranks {} and {}: {}", name, first, r,
+                 is_row ? "ranks along tp and cp want the same rows; give each a sampler by its place along dp"
+                 : config_.parallel->batch == Parallel::Batch::kGlobal
+                     ? "with batch=\"global\" every rank gives the whole batch; \"local\" are rows of its own"
+                     : "it has no rows, as many as the first tensor, so every rank wants the same");
+    }
+  }
+}
+
+// ---- the batch
+
+bool RankStep::has_rows(const StepInput& input, size_t tensor) const {
+  const Parallel& parallel = *config_.parallel;
+  if (parallel.batch == Parallel::Batch::kGlobal || data_axes_.empty()) return false;
+  const at::Tensor& one = input.tensors[tensor];
+  if (!one.defined() || one.dim() == 0) return false;
+  const std::string name = tensor < input.names.size() ? input.names[tensor] : str("{}", tensor);
+  if (std::ranges::find(parallel.whole, name) != parallel.whole.end()) return false;
+  const auto first =
+      std::ranges::find_if(input.tensors, [](const at::Tensor& t) { return t.defined() && t.dim() > 0; });
+  return one.size(0) == first->size(0);
+}
+
+std::vector<at::Tensor> RankStep::whole(const StepInput& input) {
+  std::vector<at::Tensor> out = input.tensors;
+  for (size_t t = 0; t < out.size(); ++t)
+    if (has_rows(input, t)) out[t] = gathered(out[t]);
+  return out;
+}
+
+at::Tensor RankStep::gathered(const at::Tensor& rows) {
+  RankGroup& group = ranks_->along(strategy_.mesh, data_axes_);
+  std::vector<int64_t> sizes = rows.sizes().vec();
+  sizes[0] *= group.ranks();
+  const at::Tensor all = at::empty(sizes, rows.scalar_type());
+  group.all_gather(rows.detach().contiguous(), all);
+  return all;
+}
+
+// What the plan takes of the batch: rows that are the rank's part of a tensor go nowhere else.
+std::vector<at::Tensor> RankStep::batch_of(const RankPlan& plan, const StepInput& input) {
+  std::vector<at::Tensor> out = input.tensors;
+  for (const ScheduleInput& one : plan.program->schedule().inputs) {
+    if (one.kind != InputKind::kBatch) continue;
+    const size_t t = std::stoul(one.key);
+    if (!has_rows(input, t)) continue;
+    Sharding own_rows = Sharding::whole(static_cast<size_t>(out[t].dim()));
+    if (one.part) own_rows.dims[0] = canonical({{one.part->shape[0], data_axes_}}, strategy_.mesh);
+    if (!one.part || one.part->sharding != own_rows) out[t] = gathered(out[t]);
+  }
+  return out;
+}
+
+// Rank 0's generator is everybody's: what a step draws does not depend on how many ranks run it.
+void RankStep::share_draws() {
+  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
+  const at::Tensor state = generator.get_state();
+  if (!std::exchange(compared_draws_, true)) {
+    const std::vector<std::string> all = ranks_->exchange(hash_of(state));
+    if (std::ranges::any_of(all, [&](const std::string& one) { return one != all[0]; }))
+      warn_once("the ranks' random generators differ: rank 0's draws count");
+  }
+  ranks_->all().broadcast(state);
+  generator.set_state(state);
+}
+
+// Of all ranks, on one.
+void RankStep::warn_once(const std::string& warning) {
+  if (ranks_->rank() != 0 || std::ranges::find(stats_.warnings, warning) != stats_.warnings.end()) return;
+  stats_.warnings.push_back(warning);
+  log().warn("{}", warning);
+}
+
+// ---- a new signature
+
+void RankStep::capture(const StepInput& input, const StepOnFn& step) {
+  check_batch(input);
+  std::string problem;
+  std::exception_ptr thrown;
+  VirtualPlan captured;
+  bool made_state = false;
+  try {
+    const std::string kind = program_.unfit();
+    USER_CHECK(kind.empty(), "this step cannot run on ranks: it has a {}", kind);
+    made_state = program_.make_state();
+    captured = captured_alike(input, step);
+    const std::string why = why_refused(captured, program_);
+    USER_CHECK(why.empty(), "this step cannot run on ranks, where nothing runs eagerly: {}", why);
+    const std::string& shared = shared_.among(program_, list_tensors(program_, {}));
+    USER_CHECK(shared.empty(), "this step cannot run on ranks: tensors of its program share memory ({})", shared);
+  } catch (const std::exception& error) {
+    problem = first_line(error.what());
+    thrown = std::current_exception();
+  }
+  const auto take_back = [&] {
+    if (made_state) program_.drop_state();
+    program_.refresh();
+  };
+  // The same on all ranks, so that none waits for one that has left.
+  if (const std::string error = common_error(problem); !error.empty()) {
+    take_back();
+    if (thrown) std::rethrow_exception(thrown);
+    user_error("{}", error);
+  }
+  ++stats_.recordings;
+  stats_.capture_seconds += captured.seconds;
+  stats_.eager_peak_bytes = captured.step_bytes_lower_bound;
+  RankPlan plan;
+  try {
+    if (kernels_ == nullptr)
+      kernels_ = config_.kernels ? config_.kernels : std::make_shared<KernelSources>(config_.kernel_directory);
+    CompileOptions options;
+    options.target = target().target;
+    options.budget = config_.memory_budget;
+    options.strategy = strategy_;
+    plan.program = std::make_unique<RankProgram>(captured, *kernels_, options, ranks_, state_);
+  } catch (...) {
+    take_back();
+    throw;
+  }
+  const std::vector<at::Tensor> tensors = list_tensors(program_, input);
+  plan.signature = signature(tensors, input);
+  plan.trace = std::make_unique<Trace>(std::move(captured.trace));
+  for (size_t e = 0; e < plan.trace->events.size(); ++e)
+    plan.updates.push_back(std::make_unique<EventUpdate>(*plan.trace, e, program_.keys()));
+  plan.draws = uses_generator(plan.program->schedule());
+  take(plan.program->schedule());
+  // What is planned later finds parameters as they lie by now.
+  for (const GraphInput& one : plan.program->graph().inputs)
+    if (one.kind == InputKind::kParameter)
+      strategy_.known[one.key] =
+          one.part ? one.part->sharding : Sharding::whole(plan.program->graph().shape(one.tensor).size());
+  count(plan);
+  plans_.push_front(std::move(plan));
+  if (plans_.size() > static_cast<size_t>(config_.max_plans)) plans_.pop_back();
+}
+
+// Once the program has all the parts that the step shows.
+VirtualPlan RankStep::captured_alike(const StepInput& input, const StepOnFn& step) {
+  const std::vector<at::Tensor> batch = whole(input);
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    program_.refresh();
+    const std::string before = signature(list_tensors(program_, input), input);
+    const StepInput all{batch, input.names, input.constants};
+    VirtualPlan captured = plan_virtually(
+        program_, all, [&] { return step(batch); }, config_.op_rules);
+    program_.refresh();
+    if (signature(list_tensors(program_, input), input) == before) return captured;
+  }
+  user_error("this step finds another structure of modules or optimizers at every call, and cannot run on ranks");
+}
+
+// ---- the program's tensors
+
+void RankStep::take(const Schedule& schedule) {
+  std::vector<at::Tensor> tensors;
+  program_.append_tensors(tensors);
+  std::map<Key, at::Tensor> of_program;
+  for (size_t k = 0; k < program_.keys().size(); ++k)
+    of_program[{program_.keys()[k].owner, program_.keys()[k].key}] = tensors[k];
+  std::vector<std::pair<Key, at::Tensor>> found;
+  for (const ScheduleInput& input : schedule.inputs) {
+    if (!is_of_program(input.kind) || input.kind == InputKind::kBatch) continue;
+    const Key key{*owner_of(input.kind), input.key};
+    if (!held_.contains(key)) found.emplace_back(key, of_program.at(key));
+  }
+  have_same_values(found);
+  for (const auto& [key, tensor] : found) take(key, tensor);
+}
+
+// Rank 0's count where they differ, and where others have none.
+void RankStep::have_same_values(const std::vector<std::pair<Key, at::Tensor>>& tensors) {
+  std::string mine;
+  const auto is_made = [&](const Key& key) { return program_.initial_value({key.first, key.second}).has_value(); };
+  for (const auto& [key, tensor] : tensors)
+    mine += is_made(key) ? "made\n" : is_virtual(tensor) ? "absent\n" : hash_of(tensor) + "\n";
+  std::vector<std::vector<std::string>> all;
+  for (const std::string& one : ranks_->exchange(mine)) all.push_back(split(one, '\n'));
+  bool differs = false;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const auto& [key, tensor] = tensors[t];
+    USER_CHECK(all[0][t] != "absent",
+               "{} '{}' has no values on rank 0: it was made in virtual(), or another step holds it in parts; "
+               "materialise() it, or call the step that has it",
+               name_of(key.first), key.second);
+    const auto is_same = [&](const auto& one) { return one[t] == all[0][t]; };
+    if (std::ranges::all_of(all, is_same)) continue;
+    USER_CHECK(all[0][t] != "made" && std::ranges::none_of(all, [&](const auto& one) { return one[t] == "made"; }),
+               "{} '{}' is there on some ranks alone: load the optimizer's state on all, or on none",
+               name_of(key.first), key.second);
+    differs = differs || std::ranges::any_of(all, [&](const auto& one) { return !is_same(one) && one[t] != "absent"; });
+    materialise(tensor);
+    const at::Tensor value = tensor.detach().contiguous();
+    ranks_->all().broadcast(value);
+    if (!tensor.is_contiguous()) tensor.detach().copy_(value);
+  }
+  if (differs) warn_once("the ranks' parameters differ: rank 0's count");
+}
+
+// What the program has put in the place of what the ranks hold: a checkpoint's state, say.
+std::vector<std::pair<RankStep::Key, at::Tensor>> RankStep::moved_since(const std::vector<at::Tensor>& tensors) const {
+  std::vector<std::pair<Key, at::Tensor>> moved;
+  for (size_t k = 0; k < program_.keys().size(); ++k) {
+    const auto held = held_.find({program_.keys()[k].owner, program_.keys()[k].key});
+    if (held == held_.end() || !tensors[k].defined()) continue;
+    if (tensors[k].storage().unsafeGetStorageImpl() != held->second) moved.emplace_back(held->first, tensors[k]);
+  }
+  return moved;
+}
+
+void RankStep::take(const Key& key, const at::Tensor& tensor) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const auto& [owner, name] = key;
+  const std::optional<double> made = is_virtual(tensor) ? program_.initial_value({owner, name}) : std::nullopt;
+  const at::Tensor own = tensor.detach();
+  const void*& held = held_[key];
+  parts_.erase(held);
+  held = own.storage().unsafeGetStorageImpl();
+  if (state_.is_whole(owner, name, own)) {
+    materialise(own);
+    if (made) own.fill_(*made);
+    state_.replace(owner, name, own);
+    return;
+  }
+  if (made)
+    state_.fill(owner, name, *made);
+  else
+    state_.put(owner, name, own);
+  dematerialise(own, kInParts);
+  parts_[held] = key;
+}
+
+void RankStep::gather(const std::vector<at::Tensor>& tensors, bool keeps) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (const at::Tensor& tensor : tensors) {
+    const auto found = parts_.find(tensor.storage().unsafeGetStorageImpl());
+    if (found == parts_.end()) continue;
+    const at::Tensor whole = state_.whole(found->second.first, found->second.second);
+    if (!keeps) continue;
+    materialise(tensor);
+    tensor.detach().copy_(whole);
+  }
+}
+
+void RankStep::scatter(const std::vector<at::Tensor>& tensors, bool takes) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (const at::Tensor& tensor : tensors) {
+    const auto found = parts_.find(tensor.storage().unsafeGetStorageImpl());
+    if (found == parts_.end() || is_virtual(tensor)) continue;
+    if (takes) state_.put(found->second.first, found->second.second, tensor.detach());
+    dematerialise(tensor, kInParts);
+  }
+}
+
+// ---- what it did
+
+void RankStep::count(const RankPlan& plan) {
+  const Schedule& schedule = plan.program->schedule();
+  ++stats_.plans;
+  if (stats_.is_warm) ++stats_.late_plans;
+  stats_.nodes = plan.trace->calls.size();
+  stats_.instructions = schedule.instructions.size();
+  stats_.graph_nodes = plan.program->graph().nodes.size();
+  stats_.kernels = schedule.count(Instruction::Kind::kGenerated);
+  stats_.arena_bytes = schedule.arena_bytes;
+  stats_.live_lower_bound_bytes = schedule.live_lower_bound_bytes;
+  stats_.planned_peak_bytes = schedule.peak_bytes();
+  stats_.layout_algorithm = schedule.layout_algorithm;
+  stats_.planning_seconds += plan.program->planning_seconds();
+  stats_.state_bytes = state_.bytes();
+  log().info("captured {} calls, planned {} for {} instructions, {} of them collectives, on rank {} of {} in {:.2f} s",
+             stats_.nodes, human_bytes(stats_.planned_peak_bytes), stats_.instructions,
+             schedule.count(Instruction::Kind::kCollective), ranks_->rank(), to_text(strategy_.mesh),
+             plan.program->planning_seconds());
+}
+
+KnownTarget RankStep::target() const {
+  return known_target(config_.kernel_directory, features_of(kernels_->micro_kernels), at::get_num_threads());
+}
+
+std::optional<Prediction> RankStep::prediction() const {
+  if (latest() == nullptr) return std::nullopt;
+  return predict(latest()->schedule(), target());
+}
+
+std::optional<Profile> RankStep::finish_profile() {
+  const std::optional<RunTimes> times = std::exchange(times_, std::nullopt);
+  if (!std::exchange(is_timed_, false) || !times) return std::nullopt;
+  return profile_of(latest()->schedule(), Mode::kFast, *times, target());
+}
+
+std::string RankStep::report() const {
+  std::string out = report_text(stats_, name_of(config_.mode), prediction());
+  const size_t collectives = latest() == nullptr ? 0 : latest()->schedule().count(Instruction::Kind::kCollective);
+  return out + str("  rank        {} of {} ({}), {} collectives a step\n", ranks_->rank(), ranks_->ranks(),
+                   strategy_.mesh.axes.empty() ? "no mesh" : to_text(strategy_.mesh), collectives);
+}
+
+std::string RankStep::report_of_all() const {
+  const std::string mine =
+      str("  rank {:>4}   model and optimizer {:>12}, step peak planned {:>12}, measured {:>12}, {} a step\n",
+          ranks_->rank(), human_bytes(stats_.state_bytes), human_bytes(stats_.planned_peak_bytes),
+          human_bytes(stats_.measured_peak_bytes),
+          stats_.replays == 0 ? "-" : time_text(stats_.execute_seconds / static_cast<double>(stats_.replays)));
+  std::string out = report();
+  for (const std::string& one : ranks_->exchange(mine)) out += one;
+  return out;
+}
+
+}  // namespace stepc

@@ -1,0 +1,115 @@
+// A step of somebody's own program on the ranks of a mesh. It is captured without being executed, at the sizes of the
+// whole batch, and cut for the mesh; what of the program's tensors is split is then held in parts, and the program's
+// own tensors keep their sizes alone. What lies whole on a rank stays the program's memory. There is no eager stand-in:
+// what cannot be captured is refused, on every rank, before anything changes. All ranks make every call together.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "comm/ranks.h"
+#include "cost/profile.h"
+#include "engine/config.h"
+#include "engine/plan/virtual_plan.h"
+#include "engine/prediction.h"
+#include "engine/program/event_update.h"
+#include "engine/program/program.h"
+#include "engine/program/signature.h"
+#include "engine/program/step_input.h"
+#include "engine/program/undo.h"
+#include "engine/ranks/rank_program.h"
+#include "engine/ranks/sharded_state.h"
+#include "engine/stats.h"
+#include "runtime/run_times.h"
+
+namespace stepc {
+
+class RankStep {
+ public:
+  // The user's function applied to other tensors in the places of its own.
+  using StepOnFn = std::function<StepOutput(const std::vector<at::Tensor>& tensors)>;
+
+  // UserError: a mesh that is not that of the ranks. All three outlive this.
+  RankStep(Program& program, const Config& config, Stats& stats);
+
+  [[nodiscard]] int64_t rank() const { return ranks_->rank(); }
+  [[nodiscard]] int64_t ranks() const { return ranks_->ranks(); }
+
+  // One training step. What it returns is what one rank would return of the whole batch, on every rank.
+  StepOutput run(const StepInput& input, const StepOnFn& step);
+
+  // Gives those of the tensors that are held in parts their whole values, one after the other, where `keeps`.
+  void gather(const std::vector<at::Tensor>& tensors, bool keeps);
+  // The way back: with `takes` what they hold by now counts, and all ranks have the same there.
+  void scatter(const std::vector<at::Tensor>& tensors, bool takes);
+
+  // From now on replays are timed; then what the last of them took on this rank.
+  void start_profile() { times_.emplace(), is_timed_ = false; }
+  std::optional<Profile> finish_profile();
+
+  [[nodiscard]] std::string report() const;
+  // Every rank's memory, one line each.
+  [[nodiscard]] std::string report_of_all() const;
+  [[nodiscard]] std::optional<Prediction> prediction() const;
+  [[nodiscard]] const RankProgram* latest() const { return plans_.empty() ? nullptr : plans_.front().program.get(); }
+  [[nodiscard]] const Trace* latest_trace() const { return plans_.empty() ? nullptr : plans_.front().trace.get(); }
+
+ private:
+  struct RankPlan {
+    std::string signature;
+    std::unique_ptr<Trace> trace;
+    std::unique_ptr<RankProgram> program;
+    std::vector<std::unique_ptr<EventUpdate>> updates;
+    bool draws = false;  // random numbers
+  };
+  using Key = std::pair<Owner, std::string>;
+
+  std::string signature(const std::vector<at::Tensor>& tensors, const StepInput& input);
+  RankPlan* find(const std::string& signature);
+  void capture(const StepInput& input, const StepOnFn& step);
+  VirtualPlan captured_alike(const StepInput& input, const StepOnFn& step);
+  std::string update(RankPlan& plan, const std::vector<at::Tensor>& tensors, Undo& undo, std::string& numbers);
+  void check_alike(const std::string& signature, const std::string& numbers, const std::vector<at::Tensor>& tensors,
+                   const StepInput& input);
+  void check_batch(const StepInput& input);
+  bool has_rows(const StepInput& input, size_t tensor) const;
+  std::vector<at::Tensor> whole(const StepInput& input);
+  at::Tensor gathered(const at::Tensor& rows);
+  std::vector<at::Tensor> batch_of(const RankPlan& plan, const StepInput& input);
+  void warn_once(const std::string& warning);
+  StepOutput replay(RankPlan& plan, const StepInput& input);
+  void share_draws();
+  std::vector<std::pair<Key, at::Tensor>> moved_since(const std::vector<at::Tensor>& tensors) const;
+  void take(const Schedule& schedule);
+  void take(const Key& key, const at::Tensor& tensor);
+  void have_same_values(const std::vector<std::pair<Key, at::Tensor>>& tensors);
+  std::string common_error(const std::string& mine) const;
+  void count(const RankPlan& plan);
+  [[nodiscard]] KnownTarget target() const;
+
+  Program& program_;
+  const Config& config_;
+  Stats& stats_;
+  std::shared_ptr<Ranks> ranks_;
+  Strategy strategy_;
+  ShardedState state_;
+  std::shared_ptr<KernelSources> kernels_;
+  std::vector<Axis> data_axes_;  // along which ranks have rows of their own
+  SharedMemory shared_;
+  std::list<RankPlan> plans_;         // most recently used first
+  std::map<const void*, Key> parts_;  // by storage: the program's tensors whose values lie in parts
+  std::map<Key, const void*> held_;   // the storage that the program had in each place when it was taken
+  bool compared_draws_ = false;
+  std::optional<RunTimes> times_;  // while replays are timed,
+  bool is_timed_ = false;          // and whether one was
+};
+
+}  // namespace stepc

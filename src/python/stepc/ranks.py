@@ -1,0 +1,115 @@
+"""A step on several ranks: who they are, how it is spread over them, and the whole tensors around it."""
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+
+import torch
+
+from stepc import _C
+
+_PRESETS = {"ddp": {"dp_replicate": -1}, "fsdp": {"dp_shard": -1}}
+_AXES = ("dp_replicate", "dp_shard", "cp", "tp")
+_OPTIONS = {"zero": int, "sequence_parallel": bool}
+_EXAMPLE = 'such as {"dp_shard": 2, "tp": 2}'
+
+_steps = weakref.WeakSet()  # that run on ranks
+
+
+def check(config):
+    """UserError for what says nothing of ranks; returns `parallel` as a dict."""
+    if config.batch not in ("local", "global"):
+        raise _C.UserError(f'batch is "{config.batch}"; it is "local" or "global"')
+    chosen = config.parallel
+    if chosen is None:
+        for name in ("shard", "batch_dims"):
+            if getattr(config, name) is not None:
+                raise _C.UserError(f"{name} is given, and parallel is not: it says which ranks there are, {_EXAMPLE}")
+        return None
+    if isinstance(chosen, str):
+        if chosen not in _PRESETS:
+            raise _C.UserError(f'parallel is "{chosen}"; it is "ddp", "fsdp" or a dict, {_EXAMPLE}')
+        chosen = _PRESETS[chosen]
+    if not isinstance(chosen, dict):
+        raise _C.UserError(f'parallel is {chosen!r}; it is "ddp", "fsdp" or a dict, {_EXAMPLE}')
+    for name, value in chosen.items():
+        if name not in _AXES and name not in _OPTIONS:
+            raise _C.UserError(f"parallel has {name!r}; it has {', '.join((*_AXES, *_OPTIONS))}")
+        if type(value) is not _OPTIONS.get(name, int):
+            raise _C.UserError(f"parallel has {name} = {value!r}; it is a {_OPTIONS.get(name, int).__name__}")
+    if config.shapes is not None:
+        raise _C.UserError("shapes and parallel do not go together yet: pad batches to a few sizes")
+    for pattern, dims in (config.shard or {}).items():
+        if not isinstance(dims, dict) or not all(type(dim) is int and dim >= 0 and isinstance(axis, str)
+                                                 for dim, axis in dims.items()):
+            raise _C.UserError(f'shard has {pattern!r}: {dims!r}; it is a dimension and an axis, such as {{0: "tp"}}')
+    for name, dim in (config.batch_dims or {}).items():
+        if dim not in (0, None):
+            raise _C.UserError(f"batch_dims has {name!r}: {dim!r}; rows are dimension 0, and None has no rows")
+    return chosen
+
+
+def parallel_of(config):
+    """The same as the engine takes it; None: the step is this process's alone."""
+    chosen = check(config)
+    if chosen is None:
+        return None
+    return {
+        "axes": [(name, chosen[name]) for name in _AXES if name in chosen],
+        "zero": chosen.get("zero", 3),
+        "sequence_parallel": chosen.get("sequence_parallel", True),
+        "shard": [(pattern, dict(dims)) for pattern, dims in (config.shard or {}).items()],
+        "batch": config.batch,
+        "whole": [name for name, dim in (config.batch_dims or {}).items() if dim is None],
+        "ranks": _ranks(),
+    }
+
+
+def _ranks():
+    """The program's own group, if it has one; else that of whoever started the processes."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        store = distributed.distributed_c10d._get_default_store()
+        return _C.ranks_by(distributed.get_rank(), distributed.get_world_size(), store)
+    return _C.ranks()
+
+
+def joined(step):
+    """Remembers a step on ranks for full_parameters()."""
+    _steps.add(step)
+
+
+@contextlib.contextmanager
+def full_parameters(*objects: torch.nn.Module | torch.optim.Optimizer, rank0_only: bool = False) -> Iterator[bool]:
+    """Around code that needs tensors whole which the ranks hold in parts: saving, sampling, looking.
+
+        with stepc.full_parameters(model, rank0_only=True) as is_here:
+            if is_here:
+                model.save_pretrained("out")
+
+    Modules have their parameters and buffers there, optimizers their state, one tensor at a time gathered. With
+    `rank0_only` rank 0 alone has them, and what it changes is dropped; else every rank has, and what all of them change
+    alike counts. All ranks enter it together. Yields whether this rank has the values.
+    """
+    tensors = list({id(tensor): tensor for one in objects for tensor in _tensors_of(one)}.values())
+    steps = sorted(_steps, key=lambda step: step.number)
+    is_here = not rank0_only or all(step.rank() == 0 for step in steps)
+    for step in steps:
+        step.gather(tensors, is_here)
+    try:
+        yield is_here
+    finally:
+        for step in steps:
+            step.scatter(tensors, not rank0_only)
+
+
+def _tensors_of(one):
+    if isinstance(one, torch.nn.Module):
+        yield from one.parameters()
+        yield from one.buffers()
+    elif isinstance(one, torch.optim.Optimizer):
+        for group in one.param_groups:
+            for parameter in group["params"]:
+                yield from (value for value in one.state.get(parameter, {}).values() if isinstance(value, torch.Tensor))
+    else:
+        raise _C.UserError(f"full_parameters() takes modules and optimizers; this is a {type(one).__name__}")

@@ -1,0 +1,119 @@
+// accelerate() on ranks: each of several threads a rank with a model and an optimizer of its own, as processes have.
+#include "engine/ranks/rank_step.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include "aten/virtual_memory.h"
+#include "engine/accelerate.h"
+#include "optim/adamw.h"
+#include "tests/comm/rank_threads.h"
+#include "tests/expect_user_error.h"
+
+namespace stepc {
+namespace {
+
+constexpr int64_t kRows = 4;
+constexpr int kSteps = 4;
+
+struct RankedModel : torch::nn::Module {
+  torch::nn::Linear in{nullptr}, out{nullptr};
+  RankedModel() {
+    in = register_module("in", torch::nn::Linear(6, 8));
+    out = register_module("out", torch::nn::Linear(8, 2));
+    to(torch::kFloat64);
+    const torch::NoGradGuard without_gradients;
+    for (auto& item : named_parameters())
+      item.value().copy_(torch::linspace(-0.5, 0.5, item.value().numel()).view_as(item.value()).sin());
+  }
+  at::Tensor loss(const at::Tensor& x, const at::Tensor& y) {
+    return (out->forward(torch::tanh(in->forward(x))) - y).square().mean();
+  }
+};
+
+using Optimizer = std::function<std::shared_ptr<torch::optim::Optimizer>(const std::vector<at::Tensor>&)>;
+
+template <class OptimizerPtr>
+auto train_step(std::shared_ptr<RankedModel> model, OptimizerPtr optimizer) {
+  return [model, optimizer](const at::Tensor& x, const at::Tensor& y) {
+    const at::Tensor loss = model->loss(x, y);
+    loss.backward();
+    optimizer->step();
+    optimizer->zero_grad();
+    return loss.detach();
+  };
+}
+
+at::Tensor rows_at(int step, int64_t width) {
+  return torch::arange(kRows * width, torch::kFloat64).view({kRows, width}).mul(0.1 * (step + 1)).cos();
+}
+
+Config config_of_ranks(Ranks& ranks, const std::vector<std::shared_ptr<Ranks>>& all) {
+  Config config;
+  Parallel parallel{.axes = {{"dp_shard", -1}}};
+  parallel.ranks = all[static_cast<size_t>(ranks.rank())];
+  config.parallel = parallel;
+  return config;
+}
+
+void expect_step_of_one(const Optimizer& make) {
+  const auto alone = std::make_shared<RankedModel>();
+  const auto its = make(alone->parameters());
+  const auto eager = train_step(alone, its);
+  std::vector<double> wanted;
+  for (int s = 0; s < kSteps; ++s) wanted.push_back(eager(rows_at(s, 6), rows_at(s, 2)).item<double>());
+  const auto all = Ranks::threads(2);
+  on_ranks(all, [&](Ranks& ranks) {
+    const auto model = std::make_shared<RankedModel>();
+    const auto optimizer = make(model->parameters());
+    auto step = accelerate(train_step(model, optimizer), {model}, {optimizer}, config_of_ranks(ranks, all));
+    const auto mine = [&](const at::Tensor& rows) { return rows.chunk(2)[static_cast<size_t>(ranks.rank())]; };
+    for (int s = 0; s < kSteps; ++s)
+      EXPECT_NEAR(step(mine(rows_at(s, 6)), mine(rows_at(s, 2))).template item<double>(),
+                  wanted[static_cast<size_t>(s)], 1e-12);
+    EXPECT_EQ(step.stats().replays, static_cast<uint64_t>(kSteps));
+    EXPECT_TRUE(is_virtual(model->in->weight));
+  });
+}
+
+TEST(RankStep, IsTheStepOfOneRankWithPyTorchsOptimizers) {
+  expect_step_of_one([](const std::vector<at::Tensor>& parameters) {
+    return std::make_shared<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-2));
+  });
+  expect_step_of_one([](const std::vector<at::Tensor>& parameters) {
+    return std::make_shared<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
+  });
+}
+
+TEST(RankStep, RefusesAnOptimizerWhoseFirstStepIsAnother) {
+  const auto all = Ranks::threads(2);
+  on_ranks(all, [&](Ranks& ranks) {
+    const auto model = std::make_shared<RankedModel>();
+    const auto optimizer = std::make_shared<torch::optim::SGD>(
+        model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9).dampening(0.5));
+    auto step = accelerate(train_step(model, optimizer), {model}, {optimizer}, config_of_ranks(ranks, all));
+    EXPECT_USER_ERROR(step(rows_at(0, 6), rows_at(0, 2)), "SGD cannot begin on ranks");
+    EXPECT_FALSE(is_virtual(model->in->weight));
+  });
+}
+
+TEST(RankStep, RefusesRanksThatAreNotTheMesh) {
+  const auto all = Ranks::threads(2);
+  on_ranks(all, [&](Ranks& ranks) {
+    const auto model = std::make_shared<RankedModel>();
+    const auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 0.1);
+    Config config = config_of_ranks(ranks, all);
+    config.parallel->axes = {{"dp_shard", 2}, {"tp", 2}};
+    EXPECT_USER_ERROR(accelerate(train_step(model, optimizer), {model}, {optimizer}, config),
+                      "parallel asks for 4 ranks (dp_shard=2,tp=2), and 2 were started");
+  });
+}
+
+}  // namespace
+}  // namespace stepc

@@ -1,0 +1,408 @@
+"""What each rank of test_ranks.py runs: `python ranks_cases.py BUILD OUT GROUP CASE...` leaves what every case gave in OUT.
+
+GROUP is "own" for a program that has torch.distributed initialised, "launched" for one that has not.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+
+VOCABULARY, ROWS, LENGTH, STEPS = 64, 4, 8, 3
+RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def gpt2(dropout=0.0):
+    """All in the type of its parameters: sums of float64."""
+    rates = {name: dropout for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
+    config = transformers.GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=1, n_head=4, n_positions=LENGTH,
+                                     use_cache=False, **rates)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def llama():
+    config = transformers.LlamaConfig(vocab_size=VOCABULARY, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+                                      num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=LENGTH)
+    return transformers.LlamaForCausalLM(config)
+
+
+def batches(steps=STEPS, rows=ROWS):
+    source = torch.Generator().manual_seed(1)
+    return [torch.randint(VOCABULARY, (rows, LENGTH), generator=source) for _ in range(steps)]
+
+
+def rows_of(batch, parallel):
+    """This rank's, as a DistributedSampler over the data axes gives them."""
+    axes = parallel if isinstance(parallel, dict) else {}
+    beside = axes.get("tp", 1) * axes.get("cp", 1)
+    return batch.chunk(WORLD // beside)[RANK // beside]
+
+
+class Training:
+    """A model with its optimizer and scheduler, and the step that a person would write."""
+
+    def __init__(self, model=gpt2, optimizer=None, seed=0):
+        torch.manual_seed(seed)
+        self.model = model()
+        self.optimizer = (optimizer or (lambda p: torch.optim.AdamW(p, lr=1e-2)))(self.model.parameters())
+        self.scheduler = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, max_lr=1e-2, total_steps=20,
+                                                             cycle_momentum="betas" in self.optimizer.defaults)
+
+    def step(self, ids):
+        logits = self.model(input_ids=ids).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), ids[:, 1:].reshape(-1))
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return {"loss": loss.detach(), "norm": norm}
+
+    def run(self, step, given):
+        out = []
+        for batch in given:
+            out.append([one.item() for one in step(batch).values()])
+            self.scheduler.step()
+        return out
+
+    def state(self):
+        states = [self.optimizer.state[one] for one in self.model.parameters()]
+        return {**{name: one.detach().clone() for name, one in self.model.state_dict().items()},
+                **{f"{at}.{name}": one.clone() for at, state in enumerate(states) for name, one in state.items()
+                   if isinstance(one, torch.Tensor)}}
+
+
+def on_ranks(training, parallel, **config):
+    import stepc
+
+    return stepc.accelerate(training.step, config=stepc.Config(parallel=parallel, **config))
+
+
+def beside_one(parallel, model=gpt2, optimizer=None, **config):
+    """Losses and norms, and the state at the end, of eager on all rows and of the ranks."""
+    import stepc
+
+    alone, training = Training(model, optimizer), Training(model, optimizer)
+    wanted = alone.run(alone.step, batches())
+    step = on_ranks(training, parallel, **config)
+    given = batches() if config.get("batch") == "global" else [rows_of(one, parallel) for one in batches()]
+    got = training.run(step, given)
+    with stepc.full_parameters(training.model, training.optimizer):
+        whole = alone.state()
+        return {"wanted": wanted, "got": got, "wanted_state": whole, "got_state": training.state(),
+                "whole_bytes": sum(one.nbytes for one in whole.values()),
+                "stats": {name: step.stats[name] for name in ("plans", "replays", "eager_calls", "known_updates",
+                                                              "state_bytes", "planned_peak_bytes")}}
+
+
+def refused(run):
+    """What a person reads."""
+    import stepc
+
+    try:
+        run()
+    except stepc.UserError as error:
+        return str(error)
+    return "not refused"
+
+
+# ---- cases
+
+KINDS = {
+    "ddp": "ddp",
+    "fsdp": "fsdp",
+    "zero1": {"dp_shard": -1, "zero": 1},
+    "tp": {"tp": 2},
+    "cp": {"cp": 2},
+}
+CASES = {f"kind {name}": (lambda parallel=parallel: beside_one(parallel)) for name, parallel in KINDS.items()}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+@case
+def global_batch():
+    return beside_one("fsdp", batch="global")
+
+
+@case
+def pinned():
+    return beside_one({"tp": 2}, shard={"*.mlp.c_proj.weight": {1: "tp"}})
+
+
+@case
+def unmodified_llama():
+    torch.set_default_dtype(torch.float32)
+
+    def losses(step, given):
+        return [step(batch).item() for batch in given]
+
+    def made():
+        training = Training(llama)
+
+        def step(ids):
+            loss = training.model(input_ids=ids, labels=ids).loss
+            loss.backward()
+            training.optimizer.step()
+            training.optimizer.zero_grad()
+            return loss.detach()
+
+        return training, step
+
+    import stepc
+
+    alone, training = made(), made()
+    step = stepc.accelerate(training[1], config=stepc.Config(parallel="fsdp"))
+    return {"wanted": losses(alone[1], batches()), "got": losses(step, [rows_of(one, "fsdp") for one in batches()])}
+
+
+@case
+def optimizers():
+    made = {
+        "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+        "amsgrad": lambda p: torch.optim.Adam(p, lr=1e-2, amsgrad=True),
+        "fused": lambda p: torch.optim.AdamW(p, lr=1e-2, fused=True),
+        "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-2, momentum=0.5),
+        "adagrad": lambda p: torch.optim.Adagrad(p, lr=1e-2, initial_accumulator_value=0.5),
+    }
+    return {name: beside_one("fsdp", optimizer=one) for name, one in made.items()}
+
+
+@case
+def whole_tensors():
+    import stepc
+
+    training = Training()
+    before = training.model.state_dict()["transformer.wte.weight"].clone()
+    step = on_ranks(training, "fsdp")
+    training.run(step, [rows_of(one, "fsdp") for one in batches()])
+    weight = training.model.transformer.wte.weight
+    out = {"outside": ""}
+    try:
+        weight.sum().item()
+    except RuntimeError as error:
+        out["outside"] = str(error).splitlines()[0]
+    with stepc.full_parameters(training.model, rank0_only=True) as is_here:
+        out["is_here"] = is_here
+        out["moved"] = bool(is_here and (weight - before).abs().max() > 0)
+    with stepc.full_parameters(training.model):
+        kept = weight.detach().clone()
+        with torch.no_grad():
+            weight.zero_()
+    with stepc.full_parameters(training.model):
+        out["written"] = bool((weight == 0).all())
+        with torch.no_grad():
+            weight.copy_(kept)
+    return out
+
+
+@case
+def evaluation():
+    import stepc
+
+    alone, training = Training(), Training()
+
+    def loss_of(model):
+        def loss(ids):
+            logits = model(input_ids=ids).logits[:, :-1]
+            return torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), ids[:, 1:].reshape(-1))
+
+        return loss
+
+    def both(training):
+        loss = loss_of(training.model)
+
+        def step(ids):
+            return training.step(ids)["loss"] if training.model.training else loss(ids)
+
+        return step
+
+    step, eager = stepc.accelerate(both(training), config=stepc.Config(parallel="fsdp")), both(alone)
+    out = {"wanted": [], "got": []}
+    for ids in batches():
+        for name, one, of, given in (("wanted", eager, alone, ids), ("got", step, training, rows_of(ids, "fsdp"))):
+            of.model.train()
+            out[name].append(one(given).item())
+            of.model.eval()
+            with torch.no_grad():
+                out[name].append(one(given).item())
+    out["plans"] = step.stats["plans"]
+    return out
+
+
+@case
+def checkpoint_of_torch():
+    """What eager has trained goes on on ranks, and back."""
+    import stepc
+
+    alone, training = Training(), Training()
+    given = batches(4)
+    wanted = alone.run(alone.step, given)
+    first = Training()
+    first.run(first.step, given[:1])
+    saved = first.model.state_dict(), first.optimizer.state_dict(), first.scheduler.state_dict()
+
+    step = on_ranks(training, "fsdp")
+    training.run(step, [rows_of(one, "fsdp") for one in given[2:]])  # something else before
+    with stepc.full_parameters(training.model):
+        training.model.load_state_dict(saved[0])
+    training.optimizer.load_state_dict(saved[1])
+    training.scheduler.load_state_dict(saved[2])
+    got = training.run(step, [rows_of(one, "fsdp") for one in given[1:]])
+    return {"wanted": wanted[1:], "got": got}
+
+
+@case
+def rank_zero_has_the_model():
+    """The others have sizes alone."""
+    import stepc
+
+    alone = Training()
+    with contextlib.nullcontext() if RANK == 0 else stepc.virtual():
+        training = Training()
+    wanted = alone.run(alone.step, batches())
+    got = training.run(on_ranks(training, "fsdp"), [rows_of(one, "fsdp") for one in batches()])
+    return {"wanted": wanted, "got": got}
+
+
+@case
+def other_seeds():
+    """Dropout and first weights are rank 0's, however many ranks there are."""
+    import stepc
+
+    model = lambda: gpt2(dropout=0.2)
+    alone = Training(model)
+    for one in alone.model.parameters():  # else the first step makes it, by running as it is, on eager's draws
+        alone.optimizer.state[one] = {"step": torch.tensor(0.0), "exp_avg": torch.zeros_like(one),
+                                      "exp_avg_sq": torch.zeros_like(one)}
+    torch.manual_seed(7)
+    plan = stepc.accelerate(alone.step, config=stepc.Config(capture="virtual", verify="off"))
+    wanted = alone.run(plan, batches())
+    training = Training(model, seed=RANK)
+    torch.manual_seed(7 + RANK)
+    step = on_ranks(training, "fsdp")
+    with logged() as lines:
+        got = training.run(step, [rows_of(one, "fsdp") for one in batches()])
+    return {"wanted": wanted, "got": got, "lines": lines}
+
+
+@contextlib.contextmanager
+def logged():
+    lines = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger = logging.getLogger("stepc")
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+
+
+@case
+def refusals():
+    import stepc
+
+    def called(change, given=None, **config):
+        training = Training()
+        before = {name: one.clone() for name, one in training.model.state_dict().items()}
+        given = rows_of(batches()[0], "fsdp") if given is None else given
+        said = refused(lambda: on_ranks(change(training) or training, "fsdp", **config)(given))
+        after = training.model.state_dict()
+        assert all(torch.equal(before[name], after[name]) for name in before) and not training.optimizer.state
+        return said
+
+    def of_step(step):
+        def change(training):
+            training.step = lambda ids: step(training, ids)
+
+        return change
+
+    def item(training, ids):
+        loss = Training.step(training, ids)["loss"]
+        return loss.item()
+
+    def keeps(training, ids):
+        training.optimizer.zero_grad()
+        training.model(input_ids=ids).logits.sum().backward()
+        training.optimizer.step()
+
+    def prints(training, ids):
+        print("", end="")
+        return Training.step(training, ids)
+
+    def dampened(training):
+        training.optimizer = torch.optim.SGD(training.model.parameters(), lr=0.1, momentum=0.9, dampening=0.5)
+
+    ids = batches()[0]
+    out = {
+        "reads": called(of_step(item)),
+        "keeps gradients": called(of_step(keeps)),
+        "prints": called(of_step(prints)),
+        "first step": called(dampened),
+        "other rows": called(lambda _: None, given=ids[: 1 + RANK]),
+        "mesh": refused(lambda: on_ranks(Training(), {"dp_shard": 3})),
+        "exact": refused(lambda: on_ranks(Training(), "fsdp", mode="exact")),
+        "name": refused(lambda: on_ranks(Training(), {"dp": 2})),
+        "loop": refused(lambda: stepc.accelerate(Training().model, config=stepc.Config(parallel="ddp"))),
+        "preset": refused(lambda: on_ranks(Training(), "zero")),
+        "rule": called(lambda _: None, shard={"*.q_proj.weight": {0: "dp_shard"}}),
+    }
+    training = Training()
+    step = on_ranks(training, "fsdp", batch="global")
+    out["not global"] = refused(lambda: step((ids + RANK) % VOCABULARY))
+    training = Training()
+    step = on_ranks(training, "fsdp")
+    step(rows_of(ids, "fsdp"))
+    training.optimizer.param_groups[0]["lr"] = 1e-3 * (1 + RANK)
+    out["learning rate"] = refused(lambda: step(rows_of(ids, "fsdp")))
+    return out
+
+
+@case
+def report():
+    training = Training()
+    step = on_ranks(training, "fsdp")
+    training.run(step, [rows_of(one, "fsdp") for one in batches()])
+    with step.profile() as profile:
+        step(rows_of(batches()[0], "fsdp"))
+    return {"report": step.report(), "all": step.report(all_ranks=True), "profile": str(profile)}
+
+
+@case
+def example_of_the_docs():
+    """The program in docs/parallel.md, as it stands."""
+    import io
+    import re
+
+    torch.set_default_dtype(torch.float32)
+    torch.manual_seed(0)
+    page = Path(__file__).resolve().parents[2] / "docs" / "parallel.md"
+    (block,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(compile(block, str(page), "exec"), {"__name__": "docs"})
+    return {"said": said.getvalue(), "files": set(os.listdir("out")) if RANK == 0 else set()}
+
+
+def main(build, out, group, *names):
+    sys.path.insert(0, build)
+    torch.set_num_threads(1)
+    os.chdir(out)
+    if group == "own":
+        torch.distributed.init_process_group("gloo")
+    results = {}
+    for name in names:
+        torch.set_default_dtype(torch.float64)
+        results[name] = CASES[name]()
+    torch.save(results, f"{out}/rank-{RANK}.pt")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

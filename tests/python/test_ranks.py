@@ -1,0 +1,111 @@
+"""Steps of a person's own program on two ranks: each the step of one rank on all rows (ranks_cases.py is what they run).
+
+These are what every run of the tests has; test_ranks_all.py has the others, and runs with --ranks.
+"""
+
+import re
+
+import pytest
+
+import ranks_cases
+from on_ranks import assert_as_one, results_of
+
+
+@pytest.fixture(scope="module")
+def ranks(build_dir, tmp_path_factory):
+    """What a case gave on each rank, in a program that has a group of its own."""
+    cases = ["kind fsdp", "kind tp", "evaluation", "whole_tensors", "refusals", "example_of_the_docs"]
+    return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "own")
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "tp"])
+def test_step_on_ranks_is_that_of_one(ranks, kind):
+    for result in ranks[f"kind {kind}"]:
+        assert_as_one(result)
+        assert result["stats"]["replays"] == ranks_cases.STEPS and result["stats"]["plans"] == 1
+        assert result["stats"]["eager_calls"] == 0 and result["stats"]["known_updates"] >= ranks_cases.STEPS - 2
+        assert result["stats"]["state_bytes"] < 0.55 * result["whole_bytes"]
+
+
+def test_training_and_evaluation_are_two_plans(ranks):
+    for result in ranks["evaluation"]:
+        assert_as_one(result)
+        assert result["plans"] == 2
+
+
+def test_whole_tensors_around_the_step(ranks):
+    zero, one = ranks["whole_tensors"]
+    assert "stepc.full_parameters(model)" in zero["outside"] and zero["outside"] == one["outside"]
+    assert zero["is_here"] and zero["moved"] and not one["is_here"]
+    assert zero["written"] and one["written"]
+
+
+def test_example_of_the_docs(ranks):
+    zero, one = (result["said"] for result in ranks["example_of_the_docs"])
+    assert zero == one and re.fullmatch(r"loss [34]\.\d{3}, without an update [34]\.\d{3}\n", zero), zero
+    assert ranks["example_of_the_docs"][0]["files"] >= {"config.json", "model.safetensors"}
+
+
+REFUSALS = {
+    "reads": r"^this step cannot run on ranks, where nothing runs eagerly: .*reads a value that was never computed.*; return "
+             r"the tensor and read it outside of the step$",
+    "keeps gradients": r"this step cannot run on ranks, where nothing runs eagerly: it keeps the gradient of "
+                       r"'.*': call zero_grad\(\) before the step ends$",
+    "prints": r"this step cannot run on ranks, where nothing runs eagerly: .*print",
+    "first step": r"^SGD '.*' cannot begin on ranks: its first step is another one than its later ones; take one step on "
+                  r"one rank, and load the state that it leaves$",
+    "other rows": r"^rank 1 does another step than rank 0, and all ranks of a step do the same: new shape: .* 1x8 -> 2x8$",
+    "not global": r"^batch '.*' differs between ranks 0 and 1: with batch=\"global\" every rank gives the whole batch; "
+                  r"\"local\" are rows of its own$",
+    "mesh": r"^parallel asks for 3 ranks \(dp_shard=3\), and 2 were started; -1 takes what the others leave$",
+    "exact": r"^mode is \"exact\", which runs calls of one device, and parallel spreads the step over several",
+    "name": r"^parallel has 'dp'; it has dp_replicate, dp_shard, cp, tp, zero, sequence_parallel$",
+    "loop": r"^parallel is of a whole step, .*step = stepc.accelerate\(train_step, config=config\)$",
+    "preset": r"^parallel is \"zero\"; it is \"ddp\", \"fsdp\" or a dict",
+    "rule": r"^the rule '\*\.q_proj\.weight' matches no parameter",
+    "learning rate": r"^rank 1 does another step than rank 0, .*: its optimizer has other numbers, such as a learning rate",
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_refused_on_every_rank_in_one_line(ranks, what):
+    zero, one = (result[what] for result in ranks["refusals"])
+    assert zero == one and "\n" not in zero
+    assert re.search(REFUSALS[what], zero), zero
+
+
+def test_alone_asks_for_its_ranks():
+    import stepc
+
+    with pytest.raises(stepc.UserError, match=r"asks for 2 ranks \(dp_shard=2\), and this process runs alone: start it "
+                                              r"with torchrun --nproc-per-node 2"):
+        stepc.accelerate(lambda: None, config=stepc.Config(parallel={"dp_shard": 2}))
+
+
+def test_one_rank_of_ddp_is_the_step_itself():
+    import stepc
+
+    model = ranks_cases.torch.nn.Linear(4, 1)
+    step = stepc.accelerate(lambda x: model(x).sum().detach(), config=stepc.Config(parallel="ddp"))
+    for _ in range(4):
+        step(ranks_cases.torch.ones(2, 4))
+    assert step.stats["replays"] > 0
+
+
+@pytest.mark.parametrize("given, said", [
+    ({"parallel": {"dp_shard": 0}}, "parallel has dp_shard = 0; it is at least 1, or -1 for the ranks left"),
+    ({"parallel": {"dp_shard": True}}, "parallel has dp_shard = True; it is a int"),
+    ({"parallel": {"zero": 5}}, "zero is 5"),
+    ({"parallel": {"dp_shard": -1, "tp": -1}}, "parallel has dp_shard = -1 and tp = -1; one axis takes the ranks left"),
+    ({"parallel": 2}, 'parallel is 2; it is "ddp", "fsdp" or a dict'),
+    ({"batch": "mine"}, 'batch is "mine"; it is "local" or "global"'),
+    ({"shard": {"*": {0: "tp"}}}, "shard is given, and parallel is not"),
+    ({"parallel": "ddp", "shard": {"*": 0}}, "shard has '*': 0; it is a dimension and an axis"),
+    ({"parallel": "ddp", "batch_dims": {"x": 1}}, "batch_dims has 'x': 1; rows are dimension 0"),
+])
+def test_config_says_what_it_takes(given, said):
+    import stepc
+
+    with pytest.raises(stepc.UserError) as error:
+        stepc.accelerate(lambda: None, config=stepc.Config(**given))
+    assert said in str(error.value) and "\n" not in str(error.value)

@@ -1,0 +1,46 @@
+"""All cases of ranks_cases.py on two ranks that a launcher started: some minutes, so with --ranks alone."""
+
+import re
+
+import pytest
+
+import ranks_cases
+from on_ranks import assert_as_one, results_of
+
+
+@pytest.fixture(scope="module")
+def ranks(build_dir, tmp_path_factory):
+    return results_of(list(ranks_cases.CASES), build_dir, tmp_path_factory.mktemp("ranks"), "launched")
+
+
+@pytest.mark.parametrize("case", [f"kind {kind}" for kind in ranks_cases.KINDS] + [
+    "global_batch", "pinned", "evaluation", "checkpoint_of_torch", "rank_zero_has_the_model", "other_seeds"])
+def test_program_is_as_on_one_rank(ranks, case):
+    for result in ranks[case]:
+        assert_as_one(result)
+
+
+def test_unmodified_llama(ranks):
+    for result in ranks["unmodified_llama"]:
+        assert_as_one(result, tolerance=2e-6)
+
+
+@pytest.mark.parametrize("name", ["momentum", "amsgrad", "fused", "rmsprop", "adagrad"])
+def test_optimizers_begin_as_on_one_rank(ranks, name):
+    for result in ranks["optimizers"]:
+        assert_as_one(result[name])
+
+
+def test_other_seeds_are_said_once(ranks):
+    zero, one = (result["lines"] for result in ranks["other_seeds"])
+    assert sorted(zero) == ["the ranks' parameters differ: rank 0's count",
+                            "the ranks' random generators differ: rank 0's draws count"]
+    assert one == []
+
+
+def test_report_of_all_ranks(ranks):
+    for rank, result in enumerate(ranks["report"]):
+        assert f"rank        {rank} of 2 (dp_shard=2)" in result["report"]
+        lines = [line for line in result["all"].splitlines() if re.match(r"  rank +\d   model and optimizer", line)]
+        assert len(lines) == 2
+        assert "all_gather" in result["profile"]
