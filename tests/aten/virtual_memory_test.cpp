@@ -50,6 +50,22 @@ TEST(VirtualMemory, MaterialisingReachesEveryAlias) {
   EXPECT_EQ(tensor.sum().item<float>(), 0);
 }
 
+TEST(VirtualMemory, IsGivenBackAndTakenAgain) {
+  const at::Tensor tensor = at::ones({4, 3}), view = tensor.select(0, 1);
+  dematerialise(tensor, "it lies elsewhere");
+  EXPECT_TRUE(is_virtual(tensor) && is_virtual(view));
+  EXPECT_EQ(view.sizes(), at::IntArrayRef({3}));
+  try {
+    tensor.data_ptr();
+    ADD_FAILURE() << "it can be read";
+  } catch (const c10::Error& error) {
+    EXPECT_NE(std::string(error.what()).find("it lies elsewhere"), std::string::npos) << error.what();
+  }
+  materialise(tensor);
+  tensor.fill_(2);
+  EXPECT_EQ(view.sum().item<float>(), 6);
+}
+
 TEST(VirtualMemory, TooLittleMemoryIsOneLine) {
   const at::Tensor tensor = virtual_tensor({int64_t{1} << 58}, {1}, at::kFloat);
   EXPECT_ANY_THROW(materialise(tensor));

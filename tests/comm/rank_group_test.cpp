@@ -95,6 +95,17 @@ TEST_P(RankGroups, GatherWhatEachHolds) {
   });
 }
 
+TEST_P(RankGroups, BroadcastWhatTheFirstHolds) {
+  const int64_t n = GetParam();
+  on_ranks(n, [&](Ranks& ranks) {
+    for (at::ScalarType type : kTypes) {
+      const at::Tensor tensor = operand_of(ranks.rank(), {3, 5}, type);
+      ranks.all().broadcast(tensor);
+      EXPECT_TRUE(same_bits(tensor, operand_of(0, {3, 5}, type))) << type;
+    }
+  });
+}
+
 TEST_P(RankGroups, GatherInPlace) {
   const int64_t n = GetParam();
   on_ranks(n, [&](Ranks& ranks) {
