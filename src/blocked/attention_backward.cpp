@@ -18,11 +18,10 @@ struct BackwardSizes {
   int64_t dim, value_dim, keys, queries;  // padded
 };
 BackwardSizes backward_sizes(const Attention& call) {
-  const int64_t step = call.type == Number::kF32 ? 16 : 32;
   // Large tiles cost less to call, small ones waste less where the diagonal cuts them.
   const int64_t most = std::max(call.queries, call.keys);
   const int64_t block = most <= 32 ? 32 : std::min(call.queries, call.keys) <= 1024 ? 64 : 128;
-  return {block, round_up(call.dim, step), round_up(call.value_dim, step), round_up(call.keys, block),
+  return {block, padded_dim(call.type, call.dim), padded_dim(call.type, call.value_dim), round_up(call.keys, block),
           round_up(call.queries, block)};
 }
 

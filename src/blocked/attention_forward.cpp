@@ -27,7 +27,7 @@ struct ForwardSizes {
 ForwardSizes forward_sizes(const Attention& call) {
   const int64_t step = call.type == Number::kF32 ? 16 : 32;
   ForwardSizes sizes{};
-  sizes.dim = round_up(call.dim, step);
+  sizes.dim = padded_dim(call.type, call.dim);
   sizes.value_dim = round_up(call.value_dim, 16);
   sizes.panel = std::clamp(round_up(call.keys, step), step, kMostPanel);
   sizes.keys = round_up(call.keys, sizes.panel);

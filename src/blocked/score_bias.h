@@ -13,6 +13,12 @@ void check_attention(const Attention& call);
 // Of its products, forward.
 double attention_flops(const Attention& call);
 
+// A head's elements as the micro-kernels take them: tiles of bf16 are 32 deep, but of narrow heads half of that would
+// be padding, in every operand that is packed.
+inline int64_t padded_dim(Number type, int64_t dim) {
+  return round_up(dim, type == Number::kF32 || dim <= 16 ? 16 : 32);
+}
+
 // Visible keys [begin, end) of `count` queries; what lies beyond the last query sees nothing.
 void visible_keys(const Attention& call, int64_t query, int64_t count, int32_t* begin, int32_t* end);
 

@@ -215,15 +215,6 @@ KernelChoice choose_kernel(const Graph& group, const Features& features, int thr
   }
 }
 
-Shape result_strides(const Node& node, const TensorType& type) {
-  const OwnKernel kernel = node.aten ? OwnKernel::kNone : op_def(node.op).kernel;
-  const bool has_heads = kernel == OwnKernel::kAttention || kernel == OwnKernel::kAttentionBackward;
-  if (!has_heads || type.shape.size() != 4) return contiguous_strides(type.shape);
-  // (batch, sequence, heads, dim), as the projections around attention read and write them.
-  const Shape& shape = type.shape;
-  return {shape[1] * shape[2] * shape[3], shape[3], shape[1] * shape[3], 1};
-}
-
 KernelChoice choose_node_calls(const Graph& group) {
   KernelChoice choice = made(Kind::kNone, "its nodes are not all of one row of elements");
   choice.nodes = flat_nodes(group);

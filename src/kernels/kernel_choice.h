@@ -50,9 +50,6 @@ KernelChoice choose_kernel(const Graph& group, const Features& features, int thr
 // Of the same, where nothing may be fused: its nodes as ATen calls, or none.
 KernelChoice choose_node_calls(const Graph& group);
 
-// How the results of a node's kernel lie: contiguous, but where readers want another layout (attention's heads).
-Shape result_strides(const Node& node, const TensorType& type);
-
 // The blocked calls of the attention rows and the linear cross-entropy's on operands that lie so, without data;
 // nullopt: not on these operands, or not with these features. Operands whose places `copied` counts are copied first,
 // contiguous.

@@ -1,4 +1,4 @@
-// What a view op does to a window of memory: the window that it shows, where one can show it.
+// How tensors lie in memory: what a view op does to a window of it, where one can show that, and what kernels leave.
 #pragma once
 
 #include <optional>
@@ -17,5 +17,8 @@ struct ViewWindow {
 // `node` is one of the op table's views, `operand` how its operand lies, of dtype `from`. nullopt: its elements have to
 // be copied (a reshape across strides, a reversal). A reshape finds a window wherever PyTorch's view() does.
 std::optional<ViewWindow> window_of(const Node& node, DType from, const ViewWindow& operand);
+
+// How the results of a node's kernel lie: contiguous, but where readers want another layout (attention's heads).
+Shape result_strides(const Node& node, const TensorType& type);
 
 }  // namespace stepc

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "memory/graph_memory.h"
+#include "memory/graph_windows.h"
 #include "memory/order/plan_order.h"
 #include "passes/rewriter.h"
 
@@ -52,7 +53,7 @@ UnitOrder sums_where_made(const OrderProblem& problem, const UnitOrder& order) {
 }  // namespace
 
 Graph order(Graph graph) {
-  const GraphMemory memory = graph_memory(graph);
+  const GraphMemory memory = graph_memory(graph, {.copied_views = graph_windows(graph).copied_views});
   const UnitOrder lowest = sums_where_made(memory.problem, plan_order(memory.problem).order);
   const UnitOrder units = guards_first(graph, memory, lowest);
   Rewriter r(graph);

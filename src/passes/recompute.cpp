@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "memory/graph_memory.h"
+#include "memory/graph_windows.h"
 #include "memory/order/plan_order.h"
 #include "ops/op_def.h"
 #include "passes/fusion/fuse.h"
@@ -41,9 +42,10 @@ Kind kind_of(const Node& node) {
 
 bool is_forward(const Node& node) { return node.source.phase == Phase::kForward; }
 
-// Of the step as it will run: what fuse() keeps inside of kernels needs no memory.
+// Of the step as it will run: what fuse() keeps inside of kernels needs no memory, a view that is copied does.
 OrderProblem planned_problem(const Graph& core, const MatmulRule& matmuls, KnownGroups& known) {
-  return graph_memory(fuse(core, matmuls, known)).problem;
+  const Graph fused = fuse(core, matmuls, known);
+  return graph_memory(fused, {.copied_views = graph_windows(fused).copied_views}).problem;
 }
 
 // Chooses which tensors are recomputed, one after the other.
@@ -272,8 +274,8 @@ Look look_at(const Graph& graph, const Chooser& chooser, size_t count, uint64_t 
 }
 
 // About the fewest choices that meet the budget, or else those of the lowest peak. More is not always less: what is
-// recomputed is live too. So first a look at some counts; then, between the first that meets the budget and the one
-// before it, halving.
+// recomputed is live too. So first a look at the best choice alone and at some counts; then, between the first that
+// meets the budget and the one before it, halving.
 std::optional<Look> best_look(const Graph& graph, const Chooser& chooser, uint64_t budget, const MatmulRule& matmuls,
                               KnownGroups& known) {
   std::optional<Look> best;
@@ -285,8 +287,8 @@ std::optional<Look> best_look(const Graph& graph, const Chooser& chooser, uint64
   };
   size_t low = 0;
   size_t high = 0;
-  for (size_t part = 1; part <= kLooks && high == 0; ++part) {
-    const size_t count = chooser.taken() * part / kLooks;
+  for (size_t part = 0; part <= kLooks && high == 0; ++part) {
+    const size_t count = part == 0 ? std::min<size_t>(chooser.taken(), 1) : chooser.taken() * part / kLooks;
     if (count > low) (meets_budget(count) ? high : low) = count;
   }
   while (high > low + 1 + chooser.taken() / kFineness) {

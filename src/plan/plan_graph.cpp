@@ -8,6 +8,7 @@
 
 #include "kernels/kernel_choice.h"
 #include "memory/graph_memory.h"
+#include "memory/graph_windows.h"
 #include "plan/eager_peak.h"
 #include "plan/simulate.h"
 
@@ -145,7 +146,8 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
     // recompute knows nothing of scratch memory and of what kernels cannot write in place: it is asked for less then.
     if (!recompute) recompute.emplace();
     if (!recompute->budget_bytes) {
-      const OrderProblem problem = graph_memory(planned.graph).problem;
+      const OrderProblem problem =
+          graph_memory(planned.graph, {.copied_views = graph_windows(planned.graph).copied_views}).problem;
       recompute->budget_bytes = peak_bytes(problem, program_order(problem));
     }
     if (*recompute->budget_bytes == 0) break;

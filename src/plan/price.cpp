@@ -254,6 +254,20 @@ double Pricer::convolution_seconds(const Instruction& instruction, bool backward
   return flops / convolution_rate(rates_, backward, whole(mean_channels), whole(count_of(out) / channels));
 }
 
+// What it computes is known only by how much that is: more for each element than functions of one take are sums of
+// products, at the rate of a product of matrices with such a result; the rest is elementwise.
+double Pricer::own_operator_seconds(const Instruction& instruction, double most_elements, double alone) const {
+  constexpr double kOpsOfAFunction = 32;
+  const double flops = instruction.work.all_flops();
+  const bool is_product = flops > kOpsOfAFunction * most_elements && !instruction.writes.empty();
+  if (!is_product) return flops / rates_.aten_flops_per_second * alone;
+  const Operand& out = operand(instruction.writes.front());
+  const double count = std::max(count_of(out), 1.0);
+  const double columns = out.sizes.empty() ? 1 : std::max(static_cast<double>(out.sizes.back()), 1.0);
+  return flops / matmul_rate(rates_, KernelOwner::kLibrary, out.dtype, whole(count / columns), whole(columns),
+                             whole(flops / (2 * count)));
+}
+
 Price Pricer::price_aten(const Instruction& instruction) const {
   double bytes = 0, most = 0;  // of all operands; elements of the largest
   bool across = false;
@@ -268,15 +282,11 @@ Price Pricer::price_aten(const Instruction& instruction) const {
   // A list goes to the kernel tensor by tensor.
   if (instruction.op.starts_with("aten::_foreach"))
     call_seconds *= static_cast<double>(std::max<size_t>(instruction.reads.size() + instruction.writes.size(), 1));
-  // Nothing is known of how good its kernel is: as good as can be.
-  if (instruction.aten && instruction.aten->rule)
-    return {WorkClass::kOwn,
-            instruction.work.flops / target_.flops_per_second +
-                instruction.work.narrow_flops / target_.narrow_flops_per_second,
-            call_seconds};
   const bool shares = most >= kAtenGrain && threads_ > 1;
   if (shares) call_seconds += rates_.fork_seconds;
   const double alone = shares ? 1 : threads_;
+  if (instruction.aten && instruction.aten->rule)
+    return {WorkClass::kOwn, own_operator_seconds(instruction, most, alone), call_seconds};
   const auto of = [&](WorkClass work, double seconds) { return Price{work, seconds, call_seconds}; };
   switch (kind_of(instruction)) {
     case AtenKind::kMatmul:

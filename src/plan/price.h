@@ -60,6 +60,7 @@ class Pricer {
   [[nodiscard]] Price price_nodes(const Instruction& instruction) const;
   [[nodiscard]] double library_matmul_seconds(const Instruction& instruction) const;
   [[nodiscard]] double library_attention_seconds(const Instruction& instruction, bool backward) const;
+  [[nodiscard]] double own_operator_seconds(const Instruction& instruction, double most_elements, double alone) const;
   [[nodiscard]] double convolution_seconds(const Instruction& instruction, bool backward) const;
   [[nodiscard]] const Operand& operand(OperandId id) const { return schedule_.operands[id.index()]; }
 

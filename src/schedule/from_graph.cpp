@@ -8,11 +8,11 @@
 
 #include "base/check.h"
 #include "ir/alignment.h"
-#include "kernels/channels_last.h"
 #include "kernels/kernel_choice.h"
+#include "memory/channels_last.h"
 #include "memory/graph_memory.h"
+#include "memory/graph_windows.h"
 #include "ops/op_def.h"
-#include "ops/view_window.h"
 #include "schedule/buffers.h"
 
 namespace stepc {
@@ -67,21 +67,18 @@ bool may_meet_itself(const Shape& sizes, const Shape& strides) {
 // What is decided about the fused Graph before memory is: where views point, and what runs each unit.
 struct Kernels {
   Graph graph;
-  std::vector<ViewWindow> windows;  // by tensor: on its root
-  std::vector<TensorId> roots;      // by tensor: itself, or what it is a window on
-  std::vector<bool> copied_views;   // by node
+  GraphWindows lie;
   struct Unit {
     std::vector<TensorId> inputs, outputs;
     KernelChoice choice;
     uint32_t group = kNoGroup;
     Workspace workspace;  // of ATen calls
   };
-  std::map<NodeId, Unit> units;      // by first node
-  std::set<uint32_t> channels_last;  // groups whose kernel runs over the elements as they lie
+  std::map<NodeId, Unit> units;  // by first node
 
-  [[nodiscard]] bool is_window(TensorId tensor) const { return roots[tensor.index()] != tensor; }
+  [[nodiscard]] bool is_window(TensorId tensor) const { return lie.roots[tensor.index()] != tensor; }
   [[nodiscard]] TensorLayout layout(TensorId tensor) const {
-    return {graph.type(tensor), windows[tensor.index()].strides};
+    return {graph.type(tensor), lie.windows[tensor.index()].strides};
   }
   [[nodiscard]] std::vector<TensorLayout> layouts(const std::vector<TensorId>& tensors) const {
     std::vector<TensorLayout> out;
@@ -89,58 +86,6 @@ struct Kernels {
     return out;
   }
 };
-
-void find_windows(Kernels& k) {
-  const Graph& graph = k.graph;
-  k.windows.assign(graph.tensors.size(), {});
-  k.copied_views.assign(graph.nodes.size(), false);
-  k.channels_last.clear();
-  k.roots.clear();
-  for (size_t t = 0; t < graph.tensors.size(); ++t) k.roots.emplace_back(t);
-  for (const GraphInput& input : graph.inputs) {
-    const Shape& sizes = graph.shape(input.tensor);
-    k.windows[input.tensor.index()] = {sizes, input.strides.empty() ? contiguous_strides(sizes) : input.strides, 0};
-  }
-  const auto strides_of = [&](TensorId tensor) -> const Shape& { return k.windows[tensor.index()].strides; };
-  const std::vector<bool> wanted = wanted_channels_last(graph);
-  Shape group_strides;      // of the group that `node` is of
-  bool writes_any = false;  // layout of results, as they are wanted
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    const Node& node = graph.nodes[n];
-    if (node.group && (n == 0 || graph.nodes[n - 1].group != node.group)) {
-      size_t end = n + 1;
-      while (end < graph.nodes.size() && graph.nodes[end].group == node.group) ++end;
-      group_strides = channels_last_group(graph, std::span(graph.nodes).subspan(n, end - n), strides_of);
-      if (!group_strides.empty()) k.channels_last.insert(*node.group);
-      writes_any = std::none_of(graph.nodes.begin() + n, graph.nodes.begin() + end,
-                                [](const Node& one) { return has(one, Trait::kContraction); });
-    }
-    if (!node.group && is_view(node)) {
-      const TensorId from = node.inputs[0];
-      if (auto window = window_of(node, graph.type(from).dtype, k.windows[from.index()])) {
-        k.windows[node.outputs[0].index()] = std::move(*window);
-        k.roots[node.outputs[0].index()] = k.roots[from.index()];
-        continue;
-      }
-      k.copied_views[n] = true;
-    }
-    for (TensorId output : node.outputs) {
-      const bool is_so = node.group && !group_strides.empty() && !graph.shape(output).empty();
-      const bool is_wanted = node.group && group_strides.empty() && writes_any && wanted[output.index()];
-      k.windows[output.index()] = {graph.shape(output),
-                                   is_so       ? group_strides
-                                   : is_wanted ? channels_last_strides(graph.shape(output))
-                                               : result_strides(node, graph.type(output)),
-                                   0};
-    }
-    if (node.aten)
-      for (const auto& [output, strides] : node.aten->result_layouts)
-        k.windows[node.outputs[output].index()].strides = strides;
-    if (is_host_code(node))
-      for (const HostCode::Slot& slot : host_code_of(node).slots)
-        k.windows[slot.after.index()] = k.windows[graph.inputs[slot.input].tensor.index()];
-  }
-}
 
 // Whether a matmul wants more scratch memory than there is for it: the library makes it then, one call a node.
 bool wants_too_much(const KernelChoice& choice, const GraphScheduleOptions& options) {
@@ -159,7 +104,7 @@ bool choose_for_groups(Kernels& k, const GraphScheduleOptions& options, std::vec
     for (size_t i = 0; i < group.inputs.size(); ++i)
       if (const TensorLayout from = k.layout(group.inputs[i]); !is_contiguous(from))
         group.graph.inputs[i].strides = from.strides;
-    const bool is_channels_last = k.channels_last.contains(*node.group);
+    const bool is_channels_last = k.lie.channels_last.contains(*node.group);
     for (size_t o = 0; o < group.outputs.size(); ++o)
       if (const TensorLayout to = k.layout(group.outputs[o]); !is_contiguous(to))
         group.graph.outputs[o].strides = to.strides;
@@ -196,11 +141,11 @@ Kernels choose_kernels(Graph graph, const GraphScheduleOptions& options, GraphSc
       if (has(node, Trait::kContraction)) node.group.reset();  // what finishes it is a group without it
   do {
     k.units.clear();
-    find_windows(k);
+    k.lie = graph_windows(k.graph);
   } while (!choose_for_groups(k, options, out.one_by_one));
   for (size_t n = 0; n < k.graph.nodes.size(); ++n) {
     const Node& node = k.graph.nodes[n];
-    if (node.group || (is_view(node) && !k.copied_views[n])) continue;
+    if (node.group || (is_view(node) && !k.lie.copied_views[n])) continue;
     Kernels::Unit& unit = k.units[NodeId(n)];
     unit.inputs = node.inputs;
     unit.outputs = node.outputs;
@@ -254,7 +199,7 @@ void find_own(const Kernels& k, std::vector<Place>& places) {
     const Node* made = k.graph.producer(tensor);
     if (made == nullptr || is_host_code(*made)) return;
     const Shape wanted = strides.empty() ? contiguous_strides(k.graph.shape(tensor)) : strides;
-    if (k.windows[tensor.index()].strides == wanted) places[tensor.index()].kind = Place::Kind::kOwn;
+    if (k.lie.windows[tensor.index()].strides == wanted) places[tensor.index()].kind = Place::Kind::kOwn;
   };
   for (const GraphOutput& output : k.graph.outputs)
     if (output.kind == GraphOutput::Kind::kReturn || output.kind == GraphOutput::Kind::kRebind)
@@ -272,12 +217,12 @@ bool may_share(const Kernels& k, const std::vector<Place>& places, NodeId node, 
       unit.choice.kind == KernelChoice::Kind::kMatmul || unit.choice.kind == KernelChoice::Kind::kCollective;
   if (!says_pairs) {
     const Node& alone = k.graph.nodes[node.index()];
-    if (k.windows[operand.index()].strides != k.windows[result.index()].strides) return false;
+    if (k.lie.windows[operand.index()].strides != k.lie.windows[result.index()].strides) return false;
     return alone.aten || op_def(alone.op).has(Trait::kOverwrites);
   }
   const auto write = static_cast<uint32_t>(std::ranges::find(unit.outputs, result) - unit.outputs.begin());
   for (uint32_t read = 0; read < unit.inputs.size(); ++read)
-    if (k.roots[unit.inputs[read].index()] == operand &&
+    if (k.lie.roots[unit.inputs[read].index()] == operand &&
         std::ranges::find(unit.choice.in_place, std::pair(read, write)) == unit.choice.in_place.end())
       return false;
   return true;
@@ -310,10 +255,10 @@ Memory plan_memory(const Kernels& k, int threads) {
                 .brings_memory = [&](NodeId node, TensorId result) { return brings_memory(k, node, result); },
                 .lies_as =
                     [&](TensorId result, uint32_t input) {
-                      return k.windows[result.index()].strides ==
-                             k.windows[k.graph.inputs[input].tensor.index()].strides;
+                      return k.lie.windows[result.index()].strides ==
+                             k.lie.windows[k.graph.inputs[input].tensor.index()].strides;
                     },
-                .copied_views = k.copied_views});
+                .copied_views = k.lie.copied_views});
   const GraphMemory& memory = m.graph_memory;
   OrderProblem problem = memory.problem;
   m.order = program_order(problem);
@@ -414,7 +359,7 @@ class Writer {
     for (uint32_t i = 0; i < graph_.inputs.size(); ++i) {
       const GraphInput& input = graph_.inputs[i];
       const TensorType& type = graph_.type(input.tensor);
-      const ViewWindow& window = k_.windows[input.tensor.index()];
+      const ViewWindow& window = k_.lie.windows[input.tensor.index()];
       const auto known = memory.find({input.kind, input.key});
       Operand operand{{}, type.dtype, window.sizes, window.strides, input.offset};
       if (known != memory.end()) {
@@ -453,9 +398,9 @@ class Writer {
     OperandId& known = operand_of_[tensor.index()];
     if (known.valid()) return known;
     const TensorType& type = graph_.type(tensor);
-    const ViewWindow& window = k_.windows[tensor.index()];
+    const ViewWindow& window = k_.lie.windows[tensor.index()];
     if (k_.is_window(tensor)) {
-      const TensorId root = k_.roots[tensor.index()];
+      const TensorId root = k_.lie.roots[tensor.index()];
       const Operand of = s_.operands[operand(root).index()];
       const int64_t begin = of.offset * size_of(of.dtype);
       INTERNAL_CHECK_EQ(begin % size_of(type.dtype), 0, "%{} does not begin at an element", tensor);
@@ -493,8 +438,8 @@ class Writer {
   // How many units run before the guards are known; nothing that they need comes from the host.
   size_t units_before_guards() const {
     std::vector<bool> needed(graph_.tensors.size(), false);  // roots
-    const auto need = [&](TensorId tensor) { needed[k_.roots[tensor.index()].index()] = true; };
-    const auto is_needed = [&](TensorId tensor) { return needed[k_.roots[tensor.index()].index()]; };
+    const auto need = [&](TensorId tensor) { needed[k_.lie.roots[tensor.index()].index()] = true; };
+    const auto is_needed = [&](TensorId tensor) { return needed[k_.lie.roots[tensor.index()].index()]; };
     for (const GraphOutput& output : graph_.outputs)
       if (output.kind == GraphOutput::Kind::kGuard) need(output.tensor);
     size_t before = 0;
@@ -673,7 +618,8 @@ class Writer {
     if (!tensor.valid()) return {};
     const Shape strides = seen.empty() ? contiguous_strides(graph_.shape(tensor)) : seen;
     const bool is_own = !k_.is_window(tensor) && m_.places[tensor.index()].kind == Place::Kind::kOwn;
-    if (is_own && k_.windows[tensor.index()].strides == strides && given.insert(tensor).second) return operand(tensor);
+    if (is_own && k_.lie.windows[tensor.index()].strides == strides && given.insert(tensor).second)
+      return operand(tensor);
     return copy_for_program(tensor, strides);
   }
   // A gradient that an optimizer was given is the one that is left behind.
@@ -741,7 +687,7 @@ class Writer {
     for (ScheduleInput& input : s_.inputs) input.written = written_.contains(s_.operands[input.operand.index()].buffer);
   }
   bool is_in_place(const Update& update) const {
-    const Place& place = m_.places[k_.roots[update.tensor.index()].index()];
+    const Place& place = m_.places[k_.lie.roots[update.tensor.index()].index()];
     return place.kind == Place::Kind::kInput && place.input == update.input;
   }
 

@@ -296,7 +296,7 @@ class TraceWriter {
     };
     if (const auto* one = std::get_if<ValueId>(&result)) {
       const ValueId made = fresh(*one);
-      return made.valid() ? Arg(made) : Arg(std::monostate());
+      return made.valid() || !one->valid() ? Arg(made) : Arg(std::monostate());
     }
     if (const auto* list = std::get_if<std::vector<ValueId>>(&result)) {
       std::vector<ValueId> made;

@@ -1,8 +1,10 @@
-// The text of a Schedule: what is taken reads back as it was written, is verified or refused, and has its price.
+// The text of a Schedule: what is taken reads back as it was written, is verified or refused with its kernels, and has
+// its price.
 #include <cstdlib>
 
 #include "plan/simulate.h"
 #include "schedule/schedule.h"
+#include "schedule/verify_kernels.h"
 #include "tests/fuzz/fuzz_input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -13,6 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (to_text(parse_schedule(text)) != text) std::abort();
     try {
       verify(schedule);
+      verify_kernels(schedule);  // as the executor does before it binds them
       if (!(simulate(schedule, {}).seconds >= 0)) std::abort();
     } catch (const InternalError&) {  // the text is good, what it says is not
     }

@@ -14,6 +14,7 @@
 #include "data/shard/token_shard.h"
 #include "data/source/document.h"
 #include "data/tokenizer_json.h"
+#include "plan/plan_graph.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/schedule/schedules.h"
 
@@ -98,6 +99,43 @@ TEST(SeededFuzz, TokenShard) {
   const std::string wide = read_text(path, kMebibyte);
   std::filesystem::remove(path);
   seeded_run(token_shard_fuzz, {masked, wide}, 3000, 64 << 10, 2500);
+}
+
+// Blocked kernels of every kind: matmuls, attention both ways, a fused loss.
+std::string blocked_schedule() {
+  const Graph graph = parse_graph(R"(stepc.graph 1
+input %0: f32[2, 6, 32] = batch "x"
+input %1: f32[32, 32] = parameter "w"
+input %2: f32[48, 32] = parameter "head"
+input %3: i64[12] = batch "labels"
+%4: f32[12, 32] = reshape(%0) {shape=[12, 32]} | forward "proj"
+%5: f32[12, 32] = matmul(%4, %1) {transpose_a=false, transpose_b=true} | forward "proj"
+%6: f32[12, 32] = tanh(%5) | forward "act"
+%7: f32[2, 6, 2, 16] = reshape(%6) {shape=[2, 6, 2, 16]} | forward "attention"
+%8: f32[2, 2, 6, 16] = transpose(%7) {permutation=[0, 2, 1, 3]} | forward "attention"
+%9: f32[2, 2, 6, 16], %10: f32[2, 2, 6] = attention(%8, %8, %8) {causal=true, scale=0.25} | forward "attention"
+%11: f32[2, 2, 6, 16], %12: f32[2, 2, 6, 16], %13: f32[2, 2, 6, 16] = attention_backward(%9, %8, %8, %8, %9, %10) {causal=true, scale=0.25} | backward "attention"
+%14: f32[2, 6, 2, 16] = transpose(%11) {permutation=[0, 2, 1, 3]} | backward "attention"
+%15: f32[12, 32] = reshape(%14) {shape=[12, 32]} | backward "attention"
+%16: f32[32, 32] = matmul(%15, %4) {transpose_a=true, transpose_b=false} | backward "proj"
+%17: f32[12], %18: f32[12], %19: f32[0, 32], %20: f32[0, 32] = linear_cross_entropy(%15, %2, %3) {frozen=true, gradient_dtype=f32, ignore_index=-100} | forward "loss"
+return %10
+return %16
+return %12
+return %13
+return %17
+)");
+  PlanGraphOptions options;
+  options.target.features = {.bf16 = true, .f32 = true, .avx512 = true};
+  options.target.threads = 2;
+  return to_text(plan_graph(graph, nullptr, options).plan.schedule);
+}
+
+TEST(SeededFuzz, BlockedScheduleText) {
+  const std::string seed = blocked_schedule();
+  for (const char* kind : {": matmul ", ": attention attention ", ": attention attention_backward ", ": loss "})
+    EXPECT_NE(seed.find(kind), std::string::npos) << kind << seed;
+  seeded_run(schedule_text_fuzz, {seed}, 3000, kMebibyte, 1500);
 }
 
 TEST(SeededFuzz, ScheduleText) {

@@ -218,13 +218,6 @@ TEST(KernelChoice, AttentionsGradientsCopyWhatLiesOtherwise) {
             own + 3 * bytes_of(heads) + aligned(bytes_of(sums)));
 }
 
-TEST(KernelChoice, ResultsWithHeadsLieAsProjectionsWriteThem) {
-  EXPECT_EQ(result_strides(attention("attention"), {DType::kF32, {2, 4, 6, 16}}), (Shape{384, 16, 64, 1}));
-  EXPECT_EQ(result_strides(attention("attention"), {DType::kF32, {2, 4, 6}}), (Shape{24, 6, 1}));
-  EXPECT_EQ(result_strides(attention("attention_backward"), {DType::kF32, {2, 4, 6, 16}}), (Shape{384, 16, 64, 1}));
-  EXPECT_EQ(result_strides(matmul(false, false), {DType::kF32, {2, 4, 6, 16}}), (Shape{384, 96, 16, 1}));
-}
-
 // ---- losses
 
 Node loss(bool frozen, DType gradient = DType::kF32) {

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "interp/interpret.h"
 #include "memory/graph_memory.h"
+#include "memory/graph_windows.h"
 #include "memory/order/plan_order.h"
 #include "ops/graph_builder.h"
 #include "ops/op_def.h"
@@ -81,7 +82,7 @@ Graph random_step(uint64_t seed, bool opaque = false) {
 
 uint64_t peak_of(const Graph& core) {
   const Graph graph = fuse(core);
-  const GraphMemory memory = graph_memory(graph);
+  const GraphMemory memory = graph_memory(graph, {.copied_views = graph_windows(graph).copied_views});
   return plan_order(memory.problem).peak_bytes;
 }
 
@@ -186,6 +187,30 @@ TEST(Recompute, TheCheapestGoesFirst) {
   EXPECT_EQ(std::ranges::count(result.graph.nodes, "matmul", &Node::op), 8);
   EXPECT_GT(std::ranges::count(result.graph.nodes, "tanh", &Node::op), 8);
   EXPECT_LT(result.extra_seconds, 0.1 * result.step_seconds);
+}
+
+// A vision model's patches are a copy of its images: made once more where the weight's gradient wants them.
+TEST(Recompute, ACopiedReshapeIsMadeTwice) {
+  GraphBuilder b;
+  const TensorId image = b.graph().add_input({InputKind::kBatch, "x", {}, {}, 0}, {DType::kF32, {8, 64, 2}});
+  const TensorId weight = b.graph().add_input({InputKind::kParameter, "w", {}, {}, 0}, {DType::kF32, {128, 4}});
+  const TensorId patches = b.reshape(b.transpose(image, {0, 2, 1}), {8, 128});
+  const TensorId x = b.add("matmul", {patches, weight}, {{"transpose_a", false}, {"transpose_b", false}});
+  b.set_source({Phase::kBackward, ""});
+  const TensorId wide = b.add("matmul", {x, x}, {{"transpose_a", true}, {"transpose_b", false}});
+  const TensorId sums = b.add("matmul", {x, wide}, {{"transpose_a", false}, {"transpose_b", false}});
+  const TensorId gradient = b.add("matmul", {patches, sums}, {{"transpose_a", true}, {"transpose_b", false}});
+  b.graph().outputs.push_back({GraphOutput::Kind::kReturn, gradient, 0, {}, {}, {}});
+  const Graph graph = b.take();
+  verify_ops(graph);
+  const uint64_t kept = peak_of(graph);
+  EXPECT_GE(kept, 8U * 128 * sizeof(float)) << "the copy counts";
+  RecomputeOptions options;
+  options.budget_bytes = 0;
+  const RecomputeResult result = recompute(graph, options);
+  expect_right(graph, result, 1);
+  EXPECT_EQ(std::ranges::count(result.graph.nodes, "reshape", &Node::op),
+            std::ranges::count(graph.nodes, "reshape", &Node::op) + (result.nodes == 0 ? 0 : 1));
 }
 
 }  // namespace

@@ -70,12 +70,17 @@ TEST(Simulate, AnOperatorOfTheProgramsTakesWhatItsRuleSays) {
   };
   Target target;
   target.rates.aten_call_seconds = 1e-9;
-  target.flops_per_second = 1e9;
+  target.rates.matmuls = {{KernelOwner::kLibrary, DType::kF32, 64, 64, 16, 1e9},
+                          {KernelOwner::kLibrary, DType::kF32, 64, 64, 256, 4e9}};
+  target.rates.aten_flops_per_second = 5e8;
   target.rates.streams = {{1, 1e9}};
   const double bytes = 2.0 * 64 * 64 * 4;
-  const TimelineEntry busy = only(own(" rule flops 1000000.0"), target);
+  // As the product of a (64, 256) and a (256, 64) matrix, which is beyond functions of one element each.
+  const double product = 2.0 * 64 * 64 * 256;
+  const TimelineEntry busy = only(own(str(" rule flops {:.1f}", product)), target);
   EXPECT_EQ(busy.work, WorkClass::kOwn);
-  EXPECT_NEAR(busy.seconds(), 1e6 / 1e9, 1e-8);
+  EXPECT_NEAR(busy.seconds(), product / 4e9, 1e-8);
+  EXPECT_NEAR(only(own(" rule flops 131072.0"), target).seconds(), 2 * 131072 / 5e8, 1e-8) << "one of two threads";
   EXPECT_NEAR(only(own(" rule flops 0.0"), target).seconds(), bytes / 1e9, 1e-8);
   EXPECT_NEAR(only(own(" rule flops 0.0 bytes 3000000.0"), target).seconds(), 3e6 / 1e9, 1e-8);
   EXPECT_EQ(only(own(""), target).work, WorkClass::kElementwise);

@@ -348,6 +348,28 @@ def test_kernels_that_count_on_a_layout():
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(eager, fast))
 
 
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_a_kernel_without_gradients_runs_in_that_form(mode):
+    """oneDNN's recurrent layer asks for less memory, and sums otherwise, where no gradient is recorded."""
+    body, head = torch.nn.LSTM(8, 8, batch_first=True), torch.nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1, momentum=0.9)
+
+    def train_step(x):
+        with torch.no_grad():
+            features = body(x)[0][:, -1]
+        loss = head(features).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    step = stepc.accelerate(train_step, config=stepc.Config(mode=mode))
+    for _ in range(9):
+        step(torch.randn(8, 1, 8))
+    assert step.stats["replays"] >= 2 and step.stats["unplanned_allocations"] == 0, step.stats
+    assert "undefined" in next(line for line in step.schedule_text().splitlines() if "mkldnn_rnn_layer" in line)
+
+
 def test_updates_that_are_rounding_alone_are_no_difference():
     """A bias before a normalisation has no gradient but rounding, of which Adam makes whole steps."""
 

@@ -1,5 +1,6 @@
 """What a step should take: from a calibration that is kept, or a default, beside what it takes."""
 
+import json
 import logging
 
 import pytest
@@ -32,7 +33,7 @@ def make_step(directory, mode="fast"):
 
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
-def test_prediction_is_of_the_plan(calibrated, mode):
+def test_prediction_is_of_the_plan(calibrated, mode, tmp_path):
     step = make_step(calibrated, mode)
     assert step.predicted_seconds is None and "predicted" not in step.report()
     for rows in (64, 2048):
@@ -42,6 +43,9 @@ def test_prediction_is_of_the_plan(calibrated, mode):
             small = step.predicted_seconds
     assert 0 < small < step.predicted_seconds < 1, "more rows take longer"
     assert "from this machine's rates; measured" in step.report()
+    with step.profile(tmp_path / "trace.json"):
+        step(torch.randn(64, 256))
+    assert "measured on this machine" in json.loads((tmp_path / "trace.json").read_text())["otherData"]["rates"]
 
 
 def test_prediction_without_calibration_says_so(tmp_path):

@@ -22,7 +22,7 @@ def call(step, times):
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 def test_every_instruction_is_in_both_tracks(mode, tmp_path):
-    step = make_step(mode)
+    step = make_step(mode, kernel_directory=str(tmp_path))  # where no calibration is kept
     call(step, 5)
     with step.profile(tmp_path / "trace.json") as profile:
         call(step, 2)
@@ -37,7 +37,7 @@ def test_every_instruction_is_in_both_tracks(mode, tmp_path):
             assert event["dur"] >= 0 and event["ts"] + event["dur"] <= after["ts"] + 1e-6
     assert sum(event["dur"] for event in tracks[1]) <= trace["otherData"]["step_us"]
     assert {event["args"]["phase"] for event in tracks[1]} == {"forward", "backward", "update"}
-    assert "measured on this machine" in trace["otherData"]["rates"]
+    assert "defaults: `stepc calibrate` measures this machine's" in trace["otherData"]["rates"]
     text = str(profile)
     assert text.startswith(f"step ({mode} mode)") and "by kind" in text and "by module" in text
     profile.save(str(tmp_path / "again.json"))

@@ -105,6 +105,22 @@ def test_every_length_runs_from_the_plans_of_the_first_call(config, caplog):
     assert lines_of(caplog) == []
 
 
+@pytest.mark.parametrize("labels", ["the ids", "a window"])
+def test_tensors_that_share_memory_run_from_the_same_plans(labels):
+    """Padded copies have memory of their own; a batch of a whole size must not be of another signature."""
+    def batch(length):
+        tokens = batch_of(length + 1)["ids"]
+        ids = tokens[:, :-1]
+        return {"ids": ids, "mask": torch.ones_like(ids), "labels": ids if labels == "the ids" else tokens[:, 1:]}
+
+    plain, twin = make(), make()
+    step = accelerated(twin)
+    for length in [7, 8, 16, 12, 8, 16, 8, 16, 8, 16, 5]:
+        assert_near([step(batch(length))], [plain(batch(length)).detach()])
+    assert step.stats["plans"] == 2 and step.stats["late_plans"] == 0, step.stats
+    assert_near(state_of(twin), state_of(plain))
+
+
 def test_the_first_call_leaves_what_eager_does():
     plain, twin = make(), make()
     average = {name: [parameter.detach().clone() for parameter in step.net.parameters()]

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def test_every_command_runs(stepc, build_dir):
                 for line in re.findall(r"^    ((?:stepc|irtool) .*)$", PAGE.read_text(), re.MULTILINE)]
     assert len(commands) >= 10
     for program, *arguments in commands:
+        shutil.rmtree(stepc.path / "out", ignore_errors=True)  # each is a run of its own
         done = subprocess.run([programs[program], *arguments], cwd=stepc.path, capture_output=True, text=True,
                               timeout=120)
         assert (done.returncode, done.stderr) == (0, ""), (program, arguments, done.stderr)

@@ -56,6 +56,13 @@ Tensor result(std::vector<int64_t> sizes, c10::ScalarType dtype, c10::MemoryForm
   return dense(sizes, dtype, format).squeeze(2);
 }
 
+// The slow kernels run once for each group of channels, and what is concatenated of that lies as its parts: those of
+// one channel and one pixel are contiguous whatever their format.
+c10::MemoryFormat format_of_parts(const std::vector<int64_t>& sizes, const Format& format, int64_t groups) {
+  if (!format.slow || groups == 1 || sizes.size() != 4) return format.memory;
+  return dense({sizes[0], sizes[1] / groups, sizes[2], sizes[3]}, at::kFloat, format.memory).suggest_memory_format();
+}
+
 // A gradient is written in the backend's format. The slow kernels leave a kernel of one pixel in the weight's own,
 // where that is contiguous both ways, and where groups have one channel each, contiguous.
 Tensor weight_gradient(const Tensor& weight, const Format& format, int64_t groups) {
@@ -79,7 +86,7 @@ Tensor convolution(const Tensor& x, const Tensor& weight, const OptionalTensor&,
     sizes.push_back(transposed ? (x.size(d) - 1) * at(stride) - 2 * at(padding) + reach + at(output_padding) + 1
                                : (x.size(d) + 2 * at(padding) - reach - 1) / at(stride) + 1);
   }
-  return result(sizes, x.scalar_type(), backend_format(x, weight, c).memory);
+  return result(sizes, x.scalar_type(), format_of_parts(sizes, backend_format(x, weight, c), groups.expect_int()));
 }
 
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
@@ -89,7 +96,8 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
                                                         c10::SymInt groups, std::array<bool, 3> mask) {
   const Convolution c{stride, padding, dilation, transposed, output_padding, groups};
   const auto format = backend_format(x, weight, c);
-  return {mask[0] ? result(x.sizes().vec(), x.scalar_type(), format.memory) : Tensor(),
+  const std::vector<int64_t> sizes = x.sizes().vec();
+  return {mask[0] ? result(sizes, x.scalar_type(), format_of_parts(sizes, format, groups.expect_int())) : Tensor(),
           mask[1] ? weight_gradient(weight, format, groups.expect_int()) : Tensor(),
           mask[2] ? dense({grad.size(1)}, weight.scalar_type()) : Tensor()};
 }

@@ -470,8 +470,8 @@ class Functionaliser {
     };
     for (const Arg& result : call.results) {
       if (const auto* one = std::get_if<ValueId>(&result)) {
-        const ValueId made = output(*one);
-        if (made.valid())
+        const ValueId made = one->valid() ? output(*one) : ValueId();
+        if (made.valid() || !one->valid())
           node.aten->results.emplace_back(made);
         else
           node.aten->results.emplace_back(std::monostate());

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from stepc import _C, around
+from stepc import _C, around, tree
 
 _LOG = logging.getLogger("stepc")
 _FORM = 'such as stepc.Shapes({"input_ids": (1, 0), "labels": (1, -100)}, sizes=[128, 256])'
@@ -65,7 +65,8 @@ class Padding:
             raise _C.UserError(f"{self._first()} has size {size} in dimension {self._dimension()}, and the largest of "
                                f"shapes is {self._shapes.sizes[-1]}: add a size of at least {size}")
         self._compare(step, args, kwargs, size, fitting)
-        given = self._resized(args, kwargs, fitting) if self._pads and size < fitting else (args, kwargs)
+        resizes = self._pads and (size < fitting or not self._lies_as_padded(args, kwargs))
+        given = self._resized(args, kwargs, fitting) if resizes else (args, kwargs)
         if not self._to_compile and self._pads is not None:
             return step.call(*given)
         replays = step.stats["replays"]
@@ -166,6 +167,19 @@ class Padding:
             raise _C.UserError("the sizes of what shapes names differ: " +
                                ", ".join(f"{name!r} has {size}" for name, size in sizes.items()))
         return next(iter(sizes.values()))
+
+    def _lies_as_padded(self, args, kwargs):
+        """Whether each tensor is contiguous in memory of its own. A plan is of what lies so: `labels` that are `input_ids`,
+        or windows on one tensor, would be of another signature than padded ones."""
+        leaves = []
+        tree.flatten((args, kwargs), leaves)
+        memory = [leaf.untyped_storage()._cdata for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        for name in self._shapes.inputs:
+            container, key = self._place_of(name, args, kwargs)
+            tensor = container[key]
+            if not tensor.is_contiguous() or memory.count(tensor.untyped_storage()._cdata) > 1:
+                return False
+        return True
 
     def _resized(self, args, kwargs, size, how=None):
         """The arguments with copies of these tensors, padded unless `how` says something else."""

@@ -1,4 +1,6 @@
 // Matmuls, attention, indexing, and tensors made from nothing, on ATen.
+#include <algorithm>
+
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 
@@ -13,9 +15,29 @@ using Tensors = std::vector<at::Tensor>;
 using Types = std::vector<TensorType>;
 using at::Tensor;
 
+// Where the CPU has no instructions for narrow numbers, the library's kernel for a transposed left operand sums into an
+// f32 copy of the whole result, in memory that no allocator of its own knows of. So it gets some rows at a time.
+Tensor narrow_matmul(const Tensor& left, const Tensor& right) {
+  constexpr int64_t kMostSums = int64_t{1} << 19;  // f32: 2 MiB
+  const int64_t columns = right.size(1);
+  const int64_t rows = std::max<int64_t>(kMostSums / std::max<int64_t>(columns, 1), 1);
+  if (left.size(0) <= rows) return at::mm(left, right);
+  Tensor out = at::empty({left.size(0), columns}, left.options());
+  for (int64_t row = 0; row < left.size(0); row += rows) {
+    const int64_t count = std::min(rows, left.size(0) - row);
+    Tensor part = out.narrow(0, row, count);
+    at::mm_out(part, left.narrow(0, row, count), right);
+  }
+  return out;
+}
+
 Tensors matmul(const Tensors& x, const Attrs& attrs, const Types&) {
-  return {
-      at::matmul(attrs.get<bool>("transpose_a") ? x[0].mT() : x[0], attrs.get<bool>("transpose_b") ? x[1].mT() : x[1])};
+  const bool transposed = attrs.get<bool>("transpose_a");
+  const Tensor left = transposed ? x[0].mT() : x[0];
+  const Tensor right = attrs.get<bool>("transpose_b") ? x[1].mT() : x[1];
+  const bool is_narrow = at::isReducedFloatingType(left.scalar_type());
+  if (transposed && is_narrow && left.dim() == 2 && right.dim() == 2) return {narrow_matmul(left, right)};
+  return {at::matmul(left, right)};
 }
 
 // ---- attention: ATen's kernel wants as many key heads as query heads, and the elements of a head side by side

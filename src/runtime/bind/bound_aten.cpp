@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
 
 #include "aten/constants.h"
 #include "aten/operators.h"
@@ -48,6 +49,17 @@ bool overlaps_itself(const at::Tensor& tensor, const Shape& strides) {
   for (int64_t d = 0; d < tensor.dim(); ++d)
     if (strides[static_cast<size_t>(d)] == 0 && tensor.size(d) > 1) return true;
   return false;
+}
+
+// Such strides move nothing, but kernels tell a memory format by them.
+bool differ_in_single_elements(const TensorLayout& layout, const Shape& strides) {
+  bool differ = false;
+  for (size_t d = 0; d < strides.size(); ++d) {
+    if (layout.strides[d] == strides[d]) continue;
+    if (layout.type.shape[d] != 1) return false;
+    differ = true;
+  }
+  return differ;
 }
 
 // Where the recorded one overlapped itself, as an expanded tensor does, it cannot be written in that layout.
@@ -117,7 +129,10 @@ AtenKernel::AtenKernel(const Instruction& instruction, const KernelParts& parts)
     fresh_.push_back(instruction.writes[id.index()]);
   };
   for (size_t r = 0; r < call.results.size(); ++r) {
-    if (const auto* one = std::get_if<ValueId>(&call.results[r])) add(*one, r, -1);
+    if (const auto* one = std::get_if<ValueId>(&call.results[r])) {
+      leaves_out_ = leaves_out_ || !one->valid();
+      add(*one, r, -1);
+    }
     if (const auto* list = std::get_if<std::vector<ValueId>>(&call.results[r]))
       for (size_t e = 0; e < list->size(); ++e) add((*list)[e], r, static_cast<ssize_t>(e));
   }
@@ -126,9 +141,14 @@ AtenKernel::AtenKernel(const Instruction& instruction, const KernelParts& parts)
   if (instruction.call.valid()) return;  // a recorded call finds its operands as it was recorded with them
   const std::vector<TensorLayout> layouts = layouts_of(parts.schedule, instruction.reads);
   for (size_t i = 0; i < layouts.size(); ++i) {
-    if (!needs_layout(call, i, layouts[i])) continue;
     const auto recorded = std::ranges::find(call.layouts, i, &std::pair<uint32_t, Shape>::first);
-    laid_out_.emplace_back(i, recorded == call.layouts.end() ? Shape() : recorded->second);
+    const bool was_contiguous = recorded == call.layouts.end();
+    if (needs_layout(call, i, layouts[i])) {
+      laid_out_.emplace_back(i, was_contiguous ? Shape() : recorded->second);
+      continue;
+    }
+    Shape strides = was_contiguous ? contiguous_strides(layouts[i].type.shape) : recorded->second;
+    if (differ_in_single_elements(layouts[i], strides)) restrided_.emplace_back(i, std::move(strides));
   }
 }
 
@@ -179,6 +199,7 @@ void AtenKernel::gather_reads(RunState& state) {
     if (target.const_data_ptr() != written.const_data_ptr()) target.copy_(written);
     written = target;
   }
+  for (const auto& [read, strides] : restrided_) reads_[read] = reads_[read].as_strided(reads_[read].sizes(), strides);
   for (const auto& [read, strides] : laid_out_) {
     state.memory.copy_next();
     reads_[read] = in_layout(reads_[read], strides);
@@ -234,7 +255,12 @@ void AtenKernel::run(RunState& state) {
   gather_reads(state);
   state.stack.clear();
   for (Argument& argument : arguments_) push(argument, state);
-  op_.callBoxed(&state.stack);
+  {
+    // Kernels that have two forms (oneDNN's recurrent layers) ask whether gradients are recorded, and leave out what
+    // only a backward pass wants where they are not.
+    const c10::AutoGradMode mode(!leaves_out_);
+    op_.callBoxed(&state.stack);
+  }
   if (instruction_.number) state.numbers[*instruction_.number] = state.stack.front();
   made_.clear();
   for (const Result& result : results_) {

@@ -41,11 +41,13 @@ class AtenKernel final : public BoundKernel {
   c10::OperatorHandle op_;
   std::vector<Argument> arguments_;
   std::vector<Result> results_;
-  std::vector<OperandId> fresh_;                    // by result
-  std::vector<Shape> sizes_;                        // by result
-  std::vector<std::pair<size_t, Shape>> laid_out_;  // reads that are copied to these strides first; none: contiguous
-  std::vector<OperandId> targets_;                  // of what the call writes, by aten->writes
-  std::vector<at::Tensor> reads_;                   // of this run
+  std::vector<OperandId> fresh_;                     // by result
+  std::vector<Shape> sizes_;                         // by result
+  std::vector<std::pair<size_t, Shape>> laid_out_;   // reads that are copied to these strides first; none: contiguous
+  std::vector<std::pair<size_t, Shape>> restrided_;  // reads that lie so but for the strides of single elements
+  std::vector<OperandId> targets_;                   // of what the call writes, by aten->writes
+  bool leaves_out_ = false;                          // one of its results was undefined when it was recorded
+  std::vector<at::Tensor> reads_;                    // of this run
   std::vector<at::Tensor> made_;
 };
 

@@ -1,4 +1,4 @@
-#include "kernels/channels_last.h"
+#include "memory/channels_last.h"
 
 #include <algorithm>
 

@@ -1,0 +1,23 @@
+// GraphWindows: how every tensor of a Graph lies in memory, and so which views are windows on what they are views of
+// and which have to be copied, as a reshape across strides has. Passes and planning ask here, so that what a pass takes
+// a view for is what the Schedule makes of it.
+#pragma once
+
+#include <set>
+#include <vector>
+
+#include "ir/graph.h"
+#include "ops/view_window.h"
+
+namespace stepc {
+
+struct GraphWindows {
+  std::vector<ViewWindow> windows;   // by tensor: on its root
+  std::vector<TensorId> roots;       // by tensor: itself, or what it is a window on
+  std::vector<bool> copied_views;    // by node
+  std::set<uint32_t> channels_last;  // groups whose kernel runs over the elements as they lie
+};
+
+GraphWindows graph_windows(const Graph& graph);
+
+}  // namespace stepc
