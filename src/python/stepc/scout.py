@@ -200,6 +200,7 @@ class Scout:
         self.reason = self.python_reason()
         self.watches = False
         self.reads = Reads()
+        self._captured = {key: place for key, place in self._captured.items() if self._is_place(place[0])}
 
     def unfit(self):
         """A module that no plan holds, in words; empty: there is none."""
@@ -329,15 +330,20 @@ class Scout:
         target = _storage(bytes_)
         for container, name, value, path in walk.reachable(self.step, in_place=True):
             if isinstance(value, torch.Tensor) and _is_plain(value) and _storage(value) == target:
-                return self._adopt(container, name, value, path)
+                return self._is_place(container) and self._adopt(container, name, value, path)
         tensors = [value for value in gc.get_objects() if issubclass(type(value), torch.Tensor)]
         for value in tensors:
             if _is_plain(value) and value is not bytes_:
                 if _storage(value) == target:
                     place = walk.holder_of(value, but=tensors)
-                    if place is not None:
+                    if place is not None and self._is_place(place[0]):
                         return self._adopt(*place, value, f"object {len(self._captured)}.{place[1]}")
         return False
+
+    def _is_place(self, container):
+        """Whether what stands there now may be followed by something else: a tuple is another object then, which the
+        code of a traced step finds itself."""
+        return self.watches or not isinstance(container, tuple)
 
     def _adopt(self, container, name, value, path):
         if container is None:

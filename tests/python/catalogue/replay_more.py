@@ -12,7 +12,8 @@ from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCaus
                           get_cosine_schedule_with_warmup)
 
 from catalogue.case import case
-from catalogue.parts import CHANGE, STEPS, adam, batches, data, descend, fit, mlp, sgd
+from catalogue.parts import (CHANGE, CLASSES, FEATURES, HIDDEN, STEPS, adam, batches, data, descend, fit, mlp,
+                             sgd)
 
 # ---- slices of data
 
@@ -607,3 +608,21 @@ def frozen_half_of_the_time(accelerate):
     for i, x, y in batches(18):
         model[0].requires_grad_(CHANGE <= i < 10 or i >= 15)
         yield step(x, y), model, optimizer
+
+
+@case
+def hidden_state_in_a_tuple(accelerate):
+    """Truncated backpropagation through time; a new sequence begins now and then."""
+    cell, head = nn.LSTM(FEATURES, HIDDEN), nn.Linear(HIDDEN, CLASSES)
+    optimizer, carried = adam(cell, head), {}
+
+    @accelerate
+    def step(x, y):
+        out, (hidden, memory) = cell(x.unsqueeze(0), carried.get("state"))
+        carried["state"] = hidden.detach(), memory.detach()
+        return descend(cross_entropy(head(out.squeeze(0)), y), optimizer)
+
+    for i, x, y in batches(34):
+        if i % 7 == 0:
+            carried.clear()
+        yield step(x, y), cell, head, optimizer, list(carried["state"])
