@@ -109,7 +109,9 @@ void define_results(const std::vector<OperandId>& writes, std::vector<at::Tensor
       const at::Tensor& place = state.operands[write];
       return place.defined() && place.numel() > 0 && place.const_data_ptr() == made[r].const_data_ptr();
     });
-    if (in_the_way) made[r] = made[r].clone();
+    if (!in_the_way) continue;
+    state.memory.copy_next();  // not to the place that this leaves
+    made[r] = made[r].clone();
   }
   for (size_t r = 0; r < made.size(); ++r) state.operands.define(writes[r], made[r], reads);
 }
