@@ -40,7 +40,20 @@ TEST(ShardingReport, WhatNoAxisOfAKindSplitsIsWhole) {
   EXPECT_EQ(whole[0].bytes, (6U * 16 + 16 + 6) * 4);
   EXPECT_NE(to_text(whole, tp).find("5.9 %"), std::string::npos);
   const ShardedStep dp = propagate_shardings(step(), {parse_mesh("dp_replicate=2,dp_shard=3"), 3});
-  EXPECT_EQ(to_text(whole_work(dp), dp), "every matmul and attention is split\n");
+  EXPECT_EQ(to_text(whole_work(dp), dp), "every matmul, attention and opaque call is split\n");
+}
+
+TEST(ShardingReport, AnOpaqueCallThatIsWholeIsNamedWithItsBytes) {
+  const Graph graph = parse_graph(R"(stepc.graph 1
+input %0: f32[8, 4] = batch "0"
+%1: f32[8, 4] = my::op(%0) -> % | forward "model.own"
+return %1
+)");
+  const ShardedStep sharded = propagate_shardings(graph, {parse_mesh("tp=2"), 0});
+  const std::string text = to_text(whole_work(sharded), sharded);
+  EXPECT_NE(text.find("my::op"), std::string::npos) << text;
+  EXPECT_NE(text.find("forward model.own"), std::string::npos) << text;
+  EXPECT_NE(text.find("256 B  tp"), std::string::npos) << text;
 }
 
 TEST(ShardingReport, PaddingIsNamedOnceForAllThatAreSplitAlike) {

@@ -194,7 +194,7 @@ def test_what_no_axis_splits(layers):
     whole = layers("--whole", "--mesh", "tp=2", "--no-sequence-parallel")
     assert re.search(r"^  matmul +forward head +\d+\.\d % +[\d.]+ B +tp +no operand is split$", whole.stdout,
                      re.MULTILINE), whole.stdout
-    assert layers("--whole", "--mesh", "dp_shard=2").stdout == "every matmul and attention is split\n"
+    assert layers("--whole", "--mesh", "dp_shard=2").stdout == "every matmul, attention and opaque call is split\n"
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,15 @@ bool is_zero(const Graph& graph, TensorId tensor) {
   return node != nullptr && has(*node, Trait::kSplat) && node->attrs.number("value") == 0;
 }
 
-Chains::Chains(const Graph& graph) : graph_(graph), users_(graph.tensors.size()) {
-  for (size_t n = 0; n < graph.nodes.size(); ++n)
-    for (TensorId input : graph.nodes[n].inputs) users_[input.index()].emplace_back(n);
+Chains::Chains(const Graph& graph) : graph_(graph) {}
+
+const std::vector<NodeId>& Chains::users_of(TensorId tensor) const {
+  if (users_.empty()) {
+    users_.resize(graph_.tensors.size());
+    for (size_t n = 0; n < graph_.nodes.size(); ++n)
+      for (TensorId input : graph_.nodes[n].inputs) users_[input.index()].emplace_back(n);
+  }
+  return users_[tensor.index()];
 }
 
 std::optional<size_t> Chains::parameter_of(TensorId tensor) const {
@@ -58,7 +64,7 @@ const Chains::Cuts& Chains::cuts_of(TensorId tensor, size_t dim, int depth) cons
   if (!is_new || depth == kMostDepth) return known->second;
   Cuts cuts;
   if (graph_.shape(tensor)[dim] == 0) return known->second;
-  for (NodeId user : users_[tensor.index()]) {
+  for (NodeId user : users_of(tensor)) {
     const Node& node = graph_.nodes[user.index()];
     const ShardingRule rule = sharding_rule_of(graph_, node);
     for (size_t i = 0; i < node.inputs.size(); ++i) {

@@ -41,12 +41,13 @@ class Chains {
     std::set<int64_t> at;
     std::vector<std::pair<int64_t, int64_t>> whole;  // from inner to outer
   };
+  const std::vector<NodeId>& users_of(TensorId tensor) const;
   const Cuts& cuts_of(TensorId tensor, size_t dim, int depth) const;
   void add_cuts_of_result(const Node& node, const ShardingRule& rule, int factor, int64_t inner, int depth,
                           Cuts& cuts) const;
 
   const Graph& graph_;
-  std::vector<std::vector<NodeId>> users_;  // by tensor
+  mutable std::vector<std::vector<NodeId>> users_;  // by tensor; found when first asked for
   mutable std::map<std::pair<TensorId, size_t>, Cuts> known_;
 };
 

@@ -55,8 +55,9 @@ bool is_split_along(const Graph& graph, const Node& node, Axis axis) {
   return std::ranges::any_of(node.inputs, splits) || std::ranges::any_of(node.outputs, splits);
 }
 
-// Matmuls, attention and what holds a matmul: what a kernel of our own is worth for.
-bool is_heavy(const Node& node) { return !node.aten && op_def(node.op).kernel != OwnKernel::kNone; }
+// Matmuls, attention and what holds a matmul: what a kernel of our own is worth for; and opaque calls, of which nobody
+// knows how much they do.
+bool is_heavy(const Node& node) { return node.aten || op_def(node.op).kernel != OwnKernel::kNone; }
 
 // The axes of each kind of which none splits the node.
 std::vector<std::string> whole_along(const Graph& graph, const Node& node) {
@@ -109,7 +110,7 @@ std::vector<WholeWork> whole_work(const ShardedStep& step) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (!is_heavy(node)) continue;
-    const double own = flops_of(op_def(node.op), call_of(graph, node));
+    const double own = node.aten ? 0 : flops_of(op_def(node.op), call_of(graph, node));
     flops += own;
     WholeWork one{NodeId(n), whole_along(graph, node), own, 0, reason(step, n)};
     if (one.axes.empty()) continue;
@@ -123,7 +124,7 @@ std::vector<WholeWork> whole_work(const ShardedStep& step) {
 }
 
 std::string to_text(const std::vector<WholeWork>& whole, const ShardedStep& step) {
-  if (whole.empty()) return "every matmul and attention is split\n";
+  if (whole.empty()) return "every matmul, attention and opaque call is split\n";
   const auto along = [](const WholeWork& one) { return str("{}", fmt::join(one.axes, "+")); };
   size_t width = 0, axes = 5;
   for (const WholeWork& one : whole) {

@@ -13,8 +13,9 @@ namespace stepc {
 // A line a value, graph inputs first: value, type, how it lies, what makes it and for which module, why it lies so.
 std::string shardings_text(const ShardedStep& step);
 
-// A matmul, an attention or a loss over classes that every rank along `axes` does as a whole. Data axes (dp_replicate,
-// dp_shard, cp) count as one: who splits the rows over one of them has split them. So do model axes (tp, ep).
+// A matmul, an attention, a loss over classes or an opaque call that every rank along `axes` does as a whole. Data axes
+// (dp_replicate, dp_shard, cp) count as one: who splits the rows over one of them has split them. So do model axes (tp,
+// ep).
 struct WholeWork {
   NodeId node;
   std::vector<std::string> axes;
