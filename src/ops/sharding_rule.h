@@ -44,6 +44,8 @@ struct ShardingRule {
     bool operator==(const Indexed&) const = default;
   };
   std::optional<Indexed> indexed = {};
+  // Of attention, the factor of the heads that share keys: where the sequence is split it may be split instead.
+  std::optional<int> heads = {};
   // The operand that a sum counts once, whatever of the rest is split.
   std::optional<size_t> once = {};
   // The dimension of the result along which values count places (iota).

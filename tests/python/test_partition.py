@@ -54,7 +54,7 @@ def is_as_one_device(text):
 
 
 def matmuls_left_whole(text):
-    return [line for line in text.splitlines()[1:] if line.split()[0] in ("matmul", "attention")]
+    return [line for line in text.splitlines()[1:] if line.split()[0].startswith(("matmul", "attention"))]
 
 
 def sent(text):
@@ -83,6 +83,16 @@ def test_what_is_sent_and_what_stays_whole(name, irtool, tmp_path):
 def test_ranks_do_what_one_device_does(name, mesh, irtool, tmp_path):
     text = irtool(captured(name, tmp_path), mesh, "--on-ranks")
     assert is_as_one_device(text), text
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_attention_by_heads_exchanges_and_gathers_nothing(name, irtool, tmp_path):
+    trace = captured(name, tmp_path)
+    text = irtool(trace, "dp_replicate=2,cp=2", "--context-by-heads", "--on-ranks", "--communication")
+    assert is_as_one_device(text), text
+    rows = {(row[0], row[1]): int(row[2]) for row in map(str.split, text.splitlines()) if len(row) == 5}
+    assert rows["all_to_all", "cp"] == 2 * 8  # of each layer: q, k, v, its result, and their gradients
+    assert ("all_gather", "cp") not in rows
 
 
 def step_with(optimizer_of, tmp_path):

@@ -8,6 +8,7 @@
 #include "ops/communication.h"
 #include "passes/from_trace/functionalise.h"
 #include "passes/pass.h"
+#include "tests/expect_user_error.h"
 #include "tests/passes/run_partitioned.h"
 #include "tests/step_graph/recorded_step.h"
 
@@ -24,7 +25,8 @@ struct Preset {
   int zero = 0;
   bool sequence_parallel = true;
   std::vector<std::string> keeps = {};
-  [[nodiscard]] Strategy strategy() const { return {parse_mesh(mesh), zero, sequence_parallel, {}, keeps}; }
+  Context context = Context::kGather;
+  [[nodiscard]] Strategy strategy() const { return {parse_mesh(mesh), zero, sequence_parallel, {}, keeps, context}; }
 };
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> kPresets = {{"dp", "dp_replicate=2"},
@@ -45,19 +47,22 @@ const std::vector<Preset>& presets() {
 
 // More of them than every family runs each time.
 const std::vector<Preset>& rare_presets() {
-  static const std::vector<Preset> kPresets = {{"zero 3, kept", "dp_shard=2", 3, true, {"dp_shard"}},
-                                               {"tp, kept", "tp=2", 0, true, {"tp"}},
-                                               {"cp, kept", "cp=2", 0, true, {"cp"}},
-                                               {"all kept", "dp_shard=2,cp=2,tp=2", 3, true, {"dp_shard", "cp", "tp"}},
-                                               {"hsdp, zero 1", "dp_replicate=2,dp_shard=2", 1},
-                                               {"tp x zero 1", "dp_shard=2,tp=2", 1},
-                                               {"tp without sp x zero 2", "dp_shard=2,tp=2", 2, false},
-                                               {"cp without sp x tp", "cp=2,tp=2", 0, false},
-                                               {"four axes", "dp_replicate=2,dp_shard=2,cp=2,tp=2", 3},
-                                               {"more ranks than rows", "dp_shard=7", 3},
-                                               {"odd sequence", "dp_shard=2,cp=3", 3},
-                                               {"nothing divides, 15 ranks", "dp_shard=3,tp=5", 3},
-                                               {"nothing divides, zero 1", "dp_shard=5,cp=3", 1}};
+  static const std::vector<Preset> kPresets = {
+      {"zero 3, kept", "dp_shard=2", 3, true, {"dp_shard"}},
+      {"tp, kept", "tp=2", 0, true, {"tp"}},
+      {"cp, kept", "cp=2", 0, true, {"cp"}},
+      {"all kept", "dp_shard=2,cp=2,tp=2", 3, true, {"dp_shard", "cp", "tp"}},
+      {"hsdp, zero 1", "dp_replicate=2,dp_shard=2", 1},
+      {"tp x zero 1", "dp_shard=2,tp=2", 1},
+      {"tp without sp x zero 2", "dp_shard=2,tp=2", 2, false},
+      {"cp without sp x tp", "cp=2,tp=2", 0, false},
+      {"four axes", "dp_replicate=2,dp_shard=2,cp=2,tp=2", 3},
+      {"more ranks than rows", "dp_shard=7", 3},
+      {"odd sequence", "dp_shard=2,cp=3", 3},
+      {"nothing divides, 15 ranks", "dp_shard=3,tp=5", 3},
+      {"nothing divides, zero 1", "dp_shard=5,cp=3", 1},
+      {"cp by heads", "cp=2", 0, true, {}, Context::kHeads},
+      {"cp by heads x zero 3", "dp_shard=3,cp=2", 3, true, {}, Context::kHeads}};
   return kPresets;
 }
 
@@ -178,6 +183,17 @@ TEST(StepOnRanks, MicroBatchesAreSplitEach) {
       step, {presets()[0], presets()[1], presets()[2], presets()[3], presets()[7], presets()[8], rare_presets()[3]});
 }
 
+// Four heads, one on each rank along tp: none is left for cp to split.
+TEST(StepOnRanks, HeadsThatCannotBeSplitAreNamed) {
+  const RecordedStep step(gpt2("0.0"), at::kFloat);
+  const auto by_heads = [](const std::string& mesh) { return Preset{"", mesh, 0, true, {}, Context::kHeads}; };
+  const Graph graph = core_of(step);
+  EXPECT_USER_ERROR(local_of(graph, by_heads("cp=2,tp=4")),
+                    "there are 1 on a rank along tp, which cp = 2 does not divide");
+  EXPECT_USER_ERROR(local_of(graph, by_heads("cp=3")), "there are 4, which cp = 3 does not divide; gather keys and");
+  expect_as_on_one_device(step, {by_heads("cp=2,tp=2")});
+}
+
 // ---- what is sent, by the closed formulas of the presets
 
 // A Llama of L layers, in f32; T tokens of S a sequence; each of n ranks sends (n-1)/n of what it gathers.
@@ -254,6 +270,10 @@ TEST(StepOnRanks, SendsWhatTheFormulasSay) {
   expect(rare_presets()[2], {{"all_gather", "cp", kHalf * 2 * kLayers * keys, static_cast<size_t>(2 * kLayers)},
                              {"reduce_scatter", "cp", kHalf * 2 * kLayers * keys, static_cast<size_t>(2 * kLayers)},
                              {"all_reduce", "cp", 2 * kHalf * (parameters + kFloat), count + 1}});
+  // By heads queries, keys, values and what attention makes of them change places, and so do their gradients, those of
+  // keys and values once a query head. Of each a rank has 1/n, and sends all of that but its own part.
+  expect(rare_presets()[13], {{"all_to_all", "cp", kHalf * kHalf * kLayers * (6 * activation + 2 * keys), 8 * 2},
+                              {"all_reduce", "cp", 2 * kHalf * (parameters + kFloat), count + 1}});
   // Keys and values are gathered, forward and backward, and their gradients go back.
   expect(presets()[8], {{"all_gather", "cp", kHalf * 4 * kLayers * keys, static_cast<size_t>(4 * kLayers)},
                         {"reduce_scatter", "cp", kHalf * 2 * kLayers * keys, static_cast<size_t>(2 * kLayers)},

@@ -23,6 +23,7 @@ TEST(Parallel, AxesStandInTheirOrder) {
   EXPECT_FALSE(strategy.sequence_parallel);
   EXPECT_EQ(to_text(strategy), "128 ranks (dp_replicate=2,dp_shard=4,cp=2,tp=8), zero 1, without sequence_parallel");
   EXPECT_EQ(to_text(strategy_of(config_of({.tp = 2}))), "2 ranks (tp=2)");
+  EXPECT_EQ(to_text(strategy_of(config_of({.cp = 2, .context = "heads"}))), "2 ranks (cp=2), context by heads");
 }
 
 TEST(Parallel, MinusOneIsWhatTheOthersLeave) {

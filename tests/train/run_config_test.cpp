@@ -113,6 +113,8 @@ TEST_F(RunConfigTest, WhatActsAlongAnAxisWithOneRankHasNoEffect) {
             std::vector<std::string>{"parallel.zero = 1 has no effect: parallel.dp_shard is 1"});
   EXPECT_EQ(without_effect(load_with({"parallel.sequence_parallel", "false"})),
             std::vector<std::string>{"parallel.sequence_parallel = false has no effect: parallel.tp is 1"});
+  EXPECT_EQ(without_effect(load_with({"parallel.context", "heads"})),
+            std::vector<std::string>{"parallel.context = \"heads\" has no effect: parallel.cp is 1"});
 }
 
 TEST_F(RunConfigTest, KeysOfOtherOptimizersAreNamed) {

@@ -65,6 +65,7 @@ ShardingRule shard_any_attention(const OpCall& call, const std::vector<TensorTyp
   on_queries(batch, 0);
   on_keys(batch, 0);
   const int heads = rule.add(key_heads);
+  rule.heads = heads;
   on_queries(heads, 1);
   on_keys(heads, 1);
   if (query[1] != key_heads) on_queries(rule.add(query[1] / key_heads, of_queries), 1);

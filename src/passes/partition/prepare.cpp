@@ -24,7 +24,7 @@ class Preparation {
       : old_(graph),
         r_(graph),
         uses_(use_counts(graph)),
-        masks_causes_(strategy.mesh.find("cp").has_value()),
+        masks_causes_(strategy.mesh.find("cp") && strategy.context == Context::kGather),
         splits_classes_(strategy.mesh.find("tp").has_value()),
         splits_batch_(strategy.mesh.find("dp_replicate") || strategy.mesh.find("dp_shard")) {}
 

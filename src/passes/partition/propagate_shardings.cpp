@@ -49,6 +49,8 @@ struct Hints {
   // more than a number a token is not split so: it is too small to be worth a second collective.
   const std::map<Axis, std::vector<Sharding>>* sequence = nullptr;
   int64_t tokens = 0;
+  // Whether attention goes by heads where the sequence is split over cp.
+  bool by_heads = false;
   // Where tensor parallelism is sought, what it finds: by graph input.
   std::vector<std::optional<Sharding>>* found = nullptr;
 };
@@ -182,6 +184,7 @@ class Propagation {
     std::vector<Offer> offers = offers_of(node, rule, passing);
     if (seeks(node)) seek(node, rule, offers);
     if (hints_.sequence_axis) offer_sequence(node, rule, offers);
+    const bool by_heads = hints_.by_heads && rule.heads && goes_by_heads(node, rule, offers);
     const std::vector<Offer> chosen = choose(rule, std::move(offers), passing);
     if (node.aten) check_batch(node, chosen);
 
@@ -199,7 +202,7 @@ class Propagation {
       for (Axis axis : passing)
         if (!op_def(node.op).has(Trait::kScales) || sharding_of(node.inputs[i]).partial_over(axis))
           to.set_partial(axis, ReduceOp::kSum);
-      made.inputs[i] = b_.reshard(now_[node.inputs[i].index()], to);
+      made.inputs[i] = b_.reshard(now_[node.inputs[i].index()], to, by_heads);
     }
     std::vector<TensorType> types;
     std::vector<Sharding> results;
@@ -215,9 +218,53 @@ class Propagation {
     const std::vector<TensorId> outputs =
         b_.add(std::move(made), types, std::move(results), origins, reason(chosen, passing, node));
     for (size_t k = 0; k < outputs.size(); ++k) {
-      now_[node.outputs[k].index()] = outputs[k];
+      now_[node.outputs[k].index()] = by_heads ? back_to_sequence(node, node.outputs[k], outputs[k]) : outputs[k];
       note_operand(node, rule, k);
     }
+  }
+
+  // ---- attention by heads (DeepSpeed Ulysses): in front of it the sequence's split becomes one of heads, behind it
+  // the heads' becomes one of the sequence
+
+  static constexpr size_t kSequence = 2;  // of (batch, heads, sequence, head size)
+
+  // Whether the sequence of some operand is split over cp; then heads are offered in its stead.
+  bool goes_by_heads(const Node& node, const ShardingRule& rule, std::vector<Offer>& offers) {
+    const Axis cp = *hints_.sequence_axis;
+    const auto splits_cp = [&](TensorId id) { return sharding_of(id).splits(cp); };
+    if (std::ranges::none_of(node.inputs, splits_cp)) return false;
+    std::erase_if(offers, [cp](const Offer& offer) { return offer.split.piece.axes == std::vector<Axis>{cp}; });
+    const auto heads = static_cast<size_t>(*rule.heads);
+    int64_t left = rule.factors[heads].size;  // of which each part of the others' has so many
+    for (const Offer& other : offers)
+      if (other.split.at == heads) left = std::min(left, other.split.inner);
+    const int64_t ranks = mesh_.size(cp);
+    USER_CHECK(left % ranks == 0,
+               "context parallelism by heads: of the heads of attention (in '{}') there are {}{}, which cp = {} does "
+               "not divide; "
+               "gather keys and values instead",
+               node.source.module, left, left == rule.factors[heads].size ? "" : " on a rank along tp", ranks);
+    offers.push_back({{heads, {ranks, {cp}}, left / ranks}, Origin::kBatch, preference(Origin::kBatch, false), 0, 0});
+    return true;
+  }
+
+  // A result of attention by heads, split along the sequence as the operand of its sequence was.
+  TensorId back_to_sequence(const Node& node, TensorId old, TensorId now) {
+    const Axis cp = *hints_.sequence_axis;
+    const Shape& shape = old_.shape(old);
+    std::vector<Split> splits = splits_of(b_.sharding(now), shape);
+    std::erase_if(splits, [cp](const Split& split) { return split.piece.axes == std::vector<Axis>{cp}; });
+    for (TensorId input : node.inputs) {
+      if (old_.shape(input).size() < shape.size() || old_.shape(input)[kSequence] != shape[kSequence]) continue;
+      const std::vector<Split> lies = splits_of(sharding_of(input), old_.shape(input));
+      const auto along = std::ranges::find_if(lies, [cp](const Split& split) {
+        return split.at == kSequence && split.piece.axes == std::vector<Axis>{cp};
+      });
+      if (along == lies.end()) continue;
+      add_beside(splits, *along, shape);
+      break;
+    }
+    return b_.reshard(now, {pieces_of(splits, shape, mesh_), b_.sharding(now).partial});
   }
 
   // Of an op of several results, one that is partial and has the shape of an operand which was gathered for it is that
@@ -446,6 +493,7 @@ ShardedStep propagate_shardings(const Graph& step, const Strategy& strategy) {
     Propagation(graph, strategy, no_seeds(graph), seeking).visit_nodes();
   }
   hints.sequence_axis = cp;
+  hints.by_heads = cp && strategy.context == Context::kHeads;
   return Propagation(graph, strategy, seeds_of(graph, strategy, tensor_parallel), hints).run();
 }
 

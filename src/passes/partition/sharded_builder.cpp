@@ -47,9 +47,9 @@ bool ShardedBuilder::is_kept(const Sharding& from, const Sharding& to) const {
   return is_gathered;
 }
 
-TensorId ShardedBuilder::reshard(TensorId x, const Sharding& to) {
+TensorId ShardedBuilder::reshard(TensorId x, const Sharding& to, bool keeps) {
   if (sharding(x) == to) return x;
-  const bool is_once = !sharding(x).partial.empty() || is_kept(sharding(x), to);
+  const bool is_once = keeps || !sharding(x).partial.empty() || is_kept(sharding(x), to);
   for (const Resharded& known : resharded_[x.index()])
     if ((is_once || known.stretch == stretch_) && sharding(known.tensor) == to) return known.tensor;
   const TensorId made = make_resharded(x, to);

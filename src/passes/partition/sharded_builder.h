@@ -35,8 +35,8 @@ class ShardedBuilder {
 
   // x, lying as `to`: a `reshard` of it; or, where that needs no more than cutting what is cheap, it is made in parts.
   // What was reduced is reduced once. What was gathered is gathered again in another stretch, or it would be kept: so
-  // it is along the axes that the strategy keeps.
-  TensorId reshard(TensorId x, const Sharding& to);
+  // it is along the axes that the strategy keeps, and where the caller says so.
+  TensorId reshard(TensorId x, const Sharding& to, bool keeps = false);
 
   Graph take() { return std::move(graph_); }
   std::vector<std::string> take_reasons() { return std::move(why_); }

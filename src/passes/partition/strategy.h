@@ -2,6 +2,7 @@
 // gives to what enters the step, from which all others follow (propagate_shardings).
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -17,6 +18,10 @@ struct ShardRule {
   bool operator==(const ShardRule&) const = default;
 };
 
+// How attention sees all of a sequence that is split over cp: keys and values are gathered, or, by all-to-all, each
+// rank has all tokens of some of the heads.
+enum class Context : uint8_t { kGather, kHeads };
+
 struct Strategy {
   Mesh mesh;
   // What is split over dp_shard beside the batch: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
@@ -29,6 +34,7 @@ struct Strategy {
   // is otherwise gathered again; over dp_shard gradients of micro-batches are then added up before they are reduced. It
   // sends less and holds more: a budget of memory chooses it (plan/plan_graph.h).
   std::vector<std::string> keeps = {};
+  Context context = Context::kGather;
   // By key, how parameters lie that another program of the run has split: the update finds them as micro-batches do.
   std::map<std::string, Sharding> known = {};
   bool operator==(const Strategy&) const = default;

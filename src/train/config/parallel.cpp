@@ -38,6 +38,7 @@ Strategy strategy_of(const RunConfig& config) {
                              {"tp", parallel.tp}});
   strategy.zero = static_cast<int>(parallel.zero);
   strategy.sequence_parallel = parallel.sequence_parallel;
+  strategy.context = parallel.context == "heads" ? Context::kHeads : Context::kGather;
   strategy.rules = parallel.shard;
   const int64_t ranks = strategy.mesh.ranks();
   USER_CHECK(parallel.ranks == 0 || parallel.ranks == ranks,
@@ -66,6 +67,7 @@ std::string to_text(const Strategy& strategy) {
   std::string text = str("{} ranks ({})", strategy.mesh.ranks(), to_text(strategy.mesh));
   if (strategy.mesh.find("dp_shard")) text += str(", zero {}", strategy.zero);
   if (strategy.mesh.find("tp") && !strategy.sequence_parallel) text += ", without sequence_parallel";
+  if (strategy.mesh.find("cp") && strategy.context == Context::kHeads) text += ", context by heads";
   return text;
 }
 

@@ -57,6 +57,7 @@ struct RunConfig {
     int64_t cp = 1;
     int64_t tp = 1;
     bool sequence_parallel = true;
+    std::string context = "gather";
     std::vector<ShardRule> shard = {};
   } parallel;
   struct Optim {

@@ -145,6 +145,13 @@ const std::vector<Key>& run_config_keys() {
        "what lies between the matmuls of tp is split along the sequence: less memory, for a quarter more bytes sent",
        {},
        {"enable_sequence_parallel", "tensor_parallel_sequence"}},
+      {"parallel.context",
+       at(&R::parallel, &R::Parallel::context),
+       one_of({"gather", "heads"}),
+       "how attention sees a sequence split over cp: keys and values are gathered, or each rank has all tokens of some "
+       "heads (all-to-all)",
+       {},
+       {"context_parallel_rotate_method", "ulysses", "ulysses_degree", "ulysses_sequence_parallel_size", "sp_mode"}},
       {"parallel.shard",
        at(&R::parallel, &R::Parallel::shard),
        maybe_empty(),

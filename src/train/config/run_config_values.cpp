@@ -215,6 +215,8 @@ std::vector<std::string> without_effect(const RunConfig& config) {
     lines.push_back(str("parallel.zero = {} has no effect: parallel.dp_shard is 1", parallel.zero));
   if (!parallel.sequence_parallel && parallel.tp == 1)
     lines.emplace_back("parallel.sequence_parallel = false has no effect: parallel.tp is 1");
+  if (parallel.context != defaults.parallel.context && parallel.cp == 1)
+    lines.push_back(str("parallel.context = \"{}\" has no effect: parallel.cp is 1", parallel.context));
   for (const Key& key : run_config_keys()) {
     const bool is_read = key.optimizers.empty() || std::ranges::count(key.optimizers, config.optim.name) > 0;
     const std::string value = value_text(key, config);
