@@ -133,9 +133,10 @@ std::vector<Candidate> list_candidates(const fs::path& output, const Skipped& sk
   return candidates;
 }
 
-Checkpoint verified(const fs::path& directory, const Manifest& manifest) {
+Checkpoint verified(const fs::path& directory, const Manifest& manifest, CheckedBy how = CheckedBy::kHashes) {
   USER_CHECK(manifest.files.contains(kStateName), "{}: the manifest lacks {}", directory.string(), kStateName);
-  check_hashes(directory, manifest);
+  how == CheckedBy::kHashes ? check_hashes(directory, manifest) : check_sizes(directory, manifest);
+  check_mesh(directory, manifest);
   Checkpoint checkpoint{directory, read_state(directory / kStateName)};
   USER_CHECK(checkpoint.state.step == manifest.step, "{}: {} is of step {}, the manifest of step {}",
              directory.string(), kStateName, checkpoint.state.step, manifest.step);
@@ -150,15 +151,19 @@ CheckpointWriter::CheckpointWriter(const fs::path& output, const TrainerState& s
   check_replaceable(transaction_.final_path());
 }
 
-fs::path CheckpointWriter::commit() {
+fs::path CheckpointWriter::commit(const ManifestFiles& known, const std::string& mesh) {
   write_state(path() / kStateName, state_, files_);
-  write_manifest(path(), make_manifest(path(), state_.step), files_);
+  Manifest manifest = make_manifest(path(), state_.step, known);
+  manifest.mesh = mesh;
+  write_manifest(path(), manifest, files_);
   check_replaceable(transaction_.final_path());
   transaction_.commit();
   return transaction_.final_path();
 }
 
-Checkpoint read_checkpoint(const fs::path& directory) { return verified(directory, read_manifest(directory)); }
+Checkpoint read_checkpoint(const fs::path& directory, CheckedBy how) {
+  return verified(directory, read_manifest(directory), how);
+}
 
 std::optional<int64_t> step_of_name(const fs::path& directory) {
   const std::string name = directory.filename().string();

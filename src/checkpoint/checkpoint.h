@@ -5,8 +5,9 @@
 //   checkpoint-000200/
 //     config.json model.safetensors tokenizer.json ...   the caller's model files
 //     optimizer.safetensors                              the caller's optimizer and generator state
+//     shard-00001-model-00001-of-00001.safetensors ...   in the stead of both, of each rank its slices (tensor_files.h)
 //     trainer_state.json                                 TrainerState
-//     manifest.json                                      {format, version, step, files: {name: {bytes, xxh3}}}
+//     manifest.json                                      {format, version, step, mesh, files: {name: {bytes, xxh3}}}
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "checkpoint/manifest.h"
 
 namespace stepc {
 
@@ -34,10 +36,12 @@ class CheckpointWriter {
   // An older checkpoint of the same step is replaced. What else has that name is left alone: a UserError.
   CheckpointWriter(const std::filesystem::path& output, const TrainerState& state, FileSystem& files = system_files());
 
-  // Where the caller writes its files, all in this directory itself.
+  // Where the caller writes its files, all in this directory itself. So may other processes.
   [[nodiscard]] const std::filesystem::path& path() const { return transaction_.path(); }
-  // Adds trainer_state.json and the manifest, syncs and renames. Returns the checkpoint's directory.
-  std::filesystem::path commit();
+  // Adds trainer_state.json and the manifest, syncs and renames. Returns the checkpoint's directory. Of files that
+  // other processes have written, each durably, it need know sizes and hashes alone: `known`; `mesh`: of those whose
+  // slices they hold.
+  std::filesystem::path commit(const ManifestFiles& known = {}, const std::string& mesh = {});
 
  private:
   TrainerState state_;
@@ -50,8 +54,9 @@ struct Checkpoint {
   TrainerState state;
 };
 
-// Verifies every file's size and hash first.
-Checkpoint read_checkpoint(const std::filesystem::path& directory);
+// Verifies every file's size and hash first; or its size alone, where another process has done that.
+enum class CheckedBy : uint8_t { kHashes, kSizes };
+Checkpoint read_checkpoint(const std::filesystem::path& directory, CheckedBy how = CheckedBy::kHashes);
 
 // The step that a checkpoint of this name is of; nullopt where it is not such a name.
 std::optional<int64_t> step_of_name(const std::filesystem::path& directory);

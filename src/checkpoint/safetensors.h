@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -63,8 +64,18 @@ struct TensorView {
   std::span<const std::byte> bytes;  // row-major, little-endian
 };
 
+// One whose bytes are asked for when they are written: they need stay only until the next one's are.
+struct TensorSource {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  std::function<std::span<const std::byte>()> bytes;
+};
+
 // Written beside, synced, renamed into place. Names must be unique and dtypes known to the format (not c128).
 void write_safetensors(const std::filesystem::path& path, std::vector<TensorView> tensors,
+                       const SafetensorsMetadata& metadata = {}, FileSystem& files = system_files());
+void write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
                        const SafetensorsMetadata& metadata = {}, FileSystem& files = system_files());
 
 }  // namespace stepc

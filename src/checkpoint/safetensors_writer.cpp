@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -13,18 +14,18 @@ namespace stepc {
 namespace {
 using OrderedJson = nlohmann::ordered_json;  // members in the order of their bytes, as other writers have them
 
-uint64_t bytes_of(const TensorView& tensor) {
+uint64_t bytes_of(const TensorSource& tensor) {
   auto bytes = static_cast<uint64_t>(size_of(tensor.dtype));
   for (const int64_t dim : tensor.shape) bytes *= static_cast<uint64_t>(dim);
   return bytes;
 }
 
-std::string header_of(const std::vector<TensorView>& tensors, const SafetensorsMetadata& metadata) {
+std::string header_of(const std::vector<TensorSource>& tensors, const SafetensorsMetadata& metadata) {
   OrderedJson::object_t header;  // a plain vector underneath: push_back, for emplace would search all keys
   if (!metadata.empty()) header.push_back({"__metadata__", OrderedJson(metadata)});
   uint64_t begin = 0;
   for (const auto& tensor : tensors) {
-    const uint64_t end = begin + tensor.bytes.size();
+    const uint64_t end = begin + bytes_of(tensor);
     header.push_back({tensor.name, OrderedJson{{"dtype", *safetensors_name(tensor.dtype)},
                                                {"shape", tensor.shape},
                                                {"data_offsets", {begin, end}}}});
@@ -39,7 +40,19 @@ std::string header_of(const std::vector<TensorView>& tensors, const SafetensorsM
 
 void write_safetensors(const std::filesystem::path& path, std::vector<TensorView> tensors,
                        const SafetensorsMetadata& metadata, FileSystem& files) {
-  std::sort(tensors.begin(), tensors.end(), [](const TensorView& a, const TensorView& b) {
+  std::vector<TensorSource> sources;
+  for (TensorView& view : tensors) {
+    sources.push_back(
+        {std::move(view.name), view.dtype, std::move(view.shape), [bytes = view.bytes] { return bytes; }});
+    const TensorSource& source = sources.back();
+    INTERNAL_CHECK_EQ(view.bytes.size(), bytes_of(source), "tensor {}", source.name);
+  }
+  write_safetensors(path, std::move(sources), metadata, files);
+}
+
+void write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
+                       const SafetensorsMetadata& metadata, FileSystem& files) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorSource& a, const TensorSource& b) {
     const int rank_a = safetensors_rank(a.dtype);
     const int rank_b = safetensors_rank(b.dtype);
     return rank_a != rank_b ? rank_a > rank_b : a.name < b.name;
@@ -48,7 +61,6 @@ void write_safetensors(const std::filesystem::path& path, std::vector<TensorView
     INTERNAL_CHECK(tensor.name != "__metadata__", "that name is the format's own");
     USER_CHECK(safetensors_name(tensor.dtype).has_value(), "{}: tensor \"{}\": safetensors has no dtype {}",
                path.string(), tensor.name, name_of(tensor.dtype));
-    INTERNAL_CHECK_EQ(tensor.bytes.size(), bytes_of(tensor), "tensor {}", tensor.name);
   }
   std::vector<std::string_view> names;
   for (const auto& tensor : tensors) names.push_back(tensor.name);
@@ -60,7 +72,11 @@ void write_safetensors(const std::filesystem::path& path, std::vector<TensorView
   FileWriter writer(path, files);
   writer.write(std::as_bytes(std::span(&header_bytes, 1)));
   writer.write(header);
-  for (const auto& tensor : tensors) writer.write(tensor.bytes);
+  for (const auto& tensor : tensors) {
+    const std::span<const std::byte> bytes = tensor.bytes();
+    INTERNAL_CHECK_EQ(bytes.size(), bytes_of(tensor), "tensor {}", tensor.name);
+    writer.write(bytes);
+  }
   writer.commit();
 }
 

@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_files.h"
 #include "ir/dtype.h"
 
 namespace stepc {
@@ -23,18 +24,38 @@ std::optional<DType> from_scalar_type(at::ScalarType type);
 
 // Contiguous CPU copies, in the file's order.
 NamedTensors load_tensors(const std::filesystem::path& path);
-// All weights of a Hugging Face directory, one file or several.
+// A tensor of a directory, and a box of it.
+at::Tensor read_tensor(const TensorFiles& files, const TensorFiles::Tensor& tensor);
+at::Tensor read_tensor(const TensorFiles& files, const TensorFiles::Tensor& tensor, const Box& box);
+// All of them, and all weights of a model's directory: one file, several, or slices.
+NamedTensors load_tensors(const TensorFiles& files);
 NamedTensors load_model_tensors(const std::filesystem::path& directory);
 // The same one after the other, with no more than one of them in memory.
 void visit_model_tensors(const std::filesystem::path& directory,
                          const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit);
 
-// Tensors of any layout and device; each is made contiguous on the CPU first.
+// A tensor that is made when it is written, so that no more than one of them need be there.
+struct MadeTensor {
+  std::string name;
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> shape;
+  std::function<at::Tensor()> make;
+};
+using MadeTensors = std::vector<MadeTensor>;
+MadeTensors made_of(const NamedTensors& tensors);
+// `files` must outlive what is made.
+MadeTensors made_of(const TensorFiles& files);
+
+// Tensors of any layout and device; each is made contiguous on the CPU as it is written.
+void save_tensors(const std::filesystem::path& path, const MadeTensors& tensors,
+                  const SafetensorsMetadata& metadata = {}, FileSystem& files = system_files());
 void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors,
                   const SafetensorsMetadata& metadata = {}, FileSystem& files = system_files());
 
 // The weights of a Hugging Face directory: model.safetensors, or, where they are more than `max_shard_bytes`, the files
 // model-00001-of-00003.safetensors and on with model.safetensors.index.json, cut where transformers cuts.
+void save_model_tensors(const std::filesystem::path& directory, const MadeTensors& weights, at::ScalarType dtype,
+                        uint64_t max_shard_bytes, FileSystem& files = system_files());
 void save_model_tensors(const std::filesystem::path& directory, const NamedTensors& weights, at::ScalarType dtype,
                         uint64_t max_shard_bytes, FileSystem& files = system_files());
 

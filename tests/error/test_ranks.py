@@ -11,15 +11,17 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from tiny_run import RUN, outcome
+from tiny_run import RUN, outcome, write_tiny_model
 
 TRAIN = [*RUN, "--train.threads=1"]
 TWO = [*TRAIN, "--ranks", "2"]
@@ -76,7 +78,8 @@ def assert_close(found, expected, tolerance):
 
 
 def steps_saved(path):
-    return sorted(int(each.name.split("-")[1]) for each in path.glob("checkpoint-*"))
+    """What a killed process left half-written is none."""
+    return sorted(int(each.name.split("-")[1]) for each in path.glob("checkpoint-*") if ".tmp-" not in each.name)
 
 
 def ranks_of(launcher):
@@ -131,17 +134,20 @@ def test_text_is_sampled(tiny):
 
 
 def test_resume_on_other_ranks(tiny):
-    how = ["--train.batch_size=6", "--train.steps=6", "--output.save_every=3", "--output.keep_last=2"]
-    assert tiny(*TWO, *how).returncode == 0
+    """Also of a checkpoint in slices on one rank, and of one rank's on several."""
+    how = ["--train.batch_size=8", "--train.steps=13", "--output.save_every=10", "--output.keep_last=2"]
+    assert tiny(*TRAIN, *how, "--ranks", "4").returncode == 0
     expected, bits = losses(tiny.path / "out"), outcome(tiny.path / "out")
     shutil.rmtree(tiny.path / "out/model")
-    shutil.rmtree(tiny.path / "out/checkpoint-000006")
+    shutil.rmtree(tiny.path / "out/checkpoint-000013")
     shutil.copytree(tiny.path / "out", tiny.path / "stopped")
-    for ranks in [2, 1, 3]:
-        result = tiny(*TRAIN, *how, "--resume", "--ranks", str(ranks))
-        assert result.returncode == 0 and "resumed from out/checkpoint-000003 at step 3" in result.stdout, result
+    for mesh in [["--ranks=4"], ["--ranks=2", "--parallel.dp_shard=2", "--parallel.zero=1"], ["--ranks=1"],
+                 ["--ranks=8", "--parallel.dp_replicate=2", "--parallel.dp_shard=2", "--parallel.tp=2"]]:
+        result = tiny(*TRAIN, *how, "--resume", *mesh)
+        assert result.returncode == 0 and "resumed from out/checkpoint-000010 at step 10" in result.stdout, result
         assert_close(losses(tiny.path / "out"), expected, 1e-4)
-        if ranks == 2:
+        assert tiny("inspect", "out/checkpoint-000013").returncode == 0
+        if mesh == ["--ranks=4"]:
             assert outcome(tiny.path / "out") == bits
         shutil.rmtree(tiny.path / "out")
         shutil.copytree(tiny.path / "stopped", tiny.path / "out")
@@ -254,25 +260,133 @@ def test_sigterm_saves_on_all(tiny, whom):
     assert result.returncode == 0 and f"at step {step}\n" in result.stdout, result
 
 
-def test_a_killed_rank(tiny):
-    how = ["--train.steps=40", "--output.save_every=3", "--output.keep_last=3"]
+def test_a_killed_rank(tiny, request):
+    """Any rank at any moment, over and over (--kills): what was acknowledged stays, and the end has the same bits."""
+    kills = request.config.getoption("--kills")
+    how = ["--output.save_every=3", "--output.keep_last=3", f"--train.steps={13 * kills + 5}"]
     assert tiny(*TWO, *how).returncode == 0
     expected = outcome(tiny.path / "out")
     shutil.rmtree(tiny.path / "out")
     moments = random.Random(5)
-    for victim, step in [(1, moments.randint(1, 9)), (0, moments.randint(13, 19)), (1, moments.randint(23, 29))]:
+    acknowledged = 0
+    for kill in range(kills):
+        victim, step = moments.randrange(2), 13 * kill + moments.randint(1, 9)
         launcher = tiny.start(*TWO, *how, "--resume")
-        until(launcher, f"step {step}/")
+        said = []
+        for line in launcher.stdout:
+            said.append(line)
+            if line.startswith(f"step {step}/"):
+                break
         time.sleep(moments.uniform(0, 0.01))
         os.kill(ranks_of(launcher)[victim], signal.SIGKILL)
         began = time.monotonic()
         out, err = launcher.communicate(timeout=60)
-        assert launcher.returncode == 137 and time.monotonic() - began < 60, (out, err)
+        assert launcher.returncode == 137 and time.monotonic() - began < 60, (said, out, err)
         assert err.endswith(f"stepc: rank {victim} of 2 was ended by signal 9 (Killed)\n"), err
+        saved = re.findall(r"^saved out/checkpoint-(\d+)", "".join([*said, out]), re.MULTILINE)
+        acknowledged = max([acknowledged, *map(int, saved)])
+        assert not acknowledged or steps_saved(tiny.path / "out")[-1] >= acknowledged
         for step in steps_saved(tiny.path / "out"):
             assert tiny("inspect", f"out/checkpoint-{step:06}").returncode == 0
-    assert tiny(*TWO, *how, "--resume").returncode == 0
+    assert acknowledged and tiny(*TWO, *how, "--resume").returncode == 0
     assert outcome(tiny.path / "out") == expected
+
+
+def test_pytorch_merges_the_slices(tiny):
+    """As its distributed Hugging Face storage reads them; and `stepc export` makes the same, plain."""
+    how = ["--ranks", "4", "--train.batch_size=8", "--parallel.dp_shard=2", "--parallel.tp=2"]
+    assert tiny(*TRAIN, *how).returncode == 0
+    checkpoint = tiny.path / "out/checkpoint-000004"
+    assert not (checkpoint / "model.safetensors").exists()
+    result = tiny("export", "out/checkpoint-000004", "plain")
+    assert (result.returncode, result.stdout, result.stderr) == (
+        0, "plain: the model of out/checkpoint-000004\n", "")
+    plain = load_file(tiny.path / "plain/model.safetensors")
+    merged = {name: torch.zeros(weight.shape) for name, weight in plain.items()}
+    moments = {f"{name}.exp_avg": torch.zeros(weight.shape) for name, weight in plain.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no process group
+        dcp.load(merged | moments, storage_reader=dcp.HuggingFaceStorageReader(str(checkpoint)), no_dist=True)
+    for name, weight in plain.items():
+        np.testing.assert_array_equal(merged[name].numpy(), weight)
+        assert moments[f"{name}.exp_avg"].abs().max() > 0
+    assert (tiny.path / "plain/model.safetensors").read_bytes() == (
+        tiny.path / "out/model/model.safetensors").read_bytes()
+    assert AutoModelForCausalLM.from_pretrained(tiny.path / "plain").dtype == torch.float32
+    text = tiny("generate", "out/checkpoint-000004", "--prompt", "a", "--tokens", "4")
+    assert text.returncode == 0 and text.stdout == tiny("generate", "plain", "--prompt", "a", "--tokens", "4").stdout
+    assert tiny("export", "out/checkpoint-000004", "plain").returncode == 2  # it is there
+
+
+def anonymous_memory(tiny, *arguments):
+    """What a run says that a rank takes of it in MiB, and the most that any rank had."""
+    launcher = tiny.start(*TRAIN, "--ranks", "4", *arguments)
+    most = 0
+    while launcher.poll() is None:
+        try:
+            for rank in ranks_of(launcher).values():
+                status = Path(f"/proc/{rank}/status").read_text()
+                most = max(most, *(int(kb) / 1024 for kb in re.findall(r"RssAnon:\s+(\d+) kB", status)), 0)
+        except OSError:  # ended meanwhile
+            pass
+        time.sleep(0.002)
+    out, err = launcher.communicate()
+    assert launcher.returncode == 0, (out, err)
+    units = {"B": 2**-20, "KiB": 2**-10, "MiB": 1, "GiB": 2**10}
+    line = re.search(r"model and optimizer (\S+) (\w+), step (\S+) (\w+), copy for saves (\S+) (\w+)", out).groups()
+    return sum(float(line[i]) * units[line[i + 1]] for i in (0, 2, 4)), most
+
+
+def test_no_rank_holds_the_model(tiny):
+    """Reading, training, saving, resuming and exporting: beside its plan a rank takes a tensor, not the model."""
+    how = ["--train.batch_size=8", "--output.save_every=2", "--output.keep_last=9"]
+    write_tiny_model(tiny.path / "model", tiny.path / "model", layers=3)
+    planned, most = anonymous_memory(tiny, *how)
+    program = most - planned
+    shutil.rmtree(tiny.path / "out")
+    write_tiny_model(tiny.path / "model", tiny.path / "model", hidden=512, inner=4096, layers=3)
+    largest, model = 512 * 4096 * 4 / 2**20, (tiny.path / "model/model.safetensors").stat().st_size / 2**20
+    for more in [[], ["--resume", "--train.steps=6"]]:
+        planned, most = anonymous_memory(tiny, *how, *more)
+        assert most <= planned + program + largest, (planned, most, program, model)
+        # The bound says something: the model would be seen in it, and the plan is of a rank.
+        assert largest < model / 8 and planned < 2.5 * model
+
+
+def test_damaged_slices(tiny):
+    how = ["--train.batch_size=6", "--output.save_every=2", "--output.keep_last=2"]
+    assert tiny(*TWO, *how).returncode == 0
+    checkpoint = tiny.path / "out/checkpoint-000004"
+    files = sorted(checkpoint.iterdir())
+    assert len(files) > 6
+    for file in files:
+        good = file.read_bytes()
+        for bad in [None, good[:-1], good[:-1] + bytes([good[-1] ^ 1])]:
+            file.unlink() if bad is None else file.write_bytes(bad)
+            result = tiny("inspect", "out/checkpoint-000004")
+            assert result.returncode == 1 and "DAMAGED" in result.stdout, (file, result)
+            file.write_bytes(good)
+    second = checkpoint / "shard-00002-model-00001-of-00001.safetensors"
+    second.unlink()
+    for command in [("export", "out/checkpoint-000004", "plain"), ("generate", "out/checkpoint-000004", "--prompt=a")]:
+        result = tiny(*command)
+        assert result.returncode == 2 and result.stderr.count("\n") == 1 and "shard" in result.stderr + "shard", result
+    assert not (tiny.path / "plain").exists()
+    result = tiny(*TWO, *how, "--resume", "--train.steps=6")
+    assert result.returncode == 0 and "resumed from out/checkpoint-000002 at step 2" in result.stdout, result
+    assert "skipping a damaged checkpoint: out/checkpoint-000004/" + second.name in result.stdout + result.stderr
+
+
+def test_the_best_is_plain(tiny):
+    """As are the model and a checkpoint of one process; a run goes on from it too."""
+    how = ["--train.batch_size=6", "--output.eval_every=2", "--output.keep_best=true", "--data.eval_fraction=0.2"]
+    assert tiny(*TWO, *how).returncode == 0
+    checkpoints = sorted(tiny.path.glob("out/checkpoint-*"))
+    best, *_ = sorted(checkpoints, key=lambda path: json.loads((path / "trainer_state.json").read_text())[
+        "held_out_nats_per_byte"])
+    assert AutoModelForCausalLM.from_pretrained(best) and (best / "optimizer.safetensors").exists()
+    assert not list(best.glob("shard-*")) and tiny("inspect", str(best)).returncode == 0
+    assert tiny(*TWO, *how, "--resume", "--train.steps=6").returncode == 0
 
 
 def test_a_killed_rank_without_a_launcher(tiny):
@@ -335,10 +449,12 @@ def shared(tiny):
 
 @pytest.fixture
 def two_machines(tiny):
-    """A folder for each rank, as of machines without a common disk."""
+    """A folder for each rank, as of machines that have nothing in common but where the run writes."""
+    (tiny.path / "shared").mkdir()
     folders = {rank: tiny.path / f"machine-{rank}" for rank in range(2)}
     for folder in folders.values():
         folder.mkdir()
+        (folder / "out").symlink_to(tiny.path / "shared")
         for name in ["model", "text.txt", "run.toml"]:
             copy = shutil.copytree if name == "model" else shutil.copy
             copy(tiny.path / name, folder / name)
@@ -365,6 +481,7 @@ def test_other_weights_of_the_same_name(tiny, two_machines):
 
 
 def test_an_output_that_is_not_shared(tiny, two_machines):
+    (two_machines[1] / "out").unlink()
     for status, _, err in by_hand(tiny, *TRAIN, folders=two_machines):
         assert (status, err) == (
             2, "stepc: rank 1: output.dir = out: what rank 0 writes there is not found there: all ranks want one "

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "base/files.h"
@@ -21,6 +22,7 @@ int config_json_fuzz(const uint8_t* data, size_t size);
 int manifest_fuzz(const uint8_t* data, size_t size);
 int run_toml_fuzz(const uint8_t* data, size_t size);
 int safetensors_fuzz(const uint8_t* data, size_t size);
+int slices_fuzz(const uint8_t* data, size_t size);
 }
 
 namespace stepc {
@@ -65,6 +67,24 @@ std::vector<std::string> model_configs() {
 
 TEST(SeededFuzz, Safetensors) {
   seeded_run(safetensors_fuzz, {safetensors(kHeader, 26), safetensors("{}", 0)}, 3000, kMebibyte, 2500);
+}
+// The first half of a tensor whose second half another rank has, and a tensor of its own.
+std::string slices_header(const std::string& info) {
+  return str(R"({{"__metadata__":{{"DCP_SHARDING_INFO":{}}},"a":{{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}},)"
+             R"("b":{{"dtype":"U8","shape":[3],"data_offsets":[16,19]}}}})",
+             nlohmann::json(info).dump());
+}
+const std::string kSlices = R"({"a":{"saved_offsets":[0,0],"shape":[4,2]},"b":{"saved_offsets":[0],"shape":[3]}})";
+
+TEST(SeededFuzz, Slices) { seeded_run(slices_fuzz, {safetensors(slices_header(kSlices), 19)}, 3000, kMebibyte, 2000); }
+TEST(HostileFiles, Slices) {
+  Files files;
+  for (const std::string field : {"a", "b", "saved_offsets", "shape"})
+    for (const std::string value :
+         {"-1", "18446744073709551616", "[[]]", "{}", "0.5", "null", "[0]", "[1,0]", "[0,1]",
+          "[9223372036854775807,9223372036854775807]", "[4611686018427387904,0]", "[5,2]", "[4,1]", "[0,0,0]"})
+      files.push_back(safetensors(slices_header(with_value(kSlices, field, value)), 19));
+  expect_refused(slices_fuzz, files);
 }
 TEST(SeededFuzz, Manifest) { seeded_run(manifest_fuzz, {manifest_text()}, 3000, kMebibyte, 2500); }
 TEST(SeededFuzz, RunToml) { seeded_run(run_toml_fuzz, {run_toml()}, 3000, kMebibyte, 1500); }

@@ -2,6 +2,7 @@
 // the same, but for the order of sums.
 #include "train/step/rank_learner.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <functional>
@@ -18,6 +19,7 @@
 #include "tests/temp_dir.h"
 #include "train/model/adapter_choice.h"
 #include "train/step/local_learner.h"
+#include "train/step/staged_checkpoint.h"
 
 namespace stepc::train {
 namespace {
@@ -152,23 +154,34 @@ class RankLearnerTest : public ::testing::Test {
     return given;
   }
 
-  // Of rank 0; the others are held to its losses.
+  // Of rank 0; the others are held to its losses. The tensors are put together from what all of them save.
   Outcome on_ranks(const Setting& setting) {
     const Strategy strategy = strategy_of(setting);
+    const fs::path saved = directory_ / "saved";
+    fs::remove_all(saved);
+    fs::create_directory(saved);
     const std::vector<Outcome> outcomes = on_every(strategy, [&](const std::shared_ptr<Ranks>& ranks) {
       RankLearner learner(model(setting), config(setting), strategy, ranks);
-      return train(learner, setting);
+      Outcome out = train(learner, setting);
+      EXPECT_EQ(learner.staged_bytes(), staged_bytes(out.weights, without_generator(out.state)));
+      learner.write_checkpoint(saved, out.weights, out.state, system_files());
+      return out;
     });
     for (const Outcome& outcome : outcomes) {
       const auto planned = static_cast<double>(outcome.stats.planned_peak_bytes);
       EXPECT_NEAR(static_cast<double>(outcome.stats.measured_peak_bytes), planned, 0.02 * planned);
       EXPECT_EQ(outcome.stats.unplanned_allocations, 0U);
     }
-    for (size_t r = 1; r < outcomes.size(); ++r) {
-      EXPECT_EQ(outcomes[r].losses, outcomes[0].losses) << "rank " << r;
-      EXPECT_TRUE(outcomes[r].weights.empty()) << "rank " << r << " was given what rank 0 saves";
-    }
-    return outcomes[0];
+    for (size_t r = 1; r < outcomes.size(); ++r) EXPECT_EQ(outcomes[r].losses, outcomes[0].losses) << "rank " << r;
+    Outcome out = outcomes[0];
+    out.weights = load_tensors(TensorFiles(saved, setting.lora_rank > 0 ? kAdapterFiles : kModelFiles));
+    out.state = load_tensors(TensorFiles(saved, kOptimizerFiles));
+    return out;
+  }
+
+  static NamedTensors without_generator(NamedTensors state) {
+    std::erase_if(state, [](const auto& item) { return item.first == kGeneratorState; });
+    return state;
   }
 
   // Steps `first` and on of a run on a mesh, from a checkpoint or, of step 0, the model; leaves another one.
@@ -184,11 +197,9 @@ class RankLearnerTest : public ::testing::Test {
       std::vector<double> losses;
       for (int step = first; step < first + count; ++step)
         losses.push_back(learner.step(batch(1, static_cast<uint64_t>(step)), 1e-3).loss);
-      const NamedTensors weights = learner.weights(), state = learner.state();
-      if (ranks->rank() == 0) {
-        fs::create_directory(to);
-        learner.write_checkpoint(to, weights, state, system_files());
-      }
+      if (ranks->rank() == 0) fs::create_directory(to);
+      ranks->barrier();
+      learner.write_checkpoint(to, learner.weights(), learner.state(), system_files());
       ranks->barrier();
       return losses;
     })[0];
@@ -203,7 +214,8 @@ class RankLearnerTest : public ::testing::Test {
       EXPECT_NEAR(many.norms[static_cast<size_t>(step)], one.norms[static_cast<size_t>(step)], loss_error);
     }
     EXPECT_NEAR(many.held_out, one.held_out, 100 * loss_error);
-    const auto compare = [&](const NamedTensors& a, const NamedTensors& b) {
+    const auto compare = [&](NamedTensors a, NamedTensors b) {
+      for (NamedTensors* list : {&a, &b}) std::ranges::sort(*list, {}, &NamedTensors::value_type::first);
       ASSERT_EQ(a.size(), b.size());
       for (size_t i = 0; i < a.size(); ++i) {
         EXPECT_EQ(a[i].first, b[i].first);
@@ -388,7 +400,8 @@ TEST_F(RankLearnerTest, ARunGoesOnOnAnyMesh) {
     const auto rest = run_steps(after, 2, 2, directory_ / "half", to);
     const bool is_same = to == directory_ / str("after {}", before.mesh);
     for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(rest[i], whole[i + 2], is_same ? 0 : 1e-10) << after.mesh;
-    const auto a = load_tensors(directory_ / "whole" / kOptimizerFile), b = load_tensors(to / kOptimizerFile);
+    const auto a = load_tensors(TensorFiles(directory_ / "whole", kOptimizerFiles)),
+               b = load_tensors(TensorFiles(to, kOptimizerFiles));
     ASSERT_EQ(a.size(), b.size());
     for (size_t i = 0; i < a.size(); ++i) {
       if (!a[i].second.is_floating_point()) continue;

@@ -8,6 +8,7 @@
 
 #include "aten/constants.h"
 #include "base/check.h"
+#include "checkpoint/tensors.h"
 
 namespace stepc {
 
@@ -135,6 +136,107 @@ bool ShardedState::is_whole(Owner owner, const std::string& key, const at::Tenso
   const Part& part = find(owner, key);
   return part.of.sharding.is_whole() && part.type == tensor.scalar_type() && tensor.sizes() == part.sizes &&
          tensor.strides() == part.strides;
+}
+
+void ShardedState::put(Owner owner, const std::string& key, const TensorFiles& files,
+                       const TensorFiles::Tensor& tensor) {
+  const auto found = parts_.find({owner, key});
+  if (found == parts_.end()) return;
+  Part& part = found->second;
+  USER_CHECK(tensor.shape == part.of.shape, "{} '{}' has the shape [{}], the step wants [{}]", name_of(owner), key,
+             fmt::join(tensor.shape, ", "), fmt::join(part.of.shape, ", "));
+  take_memory(part);
+  // The box around the part; from it the part is taken as it would be from the whole.
+  Box box{std::vector<int64_t>(tensor.shape.size()), tensor.shape};
+  std::vector<std::vector<int64_t>> inside(tensor.shape.size());
+  for (size_t d = 0; d < tensor.shape.size(); ++d) {
+    const Pieces& pieces = part.of.sharding.dims[d];
+    if (pieces.empty() || tensor.shape[d] == 0) continue;
+    inside[d] = places_of(pieces, tensor.shape[d], mesh_, ranks_->rank());
+    std::ranges::replace(inside[d], -1, tensor.shape[d] - 1);
+    const auto [least, most] = std::ranges::minmax(inside[d]);
+    box.offsets[d] = least;
+    box.sizes[d] = most - least + 1;
+    for (int64_t& place : inside[d]) place -= least;
+  }
+  at::Tensor read = read_tensor(files, tensor, box);
+  for (size_t d = 0; d < inside.size(); ++d) {
+    const std::vector<int64_t>& places = inside[d];
+    if (places.empty() || (is_stretch(places) && std::ssize(places) == read.size(static_cast<int64_t>(d)))) continue;
+    read = read.index_select(static_cast<int64_t>(d), index_of(places));
+  }
+  part.tensor.copy_(read);
+}
+
+namespace {
+
+// A row of elements that stand one after the other, in the whole and in the part.
+struct Stretch {
+  int64_t whole = 0, part = 0, size = 0;
+};
+
+std::vector<Stretch> stretches_of(const Pieces& pieces, int64_t size, const Mesh& mesh, int64_t rank) {
+  if (pieces.empty()) return {{0, 0, size}};
+  std::vector<Stretch> stretches;
+  const std::vector<int64_t> places = places_of(pieces, size, mesh, rank);
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (places[i] < 0) continue;  // padding
+    const auto at = static_cast<int64_t>(i);
+    if (!stretches.empty() && stretches.back().whole + stretches.back().size == places[i] &&
+        stretches.back().part + stretches.back().size == at)
+      ++stretches.back().size;
+    else
+      stretches.push_back({places[i], at, 1});
+  }
+  return stretches;
+}
+
+}  // namespace
+
+uint64_t ShardedState::Slice::elements() const {
+  uint64_t elements = 1;
+  for (const int64_t size : box.sizes) elements *= static_cast<uint64_t>(size);
+  return elements;
+}
+
+std::vector<ShardedState::Slice> ShardedState::slices(Owner owner, const std::string& key, size_t turn) const {
+  const PartOf& of = find(owner, key).of;
+  INTERNAL_CHECK(of.sharding.partial.empty(), "partial sums were to be saved");
+  std::vector<Axis> repeated;
+  for (Axis axis = 0; axis < mesh_.axes.size(); ++axis)
+    if (!of.sharding.splits(axis)) repeated.push_back(axis);
+  const std::vector<int64_t> same = group_of(mesh_, repeated, ranks_->rank());
+  if (same[turn % same.size()] != ranks_->rank()) return {};
+  std::vector<Slice> slices = {{of.shape, {{}, {}}, {}}};
+  for (size_t d = 0; d < of.shape.size(); ++d) {
+    std::vector<Slice> longer;
+    for (const Slice& slice : slices)
+      for (const Stretch& stretch : stretches_of(of.sharding.dims[d], of.shape[d], mesh_, ranks_->rank())) {
+        Slice& one = longer.emplace_back(slice);
+        one.box.offsets.push_back(stretch.whole);
+        one.box.sizes.push_back(stretch.size);
+        one.inside.push_back(stretch.part);
+      }
+    slices = std::move(longer);
+  }
+  return slices;
+}
+
+at::Tensor ShardedState::window(Owner owner, const std::string& key, const Slice& slice) const {
+  at::Tensor window = part(owner, key);
+  for (size_t d = 0; d < slice.inside.size(); ++d)
+    window = window.narrow(static_cast<int64_t>(d), slice.inside[d], slice.box.sizes[d]);
+  return window;
+}
+
+uint64_t ShardedState::element_bytes(Owner owner, const std::string& key) const {
+  return c10::elementSize(find(owner, key).type);
+}
+
+uint64_t ShardedState::whole_bytes(Owner owner, const std::string& key) const {
+  uint64_t bytes = element_bytes(owner, key);
+  for (const int64_t size : find(owner, key).of.shape) bytes *= static_cast<uint64_t>(size);
+  return bytes;
 }
 
 const at::Tensor& ShardedState::part(Owner owner, const std::string& key) const { return find(owner, key).tensor; }

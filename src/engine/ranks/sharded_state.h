@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "checkpoint/tensor_files.h"
 #include "comm/ranks.h"
 #include "ir/graph.h"
 #include "ir/trace.h"
@@ -37,6 +38,23 @@ class ShardedState {
   void fill(Owner owner, const std::string& key, double number);
   // Whether the rank's part is the whole, and such a tensor can be it.
   [[nodiscard]] bool is_whole(Owner owner, const std::string& key, const at::Tensor& tensor) const;
+  // The same of a tensor that lies in files: no more of it is read than this rank's part, or what lies between its
+  // elements.
+  void put(Owner owner, const std::string& key, const TensorFiles& files, const TensorFiles::Tensor& tensor);
+  // What is this rank's to save of a tensor: boxes of the whole, which those of all ranks cover once. Of ranks that
+  // have the same, the one whose `turn` it is saves it.
+  struct Slice {
+    std::vector<int64_t> shape;   // of the whole
+    Box box;                      // in the whole
+    std::vector<int64_t> inside;  // where it begins in the part
+    [[nodiscard]] uint64_t elements() const;
+  };
+  [[nodiscard]] std::vector<Slice> slices(Owner owner, const std::string& key, size_t turn) const;
+  // A window on the part.
+  [[nodiscard]] at::Tensor window(Owner owner, const std::string& key, const Slice& slice) const;
+  // Bytes of the whole, and of an element.
+  [[nodiscard]] uint64_t whole_bytes(Owner owner, const std::string& key) const;
+  [[nodiscard]] uint64_t element_bytes(Owner owner, const std::string& key) const;
   // The part itself.
   [[nodiscard]] const at::Tensor& part(Owner owner, const std::string& key) const;
   // The whole, a copy. All ranks ask for the same at once.

@@ -102,6 +102,8 @@ struct Arguments {
   GenerateCommand generate;
   std::string picture;  // SVG file
   std::string inspected;
+  std::string exported, export_to;
+  double export_shard_gb = 5;
   RunScheduleCommand schedule;
   CalibrateCommand calibrate;
   bool config_defaults = false, config_page = false;
@@ -216,6 +218,12 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
   CLI::App* inspect = app.add_subcommand("inspect", "verify a checkpoint, a model or a run, and say what is in it");
   inspect->add_option("directory", arguments.inspected, "where")->required();
 
+  CLI::App* exports = app.add_subcommand("export", "make a plain Hugging Face directory of a checkpoint's model");
+  exports->add_option("checkpoint", arguments.exported, "a checkpoint, in slices of ranks or not")->required();
+  exports->add_option("directory", arguments.export_to, "where the model goes; must not be there yet")->required();
+  exports->add_option("--max-shard-gb", arguments.export_shard_gb, "most GB (10^9 bytes) of a file of weights")
+      ->capture_default_str();
+
   const DataCommand data = add_data_command(app);
 
   CLI::App* schedule = app.add_subcommand(
@@ -260,6 +268,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
        }},
       {generate, [&] { return run_generate(arguments.generate); }},
       {inspect, [&] { return run_inspect(arguments.inspected); }},
+      {exports, [&] { return run_export(arguments.exported, arguments.export_to, arguments.export_shard_gb); }},
       {data.app, data.run},
       {schedule, [&] { return run_schedule(arguments.schedule); }},
       {calibrate, [&] { return run_calibrate(arguments.calibrate); }},

@@ -14,6 +14,8 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "calibrate/calibrate.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/manifest.h"
 #include "cost/target_file.h"
 #include "train/command/inspect.h"
 #include "train/machine/kernel_directory.h"
@@ -101,6 +103,20 @@ int run_generate(GenerateCommand command) {
   const Sample sample = sample_text(model, directory.tokenizer, command.prompt, command.sample);
   fmt::print("{}{}\n", command.chat.empty() ? command.prompt : std::string(), printable(sample.text));
   if (!sample.note.empty()) fmt::print(stderr, "stepc: {}\n", sample.note);
+  return 0;
+}
+
+int run_export(const fs::path& from, const fs::path& to, double max_shard_gb) {
+  constexpr double kBytesPerGb = 1e9;
+  USER_CHECK(max_shard_gb > 0, "--max-shard-gb {}: must be more than 0", max_shard_gb);
+  if (fs::exists(from / kManifestName)) read_checkpoint(from);  // every file is whole
+  const ModelDirectory directory = open_model_directory(from);
+  check_weight_shapes(directory);
+  if (to.has_parent_path()) make_directories(to.parent_path());
+  DirectoryTransaction model(to);
+  export_model(directory, model.path(), static_cast<uint64_t>(max_shard_gb * kBytesPerGb));
+  model.commit();
+  fmt::print("{}: the model of {}\n", to.string(), from.string());
   return 0;
 }
 

@@ -27,6 +27,8 @@ int run_init(const InitOptions& options);
 // `model`: the directory to evaluate; empty: the run's finished model, else the model it starts from.
 int run_eval(RunConfig config, const std::string& model);
 int run_generate(GenerateCommand command);
+// A plain Hugging Face directory, which must not be there yet, of a checkpoint or a model.
+int run_export(const std::filesystem::path& from, const std::filesystem::path& to, double max_shard_gb);
 // Measures this machine and keeps what it finds.
 int run_calibrate(const CalibrateCommand& command);
 // Throws RunFailure after printing when something is damaged.

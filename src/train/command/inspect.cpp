@@ -14,8 +14,7 @@
 #include "base/json.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/model_shards.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_files.h"
 #include "models/decoder_config.h"
 
 namespace stepc::train {
@@ -39,23 +38,20 @@ std::string answer_of(Inspection& inspection, const Part& part) {
 }
 
 // "12.3 M in 110 tensors: 12.1 M bf16, 0.2 M f32"
-std::string tensors_text(const std::vector<SafetensorsReader>& readers) {
+std::string tensors_text(const TensorFiles& files) {
   std::map<DType, int64_t> elements;
   int64_t all = 0;
-  size_t tensors = 0;
-  for (const SafetensorsReader& reader : readers) {
-    for (const TensorInfo& info : reader.tensors()) {
-      int64_t count = 1;
-      for (const int64_t dim : info.shape) count *= dim;
-      elements[info.dtype] += count;
-      all += count;
-      ++tensors;
-    }
+  for (const TensorFiles::Tensor& tensor : files.tensors()) {
+    int64_t count = 1;
+    for (const int64_t dim : tensor.shape) count *= dim;
+    elements[tensor.dtype] += count;
+    all += count;
   }
   std::vector<std::string> parts;
   for (const auto& [dtype, count] : elements)
     parts.push_back(str("{} {}", human_count(static_cast<double>(count)), name_of(dtype)));
-  return str("{} in {} tensors: {}", human_count(static_cast<double>(all)), tensors, fmt::join(parts, ", "));
+  return str("{} in {} tensors: {}", human_count(static_cast<double>(all)), files.tensors().size(),
+             fmt::join(parts, ", "));
 }
 
 std::string config_text(const fs::path& directory) {
@@ -65,15 +61,14 @@ std::string config_text(const fs::path& directory) {
 }
 
 // The kinds of state, "exp_avg, exp_avg_sq, master", and how much there is.
-std::string optimizer_text(const fs::path& file) {
-  std::vector<SafetensorsReader> readers;
-  readers.emplace_back(file);
+std::string optimizer_text(const fs::path& directory) {
+  const TensorFiles files(directory, kOptimizerFiles);
   std::set<std::string> kinds;
-  for (const TensorInfo& info : readers.front().tensors()) {
+  for (const TensorFiles::Tensor& info : files.tensors()) {
     const size_t dot = info.name.rfind('.');
     if (!info.shape.empty() && dot != std::string::npos) kinds.insert(info.name.substr(dot + 1));
   }
-  return str("{}: {}", fmt::join(kinds, ", "), tensors_text(readers));
+  return str("{}: {}", fmt::join(kinds, ", "), tensors_text(files));
 }
 
 std::string held_out_text(const TrainerState& state) {
@@ -82,11 +77,10 @@ std::string held_out_text(const TrainerState& state) {
 
 // Of a model, or of the adapter that is trained in its place.
 std::string weights_text(const fs::path& directory) {
-  if (!fs::exists(directory / kAdapterConfig)) return tensors_text(open_safetensors_model(directory));
-  std::vector<SafetensorsReader> readers;
-  readers.emplace_back(directory / "adapter_model.safetensors");
+  if (!fs::exists(directory / kAdapterConfig)) return tensors_text(TensorFiles(directory, kModelFiles));
+  const TensorFiles files(directory, kAdapterFiles);
   const Json config = read_json(directory / kAdapterConfig, kMaxConfigBytes);
-  return str("{}; an adapter of {}", tensors_text(readers),
+  return str("{}; an adapter of {}", tensors_text(files),
              json_string(config, "base_model_name_or_path", kAdapterConfig));
 }
 
@@ -110,21 +104,21 @@ bool is_checkpoint(const fs::path& directory) {
 
 // A line a file: its size, its hash, and whether they are those of the manifest.
 void add_files(const fs::path& directory, const Manifest& manifest, Inspection& inspection) {
-  inspection.table += str("  {:<34} {:>12}  {}\n", "file", "bytes", "XXH3");
+  inspection.table += str("  {:<44} {:>12}  {}\n", "file", "bytes", "XXH3");
   uint64_t bytes = 0;
   for (const auto& entry : manifest.files) {
     const std::string verdict = answer_of(inspection, [&] {
       check_hashes(directory, {manifest.step, {entry}});
       return std::string("ok");
     });
-    inspection.table += str("  {:<34} {:>12}  {} {}\n", entry.first, entry.second.bytes, entry.second.xxh3, verdict);
+    inspection.table += str("  {:<44} {:>12}  {} {}\n", entry.first, entry.second.bytes, entry.second.xxh3, verdict);
     bytes += entry.second.bytes;
   }
-  inspection.table += str("  {:<34} {:>12}\n", str("{} files", manifest.files.size()), bytes);
+  inspection.table += str("  {:<44} {:>12}\n", str("{} files", manifest.files.size()), bytes);
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename();
     if (name != kManifestName && !manifest.files.contains(name))
-      inspection.table += str("  {:<34} not in the manifest\n", name);
+      inspection.table += str("  {:<44} not in the manifest\n", name);
   }
 }
 
@@ -142,9 +136,10 @@ Inspection inspect_checkpoint(const fs::path& directory) {
                             return str("{}, next sample {}, seed {}{}", state.step, state.next_sample, state.seed,
                                        held_out_text(state));
                           }));
+  if (!manifest.mesh.empty())
+    inspection.table += row("ranks", str("slices of {}; `stepc export` makes a model of them", manifest.mesh));
   add_model(directory, inspection);
-  const fs::path optimizer = directory / "optimizer.safetensors";
-  inspection.table += row("optimizer", answer_of(inspection, [&] { return optimizer_text(optimizer); }));
+  inspection.table += row("optimizer", answer_of(inspection, [&] { return optimizer_text(directory); }));
   if (verdict.empty()) add_files(directory, manifest, inspection);
   return inspection;
 }

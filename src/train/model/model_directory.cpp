@@ -99,13 +99,11 @@ ModelDirectory open_model_directory(const fs::path& path) {
 
 namespace {
 // Of the files' tensors, in their order.
-std::vector<models::WeightShape> shapes_in_files(const fs::path& base, uint64_t& bytes) {
+std::vector<models::WeightShape> shapes_in_files(const TensorFiles& files, uint64_t& bytes) {
   std::vector<models::WeightShape> shapes;
-  for (const SafetensorsReader& reader : open_safetensors_model(base)) {
-    for (const TensorInfo& info : reader.tensors()) {
-      shapes.push_back({info.name, info.shape, to_scalar_type(info.dtype)});
-      bytes += info.end - info.begin;
-    }
+  for (const TensorFiles::Tensor& tensor : files.tensors()) {
+    shapes.push_back({tensor.name, tensor.shape, to_scalar_type(tensor.dtype)});
+    bytes += tensor.bytes();
   }
   return shapes;
 }
@@ -114,35 +112,37 @@ std::vector<models::WeightShape> shapes_in_files(const fs::path& base, uint64_t&
 uint64_t check_weight_shapes(const ModelDirectory& directory) {
   return in_directory(directory.base, [&] {
     uint64_t bytes = 0;
-    const auto shapes = shapes_in_files(directory.base, bytes);
+    const auto shapes = shapes_in_files(TensorFiles(directory.base, kModelFiles), bytes);
     static_cast<void>(models::Decoder(directory.config, at::TensorOptions(at::kMeta))->places_in(shapes));
     return bytes;
   });
 }
 
 void visit_weights(const ModelDirectory& directory,
-                   const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit) {
+                   const std::function<void(const std::string& name, const TensorFiles& files,
+                                            const TensorFiles::Tensor& tensor)>& visit) {
   in_directory(directory.base, [&] {
     uint64_t bytes = 0;
-    const auto shapes = shapes_in_files(directory.base, bytes);
+    const TensorFiles files(directory.base, kModelFiles);
+    const auto shapes = shapes_in_files(files, bytes);
     const models::Decoder model(directory.config, at::TensorOptions(at::kMeta));
     const std::vector<size_t> places = model->places_in(shapes);
     const models::NamedTensors weights = model->persistent_state();
     std::map<std::string, std::string> own;
     for (size_t i = 0; i < weights.size(); ++i) own[shapes[places[i]].name] = weights[i].first;
-    visit_model_tensors(directory.base, [&](const std::string& name, const at::Tensor& tensor) {
-      const auto found = own.find(name);
-      if (found != own.end()) visit(found->second, tensor);
-    });
+    for (const TensorFiles::Tensor& tensor : files.tensors()) {
+      const auto found = own.find(tensor.name);
+      if (found != own.end()) visit(found->second, files, tensor);
+    }
   });
 }
 
-void load_adapter_weights(const ModelDirectory& directory, models::Decoder& model) {
+void load_adapter_weights(const ModelDirectory& directory, const models::Decoder& model) {
   const uint64_t seed = directory.fresh_adapter_seed;
   const bool had_one = !models::adapter_state(model).empty();
   if (!had_one) models::add_adapters(model, *directory.adapter, seed);
   if (seed == 0) {
-    models::load_adapters(model, load_tensors(directory.path / kAdapterWeights));
+    models::load_adapters(model, load_tensors(TensorFiles(directory.path, kAdapterFiles)));
   } else if (had_one) {
     const models::Decoder drawn(directory.config);
     models::add_adapters(drawn, *directory.adapter, seed);
@@ -164,6 +164,14 @@ models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype
   return model;
 }
 
+void write_companions(const fs::path& destination, const ModelDirectory& directory, FileSystem& files) {
+  for (const auto& [name, text] : directory.companions) write_file_synced(destination / name, text, files);
+  if (directory.adapter)
+    write_file_synced(destination / kAdapterConfig, directory.adapter->to_json(directory.config), files);
+  else
+    write_file_synced(destination / "config.json", directory.config.to_json(), files);
+}
+
 void write_model_files(const fs::path& destination, const models::DecoderConfig& config,
                        const std::map<std::string, std::string>& companions, const NamedTensors& weights,
                        uint64_t max_shard_bytes, FileSystem& files) {
@@ -172,15 +180,21 @@ void write_model_files(const fs::path& destination, const models::DecoderConfig&
   write_file_synced(destination / "config.json", config.to_json(), files);
 }
 
-void write_trained_files(const fs::path& destination, const ModelDirectory& directory, const NamedTensors& weights,
+void write_trained_files(const fs::path& destination, const ModelDirectory& directory, const MadeTensors& weights,
                          uint64_t max_shard_bytes, FileSystem& files) {
-  if (!directory.adapter) {
-    write_model_files(destination, directory.config, directory.companions, weights, max_shard_bytes, files);
-    return;
-  }
-  save_tensors(destination / kAdapterWeights, weights, {{"format", "pt"}}, files);
-  for (const auto& [name, text] : directory.companions) write_file_synced(destination / name, text, files);
-  write_file_synced(destination / kAdapterConfig, directory.adapter->to_json(directory.config), files);
+  if (directory.adapter)
+    save_tensors(destination / kAdapterWeights, weights, {{"format", "pt"}}, files);
+  else
+    save_model_tensors(destination, weights, models::scalar_type(directory.config.dtype), max_shard_bytes, files);
+  write_companions(destination, directory, files);
+}
+
+void export_model(const ModelDirectory& directory, const fs::path& destination, uint64_t max_shard_bytes,
+                  FileSystem& files) {
+  in_directory(directory.path, [&] {
+    const TensorFiles weights(directory.path, directory.adapter ? kAdapterFiles : kModelFiles);
+    write_trained_files(destination, directory, made_of(weights), max_shard_bytes, files);
+  });
 }
 
 }  // namespace stepc::train

@@ -42,15 +42,16 @@ ModelDirectory open_model_directory(const std::filesystem::path& path);
 uint64_t check_weight_shapes(const ModelDirectory& directory);
 
 // The adapter that the directory has, or draws afresh, added to the model where that has none.
-void load_adapter_weights(const ModelDirectory& directory, models::Decoder& model);
+void load_adapter_weights(const ModelDirectory& directory, const models::Decoder& model);
 
 // The directory's weights, copied into the model in the model's dtype. The model gets the adapter that the directory
 // has, unless it has one already.
 void load_weights(const ModelDirectory& directory, models::Decoder& model);
 
-// The model's own weights, by their names in the model, with no more than one of them in memory.
+// The model's own weights where they lie, by their names in the model.
 void visit_weights(const ModelDirectory& directory,
-                   const std::function<void(const std::string& name, const at::Tensor& tensor)>& visit);
+                   const std::function<void(const std::string& name, const TensorFiles& files,
+                                            const TensorFiles::Tensor& tensor)>& visit);
 
 // A model of the directory with its weights, in the dtype. A UserError where it needs more memory than there is.
 models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype);
@@ -61,10 +62,19 @@ void write_model_files(const std::filesystem::path& destination, const models::D
                        const std::map<std::string, std::string>& companions, const NamedTensors& weights,
                        uint64_t max_shard_bytes = kMaxShardBytes, FileSystem& files = system_files());
 
+// Of that all but the weights; of an adapter its config in the stead of the model's.
+void write_companions(const std::filesystem::path& destination, const ModelDirectory& directory,
+                      FileSystem& files = system_files());
+
 // What training makes of the directory: the model as above, or its adapter alone, whose weights are given as
 // models::adapter_state() has them.
 void write_trained_files(const std::filesystem::path& destination, const ModelDirectory& directory,
-                         const NamedTensors& weights, uint64_t max_shard_bytes = kMaxShardBytes,
+                         const MadeTensors& weights, uint64_t max_shard_bytes = kMaxShardBytes,
                          FileSystem& files = system_files());
+
+// The same of a directory's own weights, tensor by tensor: a plain Hugging Face directory of any checkpoint, in slices
+// or not.
+void export_model(const ModelDirectory& directory, const std::filesystem::path& destination,
+                  uint64_t max_shard_bytes = kMaxShardBytes, FileSystem& files = system_files());
 
 }  // namespace stepc::train

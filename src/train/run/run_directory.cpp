@@ -41,8 +41,12 @@ FileLock::~FileLock() { ::close(descriptor_); }
 
 fs::path make_log_directory(const fs::path& run) { return created(run / "logs"); }
 
-RunDirectory::RunDirectory(const fs::path& path, bool resume, bool writes) : path_(writes ? created(path) : path) {
-  if (writes) lock_.emplace(path_ / ".lock");
+RunDirectory::RunDirectory(fs::path path, const std::string& found) : path_(std::move(path)) {
+  if (!found.empty()) checkpoint_ = read_checkpoint(path_ / found, CheckedBy::kSizes);
+}
+
+RunDirectory::RunDirectory(const fs::path& path, bool resume) : path_(created(path)) {
+  lock_ = std::make_unique<FileLock>(path_ / ".lock");
   const CheckpointSearch search = search_checkpoints(path_);
   checkpoint_ = search.latest;
   USER_CHECK(checkpoint_ || search.damaged.empty(),

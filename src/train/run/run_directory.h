@@ -9,7 +9,9 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <optional>
+#include <string>
 
 #include "checkpoint/checkpoint.h"
 
@@ -37,8 +39,9 @@ class RunDirectory {
   // is false and an earlier run left its work here, and when the run would replace what it does not know to be its own
   // or cannot make again: foreign directories with the names of its checkpoints, checkpoints of which none is whole, a
   // model without a checkpoint.
-  // Without `writes` it is another process's, which has made it and holds the lock.
-  RunDirectory(const std::filesystem::path& path, bool resume, bool writes = true);
+  RunDirectory(const std::filesystem::path& path, bool resume);
+  // Another process's, which has made it, holds the lock and `found` this checkpoint whole; empty: none.
+  RunDirectory(std::filesystem::path path, const std::string& found);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
@@ -52,7 +55,7 @@ class RunDirectory {
   void refuse_foreign_names(const CheckpointSearch& search) const;
 
   std::filesystem::path path_;
-  std::optional<FileLock> lock_;
+  std::unique_ptr<FileLock> lock_;
   std::optional<Checkpoint> checkpoint_;
 };
 

@@ -10,7 +10,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -102,7 +101,7 @@ class Run {
   std::optional<double> evaluate_held_out();
   bool is_best();
   TrainerState state() const;
-  void save_beside_training();
+  void save_beside_training(bool is_best);
   void save_now();
   void wait_for_save();
   void note(const std::optional<std::string>& saved);
@@ -178,16 +177,23 @@ std::optional<Target> resumed_target(const RunConfig& config, const RunDirectory
 
 std::unique_ptr<Learner> make_learner(const RunConfig& config, const RunDirectory& directory, const Strategy& strategy,
                                       const std::shared_ptr<Ranks>& ranks) {
-  if (ranks != nullptr && ranks->rank() == 0) ranks->barrier();  // made_by_first()
   ModelDirectory model = start_directory(config, directory, ranks == nullptr);
   if (ranks != nullptr) return std::make_unique<RankLearner>(std::move(model), config, strategy, ranks);
   return std::make_unique<LocalLearner>(std::move(model), config, resumed_target(config, directory));
 }
 
-// What one rank has just made is there for the others.
-std::filesystem::path made_by_first(const std::filesystem::path& path, Ranks* ranks) {
-  if (ranks != nullptr && ranks->rank() > 0) ranks->barrier();
-  return path;
+// Of several ranks the first makes it and looks whether its checkpoints are whole; they have the one that it found.
+RunDirectory open_run_directory(const std::filesystem::path& path, bool resume, Ranks* ranks) {
+  if (ranks == nullptr) return {path, resume};
+  if (ranks->rank() > 0) {
+    check_shared_directory(*ranks, path);
+    const std::string found = ranks->exchange("")[0];
+    return {path, found};
+  }
+  RunDirectory directory(path, resume);
+  check_shared_directory(*ranks, path);
+  ranks->exchange(directory.checkpoint() ? directory.checkpoint()->directory.filename().string() : "");
+  return directory;
 }
 
 // How far the run that is there has come.
@@ -232,7 +238,7 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
       output_(std::move(output)),
       progress_(output_.get(), terminal_columns(stdout), config_.output.log_every),
       log_lines_(progress_),
-      directory_(made_by_first(config_.output.dir, ranks_.get()), resume, is_first_),
+      directory_(open_run_directory(config_.output.dir, resume, ranks_.get())),
       learner_(make_learner(config_, directory_, strategy, ranks_)),
       corpus_(read_data()),
       batches_(corpus_, config_.train.grad_accum, config_.train.batch_size),
@@ -240,7 +246,6 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
       profile_(is_first_ ? std::move(profile) : std::filesystem::path()) {
   check_labels(config_, corpus_);
   if (ranks_ != nullptr) {
-    check_shared_directory(*ranks_, config_.output.dir);
     check_same(*ranks_, "the data", hash_text(corpus_.mixture().hash()));
     check_same(*ranks_, "in output.dir", progress_text(directory_));
   }
@@ -254,7 +259,7 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
   if (checkpoint) resume_from(*checkpoint);
   if (resume && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
   if (is_first_) metrics_.emplace(directory_.metrics().string(), checkpoint ? step_ : -1);
-  saver_.emplace(config_, directory_.path(), *learner_, step_, files_, is_first_);
+  saver_.emplace(config_, directory_.path(), *learner_, checkpoint, files_, ranks_, to_text(strategy.mesh));
   if (const uint64_t bytes = saver_->made().staging_bytes)
     progress_.note(str("saves are written beside the training, from a copy of the state: {}", human_bytes(bytes)));
   agree(0);  // all of them have come so far
@@ -312,7 +317,8 @@ int Run::run() {
         progress_.note(str("held-out loss at step {}: {:.4f} nats per byte", step_, *loss));
     }
     const bool due = config_.output.save_every > 0 && step_ % config_.output.save_every == 0;
-    if (!last && (due || is_best())) save_beside_training();
+    const bool best = !last && is_best();
+    if (!last && (due || best)) save_beside_training(best);
   }
   if (const int signal = received_signal()) return stop(signal);
   finish();
@@ -507,21 +513,12 @@ void Run::note(const std::optional<std::string>& saved) {
   if (saved) progress_.note(*saved);
 }
 
-// Ranks wait for each other for kRankTimeout at most, and a save may take longer.
-void Run::wait_for_save() {
-  constexpr std::chrono::milliseconds kPause{20};
-  while (ranks_ != nullptr) {
-    alone([&] { note(saver_->poll()); });
-    if (agree(saver_->is_writing() ? 1 : 0) == 0) break;
-    std::this_thread::sleep_for(kPause);
-  }
-  note(saver_->wait());
-}
+void Run::wait_for_save() { note(saver_->wait()); }
 
-void Run::save_beside_training() {
+void Run::save_beside_training(bool is_best) {
   const auto began = Clock::now();
   wait_for_save();
-  saver_->begin(state());
+  saver_->begin(state(), is_best);
   spent_.saving += seconds_since(began);
 }
 
@@ -529,7 +526,7 @@ void Run::save_now() {
   const auto began = Clock::now();
   wait_for_save();
   if (step_ > saver_->saved_step()) {
-    saver_->begin_in_place(state());
+    saver_->begin_in_place(state(), is_best());
     wait_for_save();
   }
   spent_.saving += seconds_since(began);
@@ -551,10 +548,10 @@ int64_t Run::agree(int64_t mine) {
   return ranks_->largest(mine);
 }
 
-// The one word of all ranks before a step writes anything: a save that failed on one, or a batch that cannot be read or
-// has a bad index, ends all; a signal stops all.
+// The one word of all ranks before a step writes anything: a save that failed on one (poll()), or a batch that cannot
+// be read or has a bad index, ends all; a signal stops all.
 int Run::received_signal() {
-  alone([&] { note(saver_->poll()); });
+  note(saver_->poll());
   return static_cast<int>(agree(StopSignals::received()));
 }
 
@@ -593,12 +590,13 @@ std::string Run::sample_text() {
 void Run::finish() {
   const std::optional<double> after = evaluate_held_out();
   save_now();
-  const NamedTensors weights = learner_->weights();
   const std::vector<RankRow> rows = rank_rows();
   const std::string sample = after ? sample_text() : std::string();
   if (!is_first_) return;
+  // The model is that of the checkpoint, which is there by now: nothing of it is asked of the other ranks.
   DirectoryTransaction model(directory_.model(), DirectoryTransaction::Existing::kReplace, files_);
-  learner_->save_model(model.path(), weights, files_);
+  export_model(open_model_directory(saver_->saved_directory()), model.path(),
+               static_cast<uint64_t>(config_.output.max_shard_gb * kBytesPerGb), files_);
   model.commit();
 
   EndOfRun end;

@@ -49,17 +49,14 @@ class Learner {
   virtual void start_profile() = 0;
   virtual std::optional<Profile> finish_profile() = 0;
 
-  // What a checkpoint holds: the weights as they are saved, and the optimizer's and the random generator's state. Of
-  // several ranks the first one gets them, whole; the others get nothing.
+  // What this process writes of a checkpoint: the weights as they are saved, and the optimizer's and the random
+  // generator's state, or the slices of them that are one rank's.
   virtual NamedTensors weights() = 0;
   virtual NamedTensors state() = 0;
-  // Model files and optimizer.safetensors, from such lists or copies of them. Touches nothing that a step does, so it
-  // may run beside one, on another thread.
+  // Model files and optimizer.safetensors, or files of slices, from such lists or copies of them. Touches nothing that
+  // a step does, so it may run beside one, on another thread.
   virtual void write_checkpoint(const std::filesystem::path& checkpoint, const NamedTensors& weights,
                                 const NamedTensors& state, FileSystem& files) const = 0;
-  // Model files alone.
-  virtual void save_model(const std::filesystem::path& destination, const NamedTensors& weights,
-                          FileSystem& files) const = 0;
   // The optimizer's part of a checkpoint, after load() from its model files.
   virtual void load_optimizer(const std::filesystem::path& checkpoint) = 0;
 
@@ -73,7 +70,7 @@ class Learner {
   // Continues a text, without dropout.
   virtual Sample sample(const std::string& prompt, const SampleOptions& options) = 0;
 
-  // Of a copy of what is saved, with or without memory for it; none where a save makes its own.
+  // Of a copy of what this process writes, with or without memory for it.
   [[nodiscard]] virtual uint64_t staged_bytes() const = 0;
 
   [[nodiscard]] virtual const ModelDirectory& directory() const = 0;

@@ -123,14 +123,9 @@ uint64_t LocalLearner::staged_bytes() const {
   return train::staged_bytes(saved_weights(directory_, model_, optimizer), optimizer.named_state());
 }
 
-void LocalLearner::save_model(const std::filesystem::path& destination, const NamedTensors& weights,
-                              FileSystem& files) const {
-  write_trained_files(destination, directory_, weights, max_shard_bytes_, files);
-}
-
 void LocalLearner::write_checkpoint(const std::filesystem::path& checkpoint, const NamedTensors& weights,
                                     const NamedTensors& state, FileSystem& files) const {
-  write_trained_files(checkpoint, directory_, weights, max_shard_bytes_, files);
+  write_trained_files(checkpoint, directory_, made_of(weights), max_shard_bytes_, files);
   save_tensors(checkpoint / kOptimizerFile, state, {}, files);
 }
 
@@ -144,7 +139,7 @@ void LocalLearner::load_state(NamedTensors state) {
 }
 
 void LocalLearner::load_optimizer(const std::filesystem::path& checkpoint) {
-  load_state(load_tensors(checkpoint / kOptimizerFile));
+  load_state(load_tensors(TensorFiles(checkpoint, kOptimizerFiles)));
   // The parameters are the rounded master weights, as the update leaves them.
   const at::NoGradGuard no_grad;
   const auto masters = master_weights(*optimizer_.optimizer);

@@ -42,8 +42,6 @@ class LocalLearner final : public Learner {
   NamedTensors state() override;
   void write_checkpoint(const std::filesystem::path& checkpoint, const NamedTensors& weights, const NamedTensors& state,
                         FileSystem& files) const override;
-  void save_model(const std::filesystem::path& destination, const NamedTensors& weights,
-                  FileSystem& files) const override;
   void load_optimizer(const std::filesystem::path& checkpoint) override;
   void restore(const std::filesystem::path& checkpoint) override;
   void restore_fresh(const std::filesystem::path& model, const RunConfig& config) override;

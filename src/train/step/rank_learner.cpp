@@ -1,10 +1,12 @@
 #include "train/step/rank_learner.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <span>
 #include <utility>
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
@@ -28,12 +30,25 @@ namespace stepc::train {
 
 namespace {
 
-std::string hash_of(const at::Tensor& tensor) {
-  const at::Tensor whole = tensor.contiguous();
-  return hash_text(hash_bytes({static_cast<const std::byte*>(whole.const_data_ptr()), whole.nbytes()}));
+// Of a tensor in files, from its first and its last elements: ranks read parts of it alone, and files of other weights
+// differ everywhere.
+std::string sample_hash(const TensorFiles& files, const TensorFiles::Tensor& tensor) {
+  constexpr int64_t kMost = 1024;
+  std::string text = str("{} {}", name_of(tensor.dtype), fmt::join(tensor.shape, ","));
+  if (tensor.bytes() == 0) return text;
+  for (const bool from_end : {false, true}) {
+    Box box{std::vector<int64_t>(tensor.shape.size()), tensor.shape};
+    for (size_t d = 0; d < tensor.shape.size(); ++d) {
+      box.sizes[d] = d + 1 < tensor.shape.size() ? 1 : std::min(tensor.shape[d], kMost);
+      box.offsets[d] = from_end ? tensor.shape[d] - box.sizes[d] : 0;
+    }
+    const at::Tensor sample = read_tensor(files, tensor, box);
+    text += hash_text(hash_bytes({static_cast<const std::byte*>(sample.const_data_ptr()), sample.nbytes()}));
+  }
+  return text;
 }
 
-// Each rank reads files of its own machine, perhaps. `hashes`: of tensors, by name.
+// Each rank reads files of its own machine, perhaps. `hashes`: samples of tensors, by name.
 void check_same_tensors(Ranks& ranks, const std::string& what, const std::map<std::string, std::string>& hashes) {
   std::string text;
   for (const auto& [name, hash] : hashes) text += str("{} {}\n", name, hash);
@@ -114,14 +129,19 @@ bool RankLearner::plan(const Batch& batch) {
 void RankLearner::load(const RunConfig& config) {
   state_.load();
   std::map<std::string, std::string> hashes;
-  const auto put_weight = [&](const std::string& name, const at::Tensor& tensor) {
-    hashes[name] = hash_of(tensor);
-    state_.put(Owner::kParameter, name, tensor);
-    state_.put(Owner::kOptimizerState, name + std::string(kMasterSuffix), tensor);
+  const auto put_weight = [&](const std::string& name, const auto&... tensor) {
+    state_.put(Owner::kParameter, name, tensor...);
+    state_.put(Owner::kOptimizerState, name + std::string(kMasterSuffix), tensor...);
   };
-  visit_weights(directory_, put_weight);
+  visit_weights(directory_, [&](const std::string& name, const TensorFiles& files, const TensorFiles::Tensor& tensor) {
+    hashes[name] = sample_hash(files, tensor);
+    put_weight(name, files, tensor);
+  });
   if (directory_.adapter) {
-    models::Decoder drawn(directory_.config);
+    const models::Decoder drawn = [&] {  // the adapters alone have values
+      const VirtualRegion shapes_alone;
+      return models::Decoder(directory_.config);
+    }();
     load_adapter_weights(directory_, drawn);
     const NamedTensors adapter = models::adapter_state(drawn);
     const auto names = saved_names(directory_, model_);
@@ -238,66 +258,125 @@ Sample RankLearner::sample(const std::string& prompt, const SampleOptions& optio
       config_.data.longest_row(), directory_.tokenizer, prompt, options);
 }
 
-NamedTensors RankLearner::gathered(Owner owner, const std::vector<std::string>& names, bool keeps) {
-  NamedTensors out;
-  for (const std::string& name : names) {
-    at::Tensor whole = state_.whole(owner, name);
-    if (keeps) out.emplace_back(name, std::move(whole));
+RankLearner::SavedSlices RankLearner::slices_of(SavedSlices whole) const {
+  // The largest first, so that those ranks which take turns write about as much as each other.
+  std::ranges::stable_sort(whole, std::greater<>(),
+                           [&](const SavedSlice& one) { return state_.whole_bytes(one.owner, one.key); });
+  SavedSlices slices;
+  for (size_t turn = 0; turn < whole.size(); ++turn) {
+    size_t number = 0;
+    for (ShardedState::Slice& slice : state_.slices(whole[turn].owner, whole[turn].key, turn)) {
+      SavedSlice& one = slices.emplace_back(whole[turn]);
+      one.number = number++;
+      one.slice = std::move(slice);
+    }
   }
-  return out;
+  return slices;
 }
 
-NamedTensors RankLearner::weights() {
-  NamedTensors out;
-  const bool keeps = ranks_->rank() == 0;
+RankLearner::SavedSlices RankLearner::weight_slices() const {
+  SavedSlices whole;
   for (const auto& [name, own] : saved_names(directory_, model_)) {
     const std::string master = own + std::string(kMasterSuffix);
     const bool has_master = !directory_.adapter && state_.has(Owner::kOptimizerState, master);
-    at::Tensor whole = has_master ? state_.whole(Owner::kOptimizerState, master) : state_.whole(Owner::kParameter, own);
-    if (keeps) out.emplace_back(name, std::move(whole));
+    whole.push_back({name, has_master ? Owner::kOptimizerState : Owner::kParameter, has_master ? master : own, 0, {}});
   }
-  return out;
+  return slices_of(std::move(whole));
 }
 
+RankLearner::SavedSlices RankLearner::state_slices() const {
+  SavedSlices whole;
+  for (const auto& [name, tensor] : optimizer_.optimizer->named_state())
+    whole.push_back({name, Owner::kOptimizerState, name, 0, {}});
+  return slices_of(std::move(whole));
+}
+
+NamedTensors RankLearner::windows(const SavedSlices& slices) const {
+  NamedTensors windows;
+  for (const SavedSlice& one : slices) windows.emplace_back(one.name, state_.window(one.owner, one.key, one.slice));
+  return windows;
+}
+
+NamedTensors RankLearner::weights() { return windows(weight_slices()); }
+
 NamedTensors RankLearner::state() {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : optimizer_.optimizer->named_state()) names.push_back(name);
-  NamedTensors state = gathered(Owner::kOptimizerState, names, ranks_->rank() == 0);
+  NamedTensors state = windows(state_slices());
   if (ranks_->rank() == 0)
     state.emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
   return state;
 }
 
-void RankLearner::save_model(const std::filesystem::path& destination, const NamedTensors& weights,
-                             FileSystem& files) const {
-  const auto max_shard_bytes = static_cast<uint64_t>(config_.output.max_shard_gb * kBytesPerGb);
-  write_trained_files(destination, directory_, weights, max_shard_bytes, files);
+// What both lists have is copied once.
+uint64_t RankLearner::staged_bytes() const {
+  std::set<std::pair<std::string, size_t>> state;
+  uint64_t bytes = 0;
+  for (const SavedSlice& one : state_slices()) {
+    state.emplace(one.key, one.number);
+    bytes += one.slice.elements() * state_.element_bytes(one.owner, one.key);
+  }
+  for (const SavedSlice& one : weight_slices())
+    if (one.owner != Owner::kOptimizerState || !state.contains({one.key, one.number}))
+      bytes += one.slice.elements() * state_.element_bytes(one.owner, one.key);
+  return bytes;
+}
+
+void RankLearner::write_slices(const std::filesystem::path& checkpoint, std::string_view which,
+                               const SavedSlices& slices, const NamedTensors& tensors,
+                               std::optional<at::ScalarType> dtype, FileSystem& files) const {
+  int64_t count = 0;
+  for (const SavedSlice& one : slices) count = std::max(count, static_cast<int64_t>(one.number) + 1);
+  for (int64_t number = 0; number < count; ++number) {
+    MadeTensors made;
+    std::vector<std::string> names;
+    std::vector<Box> boxes;
+    std::vector<std::vector<int64_t>> shapes;
+    for (size_t i = 0; i < slices.size(); ++i) {
+      if (static_cast<int64_t>(slices[i].number) != number) continue;
+      const at::Tensor& tensor = tensors[i].second;
+      const at::ScalarType type = dtype.value_or(tensor.scalar_type());
+      made.push_back({slices[i].name, type, tensor.sizes().vec(), [&tensor, type] { return tensor.to(type); }});
+      names.push_back(slices[i].name);
+      boxes.push_back(slices[i].slice.box);
+      shapes.push_back(slices[i].slice.shape);
+    }
+    const SliceFile file{ranks_->rank(), std::string(which), number, count};
+    save_tensors(checkpoint / name_of(file), made, metadata_of_slices(names, boxes, shapes, to_text(state_.mesh())),
+                 files);
+  }
 }
 
 void RankLearner::write_checkpoint(const std::filesystem::path& checkpoint, const NamedTensors& weights,
                                    const NamedTensors& state, FileSystem& files) const {
-  save_model(checkpoint, weights, files);
-  save_tensors(checkpoint / kOptimizerFile, state, {}, files);
+  write_slices(checkpoint, directory_.adapter ? kAdapterFiles : kModelFiles, weight_slices(), weights,
+               directory_.adapter ? std::nullopt : std::optional(models::scalar_type(directory_.config.dtype)), files);
+  SavedSlices slices = state_slices();
+  if (state.size() > slices.size()) {
+    const std::vector<int64_t> shape = state.back().second.sizes().vec();
+    slices.push_back({kGeneratorState, Owner::kOptimizerState, {}, 0, {shape, {{0}, shape}, {0}}});
+  }
+  write_slices(checkpoint, kOptimizerFiles, slices, state, std::nullopt, files);
+  if (ranks_->rank() == 0) write_companions(checkpoint, directory_, files);
 }
 
 void RankLearner::load_optimizer(const std::filesystem::path& checkpoint) {
-  const std::filesystem::path file = checkpoint / kOptimizerFile;
+  const TensorFiles files(checkpoint, kOptimizerFiles);
   std::set<std::string> missing;
   std::map<std::string, std::string> hashes;
   for (const auto& [name, tensor] : optimizer_.optimizer->named_state()) missing.insert(name);
-  for (const auto& [name, tensor] : load_tensors(file)) {
-    hashes[name] = hash_of(tensor);
+  for (const TensorFiles::Tensor& tensor : files.tensors()) {
+    const std::string& name = tensor.name;
+    hashes[name] = sample_hash(files, tensor);
     if (name == kGeneratorState) {
-      at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(tensor);
+      at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(read_tensor(files, tensor));
       continue;
     }
-    USER_CHECK(missing.erase(name) == 1, "{}: the optimizer has no state {}", file.string(), name);
-    state_.put(Owner::kOptimizerState, name, tensor);
+    USER_CHECK(missing.erase(name) == 1, "{}: the optimizer has no state {}", checkpoint.string(), name);
+    state_.put(Owner::kOptimizerState, name, files, tensor);
     // The parameters are the rounded master weights, as the update leaves them.
     if (name.ends_with(kMasterSuffix))
-      state_.put(Owner::kParameter, name.substr(0, name.size() - kMasterSuffix.size()), tensor);
+      state_.put(Owner::kParameter, name.substr(0, name.size() - kMasterSuffix.size()), files, tensor);
   }
-  USER_CHECK(missing.empty(), "{}: the state {} is missing", file.string(), *missing.begin());
+  USER_CHECK(missing.empty(), "{}: the optimizer's state {} is missing", checkpoint.string(), *missing.begin());
   check_same_tensors(*ranks_, "the optimizer's state", hashes);
 }
 

@@ -38,18 +38,16 @@ class RankLearner final : public Learner {
   // Of this rank: of the last micro-batch and the update.
   std::optional<Profile> finish_profile() override;
 
+  // This rank's slices of them; no rank gathers what is saved.
   NamedTensors weights() override;
   NamedTensors state() override;
   void write_checkpoint(const std::filesystem::path& checkpoint, const NamedTensors& weights, const NamedTensors& state,
                         FileSystem& files) const override;
-  void save_model(const std::filesystem::path& destination, const NamedTensors& weights,
-                  FileSystem& files) const override;
   void load_optimizer(const std::filesystem::path& checkpoint) override;
   void restore(const std::filesystem::path& checkpoint) override;
   void restore_fresh(const std::filesystem::path& model, const RunConfig& config) override;
   std::optional<std::string> find_nonfinite_in(const Batch& batch) override;
-  // A save gathers what it writes.
-  [[nodiscard]] uint64_t staged_bytes() const override { return 0; }
+  [[nodiscard]] uint64_t staged_bytes() const override;
 
   [[nodiscard]] const ModelDirectory& directory() const override { return directory_; }
   [[nodiscard]] Stats stats() const override;
@@ -73,8 +71,23 @@ class RankLearner final : public Learner {
   [[nodiscard]] CompileOptions compile_options() const;
   std::vector<at::Tensor> run(RankProgram& program, const std::vector<at::Tensor>& batch);
   [[nodiscard]] const RankProgram& largest() const;
-  // The same on every rank; of a tensor that all hold whole this copies.
-  NamedTensors gathered(Owner owner, const std::vector<std::string>& names, bool keeps);
+  // A slice that this rank saves, the `number`-th of its tensor.
+  struct SavedSlice {
+    std::string name;
+    Owner owner = Owner::kParameter;
+    std::string key;
+    size_t number = 0;
+    ShardedState::Slice slice;
+  };
+  using SavedSlices = std::vector<SavedSlice>;
+  [[nodiscard]] SavedSlices weight_slices() const;
+  [[nodiscard]] SavedSlices state_slices() const;
+  // Tensors by name, owner and key.
+  [[nodiscard]] SavedSlices slices_of(SavedSlices whole) const;
+  [[nodiscard]] NamedTensors windows(const SavedSlices& slices) const;
+  // In as many files as a tensor has slices here.
+  void write_slices(const std::filesystem::path& checkpoint, std::string_view which, const SavedSlices& slices,
+                    const NamedTensors& tensors, std::optional<at::ScalarType> dtype, FileSystem& files) const;
 
   RunConfig config_;
   Strategy strategy_;
