@@ -75,6 +75,17 @@ TEST(AtenOpsTable, AttentionsGradientIsTheInterpreters) {
     EXPECT_LE(largest_error(array_of(ours[r], types[r]), expected[r]), 1e-5) << r;
 }
 
+// Of narrow numbers, many rows of a transposed left operand go to the library some at a time.
+TEST(AtenOpsTable, ANarrowProductOfATransposedOperandIsThatOfAllItsRows) {
+  const at::Tensor left = at::randn({4, 3000}).to(at::kBFloat16);
+  const at::Tensor right = at::randn({4, 700}).to(at::kBFloat16);
+  const Attrs attrs = {{"transpose_a", true}, {"transpose_b", false}};
+  const at::Tensor seen = AtenOp("matmul")({left, right}, attrs, {{DType::kBF16, {3000, 700}}})[0];
+  const at::Tensor expected = at::mm(left.to(at::kDouble).t(), right.to(at::kDouble));
+  EXPECT_TRUE(seen.is_contiguous() && seen.scalar_type() == at::kBFloat16);
+  EXPECT_TRUE(at::allclose(seen.to(at::kDouble), expected, 1e-2, 1e-2));
+}
+
 // What an op that replaces elements makes of its first operand's is left where the caller wants it, perhaps on that
 // operand itself.
 TEST(AtenOpsTable, OverwritingOpsLeaveTheResultInTheirTarget) {
