@@ -17,6 +17,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include "aten/constants.h"
 #include "benchmarks/stopwatch.h"
 #include "capture/virtual/virtual_region.h"
 #include "comm/ranks.h"

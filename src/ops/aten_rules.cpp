@@ -20,6 +20,7 @@ constexpr std::string_view kTwo3d = "b c _ _ _, b c _ _ _ -> b c _ _ _";
 constexpr std::string_view kMax2d = "b c _ _ -> b c _ _, b c _ _";
 constexpr std::string_view kMax3d = "b c _ _ _ -> b c _ _ _, b c _ _ _";
 constexpr std::string_view kMaxBackward2d = "b c _ _, b c _ _, b c _ _ -> b c _ _";
+constexpr std::string_view kRows = "b -> b, b";  // (values, their places along the row)
 constexpr std::string_view kMaxBackward3d = "b c _ _ _, b c _ _ _, b c _ _ _ -> b c _ _ _";
 
 constexpr AtenRule kRules[] = {
@@ -69,6 +70,12 @@ constexpr AtenRule kRules[] = {
     {"aten::replication_pad1d_backward", kTwo1d},
     {"aten::replication_pad2d", kOne2d},
     {"aten::replication_pad2d_backward", kTwo2d},
+
+    {.op = "aten::cummax", .dims = kRows, .along_argument = 1},
+    {.op = "aten::cummin", .dims = kRows, .along_argument = 1},
+    {.op = "aten::sort", .dims = kRows, .along_argument = 1},
+    {.op = "aten::sort.stable", .dims = kRows, .along_argument = 2},
+    {.op = "aten::topk", .dims = kRows, .along_argument = 2},
 };
 
 const AtenRule* find_rule(std::string_view op) {
@@ -111,7 +118,18 @@ std::optional<DimNames> aten_dim_names(const Graph& graph, const Node& node) {
   const AtenCall& call = *node.aten;
   const bool fits = name(call.args, all.operands, node.inputs, dims.operands) &&
                     name(call.results, all.results, node.outputs, dims.results);
-  return fits ? std::optional(std::move(dims)) : std::nullopt;
+  if (!fits) return std::nullopt;
+  if (rule->along_argument) {
+    const auto* along = std::get_if<int64_t>(&call.args.at(*rule->along_argument));
+    if (along == nullptr) return std::nullopt;
+    for (auto* tensors : {&dims.operands, &dims.results})
+      for (DimNames::Names& names : *tensors) {
+        const int64_t dim = *along < 0 ? *along + std::ssize(names) : *along;
+        if (dim < 0 || dim >= std::ssize(names)) return std::nullopt;
+        names[static_cast<size_t>(dim)] = "_";
+      }
+  }
+  return dims;
 }
 
 AtenCall local_aten_call(const Graph& graph, const Node& node, const std::vector<Shape>& operands,

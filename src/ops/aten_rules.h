@@ -20,6 +20,8 @@ struct AtenRule {
   // The argument that holds sizes of the first dimension of the first tensor: a number that is that size, or a list
   // that begins with it. A shard's call has the shard's there.
   std::optional<size_t> rows_argument = {};
+  // The argument that holds the dimension along which the call goes: that one is not split.
+  std::optional<size_t> along_argument = {};
 };
 std::span<const AtenRule> aten_rules();
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "ops/graph_builder.h"
 #include "ops/sharding_rule.h"
 
@@ -39,6 +40,16 @@ TEST(AtenRules, CallsOfOtherDimensionsHaveNone) {
                             "true, none) -> %")),
             "({}, {}, {}) -> ({}, {}, {})");
   EXPECT_EQ(rule_of(call_on("f32[4]", "%1: f32[4] = aten::frob(%0) -> %")), "({}) -> ({})");
+}
+
+TEST(AtenRules, WhatGoesAlongADimensionLeavesItWhole) {
+  const auto cummax = [](int dim) {
+    return rule_of(call_on("f32[4, 8]", str("%1: f32[4, 8], %2: i64[4, 8] = aten::cummax(%0, {}) -> %, %", dim)));
+  };
+  EXPECT_EQ(cummax(1), "({0}, {}) -> ({0}, {}) ({0}, {}); 0 of 4 parallel");
+  EXPECT_EQ(cummax(-1), cummax(1));
+  EXPECT_EQ(cummax(0), "({}, {}) -> ({}, {}) ({}, {})");
+  EXPECT_EQ(cummax(-2), cummax(0));
 }
 
 TEST(AtenRules, AShardsCallHasItsSizesAndStrides) {

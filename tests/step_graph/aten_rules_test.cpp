@@ -92,6 +92,11 @@ const std::vector<RuledCall>& ruled_calls() {
       {wide_line + "; " + line, "replication_pad1d_backward(%0, %1, [2, 2])"},
       {plane, "replication_pad2d(%0, [2, 2, 2, 2])"},
       {wide + "; " + plane, "replication_pad2d_backward(%0, %1, [2, 2, 2, 2])"},
+      {line, "cummax(%0, 1)"},
+      {line, "cummin(%0, -1)"},
+      {line, "sort(%0, 1, true)"},
+      {line, "sort.stable(%0, true, -1, false)"},
+      {line, "topk(%0, 2, -1, true, true)"},
   };
   return kCalls;
 }

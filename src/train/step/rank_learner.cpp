@@ -249,7 +249,9 @@ at::Tensor RankLearner::next_logits(const std::vector<int64_t>& ids) {
   const at::Tensor row = at::zeros({1, seq}, at::kLong), place = at::zeros({1, seq});
   std::ranges::copy(ids, row.data_ptr<int64_t>());
   place[0][count - 1] = 1;
-  return logits_program(seq).run({row, place})[0].select(0, 0);
+  const at::Tensor logits = logits_program(seq).run({row, place})[0].select(0, 0).contiguous();
+  ranks_->all().broadcast(logits);  // a sum of its own rounding on each rank may tip a draw
+  return logits;
 }
 
 Sample RankLearner::sample(const std::string& prompt, const SampleOptions& options) {
