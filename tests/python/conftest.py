@@ -22,7 +22,7 @@ def pytest_configure(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    if collection_path.name == "test_ranks_all.py" and not config.getoption("--ranks"):
+    if collection_path.name == "test_on_ranks_all.py" and not config.getoption("--ranks"):
         return True
     return None
 

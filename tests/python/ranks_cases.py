@@ -1,4 +1,4 @@
-"""What each rank of test_ranks.py runs: `python ranks_cases.py BUILD OUT GROUP CASE...` leaves what every case gave in OUT.
+"""What each rank of test_on_ranks.py runs: `python ranks_cases.py BUILD OUT GROUP CASE...` leaves what every case gave in OUT.
 
 GROUP is "own" for a program that has torch.distributed initialised, "launched" for one that has not.
 """

@@ -410,9 +410,11 @@ class Propagation {
   void leave(GraphOutput output) {
     b_.at({Phase::kUpdate, ""});
     if (output.tensor.valid()) {
-      const bool is_update = output.kind == GraphOutput::Kind::kUpdate;
-      const Sharding to =
-          is_update ? seeds_.inputs[output.input].sharding : settled(output.tensor, sharding_of(output.tensor));
+      // What a step returns it returns on every rank, as one device does.
+      const Sharding to = output.kind == GraphOutput::Kind::kUpdate ? seeds_.inputs[output.input].sharding
+                          : output.kind == GraphOutput::Kind::kReturn
+                              ? Sharding::whole(old_.shape(output.tensor).size())
+                              : settled(output.tensor, sharding_of(output.tensor));
       output.tensor = b_.reshard(now_[output.tensor.index()], to);
     }
     b_.add_output(std::move(output));

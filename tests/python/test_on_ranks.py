@@ -1,6 +1,6 @@
 """Steps of a person's own program on two ranks: each the step of one rank on all rows (ranks_cases.py is what they run).
 
-These are what every run of the tests has; test_ranks_all.py has the others, and runs with --ranks.
+These are what every run of the tests has; test_on_ranks_all.py has the others, and runs with --ranks.
 """
 
 import re
