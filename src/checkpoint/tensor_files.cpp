@@ -269,8 +269,18 @@ void TensorFiles::read(const Tensor& tensor, const Box& box, std::span<std::byte
     }
     if (!meets) continue;
     copy.from = readers_[slice.file].bytes(*slice.info).data();
-    copy.run(0, from_at, to_at);
-    readers_[slice.file].let_go(*slice.info);
+    // Some rows at a time, so that the file's own pages do not stand in memory beside all that is read of them.
+    constexpr uint64_t kMost = 1 << 20;
+    const int64_t rows = rank == 0 ? 1 : copy.sizes[0];
+    const uint64_t row_bytes = elements_of(copy.sizes) * item_bytes / static_cast<uint64_t>(rows);
+    const int64_t at_once = static_cast<int64_t>(std::max<uint64_t>(1, kMost / row_bytes));
+    for (int64_t row = 0; row < rows; row += at_once) {
+      if (rank > 0) copy.sizes[0] = std::min(at_once, rows - row);
+      const int64_t from_row = rank == 0 ? 0 : row * copy.from_strides[0];
+      const int64_t to_row = rank == 0 ? 0 : row * copy.to_strides[0];
+      copy.run(0, from_at + from_row, to_at + to_row);
+      readers_[slice.file].let_go(*slice.info);
+    }
   }
 }
 

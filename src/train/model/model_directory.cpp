@@ -1,6 +1,7 @@
 #include "train/model/model_directory.h"
 
 #include <array>
+#include <utility>
 
 #include "base/check.h"
 #include "base/files.h"
@@ -193,7 +194,15 @@ void export_model(const ModelDirectory& directory, const fs::path& destination, 
                   FileSystem& files) {
   in_directory(directory.path, [&] {
     const TensorFiles weights(directory.path, directory.adapter ? kAdapterFiles : kModelFiles);
-    write_trained_files(destination, directory, made_of(weights), max_shard_bytes, files);
+    MadeTensors made = made_of(weights);
+    if (!directory.adapter) {  // in the model's order, which says where files are cut
+      uint64_t bytes = 0;
+      const models::Decoder model(directory.config, at::TensorOptions(at::kMeta));
+      MadeTensors ordered;
+      for (const size_t place : model->places_in(shapes_in_files(weights, bytes))) ordered.push_back(made[place]);
+      made = std::move(ordered);
+    }
+    write_trained_files(destination, directory, made, max_shard_bytes, files);
   });
 }
 

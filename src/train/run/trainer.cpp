@@ -23,6 +23,7 @@
 #include "base/files.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "checkpoint/tensors.h"
 #include "data/corpus.h"
 #include "runtime/arena.h"
 #include "train/config/parallel.h"
@@ -593,10 +594,12 @@ void Run::finish() {
   const std::vector<RankRow> rows = rank_rows();
   const std::string sample = after ? sample_text() : std::string();
   if (!is_first_) return;
-  // The model is that of the checkpoint, which is there by now: nothing of it is asked of the other ranks.
   DirectoryTransaction model(directory_.model(), DirectoryTransaction::Existing::kReplace, files_);
-  export_model(open_model_directory(saver_->saved_directory()), model.path(),
-               static_cast<uint64_t>(config_.output.max_shard_gb * kBytesPerGb), files_);
+  const auto max_shard_bytes = static_cast<uint64_t>(config_.output.max_shard_gb * kBytesPerGb);
+  if (ranks_ == nullptr)
+    write_trained_files(model.path(), learner_->directory(), made_of(learner_->weights()), max_shard_bytes, files_);
+  else  // no rank has it all; the checkpoint has, and nothing is asked of the other ranks
+    export_model(open_model_directory(saver_->saved_directory()), model.path(), max_shard_bytes, files_);
   model.commit();
 
   EndOfRun end;
