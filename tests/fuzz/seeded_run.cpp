@@ -16,11 +16,15 @@
 namespace {
 std::atomic<size_t> allocated = 0, allocated_most = 0;
 
-void* counted(void* memory) {
-  if (!memory) throw std::bad_alloc();
+void* counted_if_any(void* memory) {
+  if (!memory) return memory;
   const size_t now = allocated += ::malloc_usable_size(memory);
   if (now > allocated_most) allocated_most = now;
   return memory;
+}
+void* counted(void* memory) {
+  if (!memory) throw std::bad_alloc();
+  return counted_if_any(memory);
 }
 void uncounted(void* memory) {
   if (memory) allocated -= ::malloc_usable_size(memory);
@@ -30,6 +34,11 @@ void uncounted(void* memory) {
 
 void* operator new(size_t bytes) { return counted(std::malloc(bytes)); }
 void* operator new[](size_t bytes) { return counted(std::malloc(bytes)); }
+// As std::stable_partition() asks for it: a sanitizer's own would not go with the delete below.
+void* operator new(size_t bytes, const std::nothrow_t& /*tag*/) noexcept { return counted_if_any(std::malloc(bytes)); }
+void* operator new[](size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  return counted_if_any(std::malloc(bytes));
+}
 void operator delete(void* memory) noexcept { uncounted(memory); }
 void operator delete[](void* memory) noexcept { uncounted(memory); }
 void operator delete(void* memory, size_t /*bytes*/) noexcept { uncounted(memory); }
