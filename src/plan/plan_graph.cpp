@@ -16,7 +16,7 @@ namespace stepc {
 
 namespace {
 
-constexpr int kBudgetAttempts = 4;
+constexpr int kBudgetAttempts = 6;
 
 // How far a plan is above what it may take: a budget of bytes; or what eager took, so that what the program
 // recomputes to save memory saves it here too. Kernels may want more workspace than eager's, and keep what those
