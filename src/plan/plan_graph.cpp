@@ -28,6 +28,22 @@ uint64_t excess_bytes(const Schedule& schedule, const MemoryBudget& budget, uint
   return bytes - std::min(bytes, most);
 }
 
+// Of the order that the graph's nodes stand in, scratch memory apart.
+uint64_t ordered_bytes(const Graph& graph) {
+  const OrderProblem problem = graph_memory(graph, {.copied_views = graph_windows(graph).copied_views}).problem;
+  return peak_bytes(problem, program_order(problem));
+}
+
+// Whether a fused loss takes more scratch memory than the logits that it does not hold.
+bool outweighs_logits(const Instruction& one, const Schedule& schedule) {
+  if (one.kind != Instruction::Kind::kLoss) return false;
+  const Operand& hidden = schedule.operands[one.reads[0].index()];
+  const Operand& weight = schedule.operands[one.reads[1].index()];
+  const int64_t logits = hidden.sizes[0] * weight.sizes[0] * static_cast<int64_t>(size_of(hidden.dtype));
+  const uint64_t workers = one.worker_scratch.bytes * static_cast<uint64_t>(schedule.threads - 1);
+  return one.scratch.bytes + workers >= static_cast<uint64_t>(logits);
+}
+
 // A budget counts the program's own memory, recomputation only what the step adds to it.
 std::optional<RecomputeOptions> recompute_options(const Graph& graph, const MemoryBudget& budget,
                                                   const Target& target) {
@@ -145,23 +161,24 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
     if (attempt == kBudgetAttempts) break;
     // recompute knows nothing of scratch memory and of what kernels cannot write in place: it is asked for less then.
     if (!recompute) recompute.emplace();
-    if (!recompute->budget_bytes) {
-      const OrderProblem problem =
-          graph_memory(planned.graph, {.copied_views = graph_windows(planned.graph).copied_views}).problem;
-      recompute->budget_bytes = peak_bytes(problem, program_order(problem));
-    }
-    if (*recompute->budget_bytes == 0) break;
+    const uint64_t reached = ordered_bytes(planned.graph);
+    if (!recompute->budget_bytes) recompute->budget_bytes = reached;
+    // Of the choices that there are it took the lowest: asked for less, it would take the same.
+    if (reached > *recompute->budget_bytes || *recompute->budget_bytes == 0) break;
     *recompute->budget_bytes -= std::min(excess, *recompute->budget_bytes);
   }
-  // Of few tokens, the logits that a fused loss does not hold may be less than its scratch.
-  PlannedGraph with_logits = *best;
-  with_logits.graph =
-      passes.anew(passes.before(captured, {"fuse_losses"}), recompute_options(core, options.budget, options.target));
-  with_logits.passes = passes.runs();
-  verify_stage(with_logits.graph, Stage::kFused);
-  with_logits.plan = options.schedule(with_logits.graph, with_logits.options);
-  if (with_logits.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = std::move(with_logits);
-  if (excess_of(*best) == 0) return std::move(*best);
+  // Of few tokens.
+  if (std::ranges::any_of(best->plan.schedule.instructions,
+                          [&](const Instruction& one) { return outweighs_logits(one, best->plan.schedule); })) {
+    PlannedGraph with_logits = *best;
+    with_logits.graph =
+        passes.anew(passes.before(captured, {"fuse_losses"}), recompute_options(core, options.budget, options.target));
+    with_logits.passes = passes.runs();
+    verify_stage(with_logits.graph, Stage::kFused);
+    with_logits.plan = options.schedule(with_logits.graph, with_logits.options);
+    if (with_logits.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = std::move(with_logits);
+    if (excess_of(*best) == 0) return std::move(*best);
+  }
   // What activations do not give, matmuls may: the library's pack nothing, and are slower.
   PlannedGraph packing_nothing = *best;
   packing_nothing.options.most_scratch_bytes = 0;

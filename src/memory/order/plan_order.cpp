@@ -63,7 +63,9 @@ class Search {
   // By what must be live at the best order's peak.
   void raise_bound() {
     const uint32_t unit = peak_unit(problem_, best_.order);
-    if (may_gain() && unit != kNone) best_.bound_bytes = std::max(best_.bound_bytes, cut_bound(problem_, unit));
+    if (!may_gain() || unit == kNone || unit == bounded_by_) return;
+    best_.bound_bytes = std::max(best_.bound_bytes, cut_bound(problem_, unit));
+    bounded_by_ = unit;
   }
   // The lowest target that `base` can be bent to, by halving.
   void lower_targets(const UnitOrder& base) {
@@ -81,6 +83,7 @@ class Search {
   const OrderProblem& problem_;
   const Branches branches_;
   PlannedOrder best_;
+  uint32_t bounded_by_ = kNone;  // the unit whose cut was last
 };
 
 }  // namespace

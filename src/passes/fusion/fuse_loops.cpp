@@ -26,17 +26,11 @@ int64_t loop_size(const Graph& graph, const Nodes& members) {
 }
 
 // What is made once for many readers is not made part of one of them.
-bool serves_others(const FusionGroups& groups, const Nodes& small, const Nodes& large) {
+bool serves_others(const FusionGroups& groups, const Nodes& small, const Nodes& large, const Nodes& both) {
   const Graph& graph = groups.graph();
   if (loop_size(graph, small) * kMuchSmaller > loop_size(graph, large)) return false;
-  for (size_t member : small) {
-    Nodes readers;
-    const bool returned = groups.add_readers(graph.nodes[member].outputs[0], readers);
-    if (returned) return true;
-    for (size_t reader : readers)
-      if (!small.contains(reader) && !large.contains(reader)) return true;
-  }
-  return false;
+  return std::ranges::any_of(small,
+                             [&](size_t member) { return groups.escapes(graph.nodes[member].outputs[0], both); });
 }
 
 // Groups that `node` could join: those that make what it reads, then those that read the same; the latest first.
@@ -82,9 +76,9 @@ void place(FusionGroups& groups, size_t node) {
   for (size_t group : candidates(groups, node)) {
     const std::vector<size_t>& nodes = groups.groups()[group].nodes;
     const Nodes other(nodes.begin(), nodes.end());
-    if (serves_others(groups, other, members)) continue;
     Nodes both = members;
     both.insert(other.begin(), other.end());
+    if (serves_others(groups, other, members, both)) continue;
     const std::optional<double> now = groups.find_slot(both, slot);
     if (!now || !can_be_kernel(groups, both)) continue;
     members = std::move(both);

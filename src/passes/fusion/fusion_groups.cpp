@@ -155,9 +155,10 @@ bool FusionGroups::add_readers(TensorId tensor, Nodes& readers) const {
   return returned;
 }
 bool FusionGroups::escapes(TensorId tensor, const Nodes& members) const {
-  Nodes readers;
-  return add_readers(tensor, readers) ||
-         std::ranges::any_of(readers, [&](size_t reader) { return !members.contains(reader); });
+  return returned_[tensor.index()] || std::ranges::any_of(users_[tensor.index()], [&](size_t user) {
+           return roles_[user] == Role::kFree ? escapes(graph_.nodes[user].outputs[0], members)
+                                              : !members.contains(user);
+         });
 }
 double FusionGroups::slot_of(size_t node) const {
   return group_of_[node] ? groups_[*group_of_[node]].slot : static_cast<double>(node);
