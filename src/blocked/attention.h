@@ -27,7 +27,8 @@ struct HeadResult {
   HeadStrides strides;
 };
 
-// Added to the scores, or for kBool: what is false is hidden. A stride of 0 broadcasts.
+// Added to the scores, or for kBool: what is false is hidden. A stride of 0 broadcasts. Keys that are hidden, by -inf
+// or false, from all queries of a block may not be read.
 struct AttentionMask {
   enum class Kind : uint8_t { kNone, kBool, kF32, kBf16 };
   Kind kind = Kind::kNone;

@@ -112,11 +112,13 @@ class Backward {
     std::fill_n(scratch.key_gradient, sizes_.keys * sizes_.dim, 0.0F);
     std::fill_n(scratch.value_gradient, sizes_.keys * sizes_.value_dim, 0.0F);
     visible_keys(call_, 0, sizes_.queries, scratch.begin, scratch.end);
-    for (int64_t i = 0; i < sizes_.queries / block_; ++i) {
-      scratch.ranges[i] = range_of(scratch.begin + i * block_, scratch.end + i * block_, block_);
-    }
     const int64_t group = call_.heads / call_.key_heads;
     for (int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
+      for (int64_t i = 0; i < sizes_.queries / block_; ++i) {
+        const int64_t query = i * block_;
+        scratch.ranges[i] = without_hidden(call_, batch, head, query, std::min(block_, call_.queries - query), block_,
+                                           range_of(scratch.begin + query, scratch.end + query, block_));
+      }
       pack_queries(scratch, batch, head);
       std::fill_n(scratch.query_gradient_transposed, sizes_.queries * sizes_.dim, 0.0F);
       for (int64_t key = 0; key < sizes_.keys; key += block_) {

@@ -112,7 +112,8 @@ class Forward {
     std::fill_n(scratch.top, sizes_.queries, -INFINITY);
     std::fill_n(scratch.sum, sizes_.queries, 0.0F);
 
-    const KeyRange range = range_of(scratch.begin, scratch.end, count);
+    const KeyRange range =
+        without_hidden(call_, batch, head, query, count, sizes_.panel, range_of(scratch.begin, scratch.end, count));
     const int64_t first = range.some_begin / sizes_.panel * sizes_.panel;
     if (range.some_begin >= range.some_end) std::fill_n(scratch.total, sizes_.queries * sizes_.value_dim, 0.0F);
     for (int64_t key = first; key < range.some_end; key += sizes_.block) {

@@ -1,6 +1,7 @@
 #include "blocked/score_bias.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "base/check.h"
@@ -48,6 +49,63 @@ KeyRange range_of(const int32_t* begin, const int32_t* end, int64_t count) {
 }
 
 bool needs_bias(const Attention& call) { return call.mask.kind != AttentionMask::Kind::kNone || !(call.scale > 0); }
+
+namespace {
+
+// The bits in which an element of a mask differs from what hides a key.
+uint32_t bits_unlike_hidden(uint8_t seen) { return seen; }
+uint32_t bits_unlike_hidden(float value) { return std::bit_cast<uint32_t>(value) ^ 0xff800000U; }
+uint32_t bits_unlike_hidden(Bf16 value) { return value.bits ^ 0xff80U; }
+
+template <class T>
+bool hides_all(const AttentionMask& mask, const ScoreBlock& block) {
+  const T* data = static_cast<const T*>(mask.data) + block.batch * mask.batch_stride + block.head * mask.head_stride;
+  const int64_t queries = mask.query_stride == 0 ? 1 : block.queries;
+  const int64_t keys = mask.key_stride == 0 ? 1 : block.keys;
+  for (int64_t i = 0; i < queries; ++i) {
+    const T* row = data + (block.query + i) * mask.query_stride + block.key * mask.key_stride;
+    uint32_t unlike = 0;
+    if (mask.key_stride == 1) {  // vectors
+      for (int64_t j = 0; j < keys; ++j) unlike |= bits_unlike_hidden(row[j]);
+    } else {
+      for (int64_t j = 0; j < keys; ++j) unlike |= bits_unlike_hidden(row[j * mask.key_stride]);
+    }
+    if (unlike != 0) return false;
+  }
+  return true;
+}
+
+bool hides_all(const AttentionMask& mask, const ScoreBlock& block) {
+  switch (mask.kind) {
+    case AttentionMask::Kind::kNone:
+      return false;
+    case AttentionMask::Kind::kBool:
+      return hides_all<uint8_t>(mask, block);
+    case AttentionMask::Kind::kF32:
+      return hides_all<float>(mask, block);
+    case AttentionMask::Kind::kBf16:
+      return hides_all<Bf16>(mask, block);
+  }
+  return false;
+}
+
+}  // namespace
+
+KeyRange without_hidden(const Attention& call, int64_t batch, int64_t head, int64_t query, int64_t count, int64_t panel,
+                        KeyRange range) {
+  if (call.mask.kind == AttentionMask::Kind::kNone) return range;
+  const auto is_hidden = [&](int64_t key) {
+    return hides_all(call.mask, {batch, head, query, count, key, std::min(panel, call.keys - key)});
+  };
+  range.some_begin = range.some_begin / panel * panel;
+  while (range.some_begin < range.some_end && is_hidden(range.some_begin)) range.some_begin += panel;
+  while (range.some_begin < range.some_end) {
+    const int64_t last = (range.some_end - 1) / panel * panel;
+    if (!is_hidden(last)) break;
+    range.some_end = last;
+  }
+  return range;
+}
 
 namespace {
 

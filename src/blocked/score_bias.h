@@ -29,6 +29,11 @@ struct KeyRange {
 };
 KeyRange range_of(const int32_t* begin, const int32_t* end, int64_t count);
 
+// Without the keys at both ends that the mask hides from all of `count` queries: scores of -inf, whatever the keys are.
+// `range` becomes no wider and goes in steps of `panel` from 0.
+KeyRange without_hidden(const Attention& call, int64_t batch, int64_t head, int64_t query, int64_t count, int64_t panel,
+                        KeyRange range);
+
 // True where scores must be scaled and biased before the softmax, instead of being scaled inside it.
 bool needs_bias(const Attention& call);
 

@@ -100,6 +100,10 @@ void add_mask(Random& random, Case& c) {
     if (kind == Kind::kF32) c.mask = small;
     if (kind == Kind::kBf16) c.mask = small.to(at::kBFloat16);
     if (kind != Kind::kBool && random.coin()) c.mask.masked_fill_(small < -1, -INFINITY);
+    const at::Tensor key = at::arange(call.keys), query = at::arange(c.mask.size(2)).unsqueeze(1);
+    const at::Tensor hidden = random.one_of<at::Tensor>(
+        {key<0, key> query, at::logical_or(key<query - 70, key> query + 20), key >= call.keys / 3});
+    c.mask.masked_fill_(hidden, kind == Kind::kBool ? at::Scalar(false) : at::Scalar(-INFINITY));
     const at::Tensor seen = c.mask.expand({call.batch, call.heads, call.queries, call.keys});
     call.mask = {kind, seen.data_ptr(), seen.stride(0), seen.stride(1), seen.stride(2), seen.stride(3)};
     if (kind == Kind::kBool) {
@@ -260,6 +264,43 @@ TEST(Attention, TheLowestNumberAsAMaskIsAnAverageAndNanStays) {
     EXPECT_LE(distance(answer.out[0][0][2], c.v[0][0].mean(0)), 1e-6);
     EXPECT_TRUE(at::isnan(answer.out[0][0][7]).all().item<bool>());
     EXPECT_EQ(at::isnan(answer.out).sum().item<int64_t>(), 16);
+  }
+}
+
+// All queries see keys 70 to 180 of 300: what lies in other blocks of keys is NaN here, and left out.
+TEST(Attention, KeysThatTheMaskHidesFromABlockOfQueriesAreNotRead) {
+  at::manual_seed(8);
+  using Kind = AttentionMask::Kind;
+  for (const MicroKernels& kernels : machines()) {
+    for (const Kind kind : {Kind::kBool, Kind::kF32, Kind::kBf16}) {
+      Case c;
+      c.call.batch = c.call.heads = c.call.key_heads = 1;
+      c.call.queries = 100;
+      c.call.keys = 300;
+      c.call.dim = c.call.value_dim = 16;
+      c.q = at::randn({1, 1, 100, 16});
+      c.k = at::full({1, 1, 300, 16}, NAN);
+      c.v = at::full({1, 1, 300, 16}, NAN);
+      c.gradient = at::randn({1, 1, 100, 16});
+      const at::Tensor k = c.k.slice(2, 64, 192), v = c.v.slice(2, 64, 192);
+      k.copy_(at::randn_like(k));
+      v.copy_(at::randn_like(v));
+      const at::Tensor seen = at::zeros({300}, at::kBool);
+      seen.slice(0, 70, 180).fill_(true);
+      const at::Tensor bias = at::zeros({300}).masked_fill_(seen.logical_not(), -INFINITY);
+      c.mask = kind == Kind::kBool ? seen : kind == Kind::kF32 ? bias : bias.to(at::kBFloat16);
+      c.call.mask = {kind, c.mask.data_ptr(), 0, 0, 0, 1};
+      c.call.q = heads(c.q);
+      c.call.k = heads(c.k);
+      c.call.v = heads(c.v);
+      const Answer answer = ours(c, kernels);
+      const at::Tensor expected =
+          at::softmax(at::matmul(c.q, k.transpose(-1, -2)) + bias.slice(0, 64, 192), -1).matmul(v);
+      EXPECT_LE(distance(answer.out, expected), 1e-6);
+      EXPECT_FALSE(at::isnan(answer.q).any().item<bool>());
+      EXPECT_FALSE(at::isnan(answer.k.slice(2, 64, 192)).any().item<bool>());
+      EXPECT_EQ(answer.k.slice(2, 192, 300).abs().sum().item<float>(), 0);
+    }
   }
 }
 
