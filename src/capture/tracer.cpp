@@ -109,6 +109,9 @@ class Tracer::Observer final : public CallObserver {
     stale_.clear();
     difference_.clear();
     raised_ = false;
+    numbers_.clear();
+    decided_otherwise_.clear();
+    decided_.clear();
     next_ = 0;
     for (size_t e = 0; e < trace_.externals.size(); ++e) {
       if (!externals[e].defined() || !externals[e].has_storage()) continue;
@@ -150,6 +153,7 @@ class Tracer::Observer final : public CallObserver {
     stale_ = from.stale_;
     marks_ = from.marks_;
     supplied_ = std::move(supplied);
+    numbers_ = from.numbers_;
     plan_ = from.plan_;
     computes_ = from.computes_;
     recording_ = from.recording_;
@@ -210,6 +214,7 @@ class Tracer::Observer final : public CallObserver {
     if (computes_ || expected.runs) {
       run(op, below, stack);
       if (!expected.is_filled_later) meet_results(id, *stack);
+      if (expected.read) note_number(id, constant_from_ivalue(stack->back(), op.schema().returns().at(0)).value());
       return;
     }
     skip(id, stack);
@@ -238,6 +243,9 @@ class Tracer::Observer final : public CallObserver {
   [[nodiscard]] bool is_compared() const { return heir_ ? heir_->is_compared() : is_following(); }
   [[nodiscard]] const std::string& difference() const { return difference_; }
   [[nodiscard]] bool raised() const { return raised_; }
+  [[nodiscard]] const std::string& decided_otherwise() const { return decided_otherwise_; }
+  [[nodiscard]] const std::string& decided() const { return decided_; }
+  [[nodiscard]] const std::map<size_t, Arg>& numbers() const { return numbers_; }
   [[nodiscard]] const std::vector<HostSupply>& supplied() const { return supplied_; }
   [[nodiscard]] const std::map<std::string, at::Tensor>& host_data() const { return host_data_; }
 
@@ -701,8 +709,15 @@ class Tracer::Observer final : public CallObserver {
   void give_number(size_t event, const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     const Arg number = plan_->read(event);
     states_.ran();
+    note_number(CallId(next_ - 1), number);
     torch::jit::drop(*stack, op.schema().arguments().size());
     stack->push_back(constant_to_ivalue(number, op.schema().returns().at(0)));
+  }
+
+  // `decided_`: the last one is another choice than the recorded, and what comes next may follow from it.
+  void note_number(CallId id, const Arg& number) {
+    numbers_[id.index()] = number;
+    decided_ = are_other_choices(number, trace_.calls[id.index()].results.front()) ? place_of_read(trace_, id) : "";
   }
 
   // ---- leaving the trace
@@ -829,6 +844,10 @@ class Tracer::Observer final : public CallObserver {
                           : argument(call.args[a], expected.op.schema().arguments()[a], expected.constants[a]));
     }
     expected.op.callBoxed(&stack);
+    if (const auto given = numbers_.find(id.index()); given != numbers_.end() && decided_otherwise_.empty()) {
+      const auto now = constant_from_ivalue(stack.front(), expected.op.schema().returns().at(0));
+      if (now && are_other_choices(given->second, *now)) decided_otherwise_ = place_of_read(trace_, id);
+    }
     if (recording_ != nullptr)
       if (const auto read = std::ranges::find(trace_.reads, id, &HostRead::call); read != trace_.reads.end())
         recording_->read_at(read->source);
@@ -886,7 +905,10 @@ class Tracer::Observer final : public CallObserver {
   bool calls_host_ = false;             // and its calls are its own
   const c10::Argument* why_ = nullptr;  // the argument that differed
   std::string difference_;
-  bool raised_ = false;  // at a call that did
+  bool raised_ = false;            // at a call that did
+  std::map<size_t, Arg> numbers_;  // that the host has read, by call
+  std::string decided_;
+  std::string decided_otherwise_;
   std::vector<HostSupply> supplied_;
   std::map<std::string, at::Tensor> host_data_;
   std::set<const c10::StorageImpl*> stale_;  // written by calls that were left out
@@ -908,6 +930,16 @@ std::vector<HostSupply> numbers_supplied(const Trace& trace, const Trace& record
     }
   }
   return out;
+}
+
+bool are_other_choices(const Arg& one, const Arg& other) {
+  return one.index() == other.index() && !(one == other) &&
+         (std::holds_alternative<bool>(one) || std::holds_alternative<int64_t>(one));
+}
+
+std::string place_of_read(const Trace& trace, CallId call) {
+  const auto read = std::ranges::find(trace.reads, call, &HostRead::call);
+  return read == trace.reads.end() || read->source.empty() ? "in the step" : "at " + read->source;
 }
 
 Tracer::Tracer(const Trace& trace) : observer_(std::make_shared<Observer>(trace)) {}
@@ -939,6 +971,9 @@ void Tracer::run_computing(const std::function<void()>& host_code, const Plan& p
 
 const std::string& Tracer::difference() const { return observer_->difference(); }
 bool Tracer::raised() const { return observer_->raised(); }
+const std::string& Tracer::decided() const { return observer_->decided(); }
+const std::string& Tracer::decided_otherwise() const { return observer_->decided_otherwise(); }
+const std::map<size_t, Arg>& Tracer::numbers() const { return observer_->numbers(); }
 const std::map<std::string, at::Tensor>& Tracer::host_data() const { return observer_->host_data(); }
 const std::vector<HostSupply>& Tracer::supplied() const { return observer_->supplied(); }
 bool Tracer::is_held(ValueId value) const { return value.valid() && observer_->is_held(observer_->storage_of(value)); }

@@ -32,6 +32,11 @@ struct HostSupply {
 // What the host supplied in `recorded`, where a step that follows `trace`, with the same calls, supplies it.
 std::vector<HostSupply> numbers_supplied(const Trace& trace, const Trace& recorded);
 
+// Whether host code may go two ways by them. Real numbers are the same but for rounding.
+bool are_other_choices(const Arg& one, const Arg& other);
+// "at model.py:12", where that is known.
+std::string place_of_read(const Trace& trace, CallId call);
+
 class Tracer {
  public:
   // What the tracer asks for while the step runs.
@@ -68,6 +73,12 @@ class Tracer {
   [[nodiscard]] const std::string& difference() const;
   // Whether that was a call that raised, which the step perhaps caught.
   [[nodiscard]] bool raised() const;
+  // Where the host read a truth or an integer that is not the recorded one, just before it left; empty: it did not.
+  [[nodiscard]] const std::string& decided() const;
+  // After it left: where the plan's truth or integer is another one than was computed then; empty: nowhere.
+  [[nodiscard]] const std::string& decided_otherwise() const;
+  // What the host has read so far, by call.
+  [[nodiscard]] const std::map<size_t, Arg>& numbers() const;
   // What the host has supplied so far, in the order of calls.
   [[nodiscard]] const std::vector<HostSupply>& supplied() const;
 

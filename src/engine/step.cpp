@@ -249,7 +249,8 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
       verified_one(entry);
       return output;
     }
-    if (!verification.departure.empty()) plans_.left(entry, verification.departure, /*records_next=*/false);
+    if (!verification.departure.empty())
+      plans_.left(entry, verification.departure, verification.decided, /*records_next=*/false);
     if (verification.recording) return keep(entry, *verification.recording, input);
     ++stats_.eager_calls;
     return std::move(verification.output);
@@ -264,6 +265,7 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
                                  {&recorded, config_.verify.kind != Verify::Kind::kOff}, times_ ? &*times_ : nullptr);
   if (traced.unfit) return drop(entry, traced.plan, traced.difference);
   followed(entry, traced.plan);
+  if (!traced.decided_otherwise.empty()) plans_.decides_by_rounding(entry, traced.decided_otherwise);
   if (traced.is_replay) {
     if (times_) profiled_ = traced.plan;
     ++traced.plan->replays;
@@ -271,6 +273,7 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
     stats_.is_warm = true;
     plans_.paid(entry);
     entry.departures *= kForgetDepartures;
+    entry.decisions *= kForgetDepartures;
     plans_.count_run(*traced.plan, traced.result);
     plans_.compare_with_expected(*traced.plan, seconds_since(begin));  // with its Python, which runs beside it
     if (const auto slower = entry.pace.replayed(seconds_since(begin));
@@ -281,7 +284,8 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
                          *slower, stats_.traced));
   } else {
     if (!traced.recording) ++stats_.eager_calls;
-    if (entry.to_verify == 0) plans_.left(entry, traced.difference, !traced.recording && !traced.raised);
+    if (entry.to_verify == 0)
+      plans_.left(entry, traced.difference, traced.decided, !traced.recording && !traced.raised);
     if (traced.recording) return keep(entry, *traced.recording, input, &traced.before);
   }
   return std::move(traced.output);
@@ -331,6 +335,10 @@ StepOutput Step::conclude(PlanEntry& entry, Plan& plan, Verification verificatio
     ++stats_.float64_verifications;
     stats_.eager_errs = verification.eager_errs;
     log().info("the plan is right where eager differs from it: {}", verification.eager_errs);
+  }
+  if (!verification.decided_otherwise.empty() && plan.graph() != nullptr) {
+    plans_.decides_by_rounding(entry, verification.decided_otherwise);
+    verification.difference.clear();  // it may follow from that
   }
   if (!verification.difference.empty())
     plans_.give_up(entry, str("a replay differs from {} in {}", verification.from, verification.difference));

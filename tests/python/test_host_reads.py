@@ -1,10 +1,13 @@
 """Steps that read a number from a tensor: the value is bound or guarded, and the step is replayed all the same."""
 
+import logging
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+import stepc
 from harness import Training, decay, run_twins, source_of, train
 from models import MODELS, tokens
 
@@ -269,3 +272,68 @@ def test_number_that_is_returned_and_decides():
         return Training(step, [model], [optimizer], [decay(optimizer)])
 
     run_twins(build, lambda i: classes(i)[0], steps=20, replays=0, quiet=False)
+
+
+def test_decisions_that_hang_on_rounding_are_those_of_the_recorded_calls(caplog):
+    """By the plan's sum the step goes one way, and by eager's it would have gone the other."""
+    torch.manual_seed(0)
+    w, counts = torch.randn(4096, requires_grad=True), [0]
+    optimizer = torch.optim.SGD([w], lr=1e-3)
+
+    def look(x):
+        return (w * x).exp().sum()
+
+    @stepc.accelerate
+    def step(x, limit):
+        counts[0] += 1
+        total = look(x)
+        loss = total / 4096
+        if total > limit:
+            loss = loss * 2 + total.sqrt()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    with caplog.at_level(logging.INFO, "stepc"):
+        for _ in range(40):
+            x = torch.randn(4096)
+            total = look(x).detach()
+            said = any("hangs on rounding" in line for line in caplog.messages)
+            replays = step.stats["replays"]
+            loss = step(x, total)
+            assert not said or torch.equal(loss, total / 4096)
+    assert said and counts[0] == 40 and step.stats["replays"] > replays > 4 and not step.stats["warnings"], step.stats
+
+
+def test_many_paths_that_numbers_decide_are_those_of_the_recorded_calls(caplog):
+    """No Graph is made for each of them; what the host decides for itself is another matter."""
+
+    def run(decide):
+        torch.manual_seed(0)
+        w = torch.randn(64, requires_grad=True)
+        optimizer, counts = torch.optim.SGD([w], lr=1e-3), [0]
+
+        @stepc.accelerate
+        def step(x, paths):
+            counts[0] += 1
+            loss = (w * x).tanh().sum()
+            for k in range(12):
+                if decide(x, paths, k):
+                    loss = loss + (w * k).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "stepc"):
+            for i in range(24):
+                paths = i // 2
+                step(torch.full((64,), paths + 0.5), paths)
+        return step.stats, [line for line in caplog.messages if "decided by numbers" in line]
+
+    stats, lines = run(lambda x, paths, k: bool(x[0] > k))
+    assert len(lines) == 1 and "test_host_reads.py:" in lines[0] and stats["graph_nodes"] == 0, (lines, stats)
+    stats, lines = run(lambda x, paths, k: paths + 0.5 > k)
+    assert not lines and stats["graph_nodes"] > 0, stats

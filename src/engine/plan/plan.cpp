@@ -491,6 +491,14 @@ Plan::DryOutcome Plan::run_dry(Program& program, const std::vector<at::Tensor>& 
   return dry;
 }
 
+Arg number_at(const StepResult& pause) {
+  if (pause.given.empty()) return pause.read;
+  const at::Tensor& value = pause.given.front();
+  if (value.scalar_type() == at::kBool) return value.item<bool>();
+  if (at::isIntegralType(value.scalar_type(), /*includeBool=*/false)) return value.item<int64_t>();
+  return value.item<double>();
+}
+
 Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times) {
   Outcome outcome;
   RunInputs inputs;
@@ -537,7 +545,10 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   try {
     const auto begin = Clock::now();
     result = execute(inputs, tensors);
-    while (is_traced() && result.paused) result = (instead_ != nullptr ? *instead_ : current()).executor->resume({});
+    while (is_traced() && result.paused) {
+      if (trace().events[result.event].own_calls.empty()) outcome.reads[result.event] = number_at(result);
+      result = (instead_ != nullptr ? *instead_ : current()).executor->resume({});
+    }
     execute_seconds_ += seconds_since(begin);
   } catch (const c10::Error& error) {
     if (may_turn_back_) turn_back();

@@ -43,6 +43,9 @@ struct PlanOptions {
   KnownTarget known = {};  // what a budget "auto" is weighed with; no other plan looks at it
 };
 
+// Of a traced step's run that came to a number that the program reads: which one.
+Arg number_at(const StepResult& pause);
+
 class Plan {
  public:
   // `recorded` is the last of the recordings that agreed, `agreed` what they agreed on; `tensors` are the program's by
@@ -55,8 +58,9 @@ class Plan {
     std::optional<StepResult> result;
     std::optional<size_t> missed_read;  // another branch: this guard read `read`
     Arg read;
-    std::string change;  // or: why the plan no longer fits the program
-    std::string error;   // or: what a kernel threw, as the step's own would; its host code may catch it
+    std::string change;           // or: why the plan no longer fits the program
+    std::string error;            // or: what a kernel threw, as the step's own would; its host code may catch it
+    std::map<size_t, Arg> reads;  // of a traced step: what the program would have read, by event
   };
 
   // Runs the step on the program as it is. The result's rebindings are left to apply(). What host code throws, or a

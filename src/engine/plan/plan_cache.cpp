@@ -28,6 +28,9 @@ constexpr int kMostPaths = 3;
 // A traced step that took a path without a plan may take it again soon. Where most do so, none is worth it.
 constexpr int kRecordAfterLeaving = 8;
 constexpr int kMaxDepartures = 12;
+// New paths that numbers lead to: a Graph for each costs more than it saves, and what it computes otherwise than eager,
+// if only by rounding, may lead elsewhere.
+constexpr double kMostDecisions = 3;
 // Branches that an integer read on the host decides, before it is a number like any other and not a choice.
 constexpr int kMostChoices = 2;
 
@@ -336,7 +339,7 @@ void PlanCache::warn_once(const std::string& warning) {
 }
 
 bool PlanCache::must_check(const PlanEntry& entry, const std::vector<at::Tensor>& tensors) const {
-  const bool is_watched = may_trace_ && !is_traced_ && program_.is_watched();
+  const bool is_watched = !is_traced_ && config_.python != PythonMode::kWatch && program_.is_watched();
   if (!is_watched || config_.verify.kind != Verify::Kind::kFirst || replays_of(entry) < entry.next_check) return false;
   Plan& plan = *entry.plans.front();
   return plan.verified && !plan.is_virtual() && eager_fits(plan) && plan.why_not(tensors).empty();
@@ -344,7 +347,8 @@ bool PlanCache::must_check(const PlanEntry& entry, const std::vector<at::Tensor>
 
 void PlanCache::check(PlanEntry& entry, Recording& recording, const StepInput& input) {
   ++stats_.checks;
-  entry.next_check = 2 * replays_of(entry);
+  const int64_t replays = replays_of(entry) - (may_trace_ ? 0 : 1);  // a model's look is beside one
+  entry.next_check = std::max(entry.next_check, 2 * replays);
   if (recording.raised) {  // as a replay would have, and then have let the step run
     ++stats_.recordings;
     return;
@@ -371,8 +375,11 @@ void PlanCache::check(PlanEntry& entry, Recording& recording, const StepInput& i
   ++stats_.recordings;
   if (slip.empty()) return;  // another branch: the guard of a replay finds it, too
   ++stats_.slips;
-  warn_once(str("replays of this step were not what it does by now: {}", slip));
-  trace(slip, entry, input);
+  warn_once(str("replays of this {} were not what it does by now: {}", may_trace_ ? "step" : "model", slip));
+  if (may_trace_)
+    trace(slip, entry, input);
+  else
+    give_up(entry, slip);
 }
 
 // The step's host code runs at every call: what it did, or read, cannot be known. Plans and recordings begin anew, with
@@ -398,15 +405,29 @@ void PlanCache::trace(const std::string& why) {
   log().info("the step's own code runs beside every replay: {}", why);
 }
 
-void PlanCache::left(PlanEntry& entry, const std::string& difference, bool records_next) {
+void PlanCache::left(PlanEntry& entry, const std::string& difference, const std::string& decided, bool records_next) {
   ++stats_.departures;
   ++entry.departures;
   log().info("a step left its plan: {}", difference);
   entry.to_verify = 0;
+  if (!decided.empty() && ++entry.decisions > kMostDecisions)
+    run_exactly(entry, str("what the step does is decided by numbers, last by one that is read {}", decided));
   if (entry.departures > kMaxDepartures)
     give_up(entry, str("steps keep leaving their plans; the last: {}", difference));
   else if (records_next)
     entry.to_record = kRecordAfterLeaving;
+}
+
+void PlanCache::decides_by_rounding(PlanEntry& entry, const std::string& where) {
+  run_exactly(entry, str("a number that is read {} decides what the step does, and hangs on rounding", where));
+}
+
+void PlanCache::run_exactly(PlanEntry& entry, const std::string& why) {
+  if (entry.exact || config_.mode != Mode::kFast) return;
+  log().info("recorded calls run from now on: {}", why);
+  entry.exact = true;
+  entry.plans.clear();
+  entry.recordings = 0;
 }
 
 void PlanCache::failed(PlanEntry& entry, const std::string& error) {

@@ -30,6 +30,7 @@ struct PlanEntry {
   int64_t next_check = 2;                  // so many replays after which one is looked at
   int to_record = 0;                       // steps that are recorded although there are plans
   int choices = 0;                         // numbers other than a plan's that the host read and no plan knows
+  double decisions = 0;                    // of traced steps that led to no plan, long ago ones count less
   int to_verify = 0;                       // steps that may follow a plan that is to be verified
   double departures = 0;  // of traced steps from their plans, and replays that failed; long ago ones count less
   Pace pace;              // of traced replays
@@ -81,8 +82,11 @@ class PlanCache {
   void give_up(PlanEntry& entry, const std::string& why);
   // To the log and the statistics, each text once.
   void warn_once(const std::string& warning);
-  // A traced step left its plan. `records_next`: another may be made of the next steps' recordings.
-  void left(PlanEntry& entry, const std::string& difference, bool records_next);
+  // A traced step left its plan. `decided`: where it had read what it decided that by, if it had; `records_next`:
+  // another may be made of the next steps' recordings.
+  void left(PlanEntry& entry, const std::string& difference, const std::string& decided, bool records_next);
+  // What the step decides by the number that is read there hangs on rounding: from now on it runs as recorded calls.
+  void decides_by_rounding(PlanEntry& entry, const std::string& where);
   bool is_traced() const { return is_traced_; }
 
   // Whether the plan's next replay is to be compared with other runs of the step, and whether eager may be one of them:
@@ -113,6 +117,8 @@ class PlanCache {
   KernelSources* kernels();
   // A replay ended with an error, and the step runs as it is: it raises the error, or catches it.
   void failed(PlanEntry& entry, const std::string& error);
+  // Plans are made anew, of the recorded calls.
+  void run_exactly(PlanEntry& entry, const std::string& why);
   void trace(const std::string& why);
   void trace(const std::string& why, PlanEntry& entry, const StepInput& input);
   void warn_of(const Plan& plan);

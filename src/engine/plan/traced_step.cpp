@@ -30,7 +30,7 @@ class Run {
 
   TracedStep operator()(const std::function<StepOutput()>& step) {
     TracedStep traced;
-    const Tracer::Plan host = {[&](size_t event) { return number_of(reach(event)); },
+    const Tracer::Plan host = {[&](size_t event) { return number_at(reach(event)); },
                                [&](size_t event) { return reach(event).given; },
                                [&] { turn_back(); },
                                [&] { return plans_.other(); },
@@ -48,6 +48,9 @@ class Run {
     traced.plan = plans_.plan();
     traced.difference = plan().tracer().difference();
     traced.raised = plan().tracer().raised();
+    traced.decided = plan().tracer().decided();
+    traced.decided_otherwise = plan().tracer().decided_otherwise();
+    if (traced.decided_otherwise.empty()) traced.decided_otherwise = decided_otherwise_;
     plan().tracer().release();
     first.release();
     if (recorder_) {
@@ -71,8 +74,20 @@ class Run {
     supplied_ = 0;
     filled_.clear();
     has_begun_ = false;
-    for (size_t r = 0; r < reads_; ++r)
-      INTERNAL_CHECK(advance().paused, "two plans with the same calls read differently");
+    for (size_t r = 0; r < reads_; ++r) {
+      const StepResult result = advance();
+      INTERNAL_CHECK(result.paused, "two plans with the same calls read differently");
+      const HostEvent& event = plan().trace().events[result.event];
+      if (event.own_calls.empty()) look_at_choice(CallId(event.begin.index() - 1), number_at(result));
+    }
+  }
+
+  // The step has gone on with the other plan's number.
+  void look_at_choice(CallId call, const Arg& number) {
+    const std::map<size_t, Arg>& given = plan().tracer().numbers();
+    const auto then = given.find(call.index());
+    if (then != given.end() && are_other_choices(then->second, number))
+      decided_otherwise_ = place_of_read(plan().trace(), call);
   }
 
   void supply() {
@@ -110,13 +125,6 @@ class Run {
     ++reads_;
     INTERNAL_CHECK(result.paused && result.event == event, "the plan comes to another read than the step");
     return result;
-  }
-  static Arg number_of(const StepResult& result) {
-    if (result.given.empty()) return result.read;
-    const at::Tensor& value = result.given.front();
-    if (value.scalar_type() == at::kBool) return value.item<bool>();
-    if (at::isIntegralType(value.scalar_type(), /*includeBool=*/false)) return value.item<int64_t>();
-    return value.item<double>();
   }
 
   StepResult begin() {
@@ -181,6 +189,7 @@ class Run {
   std::set<std::string> filled_;  // the host's data that the plan has
   size_t reads_ = 0;
   bool has_begun_ = false;
+  std::string decided_otherwise_;
   std::optional<Recorder> recorder_;
   BeforeStep before_;
 };

@@ -38,9 +38,11 @@ struct TracedStep {
   bool is_replay = false;
   bool unfit = false;
   std::string difference;
-  bool raised = false;                 // it left the plan at a call that raised: no recording holds that
-  std::shared_ptr<Plan> plan;          // the last that it followed
-  StepResult result;                   // of the replay, without its tensors
+  bool raised = false;            // it left the plan at a call that raised: no recording holds that
+  std::string decided;            // it left the plan after it had read another truth or integer than recorded: where
+  std::string decided_otherwise;  // and went on with numbers that would not have led there: where
+  std::shared_ptr<Plan> plan;     // the last that it followed
+  StepResult result;              // of the replay, without its tensors
   std::optional<Recording> recording;  // of a step that left its plan: all of it, and its output is there
   BeforeStep before;                   // then, if WhatToRecord asks for it
 };

@@ -149,9 +149,19 @@ uint64_t keep_values(std::vector<Named>& all) {
   return bytes;
 }
 
-// `plan` on the state before the step, and the plain Graph, beside what eager has left.
+// Where the plan has read another truth or integer than the step did, `read`, by call.
+std::string other_choice(const Trace& trace, const std::map<size_t, Arg>& by_plan, const std::map<size_t, Arg>& read) {
+  for (const auto& [event, number] : by_plan) {
+    const CallId call(trace.events[event].begin.index() - 1);
+    const auto found = read.find(call.index());
+    if (found != read.end() && are_other_choices(number, found->second)) return place_of_read(trace, call);
+  }
+  return {};
+}
+
+// `plan` on the state before the step, and the plain Graph, beside what eager has left and the numbers that it read.
 void compare_traced(Plan& plan, Program& program, const std::vector<at::Tensor>& inputs, std::vector<Named>& eager,
-                    bool eager_fits, Verification& verification) {
+                    const std::map<size_t, Arg>& read, bool eager_fits, Verification& verification) {
   const Remains remains(plan, program, inputs);
   const bool by_bits = plan.graph() == nullptr;
   std::string& difference = verification.difference;
@@ -163,6 +173,7 @@ void compare_traced(Plan& plan, Program& program, const std::vector<at::Tensor>&
         const RuleCheck rules(plan.trace());
         Plan::Outcome outcome = plan.run(program, inputs);
         verification.wrong_rule = rules.wrong();
+        verification.decided_otherwise = other_choice(plan.trace(), outcome.reads, read);
         return outcome;
       },
       [&](const StepResult& run) {
@@ -216,6 +227,8 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
   verification.plan = followed.plan();
   verification.departure = plan.tracer().difference();
   verification.raised = plan.tracer().raised();
+  verification.decided = plan.tracer().decided();
+  const std::map<size_t, Arg> read = plan.tracer().numbers();
   const std::vector<HostSupply> supplied = plan.tracer().supplied();
   const bool has_left = !verification.departure.empty();
   std::vector<at::Tensor> inputs;
@@ -243,7 +256,7 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
   for (const HostSupply& number : supplied) plan.supply(number);
   verification.compared = true;
   try {
-    compare_traced(plan, program, inputs, eager, eager_fits(plan), verification);
+    compare_traced(plan, program, inputs, eager, read, eager_fits(plan), verification);
   } catch (...) {
     after.restore();
     throw;
@@ -278,10 +291,12 @@ Verification verify_recorded(Plan& plan, Program& program, const BeforeStep& bef
     for (size_t t = 0; t < by_host.size(); ++t) by_host[t].copy_(written[t]);
   }
   for (const HostSupply& number : numbers_supplied(plan.trace(), recorded)) plan.supply(number);
+  std::map<size_t, Arg> read;
+  for (const HostRead& one : recorded.reads) read[one.call.index()] = number_read(recorded, one);
   verification.outcome.result.emplace();
   verification.compared = true;
   try {
-    compare_traced(plan, program, inputs, eager, eager_fits, verification);
+    compare_traced(plan, program, inputs, eager, read, eager_fits, verification);
   } catch (...) {
     after.restore();
     throw;
