@@ -211,7 +211,11 @@ PlanEntry* Segments::Call::find_entry() const {
 std::vector<at::Tensor> Segments::Call::forward(const ForwardFn& eager) {
   std::optional<std::vector<at::Tensor>> outputs;
   entry_ = find_entry();  // since begin() another thread may have had its turn
-  if (entry_ != nullptr && !entry_->plans.empty()) outputs = replay();
+  if (entry_ != nullptr && !entry_->plans.empty()) {
+    const bool looks = owner_.plans_.must_check(*entry_, tensors_);
+    outputs = replay();
+    if (outputs && looks && mode_ == Mode::kReplay) look_at_forward(eager);
+  }
   if (entry_ == nullptr) {
     mode_ = Mode::kEager;
     ++owner_.stats_.eager_calls;
@@ -243,9 +247,15 @@ bool Segments::Call::is_changed(size_t output) const { return !given_.at(output)
 
 std::vector<at::Tensor> Segments::Call::record(const ForwardFn& eager) {
   tensors_.clear();
-  program_ = std::make_unique<RecordedStep>(*owner_.program_, input_, owner_.config_.op_rules);
   if (std::ranges::any_of(input_.tensors, [](const at::Tensor& tensor) { return tensor.requires_grad(); }))
     before_.emplace(owner_.program_.get(), owner_.buffers(), std::vector<at::Generator>());
+  std::vector<at::Tensor> outputs = run_recorded(eager);
+  mode_ = Mode::kRecord;
+  return outputs;
+}
+
+std::vector<at::Tensor> Segments::Call::run_recorded(const ForwardFn& eager) {
+  program_ = std::make_unique<RecordedStep>(*owner_.program_, input_, owner_.config_.op_rules);
   const GradientsAside aside(*owner_.program_);
   auto recorder = std::make_unique<Recorder>(*program_);
   std::vector<at::Tensor> outputs;
@@ -253,7 +263,6 @@ std::vector<at::Tensor> Segments::Call::record(const ForwardFn& eager) {
   recorder->pause(outputs, structure);
   recorder_ = std::move(recorder);
   ++owner_.open_recordings_;
-  mode_ = Mode::kRecord;
   return outputs;
 }
 
@@ -340,12 +349,43 @@ std::vector<at::Tensor> Segments::Call::verify_forward(const ForwardFn& eager, s
   return outputs;
 }
 
+// The passes run as they are, too, for their calls alone: what counts, their results and draws, is the replay's.
+void Segments::Call::look_at_forward(const ForwardFn& eager) {
+  const int64_t planned_structure = structure;
+  Undo after(owner_.program_.get(), plan_->written_before_pause(tensors_), plan_->generators(*owner_.program_));
+  before_->restore();
+  run_recorded(eager);
+  after.restore();
+  structure = planned_structure;
+  mode_ = Mode::kLook;
+  entry_->next_check *= 2;  // although its backward pass may never come
+}
+
+void Segments::Call::look_at_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager) {
+  const std::unique_ptr<Recorder> recorder = std::move(recorder_);
+  --owner_.open_recordings_;
+  Recording recording;
+  {
+    const GradientsAside aside(*owner_.program_);
+    Undo undo(owner_.program_.get(), plan_->changed(tensors_), plan_->generators(*owner_.program_));
+    recorder->resume(gradients);
+    StepOutput output;
+    recorder->run([&] { output.tensors = eager(gradients); });
+    recording = recorder->finish(std::move(output));
+    undo.restore();
+  }
+  recording.output = {};
+  if (PlanEntry* entry = owner_.plans_.entry_of(signature_); entry != nullptr && !entry->plans.empty())
+    owner_.plans_.check(*entry, recording, input_);
+  release_free_memory();
+}
+
 std::string Segments::Call::different() const {
   return str("a replay differs from {} in {}", with_plain_ ? "the plain graph" : "eager", difference_);
 }
 
 std::string Segments::Call::why_not_backward(const std::vector<at::Tensor>& gradients) const {
-  const bool is_replay = mode_ == Mode::kReplay || mode_ == Mode::kVerify;
+  const bool has_plan = mode_ == Mode::kReplay || mode_ == Mode::kVerify || mode_ == Mode::kLook;
   const auto is_same = [](const Version& version) { return version.is_same(); };
   if (!std::ranges::all_of(read_, is_same)) {
     // Where eager ran, autograd knows whether that matters.
@@ -355,10 +395,11 @@ std::string Segments::Call::why_not_backward(const std::vector<at::Tensor>& grad
         "forward and its backward pass: clone it, or call the model again");
     return "a parameter or an argument is changed in place between the forward and the backward pass";
   }
-  for (size_t output = 0; mode_ == Mode::kReplay && output < given_.size(); ++output)
+  const bool is_replay = mode_ == Mode::kReplay || mode_ == Mode::kLook;
+  for (size_t output = 0; is_replay && output < given_.size(); ++output)
     if (!given_[output].is_same() && plan_->reads_after_pause(output))
       return "an output is changed in place that the backward pass reads";
-  return is_replay ? plan_->why_not_resume(gradients) : std::string();
+  return has_plan ? plan_->why_not_resume(gradients) : std::string();
 }
 
 void Segments::Call::leave(const std::string& why) {
@@ -370,11 +411,17 @@ void Segments::Call::leave(const std::string& why) {
 }
 
 void Segments::Call::leave_recording(const std::string& why) {
+  const bool looks = mode_ == Mode::kLook;
   drop();
   mode_ = Mode::kEager;
   Recording recording;
   recording.obstacles.push_back(why);
-  if (PlanEntry* entry = owner_.plans_.entry_of(signature_)) owner_.plans_.keep(*entry, recording, input_);
+  PlanEntry* const entry = owner_.plans_.entry_of(signature_);
+  if (entry == nullptr) return;
+  if (looks)
+    owner_.plans_.check(*entry, recording, input_);
+  else
+    owner_.plans_.keep(*entry, recording, input_);
 }
 
 std::vector<at::Tensor> Segments::Call::joined(std::vector<at::Tensor> of_inputs,
@@ -398,19 +445,25 @@ std::vector<at::Tensor> Segments::Call::backward(const std::vector<at::Tensor>& 
       return finish_recording(gradients, eager);
     case Mode::kVerify:
       return verify_backward(gradients, eager);
-    case Mode::kReplay: {
-      GradientsAside aside(*owner_.program_);
-      const std::shared_ptr<Plan> plan = std::move(plan_);  // another call may run it from here on
-      StepResult result = plan->resume(gradients);
-      ++owner_.stats_.replays;
-      owner_.stats_.is_warm = true;
-      owner_.plans_.count_run(*plan, result);
-      return joined(std::move(result.outputs), aside.take(result.rebindings));
-    }
+    case Mode::kLook:
+      look_at_backward(gradients, eager);
+      return replay_backward(gradients);
+    case Mode::kReplay:
+      return replay_backward(gradients);
     case Mode::kEager:
       break;
   }
   return eager_backward(gradients, eager);
+}
+
+std::vector<at::Tensor> Segments::Call::replay_backward(const std::vector<at::Tensor>& gradients) {
+  GradientsAside aside(*owner_.program_);
+  const std::shared_ptr<Plan> plan = std::move(plan_);  // another call may run it from here on
+  StepResult result = plan->resume(gradients);
+  ++owner_.stats_.replays;
+  owner_.stats_.is_warm = true;
+  owner_.plans_.count_run(*plan, result);
+  return joined(std::move(result.outputs), aside.take(result.rebindings));
 }
 
 std::vector<at::Tensor> Segments::Call::finish_recording(const std::vector<at::Tensor>& gradients,

@@ -64,7 +64,7 @@ class Segments {
 
    private:
     friend class Segments;
-    enum class Mode : uint8_t { kRecord, kReplay, kVerify, kEager };
+    enum class Mode : uint8_t { kRecord, kReplay, kVerify, kLook, kEager };  // kLook: replayed, and recorded beside it
     // How often a tensor was written to, without holding the tensor.
     struct Version {
       c10::VariableVersion counter;
@@ -75,11 +75,15 @@ class Segments {
 
     PlanEntry* find_entry() const;
     std::vector<at::Tensor> record(const ForwardFn& eager);
+    std::vector<at::Tensor> run_recorded(const ForwardFn& eager);
     std::optional<std::vector<at::Tensor>> replay();
     std::string difference_from_plain(const std::vector<at::Tensor>& replayed);
     std::vector<at::Tensor> verify_forward(const ForwardFn& eager, std::vector<at::Tensor> replayed);
+    void look_at_forward(const ForwardFn& eager);
+    void look_at_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
     std::string different() const;
     std::vector<at::Tensor> verify_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
+    std::vector<at::Tensor> replay_backward(const std::vector<at::Tensor>& gradients);
     std::vector<at::Tensor> finish_recording(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
     std::vector<at::Tensor> joined(std::vector<at::Tensor> of_inputs, std::vector<at::Tensor> of_parameters) const;
     void drop();

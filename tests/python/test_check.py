@@ -1,6 +1,8 @@
 """Watched steps are looked at now and then: what their replays did not see is found within a doubling of them."""
 
+import gc
 import logging
+import weakref
 
 import pytest
 import torch
@@ -69,6 +71,81 @@ def test_what_slips_through_is_found_named_and_traced(mode, monkeypatch, caplog)
         x = torch.randn(6, 4, generator=torch.Generator().manual_seed(i))
         torch.testing.assert_close(accelerated.call(x), twin.call(x))
     assert accelerated.call.stats["replays"] == replays + 6
+
+
+def looped(mode, change=lambda: None, dropout=0.0, **options):
+    """The same program as a loop that stays as it is; the model, and its losses."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(dropout), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if mode is not None:
+        model, optimizer = stepc.accelerate(model, optimizer, config=stepc.Config(mode=mode, **options))
+    losses = []
+    for i in range(STEPS):
+        if i == CHANGED:
+            change()
+        loss = model(torch.randn(6, 4, generator=torch.Generator().manual_seed(i))).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    return model, losses
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_loops_model_is_looked_at_beside_its_replays(mode):
+    model, losses = looped(mode)
+    expected, eager_losses = looped(None)
+    torch.testing.assert_close(losses, eager_losses, rtol=0 if mode == "exact" else 1e-5, atol=1e-6)
+    torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=1e-5, atol=1e-6)
+    stats = stepc.stats(model)
+    assert (stats["checks"], stats["slips"], stats["warnings"]) == (4, 0, [])
+    assert stats["replays"] == STEPS - 4  # seen, recorded twice, verified: a pass that is looked at is a replay, too
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_look_draws_nothing(mode):
+    """Fast mode draws its own numbers, and a look does not change which."""
+    model, losses = looped(mode, dropout=0.5)
+    without, expected = looped(mode, dropout=0.5, python="watch")
+    assert stepc.stats(model)["checks"] == 4 and stepc.stats(without)["checks"] == 0
+    torch.testing.assert_close(losses, expected, rtol=0, atol=0)
+    torch.testing.assert_close(model.state_dict(), without.state_dict(), rtol=0, atol=0)
+
+
+def test_a_look_keeps_nothing_alive():
+    """Of passes whose backward pass never comes."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    model, optimizer = stepc.accelerate(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    outputs = []
+    for i in range(STEPS):
+        x = torch.randn(6, 4)
+        if i > 6:
+            outputs.append(weakref.ref(model(x)))
+            assert outputs[-1]() is None
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    stats = stepc.stats(model)
+    assert stats["slips"] == 0 and stats["checks"] > 0
+    batch = weakref.ref(x)
+    del x
+    gc.collect()
+    assert batch() is None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_slips_through_in_a_loop_is_found_and_left_to_eager(mode, monkeypatch, caplog):
+    def change():
+        monkeypatch.setattr(torch.nn.functional, "relu", lambda x, inplace=False: torch.relu(x) * 2)
+
+    with caplog.at_level(logging.WARNING, "stepc"):
+        model, _ = looped(mode, change)
+    stats = stepc.stats(model)
+    assert stats["slips"] == 1 and stats["eager_calls"] >= STEPS // 2
+    lines = [line for line in caplog.messages if "replays of this model" in line]
+    assert len(lines) == 1 and "aten::mul" in lines[0]
 
 
 def test_other_branches_are_none_that_slipped_through():
