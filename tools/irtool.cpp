@@ -51,8 +51,8 @@ struct Arguments {
   std::string mesh;
   std::vector<std::string> shard;
   std::optional<int> zero;
-  bool no_sequence_parallel = false, context_by_heads = false, shardings = false, communication = false, whole = false,
-       on_ranks = false;
+  bool no_sequence_parallel = false, context_by_heads = false, reduce_narrow = false, shardings = false,
+       communication = false, whole = false, on_ranks = false;
   bool all = false, verify = false, times = false, opaque = false, ops = false, passes_page = false;
 };
 
@@ -104,6 +104,7 @@ Strategy strategy_of(const Arguments& arguments) {
   strategy.zero = arguments.zero.value_or(strategy.mesh.find("dp_shard") ? 3 : 0);
   strategy.sequence_parallel = !arguments.no_sequence_parallel;
   if (arguments.context_by_heads) strategy.context = Context::kHeads;
+  if (arguments.reduce_narrow) strategy.reduce = DType::kBF16;
   for (const std::string& rule : arguments.shard) strategy.rules.push_back(parse_shard_rule(rule));
   check(strategy);
   return strategy;
@@ -301,6 +302,7 @@ int main(int argc, char** argv) {
   app.add_flag("--context-by-heads", arguments.context_by_heads,
                "where the sequence is split over cp, attention has all tokens of some heads, not all keys and values")
       ->needs(mesh);
+  app.add_flag("--reduce-bfloat16", arguments.reduce_narrow, "float32 gradients are sent as bfloat16")->needs(mesh);
   app.add_option("--shard", arguments.shard,
                  "parameters that match ('*' is any text) and what splits their dimensions: '*.q_proj.weight:0=tp'; "
                  "may be given several times")
@@ -309,7 +311,8 @@ int main(int argc, char** argv) {
   const std::pair<const char*, std::pair<bool*, const char*>> reports[] = {
       {"--shardings", {&arguments.shardings, "print how every value lies on the mesh, and why it does"}},
       {"--communication", {&arguments.communication, "print what one rank sends in a step, and what is padded"}},
-      {"--whole", {&arguments.whole, "print the matmuls, attention and opaque calls that no axis of a kind splits, and why"}},
+      {"--whole",
+       {&arguments.whole, "print the matmuls, attention and opaque calls that no axis of a kind splits, and why"}},
       {"--on-ranks",
        {&arguments.on_ranks, "run one device's step and all ranks' on random numbers, in float64, and compare"}}};
   for (const auto& [name, report] : reports) {

@@ -64,8 +64,8 @@ USAGE = {
         "torchrun or mpirun"),
     "more ranks than the mesh has": (
         ["train", "run.toml", "--ranks", "4", "--parallel.tp=2"],
-        "run.toml: parallel.ranks = 4, and the axes multiply to 2: tp=2; parallel.dp_shard = -1 takes what the others "
-        "leave"),
+        "run.toml: parallel.ranks = 4, and the axes multiply to 2: tp=2; of 4 ranks the nearest mesh is dp_shard=2,tp=2, "
+        "and parallel.dp_shard = -1 takes what the others leave"),
     "ranks given twice": (["train", "run.toml", "--ranks", "4", "--parallel.dp_shard=-1", "--parallel.ranks=8"],
                           "--ranks 4 is parallel.ranks as well: leave out --parallel.ranks=8"),
     "no ranks": (["train", "run.toml", "--ranks", "0"],

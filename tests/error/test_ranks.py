@@ -51,14 +51,20 @@ def free_port():
         return taken.getsockname()[1]
 
 
-def by_hand(tiny, *arguments, of_rank=None, folders=None):
-    """Two ranks by the variables, with further arguments each and in folders of their own: (status, out, err) of each."""
+def start_by_hand(tiny, *arguments, of_rank=None, folders=None, before=None):
+    """Two ranks by the variables: with further arguments each, in folders of their own, after what each does first."""
     port = free_port()
-    ranks = [subprocess.Popen([tiny.binary, *arguments, *(of_rank or {}).get(rank, [])],
-                              cwd=(folders or {}).get(rank, tiny.path), env=os.environ | variables_of(rank, 2, port),
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    return [subprocess.Popen([tiny.binary, *arguments, *(of_rank or {}).get(rank, [])],
+                             cwd=(folders or {}).get(rank, tiny.path), env=os.environ | variables_of(rank, 2, port),
+                             preexec_fn=(before or {}).get(rank), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             text=True) for rank in range(2)]
+
+
+def by_hand(tiny, *arguments, timeout=50, **how):
+    """(status, out, err) of each."""
+    ranks = start_by_hand(tiny, *arguments, **how)
     try:
-        answers = [rank.communicate(timeout=50) for rank in ranks]
+        answers = [rank.communicate(timeout=timeout) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
@@ -261,17 +267,18 @@ def test_sigterm_saves_on_all(tiny, whom):
 
 
 def test_a_killed_rank(tiny, request):
-    """Any rank at any moment, over and over (--kills): what was acknowledged stays, and the end has the same bits."""
-    kills = request.config.getoption("--kills")
-    how = ["--output.save_every=3", "--output.keep_last=3", f"--train.steps={13 * kills + 5}"]
-    assert tiny(*TWO, *how).returncode == 0
+    """Any rank at any moment, over and over (--kills, --kill-ranks): what was acknowledged stays, and the end has the same
+    bits."""
+    kills, ranks = request.config.getoption("--kills"), request.config.getoption("--kill-ranks")
+    how = ["--ranks", str(ranks), "--output.save_every=3", "--output.keep_last=3", f"--train.steps={13 * kills + 5}"]
+    assert tiny(*TRAIN, *how).returncode == 0
     expected = outcome(tiny.path / "out")
     shutil.rmtree(tiny.path / "out")
     moments = random.Random(5)
     acknowledged = 0
     for kill in range(kills):
-        victim, step = moments.randrange(2), 13 * kill + moments.randint(1, 9)
-        launcher = tiny.start(*TWO, *how, "--resume")
+        victim, step = moments.randrange(ranks), 13 * kill + moments.randint(1, 9)
+        launcher = tiny.start(*TRAIN, *how, "--resume")
         said = []
         for line in launcher.stdout:
             said.append(line)
@@ -282,13 +289,13 @@ def test_a_killed_rank(tiny, request):
         began = time.monotonic()
         out, err = launcher.communicate(timeout=60)
         assert launcher.returncode == 137 and time.monotonic() - began < 60, (said, out, err)
-        assert err.endswith(f"stepc: rank {victim} of 2 was ended by signal 9 (Killed)\n"), err
+        assert err.endswith(f"stepc: rank {victim} of {ranks} was ended by signal 9 (Killed)\n"), err
         saved = re.findall(r"^saved out/checkpoint-(\d+)", "".join([*said, out]), re.MULTILINE)
         acknowledged = max([acknowledged, *map(int, saved)])
         assert not acknowledged or steps_saved(tiny.path / "out")[-1] >= acknowledged
         for step in steps_saved(tiny.path / "out"):
             assert tiny("inspect", f"out/checkpoint-{step:06}").returncode == 0
-    assert acknowledged and tiny(*TWO, *how, "--resume").returncode == 0
+    assert acknowledged and tiny(*TRAIN, *how, "--resume").returncode == 0
     assert outcome(tiny.path / "out") == expected
 
 
@@ -513,8 +520,8 @@ def test_an_error_of_all_ranks_is_said_once(tiny, arguments, message):
 def test_a_mesh_of_other_ranks(tiny):
     result = tiny(*TWO, "--parallel.dp_shard=2", "--parallel.tp=2")
     assert (result.returncode, result.stderr) == (
-        2, "stepc: run.toml: parallel.ranks = 2, and the axes multiply to 4: dp_shard=2,tp=2; parallel.dp_shard = -1 "
-        "takes what the others leave\n")
+        2, "stepc: run.toml: parallel.ranks = 2, and the axes multiply to 4: dp_shard=2,tp=2; of 2 ranks the nearest mesh "
+        "is tp=2, and parallel.dp_shard = -1 takes what the others leave\n")
     assert not (tiny.path / "out").exists()
 
 

@@ -57,7 +57,8 @@ REFUSALS = {
     "other rows": r"^rank 1 does another step than rank 0, and all ranks of a step do the same: new shape: .* 1x8 -> 2x8$",
     "not global": r"^batch '.*' differs between ranks 0 and 1: with batch=\"global\" every rank gives the whole batch; "
                   r"\"local\" are rows of its own$",
-    "mesh": r"^parallel asks for 3 ranks \(dp_shard=3\), and 2 were started; -1 takes what the others leave$",
+    "mesh": r"^parallel asks for 3 ranks \(dp_shard=3\), and 2 were started; the nearest mesh of those is "
+            r"dp_shard=2, and -1 takes what the others leave$",
     "exact": r"^mode is \"exact\", which runs calls of one device, and parallel spreads the step over several",
     "name": r"^parallel has 'dp'; it has dp_replicate, dp_shard, cp, tp, zero, sequence_parallel$",
     "loop": r"^parallel is of a whole step, .*step = stepc.accelerate\(train_step, config=config\)$",

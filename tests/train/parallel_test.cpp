@@ -24,6 +24,9 @@ TEST(Parallel, AxesStandInTheirOrder) {
   EXPECT_EQ(to_text(strategy), "128 ranks (dp_replicate=2,dp_shard=4,cp=2,tp=8), zero 1, without sequence_parallel");
   EXPECT_EQ(to_text(strategy_of(config_of({.tp = 2}))), "2 ranks (tp=2)");
   EXPECT_EQ(to_text(strategy_of(config_of({.cp = 2, .context = "heads"}))), "2 ranks (cp=2), context by heads");
+  const Strategy narrow = strategy_of(config_of({.dp_replicate = 2, .reduce = "bfloat16"}));
+  EXPECT_EQ(narrow.reduce, DType::kBF16);
+  EXPECT_EQ(to_text(narrow), "2 ranks (dp_replicate=2), gradients sent as bf16");
 }
 
 TEST(Parallel, MinusOneIsWhatTheOthersLeave) {
@@ -31,7 +34,8 @@ TEST(Parallel, MinusOneIsWhatTheOthersLeave) {
   EXPECT_EQ(to_text(strategy_of(config_of({.ranks = 2, .dp_shard = -1, .tp = 2})).mesh), "tp=2");
   EXPECT_USER_ERROR(strategy_of(config_of({.dp_shard = -1})), "parallel.dp_shard = -1 is the ranks that the other");
   EXPECT_USER_ERROR(strategy_of(config_of({.ranks = 7, .dp_shard = -1, .tp = 2})),
-                    "the other axes have 2 ranks, of which parallel.ranks = 7 is no multiple");
+                    "the other axes have 2 ranks, of which parallel.ranks = 7 is no multiple; the nearest mesh is "
+                    "dp_shard=7");
   EXPECT_USER_ERROR(strategy_of(config_of({.dp_shard = 0})), "parallel.dp_shard = 0: must be at least 1, or -1");
 }
 
@@ -43,13 +47,25 @@ TEST(Parallel, AMeshHasAsManyRanksAsThereAre) {
   EXPECT_USER_ERROR(strategy_of(config_of({.dp_shard = 1 << 20, .tp = 2})), "more than 1048576 ranks");
 }
 
+TEST(Parallel, TheNearestMeshKeepsWhatItCan) {
+  const auto nearest = [](const char* mesh, int64_t ranks) { return to_text(nearest_mesh(parse_mesh(mesh), ranks)); };
+  EXPECT_EQ(nearest("dp_shard=4,tp=2", 4), "dp_shard=2,tp=2");
+  EXPECT_EQ(nearest("tp=8", 4), "tp=4");
+  EXPECT_EQ(nearest("dp_replicate=3,dp_shard=2", 8), "dp_replicate=4,dp_shard=2");
+  EXPECT_EQ(nearest("dp_replicate=2,dp_shard=2,cp=2,tp=2", 24), "dp_replicate=2,dp_shard=3,cp=2,tp=2");
+  EXPECT_EQ(nearest("cp=2", 7), "cp=7");
+  EXPECT_EQ(nearest("", 6), "dp_shard=6");
+  EXPECT_EQ(nearest("dp_replicate=64,cp=64,tp=64", 720720).substr(0, 13), "dp_replicate=");
+}
+
 TEST(Parallel, ARunsMeshIsOfItsRanks) {
   const Launch launch{.rank = 1, .ranks = 4, .by = "torchrun"};
   EXPECT_EQ(strategy_of(config_of({}), launch).mesh, parse_mesh("dp_shard=4"));
   EXPECT_EQ(strategy_of(config_of({.dp_shard = -1, .tp = 2}), launch).mesh, parse_mesh("dp_shard=2,tp=2"));
   EXPECT_USER_ERROR(
       strategy_of(config_of({.tp = 2}), launch),
-      "parallel.ranks = 4, and the axes multiply to 2: tp=2; parallel.dp_shard = -1 takes what the others");
+      "parallel.ranks = 4, and the axes multiply to 2: tp=2; of 4 ranks the nearest mesh is dp_shard=2,tp=2, and "
+      "parallel.dp_shard = -1 takes what the others");
   EXPECT_USER_ERROR(strategy_of(config_of({.ranks = 8}), launch), "parallel.ranks = 8, and torchrun started 4 ranks");
   EXPECT_USER_ERROR(strategy_of(config_of({.dp_shard = 8, .zero = 2}), Launch()),
                     "[parallel] asks for 8 ranks (dp_shard=8), zero 2, and this process runs alone: start it with "

@@ -52,8 +52,12 @@ Strategy strategy_of(const Parallel& parallel, int64_t ranks) {
   USER_CHECK(ranks > 1 || wanted == 1,
              "parallel asks for {} ranks ({}), and this process runs alone: start it with torchrun --nproc-per-node {}",
              wanted, to_text(strategy.mesh), wanted);
-  USER_CHECK(wanted == ranks, "parallel asks for {} ranks ({}), and {} were started; -1 takes what the others leave",
-             wanted, wanted == 1 ? "no axis is above 1" : to_text(strategy.mesh), ranks);
+  USER_CHECK(
+      wanted == ranks,
+      "parallel asks for {} ranks ({}), and {} were started; the nearest mesh of those is {}, and -1 takes what the "
+      "others leave",
+      wanted, wanted == 1 ? "no axis is above 1" : to_text(strategy.mesh), ranks,
+      to_text(nearest_mesh(strategy.mesh, ranks)));
   check(strategy);
   return strategy;
 }

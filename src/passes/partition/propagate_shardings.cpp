@@ -173,6 +173,17 @@ class Propagation {
     return is_linear ? parts == node.inputs.size() || op.min_inputs != op.max_inputs : parts == 1;
   }
 
+  // How what is reduced on the way to lying as `to` is sent, if not in its own dtype: gradients may go narrower.
+  std::optional<DType> sent_as(TensorId old, const Sharding& to) {
+    const Sharding& from = sharding_of(old);
+    const bool is_gradient = seeds_.wanted[old.index()].has_value() && is_floating(old_.type(old).dtype);
+    const bool is_reduced =
+        std::ranges::any_of(from.partial, [&](const Partial& part) { return !to.partial_over(part.axis); });
+    const bool is_wider = size_of(strategy_.reduce) < size_of(old_.type(old).dtype);
+    if (strategy_.reduce == DType::kF32 || !is_gradient || !is_reduced || !is_wider) return std::nullopt;
+    return strategy_.reduce;
+  }
+
   // ---- the op at hand
 
   void visit(const Node& node) {
@@ -202,7 +213,7 @@ class Propagation {
       for (Axis axis : passing)
         if (!op_def(node.op).has(Trait::kScales) || sharding_of(node.inputs[i]).partial_over(axis))
           to.set_partial(axis, ReduceOp::kSum);
-      made.inputs[i] = b_.reshard(now_[node.inputs[i].index()], to, by_heads);
+      made.inputs[i] = b_.reshard(now_[node.inputs[i].index()], to, by_heads, sent_as(node.inputs[i], to));
     }
     std::vector<TensorType> types;
     std::vector<Sharding> results;
@@ -415,7 +426,7 @@ class Propagation {
                           : output.kind == GraphOutput::Kind::kReturn
                               ? Sharding::whole(old_.shape(output.tensor).size())
                               : settled(output.tensor, sharding_of(output.tensor));
-      output.tensor = b_.reshard(now_[output.tensor.index()], to);
+      output.tensor = b_.reshard(now_[output.tensor.index()], to, false, sent_as(output.tensor, to));
     }
     b_.add_output(std::move(output));
   }

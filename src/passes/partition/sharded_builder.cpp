@@ -47,12 +47,13 @@ bool ShardedBuilder::is_kept(const Sharding& from, const Sharding& to) const {
   return is_gathered;
 }
 
-TensorId ShardedBuilder::reshard(TensorId x, const Sharding& to, bool keeps) {
+TensorId ShardedBuilder::reshard(TensorId x, const Sharding& to, bool keeps, std::optional<DType> sent) {
   if (sharding(x) == to) return x;
   const bool is_once = keeps || !sharding(x).partial.empty() || is_kept(sharding(x), to);
   for (const Resharded& known : resharded_[x.index()])
     if ((is_once || known.stretch == stretch_) && sharding(known.tensor) == to) return known.tensor;
-  const TensorId made = make_resharded(x, to);
+  const DType own = graph_.type(x).dtype;
+  const TensorId made = sent ? cast(make_resharded(cast(x, *sent), to), own) : make_resharded(x, to);
   resharded_[x.index()].push_back({made, stretch_});
   return made;
 }
@@ -60,6 +61,16 @@ TensorId ShardedBuilder::reshard(TensorId x, const Sharding& to, bool keeps) {
 TensorId ShardedBuilder::add_like(TensorId x, Node node, const Sharding& to, std::string why) {
   const Origins origins = origins_[x.index()];
   return add(std::move(node), {graph_.type(x)}, {to}, origins, std::move(why))[0];
+}
+
+TensorId ShardedBuilder::cast(TensorId x, DType dtype) {
+  Node node;
+  node.op = "cast";
+  node.inputs = {x};
+  node.attrs.set("dtype", dtype);
+  const Origins origins = origins_[x.index()];
+  const TensorType type = {dtype, graph_.shape(x)};
+  return add(std::move(node), {type}, {sharding(x)}, origins, "is sent in another dtype")[0];
 }
 
 TensorId ShardedBuilder::make_resharded(TensorId x, const Sharding& to) {

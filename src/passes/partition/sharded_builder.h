@@ -35,8 +35,9 @@ class ShardedBuilder {
 
   // x, lying as `to`: a `reshard` of it; or, where that needs no more than cutting what is cheap, it is made in parts.
   // What was reduced is reduced once. What was gathered is gathered again in another stretch, or it would be kept: so
-  // it is along the axes that the strategy keeps, and where the caller says so.
-  TensorId reshard(TensorId x, const Sharding& to, bool keeps = false);
+  // it is along the axes that the strategy keeps, and where the caller says so. `sent`: the dtype in which it goes, if
+  // not its own.
+  TensorId reshard(TensorId x, const Sharding& to, bool keeps = false, std::optional<DType> sent = {});
 
   Graph take() { return std::move(graph_); }
   std::vector<std::string> take_reasons() { return std::move(why_); }
@@ -46,6 +47,7 @@ class ShardedBuilder {
   std::optional<TensorId> before_repeats(TensorId x, const Sharding& to);
   std::optional<TensorId> in_parts(TensorId x, const Sharding& to);
   TensorId add_like(TensorId x, Node node, const Sharding& to, std::string why);
+  TensorId cast(TensorId x, DType dtype);
 
   [[nodiscard]] bool is_kept(const Sharding& from, const Sharding& to) const;
 

@@ -1,6 +1,9 @@
 #include "passes/partition/strategy.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -10,6 +13,37 @@
 namespace stepc {
 
 bool Strategy::keeps_along(Axis axis) const { return std::ranges::find(keeps, mesh.axes[axis].name) != keeps.end(); }
+
+Mesh nearest_mesh(const Mesh& mesh, int64_t ranks) {
+  std::vector<MeshAxis> axes = {{"dp_shard", 1}};
+  for (const MeshAxis& axis : mesh.axes)
+    if (axis.name == "dp_shard")
+      axes.front() = axis;
+    else
+      axes.push_back(axis);
+  std::vector<MeshAxis> tried = axes, best;
+  double least = std::numeric_limits<double>::infinity();
+  // Axis by axis, the last first, all divisors of the ranks that are left; dp_shard takes the rest.
+  const std::function<void(size_t, int64_t, double)> try_axes = [&](size_t axis, int64_t left, double far) {
+    const auto distance = [&](int64_t size) {
+      return std::abs(std::log2(static_cast<double>(size) / static_cast<double>(axes[axis].size)));
+    };
+    if (axis == 0) {
+      constexpr double kTie = 1e-9;
+      far += distance(left) * (1 - kTie);
+      tried[0].size = left;
+      if (far < least) least = far, best = tried;
+      return;
+    }
+    for (int64_t size = 1; size <= left; ++size) {
+      if (left % size != 0) continue;
+      tried[axis].size = size;
+      try_axes(axis - 1, left / size, far + distance(size));
+    }
+  };
+  try_axes(axes.size() - 1, ranks, 0);
+  return make_mesh(best);
+}
 
 void check(const Strategy& strategy) {
   USER_CHECK(0 <= strategy.zero && strategy.zero <= 3,

@@ -35,12 +35,18 @@ struct Strategy {
   // sends less and holds more: a budget of memory chooses it (plan/plan_graph.h).
   std::vector<std::string> keeps = {};
   Context context = Context::kGather;
+  // A dtype narrower than a gradient's own: ranks send it so, and add up in float32 all the same. kF32: as it is.
+  DType reduce = DType::kF32;
   // By key, how parameters lie that another program of the run has split: the update finds them as micro-batches do.
   std::map<std::string, Sharding> known = {};
   bool operator==(const Strategy&) const = default;
 
   [[nodiscard]] bool keeps_along(Axis axis) const;
 };
+
+// Of so many ranks, the mesh that is nearest to `mesh`: its axes, or dp_shard beside them, multiplied and divided by as
+// little as it takes; dp_shard first.
+Mesh nearest_mesh(const Mesh& mesh, int64_t ranks);
 
 // UserError: a zero that there is none of, axes and rules that do not fit each other.
 void check(const Strategy& strategy);

@@ -60,7 +60,7 @@ RankPlan plan_of_rank(const RunConfig& config, const ModelDirectory& directory, 
   if (is_in_parts(optimizer, config.train.grad_accum)) hold_gradients(optimizer);
   region.reset();
   const Batch& batch = batches.of_length(config.data.longest_row(), 0);
-  return plan_rank(capture_for_ranks(model, optimizer, config, batch), config, strategy);
+  return plan_rank(capture_for_ranks(model, optimizer, config, batch), config, strategy, directory, model, optimizer);
 }
 
 int run_memory_of_rank(const RunConfig& config, const ModelDirectory& directory, const Strategy& strategy,

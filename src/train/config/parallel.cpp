@@ -12,6 +12,11 @@
 namespace stepc::train {
 
 namespace {
+std::string nearest_text(const Mesh& mesh, int64_t ranks) {
+  const Mesh nearest = nearest_mesh(mesh, ranks);
+  return nearest.axes.empty() ? "none" : to_text(nearest);
+}
+
 // Of ranks of which dp_shard = -1 takes what the others leave; so it does where nobody says how they are spread.
 int64_t shards_of(const RunConfig::Parallel& parallel) {
   const bool has_axes = parallel.dp_replicate != 1 || parallel.dp_shard != 1 || parallel.cp != 1 || parallel.tp != 1;
@@ -20,12 +25,17 @@ int64_t shards_of(const RunConfig::Parallel& parallel) {
   if (parallel.dp_shard > 0) return parallel.dp_shard;
   USER_CHECK(parallel.ranks > 0,
              "parallel.dp_shard = -1 is the ranks that the other axes leave: give parallel.ranks, how many there are");
-  const int64_t others =
-      make_mesh({{"dp_replicate", parallel.dp_replicate}, {"cp", parallel.cp}, {"tp", parallel.tp}}).ranks();
-  USER_CHECK(parallel.ranks % others == 0,
-             "parallel.dp_shard = -1: the other axes have {} ranks, of which parallel.ranks = {} is no multiple",
-             others, parallel.ranks);
-  return parallel.ranks / others;
+  const Mesh others = make_mesh({{"dp_replicate", parallel.dp_replicate}, {"cp", parallel.cp}, {"tp", parallel.tp}});
+  USER_CHECK(parallel.ranks % others.ranks() == 0,
+             "parallel.dp_shard = -1: the other axes have {} ranks, of which parallel.ranks = {} is no multiple; the "
+             "nearest mesh is {}",
+             others.ranks(), parallel.ranks,
+             nearest_text(make_mesh({{"dp_replicate", parallel.dp_replicate},
+                                     {"dp_shard", std::max<int64_t>(1, parallel.ranks / others.ranks())},
+                                     {"cp", parallel.cp},
+                                     {"tp", parallel.tp}}),
+                          parallel.ranks));
+  return parallel.ranks / others.ranks();
 }
 }  // namespace
 
@@ -39,11 +49,14 @@ Strategy strategy_of(const RunConfig& config) {
   strategy.zero = static_cast<int>(parallel.zero);
   strategy.sequence_parallel = parallel.sequence_parallel;
   strategy.context = parallel.context == "heads" ? Context::kHeads : Context::kGather;
+  strategy.reduce = parallel.reduce == "bfloat16" ? DType::kBF16 : DType::kF32;
   strategy.rules = parallel.shard;
   const int64_t ranks = strategy.mesh.ranks();
   USER_CHECK(parallel.ranks == 0 || parallel.ranks == ranks,
-             "parallel.ranks = {}, and the axes multiply to {}: {}; parallel.dp_shard = -1 takes what the others leave",
-             parallel.ranks, ranks, ranks == 1 ? "none is above 1" : to_text(strategy.mesh));
+             "parallel.ranks = {}, and the axes multiply to {}: {}; of {} ranks the nearest mesh is {}, and "
+             "parallel.dp_shard = -1 takes what the others leave",
+             parallel.ranks, ranks, ranks == 1 ? "none is above 1" : to_text(strategy.mesh), parallel.ranks,
+             nearest_text(strategy.mesh, parallel.ranks));
   check(strategy);
   return strategy;
 }
@@ -68,6 +81,7 @@ std::string to_text(const Strategy& strategy) {
   if (strategy.mesh.find("dp_shard")) text += str(", zero {}", strategy.zero);
   if (strategy.mesh.find("tp") && !strategy.sequence_parallel) text += ", without sequence_parallel";
   if (strategy.mesh.find("cp") && strategy.context == Context::kHeads) text += ", context by heads";
+  if (strategy.reduce != DType::kF32) text += str(", gradients sent as {}", name_of(strategy.reduce));
   return text;
 }
 

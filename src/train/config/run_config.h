@@ -58,6 +58,7 @@ struct RunConfig {
     int64_t tp = 1;
     bool sequence_parallel = true;
     std::string context = "gather";
+    std::string reduce = "float32";
     std::vector<ShardRule> shard = {};
   } parallel;
   struct Optim {

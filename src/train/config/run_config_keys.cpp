@@ -152,6 +152,13 @@ const std::vector<Key>& run_config_keys() {
        "heads (all-to-all)",
        {},
        {"context_parallel_rotate_method", "ulysses", "ulysses_degree", "ulysses_sequence_parallel_size", "sp_mode"}},
+      {"parallel.reduce",
+       at(&R::parallel, &R::Parallel::reduce),
+       one_of({"float32", "bfloat16"}),
+       "bfloat16: float32 gradients are sent as bfloat16, half the bytes, and still added up in float32; float32: as "
+       "they are",
+       {},
+       {"reduce_dtype", "mixed_precision_reduce", "communication_data_type", "accumulate_allreduce_grads_in_fp32"}},
       {"parallel.shard",
        at(&R::parallel, &R::Parallel::shard),
        maybe_empty(),

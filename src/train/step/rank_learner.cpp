@@ -1,7 +1,6 @@
 #include "train/step/rank_learner.h"
 
 #include <algorithm>
-#include <functional>
 #include <set>
 #include <span>
 #include <utility>
@@ -62,16 +61,6 @@ NamedTensors shared_state(const RunConfig& config, at::ScalarType compute) {
   NamedTensors state = choose_optimizer(config, {{name, parameter}}).optimizer->named_state();
   std::erase_if(state, [&](const auto& item) { return item.first.starts_with(name + "."); });
   return state;
-}
-
-// What is saved of a model: its parameters by the names that they have in the files.
-std::vector<std::pair<std::string, std::string>> saved_names(const ModelDirectory& directory, models::Decoder model) {
-  std::map<const void*, std::string> own;
-  for (const auto& item : model->named_parameters()) own[item.value().unsafeGetTensorImpl()] = item.key();
-  std::vector<std::pair<std::string, std::string>> names;
-  for (const auto& [name, tensor] : directory.adapter ? models::adapter_state(model) : model->persistent_state())
-    names.emplace_back(name, own.at(tensor.unsafeGetTensorImpl()));
-  return names;
 }
 
 CommonMachine machine_of_all(int threads, Ranks& ranks) {
@@ -260,38 +249,8 @@ Sample RankLearner::sample(const std::string& prompt, const SampleOptions& optio
       config_.data.longest_row(), directory_.tokenizer, prompt, options);
 }
 
-RankLearner::SavedSlices RankLearner::slices_of(SavedSlices whole) const {
-  // The largest first, so that those ranks which take turns write about as much as each other.
-  std::ranges::stable_sort(whole, std::greater<>(),
-                           [&](const SavedSlice& one) { return state_.whole_bytes(one.owner, one.key); });
-  SavedSlices slices;
-  for (size_t turn = 0; turn < whole.size(); ++turn) {
-    size_t number = 0;
-    for (ShardedState::Slice& slice : state_.slices(whole[turn].owner, whole[turn].key, turn)) {
-      SavedSlice& one = slices.emplace_back(whole[turn]);
-      one.number = number++;
-      one.slice = std::move(slice);
-    }
-  }
-  return slices;
-}
-
-RankLearner::SavedSlices RankLearner::weight_slices() const {
-  SavedSlices whole;
-  for (const auto& [name, own] : saved_names(directory_, model_)) {
-    const std::string master = own + std::string(kMasterSuffix);
-    const bool has_master = !directory_.adapter && state_.has(Owner::kOptimizerState, master);
-    whole.push_back({name, has_master ? Owner::kOptimizerState : Owner::kParameter, has_master ? master : own, 0, {}});
-  }
-  return slices_of(std::move(whole));
-}
-
-RankLearner::SavedSlices RankLearner::state_slices() const {
-  SavedSlices whole;
-  for (const auto& [name, tensor] : optimizer_.optimizer->named_state())
-    whole.push_back({name, Owner::kOptimizerState, name, 0, {}});
-  return slices_of(std::move(whole));
-}
+SavedSlices RankLearner::weight_slices() const { return train::weight_slices(directory_, model_, state_); }
+SavedSlices RankLearner::state_slices() const { return train::state_slices(optimizer_, state_); }
 
 NamedTensors RankLearner::windows(const SavedSlices& slices) const {
   NamedTensors windows;
@@ -308,19 +267,7 @@ NamedTensors RankLearner::state() {
   return state;
 }
 
-// What both lists have is copied once.
-uint64_t RankLearner::staged_bytes() const {
-  std::set<std::pair<std::string, size_t>> state;
-  uint64_t bytes = 0;
-  for (const SavedSlice& one : state_slices()) {
-    state.emplace(one.key, one.number);
-    bytes += one.slice.elements() * state_.element_bytes(one.owner, one.key);
-  }
-  for (const SavedSlice& one : weight_slices())
-    if (one.owner != Owner::kOptimizerState || !state.contains({one.key, one.number}))
-      bytes += one.slice.elements() * state_.element_bytes(one.owner, one.key);
-  return bytes;
-}
+uint64_t RankLearner::staged_bytes() const { return train::staged_bytes(weight_slices(), state_slices(), state_); }
 
 void RankLearner::write_slices(const std::filesystem::path& checkpoint, std::string_view which,
                                const SavedSlices& slices, const NamedTensors& tensors,

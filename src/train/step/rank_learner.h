@@ -17,6 +17,7 @@
 #include "passes/partition/strategy.h"
 #include "runtime/kernel_sources.h"
 #include "train/step/learner.h"
+#include "train/step/saved_slices.h"
 
 namespace stepc::train {
 
@@ -71,19 +72,8 @@ class RankLearner final : public Learner {
   [[nodiscard]] CompileOptions compile_options() const;
   std::vector<at::Tensor> run(RankProgram& program, const std::vector<at::Tensor>& batch);
   [[nodiscard]] const RankProgram& largest() const;
-  // A slice that this rank saves, the `number`-th of its tensor.
-  struct SavedSlice {
-    std::string name;
-    Owner owner = Owner::kParameter;
-    std::string key;
-    size_t number = 0;
-    ShardedState::Slice slice;
-  };
-  using SavedSlices = std::vector<SavedSlice>;
   [[nodiscard]] SavedSlices weight_slices() const;
   [[nodiscard]] SavedSlices state_slices() const;
-  // Tensors by name, owner and key.
-  [[nodiscard]] SavedSlices slices_of(SavedSlices whole) const;
   [[nodiscard]] NamedTensors windows(const SavedSlices& slices) const;
   // In as many files as a tensor has slices here.
   void write_slices(const std::filesystem::path& checkpoint, std::string_view which, const SavedSlices& slices,

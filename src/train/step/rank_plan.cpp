@@ -6,7 +6,9 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "comm/ranks.h"
 #include "engine/plan/compile.h"
+#include "engine/ranks/sharded_state.h"
 #include "engine/virtual_door.h"
 #include "ops/communication.h"
 #include "passes/partition/partition.h"
@@ -14,7 +16,9 @@
 #include "runtime/kernel_sources.h"
 #include "train/config/parallel.h"
 #include "train/machine/kernel_directory.h"
+#include "train/run/run_saver.h"
 #include "train/run/trainer.h"
+#include "train/step/saved_slices.h"
 #include "train/step/train_step.h"
 
 namespace stepc::train {
@@ -31,12 +35,16 @@ class RankPlanner {
  public:
   RankPlanner(const RunConfig& config, const Strategy& strategy)
       : kernels_(kernel_directory()),
+        state_(strategy.mesh, Ranks::threads(1)[0]),
         known_(known_target(kernel_directory(), features_of(kernels_.micro_kernels),
                             static_cast<int>(config.train.threads))) {
     options_.target = known_.target;
     options_.budget = parse_memory_budget(config.memory.budget);
     options_.strategy = strategy;
   }
+
+  // What the first rank has: alone, for there is nothing to exchange in a plan.
+  [[nodiscard]] const ShardedState& state() const { return state_; }
 
   void keep_parameters(const Graph& local) { train::keep_parameters(options_.strategy, local); }
 
@@ -45,11 +53,13 @@ class RankPlanner {
       throw RunFailure(str("this step cannot be planned before it runs: {}", captured.obstacle));
     PlannedGraph planned = plan_fast(captured.trace, kernels_, options_);
     const Prediction prediction = predict(planned.plan.schedule, known_);
+    state_.add(planned.plan.schedule);
     return {name, times, std::move(planned.graph), std::move(planned.plan.memory), prediction};
   }
 
  private:
   KernelSources kernels_;
+  ShardedState state_;
   KnownTarget known_;
   CompileOptions options_;
 };
@@ -121,13 +131,17 @@ uint64_t RankPlan::step_bytes() const {
   return bytes;
 }
 
-RankPlan plan_rank(const std::vector<CapturedPart>& captured, const RunConfig& config, const Strategy& strategy) {
+RankPlan plan_rank(const std::vector<CapturedPart>& captured, const RunConfig& config, const Strategy& strategy,
+                   const ModelDirectory& directory, models::Decoder model, const ChosenOptimizer& optimizer) {
   RankPlanner planner(config, strategy);
   RankPlan out{strategy, {}};
   for (const CapturedPart& part : captured) {
     out.parts.push_back(planner.plan(part.name, part.times, part.plan));
     planner.keep_parameters(out.parts.back().graph);
   }
+  if (saves_while_training(config))
+    out.staging_bytes = staged_bytes(weight_slices(directory, std::move(model), planner.state()),
+                                     state_slices(optimizer, planner.state()), planner.state());
   return out;
 }
 
@@ -142,9 +156,11 @@ std::string to_text(const RankPlan& plan) {
   sum.seconds = 0;
   for (const RankPart& part : plan.parts) sum.seconds += part.prediction.seconds * static_cast<double>(part.times);
   out += str("predicted time  {}\n", to_text(sum));
-  out += str("a rank takes {}: model and optimizer {}, step {}, the program itself aside\n",
-             human_bytes(plan.state_bytes() + plan.step_bytes()), human_bytes(plan.state_bytes()),
-             human_bytes(plan.step_bytes()));
+  const uint64_t staging = plan.staging_bytes;
+  out += str("a rank takes {}: model and optimizer {}, step {}, {}the program itself aside\n",
+             human_bytes(plan.state_bytes() + plan.step_bytes() + staging), human_bytes(plan.state_bytes()),
+             human_bytes(plan.step_bytes()),
+             staging > 0 ? str("copy for saves {}, ", human_bytes(staging)) : std::string());
   return out;
 }
 

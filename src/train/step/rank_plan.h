@@ -12,6 +12,7 @@
 #include "models/decoder.h"
 #include "passes/partition/strategy.h"
 #include "train/config/run_config.h"
+#include "train/model/model_directory.h"
 #include "train/step/batches.h"
 #include "train/step/optimizer_choice.h"
 
@@ -44,6 +45,8 @@ struct RankPart {
 struct RankPlan {
   Strategy strategy;
   std::vector<RankPart> parts;
+  // The first rank's copy that saves are written from, in a run that saves while it trains.
+  uint64_t staging_bytes = 0;
 
   // The program's own memory on a rank: parameters, optimizer state, held gradients, buffers.
   [[nodiscard]] uint64_t state_bytes() const;
@@ -52,7 +55,9 @@ struct RankPlan {
 };
 
 // UserError for rules that do not fit the model, RunFailure for a step that cannot be captured before it runs.
-RankPlan plan_rank(const std::vector<CapturedPart>& captured, const RunConfig& config, const Strategy& strategy);
+// `model` and `optimizer`: those of which the step was captured.
+RankPlan plan_rank(const std::vector<CapturedPart>& captured, const RunConfig& config, const Strategy& strategy,
+                   const ModelDirectory& directory, models::Decoder model, const ChosenOptimizer& optimizer);
 
 // Memory by kind of the part that needs most, what each part sends, what is padded, the predicted time.
 std::string to_text(const RankPlan& plan);

@@ -1,0 +1,36 @@
+// What one rank of several writes of a checkpoint: slices of the model's and the optimizer's tensors, which those of
+// all ranks cover once.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/ranks/sharded_state.h"
+#include "train/model/model_directory.h"
+#include "train/step/optimizer_choice.h"
+
+namespace stepc::train {
+
+// A slice that this rank saves, the `number`-th of its tensor.
+struct SavedSlice {
+  std::string name;
+  Owner owner = Owner::kParameter;
+  std::string key;
+  size_t number = 0;
+  ShardedState::Slice slice;
+};
+using SavedSlices = std::vector<SavedSlice>;
+
+// What is saved of a model, or of its adapter: names in the files, and the parameters' own.
+std::vector<std::pair<std::string, std::string>> saved_names(const ModelDirectory& directory, models::Decoder model);
+
+// `model` and `optimizer` may be shapes alone. Weights are saved from their masters, where there are such.
+SavedSlices weight_slices(const ModelDirectory& directory, models::Decoder model, const ShardedState& state);
+SavedSlices state_slices(const ChosenOptimizer& optimizer, const ShardedState& state);
+
+// Of the copy that a save is written from: what both lists have is copied once.
+uint64_t staged_bytes(const SavedSlices& weights, const SavedSlices& state, const ShardedState& of);
+
+}  // namespace stepc::train
