@@ -45,8 +45,8 @@ USAGE = {
         "run.toml: parallel.dp_shard = -1 is the ranks that the other axes leave: give parallel.ranks, how many there are"),
     "a mesh of other ranks": (
         ["memory", "run.toml", "--parallel.dp_shard=2", "--parallel.tp=2", "--parallel.ranks=8"],
-        "run.toml: parallel.ranks = 8, and the axes multiply to 4: dp_shard=2,tp=2; parallel.dp_shard = -1 takes what the "
-        "others leave"),
+        "run.toml: parallel.ranks = 8, and the axes multiply to 4: dp_shard=2,tp=2; of 8 ranks the nearest mesh is "
+        "dp_shard=4,tp=2, and parallel.dp_shard = -1 takes what the others leave"),
     "more ranks than heads": (
         ["memory", "run.toml", "--parallel.tp=8"],
         "parallel.tp = 8: the model has 4 heads, and none is split; tp can be at most 4, and nothing is padded at 2, 4"),
