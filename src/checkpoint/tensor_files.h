@@ -25,6 +25,8 @@ namespace stepc {
 inline constexpr std::string_view kModelFiles = "model";
 inline constexpr std::string_view kAdapterFiles = "adapter_model";
 inline constexpr std::string_view kOptimizerFiles = "optimizer";
+// Among the optimizer's state: the state of the process's default generator.
+inline constexpr const char* kGeneratorState = "cpu_generator";
 
 // A box of a tensor's elements.
 struct Box {

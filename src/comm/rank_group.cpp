@@ -98,15 +98,17 @@ void RankGroup::all_to_all(const at::Tensor& operand, const at::Tensor& result) 
   peers_->exchange("all-to-all", sent, received);
 }
 
-void RankGroup::broadcast(const at::Tensor& tensor) {
+void RankGroup::broadcast(const at::Tensor& tensor, int64_t from) {
   check_tensor(tensor, "operand");
   void* const memory = tensor.mutable_data_ptr();
   std::vector<SentBytes> sent(static_cast<size_t>(ranks()));
   std::vector<ReceivedBytes> received(sent.size());
-  if (rank() == 0)
-    for (int64_t k = 1; k < ranks(); ++k) sent[static_cast<size_t>(k)] = {memory, tensor.nbytes()};
-  else
-    received[0] = {memory, tensor.nbytes()};
+  if (rank() == from) {
+    for (int64_t k = 0; k < ranks(); ++k)
+      if (k != from) sent[static_cast<size_t>(k)] = {memory, tensor.nbytes()};
+  } else {
+    received[static_cast<size_t>(from)] = {memory, tensor.nbytes()};
+  }
   peers_->exchange("broadcast", sent, received);
 }
 

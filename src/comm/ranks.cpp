@@ -88,6 +88,13 @@ void Ranks::fail(const std::string& why) {
   INTERNAL_CHECK(false, "a failure that nobody was told of");
 }
 
+void Ranks::tell(const std::string& why) noexcept {
+  try {
+    fail(why);
+  } catch (const std::exception&) {  // they know, or are gone
+  }
+}
+
 Traffic Ranks::traffic() const {
   Traffic sum;
   for (const auto& [members, group] : groups_) {

@@ -67,8 +67,8 @@ class RankGroup {
   // ir/rank_parts.h, for all elements of the operand.
   void reduce_scatter(const at::Tensor& operand, const at::Tensor& result, ReduceOp how, void* scratch,
                       uint64_t scratch_bytes);
-  // What rank 0 of the group has there, to all.
-  void broadcast(const at::Tensor& tensor);
+  // What one rank of the group has there, to all.
+  void broadcast(const at::Tensor& tensor, int64_t from = 0);
   // In place, with scratch memory as above.
   void all_reduce(const at::Tensor& tensor, ReduceOp how, void* scratch, uint64_t scratch_bytes);
 
@@ -112,6 +112,8 @@ class Ranks {
   // Tells the others why this rank cannot go on, from their next call of those above, and throws RankFailed as they do:
   // with "rank 1: why", or just why where all ranks say the same.
   [[noreturn]] void fail(const std::string& why);
+  // The same from a rank that ends with an error of its own, which is not thrown again.
+  void tell(const std::string& why) noexcept;
 
   // Of all calls so far: how long this rank was in them, and what it sent.
   [[nodiscard]] Traffic traffic() const;

@@ -56,6 +56,20 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step, const Ste
   return ranks_ == nullptr ? run(input, user_step) : ranks_->run(input, step_on);
 }
 
+std::filesystem::path Step::save(const std::filesystem::path& output, int64_t number, const Companions& companions) {
+  return ranks_ != nullptr ? ranks_->save(output, number, companions)
+                           : save_program(*program_, output, number, companions);
+}
+
+Checkpoint Step::load(const std::filesystem::path& from, const AcceptFn& accept) {
+  if (ranks_ != nullptr) return ranks_->load(from, accept);
+  Checkpoint checkpoint = find_checkpoint(from);
+  program_->refresh();
+  if (accept) accept(checkpoint.directory);
+  load_program(*program_, SavedProgram(checkpoint.directory));
+  return checkpoint;
+}
+
 StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
   const EagerFn eager = [&] {
     StepOutput output = user_step();

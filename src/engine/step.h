@@ -2,6 +2,7 @@
 // plans. Works on flat lists of tensors; the doors (engine/accelerate.h, python/) give it the user's types.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "engine/plan/plan_cache.h"
 #include "engine/prediction.h"
 #include "engine/program/program.h"
+#include "engine/program/saved_program.h"
 #include "engine/program/step_input.h"
 #include "engine/stats.h"
 #include "engine/verify/verify_replay.h"
@@ -53,6 +55,13 @@ class Step {
   // How two inputs differ in what the step returns and changes, within rounding; it runs on both and is taken back.
   std::string difference(const StepInput& one, const EagerFn& step_on_one, const StepInput& other,
                          const EagerFn& step_on_other);
+  // Writes a checkpoint `output`/checkpoint-000200 of what the program holds, and returns it; on several ranks each
+  // writes its slices.
+  std::filesystem::path save(const std::filesystem::path& output, int64_t number, const Companions& companions = {});
+  // Takes the values of a checkpoint, or of the newest whole one in a directory, which any mesh or one process saved.
+  // `accept`, called with its directory before anything changes, may refuse it by a UserError.
+  using AcceptFn = std::function<void(const std::filesystem::path& checkpoint)>;
+  Checkpoint load(const std::filesystem::path& from, const AcceptFn& accept = {});
   // Plans made from now on are counted as late ones.
   void end_warm_up();
 

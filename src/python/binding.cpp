@@ -19,6 +19,7 @@
 #include "calibrate/calibrate.h"
 #include "comm/ranks.h"
 #include "cost/target_file.h"
+#include "engine/ranks/data_parallel.h"
 #include "engine/ranks/rank_step.h"
 #include "engine/segments.h"
 #include "engine/step.h"
@@ -97,7 +98,7 @@ std::optional<Parallel> parallel_of(const py::object& chosen) {
        chosen["shard"].cast<std::vector<std::pair<std::string, std::map<size_t, std::string>>>>())
     parallel.rules.push_back({pattern, dims});
   parallel.batch = parse_batch(chosen["batch"].cast<std::string>());
-  parallel.whole = chosen["whole"].cast<std::vector<std::string>>();
+  parallel.batch_dims = chosen["batch_dims"].cast<std::map<std::string, std::optional<int64_t>>>();
   parallel.ranks = chosen["ranks"].cast<std::shared_ptr<Ranks>>();
   return parallel;
 }
@@ -244,6 +245,19 @@ class PythonStep {
   }
   std::string report_of_all() {
     return in_turn([&] { return step_.on_ranks().report_of_all(); });
+  }
+  std::string save(const std::string& output, int64_t number, const Companions& companions) {
+    return in_turn([&] { return step_.save(output, number, companions).string(); });
+  }
+  // Its directory, and its number. `accept` gets the directory.
+  std::pair<std::string, int64_t> load(const std::string& from, const py::object& accept) {
+    const Checkpoint loaded = in_turn([&] {
+      return step_.load(from, [&](const std::filesystem::path& directory) {
+        const py::gil_scoped_acquire gil;
+        accept(directory.string());
+      });
+    });
+    return {loaded.directory.string(), loaded.state.step};
   }
   bool may_rehearse() const { return step_.may_rehearse(); }
   void end_warm_up() { step_.end_warm_up(); }
@@ -441,7 +455,33 @@ PYBIND11_MODULE(_C, module) {
     return rates_table(target);
   });
 
-  py::class_<Ranks, std::shared_ptr<Ranks>>(module, "Ranks");
+  py::class_<Ranks, std::shared_ptr<Ranks>>(module, "Ranks")
+      .def("rank", &Ranks::rank)
+      .def("size", &Ranks::ranks)
+      .def("tell",
+           [](Ranks& ranks, const std::string& why) {
+             const py::gil_scoped_release released;
+             ranks.tell(why);
+           })
+      .def("average",
+           [](Ranks& ranks, const py::list& tensors, const std::string& which) {
+             const std::vector<at::Tensor> all = tensors_of(tensors);
+             in_turn([&] { average(ranks, all, which); });
+           })
+      .def("share",
+           [](Ranks& ranks, const py::list& tensors, const std::vector<int64_t>& owners) {
+             const std::vector<at::Tensor> all = tensors_of(tensors);
+             in_turn([&] { share(ranks, all, owners); });
+           })
+      .def("differ", [](Ranks& ranks, const py::list& tensors) {
+        const std::vector<at::Tensor> all = tensors_of(tensors);
+        return in_turn([&] { return differ(ranks, all); });
+      });
+  module.def("check_mesh", [](const Ranks& ranks, const std::vector<std::pair<std::string, int64_t>>& axes) {
+    Parallel parallel;
+    for (const auto& [name, size] : axes) parallel.axes.push_back({name, size});
+    strategy_of(parallel, ranks.ranks());
+  });
   module.def("ranks", [] {
     const py::gil_scoped_release release;
     return ranks_of_process(launch_of(std::getenv));
@@ -464,6 +504,8 @@ PYBIND11_MODULE(_C, module) {
       .def("gather", &PythonStep::gather)
       .def("scatter", &PythonStep::scatter)
       .def("report_of_all", &PythonStep::report_of_all)
+      .def("save", &PythonStep::save)
+      .def("load", &PythonStep::load)
       .def("compile", &PythonStep::compile)
       .def("difference", &PythonStep::difference)
       .def("may_rehearse", &PythonStep::may_rehearse)

@@ -279,6 +279,7 @@ void PythonProgram::look() {
     generators_.emplace_back(row[0].cast<std::string>(), THPGenerator_Unwrap(py::object(row[1]).ptr()));
   }
   updates_ = found["updates"].cast<std::map<std::string, py::object>>();
+  beside_model_ = found["beside_model"].cast<std::set<std::string>>();
   settings_ = found["settings"].cast<std::map<std::string, std::string>>();
   std::string text;
   reads_ = found["reads"].cast<std::map<std::string, std::string>>();
@@ -321,6 +322,15 @@ void PythonProgram::describe(std::map<std::string, std::string>& out) const {
   out["setting: modules in training mode"] = str("{}", std::count(flags.begin(), flags.end(), 't'));
   for (const auto& [setting, value] : settings_) out["setting: " + setting] = value;
   for (const auto& [read, value] : reads_) out[std::string(kPythonValue) + read] = value;
+}
+
+bool PythonProgram::is_of_model(const OwnedKey& key) const {
+  return Program::is_of_model(key) && !beside_model_.contains(key.key);
+}
+
+void PythonProgram::adopt(const std::vector<std::string>& keys) {
+  const py::gil_scoped_acquire gil;
+  if (scout_.attr("adopt")(keys).cast<bool>()) looked_ = false;
 }
 
 bool PythonProgram::can_rebind(Owner owner) const {

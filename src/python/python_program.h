@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,6 +80,8 @@ class PythonProgram final : public Program {
   bool make_state() override;
   std::optional<double> initial_value(const OwnedKey& key) const override;
   void drop_state() override;
+  bool is_of_model(const OwnedKey& key) const override;
+  void adopt(const std::vector<std::string>& keys) override;
   bool explain(const Unowned& unowned) override;
   std::string source_line() override;
   std::string python_reason() const override;
@@ -114,6 +117,7 @@ class PythonProgram final : public Program {
   std::map<std::string, std::string> settings_;  // Python values that decide about the structure, in words
   std::map<std::string, std::string> reads_;     // Python values that are not what the step read at first, in words
   uint64_t structure_ = 0;
+  std::set<std::string> beside_model_;  // buffers that their module does not save
   std::string unfit_;
   bool looked_ = false;
   bool is_traced_ = false;  // the step's own code runs at every call

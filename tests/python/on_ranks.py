@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 
-def start(ranks, arguments, **environment):
+def start(ranks, arguments, seconds=600, **environment):
     """The output of each rank, once all have ended with status 0."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -23,7 +23,7 @@ def start(ranks, arguments, **environment):
         processes.append(subprocess.Popen(
             [sys.executable, *map(str, arguments)], env={**os.environ, **{name: str(one) for name, one in own.items()}},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    end = time.monotonic() + 300
+    end = time.monotonic() + seconds
     outputs = []
     for rank, process in enumerate(processes):
         try:
@@ -36,12 +36,12 @@ def start(ranks, arguments, **environment):
     return outputs
 
 
-def results_of(cases, build_dir, out, group):
-    """What each case of ranks_cases.py gave on each of two ranks that ran them one after the other."""
+def results_of(cases, build_dir, out, group, ranks=2):
+    """What each case of ranks_cases.py gave on each of the ranks, which ran them one after the other."""
     program = Path(__file__).resolve().parent / "ranks_cases.py"
-    start(2, [program, build_dir / "python", out, group, *cases])
-    both = [torch.load(out / f"rank-{rank}.pt") for rank in range(2)]
-    return {name: [one[name] for one in both] for name in cases}
+    start(ranks, [program, build_dir / "python", out, group, *cases])
+    all_ranks = [torch.load(out / f"rank-{rank}.pt") for rank in range(ranks)]
+    return {name: [one[name] for one in all_ranks] for name in cases}
 
 
 def assert_as_one(result, tolerance=1e-10):

@@ -137,6 +137,63 @@ def pinned():
 
 
 @case
+def numbers():
+    """Floats that the step reads are what they are on one rank, on every rank, returned or given to an operator."""
+
+    def read(training):
+        def step(ids):
+            found = Training.step(training, ids)
+            loss = found["loss"].item()
+            return {"loss": found["norm"] * loss, "norm": {"of": [loss, found["norm"].item()]}}
+
+        return step
+
+    def run(training, step, given):
+        out = []
+        for batch in given:
+            found = step(batch)
+            out.append([found["loss"].item(), *found["norm"]["of"]])
+            training.scheduler.step()
+        return out
+
+    alone, training = Training(), Training()
+    wanted = run(alone, read(alone), batches())
+    training.step = read(training)
+    got = run(training, on_ranks(training, "fsdp"), [rows_of(one, "fsdp") for one in batches()])
+    return {"wanted": wanted, "got": got}
+
+
+@case
+def rows_elsewhere():
+    """Sequences stand first, and a mask is as long as they are."""
+    import stepc
+
+    def made():
+        torch.manual_seed(0)
+        model = torch.nn.RNN(6, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(batch):
+            out, _ = model(batch["x"])
+            loss = (out * batch["mask"][:, None, None]).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return step
+
+    given = [torch.randn(4, 4, 6, generator=torch.Generator().manual_seed(one)) for one in range(STEPS)]
+    mask = torch.tensor([1.0, 0.0, 1.0, 1.0])
+    eager, dims = made(), {"x": 1, "mask": None}
+    step = stepc.accelerate(made(), config=stepc.Config(parallel="fsdp", batch_dims=dims))
+    of = lambda x: {"x": x.chunk(WORLD, dim=1)[RANK].contiguous(), "mask": mask}
+    far = stepc.accelerate(made(), config=stepc.Config(parallel="fsdp", batch_dims={"x": 3}))
+    return {"wanted": [eager({"x": x, "mask": mask}).item() for x in given], "got": [step(of(x)).item() for x in given],
+            "far": refused(lambda: far(of(given[0])))}
+
+
+@case
 def unmodified_llama():
     torch.set_default_dtype(torch.float32)
 
@@ -259,6 +316,126 @@ def checkpoint_of_torch():
 
 
 @case
+def checkpoints():
+    """Saved on fsdp in the midst of a run that goes on: what goes on there, elsewhere, and from sizes alone."""
+    import stepc
+
+    alone, training = Training(), Training()
+    given = batches(4)
+    wanted = alone.run(alone.step, given)
+
+    def go_on(parallel, saved, **made):
+        region = stepc.virtual() if made.pop("is_virtual", False) else contextlib.nullcontext()
+        with region:
+            other = Training(seed=5, **made)
+        step = on_ranks(other, parallel)
+        if saved is None:  # another run's state lies in parts already
+            other.run(step, [rows_of(one, parallel) for one in given[2:]])
+        loaded = step.load(saved or "saved", scheduler=other.scheduler)
+        return other, step, loaded, other.run(step, [rows_of(one, parallel) for one in given[loaded.step:]])
+
+    step = on_ranks(training, "fsdp")
+    first = training.run(step, [rows_of(one, "fsdp") for one in given[:2]])
+    path = step.save("saved", scheduler=training.scheduler, note=[RANK])
+    same = training.run(step, [rows_of(one, "fsdp") for one in given[2:]])
+    got = {"same": go_on("fsdp", path)[3], "after": go_on("fsdp", None)[3], "virtual": go_on("fsdp", path, is_virtual=True)[3]}
+    other, on_tp, loaded, got["tp"] = go_on({"tp": 2}, path)
+    of_tp = on_tp.save("of_tp", step=2, scheduler=other.scheduler)
+    # One process takes it, and what it saves goes on on ranks.
+    single = Training(seed=6)
+    plain = stepc.accelerate(single.step)
+    plain.load(path, scheduler=single.scheduler)
+    if RANK == 0:
+        plain.save("of_one", scheduler=single.scheduler)
+    with stepc.full_parameters(other.model):  # waits for rank 0
+        pass
+    got["of one"] = go_on("fsdp", "of_one")[3]
+    got["one"] = single.run(plain, given[2:])
+    broken = Training(lambda: gpt2().lm_head)
+    return {"wanted": wanted, "first": first, "rest": same, "got": got, "files": sorted(os.listdir(path)), "note": loaded.state,
+            "of_tp": sorted(os.listdir(of_tp)), "nowhere": refused(lambda: on_ranks(Training(), "fsdp").load("nowhere")),
+            "other": refused(lambda: stepc.accelerate(
+                lambda ids: broken.model(ids), modules=broken.model, config=stepc.Config(parallel="fsdp")).load(path)),
+            "name": refused(lambda: on_ranks(Training(), "fsdp").load(path, loader=stepc.AsyncLoader([])))}
+
+
+@case
+def loops():
+    """A loop that stays as it is, on rows of each rank's own, is that of one rank on all rows."""
+    import stepc
+
+    def run(parallel, *, accumulates):
+        alone, training = Training(), Training(seed=RANK)
+        rates = {"mode": "exact"} if accumulates else {}
+        model, optimizer = stepc.accelerate(training.model, training.optimizer,
+                                            config=stepc.Config(parallel=parallel, **rates))
+        wrapped = torch.nn.parallel.DistributedDataParallel(model)
+
+        def steps(one, called, of_rows):
+            norms = []
+            for batch in batches(steps=8):
+                rows = of_rows(batch)
+                parts = rows.chunk(2) if accumulates else [rows]
+                for at, part in enumerate(parts):
+                    waits = called is wrapped and at + 1 < len(parts)
+                    with wrapped.no_sync() if waits else contextlib.nullcontext():
+                        logits = called(input_ids=part).logits[:, :-1]
+                        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), part[:, 1:].reshape(-1))
+                        (loss / len(parts)).backward()
+                norms.append(torch.nn.utils.clip_grad_norm_(one.model.parameters(), 0.5).item())
+                one.optimizer.step()
+                one.optimizer.zero_grad()
+                one.scheduler.step()
+            return norms
+
+        wanted = steps(alone, alone.model, lambda batch: batch)
+        got = steps(training, wrapped, lambda batch: rows_of(batch, parallel))
+        return {"wanted": wanted, "got": got, "replays": stepc.stats(model)["replays"], "updates": stepc.stats(optimizer)["replays"],
+                "wanted_state": alone.model.state_dict(), "got_state": training.model.state_dict(),
+                "own": len(training.optimizer.state), "reducer": hasattr(wrapped, "reducer"), "is_ddp": type(wrapped).__mro__[1].__name__}
+
+    out = {"ddp": run("ddp", accumulates=False), "zero1": run({"dp_shard": -1, "zero": 1}, accumulates=False),
+           "accumulated": run("ddp", accumulates=True), "parameters": len(list(gpt2().parameters()))}
+    unused = torch.nn.ModuleList([torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)])
+    unused.forward = lambda x: unused[RANK](x)
+    model = stepc.accelerate(unused, config=stepc.Config(parallel="ddp"))
+    out["others"] = refused(lambda: model(torch.ones(2, 4)).sum().backward())
+    for name, parallel in {"zero3": "fsdp", "zero2": {"dp_shard": 2, "zero": 2}, "tp": {"tp": 2}, "mesh": {"dp_replicate": 3}}.items():
+        out[name] = refused(lambda: stepc.accelerate(Training().model, config=stepc.Config(parallel=parallel)))
+    return out
+
+
+@case
+def trainer():
+    """transformers' own loop, whose accelerate wraps the model: as under DistributedDataParallel."""
+    import stepc
+
+    torch.set_default_dtype(torch.float32)
+
+    def trained(accelerates):
+        torch.manual_seed(0)
+        model = llama()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        if accelerates:
+            stepc.accelerate(model, optimizer, config=stepc.Config(parallel="ddp"))
+        options = transformers.TrainingArguments(
+            output_dir=f"trainer-{accelerates}", max_steps=8, per_device_train_batch_size=2, gradient_accumulation_steps=2,
+            use_cpu=True, report_to=[], logging_steps=1, save_strategy="no", disable_tqdm=True, seed=3)
+        data = [{"input_ids": ids, "labels": ids} for ids in batches(steps=1, rows=40)[0]]
+        made = transformers.Trainer(model=model, args=options, train_dataset=data,
+                                    optimizers=(optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer)))
+        made.train()
+        logged = [[one[name] for name in ("loss", "grad_norm")] for one in made.state.log_history if "grad_norm" in one]
+        wrapper = made.model_wrapped
+        return logged, model, isinstance(wrapper, torch.nn.parallel.DistributedDataParallel), hasattr(wrapper, "reducer")
+
+    wanted, eager, *of_eager = trained(False)
+    got, model, *of_ours = trained(True)
+    return {"wanted": wanted, "got": got, "of_eager": of_eager, "of_ours": of_ours, "replays": stepc.stats(model)["replays"],
+            "wanted_state": eager.state_dict(), "got_state": model.state_dict()}
+
+
+@case
 def rank_zero_has_the_model():
     """The others have sizes alone."""
     import stepc
@@ -324,9 +501,12 @@ def refusals():
 
         return change
 
-    def item(training, ids):
-        loss = Training.step(training, ids)["loss"]
-        return loss.item()
+    def compares(training, ids):
+        loss = Training.step(training, ids)["loss"].item()
+        return loss if loss > 3 else 0.0
+
+    def counts(training, ids):
+        return int(Training.step(training, ids)["loss"] > 3)
 
     def keeps(training, ids):
         training.optimizer.zero_grad()
@@ -342,7 +522,8 @@ def refusals():
 
     ids = batches()[0]
     out = {
-        "reads": called(of_step(item)),
+        "compares": called(of_step(compares)),
+        "reads": called(of_step(counts)),
         "keeps gradients": called(of_step(keeps)),
         "prints": called(of_step(prints)),
         "first step": called(dampened),
@@ -350,7 +531,6 @@ def refusals():
         "mesh": refused(lambda: on_ranks(Training(), {"dp_shard": 3})),
         "exact": refused(lambda: on_ranks(Training(), "fsdp", mode="exact")),
         "name": refused(lambda: on_ranks(Training(), {"dp": 2})),
-        "loop": refused(lambda: stepc.accelerate(Training().model, config=stepc.Config(parallel="ddp"))),
         "preset": refused(lambda: on_ranks(Training(), "zero")),
         "rule": called(lambda _: None, shard={"*.q_proj.weight": {0: "dp_shard"}}),
     }
@@ -362,6 +542,20 @@ def refusals():
     step(rows_of(ids, "fsdp"))
     training.optimizer.param_groups[0]["lr"] = 1e-3 * (1 + RANK)
     out["learning rate"] = refused(lambda: step(rows_of(ids, "fsdp")))
+    training.optimizer.param_groups[0]["lr"] = 1e-3
+    # An error of one rank alone: in its program, outside of any call, and where a call begins.
+    if RANK == 1:
+        sys.excepthook(ValueError, ValueError("a broken row\nof line 3"), None)
+        out["exception"] = "rank 1: ValueError: a broken row"
+        training.optimizer.param_groups[0]["betas"] = None
+    else:
+        out["exception"] = refused(lambda: step(rows_of(ids, "fsdp")))
+    try:
+        step(rows_of(ids, "fsdp"))
+    except Exception as error:
+        out["in a call"] = str(error).splitlines()[0]
+    training.optimizer.param_groups[0]["betas"] = (0.9, 0.999)
+    step(rows_of(ids, "fsdp"))
     return out
 
 
@@ -391,6 +585,61 @@ def example_of_the_docs():
     return {"said": said.getvalue(), "files": set(os.listdir("out")) if RANK == 0 else set()}
 
 
+# ---- unmodified models, behind --ranks
+
+BOTH = {"dp_shard": 2, "tp": 2}
+FAMILIES = {
+    **{name: BOTH for name in ("llama", "qwen3", "gpt2", "bloom", "glm", "olmo2", "gemma2", "bert", "t5", "vit", "whisper")},
+    "timm_resnet": {"dp_replicate": 4}, "timm_resnet sharded": {"dp_shard": 4}, "timm_convnext": {"dp_shard": 4},
+}
+
+
+def family(name):
+    """Losses and norms on all four ranks, without dropout, whose draws eager makes otherwise."""
+    import models
+
+    import stepc
+
+    models.BATCH = ROWS
+    torch.set_default_dtype(torch.float32)
+    parallel, model = FAMILIES[name], models.MODELS[name.split()[0]]
+    source = torch.Generator().manual_seed(1)
+    given = [models.cast(model.batch(source, False), torch.float32) for _ in range(STEPS)]
+
+    def made():
+        torch.manual_seed(0)
+        module = model.build()
+        if "timm" not in name:
+            module.eval()
+        for part in module.modules():
+            if hasattr(part, "drop_prob"):
+                part.drop_prob = 0.0
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+
+        def step(batch):
+            loss = model.loss_of(module, batch)
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach(), norm
+
+        return step
+
+    def run(step, of):
+        return [[one.item() for one in step({key: of(value) for key, value in batch.items()})] for batch in given]
+
+    wanted = run(made(), lambda value: value)
+    try:
+        step = stepc.accelerate(made(), config=stepc.Config(parallel=parallel))
+        return {"wanted": wanted, "got": run(step, lambda value: rows_of(value, parallel)), "refused": ""}
+    except (stepc.UserError, stepc.InternalError) as error:
+        return {"wanted": wanted, "got": [], "refused": str(error)}
+
+
+FAMILY_CASES = {f"family {name}": (lambda name=name: family(name)) for name in FAMILIES}
+
+
 def main(build, out, group, *names):
     sys.path.insert(0, build)
     torch.set_num_threads(1)
@@ -400,7 +649,7 @@ def main(build, out, group, *names):
     results = {}
     for name in names:
         torch.set_default_dtype(torch.float64)
-        results[name] = CASES[name]()
+        results[name] = {**CASES, **FAMILY_CASES}[name]()
     torch.save(results, f"{out}/rank-{RANK}.pt")
 
 

@@ -14,7 +14,7 @@ from on_ranks import assert_as_one, results_of
 @pytest.fixture(scope="module")
 def ranks(build_dir, tmp_path_factory):
     """What a case gave on each rank, in a program that has a group of its own."""
-    cases = ["kind fsdp", "kind tp", "evaluation", "whole_tensors", "refusals", "example_of_the_docs"]
+    cases = ["kind fsdp", "kind tp", "evaluation", "whole_tensors", "checkpoints", "loops", "numbers", "refusals", "example_of_the_docs"]
     return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "own")
 
 
@@ -40,6 +40,53 @@ def test_whole_tensors_around_the_step(ranks):
     assert zero["written"] and one["written"]
 
 
+def test_checkpoints_go_on_on_any_mesh(ranks):
+    zero, one = ranks["checkpoints"]
+    assert {name: zero[name] for name in ("nowhere", "other", "files")} == {name: one[name] for name in ("nowhere", "other", "files")}
+    for result in zero, one:
+        assert_as_one({"wanted": result["wanted"], "got": result["first"] + result["rest"]})
+        for name in "same", "after", "virtual":
+            assert result["got"][name] == result["rest"], name
+        for name in "tp", "one", "of one":
+            assert_as_one({"wanted": result["wanted"][2:], "got": result["got"][name]})
+        assert result["note"]["note"] == [0] and "config.json" in result["files"]
+        assert result["nowhere"].endswith("nowhere is no checkpoint, and none is in it") and "\n" not in result["nowhere"]
+        assert "the program has no parameter or buffer" in result["other"]
+        assert "has no 'loader': save() was given scheduler, note" in result["name"]
+    assert {"shard-00001-model-00001-of-00001.safetensors", "shard-00002-model-00001-of-00001.safetensors"} <= set(zero["files"])
+
+
+def test_numbers_that_the_step_reads(ranks):
+    for result in ranks["numbers"]:
+        assert_as_one(result)
+    assert ranks["numbers"][0]["got"] == ranks["numbers"][1]["got"]
+
+
+@pytest.mark.parametrize("kind", ["ddp", "zero1", "accumulated"])
+def test_loop_that_stays_as_it_is(ranks, kind):
+    for result in ranks["loops"]:
+        of = result[kind]
+        assert_as_one(of)
+        assert of["replays"] > 2 and of["updates"] > 2
+        assert not of["reducer"] and of["is_ddp"] == "DistributedDataParallel"
+    own = [result[kind]["own"] for result in ranks["loops"]]
+    parameters = ranks["loops"][0]["parameters"]
+    assert sum(own) == parameters and all(own) if kind == "zero1" else own == [parameters, parameters]
+
+
+@pytest.mark.parametrize("kind, said", [
+    ("zero3", r"^dp_shard with zero = 3 is of a whole step, .*step = stepc.accelerate\(train_step, config=config\)$"),
+    ("zero2", "^dp_shard with zero = 2 is of a whole step, "),
+    ("tp", "^tp = 2 is of a whole step, "),
+    ("mesh", r"^parallel asks for 3 ranks \(dp_replicate=3\), and 2 were started"),
+    ("others", r"^rank 1 has a gradient of '1\.(weight|bias)', and rank 0 has none: every rank's step uses the same parameters$"),
+])
+def test_refused_in_a_loop(ranks, kind, said):
+    zero, one = (result[kind] for result in ranks["loops"])
+    assert zero == one and "\n" not in zero
+    assert re.search(said, zero), zero
+
+
 def test_example_of_the_docs(ranks):
     zero, one = (result["said"] for result in ranks["example_of_the_docs"])
     assert zero == one and re.fullmatch(r"loss [34]\.\d{3}, without an update [34]\.\d{3}\n", zero), zero
@@ -47,6 +94,8 @@ def test_example_of_the_docs(ranks):
 
 
 REFUSALS = {
+    "compares": r"^this step cannot run on ranks, where nothing runs eagerly: .*reads a float that changes from step to step on "
+                r"the host, and the step compares it: it would take another branch unseen$",
     "reads": r"^this step cannot run on ranks, where nothing runs eagerly: .*reads a value that was never computed.*; return "
              r"the tensor and read it outside of the step$",
     "keeps gradients": r"this step cannot run on ranks, where nothing runs eagerly: it keeps the gradient of "
@@ -61,9 +110,9 @@ REFUSALS = {
             r"dp_shard=2, and -1 takes what the others leave$",
     "exact": r"^mode is \"exact\", which runs calls of one device, and parallel spreads the step over several",
     "name": r"^parallel has 'dp'; it has dp_replicate, dp_shard, cp, tp, zero, sequence_parallel$",
-    "loop": r"^parallel is of a whole step, .*step = stepc.accelerate\(train_step, config=config\)$",
     "preset": r"^parallel is \"zero\"; it is \"ddp\", \"fsdp\" or a dict",
     "rule": r"^the rule '\*\.q_proj\.weight' matches no parameter",
+    "exception": "^rank 1: ValueError: a broken row$",
     "learning rate": r"^rank 1 does another step than rank 0, .*: its optimizer has other numbers, such as a learning rate",
 }
 
@@ -73,6 +122,11 @@ def test_refused_on_every_rank_in_one_line(ranks, what):
     zero, one = (result[what] for result in ranks["refusals"])
     assert zero == one and "\n" not in zero
     assert re.search(REFUSALS[what], zero), zero
+
+
+def test_error_where_a_call_begins_is_told(ranks):
+    zero, one = (result["in a call"] for result in ranks["refusals"])
+    assert zero == f"rank 1: {one}" or zero.startswith("rank 1: TypeError: "), (zero, one)
 
 
 def test_alone_asks_for_its_ranks():
@@ -102,7 +156,7 @@ def test_one_rank_of_ddp_is_the_step_itself():
     ({"batch": "mine"}, 'batch is "mine"; it is "local" or "global"'),
     ({"shard": {"*": {0: "tp"}}}, "shard is given, and parallel is not"),
     ({"parallel": "ddp", "shard": {"*": 0}}, "shard has '*': 0; it is a dimension and an axis"),
-    ({"parallel": "ddp", "batch_dims": {"x": 1}}, "batch_dims has 'x': 1; rows are dimension 0"),
+    ({"parallel": "ddp", "batch_dims": {"x": -1}}, "batch_dims has 'x': -1; it is the dimension of its rows, or None"),
 ])
 def test_config_says_what_it_takes(given, said):
     import stepc

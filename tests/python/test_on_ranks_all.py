@@ -20,9 +20,34 @@ def test_program_is_as_on_one_rank(ranks, case):
         assert_as_one(result)
 
 
+@pytest.fixture(scope="module")
+def families(build_dir, tmp_path_factory):
+    return results_of(list(ranks_cases.FAMILY_CASES), build_dir, tmp_path_factory.mktemp("families"), "launched", ranks=4)
+
+
+@pytest.mark.parametrize("name", ranks_cases.FAMILIES)
+def test_unmodified_model_on_four_ranks(families, name):
+    for result in families[f"family {name}"]:
+        assert result["refused"] == ""
+        assert_as_one(result, tolerance=2e-5)
+
+
+def test_rows_are_where_batch_dims_says(ranks):
+    for result in ranks["rows_elsewhere"]:
+        assert_as_one(result)
+        assert result["far"] == "batch_dims has 3 for 'x', which has the shape [4, 2, 6]"
+
+
 def test_unmodified_llama(ranks):
     for result in ranks["unmodified_llama"]:
         assert_as_one(result, tolerance=2e-6)
+
+
+def test_trainer_of_transformers(ranks):
+    for result in ranks["trainer"]:
+        assert_as_one(result, tolerance=1e-5)
+        assert result["of_eager"] == [True, True] and result["of_ours"] == [True, False]
+        assert result["replays"] > 4
 
 
 @pytest.mark.parametrize("name", ["momentum", "amsgrad", "fused", "rmsprop", "adagrad"])

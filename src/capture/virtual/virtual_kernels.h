@@ -8,10 +8,12 @@
 //   calls that change their arguments         return them; what they wrote is unknown from now on
 //   everything else                           results from a shape kernel (shape_kernels.h)
 //
-// Reading a value that was never computed on the host throws UserError that names the operator. One object serves one
-// capture, on one thread at a time.
+// Reading a value that was never computed on the host throws UserError that names the operator, or gives a number that
+// no other read gives: recordings that agree (ir/agree.h) show then where it goes, and refuse it where it decides
+// anything. One object serves one capture, on one thread at a time.
 #pragma once
 
+#include <cstdint>
 #include <unordered_map>
 #include <vector>
 
@@ -26,6 +28,9 @@ namespace stepc {
 
 class VirtualKernels {
  public:
+  enum class Reads : uint8_t { kThrow, kStandIn };  // of floats; others throw
+  explicit VirtualKernels(Reads reads = Reads::kThrow) : reads_(reads) {}
+
   // A call whose arguments are on the stack; leaves its results there. `below` as for redispatchBoxed().
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack);
 
@@ -51,6 +56,8 @@ class VirtualKernels {
   void draw(c10::ArrayRef<c10::IValue> arguments, bool token);
   static void grow(const torch::jit::Stack& stack, size_t arguments);
 
+  Reads reads_;
+  int64_t reads_so_far_ = 0;
   KnownValues values_;
   std::unordered_map<const c10::FunctionSchema*, OperatorTraits> traits_;
 };

@@ -121,11 +121,11 @@ void count_state(const Program& program, VirtualPlan& plan) {
 }  // namespace
 
 VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
-                           const OpRules& rules) {
+                           const OpRules& rules, VirtualKernels::Reads reads) {
   const auto begin = Clock::now();
   program.refresh();
   VirtualPlan plan;
-  VirtualKernels kernels;
+  VirtualKernels kernels(reads);
   Before before(program, input, kernels);
   try {
     record_until_agreed(program, input, step, rules, kernels, plan);

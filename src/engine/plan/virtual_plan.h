@@ -7,6 +7,7 @@
 #include <string>
 
 #include "capture/recorder.h"
+#include "capture/virtual/virtual_kernels.h"
 #include "engine/program/program.h"
 #include "engine/program/step_input.h"
 
@@ -36,6 +37,6 @@ struct VirtualPlan {
 // state and two recordings agree. Throws UserError with operator and source line when it reads a value that was never
 // computed. Host code of the program that neither `program` nor this knows of runs too, and its effects stay.
 VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
-                           const OpRules& rules);
+                           const OpRules& rules, VirtualKernels::Reads reads = VirtualKernels::Reads::kThrow);
 
 }  // namespace stepc

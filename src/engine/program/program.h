@@ -83,6 +83,14 @@ class Program {
   // Takes all of that back.
   virtual void drop_state() {}
 
+  // Whether a model's files have it, as they have parameters and buffers: not what its module itself leaves out.
+  virtual bool is_of_model(const OwnedKey& key) const {
+    return key.owner == Owner::kParameter || key.owner == Owner::kBuffer;
+  }
+  // Looks for those of these keys that are no module's and no optimizer's; what it finds is among keys() after
+  // refresh().
+  virtual void adopt(const std::vector<std::string>& /*keys*/) {}
+
   // Looks for the owner of something that outlives the step; true: it is among keys() or generators() from now on.
   virtual bool explain(const Unowned&) { return false; }
   virtual std::string source_line() { return {}; }

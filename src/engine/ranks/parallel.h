@@ -33,8 +33,9 @@ struct Parallel {
   bool sequence_parallel = true;
   std::vector<ShardRule> rules = {};
   Batch batch = Batch::kLocal;
-  // Tensors of the batch that have no rows: each rank has the same. By name, or by place where they have none.
-  std::vector<std::string> whole = {};
+  // Which dimension of a tensor of the batch is its rows, by name, or by place where it has none; nothing: it has no
+  // rows, each rank has the same. Of others it is the first, where that is as long as the first tensor's rows.
+  std::map<std::string, std::optional<int64_t>> batch_dims = {};
   Launch launch = {};                 // who this process is; `launch_of(std::getenv)` asks whoever started it
   std::shared_ptr<Ranks> ranks = {};  // met already; none: those of `launch`, met once a process
 };

@@ -4,6 +4,8 @@
 #include <bit>
 #include <span>
 
+#include <fmt/ranges.h>
+
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
@@ -12,12 +14,15 @@
 #include "aten/virtual_memory.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/files.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "capture/observer.h"
+#include "checkpoint/manifest.h"
 #include "engine/plan/plan_cache.h"
 #include "engine/plan/plan_profile.h"
+#include "engine/ranks/saved_slices.h"
 #include "runtime/kernel_sources.h"
 
 namespace stepc {
@@ -73,6 +78,11 @@ std::string why_refused(const VirtualPlan& captured, const Program& program) {
   return {};
 }
 
+// Of a tensor of the batch.
+std::string name_in(const StepInput& input, size_t tensor) {
+  return tensor < input.names.size() && !input.names[tensor].empty() ? input.names[tensor] : str("{}", tensor);
+}
+
 bool uses_generator(const Schedule& schedule) {
   return std::ranges::any_of(schedule.instructions, [](const Instruction& one) {
     return one.kind == Instruction::Kind::kSeed || one.kind == Instruction::Kind::kSaveGenerator;
@@ -95,46 +105,63 @@ RankStep::RankStep(Program& program, const Config& config, Stats& stats)
 // ---- calls
 
 StepOutput RankStep::run(const StepInput& input, const StepOnFn& step) {
-  USER_CHECK(current_observer() == nullptr,
-             "an accelerated step is called inside another one that is being recorded: accelerate the outer step only");
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
-    program_.refresh();
-    const std::vector<at::Tensor> tensors = list_tensors(program_, input);
-    const std::string now = signature(tensors, input);
-    RankPlan* plan = find(now);
-    const std::vector<std::pair<Key, at::Tensor>> moved = moved_since(tensors);
-    std::string numbers;
-    for (const auto& [key, tensor] : moved) numbers += str("{} {} ", name_of(key.first), key.second);
-    std::optional<Undo> undo;
-    if (plan != nullptr) {
-      const auto begin = Clock::now();
-      std::vector<at::Tensor> counters;
-      for (const auto& update : plan->updates)
-        for (size_t place : update->counters())
-          if (place < tensors.size() && tensors[place].defined()) counters.push_back(tensors[place]);
-      undo.emplace(nullptr, std::move(counters), std::vector<at::Generator>());
-      std::string difference = update(*plan, tensors, *undo, numbers);
-      if (difference.empty() && plan->program->is_unfit()) difference = "the optimizer passes another integer";
-      if (!difference.empty()) {
-        undo->restore();
-        log().info("recording again: {}", difference);
-        plans_.pop_front();
-        plan = nullptr;
-      }
-      stats_.shadow_seconds += seconds_since(begin);
-    }
+    Call call;
     try {
-      check_alike(now, plan == nullptr ? "" : numbers, tensors, input);
-      have_same_values(moved);
-      for (const auto& [key, tensor] : moved) take(key, tensor);
-    } catch (...) {
-      if (plan != nullptr) undo->restore();
+      call = begin(input);
+    } catch (const std::exception& error) {
+      ranks_->tell(first_line(error.what()));  // the others wait for this rank
       throw;
     }
-    if (plan != nullptr) return replay(*plan, input);
+    try {
+      check_alike(call.signature, call.numbers, call.tensors, input);
+      have_same_values(call.moved);
+      for (const auto& [key, tensor] : call.moved) take(key, tensor);
+      if (call.plan != nullptr) return replay(*call.plan, input);
+    } catch (...) {
+      if (call.plan != nullptr) call.undo->restore();
+      throw;
+    }
     capture(input, step);
   }
   user_error("this step finds another structure of modules or optimizers at every call, and cannot run on ranks");
+}
+
+// What a rank finds by itself: its plan for such a call, and the numbers of its optimizers.
+RankStep::Call RankStep::begin(const StepInput& input) {
+  USER_CHECK(current_observer() == nullptr,
+             "an accelerated step is called inside another one that is being recorded: accelerate the outer step only");
+  Call call;
+  program_.refresh();
+  call.tensors = list_tensors(program_, input);
+  call.signature = signature(call.tensors, input);
+  call.moved = moved_since(call.tensors);
+  call.plan = find(call.signature);
+  if (call.plan == nullptr) return call;
+  for (const auto& [key, tensor] : call.moved) call.numbers += str("{} {} ", name_of(key.first), key.second);
+  const auto begin = Clock::now();
+  std::vector<at::Tensor> counters;
+  for (const auto& update : call.plan->updates)
+    for (size_t place : update->counters())
+      if (place < call.tensors.size() && call.tensors[place].defined()) counters.push_back(call.tensors[place]);
+  call.undo.emplace(nullptr, std::move(counters), std::vector<at::Generator>());
+  std::string difference;
+  try {
+    difference = update(*call.plan, call.tensors, *call.undo, call.numbers);
+  } catch (...) {
+    call.undo->restore();
+    throw;
+  }
+  if (difference.empty() && call.plan->program->is_unfit()) difference = "the optimizer passes another integer";
+  if (!difference.empty()) {
+    call.undo->restore();
+    log().info("recording again: {}", difference);
+    plans_.pop_front();
+    call.plan = nullptr;
+    call.numbers.clear();
+  }
+  stats_.shadow_seconds += seconds_since(begin);
+  return call;
 }
 
 StepOutput RankStep::replay(RankPlan& plan, const StepInput& input) {
@@ -189,6 +216,22 @@ std::string RankStep::common_error(const std::string& mine) const {
   return {};
 }
 
+// What one rank cannot do is an error on all, so that none waits for one that has left.
+void RankStep::together(const std::function<void()>& part) const {
+  std::string problem;
+  std::exception_ptr thrown;
+  try {
+    part();
+  } catch (const std::exception& error) {
+    problem = first_line(error.what());
+    thrown = std::current_exception();
+  }
+  if (const std::string error = common_error(problem); !error.empty()) {
+    if (thrown) std::rethrow_exception(thrown);
+    user_error("{}", error);
+  }
+}
+
 void RankStep::check_alike(const std::string& signature, const std::string& numbers,
                            const std::vector<at::Tensor>& tensors, const StepInput& input) {
   const std::vector<std::string> all = ranks_->exchange(hash_of(signature) + hash_of(numbers));
@@ -218,7 +261,7 @@ void RankStep::check_batch(const StepInput& input) {
   std::vector<std::vector<std::string>> all;
   for (const std::string& one : ranks_->exchange(hashes)) all.push_back(split(one, '\n'));
   for (size_t t = 0; t < input.tensors.size(); ++t) {
-    const bool is_row = has_rows(input, t);
+    const bool is_row = rows_of(input, t).has_value();
     for (int64_t r = 0; r < ranks_->ranks(); ++r) {
       int64_t first = 0;
       if (is_row) {  // of those at the same place along the data axes
@@ -228,8 +271,7 @@ void RankStep::check_batch(const StepInput& input) {
           ++first;
       }
       if (all[static_cast<size_t>(r)][t] == all[static_cast<size_t>(first)][t]) continue;
-      const std::string name = t < input.names.size() && !input.names[t].empty() ? input.names[t] : str("{}", t);
-      user_error("batch '{}' differs between ranks {} and {}: {}", name, first, r,
+      user_error("batch '{}' differs between ranks {} and {}: {}", name_in(input, t), first, r,
                  is_row ? "ranks along tp and cp want the same rows; give each a sampler by its place along dp"
                  : config_.parallel->batch == Parallel::Batch::kGlobal
                      ? "with batch=\"global\" every rank gives the whole batch; \"local\" are rows of its own"
@@ -240,32 +282,45 @@ void RankStep::check_batch(const StepInput& input) {
 
 // ---- the batch
 
-bool RankStep::has_rows(const StepInput& input, size_t tensor) const {
+std::optional<int64_t> RankStep::rows_of(const StepInput& input, size_t tensor) const {
   const Parallel& parallel = *config_.parallel;
-  if (parallel.batch == Parallel::Batch::kGlobal || data_axes_.empty()) return false;
+  if (parallel.batch == Parallel::Batch::kGlobal || data_axes_.empty()) return std::nullopt;
+  const auto given = [&](size_t t) { return parallel.batch_dims.find(name_in(input, t)); };
+  if (const auto dim = given(tensor); dim != parallel.batch_dims.end()) return dim->second;
   const at::Tensor& one = input.tensors[tensor];
-  if (!one.defined() || one.dim() == 0) return false;
-  const std::string name = tensor < input.names.size() ? input.names[tensor] : str("{}", tensor);
-  if (std::ranges::find(parallel.whole, name) != parallel.whole.end()) return false;
+  if (!one.defined() || one.dim() == 0) return std::nullopt;
   const auto first =
       std::ranges::find_if(input.tensors, [](const at::Tensor& t) { return t.defined() && t.dim() > 0; });
-  return one.size(0) == first->size(0);
+  const auto dim = given(static_cast<size_t>(first - input.tensors.begin()));
+  const int64_t rows = first->size(dim == parallel.batch_dims.end() ? 0 : dim->second.value_or(0));
+  return one.size(0) == rows ? std::optional<int64_t>(0) : std::nullopt;
+}
+
+void RankStep::check_batch_dims(const StepInput& input) const {
+  for (const auto& [name, dim] : config_.parallel->batch_dims) {
+    size_t t = 0;
+    while (t < input.tensors.size() && name_in(input, t) != name) ++t;
+    if (t == input.tensors.size() || !dim || !input.tensors[t].defined()) continue;
+    USER_CHECK(*dim < input.tensors[t].dim(), "batch_dims has {} for '{}', which has the shape [{}]", *dim, name,
+               fmt::join(input.tensors[t].sizes(), ", "));
+  }
 }
 
 std::vector<at::Tensor> RankStep::whole(const StepInput& input) {
   std::vector<at::Tensor> out = input.tensors;
   for (size_t t = 0; t < out.size(); ++t)
-    if (has_rows(input, t)) out[t] = gathered(out[t]);
+    if (const auto dim = rows_of(input, t)) out[t] = gathered(out[t], *dim);
   return out;
 }
 
-at::Tensor RankStep::gathered(const at::Tensor& rows) {
+at::Tensor RankStep::gathered(const at::Tensor& rows, int64_t dim) {
   RankGroup& group = ranks_->along(strategy_.mesh, data_axes_);
-  std::vector<int64_t> sizes = rows.sizes().vec();
+  const at::Tensor own = rows.detach().movedim(dim, 0).contiguous();
+  std::vector<int64_t> sizes = own.sizes().vec();
   sizes[0] *= group.ranks();
   const at::Tensor all = at::empty(sizes, rows.scalar_type());
-  group.all_gather(rows.detach().contiguous(), all);
-  return all;
+  group.all_gather(own, all);
+  return all.movedim(0, dim).contiguous();
 }
 
 // What the plan takes of the batch: rows that are the rank's part of a tensor go nowhere else.
@@ -274,10 +329,12 @@ std::vector<at::Tensor> RankStep::batch_of(const RankPlan& plan, const StepInput
   for (const ScheduleInput& one : plan.program->schedule().inputs) {
     if (one.kind != InputKind::kBatch) continue;
     const size_t t = std::stoul(one.key);
-    if (!has_rows(input, t)) continue;
+    const auto dim = rows_of(input, t);
+    if (!dim) continue;
+    const auto at = static_cast<size_t>(*dim);
     Sharding own_rows = Sharding::whole(static_cast<size_t>(out[t].dim()));
-    if (one.part) own_rows.dims[0] = canonical({{one.part->shape[0], data_axes_}}, strategy_.mesh);
-    if (!one.part || one.part->sharding != own_rows) out[t] = gathered(out[t]);
+    if (one.part) own_rows.dims[at] = canonical({{one.part->shape[at], data_axes_}}, strategy_.mesh);
+    if (!one.part || one.part->sharding != own_rows) out[t] = gathered(out[t], *dim);
   }
   return out;
 }
@@ -305,33 +362,28 @@ void RankStep::warn_once(const std::string& warning) {
 // ---- a new signature
 
 void RankStep::capture(const StepInput& input, const StepOnFn& step) {
+  together([&] { check_batch_dims(input); });
   check_batch(input);
-  std::string problem;
-  std::exception_ptr thrown;
   VirtualPlan captured;
   bool made_state = false;
-  try {
-    const std::string kind = program_.unfit();
-    USER_CHECK(kind.empty(), "this step cannot run on ranks: it has a {}", kind);
-    made_state = program_.make_state();
-    captured = captured_alike(input, step);
-    const std::string why = why_refused(captured, program_);
-    USER_CHECK(why.empty(), "this step cannot run on ranks, where nothing runs eagerly: {}", why);
-    const std::string& shared = shared_.among(program_, list_tensors(program_, {}));
-    USER_CHECK(shared.empty(), "this step cannot run on ranks: tensors of its program share memory ({})", shared);
-  } catch (const std::exception& error) {
-    problem = first_line(error.what());
-    thrown = std::current_exception();
-  }
   const auto take_back = [&] {
     if (made_state) program_.drop_state();
     program_.refresh();
   };
-  // The same on all ranks, so that none waits for one that has left.
-  if (const std::string error = common_error(problem); !error.empty()) {
+  try {
+    together([&] {
+      const std::string kind = program_.unfit();
+      USER_CHECK(kind.empty(), "this step cannot run on ranks: it has a {}", kind);
+      made_state = program_.make_state();
+      captured = captured_alike(input, step);
+      const std::string why = why_refused(captured, program_);
+      USER_CHECK(why.empty(), "this step cannot run on ranks, where nothing runs eagerly: {}", why);
+      const std::string& shared = shared_.among(program_, list_tensors(program_, {}));
+      USER_CHECK(shared.empty(), "this step cannot run on ranks: tensors of its program share memory ({})", shared);
+    });
+  } catch (...) {
     take_back();
-    if (thrown) std::rethrow_exception(thrown);
-    user_error("{}", error);
+    throw;
   }
   ++stats_.recordings;
   stats_.capture_seconds += captured.seconds;
@@ -374,7 +426,7 @@ VirtualPlan RankStep::captured_alike(const StepInput& input, const StepOnFn& ste
     const std::string before = signature(list_tensors(program_, input), input);
     const StepInput all{batch, input.names, input.constants};
     VirtualPlan captured = plan_virtually(
-        program_, all, [&] { return step(batch); }, config_.op_rules);
+        program_, all, [&] { return step(batch); }, config_.op_rules, VirtualKernels::Reads::kStandIn);
     program_.refresh();
     if (signature(list_tensors(program_, input), input) == before) return captured;
   }
@@ -402,7 +454,9 @@ void RankStep::take(const Schedule& schedule) {
 // Rank 0's count where they differ, and where others have none.
 void RankStep::have_same_values(const std::vector<std::pair<Key, at::Tensor>>& tensors) {
   std::string mine;
-  const auto is_made = [&](const Key& key) { return program_.initial_value({key.first, key.second}).has_value(); };
+  const auto is_made = [&](const Key& key) {
+    return saved_.contains(key) || program_.initial_value({key.first, key.second}).has_value();
+  };
   for (const auto& [key, tensor] : tensors)
     mine += is_made(key) ? "made\n" : is_virtual(tensor) ? "absent\n" : hash_of(tensor) + "\n";
   std::vector<std::vector<std::string>> all;
@@ -442,26 +496,40 @@ std::vector<std::pair<RankStep::Key, at::Tensor>> RankStep::moved_since(const st
 void RankStep::take(const Key& key, const at::Tensor& tensor) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const auto& [owner, name] = key;
-  const std::optional<double> made = is_virtual(tensor) ? program_.initial_value({owner, name}) : std::nullopt;
+  const std::optional<double> initial = program_.initial_value({owner, name});
+  const bool is_made = is_virtual(tensor) && initial.has_value();
   const at::Tensor own = tensor.detach();
   const void*& held = held_[key];
   parts_.erase(held);
   held = own.storage().unsafeGetStorageImpl();
+  const auto saved = saved_.find(key);
+  const TensorFiles* files = nullptr;
+  const TensorFiles::Tensor* in_files =
+      saved == saved_.end() ? nullptr
+                            : saved->second->find({{owner, name}, program_.is_of_model({owner, name}), own}, files);
   if (state_.is_whole(owner, name, own)) {
     materialise(own);
-    if (made) own.fill_(*made);
+    if (in_files != nullptr)
+      put_into(own, read_tensor(*files, *in_files));
+    else if (is_made)
+      own.fill_(*initial);
     state_.replace(owner, name, own);
+    saved_.erase(key);
     return;
   }
-  if (made)
-    state_.fill(owner, name, *made);
+  if (in_files != nullptr)
+    state_.put(owner, name, *files, *in_files);
+  else if (is_made)
+    state_.fill(owner, name, *initial);
   else
     state_.put(owner, name, own);
+  saved_.erase(key);
   dematerialise(own, kInParts);
   parts_[held] = key;
 }
 
 void RankStep::gather(const std::vector<at::Tensor>& tensors, bool keeps) {
+  ranks_->barrier();  // who has ended meanwhile says so here
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (const at::Tensor& tensor : tensors) {
     const auto found = parts_.find(tensor.storage().unsafeGetStorageImpl());
@@ -481,6 +549,114 @@ void RankStep::scatter(const std::vector<at::Tensor>& tensors, bool takes) {
     if (takes) state_.put(found->second.first, found->second.second, tensor.detach());
     dematerialise(tensor, kInParts);
   }
+}
+
+// ---- checkpoints
+
+// Whether the ranks hold it, and not something that the program has put in its place since.
+bool RankStep::is_held(const Key& key, const at::Tensor& tensor) const {
+  const auto held = held_.find(key);
+  return held != held_.end() && tensor.storage().unsafeGetStorageImpl() == held->second;
+}
+
+std::filesystem::path RankStep::save(const std::filesystem::path& output, int64_t number,
+                                     const Companions& companions) {
+  const bool is_first = ranks_->rank() == 0;
+  std::string at;
+  std::optional<CheckpointWriter> writer;
+  together([&] {
+    program_.refresh();
+    if (is_first) at = writer.emplace(output, TrainerState{.step = number}).path();
+  });
+  at = ranks_->exchange(at)[0];
+  ManifestFiles own;
+  together([&] {
+    write_own_slices(at);
+    own = hash_files(at, beginning_of_slice_files(ranks_->rank()));
+  });
+  ManifestFiles written;
+  for (const std::string& files : ranks_->exchange(to_text(own))) written.merge(parse_manifest_files(files));
+  std::string final;
+  together([&] {
+    if (!is_first) return;
+    for (const auto& [name, text] : companions) write_file_synced(writer->path() / name, text);
+    final = writer->commit(written, to_text(strategy_.mesh));
+  });
+  return ranks_->exchange(final)[0];
+}
+
+// What all ranks have whole and no step has taken is the first one's to write.
+void RankStep::write_own_slices(const std::filesystem::path& directory) {
+  SavedSlices in_parts[2];
+  std::vector<std::pair<std::string, at::Tensor>> whole[2];
+  for (const SavedTensor& one : saved_tensors(program_)) {
+    const size_t which = one.is_of_model ? 0 : 1;
+    const Key key{one.key.owner, one.key.key};
+    if (is_held(key, one.tensor)) {
+      in_parts[which].push_back({one.key.key, one.key.owner, one.key.key, 0, {}});
+    } else if (!is_virtual(one.tensor)) {
+      whole[which].emplace_back(one.key.key, one.tensor.detach());
+    } else {
+      USER_CHECK(program_.initial_value(one.key), "{} '{}' has no values to save: call the step before",
+                 name_of(one.key.owner), one.key.key);
+    }
+  }
+  whole[1].emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
+  for (const size_t which : {0, 1}) {
+    SavedSlices slices = slices_of(state_, in_parts[which]);
+    NamedTensors tensors = windows(state_, slices);
+    if (ranks_->rank() == 0)
+      for (const auto& [name, tensor] : whole[which]) {
+        slices.push_back(slice_of_whole(name, tensor.sizes().vec()));
+        tensors.emplace_back(name, tensor);
+      }
+    write_slices(directory, which == 0 ? kModelFiles : kOptimizerFiles, state_, slices, tensors, std::nullopt,
+                 system_files());
+  }
+}
+
+Checkpoint RankStep::load(const std::filesystem::path& from, const AcceptFn& accept) {
+  std::string at;
+  Checkpoint checkpoint;
+  std::shared_ptr<SavedProgram> saved;
+  bool made = false;
+  together([&] {
+    if (ranks_->rank() == 0) at = std::filesystem::absolute(find_checkpoint(from).directory);  // every hash is checked
+  });
+  at = ranks_->exchange(at)[0];
+  try {
+    together([&] {
+      checkpoint = read_checkpoint(at, CheckedBy::kSizes);
+      saved = std::make_shared<SavedProgram>(checkpoint.directory);
+      program_.refresh();
+      if (accept) accept(checkpoint.directory);
+      program_.adopt(saved->names_of_state());
+      program_.refresh();
+      const std::vector<OwnedKey> before = program_.keys();
+      made = program_.make_state();
+      program_.refresh();
+      saved->check(program_, before);
+    });
+  } catch (...) {
+    if (made) program_.drop_state();
+    program_.refresh();
+    throw;
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (const SavedTensor& one : saved_tensors(program_)) {
+    const Key key{one.key.owner, one.key.key};
+    const TensorFiles* files = nullptr;
+    const TensorFiles::Tensor* found = saved->find(one, files);
+    if (found == nullptr) continue;
+    if (is_held(key, one.tensor))
+      state_.put(key.first, key.second, *files, *found);
+    else if (is_virtual(one.tensor))
+      saved_[key] = saved;
+    else
+      put_into(one.tensor, read_tensor(*files, *found));
+  }
+  saved->load_generator();
+  return checkpoint;
 }
 
 // ---- what it did

@@ -4,6 +4,7 @@
 // what cannot be captured is refused, on every rank, before anything changes. All ranks make every call together.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <list>
 #include <map>
@@ -22,6 +23,7 @@
 #include "engine/prediction.h"
 #include "engine/program/event_update.h"
 #include "engine/program/program.h"
+#include "engine/program/saved_program.h"
 #include "engine/program/signature.h"
 #include "engine/program/step_input.h"
 #include "engine/program/undo.h"
@@ -51,6 +53,12 @@ class RankStep {
   // The way back: with `takes` what they hold by now counts, and all ranks have the same there.
   void scatter(const std::vector<at::Tensor>& tensors, bool takes);
 
+  // As Step's, by all ranks together: each writes its slices, and reads what it holds. Values of tensors that no step
+  // has taken yet stay in the files until one does, where the program has no memory for them.
+  std::filesystem::path save(const std::filesystem::path& output, int64_t number, const Companions& companions);
+  using AcceptFn = std::function<void(const std::filesystem::path& checkpoint)>;
+  Checkpoint load(const std::filesystem::path& from, const AcceptFn& accept = {});
+
   // From now on replays are timed; then what the last of them took on this rank.
   void start_profile() { times_.emplace(), is_timed_ = false; }
   std::optional<Profile> finish_profile();
@@ -71,7 +79,16 @@ class RankStep {
     bool draws = false;  // random numbers
   };
   using Key = std::pair<Owner, std::string>;
+  struct Call {
+    std::vector<at::Tensor> tensors;
+    std::string signature;
+    std::vector<std::pair<Key, at::Tensor>> moved;
+    RankPlan* plan = nullptr;  // none: the step is captured
+    std::string numbers;       // that the plan was given
+    std::optional<Undo> undo;  // of what the optimizers' host code has done for it
+  };
 
+  Call begin(const StepInput& input);
   std::string signature(const std::vector<at::Tensor>& tensors, const StepInput& input);
   RankPlan* find(const std::string& signature);
   void capture(const StepInput& input, const StepOnFn& step);
@@ -80,12 +97,17 @@ class RankStep {
   void check_alike(const std::string& signature, const std::string& numbers, const std::vector<at::Tensor>& tensors,
                    const StepInput& input);
   void check_batch(const StepInput& input);
-  bool has_rows(const StepInput& input, size_t tensor) const;
+  void check_batch_dims(const StepInput& input) const;
+  // Which dimension of a tensor of the batch is its rows of this rank; nothing: it has none, every rank has the same.
+  std::optional<int64_t> rows_of(const StepInput& input, size_t tensor) const;
   std::vector<at::Tensor> whole(const StepInput& input);
-  at::Tensor gathered(const at::Tensor& rows);
+  at::Tensor gathered(const at::Tensor& rows, int64_t dim);
   std::vector<at::Tensor> batch_of(const RankPlan& plan, const StepInput& input);
   void warn_once(const std::string& warning);
   StepOutput replay(RankPlan& plan, const StepInput& input);
+  void write_own_slices(const std::filesystem::path& directory);
+  bool is_held(const Key& key, const at::Tensor& tensor) const;
+  void together(const std::function<void()>& part) const;
   void share_draws();
   std::vector<std::pair<Key, at::Tensor>> moved_since(const std::vector<at::Tensor>& tensors) const;
   void take(const Schedule& schedule);
@@ -107,6 +129,7 @@ class RankStep {
   std::list<RankPlan> plans_;         // most recently used first
   std::map<const void*, Key> parts_;  // by storage: the program's tensors whose values lie in parts
   std::map<Key, const void*> held_;   // the storage that the program had in each place when it was taken
+  std::map<Key, std::shared_ptr<SavedProgram>> saved_;  // whose values are in files until a step takes them
   bool compared_draws_ = false;
   std::optional<RunTimes> times_;  // while replays are timed,
   bool is_timed_ = false;          // and whether one was

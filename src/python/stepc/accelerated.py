@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from stepc import _C, around, ranks, results, tree
+from stepc import _C, around, ranks, results, saved, tree
 from stepc.config import Config
 from stepc.profile import Profile
 from stepc.recording import Recording, Tracing
@@ -73,9 +73,13 @@ class Accelerated:
         self._arguments = {}  # structure of arguments -> its text in the signature, the names of their tensors
         self._met = 0
         self._said = set()
+        self._trained = 0  # calls with gradients
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(args, kwargs) if self._padding is None else self._padding.call(_Rehearsed(self), args, kwargs)
+        trains = torch.is_grad_enabled()
+        out = self._call(args, kwargs) if self._padding is None else self._padding.call(_Rehearsed(self), args, kwargs)
+        self._trained += trains
+        return out
 
     def _call(self, args, kwargs):
         why = "it is called by another one" if _C.is_recording() or _C.is_tracing() else around.why_eager()
@@ -220,6 +224,26 @@ class Accelerated:
                 _C.report_effect("the step leaves a gradient in a tensor of the batch")
                 left.append(gradient)
         return left
+
+    def save(self, directory: str | os.PathLike, step: int | None = None, **state: Any) -> str:
+        """Writes the checkpoint `directory`/checkpoint-000200, whole or not at all, and returns its path.
+
+        It has the model, the optimizers, their options, the schedulers that the step reaches, the random generator, and
+        `state`: by name whatever has a state_dict(), such as scheduler=scheduler or loader=loader (a stepc.AsyncLoader), or
+        else numbers, texts, small tensors and lists and dicts of them. `step`: its number, else that of the calls so far
+        for which gradients were on. Ranks call it together, and each writes what it holds; rank 0's `state` counts.
+        """
+        return saved.save(self._engine, self._scout, directory, self._trained if step is None else step, state)
+
+    def load(self, directory: str | os.PathLike, **objects: Any) -> saved.Loaded:
+        """Takes back what save() has written on any number of ranks: of a checkpoint, or the newest whole one in `directory`.
+
+        What stands in `objects` gets its state by load_state_dict(); all other that save() was given is in the result's
+        `state`. Ranks call it together.
+        """
+        loaded = saved.load(self._engine, self._scout, directory, objects)
+        self._trained = loaded.step
+        return loaded
 
     @property
     def stats(self) -> dict[str, Any]:

@@ -44,7 +44,8 @@ class Config:
     parallel: spreads the step over ranks (docs/parallel.md): "ddp", "fsdp" or axes, such as {"dp_shard": 2, "tp": 2}, of
         which one may be -1 for the ranks that the others leave; `zero` and `sequence_parallel` stand there too.
     batch: what each rank gives: "local", rows of its own, as under DDP; "global", the whole batch, all the same.
-    batch_dims: {"name": None} for a tensor of the batch that has no rows, though as many as the first tensor has.
+    batch_dims: which dimension of a tensor of the batch its rows are, {"name": 1}; None has no rows. Else it is the first,
+        where that is as long as the first tensor's rows.
     shard: parameters split otherwise than is found: {"*.q_proj.weight": {0: "tp"}}.
     max_plans: signatures (shapes, flags, settings) whose plans are kept, and plans of one signature.
     max_recordings: recordings of one signature without a plan before it stays eager.

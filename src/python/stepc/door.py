@@ -1,5 +1,6 @@
 """accelerate(): the Python door."""
 
+import dataclasses
 import functools
 import types
 
@@ -8,7 +9,7 @@ import torch
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from stepc import _C, loop
+from stepc import _C, data_parallel, loop
 from stepc.accelerated import Accelerated
 from stepc.config import Config
 from stepc.module_calls import around_modules
@@ -116,20 +117,20 @@ class _Method:
 
 
 def _accelerate_loop(model, optimizers, config):
-    if config.parallel is not None:
-        raise _C.UserError("parallel is of a whole step, and this is a loop that stays as it is: put forward, backward() and "
-                           "optimizer.step() into a function, step = stepc.accelerate(train_step, config=config)")
+    spread = data_parallel.of_loop(config)
+    config = dataclasses.replace(config, parallel=None)  # of what follows each rank has plans of its own
     for optimizer in optimizers:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise _C.UserError(f"accelerate(model, ...) takes optimizers, not a {type(optimizer).__name__}")
         if loop.is_accelerated(optimizer):
             raise _C.UserError(f"this {type(optimizer).__name__} is accelerated already")
     if not loop.is_accelerated(model):
-        loop.accelerate_model(model, config)
+        loop.accelerate_model(model, config, spread and data_parallel.spread(spread[0], model))
     elif not optimizers:
         raise _C.UserError("this model is accelerated already")
     for optimizer in optimizers:
-        loop.accelerate_optimizer(optimizer, config, model)
+        updates = data_parallel.Updates(spread[0], optimizer) if spread and spread[1] else None
+        loop.accelerate_optimizer(optimizer, config, model, updates)
     return (model, *optimizers) if optimizers else model
 
 

@@ -238,8 +238,9 @@ class ModelSegments:
     its own, as it was before.
     """
 
-    def __init__(self, model, config):
+    def __init__(self, model, config, gradients):
         self.model = model
+        self.gradients = gradients  # that ranks have together; None: this process is alone
         self.scout = _ModelScout(model.forward, {"model": model}, {})
         self.engine = _C.Segments(self.scout, config)
         self.precision = config.precision
@@ -273,6 +274,14 @@ class ModelSegments:
     def __call__(self, *args, **kwargs):
         if not torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
             return self.model._call_impl(*args, **kwargs)
+        if self.gradients is None:
+            return self._call(args, kwargs)
+        self.gradients.before_forward()
+        result = self._call(args, kwargs)
+        self.gradients.after_forward(result)
+        return result
+
+    def _call(self, args, kwargs):
         self.is_called = True
         if _C.is_recording():
             return self.run(args, kwargs)
@@ -355,16 +364,16 @@ class _OptimizerScout(Scout):
         self.original()
 
 
-def accelerate_model(model, config):
+def accelerate_model(model, config, gradients=None):
     """Calls of the model run from plans from now on."""
     if isinstance(model, torch.jit.ScriptModule) or model.__dict__.get("_compiled_call_impl") is not None:
         _LOG.warning("this model runs as it is: it is compiled or scripted")
         return
-    model.__dict__["_compiled_call_impl"] = ModelSegments(model, config)
+    model.__dict__["_compiled_call_impl"] = ModelSegments(model, config, gradients)
 
 
-def accelerate_optimizer(optimizer, config, model):
-    """The optimizer's step() runs from a plan from now on."""
+def accelerate_optimizer(optimizer, config, model, updates=None):
+    """The optimizer's step() runs from a plan from now on; with `updates` each rank's updates some parameters."""
     optimizer = _innermost(optimizer)
     takes_closure_first = _takes_closure_first(optimizer)
     original = optimizer.step
@@ -385,11 +394,14 @@ def accelerate_optimizer(optimizer, config, model):
                 "of it that are called instead of the model run as they are"
             )
 
+    around_update = contextlib.nullcontext if updates is None else updates.shared
+
     @functools.wraps(original.__func__ if isinstance(original, types.MethodType) else original)
     def step(self, closure=None):
         if closure is None:
             tell_if_unused()
-            return original() if _C.is_recording() else update()
+            with around_update():
+                return original() if _C.is_recording() else update()
         if _C.is_recording():
             return original(closure)
         if not takes_closure_first or optimizer._optimizer_step_pre_hooks or _global_optimizer_pre_hooks:
@@ -401,7 +413,8 @@ def accelerate_optimizer(optimizer, config, model):
         with torch.enable_grad():
             loss = closure()
         tell_if_unused()
-        update()
+        with around_update():
+            update()
         return loss
 
     optimizer.__dict__["step"] = types.MethodType(step, optimizer)

@@ -1,6 +1,9 @@
 """A step on several ranks: who they are, how it is spread over them, and the whole tensors around it."""
 
 import contextlib
+import functools
+import sys
+import threading
 import weakref
 from collections.abc import Iterator
 
@@ -11,6 +14,7 @@ from stepc import _C
 _PRESETS = {"ddp": {"dp_replicate": -1}, "fsdp": {"dp_shard": -1}}
 _AXES = ("dp_replicate", "dp_shard", "cp", "tp")
 _OPTIONS = {"zero": int, "sequence_parallel": bool}
+_SECONDS_TO_TELL = 60  # the others that this rank ends by an exception
 _EXAMPLE = 'such as {"dp_shard": 2, "tp": 2}'
 
 _steps = weakref.WeakSet()  # that run on ranks
@@ -44,8 +48,8 @@ def check(config):
                                                  for dim, axis in dims.items()):
             raise _C.UserError(f'shard has {pattern!r}: {dims!r}; it is a dimension and an axis, such as {{0: "tp"}}')
     for name, dim in (config.batch_dims or {}).items():
-        if dim not in (0, None):
-            raise _C.UserError(f"batch_dims has {name!r}: {dim!r}; rows are dimension 0, and None has no rows")
+        if dim is not None and (type(dim) is not int or dim < 0):
+            raise _C.UserError(f"batch_dims has {name!r}: {dim!r}; it is the dimension of its rows, or None for no rows")
     return chosen
 
 
@@ -60,7 +64,7 @@ def parallel_of(config):
         "sequence_parallel": chosen.get("sequence_parallel", True),
         "shard": [(pattern, dict(dims)) for pattern, dims in (config.shard or {}).items()],
         "batch": config.batch,
-        "whole": [name for name, dim in (config.batch_dims or {}).items() if dim is None],
+        "batch_dims": dict(config.batch_dims or {}),
         "ranks": _ranks(),
     }
 
@@ -70,8 +74,29 @@ def _ranks():
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         store = distributed.distributed_c10d._get_default_store()
-        return _C.ranks_by(distributed.get_rank(), distributed.get_world_size(), store)
-    return _C.ranks()
+        group = _C.ranks_by(distributed.get_rank(), distributed.get_world_size(), store)
+    else:
+        group = _C.ranks()
+    if group.size() > 1:
+        _tell_of_exceptions(group)
+    return group
+
+
+@functools.cache
+def _tell_of_exceptions(group):
+    """A rank that an exception ends says so, in the next call that the others make together."""
+    shown = sys.excepthook
+
+    def show(kind, error, traceback):
+        shown(kind, error, traceback)
+        if issubclass(kind, Exception):
+            why = str(error).splitlines()
+            words = f"{kind.__name__}: {why[0]}" if why else kind.__name__
+            telling = threading.Thread(target=group.tell, args=(words,), daemon=True)
+            telling.start()
+            telling.join(_SECONDS_TO_TELL)
+
+    sys.excepthook = show
 
 
 def joined(step):

@@ -83,7 +83,7 @@ class Scout:
     def look(self):
         if self.reads.refresh():
             self._find_again()
-        slots, witnesses, flagged, seen = [], [], [], set()
+        slots, witnesses, flagged, seen, beside_model = [], [], [], set(), set()
         names, settings = {}, {}
         for prefix, module in self.modules.items():
             before = "" if len(self.modules) == 1 else f"{prefix}."
@@ -106,6 +106,8 @@ class Scout:
                     if buffer is not None and id(buffer) not in seen:
                         seen.add(id(buffer))
                         slots.append((BUFFER, f"{dot}{name}", part._buffers, name))
+                        if name in part._non_persistent_buffers_set:
+                            beside_model.add(f"{dot}{name}")
         self._names = names
         for key, (container, name) in self._parameters.items():
             if id(value_at(container, name)) in seen:
@@ -130,6 +132,7 @@ class Scout:
             "settings": settings,
             "updates": self._updates,
             "reads": read,
+            "beside_model": beside_model,
             "absent": ABSENT,
             "contents_of": contents_of,
         }
@@ -324,6 +327,16 @@ class Scout:
         self.restore_host_state(host_state)
 
     # ---- owners of what is not listed
+
+    def adopt(self, keys):
+        """Those of the keys that are paths to tensors of the program are read there from now on; whether there are any."""
+        missing = set(keys) - {slot[1] for slot in self.slots}
+        found = False
+        for container, name, value, path in walk.reachable(self.step, in_place=True) if missing else ():
+            if path in missing and isinstance(value, torch.Tensor) and _is_plain(value):
+                missing.remove(path)
+                found = (self._is_place(container) and self._adopt(container, name, value, path)) or found
+        return found
 
     def explain_tensor(self, bytes_):
         """Looks for the place where a tensor on this storage stands; it is read there from then on."""

@@ -252,16 +252,10 @@ Sample RankLearner::sample(const std::string& prompt, const SampleOptions& optio
 SavedSlices RankLearner::weight_slices() const { return train::weight_slices(directory_, model_, state_); }
 SavedSlices RankLearner::state_slices() const { return train::state_slices(optimizer_, state_); }
 
-NamedTensors RankLearner::windows(const SavedSlices& slices) const {
-  NamedTensors windows;
-  for (const SavedSlice& one : slices) windows.emplace_back(one.name, state_.window(one.owner, one.key, one.slice));
-  return windows;
-}
-
-NamedTensors RankLearner::weights() { return windows(weight_slices()); }
+NamedTensors RankLearner::weights() { return windows(state_, weight_slices()); }
 
 NamedTensors RankLearner::state() {
-  NamedTensors state = windows(state_slices());
+  NamedTensors state = windows(state_, state_slices());
   if (ranks_->rank() == 0)
     state.emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
   return state;
@@ -269,41 +263,14 @@ NamedTensors RankLearner::state() {
 
 uint64_t RankLearner::staged_bytes() const { return train::staged_bytes(weight_slices(), state_slices(), state_); }
 
-void RankLearner::write_slices(const std::filesystem::path& checkpoint, std::string_view which,
-                               const SavedSlices& slices, const NamedTensors& tensors,
-                               std::optional<at::ScalarType> dtype, FileSystem& files) const {
-  int64_t count = 0;
-  for (const SavedSlice& one : slices) count = std::max(count, static_cast<int64_t>(one.number) + 1);
-  for (int64_t number = 0; number < count; ++number) {
-    MadeTensors made;
-    std::vector<std::string> names;
-    std::vector<Box> boxes;
-    std::vector<std::vector<int64_t>> shapes;
-    for (size_t i = 0; i < slices.size(); ++i) {
-      if (static_cast<int64_t>(slices[i].number) != number) continue;
-      const at::Tensor& tensor = tensors[i].second;
-      const at::ScalarType type = dtype.value_or(tensor.scalar_type());
-      made.push_back({slices[i].name, type, tensor.sizes().vec(), [&tensor, type] { return tensor.to(type); }});
-      names.push_back(slices[i].name);
-      boxes.push_back(slices[i].slice.box);
-      shapes.push_back(slices[i].slice.shape);
-    }
-    const SliceFile file{ranks_->rank(), std::string(which), number, count};
-    save_tensors(checkpoint / name_of(file), made, metadata_of_slices(names, boxes, shapes, to_text(state_.mesh())),
-                 files);
-  }
-}
-
 void RankLearner::write_checkpoint(const std::filesystem::path& checkpoint, const NamedTensors& weights,
                                    const NamedTensors& state, FileSystem& files) const {
-  write_slices(checkpoint, directory_.adapter ? kAdapterFiles : kModelFiles, weight_slices(), weights,
+  write_slices(checkpoint, directory_.adapter ? kAdapterFiles : kModelFiles, state_, weight_slices(), weights,
                directory_.adapter ? std::nullopt : std::optional(models::scalar_type(directory_.config.dtype)), files);
   SavedSlices slices = state_slices();
-  if (state.size() > slices.size()) {
-    const std::vector<int64_t> shape = state.back().second.sizes().vec();
-    slices.push_back({kGeneratorState, Owner::kOptimizerState, {}, 0, {shape, {{0}, shape}, {0}}});
-  }
-  write_slices(checkpoint, kOptimizerFiles, slices, state, std::nullopt, files);
+  if (state.size() > slices.size())
+    slices.push_back(slice_of_whole(kGeneratorState, state.back().second.sizes().vec()));
+  write_slices(checkpoint, kOptimizerFiles, state_, slices, state, std::nullopt, files);
   if (ranks_->rank() == 0) write_companions(checkpoint, directory_, files);
 }
 

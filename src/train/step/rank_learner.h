@@ -13,11 +13,12 @@
 #include "comm/ranks.h"
 #include "engine/ranks/common_machine.h"
 #include "engine/ranks/rank_program.h"
+#include "engine/ranks/saved_slices.h"
 #include "engine/ranks/sharded_state.h"
 #include "passes/partition/strategy.h"
 #include "runtime/kernel_sources.h"
 #include "train/step/learner.h"
-#include "train/step/saved_slices.h"
+#include "train/step/model_slices.h"
 
 namespace stepc::train {
 
@@ -74,10 +75,6 @@ class RankLearner final : public Learner {
   [[nodiscard]] const RankProgram& largest() const;
   [[nodiscard]] SavedSlices weight_slices() const;
   [[nodiscard]] SavedSlices state_slices() const;
-  [[nodiscard]] NamedTensors windows(const SavedSlices& slices) const;
-  // In as many files as a tensor has slices here.
-  void write_slices(const std::filesystem::path& checkpoint, std::string_view which, const SavedSlices& slices,
-                    const NamedTensors& tensors, std::optional<at::ScalarType> dtype, FileSystem& files) const;
 
   RunConfig config_;
   Strategy strategy_;

@@ -18,7 +18,7 @@
 #include "train/machine/kernel_directory.h"
 #include "train/run/run_saver.h"
 #include "train/run/trainer.h"
-#include "train/step/saved_slices.h"
+#include "train/step/model_slices.h"
 #include "train/step/train_step.h"
 
 namespace stepc::train {

@@ -1,7 +1,5 @@
-#include "train/step/saved_slices.h"
+#include "train/step/model_slices.h"
 
-#include <algorithm>
-#include <functional>
 #include <map>
 #include <set>
 
@@ -9,27 +7,6 @@
 #include "train/step/local_learner.h"
 
 namespace stepc::train {
-
-namespace {
-
-// The tensors, each whole, as the slices of them that this rank saves.
-SavedSlices slices_of(SavedSlices whole, const ShardedState& state) {
-  // The largest first, so that those ranks which take turns write about as much as each other.
-  std::ranges::stable_sort(whole, std::greater<>(),
-                           [&](const SavedSlice& one) { return state.whole_bytes(one.owner, one.key); });
-  SavedSlices slices;
-  for (size_t turn = 0; turn < whole.size(); ++turn) {
-    size_t number = 0;
-    for (ShardedState::Slice& slice : state.slices(whole[turn].owner, whole[turn].key, turn)) {
-      SavedSlice& one = slices.emplace_back(whole[turn]);
-      one.number = number++;
-      one.slice = std::move(slice);
-    }
-  }
-  return slices;
-}
-
-}  // namespace
 
 std::vector<std::pair<std::string, std::string>> saved_names(const ModelDirectory& directory, models::Decoder model) {
   std::map<const void*, std::string> own;
@@ -47,14 +24,14 @@ SavedSlices weight_slices(const ModelDirectory& directory, models::Decoder model
     const bool has_master = !directory.adapter && state.has(Owner::kOptimizerState, master);
     whole.push_back({name, has_master ? Owner::kOptimizerState : Owner::kParameter, has_master ? master : own, 0, {}});
   }
-  return slices_of(std::move(whole), state);
+  return slices_of(state, std::move(whole));
 }
 
 SavedSlices state_slices(const ChosenOptimizer& optimizer, const ShardedState& state) {
   SavedSlices whole;
   for (const auto& [name, tensor] : optimizer.optimizer->named_state())
     whole.push_back({name, Owner::kOptimizerState, name, 0, {}});
-  return slices_of(std::move(whole), state);
+  return slices_of(state, std::move(whole));
 }
 
 uint64_t staged_bytes(const SavedSlices& weights, const SavedSlices& state, const ShardedState& of) {

@@ -7,21 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "engine/ranks/saved_slices.h"
 #include "engine/ranks/sharded_state.h"
 #include "train/model/model_directory.h"
 #include "train/step/optimizer_choice.h"
 
 namespace stepc::train {
-
-// A slice that this rank saves, the `number`-th of its tensor.
-struct SavedSlice {
-  std::string name;
-  Owner owner = Owner::kParameter;
-  std::string key;
-  size_t number = 0;
-  ShardedState::Slice slice;
-};
-using SavedSlices = std::vector<SavedSlice>;
 
 // What is saved of a model, or of its adapter: names in the files, and the parameters' own.
 std::vector<std::pair<std::string, std::string>> saved_names(const ModelDirectory& directory, models::Decoder model);

@@ -1,0 +1,23 @@
+// What ranks do together around a loop that stays as it is, each with rows of its own: gradients are averaged, and
+// values are one rank's. Small tensors go together. All ranks give tensors of the same looks, in the same order.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "comm/ranks.h"
+
+namespace stepc {
+
+// In place, the mean over all ranks. `which`: the tensors' names, a line each; UserError on all ranks where they
+// differ.
+void average(Ranks& ranks, const std::vector<at::Tensor>& tensors, const std::string& which);
+// Whether the tensors have other values on one rank than on another. UserError where they are others.
+bool differ(Ranks& ranks, const std::vector<at::Tensor>& tensors);
+// Each becomes what it is on the rank that `owners` has for it.
+void share(Ranks& ranks, const std::vector<at::Tensor>& tensors, const std::vector<int64_t>& owners);
+
+}  // namespace stepc

@@ -1,0 +1,91 @@
+"""What a checkpoint of an accelerated step has beside its tensors: options of optimizers, schedulers, what else is given."""
+
+import dataclasses
+import os
+from typing import Any
+
+import torch
+
+from stepc import _C, plain
+
+_FILE = "program_state.json"
+_MODEL_FILES = ("config", "generation_config")  # of transformers' models
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """directory: of the checkpoint. step: the number that it was saved with. state: what save() was given, by name."""
+
+    directory: str
+    step: int
+    state: dict[str, Any]
+
+
+def save(engine, scout, directory, number, state):
+    values = {name: one.state_dict() if hasattr(one, "state_dict") else one for name, one in state.items()}
+    parts = {"optimizers": {path: _options_of(one) for path, one in scout.optimizers.items()},
+             "schedulers": {path: one.state_dict() for path, one in scout.schedulers.items()}, "state": values}
+    texts = {part: plain.to_json(value, part) for part, value in parts.items()}
+    text = "{" + ",\n".join(f'"{part}": {one}' for part, one in texts.items()) + "}\n"
+    return engine.save(os.fspath(directory), number, {_FILE: text, **_model_files(scout.modules)})
+
+
+def load(engine, scout, directory, objects):
+    saved = {}
+
+    def accept(found):  # before anything changes
+        with open(os.path.join(found, _FILE), encoding="utf-8") as file:
+            saved.update(plain.from_json(file.read()))
+        _check(found, saved["state"], objects, "save() was given")
+        _check(found, saved["optimizers"], scout.optimizers, "its step had the optimizers")
+        _check(found, saved["schedulers"], scout.schedulers, "its step had the schedulers")
+        for path, optimizer in scout.optimizers.items():
+            groups = len(saved["optimizers"][path]["groups"])
+            if groups != len(optimizer.param_groups):
+                raise _C.UserError(f"{found}: '{path}' has {groups} groups of parameters, the program's has "
+                                   f"{len(optimizer.param_groups)}")
+
+    found, number = engine.load(os.fspath(directory), accept)
+    for path, optimizer in scout.optimizers.items():
+        _set_options(optimizer, saved["optimizers"][path])
+    for path, scheduler in scout.schedulers.items():
+        scheduler.load_state_dict(saved["schedulers"][path])
+    for name, one in objects.items():
+        one.load_state_dict(saved["state"][name])
+    return Loaded(found, number, saved["state"])
+
+
+def _check(directory, saved, wanted, words):
+    for name in wanted:
+        if name not in saved:
+            raise _C.UserError(f"{directory} has no '{name}': {words} {', '.join(saved) or 'none'}")
+
+
+def _options_of(optimizer):
+    """What it holds in numbers; its tensors are the engine's."""
+    groups = [{name: one for name, one in group.items() if name != "params" and not isinstance(one, torch.Tensor)}
+              for group in optimizer.param_groups]
+    numbers = [{name: one for name, one in optimizer.state.get(parameter, {}).items() if not isinstance(one, torch.Tensor)}
+               for parameter in _parameters_of(optimizer)]
+    return {"groups": groups, "numbers": numbers if any(numbers) else []}
+
+
+def _set_options(optimizer, saved):
+    for group, options in zip(optimizer.param_groups, saved["groups"]):
+        group.update(options)
+    for parameter, numbers in zip(_parameters_of(optimizer), saved["numbers"]):
+        if numbers:
+            optimizer.state[parameter].update(numbers)
+
+
+def _parameters_of(optimizer):
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _model_files(modules):
+    """Of one model of transformers, what from_pretrained() reads beside the weights."""
+    if len(modules) != 1:
+        return {}
+    (model,) = modules.values()
+    found = {name: getattr(model, name, None) for name in _MODEL_FILES}
+    return {f"{name}.json": one.to_json_string() for name, one in found.items() if hasattr(one, "to_json_string")}
