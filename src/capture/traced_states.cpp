@@ -145,6 +145,14 @@ bool TracedStates::are_as_recorded(size_t call) {
   return !draws_[call].valid() || is_recorded(draws_[call].index(), expected_[call]);
 }
 
+bool TracedStates::is_seeded_as_recorded(size_t call) const {
+  if (call == draws_.size() || !draws_[call].valid()) return true;
+  const GeneratorState& expected = expected_[call];
+  const at::Generator& generator = watched_[draws_[call].index()].generator;
+  return expected.kind != GeneratorState::Kind::kConstant || !generator.defined() ||
+         to_bytes(read_generator(generator)) == expected.bytes;
+}
+
 void TracedStates::skipped(size_t call) {
   if (!draws_[call].valid()) return;
   const size_t g = draws_[call].index();

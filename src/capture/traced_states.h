@@ -29,6 +29,8 @@ class TracedStates {
   // the host, for which the plan runs up to here and leaves its own states: whether all are as recorded. calls.size():
   // the same where the step ends.
   bool are_as_recorded(size_t call);
+  // The same of a step that is computed as it comes, for states that the host sets: a seed.
+  [[nodiscard]] bool is_seeded_as_recorded(size_t call) const;
   // `call` was left out.
   void skipped(size_t call);
   // A plan has run up to here: its states are there, and no marks.

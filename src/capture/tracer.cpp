@@ -108,7 +108,7 @@ class Tracer::Observer final : public CallObserver {
     host_data_.clear();
     stale_.clear();
     difference_.clear();
-    raised_ = false;
+    raised_ = is_reseeded_ = false;
     numbers_.clear();
     decided_otherwise_.clear();
     decided_.clear();
@@ -243,6 +243,7 @@ class Tracer::Observer final : public CallObserver {
   [[nodiscard]] bool is_compared() const { return heir_ ? heir_->is_compared() : is_following(); }
   [[nodiscard]] const std::string& difference() const { return difference_; }
   [[nodiscard]] bool raised() const { return raised_; }
+  [[nodiscard]] bool is_reseeded() const { return is_reseeded_; }
   [[nodiscard]] const std::string& decided_otherwise() const { return decided_otherwise_; }
   [[nodiscard]] const std::string& decided() const { return decided_; }
   [[nodiscard]] const std::map<size_t, Arg>& numbers() const { return numbers_; }
@@ -461,6 +462,7 @@ class Tracer::Observer final : public CallObserver {
   // Whether the next call of the trace is this one; takes the numbers that the host supplies.
   bool follows(const c10::OperatorHandle& op, const torch::jit::Stack& stack, bool takes = true) {
     why_ = nullptr;
+    is_reseeded_ = false;
     if (next_ == expected_.size()) return false;
     const Expected& expected = expected_[next_];
     if (!(expected.op == op)) return false;
@@ -475,7 +477,8 @@ class Tracer::Observer final : public CallObserver {
       supplied_.resize(supplied);
       return false;
     }
-    if (!computes_ && !states_.are_as_recorded(next_)) return false;
+    is_reseeded_ = computes_ ? !states_.is_seeded_as_recorded(next_) : !states_.are_as_recorded(next_);
+    if (is_reseeded_) return false;
     if (!takes) supplied_.resize(supplied);
     return true;
   }
@@ -519,6 +522,11 @@ class Tracer::Observer final : public CallObserver {
     if (next_ == expected_.size()) return str("it calls {} where nothing more was recorded", name);
     const Call& call = trace_.calls[next_];
     const std::string where = call.module.empty() ? std::string() : str(" in '{}'", call.module);
+    if (is_reseeded_)
+      return str(
+          "a random generator is in another state before {}{} than was recorded: a seed that changes from step "
+          "to step is no number of a plan",
+          name, where);
     if (why_ == nullptr) return str("it calls {} where {}{} was recorded", name, call.op, where);
     return str("it passes another '{}' to {}{} than was recorded", why_->name(), call.op, where);
   }
@@ -906,6 +914,7 @@ class Tracer::Observer final : public CallObserver {
   const c10::Argument* why_ = nullptr;  // the argument that differed
   std::string difference_;
   bool raised_ = false;            // at a call that did
+  bool is_reseeded_ = false;       // a random generator is in another state
   std::map<size_t, Arg> numbers_;  // that the host has read, by call
   std::string decided_;
   std::string decided_otherwise_;
@@ -971,6 +980,7 @@ void Tracer::run_computing(const std::function<void()>& host_code, const Plan& p
 
 const std::string& Tracer::difference() const { return observer_->difference(); }
 bool Tracer::raised() const { return observer_->raised(); }
+bool Tracer::is_reseeded() const { return observer_->is_reseeded(); }
 const std::string& Tracer::decided() const { return observer_->decided(); }
 const std::string& Tracer::decided_otherwise() const { return observer_->decided_otherwise(); }
 const std::map<size_t, Arg>& Tracer::numbers() const { return observer_->numbers(); }

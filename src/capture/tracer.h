@@ -73,6 +73,8 @@ class Tracer {
   [[nodiscard]] const std::string& difference() const;
   // Whether that was a call that raised, which the step perhaps caught.
   [[nodiscard]] bool raised() const;
+  // Whether it left because a random generator was in another state.
+  [[nodiscard]] bool is_reseeded() const;
   // Where the host read a truth or an integer that is not the recorded one, just before it left; empty: it did not.
   [[nodiscard]] const std::string& decided() const;
   // After it left: where the plan's truth or integer is another one than was computed then; empty: nowhere.

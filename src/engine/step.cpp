@@ -264,7 +264,8 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
       return output;
     }
     if (!verification.departure.empty())
-      plans_.left(entry, verification.departure, verification.decided, /*records_next=*/false);
+      plans_.left(entry, verification.departure, verification.is_reseeded, verification.decided,
+                  /*records_next=*/false);
     if (verification.recording) return keep(entry, *verification.recording, input);
     ++stats_.eager_calls;
     return std::move(verification.output);
@@ -283,6 +284,7 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
   if (traced.is_replay) {
     if (times_) profiled_ = traced.plan;
     ++traced.plan->replays;
+    stats_.execute_seconds += traced.execute_seconds;
     ++stats_.replays;
     stats_.is_warm = true;
     plans_.paid(entry);
@@ -299,7 +301,7 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
   } else {
     if (!traced.recording) ++stats_.eager_calls;
     if (entry.to_verify == 0)
-      plans_.left(entry, traced.difference, traced.decided, !traced.recording && !traced.raised);
+      plans_.left(entry, traced.difference, traced.is_reseeded, traced.decided, !traced.recording && !traced.raised);
     if (traced.recording) return keep(entry, *traced.recording, input, &traced.before);
   }
   return std::move(traced.output);

@@ -28,6 +28,8 @@ constexpr int kMostPaths = 3;
 // A traced step that took a path without a plan may take it again soon. Where most do so, none is worth it.
 constexpr int kRecordAfterLeaving = 8;
 constexpr int kMaxDepartures = 12;
+// So many departures is one by a seed, which will be yet another one next time.
+constexpr int kOfSeeds = 4;
 // New paths that numbers lead to: a Graph for each costs more than it saves, and what it computes otherwise than eager,
 // if only by rounding, may lead elsewhere.
 constexpr double kMostDecisions = 3;
@@ -405,12 +407,13 @@ void PlanCache::trace(const std::string& why) {
   log().info("the step's own code runs beside every replay: {}", why);
 }
 
-void PlanCache::left(PlanEntry& entry, const std::string& difference, const std::string& decided, bool records_next) {
+void PlanCache::left(PlanEntry& entry, const std::string& difference, bool is_reseeded, const std::string& decided,
+                     bool records_next) {
   ++stats_.departures;
-  ++entry.departures;
+  entry.departures += is_reseeded ? kOfSeeds : 1;
   log().info("a step left its plan: {}", difference);
   entry.to_verify = 0;
-  if (!decided.empty() && ++entry.decisions > kMostDecisions)
+  if (!is_reseeded && !decided.empty() && ++entry.decisions > kMostDecisions)
     run_exactly(entry, str("what the step does is decided by numbers, last by one that is read {}", decided));
   if (entry.departures > kMaxDepartures)
     give_up(entry, str("steps keep leaving their plans; the last: {}", difference));

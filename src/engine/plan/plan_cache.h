@@ -82,9 +82,10 @@ class PlanCache {
   void give_up(PlanEntry& entry, const std::string& why);
   // To the log and the statistics, each text once.
   void warn_once(const std::string& warning);
-  // A traced step left its plan. `decided`: where it had read what it decided that by, if it had; `records_next`:
-  // another may be made of the next steps' recordings.
-  void left(PlanEntry& entry, const std::string& difference, const std::string& decided, bool records_next);
+  // A traced step left its plan, with a random generator in another state or not. `decided`: where it had read what it
+  // decided that by, if it had; `records_next`: another may be made of the next steps' recordings.
+  void left(PlanEntry& entry, const std::string& difference, bool is_reseeded, const std::string& decided,
+            bool records_next);
   // What the step decides by the number that is read there hangs on rounding: from now on it runs as recorded calls.
   void decides_by_rounding(PlanEntry& entry, const std::string& where);
   bool is_traced() const { return is_traced_; }

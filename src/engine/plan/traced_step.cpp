@@ -8,6 +8,7 @@
 
 #include "aten/generator_snapshot.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "engine/program/undo.h"
 
 namespace stepc {
@@ -48,6 +49,7 @@ class Run {
     traced.plan = plans_.plan();
     traced.difference = plan().tracer().difference();
     traced.raised = plan().tracer().raised();
+    traced.is_reseeded = plan().tracer().is_reseeded();
     traced.decided = plan().tracer().decided();
     traced.decided_otherwise = plan().tracer().decided_otherwise();
     if (traced.decided_otherwise.empty()) traced.decided_otherwise = decided_otherwise_;
@@ -112,7 +114,9 @@ class Run {
     supply();
     USER_CHECK(!plan().is_unfit(), "the host passes another integer than the one that the plan was made for");
     restore_generators();
+    const auto begun = Clock::now();
     StepResult result = has_begun_ ? plan().go_on() : begin();
+    execute_seconds_ += seconds_since(begun);
     has_begun_ = true;
     save_generators();
     INTERNAL_CHECK(!result.missed_guard && result.stopped.empty(), "a traced step's plan decides something: {}",
@@ -175,6 +179,7 @@ class Run {
     traced.result.outputs.clear();
     traced.result.rebindings.clear();
     traced.is_replay = true;
+    traced.execute_seconds = execute_seconds_;
   }
 
   TracedPlans plans_;
@@ -189,6 +194,7 @@ class Run {
   std::set<std::string> filled_;  // the host's data that the plan has
   size_t reads_ = 0;
   bool has_begun_ = false;
+  double execute_seconds_ = 0;
   std::string decided_otherwise_;
   std::optional<Recorder> recorder_;
   BeforeStep before_;

@@ -39,10 +39,12 @@ struct TracedStep {
   bool unfit = false;
   std::string difference;
   bool raised = false;            // it left the plan at a call that raised: no recording holds that
+  bool is_reseeded = false;       // or with a random generator in another state
   std::string decided;            // it left the plan after it had read another truth or integer than recorded: where
   std::string decided_otherwise;  // and went on with numbers that would not have led there: where
   std::shared_ptr<Plan> plan;     // the last that it followed
   StepResult result;              // of the replay, without its tensors
+  double execute_seconds = 0;     // that the plan took of it
   std::optional<Recording> recording;  // of a step that left its plan: all of it, and its output is there
   BeforeStep before;                   // then, if WhatToRecord asks for it
 };

@@ -227,6 +227,7 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
   verification.plan = followed.plan();
   verification.departure = plan.tracer().difference();
   verification.raised = plan.tracer().raised();
+  verification.is_reseeded = plan.tracer().is_reseeded();
   verification.decided = plan.tracer().decided();
   const std::map<size_t, Arg> read = plan.tracer().numbers();
   const std::vector<HostSupply> supplied = plan.tracer().supplied();

@@ -34,6 +34,7 @@ struct Verification {
   bool compared = false;
   std::string departure;
   bool raised = false;                 // and that was at a call that raised
+  bool is_reseeded = false;            // or with a random generator in another state
   std::string decided;                 // and that was after it had read another truth or integer than recorded: where
   std::string decided_otherwise;       // the plan would have read another one than eager: where
   std::optional<Recording> recording;  // else, with the output

@@ -2,6 +2,7 @@
 dispatcher cannot see."""
 
 import contextlib
+import copy
 import functools
 import os
 import random
@@ -76,6 +77,27 @@ _NUMPY_TYPES = {
 }
 
 
+def _deep_copy(tensor, memo):
+    """Tensor.__deepcopy__ of a plain tensor, by calls that recordings hold: its own copies storages; None for others."""
+    is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
+    if not is_plain or tensor.grad_fn is not None or tensor.is_conj() or tensor.is_neg() or id(tensor) in memo:
+        return None
+    storage = tensor.untyped_storage()
+    key = "storage", storage._cdata  # several tensors on one are so again
+    if tensor.numel() * tensor.element_size() != storage.nbytes() or (key in memo and memo[key].dtype != tensor.dtype):
+        return None
+    with torch.no_grad():
+        if key not in memo:
+            memo[key] = tensor.detach().clone()
+        made = memo[key].detach().as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    made.requires_grad_(tensor.requires_grad)
+    memo[id(tensor)] = made
+    if tensor.grad is not None:
+        made.grad = copy.deepcopy(tensor.grad, memo)
+    made.__dict__ = copy.deepcopy(tensor.__dict__, memo)
+    return made
+
+
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
@@ -118,6 +140,7 @@ class _Marks:
         self.thread = threading.get_ident()  # another one may step them, too, which is none of this step's
         self.handles = []
         self.patched = []
+        self.wrappers = []  # optimizers of the program's own whose step() runs: those that it calls are parts of it
 
     def set(self):
         for key, one in self.scout.events():
@@ -142,7 +165,7 @@ class _Marks:
             _C.report_effect(f"{key}: {code} is the program's own code, which may keep what it likes")
 
         def begin(opt, args, kwargs):
-            if threading.get_ident() != self.thread:
+            if threading.get_ident() != self.thread or self.wrappers:
                 return
             if any(argument is not None for argument in args[1:]) or kwargs.get("closure") is not None:
                 _C.report_effect(f"{key}: step(closure) calls the step's own code")
@@ -152,10 +175,15 @@ class _Marks:
             if shapes:
                 self.scout.found_attributes(key, shapes)
             open_events.append(_C.Event(key))
+            if code:
+                self.wrappers.append(optimizer)
 
         def end(*_):
-            if open_events and threading.get_ident() == self.thread:
-                open_events.pop().close()
+            if not open_events or threading.get_ident() != self.thread:
+                return
+            if self.wrappers and self.wrappers[-1] is optimizer:
+                self.wrappers.pop()
+            open_events.pop().close()
 
         self.handles.append(optimizer.register_step_pre_hook(begin))
         self.handles.append(optimizer.register_step_post_hook(end))
@@ -174,7 +202,7 @@ class _Marks:
         holder.step = marked
 
     def _marked_step(self, key, step, args, kwargs):
-        if threading.get_ident() != self.thread:
+        if threading.get_ident() != self.thread or self.wrappers:
             return step(*args, **kwargs)
         if args or kwargs:
             _C.report_effect(f"{key}: step() is given a value that a replay cannot know")
@@ -237,6 +265,8 @@ class Tracing(_Unseen):
             _leave(f"Tensor.{name} gives values to the host that no recording sees")
         if func in _DECIDING:
             args, kwargs = _with_values(func, args, kwargs)
+        if func is torch.Tensor.__deepcopy__ and (made := _deep_copy(*args)) is not None:
+            return made
         return func(*args, **kwargs)
 
 
@@ -263,6 +293,8 @@ class _Watch(_Unseen):
             given, (args, kwargs) = (args, kwargs), _with_values(func, args, kwargs)
             if any(a is not b for a, b in zip(given[0], args)) or any(v is not given[1][k] for k, v in kwargs.items()):
                 _C.report_effect(f"{_DECIDING[func]} (at {self.scout.source_line()}) decides by a tensor's values")
+        if func is torch.Tensor.__deepcopy__ and (made := _deep_copy(*args)) is not None:
+            return made
         reads = _C.host_reads_so_far()
         result = func(*args, **kwargs)
         if func in _CONVERSIONS and _C.host_reads_so_far() > reads:
