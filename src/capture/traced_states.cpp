@@ -35,7 +35,8 @@ bool depends_on_data(std::string_view op) {
 
 TracedStates::TracedStates(const Trace& trace)
     : trace_(trace), draws_(trace.calls.size()), expected_(trace.calls.size()), alike_(trace.calls.size()) {
-  for (size_t c = 0; c < trace.calls.size(); ++c) draws_[c] = drawn_by(trace.calls[c]);
+  for (size_t c = 0; c < trace.calls.size(); ++c)  // dropout() that gives back what it is given draws nothing
+    draws_[c] = is_view(trace, trace.calls[c]) ? GeneratorId() : drawn_by(trace.calls[c]);
   for (const GeneratorState& state : trace.states)
     if (state.kind == GeneratorState::Kind::kAfterCall) draws_[state.call.index()] = state.generator;
   for (size_t g = 0; g < trace.generators.size(); ++g) at_end_.push_back({GeneratorId(g), {}, {}, {}});

@@ -423,3 +423,25 @@ def test_traced_step_samples():
         return loss_of
 
     run_traced(make, replays=1)
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_seeds_that_change_every_step_are_named_and_given_up_soon(mode):
+    torch.manual_seed(0)
+    model, count = nn.Linear(4, 2), itertools.count(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @stepc.accelerate(config=stepc.Config(mode=mode))
+    def step(x):
+        torch.manual_seed(next(count))
+        noise = torch.randn(x.shape)
+        loss = model(x + noise).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return noise
+
+    for i in range(1, 31):
+        assert torch.equal(step(torch.ones(3, 4)), torch.randn(3, 4, generator=torch.Generator().manual_seed(i)))
+    assert step.stats["departures"] <= 4 and step.stats["eager_calls"] >= 15, step.stats
+    assert len(step.stats["warnings"]) == 1 and "a seed that changes from step to step" in step.stats["warnings"][0]

@@ -600,3 +600,34 @@ def gradients_set_to_zero_for_some(accelerate):
     for i, x, y in batches():
         state["warm"] = i < CHANGE
         yield step(x, y), model, optimizer
+
+
+# ---- around another one
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Steps the optimizer that it wraps, and goes back half of the way after every third step."""
+
+    def __init__(self, base):
+        self.base, self.count = base, 0
+        super().__init__(base.param_groups, {})
+        self.slow = [[p.data.clone() for p in group["params"]] for group in self.param_groups]
+
+    def step(self, closure=None):
+        loss = self.base.step(closure)
+        self.count += 1
+        if self.count % 3 == 0:
+            for group, slow in zip(self.param_groups, self.slow):
+                for p, q in zip(group["params"], slow):
+                    q.add_(p.data - q, alpha=0.5)
+                    p.data.copy_(q)
+        return loss
+
+
+@case
+def around_another_optimizer(accelerate):
+    model = mlp()
+    optimizer = Lookahead(adam(model))
+    step = accelerate(lambda x, y: descend(cross_entropy(model(x), y), optimizer))
+    for _, x, y in batches(24):
+        yield step(x, y), model, optimizer.base, optimizer.count, optimizer.slow

@@ -1,5 +1,6 @@
 """Ordinary programs whose steps have to be replayed, whatever they slice, switch, cache or pass around."""
 
+import copy
 import functools
 import itertools
 import random
@@ -626,3 +627,71 @@ def hidden_state_in_a_tuple(accelerate):
         if i % 7 == 0:
             carried.clear()
         yield step(x, y), cell, head, optimizer, list(carried["state"])
+
+
+# ---- of two tasks, of a teacher
+
+
+@case
+def conflicting_gradients_projected_on_copies(accelerate):
+    """PCGrad, as it is mostly written: with deepcopy() of the list of flat gradients."""
+    body, heads = nn.Linear(FEATURES, HIDDEN), nn.ModuleList(nn.Linear(HIDDEN, CLASSES) for _ in range(2))
+    optimizer = adam(body, heads)
+
+    @accelerate
+    def step(x, y):
+        hidden = torch.relu(body(x))
+        losses = [cross_entropy(heads[0](hidden), y), heads[1](hidden).abs().mean()]
+        flat = []
+        for loss in losses:
+            optimizer.zero_grad()
+            loss.backward(retain_graph=True)
+            flat.append(torch.cat([p.grad.flatten() for p in body.parameters()]))
+        projected = copy.deepcopy(flat)
+        for one, other in zip(projected, reversed(flat)):
+            one -= torch.dot(one, other).clamp(max=0) * other / other.norm() ** 2
+        merged, at = torch.stack(projected).mean(0), 0
+        for p in body.parameters():
+            p.grad = merged[at : at + p.numel()].view_as(p).clone()
+            at += p.numel()
+        optimizer.step()
+        return [loss.item() for loss in losses]
+
+    yield from fit(step, body, heads, optimizer)
+
+
+@case
+def copies_that_share_memory(accelerate):
+    """A deep copy of tensors on one storage has one storage, too."""
+    model, kept = mlp(), []
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        one = x * 2
+        first, second, apart = copy.deepcopy([one, one.view(-1), x])
+        first += 1
+        kept.append(float(second.sum() + apart.sum()))
+        return descend(cross_entropy(model(first), y), optimizer)
+
+    for _, x, y in batches():
+        yield step(x, y), model, optimizer, list(kept)
+
+
+@case
+def teacher_in_inference_mode(accelerate):
+    """Its dropout does nothing there; the temperature falls."""
+    model, state = mlp(), types.SimpleNamespace(temperature=4.0)
+    teacher, optimizer = nn.Sequential(mlp(), nn.Dropout(0.5)).eval(), sgd(model)
+
+    @accelerate
+    def step(x, y):
+        with torch.inference_mode():
+            wanted = teacher(x)
+        near = nn.functional.kl_div(nn.functional.log_softmax(model(x) / state.temperature, 1),
+                                    nn.functional.softmax(wanted / state.temperature, 1), reduction="batchmean")
+        state.temperature = max(1.0, state.temperature * 0.95)
+        return descend(near + cross_entropy(model(x), y), optimizer)
+
+    for _, x, y in batches():
+        yield step(x, y), model, optimizer, state.temperature
