@@ -15,7 +15,7 @@
 namespace stepc {
 namespace {
 
-constexpr uint64_t kFineness = 4'000;  // targets are tried until they differ by less than this part
+constexpr uint64_t kFineness = 4'000;  // less than this part of the peak is not looked for
 
 uint32_t peak_unit(const OrderProblem& problem, const UnitOrder& order) {
   LiveBytes bytes(problem);
@@ -43,14 +43,16 @@ class Search {
     for (const UnitOrder* base : {&program, &least})
       if (may_gain()) lower_targets(*base);
     raise_bound();
-    if (may_gain()) offer(improve_runs(problem, best_.order, best_.bound_bytes));
+    if (may_gain()) offer(improve_runs(problem, best_.order, good_enough()));
     raise_bound();
   }
 
   PlannedOrder take() { return std::move(best_); }
 
  private:
-  [[nodiscard]] bool may_gain() const { return best_.peak_bytes > best_.bound_bytes; }
+  // The lowest peak worth a search.
+  [[nodiscard]] uint64_t good_enough() const { return best_.bound_bytes + best_.bound_bytes / kFineness; }
+  [[nodiscard]] bool may_gain() const { return best_.peak_bytes > good_enough(); }
   // Returns its peak.
   uint64_t offer(UnitOrder order) {
     const uint64_t peak = peak_bytes(problem_, order);
@@ -69,7 +71,7 @@ class Search {
   }
   // The lowest target that `base` can be bent to, by halving.
   void lower_targets(const UnitOrder& base) {
-    uint64_t low = best_.bound_bytes;
+    uint64_t low = good_enough();
     uint64_t high = best_.peak_bytes;
     for (uint64_t target = low; low + high / kFineness < high; target = low + (high - low) / 2) {
       std::optional<UnitOrder> order = target_order(problem_, branches_, base, target);
