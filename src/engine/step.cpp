@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "capture/observer.h"
+#include "engine/plan/fixed_draws.h"
 #include "engine/plan/plan_profile.h"
 #include "engine/plan/rehearsal.h"
 #include "engine/ranks/rank_step.h"
@@ -188,9 +189,12 @@ bool Step::compile(const StepInput& input, const EagerFn& user_step) {
 
 std::string Step::difference(const StepInput& one, const EagerFn& step_on_one, const StepInput& other,
                              const EagerFn& step_on_other) {
-  const Rehearsal on_one = rehearse(*program_, one, config_.op_rules, step_on_one);
+  const auto rehearsed = [&](const StepInput& input, const EagerFn& step) {
+    return rehearse(*program_, input, config_.op_rules, [&] { return with_fixed_draws(step); });
+  };
+  const Rehearsal on_one = rehearsed(one, step_on_one);
   if (!on_one.problem.empty()) return on_one.problem;
-  return difference_of(on_one, rehearse(*program_, other, config_.op_rules, step_on_other));
+  return difference_of(on_one, rehearsed(other, step_on_other));
 }
 
 void Step::end_warm_up() {

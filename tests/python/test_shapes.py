@@ -205,15 +205,84 @@ def test_a_step_with_effects_is_not_run_for_its_shapes(caplog):
             assert step.stats["plans"] == 2 and step.stats["late_plans"] == 0
 
 
-def test_dropout_is_padded_where_that_is_asked_for(caplog):
-    step = accelerated(make(dropout=0.5))
+class Noisy(torch.nn.Module):
+    """Draws of every kind, as long as the batch; only real tokens count."""
+
+    def __init__(self, net, draw):
+        super().__init__()
+        self.net, self.draw = net, draw
+
+    def forward(self, ids, mask):
+        logits = self.net(ids, mask)
+        return logits + 0.1 * self.draw(logits) * mask[..., None]
+
+
+DRAWS = {
+    "dropout": torch.nn.functional.dropout,
+    "bernoulli": lambda x: torch.bernoulli(torch.full_like(x, 0.3)),
+    "rand": lambda x: torch.rand(x.shape),
+    "randn_like": lambda x: torch.randn_like(x),
+    "normal": lambda x: torch.normal(x.detach(), 2.0),
+    "uniform_": lambda x: torch.empty_like(x).uniform_(-1, 3),
+    "randint": lambda x: torch.randint(2, 9, x.shape).float(),
+    "exponential_": lambda x: torch.empty_like(x).exponential_(2.0),
+    "randperm": lambda x: x[torch.randperm(x.shape[0])] * 0,
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_draws_do_not_keep_a_step_from_padding(draw, caplog):
+    """They are compared as if every element drew the same; the generator is left as the step itself leaves it."""
+    plain, twin = make(dropout=0.5), make(dropout=0.5)
+    steps = []
+    for step in (plain, twin):
+        noisy = Noisy(step.net, DRAWS[draw])
+
+        def train_step(batch, noisy=noisy, optimizer=step.optimizer):
+            loss = loss_of(noisy, batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        steps.append(train_step)
+    run = accelerated(steps[1])
+    states = []
+    for step in (steps[0], run):
+        torch.manual_seed(3)
+        step(batch_of(8))
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+    for length in LENGTHS:
+        run(batch_of(length))
+    assert lines_of(caplog) == []
+    assert run.stats["plans"] == 2 and run.stats["late_plans"] == 0
+
+
+def test_what_padding_changes_is_found_beside_dropout(caplog):
+    step = accelerated(make(mean_loss_of, dropout=0.5))
+    for length in (7, 5):
+        step(batch_of(length))
+    said = lines_of(caplog)
+    assert len(said) == 1 and "batches are not padded, each length is compiled as it is: padded, the step differs in" in said[0]
+
+
+def test_draws_of_a_rare_kind_are_compared_as_they_come(caplog):
+    twin = make()
+
+    def train_step(batch):
+        weights = torch.empty(batch["ids"].shape).cauchy_().abs().clamp(max=4)
+        logits = twin.net(batch["ids"], batch["mask"]) * weights[..., None]
+        loss = cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=-100)
+        loss.backward()
+        twin.optimizer.step()
+        twin.optimizer.zero_grad()
+        return loss
+
+    step = accelerated(train_step)
     for length in (7, 5):
         step(batch_of(length))
     assert "batches are not padded" in lines_of(caplog)[0]
-    step = accelerated(make(dropout=0.5), stepc.Shapes(TOKENS, sizes=[8, 16], compare=False))
-    for length in LENGTHS[:6]:
-        step(batch_of(length))
-    assert step.stats["plans"] == 2
 
 
 @pytest.mark.parametrize("call, names", [("positional", ("ids", "mask", "labels")), ("positional", (0, 1, 2)),
@@ -252,6 +321,9 @@ def test_compilations_after_the_warm_up_are_counted():
     (({}, [8]), "the inputs of shapes are {}; they are a dict, such as stepc.Shapes"),
     (({"ids": 1}, [8]), "'ids' of shapes is 1; it is a dimension and what fills it"),
     (({"ids": ("1", 0)}, [8]), "'ids' of shapes is ('1', 0); it is a dimension"),
+    (({None: (1, 0)}, [8]), "shapes names None; what has the dimension is named by a text or a position"),
+    (({-1: (1, 0)}, [8]), "shapes names -1; what has the dimension is named by a text or a position"),
+    ((TOKENS, [8], "no"), "compare of shapes is 'no'; it is True or False"),
     ((TOKENS, []), "the sizes of shapes are []; they are whole numbers from 1"),
     ((TOKENS, [0, 8]), "the sizes of shapes are [0, 8]; they are whole numbers from 1"),
     ((TOKENS, 8), "the sizes of shapes are 8; they are whole numbers from 1"),
@@ -267,6 +339,9 @@ def test_mistaken_shapes(arguments, message):
     ({"inputs": (1, 0)}, "shapes names 'inputs', which train_step is not given; it is given 'ids', 'mask', 'labels', 'name'"),
     ({"name": (1, 0)}, "shapes names 'name', which is no tensor but a str"),
     ({"ids": (2, 0)}, "shapes names dimension 2 of 'ids', which has 2"),
+    ({"ids": (1, 0.5)}, "shapes fills 'ids' with 0.5, which torch.int64 does not hold"),
+    ({"ids": (1, float("nan"))}, "shapes fills 'ids' with nan, which torch.int64 does not hold"),
+    ({"ids": (1, 2**70)}, "shapes fills 'ids' with 1180591620717411303424, which torch.int64 does not hold"),
     ({"ids": (1, 0), "mask": (0, 0)}, "the sizes of what shapes names differ: 'ids' has 17, 'mask' has 3"),
     ({"ids": (1, 0)}, "'ids' has size 17 in dimension 1, and the largest of shapes is 16: add a size of at least 17"),
 ])

@@ -33,6 +33,8 @@ class Shapes:
         if not isinstance(self.inputs, Mapping) or not self.inputs:
             raise _C.UserError(f"the inputs of shapes are {self.inputs!r}; they are a dict, {_FORM}")
         for name, what in self.inputs.items():
+            if not isinstance(name, str) and (type(name) is not int or name < 0):
+                raise _C.UserError(f"shapes names {name!r}; what has the dimension is named by a text or a position, {_FORM}")
             is_pair = isinstance(what, (tuple, list)) and len(what) == 2
             if not is_pair or type(what[0]) is not int or not isinstance(what[1], (bool, int, float)):
                 raise _C.UserError(f"{name!r} of shapes is {what!r}; it is a dimension and what fills it, {_FORM}")
@@ -41,6 +43,8 @@ class Shapes:
             raise _C.UserError(f"the sizes of shapes are {self.sizes!r}; they are whole numbers from 1, {_FORM}")
         if any(a >= b for a, b in zip(sizes, sizes[1:])):
             raise _C.UserError(f"the sizes of shapes are {self.sizes!r}; give them in ascending order, each once")
+        if not isinstance(self.compare, bool):
+            raise _C.UserError(f"compare of shapes is {self.compare!r}; it is True or False")
 
 
 class Padding:
@@ -152,7 +156,7 @@ class Padding:
 
     def _size_of(self, args, kwargs):
         sizes = {}
-        for name, (dimension, _) in self._shapes.inputs.items():
+        for name, (dimension, fill) in self._shapes.inputs.items():
             container, key = self._place_of(name, args, kwargs)
             tensor = container[key]
             if not isinstance(tensor, torch.Tensor):
@@ -163,6 +167,8 @@ class Padding:
                 raise _C.UserError(f"shapes names {name!r}, which requires a gradient: that of a padded copy would be "
                                    "lost")
             sizes[name] = tensor.size(dimension)
+            if not _holds(tensor.dtype, fill):
+                raise _C.UserError(f"shapes fills {name!r} with {fill!r}, which {tensor.dtype} does not hold")
         if len(set(sizes.values())) > 1:
             raise _C.UserError("the sizes of what shapes names differ: " +
                                ", ".join(f"{name!r} has {size}" for name, size in sizes.items()))
@@ -198,6 +204,16 @@ class Padding:
         new_args = [copies.get(id(one), one) for one in new_args]
         new_kwargs = {key: copies.get(id(one), one) for key, one in new_kwargs.items()}
         return tuple(new_args), new_kwargs
+
+
+def _holds(dtype, fill):
+    """Whether padding is filled with what was said, and not with what is left of it."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return True
+    if dtype is torch.bool:
+        return fill in (0, 1)
+    limits = torch.iinfo(dtype)
+    return limits.min <= fill <= limits.max and fill == int(fill)
 
 
 def _repeated(tensor, dimension, size, fill):
