@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -554,3 +555,105 @@ def test_not_a_number_on_ranks(tiny):
     assert result.returncode == 1 and found, result.stderr
     assert steps_saved(tiny.path / "out")[-1] == int(found.group(3))
     assert tiny("inspect", "out").returncode == 0 and not (tiny.path / "out/model").exists()
+
+
+def small_files(bytes):
+    """A disk on which no file can be longer, of one process."""
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes, bytes))
+    return limit
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_a_save_that_fails_on_one_rank(tiny, full):
+    """All end with its line, at a step that all have done; what was saved before is good."""
+    how = ["--output.save_every=3", "--optim.schedule=constant"]
+    assert tiny(*TWO, *how, "--train.steps=3").returncode == 0
+    shutil.rmtree(tiny.path / "out/model")
+    for status, _, err in by_hand(tiny, *TRAIN, *how, "--train.steps=1000000", "--resume", timeout=20,
+                                  before={full: small_files(12_000)}):
+        assert status == 1 and re.fullmatch(
+            rf"stepc: rank {full}: .*shard-0000{full + 1}-\S+: File too large.*\n", err), err
+    assert steps_saved(tiny.path / "out") == [3] and tiny("inspect", "out/checkpoint-000003").returncode == 0
+
+
+def test_a_bad_index_on_one_rank(tiny, two_machines):
+    """Data that go bad on one machine while it trains: all stop before the step, and nothing is lost."""
+    ranks = start_by_hand(tiny, *TRAIN, shared(tiny), "--data.cache=cache", "--train.steps=1000000",
+                          "--output.save_every=2", folders=two_machines)
+    until(ranks[0], "step 5/")
+    tokens = max((two_machines[1] / "cache").rglob("*"), key=lambda path: path.stat().st_size)
+    with open(tokens, "r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (tokens.stat().st_size - 4096))
+    for rank in ranks:
+        _, err = rank.communicate(timeout=20)
+        assert rank.returncode == 1 and re.fullmatch(
+            r"stepc: rank 1: cache/\w+\.tokens: damaged token shard: token 65535 in a vocabulary of 257\n", err), err
+    assert tiny("inspect", "out").returncode == 0
+
+
+def kill_one(tiny, victim, when, *arguments):
+    """Of two ranks one, when `when` has returned: the other's status and what it says, within a minute."""
+    ranks = start_by_hand(tiny, *TRAIN, "--train.batch_size=6", "--output.save_every=2", *arguments)
+    try:
+        when(ranks)
+        ranks[victim].kill()
+        began = time.monotonic()
+        _, err = ranks[1 - victim].communicate(timeout=70)
+        assert time.monotonic() - began < 65, err
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    return ranks[1 - victim].returncode, err
+
+
+@pytest.mark.parametrize("line", ["a run takes", "held-out loss before training", "saved "])
+def test_a_rank_that_dies_on_the_way(tiny, line):
+    """While the model is loaded, the first step compiled, a save under way: one line, and no half of a checkpoint."""
+    status, err = kill_one(tiny, 1, lambda ranks: until(ranks[0], line), "--train.steps=1000000")
+    assert status == LOST and err.count("\n") == 1 and err.startswith("stepc: "), err
+    assert "rank 0 waited for rank 1, which is gone or late" in err
+    for step in steps_saved(tiny.path / "out"):
+        assert tiny("inspect", f"out/checkpoint-{step:06}").returncode == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_dies_at_any_time(tiny, victim):
+    """From before the ranks have met to the last file: nobody waits for long, and what is there is good."""
+    for moment in [0, 0.2, 0.5, 1.0, 1.5]:
+        status, err = kill_one(tiny, victim, lambda ranks: time.sleep(moment), "--resume")
+        assert status in (0, LOST, 2) and err.count("\n") == (status != 0), (moment, status, err)
+        for step in steps_saved(tiny.path / "out"):
+            assert tiny("inspect", f"out/checkpoint-{step:06}").returncode == 0
+    assert tiny(*TWO, "--train.batch_size=6", "--output.save_every=2", "--resume").returncode == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("how", [["--optim.master_weights=false"], ["--optim.master_weights=true"]])
+def test_bfloat16_on_ranks(tiny, ranks, how):
+    """Rounded at random too: what is held out loses as much as on one."""
+    how = [*TRAIN, *how, "--model.compute=bfloat16", "--train.batch_size=8", "--train.steps=30"]
+    assert tiny(*how, "--output.dir=one").returncode == 0
+    assert tiny(*how, "--ranks", str(ranks)).returncode == 0
+    one, many = ({step: value for (step, key), value in losses(tiny.path / path).items() if key == "held_out_loss"}
+                 for path in ["one", "out"])
+    assert one.keys() == many.keys() and len(one) == 2
+    for step, value in one.items():
+        assert abs(many[step] - value) <= 0.005 * value, (step, many[step], value)
+
+
+@pytest.mark.parametrize("harm", ["missing", "cut"])
+def test_a_damaged_checkpoint_of_another_mesh(tiny, harm):
+    """The one before it counts, whatever the mesh is that goes on."""
+    how = ["--train.batch_size=6", "--output.save_every=2", "--output.keep_last=2"]
+    assert tiny(*TWO, *how).returncode == 0
+    slice_of_one = tiny.path / "out/checkpoint-000004/shard-00002-optimizer-00001-of-00001.safetensors"
+    good = slice_of_one.read_bytes()
+    slice_of_one.unlink() if harm == "missing" else slice_of_one.write_bytes(good[:-8])
+    result = tiny(*TRAIN, "--ranks", "3", *how, "--resume", "--train.steps=6")
+    assert result.returncode == 0 and "resumed from out/checkpoint-000002 at step 2" in result.stdout, result
