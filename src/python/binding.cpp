@@ -259,6 +259,19 @@ class PythonStep {
     });
     return {loaded.directory.string(), loaded.state.step};
   }
+  // (name, is_of_model, tensor, dimensions that are split or None, this rank's part)
+  py::list held_tensors() {
+    py::list out;
+    for (const RankStep::HeldTensor& one : in_turn([&] { return step_.on_ranks().held_tensors(); }))
+      out.append(py::make_tuple(one.name, one.is_of_model, list_of({one.whole})[0], py::cast(one.split),
+                                list_of({one.stretch})[0]));
+    return out;
+  }
+  std::vector<std::pair<std::string, int64_t>> mesh() {
+    std::vector<std::pair<std::string, int64_t>> axes;
+    for (const MeshAxis& axis : step_.on_ranks().mesh().axes) axes.emplace_back(axis.name, axis.size);
+    return axes;
+  }
   bool may_rehearse() const { return step_.may_rehearse(); }
   void end_warm_up() { step_.end_warm_up(); }
 
@@ -504,6 +517,8 @@ PYBIND11_MODULE(_C, module) {
       .def("gather", &PythonStep::gather)
       .def("scatter", &PythonStep::scatter)
       .def("report_of_all", &PythonStep::report_of_all)
+      .def("held_tensors", &PythonStep::held_tensors)
+      .def("mesh", &PythonStep::mesh)
       .def("save", &PythonStep::save)
       .def("load", &PythonStep::load)
       .def("compile", &PythonStep::compile)

@@ -360,6 +360,36 @@ def checkpoints():
 
 
 @case
+def torchs_checkpoints():
+    """PyTorch's own distributed checkpoint takes a step from fsdp to tp and back, and the CLI's slices with it."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.tensor import DTensor
+
+    import stepc
+
+    alone = Training()
+    given = batches(4)
+    wanted = alone.run(alone.step, given)
+    training = Training()
+    step = on_ranks(training, "fsdp")
+    training.run(step, [rows_of(one, "fsdp") for one in given[:2]])
+    with stepc.distributed_state(step) as state:
+        dcp.save(state, checkpoint_id="dcp")
+        kinds = {name: type(one) is DTensor for name, one in state["model"].items()}
+        local = {name: tuple(one.to_local().shape) for name, one in state["model"].items() if kinds[name]}
+    out = {"wanted": wanted[2:], "kinds": kinds, "local": local}
+    for name, parallel in {"fsdp": "fsdp", "tp": {"tp": 2}}.items():
+        other = Training(seed=5)
+        step = on_ranks(other, parallel)
+        other.run(step, [rows_of(one, parallel) for one in given[:2]])
+        with stepc.distributed_state(step) as state:
+            dcp.load(state, checkpoint_id="dcp")
+        out[name] = other.run(step, [rows_of(one, parallel) for one in given[2:]])
+    out["refused"] = refused(lambda: stepc.distributed_state(stepc.accelerate(Training().step)).__enter__())
+    return out
+
+
+@case
 def loops():
     """A loop that stays as it is, on rows of each rank's own, is that of one rank on all rows."""
     import stepc
@@ -400,6 +430,8 @@ def loops():
     unused.forward = lambda x: unused[RANK](x)
     model = stepc.accelerate(unused, config=stepc.Config(parallel="ddp"))
     out["others"] = refused(lambda: model(torch.ones(2, 4)).sum().backward())
+    compiled = torch.jit.script(torch.nn.Linear(2, 1))
+    out["compiled"] = refused(lambda: stepc.accelerate(compiled, config=stepc.Config(parallel="ddp")))
     for name, parallel in {"zero3": "fsdp", "zero2": {"dp_shard": 2, "zero": 2}, "tp": {"tp": 2}, "mesh": {"dp_replicate": 3}}.items():
         out[name] = refused(lambda: stepc.accelerate(Training().model, config=stepc.Config(parallel=parallel)))
     return out
@@ -503,7 +535,12 @@ def refusals():
 
     def compares(training, ids):
         loss = Training.step(training, ids)["loss"].item()
-        return loss if loss > 3 else 0.0
+        if loss > 3:
+            ids = None
+        return loss
+
+    def computes(training, ids):
+        return 2 * Training.step(training, ids)["loss"].item()
 
     def counts(training, ids):
         return int(Training.step(training, ids)["loss"] > 3)
@@ -523,6 +560,7 @@ def refusals():
     ids = batches()[0]
     out = {
         "compares": called(of_step(compares)),
+        "computes": called(of_step(computes)),
         "reads": called(of_step(counts)),
         "keeps gradients": called(of_step(keeps)),
         "prints": called(of_step(prints)),

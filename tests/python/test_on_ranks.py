@@ -14,7 +14,7 @@ from on_ranks import assert_as_one, results_of
 @pytest.fixture(scope="module")
 def ranks(build_dir, tmp_path_factory):
     """What a case gave on each rank, in a program that has a group of its own."""
-    cases = ["kind fsdp", "kind tp", "evaluation", "whole_tensors", "checkpoints", "loops", "numbers", "refusals", "example_of_the_docs"]
+    cases = ["kind fsdp", "kind tp", "evaluation", "whole_tensors", "checkpoints", "torchs_checkpoints", "loops", "numbers", "refusals", "example_of_the_docs"]
     return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "own")
 
 
@@ -42,7 +42,7 @@ def test_whole_tensors_around_the_step(ranks):
 
 def test_checkpoints_go_on_on_any_mesh(ranks):
     zero, one = ranks["checkpoints"]
-    assert {name: zero[name] for name in ("nowhere", "other", "files")} == {name: one[name] for name in ("nowhere", "other", "files")}
+    assert zero["files"] == one["files"] and zero["other"] == one["other"] and one["nowhere"] == f"rank 0: {zero['nowhere']}"
     for result in zero, one:
         assert_as_one({"wanted": result["wanted"], "got": result["first"] + result["rest"]})
         for name in "same", "after", "virtual":
@@ -54,6 +54,14 @@ def test_checkpoints_go_on_on_any_mesh(ranks):
         assert "the program has no parameter or buffer" in result["other"]
         assert "has no 'loader': save() was given scheduler, note" in result["name"]
     assert {"shard-00001-model-00001-of-00001.safetensors", "shard-00002-model-00001-of-00001.safetensors"} <= set(zero["files"])
+
+
+def test_state_is_dtensors_for_torchs_checkpoints(ranks):
+    for result in ranks["torchs_checkpoints"]:
+        for name in "fsdp", "tp":
+            assert_as_one({"wanted": result["wanted"], "got": result[name]})
+        assert all(result["kinds"].values()) and result["local"]["transformer.wte.weight"] == (32, 16)
+        assert result["refused"].startswith("distributed_state() takes a step on ranks")
 
 
 def test_numbers_that_the_step_reads(ranks):
@@ -78,6 +86,7 @@ def test_loop_that_stays_as_it_is(ranks, kind):
     ("zero3", r"^dp_shard with zero = 3 is of a whole step, .*step = stepc.accelerate\(train_step, config=config\)$"),
     ("zero2", "^dp_shard with zero = 2 is of a whole step, "),
     ("tp", "^tp = 2 is of a whole step, "),
+    ("compiled", "^this model is compiled or scripted, and stepc averages no gradients of it: "),
     ("mesh", r"^parallel asks for 3 ranks \(dp_replicate=3\), and 2 were started"),
     ("others", r"^rank 1 has a gradient of '1\.(weight|bias)', and rank 0 has none: every rank's step uses the same parameters$"),
 ])
@@ -94,6 +103,8 @@ def test_example_of_the_docs(ranks):
 
 
 REFUSALS = {
+    "computes": r"^this step cannot run on ranks, where nothing runs eagerly: the step returns a number that changes and that no "
+                r"operator of it made$",
     "compares": r"^this step cannot run on ranks, where nothing runs eagerly: .*reads a float that changes from step to step on "
                 r"the host, and the step compares it: it would take another branch unseen$",
     "reads": r"^this step cannot run on ranks, where nothing runs eagerly: .*reads a value that was never computed.*; return "

@@ -1,11 +1,13 @@
 """All cases of ranks_cases.py on two ranks that a launcher started: some minutes, so with --ranks alone."""
 
 import re
+import time
+from pathlib import Path
 
 import pytest
 
 import ranks_cases
-from on_ranks import assert_as_one, results_of
+from on_ranks import assert_as_one, results_of, start
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,30 @@ def test_rows_are_where_batch_dims_says(ranks):
 def test_unmodified_llama(ranks):
     for result in ranks["unmodified_llama"]:
         assert_as_one(result, tolerance=2e-6)
+
+
+BREAKS = """
+import sys, time
+sys.path[:0] = sys.argv[1:3]
+import ranks_cases
+training = ranks_cases.Training()
+step = ranks_cases.on_ranks(training, "fsdp")
+for at, batch in enumerate(ranks_cases.batches(3)):
+    if at == 2:
+        print("began", time.time())
+        if ranks_cases.RANK == 1:
+            time.sleep(2)
+            raise ValueError("a broken row")
+    step(ranks_cases.rows_of(batch, "fsdp"))
+"""
+
+
+def test_exception_of_one_rank_ends_all(build_dir, tmp_path):
+    program = tmp_path / "breaks.py"
+    program.write_text(BREAKS)
+    zero, one = start(2, [program, build_dir / "python", Path(__file__).parent], ends_well=False)
+    assert time.time() - float(re.search(r"^began (.*)$", zero, re.MULTILINE)[1]) < 60
+    assert zero.endswith("UserError: rank 1: ValueError: a broken row\n") and one.endswith("ValueError: a broken row\n")
 
 
 def test_trainer_of_transformers(ranks):

@@ -114,7 +114,11 @@ StepOutput RankStep::run(const StepInput& input, const StepOnFn& step) {
       throw;
     }
     try {
-      check_alike(call.signature, call.numbers, call.tensors, input);
+      if (!check_alike(call, input) && call.plan != nullptr) {
+        call.undo->restore();
+        plans_.remove_if([&](const RankPlan& one) { return &one == call.plan; });
+        call.plan = nullptr;
+      }
       have_same_values(call.moved);
       for (const auto& [key, tensor] : call.moved) take(key, tensor);
       if (call.plan != nullptr) return replay(*call.plan, input);
@@ -232,12 +236,18 @@ void RankStep::together(const std::function<void()>& part) const {
   }
 }
 
-void RankStep::check_alike(const std::string& signature, const std::string& numbers,
-                           const std::vector<at::Tensor>& tensors, const StepInput& input) {
-  const std::vector<std::string> all = ranks_->exchange(hash_of(signature) + hash_of(numbers));
-  if (std::ranges::all_of(all, [&](const std::string& one) { return one == all[0]; })) return;
+// Whether all have a plan for the call; where one has none, all capture it.
+bool RankStep::check_alike(const Call& call, const StepInput& input) {
+  const std::string hash = hash_of(call.signature);
+  const std::vector<std::string> all =
+      ranks_->exchange(hash + (call.plan == nullptr ? std::string() : hash_of(call.numbers)));
+  const auto is_like_first = [&](const std::string& one) { return one.starts_with(all[0].substr(0, hash.size())); };
+  const bool have_plans = std::ranges::all_of(all, [&](const std::string& one) { return one.size() > hash.size(); });
+  if (std::ranges::all_of(all, is_like_first) && (!have_plans || std::ranges::count(all, all[0]) == std::ssize(all)))
+    return have_plans;
   std::string words;
-  for (const auto& [what, value] : describe_signature(program_, tensors, input)) words += str("{}\t{}\n", what, value);
+  for (const auto& [what, value] : describe_signature(program_, call.tensors, input))
+    words += str("{}\t{}\n", what, value);
   const std::vector<std::string> described = ranks_->exchange(words);
   const auto map_of = [](const std::string& text) {
     std::map<std::string, std::string> out;
@@ -246,12 +256,13 @@ void RankStep::check_alike(const std::string& signature, const std::string& numb
     return out;
   };
   for (size_t r = 1; r < all.size(); ++r) {
-    if (all[r] == all[0]) continue;
+    if (have_plans ? all[r] == all[0] : is_like_first(all[r])) continue;
     const bool has_same_look = described[r] == described[0];
     user_error("rank {} does another step than rank 0, and all ranks of a step do the same: {}", r,
                has_same_look ? std::string("its optimizer has other numbers, such as a learning rate of its own")
                              : explain_change(map_of(described[0]), map_of(described[r])));
   }
+  INTERNAL_CHECK(false, "ranks whose steps differ in nothing");
 }
 
 // Of a signature's first call: who shares rows, or has the whole batch, has the same.
@@ -613,6 +624,22 @@ void RankStep::write_own_slices(const std::filesystem::path& directory) {
     write_slices(directory, which == 0 ? kModelFiles : kOptimizerFiles, state_, slices, tensors, std::nullopt,
                  system_files());
   }
+}
+
+std::vector<RankStep::HeldTensor> RankStep::held_tensors() {
+  std::vector<HeldTensor> held;
+  program_.refresh();
+  for (const SavedTensor& one : saved_tensors(program_)) {
+    HeldTensor& tensor = held.emplace_back(HeldTensor{one.key.key, one.is_of_model, one.tensor.detach()});
+    if (is_held({one.key.owner, one.key.key}, one.tensor)) {
+      tensor.split = state_.split_dims(one.key.owner, one.key.key);
+      if (tensor.split) tensor.stretch = state_.stretch(one.key.owner, one.key.key);
+    } else {
+      USER_CHECK(!is_virtual(one.tensor), "{} '{}' has no values yet: call the step before", name_of(one.key.owner),
+                 one.key.key);
+    }
+  }
+  return held;
 }
 
 Checkpoint RankStep::load(const std::filesystem::path& from, const AcceptFn& accept) {

@@ -59,6 +59,17 @@ class RankStep {
   using AcceptFn = std::function<void(const std::filesystem::path& checkpoint)>;
   Checkpoint load(const std::filesystem::path& from, const AcceptFn& accept = {});
 
+  // What the program saves, as others know parts: `whole` has the values where the rank holds no part of it.
+  struct HeldTensor {
+    std::string name;
+    bool is_of_model = false;
+    at::Tensor whole;                                // the program's
+    std::optional<std::vector<int64_t>> split = {};  // by axis of the mesh, as ShardedState::split_dims()
+    at::Tensor stretch = {};                         // then the rank's part
+  };
+  std::vector<HeldTensor> held_tensors();
+  [[nodiscard]] const Mesh& mesh() const { return strategy_.mesh; }
+
   // From now on replays are timed; then what the last of them took on this rank.
   void start_profile() { times_.emplace(), is_timed_ = false; }
   std::optional<Profile> finish_profile();
@@ -94,8 +105,7 @@ class RankStep {
   void capture(const StepInput& input, const StepOnFn& step);
   VirtualPlan captured_alike(const StepInput& input, const StepOnFn& step);
   std::string update(RankPlan& plan, const std::vector<at::Tensor>& tensors, Undo& undo, std::string& numbers);
-  void check_alike(const std::string& signature, const std::string& numbers, const std::vector<at::Tensor>& tensors,
-                   const StepInput& input);
+  bool check_alike(const Call& call, const StepInput& input);
   void check_batch(const StepInput& input);
   void check_batch_dims(const StepInput& input) const;
   // Which dimension of a tensor of the batch is its rows of this rank; nothing: it has none, every rank has the same.

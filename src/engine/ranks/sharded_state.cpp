@@ -239,6 +239,36 @@ uint64_t ShardedState::whole_bytes(Owner owner, const std::string& key) const {
   return bytes;
 }
 
+std::optional<std::vector<int64_t>> ShardedState::split_dims(Owner owner, const std::string& key) const {
+  const PartOf& of = find(owner, key).of;
+  std::vector<int64_t> dims(mesh_.axes.size(), -1);
+  for (size_t d = 0; d < of.shape.size(); ++d) {
+    const Pieces& pieces = of.sharding.dims[d];
+    if (pieces.empty()) continue;
+    std::vector<Axis> axes;
+    for (const Piece& piece : pieces) axes.insert(axes.end(), piece.axes.begin(), piece.axes.end());
+    // Over several axes DTensor rounds along each of them.
+    const Piece once{of.shape[d], axes};
+    if (pieces != canonical({once}, mesh_) || !std::ranges::is_sorted(axes) ||
+        (axes.size() > 1 && !is_even(once, mesh_)))
+      return std::nullopt;
+    for (const Axis axis : axes) dims[axis] = static_cast<int64_t>(d);
+  }
+  return dims;
+}
+
+at::Tensor ShardedState::stretch(Owner owner, const std::string& key) const {
+  const PartOf& of = find(owner, key).of;
+  at::Tensor stretch = part(owner, key);
+  for (size_t d = 0; d < of.shape.size(); ++d) {
+    if (of.sharding.dims[d].empty()) continue;
+    const std::vector<int64_t> places = places_of(of.sharding.dims[d], of.shape[d], mesh_, ranks_->rank());
+    const auto own = std::ranges::count_if(places, [](int64_t place) { return place >= 0; });
+    stretch = stretch.narrow(static_cast<int64_t>(d), 0, own);
+  }
+  return stretch;
+}
+
 const at::Tensor& ShardedState::part(Owner owner, const std::string& key) const { return find(owner, key).tensor; }
 
 at::Tensor ShardedState::whole(Owner owner, const std::string& key) const {

@@ -33,7 +33,7 @@ from stepc.loader import AsyncLoader
 from stepc.loop import graph_text, report, schedule_text, stats
 from stepc.op_rules import op_rule
 from stepc.profile import Profile
-from stepc.ranks import full_parameters
+from stepc.ranks import distributed_state, full_parameters
 from stepc.shapes import Shapes
 from stepc.virtual import Plan, materialise, plan, virtual
 
@@ -49,6 +49,7 @@ __all__ = [
     "UserError",
     "accelerate",
     "calibrate",
+    "distributed_state",
     "full_parameters",
     "graph_text",
     "materialise",

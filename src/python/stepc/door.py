@@ -125,6 +125,9 @@ def _accelerate_loop(model, optimizers, config):
         if loop.is_accelerated(optimizer):
             raise _C.UserError(f"this {type(optimizer).__name__} is accelerated already")
     if not loop.is_accelerated(model):
+        if spread and loop.is_compiled(model):
+            raise _C.UserError("this model is compiled or scripted, and stepc averages no gradients of it: put "
+                               "DistributedDataParallel around it, or give it as it was before")
         loop.accelerate_model(model, config, spread and data_parallel.spread(spread[0], model))
     elif not optimizers:
         raise _C.UserError("this model is accelerated already")

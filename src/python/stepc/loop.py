@@ -364,9 +364,13 @@ class _OptimizerScout(Scout):
         self.original()
 
 
+def is_compiled(model):
+    return isinstance(model, torch.jit.ScriptModule) or model.__dict__.get("_compiled_call_impl") is not None
+
+
 def accelerate_model(model, config, gradients=None):
-    """Calls of the model run from plans from now on."""
-    if isinstance(model, torch.jit.ScriptModule) or model.__dict__.get("_compiled_call_impl") is not None:
+    """Calls of the model run from plans from now on; on ranks they average its gradients."""
+    if is_compiled(model):
         _LOG.warning("this model runs as it is: it is compiled or scripted")
         return
     model.__dict__["_compiled_call_impl"] = ModelSegments(model, config, gradients)

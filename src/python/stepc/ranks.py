@@ -128,6 +128,44 @@ def full_parameters(*objects: torch.nn.Module | torch.optim.Optimizer, rank0_onl
             step.scatter(tensors, not rank0_only)
 
 
+@contextlib.contextmanager
+def distributed_state(step) -> Iterator[dict[str, dict[str, torch.Tensor]]]:
+    """The tensors of an accelerated step on ranks as torch.distributed.checkpoint saves and loads them, in a `with`.
+
+        with stepc.distributed_state(step) as state:
+            torch.distributed.checkpoint.save(state, checkpoint_id="out")    # or load()
+
+    `state` has "model" and "optimizer": by name DTensors on the memory that the ranks hold, so that loading changes the step.
+    What a DTensor cannot say (columns that are cut into heads) is there whole for the length of the `with`. Needs
+    torch.distributed, and a step that was called. All ranks enter it together.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    engine = getattr(step, "_engine", None)
+    if engine is None or not engine.is_on_ranks():
+        raise _C.UserError("distributed_state() takes a step on ranks, of accelerate(train_step, config=Config(parallel=...))")
+    if not torch.distributed.is_initialized():
+        raise _C.UserError("distributed_state() needs torch.distributed: call torch.distributed.init_process_group() at the "
+                           "beginning of the program")
+    held = engine.held_tensors()
+    whole = [tensor for _, _, tensor, split, _ in held if split is None]
+    names, sizes = zip(*engine.mesh())
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
+    engine.gather(whole, True)
+    state = {"model": {}, "optimizer": {}}
+    for name, is_of_model, tensor, split, own in held:
+        if split is not None:
+            placements = [Replicate() if dim < 0 else Shard(dim) for dim in split]
+            contiguous = torch.empty(tensor.shape, device="meta").stride()
+            tensor = DTensor.from_local(own, mesh, placements, run_check=False, shape=tensor.shape, stride=contiguous)
+        state["model" if is_of_model else "optimizer"][name] = tensor
+    try:
+        yield state
+    finally:
+        engine.scatter(whole, True)
+
+
 def _tensors_of(one):
     if isinstance(one, torch.nn.Module):
         yield from one.parameters()
