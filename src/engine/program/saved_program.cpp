@@ -26,7 +26,6 @@ constexpr const char* kStateFile = "optimizer.safetensors";
 
 at::Generator default_generator() { return at::globalContext().defaultGenerator(at::kCPU); }
 
-// Whether the file of a model has it too, and so every checkpoint.
 bool is_in(const std::vector<OwnedKey>& keys, const OwnedKey& key) {
   return std::ranges::find(keys, key) != keys.end();
 }

@@ -55,9 +55,8 @@ class Gradients:
         self.syncs = True
         self._model = weakref.ref(model)
         self._task = None
-        self._names = None
         state = [*model.parameters(), *model.buffers()]
-        if group.differ([one for one in state]):
+        if group.differ(state):
             group.share(state, [0] * len(state))
             if group.rank() == 0:
                 _LOG.warning("the ranks' parameters differ: rank 0's count")
