@@ -17,8 +17,13 @@ namespace {
 
 bool is_tensor(const c10::Argument& argument) { return argument.type()->kind() == c10::TypeKind::TensorType; }
 
+bool is_optional_tensor(const c10::Argument& argument) {
+  const auto optional = argument.type()->cast<c10::OptionalType>();
+  return optional != nullptr && optional->getElementType()->kind() == c10::TypeKind::TensorType;
+}
 bool takes_a_list_of_tensors(const c10::Argument& argument) {
-  return !is_tensor(argument) && argument.type()->str().find("Tensor") != std::string::npos;  // or perhaps none
+  return !is_tensor(argument) && !is_optional_tensor(argument) &&
+         argument.type()->str().find("Tensor") != std::string::npos;
 }
 
 void check_schema(const std::string& op, const c10::OperatorHandle& handle) {
@@ -42,7 +47,8 @@ void check_schema(const std::string& op, const c10::OperatorHandle& handle) {
 // As far as the schema alone tells.
 void check_dims(const std::string& op, const DimNames& dims, const c10::FunctionSchema& schema) {
   const auto check = [&](const std::vector<c10::Argument>& arguments, size_t named, std::string_view what) {
-    const auto tensors = static_cast<size_t>(std::ranges::count_if(arguments, is_tensor));
+    const auto tensors = static_cast<size_t>(std::ranges::count_if(
+        arguments, [](const c10::Argument& one) { return is_tensor(one) || is_optional_tensor(one); }));
     if (std::ranges::any_of(arguments, takes_a_list_of_tensors)) return;
     USER_CHECK(named == tensors, "op_rule {}: sharding names the dimensions of {} {}, the operator has {}", op, named,
                what, tensors);
@@ -108,6 +114,28 @@ void check_shapes(const OpRule& rule, const OpUse& use) {
              fmt::join(operands, ", "), shapes_text(expected), shapes_text(made));
 }
 
+// Those that a rule names of this call: an optional tensor that it is not given has no dimensions.
+DimNames dims_of(const DimNames& dims, const Call& call) {
+  const auto op = find_operator(call.op);
+  const auto& arguments = op.schema().arguments();
+  if (std::ranges::any_of(arguments, takes_a_list_of_tensors)) return dims;
+  DimNames out = dims;
+  out.operands.clear();
+  size_t next = 0;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!is_tensor(arguments[i]) && !is_optional_tensor(arguments[i])) continue;
+    const auto* const value = std::get_if<ValueId>(&call.args[i]);
+    const bool is_given = is_tensor(arguments[i]) || (value != nullptr && value->valid());
+    if (is_given) out.operands.push_back(dims.operands[next]);
+    ++next;
+  }
+  std::erase_if(out.combined, [&](const auto& one) {
+    return std::ranges::none_of(
+        out.operands, [&](const DimNames::Names& names) { return std::ranges::find(names, one.first) != names.end(); });
+  });
+  return out;
+}
+
 void check_results_are_own(const Trace& trace, const Call& call) {
   std::set<StorageId> given;
   for_each_value(call.args, [&](ValueId id) { given.insert(trace.values[id.index()].storage); });
@@ -166,12 +194,12 @@ void apply_rules(const OpRules& rules, Trace& trace) {
     if (rule->parts.flops) said.flops = amount(*rule, "flops", rule->parts.flops, use);
     if (rule->parts.bytes) said.bytes = amount(*rule, "bytes", rule->parts.bytes, use);
     if (!rule->dims) continue;
+    said.dims = dims_of(*rule->dims, call);
     try {
-      named_rule(*rule->dims, use.operands, use.results);
+      named_rule(*said.dims, use.operands, use.results);
     } catch (const UserError& error) {
-      user_error("op_rule {}: sharding \"{}\": {}", rule->op, to_text(*rule->dims), error.what());
+      user_error("op_rule {}: sharding \"{}\": {}", rule->op, to_text(*said.dims), error.what());
     }
-    said.dims = rule->dims;
   }
 }
 

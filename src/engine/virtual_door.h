@@ -14,6 +14,7 @@
 
 #include "aten/virtual_memory.h"
 #include "capture/virtual/virtual_region.h"
+#include "engine/config.h"
 #include "engine/plan/virtual_plan.h"
 #include "engine/program/flatten.h"
 #include "engine/program/module_program.h"
@@ -22,25 +23,35 @@ namespace stepc {
 
 // Arguments and result of `train_step` are as for accelerate(). Modules, optimizers, generators and the batch are
 // afterwards what they were; what else the step changes on the host (its own counters) stays changed.
+//
+// Of `config`, which may be the one that the step is accelerated with, op_rules count: what they say of operators of
+// the program's own goes into the plan.
 template <class Fn, class... Batch>
 VirtualPlan plan(Fn&& train_step, std::vector<ModuleRef> modules, std::vector<OptimizerRef> optimizers,
-                 const Batch&... batch) {
+                 const Config& config, const Batch&... batch) {
+  check(config);
   ModuleProgram program(std::move(modules), std::move(optimizers));
   StepInput input;
   const auto append = [&](const std::vector<at::Tensor>& from) {
     input.tensors.insert(input.tensors.end(), from.begin(), from.end());
   };
   (append(tensors_in(batch)), ...);
-  return plan_virtually(program, input,
-                        [&] {
-                          if constexpr (std::is_void_v<std::invoke_result_t<Fn&, const Batch&...>>) {
-                            train_step(batch...);
-                            return StepOutput();
-                          } else {
-                            return StepOutput{tensors_in(train_step(batch...)), {}};
-                          }
-                        },
-                        {});
+  return plan_virtually(
+      program, input,
+      [&] {
+        if constexpr (std::is_void_v<std::invoke_result_t<Fn&, const Batch&...>>) {
+          train_step(batch...);
+          return StepOutput();
+        } else {
+          return StepOutput{tensors_in(train_step(batch...)), {}};
+        }
+      },
+      config.op_rules);
+}
+template <class Fn, class... Batch>
+VirtualPlan plan(Fn&& train_step, std::vector<ModuleRef> modules, std::vector<OptimizerRef> optimizers,
+                 const Batch&... batch) {
+  return plan(std::forward<Fn>(train_step), std::move(modules), std::move(optimizers), Config(), batch...);
 }
 
 }  // namespace stepc

@@ -1,12 +1,16 @@
 // An operator of the program's own is part of the plan where a rule says what it does, and the rule is held to that.
 #include "capture/op_rule.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include <torch/library.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include "engine/verify/rule_check.h"
+#include "engine/virtual_door.h"
 #include "tests/engine/log_lines.h"
 #include "tests/engine/twins.h"
 #include "tests/expect_user_error.h"
@@ -66,6 +70,33 @@ TEST(OpRule, TheCallIsInThePlan) {
   const LogLines without;
   rule_twins({.mode = Mode::kExact}).run(8, rule_batch);
   EXPECT_EQ(without.count("stepc_rule_test::scaled is no operator of PyTorch's"), 1) << without.text();
+}
+
+TEST(OpRule, APlanOnPaperTakesIt) {
+  torch::nn::Linear layer(8, 4);
+  torch::optim::SGD optimizer(layer->parameters(), torch::optim::SGDOptions(0.1));
+  const at::Tensor x = rule_batch(0);
+  const auto step = [&](const at::Tensor& batch) {
+    at::Tensor loss =
+        (layer->forward(batch) * call_scaled(batch.narrow(1, 0, 4).clone(), batch[0].narrow(0, 4, 4).clone()))
+            .pow(2)
+            .mean();
+    loss.backward();
+    optimizer.step();
+    optimizer.zero_grad();
+    return loss;
+  };
+  EXPECT_NE(plan(step, {layer}, {optimizer}, x).obstacle.find("is no operator of PyTorch's"), std::string::npos);
+  Config config;
+  config.op_rules = {op_rule("stepc_rule_test::scaled", right_parts())};
+  const VirtualPlan planned = plan(step, {layer}, {optimizer}, config, x);
+  EXPECT_EQ(planned.obstacle, "");
+  const auto found = std::ranges::find(planned.trace.calls, "stepc_rule_test::scaled", &Call::op);
+  ASSERT_NE(found, planned.trace.calls.end());
+  ASSERT_TRUE(found->rule.has_value());
+  EXPECT_EQ(found->rule->flops, 72);
+  config.op_rules.push_back(config.op_rules[0]);
+  EXPECT_USER_ERROR(plan(step, {layer}, {optimizer}, config, x), "Config::op_rules has two rules for");
 }
 
 TEST(OpRule, WhatItSaysIsHeldToTheCall) {

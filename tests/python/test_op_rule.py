@@ -39,6 +39,10 @@ torch.library.impl("rules::largest", "cpu", lambda x, *, by=1.0: (x.amax(-1) * b
 counted = []
 torch.library.define("rules::counted", "(Tensor x) -> Tensor")
 torch.library.impl("rules::counted", "cpu", lambda x: (counted.append(1), x + 1)[1])
+torch.library.define("rules::biased", "(Tensor x, Tensor? bias=None) -> Tensor")
+torch.library.impl("rules::biased", "cpu", lambda x, bias=None: x * 2 if bias is None else x * 2 + bias)
+torch.library.define("rules::sly", "(Tensor x) -> Tensor")
+torch.library.impl("rules::sly", "cpu", lambda x: x.add_(1).clone())
 torch.library.define("rules::changed", "(Tensor(a!) x) -> Tensor")
 torch.library.define("rules::number", "(Tensor x) -> int")
 torch.library.define("rules::composed", "(Tensor x) -> Tensor")
@@ -159,6 +163,9 @@ def run(config=None):
             r"op_rule rules::product: bytes ends with AttributeError: 'Tensor' object has no attribute 'nothing'",
         ),
         (dict(product={"shapes": lambda x, weight: 3.5}), r"op_rule rules::product: shapes gives 3.5; it is a shape"),
+        (dict(product={"shapes": lambda x, weight: (2**70, 1)}), r"op_rule rules::product: shapes gives \(1180591620717411303424, 1\)"),
+        (dict(product={"shapes": lambda x, weight: (8, -4)}), r"op_rule rules::product: shapes gives \(8, -4\); it is a shape"),
+        (dict(product={"flops": lambda x, weight: 10**400}), r"op_rule rules::product: flops is 10+\.\.\.; it is a number"),
         (
             dict(product={"sharding": "m _, n -> m n"}),
             r"op_rule rules::product: sharding \"m _, n -> m n\": it names 1 dimensions of operand 1, which is a f32\[4, 6\]",
@@ -257,7 +264,10 @@ def test_in_a_loop(rules):
     ("op", "said", "message"),
     [
         ("rules::nothing", {}, "op_rule rules::nothing: there is no such operator; define it first"),
-        ("product", {}, "op_rule product: there is no such operator"),
+        ("product", {}, "op is 'product'; it is a name such as"),
+        ("rules::product\n", {}, "it is a name such as"),
+        ("rules::product.", {}, "it is a name such as"),
+        ("rules::product.other", {}, "op_rule rules::product.other: there is no such operator"),
         ("aten::mm", {}, "op_rule aten::mm: stepc knows that operator"),
         (product, {}, 'it is a name such as "my::op"'),
         ("rules::changed", {}, r"op_rule rules::changed: it changes or gives back what it is given .*Tensor\(a!\) x"),
@@ -266,6 +276,8 @@ def test_in_a_loop(rules):
         ("rules::product", {"flops": -1}, "op_rule rules::product: flops is -1; it is a number, 0 or more"),
         ("rules::product", {"bytes": "8"}, "op_rule rules::product: bytes is '8'; it is a number, 0 or more"),
         ("rules::product", {"bytes": float("nan")}, "bytes is nan; it is a number, 0 or more"),
+        ("rules::product", {"bytes": float("inf")}, "bytes is inf; it is a number, 0 or more"),
+        ("rules::product", {"flops": 10**400}, r"op_rule rules::product: flops is 10+\.\.\.; it is a number, 0 or more"),
         ("rules::product", {"shapes": (3, 4)}, r"op_rule rules::product: shapes is \(3, 4\); it is a function"),
         ("rules::product", {"sharding": 3}, "op_rule rules::product: sharding is 3; it is a text"),
         ("rules::product", {"sharding": "m n"}, "op_rule rules::product: sharding: 'm n' has no '->'"),
@@ -278,6 +290,25 @@ def test_what_is_no_rule_is_refused(rules, op, said, message):
     with pytest.raises(stepc.UserError, match=message) as error:
         stepc.op_rule(op, **said)
     assert "\n" not in str(error.value)
+
+
+def test_an_optional_tensor_may_be_left_out(rules):
+    stepc.op_rule("rules::biased", sharding="r c, c -> r c")
+    bias = torch.randn(6)
+    step = stepc.accelerate(lambda x: (torch.ops.rules.biased(x) + torch.ops.rules.biased(x, bias)).sum())
+    for i in range(WARM_UP + 2):
+        torch.testing.assert_close(step(batch(i)), (4 * batch(i) + bias).sum())
+    assert step.stats["replays"] > 0
+    assert 'dims "r c -> r c"' in (text := step.graph_text()) and 'dims "r c, c -> r c"' in text
+
+
+@pytest.mark.parametrize("sharding", [None, "r c -> r c"])
+def test_an_operator_that_changes_what_it_is_given_without_a_word(rules, sharding):
+    stepc.op_rule("rules::sly", sharding=sharding)
+    step = stepc.accelerate(lambda x: torch.ops.rules.sly(x.clone()).sum())
+    with pytest.raises(stepc.UserError, match="op_rule rules::sly: it changes its operand 0, and a rule is for an operator"):
+        for i in range(WARM_UP + 2):
+            step(batch(i))
 
 
 def test_the_last_rule_of_an_operator_counts(rules):

@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "capture/observer.h"
 #include "engine/compare/run_aside.h"
+#include "engine/compare/tensor_hash.h"
 #include "engine/compare/value_distance.h"
 #include "ops/sharding_rule.h"
 
@@ -96,9 +97,12 @@ std::string_view way_of(Factor::Kind kind) {
 // One call on its way.
 struct SplitCall : at::ObserverContext {
   c10::OperatorHandle op;
-  const DimNames& dims;
+  const DimNames* dims;  // nullptr: nothing is said of splitting it
   std::vector<c10::IValue> arguments;
-  SplitCall(c10::OperatorHandle op, const DimNames& dims) : op(std::move(op)), dims(dims) {}
+  Tensors operands;              // among them
+  std::vector<uint64_t> hashes;  // of those
+  std::string kind;
+  SplitCall(c10::OperatorHandle op, const DimNames* dims) : op(std::move(op)), dims(dims) {}
 };
 
 // The results of the call on one half of what has the factor.
@@ -137,11 +141,11 @@ std::string wrong_along(const SplitCall& call, const Tensors& operands, const Te
   for (size_t i = 0; i < rule.operands.size() && place.empty(); ++i)
     if (const auto dim = dim_of(rule.operands[i], factor)) {
       place = str("dimension {} of operand {}", *dim, i);
-      name = call.dims.operands[i][static_cast<size_t>(*dim)];
+      name = call.dims->operands[i][static_cast<size_t>(*dim)];
     }
   const auto sentence = [&](const std::string& what) {
     return str("op_rule {}: sharding \"{}\" says that '{}' ({}) may be split, but {}; mend it, or write '_' for '{}'",
-               name_of(call.op), to_text(call.dims), name, place, what, name);
+               name_of(call.op), to_text(*call.dims), name, place, what, name);
   };
   Tensors halves[2];
   try {
@@ -169,7 +173,8 @@ std::string wrong_along(const SplitCall& call, const Tensors& operands, const Te
 }  // namespace
 
 struct RuleCheck::Calls {
-  std::map<std::string, const DimNames*> dims;  // by operator
+  // Of calls with a rule, by operator and how many tensors it takes: an optional one may be left out.
+  std::map<std::pair<std::string, size_t>, const DimNames*> dims;
   at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
   int depth = 0;               // calls within calls are theirs
   std::set<std::string> seen;  // kinds of call
@@ -179,10 +184,18 @@ struct RuleCheck::Calls {
     if (depth++ > 0 || current_observer() != nullptr || !wrong.empty()) return nullptr;
     const auto name = fn.operator_name();
     const auto op = name ? c10::Dispatcher::singleton().findSchema(*name) : std::nullopt;
-    const auto found = op ? dims.find(name_of(*op)) : dims.end();
+    if (!op) return nullptr;
+    Tensors operands;
+    for (const c10::IValue& value : fn.inputs()) append_tensors(value, operands);
+    const auto found = dims.find({name_of(*op), operands.size()});
     if (found == dims.end()) return nullptr;
-    auto call = std::make_unique<SplitCall>(*op, *found->second);
+    auto call = std::make_unique<SplitCall>(*op, found->second);
+    call->kind = name_of(*op);
+    for (const TensorType& type : types_of(operands)) call->kind += " " + to_text(type);
+    if (!seen.insert(call->kind).second) return nullptr;
     call->arguments.assign(fn.inputs().begin(), fn.inputs().end());
+    call->operands = std::move(operands);
+    call->hashes = hashes_of(call->operands);
     return call;
   }
 
@@ -190,22 +203,39 @@ struct RuleCheck::Calls {
     --depth;
     if (context == nullptr) return;
     const auto& call = *static_cast<SplitCall*>(context);
-    Tensors operands, results;
-    std::string kind = name_of(call.op);
-    for (const c10::IValue& value : call.arguments) append_tensors(value, operands);
+    Tensors results;
     for (const c10::IValue& value : fn.outputs()) append_tensors(value, results);
-    if (results.empty()) return;  // it has thrown
-    for (const TensorType& type : types_of(operands)) kind += " " + to_text(type);
-    if (!seen.insert(kind).second) return;
+    if (results.empty()) {  // it has thrown
+      seen.erase(call.kind);
+      return;
+    }
+    const std::vector<uint64_t> hashes = hashes_of(call.operands);
+    if (const auto changed = std::ranges::mismatch(call.hashes, hashes).in1; changed != call.hashes.end()) {
+      wrong =
+          str("op_rule {}: it changes its operand {}, and a rule is for an operator that makes new results of its "
+              "arguments; change a clone(), or say so in its schema and drop the rule",
+              name_of(call.op), changed - call.hashes.begin());
+      return;
+    }
+    if (call.dims == nullptr) return;
     try {
       run_aside([&] {
-        const ShardingRule rule = named_rule(call.dims, types_of(operands), types_of(results));
+        const ShardingRule rule = named_rule(*call.dims, types_of(call.operands), types_of(results));
         for (size_t f = 0; f < rule.factors.size() && wrong.empty(); ++f)
-          wrong = wrong_along(call, operands, results, rule, static_cast<int>(f));
+          wrong = wrong_along(call, call.operands, results, rule, static_cast<int>(f));
       });
     } catch (const std::exception& error) {
       wrong = str("op_rule {}: {}", name_of(call.op), first_line(error.what()));
     }
+  }
+
+ private:
+  static std::vector<uint64_t> hashes_of(const Tensors& tensors) {
+    std::vector<uint64_t> hashes;
+    run_aside([&] {
+      for (const at::Tensor& tensor : tensors) hashes.push_back(hash_of(tensor));
+    });
+    return hashes;
   }
 };
 
@@ -215,9 +245,12 @@ thread_local RuleCheck::Calls* t_rules = nullptr;  // LibTorch's callbacks are f
 
 RuleCheck::RuleCheck(const Trace& trace) {
   for (const Call& call : trace.calls) {
-    if (!call.rule || !call.rule->dims) continue;
+    if (!call.rule) continue;
     if (calls_ == nullptr) calls_ = std::make_unique<Calls>();
-    calls_->dims.emplace(call.op, &*call.rule->dims);
+    auto tensors = static_cast<size_t>(
+        std::ranges::count_if(call.args, [](const Arg& arg) { return std::holds_alternative<WrappedNumber>(arg); }));
+    for_each_value(call.args, [&](ValueId id) { tensors += id.valid() ? 1 : 0; });
+    calls_->dims.try_emplace({call.op, tensors}, call.rule->dims ? &*call.rule->dims : nullptr);
   }
   if (calls_ == nullptr) return;
   t_rules = calls_.get();

@@ -1,6 +1,7 @@
-// RuleCheck: while it lives, calls of the program's own operators on its thread are made in parts, too, as their rules
-// say that they may be split: in two along each factor, one after the other. Put together, the parts must be the whole,
-// which the first run of a plan is held to. Each kind of call is looked at once.
+// RuleCheck: while it lives, calls of the program's own operators on its thread are held to what their rules say, as
+// the first run of a plan is: they leave their operands as they are, and where a rule says that they may be split, they
+// are made in parts, too, in two along each factor, one after the other, which put together must be the whole. Each
+// kind of call is looked at once.
 #pragma once
 
 #include <memory>

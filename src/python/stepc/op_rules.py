@@ -1,6 +1,9 @@
 """op_rule(): what a program says of an operator of its own, so that plans may make its calls."""
 
+import math
 import numbers
+import operator
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,8 +36,8 @@ def op_rule(
     Functions are called with the operator's arguments, tensors without memory (device "meta") for its tensors. A rule for
     the same operator replaces the one before.
     """
-    if not isinstance(op, str):
-        raise _C.UserError(f'op_rule: op is {op!r}; it is a name such as "my::op"')
+    if not isinstance(op, str) or not re.fullmatch(r"\w+::\w+(\.\w+)?", op):
+        raise _C.UserError(f'op_rule: op is {op!r}; it is a name such as "my::op" or "my::op.overload"')
     rule = _Rule(op.removesuffix(".default"), shapes, flops, bytes, sharding)
     _C.check_op_rule(rule)
     _RULES[rule.op] = rule
@@ -66,17 +69,24 @@ class _Rule:
         return self._checked(what, self._called(what, arguments) if callable(value) else value)
 
     def result_shapes(self, arguments: Sequence[Any]) -> list[list[int]]:
-        made = self._called("shapes", arguments)
+        given = self._called("shapes", arguments)
         try:
-            made = [one.shape if isinstance(one, torch.Tensor) else one for one in _listed(made)]
-            return [[int(size) for size in shape] for shape in made]
+            made = [one.shape if isinstance(one, torch.Tensor) else one for one in _listed(given)]
+            shapes = [[operator.index(size) for size in shape] for shape in made]
         except (TypeError, ValueError):
-            raise _C.UserError(f"op_rule {self.op}: shapes gives {made!r}; it is a shape, or a list of shapes") from None
+            shapes = None
+        if shapes is None or any(not 0 <= size < 1 << 63 for shape in shapes for size in shape):
+            raise _C.UserError(f"op_rule {self.op}: shapes gives {_short(given)}; it is a shape, or a list of shapes")
+        return shapes
 
     def _checked(self, what, value):
-        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not value >= 0:
-            raise _C.UserError(f"op_rule {self.op}: {what} is {value!r}; it is a number, 0 or more")
-        return float(value)
+        try:
+            amount = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+        except OverflowError:
+            amount = math.inf
+        if not 0 <= amount < math.inf:
+            raise _C.UserError(f"op_rule {self.op}: {what} is {_short(value)}; it is a number, 0 or more")
+        return amount
 
     def _called(self, what, arguments):
         name, _, overload = self.op.partition(".")
@@ -88,6 +98,11 @@ class _Rule:
         except Exception as error:
             text = str(error).splitlines()[0] if str(error) else ""
             raise _C.UserError(f"op_rule {self.op}: {what} ends with {type(error).__name__}: {text}") from error
+
+
+def _short(value):
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def _listed(made):
