@@ -48,6 +48,10 @@ struct Attention {
   HeadTensor q, k, v;
 };
 
+// How much more is computed than was asked for: blocks of queries and keys, and the width of a head, are filled up.
+double padding_of_attention(const Attention& call);
+double padding_of_attention_backward(const Attention& call);
+
 size_t workspace_bytes(const Attention& call, int threads);
 // `logsumexp` (batch, heads, queries), natural logarithm.
 void attention(const Attention& call, const HeadResult& out, float* logsumexp, const MicroKernels& kernels, int threads,

@@ -258,6 +258,15 @@ void run(const Attention& call, const AttentionGradient& gradient, const MicroKe
 
 }  // namespace
 
+double padding_of_attention_backward(const Attention& call) {
+  const BackwardSizes sizes = backward_sizes(call);
+  const double made = static_cast<double>(sizes.queries) * static_cast<double>(sizes.keys) *
+                      static_cast<double>(sizes.dim + sizes.value_dim);
+  const double asked = static_cast<double>(call.queries) * static_cast<double>(call.keys) *
+                       static_cast<double>(call.dim + call.value_dim);
+  return made / std::max(1.0, asked) * padding_of_diagonal(call, sizes.queries / sizes.block);
+}
+
 size_t backward_workspace_bytes(const Attention& call, int threads) {
   check_attention(call);
   const BackwardSizes sizes = backward_sizes(call);

@@ -221,6 +221,13 @@ void run(const Attention& call, const HeadResult& out, float* logsumexp, const M
 
 }  // namespace
 
+double padding_of_attention(const Attention& call) {
+  const ForwardSizes sizes = forward_sizes(call);
+  const auto asked = static_cast<double>(std::max<int64_t>(1, call.keys * (call.dim + call.value_dim)));
+  return static_cast<double>(sizes.keys * (sizes.dim + sizes.value_dim)) / asked *
+         padding_of_diagonal(call, ceil_div(call.queries, kMostPanel));
+}
+
 size_t workspace_bytes(const Attention& call, int threads) {
   check_attention(call);
   const ForwardSizes sizes = forward_sizes(call);

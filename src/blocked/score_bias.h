@@ -19,6 +19,12 @@ inline int64_t padded_dim(Number type, int64_t dim) {
   return round_up(dim, type == Number::kF32 || dim <= 16 ? 16 : 32);
 }
 
+// The blocks on the diagonal are computed whole, and half of each was asked for.
+inline double padding_of_diagonal(const Attention& call, int64_t blocks) {
+  const auto count = static_cast<double>(blocks < 1 ? 1 : blocks);
+  return call.after == 0 ? (count + 1) / count : 1;
+}
+
 // Visible keys [begin, end) of `count` queries; what lies beyond the last query sees nothing.
 void visible_keys(const Attention& call, int64_t query, int64_t count, int32_t* begin, int32_t* end);
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -14,8 +14,10 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/text.h"
+#include "blocked/attention.h"
 #include "loops/expand_math.h"
 #include "loops/loop_work.h"
+#include "ops/op_def.h"
 #include "runtime/executor.h"
 #include "runtime/micro_kernels.h"
 #include "schedule/from_graph.h"
@@ -24,10 +26,13 @@ namespace stepc {
 
 namespace {
 
-constexpr double kEnoughSeconds = 0.03;
-constexpr int kMedians = 3, kFewestRuns = 3, kMostRuns = 2000;
-constexpr size_t kOthersBytes = size_t{4} << 20;  // more than the caches of a core hold
-constexpr double kTooLong = 0.5;                  // for one run of one kernel
+constexpr int kRounds = 3;
+constexpr double kEnoughSeconds = 0.005;
+constexpr int kFewestRuns = 3, kMostRuns = 2000;
+constexpr double kShort = 1e-3;
+constexpr int kMixedRuns = 50;
+constexpr double kTooLong = 0.5;  // for one run of one kernel
+constexpr double kSlowest = 1e9;  // matmuls, flops a second
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -35,29 +40,20 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// The least of three medians of runs that `seconds_of_run` times itself, so that what else the machine does for some
-// hundredths of a second is not taken for its rate; of a long run, the first.
+// Of runs that `seconds_of_run` times itself; of a long run, the first. Before each short one `others` run, as in a
+// step: what was run a moment ago has its code and its data at hand.
 template <class Run>
-double median_seconds(const Run& seconds_of_run) {
-  if (const double first = seconds_of_run(); first > kEnoughSeconds * 3) return first;
-  double least = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < kMedians; ++i) {
-    const auto begin = Clock::now();
-    std::vector<double> all;
-    while (static_cast<int>(all.size()) < kFewestRuns ||
-           (seconds_since(begin) < kEnoughSeconds / kMedians && static_cast<int>(all.size()) < kMostRuns))
-      all.push_back(seconds_of_run());
-    least = std::min(least, median(std::move(all)));
+double median_seconds(const Run& seconds_of_run, const std::function<void()>& others) {
+  const double first = seconds_of_run();
+  if (first > kEnoughSeconds * 6) return first;
+  const auto begin = Clock::now();
+  std::vector<double> all;
+  while (static_cast<int>(all.size()) < kFewestRuns ||
+         (seconds_since(begin) < kEnoughSeconds && static_cast<int>(all.size()) < kMostRuns)) {
+    if (first < kShort) others();
+    all.push_back(seconds_of_run());
   }
-  return least;
-}
-template <class Work>
-double median_of(const Work& work) {
-  return median_seconds([&] {
-    const auto begin = Clock::now();
-    work();
-    return seconds_since(begin);
-  });
+  return median(std::move(all));
 }
 
 c10::ScalarType scalar_of(DType dtype) { return dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat; }
@@ -85,22 +81,26 @@ class Measured {
   [[nodiscard]] const Instruction& instruction() const { return schedule().instructions.front(); }
 
   // Of its first instruction.
-  double seconds() {
-    return median_seconds([&] {
-      (void)executor_.run(inputs_);
-      return seconds_of(times_.instructions().front());
-    });
+  double seconds(const std::function<void()>& others) {
+    return median_seconds(
+        [&] {
+          run();
+          return seconds_of(times_.instructions().front());
+        },
+        others);
   }
-  // Of all its instructions, as in a step: behind others that have filled the caches with their own code and data.
-  double mean_seconds() {
-    std::vector<char> others(kOthersBytes, 1);
-    return median_seconds([&] {
-      for (char& one : others) ++one;
-      (void)executor_.run(inputs_);
-      double sum = 0;
-      for (const InstructionTime& time : times_.instructions()) sum += seconds_of(time);
-      return sum / static_cast<double>(times_.instructions().size());
-    });
+  void run() { (void)executor_.run(inputs_); }
+  // Of the last run: the mean of the instructions that `counts`.
+  template <class Counts>
+  double mean_seconds(const Counts& counts) {
+    double sum = 0;
+    int count = 0;
+    for (const InstructionTime& time : times_.instructions()) {
+      if (!counts(schedule().instructions[time.index])) continue;
+      sum += seconds_of(time);
+      ++count;
+    }
+    return sum / std::max(count, 1);
   }
 
  private:
@@ -115,14 +115,30 @@ class Measured {
 class Calibration {
  public:
   Calibration(KernelSources& kernels, const std::function<void(const std::string&)>& progress)
-      : kernels_(kernels), progress_(progress), threads_(at::get_num_threads()) {}
+      : kernels_(kernels),
+        progress_(progress),
+        threads_(at::get_num_threads()),
+        mixed_(mixed_step(), kernels, threads_) {}
 
+  // Everything in rounds, seconds apart, of which the shortest time counts: what else the machine does for a second or
+  // two is not taken for its rate.
   Target run() {
+    for (int round = 0; round < kRounds; ++round) measure(round == 0);
+    return target_;
+  }
+
+ private:
+  void measure(bool says) {
+    const auto say = [&](const std::string& what) {
+      if (says && progress_) progress_(what);
+    };
+    target_ = Target();
+    rates_ = Rates();
+    best_f32_ = best_narrow_ = kSlowest;
     target_.features = features_of(kernels_.micro_kernels);
     target_.threads = threads_;
     say("instructions and calls");
     measure_calls();
-    const Rates first = rates_;
     say("memory");
     measure_streams();
     say("generated kernels");
@@ -137,44 +153,100 @@ class Calibration {
     for (const DType dtype : {DType::kF32, DType::kBF16}) measure_attention(dtype);
     say("convolutions");
     measure_convolutions();
-    // Once more: they are short, and everything above had them subtracted.
-    measure_calls();
-    rates_.instruction_seconds = std::min(rates_.instruction_seconds, first.instruction_seconds);
-    rates_.aten_call_seconds = std::min(rates_.aten_call_seconds, first.aten_call_seconds);
-    rates_.fork_seconds = std::min(rates_.fork_seconds, first.fork_seconds);
-    target_.rates = std::move(rates_);
-    return target_;
+    target_.rates = rates_;
   }
 
- private:
-  void say(const std::string& what) const {
-    if (progress_) progress_(what);
+  // The shortest time of what `key` names, in all rounds so far.
+  double shortest(const std::string& key, double seconds) {
+    const auto [known, is_new] = shortest_.emplace(key, seconds);
+    return known->second = std::min(known->second, seconds);
   }
-  double seconds_of(const std::string& graph) { return Measured(graph, kernels_, threads_).seconds(); }
+  template <class Work>
+  double median_of(const std::string& key, const Work& work) {
+    const auto timed = [&] {
+      const auto begin = Clock::now();
+      work();
+      return seconds_since(begin);
+    };
+    return shortest(key, median_seconds(timed, others_));
+  }
+  double seconds_of(const std::string& graph) {
+    return shortest(graph, Measured(graph, kernels_, threads_).seconds(others_));
+  }
+  // Again and again, with all that it needs at hand.
+  double seconds_alone(const std::string& graph) {
+    return shortest("alone " + graph, Measured(graph, kernels_, threads_).seconds([] {}));
+  }
+
+  // Small kernels of many kinds in a row, as in a step of a small model.
+  static std::string mixed_step() {
+    std::string graph =
+        "input %0: f32[16, 32] = batch \"0\"\ninput %1: f32[16, 32] = batch \"1\"\n"
+        "input %2: f32[32, 32] = parameter \"w\"\n";
+    int next = 3, group = 0;
+    std::string returned;
+    const auto add = [&](const std::string& type, const std::string& what, bool generated) {
+      graph += str("%{}: f32[{}] = {} | forward \"\"", next, type, what);
+      graph += generated ? str(" group {}\n", group++) : "\n";
+      return next++;
+    };
+    int x = 0;
+    for (const char* one : {"exp(%", "neg(%", "tanh(%", "sqrt(%"}) {
+      for (const bool generated : {true, false}) {
+        const int y = add("16, 32", str("{}{})", one, x), generated);
+        const int z = add("16, 32", str("mul(%{}, %1)", y), generated);
+        add("16", str("sum(%{}) {{dims=[1], keepdim=false}}", z), generated);
+        returned += str("return %{}\n", next - 1);
+        const int turned = add("32, 16", str("transpose(%{}) {{permutation=[1, 0]}}", z), false);
+        const int copied = add("512", str("reshape(%{}) {{shape=[512]}}", turned), false);
+        const int more = add("1024", str("concat(%{0}, %{0}) {{dim=0}}", copied), false);
+        returned += str("return %{}\n", more);
+        x = add("16, 32", str("matmul(%{}, %2) {{transpose_a=false, transpose_b={}}}", z, generated), false);
+        x = add("16, 32", str("add(%{}, %{})", x, z), generated);
+        x = add("16, 32", str("div(%{}, %0)", x), generated);
+      }
+    }
+    return graph + returned + str("return %{}\n", x);
+  }
 
   void measure_calls() {
-    rates_.instruction_seconds = Measured(
-                                     "input %0: f32[16] = batch \"0\"\n"
-                                     "%1: f32[16] = add(%0, %0) | forward \"\" group 0\n"
-                                     "return %1\n",
-                                     kernels_, threads_)
-                                     .mean_seconds();
-    rates_.aten_call_seconds =
-        Measured(
-            "input %0: f32[4, 4] = batch \"0\"\n"
-            "%1: f32[4, 4] = cumsum(%0) {dim=0} | forward \"\"\n"
-            "%2: f32[4, 4] = matmul(%1, %0) {transpose_a=false, transpose_b=true} | forward \"\"\n"
-            "%3: f32[8, 4] = concat(%2, %1) {dim=0} | forward \"\"\n"
-            "%4: f32[8, 4] = tanh(%3) | forward \"\"\n"
-            "%5: f32[8, 4] = mul(%4, %3) | forward \"\"\n"
-            "%6: f32[8] = sum(%5) {dims=[1], keepdim=false} | forward \"\"\n"
-            "%7: f32[8] = sqrt(%6) | forward \"\"\n"
-            "%8: f32[8] = add(%7, %6) | forward \"\"\n"
-            "return %8\n",
-            kernels_, threads_)
-            .mean_seconds();
-    rates_.fork_seconds = std::max(1e-9, median_of([&] { at::parallel_for(0, threads_, 1, [](int64_t, int64_t) {}); }));
+    const auto mean_of = [&](const std::string& key, const auto& counts) {
+      std::vector<double> means;
+      for (int i = 0; i < kMixedRuns; ++i) {
+        mixed_.run();
+        means.push_back(mixed_.mean_seconds(counts));
+      }
+      return shortest(key, median(std::move(means)));
+    };
+    using Kind = Instruction::Kind;
+    const auto is_sum = [](const Instruction& one) {
+      return one.kind == Kind::kOp && op_def(one.op).has(Trait::kReduction);
+    };
+    rates_.instruction_seconds =
+        mean_of("instruction", [](const Instruction& one) { return one.kind == Kind::kGenerated; });
+    rates_.aten_call_seconds = mean_of("call", [&](const Instruction& one) {
+      return one.kind == Kind::kOp && !is_sum(one) && !op_def(one.op).has(Trait::kContraction);
+    });
+    rates_.aten_reduction_seconds = beyond_call(mean_of("small sum", is_sum));
+    const at::Tensor rows = at::full({16, 32}, 0.5), scale = at::ones({32}), ids = at::arange(16),
+                     table = at::ones({32, 32});
+    rates_.aten_norm_seconds = beyond_call(
+        (median_of("small layer norm", [&] { (void)at::native_layer_norm(rows, {32}, scale, scale, 1e-5); }) +
+         median_of("small softmax", [&] { (void)at::_softmax(rows, 1, false); })) /
+        2);
+    rates_.aten_index_seconds = beyond_call(
+        (median_of("small embedding", [&] { (void)at::embedding(table, ids); }) +
+         median_of("small scatter", [&] { (void)at::embedding_dense_backward(rows, ids, 32, -1, false); })) /
+        2);
+    alone_seconds_ = seconds_alone(
+        "input %0: f32[16] = batch \"0\"\n"
+        "%1: f32[16] = add(%0, %0) | forward \"\" group 0\n"
+        "return %1\n");
+    rates_.fork_seconds =
+        std::max(1e-9, median_of("fork", [&] { at::parallel_for(0, threads_, 1, [](int64_t, int64_t) {}); }));
   }
+
+  double beyond_call(double seconds) const { return std::max(1e-9, seconds - rates_.aten_call_seconds); }
 
   // Two streams that come round and round: each byte was last touched as long ago as all of them are.
   void measure_streams() {
@@ -182,13 +254,13 @@ class Calibration {
     for (const int64_t bytes : {1 << 15, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28}) {
       const int64_t count = bytes / 8;
       const double seconds =
-          seconds_of(str("input %0: f32[{0}] = batch \"0\"\n"
-                         "input %1: f32[{0}] = parameter \"w\"\n"
-                         "%2: f32[{0}] = add(%0, %0) | forward \"\" group 0\n"
-                         "update %1 = %2\n",
-                         count));
+          seconds_alone(str("input %0: f32[{0}] = batch \"0\"\n"
+                            "input %1: f32[{0}] = parameter \"w\"\n"
+                            "%2: f32[{0}] = add(%0, %0) | forward \"\" group 0\n"
+                            "update %1 = %2\n",
+                            count));
       const double forks = count > 16384 && threads_ > 1 ? rates_.fork_seconds : 0;
-      const double own = std::max(seconds * 0.2, seconds - rates_.instruction_seconds - forks);
+      const double own = std::max(seconds * 0.2, seconds - alone_seconds_ - forks);
       rates_.streams.push_back({static_cast<double>(bytes), static_cast<double>(bytes) / own});
     }
     target_.bytes_per_second = rates_.streams.back().bytes_per_second;
@@ -209,8 +281,8 @@ class Calibration {
         forks += phase.items > phase.grain ? 1 : 0;
       }
     }
-    const double seconds = measured.seconds();
-    return {std::max(seconds * 0.2, seconds - rates_.instruction_seconds - forks * rates_.fork_seconds), sum};
+    const double seconds = shortest(graph, measured.seconds([] {}));
+    return {std::max(seconds * 0.2, seconds - alone_seconds_ - forks * rates_.fork_seconds), sum};
   }
 
   static std::string chain(const std::string& first, const std::string& second, int length) {
@@ -244,39 +316,47 @@ class Calibration {
     const double over = rates_.aten_call_seconds + (threads_ > 1 ? rates_.fork_seconds : 0);
     const auto own = [&](double seconds) { return std::max(seconds * 0.2, seconds - over); };
     constexpr double kFlopsOfAFunction = 10;  // in the op table
-    const double functions =
-        own(median_of([&] { at::exp_out(out, x); })) + own(median_of([&] { at::tanh_out(out, x); }));
+    const double functions = own(median_of("at::exp", [&] { at::exp_out(out, x); })) +
+                             own(median_of("at::tanh", [&] { at::tanh_out(out, x); }));
     rates_.aten_flops_per_second = 2 * kFlopsOfAFunction * elements / functions;
     const at::Tensor square = at::full({512, 512}, 0.5);
     at::Tensor transposed = at::empty_like(square);
     rates_.aten_strided_bytes_per_second =
-        8.0 * static_cast<double>(square.numel()) / own(median_of([&] { transposed.copy_(square.t()); }));
+        8.0 * static_cast<double>(square.numel()) / own(median_of("transposed", [&] { transposed.copy_(square.t()); }));
     at::Tensor rows = at::empty({256}), columns = at::empty({1024});
-    const double sums =
-        own(median_of([&] { at::sum_out(rows, x, {1}); })) + own(median_of([&] { at::sum_out(columns, x, {0}); }));
+    const double sums = own(median_of("rows", [&] { at::sum_out(rows, x, {1}); })) +
+                        own(median_of("columns", [&] { at::sum_out(columns, x, {0}); }));
     rates_.aten_reduction_bytes_per_second = 2 * 4.0 * elements / sums;
     const at::Tensor ids = at::arange(1024).remainder(512);
     const at::Tensor gradient = at::full({1024, 64}, 0.5);
     rates_.aten_scatter_bytes_per_second =
         4.0 * (1024 + 512) * 64 /
-        own(median_of([&] { (void)at::embedding_dense_backward(gradient, ids, 512, -1, false); }));
+        own(median_of("embedding", [&] { (void)at::embedding_dense_backward(gradient, ids, 512, -1, false); }));
     const at::Tensor scale = at::ones({1024});
-    const double norms = own(median_of([&] { (void)at::native_layer_norm(x, {1024}, scale, scale, 1e-5); })) +
-                         own(median_of([&] { (void)at::_log_softmax(x, 1, false); }));
+    const double norms =
+        own(median_of("layer norm", [&] { (void)at::native_layer_norm(x, {1024}, scale, scale, 1e-5); })) +
+        own(median_of("log softmax", [&] { (void)at::_log_softmax(x, 1, false); }));
     const at::Tensor images = at::full({8, 64, 16, 16}, 0.5);
     const at::Tensor channels = at::ones({64});
     at::Tensor mean = at::zeros({64}), variance = at::ones({64});
-    const double image_norms =
-        own(median_of(
-            [&] { (void)at::native_batch_norm(images, channels, channels, mean, variance, true, 0.1, 1e-5); })) +
-        own(median_of([&] {
+    const double image_norms = own(median_of("batch norm", [&] {
+      (void)at::native_batch_norm(images, channels, channels, mean, variance, true, 0.1, 1e-5);
+    }));
+    const auto pixels = static_cast<double>(images.numel());
+    rates_.aten_norm_bytes_per_second = 4 * (4 * elements + 2 * pixels) / (norms + image_norms);
+    // A quarter as many results, and as many indices of twice their width.
+    rates_.aten_pooling_bytes_per_second =
+        4 * 1.75 * pixels / own(median_of("max pool", [&] {
           (void)at::max_pool2d_with_indices(images, {3, 3}, {2, 2}, {1, 1}, {1, 1}, false);
         }));
-    const auto pixels = static_cast<double>(images.numel());
-    rates_.aten_norm_bytes_per_second = 4 * (4 * elements + 3.75 * pixels) / (norms + image_norms);
-    rates_.aten_roots_per_second = elements / own(median_of([&] { at::sqrt_out(out, x); }));
+    constexpr int64_t kRows = 8192, kRow = 64;
+    const at::Tensor heads = at::full({8, 4, kRows / 32, kRow}, 0.5);
+    at::Tensor merged = at::empty({8, kRows / 32, 4, kRow});
+    rates_.aten_rows_per_second =
+        static_cast<double>(kRows) / own(median_of("rows of a copy", [&] { merged.copy_(heads.transpose(1, 2)); }));
+    rates_.aten_roots_per_second = elements / own(median_of("at::sqrt", [&] { at::sqrt_out(out, x); }));
     at::Tensor draws = at::empty({65536});
-    rates_.aten_draws_per_second = 65536 / own(median_of([&] { draws.bernoulli_(0.9); }));
+    rates_.aten_draws_per_second = 65536 / own(median_of("draws", [&] { draws.bernoulli_(0.9); }));
   }
 
   void add_matmul(KernelOwner owner, DType dtype, const std::array<int64_t, 3>& size, double seconds) {
@@ -291,29 +371,36 @@ class Calibration {
 
   void measure_matmuls(DType dtype) {
     constexpr std::array<int64_t, 4> kSizes = {32, 128, 512, 2048};
-    double rate = 1e9;  // of the last one: what would take too long is left out
+    constexpr int64_t kFew = 4;  // a narrow side, beside which the others are not all tried
+    std::vector<std::array<int64_t, 3>> sizes = {{kFew, kFew, kFew}};
+    for (const int64_t wide : {32, 512}) {
+      sizes.push_back({kFew, wide, wide});
+      sizes.push_back({wide, kFew, wide});
+      sizes.push_back({wide, wide, kFew});
+    }
     for (const int64_t rows : kSizes)
       for (const int64_t columns : kSizes)
-        for (const int64_t inner : kSizes) {
-          if (2.0 * static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(inner) >
-              kTooLong * rate)
-            continue;
-          const std::array<int64_t, 3> size = {rows, columns, inner};
-          const at::Tensor a = at::full({rows, inner}, 0.01, scalar_of(dtype));
-          const at::Tensor b = at::full({columns, inner}, 0.01, scalar_of(dtype)).t();
-          at::Tensor product = at::empty({rows, columns}, scalar_of(dtype));
-          add_matmul(KernelOwner::kLibrary, dtype, size, median_of([&] { at::mm_out(product, a, b); }));
-          rate = std::max(rate, rates_.matmuls.back().flops_per_second);
-          if (!matmul_rule(target_.features).takes(dtype)) continue;
-          Measured blocked(
-              str("input %0: {3}[{0}, {2}] = batch \"0\"\ninput %1: {3}[{1}, {2}] = parameter \"w\"\n"
-                  "%2: {3}[{0}, {1}] = matmul(%0, %1) {{transpose_a=false, transpose_b=true}} | forward \"\"\n"
-                  "return %2\n",
-                  rows, columns, inner, name_of(dtype)),
-              kernels_, threads_);
-          if (blocked.instruction().kind == Instruction::Kind::kMatmul)
-            add_matmul(KernelOwner::kBlocked, dtype, size, blocked.seconds());
-        }
+        for (const int64_t inner : kSizes) sizes.push_back({rows, columns, inner});
+    double rate = kSlowest;  // of the last one: what would take too long is left out
+    for (const std::array<int64_t, 3>& size : sizes) {
+      const auto [rows, columns, inner] = size;
+      if (2.0 * static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(inner) > kTooLong * rate)
+        continue;
+      const at::Tensor a = at::full({rows, inner}, 0.01, scalar_of(dtype));
+      const at::Tensor b = at::full({columns, inner}, 0.01, scalar_of(dtype)).t();
+      at::Tensor product = at::empty({rows, columns}, scalar_of(dtype));
+      const std::string name = str("{} {}x{}x{}", name_of(dtype), rows, columns, inner);
+      add_matmul(KernelOwner::kLibrary, dtype, size, median_of(name, [&] { at::mm_out(product, a, b); }));
+      rate = std::max(rate, rates_.matmuls.back().flops_per_second);
+      if (!matmul_rule(target_.features).takes(dtype)) continue;
+      Measured blocked(str("input %0: {3}[{0}, {2}] = batch \"0\"\ninput %1: {3}[{1}, {2}] = parameter \"w\"\n"
+                           "%2: {3}[{0}, {1}] = matmul(%0, %1) {{transpose_a=false, transpose_b=true}} | forward \"\"\n"
+                           "return %2\n",
+                           rows, columns, inner, name_of(dtype)),
+                       kernels_, threads_);
+      if (blocked.instruction().kind == Instruction::Kind::kMatmul)
+        add_matmul(KernelOwner::kBlocked, dtype, size, shortest("blocked " + name, blocked.seconds(others_)));
+    }
     // Where nothing runs blocked, nobody will ask; the library's stand in its place.
     if (std::ranges::none_of(rates_.matmuls, [&](const MatmulRate& one) {
           return one.owner == KernelOwner::kBlocked && one.dtype == dtype;
@@ -330,61 +417,85 @@ class Calibration {
   }
 
   void measure_attention(DType dtype) {
-    for (const int64_t length : {64, 256, 1024}) {
-      const double scale = 0.125;
-      const double forward_flops = 4.0 * 4 * 4 * 64 * static_cast<double>(length) * static_cast<double>(length);
-      const double backward_flops = forward_flops * 2.5;
-      const auto add = [&](KernelOwner owner, bool backward, double seconds) {
-        rates_.attentions.push_back(
-            {owner, dtype, backward, length, (backward ? backward_flops : forward_flops) / seconds});
-      };
-      const at::Tensor q = at::full({4, 4, length, 64}, 0.01, scalar_of(dtype));
-      const auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(q, q, q, 0, false, {}, scale);
-      add(KernelOwner::kLibrary, false,
-          median_of([&] { (void)at::_scaled_dot_product_flash_attention_for_cpu(q, q, q, 0, false, {}, scale); }));
-      const at::Tensor result = out, sums = logsumexp;
-      add(KernelOwner::kLibrary, true, median_of([&] {
-            (void)at::_scaled_dot_product_flash_attention_for_cpu_backward(q, q, q, q, result, sums, 0, false, {},
-                                                                           scale);
-          }));
-      const std::string four = str("{}[4, 4, {}, 64]", name_of(dtype), length);
-      const std::string sum = str("f32[4, 4, {}]", length);
-      std::string inputs;
-      for (int i = 0; i < 3; ++i) inputs += str("input %{}: {} = batch \"{}\"\n", i, four, i);
-      add(KernelOwner::kBlocked, false,
-          seconds_of(inputs +
-                     str("%3: {}, %4: {} = attention(%0, %1, %2) {{causal=false, scale=0.125}} | forward \"\"\n"
-                         "return %3\nreturn %4\n",
-                         four, sum)));
-      add(KernelOwner::kBlocked, true,
-          seconds_of(inputs +
-                     str("input %3: {0} = batch \"3\"\ninput %4: {0} = batch \"4\"\ninput %5: {1} = batch \"5\"\n"
-                         "%6: {0}, %7: {0}, %8: {0} = attention_backward(%3, %0, %1, %2, %4, %5) {{causal=false, "
-                         "scale=0.125}} | backward \"\"\nreturn %6\nreturn %7\nreturn %8\n",
-                         four, sum)));
-    }
+    for (const int64_t width : {16, 64})
+      for (const int64_t length : {8, 64, 256, 1024}) measure_attention(dtype, length, width);
+  }
+  void measure_attention(DType dtype, int64_t length, int64_t width) {
+    const double scale = 0.125;
+    const double forward_flops =
+        4.0 * 4 * 4 * static_cast<double>(width) * static_cast<double>(length) * static_cast<double>(length);
+    const double backward_flops = forward_flops * 2.5;
+    const std::string name = str("attention {} {} {}", name_of(dtype), length, width);
+    blocked::Attention call;
+    call.type = dtype == DType::kF32 ? blocked::Number::kF32 : blocked::Number::kBf16;
+    call.batch = call.heads = call.key_heads = 4;
+    call.queries = call.keys = length;
+    call.dim = call.value_dim = width;
+    const auto add = [&](KernelOwner owner, bool backward, double seconds) {
+      const double padding = owner == KernelOwner::kLibrary ? 1
+                             : backward                     ? padding_of_attention_backward(call)
+                                                            : padding_of_attention(call);
+      const double start = owner == KernelOwner::kLibrary ? rates_.aten_call_seconds : rates_.instruction_seconds;
+      const double flops = (backward ? backward_flops : forward_flops) * padding;
+      rates_.attentions.push_back(
+          {owner, dtype, backward, length, width, flops / std::max(seconds * 0.2, seconds - start)});
+    };
+    const at::Tensor q = at::full({4, 4, length, width}, 0.01, scalar_of(dtype));
+    const auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(q, q, q, 0, false, {}, scale);
+    add(KernelOwner::kLibrary, false,
+        median_of(name, [&] { (void)at::_scaled_dot_product_flash_attention_for_cpu(q, q, q, 0, false, {}, scale); }));
+    const at::Tensor result = out, sums = logsumexp;
+    add(KernelOwner::kLibrary, true, median_of(name + " backward", [&] {
+          (void)at::_scaled_dot_product_flash_attention_for_cpu_backward(q, q, q, q, result, sums, 0, false, {}, scale);
+        }));
+    const std::string four = str("{}[4, 4, {}, {}]", name_of(dtype), length, width);
+    const std::string sum = str("f32[4, 4, {}]", length);
+    std::string inputs;
+    for (int i = 0; i < 3; ++i) inputs += str("input %{}: {} = batch \"{}\"\n", i, four, i);
+    add(KernelOwner::kBlocked, false,
+        seconds_of(inputs + str("%3: {}, %4: {} = attention(%0, %1, %2) {{causal=false, scale=0.125}} | forward \"\"\n"
+                                "return %3\nreturn %4\n",
+                                four, sum)));
+    add(KernelOwner::kBlocked, true,
+        seconds_of(inputs +
+                   str("input %3: {0} = batch \"3\"\ninput %4: {0} = batch \"4\"\ninput %5: {1} = batch \"5\"\n"
+                       "%6: {0}, %7: {0}, %8: {0} = attention_backward(%3, %0, %1, %2, %4, %5) {{causal=false, "
+                       "scale=0.125}} | backward \"\"\nreturn %6\nreturn %7\nreturn %8\n",
+                       four, sum)));
   }
 
   void measure_convolutions() {
     rates_.convolutions.clear();
-    for (const int64_t channels : {16, 64, 256})
-      for (const int64_t side : {8, 16, 32}) {
-        constexpr int64_t kImages = 8;
-        const at::Tensor x = at::full({kImages, channels, side, side}, 0.01);
-        const at::Tensor weight = at::full({channels, channels, 3, 3}, 0.01);
-        const int64_t pixels = kImages * side * side;
-        const double flops =
-            2.0 * 9 * static_cast<double>(channels) * static_cast<double>(channels) * static_cast<double>(pixels);
-        const double forward = median_of([&] {
-          (void)at::convolution(x, weight, {}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0}, 1);
-        });
-        const double backward = median_of([&] {
-          (void)at::convolution_backward(x, x, weight, at::OptionalIntArrayRef{}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0},
-                                         1, {true, true, false});
-        });
-        rates_.convolutions.push_back({false, channels, pixels, flops / forward});
-        rates_.convolutions.push_back({true, channels, pixels, 2 * flops / backward});
-      }
+    for (const DType dtype : {DType::kF32, DType::kBF16})
+      for (const bool depthwise : {false, true})
+        for (const int64_t kernel : {depthwise ? 7 : 1, 3})
+          for (const int64_t channels : {4, 32, 256})
+            for (const int64_t side : {4, 16, 32})
+              if (measure_convolution(dtype, depthwise, kernel, channels, side) > kTooLong / 4) break;
+  }
+  // Seconds of the backward pass.
+  double measure_convolution(DType dtype, bool depthwise, int64_t kernel, int64_t channels, int64_t side) {
+    constexpr int64_t kImages = 8;
+    const at::Tensor x = at::full({kImages, channels, side, side}, 0.01, scalar_of(dtype));
+    const at::Tensor weight = at::full({channels, depthwise ? 1 : channels, kernel, kernel}, 0.01, scalar_of(dtype));
+    const int64_t groups = depthwise ? channels : 1, padding = kernel / 2;
+    const int64_t pixels = kImages * side * side, inner = weight.numel() / channels;
+    const double flops = 2.0 * static_cast<double>(weight.numel()) * static_cast<double>(pixels);
+    const std::string name = str("{} convolution {} {} {} {}", name_of(dtype), depthwise, kernel, channels, side);
+    const auto add = [&](bool backward, double seconds) {
+      const double own = std::max(seconds * 0.2, seconds - rates_.aten_call_seconds);
+      rates_.convolutions.push_back(
+          {dtype, backward, depthwise, pixels, channels, inner, (backward ? 2 : 1) * flops / own});
+    };
+    add(false, median_of(name, [&] {
+          (void)at::convolution(x, weight, {}, {1, 1}, {padding, padding}, {1, 1}, false, {0, 0}, groups);
+        }));
+    const double backward_seconds = median_of(name + " backward", [&] {
+      (void)at::convolution_backward(x, x, weight, at::OptionalIntArrayRef{}, {1, 1}, {padding, padding}, {1, 1}, false,
+                                     {0, 0}, groups, {true, true, false});
+    });
+    add(true, backward_seconds);
+    return backward_seconds;
   }
 
   KernelSources& kernels_;
@@ -392,7 +503,11 @@ class Calibration {
   int threads_;
   Target target_;
   Rates rates_;
-  double best_f32_ = 1e9, best_narrow_ = 1e9;
+  double best_f32_ = kSlowest, best_narrow_ = kSlowest;
+  double alone_seconds_ = 0;  // of a kernel that was just run
+  Measured mixed_;
+  const std::function<void()> others_ = [this] { mixed_.run(); };
+  std::map<std::string, double> shortest_;  // seconds, by what was measured
 };
 
 }  // namespace

@@ -30,20 +30,22 @@ struct MatmulRate {
   bool operator==(const MatmulRate&) const = default;
 };
 
-// Attention of `length` queries to as many keys.
+// Attention of `length` queries to as many keys, heads of so many elements; of a blocked kernel with what it fills up.
 struct AttentionRate {
   KernelOwner owner = KernelOwner::kLibrary;
   DType dtype = DType::kF32;
   bool backward = false;
-  int64_t length = 0;
+  int64_t length = 0, width = 0;
   double flops_per_second = 0;
   bool operator==(const AttentionRate&) const = default;
 };
 
-// A convolution of 3 x 3 with as many channels in as out, on images of so many pixels.
+// A convolution that makes so many channels of so many pixels, each the sum of `inner` products (channels and places of
+// the kernel); depthwise: of its own channel alone.
 struct ConvolutionRate {
-  bool backward = false;
-  int64_t channels = 0, pixels = 0;
+  DType dtype = DType::kF32;
+  bool backward = false, depthwise = false;
+  int64_t pixels = 0, channels = 0, inner = 0;
   double flops_per_second = 0;
   bool operator==(const ConvolutionRate&) const = default;
 };
@@ -55,10 +57,13 @@ std::vector<ConvolutionRate> default_convolutions();
 
 // The defaults are those of two cores of a server's CPU with AVX-512.
 struct Rates {
-  // What one costs whatever its size.
-  double instruction_seconds = 3e-7;  // a generated or blocked kernel
-  double aten_call_seconds = 1.5e-6;  // a call into LibTorch
-  double fork_seconds = 4e-6;         // that the threads share a kernel, and wait for each other
+  // What one costs whatever its size, between others.
+  double instruction_seconds = 5e-7;     // a generated or blocked kernel
+  double aten_call_seconds = 2.5e-6;     // a call into LibTorch
+  double aten_reduction_seconds = 2e-6;  // beyond that: a sum or mean,
+  double aten_norm_seconds = 4e-6;       // a softmax or layer norm,
+  double aten_index_seconds = 5e-6;      // what reads or writes where an index says
+  double fork_seconds = 4e-6;            // that the threads share a kernel, and wait for each other
   // Generated kernels.
   double lane_ops_per_second = 6e10;       // f32 arithmetic in vector loops
   double lane_roots_per_second = 6e9;      // f32 divisions and square roots there
@@ -69,8 +74,10 @@ struct Rates {
   double aten_flops_per_second = 1.5e10;          // elementwise arithmetic, as the op table counts it
   double aten_roots_per_second = 4e9;             // square roots
   double aten_strided_bytes_per_second = 6e9;     // copies and arithmetic across strides
+  double aten_rows_per_second = 5e7;              // copies whose elements lie side by side in short rows only
   double aten_reduction_bytes_per_second = 1e10;  // sums and norms
-  double aten_norm_bytes_per_second = 2e10;       // softmax, layer norm, pooling: rows read more than once
+  double aten_norm_bytes_per_second = 2e10;       // softmax, layer norm: rows read more than once
+  double aten_pooling_bytes_per_second = 5e9;     // the largest of windows that overlap
   double aten_scatter_bytes_per_second = 2e9;     // rows added where an index says
   double aten_draws_per_second = 2e8;             // random numbers
   // Between neighbours of a ring of ranks. Calibration measures none of it: what a network of 10 Gbit/s gives, where
@@ -84,11 +91,13 @@ struct Rates {
   bool operator==(const Rates&) const = default;
 };
 
-// Between the points of a table logarithms are interpolated; beyond its ends the nearest point holds. A table without a
-// row of that kind is a promise of whoever made it broken: InternalError.
+// Between the points of a table logarithms are interpolated. Beyond its upper end the nearest point's rate holds, below
+// its lower end the nearest point's time: a kernel has a start, and fills vectors and tiles. A table without a row of
+// that kind is a promise of whoever made it broken: InternalError.
 double stream_rate(const Rates& rates, double bytes);
 double matmul_rate(const Rates& rates, KernelOwner owner, DType dtype, int64_t rows, int64_t columns, int64_t inner);
-double attention_rate(const Rates& rates, KernelOwner owner, DType dtype, bool backward, int64_t length);
-double convolution_rate(const Rates& rates, bool backward, int64_t channels, int64_t pixels);
+double attention_rate(const Rates& rates, KernelOwner owner, DType dtype, bool backward, int64_t length, int64_t width);
+double convolution_rate(const Rates& rates, DType dtype, bool backward, bool depthwise, int64_t pixels,
+                        int64_t channels, int64_t inner);
 
 }  // namespace stepc

@@ -20,7 +20,10 @@ std::optional<Target> kept_target(const std::filesystem::path& directory, int th
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return std::nullopt;
   try {
-    return parse_target(read_text(path, kMostText));
+    Target target = parse_target(read_text(path, kMostText));
+    USER_CHECK(target.threads == threads, "target: threads = {}, where the file's name says {}", target.threads,
+               threads);
+    return target;
   } catch (const UserError& error) {
     user_error("{}: {}; measure again with `stepc calibrate`", path.string(), error.what());
   }

@@ -36,6 +36,9 @@ struct KindRate {
 constexpr auto kKindRates = std::to_array<KindRate>({
     {"instruction_seconds", &Rates::instruction_seconds},
     {"aten_call_seconds", &Rates::aten_call_seconds},
+    {"aten_reduction_seconds", &Rates::aten_reduction_seconds},
+    {"aten_norm_seconds", &Rates::aten_norm_seconds},
+    {"aten_index_seconds", &Rates::aten_index_seconds},
     {"fork_seconds", &Rates::fork_seconds},
     {"lane_ops_per_second", &Rates::lane_ops_per_second},
     {"lane_roots_per_second", &Rates::lane_roots_per_second},
@@ -45,14 +48,17 @@ constexpr auto kKindRates = std::to_array<KindRate>({
     {"aten_flops_per_second", &Rates::aten_flops_per_second},
     {"aten_roots_per_second", &Rates::aten_roots_per_second},
     {"aten_strided_bytes_per_second", &Rates::aten_strided_bytes_per_second},
+    {"aten_rows_per_second", &Rates::aten_rows_per_second},
     {"aten_reduction_bytes_per_second", &Rates::aten_reduction_bytes_per_second},
     {"aten_norm_bytes_per_second", &Rates::aten_norm_bytes_per_second},
+    {"aten_pooling_bytes_per_second", &Rates::aten_pooling_bytes_per_second},
     {"aten_scatter_bytes_per_second", &Rates::aten_scatter_bytes_per_second},
     {"aten_draws_per_second", &Rates::aten_draws_per_second},
     {"link_latency_seconds", &Rates::link_latency_seconds},
     {"link_bytes_per_second", &Rates::link_bytes_per_second},
 });
 
+std::string_view kind_name(bool depthwise) { return depthwise ? "depthwise" : "dense"; }
 std::string_view pass_name(bool backward) { return backward ? "backward" : "forward"; }
 
 std::vector<std::string> feature_names() {
@@ -138,6 +144,13 @@ class RowReader {
   KernelOwner owner() {
     return one_of("kernel", {"blocked", "library"}) == "blocked" ? KernelOwner::kBlocked : KernelOwner::kLibrary;
   }
+  std::string one_of(const std::string& key, const std::vector<std::string>& names) {
+    const toml::node& node = get(key);
+    const auto name = node.value<std::string>();
+    USER_CHECK(name && std::ranges::find(names, *name) != names.end(), "{}: must be one of {}", place(key, node),
+               fmt::join(names, ", "));
+    return *name;
+  }
   bool backward() { return one_of("pass", {"forward", "backward"}) == "backward"; }
   DType dtype() { return *dtype_from_name(one_of("dtype", {"f32", "bf16", "f16", "f64"})); }
   void end() const {
@@ -152,14 +165,6 @@ class RowReader {
     USER_CHECK(node != nullptr, "target, line {}: {}: {} is missing", node_.source().begin.line, list_, key);
     return *node;
   }
-  std::string one_of(const std::string& key, const std::vector<std::string>& names) {
-    const toml::node& node = get(key);
-    const auto name = node.value<std::string>();
-    USER_CHECK(name && std::ranges::find(names, *name) != names.end(), "{}: must be one of {}", place(key, node),
-               fmt::join(names, ", "));
-    return *name;
-  }
-
   std::string list_;
   const toml::node& node_;
   const toml::table* table_;
@@ -207,13 +212,17 @@ bool read_table(const std::string& key, const toml::node& node, Rates& rates) {
                            .dtype = row.dtype(),
                            .backward = row.backward(),
                            .length = row.size("length"),
+                           .width = row.size("width"),
                            .flops_per_second = row.rate("flops_per_second")};
     });
   } else if (key == "convolutions") {
     read_rows(key, node, rates.convolutions, [](RowReader& row) {
-      return ConvolutionRate{.backward = row.backward(),
-                             .channels = row.size("channels"),
+      return ConvolutionRate{.dtype = row.dtype(),
+                             .backward = row.backward(),
+                             .depthwise = row.one_of("kind", {"dense", "depthwise"}) == "depthwise",
                              .pixels = row.size("pixels"),
+                             .channels = row.size("channels"),
+                             .inner = row.size("inner"),
                              .flops_per_second = row.rate("flops_per_second")};
     });
   } else {
@@ -235,9 +244,13 @@ void check_rows(const Rates& rates) {
           "target: attentions has no {} row of kernel \"{}\" in f32", pass_name(backward), name_of(owner));
   }
   for (const bool backward : {false, true})
-    USER_CHECK(
-        std::ranges::any_of(rates.convolutions, [&](const ConvolutionRate& rate) { return rate.backward == backward; }),
-        "target: convolutions has no {} row", pass_name(backward));
+    for (const bool depthwise : {false, true})
+      USER_CHECK(std::ranges::any_of(rates.convolutions,
+                                     [&](const ConvolutionRate& rate) {
+                                       return rate.dtype == DType::kF32 && rate.backward == backward &&
+                                              rate.depthwise == depthwise;
+                                     }),
+                 "target: convolutions has no {} {} row in f32", pass_name(backward), kind_name(depthwise));
 }
 
 std::string rates_text(const Rates& rates) {
@@ -254,12 +267,17 @@ std::string rates_text(const Rates& rates) {
             name_of(one.owner), name_of(one.dtype), one.rows, one.columns, one.inner, one.flops_per_second);
   text += "\n# of as many keys as queries\n";
   for (const AttentionRate& one : rates.attentions)
-    text += str("[[attentions]]\nkernel = \"{}\"\ndtype = \"{}\"\npass = \"{}\"\nlength = {}\nflops_per_second = {}\n",
-                name_of(one.owner), name_of(one.dtype), pass_name(one.backward), one.length, one.flops_per_second);
-  text += "\n# 3 x 3, as many channels in as out, on images of so many pixels together\n";
+    text += str(
+        "[[attentions]]\nkernel = \"{}\"\ndtype = \"{}\"\npass = \"{}\"\nlength = {}\nwidth = {}\n"
+        "flops_per_second = {}\n",
+        name_of(one.owner), name_of(one.dtype), pass_name(one.backward), one.length, one.width, one.flops_per_second);
+  text += "\n# so many channels of so many pixels together, each the sum of so many products\n";
   for (const ConvolutionRate& one : rates.convolutions)
-    text += str("[[convolutions]]\npass = \"{}\"\nchannels = {}\npixels = {}\nflops_per_second = {}\n",
-                pass_name(one.backward), one.channels, one.pixels, one.flops_per_second);
+    text +=
+        str("[[convolutions]]\ndtype = \"{}\"\npass = \"{}\"\nkind = \"{}\"\npixels = {}\nchannels = {}\ninner = {}\n"
+            "flops_per_second = {}\n",
+            name_of(one.dtype), pass_name(one.backward), kind_name(one.depthwise), one.pixels, one.channels, one.inner,
+            one.flops_per_second);
   return text;
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "blocked/attention.h"
 #include "blocked/matmul.h"
 #include "kernels/kernel_choice.h"
 #include "kernels/node_calls.h"
@@ -28,6 +29,8 @@ enum class AtenKind : uint8_t {
   kConvolutionBackward,
   kReduction,
   kNorm,
+  kPooling,
+  kGather,
   kScatter,
   kDraw,
   kRoot,
@@ -78,8 +81,11 @@ constexpr std::array kAtenNames = std::to_array<AtenName>({
     {"aten::_safe_softmax", AtenKind::kNorm},
     {"aten::_log_softmax", AtenKind::kNorm},
     {"aten::_log_softmax_backward_data", AtenKind::kNorm},
-    {"aten::max_pool2d_with_indices", AtenKind::kNorm},
-    {"aten::max_pool2d_with_indices_backward", AtenKind::kNorm},
+    {"aten::max_pool2d_with_indices", AtenKind::kPooling},
+    {"aten::embedding", AtenKind::kGather},
+    {"aten::index", AtenKind::kGather},
+    {"aten::index_select", AtenKind::kGather},
+    {"aten::gather", AtenKind::kGather},
     {"aten::embedding_dense_backward", AtenKind::kScatter},
     {"aten::index_put", AtenKind::kScatter},
     {"aten::index_put_", AtenKind::kScatter},
@@ -95,7 +101,7 @@ AtenKind kind_of_row(const OpDef& row) {
   if (row.kernel == OwnKernel::kAttention) return AtenKind::kAttention;
   if (row.kernel == OwnKernel::kAttentionBackward) return AtenKind::kAttentionBackward;
   if (row.has(Trait::kRandom)) return AtenKind::kDraw;
-  if (row.has(Trait::kOverwrites) && row.index_use) return AtenKind::kScatter;
+  if (row.index_use) return row.has(Trait::kOverwrites) ? AtenKind::kScatter : AtenKind::kGather;
   return row.has(Trait::kReduction) ? AtenKind::kReduction : AtenKind::kElementwise;
 }
 
@@ -121,6 +127,23 @@ size_t innermost(const Operand& operand) {
   for (size_t d = operand.sizes.size(); d-- > 0;)
     if (operand.sizes[d] > 1 && operand.strides[d] == 1) return d;
   return operand.sizes.size();
+}
+
+// Rows of elements that lie side by side in both; 0: they are long, or all of them. Where shapes differ, `b` counts as
+// contiguous.
+double short_rows(const Operand& a, const Operand& b) {
+  constexpr int64_t kLong = 512;
+  const bool alike = a.sizes == b.sizes;
+  if (!alike && count_of(a) != count_of(b)) return 0;
+  int64_t run = 1;
+  for (size_t d = a.sizes.size(); d-- > 0 && run < kLong;) {
+    if (a.sizes[d] == 1) continue;
+    if (a.strides[d] == 0 || (alike && b.strides[d] == 0)) return 0;
+    if (a.strides[d] != run || (alike && b.strides[d] != run))
+      return run == 1 ? 0 : count_of(a) / static_cast<double>(run);
+    run *= a.sizes[d];
+  }
+  return 0;
 }
 
 // What goes from one to the other is read or written across strides: other elements lie side by side. Where shapes
@@ -239,19 +262,37 @@ double Pricer::library_attention_seconds(const Instruction& instruction, bool ba
   const int64_t length = q.sizes.size() < 2 ? 1 : q.sizes[q.sizes.size() - 2];
   double flops = instruction.work.all_flops();
   if (flops == 0) flops = (backward ? 10 : 4) * count_of(q) * static_cast<double>(length);
-  return flops / attention_rate(rates_, KernelOwner::kLibrary, q.dtype, backward, length);
+  return flops /
+         attention_rate(rates_, KernelOwner::kLibrary, q.dtype, backward, length, q.sizes.empty() ? 1 : q.sizes.back());
 }
 
 double Pricer::convolution_seconds(const Instruction& instruction, bool backward) const {
   const size_t weight_at = backward ? 2 : 1;
   if (instruction.reads.size() <= weight_at || instruction.writes.empty()) return 0;
-  const Operand& weight = operand(instruction.reads[weight_at]);
-  if (weight.sizes.size() < 2) return 0;
+  const Operand& images = operand(instruction.reads[weight_at - 1]);
+  const Operand& weight = operand(instruction.reads[weight_at]);  // (out, in of a group, ...)
+  if (weight.sizes.size() < 2 || images.sizes.size() < 2) return 0;
   const Operand& out = operand(backward ? instruction.reads.front() : instruction.writes.front());
   const double channels = std::max(static_cast<double>(weight.sizes[0]), 1.0);
   const double flops = (backward ? 4 : 2) * count_of(out) * count_of(weight) / channels;
-  const double mean_channels = std::sqrt(channels * static_cast<double>(weight.sizes[1]));
-  return flops / convolution_rate(rates_, backward, whole(mean_channels), whole(count_of(out) / channels));
+  const bool depthwise = weight.sizes[1] == 1 && images.sizes[1] > 1;
+  return flops / convolution_rate(rates_, out.dtype, backward, depthwise, whole(count_of(out) / channels),
+                                  weight.sizes[0], whole(count_of(weight) / channels));
+}
+
+// What the kernel fills up takes time as what was asked for.
+Price Pricer::price_attention(const Instruction& instruction) const {
+  std::vector<TensorLayout> layouts;
+  for (OperandId id : instruction.reads)
+    layouts.push_back({{operand(id).dtype, operand(id).sizes}, operand(id).strides});
+  const bool backward = instruction.writes.size() > 2;
+  const Operand& q = operand(instruction.reads[backward ? 1 : 0]);  // (batch, heads, length, width)
+  double flops = instruction.work.all_flops();
+  if (const std::optional<BoundAttention> bound = bind_attention(instruction.op, instruction.attrs, layouts))
+    flops *= backward ? padding_of_attention_backward(bound->call) : padding_of_attention(bound->call);
+  return {WorkClass::kAttentionBlocked,
+          flops / attention_rate(rates_, KernelOwner::kBlocked, q.dtype, backward, q.sizes[2], q.sizes[3]),
+          rates_.instruction_seconds + rates_.fork_seconds};
 }
 
 // What it computes is known only by how much that is: more for each element than functions of one take are sums of
@@ -271,17 +312,20 @@ double Pricer::own_operator_seconds(const Instruction& instruction, double most_
 Price Pricer::price_aten(const Instruction& instruction) const {
   double bytes = 0, most = 0;  // of all operands; elements of the largest
   bool across = false;
+  double rows = 0;
   for (const auto* operands : {&instruction.reads, &instruction.writes})
     for (OperandId id : *operands) {
       const Operand& one = operand(id);
       bytes += bytes_shown(one);
       most = std::max(most, elements_shown(one.sizes, one.strides));
-      across = across || (!instruction.writes.empty() && is_across(one, operand(instruction.writes.front())));
+      if (instruction.writes.empty()) continue;
+      across = across || is_across(one, operand(instruction.writes.front()));
+      rows = std::max(rows, short_rows(one, operand(instruction.writes.front())));
     }
   double call_seconds = rates_.aten_call_seconds;
   // A list goes to the kernel tensor by tensor.
-  if (instruction.op.starts_with("aten::_foreach"))
-    call_seconds *= static_cast<double>(std::max<size_t>(instruction.reads.size() + instruction.writes.size(), 1));
+  if (instruction.op.starts_with("aten::_foreach") || instruction.op.starts_with("aten::_fused"))
+    call_seconds *= static_cast<double>(std::max<size_t>(instruction.writes.size(), 1));
   const bool shares = most >= kAtenGrain && threads_ > 1;
   if (shares) call_seconds += rates_.fork_seconds;
   const double alone = shares ? 1 : threads_;
@@ -301,18 +345,27 @@ Price Pricer::price_aten(const Instruction& instruction) const {
       return of(WorkClass::kConvolution, convolution_seconds(instruction, true));
     case AtenKind::kDraw:
       return of(WorkClass::kDraw, most / rates_.aten_draws_per_second);
+    case AtenKind::kGather:
+      call_seconds += rates_.aten_index_seconds;
+      return of(WorkClass::kElementwise, 0);
     case AtenKind::kScatter:
+      call_seconds += rates_.aten_index_seconds;
       return of(WorkClass::kScatter, bytes / rates_.aten_scatter_bytes_per_second);
     case AtenKind::kReduction:
+      call_seconds += rates_.aten_reduction_seconds;
       return of(WorkClass::kReduction, bytes / rates_.aten_reduction_bytes_per_second * alone);
     case AtenKind::kNorm:
+      call_seconds += rates_.aten_norm_seconds;
       return of(WorkClass::kNorm, bytes / rates_.aten_norm_bytes_per_second * alone);
+    case AtenKind::kPooling:
+      return of(WorkClass::kNorm, bytes / rates_.aten_pooling_bytes_per_second * alone);
     case AtenKind::kRoot:
       return of(WorkClass::kElementwise, most / rates_.aten_roots_per_second * alone);
     case AtenKind::kElementwise:
       break;
   }
   if (across) return of(WorkClass::kStrided, bytes / rates_.aten_strided_bytes_per_second * alone);
+  if (rows > 0) return of(WorkClass::kStrided, rows / rates_.aten_rows_per_second * alone);
   return of(WorkClass::kElementwise, instruction.work.all_flops() / rates_.aten_flops_per_second * alone);
 }
 
@@ -361,13 +414,8 @@ Price Pricer::price(const Instruction& instruction) const {
     }
     case Instruction::Kind::kMatmul:
       return price_matmul(instruction);
-    case Instruction::Kind::kAttention: {  // (batch, heads, length, width) each: verify() holds it to that
-      const bool backward = instruction.writes.size() > 2;
-      const Operand& q = operand(instruction.reads[backward ? 1 : 0]);
-      return {WorkClass::kAttentionBlocked,
-              flops / attention_rate(rates_, KernelOwner::kBlocked, q.dtype, backward, q.sizes[q.sizes.size() - 2]),
-              rates_.instruction_seconds + rates_.fork_seconds};
-    }
+    case Instruction::Kind::kAttention:
+      return price_attention(instruction);
     case Instruction::Kind::kLoss: {
       // Three products of (tokens, width) and (classes, width) matrices, with an exponential of each of the first's.
       const Operand& hidden = operand(instruction.reads[0]);

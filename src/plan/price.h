@@ -55,6 +55,7 @@ class Pricer {
   [[nodiscard]] ProgramPrice price_program(const LoopProgram& program) const;
   [[nodiscard]] double epilogue_seconds(const MatmulCall& call, int64_t rows, int64_t columns) const;
   [[nodiscard]] Price price_matmul(const Instruction& instruction) const;
+  [[nodiscard]] Price price_attention(const Instruction& instruction) const;
   [[nodiscard]] Price price_aten(const Instruction& instruction) const;
   [[nodiscard]] Price price_collective(const Instruction& instruction) const;
   [[nodiscard]] Price price_nodes(const Instruction& instruction) const;

@@ -29,6 +29,9 @@ TEST(TargetFile, ADamagedOneIsNamedWithWhatToDo) {
   std::ofstream(target_file(directory.path(), 2)) << "threads = 2\nfeatures = []\n[rates]\nfork_seconds = -1\n";
   EXPECT_USER_ERROR((void)kept_target(directory.path(), 2), "target-2-threads.toml: target, line 4: fork_seconds = -1");
   EXPECT_USER_ERROR((void)kept_target(directory.path(), 2), "measure again with `stepc calibrate`");
+  std::ofstream(target_file(directory.path(), 4)) << "threads = 2\nfeatures = []\n";
+  EXPECT_USER_ERROR((void)kept_target(directory.path(), 4),
+                    "target-4-threads.toml: target: threads = 2, where the file's name says 4; measure again");
 }
 
 }  // namespace

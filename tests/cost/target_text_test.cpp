@@ -96,8 +96,9 @@ TEST(TargetText, ABadRateNamesLineAndKey) {
   EXPECT_USER_ERROR(with(matmul + "flops_per_second = 1e9\nflop = 3"), "target, line 10: flop = 3: unknown key");
   EXPECT_USER_ERROR(with("[[matmuls]]\nkernel = \"mine\""),
                     "target, line 4: kernel = 'mine': must be one of blocked, library");
-  EXPECT_USER_ERROR(with("[[convolutions]]\npass = \"forward\"\nchannels = 1\npixels = 1\nflops_per_second = 1"),
-                    "target: convolutions has no backward row");
+  EXPECT_USER_ERROR(with("[[convolutions]]\ndtype = \"f32\"\nkind = \"dense\"\npass = \"forward\"\nchannels = 1\n"
+                         "pixels = 1\ninner = 1\nflops_per_second = 1"),
+                    "target: convolutions has no forward depthwise row in f32");
 }
 
 }  // namespace

@@ -63,6 +63,58 @@ TEST(Simulate, AMatmulWhoseOperandsTakeLongerThanItsArithmeticTakesAsLongAsThey)
   EXPECT_NEAR(only(schedule_of(matmul(64, 64, 64)), target).seconds(), bytes / 1e6, 1e-5);
 }
 
+std::string attention(int64_t length, bool backward) {
+  const std::string four = str("f32[1, 2, {}, 64]", length), sums = str("f32[1, 2, {}]", length);
+  std::string graph;
+  for (int i = 0; i < (backward ? 5 : 3); ++i) graph += str("input %{}: {} = batch \"{}\"\n", i, four, i);
+  if (!backward)
+    return graph + str("%3: {}, %4: {} = attention(%0, %1, %2) {{causal=false, scale=0.125}} | forward \"\"\n"
+                       "return %3\nreturn %4\n",
+                       four, sums);
+  return graph +
+         str("input %5: {1} = batch \"5\"\n%6: {0}, %7: {0}, %8: {0} = attention_backward(%3, %0, %1, %2, %4, %5) "
+             "{{causal=false, scale=0.125}} | backward \"\"\nreturn %6\nreturn %7\nreturn %8\n",
+             four, sums);
+}
+
+TEST(Simulate, AttentionTakesTheBlocksThatItFillsUp) {
+  Target target;
+  target.rates.instruction_seconds = target.rates.fork_seconds = 1e-12;
+  target.rates.streams = {{1, 1e18}};
+  target.rates.attentions.clear();
+  for (const KernelOwner owner : {KernelOwner::kLibrary, KernelOwner::kBlocked})
+    for (const bool backward : {false, true})
+      target.rates.attentions.push_back({owner, DType::kF32, backward, 16, 64, 1e9});
+  for (const bool backward : {false, true}) {
+    const auto seconds = [&](int64_t length) {
+      double sum = 0;
+      for (const TimelineEntry& entry : simulate(schedule_of(attention(length, backward)), target).entries)
+        if (entry.work == WorkClass::kAttentionBlocked) sum += entry.seconds();
+      return sum;
+    };
+    EXPECT_NEAR(seconds(64), (backward ? 10.0 : 4.0) * 2 * 64 * 64 * 64 / 1e9, 1e-9);
+    // Keys are taken by 64, and queries too where gradients of both are made.
+    EXPECT_NEAR(seconds(65) / seconds(64), backward ? 4.0 : 2.0 * 65 / 64, 1e-6);
+  }
+}
+
+TEST(Simulate, ACopyOfShortRowsTakesItsRows) {
+  Target target;
+  target.rates.aten_call_seconds = target.rates.fork_seconds = 1e-12;
+  target.rates.streams = {{1, 1e18}};
+  target.rates.aten_rows_per_second = 1e6;
+  const auto copied = [&](int64_t width) {
+    return only(schedule_of(str("input %0: f32[2, 4, 64, {0}] = batch \"0\"\n"
+                                "%1: f32[2, 64, 4, {0}] = transpose(%0) {{permutation=[0, 2, 1, 3]}} | forward \"\"\n"
+                                "%2: f32[2, 64, {1}] = reshape(%1) {{shape=[2, 64, {1}]}} | forward \"\"\nreturn %2\n",
+                                width, 4 * width)),
+                target);
+  };
+  EXPECT_EQ(copied(32).work, WorkClass::kStrided);
+  EXPECT_NEAR(copied(32).seconds(), 2 * 512 / 1e6, 1e-9) << "one of two threads";
+  EXPECT_LT(copied(1024).seconds(), 1e-6) << "long rows take their bytes";
+}
+
 TEST(Simulate, AnOperatorOfTheProgramsTakesWhatItsRuleSays) {
   const auto own = [](const std::string& rule) {
     return schedule_of("input %0: f32[64, 64] = batch \"0\"\n%1: f32[64, 64] = my::op(%0) -> %" + rule +
