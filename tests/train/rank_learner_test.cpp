@@ -396,7 +396,7 @@ TEST_F(RankLearnerTest, TheWholeMatrix) {
     setting.steps = 20;
     expect_same(setting, 1e-10, 1e-9);
   }
-  // Not what is rounded at random: it is drawn from a generator that threads share.
+  // What is rounded at random is drawn from a generator that threads share: tests/error/test_ranks.py has processes.
   for (const char* compute : {"bfloat16", "float16"})
     for (const char* mesh : {"dp_shard=2", "dp_shard=3", "dp_shard=4", "dp_shard=8"}) {
       Setting setting{mesh, 3, 1, "adamw", compute};
