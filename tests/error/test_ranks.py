@@ -363,7 +363,10 @@ def test_no_rank_holds_the_model(tiny):
 
 def test_damaged_slices(tiny):
     how = ["--train.batch_size=6", "--output.save_every=2", "--output.keep_last=2"]
-    assert tiny(*TWO, *how).returncode == 0
+    result = tiny(*TWO, *how)
+    assert result.returncode == 0
+    copy = re.search(r"a run takes .* (copy for saves [^,]+),", result.stdout).group(1)
+    assert f" {copy}, " in tiny("memory", "run.toml", "--train.threads=1", "--parallel.dp_shard=2", *how).stdout
     checkpoint = tiny.path / "out/checkpoint-000004"
     files = sorted(checkpoint.iterdir())
     assert len(files) > 6
