@@ -26,7 +26,6 @@ namespace stepc {
 
 namespace {
 
-constexpr int kRounds = 3;
 constexpr double kEnoughSeconds = 0.005;
 constexpr int kFewestRuns = 3, kMostRuns = 2000;
 constexpr double kShort = 1e-3;
@@ -122,8 +121,8 @@ class Calibration {
 
   // Everything in rounds, seconds apart, of which the shortest time counts: what else the machine does for a second or
   // two is not taken for its rate.
-  Target run() {
-    for (int round = 0; round < kRounds; ++round) measure(round == 0);
+  Target run(int rounds) {
+    for (int round = 0; round < rounds; ++round) measure(round == 0);
     return target_;
   }
 
@@ -512,9 +511,10 @@ class Calibration {
 
 }  // namespace
 
-Target calibrate(KernelSources& kernels, const std::function<void(const std::string&)>& progress) {
+Target calibrate(KernelSources& kernels, const std::function<void(const std::string&)>& progress, int rounds) {
+  USER_CHECK(rounds >= 1, "a calibration of {} rounds measures nothing: give 1 or more", rounds);
   const at::NoGradGuard no_grad;
-  return Calibration(kernels, progress).run();
+  return Calibration(kernels, progress).run(rounds);
 }
 
 std::string rates_table(const Target& target) {

@@ -460,10 +460,10 @@ PYBIND11_MODULE(_C, module) {
   log().sinks() = {std::make_shared<LoggingSink>()};
   log().set_level(spdlog::level::debug);
 
-  module.def("calibrate", [](const std::string& directory) {
+  module.def("calibrate", [](const std::string& directory, int rounds) {
     const py::gil_scoped_release release;
     KernelSources kernels(directory);
-    const Target target = calibrate(kernels);
+    const Target target = calibrate(kernels, {}, rounds);
     if (!directory.empty()) keep_target(directory, target);
     return rates_table(target);
   });

@@ -13,7 +13,8 @@ namespace {
 TEST(Calibrate, MeasuresWhatASchedulesPriceAsksFor) {
   KernelSources kernels{std::filesystem::path()};
   std::vector<std::string> heard;
-  const Target target = calibrate(kernels, [&](const std::string& what) { heard.push_back(what); });
+  const Target target = calibrate(
+      kernels, [&](const std::string& what) { heard.push_back(what); }, 2);
   EXPECT_EQ(heard.size(), 7U);
   EXPECT_EQ(target.threads, at::get_num_threads());
   // Reading it checks every number's range, and that no kind of row is missing.

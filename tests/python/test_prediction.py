@@ -12,7 +12,7 @@ import stepc
 @pytest.fixture(scope="module")
 def calibrated(tmp_path_factory):
     directory = tmp_path_factory.mktemp("kernels")
-    table = stepc.calibrate(stepc.Config(kernel_directory=directory))
+    table = stepc.calibrate(stepc.Config(kernel_directory=directory), rounds=1)
     assert "GFLOP/s in f32" in table
     return directory
 

@@ -245,6 +245,11 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
   calibrate->add_option("--kernels", arguments.calibrate.kernels,
                         "where generated kernels are kept, and the result beside them");
+  calibrate
+      ->add_option("--rounds", arguments.calibrate.rounds,
+                   "how often everything is measured, about ten seconds each; the shortest time counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   calibrate->add_flag("--print", arguments.calibrate.prints, "print all rates, as the TOML that is kept");
 
   CLI::App* config = app.add_subcommand("config", "print every key of run.toml");

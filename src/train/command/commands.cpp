@@ -127,8 +127,8 @@ int run_calibrate(const CalibrateCommand& command) {
   if (command.threads > 0) at::set_num_threads(command.threads);
   KernelSources kernels(directory);
   const auto begin = Clock::now();
-  const Target target =
-      calibrate(kernels, [](const std::string& what) { fmt::print(stderr, "measuring {} ...\n", what); });
+  const Target target = calibrate(
+      kernels, [](const std::string& what) { fmt::print(stderr, "measuring {} ...\n", what); }, command.rounds);
   keep_target(directory, target);
   fmt::print("{}", command.prints ? to_text(target) : rates_table(target));
   fmt::print(stderr, "{}: measured in {:.0f} s; predictions use it from now on\n",

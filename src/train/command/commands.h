@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 
+#include "calibrate/calibrate.h"
 #include "train/config/run_config.h"
 #include "train/model/init_model.h"
 #include "train/model/sample.h"
@@ -20,7 +21,8 @@ struct GenerateCommand {
 struct CalibrateCommand {
   int threads = 0;                // 0: as many as a run would have
   std::filesystem::path kernels;  // beside which kernels it is kept; empty: the usual directory
-  bool prints = false;            // the whole Target, as text
+  int rounds = kCalibrationRounds;
+  bool prints = false;  // the whole Target, as text
 };
 
 int run_init(const InitOptions& options);
