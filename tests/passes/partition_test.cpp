@@ -662,6 +662,30 @@ TEST(Partition, AnUpdateFindsParametersAsMicroBatchesSplitThem) {
   EXPECT_EQ(sent_by(update_of_held(), strategy), std::vector<std::string>{});
 }
 
+// Two parameters of one shape whose gradients become the same zeros.
+TEST(Partition, WhatManyGradientsBecomeSaysNothingOfHowTheyLie) {
+  const Graph graph = parse_graph(R"(stepc.graph 1
+input %0: f64[4, 4] = parameter "up"
+input %1: f64[4, 4] = gradient "up"
+input %2: f64[4, 4] = parameter "down"
+input %3: f64[4, 4] = gradient "down"
+%4: f64[4, 4] = sub(%0, %1) | update ""
+%5: f64[4, 4] = sub(%2, %3) | update ""
+%6: f64[4, 4] = full() {dtype=f64, shape=[4, 4], value=0.0} | update ""
+update %0 = %4
+update %1 = %6
+update %2 = %5
+update %3 = %6
+)");
+  Strategy strategy = {parse_mesh("tp=2"), 0};
+  const Pieces split = {{4, {*strategy.mesh.find("tp")}}};
+  strategy.known["up"] = Sharding{{split, {}}, {}};
+  strategy.known["down"] = Sharding{{{}, split}, {}};
+  const Graph sharded = propagate_shardings(graph, strategy).graph;
+  for (const GraphInput& input : sharded.inputs)
+    EXPECT_EQ(*sharded.tensors[input.tensor.index()].sharding, strategy.known.at(input.key)) << input.key;
+}
+
 // Labels that name no class among them: 0 to 6 of 4.
 TEST(Partition, AGradientsSumOverClassesIsTheLabels) {
   const Graph graph = parse_graph(R"(stepc.graph 1

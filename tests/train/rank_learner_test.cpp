@@ -249,6 +249,7 @@ TEST_F(RankLearnerTest, EveryMeshTakesTheStepsOfOneRank) {
 TEST_F(RankLearnerTest, MicroBatchesAddUp) {
   expect_same({"dp_replicate=2", 0, 2}, 1e-10, 1e-9);
   expect_same({"dp_shard=2", 3, 2}, 1e-10, 1e-9);
+  expect_same({"dp_shard=2,tp=2", 3, 2}, 1e-10, 1e-9);
 }
 
 TEST_F(RankLearnerTest, EveryOptimizerTakesTheStepsOfOneRank) {

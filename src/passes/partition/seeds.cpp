@@ -13,6 +13,18 @@ namespace stepc {
 
 namespace {
 
+// All elements are one number. Many parameters may share such a tensor, as the zeros that gradients become.
+bool is_one_number(const Graph& graph, TensorId id) {
+  while (true) {
+    if (element_count(graph.shape(id)) < 2) return true;
+    const Node* producer = graph.producer(id);
+    if (producer == nullptr) return false;
+    if (has(*producer, Trait::kConstant)) return true;
+    if (!has(*producer, Trait::kView)) return false;
+    id = producer->inputs[0];
+  }
+}
+
 // Tensors that are computed from each other element by element, at one shape: a parameter, its gradient from the point
 // where that is whole, its optimizer state and their new values are such a group.
 class Groups {
@@ -22,13 +34,13 @@ class Groups {
     for (const Node& node : graph.nodes) {
       if (!has(node, Trait::kElementwise)) continue;
       const Shape& shape = graph.shape(node.outputs[0]);
-      if (element_count(shape) < 2) continue;  // a number that many parameters share
+      if (element_count(shape) < 2) continue;
       for (TensorId input : node.inputs)
-        if (graph.shape(input) == shape) join(input.value, node.outputs[0].value);
+        if (graph.shape(input) == shape && !is_one_number(graph, input)) join(input.value, node.outputs[0].value);
     }
     join_held_gradients(graph);
     for (const GraphOutput& output : graph.outputs)
-      if (output.kind == GraphOutput::Kind::kUpdate && element_count(graph.shape(output.tensor)) > 1)
+      if (output.kind == GraphOutput::Kind::kUpdate && !is_one_number(graph, output.tensor))
         join(graph.inputs[output.input].tensor.value, output.tensor.value);
   }
   uint32_t of(TensorId id) { return root(id.value); }
