@@ -93,6 +93,11 @@ void report_comparison(size_t read) {
   if (RecordingState* recording = current_recording()) recording->read_decides(read);
 }
 
+bool has_recorded(const at::Tensor& tensor) {
+  const RecordingState* recording = current_recording();
+  return recording == nullptr || recording->has_seen(tensor);
+}
+
 void report_obstacle(const std::string& reason) {
   RecordingState* const recording = current_recording();
   if (recording != nullptr && !recording->is_in_unknown()) recording->obstacle(reason);

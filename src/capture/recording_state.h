@@ -52,6 +52,10 @@ class RecordingState final : public CallObserver {
   // Inside a kernel of which nothing is known the program's code does what it likes: it runs at every step.
   bool is_in_unknown() const { return in_unknown_; }
   size_t reads() const { return trace_.reads.size(); }
+  // Whether a call so far has named its storage; true where it has none.
+  bool has_seen(const at::Tensor& tensor) const {
+    return !tensor.has_storage() || ids_.contains(tensor.storage().unsafeGetStorageImpl());
+  }
   void read_decides(size_t read);
 
   void pause(const std::vector<at::Tensor>& outputs, int64_t structure);

@@ -4,6 +4,10 @@ A loop is a generator that yields what it sees in every step; it runs once over 
 accelerated one, step by step, and all that `harness.state_leaves` knows is compared after each.
 """
 
+import queue
+import sys
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -262,6 +266,29 @@ def test_state_dict_has_the_names_of_the_unmodified_model():
     assert [name for name, _ in fast.named_parameters()] == [name for name, _ in model.named_parameters()]
     assert isinstance(fast, nn.Module) and isinstance(fast_optimizer, torch.optim.Optimizer)
     assert fast_optimizer.state_dict() == optimizer.state_dict()
+
+
+def test_what_another_thread_puts_into_a_queue_is_not_kept_by_the_model():
+    """A loader that is ahead, all the time."""
+    ahead, ends, interval = queue.Queue(), threading.Event(), sys.getswitchinterval()
+    for _ in range(4):
+        ahead.put([torch.ones(3)])
+
+    def load_ahead():
+        while not ends.is_set():
+            ahead.put([torch.ones(3)])
+            ahead.get()
+
+    thread = threading.Thread(target=load_ahead)
+    thread.start()
+    sys.setswitchinterval(1e-5)  # in every forward pass
+    try:
+        model = run_loops(plain, replays=5)
+    finally:
+        sys.setswitchinterval(interval)
+        ends.set()
+        thread.join()
+    assert not any("keeps a tensor" in warning for warning in stepc.stats(model)["warnings"])
 
 
 def test_async_loader_gives_the_same_batches():
