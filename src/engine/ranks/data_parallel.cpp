@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/text.h"
+#include "engine/compare/tensor_hash.h"
 #include "ir/rank_parts.h"
 
 namespace stepc {
@@ -92,9 +93,8 @@ void average(Ranks& ranks, const std::vector<at::Tensor>& tensors, const std::st
 bool differ(Ranks& ranks, const std::vector<at::Tensor>& tensors) {
   std::string looks, hashes;
   for (const at::Tensor& tensor : tensors) {
-    const at::Tensor dense = tensor.detach().contiguous();
-    looks += str("{} [{}]\n", c10::toString(dense.scalar_type()), fmt::join(dense.sizes(), ", "));
-    hashes += hash_text(hash_bytes({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()}));
+    looks += str("{} [{}]\n", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
+    hashes += hash_text(hash_of(tensor));
   }
   const std::vector<std::string> all_looks = ranks.exchange(looks);
   for (size_t r = 1; r < all_looks.size(); ++r)

@@ -20,6 +20,7 @@
 #include "base/text.h"
 #include "capture/observer.h"
 #include "checkpoint/manifest.h"
+#include "engine/compare/tensor_hash.h"
 #include "engine/plan/plan_cache.h"
 #include "engine/plan/plan_profile.h"
 #include "engine/ranks/saved_slices.h"
@@ -35,19 +36,14 @@ constexpr const char* kInParts =
     "this tensor's values lie in parts on the ranks of the run: what reads them has to stand inside 'with "
     "stepc.full_parameters(model)'";
 
-std::string hash_of(std::string_view text) { return hash_text(hash_bytes(std::as_bytes(std::span(text)))); }
-std::string hash_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return "none";
-  const at::Tensor dense = tensor.detach().contiguous();
-  return hash_text(hash_bytes({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()}));
-}
+std::string hash_of_text(std::string_view text) { return hash_text(hash_bytes(std::as_bytes(std::span(text)))); }
 
 // Exact, for comparison.
 void append(std::string& out, const c10::IValue& number) {
   if (number.isDouble())
     out += str("{:x} ", std::bit_cast<uint64_t>(number.toDouble()));
   else if (number.isTensor())
-    out += hash_of(number.toTensor()) + " ";
+    out += hash_text(hash_of(number.toTensor())) + " ";
   else if (number.isList())
     for (const c10::IValue& one : number.toListRef()) append(out, one);
   else if (number.isInt())
@@ -238,9 +234,9 @@ void RankStep::together(const std::function<void()>& part) const {
 
 // Whether all have a plan for the call; where one has none, all capture it.
 bool RankStep::check_alike(const Call& call, const StepInput& input) {
-  const std::string hash = hash_of(call.signature);
+  const std::string hash = hash_of_text(call.signature);
   const std::vector<std::string> all =
-      ranks_->exchange(hash + (call.plan == nullptr ? std::string() : hash_of(call.numbers)));
+      ranks_->exchange(hash + (call.plan == nullptr ? std::string() : hash_of_text(call.numbers)));
   const auto is_like_first = [&](const std::string& one) { return one.starts_with(all[0].substr(0, hash.size())); };
   const bool have_plans = std::ranges::all_of(all, [&](const std::string& one) { return one.size() > hash.size(); });
   if (std::ranges::all_of(all, is_like_first) && (!have_plans || std::ranges::count(all, all[0]) == std::ssize(all)))
@@ -268,7 +264,7 @@ bool RankStep::check_alike(const Call& call, const StepInput& input) {
 // Of a signature's first call: who shares rows, or has the whole batch, has the same.
 void RankStep::check_batch(const StepInput& input) {
   std::string hashes;
-  for (size_t t = 0; t < input.tensors.size(); ++t) hashes += hash_of(input.tensors[t]) + "\n";
+  for (size_t t = 0; t < input.tensors.size(); ++t) hashes += hash_text(hash_of(input.tensors[t])) + "\n";
   std::vector<std::vector<std::string>> all;
   for (const std::string& one : ranks_->exchange(hashes)) all.push_back(split(one, '\n'));
   for (size_t t = 0; t < input.tensors.size(); ++t) {
@@ -355,7 +351,7 @@ void RankStep::share_draws() {
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
   const at::Tensor state = generator.get_state();
   if (!std::exchange(compared_draws_, true)) {
-    const std::vector<std::string> all = ranks_->exchange(hash_of(state));
+    const std::vector<std::string> all = ranks_->exchange(hash_text(hash_of(state)));
     if (std::ranges::any_of(all, [&](const std::string& one) { return one != all[0]; }))
       warn_once("the ranks' random generators differ: rank 0's draws count");
   }
@@ -469,7 +465,7 @@ void RankStep::have_same_values(const std::vector<std::pair<Key, at::Tensor>>& t
     return saved_.contains(key) || program_.initial_value({key.first, key.second}).has_value();
   };
   for (const auto& [key, tensor] : tensors)
-    mine += is_made(key) ? "made\n" : is_virtual(tensor) ? "absent\n" : hash_of(tensor) + "\n";
+    mine += is_made(key) ? "made\n" : is_virtual(tensor) ? "absent\n" : hash_text(hash_of(tensor)) + "\n";
   std::vector<std::vector<std::string>> all;
   for (const std::string& one : ranks_->exchange(mine)) all.push_back(split(one, '\n'));
   bool differs = false;
