@@ -140,3 +140,19 @@ def test_values_come_back_as_they_were():
     assert torch.equal(back.pop("tensor"), values.pop("tensor"))
     assert back.pop("empty").shape == values.pop("empty").shape
     assert back == values and type(back["betas"]) is tuple and type(back["count"]) is collections.Counter
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", '{"optimizers": {}}', '{"optimizers": {}, "schedulers": {}, "state": 3}',
+                                  '{"optimizers": {"a": {"stepc": "tensor", "dtype": "load", "shape": [], "data": ""}}}',
+                                  '{"optimizers": {"a": {"stepc": "module", "is": []}}}'])
+def test_state_of_others_is_one_line_and_changes_nothing(tmp_path, text):
+    """A checkpoint that is whole, and not of step.save(): one of `stepc train` has no such file."""
+    training = Training(0)
+    training.epochs(2)
+    at = training.step._engine.save(os.fspath(tmp_path), 2, {} if text is None else {"program_state.json": text})
+    training.epochs(2)
+    before = {name: one.clone() for name, one in training.model.state_dict().items()}
+    with pytest.raises(stepc.UserError, match="program_state.json is damaged or missing: ") as error:
+        training.load(at)
+    assert "\n" not in str(error.value)
+    assert all(torch.equal(one, before[name]) for name, one in training.model.state_dict().items())

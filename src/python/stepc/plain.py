@@ -55,6 +55,8 @@ def _value(read):
     if kind == "tensor":
         data = bytearray(base64.b64decode(read["data"]))
         dtype = getattr(torch, read["dtype"])
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"{read['dtype']} is no dtype")
         return (torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)).reshape(read["shape"])
     made = read["is"] if kind == "float" else _value(read["is"])
     return {"float": float, "tuple": tuple, "dict": dict, "counter": lambda items: collections.Counter(dict(items))}[kind](made)

@@ -34,8 +34,13 @@ def load(engine, scout, directory, objects):
     saved = {}
 
     def accept(found):  # before anything changes
-        with open(os.path.join(found, _FILE), encoding="utf-8") as file:
-            saved.update(plain.from_json(file.read()))
+        path = os.path.join(found, _FILE)
+        try:
+            with open(path, encoding="utf-8") as file:
+                read = plain.from_json(file.read())
+            saved.update({part: dict(read[part]) for part in ("optimizers", "schedulers", "state")})
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+            raise _C.UserError(f"{path} is damaged or missing: {type(error).__name__}: {error}") from None
         _check(found, saved["state"], objects, "save() was given")
         _check(found, saved["optimizers"], scout.optimizers, "its step had the optimizers")
         _check(found, saved["schedulers"], scout.schedulers, "its step had the schedulers")
