@@ -144,7 +144,7 @@ StepOutput Step::keep(PlanEntry& entry, Recording& recording, const StepInput& i
     }
     recording.output = std::move(verification.output);
   }
-  release_free_memory();
+  if (plan != nullptr) release_free_memory();  // what eager steps left free lies beside its arena from now on
   return std::move(recording.output);
 }
 

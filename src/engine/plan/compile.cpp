@@ -36,6 +36,12 @@ uint64_t peak_of_tensors(const MemoryReport& report) {
   return peak;
 }
 
+GraphSchedule schedule_by_rule(const Graph& graph, KernelSources& kernels, GraphScheduleOptions options) {
+  const std::lock_guard lock(kernels.measuring);
+  options.workspaces = kernels.workspaces;
+  return schedule_graph(graph, options);
+}
+
 // With the workspaces of calls that nobody knows measured, each once in the life of `kernels`; by rule where their
 // operands alone take more than may be taken for it, or the plan more than `most_bytes`, whatever they are.
 GraphSchedule schedule_measured(const Graph& graph, KernelSources& kernels, GraphScheduleOptions options,
@@ -130,14 +136,17 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
   plain.is_plain = true;
   Compiled compiled;
   uint64_t least = UINT64_MAX;
-  // Whether it fits; the smallest is kept.
-  const auto fits = [&](const Graph& graph) {
-    GraphSchedule plan = schedule_measured(graph, kernels, plain, most_bytes);
+  // Whether it fits; the smallest is kept. This runs once: its workspaces are measured only where by rule it does not.
+  const auto keep_smaller = [&](GraphSchedule plan) {
     if (plan.schedule.peak_bytes() < least) {
       least = plan.schedule.peak_bytes();
       compiled.plan = std::move(plan);
     }
     return least <= most_bytes;
+  };
+  const auto fits = [&](const Graph& graph) {
+    return keep_smaller(schedule_by_rule(graph, kernels, plain)) ||
+           keep_smaller(schedule_measured(graph, kernels, plain, most_bytes));
   };
   RunOptions passes;
   passes.without = {"fuse_losses", "recompute", "fuse"};
