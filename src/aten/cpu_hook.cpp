@@ -6,9 +6,11 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <unordered_map>
 #include <vector>
 
 #include <malloc.h>
+#include <sys/mman.h>
 
 #include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
@@ -41,6 +43,45 @@ struct Range {
   std::atomic<uintptr_t> end{0};
 };
 
+// Large blocks, each mapped by itself. While a step is recorded the recorder's own small objects, which stay, would
+// come to lie between its tensors and keep the heap from ever using the gaps again: twice eager's resident memory.
+class Mappings {
+ public:
+  static constexpr size_t kLeastBytes = size_t{1} << 20;
+
+  // nullptr: the system has no more.
+  void* map(size_t bytes) {
+    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    const std::lock_guard lock(mutex_);
+    bytes_at_.emplace(memory, bytes);
+    count_.store(bytes_at_.size(), std::memory_order_release);
+    return memory;
+  }
+
+  // Whether `memory` was one of them.
+  bool unmap(void* memory) {
+    if (reinterpret_cast<uintptr_t>(memory) % kPage != 0 || count_.load(std::memory_order_acquire) == 0) return false;
+    size_t bytes = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = bytes_at_.extract(memory);
+      if (found.empty()) return false;
+      bytes = found.mapped();
+      count_.store(bytes_at_.size(), std::memory_order_release);
+    }
+    // A process has a limited number of mappings, and this may split one: then only its pages go.
+    if (::munmap(memory, bytes) != 0) ::madvise(memory, bytes, MADV_DONTNEED);
+    return true;
+  }
+
+ private:
+  static constexpr uintptr_t kPage = 4096;  // or a multiple of it
+  std::mutex mutex_;
+  std::unordered_map<void*, size_t> bytes_at_;
+  std::atomic<size_t> count_{0};
+};
+
 class Hook final : public c10::Allocator {
  public:
   explicit Hook(c10::Allocator* base) : base_(base), base_free_(base->raw_deleter()) {}
@@ -49,7 +90,9 @@ class Hook final : public c10::Allocator {
     AllocationClient* client = bytes == 0 ? nullptr : current_client();
     void* memory = client == nullptr ? nullptr : client->allocate(bytes, t_member.worker);
     if (memory == nullptr) {
-      memory = base_->raw_allocate(bytes);
+      const bool is_mapped = client != nullptr && client->maps_large_blocks() && bytes >= Mappings::kLeastBytes;
+      if (is_mapped) memory = mappings_.map(bytes);
+      if (memory == nullptr) memory = base_->raw_allocate(bytes);
       if (client != nullptr && memory != nullptr) client->on_system_allocation(memory, bytes, t_member.worker);
     }
     return {memory, memory, &free_memory, c10::Device(c10::kCPU)};
@@ -100,11 +143,12 @@ class Hook final : public c10::Allocator {
       const std::shared_lock lock(hook.watchers_mutex_);
       for (AllocationClient* client : hook.watchers_) client->on_system_free(memory);
     }
-    hook.base_free_(memory);
+    if (!hook.mappings_.unmap(memory)) hook.base_free_(memory);
   }
 
   c10::Allocator* base_;
   c10::DeleterFnPtr base_free_;
+  Mappings mappings_;
   std::mutex ranges_mutex_;
   std::array<Range, 64> ranges_;
   std::atomic<size_t> range_count_{0};

@@ -38,6 +38,8 @@ class AllocationLog final : public AllocationClient {
   void on_system_allocation(void* memory, size_t bytes, int worker) override;
   void on_system_free(void* memory) override;
   void on_arena_free(void*, int) override {}
+  // Traces grow between the step's tensors.
+  [[nodiscard]] bool maps_large_blocks() const override { return true; }
 
  private:
   struct WorkerBlock {

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -57,6 +58,38 @@ TEST(CpuHook, EmptyTensorsAskForNothing) {
   const AllocationScope scope(counter, false);
   at::empty({0});
   EXPECT_EQ(counter.leader, 0);
+}
+
+class Mapper final : public AllocationClient {
+ public:
+  void* allocate(size_t, int) override { return nullptr; }
+  void on_system_allocation(void*, size_t, int) override {}
+  void on_system_free(void*) override {}
+  void on_arena_free(void*, int) override {}
+  [[nodiscard]] bool maps_large_blocks() const override { return true; }
+};
+
+TEST(CpuHook, LargeBlocksThatAreMappedGoBackToTheSystemWhenTheyAreFreed) {
+  install_cpu_hook();
+  constexpr int64_t kBytes = int64_t{3} << 20;
+  constexpr size_t kPage = 4096;
+  Mapper mapper;
+  at::Tensor large;
+  at::Tensor small;
+  {
+    const AllocationScope scope(mapper, false);
+    large = at::zeros({kBytes}, at::kByte);
+    small = at::zeros({1000}, at::kByte);
+  }
+  const at::Tensor others = at::zeros({kBytes}, at::kByte);
+  void* memory = large.data_ptr();
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(memory) % kPage, 0U);
+  EXPECT_NE(reinterpret_cast<uintptr_t>(small.data_ptr()) % kPage, 0U);
+  EXPECT_EQ(::msync(memory, kPage, MS_ASYNC), 0);
+  std::thread([&] { large.reset(); }).join();
+  EXPECT_EQ(::msync(memory, kPage, MS_ASYNC), -1);  // nothing lies there
+  small.reset();
+  EXPECT_EQ(others.sum().item<int64_t>(), 0);
 }
 
 TEST(WorkerSlab, FirstFitReusesGaps) {
