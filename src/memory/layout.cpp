@@ -64,8 +64,8 @@ Attempt place_below(uint64_t limit, const std::vector<Span>& spans, const Order&
   return attempt;
 }
 
-Attempt place_all(const std::vector<Span>& spans, const Algorithm& algorithm) {
-  return place_below(UINT64_MAX, spans, algorithm.order(spans), algorithm.fit);
+Attempt place_all(const std::vector<Span>& spans, const Algorithm& algorithm, uint64_t limit = UINT64_MAX) {
+  return place_below(limit, spans, algorithm.order(spans), algorithm.fit);
 }
 
 Layout to_layout(const LayoutProblem& problem, const std::vector<Span>& spans, const Attempt& attempt,
@@ -125,7 +125,7 @@ Layout plan_layout(const LayoutProblem& problem) {
   std::string_view algorithm;
   for (const Algorithm& candidate : kAlgorithms) {
     if (best.bytes == bound) break;
-    Attempt attempt = place_all(spans, candidate);
+    Attempt attempt = place_all(spans, candidate, best.bytes);
     if (attempt.bytes < best.bytes) {
       best = std::move(attempt);
       algorithm = candidate.name;

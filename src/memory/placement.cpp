@@ -1,6 +1,8 @@
 #include "memory/placement.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 
 namespace stepc::memory {
 
@@ -11,30 +13,37 @@ uint64_t Placement::place(const Span& span, Fit fit) {
   return offset;
 }
 
+void Placement::Chunk::forget_from(uint32_t place) {
+  std::fill(first.begin() + place, first.end(), INT32_MAX);
+  std::fill(last.begin() + place, last.end(), INT32_MIN);
+}
+
 uint64_t Placement::find(const Span& span, Fit fit) {
   uint64_t top = 0;  // end of the conflicting spans seen so far: [0, top) has been searched
   uint64_t best_gap = UINT64_MAX;
   uint64_t best_offset = 0;
-  std::array<uint32_t, kChunk> conflicts;
+  std::array<uint8_t, kChunk> conflicts;
   for (const auto& chunk : chunks_) {
     const Chunk& placed = *chunk;
     work_ += placed.count;
-    uint32_t found = 0;  // without branches: which conflict is not predictable
-    for (uint32_t i = 0; i < placed.count; ++i) {
-      conflicts[found] = i;
-      found += static_cast<uint32_t>(placed.first[i] < span.last) & static_cast<uint32_t>(span.first < placed.last[i]);
-    }
-    for (uint32_t k = 0; k < found; ++k) {
-      const uint32_t i = conflicts[k];
-      if (placed.begin[i] > top) {
-        const uint64_t gap = placed.begin[i] - top;
-        if (gap >= span.bytes && gap < best_gap) {
-          best_gap = gap;
-          best_offset = top;
-          if (fit == Fit::kLowest || gap == span.bytes) return best_offset;
+    for (uint32_t i = 0; i < kChunk; ++i)
+      conflicts[i] =
+          static_cast<uint8_t>(placed.first[i] < span.last) & static_cast<uint8_t>(span.first < placed.last[i]);
+    for (uint32_t block = 0; block < kChunk; block += kBlock) {
+      uint64_t left = 0;
+      std::memcpy(&left, conflicts.data() + block, kBlock);
+      for (; left != 0; left &= left - 1) {
+        const uint32_t i = block + static_cast<uint32_t>(std::countr_zero(left)) / 8;
+        if (placed.begin[i] > top) {
+          const uint64_t gap = placed.begin[i] - top;
+          if (gap >= span.bytes && gap < best_gap) {
+            best_gap = gap;
+            best_offset = top;
+            if (fit == Fit::kLowest || gap == span.bytes) return best_offset;
+          }
         }
+        top = std::max(top, placed.end[i]);
       }
-      top = std::max(top, placed.end[i]);
     }
   }
   return best_gap == UINT64_MAX ? top : best_offset;
@@ -59,6 +68,7 @@ void Placement::insert(const Span& span, uint64_t offset) {
     move_half(lower.begin, upper->begin);
     move_half(lower.end, upper->end);
     lower.count = upper->count = kHalfChunk;
+    lower.forget_from(kHalfChunk);
     const bool in_upper = upper->begin[0] <= offset;
     at = chunks_.insert(at + 1, std::move(upper));
     if (!in_upper) --at;

@@ -148,6 +148,7 @@ MemoryReport memory_report(const Graph& graph, const GraphMemory& memory, const 
   if (!order.empty()) {
     const Node& node = graph.nodes[memory.nodes_of[order[report.peak_step]][0].index()];
     report.allocated = allocated_by(graph, memory, values_at_peak, order[report.peak_step]);
+    report.peak_op = node.op;
     report.peak_node = str("{} {} in '{}'", name_of(node.source.phase), node.op, node.source.module);
   } else {
     report.at_peak = always;

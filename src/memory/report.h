@@ -48,6 +48,7 @@ struct MemoryReport {
   uint64_t peak_bytes = 0;                                   // their sum: the program's memory and the live bytes
   uint64_t arena_bytes = 0;                                  // what the live bytes need once they have addresses
   size_t peak_step = 0;                                      // the position in the order
+  std::string peak_op;                                       // "matmul"
   std::string peak_node;                                     // what runs there: "backward matmul in 'layers.0.mlp'"
   std::vector<ModuleBytes> activations;                      // live at the peak, largest first
   std::vector<OpBytes> allocated;                            // in the arena at the peak, largest first

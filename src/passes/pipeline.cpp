@@ -1,8 +1,10 @@
 // The passes in their order, and the runner.
 #include <algorithm>
 #include <chrono>
+#include <unordered_set>
 
 #include "base/check.h"
+#include "loops/group_key.h"
 #include "loops/lower/epilogue.h"
 #include "loops/lower/lower.h"
 #include "ops/op_def.h"
@@ -92,8 +94,10 @@ std::string_view name_of(Stage stage) {
 
 namespace {
 void verify_groups(const Graph& graph) {
+  std::unordered_set<std::string> right;
   for (const GroupGraph& kernel : extract_groups(graph)) {
     if (kernel.outputs.empty()) continue;  // nothing needs it
+    if (!right.insert(group_key(kernel.graph)).second) continue;
     const std::string problem =
         is_matmul_group(kernel.graph) ? why_no_epilogue(kernel.graph) : why_no_loops(kernel.graph);
     INTERNAL_CHECK(problem.empty(), "group {} is not one call: {}", kernel.group, problem);

@@ -1,7 +1,9 @@
 #include "passes/recompute.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <set>
 #include <tuple>
@@ -43,9 +45,45 @@ Kind kind_of(const Node& node) {
 bool is_forward(const Node& node) { return node.source.phase == Phase::kForward; }
 
 // Of the step as it will run: what fuse() keeps inside of kernels needs no memory, a view that is copied does.
-OrderProblem planned_problem(const Graph& core, const MatmulRule& matmuls, KnownGroups& known) {
-  const Graph fused = fuse(core, matmuls, known);
-  return graph_memory(fused, {.copied_views = graph_windows(fused).copied_views}).problem;
+struct Planned {
+  std::vector<NodeId> made_of;  // by node of the fused graph: of the core graph
+  Graph fused;
+  GraphMemory memory;
+};
+Planned planned_of(const Graph& core, const MatmulRule& matmuls, KnownGroups& known) {
+  Planned planned;
+  planned.fused = fuse(core, matmuls, known, &planned.made_of);
+  planned.memory = graph_memory(planned.fused, {.copied_views = graph_windows(planned.fused).copied_views});
+  return planned;
+}
+
+// The peak of an order, and what lies idle there: the forward pass is done with it, the backward pass has not begun.
+// Only if that is recomputed the peak falls.
+struct Peak {
+  uint64_t bytes = 0;
+  std::map<NodeId, uint64_t> idle_bytes;  // by node of the core graph that makes it
+};
+Peak peak_of(const Planned& planned, const UnitOrder& order) {
+  const GraphMemory& memory = planned.memory;
+  std::vector<size_t> place_of(order.size());
+  for (size_t i = 0; i < order.size(); ++i) place_of[order[i]] = i;
+  const uint32_t at_peak = peak_unit(memory.problem, order);
+  const auto is_before = [&](uint32_t unit) { return place_of[unit] < place_of[at_peak]; };
+  Peak peak{peak_bytes(memory.problem, order), {}};
+  for (size_t v = 0; v < memory.problem.values.size(); ++v) {
+    const OrderValue& value = memory.problem.values[v];
+    if (value.bytes == 0 || value.producer == kNone || !is_before(value.producer)) continue;
+    bool is_live = value.kept;
+    bool is_used = false;
+    for (uint32_t user : value.users) {
+      const bool is_over = is_before(user);
+      is_live |= !is_over;
+      is_used |= is_over != is_forward(planned.fused.nodes[memory.nodes_of[user].front().index()]) || user == at_peak;
+    }
+    const NodeId maker = planned.fused.tensors[memory.tensor_of[v].index()].producer;
+    if (is_live && !is_used) peak.idle_bytes[planned.made_of[maker.index()]] += value.bytes;
+  }
+  return peak;
 }
 
 // Chooses which tensors are recomputed, one after the other.
@@ -87,6 +125,7 @@ class Chooser {
     return recomputed;
   }
   [[nodiscard]] double extra_seconds_after(size_t count) const { return extra_seconds_[count]; }
+  [[nodiscard]] bool is_recomputed_after(size_t count, NodeId node) const { return since_[node.index()] < count; }
   [[nodiscard]] double step_seconds() const { return std::accumulate(seconds_.begin(), seconds_.end(), 0.0); }
 
  private:
@@ -268,18 +307,41 @@ Look look_at(const Graph& graph, const Chooser& chooser, size_t count, uint64_t 
   look.count = count;
   look.graph = duplicator.run();
   look.nodes = duplicator.nodes();
-  look.problem = planned_problem(look.graph, matmuls, known);
+  look.problem = std::move(planned_of(look.graph, matmuls, known).memory.problem);
   look.peak_bytes = peak_bytes(look.problem, order_within(look.problem, budget));
   return look;
 }
 
+// What is there before anything is recomputed.
+struct Before {
+  OrderProblem problem;
+  uint64_t peak_bytes = 0;  // of the orders that are quick to find
+  std::array<Peak, 2>
+      peaks;  // of the best of them, and of program order, where the backward pass runs behind the forward
+};
+
 // About the fewest choices that meet the budget, or else those of the lowest peak. More is not always less: what is
 // recomputed is live too. So first a look at the best choice alone and at some counts; then, between the first that
-// meets the budget and the one before it, halving.
-std::optional<Look> best_look(const Graph& graph, const Chooser& chooser, uint64_t budget, const MatmulRule& matmuls,
-                              KnownGroups& known) {
+// meets the budget and the one before it, halving. A look fuses and orders the whole step: none is taken where too
+// little of what lies idle at the peak is recomputed to meet the budget, or else to go below the lowest so far by more
+// than a search of orders leaves.
+std::optional<Look> best_look(const Graph& graph, const Chooser& chooser, uint64_t budget, const Before& before,
+                              const MatmulRule& matmuls, KnownGroups& known) {
   std::optional<Look> best;
+  const auto least_after = [&](size_t count) {
+    uint64_t least = UINT64_MAX;
+    for (const Peak& peak : before.peaks) {
+      uint64_t bytes = peak.bytes;
+      for (const auto& [node, idle] : peak.idle_bytes)
+        if (chooser.is_recomputed_after(count, node)) bytes -= idle;
+      least = std::min(least, bytes);
+    }
+    return least;
+  };
   const auto meets_budget = [&](size_t count) {
+    const uint64_t lowest = best ? std::min(best->peak_bytes, before.peak_bytes) : before.peak_bytes;
+    const uint64_t least = least_after(count);
+    if (least > budget && least + before.peak_bytes / kOrderFineness >= lowest) return false;
     Look look = look_at(graph, chooser, count, budget, matmuls, known);
     const bool meets = look.peak_bytes <= budget;
     if (!best || meets || look.peak_bytes < best->peak_bytes) best = std::move(look);
@@ -306,14 +368,22 @@ RecomputeResult recompute(Graph graph, const RecomputeOptions& options) {
   result.step_seconds = chooser.step_seconds();
   const uint64_t budget = options.budget_bytes.value_or(0);
   KnownGroups known;
-  const OrderProblem problem = planned_problem(graph, options.matmuls, known);
-  result.peak_before = peak_bytes(problem, order_within(problem, budget));
+  Before before;
+  {
+    Planned planned = planned_of(graph, options.matmuls, known);
+    const UnitOrder order = order_within(planned.memory.problem, budget);
+    before.peak_bytes = peak_bytes(planned.memory.problem, order);
+    if (before.peak_bytes > budget)
+      before.peaks = {peak_of(planned, order), peak_of(planned, program_order(planned.memory.problem))};
+    before.problem = std::move(planned.memory.problem);
+  }
+  result.peak_before = before.peak_bytes;
   if (result.peak_before > budget) {
     chooser.choose_all(options.budget_bytes ? kAnyTime : options.most_extra * result.step_seconds);
-    std::optional<Look> best = best_look(graph, chooser, budget, options.matmuls, known);
-    if (best && best->peak_bytes > budget) {  // the search that order() makes may still find what meets it
-      result.peak_before = plan_order(problem).peak_bytes;
-      best->peak_bytes = plan_order(best->problem).peak_bytes;
+    std::optional<Look> best = best_look(graph, chooser, budget, before, options.matmuls, known);
+    if (!best || best->peak_bytes > budget) {  // the search that order() makes may still find what meets it
+      result.peak_before = plan_order(before.problem).peak_bytes;
+      if (best) best->peak_bytes = plan_order(best->problem).peak_bytes;
     }
     if (best && result.peak_before > budget && best->peak_bytes < result.peak_before) {
       result.peak_after = best->peak_bytes;

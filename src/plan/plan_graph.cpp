@@ -58,7 +58,8 @@ std::optional<RecomputeOptions> recompute_options(const Graph& graph, const Memo
   return options;
 }
 
-// The passes in two parts: what an attempt to meet a budget does anew, and what is before it and the same each time.
+// The passes in three parts: what is the same for all attempts to meet a budget, what each does anew, and what only
+// those do that recompute something else than the one before.
 class Passes {
  public:
   // `runs`: those of attempts before.
@@ -67,31 +68,37 @@ class Passes {
 
   Graph before(const Graph& captured, const std::vector<std::string>& without = {}) {
     RunOptions options = options_;
-    for (const std::vector<std::string>* names : {&kAnew, &without})
+    for (const std::vector<std::string>* names : {&kRecompute, &kFuse, &without})
       options.without.insert(options.without.end(), names->begin(), names->end());
     return run(captured, options);
   }
-  Graph anew(const Graph& core, const std::optional<RecomputeOptions>& recompute) {
+  Graph recomputed(const Graph& core, const std::optional<RecomputeOptions>& recompute) {
     RunOptions options = options_;
-    options.only = kAnew;
+    options.only = kRecompute;
     options.settings.recompute = recompute;
     return run(core, options);
+  }
+  Graph fused(Graph recomputed) {
+    RunOptions options = options_;
+    options.only = kFuse;
+    return run(std::move(recomputed), options);
   }
   [[nodiscard]] const std::vector<PassRun>& runs() const { return runs_; }
 
  private:
-  Graph run(const Graph& graph, const RunOptions& options) {
-    RunResult result = run_passes(graph, options);
+  Graph run(Graph graph, const RunOptions& options) {
+    RunResult result = run_passes(std::move(graph), options);
     runs_.insert(runs_.end(), result.runs.begin(), result.runs.end());
     return std::move(result.graph);
   }
 
-  static const std::vector<std::string> kAnew;
+  static const std::vector<std::string> kRecompute, kFuse;
 
   RunOptions options_;
   std::vector<PassRun> runs_;
 };
-const std::vector<std::string> Passes::kAnew = {"recompute", "fuse", "order"};
+const std::vector<std::string> Passes::kRecompute = {"recompute"};
+const std::vector<std::string> Passes::kFuse = {"fuse", "order"};
 
 // What may be kept gathered, the most first: along all axes that gather in both passes, then without parameters, then
 // parameters alone.
@@ -119,7 +126,7 @@ std::optional<PlannedGraph> plan_that_keeps(const Graph& captured, const PlanGra
     keeping.settings.strategy.keeps = std::move(axes);
     Passes passes(std::move(keeping), std::move(runs));
     PlannedGraph planned = none;
-    planned.graph = passes.anew(passes.before(captured), std::nullopt);
+    planned.graph = passes.fused(passes.before(captured));
     verify_stage(planned.graph, Stage::kFused);
     planned.plan = options.schedule(planned.graph, planned.options);
     runs = passes.runs();
@@ -147,14 +154,16 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
   const Graph core = passes.before(captured);  // of a mesh: a rank's, whose inputs the budget counts
   std::optional<RecomputeOptions> recompute = recompute_options(core, options.budget, options.target);
   std::optional<PlannedGraph> best;
+  Graph recomputed;  // by the attempt before
   for (int attempt = 1;; ++attempt) {
-    Graph graph = passes.anew(core, recompute);
-    planned.passes = passes.runs();
-    if (attempt == 1 || graph != planned.graph) {
-      planned.graph = std::move(graph);
+    Graph now = passes.recomputed(core, recompute);
+    if (attempt == 1 || now != recomputed) {
+      recomputed = std::move(now);
+      planned.graph = passes.fused(recomputed);
       verify_stage(planned.graph, Stage::kFused);
       planned.plan = options.schedule(planned.graph, planned.options);
     }
+    planned.passes = passes.runs();
     if (!best || planned.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = planned;
     const uint64_t excess = excess_of(planned);
     if (excess == 0) return std::move(*best);
@@ -167,12 +176,13 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
     if (reached > *recompute->budget_bytes || *recompute->budget_bytes == 0) break;
     *recompute->budget_bytes -= std::min(excess, *recompute->budget_bytes);
   }
-  // Of few tokens.
-  if (std::ranges::any_of(best->plan.schedule.instructions,
-                          [&](const Instruction& one) { return outweighs_logits(one, best->plan.schedule); })) {
+  // Of few tokens. Where the peak lies elsewhere, nothing is won.
+  if (std::ranges::any_of(best->plan.schedule.instructions, [&](const Instruction& one) {
+        return one.op == best->plan.memory.peak_op && outweighs_logits(one, best->plan.schedule);
+      })) {
     PlannedGraph with_logits = *best;
-    with_logits.graph =
-        passes.anew(passes.before(captured, {"fuse_losses"}), recompute_options(core, options.budget, options.target));
+    with_logits.graph = passes.fused(passes.recomputed(passes.before(captured, {"fuse_losses"}),
+                                                       recompute_options(core, options.budget, options.target)));
     with_logits.passes = passes.runs();
     verify_stage(with_logits.graph, Stage::kFused);
     with_logits.plan = options.schedule(with_logits.graph, with_logits.options);

@@ -4,11 +4,13 @@
 #include <iterator>
 #include <optional>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
 #include "ir/alignment.h"
 #include "kernels/kernel_choice.h"
+#include "loops/group_key.h"
 #include "memory/channels_last.h"
 #include "memory/graph_memory.h"
 #include "memory/graph_windows.h"
@@ -92,8 +94,17 @@ bool wants_too_much(const KernelChoice& choice, const GraphScheduleOptions& opti
   return choice.kind == KernelChoice::Kind::kMatmul && choice.scratch_bytes > options.most_scratch_bytes;
 }
 
+using ChoiceOf = std::unordered_map<std::string, KernelChoice>;  // by group_key()
+
+const KernelChoice& choice_of(const Graph& group, const GraphScheduleOptions& options, ChoiceOf& known) {
+  const auto [found, is_new] = known.try_emplace(group_key(group));
+  if (is_new) found->second = choose_kernel(group, options.features, options.threads);
+  return found->second;
+}
+
 // The groups with what runs them. Of one that nothing runs whole, the nodes leave it; then all is to be looked at anew.
-bool choose_for_groups(Kernels& k, const GraphScheduleOptions& options, std::vector<std::string>& one_by_one) {
+bool choose_for_groups(Kernels& k, const GraphScheduleOptions& options, ChoiceOf& known,
+                       std::vector<std::string>& one_by_one) {
   std::vector<GroupGraph> groups = extract_groups(k.graph);
   std::set<uint32_t> dissolved;
   size_t next = 0;
@@ -117,7 +128,7 @@ bool choose_for_groups(Kernels& k, const GraphScheduleOptions& options, std::vec
     if (options.is_plain)
       unit.choice = choose_node_calls(group.graph);
     else if (refused == options.refused.end())
-      unit.choice = choose_kernel(group.graph, options.features, options.threads);
+      unit.choice = choice_of(group.graph, options, known);
     if (is_channels_last) unit.choice.why += ", over channels-last tensors as they lie";
     const bool too_much = wants_too_much(unit.choice, options);
     const bool runs = unit.choice.kind != KernelChoice::Kind::kNone && !too_much;
@@ -139,10 +150,11 @@ Kernels choose_kernels(Graph graph, const GraphScheduleOptions& options, GraphSc
   if (options.is_plain)
     for (Node& node : k.graph.nodes)
       if (has(node, Trait::kContraction)) node.group.reset();  // what finishes it is a group without it
+  ChoiceOf known;
   do {
     k.units.clear();
     k.lie = graph_windows(k.graph);
-  } while (!choose_for_groups(k, options, out.one_by_one));
+  } while (!choose_for_groups(k, options, known, out.one_by_one));
   for (size_t n = 0; n < k.graph.nodes.size(); ++n) {
     const Node& node = k.graph.nodes[n];
     if (node.group || (is_view(node) && !k.lie.copied_views[n])) continue;

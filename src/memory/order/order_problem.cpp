@@ -95,6 +95,19 @@ uint64_t peak_bytes(const OrderProblem& problem, const UnitOrder& order) {
   return static_cast<uint64_t>(peak);
 }
 
+uint32_t peak_unit(const OrderProblem& problem, const UnitOrder& order) {
+  LiveBytes bytes(problem);
+  int64_t peak = -1;
+  uint32_t at = kNone;
+  for (uint32_t unit : order) {
+    const int64_t live = bytes.live();
+    const int64_t now = live + bytes.run(unit).rise;
+    if (now > peak) at = unit;
+    peak = std::max(peak, now);
+  }
+  return at;
+}
+
 OrderIntervals intervals_of(const OrderProblem& problem, const UnitOrder& order) {
   OrderIntervals out;
   out.layout.alignment = kAlignment;

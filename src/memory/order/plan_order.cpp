@@ -8,27 +8,11 @@
 #include "memory/order/cut_bound.h"
 #include "memory/order/improve_runs.h"
 #include "memory/order/list_order.h"
-#include "memory/order/live_bytes.h"
 #include "memory/order/order_bound.h"
 #include "memory/order/target_order.h"
 
 namespace stepc {
 namespace {
-
-constexpr uint64_t kFineness = 4'000;  // less than this part of the peak is not looked for
-
-uint32_t peak_unit(const OrderProblem& problem, const UnitOrder& order) {
-  LiveBytes bytes(problem);
-  int64_t peak = -1;
-  uint32_t at = kNone;
-  for (uint32_t unit : order) {
-    const int64_t live = bytes.live();
-    const int64_t now = live + bytes.run(unit).rise;
-    if (now > peak) at = unit;
-    peak = std::max(peak, now);
-  }
-  return at;
-}
 
 class Search {
  public:
@@ -51,7 +35,7 @@ class Search {
 
  private:
   // The lowest peak worth a search.
-  [[nodiscard]] uint64_t good_enough() const { return best_.bound_bytes + best_.bound_bytes / kFineness; }
+  [[nodiscard]] uint64_t good_enough() const { return best_.bound_bytes + best_.bound_bytes / kOrderFineness; }
   [[nodiscard]] bool may_gain() const { return best_.peak_bytes > good_enough(); }
   // Returns its peak.
   uint64_t offer(UnitOrder order) {
@@ -73,7 +57,7 @@ class Search {
   void lower_targets(const UnitOrder& base) {
     uint64_t low = good_enough();
     uint64_t high = best_.peak_bytes;
-    for (uint64_t target = low; low + high / kFineness < high; target = low + (high - low) / 2) {
+    for (uint64_t target = low; low + high / kOrderFineness < high; target = low + (high - low) / 2) {
       std::optional<UnitOrder> order = target_order(problem_, branches_, base, target);
       if (order)
         high = offer(std::move(*order));

@@ -7,6 +7,8 @@
 
 namespace stepc {
 
+inline constexpr uint64_t kOrderFineness = 4'000;  // less than this part of the peak is not looked for
+
 struct PlannedOrder {
   UnitOrder order;
   uint64_t peak_bytes = 0;   // the largest sum of live bytes

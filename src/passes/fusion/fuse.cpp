@@ -15,16 +15,25 @@ Graph fuse(Graph graph, const MatmulRule& matmuls) {
   return fuse(std::move(graph), matmuls, known);
 }
 
-Graph fuse(Graph graph, const MatmulRule& matmuls, KnownGroups& known) {
+Graph fuse(Graph graph, const MatmulRule& matmuls, KnownGroups& known, std::vector<NodeId>* made_of) {
   const bool has_groups = std::ranges::any_of(graph.nodes, [](const Node& node) { return node.group.has_value(); });
   if (has_groups) return graph;
   // A node that nothing needs would have its say in what loops there are.
+  std::vector<NodeId> needed;
+  if (made_of != nullptr) {
+    const std::vector<bool> stays = needed_nodes(graph);
+    for (size_t n = 0; n < stays.size(); ++n)
+      if (stays[n]) needed.emplace_back(n);
+  }
   graph = dead_code(std::move(graph));
   FusionGroups groups(graph, known);
   fuse_loops(groups);
   share_operand(groups, matmuls);
   fuse_epilogues(groups, matmuls);
-  return write_groups(groups);
+  Graph fused = write_groups(groups, made_of);
+  if (made_of != nullptr)
+    for (NodeId& node : *made_of) node = needed[node.index()];
+  return fused;
 }
 
 }  // namespace stepc

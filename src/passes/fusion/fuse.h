@@ -8,6 +8,7 @@
 
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "ir/graph.h"
 #include "ops/matmul_rule.h"
@@ -19,6 +20,7 @@ namespace stepc {
 using KnownGroups = std::unordered_map<std::string, bool>;
 
 Graph fuse(Graph graph, const MatmulRule& matmuls = {});
-Graph fuse(Graph graph, const MatmulRule& matmuls, KnownGroups& known);
+// `made_of`, if given: by node of the result, the one of `graph` that it is, or is a copy of.
+Graph fuse(Graph graph, const MatmulRule& matmuls, KnownGroups& known, std::vector<NodeId>* made_of = nullptr);
 
 }  // namespace stepc

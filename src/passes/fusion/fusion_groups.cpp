@@ -1,9 +1,9 @@
 #include "passes/fusion/fusion_groups.h"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "base/check.h"
+#include "loops/group_key.h"
 #include "loops/lower/lower.h"
 #include "loops/lower/moved_index.h"
 #include "ops/op_def.h"
@@ -15,41 +15,6 @@ namespace {
 constexpr size_t kMostNodes = 200;
 constexpr size_t kMostTensors = 48;  // read and written by a kernel
 constexpr size_t kMostPieces = 8;    // operands of a concat inside a kernel
-
-// Ops, attributes, types and what reads what: two groups with the same key have the same loops.
-class GroupKey {
- public:
-  explicit GroupKey(const Graph& group) {
-    for (const GraphTensor& tensor : group.tensors) {
-      add(tensor.type.dtype);
-      add(tensor.type.shape.size());
-      for (int64_t size : tensor.type.shape) add(size);
-    }
-    for (const Node& node : group.nodes) {
-      add(node.op);
-      add(node.inputs);
-      add(node.outputs);
-      add(to_text(node.attrs));
-    }
-    for (const GraphInput& input : group.inputs) add(input.tensor);
-    for (const GraphOutput& output : group.outputs) add(output.tensor);
-  }
-  std::string take() { return std::move(key_); }
-
- private:
-  template <class T>
-  requires std::is_trivially_copyable_v<T>
-  void add(const T& value) { key_.append(reinterpret_cast<const char*>(&value), sizeof value); }
-  void add(const std::string& text) {
-    add(text.size());
-    key_ += text;
-  }
-  void add(const std::vector<TensorId>& tensors) {
-    add(tensors.size());
-    for (TensorId tensor : tensors) add(tensor);
-  }
-  std::string key_;
-};
 
 Role role_of(const Graph& graph, const Node& node) {
   if (node.aten || node.outputs.size() != 1) return Role::kOutside;
@@ -231,7 +196,7 @@ bool FusionGroups::is_kernel(const Nodes& members) const {
   const std::optional<Graph> group = as_graph(members);
   if (!group) return false;
   if (group->outputs.empty()) return true;
-  const auto [found, is_new] = known_.emplace(GroupKey(*group).take(), false);
+  const auto [found, is_new] = known_.emplace(group_key(*group), false);
   if (is_new) found->second = why_no_loops(*group).empty();
   return found->second;
 }

@@ -11,8 +11,8 @@ namespace {
 
 class Writer {
  public:
-  explicit Writer(const FusionGroups& groups)
-      : all_(groups), graph_(groups.graph()), now_(groups.graph().tensors.size()) {}
+  Writer(const FusionGroups& groups, std::vector<NodeId>* made_of)
+      : all_(groups), graph_(groups.graph()), made_of_(made_of), now_(groups.graph().tensors.size()) {}
 
   Graph write() {
     out_.mesh = graph_.mesh;
@@ -72,6 +72,7 @@ class Writer {
     for (TensorId output : node.outputs) types.push_back(graph_.type(output));
     for (TensorId& input : node.inputs) input = group ? in_group(input) : outside(input);
     node.group = group;
+    if (made_of_ != nullptr) made_of_->push_back(NodeId(place));
     return out_.nodes[out_.add_node(std::move(node), types).index()].outputs;
   }
   void keep(size_t place, std::optional<uint32_t> group) {
@@ -82,6 +83,7 @@ class Writer {
 
   const FusionGroups& all_;
   const Graph& graph_;
+  std::vector<NodeId>* made_of_;
   Graph out_;
   std::vector<TensorId> now_;            // by old tensor
   std::map<TensorId, TensorId> copies_;  // by old tensor: what the group at hand reads in place of free nodes
@@ -90,6 +92,6 @@ class Writer {
 
 }  // namespace
 
-Graph write_groups(const FusionGroups& groups) { return Writer(groups).write(); }
+Graph write_groups(const FusionGroups& groups, std::vector<NodeId>* made_of) { return Writer(groups, made_of).write(); }
 
 }  // namespace stepc

@@ -5,6 +5,7 @@
 
 namespace stepc {
 
-Graph write_groups(const FusionGroups& groups);
+// `made_of`, if given: by node of the result, the one of groups.graph() that it is, or is a copy of.
+Graph write_groups(const FusionGroups& groups, std::vector<NodeId>* made_of = nullptr);
 
 }  // namespace stepc

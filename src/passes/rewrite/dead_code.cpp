@@ -6,7 +6,12 @@
 
 namespace stepc {
 
-Graph dead_code(Graph graph) {
+namespace {
+// By node: whether it stays; by tensor: whether what stays reads it or the graph returns it.
+struct Needed {
+  std::vector<bool> nodes, tensors;
+};
+Needed find_needed(const Graph& graph) {
   std::vector<bool> needed(graph.tensors.size(), false);
   std::vector<bool> stays(graph.nodes.size(), false);
   for (const GraphOutput& output : graph.outputs)
@@ -18,6 +23,14 @@ Graph dead_code(Graph graph) {
     if (!stays[n]) continue;
     for (TensorId input : node.inputs) needed[input.index()] = true;
   }
+  return {std::move(stays), std::move(needed)};
+}
+}  // namespace
+
+std::vector<bool> needed_nodes(const Graph& graph) { return find_needed(graph).nodes; }
+
+Graph dead_code(Graph graph) {
+  const auto [stays, needed] = find_needed(graph);
   std::vector<bool> drop;
   for (const GraphInput& input : graph.inputs)
     drop.push_back(!needed[input.tensor.index()] && (input.kind == InputKind::kScalar ||

@@ -2,10 +2,14 @@
 // numbers from ATen's generator stays, because later draws depend on it.
 #pragma once
 
+#include <vector>
+
 #include "ir/graph.h"
 
 namespace stepc {
 
 Graph dead_code(Graph graph);
+// By node: whether it stays.
+std::vector<bool> needed_nodes(const Graph& graph);
 
 }  // namespace stepc
