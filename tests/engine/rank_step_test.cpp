@@ -1,6 +1,8 @@
 // accelerate() on ranks: each of several threads a rank with a model and an optimizer of its own, as processes have.
 #include "engine/ranks/rank_step.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +15,7 @@
 #include "aten/virtual_memory.h"
 #include "engine/accelerate.h"
 #include "optim/adamw.h"
+#include "runtime/kernel_sources.h"
 #include "tests/comm/rank_threads.h"
 #include "tests/expect_user_error.h"
 
@@ -89,6 +92,45 @@ TEST(RankStep, IsTheStepOfOneRankWithPyTorchsOptimizers) {
   expect_step_of_one([](const std::vector<at::Tensor>& parameters) {
     return std::make_shared<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
   });
+}
+
+TEST(RankStep, UnlikeMachinesComputeWithWhatAllHave) {
+  const auto all = Ranks::threads(2);
+  std::vector<double> losses(2);
+  on_ranks(all, [&](Ranks& ranks) {
+    const auto model = std::make_shared<RankedModel>();
+    const auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 0.1);
+    Config config = config_of_ranks(ranks, all);
+    config.kernels = std::make_shared<KernelSources>(std::filesystem::path());
+    blocked::MicroKernels& own = config.kernels->micro_kernels;
+    own.avx512 = ranks.rank() == 0;
+    auto step = accelerate(train_step(model, optimizer), {model}, {optimizer}, config);
+    losses[static_cast<size_t>(ranks.rank())] = step(rows_at(0, 6), rows_at(0, 2)).item<double>();
+    const bool is_told = std::ranges::any_of(step.stats().warnings, [](const std::string& warning) {
+      return warning.starts_with("the machines of the ranks differ (rank 0: ");
+    });
+    EXPECT_EQ(is_told, ranks.rank() == 0) << "the terminal's";
+  });
+  EXPECT_EQ(losses[0], losses[1]);
+}
+
+TEST(RankStep, SendsGradientsAsBfloat16WhereAsked) {
+  const auto all = Ranks::threads(2);
+  on_ranks(all, [&](Ranks& ranks) {
+    std::vector<double> losses;
+    for (const char* reduce : {"float32", "bfloat16"}) {
+      const auto model = std::make_shared<RankedModel>();
+      const auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 0.1);
+      Config config = config_of_ranks(ranks, all);
+      config.parallel->reduce = parse_reduce(reduce);
+      auto step = accelerate(train_step(model, optimizer), {model}, {optimizer}, config);
+      for (int s = 0; s < 2; ++s) losses.push_back(step(rows_at(s, 6), rows_at(s, 2)).item<double>());
+    }
+    EXPECT_EQ(losses[0], losses[2]);
+    EXPECT_NE(losses[1], losses[3]) << "gradients were rounded";
+    EXPECT_NEAR(losses[1], losses[3], 1e-3 * losses[1]);
+  });
+  EXPECT_USER_ERROR(parse_reduce("fp8"), "parallel has reduce = \"fp8\"; it is \"float32\" or \"bfloat16\"");
 }
 
 TEST(RankStep, RefusesAnOptimizerWhoseFirstStepIsAnother) {

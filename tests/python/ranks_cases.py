@@ -132,6 +132,15 @@ def global_batch():
 
 
 @case
+def reduced():
+    """float32 gradients on their way as bfloat16."""
+    training = Training()
+    step = on_ranks(training, {"dp_replicate": 2, "reduce": "bfloat16"})
+    training.run(step, [rows_of(one, "ddp") for one in batches()])
+    return {"is_narrow": ": bf16[" in step.schedule_text(), "replays": step.stats["replays"]}
+
+
+@case
 def pinned():
     return beside_one({"tp": 2}, shard={"*.mlp.c_proj.weight": {1: "tp"}})
 
@@ -430,7 +439,8 @@ def loops():
     out["others"] = refused(lambda: model(torch.ones(2, 4)).sum().backward())
     compiled = torch.jit.script(torch.nn.Linear(2, 1))
     out["compiled"] = refused(lambda: stepc.accelerate(compiled, config=stepc.Config(parallel="ddp")))
-    for name, parallel in {"zero3": "fsdp", "zero2": {"dp_shard": 2, "zero": 2}, "tp": {"tp": 2}, "mesh": {"dp_replicate": 3}}.items():
+    for name, parallel in {"zero3": "fsdp", "zero2": {"dp_shard": 2, "zero": 2}, "tp": {"tp": 2}, "mesh": {"dp_replicate": 3},
+                           "reduce": {"dp_replicate": 2, "reduce": "bfloat16"}}.items():
         out[name] = refused(lambda: stepc.accelerate(Training().model, config=stepc.Config(parallel=parallel)))
     return out
 
@@ -567,6 +577,7 @@ def refusals():
         "mesh": refused(lambda: on_ranks(Training(), {"dp_shard": 3})),
         "exact": refused(lambda: on_ranks(Training(), "fsdp", mode="exact")),
         "name": refused(lambda: on_ranks(Training(), {"dp": 2})),
+        "reduce": refused(lambda: on_ranks(Training(), {"dp_shard": 2, "reduce": "fp8"})),
         "preset": refused(lambda: on_ranks(Training(), "zero")),
         "rule": called(lambda _: None, shard={"*.q_proj.weight": {0: "dp_shard"}}),
     }

@@ -86,6 +86,7 @@ def test_loop_that_stays_as_it_is(ranks, kind):
     ("zero3", r"^dp_shard with zero = 3 is of a whole step, .*step = stepc.accelerate\(train_step, config=config\)$"),
     ("zero2", "^dp_shard with zero = 2 is of a whole step, "),
     ("tp", "^tp = 2 is of a whole step, "),
+    ("reduce", '^reduce = "bfloat16" is of a whole step, '),
     ("compiled", "^this model is compiled or scripted, and stepc averages no gradients of it: "),
     ("mesh", r"^parallel asks for 3 ranks \(dp_replicate=3\), and 2 were started"),
     ("others", r"^rank 1 has a gradient of '1\.(weight|bias)', and rank 0 has none: every rank's step uses the same parameters$"),
@@ -120,7 +121,8 @@ REFUSALS = {
     "mesh": r"^parallel asks for 3 ranks \(dp_shard=3\), and 2 were started; the nearest mesh of those is "
             r"dp_shard=2, and -1 takes what the others leave$",
     "exact": r"^mode is \"exact\", which runs calls of one device, and parallel spreads the step over several",
-    "name": r"^parallel has 'dp'; it has dp_replicate, dp_shard, cp, tp, zero, sequence_parallel$",
+    "name": r"^parallel has 'dp'; it has dp_replicate, dp_shard, cp, tp, zero, sequence_parallel, reduce$",
+    "reduce": r"^parallel has reduce = \"fp8\"; it is \"float32\" or \"bfloat16\"$",
     "preset": r"^parallel is \"zero\"; it is \"ddp\", \"fsdp\" or a dict",
     "rule": r"^the rule '\*\.q_proj\.weight' matches no parameter",
     "exception": "^rank 1: ValueError: a broken row$",

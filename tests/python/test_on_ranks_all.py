@@ -36,6 +36,11 @@ def test_unmodified_model_on_four_ranks(families, name):
         torch.testing.assert_close(got, wanted, rtol=5e-6, atol=0)  # norms are up to 108
 
 
+def test_gradients_are_sent_as_bfloat16(ranks):
+    for result in ranks["reduced"]:
+        assert result["is_narrow"] and result["replays"] == ranks_cases.STEPS
+
+
 def test_rows_are_where_batch_dims_says(ranks):
     for result in ranks["rows_elsewhere"]:
         assert_as_one(result)

@@ -23,6 +23,12 @@ Parallel::Batch parse_batch(std::string_view text) {
   user_error("batch is \"{}\"; it is \"local\" or \"global\"", text);
 }
 
+DType parse_reduce(std::string_view text) {
+  if (text == "float32") return DType::kF32;
+  if (text == "bfloat16") return DType::kBF16;
+  user_error("parallel has reduce = \"{}\"; it is \"float32\" or \"bfloat16\"", text);
+}
+
 Strategy strategy_of(const Parallel& parallel, int64_t ranks) {
   std::vector<MeshAxis> axes = parallel.axes;
   MeshAxis* rest = nullptr;
@@ -47,6 +53,7 @@ Strategy strategy_of(const Parallel& parallel, int64_t ranks) {
   strategy.mesh = make_mesh(axes);
   strategy.zero = parallel.zero;
   strategy.sequence_parallel = parallel.sequence_parallel;
+  strategy.reduce = parallel.reduce;
   strategy.rules = parallel.rules;
   const int64_t wanted = strategy.mesh.ranks();
   USER_CHECK(ranks > 1 || wanted == 1,

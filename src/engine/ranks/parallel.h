@@ -31,6 +31,7 @@ struct Parallel {
   std::vector<MeshAxis> axes;  // a size of -1: the ranks that the others leave
   int zero = 3;
   bool sequence_parallel = true;
+  DType reduce = DType::kF32;  // Strategy::reduce
   std::vector<ShardRule> rules = {};
   Batch batch = Batch::kLocal;
   // Which dimension of a tensor of the batch is its rows, by name, or by place where it has none; nothing: it has no
@@ -42,6 +43,8 @@ struct Parallel {
 
 // "local" or "global". UserError otherwise.
 Parallel::Batch parse_batch(std::string_view text);
+// "float32" or "bfloat16". UserError otherwise.
+DType parse_reduce(std::string_view text);
 
 // Of so many ranks. UserError: axes that multiply to another number, names that are none, rules that fit no axis.
 Strategy strategy_of(const Parallel& parallel, int64_t ranks);

@@ -23,8 +23,10 @@
 #include "engine/compare/tensor_hash.h"
 #include "engine/plan/plan_cache.h"
 #include "engine/plan/plan_profile.h"
+#include "engine/ranks/common_machine.h"
 #include "engine/ranks/saved_slices.h"
 #include "runtime/kernel_sources.h"
+#include "runtime/micro_kernels.h"
 
 namespace stepc {
 
@@ -397,8 +399,7 @@ void RankStep::capture(const StepInput& input, const StepOnFn& step) {
   stats_.eager_peak_bytes = captured.step_bytes_lower_bound;
   RankPlan plan;
   try {
-    if (kernels_ == nullptr)
-      kernels_ = config_.kernels ? config_.kernels : std::make_shared<KernelSources>(config_.kernel_directory);
+    agree_on_machine();
     CompileOptions options;
     options.target = target().target;
     options.budget = config_.memory_budget;
@@ -423,6 +424,22 @@ void RankStep::capture(const StepInput& input, const StepOnFn& step) {
   count(plan);
   plans_.push_front(std::move(plan));
   if (plans_.size() > static_cast<size_t>(config_.max_plans)) plans_.pop_back();
+}
+
+// Kernels and rates that all ranks plan with.
+void RankStep::agree_on_machine() {
+  const blocked::MicroKernels own = kernels_          ? kernels_->micro_kernels
+                                    : config_.kernels ? config_.kernels->micro_kernels
+                                                      : probe_micro_kernels();
+  CommonMachine common = common_machine(
+      host_cpu(), own, known_target(config_.kernel_directory, features_of(own), at::get_num_threads()), *ranks_);
+  known_ = common.known;
+  if (!common.told.empty()) warn_once(common.told);
+  if (kernels_ != nullptr) return;
+  if (config_.kernels && common.told.empty())
+    kernels_ = config_.kernels;
+  else
+    kernels_ = std::make_shared<KernelSources>(config_.kernel_directory, common.cpu, common.micro_kernels);
 }
 
 // Once the program has all the parts that the step shows.
@@ -705,7 +722,9 @@ void RankStep::count(const RankPlan& plan) {
 }
 
 KnownTarget RankStep::target() const {
-  return known_target(config_.kernel_directory, features_of(kernels_->micro_kernels), at::get_num_threads());
+  KnownTarget known = known_;
+  known.target.threads = at::get_num_threads();
+  return known;
 }
 
 std::optional<Prediction> RankStep::prediction() const {

@@ -103,6 +103,7 @@ class RankStep {
   std::string signature(const std::vector<at::Tensor>& tensors, const StepInput& input);
   RankPlan* find(const std::string& signature);
   void capture(const StepInput& input, const StepOnFn& step);
+  void agree_on_machine();
   VirtualPlan captured_alike(const StepInput& input, const StepOnFn& step);
   std::string update(RankPlan& plan, const std::vector<at::Tensor>& tensors, Undo& undo, std::string& numbers);
   bool check_alike(const Call& call, const StepInput& input);
@@ -134,6 +135,7 @@ class RankStep {
   Strategy strategy_;
   ShardedState state_;
   std::shared_ptr<KernelSources> kernels_;
+  KnownTarget known_;            // of all ranks' machines, when the last step was captured
   std::vector<Axis> data_axes_;  // along which ranks have rows of their own
   SharedMemory shared_;
   std::list<RankPlan> plans_;         // most recently used first

@@ -29,6 +29,8 @@ def of_loop(config):
     for axis in ("cp", "tp"):
         if chosen.get(axis, 1) != 1:
             raise _wants_whole_step(f"{axis} = {chosen[axis]} is")
+    if chosen.get("reduce", "float32") != "float32":
+        raise _wants_whole_step(f'reduce = "{chosen["reduce"]}" is')
     zero = chosen.get("zero", 3) if chosen.get("dp_shard", 1) != 1 else 0
     if zero > 1:
         raise _wants_whole_step(f"dp_shard with zero = {zero} is")
