@@ -80,24 +80,26 @@ class Step {
       };
       const auto& axes = instruction.attrs.get<std::vector<int64_t>>("axes");
       RankGroup& group = ranks_->along(schedule.mesh, {axes.begin(), axes.end()});
-      const at::Tensor operand = tensor(instruction.reads[0]), result = tensor(instruction.writes[0]);
+      std::vector<at::Tensor> operands, results;
+      for (OperandId read : instruction.reads) operands.push_back(tensor(read));
+      for (OperandId write : instruction.writes) results.push_back(tensor(write));
       const at::Tensor scratch = at::empty({static_cast<int64_t>(instruction.scratch.bytes)}, at::kByte);
       const auto how = ReduceOp::kSum;
       switch (op_def(instruction.op).collective) {
         case Collective::kAllGather:
-          bare_.emplace_back([=, &group] { group.all_gather(operand, result); });
+          bare_.emplace_back([=, &group] { group.all_gather(operands, results); });
           break;
         case Collective::kAllToAll:
-          bare_.emplace_back([=, &group] { group.all_to_all(operand, result); });
+          bare_.emplace_back([=, &group] { group.all_to_all(operands, results); });
           break;
         case Collective::kReduceScatter:
           bare_.emplace_back([=, &group] {
-            group.reduce_scatter(operand, result, how, scratch.mutable_data_ptr(), scratch.nbytes());
+            group.reduce_scatter(operands, results, how, scratch.mutable_data_ptr(), scratch.nbytes());
           });
           break;
         default:
           bare_.emplace_back(
-              [=, &group] { group.all_reduce(result, how, scratch.mutable_data_ptr(), scratch.nbytes()); });
+              [=, &group] { group.all_reduce(results, how, scratch.mutable_data_ptr(), scratch.nbytes()); });
       }
     }
   }

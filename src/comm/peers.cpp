@@ -36,41 +36,53 @@ Peers::Peers(std::vector<int64_t> members, int64_t own, c10::intrusive_ptr<c10d:
 void Peers::exchange(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received) {
   if (lost_) throw LostRank(*lost_);
   const auto n = static_cast<size_t>(ranks()), own = static_cast<size_t>(own_);
-  INTERNAL_CHECK_EQ(sent.size(), n);
-  INTERNAL_CHECK_EQ(received.size(), n);
-  INTERNAL_CHECK_EQ(sent[own].bytes, received[own].bytes, "{}: what this rank sends to itself", op);
+  INTERNAL_CHECK_EQ(sent.size(), received.size());
+  INTERNAL_CHECK_EQ(sent.size() % n, 0U);
+  const size_t rounds = sent.size() / n;
   const auto began = Clock::now();
   // Each rank begins with its neighbour, so that not all of them send to the same one.
   std::vector<std::pair<size_t, c10::intrusive_ptr<c10d::Work>>> works;
-  works.reserve(2 * n);
+  works.reserve(2 * sent.size());
+  const auto tag_of = [&](size_t round) {
+    return static_cast<int>((static_cast<size_t>(tag_) + round) % std::numeric_limits<int>::max());
+  };
   size_t peer = own;
   try {
-    for (size_t i = 1; i < n; ++i) {
-      peer = (own + n - i) % n;
-      if (received[peer].bytes == 0) continue;
-      std::vector<at::Tensor> into = bytes_at(received[peer].memory, received[peer].bytes);
-      works.emplace_back(peer, backend_->recv(into, static_cast<int>(peer), tag_));
+    for (size_t i = 1; i < n; ++i)
+      for (size_t round = 0; round < rounds; ++round) {
+        peer = (own + n - i) % n;
+        const ReceivedBytes& one = received[round * n + peer];
+        if (one.bytes == 0) continue;
+        std::vector<at::Tensor> into = bytes_at(one.memory, one.bytes);
+        works.emplace_back(peer, backend_->recv(into, static_cast<int>(peer), tag_of(round)));
+      }
+    for (size_t i = 1; i < n; ++i)
+      for (size_t round = 0; round < rounds; ++round) {
+        peer = (own + i) % n;
+        const SentBytes& one = sent[round * n + peer];
+        if (one.bytes == 0) continue;
+        traffic_.sent_bytes += one.bytes;
+        std::vector<at::Tensor> from = bytes_at(one.memory, one.bytes);
+        works.emplace_back(peer, backend_->send(from, static_cast<int>(peer), tag_of(round)));
+      }
+    for (size_t at = own; at < sent.size(); at += n) {
+      INTERNAL_CHECK_EQ(sent[at].bytes, received[at].bytes, "{}: what this rank sends to itself", op);
+      if (sent[at].bytes > 0 && sent[at].memory != received[at].memory)
+        std::memcpy(received[at].memory, sent[at].memory, sent[at].bytes);
     }
-    for (size_t i = 1; i < n; ++i) {
-      peer = (own + i) % n;
-      if (sent[peer].bytes == 0) continue;
-      traffic_.sent_bytes += sent[peer].bytes;
-      std::vector<at::Tensor> from = bytes_at(sent[peer].memory, sent[peer].bytes);
-      works.emplace_back(peer, backend_->send(from, static_cast<int>(peer), tag_));
-    }
-    if (sent[own].bytes > 0 && sent[own].memory != received[own].memory)
-      std::memcpy(received[own].memory, sent[own].memory, sent[own].bytes);
     for (const auto& [of, work] : works) {
       peer = of;
       work->wait();
     }
+  } catch (const InternalError&) {
+    throw;
   } catch (const std::exception& error) {
     lost_ = str("{} of ranks {}: rank {} waited for rank {}, which is gone or late: {}", op, fmt::join(members_, ", "),
                 members_[own], members_[peer], line_of(error));
     throw LostRank(*lost_);
   }
   traffic_.seconds += seconds_since(began);
-  tag_ = tag_ == std::numeric_limits<int>::max() ? 0 : tag_ + 1;
+  tag_ = tag_of(rounds);
 }
 
 }  // namespace stepc

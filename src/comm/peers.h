@@ -35,9 +35,10 @@ class Peers {
   [[nodiscard]] const std::vector<int64_t>& members() const { return members_; }
   [[nodiscard]] const Traffic& traffic() const { return traffic_; }
 
-  // sent[i] goes to rank i of the group and received[i] comes from there, this rank's own included; both sides give the
-  // same sizes, and where that is nothing no message is sent. Returns when all has come and what was sent may change.
-  // Throws LostRank, from then on at every call.
+  // sent[i] goes to rank i of the group and received[i] comes from there, this rank's own included; behind these may
+  // follow as many once more, and so on: all are on their way at once. Both sides give the same sizes, and where that
+  // is nothing no message is sent. Returns when all has come and what was sent may change. Throws LostRank, from then
+  // on at every call.
   void exchange(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received);
 
  private:

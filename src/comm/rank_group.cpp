@@ -5,6 +5,7 @@
 #include "comm/peers.h"
 #include "comm/ranks.h"
 #include "comm/reduce.h"
+#include "ir/alignment.h"
 #include "ir/rank_parts.h"
 
 namespace stepc {
@@ -13,6 +14,13 @@ namespace {
 
 void check_tensor(const at::Tensor& tensor, std::string_view what) {
   INTERNAL_CHECK(tensor.device().is_cpu() && tensor.is_contiguous(), "the {} of a collective lies elsewhere", what);
+}
+void check_tensors(std::string_view op, at::TensorList operands, at::TensorList results) {
+  INTERNAL_CHECK_EQ(operands.size(), results.size(), "operands and results of {}", op);
+  for (size_t k = 0; k < operands.size(); ++k) {
+    check_tensor(operands[k], "operand");
+    check_tensor(results[k], "result");
+  }
 }
 // Of `parts` in memory, one after another, the one that is `k`th.
 const char* part_of(const void* memory, int64_t k, uint64_t bytes) {
@@ -30,31 +38,69 @@ void check_parts(std::string_view op, const at::Tensor& whole, const at::Tensor&
   INTERNAL_CHECK_EQ(whole.numel(), part.numel() * ranks, "{} of {} ranks", op, ranks);
 }
 
-// Sends every rank its part of `memory`, where all parts but the last are of `part` elements, and reduces this rank's
-// with what the others send of it, into `out`, piece by piece. `out` may be this rank's part: nobody else gets it.
-void reduce_own_part(std::string_view op, Peers& peers, const at::Tensor& operand, void* out, ReduceOp how,
-                     void* scratch, uint64_t scratch_bytes) {
-  const int64_t n = peers.ranks(), own = peers.rank(), elements = operand.numel();
-  const auto size = static_cast<uint64_t>(operand.element_size());
-  INTERNAL_CHECK_LE(reduction_scratch_bytes(elements, size, n), scratch_bytes, "the scratch memory of {}", op);
-  const int64_t part = part_elements(elements, n), piece = piece_elements(elements, size, n);
-  for (int64_t at = 0; at < part; at += piece) {
-    const auto begin = [&](int64_t k) { return k * part + at; };
-    const auto count = [&](int64_t k) {
-      return std::max<int64_t>(std::min({piece, part - at, elements - begin(k)}), 0);
-    };
-    const uint64_t own_bytes = static_cast<uint64_t>(count(own)) * size;
-    std::vector<SentBytes> sent;
-    std::vector<ReceivedBytes> received;
-    std::vector<const void*> parts;
-    for (int64_t k = 0; k < n; ++k) {
-      const char* of_operand = part_of(operand.const_data_ptr(), begin(k), size);
-      sent.push_back({of_operand, k == own ? 0 : static_cast<uint64_t>(count(k)) * size});
-      received.push_back({part_of(scratch, place_of(k, own) * piece, size), k == own ? 0 : own_bytes});
-      parts.push_back(k == own ? of_operand : received.back().memory);
+// What one exchange moves: so many messages for each rank.
+struct Messages {
+  std::vector<SentBytes> sent;
+  std::vector<ReceivedBytes> received;
+};
+
+// One of several operands while ranks reduce them, each rank its part of it, piece by piece.
+struct Reduction {
+  const at::Tensor& operand;
+  void* out;      // this rank's part; may lie in the operand: nobody else gets it
+  char* scratch;  // for what the others send of a piece
+  int64_t part, piece;
+  [[nodiscard]] int64_t begin(int64_t rank, int64_t at) const { return rank * part + at; }
+  // Of the piece that begins `at` elements into a part, what there is of it in that of `rank`.
+  [[nodiscard]] int64_t count(int64_t rank, int64_t at) const {
+    return std::max<int64_t>(std::min({piece, part - at, operand.numel() - begin(rank, at)}), 0);
+  }
+};
+
+// `out_of(k)`: where this rank's part of operand k goes.
+template <class OutOf>
+void reduce_own_parts(std::string_view op, Peers& peers, at::TensorList operands, const OutOf& out_of, ReduceOp how,
+                      void* scratch, uint64_t scratch_bytes) {
+  const int64_t n = peers.ranks(), own = peers.rank();
+  std::vector<Reduction> all;
+  uint64_t used = 0;
+  int64_t most_pieces = 0;
+  for (size_t k = 0; k < operands.size(); ++k) {
+    const int64_t elements = operands[k].numel();
+    const auto size = static_cast<uint64_t>(operands[k].element_size());
+    const int64_t part = part_elements(elements, n), piece = piece_elements(elements, size, n);
+    all.push_back({operands[k], out_of(k), static_cast<char*>(scratch) + used, part, piece});
+    const uint64_t bytes = reduction_scratch_bytes(elements, size, n);
+    INTERNAL_CHECK_LE(used + bytes, scratch_bytes, "the scratch memory of {}", op);
+    used += aligned(bytes);
+    if (part > 0) most_pieces = std::max(most_pieces, (part + piece - 1) / piece);
+  }
+  for (int64_t p = 0; p < most_pieces; ++p) {
+    Messages messages;
+    for (const Reduction& one : all) {
+      const auto size = static_cast<uint64_t>(one.operand.element_size());
+      const int64_t at = p * one.piece;
+      const uint64_t own_bytes = static_cast<uint64_t>(one.count(own, at)) * size;
+      for (int64_t k = 0; k < n; ++k) {
+        const bool is_own = k == own;
+        messages.sent.push_back({part_of(one.operand.const_data_ptr(), one.begin(k, at), size),
+                                 is_own ? 0 : static_cast<uint64_t>(one.count(k, at)) * size});
+        messages.received.push_back({part_of(one.scratch, place_of(k, own) * one.piece, size), is_own ? 0 : own_bytes});
+      }
     }
-    peers.exchange(op, sent, received);
-    reduce_parts(parts, part_of(out, at, size), count(own), operand.scalar_type(), how);
+    peers.exchange(op, messages.sent, messages.received);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Reduction& one = all[i];
+      const int64_t at = p * one.piece, count = one.count(own, at);
+      if (count == 0) continue;
+      std::vector<const void*> parts;
+      for (int64_t k = 0; k < n; ++k) {
+        const size_t message = i * static_cast<size_t>(n) + static_cast<size_t>(k);
+        parts.push_back(k == own ? messages.sent[message].memory : messages.received[message].memory);
+      }
+      reduce_parts(parts, part_of(one.out, at, static_cast<uint64_t>(one.operand.element_size())), count,
+                   one.operand.scalar_type(), how);
+    }
   }
 }
 
@@ -69,72 +115,78 @@ int64_t RankGroup::ranks() const { return peers_->ranks(); }
 const std::vector<int64_t>& RankGroup::members() const { return peers_->members(); }
 const Traffic& RankGroup::traffic() const { return peers_->traffic(); }
 
-void RankGroup::all_gather(const at::Tensor& operand, const at::Tensor& result) {
-  check_tensor(operand, "operand");
-  check_tensor(result, "result");
-  check_parts("all-gather", result, operand, ranks());
-  const uint64_t bytes = operand.nbytes();
-  std::vector<SentBytes> sent;
-  std::vector<ReceivedBytes> received;
-  for (int64_t k = 0; k < ranks(); ++k) {
-    sent.push_back({operand.const_data_ptr(), bytes});
-    received.push_back({part_of(result.mutable_data_ptr(), k, bytes), bytes});
+void RankGroup::all_gather(at::TensorList operands, at::TensorList results) {
+  check_tensors("all-gather", operands, results);
+  Messages messages;
+  for (size_t t = 0; t < operands.size(); ++t) {
+    check_parts("all-gather", results[t], operands[t], ranks());
+    const uint64_t bytes = operands[t].nbytes();
+    for (int64_t k = 0; k < ranks(); ++k) {
+      messages.sent.push_back({operands[t].const_data_ptr(), bytes});
+      messages.received.push_back({part_of(results[t].mutable_data_ptr(), k, bytes), bytes});
+    }
   }
-  peers_->exchange("all-gather", sent, received);
+  peers_->exchange("all-gather", messages.sent, messages.received);
 }
 
-void RankGroup::all_to_all(const at::Tensor& operand, const at::Tensor& result) {
-  check_tensor(operand, "operand");
-  check_tensor(result, "result");
-  check_parts("all-to-all", result, operand, 1);
-  INTERNAL_CHECK_EQ(operand.numel() % ranks(), 0, "all-to-all of {} ranks", ranks());
-  const uint64_t bytes = operand.nbytes() / static_cast<uint64_t>(ranks());
-  std::vector<SentBytes> sent;
-  std::vector<ReceivedBytes> received;
-  for (int64_t k = 0; k < ranks(); ++k) {
-    sent.push_back({part_of(operand.const_data_ptr(), k, bytes), bytes});
-    received.push_back({part_of(result.mutable_data_ptr(), k, bytes), bytes});
+void RankGroup::all_to_all(at::TensorList operands, at::TensorList results) {
+  check_tensors("all-to-all", operands, results);
+  Messages messages;
+  for (size_t t = 0; t < operands.size(); ++t) {
+    check_parts("all-to-all", results[t], operands[t], 1);
+    INTERNAL_CHECK_EQ(operands[t].numel() % ranks(), 0, "all-to-all of {} ranks", ranks());
+    const uint64_t bytes = operands[t].nbytes() / static_cast<uint64_t>(ranks());
+    for (int64_t k = 0; k < ranks(); ++k) {
+      messages.sent.push_back({part_of(operands[t].const_data_ptr(), k, bytes), bytes});
+      messages.received.push_back({part_of(results[t].mutable_data_ptr(), k, bytes), bytes});
+    }
   }
-  peers_->exchange("all-to-all", sent, received);
+  peers_->exchange("all-to-all", messages.sent, messages.received);
 }
 
-void RankGroup::broadcast(const at::Tensor& tensor, int64_t from) {
-  check_tensor(tensor, "operand");
-  void* const memory = tensor.mutable_data_ptr();
-  std::vector<SentBytes> sent(static_cast<size_t>(ranks()));
-  std::vector<ReceivedBytes> received(sent.size());
-  if (rank() == from) {
-    for (int64_t k = 0; k < ranks(); ++k)
-      if (k != from) sent[static_cast<size_t>(k)] = {memory, tensor.nbytes()};
-  } else {
-    received[static_cast<size_t>(from)] = {memory, tensor.nbytes()};
+void RankGroup::broadcast(at::TensorList tensors, int64_t from) {
+  check_tensors("broadcast", tensors, tensors);
+  Messages messages;
+  for (const at::Tensor& tensor : tensors) {
+    void* const memory = tensor.mutable_data_ptr();
+    for (int64_t k = 0; k < ranks(); ++k) {
+      const bool is_sent = rank() == from && k != from, is_received = rank() != from && k == from;
+      messages.sent.push_back({memory, is_sent ? tensor.nbytes() : 0});
+      messages.received.push_back({memory, is_received ? tensor.nbytes() : 0});
+    }
   }
-  peers_->exchange("broadcast", sent, received);
+  peers_->exchange("broadcast", messages.sent, messages.received);
 }
 
-void RankGroup::reduce_scatter(const at::Tensor& operand, const at::Tensor& result, ReduceOp how, void* scratch,
+void RankGroup::reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how, void* scratch,
                                uint64_t scratch_bytes) {
-  check_tensor(operand, "operand");
-  check_tensor(result, "result");
-  check_parts("reduce-scatter", operand, result, ranks());
-  reduce_own_part("reduce-scatter", *peers_, operand, result.mutable_data_ptr(), how, scratch, scratch_bytes);
+  check_tensors("reduce-scatter", operands, results);
+  for (size_t t = 0; t < operands.size(); ++t) check_parts("reduce-scatter", operands[t], results[t], ranks());
+  const auto out_of = [&](size_t t) { return results[t].mutable_data_ptr(); };
+  reduce_own_parts("reduce-scatter", *peers_, operands, out_of, how, scratch, scratch_bytes);
 }
 
-void RankGroup::all_reduce(const at::Tensor& tensor, ReduceOp how, void* scratch, uint64_t scratch_bytes) {
-  check_tensor(tensor, "operand");
-  const auto size = static_cast<uint64_t>(tensor.element_size());
-  const int64_t part = part_elements(tensor.numel(), ranks());
-  const auto begin = [&](int64_t k) { return std::min(k * part, tensor.numel()); };
-  const auto memory = [&](int64_t k) { return part_of(tensor.mutable_data_ptr(), begin(k), size); };
-  const auto bytes = [&](int64_t k) { return static_cast<uint64_t>(begin(k + 1) - begin(k)) * size; };
-  reduce_own_part("all-reduce", *peers_, tensor, memory(rank()), how, scratch, scratch_bytes);
-  std::vector<SentBytes> sent;
-  std::vector<ReceivedBytes> received;
-  for (int64_t k = 0; k < ranks(); ++k) {
-    sent.push_back({memory(rank()), bytes(rank())});
-    received.push_back({memory(k), bytes(k)});
-  }
-  peers_->exchange("all-reduce", sent, received);
+void RankGroup::all_reduce(at::TensorList tensors, ReduceOp how, void* scratch, uint64_t scratch_bytes) {
+  check_tensors("all-reduce", tensors, tensors);
+  const auto begin = [&](const at::Tensor& tensor, int64_t k) {
+    return std::min(k * part_elements(tensor.numel(), ranks()), tensor.numel());
+  };
+  const auto memory = [&](const at::Tensor& tensor, int64_t k) {
+    return part_of(tensor.mutable_data_ptr(), begin(tensor, k), static_cast<uint64_t>(tensor.element_size()));
+  };
+  const auto bytes = [&](const at::Tensor& tensor, int64_t k) {
+    return static_cast<uint64_t>(begin(tensor, k + 1) - begin(tensor, k)) *
+           static_cast<uint64_t>(tensor.element_size());
+  };
+  const auto out_of = [&](size_t t) { return memory(tensors[t], rank()); };
+  reduce_own_parts("all-reduce", *peers_, tensors, out_of, how, scratch, scratch_bytes);
+  Messages messages;
+  for (const at::Tensor& tensor : tensors)
+    for (int64_t k = 0; k < ranks(); ++k) {
+      messages.sent.push_back({memory(tensor, rank()), bytes(tensor, rank())});
+      messages.received.push_back({memory(tensor, k), bytes(tensor, k)});
+    }
+  peers_->exchange("all-reduce", messages.sent, messages.received);
 }
 
 }  // namespace stepc

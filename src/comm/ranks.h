@@ -59,18 +59,19 @@ class RankGroup {
   [[nodiscard]] const std::vector<int64_t>& members() const;  // in the run, by their rank within the group
   [[nodiscard]] const Traffic& traffic() const;
 
-  // result: (ranks, ...operand). The operand may be this rank's part of the result.
-  void all_gather(const at::Tensor& operand, const at::Tensor& result);
+  // Each takes one tensor or several, and does with each what it would do with that alone: all are on their way at
+  // once. result: (ranks, ...operand). The operand may be this rank's part of the result.
+  void all_gather(at::TensorList operands, at::TensorList results);
   // Both (ranks, ...), on different memory: part j goes to rank j, and what rank j sent is part j of the result.
-  void all_to_all(const at::Tensor& operand, const at::Tensor& result);
+  void all_to_all(at::TensorList operands, at::TensorList results);
   // operand: (ranks, ...result). Scratch holds what the other ranks send at a time: reduction_scratch_bytes() of
-  // ir/rank_parts.h, for all elements of the operand.
-  void reduce_scatter(const at::Tensor& operand, const at::Tensor& result, ReduceOp how, void* scratch,
+  // ir/rank_parts.h, for all elements of each operand, these sizes aligned().
+  void reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how, void* scratch,
                       uint64_t scratch_bytes);
   // What one rank of the group has there, to all.
-  void broadcast(const at::Tensor& tensor, int64_t from = 0);
+  void broadcast(at::TensorList tensors, int64_t from = 0);
   // In place, with scratch memory as above.
-  void all_reduce(const at::Tensor& tensor, ReduceOp how, void* scratch, uint64_t scratch_bytes);
+  void all_reduce(at::TensorList tensors, ReduceOp how, void* scratch, uint64_t scratch_bytes);
 
  private:
   std::unique_ptr<Peers> peers_;

@@ -147,13 +147,13 @@ std::vector<std::vector<Array>> interpret_ranks(const Graph& graph, std::vector<
     const Collective collective = collective_of(node);
     if (collective != Collective::kNone && collective != Collective::kReshard) {
       for (size_t r = 0; r < ranks; ++r) {
-        std::vector<const Array*> group;
-        size_t own = 0;
-        for (int64_t rank : group_of(mesh, axes_of(node), static_cast<int64_t>(r))) {
-          if (static_cast<size_t>(rank) == r) own = group.size();
-          group.push_back(&values[static_cast<size_t>(rank)][node.inputs[0].index()]);
+        const std::vector<int64_t> members = group_of(mesh, axes_of(node), static_cast<int64_t>(r));
+        const auto own = static_cast<size_t>(std::ranges::find(members, static_cast<int64_t>(r)) - members.begin());
+        for (size_t k = 0; k < node.inputs.size(); ++k) {
+          std::vector<const Array*> group;
+          for (int64_t rank : members) group.push_back(&values[static_cast<size_t>(rank)][node.inputs[k].index()]);
+          values[r][node.outputs[k].index()] = collect(node, graph.type(node.outputs[k]), group, own);
         }
-        values[r][node.outputs[0].index()] = collect(node, graph.type(node.outputs[0]), group, own);
       }
     } else {
       for (size_t r = 0; r < ranks; ++r) {

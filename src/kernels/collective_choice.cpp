@@ -24,9 +24,12 @@ KernelChoice choose_collective(const Node& node, std::span<const TensorLayout> i
   const bool reduces = collective == Collective::kReduceScatter || collective == Collective::kAllReduce;
   const bool in_f32 = is_floating(inputs[0].type.dtype) && size_of(inputs[0].type.dtype) <= size_of(DType::kF32);
   choice.why = str("from rank to rank{}{}", reduces ? ", each reduces a part" : "", reduces && in_f32 ? " in f32" : "");
-  choice.scratch_bytes = collective_scratch_bytes(node.op, inputs[0].type, ranks);
-  if (!is_contiguous(inputs[0])) choice.scratch_bytes += aligned(bytes_of(inputs[0]));
-  if (collective == Collective::kAllReduce) choice.in_place.emplace_back(0, 0);
+  if (inputs.size() > 1) choice.why += str(", {} at once", inputs.size());
+  for (uint32_t k = 0; k < inputs.size(); ++k) {
+    choice.scratch_bytes += collective_scratch_bytes(node.op, inputs[k].type, ranks);
+    if (!is_contiguous(inputs[k])) choice.scratch_bytes += aligned(bytes_of(inputs[k]));
+    if (collective == Collective::kAllReduce) choice.in_place.emplace_back(k, k);
+  }
   return choice;
 }
 

@@ -11,14 +11,14 @@ namespace {
 bool is_single(const Graph& graph, TensorId tensor) { return element_count(graph.shape(tensor)) == 1; }
 
 // Whether each element of the results, of shape `shape` or single, is made from the operands' elements at its place and
-// from single values (of all ranks, where those reduce). A composite is what its decomposition says.
+// from single values. A composite is what its decomposition says.
 bool is_pointwise(const Graph& graph, const Node& node, const Shape& shape) {
   if (node.aten) return false;
   const auto fits = [&](TensorId tensor) { return graph.shape(tensor) == shape || is_single(graph, tensor); };
   const auto single = [&](TensorId tensor) { return is_single(graph, tensor); };
   if (!std::ranges::all_of(node.outputs, fits)) return false;
   const OpDef& op = op_def(node.op);
-  if (op.has(Trait::kElementwise) || op.collective == Collective::kAllReduce) return true;
+  if (op.has(Trait::kElementwise)) return true;
   if (std::ranges::all_of(node.outputs, single) && std::ranges::all_of(node.inputs, single)) return true;
   if (op.decompose == nullptr) return false;
   GraphBuilder builder;
@@ -40,6 +40,8 @@ std::vector<InPlace> overwritten(const Graph& graph, const Roots& roots, const N
   };
   if (!node.aten) {
     if (op_def(node.op).has(Trait::kOverwrites)) add(0, node.outputs[0]);
+    if (collective_of(node) == Collective::kAllReduce)
+      for (size_t k = 0; k < node.outputs.size(); ++k) add(k, node.outputs[k]);
     return pairs;
   }
   if (is_host_code(node)) return pairs;  // its results lie in the program's memory

@@ -43,7 +43,8 @@ std::vector<Communication> communication_of(const Graph& local) {
   std::vector<Communication> all;
   for (const Node& node : local.nodes) {
     if (collective_of(node) == Collective::kNone) continue;
-    const auto bytes = static_cast<double>(bytes_of(local.type(node.inputs[0])));
+    double bytes = 0;
+    for (TensorId input : node.inputs) bytes += static_cast<double>(bytes_of(local.type(input)));
     if (auto one = communication_of(node.op, node.attrs, bytes)) all.push_back(std::move(*one));
   }
   return summed(all);

@@ -82,7 +82,8 @@ enum class Distribution : uint8_t { kUniform, kNormal };
 // lies on the ranks in another way from here; the partitioner makes the others of it.
 enum class Collective : uint8_t { kNone, kReshard, kAllGather, kReduceScatter, kAllReduce, kAllToAll };
 
-inline constexpr size_t kMany = std::numeric_limits<size_t>::max();  // as many operands as one likes
+// As many operands as one likes, or a result for each of them.
+inline constexpr size_t kMany = std::numeric_limits<size_t>::max();
 
 struct OpDef {
   std::string_view name;

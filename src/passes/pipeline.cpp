@@ -11,6 +11,7 @@
 #include "passes/check_indices.h"
 #include "passes/fusion/fuse.h"
 #include "passes/fusion/fuse_losses.h"
+#include "passes/merge_collectives.h"
 #include "passes/order.h"
 #include "passes/partition/partition.h"
 #include "passes/pass.h"
@@ -49,6 +50,9 @@ Graph partition_for(Graph graph, const PassSettings& settings) {
   if (settings.strategy.mesh.axes.empty()) return graph;
   return dead_code(common_subexpressions(simplify(partition(graph))));
 }
+Graph merge_collectives_for(Graph graph, const PassSettings& settings) {
+  return merge_collectives(std::move(graph), settings.strategy.bucket_bytes);
+}
 Graph fuse_for(Graph graph, const PassSettings& settings) { return fuse(std::move(graph), settings.matmuls); }
 
 constexpr Pass kPasses[] = {
@@ -79,6 +83,9 @@ constexpr Pass kPasses[] = {
     {"recompute", recompute_within, kCore, kCore,
      "recomputes activations in the backward pass, where a budget asks for it",
      "after common_subexpressions, so each thing is kept once, and before fuse, which makes most of it free"},
+    {"merge_collectives", merge_collectives_for, kCore, kCore,
+     "puts neighbouring collectives of one kind together, a bucket for each exchange",
+     "after recompute, which moves what they read; before fuse, whose kernels must not go around an exchange"},
     {"fuse", fuse_for, kCore, kFused,
      "puts what can be one kernel, or one call for matmuls and what finishes them, into a group",
      "before order alone: groups stand in a row, which no other pass keeps up"},

@@ -98,7 +98,7 @@ class Passes {
   std::vector<PassRun> runs_;
 };
 const std::vector<std::string> Passes::kRecompute = {"recompute"};
-const std::vector<std::string> Passes::kFuse = {"fuse", "order"};
+const std::vector<std::string> Passes::kFuse = {"merge_collectives", "fuse", "order"};
 
 // What may be kept gathered, the most first: along all axes that gather in both passes, then without parameters, then
 // parameters alone.
@@ -204,9 +204,19 @@ PlanCost cost_of(const PlannedGraph& planned, const Target& target) {
 
 }  // namespace
 
-// Of equal peaks the plan without the budget wins: scratch memory may hide what recomputation saves.
+// What is sent together takes memory together: where that is too much, each collective goes alone. Of equal peaks the
+// plan without the budget wins: scratch memory may hide what recomputation saves.
 PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& options) {
   PlannedGraph planned = plan_within(captured, trace, options);
+  const auto excess = [&](const PlannedGraph& one) {
+    return excess_bytes(one.plan.schedule, options.budget, UINT64_MAX);
+  };
+  if (options.passes.settings.strategy.bucket_bytes > 0 && !planned.graph.mesh.axes.empty() && excess(planned) > 0) {
+    PlanGraphOptions one_by_one = options;
+    one_by_one.passes.settings.strategy.bucket_bytes = 0;
+    if (PlannedGraph other = plan_within(captured, trace, one_by_one); excess(other) < excess(planned))
+      planned = std::move(other);
+  }
   if (options.budget.kind != MemoryBudget::Kind::kAuto) return planned;
   PlanGraphOptions no_budget = options;
   no_budget.budget = {};

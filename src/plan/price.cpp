@@ -371,8 +371,9 @@ Price Pricer::price_aten(const Instruction& instruction) const {
 
 std::optional<Communication> communication_of(const Schedule& schedule, const Instruction& instruction) {
   if (instruction.kind != Instruction::Kind::kCollective) return std::nullopt;
-  const Operand& given = schedule.operands[instruction.reads[0].index()];
-  return communication_of(instruction.op, instruction.attrs, static_cast<double>(bytes_of(given)));
+  double bytes = 0;
+  for (OperandId given : instruction.reads) bytes += static_cast<double>(bytes_of(schedule.operands[given.index()]));
+  return communication_of(instruction.op, instruction.attrs, bytes);
 }
 
 // A hop waits for the one before it; its own memory is read and written meanwhile.

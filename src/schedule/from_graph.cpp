@@ -479,7 +479,8 @@ class Writer {
     std::vector<OperandId> reads = operands(unit.inputs);
     const std::vector<OperandId> writes = operands(unit.outputs);
     Scratch scratch = m_.scratch[u];
-    if (unit.choice.kind == KernelChoice::Kind::kCollective) reads[0] = contiguous(reads[0], scratch, main.source);
+    if (unit.choice.kind == KernelChoice::Kind::kCollective)
+      for (OperandId& read : reads) read = contiguous(read, scratch, main.source);
     Instruction& instruction = add(kind_of_unit(unit, first), main.source);
     instruction.reads = reads;
     instruction.writes = writes;

@@ -81,6 +81,11 @@ class ArenaSweep {
                                  one.kind == Kind::kCopy || reduces_all;
     const auto is_from = [&](OperandId id) { return id.valid() && buffer_of(id) == from; };
     if (!writes_in_place || lives_[from].last_use != i || std::ranges::none_of(one.reads, is_from)) return false;
+    if (reduces_all) {  // each operand in its own place
+      for (size_t k = 0; k < one.reads.size(); ++k)
+        if (is_from(one.reads[k]) != (buffer_of(one.writes[k]) == to)) return false;
+      return true;
+    }
     if (one.kind != Kind::kGenerated) return true;
     // The kernel says on which of its inputs it may write, and it must be so for all that read there.
     const auto& pairs = schedule_.programs[one.program].in_place;

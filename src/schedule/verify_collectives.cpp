@@ -71,7 +71,9 @@ class CollectiveVerifier {
     INTERNAL_CHECK(row != nullptr && row->collective != Collective::kNone && row->collective != Collective::kReshard,
                    "no collective");
     INTERNAL_CHECK(!schedule_.mesh.axes.empty(), "a collective on one device");
-    INTERNAL_CHECK(one.reads.size() == 1 && one.writes.size() == 1, "a collective reads one operand and writes one");
+    INTERNAL_CHECK(!one.reads.empty() && one.reads.size() == one.writes.size(),
+                   "a collective writes a result for each operand, and has {} for {}", one.writes.size(),
+                   one.reads.size());
     INTERNAL_CHECK(complete_attrs(*row, one.attrs) == one.attrs, "attributes {} lack some", to_text(one.attrs));
     check_group(one.attrs);
     for (const AttrDef& attr : row->attrs) {
@@ -80,8 +82,10 @@ class CollectiveVerifier {
       INTERNAL_CHECK(parse_reduce_op(reduce), "nothing reduces by '{}'", reduce);
     }
     check_operands(one, *row);
-    INTERNAL_CHECK_LE(collective_scratch_bytes(one.op, type(one.reads[0]), one.attrs.get<int64_t>("ranks")),
-                      one.scratch.bytes, "its scratch");
+    uint64_t scratch = 0;
+    for (OperandId read : one.reads)
+      scratch += collective_scratch_bytes(one.op, type(read), one.attrs.get<int64_t>("ranks"));
+    INTERNAL_CHECK_LE(scratch, one.scratch.bytes, "its scratch");
     if (!stream_) stream_ = one.stream;
     INTERNAL_CHECK_EQ(*stream_, one.stream, "collectives on several streams have no one order");
   }
@@ -103,14 +107,23 @@ class CollectiveVerifier {
   }
 
   void check_operands(const Instruction& one, const OpDef& row) const {
-    for (OperandId id : {one.reads[0], one.writes[0]})
-      INTERNAL_CHECK(is_dense(operand(id).sizes, operand(id).strides), "%{} is not contiguous", id);
-    const std::vector<TensorType> types = infer_types(row, {{type(one.reads[0])}, one.attrs});
-    INTERNAL_CHECK(types[0] == type(one.writes[0]), "%{} is {} and the ranks make {}", one.writes[0],
-                   to_text(type(one.writes[0])), to_text(types[0]));
-    const Operand &from = operand(one.reads[0]), &to = operand(one.writes[0]);
-    INTERNAL_CHECK(from.buffer != to.buffer || (row.collective == Collective::kAllReduce && from.offset == to.offset),
-                   "%{} is written where %{} is read", one.writes[0], one.reads[0]);
+    OpCall call{{}, one.attrs};
+    for (OperandId read : one.reads) call.inputs.push_back(type(read));
+    for (const auto* operands : {&one.reads, &one.writes})
+      for (OperandId id : *operands)
+        INTERNAL_CHECK(is_dense(operand(id).sizes, operand(id).strides), "%{} is not contiguous", id);
+    const std::vector<TensorType> types = infer_types(row, call);
+    for (size_t k = 0; k < types.size(); ++k) {
+      const OperandId write = one.writes[k];
+      INTERNAL_CHECK(types[k] == type(write), "%{} is {} and the ranks make {}", write, to_text(type(write)),
+                     to_text(types[k]));
+      const bool in_place = row.collective == Collective::kAllReduce;
+      for (size_t r = 0; r < one.reads.size(); ++r) {
+        const Operand &from = operand(one.reads[r]), &to = operand(write);
+        INTERNAL_CHECK(from.buffer != to.buffer || (in_place && r == k && from.offset == to.offset),
+                       "%{} is written where %{} is read", write, one.reads[r]);
+      }
+    }
   }
 
   const Schedule& schedule_;

@@ -12,6 +12,7 @@
 #include <ATen/ATen.h>
 
 #include "comm/ranks.h"
+#include "ir/alignment.h"
 #include "ir/rank_parts.h"
 #include "tests/comm/rank_threads.h"
 
@@ -123,6 +124,43 @@ TEST_P(RankGroups, ExchangeParts) {
       const at::Tensor result = at::zeros({n, 7}, type);
       ranks.all().all_to_all(operand_of(ranks.rank(), {n, 7}, type), result);
       EXPECT_TRUE(same_bits(result, all_operands(n, {n, 7}, type).select(1, ranks.rank()).contiguous())) << type;
+    }
+  });
+}
+
+// Several at once are what each is alone.
+TEST_P(RankGroups, ManyAtOnce) {
+  const int64_t n = GetParam();
+  on_ranks(n, [&](Ranks& ranks) {
+    RankGroup& group = ranks.all();
+    std::vector<at::Tensor> whole, parted, gathered, exchanged, scattered, wanted;
+    uint64_t bytes = 0;
+    for (const int64_t count : {5, 1, 1000}) {
+      whole.push_back(operand_of(ranks.rank(), {count}, at::kBFloat16));
+      parted.push_back(operand_of(ranks.rank(), {n, count}, at::kBFloat16));
+      gathered.push_back(at::zeros({n, count}, at::kBFloat16));
+      exchanged.push_back(at::zeros({n, count}, at::kBFloat16));
+      scattered.push_back(at::zeros({count}, at::kBFloat16));
+      wanted.push_back(reduced(all_operands(n, {n, count}, at::kBFloat16).select(1, ranks.rank()), ReduceOp::kSum));
+      bytes += aligned(reduction_scratch_bytes(n * count, 2, n));
+    }
+    const at::Tensor scratch = scratch_of(bytes);
+    group.all_gather(whole, gathered);
+    group.all_to_all(parted, exchanged);
+    group.reduce_scatter(parted, scattered, ReduceOp::kSum, scratch.mutable_data_ptr(), bytes);
+    for (size_t t = 0; t < whole.size(); ++t) {
+      const int64_t count = whole[t].numel();
+      EXPECT_TRUE(same_bits(gathered[t], all_operands(n, {count}, at::kBFloat16)));
+      EXPECT_TRUE(
+          same_bits(exchanged[t], all_operands(n, {n, count}, at::kBFloat16).select(1, ranks.rank()).contiguous()));
+      EXPECT_TRUE(same_bits(scattered[t], wanted[t]));
+    }
+    group.all_reduce(whole, ReduceOp::kSum, scratch.mutable_data_ptr(), bytes);
+    for (const at::Tensor& tensor : whole)
+      EXPECT_TRUE(same_bits(tensor, reduced(all_operands(n, tensor.sizes(), at::kBFloat16), ReduceOp::kSum)));
+    if (n > 1) {
+      EXPECT_THROW(group.all_reduce(whole, ReduceOp::kSum, scratch.mutable_data_ptr(), 64), InternalError)
+          << "less than all of them take";
     }
   });
 }

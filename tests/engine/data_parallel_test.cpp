@@ -15,7 +15,7 @@ namespace stepc {
 namespace {
 
 constexpr int64_t kRanks = 3;
-constexpr int64_t kLarge = 200;  // squared, more than goes together with others
+constexpr int64_t kLarge = 800;  // squared, more than goes at once
 
 std::vector<at::Tensor> tensors_of(int64_t rank) {
   const auto filled = [&](std::vector<int64_t> sizes) { return torch::full(sizes, static_cast<double>(rank + 1)); };

@@ -408,6 +408,7 @@ TEST(Partition, RandomStepsOnRandomMeshes) {
 // What comes behind the partitioner takes a rank's step: nothing fuses, repeats or reorders what ranks do together, and
 // all mean the same.
 TEST(Partition, TheWholePassTableKeepsTheMeaningOfRandomSteps) {
+  size_t buckets = 0;
   for (uint64_t seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE(str("seed {}", seed));
     std::mt19937_64 random(seed);
@@ -417,8 +418,10 @@ TEST(Partition, TheWholePassTableKeepsTheMeaningOfRandomSteps) {
     options.settings.strategy = {random_mesh(random), static_cast<int>(random() % 4), random() % 2 == 0};
     if (seed % 2 == 0) options.settings.recompute.emplace().budget_bytes = 1;
     const Graph local = run_passes(graph, options).graph;
-    for (const Node& node : local.nodes)
+    for (const Node& node : local.nodes) {
       EXPECT_FALSE(collective_of(node) != Collective::kNone && node.group) << node.op << " is in a kernel";
+      buckets += static_cast<size_t>(collective_of(node) != Collective::kNone && node.inputs.size() > 1);
+    }
     ASSERT_EQ(local.mesh, options.settings.strategy.mesh);
     const std::vector<Array> all = test::random_inputs(graph, seed, 7);
     const std::vector<Array> wanted = interpret(graph, all);
@@ -426,11 +429,18 @@ TEST(Partition, TheWholePassTableKeepsTheMeaningOfRandomSteps) {
     ASSERT_LE(wanted.size(), got.size());  // guards come behind
     for (size_t o = 0; o < wanted.size(); ++o)
       EXPECT_TRUE(wanted[o].count() == 0 || largest_error(got[o], wanted[o]) <= 1e-10) << "output " << o;
+    options.settings.strategy.bucket_bytes = 0;
+    if (seed % 4 == 0) {
+      const std::vector<Array> alone = test::run_on_ranks(graph, run_passes(graph, options).graph, all);
+      for (size_t o = 0; o < got.size(); ++o)
+        EXPECT_TRUE(got[o].count() == 0 || largest_error(got[o], alone[o]) == 0) << "output " << o;
+    }
     if (HasFailure()) {
       ADD_FAILURE() << to_text(local);
       return;
     }
   }
+  EXPECT_GT(buckets, 100U);
 }
 
 // --gtest_also_run_disabled_tests

@@ -141,6 +141,20 @@ return %2
   }
 }
 
+TEST(PartitionedStep, ABucketReducesEachInItsPlace) {
+  const Schedule s = scheduled(R"(mesh tp=2
+input %0: f32[64] = buffer "0"
+input %1: f32[16] = buffer "1"
+%2: f32[64], %3: f32[16] = all_reduce(%0, %1) {axes=[0], ranks=2, reduce="max"} | update ""
+update %0 = %2
+update %1 = %3
+)");
+  ASSERT_EQ(s.instructions.size(), 1U);
+  for (size_t k = 0; k < 2; ++k)
+    EXPECT_EQ(operand_of(s, s.instructions[0].writes[k]).buffer, operand_of(s, s.instructions[0].reads[k]).buffer);
+  EXPECT_EQ(s.instructions[0].scratch.bytes, 192U) << "half of each, aligned";
+}
+
 // Layers of one weight each, with two tensors of optimizer state.
 Graph whole_step(size_t layers) {
   GraphBuilder b;

@@ -68,8 +68,10 @@ TEST(VerifyCollectives, OperandsAreContiguousAndOfTheTypesThatTheRanksTakeAndMak
                  [](Schedule& s) { s.instructions[0].writes[0] = OperandId(8); });
   expect_refused("f32[8, 8] has no part for each of 2 ranks",
                  [](Schedule& s) { s.instructions[3].reads[0] = OperandId(8); });
-  expect_refused("reads one operand and writes one", [](Schedule& s) { s.instructions[0].reads.emplace_back(1); });
-  expect_refused("reads one operand and writes one", [](Schedule& s) { s.instructions[3].reads.clear(); });
+  expect_refused("writes a result for each operand, and has 1 for 2",
+                 [](Schedule& s) { s.instructions[0].reads.emplace_back(1); });
+  expect_refused("writes a result for each operand, and has 1 for 0",
+                 [](Schedule& s) { s.instructions[3].reads.clear(); });
   expect_refused("has no operand", [](Schedule& s) { s.instructions[0].writes[0] = OperandId(); });
 }
 

@@ -73,10 +73,11 @@ Graph core_of(const RecordedStep& step) {
 }
 
 // As the pass table makes it: with the fused loss where no axis splits its classes, and cleaned up.
-Graph local_of(const Graph& graph, const Preset& preset) {
+Graph local_of(const Graph& graph, const Preset& preset, bool has_buckets = true) {
   RunOptions options;
   options.verify = true;
   options.settings.strategy = preset.strategy();
+  if (!has_buckets) options.settings.strategy.bucket_bytes = 0;
   options.without = {"recompute", "fuse", "order"};
   return run_passes(graph, options).graph;
 }
@@ -98,7 +99,7 @@ using Sent = std::map<std::pair<std::string, std::string>, Communication>;  // b
 Sent sent_by(const Graph& graph, const Preset& preset) {
   const Mesh mesh = preset.strategy().mesh;
   Sent sent;
-  for (const Communication& one : communication_of(local_of(graph, preset))) {
+  for (const Communication& one : communication_of(local_of(graph, preset, /*has_buckets=*/false))) {
     std::vector<std::string> names;
     for (Axis axis : one.axes) names.push_back(mesh.axes[axis].name);
     sent[{one.op, str("{}", fmt::join(names, "+"))}] = one;

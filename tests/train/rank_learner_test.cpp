@@ -40,6 +40,7 @@ struct Setting {
   bool packs_documents = false;
   DType reduce = DType::kF32;
   int64_t steps = 3;
+  bool has_buckets = true;
 };
 
 struct Outcome {
@@ -97,6 +98,7 @@ class RankLearnerTest : public ::testing::Test {
     strategy.zero = setting.zero;
     strategy.sequence_parallel = setting.sequence_parallel;
     strategy.reduce = setting.reduce;
+    if (!setting.has_buckets) strategy.bucket_bytes = 0;
     return strategy;
   }
   [[nodiscard]] ModelDirectory model(const Setting& setting) const {
@@ -282,6 +284,23 @@ TEST_F(RankLearnerTest, GradientsAreSentAsBfloat16) {
   setting.zero = 2;
   setting.micro_batches = 2;
   EXPECT_NEAR(on_ranks(setting).held_out, on_one(setting).held_out, 0.005 * one.held_out);
+}
+
+// What ranks do together a bucket at a time they do bit by bit as one by one.
+TEST_F(RankLearnerTest, BucketsChangeNoBit) {
+  for (const auto& [mesh, compute] : {std::pair("dp_shard=2", "bfloat16"), {"dp_replicate=2,dp_shard=2", "float32"}}) {
+    Setting setting{mesh, 3, 1, "adamw", compute};
+    const Outcome together = on_ranks(setting);
+    setting.has_buckets = false;
+    const Outcome alone = on_ranks(setting);
+    EXPECT_EQ(together.losses, alone.losses) << mesh;
+    EXPECT_EQ(together.norms, alone.norms) << mesh;
+    EXPECT_LT(together.stats.instructions + 20, alone.stats.instructions) << mesh;
+    ASSERT_EQ(together.weights.size(), alone.weights.size());
+    for (size_t w = 0; w < alone.weights.size(); ++w)
+      EXPECT_TRUE(at::equal(alone.weights[w].second, together.weights[w].second))
+          << mesh << ": " << alone.weights[w].first;
+  }
 }
 
 // Against the float64 run of one rank: how far the losses are away.

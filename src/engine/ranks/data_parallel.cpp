@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <string>
 #include <utility>
 
@@ -15,42 +14,32 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "engine/compare/tensor_hash.h"
+#include "ir/alignment.h"
 #include "ir/rank_parts.h"
 
 namespace stepc {
 
 namespace {
 
-// Of what is smaller it is the call that takes the time, not its bytes.
-constexpr int64_t kLargeBytes = 64 << 10;
+// Enough that an exchange takes long beside what it costs to wait for it.
+constexpr uint64_t kBucketBytes = uint64_t{4} << 20;
 
-// Calls `on` with contiguous tensors that hold what these hold, the small ones of a kind in one, and puts back what it
-// leaves there.
-void for_dense(const std::vector<at::Tensor>& tensors, const std::function<void(const at::Tensor&)>& on) {
-  std::map<at::ScalarType, std::vector<at::Tensor>> small;
-  for (const at::Tensor& tensor : tensors) {
-    USER_CHECK(tensor.layout() == c10::Layout::Strided && tensor.device().is_cpu(),
+// Calls `on` with contiguous tensors that hold what these hold, a bucket at a time, and puts back what it leaves there.
+void for_buckets(const std::vector<at::Tensor>& tensors, const std::function<void(at::TensorList)>& on) {
+  std::vector<at::Tensor> bucket;
+  uint64_t bytes = 0;
+  for (size_t begin = 0, t = 0; t < tensors.size(); ++t) {
+    USER_CHECK(tensors[t].layout() == c10::Layout::Strided && tensors[t].device().is_cpu(),
                "a sparse gradient, or one of another device, is not averaged over ranks: use dense gradients");
-    if (static_cast<int64_t>(tensor.nbytes()) < kLargeBytes) {
-      small[tensor.scalar_type()].push_back(tensor);
-    } else if (tensor.is_contiguous()) {
-      on(tensor);
-    } else {
-      const at::Tensor dense = tensor.contiguous();
-      on(dense);
-      tensor.copy_(dense);
-    }
-  }
-  for (const auto& [type, some] : small) {
-    std::vector<at::Tensor> flat;
-    for (const at::Tensor& tensor : some) flat.push_back(tensor.reshape({-1}));
-    const at::Tensor together = at::cat(flat);
-    on(together);
-    int64_t begin = 0;
-    for (const at::Tensor& tensor : some) {
-      tensor.copy_(together.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
-      begin += tensor.numel();
-    }
+    bucket.push_back(tensors[t].contiguous());
+    bytes += tensors[t].nbytes();
+    if (bytes < kBucketBytes && t + 1 < tensors.size()) continue;
+    on(bucket);
+    for (size_t i = begin; i <= t; ++i)
+      if (!tensors[i].is_contiguous()) tensors[i].copy_(bucket[i - begin]);
+    bucket.clear();
+    bytes = 0;
+    begin = t + 1;
   }
 }
 
@@ -81,12 +70,15 @@ void average(Ranks& ranks, const std::vector<at::Tensor>& tensors, const std::st
   }
   const int64_t n = ranks.ranks();
   at::Tensor scratch;
-  for_dense(detached(tensors), [&](const at::Tensor& dense) {
-    const uint64_t bytes = reduction_scratch_bytes(dense.numel(), static_cast<uint64_t>(dense.element_size()), n);
+  for_buckets(detached(tensors), [&](at::TensorList bucket) {
+    uint64_t bytes = 0;
+    for (const at::Tensor& dense : bucket) {
+      bytes += aligned(reduction_scratch_bytes(dense.numel(), static_cast<uint64_t>(dense.element_size()), n));
+      dense.mul_(1.0 / static_cast<double>(n));
+    }
     if (!scratch.defined() || scratch.nbytes() < bytes)
       scratch = at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte));
-    dense.mul_(1.0 / static_cast<double>(n));
-    ranks.all().all_reduce(dense, ReduceOp::kSum, scratch.mutable_data_ptr(), bytes);
+    ranks.all().all_reduce(bucket, ReduceOp::kSum, scratch.mutable_data_ptr(), bytes);
   });
 }
 
@@ -111,7 +103,7 @@ void share(Ranks& ranks, const std::vector<at::Tensor>& tensors, const std::vect
     std::vector<at::Tensor> own;
     for (size_t t = 0; t < tensors.size(); ++t)
       if (owners[t] == owner) own.push_back(tensors[t].detach());
-    for_dense(own, [&](const at::Tensor& dense) { ranks.all().broadcast(dense, owner); });
+    for_buckets(own, [&](at::TensorList bucket) { ranks.all().broadcast(bucket, owner); });
   }
 }
 

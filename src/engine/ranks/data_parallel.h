@@ -1,5 +1,6 @@
 // What ranks do together around a loop that stays as it is, each with rows of its own: gradients are averaged, and
-// values are one rank's. Small tensors go together. All ranks give tensors of the same looks, in the same order.
+// values are one rank's. Tensors go together, a bucket at a time. All ranks give tensors of the same looks, in the same
+// order.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // What the ranks of a mesh do together. Along the axes `axes` of the mesh the `ranks` ranks of a group are counted with
 // the last axis fastest. Where a collective takes or gives one part a rank, the parts lie along a leading dimension, so
-// its operands are contiguous; views before and after it bring that dimension where it belongs.
+// its operands are contiguous; views before and after it bring that dimension where it belongs. One of several operands
+// does with each of them what it would do alone, in one exchange: a bucket (passes/merge_collectives.h).
 #include "base/check.h"
 #include "ops/rows/families.h"
 #include "ops/shape_rules.h"
@@ -14,31 +15,34 @@ int64_t ranks_of(const OpCall& call) {
   INTERNAL_CHECK(ranks >= 2, "a collective of {} ranks", ranks);
   return ranks;
 }
-std::vector<TensorType> infer_as_given(const OpCall& call) { return {call.in(0)}; }
+std::vector<TensorType> infer_as_given(const OpCall& call) { return call.inputs; }
 std::vector<TensorType> infer_all_gather(const OpCall& call) {
-  TensorType type = call.in(0);
-  type.shape.insert(type.shape.begin(), ranks_of(call));
-  return {type};
+  std::vector<TensorType> types = call.inputs;
+  for (TensorType& type : types) type.shape.insert(type.shape.begin(), ranks_of(call));
+  return types;
 }
 void check_parts(const OpCall& call) {
-  INTERNAL_CHECK(!call.in(0).shape.empty() && call.in(0).shape[0] == ranks_of(call),
-                 "{} has no part for each of {} ranks", to_text(call.in(0)), ranks_of(call));
+  for (const TensorType& type : call.inputs)
+    INTERNAL_CHECK(!type.shape.empty() && type.shape[0] == ranks_of(call), "{} has no part for each of {} ranks",
+                   to_text(type), ranks_of(call));
 }
 std::vector<TensorType> infer_reduce_scatter(const OpCall& call) {
   check_parts(call);
-  TensorType type = call.in(0);
-  type.shape.erase(type.shape.begin());
-  return {type};
+  std::vector<TensorType> types = call.inputs;
+  for (TensorType& type : types) type.shape.erase(type.shape.begin());
+  return types;
 }
 std::vector<TensorType> infer_all_to_all(const OpCall& call) {
   check_parts(call);
-  return {call.in(0)};
+  return call.inputs;
 }
 
 OpDef row(std::string_view name, std::string_view summary, Collective collective, InferFn infer, bool reduces) {
   OpDef op;
   op.name = name;
   op.summary = summary;
+  op.max_inputs = kMany;
+  op.outputs = kMany;
   op.infer = infer;
   op.collective = collective;
   op.attrs = {{"axes", AttrKind::kInts, {}}, {"ranks", AttrKind::kInt, {}}};
@@ -54,18 +58,20 @@ OpFamily collective_ops() {
   reshard.summary = "the same tensor; from here its sharding is the result's";
   reshard.infer = infer_as_given;
   reshard.collective = Collective::kReshard;
-  return {"collective",
-          "What the ranks of a mesh do together; only in a Graph for several devices. `reduce`: sum, max or min.",
-          {
-              reshard,
-              row("all_gather", "every rank's operand, one after another along a new leading dimension",
-                  Collective::kAllGather, infer_all_gather, false),
-              row("reduce_scatter", "of the parts along the leading dimension this rank's, reduced over the ranks",
-                  Collective::kReduceScatter, infer_reduce_scatter, true),
-              row("all_reduce", "the operands of all ranks, reduced", Collective::kAllReduce, infer_as_given, true),
-              row("all_to_all", "part j goes to rank j, and what rank j sent to this one is part j of the result",
-                  Collective::kAllToAll, infer_all_to_all, false),
-          }};
+  return {
+      "collective",
+      "What the ranks of a mesh do together; only in a Graph for several devices. With each of several operands the "
+      "same, in one exchange. `reduce`: sum, max or min.",
+      {
+          reshard,
+          row("all_gather", "every rank's operand, one after another along a new leading dimension",
+              Collective::kAllGather, infer_all_gather, false),
+          row("reduce_scatter", "of the parts along the leading dimension this rank's, reduced over the ranks",
+              Collective::kReduceScatter, infer_reduce_scatter, true),
+          row("all_reduce", "the operands of all ranks, reduced", Collective::kAllReduce, infer_as_given, true),
+          row("all_to_all", "part j goes to rank j, and what rank j sent to this one is part j of the result",
+              Collective::kAllToAll, infer_all_to_all, false),
+      }};
 }
 
 }  // namespace stepc

@@ -37,6 +37,8 @@ struct Strategy {
   Context context = Context::kGather;
   // A dtype narrower than a gradient's own: ranks send it so, and add up in float32 all the same. kF32: as it is.
   DType reduce = DType::kF32;
+  // Of collectives that are put together into one exchange (passes/merge_collectives.h); 0: each is one of its own.
+  uint64_t bucket_bytes = uint64_t{4} << 20;
   // By key, how parameters lie that another program of the run has split: the update finds them as micro-batches do.
   std::map<std::string, Sharding> known = {};
   bool operator==(const Strategy&) const = default;

@@ -28,22 +28,24 @@ class CollectiveKernel final : public BoundKernel {
   }
 
   void run(RunState& state) override {
-    const at::Tensor& operand = state.operands[instruction_.reads[0]];
-    const at::Tensor& result = state.operands[instruction_.writes[0]];
+    std::vector<at::Tensor> operands, results;
+    for (OperandId read : instruction_.reads) operands.push_back(state.operands[read]);
+    for (OperandId write : instruction_.writes) results.push_back(state.operands[write]);
     const uint64_t bytes = instruction_.scratch.bytes;
     at::Tensor scratch;  // the allocator's next: where the plan has put it
     if (bytes > 0) scratch = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
     void* const work = bytes > 0 ? scratch.mutable_data_ptr() : nullptr;
     switch (collective_) {
       case Collective::kAllGather:
-        return group_.all_gather(operand, result);
+        return group_.all_gather(operands, results);
       case Collective::kAllToAll:
-        return group_.all_to_all(operand, result);
+        return group_.all_to_all(operands, results);
       case Collective::kReduceScatter:
-        return group_.reduce_scatter(operand, result, how_, work, bytes);
+        return group_.reduce_scatter(operands, results, how_, work, bytes);
       case Collective::kAllReduce:
-        if (!operand.is_same(result) && operand.const_data_ptr() != result.const_data_ptr()) result.copy_(operand);
-        return group_.all_reduce(result, how_, work, bytes);
+        for (size_t k = 0; k < operands.size(); ++k)
+          if (operands[k].const_data_ptr() != results[k].const_data_ptr()) results[k].copy_(operands[k]);
+        return group_.all_reduce(results, how_, work, bytes);
       case Collective::kNone:
       case Collective::kReshard:
         break;
