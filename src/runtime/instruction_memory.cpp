@@ -36,6 +36,12 @@ MemoryCounts InstructionMemory::counts() const {
   return counts;
 }
 
+uint64_t InstructionMemory::worker_scratch_bytes() const {
+  uint64_t bytes = 0;
+  for (int w = 1; w <= workers_; ++w) bytes = std::max(bytes, slabs_[static_cast<size_t>(w)].blocks.high_water());
+  return bytes;
+}
+
 void* InstructionMemory::at(uint64_t offset, size_t bytes) {
   ++counts_.served;
   note_use(offset + aligned(bytes));

@@ -39,6 +39,9 @@ class InstructionMemory final : public AllocationClient {
   // The next allocation is a copy for the instruction, which may not take the place of a result of as many bytes.
   void copy_next() { copies_next_ = true; }
   MemoryCounts counts() const;
+  // The most that the instruction at hand has held at once of its scratch memory, and a worker of its own.
+  uint64_t scratch_bytes() const { return scratch_.high_water(); }
+  uint64_t worker_scratch_bytes() const;
 
   void* allocate(size_t bytes, int worker) override;
   void on_system_allocation(void* memory, size_t bytes, int worker) override;

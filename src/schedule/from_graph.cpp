@@ -173,9 +173,7 @@ Kernels choose_kernels(Graph graph, const GraphScheduleOptions& options, GraphSc
       unit.workspace = *known;
       continue;
     }
-    std::vector<TensorType> types;
-    for (TensorId output : node.outputs) types.push_back(k.graph.type(output));
-    UnknownWorkspace call = unknown_workspace(node, layouts, types, options.threads);
+    UnknownWorkspace call = unknown_workspace(node, layouts, k.layouts(node.outputs), options.threads);
     const auto found = options.workspaces.find(call.key);
     unit.workspace = found == options.workspaces.end() ? workspace_by_rule(call) : found->second;
     if (found == options.workspaces.end()) out.unknown.push_back(std::move(call));

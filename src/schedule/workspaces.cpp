@@ -67,7 +67,7 @@ std::optional<Workspace> known_workspace(const Node& node, const std::vector<Ten
 }
 
 UnknownWorkspace unknown_workspace(const Node& node, const std::vector<TensorLayout>& inputs,
-                                   const std::vector<TensorType>& outputs, int threads) {
+                                   const std::vector<TensorLayout>& outputs, int threads) {
   UnknownWorkspace call;
   Graph alone;  // whose text says all that the kernel is called with
   Node copy = node;
@@ -78,8 +78,14 @@ UnknownWorkspace unknown_workspace(const Node& node, const std::vector<TensorLay
     copy.inputs[i] = alone.add_input(input, inputs[i].type);
   }
   copy.outputs.clear();
-  alone.add_node(copy, outputs);
-  call.key = str("threads {}\n{}", threads, to_text(alone));
+  std::vector<TensorType> types;
+  std::string lie;
+  for (const TensorLayout& output : outputs) {
+    types.push_back(output.type);
+    if (!is_contiguous(output)) lie += str("result {} lies ({})\n", types.size() - 1, fmt::join(output.strides, ", "));
+  }
+  alone.add_node(copy, types);
+  call.key = str("threads {}\n{}{}", threads, to_text(alone), lie);
   call.node = alone.nodes[0];
   call.inputs = inputs;
   call.outputs = outputs;
@@ -89,7 +95,7 @@ UnknownWorkspace unknown_workspace(const Node& node, const std::vector<TensorLay
 Workspace workspace_by_rule(const UnknownWorkspace& call) {
   Workspace workspace;
   for (const TensorLayout& input : call.inputs) workspace.bytes += bytes_in_f32(input.type);
-  for (const TensorType& output : call.outputs) workspace.bytes += bytes_in_f32(output);
+  for (const TensorLayout& output : call.outputs) workspace.bytes += bytes_in_f32(output.type);
   return workspace;
 }
 

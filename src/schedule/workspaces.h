@@ -19,12 +19,11 @@ struct Workspace {
   bool operator==(const Workspace&) const = default;
 };
 
-// A call whose workspace nobody knows: `node` without ids, on operands that lie so.
+// A call whose workspace nobody knows: `node` without ids, on operands and for results that lie so.
 struct UnknownWorkspace {
   std::string key;  // the call, its operands' types and layouts, the thread count
   Node node;
-  std::vector<TensorLayout> inputs;
-  std::vector<TensorType> outputs;
+  std::vector<TensorLayout> inputs, outputs;
 };
 
 using WorkspaceTable = std::map<std::string, Workspace>;  // by key
@@ -32,7 +31,7 @@ using WorkspaceTable = std::map<std::string, Workspace>;  // by key
 // nullopt: neither recorded nor plain from the op.
 std::optional<Workspace> known_workspace(const Node& node, const std::vector<TensorLayout>& inputs);
 UnknownWorkspace unknown_workspace(const Node& node, const std::vector<TensorLayout>& inputs,
-                                   const std::vector<TensorType>& outputs, int threads);
+                                   const std::vector<TensorLayout>& outputs, int threads);
 // As much as the operands and results together, in f32.
 Workspace workspace_by_rule(const UnknownWorkspace& call);
 

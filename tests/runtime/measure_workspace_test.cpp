@@ -50,7 +50,7 @@ UnknownWorkspace call_of(const std::string& op) {
   node.aten.emplace();
   node.aten->args = {ValueId(0)};
   node.aten->results = {ValueId(0)};
-  return unknown_workspace(node, {{type, {1}}}, {type}, 2);
+  return unknown_workspace(node, {{type, {1}}}, {{type, {1}}}, 2);
 }
 
 TEST(MeasureWorkspace, IsTheMostThatACallHoldsAtOnceBesideItsResults) {
@@ -92,8 +92,22 @@ TEST(MeasureWorkspace, OfARowOfTheOpTable) {
   node.op = "exp";
   node.attrs = complete_attrs(op_def("exp"), {});
   node.inputs.resize(1);
-  const std::optional<Workspace> exp = measure_workspace(unknown_workspace(node, {{type, {8, 1}}}, {type}, 1), 1);
+  const std::optional<Workspace> exp =
+      measure_workspace(unknown_workspace(node, {{type, {8, 1}}}, {{type, {8, 1}}}, 1), 1);
   EXPECT_EQ(exp, Workspace()) << "its result is all that it takes";
+}
+
+// A result that ATen lays otherwise than was planned is copied aside and to its place.
+TEST(MeasureWorkspace, OfAResultThatLiesOtherwise) {
+  install_cpu_hook();
+  const TensorType type{DType::kF32, {8, 16}};
+  Node node;
+  node.op = "exp";
+  node.attrs = complete_attrs(op_def("exp"), {});
+  node.inputs.resize(1);
+  const UnknownWorkspace call = unknown_workspace(node, {{type, {16, 1}}}, {{type, {1, 8}}}, 1);
+  EXPECT_EQ(measure_workspace(call, 1), (Workspace{8 * 16 * 4, 0}));
+  EXPECT_NE(call.key, unknown_workspace(node, {{type, {16, 1}}}, {{type, {16, 1}}}, 1).key);
 }
 
 }  // namespace

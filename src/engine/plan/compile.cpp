@@ -19,8 +19,8 @@ constexpr int kPlainAttempts = 2;
 constexpr uint64_t kMostMeasured = uint64_t{1} << 30;
 uint64_t bytes_to_measure(const UnknownWorkspace& call) {
   uint64_t bytes = 0;
-  for (const TensorLayout& input : call.inputs) bytes += bytes_of(input);
-  for (const TensorType& output : call.outputs) bytes += static_cast<uint64_t>(bytes_of(output));
+  for (const auto* operands : {&call.inputs, &call.outputs})
+    for (const TensorLayout& operand : *operands) bytes += bytes_of(operand);
   return bytes;
 }
 
