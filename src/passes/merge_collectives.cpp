@@ -83,7 +83,8 @@ class Merger {
   void join(const Node& node) {
     Bucket& bucket = buckets_.at(kind_of(graph_, node));
     const uint64_t bytes = whole_bytes(graph_, node);
-    if (bucket.bytes + bytes > bucket.most) make(bucket);
+    // What waited for it may have joined by then.
+    while (!bucket.members.empty() && bucket.bytes + bytes > bucket.most) make(bucket);
     bucket.members.push_back(&node);
     bucket.bytes += bytes;
     --bucket.members_to_come;
