@@ -8,8 +8,10 @@
 #include <memory>
 #include <thread>
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -57,6 +59,19 @@ int bind_to(int fd, const addrinfo& address) {
 
 int connect_to(int fd, const addrinfo& address) { return connect(fd, address.ai_addr, address.ai_addrlen); }
 
+// The system itself waits two minutes for a machine that does not answer at all.
+int connect_within(int fd, const addrinfo& address, std::chrono::milliseconds timeout) {
+  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  if (connect_to(fd, address) == 0) return 0;
+  if (errno != EINPROGRESS) return -1;
+  pollfd one{fd, POLLOUT, 0};
+  int error = ETIMEDOUT;
+  socklen_t size = sizeof(error);
+  if (poll(&one, 1, static_cast<int>(timeout.count())) > 0) getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  errno = error;
+  return error == 0 ? 0 : -1;
+}
+
 }  // namespace
 
 int bind_socket(const std::string& address, int port) {
@@ -66,7 +81,8 @@ int bind_socket(const std::string& address, int port) {
   if (fd < 0 && errno == EADDRINUSE)
     user_error("port {} of {} is taken, by another run or by a second rank 0 of this one: give another port", port,
                address);
-  USER_CHECK(fd >= 0, "rank 0 cannot listen at {}:{}: {}", address, port, std::strerror(errno));
+  const bool listens = fd >= 0 && listen(fd, SOMAXCONN) == 0;
+  USER_CHECK(listens, "rank 0 cannot listen at {}:{}: {}", address, port, std::strerror(errno));
   return fd;
 }
 
@@ -76,7 +92,11 @@ void wait_for_listener(const std::string& address, int port, std::chrono::millis
   do {
     // Its name, too, may not be known yet: pods of a cluster start in any order.
     try {
-      const int fd = first_socket(look_up(address.c_str(), port, SOCK_STREAM, 0).get(), connect_to);
+      const auto connects = [&](int fd, const addrinfo& one) {
+        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+        return connect_within(fd, one, std::max(left, std::chrono::milliseconds(0)));
+      };
+      const int fd = first_socket(look_up(address.c_str(), port, SOCK_STREAM, 0).get(), connects);
       if (fd >= 0) {
         close(fd);
         return;

@@ -6,9 +6,9 @@
 
 namespace stepc {
 
-// A socket bound to this address and port alone; whoever gets it closes it. An address that is not this machine's, as
-// that of a service in front of it, is none to bind to: then to all. UserError: a name that nobody knows, a port that
-// is taken.
+// A socket that listens at this address and port alone; whoever gets it closes it. An address that is not this
+// machine's, as that of a service in front of it, is none to bind to: then to all. UserError: a name that nobody knows,
+// a port that is taken.
 int bind_socket(const std::string& address, int port);
 // Returns when somebody listens there. UserError, with what the last attempt met, where nobody does within the time.
 void wait_for_listener(const std::string& address, int port, std::chrono::milliseconds timeout);

@@ -32,10 +32,8 @@ c10::intrusive_ptr<c10d::Store> open_store(const Launch& launch, Milliseconds ti
   options.waitWorkers = false;  // below, so that it can be said who did not come
   options.timeout = timeout;
   // The store believes whoever connects, and by itself would listen on all addresses of the machine.
-  if (options.isServer)
-    options.masterListenFd = bind_socket(launch.address, launch.port);
-  else
-    wait_for_listener(launch.address, launch.port, timeout);
+  if (options.isServer) options.masterListenFd = bind_socket(launch.address, launch.port);
+  wait_for_listener(launch.address, launch.port, timeout);  // rank 0, too: the address may be another machine's
   return under_own_names(launch, c10::make_intrusive<c10d::TCPStore>(launch.address, options));
 }
 

@@ -1,11 +1,14 @@
 #include "comm/ranks.h"
 
+#include <chrono>
+
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
 
 #include "ir/rank_parts.h"
 #include "tests/comm/rank_threads.h"
+#include "tests/expect_user_error.h"
 
 namespace stepc {
 namespace {
@@ -133,6 +136,17 @@ TEST(Ranks, DoNotConnectToThoseWhoDoNotCome) {
 
 TEST(Ranks, RefuseAMeshOfOthers) {
   on_ranks(2, [](Ranks& ranks) { EXPECT_THROW(ranks.along(parse_mesh("tp=4"), {0}), InternalError); });
+}
+
+// Of documentation's network, where no machine is: neither rank waits longer than it was told to.
+TEST(Ranks, AnAddressWhereNobodyAnswers) {
+  for (const int64_t rank : {0, 1}) {
+    const Launch launch{.rank = rank, .ranks = 2, .address = "192.0.2.1", .port = 29431};
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_USER_ERROR(Ranks::join(launch, std::chrono::milliseconds(300), std::chrono::seconds(1)),
+                      "nobody listened at 192.0.2.1:29431 within 0.3s");
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
+  }
 }
 
 }  // namespace
