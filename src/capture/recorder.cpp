@@ -93,9 +93,9 @@ void report_comparison(size_t read) {
   if (RecordingState* recording = current_recording()) recording->read_decides(read);
 }
 
-bool has_recorded(const at::Tensor& tensor) {
+bool has_made(const at::Tensor& tensor) {
   const RecordingState* recording = current_recording();
-  return recording == nullptr || recording->has_seen(tensor);
+  return recording != nullptr && recording->has_made(tensor);
 }
 
 void report_obstacle(const std::string& reason) {

@@ -160,9 +160,8 @@ class HostEventScope {
 size_t host_reads_so_far();
 void report_comparison(size_t read);
 
-// Whether a call of the recording has made, or met, what the tensor lies in; true where nothing is recorded. Tensors
-// that other threads make meanwhile are not known to it.
-bool has_recorded(const at::Tensor& tensor);
+// Whether a call of the recording has made what the tensor lies in. What other threads make meanwhile it does not know.
+bool has_made(const at::Tensor& tensor);
 
 // The step does something that a recording cannot hold.
 void report_obstacle(const std::string& reason);

@@ -52,9 +52,11 @@ class RecordingState final : public CallObserver {
   // Inside a kernel of which nothing is known the program's code does what it likes: it runs at every step.
   bool is_in_unknown() const { return in_unknown_; }
   size_t reads() const { return trace_.reads.size(); }
-  // Whether a call so far has named its storage; true where it has none.
-  bool has_seen(const at::Tensor& tensor) const {
-    return !tensor.has_storage() || ids_.contains(tensor.storage().unsafeGetStorageImpl());
+  // Whether a call so far has named its memory, which is none of the program's; true where it has none.
+  bool has_made(const at::Tensor& tensor) const {
+    if (!tensor.has_storage()) return true;
+    const auto found = ids_.find(tensor.storage().unsafeGetStorageImpl());
+    return found != ids_.end() && tracked_[found->second.index()].owned < 0;
   }
   void read_decides(size_t read);
 

@@ -566,7 +566,7 @@ PYBIND11_MODULE(_C, module) {
   bind_virtual(module);
   bind_op_rules(module);
   bind_frame(module);
-  module.def("has_recorded", &has_recorded);
+  module.def("has_made", &has_made);
   module.def("report_obstacle", &report_obstacle);
   module.def("report_effect", &report_effect);
   module.def("leave_trace", &leave_trace);

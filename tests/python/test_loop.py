@@ -268,15 +268,27 @@ def test_state_dict_has_the_names_of_the_unmodified_model():
     assert fast_optimizer.state_dict() == optimizer.state_dict()
 
 
-def test_what_another_thread_puts_into_a_queue_is_not_kept_by_the_model():
-    """A loader that is ahead, all the time."""
-    ahead, ends, interval = queue.Queue(), threading.Event(), sys.getswitchinterval()
+class _Cached(dict):
+    """A data set's, which holds what it has decoded; another entry every time."""
+
+    def put(self, one):
+        self[len(self) % 8] = one
+
+    def get(self):
+        return self.pop(next(iter(self)))
+
+
+@pytest.mark.parametrize("holder", [queue.Queue, _Cached])
+def test_what_another_thread_makes_is_not_kept_by_the_model(holder):
+    """A loader that is ahead, all the time; of rows of the data, and of what it makes of them."""
+    ahead, ends, interval = holder(), threading.Event(), sys.getswitchinterval()
+    rows = torch.ones(8, 3)
     for _ in range(4):
-        ahead.put([torch.ones(3)])
+        ahead.put([torch.ones(3), rows[0]])
 
     def load_ahead():
         while not ends.is_set():
-            ahead.put([torch.ones(3)])
+            ahead.put([torch.ones(3), rows[1]])
             ahead.get()
 
     thread = threading.Thread(target=load_ahead)

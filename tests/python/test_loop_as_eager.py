@@ -420,7 +420,7 @@ class FeatureInAGlobal(Case):
 
 @case
 class FeaturesOfHooks(Case):
-    replays = "keeps a tensor"
+    replays = "hooks"
 
     def prepare(self):
         self.features = []

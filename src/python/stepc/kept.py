@@ -1,23 +1,20 @@
 """Tensors that a forward pass makes and that somebody keeps: a module, a list of a hook, a cache."""
 
-import collections
 import gc
-import queue
 import types
 
 import torch
 
 from stepc import _C
 
-_QUEUES = (collections.deque, queue.SimpleQueue)  # a queue.Queue has a deque
-
 
 class Made:
-    """Around a forward pass: what Python makes in it is young to the garbage collector, which rests for so long.
+    """Around a recorded forward pass: what Python makes in it is young to the garbage collector, which rests meanwhile.
 
     What only the graph's backward pass needs is held by nothing of Python's, or by young objects alone; what an older
-    one refers to, directly or through young ones, is kept. `place` then says where, in words; else it is None. What no
-    recorded call has made and a queue holds is another thread's: of a loader that is ahead.
+    one refers to, directly or through young ones, is kept. `place` then says where, in words; else it is None. Only what
+    recorded calls have made counts: the rest is another thread's, of a loader that is ahead and fills a queue or a
+    cache, or memory that was there, and to keep that is an effect that the watch sees.
     """
 
     def __init__(self, model):
@@ -41,20 +38,14 @@ class Made:
     def _find(self):
         young = gc.get_objects(generation=0)
         known = set(map(id, young))
-        tensors = [one for one in young if issubclass(type(one), torch.Tensor)]
-        made = [one for one in tensors if _C.has_recorded(one)]
-        others = [one for one in tensors if not _C.has_recorded(one)]
-        seen = {id(young), id(tensors), id(made), id(others)}
-        return self._older_holder(made, known, set(seen), ()) or self._older_holder(others, known, seen, _QUEUES)
-
-    def _older_holder(self, level, known, seen, passed):
-        seen |= {id(level), *map(id, level)}
+        level = [one for one in young if issubclass(type(one), torch.Tensor) and _C.has_made(one)]
+        seen = {id(young), id(level), *map(id, level)}
         while level:
             holders = gc.get_referrers(*level)
             above = []
             seen |= {id(holders), id(above)}
             for holder in holders:
-                if id(holder) in seen or isinstance(holder, (types.FrameType, *passed)):
+                if id(holder) in seen or isinstance(holder, types.FrameType):
                     continue
                 if id(holder) not in known:
                     return _place(holder, level, self._model)
