@@ -418,6 +418,7 @@ void Segments::Call::leave_recording(const std::string& why) {
   recording.obstacles.push_back(why);
   PlanEntry* const entry = owner_.plans_.entry_of(signature_);
   if (entry == nullptr) return;
+  entry->is_seen = !is_first_;  // it is looked at again, as long as there is something to see
   if (looks)
     owner_.plans_.check(*entry, recording, input_);
   else

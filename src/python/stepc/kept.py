@@ -9,12 +9,13 @@ from stepc import _C
 
 
 class Made:
-    """Around a recorded forward pass: what Python makes in it is young to the garbage collector, which rests meanwhile.
+    """Around a forward pass: what Python makes in it is young to the garbage collector, which rests for so long.
 
     What only the graph's backward pass needs is held by nothing of Python's, or by young objects alone; what an older
-    one refers to, directly or through young ones, is kept. `place` then says where, in words; else it is None. Only what
-    recorded calls have made counts: the rest is another thread's, of a loader that is ahead and fills a queue or a
-    cache, or memory that was there, and to keep that is an effect that the watch sees.
+    one refers to, directly or through young ones, is kept. `place` then says where, in words; else it is None. Only
+    what the pass has made counts, as its recording says, or without one what has a graph: the rest is another thread's,
+    of a loader that is ahead and fills a queue or a cache, or memory that was there, and to keep that is an effect that
+    the watch sees.
     """
 
     def __init__(self, model):
@@ -36,9 +37,10 @@ class Made:
                 gc.enable()
 
     def _find(self):
+        is_made = _C.has_made if _C.is_recording() else _has_graph
         young = gc.get_objects(generation=0)
         known = set(map(id, young))
-        level = [one for one in young if issubclass(type(one), torch.Tensor) and _C.has_made(one)]
+        level = [one for one in young if issubclass(type(one), torch.Tensor) and is_made(one)]
         seen = {id(young), id(level), *map(id, level)}
         while level:
             holders = gc.get_referrers(*level)
@@ -53,6 +55,10 @@ class Made:
                 above.append(holder)
             level = above
         return None
+
+
+def _has_graph(tensor):
+    return tensor.grad_fn is not None
 
 
 def _place(holder, held, model):

@@ -87,7 +87,7 @@ class _Run:
     # ---- the forward pass
 
     def probe(self):
-        """Runs it as it is, and sees whether it may be recorded: what it returns, and what is asked of its graph."""
+        """Runs it as it is, and sees whether it may be recorded: what it does, and what is asked of its graph."""
         (result,), outputs, _, why = self._watched(self.arguments(inside=False))
         if why is not None:
             self.call.leave_recording(why)
@@ -133,21 +133,20 @@ class _Run:
 
     def _watched(self, arguments):
         """What the model returns (in a list), its tensors, its structure, and why a plan could not give the program the
-        same, as far as this pass shows; None where it could."""
-        with contextlib.ExitStack() as around_it:
-            made = around_it.enter_context(Made(self.segments.model)) if _C.is_recording() else None
-            if made is not None:
-                around_it.enter_context(Recording(self.segments.scout))
+        same; None where it could."""
+        with Made(self.segments.model) as made, Recording(self.segments.scout):
             box = [self.segments.run(*arguments)]
         outputs, why = [], None
         structure = tree.flatten_result(box, outputs)
         opaque = tree.opaque(structure)
         if opaque is not None:
             why = f"the model returns {opaque}, which is neither a tensor nor a nest of them"
-        elif made is not None and made.place is not None:
+        elif made.place is not None:
             why = f"the forward pass keeps a tensor that it makes, in {made.place}"
         elif not any(output.requires_grad for output in outputs):
             why = "nothing that the model returns requires a gradient"
+        elif not _C.is_recording() and self.segments.scout.python_effect():
+            why = self.segments.scout.python_effect()  # of a recording the engine asks
         return box, outputs, structure, why
 
     # ---- the backward pass

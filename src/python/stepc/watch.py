@@ -649,6 +649,10 @@ class Watch:
     def _instance_attribute(self, frame, one, name, words):
         raw = self._class_attribute(frame, type(one).__mro__, name)
         kind = type(raw)
+        if kind is functools.cached_property and name not in vars(one):
+            if id(one) in self._arguments or id(one) in self._objects or self.is_outside(one):
+                self.because(frame, f"changes {words}, which is kept once it was asked for")
+            return
         if id(one) in self._objects:
             self._attribute_of_batch(one, name, raw)
             return
@@ -690,8 +694,10 @@ class Watch:
                 for held in ("_parameters", "_buffers", "_modules"):
                     self.place(frame, attributes[held], ITEM, name, words)
                     self.register(attributes[held].get(name), words)
-        if raw is not _MISSING and isinstance(raw, functools.cached_property):
-            self.because(frame, f"changes {words}, which is kept once it was asked for")
+        if raw is _MISSING:
+            made_by = self._class_attribute(frame, type(one).__mro__, "__getattr__")
+            if made_by is not _MISSING and not isinstance(made_by, types.FunctionType):  # that is met as a frame
+                self.callable(frame, made_by, (one, name))
 
     def _attribute_of_batch(self, one, name, raw):
         """Its tensors are the step's inputs; another value that is read is part of the signature."""

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import types
 
 import numpy
@@ -152,6 +153,27 @@ def dataclass_with_a_derived_field(accelerate):
 
     yield from trained(accelerate, lambda i, x, y: Sample(x, y),
                        lambda model, b: cross_entropy(model(b.x), b.y) * b.size / 8)
+
+
+@case
+def dataclass_with_a_property_that_is_kept(accelerate):
+    @dataclasses.dataclass
+    class Sample:
+        x: torch.Tensor
+        y: torch.Tensor
+
+        @functools.cached_property
+        def centred(self):
+            return self.x - self.x.mean(0)
+
+    made = []
+
+    def make(i, x, y):
+        made.append(Sample(x, y))
+        return made[-1]
+
+    for output, model, optimizer in trained(accelerate, make, lambda model, b: cross_entropy(model(b.centred), b.y)):
+        yield output, model, optimizer, sorted(vars(made[-1]))
 
 
 @case

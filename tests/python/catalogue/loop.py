@@ -611,6 +611,31 @@ def method_called_instead_of_forward(accelerate):
         yield descend(loss, optimizer), model, optimizer
 
 
+class Counting(nn.Module):
+    """Keeps what it makes: attached, and cut off."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head, self.kept, self.seen = nn.Linear(8, 8), nn.Linear(8, 4), [], []
+
+    def forward(self, x):
+        hidden = self.layer(x).tanh()
+        self.kept.append(hidden)
+        self.seen.append(hidden.detach())
+        return self.head(hidden)
+
+
+@case(eager=LEFT)
+def kept_beside_gradients_of_the_inputs(accelerate):
+    """The forward pass runs once a step, whatever becomes of it."""
+    model = Counting()
+    model, optimizer = accelerate(model, sgd(model))
+    for _, x, y in batches():
+        x = x.requires_grad_()
+        loss = descend(cross_entropy(model(x), y) + model.kept[-1].square().mean(), optimizer)
+        yield loss, model, optimizer, x.grad, len(model.kept), len(model.seen)
+
+
 @case
 def wrapped_by_the_program(accelerate):
     """A library replaces forward after the fact."""

@@ -226,6 +226,15 @@ def number_with_an_attribute(accelerate):
 
 
 @case
+def item_as_an_attribute(accelerate):
+    class Settings(dict):
+        __getattr__ = dict.__getitem__
+
+    settings = Settings(loss=Settings(weight=1.0))
+    yield from weighted(accelerate, lambda: settings.loss.weight, setter(settings["loss"], "weight", 3.0))
+
+
+@case
 def class_registered_with_an_abstract_one(accelerate):
     class Heavy(abc.ABC):
         pass
