@@ -11,133 +11,66 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
+#include "aten/generator_snapshot.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/text.h"
 #include "blocked/attention.h"
+#include "calibrate/measured.h"
+#include "calibrate/small_calls.h"
+#include "codegen/cpu_target.h"
 #include "loops/expand_math.h"
 #include "loops/loop_work.h"
-#include "ops/op_def.h"
-#include "runtime/executor.h"
 #include "runtime/micro_kernels.h"
-#include "schedule/from_graph.h"
 
 namespace stepc {
 
 namespace {
 
-constexpr double kEnoughSeconds = 0.005;
-constexpr int kFewestRuns = 3, kMostRuns = 2000;
-constexpr double kShort = 1e-3;
-constexpr int kMixedRuns = 50;
 constexpr double kTooLong = 0.5;  // for one run of one kernel
 constexpr double kSlowest = 1e9;  // matmuls, flops a second
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
-// Of runs that `seconds_of_run` times itself; of a long run, the first. Before each short one `others` run, as in a
-// step: what was run a moment ago has its code and its data at hand.
-template <class Run>
-double median_seconds(const Run& seconds_of_run, const std::function<void()>& others) {
-  const double first = seconds_of_run();
-  if (first > kEnoughSeconds * 6) return first;
-  const auto begin = Clock::now();
-  std::vector<double> all;
-  while (static_cast<int>(all.size()) < kFewestRuns ||
-         (seconds_since(begin) < kEnoughSeconds && static_cast<int>(all.size()) < kMostRuns)) {
-    if (first < kShort) others();
-    all.push_back(seconds_of_run());
-  }
-  return median(std::move(all));
-}
-
 c10::ScalarType scalar_of(DType dtype) { return dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat; }
 
-// Numbers of an ordinary size: what is denormal or infinite may take longer.
-at::Tensor filled(const ScheduleInput& input, const Operand& operand) {
-  if (!is_of_program(input.kind)) return {};
-  const auto options = at::TensorOptions().dtype(operand.dtype == DType::kI64 ? at::kLong : scalar_of(operand.dtype));
-  return at::full(operand.sizes, operand.dtype == DType::kI64 ? 1 : 0.01, options);
-}
-
-// A fused Graph's text as a Schedule, run alone.
-class Measured {
+// The program goes on drawing where it was.
+class DrawsLeaveNoTrace {
  public:
-  Measured(const std::string& graph, KernelSources& kernels, int threads)
-      : plan_(schedule_graph(parse_graph("stepc.graph 1\n" + graph),
-                             {.features = features_of(kernels.micro_kernels), .threads = threads})),
-        executor_(plan_.schedule, &kernels) {
-    for (const ScheduleInput& input : schedule().inputs)
-      inputs_.tensors.push_back(filled(input, schedule().operands[input.operand.index()]));
-    inputs_.tells_autograd = false;
-    inputs_.times = &times_;
-  }
-  [[nodiscard]] const Schedule& schedule() const { return executor_.schedule(); }
-  [[nodiscard]] const Instruction& instruction() const { return schedule().instructions.front(); }
-
-  // Of its first instruction.
-  double seconds(const std::function<void()>& others) {
-    return median_seconds(
-        [&] {
-          run();
-          return seconds_of(times_.instructions().front());
-        },
-        others);
-  }
-  void run() { (void)executor_.run(inputs_); }
-  // Of the last run: the mean of the instructions that `counts`.
-  template <class Counts>
-  double mean_seconds(const Counts& counts) {
-    double sum = 0;
-    int count = 0;
-    for (const InstructionTime& time : times_.instructions()) {
-      if (!counts(schedule().instructions[time.index])) continue;
-      sum += seconds_of(time);
-      ++count;
-    }
-    return sum / std::max(count, 1);
-  }
+  DrawsLeaveNoTrace() = default;
+  ~DrawsLeaveNoTrace() { write_generator(at::detail::getDefaultCPUGenerator(), before_); }
+  DrawsLeaveNoTrace(const DrawsLeaveNoTrace&) = delete;
+  DrawsLeaveNoTrace& operator=(const DrawsLeaveNoTrace&) = delete;
 
  private:
-  static double seconds_of(const InstructionTime& time) { return time.end_seconds - time.begin_seconds; }
-
-  GraphSchedule plan_;
-  Executor executor_;
-  RunTimes times_;
-  RunInputs inputs_;
+  GeneratorSnapshot before_ = read_generator(at::detail::getDefaultCPUGenerator());
 };
 
 class Calibration {
  public:
   Calibration(KernelSources& kernels, const std::function<void(const std::string&)>& progress)
-      : kernels_(kernels),
-        progress_(progress),
-        threads_(at::get_num_threads()),
-        mixed_(mixed_step(), kernels, threads_) {}
+      : kernels_(kernels), progress_(progress), threads_(at::get_num_threads()), calls_(kernels, threads_) {}
 
   // Everything in rounds, seconds apart, of which the shortest time counts: what else the machine does for a second or
   // two is not taken for its rate.
   Target run(int rounds) {
-    for (int round = 0; round < rounds; ++round) measure(round == 0);
+    for (int round = 0; round < rounds; ++round)
+      measure(rounds == 1 ? std::string() : str(", {} of {}", round + 1, rounds));
     return target_;
   }
 
  private:
-  void measure(bool says) {
+  void measure(const std::string& which) {
     const auto say = [&](const std::string& what) {
-      if (says && progress_) progress_(what);
+      if (progress_) progress_(what + which);
     };
     target_ = Target();
     rates_ = Rates();
     best_f32_ = best_narrow_ = kSlowest;
     target_.features = features_of(kernels_.micro_kernels);
     target_.threads = threads_;
+    target_.cpu = host_cpu().name;
     say("instructions and calls");
-    measure_calls();
+    calls_.measure(rates_);
+    measure_starts();
     say("memory");
     measure_streams();
     say("generated kernels");
@@ -160,92 +93,25 @@ class Calibration {
     const auto [known, is_new] = shortest_.emplace(key, seconds);
     return known->second = std::min(known->second, seconds);
   }
-  template <class Work>
-  double median_of(const std::string& key, const Work& work) {
-    const auto timed = [&] {
-      const auto begin = Clock::now();
-      work();
-      return seconds_since(begin);
-    };
-    return shortest(key, median_seconds(timed, others_));
+  // Of the one call that `call` makes on `tensors`, as the executor makes it.
+  double call_seconds(const std::string& key, const std::vector<at::Tensor>& tensors,
+                      const std::function<void()>& call) {
+    return shortest(key, Measured(tensors, call, threads_).seconds());
   }
-  double seconds_of(const std::string& graph) {
-    return shortest(graph, Measured(graph, kernels_, threads_).seconds(others_));
-  }
-  // Again and again, with all that it needs at hand.
-  double seconds_alone(const std::string& graph) {
-    return shortest("alone " + graph, Measured(graph, kernels_, threads_).seconds([] {}));
-  }
+  double seconds_of(const std::string& graph) { return shortest(graph, Measured(graph, kernels_, threads_).seconds()); }
 
-  // Small kernels of many kinds in a row, as in a step of a small model.
-  static std::string mixed_step() {
-    std::string graph =
-        "input %0: f32[16, 32] = batch \"0\"\ninput %1: f32[16, 32] = batch \"1\"\n"
-        "input %2: f32[32, 32] = parameter \"w\"\n";
-    int next = 3, group = 0;
-    std::string returned;
-    const auto add = [&](const std::string& type, const std::string& what, bool generated) {
-      graph += str("%{}: f32[{}] = {} | forward \"\"", next, type, what);
-      graph += generated ? str(" group {}\n", group++) : "\n";
-      return next++;
-    };
-    int x = 0;
-    for (const char* one : {"exp(%", "neg(%", "tanh(%", "sqrt(%"}) {
-      for (const bool generated : {true, false}) {
-        const int y = add("16, 32", str("{}{})", one, x), generated);
-        const int z = add("16, 32", str("mul(%{}, %1)", y), generated);
-        add("16", str("sum(%{}) {{dims=[1], keepdim=false}}", z), generated);
-        returned += str("return %{}\n", next - 1);
-        const int turned = add("32, 16", str("transpose(%{}) {{permutation=[1, 0]}}", z), false);
-        const int copied = add("512", str("reshape(%{}) {{shape=[512]}}", turned), false);
-        const int more = add("1024", str("concat(%{0}, %{0}) {{dim=0}}", copied), false);
-        returned += str("return %{}\n", more);
-        x = add("16, 32", str("matmul(%{}, %2) {{transpose_a=false, transpose_b={}}}", z, generated), false);
-        x = add("16, 32", str("add(%{}, %{})", x, z), generated);
-        x = add("16, 32", str("div(%{}, %0)", x), generated);
-      }
-    }
-    return graph + returned + str("return %{}\n", x);
-  }
-
-  void measure_calls() {
-    const auto mean_of = [&](const std::string& key, const auto& counts) {
-      std::vector<double> means;
-      for (int i = 0; i < kMixedRuns; ++i) {
-        mixed_.run();
-        means.push_back(mixed_.mean_seconds(counts));
-      }
-      return shortest(key, median(std::move(means)));
-    };
-    using Kind = Instruction::Kind;
-    const auto is_sum = [](const Instruction& one) {
-      return one.kind == Kind::kOp && op_def(one.op).has(Trait::kReduction);
-    };
-    rates_.instruction_seconds =
-        mean_of("instruction", [](const Instruction& one) { return one.kind == Kind::kGenerated; });
-    rates_.aten_call_seconds = mean_of("call", [&](const Instruction& one) {
-      return one.kind == Kind::kOp && !is_sum(one) && !op_def(one.op).has(Trait::kContraction);
-    });
-    rates_.aten_reduction_seconds = beyond_call(mean_of("small sum", is_sum));
-    const at::Tensor rows = at::full({16, 32}, 0.5), scale = at::ones({32}), ids = at::arange(16),
-                     table = at::ones({32, 32});
-    rates_.aten_norm_seconds = beyond_call(
-        (median_of("small layer norm", [&] { (void)at::native_layer_norm(rows, {32}, scale, scale, 1e-5); }) +
-         median_of("small softmax", [&] { (void)at::_softmax(rows, 1, false); })) /
-        2);
-    rates_.aten_index_seconds = beyond_call(
-        (median_of("small embedding", [&] { (void)at::embedding(table, ids); }) +
-         median_of("small scatter", [&] { (void)at::embedding_dense_backward(rows, ids, 32, -1, false); })) /
-        2);
-    alone_seconds_ = seconds_alone(
+  void measure_starts() {
+    alone_seconds_ = seconds_of(
         "input %0: f32[16] = batch \"0\"\n"
         "%1: f32[16] = add(%0, %0) | forward \"\" group 0\n"
         "return %1\n");
-    rates_.fork_seconds =
-        std::max(1e-9, median_of("fork", [&] { at::parallel_for(0, threads_, 1, [](int64_t, int64_t) {}); }));
+    const auto fork = [&] {
+      const auto begin = Clock::now();
+      at::parallel_for(0, threads_, 1, [](int64_t, int64_t) {});
+      return seconds_since(begin);
+    };
+    rates_.fork_seconds = std::max(1e-9, shortest("fork", median_seconds(fork)));
   }
-
-  double beyond_call(double seconds) const { return std::max(1e-9, seconds - rates_.aten_call_seconds); }
 
   // Two streams that come round and round: each byte was last touched as long ago as all of them are.
   void measure_streams() {
@@ -253,11 +119,11 @@ class Calibration {
     for (const int64_t bytes : {1 << 15, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28}) {
       const int64_t count = bytes / 8;
       const double seconds =
-          seconds_alone(str("input %0: f32[{0}] = batch \"0\"\n"
-                            "input %1: f32[{0}] = parameter \"w\"\n"
-                            "%2: f32[{0}] = add(%0, %0) | forward \"\" group 0\n"
-                            "update %1 = %2\n",
-                            count));
+          seconds_of(str("input %0: f32[{0}] = batch \"0\"\n"
+                         "input %1: f32[{0}] = parameter \"w\"\n"
+                         "%2: f32[{0}] = add(%0, %0) | forward \"\" group 0\n"
+                         "update %1 = %2\n",
+                         count));
       const double forks = count > 16384 && threads_ > 1 ? rates_.fork_seconds : 0;
       const double own = std::max(seconds * 0.2, seconds - alone_seconds_ - forks);
       rates_.streams.push_back({static_cast<double>(bytes), static_cast<double>(bytes) / own});
@@ -280,7 +146,7 @@ class Calibration {
         forks += phase.items > phase.grain ? 1 : 0;
       }
     }
-    const double seconds = shortest(graph, measured.seconds([] {}));
+    const double seconds = shortest(graph, measured.seconds());
     return {std::max(seconds * 0.2, seconds - alone_seconds_ - forks * rates_.fork_seconds), sum};
   }
 
@@ -308,54 +174,52 @@ class Calibration {
     rates_.scalar_ops_per_second = rates_.lane_ops_per_second / 16;
   }
 
+  // What the tables of calls and products do not tell.
   void measure_aten() {
-    const at::Tensor x = at::full({256, 1024}, 0.5);
-    at::Tensor out = at::empty_like(x);
+    const at::Tensor x = at::full({256, 1024}, 0.5), out = at::empty_like(x);
     const auto elements = static_cast<double>(x.numel());
     const double over = rates_.aten_call_seconds + (threads_ > 1 ? rates_.fork_seconds : 0);
-    const auto own = [&](double seconds) { return std::max(seconds * 0.2, seconds - over); };
+    const auto own = [&](const std::string& key, const std::vector<at::Tensor>& tensors,
+                         const std::function<void()>& call) {
+      const double seconds = call_seconds(key, tensors, call);
+      return std::max(seconds * 0.2, seconds - over);
+    };
     constexpr double kFlopsOfAFunction = 10;  // in the op table
-    const double functions = own(median_of("at::exp", [&] { at::exp_out(out, x); })) +
-                             own(median_of("at::tanh", [&] { at::tanh_out(out, x); }));
+    const double functions = own("exp", {x}, [&] { (void)at::exp(x); }) + own("tanh", {x}, [&] { (void)at::tanh(x); });
     rates_.aten_flops_per_second = 2 * kFlopsOfAFunction * elements / functions;
-    const at::Tensor square = at::full({512, 512}, 0.5);
-    at::Tensor transposed = at::empty_like(square);
-    rates_.aten_strided_bytes_per_second =
-        8.0 * static_cast<double>(square.numel()) / own(median_of("transposed", [&] { transposed.copy_(square.t()); }));
-    at::Tensor rows = at::empty({256}), columns = at::empty({1024});
-    const double sums = own(median_of("rows", [&] { at::sum_out(rows, x, {1}); })) +
-                        own(median_of("columns", [&] { at::sum_out(columns, x, {0}); }));
+    rates_.aten_roots_per_second = elements / own("sqrt", {x}, [&] { (void)at::sqrt(x); });
+    const at::Tensor square = at::full({512, 512}, 0.5), turned = at::empty_like(square);
+    rates_.aten_strided_bytes_per_second = 8.0 * static_cast<double>(square.numel()) /
+                                           own("transposed", {square, turned}, [&] { turned.copy_(square.t()); });
+    const double sums =
+        own("rows", {x}, [&] { (void)at::sum(x, {1}); }) + own("columns", {x}, [&] { (void)at::sum(x, {0}); });
     rates_.aten_reduction_bytes_per_second = 2 * 4.0 * elements / sums;
-    const at::Tensor ids = at::arange(1024).remainder(512);
-    const at::Tensor gradient = at::full({1024, 64}, 0.5);
-    rates_.aten_scatter_bytes_per_second =
-        4.0 * (1024 + 512) * 64 /
-        own(median_of("embedding", [&] { (void)at::embedding_dense_backward(gradient, ids, 512, -1, false); }));
+    const at::Tensor ids = at::arange(1024).remainder(512), gradient = at::full({1024, 64}, 0.5);
+    rates_.aten_scatter_bytes_per_second = 4.0 * (1024 + 512) * 64 / own("embedding", {gradient, ids}, [&] {
+                                             (void)at::embedding_dense_backward(gradient, ids, 512, -1, false);
+                                           });
     const at::Tensor scale = at::ones({1024});
     const double norms =
-        own(median_of("layer norm", [&] { (void)at::native_layer_norm(x, {1024}, scale, scale, 1e-5); })) +
-        own(median_of("log softmax", [&] { (void)at::_log_softmax(x, 1, false); }));
-    const at::Tensor images = at::full({8, 64, 16, 16}, 0.5);
-    const at::Tensor channels = at::ones({64});
-    at::Tensor mean = at::zeros({64}), variance = at::ones({64});
-    const double image_norms = own(median_of("batch norm", [&] {
+        own("layer norm", {x, scale}, [&] { (void)at::native_layer_norm(x, {1024}, scale, scale, 1e-5); }) +
+        own("log softmax", {x}, [&] { (void)at::_log_softmax(x, 1, false); });
+    const at::Tensor images = at::full({8, 64, 16, 16}, 0.5), channels = at::ones({64});
+    const at::Tensor mean = at::zeros({64}), variance = at::ones({64});
+    const double image_norms = own("batch norm", {images, channels, mean, variance}, [&] {
       (void)at::native_batch_norm(images, channels, channels, mean, variance, true, 0.1, 1e-5);
-    }));
+    });
     const auto pixels = static_cast<double>(images.numel());
     rates_.aten_norm_bytes_per_second = 4 * (4 * elements + 2 * pixels) / (norms + image_norms);
     // A quarter as many results, and as many indices of twice their width.
     rates_.aten_pooling_bytes_per_second =
-        4 * 1.75 * pixels / own(median_of("max pool", [&] {
+        4 * 1.75 * pixels / own("max pool", {images}, [&] {
           (void)at::max_pool2d_with_indices(images, {3, 3}, {2, 2}, {1, 1}, {1, 1}, false);
-        }));
+        });
     constexpr int64_t kRows = 8192, kRow = 64;
-    const at::Tensor heads = at::full({8, 4, kRows / 32, kRow}, 0.5);
-    at::Tensor merged = at::empty({8, kRows / 32, 4, kRow});
-    rates_.aten_rows_per_second =
-        static_cast<double>(kRows) / own(median_of("rows of a copy", [&] { merged.copy_(heads.transpose(1, 2)); }));
-    rates_.aten_roots_per_second = elements / own(median_of("at::sqrt", [&] { at::sqrt_out(out, x); }));
-    at::Tensor draws = at::empty({65536});
-    rates_.aten_draws_per_second = 65536 / own(median_of("draws", [&] { draws.bernoulli_(0.9); }));
+    const at::Tensor heads = at::full({8, 4, kRows / 32, kRow}, 0.5), merged = at::empty({8, kRows / 32, 4, kRow});
+    rates_.aten_rows_per_second = static_cast<double>(kRows) /
+                                  own("rows of a copy", {heads, merged}, [&] { merged.copy_(heads.transpose(1, 2)); });
+    const at::Tensor draws = at::empty({65536});
+    rates_.aten_draws_per_second = 65536 / own("draws", {draws}, [&] { draws.bernoulli_(0.9); });
   }
 
   void add_matmul(KernelOwner owner, DType dtype, const std::array<int64_t, 3>& size, double seconds) {
@@ -387,9 +251,8 @@ class Calibration {
         continue;
       const at::Tensor a = at::full({rows, inner}, 0.01, scalar_of(dtype));
       const at::Tensor b = at::full({columns, inner}, 0.01, scalar_of(dtype)).t();
-      at::Tensor product = at::empty({rows, columns}, scalar_of(dtype));
       const std::string name = str("{} {}x{}x{}", name_of(dtype), rows, columns, inner);
-      add_matmul(KernelOwner::kLibrary, dtype, size, median_of(name, [&] { at::mm_out(product, a, b); }));
+      add_matmul(KernelOwner::kLibrary, dtype, size, call_seconds(name, {a, b}, [&] { (void)at::mm(a, b); }));
       rate = std::max(rate, rates_.matmuls.back().flops_per_second);
       if (!matmul_rule(target_.features).takes(dtype)) continue;
       Measured blocked(str("input %0: {3}[{0}, {2}] = batch \"0\"\ninput %1: {3}[{1}, {2}] = parameter \"w\"\n"
@@ -397,8 +260,8 @@ class Calibration {
                            "return %2\n",
                            rows, columns, inner, name_of(dtype)),
                        kernels_, threads_);
-      if (blocked.instruction().kind == Instruction::Kind::kMatmul)
-        add_matmul(KernelOwner::kBlocked, dtype, size, shortest("blocked " + name, blocked.seconds(others_)));
+      if (blocked.schedule().instructions.front().kind == Instruction::Kind::kMatmul)
+        add_matmul(KernelOwner::kBlocked, dtype, size, shortest("blocked " + name, blocked.seconds()));
     }
     // Where nothing runs blocked, nobody will ask; the library's stand in its place.
     if (std::ranges::none_of(rates_.matmuls, [&](const MatmulRate& one) {
@@ -441,10 +304,11 @@ class Calibration {
     };
     const at::Tensor q = at::full({4, 4, length, width}, 0.01, scalar_of(dtype));
     const auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(q, q, q, 0, false, {}, scale);
-    add(KernelOwner::kLibrary, false,
-        median_of(name, [&] { (void)at::_scaled_dot_product_flash_attention_for_cpu(q, q, q, 0, false, {}, scale); }));
+    add(KernelOwner::kLibrary, false, call_seconds(name, {q}, [&] {
+          (void)at::_scaled_dot_product_flash_attention_for_cpu(q, q, q, 0, false, {}, scale);
+        }));
     const at::Tensor result = out, sums = logsumexp;
-    add(KernelOwner::kLibrary, true, median_of(name + " backward", [&] {
+    add(KernelOwner::kLibrary, true, call_seconds(name + " backward", {q, result, sums}, [&] {
           (void)at::_scaled_dot_product_flash_attention_for_cpu_backward(q, q, q, q, result, sums, 0, false, {}, scale);
         }));
     const std::string four = str("{}[4, 4, {}, {}]", name_of(dtype), length, width);
@@ -486,10 +350,10 @@ class Calibration {
       rates_.convolutions.push_back(
           {dtype, backward, depthwise, pixels, channels, inner, (backward ? 2 : 1) * flops / own});
     };
-    add(false, median_of(name, [&] {
+    add(false, call_seconds(name, {x, weight}, [&] {
           (void)at::convolution(x, weight, {}, {1, 1}, {padding, padding}, {1, 1}, false, {0, 0}, groups);
         }));
-    const double backward_seconds = median_of(name + " backward", [&] {
+    const double backward_seconds = call_seconds(name + " backward", {x, weight}, [&] {
       (void)at::convolution_backward(x, x, weight, at::OptionalIntArrayRef{}, {1, 1}, {padding, padding}, {1, 1}, false,
                                      {0, 0}, groups, {true, true, false});
     });
@@ -504,8 +368,7 @@ class Calibration {
   Rates rates_;
   double best_f32_ = kSlowest, best_narrow_ = kSlowest;
   double alone_seconds_ = 0;  // of a kernel that was just run
-  Measured mixed_;
-  const std::function<void()> others_ = [this] { mixed_.run(); };
+  SmallCalls calls_;
   std::map<std::string, double> shortest_;  // seconds, by what was measured
 };
 
@@ -514,6 +377,7 @@ class Calibration {
 Target calibrate(KernelSources& kernels, const std::function<void(const std::string&)>& progress, int rounds) {
   USER_CHECK(rounds >= 1, "a calibration of {} rounds measures nothing: give 1 or more", rounds);
   const at::NoGradGuard no_grad;
+  const DrawsLeaveNoTrace draws;
   return Calibration(kernels, progress).run(rounds);
 }
 

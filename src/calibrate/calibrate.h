@@ -13,8 +13,8 @@ namespace stepc {
 // So often everything is measured, of which the shortest time counts. One round takes about ten seconds.
 constexpr int kCalibrationRounds = 3;
 
-// With the threads that LibTorch has now; under a minute. `progress` hears what is measured next. UserError for less
-// than one round.
+// With the threads that LibTorch has now; under a minute. `progress` hears what is measured next, and ends
+// it all by what it throws. UserError for less than one round.
 Target calibrate(KernelSources& kernels, const std::function<void(const std::string&)>& progress = {},
                  int rounds = kCalibrationRounds);
 

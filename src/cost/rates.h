@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -50,6 +51,16 @@ struct ConvolutionRate {
   bool operator==(const ConvolutionRate&) const = default;
 };
 
+// One of LibTorch's calls, by its schema's name ("aten::add.Tensor"), or an op of the table that such a call computes;
+// with tensors of this type, or of f32 for none. Of a call on a list: of each of its tensors.
+struct CallRate {
+  std::string op;
+  DType dtype = DType::kF32;
+  double seconds = 0;           // whatever its size, among other calls
+  double bytes_per_second = 0;  // beyond that, of all that it is given and makes
+  bool operator==(const CallRate&) const = default;
+};
+
 std::vector<StreamRate> default_streams();
 std::vector<MatmulRate> default_matmuls();
 std::vector<AttentionRate> default_attentions();
@@ -59,11 +70,14 @@ std::vector<ConvolutionRate> default_convolutions();
 struct Rates {
   // What one costs whatever its size, between others.
   double instruction_seconds = 5e-7;     // a generated or blocked kernel
-  double aten_call_seconds = 2.5e-6;     // a call into LibTorch
+  double aten_call_seconds = 2.5e-6;     // a call into LibTorch that `calls` does not name
   double aten_reduction_seconds = 2e-6;  // beyond that: a sum or mean,
   double aten_norm_seconds = 4e-6;       // a softmax or layer norm,
   double aten_index_seconds = 5e-6;      // what reads or writes where an index says
   double fork_seconds = 4e-6;            // that the threads share a kernel, and wait for each other
+  double input_seconds = 5e-8;           // that a tensor of the program is bound
+  double host_number_seconds = 3e-7;     // that a number of the program's host code is handed on, between kernels
+  double seed_seconds = 8e-6;            // that the kernels' random numbers get a seed of the program's generator
   // Generated kernels.
   double lane_ops_per_second = 6e10;       // f32 arithmetic in vector loops
   double lane_roots_per_second = 6e9;      // f32 divisions and square roots there
@@ -88,6 +102,7 @@ struct Rates {
   std::vector<MatmulRate> matmuls = default_matmuls();
   std::vector<AttentionRate> attentions = default_attentions();
   std::vector<ConvolutionRate> convolutions = default_convolutions();
+  std::vector<CallRate> calls = {};
   bool operator==(const Rates&) const = default;
 };
 

@@ -17,13 +17,15 @@ struct Target {
   double bytes_per_second = 4e10;
   double narrow_flops_per_second = 1e12;  // on bf16 and f16 operands
   Features features = {};
-  int threads = 1;   // that share a kernel
-  Rates rates = {};  // by kind of work; the three above are the best of them
+  int threads = 1;       // that share a kernel
+  std::string cpu = {};  // that was measured, as LLVM calls it: "znver4"; empty: not said
+  Rates rates = {};      // by kind of work; the three above are the best of them
   bool operator==(const Target&) const = default;
 };
 
 // As TOML that parse_target() reads back to the same value:
 //     threads = 2
+//     cpu = "znver4"                    may be left out
 //     features = ["bf16", "f32", "avx512"]
 //     flops_per_second = 150000000000
 //     narrow_flops_per_second = 600000000000

@@ -18,4 +18,17 @@ std::optional<Target> kept_target(const std::filesystem::path& directory, int th
 // Replaces the file, whole or not at all.
 void keep_target(const std::filesystem::path& directory, const Target& target);
 
+// Held while a Target is measured that will be kept there. UserError where nothing can be written, before time is spent
+// on measuring, and where another process holds it: each would take the other's work for the machine's pace.
+class MeasuringHere {
+ public:
+  MeasuringHere(const std::filesystem::path& directory, int threads);
+  ~MeasuringHere();
+  MeasuringHere(const MeasuringHere&) = delete;
+  MeasuringHere& operator=(const MeasuringHere&) = delete;
+
+ private:
+  int directory_ = -1;  // locked while it is open
+};
+
 }  // namespace stepc

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <set>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include <fmt/ranges.h>
@@ -40,6 +42,9 @@ constexpr auto kKindRates = std::to_array<KindRate>({
     {"aten_norm_seconds", &Rates::aten_norm_seconds},
     {"aten_index_seconds", &Rates::aten_index_seconds},
     {"fork_seconds", &Rates::fork_seconds},
+    {"input_seconds", &Rates::input_seconds},
+    {"host_number_seconds", &Rates::host_number_seconds},
+    {"seed_seconds", &Rates::seed_seconds},
     {"lane_ops_per_second", &Rates::lane_ops_per_second},
     {"lane_roots_per_second", &Rates::lane_roots_per_second},
     {"scalar_ops_per_second", &Rates::scalar_ops_per_second},
@@ -68,9 +73,9 @@ std::vector<std::string> feature_names() {
 }
 
 std::vector<std::string> keys() {
-  std::vector<std::string> names = {"threads", "features"};
+  std::vector<std::string> names = {"threads", "cpu", "features"};
   for (const Rate& rate : kRates) names.emplace_back(rate.key);
-  for (const std::string_view table : {"rates", "streams", "matmuls", "attentions", "convolutions"})
+  for (const std::string_view table : {"rates", "streams", "matmuls", "attentions", "convolutions", "calls"})
     names.emplace_back(table);
   return names;
 }
@@ -93,6 +98,15 @@ int threads_of(const std::string& key, const toml::node& node) {
   USER_CHECK(threads && *threads >= 1 && *threads <= kMostThreads, "{}: must be a whole number from 1 to {}",
              place(key, node), kMostThreads);
   return static_cast<int>(*threads);
+}
+
+// As LLVM writes them.
+std::string name_of_cpu(const std::string& key, const toml::node& node) {
+  const auto name = node.value<std::string>();
+  const auto is_of_name = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.'; };
+  USER_CHECK(name && !name->empty() && std::ranges::all_of(*name, is_of_name), "{}: must be the name of a CPU",
+             place(key, node));
+  return *name;
 }
 
 double number_of(const std::string& key, const toml::node& node, double lowest, double highest) {
@@ -134,6 +148,15 @@ class RowReader {
     if (table_ == nullptr) user_error("{}: must be a table", place(list, node));
   }
   double rate(const std::string& key) { return rate_of(key, get(key)); }
+  double seconds(const std::string& key) { return number_of(key, get(key), kShortestTime, kLongestTime); }
+  std::string op(const std::string& key) {
+    const toml::node& node = get(key);
+    const auto name = node.value<std::string>();
+    const auto is_of_name = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == ':' || c == '.'; };
+    USER_CHECK(name && !name->empty() && std::ranges::all_of(*name, is_of_name), "{}: must be the name of an op",
+               place(key, node));
+    return *name;
+  }
   int64_t size(const std::string& key) {
     const toml::node& node = get(key);
     const auto size = node.is_integer() ? node.value<int64_t>() : std::nullopt;
@@ -153,6 +176,9 @@ class RowReader {
   }
   bool backward() { return one_of("pass", {"forward", "backward"}) == "backward"; }
   DType dtype() { return *dtype_from_name(one_of("dtype", {"f32", "bf16", "f16", "f64"})); }
+  [[noreturn]] void refuse(const std::string& why) const {
+    user_error("target, line {}: {}", node_.source().begin.line, why);
+  }
   void end() const {
     for (const auto& [name, node] : *table_)
       if (std::ranges::find(read_, name.str()) == read_.end()) unknown_key(std::string(name.str()), node, read_);
@@ -225,6 +251,17 @@ bool read_table(const std::string& key, const toml::node& node, Rates& rates) {
                              .inner = row.size("inner"),
                              .flops_per_second = row.rate("flops_per_second")};
     });
+  } else if (key == "calls") {
+    std::set<std::pair<std::string, DType>> seen;
+    read_rows(key, node, rates.calls, [&](RowReader& row) {
+      const CallRate rate{.op = row.op("op"),
+                          .dtype = row.dtype(),
+                          .seconds = row.seconds("seconds"),
+                          .bytes_per_second = row.rate("bytes_per_second")};
+      if (!seen.emplace(rate.op, rate.dtype).second)
+        row.refuse(str("calls has {} in {} twice", rate.op, name_of(rate.dtype)));
+      return rate;
+    });
   } else {
     return false;
   }
@@ -278,6 +315,10 @@ std::string rates_text(const Rates& rates) {
             "flops_per_second = {}\n",
             name_of(one.dtype), pass_name(one.backward), kind_name(one.depthwise), one.pixels, one.channels, one.inner,
             one.flops_per_second);
+  text += "\n# whatever its size, and beyond that\n";
+  for (const CallRate& one : rates.calls)
+    text += str("[[calls]]\nop = \"{}\"\ndtype = \"{}\"\nseconds = {}\nbytes_per_second = {}\n", one.op,
+                name_of(one.dtype), one.seconds, one.bytes_per_second);
   return text;
 }
 
@@ -311,7 +352,9 @@ std::string to_text(const Target& target) {
   std::vector<std::string> features;
   for (const auto& [name, there] : kFeatureNames)
     if (target.features.*there) features.push_back(str("\"{}\"", name));
-  std::string text = str("threads = {}\nfeatures = [{}]\n", target.threads, fmt::join(features, ", "));
+  std::string text = str("threads = {}\n", target.threads);
+  if (!target.cpu.empty()) text += str("cpu = \"{}\"\n", target.cpu);
+  text += str("features = [{}]\n", fmt::join(features, ", "));
   for (const auto& [key, value] : kRates) text += str("{} = {}\n", key, target.*value);
   return text + rates_text(target.rates);
 }
@@ -323,6 +366,8 @@ Target parse_target(std::string_view toml) {
     const std::string key(name.str());
     if (key == "threads") {
       target.threads = threads_of(key, node);
+    } else if (key == "cpu") {
+      target.cpu = name_of_cpu(key, node);
     } else if (key == "features") {
       target.features = features_of(key, node);
     } else if (const auto* const rate = std::ranges::find(kRates, key, &Rate::key); rate != kRates.end()) {

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "codegen/cpu_target.h"
 #include "cost/profile.h"
 #include "cost/target_file.h"
 #include "plan/simulate.h"
@@ -15,6 +16,10 @@ KnownTarget known_target(const std::filesystem::path& kernel_directory, const Fe
   known.target.threads = threads;
   try {
     if (auto kept = kept_target(kernel_directory, threads)) {
+      static const std::string kCpu = host_cpu().name;
+      USER_CHECK(kept->cpu.empty() || kept->cpu == kCpu,
+                 "{}: cpu = \"{}\", and this machine's is {}; measure again with `stepc calibrate`",
+                 target_file(kernel_directory, threads).string(), kept->cpu, kCpu);
       known.target = std::move(*kept);
       known.is_calibrated = true;
     }

@@ -61,6 +61,10 @@ bool is_contiguous(const Value& value) {
   return true;
 }
 
+bool is_behind_guard(const Trace& trace, const HostEvent& event) {
+  return std::ranges::any_of(trace.reads, [&](const HostRead& read) { return read.guard && read.call < event.begin; });
+}
+
 bool is_view(const Trace& trace, const Call& call) {
   if (!call.writes.empty()) return false;
   std::set<StorageId> read;

@@ -248,6 +248,10 @@ void for_each_value(const std::vector<Arg>& args, F&& f) {
   }
 }
 
+// Whether a number that the step reads before the event decides if it is this step at all: replay hands on the event's
+// numbers, or runs its host code, only behind that guard.
+bool is_behind_guard(const Trace& trace, const HostEvent& event);
+
 // True for a call that only makes windows on existing storages: replay has nothing to do for it.
 bool is_view(const Trace& trace, const Call& call);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "base/text.h"
 #include "blocked/attention.h"
 #include "blocked/matmul.h"
 #include "kernels/kernel_choice.h"
@@ -178,10 +179,46 @@ double bytes_shown(const Operand& operand) {
   return elements_shown(operand.sizes, operand.strides) * static_cast<double>(size_of(operand.dtype));
 }
 
+double bytes_of_call(const Schedule& schedule, const Instruction& instruction) {
+  double bytes = 0;
+  for (const auto* operands : {&instruction.reads, &instruction.writes})
+    for (OperandId id : *operands)
+      if (id.valid()) bytes += bytes_shown(schedule.operands[id.index()]);
+  return bytes;
+}
+
+double calls_of(const Instruction& instruction) {
+  const bool joins = instruction.op == "aten::cat" || instruction.op == "aten::stack";
+  const bool is_list = instruction.op.starts_with("aten::_foreach") || instruction.op.starts_with("aten::_fused");
+  const size_t tensors = joins ? instruction.reads.size() : is_list ? instruction.writes.size() : 1;
+  return static_cast<double>(std::max<size_t>(tensors, 1));
+}
+
+DType dtype_of_call(const Schedule& schedule, const Instruction& instruction) {
+  const std::vector<OperandId>& operands = instruction.writes.empty() ? instruction.reads : instruction.writes;
+  if (operands.empty() || !operands.front().valid()) return DType::kF32;
+  const DType dtype = schedule.operands[operands.front().index()].dtype;
+  return is_floating(dtype) && size_of(dtype) == 2 ? DType::kBF16 : DType::kF32;
+}
+
 Pricer::Pricer(const Schedule& schedule, const Target& target)
     : schedule_(schedule), target_(target), rates_(target.rates), threads_(std::max(1, schedule.threads)) {
   programs_.reserve(schedule.programs.size());
   for (const LoopProgram& program : schedule.programs) programs_.push_back(price_program(expand_math(program)));
+  for (const CallRate& rate : rates_.calls) calls_[{rate.op, rate.dtype}] = &rate;
+}
+
+double Pricer::bind_seconds() const { return rates_.input_seconds * static_cast<double>(schedule_.inputs.size()); }
+
+const CallRate* Pricer::call_rate(const Instruction& instruction) const {
+  // An op of the table is usually the call of its name.
+  std::vector<std::string> names = {instruction.op};
+  if (instruction.kind == Instruction::Kind::kOp)
+    for (const char* overload : {"", ".Tensor"}) names.push_back(str("aten::{}{}", instruction.op, overload));
+  for (const DType dtype : {dtype_of_call(schedule_, instruction), DType::kF32})
+    for (const std::string& name : names)
+      if (const auto found = calls_.find({name, dtype}); found != calls_.end()) return found->second;
+  return nullptr;
 }
 
 Pricer::ProgramPrice Pricer::price_program(const LoopProgram& program) const {
@@ -310,63 +347,76 @@ double Pricer::own_operator_seconds(const Instruction& instruction, double most_
 }
 
 Price Pricer::price_aten(const Instruction& instruction) const {
-  double bytes = 0, most = 0;  // of all operands; elements of the largest
+  const double bytes = bytes_of_call(schedule_, instruction);
+  double most = 0, rows = 0;  // elements of the largest operand, short rows
   bool across = false;
-  double rows = 0;
   for (const auto* operands : {&instruction.reads, &instruction.writes})
     for (OperandId id : *operands) {
+      if (!id.valid()) continue;
       const Operand& one = operand(id);
-      bytes += bytes_shown(one);
       most = std::max(most, elements_shown(one.sizes, one.strides));
-      if (instruction.writes.empty()) continue;
+      if (instruction.writes.empty() || !instruction.writes.front().valid()) continue;
       across = across || is_across(one, operand(instruction.writes.front()));
       rows = std::max(rows, short_rows(one, operand(instruction.writes.front())));
     }
-  double call_seconds = rates_.aten_call_seconds;
-  // A list goes to the kernel tensor by tensor.
-  if (instruction.op.starts_with("aten::_foreach") || instruction.op.starts_with("aten::_fused"))
-    call_seconds *= static_cast<double>(std::max<size_t>(instruction.writes.size(), 1));
   const bool shares = most >= kAtenGrain && threads_ > 1;
-  if (shares) call_seconds += rates_.fork_seconds;
+  const double fork = shares ? rates_.fork_seconds : 0;
   const double alone = shares ? 1 : threads_;
+  const double calls = calls_of(instruction);
   if (instruction.aten && instruction.aten->rule)
-    return {WorkClass::kOwn, own_operator_seconds(instruction, most, alone), call_seconds};
-  const auto of = [&](WorkClass work, double seconds) { return Price{work, seconds, call_seconds}; };
+    return {WorkClass::kOwn, own_operator_seconds(instruction, most, alone), rates_.aten_call_seconds + fork};
+  // Of the call that calibration has measured, or one like it, which takes `beyond` a plain one.
+  const CallRate* const rate = call_rate(instruction);
+  const auto of = [&](WorkClass work, double seconds, double beyond = 0) {
+    return Price{work, seconds, (rate == nullptr ? rates_.aten_call_seconds + beyond : rate->seconds) * calls + fork};
+  };
+  const auto of_bytes = [&](WorkClass work, double seconds, double beyond = 0) {
+    return of(work, rate == nullptr ? seconds : bytes / rate->bytes_per_second * alone, beyond);
+  };
+  const auto of_flops = [&](WorkClass work, double seconds) {
+    return Price{work, seconds, rates_.aten_call_seconds + fork};
+  };
   switch (kind_of(instruction)) {
     case AtenKind::kMatmul:
-      return of(WorkClass::kMatmulLibrary, library_matmul_seconds(instruction));
+      return of_flops(WorkClass::kMatmulLibrary, library_matmul_seconds(instruction));
     case AtenKind::kAttention:
-      return of(WorkClass::kAttentionLibrary, library_attention_seconds(instruction, false));
+      return of_flops(WorkClass::kAttentionLibrary, library_attention_seconds(instruction, false));
     case AtenKind::kAttentionBackward:
-      return of(WorkClass::kAttentionLibrary, library_attention_seconds(instruction, true));
+      return of_flops(WorkClass::kAttentionLibrary, library_attention_seconds(instruction, true));
     case AtenKind::kConvolution:
-      return of(WorkClass::kConvolution, convolution_seconds(instruction, false));
+      return of_flops(WorkClass::kConvolution, convolution_seconds(instruction, false));
     case AtenKind::kConvolutionBackward:
-      return of(WorkClass::kConvolution, convolution_seconds(instruction, true));
+      return of_flops(WorkClass::kConvolution, convolution_seconds(instruction, true));
     case AtenKind::kDraw:
       return of(WorkClass::kDraw, most / rates_.aten_draws_per_second);
     case AtenKind::kGather:
-      call_seconds += rates_.aten_index_seconds;
-      return of(WorkClass::kElementwise, 0);
+      return of(WorkClass::kElementwise, 0, rates_.aten_index_seconds);
     case AtenKind::kScatter:
-      call_seconds += rates_.aten_index_seconds;
-      return of(WorkClass::kScatter, bytes / rates_.aten_scatter_bytes_per_second);
+      return of(WorkClass::kScatter, bytes / rates_.aten_scatter_bytes_per_second, rates_.aten_index_seconds);
     case AtenKind::kReduction:
-      call_seconds += rates_.aten_reduction_seconds;
-      return of(WorkClass::kReduction, bytes / rates_.aten_reduction_bytes_per_second * alone);
+      return of_bytes(WorkClass::kReduction, bytes / rates_.aten_reduction_bytes_per_second * alone,
+                      rates_.aten_reduction_seconds);
     case AtenKind::kNorm:
-      call_seconds += rates_.aten_norm_seconds;
-      return of(WorkClass::kNorm, bytes / rates_.aten_norm_bytes_per_second * alone);
+      return of_bytes(WorkClass::kNorm, bytes / rates_.aten_norm_bytes_per_second * alone, rates_.aten_norm_seconds);
     case AtenKind::kPooling:
       return of(WorkClass::kNorm, bytes / rates_.aten_pooling_bytes_per_second * alone);
     case AtenKind::kRoot:
-      return of(WorkClass::kElementwise, most / rates_.aten_roots_per_second * alone);
+      return of_bytes(WorkClass::kElementwise, most / rates_.aten_roots_per_second * alone);
     case AtenKind::kElementwise:
       break;
   }
   if (across) return of(WorkClass::kStrided, bytes / rates_.aten_strided_bytes_per_second * alone);
   if (rows > 0) return of(WorkClass::kStrided, rows / rates_.aten_rows_per_second * alone);
-  return of(WorkClass::kElementwise, instruction.work.all_flops() / rates_.aten_flops_per_second * alone);
+  return of_bytes(WorkClass::kElementwise, instruction.work.all_flops() / rates_.aten_flops_per_second * alone);
+}
+
+// Numbers that host code gives before the run take none of it.
+Price Pricer::price_host(const Instruction& instruction) const {
+  const double numbers = instruction.in_place ? static_cast<double>(schedule_.host_numbers.size()) : 0;
+  return {WorkClass::kHost, 0,
+          instruction.kind == Instruction::Kind::kSeed
+              ? rates_.seed_seconds
+              : rates_.instruction_seconds + numbers * rates_.host_number_seconds};
 }
 
 std::optional<Communication> communication_of(const Schedule& schedule, const Instruction& instruction) {
@@ -440,7 +490,7 @@ Price Pricer::price(const Instruction& instruction) const {
     case Instruction::Kind::kCopy:
       return price_aten(instruction);
     default:
-      return {WorkClass::kHost, 0, 0};
+      return price_host(instruction);
   }
 }
 

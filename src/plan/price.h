@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cost/target.h"
@@ -30,7 +32,7 @@ enum class WorkClass : uint8_t {
   kStrided,     // across strides: transposed copies
   kOwn,         // the program's own operators, by what it says of them
   kCollective,  // what the ranks of a mesh do together
-  kHost,        // guards, events, pauses: host code is not priced
+  kHost,        // guards, numbers of host code, seeds; the program's own code is not priced
 };
 inline constexpr size_t kWorkClasses = static_cast<size_t>(WorkClass::kHost) + 1;
 std::string_view name_of(WorkClass work);
@@ -45,6 +47,10 @@ struct Price {
 class Pricer {
  public:
   Pricer(const Schedule& schedule, const Target& target);
+  Pricer(const Pricer&) = delete;
+  Pricer& operator=(const Pricer&) = delete;
+  // Before the first instruction: the program's tensors are bound.
+  [[nodiscard]] double bind_seconds() const;
   [[nodiscard]] Price price(const Instruction& instruction) const;
 
  private:
@@ -63,6 +69,8 @@ class Pricer {
   [[nodiscard]] double library_attention_seconds(const Instruction& instruction, bool backward) const;
   [[nodiscard]] double own_operator_seconds(const Instruction& instruction, double most_elements, double alone) const;
   [[nodiscard]] double convolution_seconds(const Instruction& instruction, bool backward) const;
+  [[nodiscard]] Price price_host(const Instruction& instruction) const;
+  [[nodiscard]] const CallRate* call_rate(const Instruction& instruction) const;
   [[nodiscard]] const Operand& operand(OperandId id) const { return schedule_.operands[id.index()]; }
 
   const Schedule& schedule_;
@@ -70,7 +78,15 @@ class Pricer {
   const Rates& rates_;
   int threads_;
   std::vector<ProgramPrice> programs_;
+  std::map<std::pair<std::string_view, DType>, const CallRate*> calls_;
 };
+
+// What a call of LibTorch's is given and makes, each element once.
+double bytes_of_call(const Schedule& schedule, const Instruction& instruction);
+// So many calls take as long: a list goes to the kernel tensor by tensor.
+double calls_of(const Instruction& instruction);
+// Of what it makes, as rates of calls know types: bf16, or f32 for all others.
+DType dtype_of_call(const Schedule& schedule, const Instruction& instruction);
 
 // What a collective of a Schedule sends, without its time; nullopt: another instruction.
 std::optional<Communication> communication_of(const Schedule& schedule, const Instruction& instruction);

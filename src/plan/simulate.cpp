@@ -66,6 +66,7 @@ double traffic_seconds(const Schedule& schedule, const Instruction& instruction,
   double sum = 0;
   for (const auto* operands : {&instruction.reads, &instruction.writes})
     for (OperandId id : *operands) {
+      if (!id.valid()) continue;
       const Operand& operand = schedule.operands[id.index()];
       const double bytes = bytes_shown(operand);
       sum += bytes;
@@ -137,14 +138,15 @@ Timeline simulate(const Schedule& schedule, const Target& target) {
     traffic_seconds(schedule, instruction, target.rates, distances);
   const std::vector<uint64_t> live = live_bytes_of(schedule);
   Timeline timeline;
+  timeline.bind_seconds = timeline.seconds = pricer.bind_seconds();
   std::map<uint32_t, double> ends;  // by stream
   for (size_t i = 0; i < schedule.instructions.size(); ++i) {
     const Instruction& instruction = schedule.instructions[i];
     const Price price = pricer.price(instruction);
     const double traffic = traffic_seconds(schedule, instruction, target.rates, distances);
     const double seconds =
-        price.work == WorkClass::kHost ? 0 : price.call_seconds + std::max(price.compute_seconds, traffic);
-    double& end = ends[instruction.stream];
+        price.call_seconds + (price.work == WorkClass::kHost ? 0 : std::max(price.compute_seconds, traffic));
+    double& end = ends.try_emplace(instruction.stream, timeline.bind_seconds).first->second;
     timeline.entries.push_back({price.work, instruction.stream, end, end + seconds, live[i]});
     end += seconds;
     timeline.seconds = std::max(timeline.seconds, end);
@@ -181,6 +183,8 @@ std::string to_text(const Timeline& timeline) {
     if (rows[w].count != 0)
       out += str("  {:<22}{:>7}{:>12.3f} ms{:>7.1f} %\n", name_of(static_cast<WorkClass>(w)), rows[w].count,
                  rows[w].seconds * 1e3, timeline.seconds > 0 ? 100 * rows[w].seconds / timeline.seconds : 0);
+  out += str("  {:<22}{:>7}{:>12.3f} ms{:>7.1f} %\n", "binding its tensors", "", timeline.bind_seconds * 1e3,
+             timeline.seconds > 0 ? 100 * timeline.bind_seconds / timeline.seconds : 0);
   return out;
 }
 

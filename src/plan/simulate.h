@@ -23,7 +23,8 @@ struct TimelineEntry {
 
 struct Timeline {
   std::vector<TimelineEntry> entries;  // one an instruction
-  double seconds = 0;                  // of the step, host code aside
+  double seconds = 0;                  // of the step, the program's own host code aside
+  double bind_seconds = 0;             // of these, before the first instruction
   uint64_t peak_bytes = 0;             // the largest live_bytes
   bool operator==(const Timeline&) const = default;
 };

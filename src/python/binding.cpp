@@ -7,6 +7,7 @@
 #include <pybind11/stl.h>
 #include <spdlog/sinks/base_sink.h>
 
+#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/utils/pybind.h>
@@ -463,8 +464,14 @@ PYBIND11_MODULE(_C, module) {
 
   module.def("calibrate", [](const std::string& directory, int rounds) {
     const py::gil_scoped_release release;
+    std::optional<MeasuringHere> here;
+    if (!directory.empty()) here.emplace(directory, at::get_num_threads());
     KernelSources kernels(directory);
-    const Target target = calibrate(kernels, {}, rounds);
+    const auto may_be_interrupted = [](const std::string&) {
+      const py::gil_scoped_acquire acquire;
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    };
+    const Target target = calibrate(kernels, may_be_interrupted, rounds);
     if (!directory.empty()) keep_target(directory, target);
     return rates_table(target);
   });

@@ -585,6 +585,7 @@ class Writer {
       Instruction& event = add(Instruction::Kind::kEvent);
       event.op = trace.events[e].key;
       event.event = e;
+      event.in_place = is_behind_guard(trace, trace.events[e]);
       event.why = "the host supplies its numbers";
     }
   }

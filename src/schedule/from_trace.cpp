@@ -179,6 +179,7 @@ class TraceWriter {
       Instruction& instruction = add(pauses ? Instruction::Kind::kPause : Instruction::Kind::kEvent, "host code");
       instruction.event = e;
       instruction.op = event.key;
+      instruction.in_place = event.kind == HostEvent::Kind::kShadow && is_behind_guard(trace_, event);
       for (ValueId output : event.outputs) instruction.reads.push_back(of_program(output));
       if (pauses)
         for (const ScheduleInput& input : s_.inputs)

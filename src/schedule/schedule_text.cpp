@@ -170,6 +170,7 @@ std::string details_text(const Instruction& one) {
   if (one.expected != Arg()) out += " expects " + arg_text(one.expected, place_name);
   const bool is_event = one.kind == Instruction::Kind::kEvent || one.kind == Instruction::Kind::kPause;
   if (is_event || one.event != 0) out += str(" event {}", one.event);
+  if (one.in_place) out += " in place";
   const bool is_state = one.kind == Instruction::Kind::kSaveGenerator || one.kind == Instruction::Kind::kLoadGenerator;
   if (is_state || one.generator != 0) out += str(" generator {}", one.generator);
   if (is_state || one.state != 0) out += str(" state {}", one.state);
@@ -412,6 +413,7 @@ class ScheduleParser {
     if (in_.accept("number ")) one.number = in_.id();
     if (in_.accept("expects ")) one.expected = arg();
     if (in_.accept("event ")) one.event = in_.id();
+    one.in_place = in_.accept("in place");
     if (in_.accept("generator ")) one.generator = in_.id();
     if (in_.accept("state ")) one.state = in_.id();
     if (!in_.accept("work(")) return;

@@ -24,6 +24,20 @@ TEST(Rates, WhatIsSmallerThanATableTakesAsLongAsItsSmallest) {
   EXPECT_DOUBLE_EQ(seconds(128, 64, 64), 2 * seconds(64, 64, 64)) << "above, the rate stays";
 }
 
+TEST(Rates, BetweenPointsATimeThatIsAPowerOfTheSizesIsFound) {
+  Rates rates;
+  rates.matmuls.clear();
+  // A start that does not depend on the size, then a rate that does not.
+  const auto add = [&](int64_t n, double seconds) {
+    rates.matmuls.push_back({KernelOwner::kLibrary, DType::kF32, n, n, n, flops(n, n, n) / seconds});
+  };
+  for (const int64_t n : {4, 8, 16, 64}) add(n, 1e-6);
+  const double rate = matmul_rate(rates, KernelOwner::kLibrary, DType::kF32, 32, 32, 32);
+  EXPECT_NEAR(flops(32, 32, 32) / rate, 1e-6, 0.05e-6);
+  EXPECT_LE(matmul_rate(rates, KernelOwner::kLibrary, DType::kF32, 64, 4, 4), rates.matmuls.back().flops_per_second)
+      << "no faster than all points";
+}
+
 TEST(Rates, ShortAttentionTakesAsLongAsTheShortestMeasured) {
   Rates rates;
   rates.attentions = {{KernelOwner::kLibrary, DType::kF32, false, 32, 64, 1e9},

@@ -15,7 +15,8 @@ TEST(TargetFile, KeepsOneAThreadCountAndReadsItBack) {
   const TempDir directory;
   EXPECT_EQ(kept_target(directory.path(), 2), std::nullopt);
   EXPECT_EQ(kept_target({}, 2), std::nullopt) << "no directory, no file";
-  Target two{.threads = 2}, one{.threads = 1};
+  const Rates measured{.calls = {{"exp", DType::kF32, 1e-6, 1e9}}};
+  Target two{.threads = 2, .rates = measured}, one{.threads = 1, .rates = measured};
   two.rates.fork_seconds = 1e-5;
   keep_target(directory.path() / "new", two);
   keep_target(directory.path() / "new", one);
@@ -32,6 +33,29 @@ TEST(TargetFile, ADamagedOneIsNamedWithWhatToDo) {
   std::ofstream(target_file(directory.path(), 4)) << "threads = 2\nfeatures = []\n";
   EXPECT_USER_ERROR((void)kept_target(directory.path(), 4),
                     "target-4-threads.toml: target: threads = 2, where the file's name says 4; measure again");
+}
+
+TEST(TargetFile, OneOfAnOlderVersionOrCutShortIsMeasuredAgain) {
+  const TempDir directory;
+  const std::string text = to_text(Target{.threads = 2, .rates = {.calls = {{"exp", DType::kF32, 1e-6, 1e9}}}});
+  for (const std::string_view from : {"[[matmuls]]", "[[convolutions]]", "[[calls]]"}) {
+    std::ofstream(target_file(directory.path(), 2)) << text.substr(0, text.rfind(from));
+    EXPECT_USER_ERROR((void)kept_target(directory.path(), 2), "measure again with `stepc calibrate`");
+  }
+  EXPECT_USER_ERROR((void)kept_target(directory.path(), 2),
+                    "target: calls is missing: an older version's, or the file is cut short; measure again");
+}
+
+TEST(TargetFile, OneProcessMeasuresAtATime) {
+  const TempDir directory;
+  {
+    const MeasuringHere here(directory.path() / "new", 2);
+    EXPECT_USER_ERROR(MeasuringHere(directory.path() / "new", 4), "another calibration runs for this directory");
+  }
+  const MeasuringHere again(directory.path() / "new", 2);
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path() / "new"));
+  std::ofstream(directory.path() / "file") << "x";
+  EXPECT_USER_ERROR(MeasuringHere(directory.path() / "file", 2), "file");
 }
 
 }  // namespace

@@ -11,7 +11,9 @@ TEST(TargetText, ReadsBackToTheSame) {
                    .bytes_per_second = 1,
                    .narrow_flops_per_second = 1e18,
                    .features = {.bf16 = true, .avx512 = true, .intel = true},
-                   .threads = 96};
+                   .threads = 96,
+                   .cpu = "znver4",
+                   .rates = {.calls = {{"aten::add.Tensor", DType::kF32, 1e-6, 1e10}, {"exp", DType::kBF16, 1e-7, 1}}}};
   for (const Target& target : {Target(), odd}) EXPECT_EQ(parse_target(to_text(target)), target) << to_text(target);
   for (const FeatureName& one : kFeatureNames) {
     Target target;
@@ -36,7 +38,7 @@ TEST(TargetText, RatesHaveDefaultsThreadsAndFeaturesHaveNone) {
 TEST(TargetText, WhatIsNotATargetIsRefusedWithLineAndKey) {
   const auto with = [](const std::string& line) { return parse_target("threads = 4\nfeatures = []\n" + line); };
   EXPECT_USER_ERROR(with("thread = 2"), "target, line 3: thread = 2: unknown key; did you mean threads?");
-  EXPECT_USER_ERROR(with("cache = 2"), "target, line 3: cache = 2: unknown key; the keys are threads, features, flops");
+  EXPECT_USER_ERROR(with("cache = 2"), "target, line 3: cache = 2: unknown key; the keys are threads, cpu, features, flops");
   EXPECT_USER_ERROR(with("[threads_of]\na = 1"), "target, line 3: threads_of = ");
   for (const std::string bad : {"0", "-1.5", "nan", "inf", "1e19", "\"fast\"", "true", "[1e9]"}) {
     EXPECT_USER_ERROR(with("bytes_per_second = " + bad), "target, line 3: bytes_per_second = ");
@@ -75,6 +77,19 @@ TEST(TargetText, TablesReplaceTheDefaults) {
   EXPECT_EQ(target.rates.fork_seconds, 2e-6);
   EXPECT_EQ(target.rates.streams, (std::vector<StreamRate>{{1024, 1e11}, {4096, 1e10}}));
   EXPECT_EQ(target.rates.matmuls, Rates().matmuls);
+}
+
+TEST(TargetText, ABadCallNamesLineAndKey) {
+  const auto with = [](const std::string& text) { return parse_target("threads = 4\nfeatures = []\n" + text); };
+  const std::string call = "[[calls]]\ndtype = \"f32\"\nseconds = 1e-6\nbytes_per_second = 1e9\nop = ";
+  EXPECT_EQ(with(call + "\"exp\"").rates.calls, (std::vector<CallRate>{{"exp", DType::kF32, 1e-6, 1e9}}));
+  for (const std::string bad : {"\"\"", "3", "\"a b\"", "\"x\\\"y\""})
+    EXPECT_USER_ERROR(with(call + bad), "target, line 7: op = ");
+  EXPECT_USER_ERROR(with(call + "\"exp\"\n" + call + "\"exp\""), "target, line 8: calls has exp in f32 twice");
+  EXPECT_USER_ERROR(with("[[calls]]\nop = \"exp\"\ndtype = \"f32\"\nseconds = 2\nbytes_per_second = 1"),
+                    "target, line 6: seconds = 2: must be a number from 1e-12 to 1");
+  EXPECT_USER_ERROR(with("cpu = \"a\\nb\""), "target, line 3: cpu = '''a b''': must be the name of a CPU");
+  EXPECT_USER_ERROR(with("cpu = 4"), "target, line 3: cpu = 4: must be the name of a CPU");
 }
 
 TEST(TargetText, ABadRateNamesLineAndKey) {

@@ -115,6 +115,52 @@ TEST(Simulate, ACopyOfShortRowsTakesItsRows) {
   EXPECT_LT(copied(1024).seconds(), 1e-6) << "long rows take their bytes";
 }
 
+std::string written(const std::string& instructions) {
+  return "stepc.schedule 1\nfeatures none\nthreads 2\narena 0\nlive bound 0\nlayout \"best_fit\"\nnumbers 0\n"
+         "buffer b0: input 4096 of 0\nbuffer b1: own 4096\nbuffer b2: input 16 of 1\n"
+         "operand %0: f32[1024] in b0\noperand %1: f32[1024] in b1\noperand %2: i64[2] in b2\n"
+         "input 0: batch \"0\" %0\ninput 1: rng \"\" %2\n" +
+         instructions;
+}
+
+TEST(Simulate, ACallTakesWhatWasMeasuredOfIt) {
+  const Schedule exp = parse_schedule(written("i0: op exp (%0) -> (%1) | forward \"\"\n"));
+  Target target;
+  target.rates.streams = {{1, 1e18}};
+  target.rates.aten_call_seconds = 5e-6;
+  target.rates.aten_flops_per_second = 1e18;
+  EXPECT_NEAR(only(exp, target).seconds(), 5e-6, 1e-9) << "as any call";
+  // So many bytes a second of both threads, of which a small call has one.
+  target.rates.calls = {{"aten::exp", DType::kF32, 3e-6, 1e9}, {"exp", DType::kBF16, 1, 1}};
+  EXPECT_NEAR(only(exp, target).seconds(), 3e-6 + 2 * 8192 / 1e9, 1e-9);
+  target.rates.calls.push_back({"exp", DType::kF32, 2e-6, 1e18});
+  EXPECT_NEAR(only(exp, target).seconds(), 2e-6, 1e-9) << "its own name first";
+  const Schedule list = parse_schedule(written(
+      "i0: aten aten::_foreach_mul.Scalar (%0, %0, %0) -> (%1, %1, %1) args(t[#0, #1, #2], 2.0) results(t[#0, #1, #2]) "
+      "| forward \"\"\n"));
+  target.rates.calls.push_back({"aten::_foreach_mul.Scalar", DType::kF32, 1e-6, 1e18});
+  EXPECT_NEAR(only(list, target).seconds(), 3e-6, 1e-9) << "one a tensor";
+}
+
+TEST(Simulate, WhatTheHostDoesBetweenKernelsHasAPrice) {
+  Target target;
+  target.rates.instruction_seconds = 1e-6;
+  target.rates.host_number_seconds = 1e-5;
+  target.rates.seed_seconds = 1e-4;
+  target.rates.input_seconds = 1e-3;
+  const std::string numbers = "host call 0 arg 0 integer 1\nhost call 1 arg 0 integer 1\nhost call 2 arg 0 integer 1\n";
+  const auto seconds = [&](const std::string& instruction) {
+    const TimelineEntry entry = only(parse_schedule(written(instruction + numbers)), target);
+    EXPECT_EQ(entry.work, WorkClass::kHost);
+    EXPECT_NEAR(entry.begin_seconds, 2e-3, 1e-9) << "two inputs are bound before";
+    return entry.seconds();
+  };
+  EXPECT_NEAR(seconds("i0: guard \"\" (%0) -> () | forward \"\"\n"), 1e-6, 1e-9);
+  EXPECT_NEAR(seconds("i0: seed \"\" () -> (%2) | forward \"\"\n"), 1e-4, 1e-9);
+  EXPECT_NEAR(seconds("i0: event \"step\" () -> () event 0 in place | update \"\"\n"), 1e-6 + 3e-5, 1e-9);
+  EXPECT_NEAR(seconds("i0: event \"step\" () -> () event 0 | update \"\"\n"), 1e-6, 1e-9) << "before the run";
+}
+
 TEST(Simulate, AnOperatorOfTheProgramsTakesWhatItsRuleSays) {
   const auto own = [](const std::string& rule) {
     return schedule_of("input %0: f32[64, 64] = batch \"0\"\n%1: f32[64, 64] = my::op(%0) -> %" + rule +

@@ -79,7 +79,8 @@ def test_measured_rates_count_where_auto_asks_for_them(tmp_path, caplog):
         directory = tmp_path / name
         directory.mkdir()
         (directory / f"target-{threads}-thread{'' if threads == 1 else 's'}.toml").write_text(
-            f"threads = {threads}\nfeatures = []\nflops_per_second = {rates[0]}\nbytes_per_second = {rates[1]}\n")
+            f"threads = {threads}\nfeatures = []\nflops_per_second = {rates[0]}\nbytes_per_second = {rates[1]}\n"
+            '[[calls]]\nop = "exp"\ndtype = "f32"\nseconds = 1e-6\nbytes_per_second = 1e9\n')
         for budget in ("none", "auto"):
             step = deep_step(directory, budget)
             caplog.clear()

@@ -231,17 +231,14 @@ void Plan::find_undo(const std::vector<at::Tensor>& tensors) {
     last = std::max(last, c);
     may_turn_back_ = true;
   }
-  CallId first_guard;
-  for (const HostRead& read : t.reads)
-    if (read.guard && !first_guard.valid()) first_guard = read.call;
   for (const HostEvent& event : t.events) {
     EventRun& run = events_.emplace_back();
     if (options_.is_traced) continue;  // who runs it turns back
-    run.in_place = event.kind != HostEvent::Kind::kShadow || (first_guard.valid() && first_guard < event.begin);
+    run.in_place = event.kind != HostEvent::Kind::kShadow || is_behind_guard(t, event);
     if (run.in_place && event.kind != HostEvent::Kind::kPause) last = std::max(last, event.begin.index());
     if (event.kind != HostEvent::Kind::kPause) may_turn_back_ = true;
   }
-  if (first_guard.valid()) may_turn_back_ = true;
+  if (std::ranges::any_of(t.reads, &HostRead::guard)) may_turn_back_ = true;
 
   std::vector<bool> written(t.storages.size(), false);
   std::vector<bool> written_early(t.storages.size(), false);

@@ -123,8 +123,8 @@ int run_export(const fs::path& from, const fs::path& to, double max_shard_gb) {
 int run_calibrate(const CalibrateCommand& command) {
   const fs::path directory = command.kernels.empty() ? kernel_directory() : command.kernels;
   USER_CHECK(!directory.empty(), "there is no directory to keep the result in: give --kernels, or set HOME");
-  make_directories(directory);
   if (command.threads > 0) at::set_num_threads(command.threads);
+  const MeasuringHere here(directory, at::get_num_threads());
   KernelSources kernels(directory);
   const auto begin = Clock::now();
   const Target target = calibrate(

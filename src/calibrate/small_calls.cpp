@@ -1,0 +1,155 @@
+#include "calibrate/small_calls.h"
+
+#include <algorithm>
+#include <memory>
+
+#include <ATen/Functions.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "calibrate/varied_step.h"
+#include "plan/price.h"
+
+namespace stepc {
+
+namespace {
+
+constexpr int64_t kSmallSide = 32, kLargeSide = 128;  // the larger one's calls are still one thread's
+constexpr int kSmallRuns = 25, kLargeRuns = 7;
+constexpr double kFastest = 1e13;  // bytes a second
+
+void keep_shortest(std::vector<double>& kept, const std::vector<double>& seconds) {
+  if (kept.empty()) kept = seconds;
+  for (size_t i = 0; i < kept.size(); ++i) kept[i] = std::min(kept[i], seconds[i]);
+}
+
+// The time of the others goes by their arithmetic.
+bool goes_by_bytes(const Instruction& instruction, WorkClass work) {
+  return (instruction.kind == Instruction::Kind::kOp || instruction.kind == Instruction::Kind::kAten) &&
+         work != WorkClass::kMatmulLibrary;
+}
+
+// A seed for the draws of a step.
+constexpr const char* kSeed =
+    "stepc.schedule 1\nfeatures none\nthreads 1\narena 0\nlive bound 0\nlayout \"best_fit\"\nnumbers 0\n"
+    "buffer b0: input 16 of 0\noperand %0: i64[2] in b0\ninput 0: rng \"\" %0\n"
+    "i0: seed \"\" () -> (%0) | forward \"\"\n";
+
+}  // namespace
+
+SmallCalls::Program::Program(const std::function<Measured(int64_t side)>& make, DType type)
+    : dtype(type), small(make(kSmallSide)), large(make(kLargeSide)) {
+  INTERNAL_CHECK_EQ(small.schedule().instructions.size(), large.schedule().instructions.size(),
+                    "instructions of a step on small and on larger tensors");
+}
+
+void SmallCalls::Program::measure() {
+  keep_shortest(small_seconds, small.seconds_of_each(kSmallRuns));
+  keep_shortest(large_seconds, large.seconds_of_each(kLargeRuns));
+}
+
+SmallCalls::SmallCalls(KernelSources& kernels, int threads) : threads_(threads) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const at::ScalarType type = dtype == DType::kF32 ? at::kFloat : at::kBFloat16;
+    programs_.push_back(
+        std::make_unique<Program>([&](int64_t side) { return varied_calls(type, side, threads); }, dtype));
+  }
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    programs_.push_back(std::make_unique<Program>(
+        [&](int64_t side) { return Measured(varied_ops(std::string(name_of(dtype)), side), kernels, threads); },
+        dtype));
+}
+
+void SmallCalls::measure(Rates& rates) {
+  for (const auto& program : programs_) program->measure();
+  std::map<std::pair<std::string, DType>, Sum> sums;
+  double generated = 0;
+  int generated_count = 0;
+  for (const auto& program : programs_) {
+    add_calls(*program, sums);
+    for (size_t i = 0; i < program->small_seconds.size(); ++i) {
+      if (program->small.schedule().instructions[i].kind != Instruction::Kind::kGenerated) continue;
+      generated += program->small_seconds[i];
+      ++generated_count;
+    }
+  }
+  rates.instruction_seconds = generated / std::max(generated_count, 1);
+  rates.calls.clear();
+  std::vector<double> all;
+  std::map<std::string, double> f32;
+  for (const auto& [name, sum] : sums) {
+    const double bytes = sum.large_bytes - sum.small_bytes;
+    const double a_byte =
+        std::max(1 / kFastest, bytes > 0 ? (sum.large_seconds - sum.small_seconds) / bytes : 0);  // of one thread
+    const double seconds = std::max(sum.small_seconds * 0.2, sum.small_seconds - sum.small_bytes * a_byte) / sum.calls;
+    rates.calls.push_back({name.first, name.second, seconds, threads_ / a_byte});
+    if (name.second != DType::kF32) continue;
+    all.push_back(seconds);
+    f32[name.first] = seconds;
+  }
+  rates.aten_call_seconds = median(std::move(all));
+  const auto beyond_call = [&](const char* one, const char* other) {
+    return std::max(1e-9, (f32.at(one) + f32.at(other)) / 2 - rates.aten_call_seconds);
+  };
+  rates.aten_reduction_seconds = beyond_call("aten::sum.dim_IntList", "aten::mean.dim");
+  rates.aten_norm_seconds = beyond_call("aten::native_layer_norm", "aten::_softmax");
+  rates.aten_index_seconds = beyond_call("aten::embedding", "aten::index.Tensor");
+  rates.input_seconds = input_seconds();
+  rates.host_number_seconds = host_number_seconds();
+  rates.seed_seconds = seed_seconds();
+}
+
+void SmallCalls::add_calls(const Program& program, std::map<std::pair<std::string, DType>, Sum>& sums) const {
+  const Schedule &small = program.small.schedule(), &large = program.large.schedule();
+  const Target any;
+  const Pricer pricer(small, any);
+  for (size_t i = 0; i < small.instructions.size(); ++i) {
+    const Instruction& instruction = small.instructions[i];
+    INTERNAL_CHECK_EQ(instruction.op, large.instructions[i].op, "the op of instruction {}", i);
+    if (!goes_by_bytes(instruction, pricer.price(instruction).work)) continue;
+    Sum& sum = sums[{instruction.op, program.dtype}];
+    sum.calls += calls_of(instruction);
+    sum.small_seconds += program.small_seconds[i];
+    sum.large_seconds += program.large_seconds[i];
+    sum.small_bytes += bytes_of_call(small, instruction);
+    sum.large_bytes += bytes_of_call(large, large.instructions[i]);
+  }
+}
+
+double SmallCalls::shortest(const std::string& key, double seconds) {
+  const auto [known, is_new] = shortest_.emplace(key, seconds);
+  return known->second = std::min(known->second, seconds);
+}
+
+double SmallCalls::timed(const std::function<void()>& work) {
+  return median_seconds([&] {
+    const auto begin = Clock::now();
+    work();
+    return seconds_since(begin);
+  });
+}
+
+double SmallCalls::host_number_seconds() {
+  Measured& step = programs_.front()->small;
+  const auto count = static_cast<double>(std::max<size_t>(step.schedule().host_numbers.size(), 1));
+  return shortest("numbers", timed([&] { step.supply_all(); })) / count;
+}
+
+// What a run of one instruction on so many tensors takes beside it.
+double SmallCalls::input_seconds() {
+  constexpr size_t kTensors = 256;
+  std::vector<at::Tensor> tensors;
+  for (size_t i = 0; i < kTensors; ++i) tensors.push_back(at::ones({1}));
+  Measured step(
+      tensors, [&] { at::_foreach_mul_(tensors, 1.0); }, threads_);
+  const double whole = shortest("run of many inputs", timed([&] { step.run_unwatched(); }));
+  const double instruction = shortest("instruction of many inputs", step.seconds());
+  return std::max(1e-9, (whole - instruction) / kTensors);
+}
+
+double SmallCalls::seed_seconds() {
+  Measured step(parse_schedule(kSeed), nullptr);
+  return shortest("seed", step.seconds());
+}
+
+}  // namespace stepc

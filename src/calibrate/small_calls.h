@@ -1,0 +1,50 @@
+// SmallCalls: what one instruction costs whatever its size, by its kind. Each is measured among many others, in a step
+// of some hundreds of instructions that runs again and again (varied_step.h): the same call in a row would have its
+// code and its tensors nearer than it ever has them in a step.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "calibrate/measured.h"
+#include "cost/rates.h"
+
+namespace stepc {
+
+class SmallCalls {
+ public:
+  SmallCalls(KernelSources& kernels, int threads);
+
+  // Once more; of all rounds so far the shortest time of each instruction counts. Sets what `rates` has of calls and
+  // instructions.
+  void measure(Rates& rates);
+
+ private:
+  // The same step on small tensors and on larger ones.
+  struct Program {
+    Program(const std::function<Measured(int64_t side)>& make, DType dtype);
+    void measure();
+    DType dtype;
+    Measured small, large;
+    std::vector<double> small_seconds, large_seconds;  // by instruction
+  };
+  struct Sum {
+    double calls = 0, small_seconds = 0, large_seconds = 0, small_bytes = 0, large_bytes = 0;
+  };
+  void add_calls(const Program& program, std::map<std::pair<std::string, DType>, Sum>& sums) const;
+  double shortest(const std::string& key, double seconds);
+  double timed(const std::function<void()>& work);
+  double host_number_seconds();
+  double input_seconds();
+  double seed_seconds();
+
+  int threads_;
+  std::vector<std::unique_ptr<Program>> programs_;
+  std::map<std::string, double> shortest_;
+};
+
+}  // namespace stepc
