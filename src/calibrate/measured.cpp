@@ -65,13 +65,19 @@ double median(std::vector<double> values) {
 }
 
 double median_seconds(const std::function<double()>& seconds_of_run) {
+  return median_seconds(seconds_of_run, [] {});
+}
+
+double median_seconds(const std::function<double()>& seconds_of_run, const std::function<void()>& others) {
   const double first = seconds_of_run();
   if (first > kEnoughSeconds * 6) return first;
   const auto begin = Clock::now();
   std::vector<double> all;
   while (static_cast<int>(all.size()) < kFewestRuns ||
-         (seconds_since(begin) < kEnoughSeconds && static_cast<int>(all.size()) < kMostRuns))
+         (seconds_since(begin) < kEnoughSeconds && static_cast<int>(all.size()) < kMostRuns)) {
+    others();
     all.push_back(seconds_of_run());
+  }
   return median(std::move(all));
 }
 
@@ -117,17 +123,20 @@ void Measured::supply_all() {
   }
 }
 
-double Measured::seconds() {
-  return median_seconds([&] {
-    run();
-    return seconds_of(times_.instructions().front());
-  });
+double Measured::seconds(const std::function<void()>& others) {
+  return median_seconds(
+      [&] {
+        run();
+        return seconds_of(times_.instructions().front());
+      },
+      others);
 }
 
-std::vector<double> Measured::seconds_of_each(int runs) {
+std::vector<double> Measured::seconds_of_each(int runs, const std::function<void()>& others) {
   std::vector<std::vector<double>> all(schedule().instructions.size());
   run();
   for (int i = 0; i < runs; ++i) {
+    others();
     run();
     for (const InstructionTime& time : times_.instructions()) all[time.index].push_back(seconds_of(time));
   }

@@ -16,6 +16,8 @@ double median(std::vector<double> values);
 
 // Of runs one after the other that `seconds_of_run` times itself; of a long run, the first.
 double median_seconds(const std::function<double()>& seconds_of_run);
+// With other work before each.
+double median_seconds(const std::function<double()>& seconds_of_run, const std::function<void()>& others);
 
 class Measured {
  public:
@@ -33,9 +35,12 @@ class Measured {
   // What a program's host code does before a run: hands on each of its numbers.
   void supply_all();
   // Of its first instruction.
-  double seconds();
-  // Of each instruction: the median of `runs` runs one after the other.
-  std::vector<double> seconds_of_each(int runs);
+  double seconds() {
+    return seconds([] {});
+  }
+  double seconds(const std::function<void()>& others);
+  // Of each instruction: the median of `runs` runs, with `others` before each.
+  std::vector<double> seconds_of_each(int runs, const std::function<void()>& others);
 
  private:
   Measured(Schedule schedule, KernelSources* kernels, const std::vector<at::Tensor>& tensors);

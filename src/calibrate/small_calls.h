@@ -22,12 +22,14 @@ class SmallCalls {
   // Once more; of all rounds so far the shortest time of each instruction counts. Sets what `rates` has of calls and
   // instructions.
   void measure(Rates& rates);
+  // A hundred small instructions, as they stand between two products of LibTorch's.
+  void run_some() { programs_.back()->small.run(); }
 
  private:
   // The same step on small tensors and on larger ones.
   struct Program {
     Program(const std::function<Measured(int64_t side)>& make, DType dtype);
-    void measure();
+    void measure(const std::function<void()>& others);
     DType dtype;
     Measured small, large;
     std::vector<double> small_seconds, large_seconds;  // by instruction
@@ -35,13 +37,16 @@ class SmallCalls {
   struct Sum {
     double calls = 0, small_seconds = 0, large_seconds = 0, small_bytes = 0, large_bytes = 0;
   };
-  void add_calls(const Program& program, std::map<std::pair<std::string, DType>, Sum>& sums) const;
+  static std::pair<double, double> start_of(const Sum& sum);
+  static void add_program(const Program& program, std::map<std::pair<std::string, DType>, Sum>& sums, Sum& generated);
   double shortest(const std::string& key, double seconds);
   double timed(const std::function<void()>& work);
   double host_number_seconds();
   double input_seconds();
   double seed_seconds();
+  double loss_seconds();
 
+  KernelSources& kernels_;
   int threads_;
   std::vector<std::unique_ptr<Program>> programs_;
   std::map<std::string, double> shortest_;

@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "aten/constants.h"
 #include "base/text.h"
 #include "capture/recorder.h"
 
@@ -55,6 +56,8 @@ class VariedStep {
   }
 
  private:
+  // As Python hands a number to an operator of two tensors.
+  static at::Tensor number(double value) { return tensor_of(WrappedNumber{value}); }
   at::Tensor own(at::Tensor tensor) { return all_.emplace_back(std::move(tensor)); }
   at::Tensor matrix(double value) { return own(at::full({side_, side_}, value, dtype_)); }
   at::Tensor row(double value) { return own(at::full({side_}, value, dtype_)); }
@@ -63,14 +66,14 @@ class VariedStep {
   at::Tensor embed(const at::Tensor& x, int layer) {
     const at::Tensor rows = at::embedding(tables_[static_cast<size_t>(layer)], ids_);
     (void)at::embedding_dense_backward(gradient_, ids_, side_, -1, false);
-    return at::add(at::add(rows, x), 1.0);
+    return at::add(at::add(rows, x), number(1));
   }
 
   at::Tensor normalise(const at::Tensor& x, int layer) {
     const at::Tensor &scale = scales_[static_cast<size_t>(layer)], &bias = biases_[static_cast<size_t>(layer)];
     const auto [normal, mean, deviation] = at::native_layer_norm(x, {side_}, scale, bias, 1e-5);
     (void)at::native_layer_norm_backward(gradient_, x, {side_}, mean, deviation, scale, bias, {true, true, true});
-    const at::Tensor size = at::rsqrt(at::add(at::mean(at::pow(normal, 2), {-1}, true), 1e-6));
+    const at::Tensor size = at::rsqrt(at::add(at::mean(at::pow(normal, 2), {-1}, true), number(1e-6)));
     const auto [variance, middle] = at::var_mean(x, std::vector<int64_t>{1}, true, true);
     (void)at::sub(x, middle);
     (void)at::linalg_vector_norm(x);
@@ -85,11 +88,11 @@ class VariedStep {
     };
     const at::Tensor query = split(at::mm(x, weight(layer, 0).t()));
     const at::Tensor key = split(at::addmm(bias, x, weight(layer, 1).t()));
-    const at::Tensor scores = at::mul(at::bmm(query, key.transpose(1, 2)), at::scalar_tensor(0.125, dtype_));
+    const at::Tensor scores = at::mul(at::bmm(query, key.transpose(1, 2)), number(0.125));
     const at::Tensor hidden = at::where(mask_, scores, at::scalar_tensor(-10.0, dtype_));
     const at::Tensor shares = at::_softmax(hidden, -1, false);
     (void)at::_safe_softmax(scores, -1);
-    const at::Tensor kept = at::div(at::empty_like(shares).bernoulli_(0.9), 0.9);
+    const at::Tensor kept = at::div(at::empty_like(shares).bernoulli_(0.9), number(0.9));
     const at::Tensor mixed = at::bmm(at::mul(shares, kept), split(x));
     (void)at::_softmax_backward_data(shares, shares, -1, shares.scalar_type());
     (void)at::masked_fill(scores, mask_, 0.0);
@@ -122,8 +125,8 @@ class VariedStep {
     (void)at::sub(x, bent);
     (void)at::rsub(x, 1);
     (void)at::div(x, share);
-    (void)at::div(x, at::scalar_tensor(2.0, dtype_));
-    (void)at::mul(x, 2.0);
+    (void)at::div(x, number(2));
+    (void)at::mul(x, number(2));
     (void)at::_ops::mul_Scalar::call(x, 2.0);
     (void)at::_ops::div_Scalar::call(x, 2.0);
     (void)at::clamp(x, -1, 1);
@@ -134,7 +137,7 @@ class VariedStep {
     sum.add_(bent);
     sum.mul_(share);
     sum.div_(share);
-    return at::mul(sum, 0.5);
+    return at::mul(sum, number(0.5));
   }
 
   at::Tensor rearrange(const at::Tensor& x) {
@@ -217,16 +220,16 @@ class VariedStep {
   void clip() {
     const std::vector<at::Tensor> norms = at::_foreach_norm(gradients_, 2);
     const at::Tensor whole = at::linalg_vector_norm(at::stack(norms));
-    const at::Tensor share = at::clamp(at::div(whole, at::add(whole, 1e-6)), {}, 1.0);
+    const at::Tensor share = at::clamp(at::div(number(1), at::add(whole, number(1e-6))), {}, 1.0);
     at::_foreach_mul_(gradients_, share);
   }
 
   void update_one(size_t p) {
-    parameters_[p].mul_(1.0);
+    parameters_[p].mul_(number(1));
     means_[p].lerp_(gradients_[p], 0.1);
-    squares_[p].mul_(0.999);
+    squares_[p].mul_(number(0.999));
     squares_[p].addcmul_(gradients_[p], gradients_[p], 0.001);
-    const at::Tensor deviation = at::div(at::sqrt(squares_[p]), 0.9).add_(1e-8);
+    const at::Tensor deviation = at::div(at::sqrt(squares_[p]), number(0.9)).add_(number(1e-8));
     parameters_[p].addcdiv_(means_[p], deviation, -1e-9);
   }
 

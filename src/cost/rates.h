@@ -77,6 +77,7 @@ struct Rates {
   double fork_seconds = 4e-6;            // that the threads share a kernel, and wait for each other
   double input_seconds = 5e-8;           // that a tensor of the program is bound
   double host_number_seconds = 3e-7;     // that a number of the program's host code is handed on, between kernels
+  double loss_seconds = 1e-5;            // of a linear layer with its cross-entropy, one kernel
   double seed_seconds = 8e-6;            // that the kernels' random numbers get a seed of the program's generator
   // Generated kernels.
   double lane_ops_per_second = 6e10;       // f32 arithmetic in vector loops

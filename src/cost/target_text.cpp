@@ -44,6 +44,7 @@ constexpr auto kKindRates = std::to_array<KindRate>({
     {"fork_seconds", &Rates::fork_seconds},
     {"input_seconds", &Rates::input_seconds},
     {"host_number_seconds", &Rates::host_number_seconds},
+    {"loss_seconds", &Rates::loss_seconds},
     {"seed_seconds", &Rates::seed_seconds},
     {"lane_ops_per_second", &Rates::lane_ops_per_second},
     {"lane_roots_per_second", &Rates::lane_roots_per_second},

@@ -84,6 +84,7 @@ constexpr std::array kAtenNames = std::to_array<AtenName>({
     {"aten::_log_softmax_backward_data", AtenKind::kNorm},
     {"aten::max_pool2d_with_indices", AtenKind::kPooling},
     {"aten::embedding", AtenKind::kGather},
+    {"aten::nll_loss_forward", AtenKind::kGather},
     {"aten::index", AtenKind::kGather},
     {"aten::index_select", AtenKind::kGather},
     {"aten::gather", AtenKind::kGather},
@@ -188,10 +189,8 @@ double bytes_of_call(const Schedule& schedule, const Instruction& instruction) {
 }
 
 double calls_of(const Instruction& instruction) {
-  const bool joins = instruction.op == "aten::cat" || instruction.op == "aten::stack";
   const bool is_list = instruction.op.starts_with("aten::_foreach") || instruction.op.starts_with("aten::_fused");
-  const size_t tensors = joins ? instruction.reads.size() : is_list ? instruction.writes.size() : 1;
-  return static_cast<double>(std::max<size_t>(tensors, 1));
+  return is_list ? static_cast<double>(std::max<size_t>(instruction.writes.size(), 1)) : 1;
 }
 
 DType dtype_of_call(const Schedule& schedule, const Instruction& instruction) {
@@ -363,12 +362,17 @@ Price Pricer::price_aten(const Instruction& instruction) const {
   const double fork = shares ? rates_.fork_seconds : 0;
   const double alone = shares ? 1 : threads_;
   const double calls = calls_of(instruction);
+  // Of many tensors that become one, each has its turn.
+  constexpr size_t kFew = 8;
+  const size_t many = calls > 1 ? 0 : std::max(instruction.reads.size(), kFew) - kFew;
+  const double joined = static_cast<double>(many) * rates_.instruction_seconds;
   if (instruction.aten && instruction.aten->rule)
     return {WorkClass::kOwn, own_operator_seconds(instruction, most, alone), rates_.aten_call_seconds + fork};
   // Of the call that calibration has measured, or one like it, which takes `beyond` a plain one.
   const CallRate* const rate = call_rate(instruction);
   const auto of = [&](WorkClass work, double seconds, double beyond = 0) {
-    return Price{work, seconds, (rate == nullptr ? rates_.aten_call_seconds + beyond : rate->seconds) * calls + fork};
+    return Price{work, seconds,
+                 (rate == nullptr ? rates_.aten_call_seconds + beyond : rate->seconds) * calls + joined + fork};
   };
   const auto of_bytes = [&](WorkClass work, double seconds, double beyond = 0) {
     return of(work, rate == nullptr ? seconds : bytes / rate->bytes_per_second * alone, beyond);
@@ -479,7 +483,7 @@ Price Pricer::price(const Instruction& instruction) const {
       return {WorkClass::kLoss,
               flops / matmul_rate(rates_, KernelOwner::kBlocked, hidden.dtype, tokens, weight.sizes.front(), width) +
                   exponentials / rates_.lane_ops_per_second,
-              rates_.instruction_seconds + rates_.fork_seconds};
+              rates_.loss_seconds};
     }
     case Instruction::Kind::kNodes:
       return price_nodes(instruction);

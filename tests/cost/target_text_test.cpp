@@ -38,7 +38,8 @@ TEST(TargetText, RatesHaveDefaultsThreadsAndFeaturesHaveNone) {
 TEST(TargetText, WhatIsNotATargetIsRefusedWithLineAndKey) {
   const auto with = [](const std::string& line) { return parse_target("threads = 4\nfeatures = []\n" + line); };
   EXPECT_USER_ERROR(with("thread = 2"), "target, line 3: thread = 2: unknown key; did you mean threads?");
-  EXPECT_USER_ERROR(with("cache = 2"), "target, line 3: cache = 2: unknown key; the keys are threads, cpu, features, flops");
+  EXPECT_USER_ERROR(with("cache = 2"),
+                    "target, line 3: cache = 2: unknown key; the keys are threads, cpu, features, flops");
   EXPECT_USER_ERROR(with("[threads_of]\na = 1"), "target, line 3: threads_of = ");
   for (const std::string bad : {"0", "-1.5", "nan", "inf", "1e19", "\"fast\"", "true", "[1e9]"}) {
     EXPECT_USER_ERROR(with("bytes_per_second = " + bad), "target, line 3: bytes_per_second = ");
