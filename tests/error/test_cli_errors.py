@@ -1,5 +1,6 @@
 """Bad input to the stepc command: the exit code, one exact line on standard error, and nothing lost."""
 
+import fcntl
 import json
 import os
 import re
@@ -103,6 +104,11 @@ USAGE = {
     "no tokens": (["generate", "model", "--prompt", "a", "--tokens", "0"],
                   "--tokens: Value 0 not in range 1 to 1000000; `stepc generate --help` says more"),
     "generate from no model": (["generate", "nowhere", "--prompt", "a"], NO_MODEL.format("nowhere")),
+    "calibrate into a file": (["calibrate", "--kernels", "text.txt"], "cannot create text.txt: Not a directory"),
+    "calibrate where nothing can be written": (["calibrate", "--kernels", "/proc/stepc"],
+                                               "cannot create /proc/stepc: No such file or directory"),
+    "no rounds": (["calibrate", "--rounds", "0"],
+                  "--rounds: Value 0 not in range 1 to 1000; `stepc calibrate --help` says more"),
 }
 
 
@@ -128,6 +134,19 @@ def test_usage(stepc, case):
     expect_error(stepc(*arguments), 2, message)
     after = {name: data for name, data in files_of(stepc.path).items() if name.name != ".lock"}
     assert after == before
+
+
+def test_one_calibration_at_a_time(stepc):
+    kernels = stepc.path / "kernels"
+    kernels.mkdir()
+    held = os.open(kernels, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        expect_error(stepc("calibrate", "--kernels", "kernels"), 2,
+                     "kernels: another calibration runs for this directory; begin this one when it has ended")
+    finally:
+        os.close(held)
+    assert not list(kernels.iterdir())
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
