@@ -45,14 +45,14 @@ constexpr uint64_t kMostText = uint64_t{1} << 32;
 struct Arguments {
   std::string file;
   std::vector<std::string> passes, without, dump_after, matmuls;
-  std::string target, budget = "none";
+  std::string target, budget = "none", context = "gather";
   bool schedule = false, exact = false, hash = false, simulate = false;
   std::string timeline;
   std::string mesh;
   std::vector<std::string> shard;
   std::optional<int> zero;
-  bool no_sequence_parallel = false, context_by_heads = false, reduce_narrow = false, shardings = false,
-       communication = false, whole = false, on_ranks = false;
+  bool no_sequence_parallel = false, reduce_narrow = false, shardings = false, communication = false, whole = false,
+       on_ranks = false;
   bool all = false, verify = false, times = false, opaque = false, ops = false, passes_page = false;
 };
 
@@ -103,7 +103,7 @@ Strategy strategy_of(const Arguments& arguments) {
   strategy.mesh = parse_mesh(arguments.mesh);
   strategy.zero = arguments.zero.value_or(strategy.mesh.find("dp_shard") ? 3 : 0);
   strategy.sequence_parallel = !arguments.no_sequence_parallel;
-  if (arguments.context_by_heads) strategy.context = Context::kHeads;
+  strategy.context = parse_context(arguments.context);
   if (arguments.reduce_narrow) strategy.reduce = DType::kBF16;
   for (const std::string& rule : arguments.shard) strategy.rules.push_back(parse_shard_rule(rule));
   check(strategy);
@@ -299,8 +299,9 @@ int main(int argc, char** argv) {
   app.add_flag("--no-sequence-parallel", arguments.no_sequence_parallel,
                "what lies between the matmuls of tensor parallelism is whole on every rank along tp")
       ->needs(mesh);
-  app.add_flag("--context-by-heads", arguments.context_by_heads,
-               "where the sequence is split over cp, attention has all tokens of some heads, not all keys and values")
+  app.add_option("--context", arguments.context,
+                 "where the sequence is split over cp: gather keys and values, exchange heads, or a ring")
+      ->check(CLI::IsMember({"gather", "heads", "ring"}))
       ->needs(mesh);
   app.add_flag("--reduce-bfloat16", arguments.reduce_narrow, "float32 gradients are sent as bfloat16")->needs(mesh);
   app.add_option("--shard", arguments.shard,

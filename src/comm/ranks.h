@@ -64,6 +64,8 @@ class RankGroup {
   void all_gather(at::TensorList operands, at::TensorList results);
   // Both (ranks, ...), on different memory: part j goes to rank j, and what rank j sent is part j of the result.
   void all_to_all(at::TensorList operands, at::TensorList results);
+  // On different memory: goes to the rank `by` places behind this one, around the group; the result comes from before.
+  void rotate(at::TensorList operands, at::TensorList results, int64_t by);
   // operand: (ranks, ...result). Scratch holds what the other ranks send at a time: reduction_scratch_bytes() of
   // ir/rank_parts.h, for all elements of each operand, these sizes aligned().
   void reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how, void* scratch,

@@ -65,6 +65,8 @@ Array collect(const Node& node, const TensorType& type, const std::vector<const 
       for (int64_t i = 0; i < count; ++i) copy_element(out, static_cast<int64_t>(r) * count + i, *group[r], from + i);
     return out;
   }
+  if (collective == Collective::kRotate)
+    return *group[(own + group.size() - static_cast<size_t>(node.attrs.get<int64_t>("by"))) % group.size()];
   const ReduceOp op = *parse_reduce_op(node.attrs.get<std::string>("reduce"));
   const bool scatters = collective == Collective::kReduceScatter;
   INTERNAL_CHECK(scatters || collective == Collective::kAllReduce, "{} is no collective", node.op);

@@ -24,6 +24,7 @@ Pieces parse_pieces(TextCursor& in, const Mesh& mesh, int64_t& size, std::set<Ax
     Piece piece{in.integer(), {}};
     if (piece.extent < 0 || __builtin_mul_overflow(size, piece.extent, &size)) in.fail("a piece is out of range");
     while (in.accept("/")) {
+      piece.zigzags = in.accept("~");
       piece.axes.push_back(parse_axis(in, mesh));
       if (!used.insert(piece.axes.back()).second) in.fail("an axis is used twice in a sharding");
     }
@@ -31,7 +32,14 @@ Pieces parse_pieces(TextCursor& in, const Mesh& mesh, int64_t& size, std::set<Ax
   } while (in.accept("*"));
   const bool is_cut = pieces.size() > 1 || !pieces[0].axes.empty();
   if (is_cut && size == 0) in.fail("a dimension of size 0 is not split");
-  return canonical(pieces, mesh);
+  pieces = canonical(pieces, mesh);
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    if (!pieces[p].zigzags) continue;
+    const bool turns = p > 0 && pieces[p - 1].axes.empty() && pieces[p - 1].extent % 2 == 0;
+    if (pieces[p].axes.size() != 1 || pieces[p].extent != mesh.size(pieces[p].axes[0]) || !turns)
+      in.fail("a zig-zag is over one axis, of its extent, behind an even number of rows");
+  }
+  return pieces;
 }
 
 }  // namespace

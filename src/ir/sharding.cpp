@@ -74,6 +74,12 @@ int64_t place_of(const Pieces& pieces, int64_t local, const Mesh& mesh, const st
     const int64_t here = local_extent(piece, mesh);
     int64_t inside = local % here;
     local /= here;
+    if (piece.zigzags) {
+      const int64_t rank = at[piece.axes[0]];
+      place += (local % 2 == 0 ? rank : piece.extent - 1 - rank) * stride;
+      stride *= piece.extent;
+      continue;
+    }
     std::vector<int64_t> extents = {piece.extent};  // before each axis
     for (Axis axis : piece.axes) extents.push_back((extents.back() + mesh.size(axis) - 1) / mesh.size(axis));
     for (size_t a = piece.axes.size(); a-- > 0;) {
@@ -117,7 +123,7 @@ Pieces canonical(const Pieces& pieces, const Mesh& mesh) {
   bool is_split = false;
   for (Piece piece : pieces) {
     is_split = is_split || !piece.axes.empty();
-    while (!piece.axes.empty() && piece.extent % mesh.size(piece.axes[0]) == 0) {
+    while (!piece.axes.empty() && !piece.zigzags && piece.extent % mesh.size(piece.axes[0]) == 0) {
       add({mesh.size(piece.axes[0]), {piece.axes[0]}});
       piece.extent /= mesh.size(piece.axes[0]);
       piece.axes.erase(piece.axes.begin());
@@ -138,10 +144,16 @@ void verify(const Sharding& sharding, const std::vector<int64_t>& shape, const M
   for (size_t d = 0; d < shape.size(); ++d) {
     const Pieces& pieces = sharding.dims[d];
     int64_t product = 1;
-    for (const Piece& piece : pieces) {
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      const Piece& piece = pieces[p];
       INTERNAL_CHECK(piece.extent >= 1, "a piece of dimension {}", d);
       product *= piece.extent;
       for (Axis axis : piece.axes) use(axis);
+      if (!piece.zigzags) continue;
+      INTERNAL_CHECK(piece.axes.size() == 1 && piece.extent == mesh.size(piece.axes[0]), "a zig-zag of {} over {} axes",
+                     piece.extent, piece.axes.size());
+      INTERNAL_CHECK(p > 0 && pieces[p - 1].axes.empty() && pieces[p - 1].extent % 2 == 0,
+                     "a zig-zag that does not turn back");
     }
     if (pieces.empty()) continue;
     INTERNAL_CHECK_EQ(product, shape[d], "the pieces of dimension {}", d);
@@ -160,7 +172,7 @@ std::string dim_text(const Pieces& pieces, int64_t size, const Mesh& mesh) {
   std::vector<std::string> parts;
   for (size_t i = 0; i < pieces.size();) {
     Piece joined = pieces[i++];
-    while (i < pieces.size() && !joined.axes.empty()) {
+    while (i < pieces.size() && !joined.axes.empty() && !joined.zigzags && !pieces[i].zigzags) {
       Piece longer = joined;
       longer.extent *= pieces[i].extent;
       longer.axes.insert(longer.axes.end(), pieces[i].axes.begin(), pieces[i].axes.end());
@@ -169,7 +181,7 @@ std::string dim_text(const Pieces& pieces, int64_t size, const Mesh& mesh) {
       ++i;
     }
     std::string part = str("{}", joined.extent);
-    for (Axis axis : joined.axes) part += str("/{}", mesh.axes[axis].name);
+    for (Axis axis : joined.axes) part += str("/{}{}", joined.zigzags ? "~" : "", mesh.axes[axis].name);
     parts.push_back(std::move(part));
   }
   return str("{}", fmt::join(parts, "*"));

@@ -17,9 +17,10 @@ std::optional<Communication> communication_of(std::string_view op, const Attrs& 
   const auto ranks = static_cast<double>(attrs.get<int64_t>("ranks"));
   const bool gathers = row->collective == Collective::kAllGather;
   const double times = row->collective == Collective::kAllReduce ? 2 : 1;
-  Communication one{std::string(op), {}, 1, times * (ranks - 1), 0, 0};
+  const bool sends_once = row->collective == Collective::kRotate;
+  Communication one{std::string(op), {}, 1, sends_once ? 1 : times * (ranks - 1), 0, 0};
   for (int64_t axis : attrs.get<Shape>("axes")) one.axes.push_back(static_cast<Axis>(axis));
-  one.bytes = times * (ranks - 1) * (gathers ? operand_bytes : operand_bytes / ranks);
+  one.bytes = sends_once ? operand_bytes : times * (ranks - 1) * (gathers ? operand_bytes : operand_bytes / ranks);
   return one;
 }
 

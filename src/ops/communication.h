@@ -23,8 +23,8 @@ struct Communication {
 
 // As a ring does it (Chan et al., Collective communication, 2007). Of n ranks each sends n - 1 times, and in all
 // (n - 1)/n of what an all_gather gives, and a reduce_scatter or an all_to_all takes; an all_reduce is twice that.
-// `operand_bytes`: of all that each rank gives. nullopt: no collective, or a reshard, of which nobody knows yet what it
-// is.
+// A rotate is one send. `operand_bytes`: of all that each rank gives. nullopt: no collective, or a reshard, of which
+// nobody knows yet what it is.
 std::optional<Communication> communication_of(std::string_view op, const Attrs& attrs, double operand_bytes);
 // Sums by op and axes, in their order.
 std::vector<Communication> summed(const std::vector<Communication>& all);

@@ -80,7 +80,7 @@ enum class Distribution : uint8_t { kUniform, kNormal };
 
 // What the ranks of a group do together, along the mesh axes of attribute `axes`. A reshard says that the same tensor
 // lies on the ranks in another way from here; the partitioner makes the others of it.
-enum class Collective : uint8_t { kNone, kReshard, kAllGather, kReduceScatter, kAllReduce, kAllToAll };
+enum class Collective : uint8_t { kNone, kReshard, kAllGather, kReduceScatter, kAllReduce, kAllToAll, kRotate };
 
 // As many operands as one likes, or a result for each of them.
 inline constexpr size_t kMany = std::numeric_limits<size_t>::max();

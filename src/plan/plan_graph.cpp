@@ -9,6 +9,7 @@
 #include "kernels/kernel_choice.h"
 #include "memory/graph_memory.h"
 #include "memory/graph_windows.h"
+#include "passes/partition/ring_attention.h"
 #include "plan/eager_peak.h"
 #include "plan/simulate.h"
 
@@ -202,11 +203,9 @@ PlanCost cost_of(const PlannedGraph& planned, const Target& target) {
   return {simulate(schedule, target).seconds, schedule.peak_bytes()};
 }
 
-}  // namespace
-
 // What is sent together takes memory together: where that is too much, each collective goes alone. Of equal peaks the
 // plan without the budget wins: scratch memory may hide what recomputation saves.
-PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& options) {
+PlannedGraph plan_by_budget(const Graph& captured, const Trace* trace, const PlanGraphOptions& options) {
   PlannedGraph planned = plan_within(captured, trace, options);
   const auto excess = [&](const PlannedGraph& one) {
     return excess_bytes(one.plan.schedule, options.budget, UINT64_MAX);
@@ -224,6 +223,40 @@ PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGra
   const PlanCost without = cost_of(other, options.target);
   if (without.peak_bytes <= planned.plan.schedule.peak_bytes()) planned = std::move(other);
   planned.weighed = {cost_of(planned, options.target), without};
+  return planned;
+}
+
+// The step with each way of attention that it can go; of those within the budget the fastest, else the smallest.
+// Gathered keys and values send what a ring sends and take more memory and, of causal attention, twice the work.
+PlannedGraph plan_by_price(const Graph& captured, const Trace* trace, PlanGraphOptions options) {
+  Context& context = options.passes.settings.strategy.context;
+  std::optional<PlannedGraph> best;
+  std::pair<uint64_t, double> least;
+  const bool is_split = options.passes.settings.strategy.mesh.find("cp").has_value();
+  if (is_split && std::ranges::any_of(captured.nodes, attends))
+    for (const Context way : {Context::kHeads, Context::kRing}) {
+      context = way;
+      try {
+        PlannedGraph planned = plan_by_budget(captured, trace, options);
+        planned.context = way;
+        const std::pair<uint64_t, double> price = {excess_bytes(planned.plan.schedule, options.budget, UINT64_MAX),
+                                                   cost_of(planned, options.target).seconds};
+        if (!best || price < least) best = std::move(planned), least = price;
+      } catch (const UnfitContext&) {
+      }
+    }
+  if (best) return std::move(*best);
+  context = Context::kGather;
+  return plan_by_budget(captured, trace, options);
+}
+
+}  // namespace
+
+PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& options) {
+  const Strategy& strategy = options.passes.settings.strategy;
+  if (strategy.context == Context::kByPrice) return plan_by_price(captured, trace, options);
+  PlannedGraph planned = plan_by_budget(captured, trace, options);
+  planned.context = strategy.context;
   return planned;
 }
 

@@ -17,8 +17,9 @@
 namespace stepc {
 
 struct PlanGraphOptions {
-  // Whose features and threads the kernels are chosen for. Its rates count for a budget "auto" alone, which weighs
-  // recomputation against time; all else is the same whatever was measured, so a step has the same text everywhere.
+  // Whose features and threads the kernels are chosen for. Its rates count for a budget "auto", which weighs
+  // recomputation against time, and for Context::kByPrice; all else is the same whatever was measured, so a step has
+  // the same text everywhere.
   Target target = {};
   MemoryBudget budget = {};
   // How they run (verified, dumped, some left out). Of their settings the strategy is the caller's, and the Schedule is
@@ -45,6 +46,7 @@ struct PlannedGraph {
   GraphSchedule plan;
   std::vector<PassRun> passes = {};  // that were run, of every attempt
   std::optional<AutoBudget> weighed = {};
+  Context context = Context::kGather;  // of the strategy, or what was chosen
 };
 
 // `captured` as functionalise() leaves it. `trace`: what it was made of, which must outlive the result; without one

@@ -96,6 +96,7 @@ std::optional<Parallel> parallel_of(const py::object& chosen) {
   parallel.zero = chosen["zero"].cast<int>();
   parallel.sequence_parallel = chosen["sequence_parallel"].cast<bool>();
   parallel.reduce = parse_reduce(chosen["reduce"].cast<std::string>());
+  parallel.context = parse_context(chosen["context"].cast<std::string>());
   for (auto& [pattern, dims] :
        chosen["shard"].cast<std::vector<std::pair<std::string, std::map<size_t, std::string>>>>())
     parallel.rules.push_back({pattern, dims});

@@ -165,6 +165,23 @@ TEST_P(RankGroups, ManyAtOnce) {
   });
 }
 
+TEST_P(RankGroups, Rotate) {
+  const int64_t n = GetParam();
+  on_ranks(n, [&](Ranks& ranks) {
+    const auto operands = [&](int64_t rank, at::ScalarType type) {
+      return std::vector<at::Tensor>{operand_of(rank, {3, 5}, type), operand_of(rank, {7}, type)};
+    };
+    for (at::ScalarType type : kTypes)
+      for (int64_t by = 1; by < n; ++by) {
+        const std::vector<at::Tensor> results = {at::zeros({3, 5}, type), at::zeros({7}, type)};
+        const std::vector<at::Tensor> wanted = operands((ranks.rank() + n - by) % n, type);
+        ranks.all().rotate(operands(ranks.rank(), type), results, by);
+        for (size_t t = 0; t < results.size(); ++t)
+          EXPECT_TRUE(same_bits(results[t], wanted[t])) << type << " by " << by;
+      }
+  });
+}
+
 TEST_P(RankGroups, ReduceAndScatter) {
   const int64_t n = GetParam();
   on_ranks(n, [&](Ranks& ranks) {
@@ -256,6 +273,7 @@ TEST(RankGroup, RefusesWhatItWasNotPromised) {
     EXPECT_THROW(group.all_gather(at::zeros({3}), at::zeros({5})), InternalError);
     EXPECT_THROW(group.all_gather(at::zeros({4, 2}).t(), at::zeros({2, 2, 4})), InternalError);
     EXPECT_THROW(group.all_to_all(at::zeros({2}), at::zeros({2}, at::kLong)), InternalError);
+    EXPECT_THROW(group.rotate(at::zeros({2}), at::zeros({2}), group.ranks()), InternalError);
     EXPECT_THROW(group.all_reduce(at::zeros({8}), ReduceOp::kSum, nullptr, 15), InternalError) << "takes 16 bytes";
     ranks.barrier();  // nothing was sent
   });

@@ -55,6 +55,17 @@ TEST_F(ShardingOn, WhatDoesNotDivideIsPaddedAxisByAxis) {
   EXPECT_EQ(local_shape(sharding, {10, 7}, mesh), (std::vector<int64_t>{3, 7}));
 }
 
+TEST_F(ShardingOn, InZigZagEachRankHasAnEarlyAndALateStretch) {
+  const Piece turning = {4, {tp}, true};
+  const Pieces pieces = canonical({{3, {}}, {2, {}}, turning, {2, {}}}, mesh);
+  EXPECT_EQ(pieces, (Pieces{{6, {}}, turning, {2, {}}}));
+  EXPECT_EQ(local_extent(pieces, 48, mesh), 12);
+  EXPECT_EQ(places_of(pieces, 48, mesh, 1), (std::vector<int64_t>{2, 3, 12, 13, 18, 19, 28, 29, 34, 35, 44, 45}));
+  EXPECT_EQ(places_of(pieces, 48, mesh, 4), (std::vector<int64_t>{0, 1, 14, 15, 16, 17, 30, 31, 32, 33, 46, 47}));
+  EXPECT_EQ(to_text(Sharding{{pieces}, {}}, {48}, mesh), "<6*4/~tp*2>");
+  verify({{pieces}, {}}, {48}, mesh);
+}
+
 TEST_F(ShardingOn, PrintsWhatAPersonWouldWrite) {
   const auto text = [&](const Pieces& pieces, int64_t size) {
     return to_text(Sharding{{canonical(pieces, mesh)}, {}}, {size}, mesh);
@@ -83,6 +94,8 @@ TEST_F(ShardingOn, VerifyNamesTheBrokenPromise) {
   expect({{Pieces{{4, {tp}}, {4, {tp}}}}, {}}, "the axis 'tp' is used twice");
   expect({{Pieces{{4, {tp}}, {4, {}}}}, {{tp, ReduceOp::kSum}}}, "the axis 'tp' is used twice");
   expect({{Pieces{}}, {{7, ReduceOp::kSum}}}, "an axis of the mesh");
+  expect({{Pieces{{4, {tp}, true}, {4, {}}}}, {}}, "a zig-zag that does not turn back");
+  expect({{Pieces{{2, {}}, {8, {tp}, true}}}, {}}, "a zig-zag of 8 over 1 axes");
 }
 
 }  // namespace

@@ -15,6 +15,10 @@ TEST(Communication, IsThatOfARing) {
   EXPECT_EQ(of("all_reduce", 4).bytes, 6 * 1024) << "a reduce_scatter and an all_gather";
   EXPECT_EQ(of("all_gather", 4).hops, 3);
   EXPECT_EQ(of("all_reduce", 2).hops, 2);
+  Attrs turn = group(4);
+  turn.set("by", int64_t{3});
+  EXPECT_EQ(communication_of("rotate", turn, 4096)->bytes, 4096) << "all of it, once, however far";
+  EXPECT_EQ(communication_of("rotate", turn, 4096)->hops, 1);
   EXPECT_FALSE(communication_of("reshard", {}, 1).has_value());
   EXPECT_FALSE(communication_of("add", {}, 1).has_value());
   EXPECT_FALSE(communication_of("aten::all_reduce", {}, 1).has_value());

@@ -376,7 +376,10 @@ void run_random_steps(uint64_t first, uint64_t count, Share& share) {
           if (random() % 2 == 0 && (used[axis] || input.kind != InputKind::kBatch)) continue;
           const size_t d = random() % shape.size();
           if (!seeds.back().dims[d].empty()) continue;
-          seeds.back().dims[d] = canonical({{shape[d], {axis}}}, mesh);
+          const int64_t ranks = mesh.size(axis);
+          const Pieces turning = {{2, {}}, {ranks, {axis}, true}, {shape[d] / (2 * ranks), {}}};
+          const bool zigzags = seed % 3 == 0 && shape[d] % (2 * ranks) == 0;
+          seeds.back().dims[d] = canonical(zigzags ? turning : Pieces{{shape[d], {axis}}}, mesh);
           used[axis] = true;
         }
       }

@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "base/text.h"
+#include "ops/graph_builder.h"
 #include "ops/op_def.h"
 #include "plan/simulate.h"
+#include "schedule/buffer_lives.h"
 #include "tests/expect_user_error.h"
 
 namespace stepc {
@@ -266,6 +268,73 @@ TEST(MemoryBudget, IsAWordOrASize) {
   EXPECT_EQ(parse_memory_budget("12GiB").bytes, uint64_t{12} << 30);
   EXPECT_USER_ERROR(parse_memory_budget("12"),
                     "memory budget is \"12\"; it is \"none\", \"auto\" or a size such as \"12GiB\"");
+}
+
+// Causal attention over what rows of `tokens` look up, each key head serving `group` query heads, and its gradients.
+Graph attention_step(int64_t tokens, int64_t key_heads, int64_t group) {
+  constexpr int64_t kWidth = 64;
+  GraphBuilder b;
+  b.set_source({Phase::kForward, "attention"});
+  const TensorId ids = b.graph().add_input({InputKind::kBatch, "0", {}, {}, 0}, {DType::kI64, {1, tokens}});
+  const auto looked_up = [&](const std::string& key, int64_t heads) {
+    const TensorId table =
+        b.graph().add_input({InputKind::kParameter, key, {}, {}, 0}, {DType::kF32, {32, heads * kWidth}});
+    const TensorId rows = b.add("take", {table, ids}, {{"dim", int64_t{0}}});
+    return b.transpose(b.reshape(rows, {1, tokens, heads, kWidth}), {0, 2, 1, 3});
+  };
+  const TensorId q = looked_up("q", key_heads * group), k = looked_up("k", key_heads), v = looked_up("v", key_heads);
+  const Attrs attrs = {{"scale", 0.125}, {"causal", true}};
+  const std::vector<TensorId> results = b.add_all("attention", {q, k, v}, attrs);
+  b.set_source({Phase::kBackward, "attention"});
+  const TensorId gradient = looked_up("gradient", key_heads * group);
+  std::vector<TensorId> left = b.add_all("attention_backward", {gradient, q, k, v, results[0], results[1]}, attrs);
+  left.push_back(results[0]);
+  for (TensorId one : left) {
+    b.graph().outputs.emplace_back();
+    b.graph().outputs.back().tensor = b.sum(one, {0, 1, 2, 3});
+  }
+  return b.take();
+}
+
+PlannedGraph planned_on_ranks(const Graph& graph, Context context, const Target& rates = {}) {
+  PlanGraphOptions options;
+  options.target = rates;
+  options.target.features = kBlocked;
+  options.passes.settings.strategy.mesh = parse_mesh("cp=4");
+  options.passes.settings.strategy.context = context;
+  PlannedGraph planned = plan_graph(graph, nullptr, options);
+  verify(planned.plan.schedule);
+  return planned;
+}
+
+TEST(PlanGraph, TheCheaperWayOfASplitSequenceIsChosen) {
+  const auto chosen = [](int64_t tokens, int64_t key_heads, int64_t group, const Target& rates = {}) {
+    return planned_on_ranks(attention_step(tokens, key_heads, group), Context::kByPrice, rates).context;
+  };
+  Target slow_links;
+  slow_links.rates.link_bytes_per_second = 1e5;
+  EXPECT_EQ(chosen(256, 4, 1, slow_links), Context::kHeads) << "a quarter of each tensor is sent, not each key thrice";
+  EXPECT_EQ(chosen(256, 4, 8, slow_links), Context::kRing) << "there are fewer keys than queries to send";
+  EXPECT_EQ(chosen(256, 2, 1), Context::kRing) << "4 ranks cannot share 2 heads";
+  EXPECT_EQ(chosen(252, 4, 1), Context::kHeads) << "252 tokens are not 8 stretches";
+  EXPECT_EQ(chosen(252, 2, 1), Context::kGather);
+  for (const Context context : {Context::kGather, Context::kHeads, Context::kRing})
+    EXPECT_EQ(planned_on_ranks(attention_step(256, 4, 1), context).context, context);
+}
+
+// A rank's own keys and values, which the backward pass reads too, and those of one other rank.
+TEST(PlanGraph, ARingHoldsTheKeysOfTwoRanks) {
+  const Schedule schedule = planned_on_ranks(attention_step(256, 2, 1), Context::kRing).plan.schedule;
+  const std::vector<BufferLife> lives = lives_of(schedule, false);
+  std::vector<size_t> here(schedule.instructions.size());
+  size_t most = 0;
+  for (size_t i = 0; i < schedule.instructions.size(); ++i) {
+    const Instruction& one = schedule.instructions[i];
+    if (one.op != "rotate" || one.source.phase != Phase::kForward) continue;
+    const size_t last = lives[schedule.operands[one.writes[0].index()].buffer.index()].last_use;
+    for (size_t at = i; at <= last; ++at) most = std::max(most, ++here[at]);
+  }
+  EXPECT_EQ(most, 2U) << "keys and values";
 }
 
 }  // namespace

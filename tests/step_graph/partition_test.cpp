@@ -62,7 +62,11 @@ const std::vector<Preset>& rare_presets() {
       {"nothing divides, 15 ranks", "dp_shard=3,tp=5", 3},
       {"nothing divides, zero 1", "dp_shard=5,cp=3", 1},
       {"cp by heads", "cp=2", 0, true, {}, Context::kHeads},
-      {"cp by heads x zero 3", "dp_shard=3,cp=2", 3, true, {}, Context::kHeads}};
+      {"cp by heads x zero 3", "dp_shard=3,cp=2", 3, true, {}, Context::kHeads},
+      {"cp around a ring", "cp=2", 0, true, {}, Context::kRing},
+      {"cp around a ring x zero 3", "dp_shard=3,cp=4", 3, true, {}, Context::kRing},
+      {"cp around a ring x tp", "dp_replicate=2,cp=2,tp=2", 0, true, {}, Context::kRing},
+      {"cp around a ring x tp without sp", "cp=2,tp=2", 0, false, {}, Context::kRing}};
   return kPresets;
 }
 
@@ -274,6 +278,9 @@ TEST(StepOnRanks, SendsWhatTheFormulasSay) {
   // By heads queries, keys, values and what attention makes of them change places, and so do their gradients, those of
   // keys and values once a query head. Of each a rank has 1/n, and sends all of that but its own part.
   expect(rare_presets()[13], {{"all_to_all", "cp", kHalf * kHalf * kLayers * (6 * activation + 2 * keys), 8 * 2},
+                              {"all_reduce", "cp", 2 * kHalf * (parameters + kFloat), count + 1}});
+  // Around a ring keys and values go to each other rank, forward and backward, and their gradients home.
+  expect(rare_presets()[15], {{"rotate", "cp", kHalf * 6 * kLayers * keys, static_cast<size_t>(6 * kLayers)},
                               {"all_reduce", "cp", 2 * kHalf * (parameters + kFloat), count + 1}});
   // Keys and values are gathered, forward and backward, and their gradients go back.
   expect(presets()[8], {{"all_gather", "cp", kHalf * 4 * kLayers * keys, static_cast<size_t>(4 * kLayers)},

@@ -42,6 +42,7 @@ struct Setting {
   DType reduce = DType::kF32;
   int64_t steps = 3;
   bool has_buckets = true;
+  Context context = Context::kGather;
 };
 
 struct Outcome {
@@ -100,6 +101,7 @@ class RankLearnerTest : public ::testing::Test {
     strategy.sequence_parallel = setting.sequence_parallel;
     strategy.reduce = setting.reduce;
     if (!setting.has_buckets) strategy.bucket_bytes = 0;
+    strategy.context = setting.context;
     return strategy;
   }
   [[nodiscard]] ModelDirectory model(const Setting& setting) const {
@@ -250,6 +252,13 @@ TEST_F(RankLearnerTest, EveryMeshTakesTheStepsOfOneRank) {
                                                      {"dp_shard=2,tp=2", 3},
                                                      {"cp=2"}})
     expect_same(setting, 1e-10, 1e-9);
+}
+
+TEST_F(RankLearnerTest, PackedDocumentsGoAroundARing) {
+  Setting setting{"cp=4", 0};
+  setting.context = Context::kRing;
+  setting.packs_documents = true;
+  expect_same(setting, 1e-10, 1e-9);
 }
 
 TEST_F(RankLearnerTest, MicroBatchesAddUp) {
@@ -430,12 +439,34 @@ TEST_F(RankLearnerTest, TheWholeMatrix) {
     }
 }
 
+// The same for what splits more than rows, as docs/parallel.md lists it.
+TEST_F(RankLearnerTest, TheMatrixOfAxes) {
+  const bool is_whole = std::getenv("STEPC_MATRIX") != nullptr;
+  std::vector<Setting> settings;
+  for (const char* mesh : {"dp_shard=2,cp=2,tp=2", "tp=2", "tp=4", "dp_shard=2,tp=2", "dp_shard=2,tp=4",
+                           "dp_replicate=2,tp=2", "dp_replicate=2,dp_shard=2,tp=2", "cp=2", "cp=4", "dp_shard=2,cp=2",
+                           "dp_replicate=2,cp=2", "dp_replicate=2,dp_shard=2,cp=2", "cp=2,tp=2"}) {
+    const Mesh axes = parse_mesh(mesh);
+    for (const Context context : {Context::kRing, Context::kHeads, Context::kGather})
+      for (const bool sequence_parallel : {true, false}) {
+        if (!axes.find("cp") && context != Context::kGather) continue;
+        if (!axes.find("tp") && !sequence_parallel) continue;
+        if (context == Context::kHeads && (axes.find("tp") || axes.size(*axes.find("cp")) > 2))
+          continue;  // 2 key heads
+        settings.push_back({mesh, 3, 1, "adamw", "float64", sequence_parallel});
+        settings.back().context = context;
+      }
+  }
+  if (!is_whole) settings.resize(1);
+  for (const Setting& setting : settings) expect_same(setting, 1e-10, 1e-9);
+}
+
 TEST_F(RankLearnerTest, ARunGoesOnOnAnyMesh) {
   const Setting before = {"dp_shard=2", 3};
   const auto whole = run_steps(before, 0, 4, {}, directory_ / "whole");
   const auto half = run_steps(before, 0, 2, {}, directory_ / "half");
   EXPECT_EQ(half, std::vector<double>(whole.begin(), whole.begin() + 2));
-  for (const Setting& after : std::vector<Setting>{before, {"dp_shard=4", 3}, {"dp_replicate=2"}, {"tp=2"}}) {
+  for (const Setting& after : std::vector<Setting>{before, {"dp_shard=4", 3}, {"dp_replicate=2"}, {"tp=2"}, {"cp=2"}}) {
     const fs::path to = directory_ / str("after {}", after.mesh);
     const auto rest = run_steps(after, 2, 2, directory_ / "half", to);
     const bool is_same = to == directory_ / str("after {}", before.mesh);

@@ -54,6 +54,7 @@ Strategy strategy_of(const Parallel& parallel, int64_t ranks) {
   strategy.zero = parallel.zero;
   strategy.sequence_parallel = parallel.sequence_parallel;
   strategy.reduce = parallel.reduce;
+  strategy.context = parallel.context;
   strategy.rules = parallel.rules;
   const int64_t wanted = strategy.mesh.ranks();
   USER_CHECK(ranks > 1 || wanted == 1,

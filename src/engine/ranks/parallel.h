@@ -32,6 +32,7 @@ struct Parallel {
   int zero = 3;
   bool sequence_parallel = true;
   DType reduce = DType::kF32;  // Strategy::reduce
+  Context context = Context::kByPrice;
   std::vector<ShardRule> rules = {};
   Batch batch = Batch::kLocal;
   // Which dimension of a tensor of the batch is its rows, by name, or by place where it has none; nothing: it has no

@@ -37,6 +37,12 @@ std::vector<TensorType> infer_all_to_all(const OpCall& call) {
   return call.inputs;
 }
 
+std::vector<TensorType> infer_rotate(const OpCall& call) {
+  const int64_t by = call.attrs.get<int64_t>("by");
+  INTERNAL_CHECK(by > 0 && by < ranks_of(call), "{} ranks turn by {}", ranks_of(call), by);
+  return call.inputs;
+}
+
 OpDef row(std::string_view name, std::string_view summary, Collective collective, InferFn infer, bool reduces) {
   OpDef op;
   op.name = name;
@@ -58,6 +64,9 @@ OpFamily collective_ops() {
   reshard.summary = "the same tensor; from here its sharding is the result's";
   reshard.infer = infer_as_given;
   reshard.collective = Collective::kReshard;
+  OpDef rotate = row("rotate", "around the group, what the rank `by` places before this one gives", Collective::kRotate,
+                     infer_rotate, false);
+  rotate.attrs.push_back({"by", AttrKind::kInt, {}});
   return {
       "collective",
       "What the ranks of a mesh do together; only in a Graph for several devices. With each of several operands the "
@@ -71,6 +80,7 @@ OpFamily collective_ops() {
           row("all_reduce", "the operands of all ranks, reduced", Collective::kAllReduce, infer_as_given, true),
           row("all_to_all", "part j goes to rank j, and what rank j sent to this one is part j of the result",
               Collective::kAllToAll, infer_all_to_all, false),
+          rotate,
       }};
 }
 

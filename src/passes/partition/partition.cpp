@@ -9,6 +9,7 @@
 #include "ops/op_def.h"
 #include "passes/partition/chains.h"
 #include "passes/partition/ranks.h"
+#include "passes/partition/ring_attention.h"
 #include "passes/partition/splits.h"
 
 namespace stepc {
@@ -76,6 +77,11 @@ class Partition {
           ranks_->reshard(now_[from.index()], whole_.shape(from), sharding(from), sharding(node.outputs[0]));
       return;
     }
+    if (const auto axis = ring_axis(whole_, node)) {
+      std::vector<TensorId> operands;
+      for (TensorId input : node.inputs) operands.push_back(now_[input.index()]);
+      return keep(node, around_ring(b_, *ranks_, whole_, node, *axis, operands));
+    }
     Call call{node, sharding_rule_of(whole_, node), {}, {}};
     for (TensorId input : node.inputs) call.operands.push_back(now_[input.index()]);
     find_splits(call);
@@ -87,6 +93,10 @@ class Partition {
     std::vector<TensorId> results = call.rule.counts ? count_from(call) : emit(call);
     if (is_here && !call.rule.indexed->values)
       results[0] = masked_by_index(call, *is_here, results[0], node.outputs[0]);
+    keep(node, results);
+  }
+
+  void keep(const Node& node, const std::vector<TensorId>& results) {
     for (size_t k = 0; k < results.size(); ++k) {
       INTERNAL_CHECK(b_.type(results[k]) == local_type(node.outputs[k]), "a rank's {} makes a {} for a {}", node.op,
                      to_text(b_.type(results[k])), to_text(local_type(node.outputs[k])));

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "ops/op_def.h"
 #include "passes/partition/prepare.h"
+#include "passes/partition/ring_attention.h"
 #include "passes/partition/seeds.h"
 #include "passes/partition/sharded_builder.h"
 #include "passes/partition/splits.h"
@@ -49,8 +50,10 @@ struct Hints {
   // more than a number a token is not split so: it is too small to be worth a second collective.
   const std::map<Axis, std::vector<Sharding>>* sequence = nullptr;
   int64_t tokens = 0;
-  // Whether attention goes by heads where the sequence is split over cp.
-  bool by_heads = false;
+  // Whether that is in zig-zag: of twice as many stretches as ranks each has an early and a late one.
+  bool zigzags = false;
+  // Where the sequence is split over cp, whether attention goes by heads, or around a ring.
+  bool by_heads = false, around_ring = false;
   // Where tensor parallelism is sought, what it finds: by graph input.
   std::vector<std::optional<Sharding>>* found = nullptr;
 };
@@ -111,7 +114,8 @@ class Propagation {
   void add_beside(std::vector<Split>& splits, Split split, const Shape& shape) {
     const int64_t ranks = mesh_.size(split.piece.axes[0]);
     for (const Split& other : splits) {
-      const bool meets = other.at == split.at && other.inner * other.piece.extent == split.inner * split.piece.extent;
+      const int64_t spans = other.inner * other.piece.extent * (other.piece.zigzags ? 2 : 1);
+      const bool meets = other.at == split.at && spans == split.inner * split.piece.extent;
       if (meets && other.inner % ranks == 0) split = {split.at, {ranks, split.piece.axes}, other.inner / ranks};
     }
     splits.push_back(split);
@@ -196,6 +200,7 @@ class Propagation {
     if (seeks(node)) seek(node, rule, offers);
     if (hints_.sequence_axis) offer_sequence(node, rule, offers);
     const bool by_heads = hints_.by_heads && rule.heads && goes_by_heads(node, rule, offers);
+    const bool around_ring = hints_.around_ring && attends(node) && goes_around_ring(node, offers);
     const std::vector<Offer> chosen = choose(rule, std::move(offers), passing);
     if (node.aten) check_batch(node, chosen);
 
@@ -205,6 +210,7 @@ class Propagation {
       splits.push_back(offer.split);
       for (Axis axis : offer.split.piece.axes) origins[axis] = offer.origin;
     }
+    if (around_ring) origins[*hints_.sequence_axis] = Origin::kBatch;
     if (seeks(node)) note_parameters(node, rule, splits);
     Node made = node;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -213,6 +219,7 @@ class Propagation {
       for (Axis axis : passing)
         if (!op_def(node.op).has(Trait::kScales) || sharding_of(node.inputs[i]).partial_over(axis))
           to.set_partial(axis, ReduceOp::kSum);
+      if (around_ring) split_sequence_of_operand(to, node, i);
       made.inputs[i] = b_.reshard(now_[node.inputs[i].index()], to, by_heads, sent_as(node.inputs[i], to));
     }
     std::vector<TensorType> types;
@@ -224,10 +231,13 @@ class Propagation {
         if (!has_factor(rule.results[k], split.at))
           for (Axis axis : split.piece.axes) result.set_partial(axis, reduction_of(rule.factors[split.at].kind));
       for (Axis axis : passing) result.set_partial(axis, ReduceOp::kSum);
+      if (around_ring)
+        split_sequence(result, node, node.outputs[k], attention_places(node).is_backward && k > 0, kSequence);
       results.push_back(std::move(result));
     }
     const std::vector<TensorId> outputs =
-        b_.add(std::move(made), types, std::move(results), origins, reason(chosen, passing, node));
+        b_.add(std::move(made), types, std::move(results), origins,
+               around_ring ? "keys and values go around a ring" : reason(chosen, passing, node));
     for (size_t k = 0; k < outputs.size(); ++k) {
       now_[node.outputs[k].index()] = by_heads ? back_to_sequence(node, node.outputs[k], outputs[k]) : outputs[k];
       note_operand(node, rule, k);
@@ -250,11 +260,11 @@ class Propagation {
     for (const Offer& other : offers)
       if (other.split.at == heads) left = std::min(left, other.split.inner);
     const int64_t ranks = mesh_.size(cp);
-    USER_CHECK(left % ranks == 0,
-               "context parallelism by heads: of the heads of attention (in '{}') there are {}{}, which cp = {} does "
-               "not divide; "
-               "gather keys and values instead",
-               node.source.module, left, left == rule.factors[heads].size ? "" : " on a rank along tp", ranks);
+    if (left % ranks != 0)
+      throw UnfitContext(
+          str("context parallelism by heads: of the heads of attention (in '{}') there are {}{}, which cp = {} does "
+              "not divide; gather keys and values instead",
+              node.source.module, left, left == rule.factors[heads].size ? "" : " on a rank along tp", ranks));
     offers.push_back({{heads, {ranks, {cp}}, left / ranks}, Origin::kBatch, preference(Origin::kBatch, false), 0, 0});
     return true;
   }
@@ -276,6 +286,55 @@ class Propagation {
       break;
     }
     return b_.reshard(now, {pieces_of(splits, shape, mesh_), b_.sharding(now).partial});
+  }
+
+  // ---- attention around a ring: its operands stay split along the sequence, keys and values too
+  // (passes/partition/ring_attention.h)
+
+  // Whether queries and keys are split over cp; then nothing else is.
+  bool goes_around_ring(const Node& node, std::vector<Offer>& offers) {
+    const Axis cp = *hints_.sequence_axis;
+    const size_t q = attention_places(node).q;
+    for (size_t i : {q, q + 1}) {
+      const auto split = sequence_split(node.inputs[i]);
+      if (!split) return false;
+      const int64_t tokens = old_.shape(node.inputs[i])[kSequence], ranks = mesh_.size(cp);
+      const bool turns = !node.attrs.get<bool>("causal") || split->piece.zigzags;
+      if (!is_even(split->piece, mesh_) || !turns)
+        throw UnfitContext(
+            str("context parallelism around a ring: attention (in '{}') is over {} tokens, which {}cp = {} does not "
+                "divide; "
+                "gather keys and values instead",
+                node.source.module, tokens, turns ? "" : "2 x ", ranks));
+    }
+    std::erase_if(offers, [cp](const Offer& offer) { return offer.split.piece.axes == std::vector<Axis>{cp}; });
+    return true;
+  }
+  // How a tensor of (batch, heads, sequence, head size) is split along its sequence over cp.
+  std::optional<Split> sequence_split(TensorId old) {
+    for (const Split& split : splits_of(sharding_of(old), old_.shape(old)))
+      if (split.at == kSequence && split.piece.axes == std::vector<Axis>{*hints_.sequence_axis}) return split;
+    return std::nullopt;
+  }
+  // `sharding` of a tensor of such a call, with its sequence split as that of the queries or of the keys is.
+  void split_sequence(Sharding& sharding, const Node& node, TensorId old, bool is_of_keys, size_t dim) {
+    const size_t q = attention_places(node).q;
+    Split split = *sequence_split(node.inputs[is_of_keys ? q + 1 : q]);
+    split.at = dim;
+    const Shape& shape = old_.shape(old);
+    std::vector<Split> splits = splits_of(sharding, shape);
+    add_beside(splits, split, shape);
+    sharding.dims = pieces_of(splits, shape, mesh_);
+    INTERNAL_CHECK(sharding.splits(*hints_.sequence_axis), "a {} of attention around a ring lies as {}",
+                   to_text(old_.type(old)), to_text(sharding, shape, mesh_));
+  }
+  void split_sequence_of_operand(Sharding& sharding, const Node& node, size_t i) {
+    const auto [is_backward, q, mask] = attention_places(node);
+    const Shape& shape = old_.shape(node.inputs[i]);
+    if (i != mask) return split_sequence(sharding, node, node.inputs[i], i == q + 1 || i == q + 2, kSequence);
+    // A mask may be the same for all queries. It has all keys.
+    if (shape.size() >= 2 && shape[shape.size() - 2] == old_.shape(node.inputs[q])[kSequence])
+      split_sequence(sharding, node, node.inputs[i], false, shape.size() - 2);
   }
 
   // Of an op of several results, one that is partial and has the shape of an operand which was gathered for it is that
@@ -366,9 +425,9 @@ class Propagation {
       const int64_t size = rule.factors[static_cast<size_t>(factor)].size;
       const int64_t ranks = mesh_.size(*hints_.sequence_axis);
       if (size < ranks) continue;
-      const bool divides = size % ranks == 0;
-      const Split split = {
-          static_cast<size_t>(factor), {divides ? ranks : size, {*hints_.sequence_axis}}, divides ? size / ranks : 1};
+      const bool divides = size % ranks == 0, zigzags = hints_.zigzags && size % (2 * ranks) == 0;
+      const Piece piece = {divides ? ranks : size, {*hints_.sequence_axis}, zigzags};
+      const Split split = {static_cast<size_t>(factor), piece, !divides ? 1 : size / ranks / (zigzags ? 2 : 1)};
       offers.push_back({split, Origin::kBatch, preference(Origin::kBatch, false), 0, tokens});
     }
   }
@@ -397,7 +456,7 @@ class Propagation {
     if (!fit_together(splits, split.at, factor.size)) return false;
     // Places that indices choose are one stretch a rank, along one piece.
     if (rule.indexed && static_cast<size_t>(rule.indexed->factor) == split.at) {
-      if (split.piece.extent * split.inner != factor.size) return false;
+      if (split.piece.zigzags || split.piece.extent * split.inner != factor.size) return false;
       for (const Offer& other : chosen)
         if (other.split.at == split.at) return false;
     }
@@ -485,6 +544,7 @@ Graph without_causes(Graph graph) {
 
 ShardedStep propagate_shardings(const Graph& step, const Strategy& strategy) {
   check(strategy);
+  INTERNAL_CHECK(strategy.context != Context::kByPrice, "nobody has chosen how attention sees a split sequence");
   const Graph graph = prepare_for_ranks(step, strategy);
   const std::optional<Axis> tp = strategy.mesh.find("tp");
   std::vector<std::optional<Sharding>> tensor_parallel(graph.inputs.size());
@@ -495,7 +555,8 @@ ShardedStep propagate_shardings(const Graph& step, const Strategy& strategy) {
   const Graph uncut = without_causes(graph);
   for (const auto& axis : {strategy.sequence_parallel ? tp : std::nullopt, cp}) {
     if (!axis) continue;
-    Propagation along(uncut, strategy, no_seeds(graph), {.sequence_axis = axis});
+    const bool zigzags = axis == cp && strategy.context == Context::kRing;
+    Propagation along(uncut, strategy, no_seeds(graph), {.sequence_axis = axis, .zigzags = zigzags});
     along.visit_nodes();
     sequence[*axis] = along.shardings();
     hints.tokens = along.tokens();
@@ -507,6 +568,7 @@ ShardedStep propagate_shardings(const Graph& step, const Strategy& strategy) {
   }
   hints.sequence_axis = cp;
   hints.by_heads = cp && strategy.context == Context::kHeads;
+  hints.around_ring = hints.zigzags = cp && strategy.context == Context::kRing;
   return Propagation(graph, strategy, seeds_of(graph, strategy, tensor_parallel), hints).run();
 }
 

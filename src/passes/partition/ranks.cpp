@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <utility>
 
 #include "base/check.h"
 
@@ -47,6 +48,14 @@ TensorId RankBuilder::is_first(const std::vector<Axis>& axes) {
   return *all;
 }
 
+// Of a piece in zig-zag, this rank's place in each row, (rows, 1).
+TensorId RankBuilder::turning(const Piece& piece, int64_t rows) {
+  const TensorId at = coordinate(piece.axes[0]);
+  const Attrs counted = {{"shape", Shape{rows, 1}}, {"dtype", DType::kI64}, {"dim", int64_t{0}}};
+  const TensorId is_odd = b_.add("ne", {b_.add("remainder", {b_.add("iota", {}, counted), number(2)}), number(0)});
+  return b_.add("where", {is_odd, b_.add("sub", {number(piece.extent - 1), at}), at});
+}
+
 std::pair<TensorId, std::optional<TensorId>> RankBuilder::decode(const Pieces& pieces, int64_t size) {
   const auto count = [&](int64_t n) {
     return b_.add("iota", {}, {{"shape", Shape{n}}, {"dtype", DType::kI64}, {"dim", int64_t{0}}});
@@ -58,9 +67,11 @@ std::pair<TensorId, std::optional<TensorId>> RankBuilder::decode(const Pieces& p
     inner /= piece.extent;
     const std::vector<int64_t> extents = extents_of(piece, mesh());
     const int64_t here = extents.back();
-    TensorId place = count(here);
+    // The earlier pieces are rows of which each has `here` elements.
+    const int64_t rows = places ? b_.shape(*places)[0] : 1;
+    TensorId place = piece.zigzags ? turning(piece, rows) : count(here);
     std::optional<TensorId> is_real;
-    for (size_t a = piece.axes.size(); a-- > 0;) {
+    for (size_t a = piece.zigzags ? 0 : piece.axes.size(); a-- > 0;) {
       TensorId offset = coordinate(piece.axes[a]);
       if (extents[a + 1] != 1) offset = b_.add("mul", {offset, number(extents[a + 1])});
       place = b_.add("add", {place, offset});
@@ -70,8 +81,6 @@ std::pair<TensorId, std::optional<TensorId>> RankBuilder::decode(const Pieces& p
       place = b_.add("minimum", {place, number(extents[a] - 1)});
     }
     if (inner != 1) place = b_.add("mul", {place, number(inner)});
-    // The earlier pieces are rows of which each has `here` elements.
-    const int64_t rows = places ? b_.shape(*places)[0] : 1;
     const auto under = [&](TensorId x) { return b_.reshape(x, {rows, 1}); };
     const auto flat = [&](TensorId x) { return b_.reshape(b_.expand(x, {rows, here}), {rows * here}); };
     if (real || is_real) {
@@ -85,6 +94,12 @@ std::pair<TensorId, std::optional<TensorId>> RankBuilder::decode(const Pieces& p
 }
 
 TensorId RankBuilder::places(const Pieces& pieces, int64_t size) { return decode(pieces, size).first; }
+TensorId RankBuilder::places_at(const Pieces& pieces, int64_t size, Axis axis, TensorId at) {
+  const TensorId own = std::exchange(coordinates_.at(axis), at);
+  const TensorId there = places(pieces, size);
+  coordinates_.at(axis) = own;
+  return there;
+}
 std::optional<TensorId> RankBuilder::are_real(const Pieces& pieces, int64_t size) {
   for (const Piece& piece : pieces)
     if (!is_even(piece, mesh())) return decode(pieces, size).second;
@@ -127,10 +142,27 @@ TensorId RankBuilder::open(TensorId x, const Shape& shape, const std::vector<Spl
   return b_.reshape(x, {before * outer, extent, inner * behind});
 }
 
+namespace {
+// [rows, extent, behind] with every odd row backwards: there a piece in zig-zag is one like any other, and the other
+// way round.
+TensorId turned(GraphBuilder& b, TensorId x, const Piece& piece) {
+  if (!piece.zigzags) return x;
+  const Shape shape = b.shape(x);
+  const int64_t pairs = shape[0] / 2;
+  const Shape half = {pairs, 1, shape[1], shape[2]};
+  const TensorId rows = b.reshape(x, {pairs, 2, shape[1], shape[2]});
+  const TensorId odd = b.slice(rows, {0, 1, 0, 0}, half, {1, 1, 1, 1});
+  const TensorId back = b.add("reverse", {odd}, {{"dims", Shape{2}}});
+  const TensorId even = b.slice(rows, {0, 0, 0, 0}, half, {1, 1, 1, 1});
+  return b.reshape(b.add("concat", {even, back}, {{"dim", int64_t{1}}}), shape);
+}
+}  // namespace
+
 // A whole piece is split: each rank keeps its stretch.
 TensorId RankBuilder::cut(TensorId x, const Shape& shape, std::vector<Split>& lies, const Split& split) {
-  const TensorId opened = open(x, shape, lies, split, split.piece.extent);
-  TensorId places = this->places({split.piece}, split.piece.extent);
+  const TensorId opened = turned(b_, open(x, shape, lies, split, split.piece.extent), split.piece);
+  const Piece piece = {split.piece.extent, split.piece.axes};
+  TensorId places = this->places({piece}, piece.extent);
   const TensorId kept = b_.add("take", {opened, places}, {{"dim", int64_t{1}}});
   lies.push_back(split);
   return b_.reshape(kept, local_shape_of(shape, lies, mesh()));
@@ -173,7 +205,7 @@ TensorId out_of_parts(GraphBuilder& b, TensorId x, const Piece& piece, const Mes
 TensorId RankBuilder::gather(TensorId x, const Shape& shape, std::vector<Split>& lies, const Split& split) {
   const TensorId opened = open(x, shape, lies, split, local_extent(split.piece, mesh()));
   const TensorId parts = b_.add("all_gather", {opened}, group(split.piece.axes));
-  const TensorId joined = out_of_parts(b_, parts, split.piece, mesh());
+  const TensorId joined = turned(b_, out_of_parts(b_, parts, split.piece, mesh()), split.piece);
   std::erase(lies, split);
   return b_.reshape(joined, local_shape_of(shape, lies, mesh()));
 }
@@ -181,7 +213,7 @@ TensorId RankBuilder::gather(TensorId x, const Shape& shape, std::vector<Split>&
 // Parts that lie everywhere are combined, and each rank keeps its stretch.
 TensorId RankBuilder::scatter(TensorId x, const Shape& shape, std::vector<Split>& lies, const Split& split,
                               ReduceOp op) {
-  const TensorId opened = open(x, shape, lies, split, split.piece.extent);
+  const TensorId opened = turned(b_, open(x, shape, lies, split, split.piece.extent), split.piece);
   Attrs attrs = group(split.piece.axes);
   attrs.set("reduce", std::string(name_of(op)));
   const TensorId kept = b_.add("reduce_scatter", {into_parts(b_, opened, split.piece, mesh())}, attrs);
@@ -192,7 +224,7 @@ TensorId RankBuilder::scatter(TensorId x, const Shape& shape, std::vector<Split>
 // What is split in one place is split in another.
 TensorId RankBuilder::exchange(TensorId x, const Shape& shape, std::vector<Split>& lies, const Split& from,
                                const Split& to) {
-  const TensorId opened = open(x, shape, lies, to, to.piece.extent);
+  const TensorId opened = turned(b_, open(x, shape, lies, to, to.piece.extent), to.piece);
   const TensorId parts = b_.add("all_to_all", {into_parts(b_, opened, to.piece, mesh())}, group(from.piece.axes));
   lies.push_back(to);
   // One part a rank: each lies as x does now, and they are the stretches of `from`.
@@ -207,7 +239,7 @@ TensorId RankBuilder::exchange(TensorId x, const Shape& shape, std::vector<Split
   const int64_t behind = product(local, from.at + 1, local.size()) * inner;
   const int64_t count = element_count(local);
   const TensorId view = b_.reshape(parts, {all[0], here * behind == 0 ? 0 : count / (here * behind), here, behind});
-  const TensorId joined = out_of_parts(b_, view, from.piece, mesh());
+  const TensorId joined = turned(b_, out_of_parts(b_, view, from.piece, mesh()), from.piece);
   std::erase(lies, from);
   return b_.reshape(joined, local_shape_of(shape, lies, mesh()));
 }

@@ -20,6 +20,11 @@ class RankBuilder {
   // some element; and whether it is one, bool, nullopt where all are.
   TensorId places(const Pieces& pieces, int64_t size);
   std::optional<TensorId> are_real(const Pieces& pieces, int64_t size);
+  // The places of the rank that stands at `at` along that axis and as this one along the others.
+  TensorId places_at(const Pieces& pieces, int64_t size, Axis axis, TensorId at);
+  // Where this rank stands along an axis, i64[]; and what names a group of ranks to a collective.
+  TensorId coordinate(Axis axis);
+  Attrs group(const std::vector<Axis>& axes);
   // Where this rank's stretch along the axes of one piece begins, i64[].
   TensorId begin(const Piece& piece);
   // Whether this rank is the first along these axes, bool[].
@@ -37,9 +42,8 @@ class RankBuilder {
   struct Opened;
   const Mesh& mesh() { return b_.graph().mesh; }
   TensorId number(int64_t value) { return b_.full(static_cast<double>(value), DType::kI64); }
-  TensorId coordinate(Axis axis);
+  TensorId turning(const Piece& piece, int64_t rows);
   std::pair<TensorId, std::optional<TensorId>> decode(const Pieces& pieces, int64_t size);
-  Attrs group(const std::vector<Axis>& axes);
 
   TensorId open(TensorId x, const Shape& shape, const std::vector<Split>& lies, const Split& split, int64_t extent);
   TensorId cut(TensorId x, const Shape& shape, std::vector<Split>& lies, const Split& split);

@@ -34,6 +34,7 @@ bool fit_together(const std::vector<Split>& splits, size_t at, int64_t size) {
   for (const Split& split : sorted_at(splits, at)) {
     const int64_t spans = split.inner * split.piece.extent;
     if (spans == 0 || left % spans != 0) return false;
+    if (split.piece.zigzags && left / spans % 2 != 0) return false;
     left = split.inner;
   }
   return true;
@@ -59,6 +60,11 @@ std::vector<Pieces> pieces_of(const std::vector<Split>& splits, const Shape& siz
 }
 
 namespace {
+// How many rows of a factor stand between its last split, or its beginning, and the place with `left` elements behind.
+int64_t rows_before(int factor, int64_t left, const ShardingRule& rule, const FactorSplits& out) {
+  const bool is_first = out.splits.empty() || out.splits.back().at != static_cast<size_t>(factor);
+  return (is_first ? rule.factors[static_cast<size_t>(factor)].size : out.splits.back().inner) / left;
+}
 // One dimension: factors are filled major to minor with pieces, and a piece that is whole may end within a factor.
 void walk(const Pieces& pieces, const std::vector<int>& factors, const ShardingRule& rule, FactorSplits& out) {
   size_t next = 0;
@@ -75,8 +81,9 @@ void walk(const Pieces& pieces, const std::vector<int>& factors, const ShardingR
       const Piece& piece = pieces[next];
       const int64_t extent = rest != 0 ? rest : piece.extent;
       if (left % extent == 0) {
+        const bool turns = !piece.zigzags || rows_before(factor, left, rule, out) % 2 == 0;
         left /= extent;
-        if (!piece.axes.empty() && of.kind == Factor::Kind::kWhole)
+        if (!turns || (!piece.axes.empty() && of.kind == Factor::Kind::kWhole))
           out.unfit.insert(out.unfit.end(), piece.axes.begin(), piece.axes.end());
         else if (!piece.axes.empty())
           out.splits.push_back({static_cast<size_t>(factor), piece, left});

@@ -1,6 +1,7 @@
 #include "passes/partition/strategy.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -11,6 +12,18 @@
 #include "base/text.h"
 
 namespace stepc {
+
+namespace {
+constexpr std::array<std::string_view, 4> kContexts = {"gather", "heads", "ring", "auto"};
+}  // namespace
+
+std::string_view name_of(Context context) { return kContexts[static_cast<size_t>(context)]; }
+
+Context parse_context(std::string_view text) {
+  const auto found = std::ranges::find(kContexts, text);
+  USER_CHECK(found != kContexts.end(), "context is \"{}\"; it is \"gather\", \"heads\", \"ring\" or \"auto\"", text);
+  return static_cast<Context>(found - kContexts.begin());
+}
 
 bool Strategy::keeps_along(Axis axis) const { return std::ranges::find(keeps, mesh.axes[axis].name) != keeps.end(); }
 

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/check.h"
 #include "ir/graph.h"
 
 namespace stepc {
@@ -18,9 +20,20 @@ struct ShardRule {
   bool operator==(const ShardRule&) const = default;
 };
 
-// How attention sees all of a sequence that is split over cp: keys and values are gathered, or, by all-to-all, each
-// rank has all tokens of some of the heads.
-enum class Context : uint8_t { kGather, kHeads };
+// How attention sees all of a sequence that is split over cp: keys and values are gathered; or, by all-to-all, each
+// rank has all tokens of some of the heads; or keys and values go around the ranks, and what attention makes of each
+// part is merged (passes/partition/ring_attention.h). kByPrice: whichever of the latter two that the step can go costs
+// less (plan/plan_graph.h), else the first, which any can.
+enum class Context : uint8_t { kGather, kHeads, kRing, kByPrice };
+// "gather", "heads", "ring", "auto". UserError for another.
+Context parse_context(std::string_view text);
+std::string_view name_of(Context context);
+
+// A way of attention that a step cannot go: its heads or tokens do not divide.
+class UnfitContext : public UserError {
+ public:
+  using UserError::UserError;
+};
 
 struct Strategy {
   Mesh mesh;

@@ -40,6 +40,8 @@ class CollectiveKernel final : public BoundKernel {
         return group_.all_gather(operands, results);
       case Collective::kAllToAll:
         return group_.all_to_all(operands, results);
+      case Collective::kRotate:
+        return group_.rotate(operands, results, instruction_.attrs.get<int64_t>("by"));
       case Collective::kReduceScatter:
         return group_.reduce_scatter(operands, results, how_, work, bytes);
       case Collective::kAllReduce:

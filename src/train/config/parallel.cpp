@@ -48,7 +48,7 @@ Strategy strategy_of(const RunConfig& config) {
                              {"tp", parallel.tp}});
   strategy.zero = static_cast<int>(parallel.zero);
   strategy.sequence_parallel = parallel.sequence_parallel;
-  strategy.context = parallel.context == "heads" ? Context::kHeads : Context::kGather;
+  strategy.context = parse_context(parallel.context);
   strategy.reduce = parallel.reduce == "bfloat16" ? DType::kBF16 : DType::kF32;
   strategy.rules = parallel.shard;
   const int64_t ranks = strategy.mesh.ranks();
@@ -80,7 +80,8 @@ std::string to_text(const Strategy& strategy) {
   std::string text = str("{} ranks ({})", strategy.mesh.ranks(), to_text(strategy.mesh));
   if (strategy.mesh.find("dp_shard")) text += str(", zero {}", strategy.zero);
   if (strategy.mesh.find("tp") && !strategy.sequence_parallel) text += ", without sequence_parallel";
-  if (strategy.mesh.find("cp") && strategy.context == Context::kHeads) text += ", context by heads";
+  if (strategy.mesh.find("cp") && strategy.context != Context::kByPrice)
+    text += str(", context = \"{}\"", name_of(strategy.context));
   if (strategy.reduce != DType::kF32) text += str(", gradients sent as {}", name_of(strategy.reduce));
   return text;
 }

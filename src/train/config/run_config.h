@@ -57,7 +57,7 @@ struct RunConfig {
     int64_t cp = 1;
     int64_t tp = 1;
     bool sequence_parallel = true;
-    std::string context = "gather";
+    std::string context = "auto";
     std::string reduce = "float32";
     std::vector<ShardRule> shard = {};
   } parallel;

@@ -147,11 +147,12 @@ const std::vector<Key>& run_config_keys() {
        {"enable_sequence_parallel", "tensor_parallel_sequence"}},
       {"parallel.context",
        at(&R::parallel, &R::Parallel::context),
-       one_of({"gather", "heads"}),
-       "how attention sees a sequence split over cp: keys and values are gathered, or each rank has all tokens of some "
-       "heads (all-to-all)",
+       one_of({"auto", "gather", "heads", "ring"}),
+       "how attention sees a sequence split over cp: keys and values are gathered, each rank has all tokens of some "
+       "heads (all-to-all), or keys and values go around the ranks; auto: the fastest, as predicted",
        {},
-       {"context_parallel_rotate_method", "ulysses", "ulysses_degree", "ulysses_sequence_parallel_size", "sp_mode"}},
+       {"context_parallel_rotate_method", "ulysses", "ulysses_degree", "ulysses_sequence_parallel_size", "sp_mode",
+        "ring_attention", "context_parallel_load_balancer"}},
       {"parallel.reduce",
        at(&R::parallel, &R::Parallel::reduce),
        one_of({"float32", "bfloat16"}),

@@ -46,12 +46,14 @@ class RankPlanner {
   // What the first rank has: alone, for there is nothing to exchange in a plan.
   [[nodiscard]] const ShardedState& state() const { return state_; }
 
+  [[nodiscard]] const Strategy& strategy() const { return options_.strategy; }
   void keep_parameters(const Graph& local) { train::keep_parameters(options_.strategy, local); }
 
   RankPart plan(const std::string& name, int64_t times, const VirtualPlan& captured) {
     if (!captured.obstacle.empty())
       throw RunFailure(str("this step cannot be planned before it runs: {}", captured.obstacle));
     PlannedGraph planned = plan_fast(captured.trace, kernels_, options_);
+    if (options_.strategy.context == Context::kByPrice) options_.strategy.context = planned.context;
     const Prediction prediction = predict(planned.plan.schedule, known_);
     state_.add(planned.plan.schedule);
     return {name, times, std::move(planned.graph), std::move(planned.plan.memory), prediction};
@@ -137,6 +139,7 @@ RankPlan plan_rank(const std::vector<CapturedPart>& captured, const RunConfig& c
   RankPlan out{strategy, {}};
   for (const CapturedPart& part : captured) {
     out.parts.push_back(planner.plan(part.name, part.times, part.plan));
+    out.strategy.context = planner.strategy().context;
     planner.keep_parameters(out.parts.back().graph);
   }
   if (saves_while_training(config))
