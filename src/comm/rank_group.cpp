@@ -145,18 +145,18 @@ void RankGroup::all_to_all(at::TensorList operands, at::TensorList results) {
 }
 
 void RankGroup::rotate(at::TensorList operands, at::TensorList results, int64_t by) {
-  check_tensors("rotate", operands, results);
+  check_tensors("rotation", operands, results);
   INTERNAL_CHECK(by > 0 && by < ranks(), "{} ranks turn by {}", ranks(), by);
   const int64_t to = (rank() + by) % ranks(), from = (rank() + ranks() - by) % ranks();
   Messages messages;
   for (size_t t = 0; t < operands.size(); ++t) {
-    check_parts("rotate", results[t], operands[t], 1);
+    check_parts("rotation", results[t], operands[t], 1);
     for (int64_t k = 0; k < ranks(); ++k) {
       messages.sent.push_back({operands[t].const_data_ptr(), k == to ? operands[t].nbytes() : 0});
       messages.received.push_back({results[t].mutable_data_ptr(), k == from ? results[t].nbytes() : 0});
     }
   }
-  peers_->exchange("rotate", messages.sent, messages.received);
+  peers_->exchange("rotation", messages.sent, messages.received);
 }
 
 void RankGroup::broadcast(at::TensorList tensors, int64_t from) {

@@ -121,7 +121,7 @@ REFUSALS = {
     "mesh": r"^parallel asks for 3 ranks \(dp_shard=3\), and 2 were started; the nearest mesh of those is "
             r"dp_shard=2, and -1 takes what the others leave$",
     "exact": r"^mode is \"exact\", which runs calls of one device, and parallel spreads the step over several",
-    "name": r"^parallel has 'dp'; it has dp_replicate, dp_shard, cp, tp, zero, sequence_parallel, reduce$",
+    "name": r"^parallel has 'dp'; it has dp_replicate, dp_shard, cp, tp, zero, sequence_parallel, context, reduce$",
     "reduce": r"^parallel has reduce = \"fp8\"; it is \"float32\" or \"bfloat16\"$",
     "preset": r"^parallel is \"zero\"; it is \"ddp\", \"fsdp\" or a dict",
     "rule": r"^the rule '\*\.q_proj\.weight' matches no parameter",

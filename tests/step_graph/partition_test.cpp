@@ -279,8 +279,9 @@ TEST(StepOnRanks, SendsWhatTheFormulasSay) {
   // keys and values once a query head. Of each a rank has 1/n, and sends all of that but its own part.
   expect(rare_presets()[13], {{"all_to_all", "cp", kHalf * kHalf * kLayers * (6 * activation + 2 * keys), 8 * 2},
                               {"all_reduce", "cp", 2 * kHalf * (parameters + kFloat), count + 1}});
-  // Around a ring keys and values go to each other rank, forward and backward, and their gradients home.
-  expect(rare_presets()[15], {{"rotate", "cp", kHalf * 6 * kLayers * keys, static_cast<size_t>(6 * kLayers)},
+  // Around a ring keys and values go to each other rank, forward and backward, and their gradients home, those once a
+  // query head, of which there are two a key head.
+  expect(rare_presets()[15], {{"rotate", "cp", kHalf * (4 + 2 * 2) * kLayers * keys, static_cast<size_t>(6 * kLayers)},
                               {"all_reduce", "cp", 2 * kHalf * (parameters + kFloat), count + 1}});
   // Keys and values are gathered, forward and backward, and their gradients go back.
   expect(presets()[8], {{"all_gather", "cp", kHalf * 4 * kLayers * keys, static_cast<size_t>(4 * kLayers)},

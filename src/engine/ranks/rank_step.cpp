@@ -402,6 +402,7 @@ void RankStep::capture(const StepInput& input, const StepOnFn& step) {
     agree_on_machine();
     CompileOptions options;
     options.target = target().target;
+    options.target.rates = parse_target(ranks_->exchange(to_text(options.target))[0]).rates;  // one price for all
     options.budget = config_.memory_budget;
     options.strategy = strategy_;
     plan.program = std::make_unique<RankProgram>(captured, *kernels_, options, ranks_, state_);
