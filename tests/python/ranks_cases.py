@@ -684,6 +684,14 @@ def family(name):
         return {"wanted": wanted, "got": [], "refused": str(error)}
 
 
+# ---- sequences split over the ranks, behind --ranks, on four of them
+
+CONTEXT = {
+    "ring": {"cp": 4, "context": "ring"}, "heads": {"cp": 4, "context": "heads"}, "gather": {"cp": 4, "context": "gather"},
+    "ring x fsdp": {"dp_shard": 2, "cp": 2, "context": "ring"}, "ring x ddp": {"dp_replicate": 2, "cp": 2, "context": "ring"},
+    "ring x tp": {"cp": 2, "tp": 2, "context": "ring"}, "chosen": {"cp": 4},
+}
+CONTEXT_CASES = {f"context {name}": (lambda parallel=parallel: beside_one(parallel)) for name, parallel in CONTEXT.items()}
 FAMILY_CASES = {f"family {name}": (lambda name=name: family(name)) for name in FAMILIES}
 
 
@@ -696,7 +704,7 @@ def main(build, out, group, *names):
     results = {}
     for name in names:
         torch.set_default_dtype(torch.float64)
-        results[name] = {**CASES, **FAMILY_CASES}[name]()
+        results[name] = {**CASES, **FAMILY_CASES, **CONTEXT_CASES}[name]()
     torch.save(results, f"{out}/rank-{RANK}.pt")
 
 

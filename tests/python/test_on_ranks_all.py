@@ -41,6 +41,17 @@ def test_gradients_are_sent_as_bfloat16(ranks):
         assert result["is_narrow"] and result["replays"] == ranks_cases.STEPS
 
 
+@pytest.fixture(scope="module")
+def along_the_sequence(build_dir, tmp_path_factory):
+    return results_of(list(ranks_cases.CONTEXT_CASES), build_dir, tmp_path_factory.mktemp("context"), "launched", ranks=4)
+
+
+@pytest.mark.parametrize("name", ranks_cases.CONTEXT)
+def test_sequence_is_split_over_four_ranks(along_the_sequence, name):
+    for result in along_the_sequence[f"context {name}"]:
+        assert_as_one(result)
+
+
 def test_rows_are_where_batch_dims_says(ranks):
     for result in ranks["rows_elsewhere"]:
         assert_as_one(result)
