@@ -92,6 +92,11 @@ class Step {
         case Collective::kAllToAll:
           bare_.emplace_back([=, &group] { group.all_to_all(operands, results); });
           break;
+        case Collective::kRotate: {
+          const auto by = instruction.attrs.get<int64_t>("by");
+          bare_.emplace_back([=, &group] { group.rotate(operands, results, by); });
+          break;
+        }
         case Collective::kReduceScatter:
           bare_.emplace_back([=, &group] {
             group.reduce_scatter(operands, results, how, scratch.mutable_data_ptr(), scratch.nbytes());
