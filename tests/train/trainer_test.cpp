@@ -225,6 +225,7 @@ TEST_F(TrainerRun, AnAutomaticBudgetIsWeighedWithTheTargetOfTheCheckpoint) {
   setenv("XDG_CACHE_HOME", (directory_ / "cache").c_str(), 1);
   Target first, second;
   first.threads = second.threads = 2;
+  first.rates.calls = second.rates.calls = {{"exp", DType::kF32, 1e-6, 1e9}};
   first.rates.fork_seconds = 5e-6;
   second.rates.fork_seconds = 9e-6;
   keep_target(kernels, first);
