@@ -26,6 +26,7 @@ from torch.nn.functional import gelu, mse_loss, relu
 from torch.utils.checkpoint import checkpoint
 
 import stepc
+from stepc.module_calls import around_modules
 from harness import Training, line_of, run_twins, source_of
 
 EXACT = stepc.Config(mode="exact", python="watch")
@@ -1150,3 +1151,29 @@ def test_a_traced_step_that_leaves_its_plan_is_recorded_and_has_a_plan_of_its_ow
         assert not step.stats["warnings"], way
         assert step.stats["departures"] <= 2 and step.stats["plans"] >= 2, way
         assert step.stats["replays"] > 15, way
+
+
+def test_threads_that_record_beside_each_other_leave_modules_as_they_were():
+    original, seen = nn.Module._call_impl, []
+    begun, ended = threading.Event(), threading.Event()
+
+    def enter(name):
+        return lambda module: contextlib.nullcontext(seen.append(name))
+
+    def other():
+        with around_modules(enter("other")):
+            begun.set()
+            ended.wait()
+            nn.Identity()(torch.ones(1))
+
+    thread = threading.Thread(target=other)
+    with around_modules(enter("outer")):
+        thread.start()
+        begun.wait()
+        with around_modules(enter("inner")):
+            nn.Identity()(torch.ones(1))
+    ended.set()  # the first to begin is the first to end
+    thread.join()
+    assert seen == ["inner", "outer", "other"]
+    nn.Identity()(torch.ones(1))
+    assert len(seen) == 3 and nn.Module._call_impl is original
