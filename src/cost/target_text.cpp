@@ -255,10 +255,10 @@ bool read_table(const std::string& key, const toml::node& node, Rates& rates) {
   } else if (key == "calls") {
     std::set<std::pair<std::string, DType>> seen;
     read_rows(key, node, rates.calls, [&](RowReader& row) {
-      const CallRate rate{.op = row.op("op"),
-                          .dtype = row.dtype(),
-                          .seconds = row.seconds("seconds"),
-                          .bytes_per_second = row.rate("bytes_per_second")};
+      CallRate rate{.op = row.op("op"),
+                    .dtype = row.dtype(),
+                    .seconds = row.seconds("seconds"),
+                    .bytes_per_second = row.rate("bytes_per_second")};
       if (!seen.emplace(rate.op, rate.dtype).second)
         row.refuse(str("calls has {} in {} twice", rate.op, name_of(rate.dtype)));
       return rate;
