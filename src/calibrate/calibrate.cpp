@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <c10/core/GradMode.h>
 
 #include "aten/generator_snapshot.h"
 #include "base/check.h"
@@ -88,23 +88,20 @@ class Calibration {
     target_.rates = rates_;
   }
 
-  // The shortest time of what `key` names, in all rounds so far.
-  double shortest(const std::string& key, double seconds) {
-    const auto [known, is_new] = shortest_.emplace(key, seconds);
-    return known->second = std::min(known->second, seconds);
-  }
   // Of the one call that `call` makes on `tensors`, as the executor makes it.
   double call_seconds(const std::string& key, const std::vector<at::Tensor>& tensors,
                       const std::function<void()>& call) {
-    return shortest(key, Measured(tensors, call, threads_).seconds());
+    return shortest_.of(key, Measured(tensors, call, threads_).seconds());
   }
   // The same between other small calls: what one of LibTorch's products of small matrices needs is not at hand in a
   // step, where some stand between two of a kind.
   double product_seconds(const std::string& key, const std::vector<at::Tensor>& tensors,
                          const std::function<void()>& call) {
-    return shortest(key, Measured(tensors, call, threads_).seconds([&] { calls_.run_some(); }));
+    return shortest_.of(key, Measured(tensors, call, threads_).seconds([&] { calls_.run_some(); }));
   }
-  double seconds_of(const std::string& graph) { return shortest(graph, Measured(graph, kernels_, threads_).seconds()); }
+  double seconds_of(const std::string& graph) {
+    return shortest_.of(graph, Measured(graph, kernels_, threads_).seconds());
+  }
 
   void measure_starts() {
     alone_seconds_ = seconds_of(
@@ -116,7 +113,7 @@ class Calibration {
       at::parallel_for(0, threads_, 1, [](int64_t, int64_t) {});
       return seconds_since(begin);
     };
-    rates_.fork_seconds = std::max(1e-9, shortest("fork", median_seconds(fork)));
+    rates_.fork_seconds = std::max(1e-9, shortest_.of("fork", median_seconds(fork)));
   }
 
   // Two streams that come round and round: each byte was last touched as long ago as all of them are.
@@ -152,7 +149,7 @@ class Calibration {
         forks += phase.items > phase.grain ? 1 : 0;
       }
     }
-    const double seconds = shortest(graph, measured.seconds());
+    const double seconds = shortest_.of(graph, measured.seconds());
     return {std::max(seconds * 0.2, seconds - alone_seconds_ - forks * rates_.fork_seconds), sum};
   }
 
@@ -268,7 +265,7 @@ class Calibration {
                            rows, columns, inner, name_of(dtype)),
                        kernels_, threads_);
       if (blocked.schedule().instructions.front().kind == Instruction::Kind::kMatmul)
-        add_matmul(KernelOwner::kBlocked, dtype, size, shortest("blocked " + name, blocked.seconds()));
+        add_matmul(KernelOwner::kBlocked, dtype, size, shortest_.of("blocked " + name, blocked.seconds()));
     }
     // Where nothing runs blocked, nobody will ask; the library's stand in its place.
     if (std::ranges::none_of(rates_.matmuls, [&](const MatmulRate& one) {
@@ -376,14 +373,14 @@ class Calibration {
   double best_f32_ = kSlowest, best_narrow_ = kSlowest;
   double alone_seconds_ = 0;  // of a kernel that was just run
   SmallCalls calls_;
-  std::map<std::string, double> shortest_;  // seconds, by what was measured
+  ShortestTimes shortest_;  // seconds, by what was measured
 };
 
 }  // namespace
 
 Target calibrate(KernelSources& kernels, const std::function<void(const std::string&)>& progress, int rounds) {
   USER_CHECK(rounds >= 1, "a calibration of {} rounds measures nothing: give 1 or more", rounds);
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   const DrawsLeaveNoTrace draws;
   return Calibration(kernels, progress).run(rounds);
 }

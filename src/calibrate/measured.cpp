@@ -64,6 +64,11 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+double ShortestTimes::of(const std::string& key, double seconds) {
+  const auto [known, is_new] = by_key_.emplace(key, seconds);
+  return known->second = std::min(known->second, seconds);
+}
+
 double median_seconds(const std::function<double()>& seconds_of_run) {
   return median_seconds(seconds_of_run, [] {});
 }

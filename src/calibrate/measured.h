@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,15 @@ double median(std::vector<double> values);
 double median_seconds(const std::function<double()>& seconds_of_run);
 // With other work before each.
 double median_seconds(const std::function<double()>& seconds_of_run, const std::function<void()>& others);
+
+// What is measured in rounds: of what a key names, the shortest time in all of them so far.
+class ShortestTimes {
+ public:
+  double of(const std::string& key, double seconds);
+
+ private:
+  std::map<std::string, double> by_key_;
+};
 
 class Measured {
  public:

@@ -121,11 +121,6 @@ void SmallCalls::add_program(const Program& program, std::map<std::pair<std::str
   }
 }
 
-double SmallCalls::shortest(const std::string& key, double seconds) {
-  const auto [known, is_new] = shortest_.emplace(key, seconds);
-  return known->second = std::min(known->second, seconds);
-}
-
 double SmallCalls::timed(const std::function<void()>& work) {
   return median_seconds([&] {
     const auto begin = Clock::now();
@@ -137,7 +132,7 @@ double SmallCalls::timed(const std::function<void()>& work) {
 double SmallCalls::host_number_seconds() {
   Measured& step = programs_.front()->small;
   const auto count = static_cast<double>(std::max<size_t>(step.schedule().host_numbers.size(), 1));
-  return shortest("numbers", timed([&] { step.supply_all(); })) / count;
+  return shortest_.of("numbers", timed([&] { step.supply_all(); })) / count;
 }
 
 // What a run of one instruction on so many tensors takes beside it.
@@ -147,14 +142,14 @@ double SmallCalls::input_seconds() {
   for (size_t i = 0; i < kTensors; ++i) tensors.push_back(at::ones({1}));
   Measured step(
       tensors, [&] { at::_foreach_mul_(tensors, 1.0); }, threads_);
-  const double whole = shortest("run of many inputs", timed([&] { step.run_unwatched(); }));
-  const double instruction = shortest("instruction of many inputs", step.seconds());
+  const double whole = shortest_.of("run of many inputs", timed([&] { step.run_unwatched(); }));
+  const double instruction = shortest_.of("instruction of many inputs", step.seconds());
   return std::max(1e-9, (whole - instruction) / kTensors);
 }
 
 double SmallCalls::seed_seconds() {
   Measured step(parse_schedule(kSeed), nullptr);
-  return shortest("seed", step.seconds());
+  return shortest_.of("seed", step.seconds());
 }
 
 // So few rows and classes that it is its start.
@@ -166,7 +161,7 @@ double SmallCalls::loss_seconds() {
       "{frozen=false, gradient_dtype=f32, ignore_index=-100} | forward \"\"\n"
       "return %4\nreturn %5\nreturn %6\nreturn %7\n",
       kernels_, threads_);
-  return shortest("loss", step.seconds([&] { run_some(); }));
+  return shortest_.of("loss", step.seconds([&] { run_some(); }));
 }
 
 }  // namespace stepc

@@ -39,7 +39,6 @@ class SmallCalls {
   };
   static std::pair<double, double> start_of(const Sum& sum);
   static void add_program(const Program& program, std::map<std::pair<std::string, DType>, Sum>& sums, Sum& generated);
-  double shortest(const std::string& key, double seconds);
   double timed(const std::function<void()>& work);
   double host_number_seconds();
   double input_seconds();
@@ -49,7 +48,7 @@ class SmallCalls {
   KernelSources& kernels_;
   int threads_;
   std::vector<std::unique_ptr<Program>> programs_;
-  std::map<std::string, double> shortest_;
+  ShortestTimes shortest_;
 };
 
 }  // namespace stepc

@@ -203,13 +203,15 @@ PlanCost cost_of(const PlannedGraph& planned, const Target& target) {
   return {simulate(schedule, target).seconds, schedule.peak_bytes()};
 }
 
+uint64_t over_budget(const PlannedGraph& planned, const PlanGraphOptions& options) {
+  return excess_bytes(planned.plan.schedule, options.budget, UINT64_MAX);
+}
+
 // What is sent together takes memory together: where that is too much, each collective goes alone. Of equal peaks the
 // plan without the budget wins: scratch memory may hide what recomputation saves.
 PlannedGraph plan_by_budget(const Graph& captured, const Trace* trace, const PlanGraphOptions& options) {
   PlannedGraph planned = plan_within(captured, trace, options);
-  const auto excess = [&](const PlannedGraph& one) {
-    return excess_bytes(one.plan.schedule, options.budget, UINT64_MAX);
-  };
+  const auto excess = [&](const PlannedGraph& one) { return over_budget(one, options); };
   if (options.passes.settings.strategy.bucket_bytes > 0 && !planned.graph.mesh.axes.empty() && excess(planned) > 0) {
     PlanGraphOptions one_by_one = options;
     one_by_one.passes.settings.strategy.bucket_bytes = 0;
@@ -239,9 +241,11 @@ PlannedGraph plan_by_price(const Graph& captured, const Trace* trace, PlanGraphO
       try {
         PlannedGraph planned = plan_by_budget(captured, trace, options);
         planned.context = way;
-        const std::pair<uint64_t, double> price = {excess_bytes(planned.plan.schedule, options.budget, UINT64_MAX),
+        const std::pair<uint64_t, double> price = {over_budget(planned, options),
                                                    cost_of(planned, options.target).seconds};
-        if (!best || price < least) best = std::move(planned), least = price;
+        if (best && price >= least) continue;
+        best = std::move(planned);
+        least = price;
       } catch (const UnfitContext&) {
       }
     }

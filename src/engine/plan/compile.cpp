@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -36,20 +37,18 @@ uint64_t peak_of_tensors(const MemoryReport& report) {
   return peak;
 }
 
-GraphSchedule schedule_by_rule(const Graph& graph, KernelSources& kernels, GraphScheduleOptions options) {
-  const std::lock_guard lock(kernels.measuring);
-  options.workspaces = kernels.workspaces;
-  return schedule_graph(graph, options);
-}
-
 // With the workspaces of calls that nobody knows measured, each once in the life of `kernels`; by rule where their
-// operands alone take more than may be taken for it, or the plan more than `most_bytes`, whatever they are.
+// operands alone take more than may be taken for it. Who asks for no more than that the plan is within `enough_bytes`
+// gets it by rule where it is so then, and where its tensors alone are above.
 GraphSchedule schedule_measured(const Graph& graph, KernelSources& kernels, GraphScheduleOptions options,
-                                uint64_t most_bytes = UINT64_MAX) {
+                                std::optional<uint64_t> enough_bytes = {}) {
   const std::lock_guard lock(kernels.measuring);
   options.workspaces = kernels.workspaces;
   GraphSchedule plan = schedule_graph(graph, options);
-  if (plan.unknown.empty() || peak_of_tensors(plan.memory) > most_bytes) return plan;
+  if (plan.unknown.empty()) return plan;
+  const uint64_t most_bytes = enough_bytes.value_or(UINT64_MAX);
+  if (enough_bytes && plan.schedule.peak_bytes() <= most_bytes) return plan;
+  if (peak_of_tensors(plan.memory) > most_bytes) return plan;
   for (const UnknownWorkspace& call : plan.unknown)
     if (bytes_to_measure(call) <= std::min(most_bytes, kMostMeasured))
       kernels.workspaces.emplace(call.key, measure_workspace(call, options.threads).value_or(workspace_by_rule(call)));
@@ -136,17 +135,14 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
   plain.is_plain = true;
   Compiled compiled;
   uint64_t least = UINT64_MAX;
-  // Whether it fits; the smallest is kept. This runs once: its workspaces are measured only where by rule it does not.
-  const auto keep_smaller = [&](GraphSchedule plan) {
+  // Whether it fits; the smallest is kept. This runs once: workspaces are measured only where by rule it does not.
+  const auto fits = [&](const Graph& graph) {
+    GraphSchedule plan = schedule_measured(graph, kernels, plain, most_bytes);
     if (plan.schedule.peak_bytes() < least) {
       least = plan.schedule.peak_bytes();
       compiled.plan = std::move(plan);
     }
     return least <= most_bytes;
-  };
-  const auto fits = [&](const Graph& graph) {
-    return keep_smaller(schedule_by_rule(graph, kernels, plain)) ||
-           keep_smaller(schedule_measured(graph, kernels, plain, most_bytes));
   };
   RunOptions passes;
   passes.without = {"fuse_losses", "recompute", "fuse"};

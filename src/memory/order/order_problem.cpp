@@ -85,28 +85,25 @@ void verify_order(const OrderProblem& problem, const UnitOrder& order) {
   }
 }
 
-uint64_t peak_bytes(const OrderProblem& problem, const UnitOrder& order) {
-  LiveBytes bytes(problem);
-  int64_t peak = 0;
+namespace {
+struct Peak {
+  uint64_t bytes = 0;
+  uint32_t unit = kNone;
+};
+Peak peak_of(const OrderProblem& problem, const UnitOrder& order) {
+  LiveBytes live(problem);
+  Peak peak;
   for (uint32_t unit : order) {
-    const int64_t live = bytes.live();
-    peak = std::max(peak, live + bytes.run(unit).rise);
+    const int64_t before = live.live();
+    const auto now = static_cast<uint64_t>(before + live.run(unit).rise);
+    if (peak.unit == kNone || now > peak.bytes) peak = {now, unit};
   }
-  return static_cast<uint64_t>(peak);
+  return peak;
 }
+}  // namespace
 
-uint32_t peak_unit(const OrderProblem& problem, const UnitOrder& order) {
-  LiveBytes bytes(problem);
-  int64_t peak = -1;
-  uint32_t at = kNone;
-  for (uint32_t unit : order) {
-    const int64_t live = bytes.live();
-    const int64_t now = live + bytes.run(unit).rise;
-    if (now > peak) at = unit;
-    peak = std::max(peak, now);
-  }
-  return at;
-}
+uint64_t peak_bytes(const OrderProblem& problem, const UnitOrder& order) { return peak_of(problem, order).bytes; }
+uint32_t peak_unit(const OrderProblem& problem, const UnitOrder& order) { return peak_of(problem, order).unit; }
 
 OrderIntervals intervals_of(const OrderProblem& problem, const UnitOrder& order) {
   OrderIntervals out;
