@@ -5,6 +5,7 @@
 #include <charconv>
 #include <csignal>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@ namespace fs = std::filesystem;
 namespace {
 constexpr const char* kStateName = "trainer_state.json";
 constexpr const char* kPrefix = "checkpoint-";
+constexpr const char* kModel = "model";  // the trained model beside the checkpoints
 constexpr const char* kTemporary = ".tmp-";
 constexpr uint64_t kMaxStateBytes = 1 << 20;
 
@@ -64,21 +66,22 @@ TrainerState read_state(const fs::path& path) {
   return state;
 }
 
-// Everything named `checkpoint-*`, complete or not, in order of name.
-std::vector<fs::path> list_names(const fs::path& output) {
+// Everything whose name starts so, in order of name.
+std::vector<fs::path> list_names(const fs::path& output, std::string_view start) {
   std::vector<fs::path> found;
   std::error_code error;
   fs::directory_iterator entry(output, error);
   if (error == std::errc::no_such_file_or_directory) return found;
   for (; !error && entry != fs::directory_iterator(); entry.increment(error))
-    if (entry->path().filename().string().starts_with(kPrefix)) found.push_back(entry->path());
+    if (entry->path().filename().string().starts_with(start)) found.push_back(entry->path());
   USER_CHECK(!error, "cannot list {}: {}", output.string(), error.message());
   std::sort(found.begin(), found.end());
   return found;
 }
 
-std::vector<fs::path> list_directories(const fs::path& output) {
-  std::vector<fs::path> found = list_names(output);
+// Checkpoints by their names, complete or not.
+std::vector<fs::path> list_directories(const fs::path& output, std::string_view start = kPrefix) {
+  std::vector<fs::path> found = list_names(output, start);
   std::error_code ignored;
   std::erase_if(found, [&](const fs::path& path) { return !fs::is_directory(path, ignored); });
   return found;
@@ -99,11 +102,13 @@ bool is_temporary(const fs::path& directory) {
   return directory.filename().string().find(kTemporary) != std::string::npos;
 }
 
-// A half-written directory of a process that is gone.
+// A checkpoint or a model that a process which is gone was writing.
 bool is_abandoned(const fs::path& directory) {
   const std::string name = directory.filename().string();
   const size_t at = name.find(kTemporary);
-  if (at == std::string::npos || !step_of_name(name.substr(0, at))) return false;
+  if (at == std::string::npos) return false;
+  const std::string written = name.substr(0, at);
+  if (written != kModel && !step_of_name(written)) return false;
   const std::string_view digits = std::string_view(name).substr(at + std::string_view(kTemporary).size());
   pid_t pid = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), pid);
@@ -177,7 +182,7 @@ std::optional<int64_t> step_of_name(const fs::path& directory) {
 
 CheckpointSearch search_checkpoints(const fs::path& output) {
   CheckpointSearch search;
-  for (const auto& path : list_names(output)) {
+  for (const auto& path : list_names(output, kPrefix)) {
     const auto step = step_of_name(path);
     if (!step) continue;
     try {
@@ -235,8 +240,13 @@ void prune_checkpoints(const fs::path& output, const Retention& retention, FileS
     sync_directory(output, files);
     remove_tree(aside, files);
   }
-  for (const auto& directory : list_directories(output))
-    if (is_abandoned(directory)) remove_tree(directory, files);
+  remove_abandoned(output, files);
+}
+
+void remove_abandoned(const fs::path& output, FileSystem& files) {
+  for (const std::string_view start : {kPrefix, kModel})
+    for (const auto& directory : list_directories(output, start))
+      if (is_abandoned(directory)) remove_tree(directory, files);
 }
 
 }  // namespace stepc

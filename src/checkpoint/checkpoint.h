@@ -85,9 +85,12 @@ struct Retention {
   bool best = false;
 };
 
-// Removes the complete checkpoints that need not stay, and what killed processes left half-written. Damaged ones,
-// directories without a stepc manifest and those that somebody gave another name are not touched.
+// Removes the complete checkpoints that need not stay, and what is abandoned. Damaged ones, directories without a stepc
+// manifest and those that somebody gave another name are not touched.
 void prune_checkpoints(const std::filesystem::path& output, const Retention& retention,
                        FileSystem& files = system_files());
+
+// Removes the checkpoints and the model in `output` that killed processes of this machine left half-written.
+void remove_abandoned(const std::filesystem::path& output, FileSystem& files = system_files());
 
 }  // namespace stepc

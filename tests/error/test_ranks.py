@@ -636,6 +636,31 @@ def test_a_rank_that_dies_at_any_time(tiny, victim):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_dies_at_the_merge(tiny, victim):
+    """While rank 0 makes the final model of all ranks' slices (256 MB, so that there is a while): the checkpoint stays, what
+    was half-written goes, and the run that goes on leaves what one leaves that nobody killed."""
+    write_tiny_model(tiny.path / "model", tiny.path / "model", hidden=1024, inner=4096, layers=4)
+    how = [*TWO, "--train.steps=2", "--train.batch_size=2", "--data.seq_len=8"]
+    assert tiny(*how, "--output.dir=whole").returncode == 0
+    launcher = tiny.start(*how)
+    until(launcher, "saved ")
+    ranks = ranks_of(launcher)
+    while not list((tiny.path / "out").glob("model.tmp-*")):
+        assert launcher.poll() is None
+        time.sleep(0.001)
+    os.kill(ranks[victim], signal.SIGKILL)
+    _, err = launcher.communicate(timeout=60)
+    assert err == f"stepc: rank {victim} of 2 was ended by signal 9 (Killed)\n"
+    assert (tiny.path / "out/model").exists() == (victim == 1)  # rank 0 needs the other no more
+    assert tiny("inspect", "out/checkpoint-000002").returncode == 0
+    assert tiny(*how, "--resume").returncode == 0
+    assert not list((tiny.path / "out").glob("*.tmp-*"))
+    for file in (tiny.path / "whole/model").iterdir():
+        assert file.read_bytes() == (tiny.path / "out/model" / file.name).read_bytes(), file
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 @pytest.mark.parametrize("how", [["--optim.master_weights=false"], ["--optim.master_weights=true"]])
 def test_bfloat16_on_ranks(tiny, ranks, how):

@@ -601,6 +601,7 @@ void Run::finish() {
   else  // no rank has it all; the checkpoint has, and nothing is asked of the other ranks
     export_model(open_model_directory(saver_->saved_directory()), model.path(), max_shard_bytes, files_);
   model.commit();
+  remove_abandoned(directory_.path(), files_);
 
   EndOfRun end;
   end.steps = step_;
