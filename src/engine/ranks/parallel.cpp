@@ -23,12 +23,6 @@ Parallel::Batch parse_batch(std::string_view text) {
   user_error("batch is \"{}\"; it is \"local\" or \"global\"", text);
 }
 
-DType parse_reduce(std::string_view text) {
-  if (text == "float32") return DType::kF32;
-  if (text == "bfloat16") return DType::kBF16;
-  user_error("parallel has reduce = \"{}\"; it is \"float32\" or \"bfloat16\"", text);
-}
-
 Strategy strategy_of(const Parallel& parallel, int64_t ranks) {
   std::vector<MeshAxis> axes = parallel.axes;
   MeshAxis* rest = nullptr;

@@ -44,8 +44,6 @@ struct Parallel {
 
 // "local" or "global". UserError otherwise.
 Parallel::Batch parse_batch(std::string_view text);
-// "float32" or "bfloat16". UserError otherwise.
-DType parse_reduce(std::string_view text);
 
 // Of so many ranks. UserError: axes that multiply to another number, names that are none, rules that fit no axis.
 Strategy strategy_of(const Parallel& parallel, int64_t ranks);

@@ -25,6 +25,12 @@ Context parse_context(std::string_view text) {
   return static_cast<Context>(found - kContexts.begin());
 }
 
+DType parse_reduce(std::string_view text) {
+  if (text == "float32") return DType::kF32;
+  if (text == "bfloat16") return DType::kBF16;
+  user_error("parallel has reduce = \"{}\"; it is \"float32\" or \"bfloat16\"", text);
+}
+
 bool Strategy::keeps_along(Axis axis) const { return std::ranges::find(keeps, mesh.axes[axis].name) != keeps.end(); }
 
 Mesh nearest_mesh(const Mesh& mesh, int64_t ranks) {

@@ -29,6 +29,9 @@ enum class Context : uint8_t { kGather, kHeads, kRing, kByPrice };
 Context parse_context(std::string_view text);
 std::string_view name_of(Context context);
 
+// The dtype in which gradients are sent: "float32" or "bfloat16". UserError for another.
+DType parse_reduce(std::string_view text);
+
 // A way of attention that a step cannot go: its heads or tokens do not divide.
 class UnfitContext : public UserError {
  public:

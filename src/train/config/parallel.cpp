@@ -49,7 +49,7 @@ Strategy strategy_of(const RunConfig& config) {
   strategy.zero = static_cast<int>(parallel.zero);
   strategy.sequence_parallel = parallel.sequence_parallel;
   strategy.context = parse_context(parallel.context);
-  strategy.reduce = parallel.reduce == "bfloat16" ? DType::kBF16 : DType::kF32;
+  strategy.reduce = parse_reduce(parallel.reduce);
   strategy.rules = parallel.shard;
   const int64_t ranks = strategy.mesh.ranks();
   USER_CHECK(parallel.ranks == 0 || parallel.ranks == ranks,
