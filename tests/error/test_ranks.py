@@ -2,6 +2,7 @@
 started differently. Nothing that was acknowledged is lost, nobody waits for long, and one line says what was wrong."""
 
 import json
+import math
 import os
 import random
 import re
@@ -129,6 +130,47 @@ def test_two_ranks_train_as_one(tiny, compute, batch_size, tolerance):
     if compute == "float32":
         model = AutoModelForCausalLM.from_pretrained(tiny.path / "out/model")
         assert model(torch.arange(8)[None]).logits.isfinite().all()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("preset", ["bench-1.8m", "bench-10m"])
+def test_presets_train_as_one(stepc, preset):
+    """Whole models, every kind of mesh: float64 to 1e-10 and 1e-9, float32 off it no more than twice one rank's float32,
+    bfloat16 with the same loss on held-out text."""
+    assert stepc("init", "model", "--force", "--preset", preset).returncode == 0
+    text = "\n".join(file.read_text() for file in sorted((Path(__file__).parents[2] / "docs").glob("*.md")))
+    (stepc.path / "text.txt").write_text(text)
+    (stepc.path / "run.toml").write_text("[model]\npath = 'model'\n[data]\ntrain = ['text.txt']\neval_fraction = 0.05\n"
+                                       "eval_windows = 8\nseq_len = 64\n[train]\nsteps = 20\nbatch_size = 8\n"
+                                       "[optim]\nwarmup_steps = 2\n[output]\ndir = 'out'\nlog_every = 1\n")
+
+    def train(compute, **mesh):
+        shutil.rmtree(stepc.path / "out", ignore_errors=True)
+        ranks = math.prod(size for axis, size in mesh.items() if axis != "zero")
+        result = stepc(*TRAIN, f"--model.compute={compute}", *(["--ranks", ranks] if mesh else []),
+                     *(f"--parallel.{axis}={size}" for axis, size in mesh.items()))
+        assert (result.returncode, result.stderr) == (0, ""), result
+        return losses(stepc.path / "out"), load_file(stepc.path / "out/model/model.safetensors")
+
+    def errors(found, expected):
+        return (max(abs(found[0][key] - value) for key, value in expected[0].items() if key[1] == "loss"),
+                max(np.abs(found[1][name] - weight).max() for name, weight in expected[1].items()))
+
+    exact = train("float64")
+    assert sum(key == "loss" for _, key in exact[0]) == 20
+    for mesh in [dict(dp_replicate=2), dict(dp_shard=2, zero=1), dict(dp_shard=3, zero=2), dict(dp_shard=4, zero=3),
+                 dict(dp_replicate=2, dp_shard=2), dict(dp_replicate=2, dp_shard=4), dict(dp_shard=2, tp=2),
+                 dict(dp_shard=2, cp=2)]:
+        of_loss, of_weights = errors(train("float64", **mesh), exact)
+        assert of_loss <= 1e-10 and of_weights <= 1e-9, (mesh, of_loss, of_weights)
+    alone = errors(train("float32"), exact)
+    rounded = train("bfloat16")[0]
+    for mesh in [dict(dp_replicate=2), dict(dp_shard=4), dict(dp_shard=2, tp=2)]:
+        for found, one in zip(errors(train("float32", **mesh), exact), alone):
+            assert found <= 2 * one, (mesh, found, one)
+        of_mesh = train("bfloat16", **mesh)[0]
+        for key in [(0, "held_out_loss"), (20, "held_out_loss")]:
+            assert abs(of_mesh[key] - rounded[key]) <= 0.005 * rounded[key], (mesh, key, of_mesh[key], rounded[key])
 
 
 def test_text_is_sampled(tiny):
@@ -527,6 +569,20 @@ def test_a_mesh_of_other_ranks(tiny):
         2, "stepc: run.toml: parallel.ranks = 2, and the axes multiply to 4: dp_shard=2,tp=2; of 2 ranks the nearest mesh "
         "is tp=2, and parallel.dp_shard = -1 takes what the others leave\n")
     assert not (tiny.path / "out").exists()
+
+
+@pytest.mark.parametrize("ranks", [TRAIN, TWO])
+def test_a_checkpoint_of_another_model(tiny, ranks):
+    """It is not silently the one that is trained. Where the first model is gone, its checkpoint is enough."""
+    assert tiny(*ranks).returncode == 0
+    write_tiny_model(tiny.path / "model", tiny.path / "model", layers=2)
+    result = tiny(*ranks, "--resume", "--train.steps=6")
+    assert result.returncode == 2 and (
+        "stepc: model.path = model: another model than that of the checkpoint to resume from, out/checkpoint-000004: their "
+        "config.json differ; give that, or choose another output.dir\n") in result.stderr, result
+    assert steps_saved(tiny.path / "out") == [4]
+    shutil.rmtree(tiny.path / "model")
+    assert tiny(*ranks, "--resume", "--train.steps=6").returncode == 0
 
 
 def test_a_port_that_is_taken(tiny):

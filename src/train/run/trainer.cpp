@@ -149,11 +149,22 @@ class Run {
   std::optional<RunSaver> saver_;         // reads the learner
 };
 
+// A checkpoint is whole without the directory that the run began from; one that is there is of the same model.
+void check_same_model(const std::string& path, const ModelDirectory& resumed) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return;
+  USER_CHECK(read_model_config(path) == resumed.config,
+             "model.path = {}: another model than that of the checkpoint to resume from, {}: their config.json differ; "
+             "give that, or choose another output.dir",
+             path, resumed.path.string());
+}
+
 // Training goes on from the checkpoint's own model files.
 ModelDirectory start_directory(const RunConfig& config, const RunDirectory& directory, bool trains_alone) {
   const auto& checkpoint = directory.checkpoint();
   ModelDirectory model =
       open_model_directory(checkpoint ? checkpoint->directory : std::filesystem::path(config.model.path));
+  if (checkpoint) check_same_model(config.model.path, model);
   choose_adapter(config, model);
   USER_CHECK(config.data.longest_row() <= model.config.max_position_embeddings,
              "{}: must be at most {}, max_position_embeddings of {}",
