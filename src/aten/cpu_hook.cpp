@@ -45,41 +45,113 @@ struct Range {
 
 // Large blocks, each mapped by itself. While a step is recorded the recorder's own small objects, which stay, would
 // come to lie between its tensors and keep the heap from ever using the gaps again: twice eager's resident memory.
+//
+// Fresh pages cost as much as a good part of what is computed in them. So a recorded step's blocks are kept when it
+// frees them, for its next ones of their size and for those of the steps that are recorded after it, up to release().
+// All of them stay below the most that was in use by then: what others allocate meanwhile is taken from what is kept.
 class Mappings {
  public:
   static constexpr size_t kLeastBytes = size_t{1} << 20;
 
+  // A step is recorded. Blocks outlive that.
+  void open() {
+    const std::lock_guard lock(mutex_);
+    if (open_++ == 0 && kept_.empty()) peak_bytes_ = live_bytes_;
+  }
+  void close() {
+    const std::lock_guard lock(mutex_);
+    --open_;
+  }
+  // Lets go of what is kept.
+  void release() {
+    const std::lock_guard lock(mutex_);
+    keep_at_most(0);
+    count();
+  }
+
   // nullptr: the system has no more.
   void* map(size_t bytes) {
-    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return nullptr;
+    bytes = (bytes + kPage - 1) / kPage * kPage;
     const std::lock_guard lock(mutex_);
+    const auto same = std::find_if(kept_.rbegin(), kept_.rend(), [&](const Block& one) { return one.bytes == bytes; });
+    void* memory = nullptr;
+    if (same != kept_.rend()) {
+      memory = same->memory;
+      kept_.erase(std::next(same).base());
+      kept_bytes_ -= bytes;
+    } else {
+      keep_at_most(peak_bytes_ - std::min(peak_bytes_, live_bytes_ + bytes));
+      memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (memory == MAP_FAILED) return nullptr;
+    }
     bytes_at_.emplace(memory, bytes);
-    count_.store(bytes_at_.size(), std::memory_order_release);
+    live_bytes_ += bytes;
+    peak_bytes_ = std::max(peak_bytes_, live_bytes_);
+    count();
     return memory;
   }
 
   // Whether `memory` was one of them.
   bool unmap(void* memory) {
     if (reinterpret_cast<uintptr_t>(memory) % kPage != 0 || count_.load(std::memory_order_acquire) == 0) return false;
-    size_t bytes = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      const auto found = bytes_at_.extract(memory);
-      if (found.empty()) return false;
-      bytes = found.mapped();
-      count_.store(bytes_at_.size(), std::memory_order_release);
+    const std::lock_guard lock(mutex_);
+    const auto found = bytes_at_.extract(memory);
+    if (found.empty()) return false;
+    const Block block{memory, found.mapped()};
+    live_bytes_ -= block.bytes;
+    if (open_ != 0) {
+      kept_.push_back(block);
+      kept_bytes_ += block.bytes;
+    } else {
+      give_back(block);
     }
-    // A process has a limited number of mappings, and this may split one: then only its pages go.
-    if (::munmap(memory, bytes) != 0) ::madvise(memory, bytes, MADV_DONTNEED);
+    count();
     return true;
+  }
+
+  // Somebody else allocates as much.
+  void make_room(size_t bytes) {
+    if (!has_kept_.load(std::memory_order_acquire) || bytes < kLeastBytes) return;
+    const std::lock_guard lock(mutex_);
+    keep_at_most(kept_bytes_ - std::min(kept_bytes_, bytes));
+    count();
   }
 
  private:
   static constexpr uintptr_t kPage = 4096;  // or a multiple of it
+  struct Block {
+    void* memory = nullptr;
+    size_t bytes = 0;
+  };
+
+  // A process has a limited number of mappings, and this may split one: then only its pages go.
+  static void give_back(const Block& block) {
+    if (::munmap(block.memory, block.bytes) != 0) ::madvise(block.memory, block.bytes, MADV_DONTNEED);
+  }
+  // The longest unused go.
+  void keep_at_most(size_t bytes) {
+    auto first = kept_.begin();
+    for (; kept_bytes_ > bytes; ++first) {
+      kept_bytes_ -= first->bytes;
+      give_back(*first);
+    }
+    kept_.erase(kept_.begin(), first);
+  }
+  void count() {
+    count_.store(bytes_at_.size(), std::memory_order_release);
+    has_kept_.store(!kept_.empty(), std::memory_order_release);
+  }
+
   std::mutex mutex_;
   std::unordered_map<void*, size_t> bytes_at_;
+  int open_ = 0;
+  size_t live_bytes_ = 0;
+  size_t peak_bytes_ = 0;    // since nothing was kept
+  std::vector<Block> kept_;  // the longest unused first
+  size_t kept_bytes_ = 0;
+  // Asked without the lock.
   std::atomic<size_t> count_{0};
+  std::atomic<bool> has_kept_{false};
 };
 
 class Hook final : public c10::Allocator {
@@ -92,7 +164,10 @@ class Hook final : public c10::Allocator {
     if (memory == nullptr) {
       const bool is_mapped = client != nullptr && client->maps_large_blocks() && bytes >= Mappings::kLeastBytes;
       if (is_mapped) memory = mappings_.map(bytes);
-      if (memory == nullptr) memory = base_->raw_allocate(bytes);
+      if (memory == nullptr) {
+        mappings_.make_room(bytes);
+        memory = base_->raw_allocate(bytes);
+      }
       if (client != nullptr && memory != nullptr) client->on_system_allocation(memory, bytes, t_member.worker);
     }
     return {memory, memory, &free_memory, c10::Device(c10::kCPU)};
@@ -108,6 +183,8 @@ class Hook final : public c10::Allocator {
     ranges_[count].end = end;
     range_count_.store(count + 1, std::memory_order_release);
   }
+
+  Mappings& mappings() { return mappings_; }
 
   void add_watcher(AllocationClient* client) {
     const std::unique_lock lock(watchers_mutex_);
@@ -177,11 +254,13 @@ AllocationScope::AllocationScope(AllocationClient& client, bool watch_frees)
   INTERNAL_CHECK(t_team->client.load() == nullptr, "this thread already lends its allocations");
   bind_workers(t_team);
   if (watch_frees_) Hook::instance()->add_watcher(&client_);
+  if (client_.maps_large_blocks()) Hook::instance()->mappings().open();
   t_team->client.store(&client_, std::memory_order_release);
 }
 
 AllocationScope::~AllocationScope() {
   t_team->client.store(nullptr, std::memory_order_release);
+  if (client_.maps_large_blocks()) Hook::instance()->mappings().close();
   if (watch_frees_) Hook::instance()->remove_watcher(&client_);
 }
 
@@ -207,6 +286,7 @@ void register_arena_range(const void* begin, size_t bytes) {
 }
 
 void release_free_memory() {
+  if (Hook* const hook = Hook::instance()) hook->mappings().release();
 #ifdef __GLIBC__
   malloc_trim(0);
 #endif

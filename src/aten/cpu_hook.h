@@ -19,7 +19,7 @@ class AllocationClient {
   // Memory for `bytes` bytes aligned to 64, or nullptr: the system's allocator is asked, then on_system_allocation.
   virtual void* allocate(size_t bytes, int worker) = 0;
   virtual void on_system_allocation(void* memory, size_t bytes, int worker) = 0;
-  // Whether large blocks of the system's are to be mapped each by itself, apart from the heap.
+  // Whether large blocks of the system's are to be mapped each by itself, apart from the heap. Always the same answer.
   [[nodiscard]] virtual bool maps_large_blocks() const { return false; }
   // A free of system memory by any thread, while this client is watching (see AllocationScope).
   virtual void on_system_free(void* memory) = 0;
