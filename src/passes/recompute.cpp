@@ -59,17 +59,17 @@ Planned planned_of(const Graph& core, const MatmulRule& matmuls, KnownGroups& kn
 
 // The peak of an order, and what lies idle there: the forward pass is done with it, the backward pass has not begun.
 // Only if that is recomputed the peak falls.
-struct Peak {
-  uint64_t bytes = 0;
+struct IdleAtPeak {
+  uint64_t peak_bytes = 0;
   std::map<NodeId, uint64_t> idle_bytes;  // by node of the core graph that makes it
 };
-Peak peak_of(const Planned& planned, const UnitOrder& order) {
+IdleAtPeak idle_at_peak(const Planned& planned, const UnitOrder& order) {
   const GraphMemory& memory = planned.memory;
   std::vector<size_t> place_of(order.size());
   for (size_t i = 0; i < order.size(); ++i) place_of[order[i]] = i;
-  const uint32_t at_peak = peak_unit(memory.problem, order);
-  const auto is_before = [&](uint32_t unit) { return place_of[unit] < place_of[at_peak]; };
-  Peak peak{peak_bytes(memory.problem, order), {}};
+  const OrderPeak peak = peak_of(memory.problem, order);
+  const auto is_before = [&](uint32_t unit) { return place_of[unit] < place_of[peak.unit]; };
+  IdleAtPeak idle{peak.bytes, {}};
   for (size_t v = 0; v < memory.problem.values.size(); ++v) {
     const OrderValue& value = memory.problem.values[v];
     if (value.bytes == 0 || value.producer == kNone || !is_before(value.producer)) continue;
@@ -78,12 +78,12 @@ Peak peak_of(const Planned& planned, const UnitOrder& order) {
     for (uint32_t user : value.users) {
       const bool is_over = is_before(user);
       is_live |= !is_over;
-      is_used |= is_over != is_forward(planned.fused.nodes[memory.nodes_of[user].front().index()]) || user == at_peak;
+      is_used |= is_over != is_forward(planned.fused.nodes[memory.nodes_of[user].front().index()]) || user == peak.unit;
     }
     const NodeId maker = planned.fused.tensors[memory.tensor_of[v].index()].producer;
-    if (is_live && !is_used) peak.idle_bytes[planned.made_of[maker.index()]] += value.bytes;
+    if (is_live && !is_used) idle.idle_bytes[planned.made_of[maker.index()]] += value.bytes;
   }
-  return peak;
+  return idle;
 }
 
 // Chooses which tensors are recomputed, one after the other.
@@ -316,8 +316,8 @@ Look look_at(const Graph& graph, const Chooser& chooser, size_t count, uint64_t 
 struct Before {
   OrderProblem problem;
   uint64_t peak_bytes = 0;  // of the orders that are quick to find
-  std::array<Peak, 2>
-      peaks;  // of the best of them, and of program order, where the backward pass runs behind the forward
+  // Of the best of them, and of program order, where the backward pass runs behind the forward.
+  std::array<IdleAtPeak, 2> peaks;
 };
 
 // About the fewest choices that meet the budget, or else those of the lowest peak. More is not always less: what is
@@ -326,12 +326,12 @@ struct Before {
 // little of what lies idle at the peak is recomputed to meet the budget, or else to go below the lowest so far by more
 // than a search of orders leaves.
 std::optional<Look> best_look(const Graph& graph, const Chooser& chooser, uint64_t budget, const Before& before,
-                              const MatmulRule& matmuls, KnownGroups& known) {
+                              const MatmulRule& matmuls, KnownGroups& known, size_t& looks) {
   std::optional<Look> best;
   const auto least_after = [&](size_t count) {
     uint64_t least = UINT64_MAX;
-    for (const Peak& peak : before.peaks) {
-      uint64_t bytes = peak.bytes;
+    for (const IdleAtPeak& peak : before.peaks) {
+      uint64_t bytes = peak.peak_bytes;
       for (const auto& [node, idle] : peak.idle_bytes)
         if (chooser.is_recomputed_after(count, node)) bytes -= idle;
       least = std::min(least, bytes);
@@ -342,6 +342,7 @@ std::optional<Look> best_look(const Graph& graph, const Chooser& chooser, uint64
     const uint64_t lowest = best ? std::min(best->peak_bytes, before.peak_bytes) : before.peak_bytes;
     const uint64_t least = least_after(count);
     if (least > budget && least + before.peak_bytes / kOrderFineness >= lowest) return false;
+    ++looks;
     Look look = look_at(graph, chooser, count, budget, matmuls, known);
     const bool meets = look.peak_bytes <= budget;
     if (!best || meets || look.peak_bytes < best->peak_bytes) best = std::move(look);
@@ -374,13 +375,13 @@ RecomputeResult recompute(Graph graph, const RecomputeOptions& options) {
     const UnitOrder order = order_within(planned.memory.problem, budget);
     before.peak_bytes = peak_bytes(planned.memory.problem, order);
     if (before.peak_bytes > budget)
-      before.peaks = {peak_of(planned, order), peak_of(planned, program_order(planned.memory.problem))};
+      before.peaks = {idle_at_peak(planned, order), idle_at_peak(planned, program_order(planned.memory.problem))};
     before.problem = std::move(planned.memory.problem);
   }
   result.peak_before = before.peak_bytes;
   if (result.peak_before > budget) {
     chooser.choose_all(options.budget_bytes ? kAnyTime : options.most_extra * result.step_seconds);
-    std::optional<Look> best = best_look(graph, chooser, budget, before, options.matmuls, known);
+    std::optional<Look> best = best_look(graph, chooser, budget, before, options.matmuls, known, result.looks);
     if (!best || best->peak_bytes > budget) {  // the search that order() makes may still find what meets it
       result.peak_before = plan_order(before.problem).peak_bytes;
       if (best) best->peak_bytes = plan_order(best->problem).peak_bytes;

@@ -28,6 +28,7 @@ struct RecomputeResult {
   uint64_t peak_before = 0;  // fused, in the best of the orders that were looked at
   uint64_t peak_after = 0;   // never above peak_before
   size_t nodes = 0;          // that run twice
+  size_t looks = 0;          // choices that were fused and ordered to see their peak
   double step_seconds = 0;   // as priced, before
   double extra_seconds = 0;
   std::string why_not;  // empty: the budget, if there is one, is met

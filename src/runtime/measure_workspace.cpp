@@ -63,6 +63,12 @@ Schedule alone(const UnknownWorkspace& call, int threads) {
   return s;
 }
 
+// However the call ends, none of its pages stay.
+struct OwnArena {
+  ArenaLease lease;
+  ~OwnArena() { (*lease).release(); }
+};
+
 at::Tensor zeros_like(const Operand& operand) {
   return at::empty_strided(operand.sizes, operand.strides, scalar_type_of(operand.dtype)).zero_();
 }
@@ -78,23 +84,23 @@ std::optional<Workspace> measure_workspace(const UnknownWorkspace& call, int thr
     std::vector<at::Tensor> inputs;
     for (const ScheduleInput& input : schedule.inputs)
       inputs.push_back(zeros_like(schedule.operands[input.operand.index()]));
-    const ArenaLease arena;
-    (*arena).grow_to(schedule.arena_bytes);
+    const OwnArena own;
+    Arena& arena = *own.lease;
+    arena.grow_to(schedule.arena_bytes);
     InstructionMemory memory(threads);
     BoundOperands operands(schedule, memory);
     {
-      const BoundOperands::Run run(operands, inputs, (*arena).base());
+      const BoundOperands::Run run(operands, inputs, arena.base());
       RunState state{operands, memory, {}, {at::detail::getDefaultCPUGenerator()}};
       const KernelParts parts{schedule, {}, {}};
       const Instruction& instruction = schedule.instructions.front();
       const auto kernel = call.node.aten ? bind_aten(instruction, parts) : bind_op(instruction, parts);
-      memory.begin_step((*arena).base());
+      memory.begin_step(arena.base());
       memory.begin(instruction);
       const AllocationScope scope(memory, /*watch_frees=*/false);
       kernel->run(state);
     }
     workspace = {memory.scratch_bytes(), memory.worker_scratch_bytes()};
-    (*arena).release();
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): zeros are no input for it
   }
   write_generator(at::detail::getDefaultCPUGenerator(), draws);

@@ -121,8 +121,8 @@ struct Instruction {
   std::optional<uint32_t> number;
   Arg expected;        // kGuard with a number
   uint32_t event = 0;  // kEvent, kPause: of the trace's
-  bool in_place =
-      false;  // kEvent that gives numbers alone: they are handed on there, behind a guard, not before the run
+  // kEvent that gives numbers alone: they are handed on there, behind a guard, not before the run.
+  bool in_place = false;
   uint32_t generator = 0, state = 0;
   std::vector<PlannedAllocation> allocations;
   Scratch scratch;         // of the thread that runs the step

@@ -189,6 +189,46 @@ TEST(Recompute, TheCheapestGoesFirst) {
   EXPECT_LT(result.extra_seconds, 0.1 * result.step_seconds);
 }
 
+// Where most of what is live at the peak is in use there, recomputing the rest cannot meet the budget: nothing is fused
+// and ordered to see that.
+TEST(Recompute, LooksAtNoChoiceThatCannotMeetTheBudget) {
+  const auto step = [](int64_t wide, bool keeps_wide) {
+    GraphBuilder b;
+    const auto input = [&](InputKind kind, const char* key, const Shape& shape) {
+      return b.graph().add_input({kind, key, {}, {}, 0}, {DType::kF32, shape});
+    };
+    const auto matmul = [&](TensorId x, TensorId y) {
+      return b.add("matmul", {x, y}, {{"transpose_a", false}, {"transpose_b", false}});
+    };
+    TensorId x = input(InputKind::kBatch, "x", {1, 16});
+    const TensorId widen = input(InputKind::kParameter, "widen", {16, wide});
+    const TensorId narrow = input(InputKind::kParameter, "narrow", {wide, 16});
+    std::vector<TensorId> saved;
+    for (int layer = 0; layer < 4; ++layer) {
+      const TensorId active = b.add("tanh", {matmul(x, widen)});
+      x = matmul(active, narrow);
+      saved.push_back(keeps_wide ? active : b.add("tanh", {x}));
+    }
+    b.set_source({Phase::kBackward, ""});
+    for (size_t i = saved.size(); i-- > 0;)
+      x = keeps_wide ? matmul(b.add("mul", {matmul(x, widen), saved[i]}), narrow) : b.add("mul", {x, saved[i]});
+    b.graph().outputs.push_back({GraphOutput::Kind::kReturn, x, 0, {}, {}, {}});
+    return b.take();
+  };
+  RecomputeOptions options;
+  const Graph in_use = step(int64_t{1} << 20, false);
+  options.budget_bytes = peak_of(in_use) / 2;
+  const RecomputeResult nothing = recompute(in_use, options);
+  EXPECT_EQ(nothing.looks, 0U);
+  EXPECT_TRUE(nothing.graph == in_use);
+  EXPECT_NE(nothing.why_not.find("the lowest peak that recomputation reaches"), std::string::npos) << nothing.why_not;
+  const Graph idle = step(256, true);
+  options.budget_bytes = peak_of(idle) * 8 / 10;
+  const RecomputeResult met = recompute(idle, options);
+  EXPECT_GT(met.looks, 0U);
+  EXPECT_EQ(met.why_not, "");
+}
+
 // A vision model's patches are a copy of its images: made once more where the weight's gradient wants them.
 TEST(Recompute, ACopiedReshapeIsMadeTwice) {
   GraphBuilder b;

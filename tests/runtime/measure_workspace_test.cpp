@@ -1,7 +1,11 @@
 // What an ATen call takes from the allocator beside its results, of calls that take a known amount.
 #include "runtime/measure_workspace.h"
 
+#include <algorithm>
+#include <vector>
+
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
@@ -9,6 +13,7 @@
 
 #include "aten/cpu_hook.h"
 #include "ops/op_def.h"
+#include "runtime/arena.h"
 
 namespace stepc {
 namespace {
@@ -75,6 +80,20 @@ TEST(MeasureWorkspace, ATemporaryTensorLiesWhereTheResultWillBe) {
 TEST(MeasureWorkspace, OfACallThatRefusesZerosIsUnknown) {
   EXPECT_FALSE(measure_workspace(call_of("refuses_zeros"), 1).has_value());
   EXPECT_FALSE(measure_workspace(call_of("is_not_there"), 1).has_value());
+}
+
+// Also where the call ends early.
+TEST(MeasureWorkspace, LeavesNoPagesOfItsArenaBehind) {
+  constexpr uint64_t kPage = 4096;
+  for (const char* op : {"work", "refuses_zeros"}) {
+    measure_workspace(call_of(op), 1);
+    const ArenaLease lease;
+    const Arena& arena = *lease;
+    std::vector<unsigned char> resident(arena.bytes() / kPage);
+    ASSERT_FALSE(resident.empty());
+    ASSERT_EQ(::mincore(arena.base(), arena.bytes(), resident.data()), 0);
+    EXPECT_EQ(std::ranges::count_if(resident, [](unsigned char page) { return (page & 1) != 0; }), 0) << op;
+  }
 }
 
 TEST(MeasureWorkspace, LeavesTheGeneratorAsItWas) {

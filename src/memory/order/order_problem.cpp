@@ -85,14 +85,9 @@ void verify_order(const OrderProblem& problem, const UnitOrder& order) {
   }
 }
 
-namespace {
-struct Peak {
-  uint64_t bytes = 0;
-  uint32_t unit = kNone;
-};
-Peak peak_of(const OrderProblem& problem, const UnitOrder& order) {
+OrderPeak peak_of(const OrderProblem& problem, const UnitOrder& order) {
   LiveBytes live(problem);
-  Peak peak;
+  OrderPeak peak;
   for (uint32_t unit : order) {
     const int64_t before = live.live();
     const auto now = static_cast<uint64_t>(before + live.run(unit).rise);
@@ -100,10 +95,6 @@ Peak peak_of(const OrderProblem& problem, const UnitOrder& order) {
   }
   return peak;
 }
-}  // namespace
-
-uint64_t peak_bytes(const OrderProblem& problem, const UnitOrder& order) { return peak_of(problem, order).bytes; }
-uint32_t peak_unit(const OrderProblem& problem, const UnitOrder& order) { return peak_of(problem, order).unit; }
 
 OrderIntervals intervals_of(const OrderProblem& problem, const UnitOrder& order) {
   OrderIntervals out;

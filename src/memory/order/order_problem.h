@@ -64,8 +64,14 @@ std::vector<std::vector<uint32_t>> predecessors(const OrderProblem& problem);
 std::vector<std::vector<uint32_t>> successors(const OrderProblem& problem);
 
 // The largest sum of live bytes of an order, and the first unit that runs at it; kNone: no unit.
-uint64_t peak_bytes(const OrderProblem& problem, const UnitOrder& order);
-uint32_t peak_unit(const OrderProblem& problem, const UnitOrder& order);
+struct OrderPeak {
+  uint64_t bytes = 0;
+  uint32_t unit = kNone;
+};
+OrderPeak peak_of(const OrderProblem& problem, const UnitOrder& order);
+inline uint64_t peak_bytes(const OrderProblem& problem, const UnitOrder& order) {
+  return peak_of(problem, order).bytes;
+}
 
 // What an order needs memory for: values, with those that take over another's memory in one interval, and workspaces.
 // Time is the position in the order.

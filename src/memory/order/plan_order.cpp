@@ -48,7 +48,7 @@ class Search {
   }
   // By what must be live at the best order's peak.
   void raise_bound() {
-    const uint32_t unit = peak_unit(problem_, best_.order);
+    const uint32_t unit = peak_of(problem_, best_.order).unit;
     if (!may_gain() || unit == kNone || unit == bounded_by_) return;
     best_.bound_bytes = std::max(best_.bound_bytes, cut_bound(problem_, unit));
     bounded_by_ = unit;
