@@ -1,9 +1,11 @@
 """What a recording needs from Python: module paths, the marks of optimizers' updates, and a watch for what the
 dispatcher cannot see."""
 
+import collections
 import contextlib
 import copy
 import functools
+import gc
 import os
 import random
 import sys
@@ -279,6 +281,11 @@ class _Watch(_Unseen):
     def __init__(self, scout):
         super().__init__()
         self.scout = scout
+        self.numbers = []  # that were read
+
+    def __exit__(self, *error):
+        _make_plain(self.numbers)
+        return super().__exit__(*error)
 
     def call(self, func, args, kwargs):
         name = _UNSEEN.get(func)
@@ -300,7 +307,8 @@ class _Watch(_Unseen):
         if func in _CONVERSIONS and _C.host_reads_so_far() > reads:
             _C.report_comparison(_C.host_reads_so_far() - 1)  # what Python makes of a plain number is not seen
         if func is torch.Tensor.item and type(result) in _READ:
-            return _READ[type(result)](result, _C.host_reads_so_far() - 1)
+            self.numbers.append(_READ[type(result)](result, _C.host_reads_so_far() - 1))
+            return self.numbers[-1]
         return result
 
 
@@ -308,7 +316,9 @@ def _read_number(kind):
     """A number that says so when it is compared: the branch it decides is no branch that a recording sees."""
 
     class Read(kind):
-        def __new__(cls, value, read):
+        def __new__(cls, value=0, read=None):
+            if read is None:  # what the standard library makes of two of its kind
+                return kind(value)
             number = super().__new__(cls, value)
             number.read = read
             return number
@@ -332,6 +342,32 @@ def _read_number(kind):
 
 
 _READ = {kind: _read_number(kind) for kind in (float, int)}
+
+
+def _make_plain(numbers):
+    """Puts plain numbers where the program keeps those that it has read: some code takes no others (yaml)."""
+    kinds = {read: kind for kind, read in _READ.items()}
+    kept = []
+    while numbers:
+        number = numbers.pop()
+        if sys.getrefcount(number) > 2:
+            kept.append(number)
+    if not kept:
+        return
+    for holder in gc.get_referrers(*kept):
+        if holder is kept:
+            continue
+        if not isinstance(holder, (dict, list, collections.deque)):
+            holder = getattr(holder, "__dict__", None)
+        if isinstance(holder, dict):
+            for key, value in list(dict.items(holder)):
+                if type(value) in kinds:
+                    dict.__setitem__(holder, key, kinds[type(value)](value))
+        elif holder is not None:
+            kind = list if isinstance(holder, list) else collections.deque
+            for index, value in enumerate(list(kind.__iter__(holder))):
+                if type(value) in kinds:
+                    kind.__setitem__(holder, index, kinds[type(value)](value))
 
 
 class Recording:

@@ -1,8 +1,10 @@
 """Programs that compute in Python with what they read from tensors, and return Python values: those of this step."""
 
+import collections
 import copy
 import dataclasses
 import math
+import statistics
 import types
 
 import torch
@@ -504,3 +506,26 @@ def target_network_by_the_reward(accelerate):
 
     for _, x, y in batches(18):
         yield step(x, y), model, target, optimizer, state
+
+
+@case
+def mean_of_kept_numbers_of_their_own_type(accelerate):
+    """What is kept of a step is of the type that eager has, in every step; some libraries take no other."""
+
+    class Run:
+        pass
+
+    model, run, last, recent = mlp(), Run(), [], collections.deque(maxlen=3)
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        run.loss = descend(cross_entropy(model(x), y), optimizer).item()
+        recent.append(run.loss)
+        last[:] = [run.loss, {"classes": y.sum().item()}]
+        return statistics.mean(recent)
+
+    for _, x, y in batches(18):
+        out = step(x, y)
+        types_now = [type(one) is float for one in (run.loss, last[0], *recent)] + [type(last[1]["classes"]) is int]
+        yield out, model, optimizer, run.loss, last, list(recent), types_now
