@@ -93,6 +93,7 @@ Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vect
            const PlanOptions& options)
     : recorded_(std::move(recorded)), trace_(std::move(agreed)), options_(options) {
   find_places(program);
+  find_sources(program, tensors);
   find_host_data(tensors.size());
   if (options.kernels != nullptr) compile_graph();
   if (fast_ == nullptr) exact();
@@ -184,6 +185,29 @@ void Plan::find_places(const Program& program) {
     const auto found = std::find(parameter_keys_.begin(), parameter_keys_.end(), rebinding.key);
     if (found != parameter_keys_.end()) dropped_.push_back(static_cast<size_t>(found - parameter_keys_.begin()));
   }
+}
+
+// Tensors beside the parameters that may come to require a gradient, which the recorded backward pass then has not got.
+void Plan::find_sources(const Program& program, const std::vector<at::Tensor>& tensors) {
+  const std::vector<OwnedKey>& keys = program.keys();
+  for (size_t place : externals_) {
+    if (place >= keys.size() || !tensors[place].defined()) continue;
+    if (keys[place].owner != Owner::kBuffer && keys[place].owner != Owner::kCaptured) continue;
+    sources_.push_back({place, keys[place].key, tensors[place].requires_grad(), tensors[place].is_leaf()});
+  }
+}
+
+// What a step makes and keeps has a graph where it ran as it is, and none where it was replayed: that is no difference.
+std::string Plan::changed_source(const std::vector<at::Tensor>& tensors) const {
+  for (const Source& source : sources_) {
+    const at::Tensor& now = tensors[source.place];
+    if (!now.defined()) continue;
+    const bool was_leaf = source.requires_grad && source.is_leaf;
+    const bool is_leaf = now.requires_grad() && now.is_leaf();
+    const bool has_new_graph = now.requires_grad() && !now.is_leaf() && !source.requires_grad;
+    if (is_leaf != was_leaf || has_new_graph) return str("whether '{}' requires a gradient", source.key);
+  }
+  return {};
 }
 
 void Plan::find_host_data(size_t place) {
@@ -343,6 +367,7 @@ void Plan::supply(const HostSupply& number) {
 std::string Plan::why_not(const std::vector<at::Tensor>& tensors) {
   supplied_.clear();
   if (is_traced() && is_unfit()) return "the host passes another integer than the one that the plan was made for";
+  if (std::string changed = changed_source(tensors); !changed.empty()) return changed;
   return current().executor->why_not(gather(current().inputs, tensors));
 }
 
@@ -501,7 +526,8 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   RunInputs inputs;
   if (!is_traced()) supplied_.clear();
   inputs.times = times;
-  outcome.change = current().executor->why_not(gather(current().inputs, tensors));
+  outcome.change = changed_source(tensors);
+  if (outcome.change.empty()) outcome.change = current().executor->why_not(gather(current().inputs, tensors));
   if (!outcome.change.empty()) return outcome;
   if (trace().generators.size() > 1) inputs.generators = generators(program);
 

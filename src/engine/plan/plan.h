@@ -188,11 +188,20 @@ class Plan {
     size_t raises_before = 0;  // one past the last instruction whose error is undone
   };
 
+  // A buffer or captured tensor, as it was recorded.
+  struct Source {
+    size_t place;
+    std::string key;
+    bool requires_grad, is_leaf;
+  };
+
   std::unique_ptr<Road> road_of(Compiled compiled);
   Road& exact();
   Road& current() { return fast_ != nullptr && !is_unfit() ? *fast_ : exact(); }
   const HostEvent& pause() const;
   void find_places(const Program& program);
+  void find_sources(const Program& program, const std::vector<at::Tensor>& tensors);
+  std::string changed_source(const std::vector<at::Tensor>& tensors) const;
   void find_host_data(size_t place);
   void find_undo(const std::vector<at::Tensor>& tensors);
   void find_undo_of(const Road& road);
@@ -228,7 +237,8 @@ class Plan {
   double shadow_seconds_ = 0;
   double execute_seconds_ = 0;
   int64_t known_updates_ = 0;
-  std::vector<size_t> externals_;   // where each of the trace's externals stands among the tensors
+  std::vector<size_t> externals_;  // where each of the trace's externals stands among the tensors
+  std::vector<Source> sources_;
   std::vector<size_t> parameters_;  // where each parameter and its gradient stand
   std::vector<size_t> gradients_;
   std::vector<std::string> parameter_keys_;

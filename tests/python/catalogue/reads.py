@@ -1281,3 +1281,21 @@ def where_a_batch_comes_from(accelerate):
 
     for i, x, y in batches(2 * STEPS):
         yield step(torch.cat([x, x])[2:10] if i > CHANGE else x, y), model, optimizer
+
+
+@case
+def tensor_beside_the_model_learns_later(accelerate):
+    model, scale = mlp(), torch.ones(4)
+    optimizer = sgd(model)
+    settings = {"scale": scale}
+
+    @accelerate
+    def step(x, y):
+        loss = descend(cross_entropy(model(x) * settings["scale"], y), optimizer)
+        gradient, settings["scale"].grad = settings["scale"].grad, None
+        return loss, gradient
+
+    for i, x, y in batches(16):
+        if i == CHANGE:
+            scale.requires_grad_()
+        yield step(x, y), model, optimizer
