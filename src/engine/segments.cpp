@@ -139,10 +139,14 @@ std::unique_ptr<Segments::Call> Segments::begin(StepInput input) {
   program_->refresh();
   std::unique_ptr<Call> call(new Call(*this, std::move(input)));
   call->tensors_ = list_without_gradients(call->input_);
-  for (size_t k = 0; k < program_->keys().size(); ++k)
-    if (program_->keys()[k].owner == Owner::kParameter && call->tensors_[k].defined() &&
-        call->tensors_[k].requires_grad())
-      call->parameters_.push_back(call->tensors_[k]);
+  for (size_t k = 0; k < program_->keys().size(); ++k) {
+    if (!call->tensors_[k].defined() || !call->tensors_[k].requires_grad()) continue;
+    const Owner owner = program_->keys()[k].owner;
+    if (owner == Owner::kParameter) call->parameters_.push_back(call->tensors_[k]);
+    if (owner != Owner::kBuffer && owner != Owner::kCaptured) continue;
+    run_eagerly(str("'{}' requires a gradient and is no parameter or argument", program_->keys()[k].key));
+    return nullptr;
+  }
   if (const std::string why = why_eager(call->parameters_); !why.empty()) {
     run_eagerly(why);
     return nullptr;
@@ -223,7 +227,7 @@ std::vector<at::Tensor> Segments::Call::forward(const ForwardFn& eager) {
   } else if (!outputs) {
     outputs = record(eager);
   } else if (mode_ == Mode::kVerify) {
-    outputs = verify_forward(eager, std::move(*outputs));
+    outputs = verify_forward(eager, *outputs);
   }
   note_versions(*outputs);
   return std::move(*outputs);
@@ -329,7 +333,8 @@ std::string Segments::Call::difference_from_plain(const std::vector<at::Tensor>&
   }
 }
 
-std::vector<at::Tensor> Segments::Call::verify_forward(const ForwardFn& eager, std::vector<at::Tensor> replayed) {
+std::vector<at::Tensor> Segments::Call::verify_forward(const ForwardFn& eager,
+                                                       const std::vector<at::Tensor>& replayed) {
   ++owner_.stats_.eager_calls;
   const int64_t planned_structure = structure;
   std::vector<at::Tensor> outputs = eager();

@@ -78,7 +78,7 @@ class Segments {
     std::vector<at::Tensor> run_recorded(const ForwardFn& eager);
     std::optional<std::vector<at::Tensor>> replay();
     std::string difference_from_plain(const std::vector<at::Tensor>& replayed);
-    std::vector<at::Tensor> verify_forward(const ForwardFn& eager, std::vector<at::Tensor> replayed);
+    std::vector<at::Tensor> verify_forward(const ForwardFn& eager, const std::vector<at::Tensor>& replayed);
     void look_at_forward(const ForwardFn& eager);
     void look_at_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
     std::string different() const;

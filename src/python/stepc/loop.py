@@ -10,6 +10,7 @@ calls run as they are.
 
 import contextlib
 import functools
+import gc
 import hashlib
 import logging
 import types
@@ -135,6 +136,7 @@ class _Run:
         """What the model returns (in a list), its tensors, its structure, and why a plan could not give the program the
         same; None where it could."""
         with Made(self.segments.model) as made, Recording(self.segments.scout):
+            begin = torch._C._autograd._get_sequence_nr()
             box = [self.segments.run(*arguments)]
         outputs, why = [], None
         structure = tree.flatten_result(box, outputs)
@@ -145,9 +147,35 @@ class _Run:
             why = f"the forward pass keeps a tensor that it makes, in {made.place}"
         elif not any(output.requires_grad for output in outputs):
             why = "nothing that the model returns requires a gradient"
+        elif reached := self._reached_beside(outputs, begin):
+            why = reached
         elif not _C.is_recording() and self.segments.scout.python_effect():
             why = self.segments.scout.python_effect()  # of a recording the engine asks
         return box, outputs, structure, why
+
+    def _reached_beside(self, outputs, begin):
+        """What the graph of the outputs leads to beside parameters and arguments, in words.
+
+        The loop's graph has one node for the pass, whose sources those are: a graph that was there before would be gone
+        through twice where the loop goes through it too, and never by a plan.
+        """
+        sources = {id(one) for one in (*self.segments.model.parameters(), *self.inputs, *self.inner.values())}
+        known = {tensor.grad_fn for tensor in self.inputs}
+        level = {output.grad_fn for output in outputs} - known - {None}
+        leaves = []
+        while level:
+            known |= level
+            for node in level:
+                if isinstance(node, torch._C._functions.AccumulateGrad):
+                    leaves += [node.variable] if id(node.variable) not in sources else []
+                elif node._sequence_nr() < begin:
+                    return "the forward pass uses a tensor whose graph was there before"
+            level = {to for node in level for to, _ in node.next_functions} - known - {None}
+        # What the pass alone has had in hand (checkpoint's placeholder) is nobody's.
+        holders = gc.get_referrers(*leaves) if leaves else []
+        if any(holder is not leaves and not isinstance(holder, types.FrameType) for holder in holders):
+            return "the forward pass uses a tensor that requires a gradient and is no parameter or argument"
+        return None
 
     # ---- the backward pass
 

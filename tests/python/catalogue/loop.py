@@ -636,6 +636,53 @@ def kept_beside_gradients_of_the_inputs(accelerate):
         yield loss, model, optimizer, x.grad, len(model.kept), len(model.seen)
 
 
+class Styled(nn.Module):
+    """Takes a tensor from the program beside its argument."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head, self.style = nn.Linear(8, 8), nn.Linear(8, 4), torch.ones(8)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.layer(x) * self.style))
+
+
+@case(eager="graph was there before")
+def style_of_another_network_in_two_calls(accelerate):
+    """Both calls go on from one graph, which is gone through once."""
+    model, hyper = Styled(), nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    model, optimizer = accelerate(model, sgd(model, hyper))
+    for _, x, y in batches():
+        model.style = hyper(x.mean(0))
+        yield descend(cross_entropy(model(x) + model(x / 2), y), optimizer), model, optimizer, hyper
+
+
+@case(eager="no parameter or argument")
+def style_of_another_network_later(accelerate):
+    """A constant at first, whose passes are replayed."""
+    model, hyper = Styled(), nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    model, optimizer = accelerate(model, sgd(model, hyper))
+    for i, x, y in batches():
+        if i >= CHANGE:
+            model.style = hyper(x.mean(0))
+        yield descend(cross_entropy(model(x), y) + model.style.square().mean(), optimizer), model, optimizer, hyper
+
+
+@case(eager="no parameter or argument")
+def learned_tensor_beside_the_parameters(accelerate):
+    """Its gradient is the sum of the model's and the penalty's part, added to what is there."""
+    model, style = Styled(), torch.ones(8, requires_grad=True)
+    model.style = style
+    model, optimizer = accelerate(model, torch.optim.SGD([*model.parameters(), style], lr=0.1))
+    for i, x, y in batches():
+        loss = cross_entropy(model(x), y) + 0.1 * style.exp().mean()
+        loss.backward()
+        if i % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+        yield loss, model, optimizer, style, style.grad
+
+
 @case
 def wrapped_by_the_program(accelerate):
     """A library replaces forward after the fact."""
