@@ -7,13 +7,17 @@ kernels are next to nothing), what step(batch) costs beside the replay and the o
 (whose own Python runs beside the plan) takes a call above eager's host time, each in calls that follow each other, as in
 a training loop; and the speed beside eager of both (median of paired steps); then the same of tracing on tensors of one
 element, whose kernels are nothing; then each limit and whether it was reached. With --large instead: which part of a
-traced step of the 134M model its own Python takes (two minutes).
+traced step of the 134M model its own Python takes. With --changing instead: steps that are never twice the same, or that
+take long to be: what they take of eager's time in the long run, and how many of them are recorded first.
 """
 
+import collections
+import random
 import statistics
 import sys
 import time
 
+import numpy
 import torch
 import transformers
 
@@ -139,8 +143,147 @@ def python_of_large():
     return 1 - (traced.stats["execute_seconds"] - before["execute_seconds"]) / steps / seconds
 
 
+# ---- steps that change from call to call
+
+
+def descend(loss, optimizer):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def boxes_at_random_places():
+    """CutMix: the bounds of the slices are other integers at every step."""
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Conv2d(16, 32, 3, padding=1),
+        torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(512, 10),
+    )
+    optimizer, draws = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9), numpy.random.default_rng(0)
+    images, classes = torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
+
+    def step():
+        cut = int(32 * (1 - draws.beta(1, 1)) ** 0.5)
+        (left, top), order = draws.integers(0, 33 - cut, 2), torch.from_numpy(draws.permutation(32))
+        x = images.clone()
+        x[:, :, top : top + cut, left : left + cut] = images[order, :, top : top + cut, left : left + cut]
+        kept, logits = 1 - (cut / 32) ** 2, model(x)
+        loss = torch.nn.functional.cross_entropy
+        return descend(kept * loss(logits, classes) + (1 - kept) * loss(logits, classes[order]), optimizer)
+
+    return step
+
+
+def perceptron(dropout=0.0):
+    return torch.nn.Sequential(
+        torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Dropout(dropout), torch.nn.Linear(512, 512), torch.nn.ReLU(),
+        torch.nn.Linear(512, 10),
+    )
+
+
+def hard_examples():
+    """A boolean index: as many rows as the data say."""
+    model, batches = perceptron(), [(torch.randn(128, 256), torch.randint(10, (128,))) for _ in range(16)]
+    optimizer, number = torch.optim.SGD(model.parameters(), lr=1e-3), iter(range(1 << 30))
+
+    def step():
+        x, y = batches[next(number) % 16]
+        losses = torch.nn.functional.cross_entropy(model(x), y, reduction="none")
+        return descend(losses[losses > losses.mean()].mean(), optimizer)
+
+    return step
+
+
+def seed_of_each_step():
+    model, x, y = perceptron(0.1), torch.randn(128, 256), torch.randint(10, (128,))
+    optimizer, number = torch.optim.SGD(model.parameters(), lr=1e-3), iter(range(1 << 30))
+
+    def step():
+        torch.manual_seed(next(number))
+        return descend(torch.nn.functional.cross_entropy(model(x), y), optimizer)
+
+    return step
+
+
+def lbfgs():
+    model, x, y = perceptron(), torch.randn(128, 256), torch.randint(10, (128,))
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4, history_size=4)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    return lambda: optimizer.step(closure)
+
+
+def memory_of_transitions():
+    """DQN: a sample of a deque that the program fills."""
+    model, target, draws = perceptron(), perceptron(), random.Random(0)
+    optimizer, memory = torch.optim.Adam(model.parameters()), collections.deque(maxlen=512)
+
+    def observe():
+        memory.append((torch.randn(256), draws.randrange(10), draws.random(), torch.randn(256)))
+
+    for _ in range(200):
+        observe()
+
+    def learn():
+        states, actions, rewards, nexts = zip(*draws.sample(memory, 64))
+        with torch.no_grad():
+            wanted = torch.tensor(rewards) + 0.9 * target(torch.stack(nexts)).max(1).values
+        values = model(torch.stack(states)).gather(1, torch.tensor(actions)[:, None])[:, 0]
+        return descend(torch.nn.functional.smooth_l1_loss(values, wanted), optimizer)
+
+    return learn, observe
+
+
+CHANGING = boxes_at_random_places, hard_examples, seed_of_each_step, lbfgs, memory_of_transitions
+UNTIL_THEN, COMPARED = 120, 60  # steps
+
+
+def measure_changing(make):
+    """(times of eager, of which the steps before the long run; recordings, steps before the first replay, how it ran)."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    eager, accelerated = made = [], []
+    for ways in made:
+        step = make()
+        step, between = step if isinstance(step, tuple) else (step, lambda: None)
+        ways += [step, between]
+    step = stepc.accelerate(accelerated[0])
+    seconds, first, before = ([], []), None, [0.0, 0.0]
+    for i in range(UNTIL_THEN + COMPARED):
+        for which, (way, between) in enumerate(((eager[0], eager[1]), (step, accelerated[1]))):
+            begin = time.perf_counter()
+            way()
+            took = time.perf_counter() - begin
+            between()
+            if i < UNTIL_THEN:
+                before[which] += took
+            else:
+                seconds[which].append(took)
+        if first is None and step.stats["replays"] > 0:
+            first = i
+    long_run = statistics.median(b / a for a, b in zip(*seconds))
+    stats = step.stats
+    return long_run, before[1] / before[0], stats["recordings"], first, "replayed" if not stats["warnings"] else "eager"
+
+
+def changing():
+    print(f"{'step':<26} {'of eager':>9} {'at first':>9} {'recordings':>11} {'replay after':>13}  in the end")
+    rows = {make.__name__.replace("_", " "): measure_changing(make) for make in CHANGING}
+    for name, (long_run, at_first, recordings, first, how) in rows.items():
+        print(f"{name:<26} {long_run:>9.2f} {at_first:>9.2f} {recordings:>11} {'-' if first is None else first:>13}  {how}")
+    for name, row in rows.items():
+        say(f"{name}: x eager's time in the long run", row[0], 1.2, False)
+
+
 def main():
     transformers.logging.set_verbosity_error()
+    if "--changing" in sys.argv[1:]:
+        return changing()
     if "--large" in sys.argv[1:]:
         return say("own Python of a traced step of the 134M model, % of it", 100 * python_of_large(), 3, False)
     rows = {row[0]: measure(*row) for row in MODELS}
