@@ -198,8 +198,19 @@ def rows_elsewhere():
     step = stepc.accelerate(made(), config=stepc.Config(parallel="fsdp", batch_dims=dims))
     of = lambda x: {"x": x.chunk(WORLD, dim=1)[RANK].contiguous(), "mask": mask}
     far = stepc.accelerate(made(), config=stepc.Config(parallel="fsdp", batch_dims={"x": 3}))
+
+    # As many weights as a rank has rows, and rows that stand second: shown by the sizes of the whole batch.
+    def weighed(batch):
+        return ((batch["x"] * batch["weight"]).sum(-1).square() * batch["y"].t()).mean().detach()
+
+    wide = lambda x: {"x": x, "weight": torch.tensor([1.0, 2.0]), "y": x[:, :3, 0].t().contiguous()}
+    found = stepc.accelerate(weighed, config=stepc.Config(parallel="fsdp"))
+    all_rows = [torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(one)) for one in range(STEPS)]
+    unfit = stepc.accelerate(lambda batch: (batch["x"] * torch.ones(2, 1)).sum(), config=stepc.Config(parallel="fsdp"))
     return {"wanted": [eager({"x": x, "mask": mask}).item() for x in given], "got": [step(of(x)).item() for x in given],
-            "far": refused(lambda: far(of(given[0])))}
+            "far": refused(lambda: far(of(given[0]))), "unfit": refused(lambda: unfit({"x": torch.ones(2, 3)})),
+            "found": {"wanted": [weighed(wide(x)).item() for x in all_rows],
+                      "got": [found(wide(x.chunk(WORLD)[RANK])).item() for x in all_rows]}}
 
 
 @case
@@ -638,7 +649,31 @@ BOTH = {"dp_shard": 2, "tp": 2}
 FAMILIES = {
     **{name: BOTH for name in ("llama", "qwen3", "gpt2", "bloom", "glm", "olmo2", "gemma2", "bert", "t5", "vit", "whisper")},
     "timm_resnet": {"dp_replicate": 4}, "timm_resnet sharded": {"dp_shard": 4}, "timm_convnext": {"dp_shard": 4},
+    **{name: {axis: 4} for axis, names in {"dp_replicate": ("unet", "dit"), "dp_shard": ("unet sharded", "dit sharded")}.items()
+       for name in names},
 }
+
+
+def diffusion(models, name):
+    """diffusers' usual loss, on noise and time steps that are given: those of all rows, on any number of ranks."""
+    import diffusers
+
+    schedule = diffusers.DDPMScheduler()
+
+    def batch(source, masked):
+        draw = lambda *shape: torch.randn(ROWS, *shape, generator=source)
+        condition = ({"encoder_hidden_states": draw(6, 16)} if name == "unet" else
+                     {"class_labels": torch.randint(10, (ROWS,), generator=source)})
+        return {"latents": draw(4, 8, 8), "noise": draw(4, 8, 8), "times": torch.randint(1000, (ROWS,), generator=source),
+                **condition}
+
+    def loss_of(module, batch):
+        latents, noise, times, condition = (batch[key] for key in ("latents", "noise", "times", list(batch)[3]))
+        noisy = schedule.add_noise(latents, noise, times)
+        predicted = module(noisy, timestep=times, **{list(batch)[3]: condition}).sample
+        return torch.nn.functional.mse_loss(predicted, noise)
+
+    return models.Model(models.MODELS[name].build, batch, loss_of)
 
 
 def family(name):
@@ -649,7 +684,8 @@ def family(name):
 
     models.BATCH = ROWS
     torch.set_default_dtype(torch.float32)
-    parallel, model = FAMILIES[name], models.MODELS[name.split()[0]]
+    parallel, base = FAMILIES[name], name.split()[0]
+    model = diffusion(models, base) if base in ("unet", "dit") else models.MODELS[base]
     source = torch.Generator().manual_seed(1)
     given = [models.cast(model.batch(source, False), torch.float32) for _ in range(STEPS)]
 

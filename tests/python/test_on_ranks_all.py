@@ -55,6 +55,9 @@ def test_sequence_is_split_over_four_ranks(along_the_sequence, name):
 def test_rows_are_where_batch_dims_says(ranks):
     for result in ranks["rows_elsewhere"]:
         assert_as_one(result)
+        assert_as_one(result["found"])
+        assert re.search(r"^the step runs on the rows of one rank and not on those of all \(.*\): say by batch_dims which dimension",
+                         result["unfit"]), result["unfit"]
         assert result["far"] == "batch_dims has 3 for 'x', which has the shape [4, 2, 6]"
 
 

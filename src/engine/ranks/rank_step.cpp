@@ -34,6 +34,8 @@ namespace {
 
 // Attempts to capture a step whose program turns out to have other parts than were known before.
 constexpr int kMaxAttempts = 4;
+// Of which dimensions the batch's rows are.
+constexpr size_t kMostGuesses = 16;
 constexpr const char* kInParts =
     "this tensor's values lie in parts on the ranks of the run: what reads them has to stand inside 'with "
     "stepc.full_parameters(model)'";
@@ -185,7 +187,7 @@ StepOutput RankStep::replay(RankPlan& plan, const StepInput& input) {
 std::string RankStep::update(RankPlan& plan, const std::vector<at::Tensor>& tensors, Undo& undo, std::string& numbers) {
   for (const auto& update : plan.updates) {
     const int64_t known_before = update->known_updates();
-    const std::string difference = update->run(
+    std::string difference = update->run(
         program_, tensors, /*learns=*/true, [&] { undo.add_host_state(program_); },
         [&](const HostSupply& supplied, bool is_new) {
           if (is_new) plan.program->supply(supplied.call, supplied.arg, supplied.number);
@@ -296,6 +298,7 @@ std::optional<int64_t> RankStep::rows_of(const StepInput& input, size_t tensor) 
   if (parallel.batch == Parallel::Batch::kGlobal || data_axes_.empty()) return std::nullopt;
   const auto given = [&](size_t t) { return parallel.batch_dims.find(name_in(input, t)); };
   if (const auto dim = given(tensor); dim != parallel.batch_dims.end()) return dim->second;
+  if (const auto found = rows_.find(shapes_of(input)); found != rows_.end()) return found->second.at(tensor);
   const at::Tensor& one = input.tensors[tensor];
   if (!one.defined() || one.dim() == 0) return std::nullopt;
   const auto first =
@@ -303,6 +306,47 @@ std::optional<int64_t> RankStep::rows_of(const StepInput& input, size_t tensor) 
   const auto dim = given(static_cast<size_t>(first - input.tensors.begin()));
   const int64_t rows = first->size(dim == parallel.batch_dims.end() ? 0 : dim->second.value_or(0));
   return one.size(0) == rows ? std::optional<int64_t>(0) : std::nullopt;
+}
+
+std::string RankStep::shapes_of(const StepInput& input) {
+  std::string shapes;
+  for (const at::Tensor& one : input.tensors)
+    shapes += one.defined() ? str("[{}]", fmt::join(one.sizes(), ",")) : std::string("-");
+  return shapes;
+}
+
+// Where the likeliest are wrong, but for those of the first tensor that has any: of one tensor they are another
+// dimension as long, or it has none; then of two.
+std::vector<RankStep::Rows> RankStep::other_rows(const StepInput& input) const {
+  Rows likely;
+  for (size_t t = 0; t < input.tensors.size(); ++t) likely.push_back(rows_of(input, t));
+  const auto first =
+      static_cast<size_t>(std::ranges::find_if(likely, &std::optional<int64_t>::has_value) - likely.begin());
+  std::vector<Rows> guesses;
+  const auto change_one = [&](const Rows& from, size_t begin) {
+    for (size_t t = begin; t < from.size(); ++t) {
+      if (!input.tensors[t].defined() || config_.parallel->batch_dims.contains(name_in(input, t))) continue;
+      Rows guess = from;
+      if (guess[t]) {
+        guess[t] = std::nullopt;
+        guesses.push_back(guess);
+      }
+      for (int64_t dim = 0; dim < input.tensors[t].dim(); ++dim) {
+        if (input.tensors[t].size(dim) != input.tensors[first].size(*likely[first]) || likely[t] == dim) continue;
+        guess[t] = dim;
+        guesses.push_back(guess);
+      }
+    }
+  };
+  if (first == likely.size()) return {};
+  change_one(likely, first + 1);
+  for (size_t g = 0, ones = guesses.size(); g < ones; ++g) {
+    size_t changed = 0;
+    while (guesses[g][changed] == likely[changed]) ++changed;
+    change_one(Rows(guesses[g]), changed + 1);
+  }
+  if (guesses.size() > kMostGuesses) guesses.resize(kMostGuesses);
+  return guesses;
 }
 
 void RankStep::check_batch_dims(const StepInput& input) const {
@@ -372,24 +416,41 @@ void RankStep::warn_once(const std::string& warning) {
 
 void RankStep::capture(const StepInput& input, const StepOnFn& step) {
   together([&] { check_batch_dims(input); });
-  check_batch(input);
   VirtualPlan captured;
   bool made_state = false;
   const auto take_back = [&] {
     if (made_state) program_.drop_state();
     program_.refresh();
   };
+  // What the step's own code says against the sizes of the whole batch, empty: it is captured.
+  const auto try_capture = [&] {
+    std::string no_fit;
+    together([&] {
+      try {
+        captured = captured_alike(input, step);
+      } catch (const UserError&) {
+        throw;
+      } catch (const std::exception& error) {
+        no_fit = first_line(error.what());
+        if (config_.parallel->batch == Parallel::Batch::kGlobal || data_axes_.empty()) throw;
+      }
+    });
+    return common_error(no_fit);
+  };
   try {
     together([&] {
       const std::string kind = program_.unfit();
       USER_CHECK(kind.empty(), "this step cannot run on ranks: it has a {}", kind);
       made_state = program_.make_state();
-      captured = captured_alike(input, step);
+    });
+    if (const std::string why = try_capture(); !why.empty()) find_rows(input, step, why, try_capture);
+    together([&] {
       const std::string why = why_refused(captured, program_);
       USER_CHECK(why.empty(), "this step cannot run on ranks, where nothing runs eagerly: {}", why);
       const std::string& shared = shared_.among(program_, list_tensors(program_, {}));
       USER_CHECK(shared.empty(), "this step cannot run on ranks: tensors of its program share memory ({})", shared);
     });
+    check_batch(input);
   } catch (...) {
     take_back();
     throw;
@@ -427,6 +488,25 @@ void RankStep::capture(const StepInput& input, const StepOnFn& step) {
   if (plans_.size() > static_cast<size_t>(config_.max_plans)) plans_.pop_back();
 }
 
+// Of a step that its own rows fit and the whole batch does not: the rows are not what was taken for them.
+void RankStep::find_rows(const StepInput& input, const StepOnFn& step, const std::string& why,
+                         const std::function<std::string()>& try_capture) {
+  together([&] { plan_on(input.tensors, input, step); });
+  const std::string shapes = shapes_of(input);
+  std::vector<Rows> found;
+  for (const Rows& rows : other_rows(input)) {
+    rows_[shapes] = rows;
+    if (try_capture().empty()) found.push_back(rows);
+  }
+  rows_.erase(shapes);
+  USER_CHECK(found.size() == 1,
+             "the step runs on the rows of one rank and {} ({}): say by batch_dims which dimension of a tensor of the "
+             "batch its rows are, or that it has none",
+             found.empty() ? "not on those of all" : "in more than one way on those of all", why);
+  rows_[shapes] = found.front();
+  INTERNAL_CHECK(try_capture().empty(), "a step that was captured is not captured again: {}", why);
+}
+
 // Kernels and rates that all ranks plan with.
 void RankStep::agree_on_machine() {
   const blocked::MicroKernels own = kernels_          ? kernels_->micro_kernels
@@ -443,15 +523,19 @@ void RankStep::agree_on_machine() {
     kernels_ = std::make_shared<KernelSources>(config_.kernel_directory, common.cpu, common.micro_kernels);
 }
 
+VirtualPlan RankStep::plan_on(const std::vector<at::Tensor>& batch, const StepInput& input, const StepOnFn& step) {
+  const StepInput given{batch, input.names, input.constants};
+  return plan_virtually(
+      program_, given, [&] { return step(batch); }, config_.op_rules, VirtualKernels::Reads::kStandIn);
+}
+
 // Once the program has all the parts that the step shows.
 VirtualPlan RankStep::captured_alike(const StepInput& input, const StepOnFn& step) {
   const std::vector<at::Tensor> batch = whole(input);
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     program_.refresh();
     const std::string before = signature(list_tensors(program_, input), input);
-    const StepInput all{batch, input.names, input.constants};
-    VirtualPlan captured = plan_virtually(
-        program_, all, [&] { return step(batch); }, config_.op_rules, VirtualKernels::Reads::kStandIn);
+    VirtualPlan captured = plan_on(batch, input, step);
     program_.refresh();
     if (signature(list_tensors(program_, input), input) == before) return captured;
   }

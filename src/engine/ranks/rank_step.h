@@ -103,6 +103,9 @@ class RankStep {
   std::string signature(const std::vector<at::Tensor>& tensors, const StepInput& input);
   RankPlan* find(const std::string& signature);
   void capture(const StepInput& input, const StepOnFn& step);
+  void find_rows(const StepInput& input, const StepOnFn& step, const std::string& why,
+                 const std::function<std::string()>& try_capture);
+  VirtualPlan plan_on(const std::vector<at::Tensor>& batch, const StepInput& input, const StepOnFn& step);
   void agree_on_machine();
   VirtualPlan captured_alike(const StepInput& input, const StepOnFn& step);
   std::string update(RankPlan& plan, const std::vector<at::Tensor>& tensors, Undo& undo, std::string& numbers);
@@ -111,6 +114,9 @@ class RankStep {
   void check_batch_dims(const StepInput& input) const;
   // Which dimension of a tensor of the batch is its rows of this rank; nothing: it has none, every rank has the same.
   std::optional<int64_t> rows_of(const StepInput& input, size_t tensor) const;
+  using Rows = std::vector<std::optional<int64_t>>;  // by tensor of the batch
+  std::vector<Rows> other_rows(const StepInput& input) const;
+  static std::string shapes_of(const StepInput& input);
   std::vector<at::Tensor> whole(const StepInput& input);
   at::Tensor gathered(const at::Tensor& rows, int64_t dim);
   std::vector<at::Tensor> batch_of(const RankPlan& plan, const StepInput& input);
@@ -142,6 +148,7 @@ class RankStep {
   std::map<const void*, Key> parts_;  // by storage: the program's tensors whose values lie in parts
   std::map<Key, const void*> held_;   // the storage that the program had in each place when it was taken
   std::map<Key, std::shared_ptr<SavedProgram>> saved_;  // whose values are in files until a step takes them
+  std::map<std::string, Rows> rows_;                    // by shapes of the batch, where they are not the likeliest
   bool compared_draws_ = false;
   std::optional<RunTimes> times_;  // while replays are timed,
   bool is_timed_ = false;          // and whether one was
