@@ -1,21 +1,25 @@
 """Predicted beside measured step times: this machine is calibrated, then every row is planned, priced and run.
 
-    PYTHONPATH=build/release/python .venv/bin/python benchmarks/prediction_benchmark.py [--large] [--all] [--models GLOB,...]
+    PYTHONPATH=build/release/python .venv/bin/python benchmarks/prediction_benchmark.py [--large] [--all] [--held-out]
+        [--models GLOB,...]
 
 One row a model, precision and mode: what the plan's Schedule should take with the calibration alone, the least of six
 medians of replays, in turn with those of the other mode (so calibration measures, too: what else the machine does for a
 moment is not the step's), the error, and the classes of instructions that are more than 25 % off and at least 2 % of the
-step. Nothing is fitted to a row. --large adds the 134M model (some minutes), --all the models of the parity tests (tests/python/models.py)
-in both precisions: steps of a few milliseconds, where what an instruction costs whatever its size is most of the time.
+step. Nothing is fitted to a row. --large adds the 134M model (some minutes), --all the models of the parity tests
+(tests/python/models.py) in both precisions: steps of a few milliseconds, where what an instruction costs whatever its size is
+most of the time. --held-out adds others of that size (held_out_models.py), by which nothing was chosen.
 
 --keep DIR keeps calibration, kernels, rows and Perfetto traces of each row's instructions: rows that are there are not
-measured again, so that --seconds N can cut a run into pieces.
+measured again, so that --seconds N can cut a run into pieces; but those are that were measured while others took more than a
+twentieth of the machine.
 """
 
 import argparse
 import contextlib
 import fnmatch
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -27,10 +31,12 @@ import torchvision
 import transformers
 
 import stepc
+from held_out_models import HELD_OUT, Classifier
 
 MODES = ("fast", "exact")
 BURSTS, BURST_SECONDS, FEWEST_STEPS, MOST_STEPS = 6, 0.1, 2, 200
 ENOUGH_SECONDS = 30  # of a model's bursts
+TOO_BUSY = 0.05  # a machine of whose processors others take so much is not measured
 STEPS_BEFORE_PROFILE = 5
 
 
@@ -71,15 +77,6 @@ def t5():
     return transformers.T5ForConditionalGeneration(config), batch
 
 
-class Classifier(torch.nn.Module):
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-
-    def forward(self, x, labels):
-        return {"loss": torch.nn.functional.cross_entropy(self.net(x), labels)}
-
-
 def resnet():
     batch = {"x": torch.randn(8, 3, 64, 64), "labels": torch.randint(10, (8,))}
     return Classifier(torchvision.models.resnet18(num_classes=10)), batch
@@ -116,17 +113,44 @@ class WithLoss(torch.nn.Module):
 
 
 def parity_rows():
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/python"))
     from harness import source_of
     from models import MODELS, cast
 
-    def build(model, dtype):
-        batch = cast(model.batch(source_of(0), model.masks), dtype)
-        return WithLoss(model.build().train().to(dtype), model.loss_of), batch
+    def build(model):
+        return WithLoss(model.build(), model.loss_of), model.batch(source_of(0), model.masks)
+
+    return in_both_precisions({name: lambda model=model: build(model) for name, model in MODELS.items()})
+
+
+def in_both_precisions(builds):
+    """Of functions that make a model and its batch in f32."""
+    from models import cast
+
+    def build(make, dtype):
+        module, batch = make()
+        return module.train().to(dtype), cast(batch, dtype)
 
     dtypes = {"f32": torch.float32, "bf16": torch.bfloat16}
-    return {f"{name} {precision}": lambda model=model, dtype=dtype: build(model, dtype)
-            for name, model in MODELS.items() for precision, dtype in dtypes.items()}
+    return {f"{name} {precision}": lambda make=make, dtype=dtype: build(make, dtype)
+            for name, make in builds.items() for precision, dtype in dtypes.items()}
+
+
+class Others:
+    """What share of this machine's processors others take: processes beside this one, and whoever else its host runs."""
+
+    def __init__(self):
+        self.begin = self.times()
+
+    @staticmethod
+    def times():
+        user, nice, system, idle, waiting, irq, soft, stolen = map(int, Path("/proc/stat").read_text().split()[1:9])
+        own, ticks = os.times(), os.sysconf("SC_CLK_TCK")
+        busy = (user + nice + system + irq + soft + stolen) / ticks
+        return busy - own.user - own.system, busy + (idle + waiting) / ticks
+
+    def share(self):
+        others, whole = (now - then for now, then in zip(self.times(), self.begin))
+        return others / max(whole, 1e-9)
 
 
 def median_of_replays(step, batch):
@@ -179,17 +203,17 @@ def profile_of(step, batch, trace):
 
 
 def measure(name, build, directory):
-    """By mode: predicted and measured seconds, measured over planned memory, classes that are off; [] where the step did
-    not replay."""
+    """By mode: predicted and measured seconds, measured over planned memory, classes that are off, the share of the
+    machine that others took; [] where the step did not replay."""
     steps = {mode: accelerated(name, build, stepc.Config(mode=mode, verify="off", kernel_directory=directory))
              for mode in MODES}
-    seconds, begin = {mode: [] for mode in MODES}, time.perf_counter()
+    seconds, begin, others = {mode: [] for mode in MODES}, time.perf_counter(), Others()
     for _ in range(BURSTS):
         for mode, (step, batch) in steps.items():
             seconds[mode].append(median_of_replays(step, batch))
         if time.perf_counter() - begin > ENOUGH_SECONDS:
             break
-    found = {}
+    found, share = {}, others.share()
     for mode, (step, batch) in steps.items():
         replayed = [burst for burst in seconds[mode] if burst is not None]
         if not replayed:
@@ -197,24 +221,28 @@ def measure(name, build, directory):
             continue
         off = profile_of(step, batch, directory / f"{name.replace(' ', '_')}_{mode}.json")
         memory = step.stats["measured_peak_bytes"] / max(step.stats["planned_peak_bytes"], 1)
-        found[mode] = [step.predicted_seconds, min(replayed), memory, off]
+        found[mode] = [step.predicted_seconds, min(replayed), memory, off, share]
     return found
 
 
-def line(name, mode, predicted, measured, memory, off):
+def line(name, mode, predicted, measured, memory, off, others):
+    busy = f"others took {others:.0%} of the machine; " if others > TOO_BUSY else ""
     return (f"{name:24}{mode:7}{predicted * 1e3:9.2f} ms{measured * 1e3:9.2f} ms{predicted / measured - 1:+8.0%}"
-            f"{memory:8.3f}  {off}")
+            f"{memory:8.3f}  {busy}{off}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--models", help="patterns of names, separated by commas")
     parser.add_argument("--keep", type=Path, help="directory")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no row after so many")
     arguments = parser.parse_args()
-    rows = ROWS | (LARGE if arguments.large else {}) | (parity_rows() if arguments.all else {})
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/python"))
+    rows = (ROWS | (LARGE if arguments.large else {}) | (parity_rows() if arguments.all else {})
+            | (in_both_precisions(HELD_OUT) if arguments.held_out else {}))
     patterns = (arguments.models or "*").split(",")
     names = [name for name in rows if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
     if not names:
@@ -228,7 +256,8 @@ def main():
             print(stepc.calibrate(stepc.Config(kernel_directory=directory)), end="")
             print(f"calibrated in {time.perf_counter() - begin:.0f} s\n")
         kept = directory / "rows.jsonl"
-        known = {(row[0], row[1]): row for row in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
+        rows_kept = map(json.loads, kept.read_text().splitlines() if kept.exists() else [])
+        known = {(row[0], row[1]): row for row in rows_kept if len(row) == 2 or row[-1] <= TOO_BUSY}
         print(f"{'model':24}{'mode':7}{'predicted':>12}{'measured':>12}{'error':>8}{'memory':>8}  more than 25 % off")
         errors, not_replayed, left = [], [], 0
         for name in names:
