@@ -226,10 +226,9 @@ TEST_F(CheckpointTest, PruneLeavesWhatIsNotOurs) {
   fs::create_directory(dir_ / "models.tmp-999999999");
   fs::rename(write(4), dir_ / "checkpoint-kept");
   prune_checkpoints(dir_.path(), {.last = 1});
-  EXPECT_EQ(names(),
-            (std::vector<std::string>{"checkpoint-000006.tmp-1", "checkpoint-000006.tmp-x", "checkpoint-000007",
-                                      "checkpoint-5", "checkpoint-kept", "checkpoint-notes.tmp-999999999", "model.tmp-1",
-                                      "models.tmp-999999999"}));
+  EXPECT_EQ(names(), (std::vector<std::string>{
+                         "checkpoint-000006.tmp-1", "checkpoint-000006.tmp-x", "checkpoint-000007", "checkpoint-5",
+                         "checkpoint-kept", "checkpoint-notes.tmp-999999999", "model.tmp-1", "models.tmp-999999999"}));
 }
 
 }  // namespace
