@@ -153,21 +153,27 @@ def test_presets_train_as_one(stepc, preset):
         return losses(stepc.path / "out"), load_file(stepc.path / "out/model/model.safetensors")
 
     def errors(found, expected):
-        return (max(abs(found[0][key] - value) for key, value in expected[0].items() if key[1] == "loss"),
+        """Of each loss, and the largest of a weight."""
+        return (np.array([found[0][key] - value for key, value in expected[0].items() if key[1] == "loss"]),
                 max(np.abs(found[1][name] - weight).max() for name, weight in expected[1].items()))
+
+    def rms(values):
+        return np.sqrt(np.mean(np.square(values)))
 
     exact = train("float64")
     assert sum(key == "loss" for _, key in exact[0]) == 20
     for mesh in [dict(dp_replicate=2), dict(dp_shard=2, zero=1), dict(dp_shard=3, zero=2), dict(dp_shard=4, zero=3),
                  dict(dp_replicate=2, dp_shard=2), dict(dp_replicate=2, dp_shard=4), dict(dp_shard=2, tp=2),
                  dict(dp_shard=2, cp=2)]:
-        of_loss, of_weights = errors(train("float64", **mesh), exact)
-        assert of_loss <= 1e-10 and of_weights <= 1e-9, (mesh, of_loss, of_weights)
-    alone = errors(train("float32"), exact)
+        of_losses, of_weights = errors(train("float64", **mesh), exact)
+        assert np.abs(of_losses).max() <= 1e-10 and of_weights <= 1e-9, (mesh, of_losses, of_weights)
+    losses_alone, weights_alone = errors(train("float32"), exact)
     rounded = train("bfloat16")[0]
     for mesh in [dict(dp_replicate=2), dict(dp_shard=4), dict(dp_shard=2, tp=2)]:
-        for found, one in zip(errors(train("float32", **mesh), exact), alone):
-            assert found <= 2 * one, (mesh, found, one)
+        of_losses, of_weights = errors(train("float32", **mesh), exact)
+        # A float32 loss is off by its own rounding, as much as all that led to it: the worst of twenty is chance.
+        assert rms(of_losses) <= 2 * rms(losses_alone), (mesh, of_losses, losses_alone)
+        assert of_weights <= 2 * weights_alone, (mesh, of_weights, weights_alone)
         of_mesh = train("bfloat16", **mesh)[0]
         for key in [(0, "held_out_loss"), (20, "held_out_loss")]:
             assert abs(of_mesh[key] - rounded[key]) <= 0.005 * rounded[key], (mesh, key, of_mesh[key], rounded[key])
