@@ -63,7 +63,10 @@ Value window_on_storage(const at::Tensor& tensor) {
 }  // namespace
 
 RecordingState::RecordingState(RecordedProgram& program, VirtualKernels* kernels)
-    : program_(program), kernels_(kernels), random_(program.generators()) {
+    : program_(program),
+      kernels_(kernels),
+      random_(program.generators()),
+      first_sequence_(at::sequence_number::peek()) {
   std::vector<OwnedBefore> before;
   for (const OwnedTensor& one : program.list()) before.emplace_back(one.owner, one.key, one.tensor);
   own_all(std::move(before));
@@ -440,6 +443,8 @@ void RecordingState::begin_call(const c10::OperatorHandle& op, const torch::jit:
   if (is_window_by_place(op, values) && batch_regions_.contains(values[0].toTensor().storage().unsafeGetStorageImpl()))
     obstacle(str("{}{} takes a window of a batch tensor by its place in memory", open_.op, place()));
   if (open_.op == "aten::_ctc_loss") effect(str("{}{} takes lengths that are read on the host", open_.op, place()));
+  if (const auto node = torch::autograd::get_current_node(); node && node->sequence_nr() < first_sequence_)
+    effect(str("{}{} is part of a backward pass through a graph that was made before the step", open_.op, place()));
   const std::string why = why_hosts(op);
   open_is_hosts_ = !why.empty();
   if (open_is_hosts_) effect(str("{}{} {}", open_.op, place(), why));
@@ -453,6 +458,7 @@ void RecordingState::begin_call(const c10::OperatorHandle& op, const torch::jit:
 std::string RecordingState::why_hosts(const c10::OperatorHandle& op) {
   if (open_.op == "aten::_pack_padded_sequence")  // and recurrent layers read what it makes
     return "reads lengths of sequences on the host, past the dispatcher";
+  if (open_.op == "aten::linalg_matrix_exp") return "chooses by norms that it reads on the host what it allocates";
   if (open_.op == "stepc::shown") return "gives values to the host";
   if (may_raise(open_.op)) return "ends the step, or not, by what it finds in the data";
   if (!is_known_operator(open_.op) && find_rule(program_.op_rules(), open_.op) == nullptr)

@@ -143,6 +143,7 @@ class RecordingState final : public CallObserver {
   std::vector<TrackedStorage> tracked_;
   std::unordered_map<c10::StorageImpl*, StorageId> ids_;
   std::unordered_map<int64_t, std::string> module_of_sequence_;  // autograd sequence number -> forward module path
+  uint64_t first_sequence_ = 0;  // autograd nodes of this thread with a lower number were there before the step
   std::vector<std::string> obstacles_;
   std::vector<std::string> effects_;
   std::vector<Unowned> unowned_;

@@ -1,6 +1,7 @@
 #include "python/frame.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
 #define STEPC_READS_FRAMES 1
@@ -46,10 +47,22 @@ py::object local_of(const py::handle& frame, int index) {
 }
 
 py::object function_of(const py::handle& frame) { return object_at(reinterpret_cast<PyObject*>(inside(frame).f_func)); }
+
+// The number in an object that no other number is; the interpreter keeps one for each small integer.
+py::int_ own_int(const py::int_& number) {
+  const auto* const held = reinterpret_cast<PyLongObject*>(number.ptr());
+  if (std::abs(Py_SIZE(held)) > 1) return number;
+  PyLongObject* const made = _PyLong_New(1);
+  if (made == nullptr) throw py::error_already_set();
+  made->ob_digit[0] = held->ob_digit[0];
+  Py_SET_SIZE(made, Py_SIZE(held));
+  return py::reinterpret_steal<py::int_>(reinterpret_cast<PyObject*>(made));
+}
 #else
 py::tuple top_of_stack(const py::handle&, int) { return {}; }
 py::object local_of(const py::handle&, int) { return py::none(); }
 py::object function_of(const py::handle&) { return py::none(); }
+py::int_ own_int(const py::int_& number) { return number; }
 #endif
 }  // namespace
 
@@ -58,6 +71,7 @@ void bind_frame(py::module_& module) {
   module.def("top_of_stack", &top_of_stack);
   module.def("local_of", &local_of);
   module.def("function_of", &function_of);
+  module.def("own_int", &own_int);
 }
 
 }  // namespace stepc

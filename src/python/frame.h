@@ -8,7 +8,7 @@ namespace stepc {
 
 bool can_read_frames();
 
-// can_read_frames, top_of_stack, local_of and function_of.
+// can_read_frames, top_of_stack, local_of, function_of and own_int, an integer as an object that no other number is.
 void bind_frame(pybind11::module_& module);
 
 }  // namespace stepc

@@ -44,6 +44,9 @@ bool may_raise(std::string_view op) {
                                            "aten::index_copy",
                                            "aten::index_copy_",
                                            "aten::index_fill",
+                                           "aten::index_fill_",
+                                           "aten::index_reduce",
+                                           "aten::index_reduce_",
                                            "aten::index_put",
                                            "aten::index_put_",
                                            "aten::_index_put_impl_",
@@ -71,14 +74,33 @@ bool may_raise(std::string_view op) {
                                            "aten::normal",
                                            "aten::one_hot",
                                            "aten::scatter_reduce",
+                                           "aten::scatter_reduce_",
+                                           "aten::masked_scatter",
+                                           "aten::masked_scatter_",
+                                           "aten::max_unpool2d",
+                                           "aten::max_unpool3d",
+                                           "aten::segment_reduce",
+                                           "aten::embedding_renorm_",
+                                           "aten::histc",
                                            "aten::multi_margin_loss",
+                                           "aten::multilabel_margin_loss_forward",
                                            "aten::binary_cross_entropy",
                                            "aten::_embedding_bag_forward_only"};
   return std::ranges::find(kRaising, op) != std::end(kRaising);
 }
 
-// What follows a forward pass takes what that has taken.
-bool may_raise(std::string_view op, Phase phase) { return phase == Phase::kForward && may_raise(op); }
+// Factorisations that look at how they ended in their own kernel: they raise where one does not converge.
+bool may_not_converge(std::string_view op) {
+  constexpr std::string_view kFactorisations[] = {
+      "aten::_linalg_eigh", "aten::linalg_eig",   "aten::linalg_eigvals", "aten::_linalg_eigvals",
+      "aten::_linalg_svd",  "aten::linalg_lstsq", "aten::cholesky",       "aten::cholesky_inverse"};
+  return std::ranges::find(kFactorisations, op) != std::end(kFactorisations);
+}
+
+// What follows a forward pass takes the indices that that has taken, but factorises matrices of its own.
+bool may_raise(std::string_view op, Phase phase) {
+  return may_not_converge(op) || (phase == Phase::kForward && may_raise(op));
+}
 }  // namespace
 
 SavedGradients::SavedGradients(const std::vector<OwnedKey>& keys, const std::vector<at::Tensor>& tensors) {

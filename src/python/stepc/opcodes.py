@@ -77,10 +77,18 @@ def _delete_attribute(watch, frame, name, words):
 
 def _load_item(watch, frame, words):
     key, container = _C.top_of_stack(frame, 2)
-    watch.deep(frame, key)
+    _read_key(watch, frame, container, key)
     if isinstance(container, SIMPLE):
         return
     watch.item(frame, container, key, f"{words or watch.words_of(container)}[{_key_words(key)}]")
+
+
+def _read_key(watch, frame, container, key):
+    if isinstance(container, torch.Tensor):  # a number in it goes into an operator
+        watch.deep(frame, key, decides=False)
+        return
+    for part in (key.start, key.stop, key.step) if isinstance(key, slice) else (key,):
+        watch.deep(frame, part)
 
 
 def _key_words(key):
@@ -89,9 +97,9 @@ def _key_words(key):
 
 def _store_item(watch, frame, words):
     key, container, value = _C.top_of_stack(frame, 3)
-    watch.deep(frame, key)
+    _read_key(watch, frame, container, key)
     if not isinstance(container, dict) and not isinstance(key, int):  # its elements are taken one by one
-        watch.deep(frame, value)
+        watch.deep(frame, value, decides=not isinstance(container, torch.Tensor))
     _change_item(watch, frame, container, key, words)
 
 
@@ -109,8 +117,9 @@ def _binary(watch, frame, is_in_place):
     right, left = _C.top_of_stack(frame, 2)
     if is_in_place and isinstance(left, (*CONTAINERS, *BUFFERS)):
         watch.changes(frame, left, watch.words_of(left))
+    decides = not isinstance(left, torch.Tensor) and not isinstance(right, torch.Tensor)
     for one in (left, right):
-        watch.deep(frame, one)
+        watch.deep(frame, one, decides)
 
 
 def _unary(watch, frame):
@@ -129,8 +138,7 @@ def _contains(watch, frame):
 
 def _truth(watch, frame):
     (one,) = _C.top_of_stack(frame, 1)
-    if not isinstance(one, SIMPLE):
-        watch.length(frame, one)
+    watch.truth(frame, one)
 
 
 def _iterate(watch, frame, depth=0):

@@ -281,7 +281,8 @@ class _Watch(_Unseen):
     def __init__(self, scout):
         super().__init__()
         self.scout = scout
-        self.numbers = []  # that were read
+        self.follow = None  # the Watch of the step's own code
+        self.numbers = []  # that code which it does not look at has read
 
     def __exit__(self, *error):
         _make_plain(self.numbers)
@@ -306,7 +307,10 @@ class _Watch(_Unseen):
         result = func(*args, **kwargs)
         if func in _CONVERSIONS and _C.host_reads_so_far() > reads:
             _C.report_comparison(_C.host_reads_so_far() - 1)  # what Python makes of a plain number is not seen
-        if func is torch.Tensor.item and type(result) in _READ:
+        if func is torch.Tensor.item and type(result) in _READ and self.follow is not None:
+            number = self.follow.read(sys._getframe(2), result, _C.host_reads_so_far() - 1)
+            if number is not None:
+                return number
             self.numbers.append(_READ[type(result)](result, _C.host_reads_so_far() - 1))
             return self.numbers[-1]
         return result
@@ -393,6 +397,7 @@ class Recording:
             apart = self.scout.attributes.apart
             self.follow = Watch(self.scout.reads, optimizers, self.arguments, bound, _SCHEDULER_STEP, apart)
             self.follow.start()
+            self.watch.follow = self.follow
         return self
 
     def __exit__(self, kind, error, trace):

@@ -69,6 +69,9 @@ _WRAPPERS = set(_codes_in(torch.optim.lr_scheduler.LRScheduler.__init__.__code__
 _DISPATCH = next(code for code in _codes_in(functools.singledispatch.__code__) if code.co_name == "dispatch")
 _RECONSTRUCT = copy._reconstruct.__code__
 _INITIAL_SEED = torch.initial_seed.__code__
+_KEEP = (dict, list, tuple, collections.deque, types.SimpleNamespace)  # of what they are made they change nothing
+_PUTS = {"append", "appendleft", "insert", "extend", "update", "setdefault"}  # into a container, as it is
+_COMPARES = {"sort", "index", "count", "remove"}  # what the container holds
 _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 
 
@@ -107,6 +110,7 @@ class Watch:
         self._words = {}
         self._seen = {}  # looked at whole: id -> object
         self._deep = {}  # looked at by deep(): id -> object
+        self._numbers = {}  # read from tensors by the code that is looked at: id -> (number, which read)
         self.cells = {}  # made in this call
         self._made = set()  # ids of objects whose __init__ ran in this call
         self._codes = {}  # id of a code object -> (it, trust, how it is followed)
@@ -144,7 +148,7 @@ class Watch:
                 # What a mode answers that the step itself has entered is told by its code.
                 if self.reason is None and not isinstance(place.container, Answer):
                     self.reason = f"{place.line} reads {place.words}, which the step changes"
-        for table in (self._outside, self._arguments, self._objects, self._seen, self._deep, self.cells,
+        for table in (self._numbers, self._outside, self._arguments, self._objects, self._seen, self._deep, self.cells,
                       self._codes):
             table.clear()
         self.arguments = self.bound = ()
@@ -489,11 +493,16 @@ class Watch:
         elif hasattr(type(value), "__next__"):
             self.because(frame, f"advances {words}, an iterator from outside of the step", effect=True)
 
-    def deep(self, frame, value):
-        """As shallow(), of the containers in it, too: native code that compares, sums or copies goes into them."""
+    def deep(self, frame, value, decides=True):
+        """As shallow(), of the containers in it, too: native code that compares, sums or copies goes into them.
+
+        decides  what it makes of a number that the step has read is not seen
+        """
         pending, count = [value], 0
         while pending:
             one = pending.pop()
+            if decides:
+                self._decides(one)
             if isinstance(one, SIMPLE) or id(one) in self._arguments or id(one) in self._deep:
                 continue
             self.shallow(frame, one)
@@ -521,6 +530,7 @@ class Watch:
 
     def whole(self, frame, value, depth=0):
         """Everything about an object is read by code that is not looked into."""
+        self._decides(value)
         if id(value) in self._objects:
             self.attributes.add((type(value), None))
         if isinstance(value, SIMPLE) or id(value) in self._arguments:
@@ -740,6 +750,26 @@ class Watch:
                 if not is_pure_native(type(container).__module__):
                     self.because(frame, f"reads {words}, which is not known")
 
+    # ---- numbers that the step has read from tensors
+
+    def read(self, frame, number, which):
+        """The number to hand to the code of `frame`, which has read it; None where that code is not looked at."""
+        if self._inside is not None or frame.f_trace is None or not self._is_analysed(frame):
+            return None
+        number = _C.own_int(number) if isinstance(number, int) else number
+        self._numbers[id(number)] = number, which
+        return number
+
+    def _decides(self, value):
+        """The opcode does with `value` what may decide something: it is more than handed on."""
+        if id(value) in self._numbers:
+            _C.report_comparison(self._numbers[id(value)][1])
+
+    def truth(self, frame, value):
+        self._decides(value)
+        if not isinstance(value, SIMPLE):
+            self.length(frame, value)
+
     def length(self, frame, container):
         if self.is_outside(container) and isinstance(container, CONTAINERS):
             self._type(frame, container, self.words_of(container))
@@ -859,10 +889,10 @@ class Watch:
         else:
             self.because(frame, f"calls {name}(), which is not known")
 
-    def _read_by_native(self, frame, arguments):
+    def _read_by_native(self, frame, arguments, decides=True):
         """What the interpreter's own functions are given; a callable among it is called with the rest."""
         for argument in arguments:
-            self.deep(frame, argument)
+            self.deep(frame, argument, decides)
             if isinstance(argument, (types.BuiltinFunctionType, types.MethodWrapperType, functools.partial)):
                 self.callable(frame, argument)
             while isinstance(argument, functools.partial):
@@ -888,6 +918,7 @@ class Watch:
                 self.whole(frame, argument)
             return
         if isinstance(owner, PLAIN):
+            self._decides(owner)
             for argument in arguments:
                 (self.whole if name in ("format", "format_map") else self.deep)(frame, argument)
             return
@@ -915,7 +946,9 @@ class Watch:
             else:
                 self.changes(frame, owner, self.words_of(owner))
             return
-        self._read_by_native(frame, arguments)
+        self._read_by_native(frame, arguments, decides=name not in _PUTS)
+        if not outside and name in _COMPARES:
+            self.deep(frame, owner)
         if isinstance(owner, type) and name == "__subclasses__":
             self.because(frame, f"asks for the subclasses of {owner.__name__}")
         if not outside:
@@ -939,9 +972,10 @@ class Watch:
                 return
             if kind is bool:
                 for argument in arguments:
-                    self.length(frame, argument)
+                    self.truth(frame, argument)
                 return
-            self._read_by_native(frame, arguments)
+            keeps = issubclass(kind, _KEEP) or (kind in (int, float) and arguments and type(arguments[0]) is kind)
+            self._read_by_native(frame, arguments, decides=not keeps)
             return
         if is_pure_native(module):
             for argument in arguments:

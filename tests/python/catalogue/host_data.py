@@ -297,3 +297,18 @@ def memory_read_through_an_address(accelerate):
         return descend(cross_entropy(model(hidden), y), optimizer)
 
     yield from fit(step, model, optimizer, firsts)
+
+
+@case
+def orthogonal_by_an_exponential(accelerate):
+    """The kernel of matrix_exp chooses by norms how many terms it sums."""
+    part = nn.utils.parametrizations.orthogonal(nn.Linear(8, 8))
+    model = nn.Sequential(part, nn.Linear(8, 4))
+    optimizer = sgd(model, lr=1.0)
+
+    @accelerate
+    def step(x, y):
+        with nn.utils.parametrize.cached():
+            return descend(cross_entropy(model(x), y) + 0.1 * cross_entropy(model(-x), y), optimizer)
+
+    yield from fit(step, model, optimizer)

@@ -267,3 +267,21 @@ def error_and_generators(accelerate):
 
     for i, x, y in batches(16):
         yield tried(step, x + (100 if i in BAD else 0), y), model, optimizer, noise
+
+
+@case
+def eigenvalues_that_do_not_converge(accelerate):
+    model = nn.Linear(8, 4)
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        out = model(x)
+        try:
+            spread = torch.linalg.eigvalsh(out.T @ out / len(out) + torch.eye(4)).log().sum()
+        except torch.linalg.LinAlgError:
+            return None
+        return descend(cross_entropy(out, y) - 0.01 * spread, optimizer)
+
+    for i, x, y in batches(20):
+        yield step(x * float("nan") if i in BAD else x, y), model, optimizer

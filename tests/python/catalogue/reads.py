@@ -1299,3 +1299,31 @@ def tensor_beside_the_model_learns_later(accelerate):
         if i == CHANGE:
             scale.requires_grad_()
         yield step(x, y), model, optimizer
+
+
+@case
+def penalty_made_before_the_step(accelerate):
+    """Its graph saves no tensor, so that only a call of the backward pass says by how much it counts."""
+    model, terms = mlp(), {}
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        return descend(cross_entropy(model(x), y) + terms["penalty"], optimizer)
+
+    for i, x, y in batches(20):
+        terms["penalty"] = sum(p.sum() for p in model.parameters()) * (0.01 if i < 9 else 0.05)
+        yield step(x, y), model, optimizer
+
+
+@case
+def penalty_passed_to_the_step(accelerate):
+    model = mlp()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y, penalty):
+        return descend(cross_entropy(model(x), y) + penalty, optimizer)
+
+    for i, x, y in batches(20):
+        yield step(x, y, sum(p.sum() for p in model.parameters()) * (0.01 if i < 9 else 0.05)), model, optimizer

@@ -3,7 +3,9 @@
 import collections
 import copy
 import dataclasses
+import functools
 import math
+import pickle
 import statistics
 import types
 
@@ -529,3 +531,60 @@ def mean_of_kept_numbers_of_their_own_type(accelerate):
         out = step(x, y)
         types_now = [type(one) is float for one in (run.loss, last[0], *recent)] + [type(last[1]["classes"]) is int]
         yield out, model, optimizer, run.loss, last, list(recent), types_now
+
+
+@case
+def numbers_of_their_own_type_at_once(accelerate):
+    """What item() gives is Python's own number, in the step itself and wherever it is kept."""
+
+    class Slots:
+        __slots__ = ("loss",)
+
+    model, slots, seen, best, run = mlp(), Slots(), set(), [(9.0, "none")], types.SimpleNamespace()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        loss = descend(cross_entropy(model(x), y), optimizer)
+        number, count = loss.item(), (y > 1).sum().item()
+        slots.loss, run.pair, run.late = number, (number, [{"n": (count,)}]), lambda: number
+        run.bound = functools.partial(round, number)
+        seen.add(number)
+        best.append(min(best[-1], (number, "step")))
+        return [type(number), number.__class__, type(count), type(pickle.loads(pickle.dumps(number)))]
+
+    for _, x, y in batches():
+        inside = step(x, y)
+        kept = (slots.loss, run.pair[0], run.pair[1][0]["n"][0], run.late(), run.bound.args[0], best[-1][0], *seen)
+        yield None, model, [str(kind) for kind in (*inside, *map(type, kept))]
+
+
+@case
+def decided_by_arithmetic_on_a_returned_number(accelerate):
+    """The number itself is only handed on; what was computed of it chooses."""
+    model = mlp()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        out = model(x)
+        size = x.abs().mean().item()
+        loss = cross_entropy(out, y) if math.sin(40 * size) > 0 else 0.1 * out.square().mean()
+        return descend(loss, optimizer), size
+
+    for _, x, y in batches(24):
+        yield step(x, y), model, optimizer
+
+
+@case
+def element_chosen_by_a_returned_number(accelerate):
+    model, weights = mlp(), [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5]
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        count = (y > 1).sum().item()
+        return descend(weights[count] * cross_entropy(model(x), y), optimizer), count
+
+    for _, x, y in batches(24):
+        yield step(x, y), model, optimizer
