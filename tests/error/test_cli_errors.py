@@ -80,6 +80,14 @@ USAGE = {
                 "cannot open nowhere.txt: No such file or directory"),
     "long sequences": (["train", "run.toml", "--data.seq_len=4096"],
                        "data.seq_len = 4096: must be at most 2048, max_position_embeddings of model"),
+    "memory of long sequences": (["memory", "run.toml", "--data.seq_len=4096"],
+                                 "data.seq_len = 4096: must be at most 2048, max_position_embeddings of model"),
+    "memory of long sequences on ranks": (
+        ["memory", "run.toml", "--data.seq_len=4096", "--parallel.dp_shard=2"],
+        "data.seq_len = 4096: must be at most 2048, max_position_embeddings of model"),
+    "memory of a long bucket": (
+        ["memory", "run.toml", "--data.buckets=[64, 4096]"],
+        "data.buckets = [64, 4096]: must be at most 2048, max_position_embeddings of model"),
     "output cannot be made": (["train", "run.toml", "--output.dir=/proc/stepc"],
                               "output.dir: cannot create /proc/stepc: No such file or directory"),
     "output is a file": (["train", "run.toml", "--output.dir=text.txt"],

@@ -80,6 +80,7 @@ int run_memory(RunConfig config, const std::filesystem::path& picture) {
   config = use_threads(std::move(config));
   ModelDirectory directory = open_model_directory(config.model.path);
   choose_adapter(config, directory);
+  check_row_length(config, directory);
   const Strategy strategy = strategy_of(config);
   if (strategy.mesh.ranks() > 1) return run_memory_of_rank(config, directory, strategy, picture);
   uint64_t staging_bytes = 0;

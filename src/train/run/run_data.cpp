@@ -3,6 +3,9 @@
 #include <filesystem>
 #include <utility>
 
+#include <fmt/ranges.h>
+
+#include "base/check.h"
 #include "base/text.h"
 #include "data/source/find_files.h"
 #include "train/model/chat_choice.h"
@@ -34,6 +37,14 @@ std::string repaired_text(uint64_t lines) {
       "{} line{} of text hold{} half of a surrogate pair (\\ud800 to \\udfff), which is no character: U+FFFD stands "
       "for it",
       lines, lines == 1 ? "" : "s", lines == 1 ? "s" : "");
+}
+
+void check_row_length(const RunConfig& config, const ModelDirectory& model) {
+  USER_CHECK(config.data.longest_row() <= model.config.max_position_embeddings,
+             "{}: must be at most {}, max_position_embeddings of {}",
+             config.data.buckets.empty() ? str("data.seq_len = {}", config.data.seq_len)
+                                         : str("data.buckets = [{}]", fmt::join(config.data.buckets, ", ")),
+             model.config.max_position_embeddings, model.path.string());
 }
 
 Corpus read_corpus(const RunConfig& config, const ModelDirectory& model, DataEvents events) {

@@ -20,6 +20,9 @@ struct DataEvents {
 // "3 lines of text hold ..."
 std::string repaired_text(uint64_t lines);
 
+// A UserError where the model has not as many positions as the run's longest row has tokens.
+void check_row_length(const RunConfig& config, const ModelDirectory& model);
+
 // `config.train.threads` is resolved.
 Corpus read_corpus(const RunConfig& config, const ModelDirectory& model, DataEvents events = {});
 

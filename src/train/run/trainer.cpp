@@ -12,7 +12,6 @@
 #include <string>
 #include <utility>
 
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <ATen/ATen.h>
@@ -166,11 +165,7 @@ ModelDirectory start_directory(const RunConfig& config, const RunDirectory& dire
       open_model_directory(checkpoint ? checkpoint->directory : std::filesystem::path(config.model.path));
   if (checkpoint) check_same_model(config.model.path, model);
   choose_adapter(config, model);
-  USER_CHECK(config.data.longest_row() <= model.config.max_position_embeddings,
-             "{}: must be at most {}, max_position_embeddings of {}",
-             config.data.buckets.empty() ? str("data.seq_len = {}", config.data.seq_len)
-                                         : str("data.buckets = [{}]", fmt::join(config.data.buckets, ", ")),
-             model.config.max_position_embeddings, model.path.string());
+  check_row_length(config, model);
   const uint64_t file_bytes = check_weight_shapes(model);
   if (trains_alone) check_memory_need(model, memory_need(config, model, file_bytes));
   return model;
