@@ -95,6 +95,7 @@ std::optional<Parallel> parallel_of(const py::object& chosen) {
     parallel.axes.push_back({name, size});
   parallel.zero = chosen["zero"].cast<int>();
   parallel.sequence_parallel = chosen["sequence_parallel"].cast<bool>();
+  parallel.means_by_rank = chosen["means_by_rank"].cast<bool>();
   parallel.reduce = parse_reduce(chosen["reduce"].cast<std::string>());
   parallel.context = parse_context(chosen["context"].cast<std::string>());
   for (auto& [pattern, dims] :

@@ -117,6 +117,7 @@ inline const std::multimap<std::string, Example>& other_examples() {
          number()},
         {}}},
       {"reshard", {{f64({4, 6})}, {}}},
+      {"average", {{f64({4, 6})}, {{"ranks", int64_t{2}}}}},
       {"all_gather", {{f64({4, 6})}, {{"axes", Shape{0}}, {"ranks", int64_t{2}}}}},
       {"reduce_scatter", {{f64({2, 6})}, {{"axes", Shape{0}}, {"ranks", int64_t{2}}, {"reduce", std::string("sum")}}}},
       {"all_reduce", {{f64({4, 6})}, {{"axes", Shape{0, 1}}, {"ranks", int64_t{4}}, {"reduce", std::string("max")}}}},

@@ -731,6 +731,140 @@ return %1
   EXPECT_NO_THROW(propagate_shardings(graph, {parse_mesh("tp=2"), 0}));
 }
 
+// ---- losses that are means of the ranks' means
+
+// A loss over the rows that count, its gradient, clipped by its norm, and an update with a state.
+Graph masked_loss() {
+  return parse_graph(R"(stepc.graph 1
+input %0: f64[4, 6] = batch "x"
+input %1: f64[4, 2] = batch "counts"
+input %2: f64[6, 2] = parameter "w"
+input %3: f64[6, 2] = optimizer_state "w"
+%4: f64[4, 2] = matmul(%0, %2) {transpose_a=false, transpose_b=false} | forward ""
+%5: f64[4, 2] = square(%4) | forward ""
+%6: f64[4, 2] = square(%1) | forward ""
+%7: f64[4, 2] = mul(%5, %6) | forward ""
+%8: f64[] = sum(%7) {dims=[0, 1], keepdim=false} | forward ""
+%9: f64[] = sum(%6) {dims=[0, 1], keepdim=false} | forward ""
+%10: f64[] = div(%8, %9) | forward ""
+%11: f64[4, 2] = mul(%4, %6) | backward ""
+%12: f64[4, 2] = div(%11, %9) | backward ""
+%13: f64[6, 2] = matmul(%0, %12) {transpose_a=true, transpose_b=false} | backward ""
+%14: f64[6, 2] = square(%13) | update ""
+%15: f64[] = sum(%14) {dims=[0, 1], keepdim=false} | update ""
+%16: f64[6, 2] = div(%13, %15) | update ""
+%17: f64[6, 2] = add(%3, %16) | update ""
+%18: f64[6, 2] = sub(%2, %17) | update ""
+update %2 = %18
+update %3 = %17
+return %10
+return %15
+)");
+}
+
+// By hand of one device's graph: the mean of what it finds on each rank's rows, up to the gradient and the loss.
+TEST(Partition, MeansByRankAreTheMeanOfWhatEachRankHas) {
+  const Graph graph = masked_loss();
+  Graph gradient = graph;
+  gradient.outputs.resize(0);
+  for (const uint32_t id : {13U, 10U}) {
+    gradient.outputs.emplace_back();
+    gradient.outputs.back().tensor = TensorId(id);
+  }
+  Graph update = parse_graph(R"(stepc.graph 1
+input %0: f64[6, 2] = gradient "w"
+input %1: f64[6, 2] = parameter "w"
+input %2: f64[6, 2] = optimizer_state "w"
+%3: f64[6, 2] = square(%0) | update ""
+%4: f64[] = sum(%3) {dims=[0, 1], keepdim=false} | update ""
+%5: f64[6, 2] = div(%0, %4) | update ""
+%6: f64[6, 2] = add(%2, %5) | update ""
+%7: f64[6, 2] = sub(%1, %6) | update ""
+return %7
+return %6
+return %4
+)");
+  for (const char* name :
+       {"dp_replicate=2", "dp_shard=2", "dp_replicate=2,dp_shard=2", "dp_shard=3", "dp_shard=2,tp=2"})
+    for (int zero : {0, 1, 2, 3}) {
+      SCOPED_TRACE(str("{} zero {}", name, zero));
+      Strategy strategy = {parse_mesh(name), zero};
+      strategy.means_by_rank = true;
+      const Mesh& mesh = strategy.mesh;
+      const std::vector<Array> first = test::random_inputs(graph, 1, 7);
+      const auto ranks = static_cast<size_t>(mesh.ranks());
+      const size_t beside = mesh.find("tp") ? 2 : 1;  // ranks with the same rows
+      const size_t groups = ranks / beside;
+      std::vector<std::vector<Array>> rows(groups);
+      Array mean(graph.type(TensorId(13)));
+      double loss = 0;
+      for (size_t g = 0; g < groups; ++g) {
+        rows[g] = first;
+        const std::vector<Array> other = test::random_inputs(graph, 2 + g, 7);
+        rows[g][0] = other[0], rows[g][1] = other[1];
+        const std::vector<Array> found = interpret(gradient, rows[g]);
+        for (size_t e = 0; e < mean.reals.size(); ++e) mean.reals[e] += found[0].reals[e] / static_cast<double>(groups);
+        loss += found[1].reals[0] / static_cast<double>(groups);
+      }
+      const std::vector<Array> wanted = interpret(update, {mean, first[2], first[3]});
+      const test::Partitioned made = test::partitioned(graph, strategy);
+      std::vector<std::vector<Array>> inputs(ranks);
+      for (size_t r = 0; r < ranks; ++r)
+        for (const GraphInput& input : made.local.inputs) {
+          if (input.kind == InputKind::kMesh) {
+            inputs[r].emplace_back();
+            continue;
+          }
+          const size_t k = input.key == "x"                      ? 0
+                           : input.key == "counts"               ? 1
+                           : input.kind == InputKind::kParameter ? 2
+                                                                 : 3;
+          const Array& whole = rows[r / beside][k];
+          inputs[r].push_back(input.part ? local_of(whole, input.part->sharding, mesh, static_cast<int64_t>(r))
+                                         : whole);
+        }
+      const std::vector<std::vector<Array>> got = interpret_ranks(made.local, inputs);
+      for (size_t o = 0; o < 4; ++o) {
+        std::vector<Array> parts;
+        for (size_t r = 0; r < ranks; ++r) parts.push_back(got[r][o]);
+        const auto& part = made.local.outputs[o].part;
+        for (size_t r = 0; r < ranks && !part; ++r) EXPECT_EQ(parts[r].reals, parts[0].reals) << "output " << o;
+        const Array whole = part ? whole_of(parts, part->sharding, part->shape, mesh) : parts[0];
+        if (o == 2)
+          EXPECT_NEAR(whole.reals[0], loss, 1e-12);
+        else
+          EXPECT_LT(largest_error(whole, wanted[o == 3 ? 2 : o]), 1e-12) << "output " << o;
+      }
+    }
+}
+
+TEST(Partition, WhatHasNoMeanOfRanksIsRefused) {
+  Strategy strategy = {parse_mesh("dp_shard=2"), 3};
+  strategy.means_by_rank = true;
+  const auto expect = [&](const std::string& rest, const std::string& message) {
+    const Graph graph = parse_graph(
+        "stepc.graph 1\ninput %0: f64[4, 6] = batch \"x\"\ninput %1: f64[6] = buffer \"seen\"\n"
+        "input %2: f64[4, 6] = parameter \"w\"\n" +
+        rest);
+    EXPECT_USER_ERROR(propagate_shardings(graph, strategy), message);
+  };
+  expect("%3: f64[4, 6] = mul(%0, %2) | forward \"\"\nreturn %3\n",
+         "the step returns f64[4, 6] of each rank's own rows");
+  expect("%3: f64[6] = sum(%0) {dims=[0], keepdim=false} | forward \"\"\nupdate %1 = %3\n",
+         "cannot keep buffer 'seen' alike on the ranks");
+  expect(
+      "%3: bool[4, 6] = lt(%0, %2) | forward \"\"\n%4: bool[] = any(%3) {dims=[0, 1], keepdim=false} | update "
+      "\"\"\nreturn %4\n",
+      "the step returns a bool of each rank's own rows: return it as a float");
+  expect("%3: f64[4, 6] = mul(%0, %2) | forward \"\"\n%4: f64[4, 6] = add(%2, %3) | update \"\"\nupdate %2 = %4\n",
+         "cannot keep parameter 'w' alike on the ranks");
+  expect(
+      "%3: f64[4, 6] = mul(%0, %2) | backward \"\"\n%4: f64[24] = reshape(%3) {shape=[24]} | update \"\"\nreturn %4\n",
+      "the step returns f64[24] of each rank's own rows");
+  expect("%3: f64[4, 6] = square(%0) | backward \"\"\n%4: f64[4, 6] = mul(%3, %3) | forward \"\"\nreturn %4\n",
+         "uses one where gradients are recorded: put that under torch.no_grad()");
+}
+
 TEST(Partition, MatchesKeysWithStars) {
   EXPECT_TRUE(matches("model.layers.0.q_proj.weight", "*.q_proj.weight"));
   EXPECT_TRUE(matches("a.b", "a.b"));

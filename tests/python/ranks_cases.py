@@ -173,6 +173,63 @@ def numbers():
 
 
 @case
+def means_of_ranks():
+    """Ranks have unlike many targets that count: each the mean of its own, and all of them the mean of those, as under DDP."""
+
+    def targets(step, rank):
+        labels = batches()[step].chunk(WORLD)[rank].clone()
+        labels[:, 2 + 4 * rank:] = -100  # 2 rows of 1 target on rank 0, of 5 on rank 1
+        return labels
+
+    def training_of(parts):
+        """`parts`: how many ranks' rows its step takes the mean of means of."""
+        training = Training()
+
+        def step(ids, labels):
+            losses = []
+            for part, wanted in zip(ids.chunk(parts), labels.chunk(parts)):
+                logits = training.model(input_ids=part).logits[:, :-1]
+                losses.append(torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), wanted[:, 1:].reshape(-1)))
+            loss = torch.stack(losses).mean()
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), 0.5)
+            training.optimizer.step()
+            training.optimizer.zero_grad()
+            return {"loss": loss.detach(), "norm": norm}
+
+        training.step = step
+        return training
+
+    def run(training, step, given):
+        out = []
+        for batch in given:
+            out.append([one.item() for one in step(*batch).values()])
+            training.scheduler.step()
+        return out
+
+    def on(parallel, **config):
+        training = training_of(1)
+        step = on_ranks(training, parallel, **config)
+        got = run(training, step, [(batches()[s].chunk(WORLD)[RANK], targets(s, RANK)) for s in range(STEPS)])
+        import stepc
+
+        with stepc.full_parameters(training.model, training.optimizer):
+            return {"wanted": wanted, "got": got, "wanted_state": alone.state(), "got_state": training.state()}
+
+    alone = training_of(WORLD)
+    wanted = run(alone, alone.step, [(batches()[s], torch.cat([targets(s, r) for r in range(WORLD)])) for s in range(STEPS)])
+    rows = Training()
+    logits = lambda ids: rows.model(input_ids=ids).logits.detach()
+    import stepc
+
+    refuse = stepc.accelerate(logits, config=stepc.Config(parallel="fsdp", loss_mean="ranks"))
+    return {"fsdp": on("fsdp", loss_mean="ranks"), "ddp": on("ddp", loss_mean="ranks"),
+            "zero1": on({"dp_shard": -1, "zero": 1}, loss_mean="ranks"), "all": on("ddp")["got"],
+            "rows": refused(lambda: refuse(rows_of(batches()[0], "fsdp"))),
+            "global": refused(lambda: on("fsdp", loss_mean="ranks", batch="global"))}
+
+
+@case
 def rows_elsewhere():
     """Sequences stand first, and a mask is as long as they are."""
     import stepc

@@ -14,7 +14,7 @@ from on_ranks import assert_as_one, results_of
 @pytest.fixture(scope="module")
 def ranks(build_dir, tmp_path_factory):
     """What a case gave on each rank, in a program that has a group of its own."""
-    cases = ["kind fsdp", "kind tp", "evaluation", "whole_tensors", "checkpoints", "torchs_checkpoints", "loops", "numbers", "refusals", "example_of_the_docs"]
+    cases = ["kind fsdp", "kind tp", "evaluation", "whole_tensors", "checkpoints", "torchs_checkpoints", "loops", "numbers", "means_of_ranks", "refusals", "example_of_the_docs"]
     return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "own")
 
 
@@ -68,6 +68,21 @@ def test_numbers_that_the_step_reads(ranks):
     for result in ranks["numbers"]:
         assert_as_one(result)
     assert ranks["numbers"][0]["got"] == ranks["numbers"][1]["got"]
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "ddp", "zero1"])
+def test_loss_is_the_mean_of_the_ranks_means(ranks, kind):
+    for result in ranks["means_of_ranks"]:
+        assert_as_one(result[kind])
+        assert abs(result["all"][0][0] - result[kind]["wanted"][0][0]) > 1e-4  # the mean of all targets is another
+
+
+def test_what_has_no_mean_of_ranks_is_refused(ranks):
+    zero, one = ranks["means_of_ranks"]
+    assert zero["rows"] == one["rows"] and zero["global"] == one["global"]
+    assert re.search(r"^loss_mean = \"ranks\" returns the ranks' mean of single numbers, and the step returns f64\[2, 8, 64\] of "
+                     "each rank's own rows: return losses and metrics, as means$", zero["rows"]), zero["rows"]
+    assert re.search(r'^loss_mean is "ranks" and batch is "global": ', zero["global"]), zero["global"]
 
 
 @pytest.mark.parametrize("kind", ["ddp", "zero1", "accumulated"])
@@ -167,6 +182,8 @@ def test_one_rank_of_ddp_is_the_step_itself():
     ({"parallel": {"dp_shard": -1, "tp": -1}}, "parallel has dp_shard = -1 and tp = -1; one axis takes the ranks left"),
     ({"parallel": 2}, 'parallel is 2; it is "ddp", "fsdp" or a dict'),
     ({"batch": "mine"}, 'batch is "mine"; it is "local" or "global"'),
+    ({"loss_mean": "rows"}, 'loss_mean is "rows"; it is "all" or "ranks"'),
+    ({"loss_mean": "ranks"}, "loss_mean is given, and parallel is not"),
     ({"shard": {"*": {0: "tp"}}}, "shard is given, and parallel is not"),
     ({"parallel": "ddp", "shard": {"*": 0}}, "shard has '*': 0; it is a dimension and an axis"),
     ({"parallel": "ddp", "batch_dims": {"x": -1}}, "batch_dims has 'x': -1; it is the dimension of its rows, or None"),

@@ -24,6 +24,9 @@ Parallel::Batch parse_batch(std::string_view text) {
 }
 
 Strategy strategy_of(const Parallel& parallel, int64_t ranks) {
+  USER_CHECK(!parallel.means_by_rank || parallel.batch == Parallel::Batch::kLocal,
+             "loss_mean is \"ranks\" and batch is \"global\": means of the ranks are of each rank's own rows, "
+             "batch=\"local\"");
   std::vector<MeshAxis> axes = parallel.axes;
   MeshAxis* rest = nullptr;
   int64_t others = 1;
@@ -48,6 +51,7 @@ Strategy strategy_of(const Parallel& parallel, int64_t ranks) {
   strategy.zero = parallel.zero;
   strategy.sequence_parallel = parallel.sequence_parallel;
   strategy.reduce = parallel.reduce;
+  strategy.means_by_rank = parallel.means_by_rank;
   strategy.context = parallel.context;
   strategy.rules = parallel.rules;
   const int64_t wanted = strategy.mesh.ranks();
@@ -72,10 +76,10 @@ std::shared_ptr<Ranks> ranks_of_process(const Launch& launch) {
 // rank.
 std::shared_ptr<Ranks> ranks_of_process(const Launch& launch, const c10::intrusive_ptr<c10d::Store>& store) {
   static std::mutex mutex;
-  static auto* const met = new std::shared_ptr<Ranks>();
+  static auto* const kMet = new std::shared_ptr<Ranks>();
   const std::lock_guard lock(mutex);
-  if (*met == nullptr) *met = Ranks::join(launch, store, kTimeout, kTimeout);
-  return *met;
+  if (*kMet == nullptr) *kMet = Ranks::join(launch, store, kTimeout, kTimeout);
+  return *kMet;
 }
 
 }  // namespace stepc

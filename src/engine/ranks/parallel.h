@@ -32,6 +32,7 @@ struct Parallel {
   int zero = 3;
   bool sequence_parallel = true;
   DType reduce = DType::kF32;  // Strategy::reduce
+  bool means_by_rank = false;  // Strategy::means_by_rank
   Context context = Context::kByPrice;
   std::vector<ShardRule> rules = {};
   Batch batch = Batch::kLocal;

@@ -25,6 +25,7 @@
 #include "engine/plan/plan_profile.h"
 #include "engine/ranks/common_machine.h"
 #include "engine/ranks/saved_slices.h"
+#include "passes/partition/means_by_rank.h"
 #include "runtime/kernel_sources.h"
 #include "runtime/micro_kernels.h"
 
@@ -98,8 +99,7 @@ RankStep::RankStep(Program& program, const Config& config, Stats& stats)
       ranks_(config.parallel->ranks ? config.parallel->ranks : ranks_of_process(config.parallel->launch)),
       strategy_(strategy_of(*config.parallel, ranks_->ranks())),
       state_(strategy_.mesh, ranks_) {
-  for (const std::string_view name : {"dp_replicate", "dp_shard"})
-    if (const auto axis = strategy_.mesh.find(name)) data_axes_.push_back(*axis);
+  data_axes_ = data_axes(strategy_.mesh);
 }
 
 // ---- calls
@@ -361,6 +361,7 @@ void RankStep::check_batch_dims(const StepInput& input) const {
 
 std::vector<at::Tensor> RankStep::whole(const StepInput& input) {
   std::vector<at::Tensor> out = input.tensors;
+  if (strategy_.means_by_rank) return out;  // a rank's own rows are its batch
   for (size_t t = 0; t < out.size(); ++t)
     if (const auto dim = rows_of(input, t)) out[t] = gathered(out[t], *dim);
   return out;
@@ -379,6 +380,7 @@ at::Tensor RankStep::gathered(const at::Tensor& rows, int64_t dim) {
 // What the plan takes of the batch: rows that are the rank's part of a tensor go nowhere else.
 std::vector<at::Tensor> RankStep::batch_of(const RankPlan& plan, const StepInput& input) {
   std::vector<at::Tensor> out = input.tensors;
+  if (strategy_.means_by_rank) return out;
   for (const ScheduleInput& one : plan.program->schedule().inputs) {
     if (one.kind != InputKind::kBatch) continue;
     const size_t t = std::stoul(one.key);
@@ -432,7 +434,7 @@ void RankStep::capture(const StepInput& input, const StepOnFn& step) {
         throw;
       } catch (const std::exception& error) {
         no_fit = first_line(error.what());
-        if (config_.parallel->batch == Parallel::Batch::kGlobal || data_axes_.empty()) throw;
+        if (config_.parallel->batch == Parallel::Batch::kGlobal || data_axes_.empty() || strategy_.means_by_rank) throw;
       }
     });
     return common_error(no_fit);

@@ -64,6 +64,10 @@ OpFamily collective_ops() {
   reshard.summary = "the same tensor; from here its sharding is the result's";
   reshard.infer = infer_as_given;
   reshard.collective = Collective::kReshard;
+  OpDef average = reshard;
+  average.name = "average";
+  average.summary = "of what each of `ranks` has a value of its own: their mean; from here a sum of the ranks' parts";
+  average.attrs = {{"ranks", AttrKind::kInt, {}}};
   OpDef rotate = row("rotate", "around the group, what the rank `by` places before this one gives", Collective::kRotate,
                      infer_rotate, false);
   rotate.attrs.push_back({"by", AttrKind::kInt, {}});
@@ -73,6 +77,7 @@ OpFamily collective_ops() {
       "same, in one exchange. `reduce`: sum, max or min.",
       {
           reshard,
+          average,
           row("all_gather", "every rank's operand, one after another along a new leading dimension",
               Collective::kAllGather, infer_all_gather, false),
           row("reduce_scatter", "of the parts along the leading dimension this rank's, reduced over the ranks",

@@ -8,6 +8,7 @@
 #include "ops/graph_builder.h"
 #include "ops/op_def.h"
 #include "passes/partition/chains.h"
+#include "passes/partition/means_by_rank.h"
 #include "passes/partition/ranks.h"
 #include "passes/partition/ring_attention.h"
 #include "passes/partition/splits.h"
@@ -73,6 +74,12 @@ class Partition {
     b_.set_source(node.source);
     if (collective_of(node) == Collective::kReshard) {
       const TensorId from = node.inputs[0];
+      if (averages(node)) {
+        const double share = 1 / static_cast<double>(node.attrs.get<int64_t>("ranks"));
+        const TensorId own = now_[from.index()];
+        now_[node.outputs[0].index()] = b_.add("mul", {own, b_.full(share, b_.dtype(own))});
+        return;
+      }
       now_[node.outputs[0].index()] =
           ranks_->reshard(now_[from.index()], whole_.shape(from), sharding(from), sharding(node.outputs[0]));
       return;

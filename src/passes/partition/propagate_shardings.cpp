@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "ops/op_def.h"
+#include "passes/partition/means_by_rank.h"
 #include "passes/partition/prepare.h"
 #include "passes/partition/ring_attention.h"
 #include "passes/partition/seeds.h"
@@ -69,12 +70,14 @@ class Propagation {
         uses_(use_counts(graph)),
         b_(strategy_),
         now_(graph.tensors.size()),
-        is_of_batch_(graph.tensors.size(), false) {
+        is_of_batch_(graph.tensors.size(), false),
+        is_own_(own_to_ranks(graph, strategy)) {
     if (const auto tp = mesh_.find("tp")) tp_ = *tp;
     if (const auto shard = mesh_.find("dp_shard"); shard && strategy.zero >= 2 && !strategy.keeps_along(*shard))
       reduced_each_ = shard;
     for (Axis axis = 0; axis < mesh_.axes.size(); ++axis)
       is_model_axis_[axis] = mesh_.axes[axis].name == "tp" || mesh_.axes[axis].name == "ep";
+    for (Axis axis : data_axes(mesh_)) is_data_axis_[axis] = true;
   }
 
   ShardedStep run() {
@@ -149,7 +152,7 @@ class Propagation {
   // Whether parts along `axis` may stay parts: the node makes parts of its result of them, and nothing else is made of
   // them that would need the whole twice.
   bool passes(const Node& node, Axis axis) {
-    if (node.aten) return false;
+    if (node.aten || is_own(node, axis)) return false;
     const OpDef& op = op_def(node.op);
     const bool is_linear = op.has(Trait::kLinear);
     if (!is_linear && !op.has(Trait::kScales)) return false;
@@ -188,15 +191,37 @@ class Propagation {
     return strategy_.reduce;
   }
 
+  // ---- what each rank computes of its own rows
+
+  // Along such an axis it lies whole, and so does what meets it.
+  [[nodiscard]] bool is_own(const Node& node, Axis axis) const {
+    return is_data_axis_[axis] && std::ranges::any_of(node.outputs, [&](TensorId id) { return is_own_[id.index()]; });
+  }
+  // The ranks' parts of their mean.
+  void average(const Node& node) {
+    Sharding lies = sharding_of(node.inputs[0]);
+    if (std::ranges::any_of(lies.partial, [](const Partial& one) { return one.op != ReduceOp::kSum; }))
+      lies = settled(node.inputs[0], lies);
+    Node made = node;
+    made.inputs = {b_.reshard(now_[node.inputs[0].index()], lies)};
+    Sharding parts = lies;
+    for (Axis axis : data_axes(mesh_)) parts.set_partial(axis, ReduceOp::kSum);
+    const Origins origins = b_.origins(made.inputs[0]);
+    now_[node.outputs[0].index()] =
+        b_.add(std::move(made), {old_.type(node.outputs[0])}, {parts}, origins, "each rank has its own")[0];
+  }
+
   // ---- the op at hand
 
   void visit(const Node& node) {
     b_.at(node.source);
+    if (averages(node)) return average(node);
     const ShardingRule rule = sharding_rule_of(old_, node);
     std::vector<Axis> passing;
     for (Axis axis = 0; axis < mesh_.axes.size(); ++axis)
       if (passes(node, axis)) passing.push_back(axis);
     std::vector<Offer> offers = offers_of(node, rule, passing);
+    std::erase_if(offers, [&](const Offer& offer) { return is_own(node, offer.split.piece.axes[0]); });
     if (seeks(node)) seek(node, rule, offers);
     if (hints_.sequence_axis) offer_sequence(node, rule, offers);
     const bool by_heads = hints_.by_heads && rule.heads && goes_by_heads(node, rule, offers);
@@ -523,11 +548,12 @@ class Propagation {
   std::optional<Axis> tp_;
   std::optional<Axis> reduced_each_;
   int64_t tokens_ = 0;
-  std::array<bool, std::tuple_size_v<Origins>> is_model_axis_{};
+  std::array<bool, std::tuple_size_v<Origins>> is_model_axis_{}, is_data_axis_{};
   std::vector<uint32_t> uses_;
   ShardedBuilder b_;
   std::vector<TensorId> now_;                // by old tensor
   std::vector<bool> is_of_batch_;            // by old tensor: the batch, but for views and arithmetic on it
+  std::vector<bool> is_own_;                 // by old tensor: each rank along the data axes has a value of its own
   std::map<TensorId, Sharding> as_operand_;  // by new tensor that is partial: how an operand of its shape lay
   std::optional<Chains> chains_;
 };
@@ -545,7 +571,7 @@ Graph without_causes(Graph graph) {
 ShardedStep propagate_shardings(const Graph& step, const Strategy& strategy) {
   check(strategy);
   INTERNAL_CHECK(strategy.context != Context::kByPrice, "nobody has chosen how attention sees a split sequence");
-  const Graph graph = prepare_for_ranks(step, strategy);
+  const Graph graph = average_what_leaves(prepare_for_ranks(step, strategy), strategy);
   const std::optional<Axis> tp = strategy.mesh.find("tp");
   std::vector<std::optional<Sharding>> tensor_parallel(graph.inputs.size());
   const std::optional<Axis> cp = strategy.mesh.find("cp");

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "ops/op_def.h"
 #include "passes/partition/chains.h"
+#include "passes/partition/means_by_rank.h"
 #include "passes/partition/splits.h"
 
 namespace stepc {
@@ -189,9 +190,7 @@ Seeds seeds_of(const Graph& graph, const Strategy& strategy,
                const std::vector<std::optional<Sharding>>& tensor_parallel) {
   const Mesh& mesh = strategy.mesh;
   const std::optional<Axis> shard = mesh.find("dp_shard");
-  std::vector<Axis> rows;
-  for (std::string_view name : {"dp_replicate", "dp_shard"})
-    if (const auto axis = mesh.find(name)) rows.push_back(*axis);
+  const std::vector<Axis> rows = strategy.means_by_rank ? std::vector<Axis>() : data_axes(mesh);
 
   Seeds seeds;
   seeds.wanted.resize(graph.tensors.size());

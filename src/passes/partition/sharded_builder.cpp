@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "ops/op_def.h"
 #include "passes/partition/chains.h"
+#include "passes/partition/means_by_rank.h"
 #include "passes/partition/splits.h"
 
 namespace stepc {
@@ -75,7 +76,8 @@ TensorId ShardedBuilder::cast(TensorId x, DType dtype) {
 
 TensorId ShardedBuilder::make_resharded(TensorId x, const Sharding& to) {
   const Node* producer = graph_.producer(x);
-  if (producer != nullptr && collective_of(*producer) == Collective::kReshard && sharding(producer->inputs[0]) == to)
+  if (producer != nullptr && collective_of(*producer) == Collective::kReshard && !averages(*producer) &&
+      sharding(producer->inputs[0]) == to)
     return producer->inputs[0];
   if (const auto repeated = before_repeats(x, to)) return *repeated;
   if (const auto parts = in_parts(x, to)) return *parts;

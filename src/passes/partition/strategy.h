@@ -53,6 +53,9 @@ struct Strategy {
   Context context = Context::kGather;
   // A dtype narrower than a gradient's own: ranks send it so, and add up in float32 all the same. kF32: as it is.
   DType reduce = DType::kF32;
+  // A batch is a rank's own rows along dp_replicate and dp_shard, and losses are the ranks' means of what each computes
+  // of them, as under DDP; else a batch is all rows, and so are means (passes/partition/means_by_rank.h).
+  bool means_by_rank = false;
   // Of collectives that are put together into one exchange (passes/merge_collectives.h); 0: each is one of its own.
   uint64_t bucket_bytes = uint64_t{4} << 20;
   // By key, how parameters lie that another program of the run has split: the update finds them as micro-batches do.

@@ -47,6 +47,9 @@ class Config:
     batch: what each rank gives: "local", rows of its own, as under DDP; "global", the whole batch, all the same.
     batch_dims: which dimension of a tensor of the batch its rows are, {"name": 1}; None has no rows. Else it is the first,
         where that is as long as the first tensor's rows.
+    loss_mean: of which rows a mean is that the step computes: "all", those of all ranks, as on one process; "ranks", a
+        rank's own, and losses and gradients are then the ranks' means, as under DDP. It differs where ranks have means of
+        unlike many numbers, such as the tokens that count.
     shard: parameters split otherwise than is found: {"*.q_proj.weight": {0: "tp"}}.
     max_plans: signatures (shapes, flags, settings) whose plans are kept, and plans of one signature.
     max_recordings: recordings of one signature without a plan before it stays eager.
@@ -63,6 +66,7 @@ class Config:
     parallel: str | dict[str, int | str] | None = None
     batch: str = "local"
     batch_dims: dict[str, int | None] | None = None
+    loss_mean: str = "all"
     shard: dict[str, dict[int, str]] | None = None
     max_plans: int = 8
     max_recordings: int = 6

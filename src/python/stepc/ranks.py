@@ -24,10 +24,12 @@ def check(config):
     """UserError for what says nothing of ranks; returns `parallel` as a dict."""
     if config.batch not in ("local", "global"):
         raise _C.UserError(f'batch is "{config.batch}"; it is "local" or "global"')
+    if config.loss_mean not in ("all", "ranks"):
+        raise _C.UserError(f'loss_mean is "{config.loss_mean}"; it is "all" or "ranks"')
     chosen = config.parallel
     if chosen is None:
-        for name in ("shard", "batch_dims"):
-            if getattr(config, name) is not None:
+        for name, unset in (("shard", None), ("batch_dims", None), ("loss_mean", "all")):
+            if getattr(config, name) != unset:
                 raise _C.UserError(f"{name} is given, and parallel is not: it says which ranks there are, {_EXAMPLE}")
         return None
     if isinstance(chosen, str):
@@ -62,6 +64,7 @@ def parallel_of(config):
         "axes": [(name, chosen[name]) for name in _AXES if name in chosen],
         "zero": chosen.get("zero", 3),
         "sequence_parallel": chosen.get("sequence_parallel", True),
+        "means_by_rank": config.loss_mean == "ranks",
         "reduce": chosen.get("reduce", "float32"),
         "context": chosen.get("context", "auto"),
         "shard": [(pattern, dict(dims)) for pattern, dims in (config.shard or {}).items()],
