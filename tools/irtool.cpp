@@ -30,7 +30,7 @@
 #include "ops/op_def.h"
 #include "passes/from_trace/functionalise.h"
 #include "passes/partition/partition.h"
-#include "passes/partition/sharding_report.h"
+#include "passes/partition/shardings/sharding_report.h"
 #include "passes/pass.h"
 #include "plan/plan_graph.h"
 #include "plan/plan_trace.h"

@@ -9,7 +9,7 @@
 
 #include "aten/operators.h"
 #include "base/check.h"
-#include "ops/sharding_rule.h"
+#include "ops/rules/sharding_rule.h"
 
 namespace stepc {
 

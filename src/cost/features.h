@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "ops/matmul_rule.h"
+#include "ops/rules/matmul_rule.h"
 
 namespace stepc {
 

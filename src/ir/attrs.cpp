@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "ir/text_cursor.h"
+#include "ir/text/text_cursor.h"
 
 namespace stepc {
 

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
-#include "ir/text_cursor.h"
+#include "ir/text/text_cursor.h"
 
 namespace stepc {
 

@@ -75,7 +75,7 @@ Pieces canonical(const Pieces& pieces, const Mesh& mesh);
 // mesh, each in one place; partial axes in order.
 void verify(const Sharding& sharding, const std::vector<int64_t>& shape, const Mesh& mesh);
 
-// The text form above; ir/graph_text.cpp reads it.
+// The text form above; ir/text/graph_text.cpp reads it.
 std::string to_text(const Sharding& sharding, const std::vector<int64_t>& shape, const Mesh& mesh);
 
 }  // namespace stepc

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "ir/text_cursor.h"
+#include "ir/text/text_cursor.h"
 #include "loops/loop_program.h"
 
 namespace stepc {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "ops/shape_rules.h"
+#include "ops/rules/shape_rules.h"
 
 namespace stepc {
 

@@ -12,7 +12,7 @@
 #include "ir/graph.h"
 #include "ops/combine.h"
 #include "ops/scalar_expr.h"
-#include "ops/sharding_rule.h"
+#include "ops/rules/sharding_rule.h"
 
 namespace stepc {
 

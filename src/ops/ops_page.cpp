@@ -1,5 +1,5 @@
 // docs/ops.md, printed from the table.
-#include "ops/aten_rules.h"
+#include "ops/rules/aten_rules.h"
 #include "ops/op_def.h"
 
 namespace stepc {

@@ -7,7 +7,7 @@
 
 #include "ops/graph_builder.h"
 #include "ops/op_def.h"
-#include "ops/shape_rules.h"
+#include "ops/rules/shape_rules.h"
 
 namespace stepc {
 

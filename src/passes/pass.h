@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "ops/matmul_rule.h"
+#include "ops/rules/matmul_rule.h"
 #include "passes/partition/strategy.h"
 #include "passes/recompute.h"
 

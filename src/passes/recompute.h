@@ -10,7 +10,7 @@
 
 #include "cost/target.h"
 #include "ir/graph.h"
-#include "ops/matmul_rule.h"
+#include "ops/rules/matmul_rule.h"
 
 namespace stepc {
 

@@ -28,7 +28,7 @@ struct Slot {
   py::object name;
 };
 
-// What must not have changed since the program was looked at (stepc/reads.py).
+// What must not have changed since the program was looked at (stepc/watch/reads.py).
 struct Witness {
   enum class How : uint8_t {
     kItem,      // what stands at container[name]: numbers and texts by value, else the same object
@@ -113,7 +113,7 @@ class PythonProgram final : public Program {
   std::vector<OwnedKey> keys_;       // parameters, as many gradients, then the other slots
   size_t parameters_ = 0;
   std::vector<std::pair<std::string, at::Generator>> generators_;
-  std::map<std::string, py::object> updates_;    // by event: a stepc.updates.Update
+  std::map<std::string, py::object> updates_;    // by event: a stepc.watch.updates.Update
   std::map<std::string, std::string> settings_;  // Python values that decide about the structure, in words
   std::map<std::string, std::string> reads_;     // Python values that are not what the step read at first, in words
   uint64_t structure_ = 0;

@@ -47,9 +47,9 @@
 
 #include "base/check.h"
 #include "base/hash.h"
-#include "ir/arg_text.h"
-#include "ir/part_text.h"
-#include "ir/text_cursor.h"
+#include "ir/text/arg_text.h"
+#include "ir/text/part_text.h"
+#include "ir/text/text_cursor.h"
 #include "schedule/schedule.h"
 
 namespace stepc {

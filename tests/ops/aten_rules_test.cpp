@@ -1,11 +1,11 @@
-#include "ops/aten_rules.h"
+#include "ops/rules/aten_rules.h"
 
 #include <gtest/gtest.h>
 
 #include "base/check.h"
 #include "base/text.h"
 #include "ops/graph_builder.h"
-#include "ops/sharding_rule.h"
+#include "ops/rules/sharding_rule.h"
 
 namespace stepc {
 namespace {

@@ -1,4 +1,4 @@
-#include "ops/sharding_rule.h"
+#include "ops/rules/sharding_rule.h"
 
 #include <gtest/gtest.h>
 

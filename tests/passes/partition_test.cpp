@@ -10,7 +10,7 @@
 #include "ops/communication.h"
 #include "ops/graph_builder.h"
 #include "passes/partition/seeds.h"
-#include "passes/partition/splits.h"
+#include "passes/partition/shardings/splits.h"
 #include "passes/rewrite/dead_code.h"
 #include "tests/expect_user_error.h"
 #include "tests/interp/random_inputs.h"

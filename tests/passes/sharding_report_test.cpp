@@ -1,4 +1,4 @@
-#include "passes/partition/sharding_report.h"
+#include "passes/partition/shardings/sharding_report.h"
 
 #include <gtest/gtest.h>
 

@@ -347,7 +347,7 @@ def test_another_parameter_in_the_list():
 
 def test_learning_leaves_no_trace(monkeypatch):
     """The optimizer is run with other options to learn; nobody is to see them, and a counter is what it was."""
-    from stepc import updates
+    from stepc.watch import updates
 
     seen = []
     probe = updates.Update.probe
@@ -467,7 +467,7 @@ def test_a_guard_that_misses_takes_the_update_back():
 
 def test_another_number_than_is_known_ends_it_with_one_line(monkeypatch, caplog):
     """If torch's code computed something else than the table says, its own code would run."""
-    from stepc import updates
+    from stepc.watch import updates
 
     def wrong(count, lr, betas, eps, weight_decay):
         return lr, *betas, eps, weight_decay, 1 - lr * weight_decay, 1 - betas[0], 1 - betas[1]

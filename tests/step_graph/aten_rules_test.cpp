@@ -1,5 +1,5 @@
 // Opaque ATen calls on virtual ranks: each of the calls that have a rule, and whole steps of convolutional networks.
-#include "ops/aten_rules.h"
+#include "ops/rules/aten_rules.h"
 
 #include <algorithm>
 #include <map>
@@ -19,7 +19,7 @@
 
 #include "capture/recorder.h"
 #include "ops/graph_builder.h"
-#include "ops/sharding_rule.h"
+#include "ops/rules/sharding_rule.h"
 #include "passes/from_trace/functionalise.h"
 #include "tests/passes/run_partitioned.h"
 #include "tests/step_graph/aten_calls.h"

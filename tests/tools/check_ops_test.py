@@ -62,11 +62,11 @@ def test_every_form_is_found(tmp_path, code, what):
 def test_every_call_of_a_helper_is_a_place(tmp_path):
     helper = 'inline bool is_product(const Node& node) { return node.op == "take"; }\n'
     uses = "if (is_product(node)) return;\nstd::ranges::all_of(nodes, is_product);\n"
-    result = run(tmp_path, {"src/ops/matmul_rule.h": helper, "src/passes/order.cpp": uses})
+    result = run(tmp_path, {"src/ops/rules/matmul_rule.h": helper, "src/passes/order.cpp": uses})
     places = [line.split(";")[0] for line in result.stderr.splitlines()]
     assert places == [
-        "src/ops/matmul_rule.h:1: names an op by the helper is_product()",
-        'src/ops/matmul_rule.h:1: names the op "take"',
+        "src/ops/rules/matmul_rule.h:1: names an op by the helper is_product()",
+        'src/ops/rules/matmul_rule.h:1: names the op "take"',
         "src/passes/order.cpp:1: names an op by the helper is_product()",
         "src/passes/order.cpp:2: names an op by the helper is_product()",
     ]

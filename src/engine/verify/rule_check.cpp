@@ -19,7 +19,7 @@
 #include "engine/compare/run_aside.h"
 #include "engine/compare/tensor_hash.h"
 #include "engine/compare/value_distance.h"
-#include "ops/sharding_rule.h"
+#include "ops/rules/sharding_rule.h"
 
 namespace stepc {
 

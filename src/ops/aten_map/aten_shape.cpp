@@ -4,7 +4,7 @@
 
 #include "ops/aten_map/aten_map.h"
 #include "ops/op_def.h"
-#include "ops/shape_rules.h"
+#include "ops/rules/shape_rules.h"
 
 namespace stepc {
 

@@ -6,7 +6,7 @@
 #include "ops/causal_mask.h"
 #include "ops/graph_builder.h"
 #include "ops/rows/families.h"
-#include "ops/shape_rules.h"
+#include "ops/rules/shape_rules.h"
 
 namespace stepc {
 

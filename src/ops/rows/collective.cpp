@@ -4,7 +4,7 @@
 // does with each of them what it would do alone, in one exchange: a bucket (passes/merge_collectives.h).
 #include "base/check.h"
 #include "ops/rows/families.h"
-#include "ops/shape_rules.h"
+#include "ops/rules/shape_rules.h"
 
 namespace stepc {
 

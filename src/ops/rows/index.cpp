@@ -1,7 +1,7 @@
 // Elements chosen by integer tensors. Negative indices do not occur in a Graph.
 #include "base/check.h"
 #include "ops/rows/families.h"
-#include "ops/shape_rules.h"
+#include "ops/rules/shape_rules.h"
 
 namespace stepc {
 

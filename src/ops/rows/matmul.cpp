@@ -1,6 +1,6 @@
 #include "base/check.h"
 #include "ops/rows/families.h"
-#include "ops/shape_rules.h"
+#include "ops/rules/shape_rules.h"
 
 namespace stepc {
 

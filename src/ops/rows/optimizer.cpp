@@ -3,7 +3,7 @@
 #include "base/check.h"
 #include "ops/graph_builder.h"
 #include "ops/rows/families.h"
-#include "ops/shape_rules.h"
+#include "ops/rules/shape_rules.h"
 
 namespace stepc {
 

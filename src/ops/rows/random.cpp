@@ -2,7 +2,7 @@
 // the draw's `stream` and the element's index.
 #include "base/check.h"
 #include "ops/rows/families.h"
-#include "ops/shape_rules.h"
+#include "ops/rules/shape_rules.h"
 
 namespace stepc {
 

@@ -5,7 +5,7 @@
 #include "ops/graph_builder.h"
 #include "ops/one_hot.h"
 #include "ops/rows/families.h"
-#include "ops/shape_rules.h"
+#include "ops/rules/shape_rules.h"
 
 namespace stepc {
 

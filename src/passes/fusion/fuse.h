@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "ops/matmul_rule.h"
+#include "ops/rules/matmul_rule.h"
 
 namespace stepc {
 

@@ -1,7 +1,7 @@
 // The third step of fuse(): what finishes matmuls where they are made, tile by tile, leaves its kernel for their call.
 #pragma once
 
-#include "ops/matmul_rule.h"
+#include "ops/rules/matmul_rule.h"
 #include "passes/fusion/fusion_groups.h"
 
 namespace stepc {

@@ -2,7 +2,7 @@
 // blocked kernel, where order allows.
 #pragma once
 
-#include "ops/matmul_rule.h"
+#include "ops/rules/matmul_rule.h"
 #include "passes/fusion/fusion_groups.h"
 
 namespace stepc {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "ops/sharding_rule.h"
-#include "passes/partition/splits.h"
+#include "ops/rules/sharding_rule.h"
+#include "passes/partition/shardings/splits.h"
 
 namespace stepc {
 

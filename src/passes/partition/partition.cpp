@@ -4,14 +4,14 @@
 #include <limits>
 
 #include "base/check.h"
-#include "ops/aten_rules.h"
+#include "ops/rules/aten_rules.h"
 #include "ops/graph_builder.h"
 #include "ops/op_def.h"
 #include "passes/partition/chains.h"
 #include "passes/partition/means_by_rank.h"
 #include "passes/partition/ranks.h"
 #include "passes/partition/ring_attention.h"
-#include "passes/partition/splits.h"
+#include "passes/partition/shardings/splits.h"
 
 namespace stepc {
 

@@ -3,7 +3,7 @@
 // does not divide is padded; before a reduction the padding holds what the reduction leaves as it is.
 #pragma once
 
-#include "passes/partition/propagate_shardings.h"
+#include "passes/partition/shardings/propagate_shardings.h"
 
 namespace stepc {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ops/graph_builder.h"
-#include "passes/partition/splits.h"
+#include "passes/partition/shardings/splits.h"
 
 namespace stepc {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "ops/op_def.h"
-#include "ops/shape_rules.h"
+#include "ops/rules/shape_rules.h"
 
 namespace stepc {
 

@@ -7,7 +7,7 @@
 #include "ops/op_def.h"
 #include "passes/partition/chains.h"
 #include "passes/partition/means_by_rank.h"
-#include "passes/partition/splits.h"
+#include "passes/partition/shardings/splits.h"
 
 namespace stepc {
 

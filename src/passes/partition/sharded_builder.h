@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "ops/sharding_rule.h"
+#include "ops/rules/sharding_rule.h"
 #include "passes/partition/seeds.h"
 
 namespace stepc {

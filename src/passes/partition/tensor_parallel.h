@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "passes/partition/chains.h"
-#include "passes/partition/splits.h"
+#include "passes/partition/shardings/splits.h"
 
 namespace stepc {
 

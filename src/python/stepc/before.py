@@ -5,7 +5,7 @@ import random
 
 import numpy
 
-from stepc import walk
+from stepc.watch import walk
 
 
 class Before:

@@ -23,7 +23,7 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks
 from stepc import _C, around, tree
 from stepc.accelerated import Accelerated
 from stepc.kept import Made
-from stepc.known import HOOKS
+from stepc.watch.known import HOOKS
 from stepc.recording import Recording
 from stepc.scout import Scout
 

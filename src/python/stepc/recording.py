@@ -17,10 +17,11 @@ import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily, handle_torch_function
 
-from stepc import _C, walk
+from stepc import _C
+from stepc.watch import walk
 from stepc.module_calls import around_modules
-from stepc.reads import ABSENT
-from stepc.watch import Watch
+from stepc.watch.reads import ABSENT
+from stepc.watch.watch import Watch
 
 # Tensor methods that hand values to the host behind the dispatcher's back.
 _UNSEEN = {

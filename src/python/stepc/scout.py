@@ -13,11 +13,12 @@ import weakref
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from stepc import tree, updates, walk
+from stepc import tree
+from stepc.watch import updates, walk
 from stepc.before import Before
 from stepc.first_state import FirstState
-from stepc.known import HOOKS
-from stepc.reads import ABSENT, ITEM, LENGTH, WEAK, Reads, contents_of, ids_of
+from stepc.watch.known import HOOKS
+from stepc.watch.reads import ABSENT, ITEM, LENGTH, WEAK, Reads, contents_of, ids_of
 
 PARAMETER, GRADIENT, BUFFER, OPTIMIZER_STATE, BATCH, CAPTURED = range(6)
 _SCHEDULERS = (LRScheduler, ReduceLROnPlateau)

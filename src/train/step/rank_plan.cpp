@@ -12,7 +12,7 @@
 #include "engine/virtual_door.h"
 #include "ops/communication.h"
 #include "passes/partition/partition.h"
-#include "passes/partition/sharding_report.h"
+#include "passes/partition/shardings/sharding_report.h"
 #include "runtime/kernel_sources.h"
 #include "train/config/parallel.h"
 #include "train/machine/kernel_directory.h"

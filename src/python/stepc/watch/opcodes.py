@@ -11,8 +11,8 @@ import types
 import torch
 
 from stepc import _C
-from stepc.known import BUFFERS, CONTAINERS, ITERATES, SIMPLE, VIEWS, is_pure_native
-from stepc.reads import ABSENT, ITEM
+from stepc.watch.known import BUFFERS, CONTAINERS, ITERATES, SIMPLE, VIEWS, is_pure_native
+from stepc.watch.reads import ABSENT, ITEM
 
 def _load_global(watch, frame, name):
     words = f"global '{name}' of {os.path.basename(frame.f_code.co_filename)}"

@@ -1,4 +1,4 @@
-#include "ir/part_text.h"
+#include "ir/text/part_text.h"
 
 #include <set>
 #include <utility>

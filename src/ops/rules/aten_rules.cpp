@@ -1,4 +1,4 @@
-#include "ops/aten_rules.h"
+#include "ops/rules/aten_rules.h"
 
 #include <algorithm>
 

@@ -29,13 +29,13 @@ import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from stepc import _C, tree
-from stepc.known import (
+from stepc.watch.known import (
     ASKS_MACHINE, BUFFERS, BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, HOOKS, ITERATES, MUTATORS, ONLY_READS, PLAIN,
     PURE_BUILTINS, SIMPLE, TELLS_ORIGIN, TENSORS, VIEWS, Trust, effect_of, is_library, is_operator,
     is_pure_native, trust_in,
 )
-from stepc.opcodes import table_of
-from stepc.reads import ABSENT, Answer, CONTENTS, ITEM, LENGTH, MOST_ELEMENTS, TYPE, contents_of
+from stepc.watch.opcodes import table_of
+from stepc.watch.reads import ABSENT, Answer, CONTENTS, ITEM, LENGTH, MOST_ELEMENTS, TYPE, contents_of
 
 _MISSING = object()
 _MODULE_CALLS = {torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__}

@@ -1,4 +1,4 @@
-#include "ir/text_cursor.h"
+#include "ir/text/text_cursor.h"
 
 #include <algorithm>
 #include <cctype>

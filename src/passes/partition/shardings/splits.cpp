@@ -1,4 +1,4 @@
-#include "passes/partition/splits.h"
+#include "passes/partition/shardings/splits.h"
 
 #include <algorithm>
 

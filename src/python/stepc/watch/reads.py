@@ -10,7 +10,7 @@ import weakref
 import numpy
 import torch
 
-from stepc.known import BUFFERS, PLAIN
+from stepc.watch.known import BUFFERS, PLAIN
 
 ABSENT = type("Absent", (), {"__repr__": lambda self: "absent"})()
 # How a place is compared: what stands at it, a container's length, all that it holds, an object's type; for the engine

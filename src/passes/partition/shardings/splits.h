@@ -1,11 +1,11 @@
 // Splits: a sharding seen piece by piece. A piece that has axes stands somewhere in a dimension, or in a factor of an
-// op's sharding rule (ops/sharding_rule.h); what is said of the one is carried to the other here. Pure functions.
+// op's sharding rule (ops/rules/sharding_rule.h); what is said of the one is carried to the other here. Pure functions.
 #pragma once
 
 #include <vector>
 
 #include "ir/graph.h"
-#include "ops/sharding_rule.h"
+#include "ops/rules/sharding_rule.h"
 
 namespace stepc {
 

@@ -9,7 +9,7 @@ import types
 import numpy
 import torch
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # the package
 _STANDARD = sysconfig.get_paths()["stdlib"]
 _FOLDERS = tuple(
     folder + os.sep for folder in (_HERE, os.path.dirname(torch.__file__), os.path.dirname(numpy.__file__), _STANDARD)

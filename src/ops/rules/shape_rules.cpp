@@ -1,4 +1,4 @@
-#include "ops/shape_rules.h"
+#include "ops/rules/shape_rules.h"
 
 #include <algorithm>
 

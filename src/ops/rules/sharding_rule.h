@@ -76,7 +76,7 @@ ShardingRule named_rule(const DimNames& dims, const std::vector<TensorType>& ope
                         const std::vector<TensorType>& results);
 
 // Of any node: its row's; of an ATen call what the program says of its own operator, or what is known of ATen's
-// (ops/aten_rules.h). Without any nothing may be split.
+// (ops/rules/aten_rules.h). Without any nothing may be split.
 ShardingRule sharding_rule_of(const Graph& graph, const Node& node);
 
 }  // namespace stepc

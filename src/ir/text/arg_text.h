@@ -6,7 +6,7 @@
 #include <string>
 
 #include "ir/graph.h"
-#include "ir/text_cursor.h"
+#include "ir/text/text_cursor.h"
 
 namespace stepc {
 

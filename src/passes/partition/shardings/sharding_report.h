@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "passes/partition/propagate_shardings.h"
+#include "passes/partition/shardings/propagate_shardings.h"
 
 namespace stepc {
 

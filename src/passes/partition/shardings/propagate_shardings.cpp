@@ -1,4 +1,4 @@
-#include "passes/partition/propagate_shardings.h"
+#include "passes/partition/shardings/propagate_shardings.h"
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,7 @@
 #include "passes/partition/ring_attention.h"
 #include "passes/partition/seeds.h"
 #include "passes/partition/sharded_builder.h"
-#include "passes/partition/splits.h"
+#include "passes/partition/shardings/splits.h"
 #include "passes/partition/tensor_parallel.h"
 
 namespace stepc {

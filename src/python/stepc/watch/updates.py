@@ -17,8 +17,8 @@ import types
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from stepc.known import is_library, is_library_code
-from stepc.reads import ABSENT, ITEM, LENGTH, TYPE
+from stepc.watch.known import is_library, is_library_code
+from stepc.watch.reads import ABSENT, ITEM, LENGTH, TYPE
 
 
 def _adam(count, lr, betas, eps, weight_decay):

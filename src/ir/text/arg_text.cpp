@@ -1,4 +1,4 @@
-#include "ir/arg_text.h"
+#include "ir/text/arg_text.h"
 
 #include <algorithm>
 

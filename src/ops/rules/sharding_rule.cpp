@@ -1,4 +1,4 @@
-#include "ops/sharding_rule.h"
+#include "ops/rules/sharding_rule.h"
 
 #include <algorithm>
 #include <map>
@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/check.h"
-#include "ops/aten_rules.h"
+#include "ops/rules/aten_rules.h"
 #include "ops/op_def.h"
 
 namespace stepc {

@@ -33,8 +33,8 @@
 #include <tuple>
 
 #include "base/check.h"
-#include "ir/arg_text.h"
-#include "ir/text_cursor.h"
+#include "ir/text/arg_text.h"
+#include "ir/text/text_cursor.h"
 #include "ir/trace.h"
 
 namespace stepc {

@@ -1,4 +1,4 @@
-#include "ops/matmul_rule.h"
+#include "ops/rules/matmul_rule.h"
 
 #include "ops/op_def.h"
 
