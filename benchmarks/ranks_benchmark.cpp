@@ -1,5 +1,6 @@
-// One rank of the stepc team of ranks_benchmark.py: the same Llama step on data-parallel ranks, on shards (zero 3), and
-// of this rank's rows alone; and the collectives of the first two without anything else.
+// One rank of the stepc team of ranks_benchmark.py: the same Llama step on data-parallel ranks, on shards (zero 3), under
+// tensor and under context parallelism, and of this rank's rows alone; and the collectives of the first four without
+// anything else.
 //
 //   ranks_benchmark PRESET PRECISION BATCH SEQ      with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
 //
@@ -126,18 +127,23 @@ int run(const std::string& preset, const std::string& precision, int64_t rows, i
   config.model.compute = precision;
   config.train.batch_size = rows;
   config.train.threads = 1;
-  Strategy replicated, sharded;
-  replicated.mesh = make_mesh({{"dp_replicate", launch.ranks}});
-  sharded.mesh = make_mesh({{"dp_shard", launch.ranks}});
-  sharded.zero = 3;
-  Step dp(preset, config, replicated, seq, ranks), zero3(preset, config, sharded, seq, ranks);
+  const auto strategy_of = [&](const char* axis) {
+    Strategy strategy;
+    strategy.mesh = make_mesh({{axis, launch.ranks}});
+    strategy.context = Context::kByPrice;
+    return strategy;
+  };
+  std::vector<std::pair<std::string, std::function<void()>>> pieces;
+  std::vector<std::unique_ptr<Step>> steps;
+  for (const auto& [name, axis] : {std::pair("dp", "dp_replicate"), {"zero3", "dp_shard"}, {"tp", "tp"}, {"cp", "cp"}}) {
+    Step* step =
+        steps.emplace_back(std::make_unique<Step>(preset, config, strategy_of(axis), seq, ranks)).get();
+    pieces.emplace_back(name, [=] { step->run(); });
+    pieces.emplace_back(std::string(name) + "_bare", [=] { step->run_bare(); });
+  }
   config.train.batch_size = rows / launch.ranks;
   Step alone(preset, config, Strategy(), seq, ranks);
-  const std::vector<std::pair<std::string, std::function<void()>>> pieces = {{"dp", [&] { dp.run(); }},
-                                                                             {"dp_bare", [&] { dp.run_bare(); }},
-                                                                             {"zero3", [&] { zero3.run(); }},
-                                                                             {"zero3_bare", [&] { zero3.run_bare(); }},
-                                                                             {"alone", [&] { alone.run(); }}};
+  pieces.emplace_back("alone", [&] { alone.run(); });
   std::string command;
   for (int count = 0; std::cin >> command >> count;) {
     std::map<std::string, std::vector<double>> seconds;

@@ -3,9 +3,10 @@
 
     benchmarks/ranks_benchmark.py [--ranks N] [--preset NAME] [--precision bfloat16] [--batch N] [--seq N] [--rounds N]
 
-Three teams of processes take turns, a few steps each: stepc, PyTorch's DistributedDataParallel and FSDP2, both over
-Gloo. stepc's ranks take a data-parallel step, one on shards (zero 3), one of a rank's rows alone without other ranks,
-and the collectives of the first two bare. What a step costs above rows and collectives is the ratio that counts.
+Four teams of processes take turns, a few steps each: stepc, PyTorch's DistributedDataParallel, FSDP2 and tensor
+parallelism, all over Gloo. stepc's ranks take a data-parallel step, one on shards (zero 3), one under tensor and one
+under context parallelism, one of a rank's rows alone without other ranks, and the collectives of the first four bare.
+What a step costs above rows and collectives is the ratio that counts.
 """
 import argparse
 import json
@@ -66,7 +67,7 @@ def main():
                             text=True).stdout
     torch_ranks = [sys.executable, ROOT / "benchmarks" / "torch_ranks.py"]
     teams = [Team([BUILD / "ranks_benchmark", options.preset, *shape], options.ranks),
-             *(Team([*torch_ranks, kind, config, *shape], options.ranks) for kind in ("ddp", "fsdp"))]
+             *(Team([*torch_ranks, kind, config, *shape], options.ranks) for kind in ("ddp", "fsdp", "tp"))]
     for team in teams:
         team.run(3)  # not counted
     seconds = {}
@@ -88,7 +89,8 @@ def main():
             ("zero 3 step / (a rank's rows + its collectives)",
              ratio(seconds["zero3"], total("alone", "zero3_bare")), 1.15),
             ("dp step / DistributedDataParallel", ratio(seconds["dp"], seconds["ddp"]), 0.6),
-            ("zero 3 step / FSDP2", ratio(seconds["zero3"], seconds["fsdp"]), 0.6)]:
+            ("zero 3 step / FSDP2", ratio(seconds["zero3"], seconds["fsdp"]), 0.6),
+            ("tp step / torch.distributed.tensor.parallel", ratio(seconds["tp"], seconds["torch_tp"]), 0.7)]:
         print(f"  {text:48}{value:6.2f}   wanted: at most {wanted}")
 
 
