@@ -23,6 +23,7 @@ TEST(AtenMap, InPlaceOutAndForeachFormsFindTheirRow) {
   EXPECT_EQ(row_name("aten::_foreach_addcdiv_.ScalarList"), "each addcdiv.Scalar");
   EXPECT_EQ(row_name("aten::_foreach_sqrt"), "each sqrt");
   EXPECT_EQ(row_name("aten::_fused_adamw_"), "_fused_adamw_");
+  EXPECT_EQ(row_name("aten::_amp_foreach_non_finite_check_and_unscale_"), "_amp_foreach_non_finite_check_and_unscale_");
   EXPECT_EQ(row_name("aten::zero_"), "zero");
   EXPECT_EQ(row_name("aten::frobnicate"), "");
   EXPECT_EQ(row_name("mylib::add.Tensor"), "");

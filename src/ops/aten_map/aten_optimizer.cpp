@@ -1,4 +1,7 @@
-// ATen map: fused optimizer updates, which come as lists and become one op a parameter.
+// ATen map: fused optimizer updates, which come as lists and become one op a parameter, and the check of gradients
+// before them.
+#include <cmath>
+
 #include "ops/aten_map/aten_map.h"
 #include "ops/op_def.h"
 
@@ -64,13 +67,43 @@ Ids fused_sgd(M& m) {
   return out;
 }
 
+// (gradients, found infinity, inverse of the scale); writes gradients, found infinity. How many elements are not finite
+// is a sum, which ranks make together of their parts.
+Ids check_and_unscale(M& m) {
+  Ids out, counts;
+  for (const TensorId gradient : m.tensors(0)) {
+    const DType dtype = m.b.dtype(gradient);
+    const bool is_small = dtype == DType::kBF16 || dtype == DType::kF16;
+    const TensorId wide = m.b.cast(gradient, is_small ? DType::kF32 : dtype);
+    const TensorId is_finite =
+        m.b.add("lt", {m.b.add("abs", {wide}), m.b.full(HUGE_VAL, m.b.dtype(wide))});  // not so of what is no number
+    const TensorId is_wrong = m.b.cast(m.b.add("logical_not", {is_finite}), DType::kF32);
+    Shape dims;
+    for (size_t d = 0; d < m.b.shape(wide).size(); ++d) dims.push_back(static_cast<int64_t>(d));
+    counts.push_back(m.b.reshape(m.b.add("sum", {is_wrong}, {{"dims", dims}, {"keepdim", false}}), {1}));
+    out.push_back(m.b.cast(m.b.add("mul", {wide, m.tensor(2, m.b.dtype(wide))}), dtype));
+  }
+  if (m.result_count() != out.size() + 1) M::unmapped("other lists are written than expected");
+  if (counts.empty()) return {m.tensor(1)};
+  const TensorId all = counts.size() == 1 ? counts[0] : m.b.add("concat", counts, {{"dim", int64_t{0}}});
+  const TensorId count = m.b.add("sum", {all}, {{"dims", Shape{0}}, {"keepdim", false}});
+  const TensorId found = m.tensor(1);
+  const TensorId none = m.b.add("eq", {count, m.b.full(0, DType::kF32)});
+  out.push_back(m.b.add("where", {none, found, m.b.full(1, m.b.dtype(found))}));
+  return out;
+}
+
 }  // namespace
 
 std::vector<AtenRow> aten_optimizer_rows() {
   return {
-      {"_fused_adamw_", fused_adam<true>}, {"_fused_adamw_.tensor_lr", fused_adam<true>},
-      {"_fused_adam_", fused_adam<false>}, {"_fused_adam_.tensor_lr", fused_adam<false>},
-      {"_fused_sgd_", fused_sgd},          {"_fused_sgd_.tensor_lr", fused_sgd},
+      {"_amp_foreach_non_finite_check_and_unscale_", check_and_unscale},
+      {"_fused_adamw_", fused_adam<true>},
+      {"_fused_adamw_.tensor_lr", fused_adam<true>},
+      {"_fused_adam_", fused_adam<false>},
+      {"_fused_adam_.tensor_lr", fused_adam<false>},
+      {"_fused_sgd_", fused_sgd},
+      {"_fused_sgd_.tensor_lr", fused_sgd},
   };
 }
 
