@@ -731,6 +731,32 @@ return %1
   EXPECT_NO_THROW(propagate_shardings(graph, {parse_mesh("tp=2"), 0}));
 }
 
+// What the host reads is whole by then, and what it gives back is the same on every rank.
+TEST(Partition, APauseIsGivenWhatOneDeviceGivesIt) {
+  const Graph graph = parse_graph(R"(stepc.graph 1
+input %0: f64[4, 6] = batch "x"
+input %1: f64[6] = parameter "w"
+input %2: f64[] = scalar "made of it"
+%3: f64[4, 6] = mul(%0, %1) | forward ""
+%4: f64[] = sum(%3) {dims=[0, 1], keepdim=false} | forward ""
+= host::pause(0, t[%4], t[], []) draws | forward ""
+%5: f64[] = host::pause(1, t[%3], t[%2], [2]) writes 1 draws | forward ""
+%6: f64[6] = mul(%1, %5) | update ""
+update %1 = %6
+)");
+  const Graph local = test::partitioned(graph, {parse_mesh("dp_shard=2"), 3}).local;
+  std::vector<TensorType> given;
+  for (const Node& node : local.nodes) {
+    if (!is_host_code(node)) continue;
+    const HostCode code = host_code_of(node);
+    given.push_back(local.type(code.given.at(0).tensor));
+    for (const HostCode::Slot& slot : code.slots) EXPECT_EQ(local.inputs[slot.input].kind, InputKind::kScalar);
+  }
+  const std::vector<TensorType> wanted = {{DType::kF64, {}}, {DType::kF64, {4, 6}}};
+  EXPECT_EQ(given, wanted) << to_text(local);
+  EXPECT_EQ(std::ranges::count(local.nodes, "all_reduce", &Node::op), 1) << "of the sum, for the first pause";
+}
+
 // ---- losses that are means of the ranks' means
 
 // A loss over the rows that count, its gradient, clipped by its norm, and an update with a state.
@@ -863,6 +889,10 @@ TEST(Partition, WhatHasNoMeanOfRanksIsRefused) {
       "the step returns f64[24] of each rank's own rows");
   expect("%3: f64[4, 6] = square(%0) | backward \"\"\n%4: f64[4, 6] = mul(%3, %3) | forward \"\"\nreturn %4\n",
          "uses one where gradients are recorded: put that under torch.no_grad()");
+  expect(
+      "%3: bool[4, 6] = lt(%0, %2) | forward \"\"\n%4: bool[] = any(%3) {dims=[0, 1], keepdim=false} | forward "
+      "\"\"\n= host::pause(0, t[%4], t[], []) draws | forward \"\"\n",
+      "the step reads bool[] of each rank's own rows: compare what .item() of a mean gives");
 }
 
 TEST(Partition, MatchesKeysWithStars) {

@@ -25,6 +25,7 @@ class Averages {
 
  private:
   void visit(const Node& node) {
+    if (is_host_code(node)) return give(node);
     std::vector<TensorId> inputs;
     bool is_own = false;
     for (TensorId input : node.inputs) {
@@ -39,6 +40,23 @@ class Averages {
       inputs.push_back(leaves ? averaged(node, input) : r_[input]);
     }
     for (TensorId output : node.outputs) is_own_[output.index()] = is_own;
+    Graph& graph = r_.b().graph();
+    r_.keep(node);
+    graph.nodes.back().inputs = inputs;
+  }
+
+  // What the host reads is the same on all ranks: their mean.
+  void give(const Node& node) {
+    std::vector<TensorId> inputs;
+    for (TensorId input : node.inputs) {
+      const TensorType& type = old_.type(input);
+      USER_CHECK(
+          !is_own_[input.index()] || (is_floating(type.dtype) && element_count(type.shape) == 1),
+          "loss_mean = \"ranks\" reads the ranks' mean of single numbers on the host, and the step reads {} of each "
+          "rank's own rows: compare what .item() of a mean gives",
+          to_text(type));
+      inputs.push_back(is_own_[input.index()] ? averaged(node, input) : r_[input]);
+    }
     Graph& graph = r_.b().graph();
     r_.keep(node);
     graph.nodes.back().inputs = inputs;

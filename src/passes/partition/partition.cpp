@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "base/check.h"
-#include "ops/rules/aten_rules.h"
 #include "ops/graph_builder.h"
 #include "ops/op_def.h"
+#include "ops/rules/aten_rules.h"
 #include "passes/partition/chains.h"
 #include "passes/partition/means_by_rank.h"
 #include "passes/partition/ranks.h"
@@ -204,8 +204,9 @@ class Partition {
 
   // Elements of a split draw are told their places in the whole.
   void number_places(Call& call) {
+    if (!call.rule.numbered || call.operands.size() > *call.rule.numbered) return;
     const TensorId whole = call.node.outputs[0];
-    if (!call.rule.numbered || call.operands.size() > *call.rule.numbered || sharding(whole).is_whole()) return;
+    if (sharding(whole).is_whole()) return;
     const Shape local = local_type(whole).shape;
     const Shape strides = contiguous_strides(whole_.shape(whole));
     std::optional<TensorId> places;

@@ -227,7 +227,7 @@ class Propagation {
     const bool by_heads = hints_.by_heads && rule.heads && goes_by_heads(node, rule, offers);
     const bool around_ring = hints_.around_ring && attends(node) && goes_around_ring(node, offers);
     const std::vector<Offer> chosen = choose(rule, std::move(offers), passing);
-    if (node.aten) check_batch(node, chosen);
+    if (node.aten && !is_host_code(node)) check_batch(node, chosen);
 
     std::vector<Split> splits;
     Origins origins{};
