@@ -923,10 +923,10 @@ class Tracer::Observer final : public CallObserver {
   std::set<const c10::StorageImpl*> stale_;  // written by calls that were left out
 };
 
-std::vector<HostSupply> numbers_supplied(const Trace& trace, const Trace& recorded) {
+std::vector<HostSupply> numbers_supplied(const Trace& trace, const Trace& recorded, size_t end) {
   std::vector<HostSupply> out;
   for (const HostEvent& event : trace.events) {
-    if (event.kind == HostEvent::Kind::kRead) continue;
+    if (event.kind == HostEvent::Kind::kRead || event.end.index() > end) continue;
     for (size_t c = event.begin.index(); c < event.end.index(); ++c) {
       const Call& call = recorded.calls.at(c);
       const auto& schema = find_operator(call.op).schema().arguments();

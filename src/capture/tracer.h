@@ -29,8 +29,9 @@ struct HostSupply {
   c10::IValue number;
 };
 
-// What the host supplied in `recorded`, where a step that follows `trace`, with the same calls, supplies it.
-std::vector<HostSupply> numbers_supplied(const Trace& trace, const Trace& recorded);
+// What the host supplied in `recorded`, where a step that follows `trace`, with the same calls up to `end`, supplies it
+// by then.
+std::vector<HostSupply> numbers_supplied(const Trace& trace, const Trace& recorded, size_t end = SIZE_MAX);
 
 // Whether host code may go two ways by them. Real numbers are the same but for rounding.
 bool are_other_choices(const Arg& one, const Arg& other);

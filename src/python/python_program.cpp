@@ -364,6 +364,11 @@ void PythonProgram::rebind(Owner owner, const std::string& key, const at::Tensor
   INTERNAL_CHECK(false, "no slot '{}'", key);
 }
 
+void PythonProgram::look_lightly(bool lightly) {
+  const py::gil_scoped_acquire gil;
+  scout_.attr("looks_lightly") = lightly;
+}
+
 void PythonProgram::trace() {
   const py::gil_scoped_acquire gil;
   scout_.attr("trace")();

@@ -68,6 +68,7 @@ class PythonProgram final : public Program {
   void describe(std::map<std::string, std::string>& out) const override;
   bool can_rebind(Owner owner) const override;
   void rebind(Owner owner, const std::string& key, const at::Tensor& tensor) override;
+  void look_lightly(bool lightly) override;
   void trace() override;
   std::string unfit() const override { return unfit_; }
   void run_event(const std::string& key) override;

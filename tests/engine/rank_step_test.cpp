@@ -94,6 +94,45 @@ TEST(RankStep, IsTheStepOfOneRankWithPyTorchsOptimizers) {
   });
 }
 
+// By the loss of all rows: that of one rank's own would go the other way on one of them.
+TEST(RankStep, DecidesByWhatOneRankWouldRead) {
+  const auto of = [](const std::shared_ptr<RankedModel>& model, const std::shared_ptr<torch::optim::SGD>& optimizer,
+                     std::vector<double>& read) {
+    return [model, optimizer, &read](const at::Tensor& x, const at::Tensor& y) {
+      at::Tensor loss = model->loss(x, y);
+      const double before = loss.item<double>();
+      if (before > 1.2) loss = 0.1 * loss;
+      loss.backward();
+      const at::Tensor norm = model->in->weight.grad().square().sum();
+      if (norm.isfinite().item<bool>()) optimizer->step();
+      optimizer->zero_grad();
+      read.push_back(before);
+      return loss.detach();
+    };
+  };
+  const auto rows = [](int s) { return std::pair(rows_at(s, 6), (s % 2 == 0 ? 0.5 : 2.0) * rows_at(s, 2)); };
+  const auto alone = std::make_shared<RankedModel>();
+  std::vector<double> read, wanted;
+  const auto eager = of(alone, std::make_shared<torch::optim::SGD>(alone->parameters(), 0.1), read);
+  for (int s = 0; s < kSteps; ++s) wanted.push_back(eager(rows(s).first, rows(s).second).item<double>());
+  EXPECT_LT(*std::ranges::min_element(read), 1.2);
+  EXPECT_GT(*std::ranges::max_element(read), 1.2);
+  const auto all = Ranks::threads(2);
+  on_ranks(all, [&](Ranks& ranks) {
+    const auto model = std::make_shared<RankedModel>();
+    const auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 0.1);
+    std::vector<double> mine_read;
+    auto step = accelerate(of(model, optimizer, mine_read), {model}, {optimizer}, config_of_ranks(ranks, all));
+    const auto mine = [&](const at::Tensor& tensor) { return tensor.chunk(2)[static_cast<size_t>(ranks.rank())]; };
+    for (int s = 0; s < kSteps; ++s)
+      EXPECT_NEAR(step(mine(rows(s).first), mine(rows(s).second)).template item<double>(),
+                  wanted[static_cast<size_t>(s)], 1e-12);
+    EXPECT_EQ(step.stats().plans, 2U);
+    EXPECT_EQ(step.stats().replays, static_cast<uint64_t>(kSteps));
+    EXPECT_NEAR(mine_read.back(), read.back(), 1e-12) << "it ran on the numbers that the plan read";
+  });
+}
+
 TEST(RankStep, UnlikeMachinesComputeWithWhatAllHave) {
   const auto all = Ranks::threads(2);
   std::vector<double> losses(2);

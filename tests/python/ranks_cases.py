@@ -5,6 +5,7 @@ GROUP is "own" for a program that has torch.distributed initialised, "launched" 
 
 import contextlib
 import logging
+import math
 import os
 import sys
 from pathlib import Path
@@ -170,6 +171,143 @@ def numbers():
     training.step = read(training)
     got = run(training, on_ranks(training, "fsdp"), [rows_of(one, "fsdp") for one in batches()])
     return {"wanted": wanted, "got": got}
+
+
+class Deciding:
+    """A small model whose step decides by what it reads; the target of one row may be infinite, which one rank alone has."""
+
+    def __init__(self, kind, narrow=None):
+        torch.manual_seed(0)
+        self.kind, self.narrow = kind, narrow
+        self.model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+        if narrow:
+            self.model.float()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=2)
+
+    def step(self, x, y):
+        with torch.autocast("cpu", dtype=self.narrow or torch.bfloat16, enabled=self.narrow is not None):
+            loss = torch.nn.functional.mse_loss(self.model(x), y)
+        return getattr(self, self.kind)(loss)
+
+    def update(self, loss):
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach(), norm
+
+    def scaled(self, loss):
+        """As PyTorch's page on mixed precision has it."""
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        return loss.detach(), norm
+
+    def scale_read(self, loss):
+        return *self.scaled(loss), self.scaler.get_scale()
+
+    def skips(self, loss):
+        if not math.isfinite(loss.item()):
+            return loss.detach(), torch.zeros_like(loss)
+        return self.update(loss)
+
+    def compares(self, loss):
+        """By the loss of all ranks' rows: on each rank alone it would go other ways."""
+        if loss.item() > 1.0:
+            loss = 0.1 * loss
+        return *self.update(loss), 2 * loss.item()
+
+    def by_norm(self, loss):
+        loss.backward()
+        norm = torch.linalg.vector_norm(torch.stack([one.grad.norm() for one in self.model.parameters()]))
+        if norm < 0.6:  # a truth that is read
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach(), norm
+
+    def clips_itself(self, loss):
+        """A number that the step makes of one that it reads, and another one that it reads behind that."""
+        loss.backward()
+        norm = torch.linalg.vector_norm(torch.stack([one.grad.norm() for one in self.model.parameters()])).item()
+        if norm > 0.1:
+            for one in self.model.parameters():
+                one.grad.mul_(0.1 / (norm + 1e-6))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        with torch.no_grad():
+            weight = self.model[0].weight.abs().mean().item()
+        return loss.detach(), norm, max(weight, 1e-3)
+
+    def asserts(self, loss):
+        assert torch.isfinite(loss), f"the loss is {loss.item()}"
+        return self.update(loss)
+
+    def by_rank(self, loss):
+        if loss.item() > 0 and RANK == 1:
+            loss = 2 * loss
+        return self.update(loss)
+
+    def run(self, step, given):
+        out = []
+        for batch in given:
+            try:
+                out.append([float(one) for one in step(*batch)])
+            except AssertionError as error:
+                out.append(str(error))
+        return out
+
+
+DECISIONS = ("scaled", "scale_read", "skips", "compares", "by_norm", "clips_itself", "asserts")
+
+
+def decided(kind, parallel, narrow=None, **config):
+    """Beside one process on all rows."""
+    import stepc
+
+    source = torch.Generator().manual_seed(2)
+    given = [(torch.randn(4, 8, generator=source), size * torch.randn(4, 4, generator=source))
+             for size in (0.5, 1.5, 0.5, 1.5, 0.5)]
+    if kind in ("scaled", "scale_read", "skips", "asserts"):
+        given[1][1][-1, 0] = float("inf")
+    if narrow:
+        given = [(x.float(), y.float()) for x, y in given]
+    alone, training = Deciding(kind, narrow), Deciding(kind, narrow)
+    wanted = alone.run(alone.step, given)
+    step = stepc.accelerate(training.step, config=stepc.Config(parallel=parallel, **config))
+    got = training.run(step, [(rows_of(x, parallel), rows_of(y, parallel)) for x, y in given])
+    with stepc.full_parameters(training.model, training.optimizer):
+        return {"wanted": wanted, "got": got, "wanted_state": alone.model.state_dict(),
+                "got_state": {name: one.clone() for name, one in training.model.state_dict().items()},
+                "scales": (alone.scaler.get_scale(), training.scaler.get_scale()),
+                "stats": {name: step.stats[name] for name in ("plans", "replays", "eager_calls", "departures")}}
+
+
+@case
+def decisions():
+    """Steps that decide by what they read: all ranks alike, and as one process."""
+    import stepc
+
+    out = {kind: decided(kind, "ddp") for kind in DECISIONS}
+    for kind in ("scaled", "compares"):
+        out[f"{kind} fsdp"] = decided(kind, {"dp_shard": 2})
+    out["compares means"] = decided("compares", "ddp", loss_mean="ranks")
+    out["skips zero1"] = decided("skips", {"dp_shard": 2, "zero": 1})
+    for narrow in (torch.float16, torch.bfloat16):
+        out[str(narrow).removeprefix("torch.")] = decided("scale_read", "ddp", narrow)
+    out["by rank"] = refused(lambda: decided("by_rank", "ddp"))
+    given = [(torch.ones(2, 8), torch.ones(2, 4) * size) for size in (1, 2, 3)]
+    first, second = Deciding("scaled"), Deciding("scaled")
+    before, after = (stepc.accelerate(one.step, config=stepc.Config(parallel="fsdp")) for one in (first, second))
+    first.run(before, given)
+    before.save("scaled", scaler=first.scaler)
+    after.load("scaled", scaler=second.scaler)
+    out["saved"] = {"wanted": first.run(before, given), "got": second.run(after, given),
+                    "scales": (first.scaler.get_scale(), second.scaler.get_scale())}
+    return out
 
 
 @case
@@ -609,17 +747,12 @@ def refusals():
 
         return change
 
-    def compares(training, ids):
-        loss = Training.step(training, ids)["loss"].item()
-        if loss > 3:
-            ids = None
-        return loss
+    def looks(training, ids):
+        return torch.equal(Training.step(training, ids)["loss"], torch.ones(()))
 
-    def computes(training, ids):
-        return 2 * Training.step(training, ids)["loss"].item()
-
-    def counts(training, ids):
-        return int(Training.step(training, ids)["loss"] > 3)
+    def makes(training, ids):
+        found = Training.step(training, ids)
+        return found["norm"] * torch.tensor(min(found["loss"].item(), 1e3))
 
     def keeps(training, ids):
         training.optimizer.zero_grad()
@@ -635,9 +768,8 @@ def refusals():
 
     ids = batches()[0]
     out = {
-        "compares": called(of_step(compares)),
-        "computes": called(of_step(computes)),
-        "reads": called(of_step(counts)),
+        "reads": called(of_step(looks)),
+        "makes tensors": called(of_step(makes)),
         "keeps gradients": called(of_step(keeps)),
         "prints": called(of_step(prints)),
         "first step": called(dampened),

@@ -3,9 +3,11 @@
 These are what every run of the tests has; test_on_ranks_all.py has the others, and runs with --ranks.
 """
 
+import math
 import re
 
 import pytest
+import torch
 
 import ranks_cases
 from on_ranks import assert_as_one, results_of
@@ -14,7 +16,7 @@ from on_ranks import assert_as_one, results_of
 @pytest.fixture(scope="module")
 def ranks(build_dir, tmp_path_factory):
     """What a case gave on each rank, in a program that has a group of its own."""
-    cases = ["kind fsdp", "kind tp", "evaluation", "whole_tensors", "checkpoints", "torchs_checkpoints", "loops", "numbers", "means_of_ranks", "refusals", "example_of_the_docs"]
+    cases = ["kind fsdp", "kind tp", "evaluation", "whole_tensors", "checkpoints", "torchs_checkpoints", "loops", "numbers", "decisions", "means_of_ranks", "refusals", "example_of_the_docs"]
     return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "own")
 
 
@@ -70,6 +72,44 @@ def test_numbers_that_the_step_reads(ranks):
     assert ranks["numbers"][0]["got"] == ranks["numbers"][1]["got"]
 
 
+@pytest.mark.parametrize("kind", [*ranks_cases.DECISIONS, "scaled fsdp", "compares fsdp", "compares means", "skips zero1"])
+def test_steps_that_decide_by_what_they_read(ranks, kind):
+    zero, one = (result[kind] for result in ranks["decisions"])
+    assert zero["got"] == one["got"]
+    for got, wanted in zip(zero["got"], zero["wanted"], strict=True):
+        if isinstance(wanted, str):  # an error of the step's own, on every rank
+            assert got == wanted
+        else:
+            torch.testing.assert_close(torch.tensor(got), torch.tensor(wanted), rtol=0, atol=1e-10, equal_nan=True)
+    for name, wanted in zero["wanted_state"].items():
+        torch.testing.assert_close(zero["got_state"][name], wanted, rtol=0, atol=1e-10, msg=name)
+    assert zero["scales"][1] == one["scales"][1] == zero["scales"][0]
+    assert zero["stats"]["eager_calls"] == 0 and zero["stats"]["replays"] == len([one for one in zero["got"] if type(one) is list])
+    assert zero["stats"]["plans"] <= 2
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_scaler_with_autocast(ranks, kind):
+    """An overflow on one rank is all ranks'."""
+    zero, one = (result[kind] for result in ranks["decisions"])
+    assert zero["got"] == one["got"] and zero["scales"][1] == zero["scales"][0]
+    skipped = [index for index, found in enumerate(zero["got"]) if not math.isfinite(found[1])]
+    assert skipped == [index for index, found in enumerate(zero["wanted"]) if not math.isfinite(found[1])] == [1]
+    for got, wanted in zip(zero["got"], zero["wanted"]):
+        assert got[2] == wanted[2] and got[0] == pytest.approx(wanted[0], rel=0.02, abs=0.01)
+
+
+def test_scaler_goes_on_from_a_checkpoint(ranks):
+    for result in (of["saved"] for of in ranks["decisions"]):
+        assert result["got"] == result["wanted"] and result["scales"][0] == result["scales"][1] > 256
+
+
+def test_who_decides_otherwise_is_refused(ranks):
+    zero, one = (result["by rank"] for result in ranks["decisions"])
+    assert zero == one == ("rank 1 takes another path than rank 0, by the same numbers: what a step decides by has to be the "
+                           "same on all ranks")
+
+
 @pytest.mark.parametrize("kind", ["fsdp", "ddp", "zero1"])
 def test_loss_is_the_mean_of_the_ranks_means(ranks, kind):
     for result in ranks["means_of_ranks"]:
@@ -119,12 +159,10 @@ def test_example_of_the_docs(ranks):
 
 
 REFUSALS = {
-    "computes": r"^this step cannot run on ranks, where nothing runs eagerly: the step returns a number that changes and that no "
-                r"operator of it made$",
-    "compares": r"^this step cannot run on ranks, where nothing runs eagerly: .*reads a float that changes from step to step on "
-                r"the host, and the step compares it: it would take another branch unseen$",
     "reads": r"^this step cannot run on ranks, where nothing runs eagerly: .*reads a value that was never computed.*; return "
              r"the tensor and read it outside of the step$",
+    "makes tensors": r"^this step cannot run on ranks, where nothing runs eagerly: it makes a tensor of numbers that it has read, "
+                     r"another one at every step: give the number to an operator as it is$",
     "keeps gradients": r"this step cannot run on ranks, where nothing runs eagerly: it keeps the gradient of "
                        r"'.*': call zero_grad\(\) before the step ends$",
     "prints": r"this step cannot run on ranks, where nothing runs eagerly: .*print",

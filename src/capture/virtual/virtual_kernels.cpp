@@ -6,6 +6,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 
+#include "aten/constants.h"
 #include "aten/virtual_memory.h"
 #include "base/check.h"
 #include "capture/virtual/factory_geometry.h"
@@ -111,6 +112,8 @@ Stack call_on_stand_ins(StandIns::Kind kind, const std::vector<c10::IValue>& arg
 
 // What stands for numbers that are read: of a size that a loss may have, and nobody's constant.
 constexpr double kNoOtherNumber = 0.8414709848078965, kStep = 0x1p-32;
+// A loop that ends by a number has no end by a stand-in.
+constexpr int64_t kMostStandIns = 100'000;
 
 }  // namespace
 
@@ -143,14 +146,15 @@ void VirtualKernels::run(const c10::OperatorHandle& op, c10::DispatchKeySet belo
     return;
   }
   const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  const bool is_read = t.name == "aten::_local_scalar_dense";
+  if (is_read) ++reads_so_far_;
   if (all_known(arguments) && (t.reads_values || is_moderate(op, arguments))) {
     execute(t, op, below, stack);
     return;
   }
-  if (reads_ == Reads::kStandIn && t.name == "aten::_local_scalar_dense" &&
-      arguments[0].toTensor().is_floating_point()) {
+  if (const auto number = is_read ? number_for(arguments[0].toTensor().scalar_type()) : std::nullopt) {
     torch::jit::drop(*stack, 1);
-    stack->emplace_back(kNoOtherNumber * (1 + static_cast<double>(++reads_so_far_) * kStep));
+    stack->push_back(constant_to_ivalue(*number, op.schema().returns().at(0)));
     return;
   }
   if (t.name == "aten::masked_select" && select_by_known_mask(values_, stack)) return;
@@ -160,6 +164,19 @@ void VirtualKernels::run(const c10::OperatorHandle& op, c10::DispatchKeySet belo
       "batch given for real and of what follows from it alone",
       t.name);
   skip(t, op, below, stack);
+}
+
+// For the read at hand; nothing: it is refused.
+std::optional<Arg> VirtualKernels::number_for(at::ScalarType type) {
+  const bool is_real = at::isFloatingType(type);
+  const size_t place = reads_so_far_ - 1;
+  if (numbers_ && place < numbers_->size() && !std::holds_alternative<std::monostate>((*numbers_)[place]))
+    return (*numbers_)[place];
+  if (reads_ == Reads::kThrow || !(is_real || numbers_) || at::isComplexType(type)) return std::nullopt;
+  USER_CHECK(++stand_ins_ < kMostStandIns,
+             "the step reads {} numbers on the host, and what it does with them cannot be captured", stand_ins_);
+  if (is_real) return Arg(kNoOtherNumber * (1 + static_cast<double>(stand_ins_) * kStep));
+  return type == at::kBool ? Arg(true) : Arg(int64_t{1});
 }
 
 void VirtualKernels::grow(const Stack& stack, size_t arguments) {

@@ -10,11 +10,14 @@
 //
 // Reading a value that was never computed on the host throws UserError that names the operator, or gives a number that
 // no other read gives: recordings that agree (ir/agree.h) show then where it goes, and refuse it where it decides
-// anything. One object serves one capture, on one thread at a time.
+// anything. Or it gives the numbers that it was told: what the step does where it reads those. One object serves one
+// capture, on one thread at a time.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -23,13 +26,20 @@
 
 #include "capture/virtual/known_values.h"
 #include "capture/virtual/operator_traits.h"
+#include "ir/trace.h"
 
 namespace stepc {
 
 class VirtualKernels {
  public:
-  enum class Reads : uint8_t { kThrow, kStandIn };  // of floats; others throw
+  // kStandIn: of floats; others throw.
+  enum class Reads : uint8_t { kThrow, kStandIn };
   explicit VirtualKernels(Reads reads = Reads::kThrow) : reads_(reads) {}
+  // `numbers`: what the first calls of aten::_local_scalar_dense of a recording give where the value was never
+  // computed; beyond them, and where one is std::monostate, a number stands in, for a truth `true`.
+  explicit VirtualKernels(std::vector<Arg> numbers) : reads_(Reads::kStandIn), numbers_(std::move(numbers)) {}
+  // Before each recording.
+  void begin_recording() { reads_so_far_ = 0; }
 
   // A call whose arguments are on the stack; leaves its results there. `below` as for redispatchBoxed().
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack);
@@ -54,10 +64,13 @@ class VirtualKernels {
             torch::jit::Stack* stack);
   static void shape(const OperatorTraits& t, const c10::OperatorHandle& op, torch::jit::Stack* stack);
   void draw(c10::ArrayRef<c10::IValue> arguments, bool token);
+  std::optional<Arg> number_for(at::ScalarType type);
   static void grow(const torch::jit::Stack& stack, size_t arguments);
 
   Reads reads_;
-  int64_t reads_so_far_ = 0;
+  std::optional<std::vector<Arg>> numbers_;  // that are given; none: floats stand in alone
+  size_t reads_so_far_ = 0;                  // in the recording at hand
+  int64_t stand_ins_ = 0;
   KnownValues values_;
   std::unordered_map<const c10::FunctionSchema*, OperatorTraits> traits_;
 };

@@ -51,25 +51,61 @@ class Before {
   SavedSlots slots_;
 };
 
+VirtualRun record_once(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
+                       const OpRules& rules, VirtualKernels& kernels) {
+  RecordedStep recorded(program, input, rules);
+  kernels.begin_recording();
+  Recorder recorder(recorded, &kernels);
+  VirtualRun run;
+  StepOutput output;
+  try {
+    recorder.run([&] {
+      output = step();
+      own_results(output, list_tensors(program, input));
+    });
+  } catch (...) {
+    run.thrown = std::current_exception();
+    output = {};
+  }
+  try {
+    run.recording = recorder.finish(std::move(output));
+  } catch (...) {
+    if (!run.thrown) throw;
+  }
+  return run;
+}
+
+// Of a step that ends in an error: what it had made by then is nobody's.
+void end_here(Recording& recording) {
+  recording.trace.outputs.clear();
+  recording.trace.numbers.clear();
+  recording.trace.rebindings.clear();
+  recording.unowned.clear();  // the error itself holds what the step had
+}
+
 // Records until two recordings agree; as engine/plan/plan_cache.h does, so that the trace is the one that it would
 // keep.
-void record_until_agreed(Program& program, const StepInput& input, const std::function<StepOutput()>& user_step,
-                         const OpRules& rules, VirtualKernels& kernels, VirtualPlan& plan) {
-  const auto step = [&] {
-    StepOutput output = user_step();
-    own_results(output, list_tensors(program, input));
-    return output;
-  };
+void record_until_agreed(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
+                         const OpRules& rules, VirtualKernels& kernels, bool is_path, VirtualPlan& plan) {
   std::vector<Trace> open;
   std::string reason;
   std::string last_obstacle;
   while (plan.recordings < kMaxRecordings) {
-    RecordedStep recorded(program, input, rules);
-    Recording recording = record(recorded, step, &kernels);
+    VirtualRun run = record_once(program, input, step, rules, kernels);
+    Recording& recording = run.recording;
+    if (run.thrown) {
+      if (!is_path || recording.trace.reads.empty()) std::rethrow_exception(run.thrown);
+      end_here(recording);
+    }
     ++plan.recordings;
     recording.output = {};
     std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
-    if (explain_unowned(program, recording)) {
+    // What the first one has made may lie where the program no longer looks: what it has replaced is kept, to be put
+    // back.
+    const bool is_kept_by_us = plan.recordings == 1 && std::erase_if(recording.unowned, [](const Unowned& one) {
+                                                         return one.made.valid();
+                                                       }) != 0;
+    if (explain_unowned(program, recording) || is_kept_by_us) {
       open.clear();
       continue;
     }
@@ -78,7 +114,7 @@ void record_until_agreed(Program& program, const StepInput& input, const std::fu
     reason = obstacle ? recording.obstacles.front() : std::string();
     if (!obstacle) {
       for (size_t o = open.size(); o-- > 0;) {
-        Agreement agreement = agree(open[o], recording.trace);
+        Agreement agreement = is_path ? agree_on_calls(open[o], recording.trace) : agree(open[o], recording.trace);
         if (agreement.difference.empty() && agreement.obstacle.empty()) {
           plan.trace = std::move(agreement.trace);
           return;
@@ -120,15 +156,17 @@ void count_state(const Program& program, VirtualPlan& plan) {
 
 }  // namespace
 
-VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
-                           const OpRules& rules, VirtualKernels::Reads reads) {
+namespace {
+
+VirtualPlan plan_with(VirtualKernels& kernels, bool is_path, Program& program, const StepInput& input,
+                      const std::function<StepOutput()>& step, const OpRules& rules) {
   const auto begin = Clock::now();
   program.refresh();
   VirtualPlan plan;
-  VirtualKernels kernels(reads);
+  plan.is_path = is_path;
   Before before(program, input, kernels);
   try {
-    record_until_agreed(program, input, step, rules, kernels, plan);
+    record_until_agreed(program, input, step, rules, kernels, is_path, plan);
     program.refresh();
     count_state(program, plan);
   } catch (...) {
@@ -140,6 +178,62 @@ VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::
   plan.step_bytes_lower_bound = eager_peak_bytes(plan.trace);
   plan.seconds = seconds_since(begin);
   return plan;
+}
+
+bool is_alike(const Trace& one, const Trace& other, const Arg& a, const Arg& b) {
+  if (a.index() != b.index()) return false;
+  const auto is_value_alike = [&](ValueId x, ValueId y) {
+    return x == y && (!x.valid() || one.values[x.index()] == other.values[y.index()]);
+  };
+  if (const auto* value = std::get_if<ValueId>(&a)) return is_value_alike(*value, std::get<ValueId>(b));
+  if (const auto* values = std::get_if<std::vector<ValueId>>(&a))
+    return std::ranges::equal(*values, std::get<std::vector<ValueId>>(b), is_value_alike);
+  const bool is_of_host = std::holds_alternative<double>(a) || std::holds_alternative<std::vector<double>>(a) ||
+                          std::holds_alternative<WrappedNumber>(a);
+  return is_of_host || a == b;
+}
+
+}  // namespace
+
+VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
+                           const OpRules& rules, VirtualKernels::Reads reads) {
+  VirtualKernels kernels(reads);
+  return plan_with(kernels, false, program, input, step, rules);
+}
+
+VirtualPlan plan_path_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
+                                const OpRules& rules, std::vector<Arg> numbers) {
+  VirtualKernels kernels(std::move(numbers));
+  return plan_with(kernels, true, program, input, step, rules);
+}
+
+VirtualRun run_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
+                         const OpRules& rules, std::vector<Arg> numbers) {
+  program.refresh();
+  VirtualKernels kernels(std::move(numbers));
+  Before before(program, input, kernels);
+  VirtualRun run;
+  try {
+    run = record_once(program, input, step, rules, kernels);
+  } catch (...) {
+    before.restore();
+    throw;
+  }
+  before.restore();
+  return run;
+}
+
+size_t calls_alike(const Trace& one, const Trace& other) {
+  size_t alike = 0;
+  for (; alike < std::min(one.calls.size(), other.calls.size()); ++alike) {
+    const Call &a = one.calls[alike], &b = other.calls[alike];
+    const auto are_alike = [&](const Arg& x, const Arg& y) { return is_alike(one, other, x, y); };
+    const bool has_values = !a.results.empty() && (std::holds_alternative<ValueId>(a.results[0]) ||
+                                                   std::holds_alternative<std::vector<ValueId>>(a.results[0]));
+    if (a.op != b.op || a.writes != b.writes || !std::ranges::equal(a.args, b.args, are_alike)) break;
+    if (has_values && !std::ranges::equal(a.results, b.results, are_alike)) break;
+  }
+  return alike;
 }
 
 std::string VirtualPlan::report() const {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "capture/recorder.h"
 #include "capture/virtual/virtual_kernels.h"
@@ -17,6 +19,9 @@ struct VirtualPlan {
   // What recordings of the running step would agree on, but for allocations. After an obstacle the last recording.
   Trace trace;
   std::string obstacle;  // why the step would run eagerly, empty if it can be replayed
+  // What the step does is decided by numbers that its own code reads: the trace is one path of it, with an event of
+  // kind kRead for each of them, and holds while that code makes the same calls (ir/agree.h, agree_on_calls()).
+  bool is_path = false;
   uint64_t calls = 0;
   uint64_t parameters = 0;  // elements
   uint64_t parameter_bytes = 0;
@@ -38,5 +43,22 @@ struct VirtualPlan {
 // computed. Host code of the program that neither `program` nor this knows of runs too, and its effects stay.
 VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
                            const OpRules& rules, VirtualKernels::Reads reads = VirtualKernels::Reads::kThrow);
+
+// The same of one path of the step: that on which it reads `numbers`, as VirtualKernels takes them, and then whatever
+// stands in. A path may end in an error of the step's own: the trace then ends there, and holds no results.
+VirtualPlan plan_path_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
+                                const OpRules& rules, std::vector<Arg> numbers);
+
+// What the step's own code does where it reads `numbers`: once, and without executing anything. The program is left as
+// it was.
+struct VirtualRun {
+  Recording recording;             // as far as it came; its tensors have no values
+  std::exception_ptr thrown = {};  // by the step
+};
+VirtualRun run_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
+                         const OpRules& rules, std::vector<Arg> numbers);
+
+// How many calls the two begin with alike, but for the numbers that the host passes or reads.
+size_t calls_alike(const Trace& one, const Trace& other);
 
 }  // namespace stepc

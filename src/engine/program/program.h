@@ -102,6 +102,9 @@ class Program {
   // Whether its host code is left out of replays as long as all that it read is as it was: what has not been seen of it
   // shows where it runs again.
   virtual bool is_watched() const { return false; }
+  // Whether recordings to come look at no more than the calls: the step was recorded before, and what its code may read
+  // and do is known.
+  virtual void look_lightly(bool /*lightly*/) {}
   // It does from now on: what it reads separates no plans.
   virtual void trace() {}
   // What of it no plan holds, in words; the step runs eagerly then.

@@ -35,6 +35,18 @@ std::vector<at::Tensor> RankProgram::run(const std::vector<at::Tensor>& batch, R
 }
 
 StepResult RankProgram::step(const std::vector<at::Tensor>& batch, RunTimes* times, OnWritten on_written) {
+  StepResult result = begin(batch, times, std::move(on_written));
+  INTERNAL_CHECK(result.is_whole(), "a rank's step pauses, and nobody asked it to");
+  return result;
+}
+
+StepResult RankProgram::begin(const std::vector<at::Tensor>& batch, RunTimes* times) {
+  return begin(batch, times, nullptr);
+}
+
+StepResult RankProgram::go_on() { return came_to(compiled_.executor->resume({})); }
+
+StepResult RankProgram::begin(const std::vector<at::Tensor>& batch, RunTimes* times, OnWritten on_written) {
   RunInputs inputs;
   inputs.on_event = [](size_t, const std::vector<at::Tensor>&) { return std::string(); };  // its numbers are there
   inputs.times = times;
@@ -54,7 +66,11 @@ StepResult RankProgram::step(const std::vector<at::Tensor>& batch, RunTimes* tim
   }
   if (const std::string why = compiled_.executor->why_not(inputs.tensors); !why.empty())
     throw InternalError(str("a rank's tensors are not those of its step: {}", why));
-  StepResult result = compiled_.executor->run(inputs);
+  return came_to(compiled_.executor->run(inputs));
+}
+
+StepResult RankProgram::came_to(StepResult result) {
+  if (result.paused) return result;
   USER_CHECK(
       !result.missed_guard,
       "the step met what it was not recorded with (an index out of range, say), and on several ranks there is no "

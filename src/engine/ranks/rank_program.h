@@ -31,6 +31,12 @@ class RankProgram {
                               OnWritten on_written = nullptr);
   // The same with the numbers that the step returns beside tensors.
   StepResult step(const std::vector<at::Tensor>& batch, RunTimes* times = nullptr, OnWritten on_written = nullptr);
+  // Of a step whose own code reads numbers: its beginning, up to the first of them (`paused`), and the way on from one
+  // to the next. Nothing of the program is changed before the last one has gone on. A run that was abandoned leaves
+  // nothing.
+  StepResult begin(const std::vector<at::Tensor>& batch, RunTimes* times = nullptr);
+  StepResult go_on();
+  void abandon() { compiled_.executor->abandon(); }
   // From now on the captured `call` is given `number` as its argument `arg`, as Executor::supply().
   void supply(CallId call, size_t arg, const c10::IValue& number) { compiled_.executor->supply(call, arg, number); }
   [[nodiscard]] bool is_unfit() const { return compiled_.executor->is_unfit(); }
@@ -43,6 +49,9 @@ class RankProgram {
   [[nodiscard]] uint64_t replays() const { return replays_; }
 
  private:
+  StepResult begin(const std::vector<at::Tensor>& batch, RunTimes* times, OnWritten on_written);
+  StepResult came_to(StepResult result);
+
   Compiled compiled_;
   std::shared_ptr<Ranks> ranks_;
   ShardedState& state_;

@@ -35,6 +35,8 @@ namespace {
 
 // Attempts to capture a step whose program turns out to have other parts than were known before.
 constexpr int kMaxAttempts = 4;
+// Paths of a step that one call finds, one after the other, by numbers that its code reads.
+constexpr int kMostPaths = 16;
 // Of which dimensions the batch's rows are.
 constexpr size_t kMostGuesses = 16;
 constexpr const char* kInParts =
@@ -61,9 +63,19 @@ void append(std::string& out, const c10::IValue& number) {
 std::string why_refused(const VirtualPlan& captured, const Program& program) {
   if (!captured.obstacle.empty()) return captured.obstacle;
   if (std::string reason = program.python_reason(); !reason.empty()) return reason;
-  for (const HostEvent& event : captured.trace.events)
-    if (event.kind != HostEvent::Kind::kShadow)
-      return str("'{}' computes on the host with values that depend on data", event.key);
+  for (const HostEvent& event : captured.trace.events) {
+    const std::string where = event.kind == HostEvent::Kind::kRead ? event.key : std::string();
+    if (event.kind == HostEvent::Kind::kRead && event.own_calls.empty()) continue;
+    if (event.kind == HostEvent::Kind::kShadow && (!event.key.empty() || event.own_calls.empty())) continue;
+    if (event.own_calls.empty()) return str("'{}' computes on the host with values that depend on data", event.key);
+    return str("{}{} is a call that only the step's own run can make",
+               captured.trace.calls[event.own_calls[0].index()].op, where.empty() ? "" : " (at " + where + ")");
+  }
+  for (const External& external : captured.trace.externals)
+    if (external.owner == Owner::kHost)
+      return "it makes a tensor of numbers that it has read, another one at every step: give the number to an operator "
+             "as "
+             "it is";
   for (const External& external : captured.trace.externals)
     if (external.owner == Owner::kGradient)
       return str("it finds a gradient of '{}' that an earlier call has kept: call zero_grad() before the step ends",
@@ -77,6 +89,15 @@ std::string why_refused(const VirtualPlan& captured, const Program& program) {
     return str("it draws from the generator '{}', and on ranks there is the default one alone",
                captured.trace.generators[1]);
   return {};
+}
+
+// Which of the calls that read a number it is, as VirtualKernels counts them.
+size_t read_of(const Trace& trace, const HostEvent& event) {
+  const auto end = trace.calls.begin() + static_cast<ptrdiff_t>(event.begin.index());
+  return static_cast<size_t>(
+             std::count_if(trace.calls.begin(), end,
+                           [](const stepc::Call& call) { return call.op == "aten::_local_scalar_dense"; })) -
+         1;
 }
 
 // Of a tensor of the batch.
@@ -105,6 +126,7 @@ RankStep::RankStep(Program& program, const Config& config, Stats& stats)
 // ---- calls
 
 StepOutput RankStep::run(const StepInput& input, const StepOnFn& step) {
+  int paths = 0;
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     Call call;
     try {
@@ -121,7 +143,16 @@ StepOutput RankStep::run(const StepInput& input, const StepOnFn& step) {
       }
       have_same_values(call.moved);
       for (const auto& [key, tensor] : call.moved) take(key, tensor);
-      if (call.plan != nullptr) return replay(*call.plan, input);
+      if (call.plan != nullptr && !call.plan->is_path) return replay(*call.plan, input);
+      if (call.plan != nullptr) {
+        if (std::optional<StepOutput> output = follow(call, input, step)) return std::move(*output);
+        --attempt;
+        USER_CHECK(++paths < kMostPaths,
+                   "this step takes another path at every attempt, by numbers that its code reads: {} were captured in "
+                   "one call",
+                   paths);
+        continue;
+      }
     } catch (...) {
       if (call.plan != nullptr) call.undo->restore();
       throw;
@@ -172,15 +203,20 @@ StepOutput RankStep::replay(RankPlan& plan, const StepInput& input) {
   if (plan.draws) share_draws();
   const auto begin = Clock::now();
   StepResult result = plan.program->step(batch_of(plan, input), times_ ? &*times_ : nullptr);
-  is_timed_ = times_.has_value();
   stats_.execute_seconds += seconds_since(begin);
+  count_replay(plan, result);
+  return {std::move(result.outputs), std::move(result.numbers)};
+}
+
+void RankStep::count_replay(RankPlan& plan, const StepResult& result) {
+  is_timed_ = times_.has_value();
+  ++plan.replays;
   ++stats_.replays;
   stats_.is_warm = true;
   const MemoryCounts& memory = result.memory;
   stats_.served_allocations = memory.served;
   stats_.unplanned_allocations += memory.unplanned;
   stats_.measured_peak_bytes = memory.arena_peak_bytes + memory.kept_bytes + memory.unplanned_bytes;
-  return {std::move(result.outputs), std::move(result.numbers)};
 }
 
 // The optimizers' numbers of this call. Returns why they do not fit the plan, empty if they do.
@@ -203,8 +239,15 @@ std::string RankStep::signature(const std::vector<at::Tensor>& tensors, const St
   return signature_of(program_, tensors, input) + shared_.among(program_, tensors);
 }
 
+// Of several paths the one that was asked for, or else that which was taken most.
 RankStep::RankPlan* RankStep::find(const std::string& signature) {
-  const auto found = std::ranges::find(plans_, signature, &RankPlan::signature);
+  const RankPlan* const asked_for = std::exchange(next_, nullptr);
+  auto found = plans_.end();
+  for (auto plan = plans_.begin(); plan != plans_.end(); ++plan) {
+    if (plan->signature != signature) continue;
+    if (found == plans_.end() || &*plan == asked_for || (&*found != asked_for && plan->replays > found->replays))
+      found = plan;
+  }
   if (found == plans_.end()) return nullptr;
   plans_.splice(plans_.begin(), plans_, found);
   return &plans_.front();
@@ -416,7 +459,7 @@ void RankStep::warn_once(const std::string& warning) {
 
 // ---- a new signature
 
-void RankStep::capture(const StepInput& input, const StepOnFn& step) {
+void RankStep::capture(const StepInput& input, const StepOnFn& step, const Numbers& numbers) {
   together([&] { check_batch_dims(input); });
   VirtualPlan captured;
   bool made_state = false;
@@ -429,7 +472,7 @@ void RankStep::capture(const StepInput& input, const StepOnFn& step) {
     std::string no_fit;
     together([&] {
       try {
-        captured = captured_alike(input, step);
+        captured = captured_alike(input, step, numbers);
       } catch (const UserError&) {
         throw;
       } catch (const std::exception& error) {
@@ -453,31 +496,37 @@ void RankStep::capture(const StepInput& input, const StepOnFn& step) {
       USER_CHECK(shared.empty(), "this step cannot run on ranks: tensors of its program share memory ({})", shared);
     });
     check_batch(input);
+    if (captured.is_path) check_path(captured.trace);
+    ++stats_.recordings;
+    stats_.capture_seconds += captured.seconds;
+    stats_.eager_peak_bytes = captured.step_bytes_lower_bound;
+    add_plan(std::move(captured), input);
   } catch (...) {
     take_back();
     throw;
   }
-  ++stats_.recordings;
-  stats_.capture_seconds += captured.seconds;
-  stats_.eager_peak_bytes = captured.step_bytes_lower_bound;
+}
+
+void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
+  agree_on_machine();
+  CompileOptions options;
+  options.target = target().target;
+  options.target.rates = parse_target(ranks_->exchange(to_text(options.target))[0]).rates;  // one price for all
+  options.budget = config_.memory_budget;
+  options.strategy = strategy_;
   RankPlan plan;
-  try {
-    agree_on_machine();
-    CompileOptions options;
-    options.target = target().target;
-    options.target.rates = parse_target(ranks_->exchange(to_text(options.target))[0]).rates;  // one price for all
-    options.budget = config_.memory_budget;
-    options.strategy = strategy_;
-    plan.program = std::make_unique<RankProgram>(captured, *kernels_, options, ranks_, state_);
-  } catch (...) {
-    take_back();
-    throw;
-  }
+  plan.program = std::make_unique<RankProgram>(captured, *kernels_, options, ranks_, state_);
   const std::vector<at::Tensor> tensors = list_tensors(program_, input);
   plan.signature = signature(tensors, input);
+  plan.is_path = captured.is_path;
   plan.trace = std::make_unique<Trace>(std::move(captured.trace));
-  for (size_t e = 0; e < plan.trace->events.size(); ++e)
-    plan.updates.push_back(std::make_unique<EventUpdate>(*plan.trace, e, program_.keys()));
+  for (size_t e = 0; e < plan.trace->events.size(); ++e) {
+    const HostEvent& event = plan.trace->events[e];
+    if (event.kind == HostEvent::Kind::kRead)
+      plan.reads[e] = read_of(*plan.trace, event);
+    else if (!is_made_by_code(event))
+      plan.updates.push_back(std::make_unique<EventUpdate>(*plan.trace, e, program_.keys()));
+  }
   plan.draws = uses_generator(plan.program->schedule());
   take(plan.program->schedule());
   // What is planned later finds parameters as they lie by now.
@@ -487,13 +536,14 @@ void RankStep::capture(const StepInput& input, const StepOnFn& step) {
           one.part ? one.part->sharding : Sharding::whole(plan.program->graph().shape(one.tensor).size());
   count(plan);
   plans_.push_front(std::move(plan));
+  next_ = &plans_.front();
   if (plans_.size() > static_cast<size_t>(config_.max_plans)) plans_.pop_back();
 }
 
 // Of a step that its own rows fit and the whole batch does not: the rows are not what was taken for them.
 void RankStep::find_rows(const StepInput& input, const StepOnFn& step, const std::string& why,
                          const std::function<std::string()>& try_capture) {
-  together([&] { plan_on(input.tensors, input, step); });
+  together([&] { plan_on(input.tensors, input, step, {}); });
   const std::string shapes = shapes_of(input);
   std::vector<Rows> found;
   for (const Rows& rows : other_rows(input)) {
@@ -525,19 +575,40 @@ void RankStep::agree_on_machine() {
     kernels_ = std::make_shared<KernelSources>(config_.kernel_directory, common.cpu, common.micro_kernels);
 }
 
-VirtualPlan RankStep::plan_on(const std::vector<at::Tensor>& batch, const StepInput& input, const StepOnFn& step) {
+// A step whose code decides nothing by what it reads is one trace; else, one path of it.
+VirtualPlan RankStep::plan_on(const std::vector<at::Tensor>& batch, const StepInput& input, const StepOnFn& step,
+                              const Numbers& numbers) {
   const StepInput given{batch, input.names, input.constants};
-  return plan_virtually(
-      program_, given, [&] { return step(batch); }, config_.op_rules, VirtualKernels::Reads::kStandIn);
+  const auto on_batch = [&] { return step(batch); };
+  if (numbers) return plan_path_virtually(program_, given, on_batch, config_.op_rules, *numbers);
+  VirtualPlan whole;
+  std::exception_ptr refused;
+  try {
+    whole = plan_virtually(program_, given, on_batch, config_.op_rules, VirtualKernels::Reads::kStandIn);
+    if (whole.obstacle.empty()) return whole;
+  } catch (const LostRank&) {
+    throw;
+  } catch (...) {
+    refused = std::current_exception();
+  }
+  try {
+    VirtualPlan path = plan_path_virtually(program_, given, on_batch, config_.op_rules, {});
+    const auto reads = [](const HostEvent& event) { return event.kind == HostEvent::Kind::kRead; };
+    if (path.obstacle.empty() && std::ranges::any_of(path.trace.events, reads)) return path;
+  } catch (const std::exception& error) {
+    log().debug("no path of the step can be captured either: {}", error.what());
+  }
+  if (refused) std::rethrow_exception(refused);
+  return whole;
 }
 
 // Once the program has all the parts that the step shows.
-VirtualPlan RankStep::captured_alike(const StepInput& input, const StepOnFn& step) {
+VirtualPlan RankStep::captured_alike(const StepInput& input, const StepOnFn& step, const Numbers& numbers) {
   const std::vector<at::Tensor> batch = whole(input);
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     program_.refresh();
     const std::string before = signature(list_tensors(program_, input), input);
-    VirtualPlan captured = plan_on(batch, input, step);
+    VirtualPlan captured = plan_on(batch, input, step, numbers);
     program_.refresh();
     if (signature(list_tensors(program_, input), input) == before) return captured;
   }
@@ -761,6 +832,8 @@ Checkpoint RankStep::load(const std::filesystem::path& from, const AcceptFn& acc
       program_.refresh();
       const std::vector<OwnedKey> before = program_.keys();
       made = program_.make_state();
+      program_.refresh();
+      program_.adopt(saved->names_of_state());  // of what was made
       program_.refresh();
       saved->check(program_, before);
     });

@@ -2,6 +2,10 @@
 // whole batch, and cut for the mesh; what of the program's tensors is split is then held in parts, and the program's
 // own tensors keep their sizes alone. What lies whole on a rank stays the program's memory. There is no eager stand-in:
 // what cannot be captured is refused, on every rank, before anything changes. All ranks make every call together.
+//
+// Where the step's own code decides by numbers that it reads, a plan is one path of it. It runs up to its last read,
+// with nothing changed by then; the code runs beside it without computing anything, on the numbers that the plan has
+// read, and where it goes another way all ranks leave the plan for that path's.
 #pragma once
 
 #include <filesystem>
@@ -88,6 +92,12 @@ class RankStep {
     std::unique_ptr<RankProgram> program;
     std::vector<std::unique_ptr<EventUpdate>> updates;
     bool draws = false;  // random numbers
+    // Of one path of the step: by event that reads a number, which of the numbers that its code reads it is; what the
+    // code returned with these numbers, where it passes none that it made of them to an operator.
+    bool is_path = false;
+    std::map<size_t, size_t> reads;
+    std::map<std::vector<std::string>, std::vector<Arg>> returned;
+    uint64_t replays = 0;
   };
   using Key = std::pair<Owner, std::string>;
   struct Call {
@@ -102,12 +112,39 @@ class RankStep {
   Call begin(const StepInput& input);
   std::string signature(const std::vector<at::Tensor>& tensors, const StepInput& input);
   RankPlan* find(const std::string& signature);
-  void capture(const StepInput& input, const StepOnFn& step);
+  // `numbers`: of the path on which the step's own code reads these; none: whatever can be captured.
+  using Numbers = std::optional<std::vector<Arg>>;
+  void capture(const StepInput& input, const StepOnFn& step, const Numbers& numbers = {});
+  // Of a plan that is a path; nothing: the step has taken another one, whose plan is there by now.
+  std::optional<StepOutput> follow(Call& call, const StepInput& input, const StepOnFn& step);
+  // The step's own code on the numbers that its plan has read so far. Where it makes other calls than the plan has up
+  // to call `end`, the next read: the first of them.
+  struct Look {
+    Recording recording;
+    std::optional<size_t> leaves_at;
+    std::optional<Trace>
+        wider;  // or: the plan holds a number that its code makes otherwise at every step; with that one open
+  };
+  Look look(const RankPlan& plan, const std::vector<Arg>& numbers, size_t end, const StepInput& input,
+            const StepOnFn& step);
+  static size_t place_of(const RankPlan& plan, size_t event);
+  // Whether the step's own code makes the event's number, of numbers that it has read.
+  static bool is_made_by_code(const HostEvent& event) {
+    return event.kind == HostEvent::Kind::kShadow && event.key.empty();
+  }
+  static void supply_made(const RankPlan& plan, const Trace& taken, size_t end);
+  void leave(Call& call, Look seen, const std::vector<Arg>& numbers, const StepInput& input, const StepOnFn& step);
+  void check_path(const Trace& trace);
+  void agree_on_path(const std::string& mine);
+  void agree_on_numbers(const std::vector<Arg>& numbers);
+  bool find_other(const RankPlan& plan, const Trace& taken, size_t leaves_at);
+  void add_plan(VirtualPlan captured, const StepInput& input);
   void find_rows(const StepInput& input, const StepOnFn& step, const std::string& why,
                  const std::function<std::string()>& try_capture);
-  VirtualPlan plan_on(const std::vector<at::Tensor>& batch, const StepInput& input, const StepOnFn& step);
+  VirtualPlan plan_on(const std::vector<at::Tensor>& batch, const StepInput& input, const StepOnFn& step,
+                      const Numbers& numbers);
   void agree_on_machine();
-  VirtualPlan captured_alike(const StepInput& input, const StepOnFn& step);
+  VirtualPlan captured_alike(const StepInput& input, const StepOnFn& step, const Numbers& numbers);
   std::string update(RankPlan& plan, const std::vector<at::Tensor>& tensors, Undo& undo, std::string& numbers);
   bool check_alike(const Call& call, const StepInput& input);
   void check_batch(const StepInput& input);
@@ -122,6 +159,7 @@ class RankStep {
   std::vector<at::Tensor> batch_of(const RankPlan& plan, const StepInput& input);
   void warn_once(const std::string& warning);
   StepOutput replay(RankPlan& plan, const StepInput& input);
+  void count_replay(RankPlan& plan, const StepResult& result);
   void write_own_slices(const std::filesystem::path& directory);
   bool is_held(const Key& key, const at::Tensor& tensor) const;
   void together(const std::function<void()>& part) const;
@@ -149,6 +187,7 @@ class RankStep {
   std::map<Key, const void*> held_;   // the storage that the program had in each place when it was taken
   std::map<Key, std::shared_ptr<SavedProgram>> saved_;  // whose values are in files until a step takes them
   std::map<std::string, Rows> rows_;                    // by shapes of the batch, where they are not the likeliest
+  const RankPlan* next_ = nullptr;                      // that find() is to find
   bool compared_draws_ = false;
   std::optional<RunTimes> times_;  // while replays are timed,
   bool is_timed_ = false;          // and whether one was

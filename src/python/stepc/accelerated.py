@@ -61,7 +61,7 @@ class Accelerated:
         self._scout = scout
         self.config = config
         self._engine = _C.Step(scout, _with_room(config), ranks.parallel_of(config))
-        self._is_on_ranks = self._engine.is_on_ranks()
+        self._is_on_ranks = scout.on_ranks = self._engine.is_on_ranks()
         if self._is_on_ranks:
             ranks.joined(self._engine)
         has_shapes = config.shapes is not None and config.mode != "eager"

@@ -18,12 +18,17 @@ class FirstState:
 
     def __init__(self):
         self._made = []  # (optimizer, parameter, its state before)
+        self._scalers = []  # that were given their first scale
         self._values = {}  # (id of a parameter's state, name) -> the number that all elements are
         self._states = []  # held, so that the ids above stay theirs
 
-    def make(self, optimizers):
+    def make(self, optimizers, scalers=()):
         """Whether there was any to make."""
         made = len(self._made)
+        begun = [scaler for scaler in scalers if scaler.is_enabled() and scaler._scale is None]
+        for scaler in begun:
+            scaler._lazy_init_scale_growth_tracker(torch.device("cpu"))  # as its first scale() does
+        self._scalers += begun
         for path, optimizer in optimizers.items():
             known = {}
             for group in optimizer.param_groups:
@@ -33,9 +38,11 @@ class FirstState:
                         if kind not in known:
                             known[kind] = _initial(path, optimizer, group, parameter)
                         self._put(optimizer, parameter, known[kind])
-        return len(self._made) > made
+        return len(self._made) > made or bool(begun)
 
     def drop(self):
+        for scaler in self._scalers:
+            scaler._scale = scaler._growth_tracker = None
         for optimizer, parameter, before in self._made:
             if before is None:
                 optimizer.state.pop(parameter, None)

@@ -390,13 +390,14 @@ class Recording:
     def __enter__(self):
         self.modules.__enter__()
         self.marks.set()
-        self.before = self._host_state()
+        self.before = {} if self.scout.looks_lightly else self._host_state()
         self.watch.__enter__()
-        if self.scout.watches:
+        if self.scout.watches and not self.scout.looks_lightly:
             bound = walk.functions_of(self.scout.step)[1]
             optimizers = self.scout.optimizers.values()
             apart = self.scout.attributes.apart
-            self.follow = Watch(self.scout.reads, optimizers, self.arguments, bound, _SCHEDULER_STEP, apart)
+            self.follow = Watch(self.scout.reads, optimizers, self.arguments, bound, _SCHEDULER_STEP, apart,
+                                self.scout.on_ranks)
             self.follow.start()
             self.watch.follow = self.follow
         return self
@@ -408,7 +409,7 @@ class Recording:
         self.watch.__exit__(kind, error, trace)
         self.modules.__exit__(None, None, None)
         self.marks.remove()
-        if kind is None:
+        if kind is None and self.before:
             self._compare(self._host_state())
         return False
 

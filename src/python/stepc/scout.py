@@ -52,6 +52,8 @@ class Scout:
         self.reads = Reads()
         self.attributes = tree.Attributes()  # that the step reads of objects that it is given
         self.watches = True
+        self.looks_lightly = False  # recordings look at no more than the calls
+        self.on_ranks = False
         self.reason = ""  # why the last recorded call does not earn a replay without its Python
         self.effect = ""  # what of that is known to happen outside of tensors
 
@@ -246,7 +248,8 @@ class Scout:
                         slots.append((OPTIMIZER_STATE, f"{path}.{keys[id(parameter)]}.{name}", state, name))
 
     def make_state(self):
-        return self._first_state.make(self.optimizers)
+        found = (value for _, _, value, _ in walk.reachable(self.step, skip=(torch.nn.Module,)))
+        return self._first_state.make(self.optimizers, [one for one in found if isinstance(one, torch.amp.GradScaler)])
 
     def drop_state(self):
         self._first_state.drop()
@@ -395,7 +398,8 @@ class Scout:
         return ""
 
     def settle(self):
-        gc.collect()
+        if not self.looks_lightly:
+            gc.collect()
 
 
 def _new_name(words, names):

@@ -91,8 +91,10 @@ class Watch:
     `reason` says afterwards why the call is not earned, and is None if it is; `effect` of that what is known to happen.
     """
 
-    def __init__(self, reads, optimizers, arguments=None, bound=(), scheduler_code=None, apart=()):
+    def __init__(self, reads, optimizers, arguments=None, bound=(), scheduler_code=None, apart=(), on_ranks=False):
         self.reads = reads
+        self.on_ranks = on_ranks  # where the step's code runs by what it reads, and what it changes is put back
+        self._scalers = []  # gradient scalers that it used, and their words
         self.arguments = arguments  # of the step; None: those of the first function that is followed
         self.bound = bound  # what the step's function is bound to
         self.optimizers = {id(optimizer) for optimizer in optimizers}
@@ -148,6 +150,10 @@ class Watch:
                 # What a mode answers that the step itself has entered is told by its code.
                 if self.reason is None and not isinstance(place.container, Answer):
                     self.reason = f"{place.line} reads {place.words}, which the step changes"
+        for scaler, words in self._scalers:
+            if scaler._per_optimizer_states and self.reason is None:
+                self.reason = f"the step leaves {words} without update()"
+        self._scalers.clear()
         for table in (self._numbers, self._outside, self._arguments, self._objects, self._seen, self._deep, self.cells,
                       self._codes):
             table.clear()
@@ -556,6 +562,9 @@ class Watch:
             self.found[id(value)] = (value, self.words_of(value))
             return
         self._seen[id(value)] = value
+        if self.on_ranks and type(value) is torch.amp.GradScaler and not value._per_optimizer_states:
+            self._scaler(frame, value)
+            return
         if words := effect_of(type(value).__module__):
             self.because(frame, words, effect=True)
             return
@@ -599,6 +608,14 @@ class Watch:
                     inner.append(item)
         for item in inner:
             self.whole(frame, item, depth + 1)
+
+    def _scaler(self, frame, scaler):
+        """Between unscale_() and update() it knows what it has seen of each optimizer, and before and after it nothing."""
+        words = self.words_of(scaler)
+        self._scalers.append((scaler, words))
+        self._type(frame, scaler, words)
+        for name in (one for one in vars(scaler) if one != "_per_optimizer_states"):
+            self.place(frame, scaler.__dict__, ITEM, name, f"{words}.{name}")
 
     def changes(self, frame, value, words):
         """The opcode writes to `value`."""
