@@ -1,6 +1,6 @@
-// One rank of the stepc team of ranks_benchmark.py: the same Llama step on data-parallel ranks, on shards (zero 3), under
-// tensor and under context parallelism, and of this rank's rows alone; and the collectives of the first four without
-// anything else.
+// One rank of the stepc team of ranks_benchmark.py: the same Llama step on data-parallel ranks, on shards (zero 3),
+// under tensor and under context parallelism, and of this rank's rows alone; and the collectives of the first four
+// without anything else.
 //
 //   ranks_benchmark PRESET PRECISION BATCH SEQ      with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
 //
@@ -135,9 +135,9 @@ int run(const std::string& preset, const std::string& precision, int64_t rows, i
   };
   std::vector<std::pair<std::string, std::function<void()>>> pieces;
   std::vector<std::unique_ptr<Step>> steps;
-  for (const auto& [name, axis] : {std::pair("dp", "dp_replicate"), {"zero3", "dp_shard"}, {"tp", "tp"}, {"cp", "cp"}}) {
-    Step* step =
-        steps.emplace_back(std::make_unique<Step>(preset, config, strategy_of(axis), seq, ranks)).get();
+  for (const auto& [name, axis] :
+       {std::pair("dp", "dp_replicate"), {"zero3", "dp_shard"}, {"tp", "tp"}, {"cp", "cp"}}) {
+    Step* step = steps.emplace_back(std::make_unique<Step>(preset, config, strategy_of(axis), seq, ranks)).get();
     pieces.emplace_back(name, [=] { step->run(); });
     pieces.emplace_back(std::string(name) + "_bare", [=] { step->run_bare(); });
   }

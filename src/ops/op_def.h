@@ -11,8 +11,8 @@
 
 #include "ir/graph.h"
 #include "ops/combine.h"
-#include "ops/scalar_expr.h"
 #include "ops/rules/sharding_rule.h"
+#include "ops/scalar_expr.h"
 
 namespace stepc {
 

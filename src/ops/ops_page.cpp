@@ -1,6 +1,6 @@
 // docs/ops.md, printed from the table.
-#include "ops/rules/aten_rules.h"
 #include "ops/op_def.h"
+#include "ops/rules/aten_rules.h"
 
 namespace stepc {
 

@@ -1,5 +1,6 @@
 // What a frame of the interpreter holds while an opcode of it is traced: the value stack, cells and the function.
-// stepc/watch/watch.py reads there what the opcode is about to read. CPython 3.11 only; of others can_read_frames() is false.
+// stepc/watch/watch.py reads there what the opcode is about to read. CPython 3.11 only; of others can_read_frames() is
+// false.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -26,8 +26,8 @@
 //
 // 'rule flops 512.0 ...' is what the program says of an operator of its own (ir/call_rule.h).
 #include "base/check.h"
-#include "ir/text/arg_text.h"
 #include "ir/graph.h"
+#include "ir/text/arg_text.h"
 #include "ir/text/part_text.h"
 #include "ir/text/text_cursor.h"
 

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "base/check.h"
-#include "ops/rules/aten_rules.h"
 #include "ops/op_def.h"
+#include "ops/rules/aten_rules.h"
 
 namespace stepc {
 
