@@ -110,6 +110,28 @@ def refused(run):
     return "not refused"
 
 
+class Attending(torch.nn.Module):
+    """Causal attention of grouped heads as PyTorch's own call, at any length, all in the type of its parameters."""
+
+    def __init__(self, heads=4, key_heads=2, size=4):
+        super().__init__()
+        self.heads, self.key_heads, self.size = heads, key_heads, size
+        width = heads * size
+        self.embedding, self.places = torch.nn.Embedding(VOCABULARY, width), torch.nn.Embedding(64, width)
+        self.queries, self.keys, self.values = (torch.nn.Linear(width, n * size) for n in (heads, key_heads, key_heads))
+        self.out = torch.nn.Linear(width, VOCABULARY)
+
+    def forward(self, input_ids):
+        rows, length = input_ids.shape
+        x = self.embedding(input_ids) + self.places(torch.arange(length))
+        cut = lambda made, heads: made.view(rows, length, heads, self.size).transpose(1, 2)
+        seen = torch.nn.functional.scaled_dot_product_attention(
+            cut(self.queries(x), self.heads), cut(self.keys(x), self.key_heads), cut(self.values(x), self.key_heads),
+            is_causal=True, enable_gqa=True)
+        x = x + seen.transpose(1, 2).reshape(rows, length, -1)
+        return transformers.modeling_outputs.CausalLMOutput(logits=self.out(x))
+
+
 # ---- cases
 
 KINDS = {
@@ -120,6 +142,7 @@ KINDS = {
     "cp": {"cp": 2},
 }
 CASES = {f"kind {name}": (lambda parallel=parallel: beside_one(parallel)) for name, parallel in KINDS.items()}
+
 
 
 def case(function):
@@ -406,6 +429,103 @@ def rows_elsewhere():
             "far": refused(lambda: far(of(given[0]))), "unfit": refused(lambda: unfit({"x": torch.ones(2, 3)})),
             "found": {"wanted": [weighed(wide(x)).item() for x in all_rows],
                       "got": [found(wide(x.chunk(WORLD)[RANK])).item() for x in all_rows]}}
+
+
+def of_lengths(parallel, lengths):
+    """Batches whose length changes from call to call, and is odd."""
+    import stepc
+
+    alone, training = Training(Attending), Training(Attending)
+    source = torch.Generator().manual_seed(1)
+    given = [torch.randint(VOCABULARY, (ROWS, length), generator=source) for length in lengths]
+    wanted = alone.run(alone.step, given)
+    step = on_ranks(training, parallel)
+    got = training.run(step, [rows_of(one, parallel) for one in given])
+    with stepc.full_parameters(training.model, training.optimizer):
+        return {"wanted": wanted, "got": got, "wanted_state": alone.state(), "got_state": training.state()}
+
+
+@case
+def odd_lengths():
+    return {"auto": of_lengths({"cp": 2}, [33, 37, 24]), "heads": of_lengths({"cp": 2, "context": "heads"}, [33]),
+            "gather": of_lengths({"cp": 2, "context": "gather"}, [63]), "ring": refused(lambda: of_lengths({"cp": 2, "context": "ring"}, [33]))}
+
+
+@case
+def windows_on_larger_memory():
+    """Batches that are no rows in a row, which a person cuts out of one tensor."""
+    import stepc
+
+    source = torch.Generator().manual_seed(1)
+    given = [torch.randint(VOCABULARY, (ROWS, 2 * LENGTH), generator=source) for _ in range(STEPS)]
+    ids_of, labels_of = lambda one: one[:, :LENGTH], lambda one: one[:, 1:LENGTH + 1]
+
+    def training_of():
+        training = Training()
+
+        def step(ids, labels):
+            logits = training.model(input_ids=ids).logits
+            loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), labels.reshape(-1))
+            loss.backward()
+            training.optimizer.step()
+            training.optimizer.zero_grad()
+            return {"loss": loss.detach()}
+
+        training.step = step
+        return training
+
+    def run(training, step, of=lambda one: one):
+        return [[step(ids_of(of(one)), labels_of(of(one)))["loss"].item()] for one in given]
+
+    alone = training_of()
+    out = {"wanted": run(alone, alone.step)}
+    for name, parallel, config in (("fsdp", "fsdp", {}), ("tp", {"tp": 2}, {}), ("cp", {"cp": 2}, {}),
+                                   ("global", "fsdp", {"batch": "global"}), ("ranks", "ddp", {"loss_mean": "ranks"})):
+        training = training_of()
+        is_whole = config.get("batch") == "global"
+        out[name] = run(training, on_ranks(training, parallel, **config), lambda one: one if is_whole else rows_of(one, parallel))
+    # One rank alone has them otherwise in memory.
+    training = Training()
+    step = on_ranks(training, "fsdp")
+    rows = rows_of(batches()[0], "fsdp")
+    out["one"] = step(rows.t().contiguous().t() if RANK else rows)["loss"].item()
+    out["one wanted"] = Training().step(batches()[0])["loss"].item()
+    # What a step writes to its batch is there, or refused.
+    def writes(ids, seen):
+        seen += 1
+        return (seen * ids).double().mean()
+
+    seen = torch.zeros(ROWS, LENGTH)[:, ::2]
+    whole = stepc.accelerate(writes, config=stepc.Config(parallel={"tp": 2}))
+    out["write"] = refused(lambda: whole(batches()[0][:, ::2], seen))
+    seen = seen.contiguous()
+    whole(batches()[0][:, ::2], seen)
+    out["written"] = bool((seen == 1).all())
+    return out
+
+
+@case
+def arguments():
+    """Whatever stands beside tensors is the same on ranks whose processes say other words of it."""
+
+    class Scales:
+        of_loss = 2.0
+
+    def run(training, step, *others):
+        return [[step(rows_of(one, "fsdp") if step is not training.step else one, *others)["loss"].item()] for one in batches()]
+
+    def training_of():
+        training = Training()
+        training.step = lambda ids, scales, function, names: {
+            "loss": function(Training.step(training, ids)["loss"]) * scales.of_loss * len(names)}
+        return training
+
+    alone, training = training_of(), training_of()
+    others = Scales(), (lambda loss: 3 * loss), {"a", "b", "c"}
+    wanted = run(alone, alone.step, *others)
+    step = on_ranks(training, "fsdp")
+    missing = refused(lambda: step(rows_of(batches()[0], "fsdp"), *others, *[torch.ones(2)] * RANK))
+    return {"wanted": wanted, "got": run(training, step, *others), "missing": missing}
 
 
 @case
@@ -779,6 +899,7 @@ def refusals():
         "name": refused(lambda: on_ranks(Training(), {"dp": 2})),
         "reduce": refused(lambda: on_ranks(Training(), {"dp_shard": 2, "reduce": "fp8"})),
         "preset": refused(lambda: on_ranks(Training(), "zero")),
+        "rest": refused(lambda: on_ranks(Training(), {"dp_shard": -1, "tp": 3})),
         "rule": called(lambda _: None, shard={"*.q_proj.weight": {0: "dp_shard"}}),
     }
     training = Training()
@@ -802,6 +923,7 @@ def refusals():
     except Exception as error:
         out["in a call"] = str(error).splitlines()[0]
     training.optimizer.param_groups[0]["betas"] = (0.9, 0.999)
+    out["another call"] = refused(lambda: step.save("interrupted") if RANK else step(rows_of(ids, "fsdp")))
     step(rows_of(ids, "fsdp"))
     return out
 

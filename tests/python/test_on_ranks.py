@@ -16,7 +16,9 @@ from on_ranks import assert_as_one, results_of
 @pytest.fixture(scope="module")
 def ranks(build_dir, tmp_path_factory):
     """What a case gave on each rank, in a program that has a group of its own."""
-    cases = ["kind fsdp", "kind tp", "evaluation", "whole_tensors", "checkpoints", "torchs_checkpoints", "loops", "numbers", "decisions", "means_of_ranks", "refusals", "example_of_the_docs"]
+    cases = ["kind fsdp", "kind tp", "odd_lengths", "windows_on_larger_memory", "arguments", "evaluation", "whole_tensors",
+             "checkpoints", "torchs_checkpoints", "loops", "numbers", "decisions",
+             "means_of_ranks", "refusals", "example_of_the_docs"]
     return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "own")
 
 
@@ -27,6 +29,38 @@ def test_step_on_ranks_is_that_of_one(ranks, kind):
         assert result["stats"]["replays"] == ranks_cases.STEPS and result["stats"]["plans"] == 1
         assert result["stats"]["eager_calls"] == 0 and result["stats"]["known_updates"] >= ranks_cases.STEPS - 2
         assert result["stats"]["state_bytes"] < 0.55 * result["whole_bytes"]
+
+
+@pytest.mark.parametrize("kind", ["auto", "heads", "gather"])
+def test_sequences_of_odd_lengths(ranks, kind):
+    for result in ranks["odd_lengths"]:
+        assert_as_one(result[kind])
+
+
+def test_ring_says_which_lengths_it_takes(ranks):
+    zero, one = (result["ring"] for result in ranks["odd_lengths"])
+    assert zero == one == ("context = \"ring\" takes tokens that 2 x cp = 4 divides, and attention (in 'Attending') is over 33: "
+                           "pad rows to 36, or take context = \"auto\"")
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "tp", "cp", "global", "ranks"])
+def test_batch_is_cut_out_of_larger_tensors(ranks, kind):
+    for result in ranks["windows_on_larger_memory"]:
+        assert_as_one({"wanted": result["wanted"], "got": result[kind]})
+
+
+def test_batch_of_one_rank_lies_otherwise(ranks):
+    for result in ranks["windows_on_larger_memory"]:
+        assert abs(result["one"] - result["one wanted"]) < 1e-10
+        assert result["written"]
+        assert result["write"] == ("this step cannot run on ranks: it writes to '[0][1]' of its batch, of which each rank computes "
+                                   "with a copy; write to a clone() of it")
+
+
+def test_arguments_that_are_no_tensors(ranks):
+    for result in ranks["arguments"]:
+        assert_as_one(result)
+        assert result["missing"].endswith("new shape: [0][4] absent -> 2"), result["missing"]
 
 
 def test_training_and_evaluation_are_two_plans(ranks):
@@ -173,6 +207,8 @@ REFUSALS = {
                   r"\"local\" are rows of its own$",
     "mesh": r"^parallel asks for 3 ranks \(dp_shard=3\), and 2 were started; the nearest mesh of those is "
             r"dp_shard=2, and -1 takes what the others leave$",
+    "rest": r"^parallel has dp_shard = -1, and the other axes have 3 ranks, of which 2 is no multiple; the nearest mesh is tp=2$",
+    "another call": r"^rank 1 calls step.save\(\), and rank 0 the step: all ranks make the same calls, in the same order$",
     "exact": r"^mode is \"exact\", which runs calls of one device, and parallel spreads the step over several",
     "name": r"^parallel has 'dp'; it has dp_replicate, dp_shard, cp, tp, zero, sequence_parallel, context, reduce$",
     "reduce": r"^parallel has reduce = \"fp8\"; it is \"float32\" or \"bfloat16\"$",
@@ -215,7 +251,7 @@ def test_one_rank_of_ddp_is_the_step_itself():
 
 @pytest.mark.parametrize("given, said", [
     ({"parallel": {"dp_shard": 0}}, "parallel has dp_shard = 0; it is at least 1, or -1 for the ranks left"),
-    ({"parallel": {"dp_shard": True}}, "parallel has dp_shard = True; it is a int"),
+    ({"parallel": {"dp_shard": True}}, "parallel has dp_shard = True; it is a whole number"),
     ({"parallel": {"zero": 5}}, "zero is 5"),
     ({"parallel": {"dp_shard": -1, "tp": -1}}, "parallel has dp_shard = -1 and tp = -1; one axis takes the ranks left"),
     ({"parallel": 2}, 'parallel is 2; it is "ddp", "fsdp" or a dict'),
@@ -224,6 +260,8 @@ def test_one_rank_of_ddp_is_the_step_itself():
     ({"loss_mean": "ranks"}, "loss_mean is given, and parallel is not"),
     ({"shard": {"*": {0: "tp"}}}, "shard is given, and parallel is not"),
     ({"parallel": "ddp", "shard": {"*": 0}}, "shard has '*': 0; it is a dimension and an axis"),
+    ({"parallel": "ddp", "shard": {3: {0: "tp"}}}, "shard is {3: {0: 'tp'}}; it is a dict whose keys are names, such as"),
+    ({"parallel": "ddp", "batch_dims": ["x"]}, "batch_dims is ['x']; it is a dict whose keys are names, such as"),
     ({"parallel": "ddp", "batch_dims": {"x": -1}}, "batch_dims has 'x': -1; it is the dimension of its rows, or None"),
 ])
 def test_config_says_what_it_takes(given, said):

@@ -195,7 +195,8 @@ TEST(StepOnRanks, HeadsThatCannotBeSplitAreNamed) {
   const Graph graph = core_of(step);
   EXPECT_USER_ERROR(local_of(graph, by_heads("cp=2,tp=4")),
                     "there are 1 on a rank along tp, which cp = 2 does not divide");
-  EXPECT_USER_ERROR(local_of(graph, by_heads("cp=3")), "there are 4, which cp = 3 does not divide; gather keys and");
+  EXPECT_USER_ERROR(local_of(graph, by_heads("cp=3")),
+                    "there are 4, which cp = 3 does not divide: take a cp of 2 or 4, or");
   expect_as_on_one_device(step, {by_heads("cp=2,tp=2")});
 }
 

@@ -16,6 +16,9 @@
 namespace stepc {
 
 namespace {
+constexpr const char* kShape = "shape: ";
+constexpr const char* kArguments = "setting: arguments";
+
 template <class T>
 void append(std::string& out, const T& value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof value);
@@ -111,10 +114,10 @@ std::map<std::string, std::string> describe_signature(const Program& program, co
   std::map<std::string, std::string> out;
   for (size_t t = 0; t < input.tensors.size(); ++t) {
     const std::string name = t < input.names.size() ? input.names[t] : str("batch {}", t);
-    out["shape: " + name] = shape_text(input.tensors[t]);
+    out[str("{}{}", kShape, name)] = shape_text(input.tensors[t]);
     if (input.tensors[t].defined()) out["type: " + name] = c10::toString(input.tensors[t].scalar_type());
   }
-  out["setting: arguments"] = input.constants;
+  out[kArguments] = input.constants;
   out["setting: threads"] = str("{}", at::get_num_threads());
   out["setting: autocast"] =
       at::autocast::is_autocast_enabled(at::kCPU) ? c10::toString(at::autocast::get_autocast_dtype(at::kCPU)) : "off";
@@ -135,16 +138,23 @@ std::map<std::string, std::string> describe_signature(const Program& program, co
 
 std::string explain_change(const std::map<std::string, std::string>& before,
                            const std::map<std::string, std::string>& after) {
+  const auto value_in = [](const auto& map, const std::string& what) {
+    const auto found = map.find(what);
+    return found == map.end() ? std::string("absent") : found->second;
+  };
   for (const auto& [what, now] : after) {
-    const auto found = before.find(what);
-    const std::string was = found == before.end() ? "absent" : found->second;
-    if (was == now) continue;
+    const std::string was = value_in(before, what);
+    if (was == now || what == kArguments) continue;
     if (what.starts_with(Program::kPythonValue)) return str("{} {}", what.substr(Program::kPythonValue.size()), now);
     return str("new {} {} -> {}", what, was, now);
   }
   for (const auto& [what, was] : before)
     if (what.starts_with(Program::kPythonValue) && !after.contains(what))
       return str("{} is again what it was", what.substr(Program::kPythonValue.size()));
+  for (const auto& [what, was] : before)
+    if (what.starts_with(kShape) && !after.contains(what)) return str("new {} {} -> absent", what, was);
+  if (const auto was = value_in(before, kArguments), now = value_in(after, kArguments); was != now)
+    return str("new {} {} -> {}", kArguments, was, now);
   return "new structure of modules or optimizers, or other tensors share memory";
 }
 

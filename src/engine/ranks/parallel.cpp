@@ -1,5 +1,6 @@
 #include "engine/ranks/parallel.h"
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 
@@ -41,10 +42,12 @@ Strategy strategy_of(const Parallel& parallel, int64_t ranks) {
       others *= axis.size;
   }
   if (rest != nullptr) {
-    USER_CHECK(ranks % others == 0,
-               "parallel has {} = -1, and the other axes have {} ranks, of which {} is no multiple", rest->name, others,
-               ranks);
-    rest->size = ranks / others;
+    rest->size = std::max<int64_t>(1, ranks / others);
+    USER_CHECK(
+        ranks % others == 0,
+        "parallel has {} = -1, and the other axes have {} ranks, of which {} is no multiple; the nearest mesh is "
+        "{}",
+        rest->name, others, ranks, to_text(nearest_mesh(make_mesh(axes), ranks)));
   }
   Strategy strategy;
   strategy.mesh = make_mesh(axes);

@@ -125,7 +125,23 @@ RankStep::RankStep(Program& program, const Config& config, Stats& stats)
 
 // ---- calls
 
-StepOutput RankStep::run(const StepInput& input, const StepOnFn& step) {
+// What a rank computes with are rows in a row: the program may give windows on something larger, other ones on each
+// rank, and two of the same memory.
+StepInput RankStep::contiguous(const StepInput& given) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  StepInput input = given;
+  copied_.assign(input.tensors.size(), false);
+  for (size_t t = 0; t < input.tensors.size(); ++t) {
+    at::Tensor& tensor = input.tensors[t];
+    if (!tensor.defined() || tensor.layout() != c10::Layout::Strided || tensor.is_contiguous()) continue;
+    tensor = tensor.detach().contiguous().set_requires_grad(tensor.requires_grad());
+    copied_[t] = true;
+  }
+  return input;
+}
+
+StepOutput RankStep::run(const StepInput& given, const StepOnFn& step) {
+  const StepInput input = contiguous(given);
   int paths = 0;
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     Call call;
@@ -255,6 +271,21 @@ RankStep::RankPlan* RankStep::find(const std::string& signature) {
 
 // ---- all ranks alike
 
+// Of a call that all ranks make together: what each gives to it. A rank that is interrupted, say, may make another.
+std::vector<std::string> RankStep::enter(const std::string& call, const std::string& mine) const {
+  std::vector<std::string> all = ranks_->exchange(call + "\n" + mine), calls;
+  for (std::string& one : all) {
+    const size_t end = std::min(one.find('\n'), one.size());
+    calls.push_back(one.substr(0, end));
+    one.erase(0, end + 1);
+  }
+  for (size_t r = 1; r < calls.size(); ++r)
+    USER_CHECK(calls[r] == calls[0],
+               "rank {} calls {}, and rank 0 {}: all ranks make the same calls, in the same order", r, calls[r],
+               calls[0]);
+  return all;
+}
+
 // The first rank's that has one, in one line; empty: none has.
 std::string RankStep::common_error(const std::string& mine) const {
   const std::vector<std::string> all = ranks_->exchange(mine);
@@ -283,7 +314,7 @@ void RankStep::together(const std::function<void()>& part) const {
 bool RankStep::check_alike(const Call& call, const StepInput& input) {
   const std::string hash = hash_of_text(call.signature);
   const std::vector<std::string> all =
-      ranks_->exchange(hash + (call.plan == nullptr ? std::string() : hash_of_text(call.numbers)));
+      enter("the step", hash + (call.plan == nullptr ? std::string() : hash_of_text(call.numbers)));
   const auto is_like_first = [&](const std::string& one) { return one.starts_with(all[0].substr(0, hash.size())); };
   const bool have_plans = std::ranges::all_of(all, [&](const std::string& one) { return one.size() > hash.size(); });
   if (std::ranges::all_of(all, is_like_first) && (!have_plans || std::ranges::count(all, all[0]) == std::ssize(all)))
@@ -420,6 +451,16 @@ at::Tensor RankStep::gathered(const at::Tensor& rows, int64_t dim) {
   return all.movedim(0, dim).contiguous();
 }
 
+// Whether what a plan takes of a tensor of the batch is what this rank gives.
+bool RankStep::takes_as_given(const std::optional<PartOf>& part, const StepInput& input, size_t tensor) const {
+  const auto dim = strategy_.means_by_rank ? std::nullopt : rows_of(input, tensor);
+  if (!dim || !part) return !dim && !part;
+  const auto at = static_cast<size_t>(*dim);
+  Sharding own_rows = Sharding::whole(part->shape.size());
+  own_rows.dims[at] = canonical({{part->shape[at], data_axes_}}, strategy_.mesh);
+  return part->sharding == own_rows;
+}
+
 // What the plan takes of the batch: rows that are the rank's part of a tensor go nowhere else.
 std::vector<at::Tensor> RankStep::batch_of(const RankPlan& plan, const StepInput& input) {
   std::vector<at::Tensor> out = input.tensors;
@@ -428,13 +469,22 @@ std::vector<at::Tensor> RankStep::batch_of(const RankPlan& plan, const StepInput
     if (one.kind != InputKind::kBatch) continue;
     const size_t t = std::stoul(one.key);
     const auto dim = rows_of(input, t);
-    if (!dim) continue;
-    const auto at = static_cast<size_t>(*dim);
-    Sharding own_rows = Sharding::whole(static_cast<size_t>(out[t].dim()));
-    if (one.part) own_rows.dims[at] = canonical({{one.part->shape[at], data_axes_}}, strategy_.mesh);
-    if (!one.part || one.part->sharding != own_rows) out[t] = gathered(out[t], *dim);
+    if (dim && !takes_as_given(one.part, input, t)) out[t] = gathered(out[t], *dim);
   }
   return out;
+}
+
+// What the step writes to its batch is in the memory that the program gave, or it is refused.
+void RankStep::check_writes_to_batch(const Graph& local, const StepInput& input) const {
+  for (const GraphOutput& output : local.outputs) {
+    if (output.kind != GraphOutput::Kind::kUpdate || local.inputs[output.input].kind != InputKind::kBatch) continue;
+    const size_t t = std::stoul(local.inputs[output.input].key);
+    USER_CHECK(
+        !copied_[t] && takes_as_given(local.inputs[output.input].part, input, t),
+        "this step cannot run on ranks: it writes to '{}' of its batch, of which each rank computes with a copy; "
+        "write to a clone() of it",
+        name_in(input, t));
+  }
 }
 
 // Rank 0's generator is everybody's: what a step draws does not depend on how many ranks run it.
@@ -516,6 +566,7 @@ void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
   options.strategy = strategy_;
   RankPlan plan;
   plan.program = std::make_unique<RankProgram>(captured, *kernels_, options, ranks_, state_);
+  together([&] { check_writes_to_batch(plan.program->graph(), input); });
   const std::vector<at::Tensor> tensors = list_tensors(program_, input);
   plan.signature = signature(tensors, input);
   plan.is_path = captured.is_path;
@@ -711,7 +762,7 @@ void RankStep::take(const Key& key, const at::Tensor& tensor) {
 }
 
 void RankStep::gather(const std::vector<at::Tensor>& tensors, bool keeps) {
-  ranks_->barrier();  // who has ended meanwhile says so here
+  enter("full_parameters()");  // who has ended meanwhile says so here
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (const at::Tensor& tensor : tensors) {
     const auto found = parts_.find(tensor.storage().unsafeGetStorageImpl());
@@ -746,6 +797,7 @@ std::filesystem::path RankStep::save(const std::filesystem::path& output, int64_
   const bool is_first = ranks_->rank() == 0;
   std::string at;
   std::optional<CheckpointWriter> writer;
+  enter("step.save()");
   together([&] {
     program_.refresh();
     if (is_first) at = writer.emplace(output, TrainerState{.step = number}).path();
@@ -818,6 +870,7 @@ Checkpoint RankStep::load(const std::filesystem::path& from, const AcceptFn& acc
   Checkpoint checkpoint;
   std::shared_ptr<SavedProgram> saved;
   bool made = false;
+  enter("step.load()");
   together([&] {
     if (ranks_->rank() == 0) at = std::filesystem::absolute(find_checkpoint(from).directory);  // every hash is checked
   });
@@ -912,7 +965,7 @@ std::string RankStep::report_of_all() const {
           human_bytes(stats_.measured_peak_bytes),
           stats_.replays == 0 ? "-" : time_text(stats_.execute_seconds / static_cast<double>(stats_.replays)));
   std::string out = report();
-  for (const std::string& one : ranks_->exchange(mine)) out += one;
+  for (const std::string& one : enter("step.report(all_ranks=True)", mine)) out += one;
   return out;
 }
 

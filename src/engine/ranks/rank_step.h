@@ -109,6 +109,7 @@ class RankStep {
     std::optional<Undo> undo;  // of what the optimizers' host code has done for it
   };
 
+  StepInput contiguous(const StepInput& given);
   Call begin(const StepInput& input);
   std::string signature(const std::vector<at::Tensor>& tensors, const StepInput& input);
   RankPlan* find(const std::string& signature);
@@ -156,12 +157,15 @@ class RankStep {
   static std::string shapes_of(const StepInput& input);
   std::vector<at::Tensor> whole(const StepInput& input);
   at::Tensor gathered(const at::Tensor& rows, int64_t dim);
+  bool takes_as_given(const std::optional<PartOf>& part, const StepInput& input, size_t tensor) const;
   std::vector<at::Tensor> batch_of(const RankPlan& plan, const StepInput& input);
+  void check_writes_to_batch(const Graph& local, const StepInput& input) const;
   void warn_once(const std::string& warning);
   StepOutput replay(RankPlan& plan, const StepInput& input);
   void count_replay(RankPlan& plan, const StepResult& result);
   void write_own_slices(const std::filesystem::path& directory);
   bool is_held(const Key& key, const at::Tensor& tensor) const;
+  std::vector<std::string> enter(const std::string& call, const std::string& mine = {}) const;
   void together(const std::function<void()>& part) const;
   void share_draws();
   std::vector<std::pair<Key, at::Tensor>> moved_since(const std::vector<at::Tensor>& tensors) const;
@@ -189,6 +193,7 @@ class RankStep {
   std::map<std::string, Rows> rows_;                    // by shapes of the batch, where they are not the likeliest
   const RankPlan* next_ = nullptr;                      // that find() is to find
   bool compared_draws_ = false;
+  std::vector<bool> copied_;       // which tensors of the call's input are copies of what the program gave
   std::optional<RunTimes> times_;  // while replays are timed,
   bool is_timed_ = false;          // and whether one was
 };

@@ -1,5 +1,6 @@
 """A training step that was given to accelerate()."""
 
+import collections
 import dataclasses
 import functools
 import logging
@@ -71,7 +72,7 @@ class Accelerated:
         self._with_graph = set()  # the text of arguments with which the step returns a graph, and whether one is made
         self._structure_numbers = {}
         self._arguments = {}  # structure of arguments -> its text in the signature, the names of their tensors
-        self._met = 0
+        self._met = collections.Counter()  # structures by what is said of them
         self._said = set()
         self._trained = 0  # calls with gradients
 
@@ -169,8 +170,9 @@ class Accelerated:
         tree.flatten(given, [], names, attributes=self._scout.attributes.begin())
         if len(self._arguments) >= _MOST_ARGUMENTS:
             self._arguments.clear()
-        self._met += 1
-        self._arguments[structure] = f"{self._met}: {tree.describe(structure)}", names
+        said = "; ".join(filter(None, [", ".join(map(str, names)), tree.describe(structure)]))
+        self._met[said] += 1  # structures of which the same is said are told apart, and on all ranks alike
+        self._arguments[structure] = f"{self._met[said]}: {said}", names
         return self._arguments[structure]
 
     def _eager(self, args, kwargs, given, opaque):

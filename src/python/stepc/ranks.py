@@ -14,8 +14,10 @@ from stepc import _C
 _PRESETS = {"ddp": {"dp_replicate": -1}, "fsdp": {"dp_shard": -1}}
 _AXES = ("dp_replicate", "dp_shard", "cp", "tp")
 _OPTIONS = {"zero": int, "sequence_parallel": bool, "context": str, "reduce": str}
+_KINDS = {int: "a whole number", bool: "True or False", str: "a text"}
 _SECONDS_TO_TELL = 60  # the others that this rank ends by an exception
 _EXAMPLE = 'such as {"dp_shard": 2, "tp": 2}'
+_NAMED = {"shard": 'such as {"*.q_proj.weight": {0: "tp"}}', "batch_dims": 'such as {"x": 1}'}
 
 _steps = weakref.WeakSet()  # that run on ranks
 
@@ -42,9 +44,13 @@ def check(config):
         if name not in _AXES and name not in _OPTIONS:
             raise _C.UserError(f"parallel has {name!r}; it has {', '.join((*_AXES, *_OPTIONS))}")
         if type(value) is not _OPTIONS.get(name, int):
-            raise _C.UserError(f"parallel has {name} = {value!r}; it is a {_OPTIONS.get(name, int).__name__}")
+            raise _C.UserError(f"parallel has {name} = {value!r}; it is {_KINDS[_OPTIONS.get(name, int)]}")
     if config.shapes is not None:
         raise _C.UserError("shapes and parallel do not go together yet: pad batches to a few sizes")
+    for name in ("shard", "batch_dims"):
+        given = getattr(config, name)
+        if given is not None and not (isinstance(given, dict) and all(isinstance(key, str) for key in given)):
+            raise _C.UserError(f"{name} is {given!r}; it is a dict whose keys are names, {_NAMED[name]}")
     for pattern, dims in (config.shard or {}).items():
         if not isinstance(dims, dict) or not all(type(dim) is int and dim >= 0 and isinstance(axis, str)
                                                  for dim, axis in dims.items()):

@@ -364,6 +364,11 @@ def _reference(value):
         return lambda: value
 
 
+def _words(value):
+    """The same in every process that holds the same: of an object, whose own words may say where it lies, its class."""
+    return repr(value) if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
+
+
 def describe(structure):
     """The constants of a structure in words, for log lines."""
     found = []
@@ -372,7 +377,8 @@ def describe(structure):
         if isinstance(part, str):
             return
         if part[0] == "constant":
-            found.append(f"{path}={part[1]!r}" if path else repr(part[1]))
+            said = _words(part[1].value)
+            found.append(f"{path}={said}" if path else said)
         elif part[0] == "sequence":
             for index, item in enumerate(part[2]):
                 visit(item, f"{path}[{index}]")

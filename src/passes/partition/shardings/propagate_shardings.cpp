@@ -43,6 +43,19 @@ struct Offer {
   size_t operand = 0;
 };
 
+// Of n, those just below and above `ranks`, in words.
+std::string nearest_divisors(int64_t n, int64_t ranks) {
+  std::vector<int64_t> near;
+  for (int64_t below = ranks - 1; below >= 1 && near.empty(); --below)
+    if (n % below == 0) near.push_back(below);
+  for (int64_t above = ranks + 1; above <= n; ++above)
+    if (n % above == 0) {
+      near.push_back(above);
+      break;
+    }
+  return str("{}", fmt::join(near, " or "));
+}
+
 // What is known beside the seeds.
 struct Hints {
   // The axis along which look-ups of tokens split the sequence.
@@ -287,9 +300,10 @@ class Propagation {
     const int64_t ranks = mesh_.size(cp);
     if (left % ranks != 0)
       throw UnfitContext(
-          str("context parallelism by heads: of the heads of attention (in '{}') there are {}{}, which cp = {} does "
-              "not divide; gather keys and values instead",
-              node.source.module, left, left == rule.factors[heads].size ? "" : " on a rank along tp", ranks));
+          str("context = \"heads\" splits the heads of attention (in '{}'), and there are {}{}, which cp = {} does not "
+              "divide: take a cp of {}, or context = \"auto\"",
+              node.source.module, left, left == rule.factors[heads].size ? "" : " on a rank along tp", ranks,
+              nearest_divisors(left, ranks)));
     offers.push_back({{heads, {ranks, {cp}}, left / ranks}, Origin::kBatch, preference(Origin::kBatch, false), 0, 0});
     return true;
   }
@@ -326,11 +340,10 @@ class Propagation {
       const int64_t tokens = old_.shape(node.inputs[i])[kSequence], ranks = mesh_.size(cp);
       const bool turns = !node.attrs.get<bool>("causal") || split->piece.zigzags;
       if (!is_even(split->piece, mesh_) || !turns)
-        throw UnfitContext(
-            str("context parallelism around a ring: attention (in '{}') is over {} tokens, which {}cp = {} does not "
-                "divide; "
-                "gather keys and values instead",
-                node.source.module, tokens, turns ? "" : "2 x ", ranks));
+        throw UnfitContext(str(
+            "context = \"ring\" takes tokens that 2 x cp = {} divides, and attention (in '{}') is over {}: pad rows to "
+            "{}, or take context = \"auto\"",
+            2 * ranks, node.source.module, tokens, (tokens / (2 * ranks) + 1) * 2 * ranks));
     }
     std::erase_if(offers, [cp](const Offer& offer) { return offer.split.piece.axes == std::vector<Axis>{cp}; });
     return true;
