@@ -143,6 +143,8 @@ KINDS = {
 }
 CASES = {f"kind {name}": (lambda parallel=parallel: beside_one(parallel)) for name, parallel in KINDS.items()}
 
+# These need torch.distributed initialised, or initialise it themselves, at the address where stepc's ranks have met.
+WITH_A_GROUP = ("torchs_checkpoints", "trainer")
 
 
 def case(function):
@@ -1053,6 +1055,8 @@ def main(build, out, group, *names):
         torch.set_default_dtype(torch.float64)
         results[name] = {**CASES, **FAMILY_CASES, **CONTEXT_CASES}[name]()
     torch.save(results, f"{out}/rank-{RANK}.pt")
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,13 @@ from on_ranks import assert_as_one, results_of, start
 
 @pytest.fixture(scope="module")
 def ranks(build_dir, tmp_path_factory):
-    return results_of(list(ranks_cases.CASES), build_dir, tmp_path_factory.mktemp("ranks"), "launched")
+    cases = [one for one in ranks_cases.CASES if one not in ranks_cases.WITH_A_GROUP]
+    return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "launched")
+
+
+@pytest.fixture(scope="module")
+def ranks_with_a_group(build_dir, tmp_path_factory):
+    return results_of(["trainer"], build_dir, tmp_path_factory.mktemp("group"), "own")
 
 
 @pytest.mark.parametrize("case", [f"kind {kind}" for kind in ranks_cases.KINDS] + [
@@ -90,8 +96,8 @@ def test_exception_of_one_rank_ends_all(build_dir, tmp_path):
     assert zero.endswith("UserError: rank 1: ValueError: a broken row\n") and one.endswith("ValueError: a broken row\n")
 
 
-def test_trainer_of_transformers(ranks):
-    for result in ranks["trainer"]:
+def test_trainer_of_transformers(ranks_with_a_group):
+    for result in ranks_with_a_group["trainer"]:
         assert_as_one(result, tolerance=1e-5)
         assert result["of_eager"] == [True, True] and result["of_ours"] == [True, False]
         assert result["replays"] > 4
