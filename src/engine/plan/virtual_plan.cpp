@@ -154,10 +154,6 @@ void count_state(const Program& program, VirtualPlan& plan) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 VirtualPlan plan_with(VirtualKernels& kernels, bool is_path, Program& program, const StepInput& input,
                       const std::function<StepOutput()>& step, const OpRules& rules) {
   const auto begin = Clock::now();

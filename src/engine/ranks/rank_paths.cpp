@@ -34,6 +34,17 @@ std::vector<std::string> texts_of(const std::vector<Arg>& numbers) {
   return texts;
 }
 
+class LightLook {
+ public:
+  explicit LightLook(Program& program) : program_(program) { program_.look_lightly(true); }
+  ~LightLook() { program_.look_lightly(false); }
+  LightLook(const LightLook&) = delete;
+  LightLook& operator=(const LightLook&) = delete;
+
+ private:
+  Program& program_;
+};
+
 }  // namespace
 
 std::optional<StepOutput> RankStep::follow(Call& call, const StepInput& input, const StepOnFn& step) {
@@ -138,16 +149,12 @@ RankStep::Look RankStep::look(const RankPlan& plan, const std::vector<Arg>& numb
     const auto begin = Clock::now();
     const std::vector<at::Tensor> batch = whole(input);
     const StepInput given{batch, input.names, input.constants};
-    program_.look_lightly(true);
     VirtualRun run;
-    try {
+    {
+      const LightLook light(program_);
       run = run_virtually(
           program_, given, [&] { return step(batch); }, config_.op_rules, numbers);
-    } catch (...) {
-      program_.look_lightly(false);
-      throw;
     }
-    program_.look_lightly(false);
     const Trace& taken = run.recording.trace;
     const size_t alike = calls_alike(*plan.trace, taken);
     const bool is_whole = end == plan.trace->calls.size();

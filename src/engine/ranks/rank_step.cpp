@@ -64,18 +64,19 @@ std::string why_refused(const VirtualPlan& captured, const Program& program) {
   if (!captured.obstacle.empty()) return captured.obstacle;
   if (std::string reason = program.python_reason(); !reason.empty()) return reason;
   for (const HostEvent& event : captured.trace.events) {
-    const std::string where = event.kind == HostEvent::Kind::kRead ? event.key : std::string();
-    if (event.kind == HostEvent::Kind::kRead && event.own_calls.empty()) continue;
-    if (event.kind == HostEvent::Kind::kShadow && (!event.key.empty() || event.own_calls.empty())) continue;
-    if (event.own_calls.empty()) return str("'{}' computes on the host with values that depend on data", event.key);
-    return str("{}{} is a call that only the step's own run can make",
-               captured.trace.calls[event.own_calls[0].index()].op, where.empty() ? "" : " (at " + where + ")");
+    const bool is_read = event.kind == HostEvent::Kind::kRead, is_shadow = event.kind == HostEvent::Kind::kShadow;
+    const bool is_known_update = is_shadow && !event.key.empty();
+    if (event.own_calls.empty() && !is_read && !is_shadow)
+      return str("'{}' computes on the host with values that depend on data", event.key);
+    if (!event.own_calls.empty() && !is_known_update)
+      return str("{}{} is a call that only the step's own run can make",
+                 captured.trace.calls[event.own_calls[0].index()].op,
+                 is_read && !event.key.empty() ? str(" (at {})", event.key) : "");
   }
   for (const External& external : captured.trace.externals)
     if (external.owner == Owner::kHost)
       return "it makes a tensor of numbers that it has read, another one at every step: give the number to an operator "
-             "as "
-             "it is";
+             "as it is";
   for (const External& external : captured.trace.externals)
     if (external.owner == Owner::kGradient)
       return str("it finds a gradient of '{}' that an earlier call has kept: call zero_grad() before the step ends",
