@@ -20,7 +20,7 @@ constexpr std::string_view kTwo3d = "b c _ _ _, b c _ _ _ -> b c _ _ _";
 constexpr std::string_view kMax2d = "b c _ _ -> b c _ _, b c _ _";
 constexpr std::string_view kMax3d = "b c _ _ _ -> b c _ _ _, b c _ _ _";
 constexpr std::string_view kMaxBackward2d = "b c _ _, b c _ _, b c _ _ -> b c _ _";
-constexpr std::string_view kRows = "b -> b, b";  // (values, their places along the row)
+constexpr std::string_view kAlongTheRow = "b -> b, b";  // (values, their places along the row)
 constexpr std::string_view kMaxBackward3d = "b c _ _ _, b c _ _ _, b c _ _ _ -> b c _ _ _";
 
 constexpr AtenRule kRules[] = {
@@ -71,11 +71,11 @@ constexpr AtenRule kRules[] = {
     {"aten::replication_pad2d", kOne2d},
     {"aten::replication_pad2d_backward", kTwo2d},
 
-    {.op = "aten::cummax", .dims = kRows, .along_argument = 1},
-    {.op = "aten::cummin", .dims = kRows, .along_argument = 1},
-    {.op = "aten::sort", .dims = kRows, .along_argument = 1},
-    {.op = "aten::sort.stable", .dims = kRows, .along_argument = 2},
-    {.op = "aten::topk", .dims = kRows, .along_argument = 2},
+    {.op = "aten::cummax", .dims = kAlongTheRow, .along_argument = 1},
+    {.op = "aten::cummin", .dims = kAlongTheRow, .along_argument = 1},
+    {.op = "aten::sort", .dims = kAlongTheRow, .along_argument = 1},
+    {.op = "aten::sort.stable", .dims = kAlongTheRow, .along_argument = 2},
+    {.op = "aten::topk", .dims = kAlongTheRow, .along_argument = 2},
 };
 
 const AtenRule* find_rule(std::string_view op) {
