@@ -121,7 +121,9 @@ inline void gradient_row(const GradientTile& tile, int64_t key) {
     Vec gradient[2];
     for (int64_t half = 0; half < 2; ++half) {
       const int64_t q = j + half * kLanes;
-      weight[half] = exp2_negative<kExpTerms<T>>((load(scores + q) - load(tile.logsumexp + q)) * factor);
+      // No weight is above 1; of scores so large that they are rounded by more than they differ, one may seem to be.
+      const Vec power = (load(scores + q) - load(tile.logsumexp + q)) * factor;
+      weight[half] = exp2_negative<kExpTerms<T>>(min(splat(0.0F), power));
       if (tile.masked) {
         weight[half] =
             select_range(weight[half], index, load_bytes<VecInt>(tile.begin + q), load_bytes<VecInt>(tile.end + q));

@@ -40,6 +40,7 @@ inline void store(float* to, Vec value) { std::memcpy(to, &value, sizeof value);
 
 // With a NaN among the two, the second: a NaN in `b` survives.
 inline Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+inline Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 inline Vec select_range(Vec value, VecInt index, VecInt low, VecInt high) {  // value where low <= index < high, else 0
   const __mmask16 in =
       _mm512_cmple_epi32_mask((__m512i)low, (__m512i)index) & _mm512_cmplt_epi32_mask((__m512i)index, (__m512i)high);
@@ -55,6 +56,7 @@ inline void store_two(Bf16* to, Vec low, Vec high) { _mm512_storeu_si512(to, (__
 #else
 
 inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
+inline Vec min(Vec a, Vec b) { return a < b ? a : b; }
 inline Vec select_range(Vec value, VecInt index, VecInt low, VecInt high) {
   return reinterpret_cast<Vec>(reinterpret_cast<VecInt>(value) & (low <= index) & (index < high));
 }
