@@ -207,6 +207,7 @@ class Critic(Case):
     """A WGAN-GP critic: three passes, one of them differentiated twice, and one backward pass."""
 
     replays = None
+    learning_rate = 0.005  # a larger one lets the critic grow without end, and the last bit with it
     model_type = staticmethod(lambda: nn.Sequential(nn.Linear(6, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1)))
 
     def step(self, i):
