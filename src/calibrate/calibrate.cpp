@@ -226,12 +226,13 @@ class Calibration {
     rates_.aten_draws_per_second = 65536 / own("draws", {draws}, [&] { draws.bernoulli_(0.9); });
   }
 
-  void add_matmul(KernelOwner owner, DType dtype, const std::array<int64_t, 3>& size, double seconds) {
-    const double flops =
-        2.0 * static_cast<double>(size[0]) * static_cast<double>(size[1]) * static_cast<double>(size[2]);
+  void add_matmul(KernelOwner owner, DType dtype, const std::array<int64_t, 3>& size, double seconds,
+                  int64_t batch = 1) {
+    const double flops = 2.0 * static_cast<double>(batch) * static_cast<double>(size[0]) *
+                         static_cast<double>(size[1]) * static_cast<double>(size[2]);
     const double start = owner == KernelOwner::kLibrary ? rates_.aten_call_seconds : rates_.instruction_seconds;
     const double rate = flops / std::max(seconds * 0.2, seconds - start);
-    rates_.matmuls.push_back({owner, dtype, size[0], size[1], size[2], rate});
+    rates_.matmuls.push_back({owner, dtype, size[0], size[1], size[2], rate, batch});
     double& best = dtype == DType::kF32 ? best_f32_ : best_narrow_;
     best = std::max(best, rate);
   }
@@ -267,13 +268,23 @@ class Calibration {
       if (blocked.schedule().instructions.front().kind == Instruction::Kind::kMatmul)
         add_matmul(KernelOwner::kBlocked, dtype, size, shortest_.of("blocked " + name, blocked.seconds()));
     }
+    constexpr int64_t kBatch = 16;
+    for (const int64_t rows : {16, 64})
+      for (const int64_t columns : {16, 64})
+        for (const int64_t inner : {16, 64}) {
+          const at::Tensor a = at::full({kBatch, rows, inner}, 0.01, scalar_of(dtype));
+          const at::Tensor b = at::full({kBatch, columns, inner}, 0.01, scalar_of(dtype)).transpose(1, 2);
+          const std::string name = str("{} {}x{}x{}x{}", name_of(dtype), kBatch, rows, columns, inner);
+          add_matmul(KernelOwner::kLibrary, dtype, {rows, columns, inner},
+                     product_seconds(name, {a, b}, [&] { (void)at::bmm(a, b); }), kBatch);
+        }
     // Where nothing runs blocked, nobody will ask; the library's stand in its place.
     if (std::ranges::none_of(rates_.matmuls, [&](const MatmulRate& one) {
           return one.owner == KernelOwner::kBlocked && one.dtype == dtype;
         })) {
       const std::vector<MatmulRate> library = rates_.matmuls;
       for (const MatmulRate& one : library) {
-        if (one.dtype != dtype) continue;
+        if (one.dtype != dtype || one.batch > 1) continue;
         rates_.matmuls.push_back(one);
         rates_.matmuls.back().owner = KernelOwner::kBlocked;
       }

@@ -24,6 +24,10 @@ class SmallCalls {
   void measure(Rates& rates);
   // A hundred small instructions, as they stand between two products of LibTorch's.
   void run_some() { programs_.back()->small.run(); }
+  // Some hundreds, as they lie between what a step does once, and the same in the step before.
+  void run_a_step() {
+    for (const auto& program : programs_) program->small.run();
+  }
 
  private:
   // The same step on small tensors and on larger ones.

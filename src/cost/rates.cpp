@@ -73,6 +73,19 @@ double interpolated(const std::vector<Point<N>>& points, Sizes<N> at, const Size
 
 double size_of(double size) { return std::log2(std::max(size, 1.0)); }
 
+template <class Takes>
+std::optional<double> rate_of_products(const Rates& rates, const Takes& takes, int64_t rows, int64_t columns,
+                                       int64_t inner) {
+  std::vector<Point<3>> points;
+  const auto sizes = [](int64_t r, int64_t c, int64_t i) {
+    return Sizes<3>{size_of(static_cast<double>(r)), size_of(static_cast<double>(c)), size_of(static_cast<double>(i))};
+  };
+  for (const MatmulRate& rate : rates.matmuls)
+    if (takes(rate)) points.push_back({sizes(rate.rows, rate.columns, rate.inner), rate.flops_per_second});
+  if (points.empty()) return std::nullopt;
+  return interpolated<3>(points, sizes(rows, columns, inner), {1, 1, 1});
+}
+
 }  // namespace
 
 std::string_view name_of(KernelOwner owner) { return owner == KernelOwner::kBlocked ? "blocked" : "library"; }
@@ -122,18 +135,20 @@ double stream_rate(const Rates& rates, double bytes) {
 }
 
 double matmul_rate(const Rates& rates, KernelOwner owner, DType dtype, int64_t rows, int64_t columns, int64_t inner) {
-  std::vector<Point<3>> points;
-  for (const MatmulRate& rate : rates.matmuls)
-    if (rate.owner == owner && rate.dtype == dtype)
-      points.push_back({{size_of(static_cast<double>(rate.rows)), size_of(static_cast<double>(rate.columns)),
-                         size_of(static_cast<double>(rate.inner))},
-                        rate.flops_per_second});
-  if (points.empty() && dtype != DType::kF32) return matmul_rate(rates, owner, DType::kF32, rows, columns, inner);
-  INTERNAL_CHECK(!points.empty(), "a target without rates of {} matmuls", name_of(owner));
-  return interpolated<3>(
-      points,
-      {size_of(static_cast<double>(rows)), size_of(static_cast<double>(columns)), size_of(static_cast<double>(inner))},
-      {1, 1, 1});
+  const std::optional<double> rate = rate_of_products(
+      rates, [&](const MatmulRate& one) { return one.owner == owner && one.dtype == dtype && one.batch == 1; }, rows,
+      columns, inner);
+  if (!rate && dtype != DType::kF32) return matmul_rate(rates, owner, DType::kF32, rows, columns, inner);
+  INTERNAL_CHECK(rate.has_value(), "a target without rates of {} matmuls", name_of(owner));
+  return *rate;
+}
+
+std::optional<double> batched_matmul_rate(const Rates& rates, DType dtype, int64_t rows, int64_t columns,
+                                          int64_t inner) {
+  return rate_of_products(
+      rates,
+      [&](const MatmulRate& one) { return one.owner == KernelOwner::kLibrary && one.dtype == dtype && one.batch > 1; },
+      rows, columns, inner);
 }
 
 double attention_rate(const Rates& rates, KernelOwner owner, DType dtype, bool backward, int64_t length,

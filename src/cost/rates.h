@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,12 +23,13 @@ struct StreamRate {
   bool operator==(const StreamRate&) const = default;
 };
 
-// The product of an (rows, inner) and an (inner, columns) matrix.
+// The product of an (rows, inner) and an (inner, columns) matrix, or of `batch` such pairs in one call.
 struct MatmulRate {
   KernelOwner owner = KernelOwner::kLibrary;
   DType dtype = DType::kF32;
   int64_t rows = 0, columns = 0, inner = 0;
   double flops_per_second = 0;
+  int64_t batch = 1;
   bool operator==(const MatmulRate&) const = default;
 };
 
@@ -111,7 +113,11 @@ struct Rates {
 // its lower end the nearest point's time: a kernel has a start, and fills vectors and tiles. A table without a row of
 // that kind is a promise of whoever made it broken: InternalError.
 double stream_rate(const Rates& rates, double bytes);
+// Of a call on one pair of matrices.
 double matmul_rate(const Rates& rates, KernelOwner owner, DType dtype, int64_t rows, int64_t columns, int64_t inner);
+// Of one on many; nothing: the table has none of its kind.
+std::optional<double> batched_matmul_rate(const Rates& rates, DType dtype, int64_t rows, int64_t columns,
+                                          int64_t inner);
 double attention_rate(const Rates& rates, KernelOwner owner, DType dtype, bool backward, int64_t length, int64_t width);
 double convolution_rate(const Rates& rates, DType dtype, bool backward, bool depthwise, int64_t pixels,
                         int64_t channels, int64_t inner);

@@ -148,6 +148,7 @@ class RowReader {
   RowReader(const std::string& list, const toml::node& node) : list_(list), node_(node), table_(node.as_table()) {
     if (table_ == nullptr) user_error("{}: must be a table", place(list, node));
   }
+  [[nodiscard]] bool has(const std::string& key) const { return table_->contains(key); }
   double rate(const std::string& key) { return rate_of(key, get(key)); }
   double seconds(const std::string& key) { return number_of(key, get(key), kShortestTime, kLongestTime); }
   std::string op(const std::string& key) {
@@ -231,7 +232,8 @@ bool read_table(const std::string& key, const toml::node& node, Rates& rates) {
                         .rows = row.size("rows"),
                         .columns = row.size("columns"),
                         .inner = row.size("inner"),
-                        .flops_per_second = row.rate("flops_per_second")};
+                        .flops_per_second = row.rate("flops_per_second"),
+                        .batch = row.has("batch") ? row.size("batch") : 1};
     });
   } else if (key == "attentions") {
     read_rows(key, node, rates.attentions, [](RowReader& row) {
@@ -273,7 +275,8 @@ bool read_table(const std::string& key, const toml::node& node, Rates& rates) {
 void check_rows(const Rates& rates) {
   for (const KernelOwner owner : {KernelOwner::kLibrary, KernelOwner::kBlocked}) {
     const auto is_of = [owner](const auto& rate) { return rate.owner == owner && rate.dtype == DType::kF32; };
-    USER_CHECK(std::ranges::any_of(rates.matmuls, is_of), "target: matmuls has no row of kernel \"{}\" in f32",
+    const auto is_of_one_pair = [&](const MatmulRate& rate) { return is_of(rate) && rate.batch == 1; };
+    USER_CHECK(std::ranges::any_of(rates.matmuls, is_of_one_pair), "target: matmuls has no row of kernel \"{}\" in f32",
                name_of(owner));
     for (const bool backward : {false, true})
       USER_CHECK(
@@ -297,12 +300,14 @@ std::string rates_text(const Rates& rates) {
   text += "\n# What was last touched so many bytes of traffic ago comes back at this rate.\n";
   for (const StreamRate& one : rates.streams)
     text += str("[[streams]]\nbytes = {:.0f}\nbytes_per_second = {}\n", one.bytes, one.bytes_per_second);
-  text += "\n# (rows, inner) x (inner, columns)\n";
-  for (const MatmulRate& one : rates.matmuls)
+  text += "\n# (rows, inner) x (inner, columns); batch: so many of them in a call\n";
+  for (const MatmulRate& one : rates.matmuls) {
     text +=
         str("[[matmuls]]\nkernel = \"{}\"\ndtype = \"{}\"\nrows = {}\ncolumns = {}\ninner = {}\n"
             "flops_per_second = {}\n",
             name_of(one.owner), name_of(one.dtype), one.rows, one.columns, one.inner, one.flops_per_second);
+    if (one.batch > 1) text += str("batch = {}\n", one.batch);
+  }
   text += "\n# of as many keys as queries\n";
   for (const AttentionRate& one : rates.attentions)
     text += str(

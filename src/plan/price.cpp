@@ -285,11 +285,19 @@ double Pricer::library_matmul_seconds(const Instruction& instruction) const {
   if (flops == 0) flops = 2 * count * std::sqrt(count_of(left) * count_of(right) / count);
   const size_t rank = out.sizes.size();
   const int64_t columns = rank == 0 ? 1 : out.sizes[rank - 1];
-  double rows = rank < 2 ? 1 : static_cast<double>(out.sizes[rank - 2]);
-  // Batches share the threads: as if their rows were one matrix's.
-  if (rank > 2) rows *= std::min(count / (rows * static_cast<double>(columns)), static_cast<double>(threads_));
-  return flops /
-         matmul_rate(rates_, KernelOwner::kLibrary, out.dtype, whole(rows), columns, whole(flops / (2 * count)));
+  const auto inner = whole(flops / (2 * count));
+  // Dimensions in front count as rows, where they do not have a right matrix each.
+  if (right.sizes.size() <= 2)
+    return flops / matmul_rate(rates_, KernelOwner::kLibrary, out.dtype,
+                               whole(count / static_cast<double>(std::max<int64_t>(columns, 1))), columns, inner);
+  const int64_t rows = rank < 2 ? 1 : out.sizes[rank - 2];
+  if (const std::optional<double> rate = batched_matmul_rate(rates_, out.dtype, rows, columns, inner))
+    return flops / *rate;
+  // The threads share the pairs: as if their rows were one matrix's.
+  const double batch = count / std::max(static_cast<double>(rows) * static_cast<double>(columns), 1.0);
+  return flops / matmul_rate(rates_, KernelOwner::kLibrary, out.dtype,
+                             whole(static_cast<double>(rows) * std::min(batch, static_cast<double>(threads_))), columns,
+                             inner);
 }
 
 double Pricer::library_attention_seconds(const Instruction& instruction, bool backward) const {
@@ -453,8 +461,8 @@ Price Pricer::price_nodes(const Instruction& instruction) const {
     const Work work = work_of(nodes, node);
     const bool reduces = kind_of_row(op_def(node.op)) == AtenKind::kReduction;
     price.compute_seconds += reduces ? work.bytes / rates_.aten_reduction_bytes_per_second * alone
-                                     : std::max(work.all_flops() / rates_.aten_flops_per_second * alone,
-                                                work.bytes / stream_rate(rates_, work.bytes / stretches));
+                                     : work.all_flops() / rates_.aten_flops_per_second * alone +
+                                           work.bytes / stream_rate(rates_, work.bytes / stretches);
   }
   price.call_seconds = call * stretches * static_cast<double>(nodes.nodes.size() + instruction.writes.size());
   return price;

@@ -1,5 +1,5 @@
-// What one instruction of a Schedule will take on a Target, without running it: a roofline of its arithmetic, at the
-// rate of its kind and size, and of its memory traffic. The simulator says where that traffic comes from.
+// What one instruction of a Schedule will take on a Target, without running it: its arithmetic, at the rate
+// of its kind and size. The simulator says where its memory traffic comes from, which goes on top.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ std::string_view name_of(WorkClass work);
 
 struct Price {
   WorkClass work = WorkClass::kHost;
-  double compute_seconds = 0;  // all but its traffic, which goes on beside it
+  double compute_seconds = 0;  // with its operands at hand; its traffic comes on top
   double call_seconds = 0;     // before it begins, and between its threads
 };
 

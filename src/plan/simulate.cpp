@@ -144,8 +144,9 @@ Timeline simulate(const Schedule& schedule, const Target& target) {
     const Instruction& instruction = schedule.instructions[i];
     const Price price = pricer.price(instruction);
     const double traffic = traffic_seconds(schedule, instruction, target.rates, distances);
-    const double seconds =
-        price.call_seconds + (price.work == WorkClass::kHost ? 0 : std::max(price.compute_seconds, traffic));
+    // What a core does and what it waits for hardly overlap: Treibig, Hager: Introducing a performance model for
+    // bandwidth-limited loop kernels, 2009.
+    const double seconds = price.call_seconds + (price.work == WorkClass::kHost ? 0 : price.compute_seconds + traffic);
     double& end = ends.try_emplace(instruction.stream, timeline.bind_seconds).first->second;
     timeline.entries.push_back({price.work, instruction.stream, end, end + seconds, live[i]});
     end += seconds;

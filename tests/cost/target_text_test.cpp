@@ -80,6 +80,18 @@ TEST(TargetText, TablesReplaceTheDefaults) {
   EXPECT_EQ(target.rates.matmuls, Rates().matmuls);
 }
 
+TEST(TargetText, ProductsMayBeMadeManyInACall) {
+  Target target{.threads = 4};
+  target.rates.matmuls.push_back({KernelOwner::kLibrary, DType::kF32, 16, 16, 16, 1e9, 32});
+  EXPECT_EQ(parse_target(to_text(target)), target);
+  const std::string many =
+      "threads = 4\nfeatures = []\n[[matmuls]]\nkernel = \"library\"\ndtype = \"f32\"\nrows = 1\ncolumns = 1\ninner = "
+      "1\n"
+      "flops_per_second = 1e9\nbatch = ";
+  EXPECT_USER_ERROR(parse_target(many + "0"), "target, line 10: batch = 0: must be a whole number from 1 to ");
+  EXPECT_USER_ERROR(parse_target(many + "8"), "target: matmuls has no row of kernel \"library\" in f32");
+}
+
 TEST(TargetText, ABadCallNamesLineAndKey) {
   const auto with = [](const std::string& text) { return parse_target("threads = 4\nfeatures = []\n" + text); };
   const std::string call = "[[calls]]\ndtype = \"f32\"\nseconds = 1e-6\nbytes_per_second = 1e9\nop = ";

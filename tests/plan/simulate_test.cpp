@@ -37,6 +37,7 @@ std::string matmul(int64_t rows, int64_t inner, int64_t columns) {
 TEST(Simulate, AMatmulTakesItsArithmeticAtTheRateOfItsSizeAndKernel) {
   Target target;
   target.rates.instruction_seconds = target.rates.aten_call_seconds = target.rates.fork_seconds = 1e-9;
+  target.rates.streams = {{1, 1e18}};
   target.rates.matmuls = {{KernelOwner::kBlocked, DType::kF32, 64, 64, 64, 1e9},
                           {KernelOwner::kBlocked, DType::kF32, 256, 256, 256, 4e9},
                           {KernelOwner::kLibrary, DType::kF32, 64, 64, 64, 5e8}};
@@ -55,12 +56,29 @@ TEST(Simulate, AMatmulTakesItsArithmeticAtTheRateOfItsSizeAndKernel) {
   EXPECT_NEAR(only(schedule_of(matmul(512, 512, 512)), target).seconds(), 512 * flops / 4e9, 2e-9);
 }
 
-TEST(Simulate, AMatmulWhoseOperandsTakeLongerThanItsArithmeticTakesAsLongAsThey) {
+TEST(Simulate, WhatOperandsTakeOnTheirWayComesOnTop) {
   Target target;
-  target.rates.matmuls = {{KernelOwner::kBlocked, DType::kF32, 64, 64, 64, 1e15}};
-  target.rates.streams = {{1, 1e6}};
-  const double bytes = 4.0 * 3 * 64 * 64;
-  EXPECT_NEAR(only(schedule_of(matmul(64, 64, 64)), target).seconds(), bytes / 1e6, 1e-5);
+  target.rates.instruction_seconds = target.rates.fork_seconds = 1e-9;
+  target.rates.matmuls = {{KernelOwner::kBlocked, DType::kF32, 64, 64, 64, 1e6}};
+  target.rates.streams = {{1, 1e5}};
+  const double flops = 2.0 * 64 * 64 * 64, bytes = 4.0 * 3 * 64 * 64;
+  EXPECT_NEAR(only(schedule_of(matmul(64, 64, 64)), target).seconds(), flops / 1e6 + bytes / 1e5, 1e-6);
+}
+
+TEST(Simulate, ManyProductsInACallTakeWhatWasMeasuredOfMany) {
+  const Schedule many = schedule_of(
+      "input %0: f32[8, 16, 16] = batch \"0\"\ninput %1: f32[8, 16, 16] = batch \"1\"\n"
+      "%2: f32[8, 16, 16] = matmul(%0, %1) {transpose_a=false, transpose_b=false} | forward \"\"\nreturn %2\n",
+      {});
+  Target target;
+  target.rates.aten_call_seconds = target.rates.fork_seconds = 1e-12;
+  target.rates.streams = {{1, 1e18}};
+  target.rates.matmuls = {{KernelOwner::kLibrary, DType::kF32, 16, 16, 16, 1e6}};
+  const double flops = 8 * 2.0 * 16 * 16 * 16;
+  EXPECT_NEAR(only(many, target).seconds(), flops / 1e6, 1e-9) << "as one of as many rows as threads share";
+  target.rates.matmuls.push_back({KernelOwner::kLibrary, DType::kF32, 16, 16, 16, 4e6, 32});
+  EXPECT_NEAR(only(many, target).seconds(), flops / 4e6, 1e-9);
+  EXPECT_NEAR(only(schedule_of(matmul(16, 16, 16), {}), target).seconds(), flops / 8 / 1e6, 1e-9);
 }
 
 std::string attention(int64_t length, bool backward) {
@@ -177,8 +195,9 @@ TEST(Simulate, AnOperatorOfTheProgramsTakesWhatItsRuleSays) {
   const double product = 2.0 * 64 * 64 * 256;
   const TimelineEntry busy = only(own(str(" rule flops {:.1f}", product)), target);
   EXPECT_EQ(busy.work, WorkClass::kOwn);
-  EXPECT_NEAR(busy.seconds(), product / 4e9, 1e-8);
-  EXPECT_NEAR(only(own(" rule flops 131072.0"), target).seconds(), 2 * 131072 / 5e8, 1e-8) << "one of two threads";
+  EXPECT_NEAR(busy.seconds(), product / 4e9 + bytes / 1e9, 1e-8);
+  EXPECT_NEAR(only(own(" rule flops 131072.0"), target).seconds(), 2 * 131072 / 5e8 + bytes / 1e9, 1e-8)
+      << "one of two threads";
   EXPECT_NEAR(only(own(" rule flops 0.0"), target).seconds(), bytes / 1e9, 1e-8);
   EXPECT_NEAR(only(own(" rule flops 0.0 bytes 3000000.0"), target).seconds(), 3e6 / 1e9, 1e-8);
   EXPECT_EQ(only(own(""), target).work, WorkClass::kElementwise);
@@ -239,8 +258,8 @@ TEST(Simulate, NodesThatRunOneByOneTakeTheirCalls) {
   target.rates.aten_flops_per_second = 1e6;
   EXPECT_NEAR(only(schedule, target).seconds(), 3 * 3 * 3e-3 + 2 * 196608 / 1e6, 1e-6);
   target.rates.streams = {{1, 1e6}};
-  EXPECT_NEAR(only(schedule, target).seconds(), 3 * 3 * 3e-3 + 4.0 * (3 + 3) * 196608 / 1e6, 1e-6)
-      << "each node reads and writes what the other leaves";
+  EXPECT_NEAR(only(schedule, target).seconds(), 3 * 3 * 3e-3 + (2 + 4.0 * (3 + 3) + 4.0 * 3) * 196608 / 1e6, 1e-6)
+      << "each node reads and writes what the other leaves, and all of them what lies further away";
 }
 
 TEST(Simulate, LiveBytesAreThoseOfThePlan) {
