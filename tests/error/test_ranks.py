@@ -188,6 +188,14 @@ def test_text_is_sampled(tiny):
     assert sample(result.stdout).split("report:")[0].strip() == sample(alone.stdout).split("report:")[0].strip()
 
 
+def test_text_is_sampled_at_other_lengths_than_a_ring_takes(stepc):
+    """6 divides the 96 tokens of a row, and none of the shorter rows of a text that is continued."""
+    assert stepc("init", "model", "--force", "--preset", "llama-2m").returncode == 0
+    result = stepc(*TRAIN, "--output.sample_tokens=2", "--train.steps=1", "--train.batch_size=1", "--data.seq_len=96",
+                   "--ranks", "3", "--parallel.cp=3", "--parallel.context=ring")
+    assert result.returncode == 0 and 'sample, held-out text continued after "|":\n' in result.stdout, result
+
+
 def test_resume_on_other_ranks(tiny):
     """Also of a checkpoint in slices on one rank, and of one rank's on several."""
     how = ["--train.batch_size=8", "--train.steps=13", "--output.save_every=10", "--output.keep_last=2"]
@@ -561,12 +569,22 @@ def test_a_file_missing_on_one_machine(tiny, two_machines):
     (["--train.mode=exact"],
      'train.mode = "exact": on 2 ranks a step runs as a Graph or not at all: choose "fast"'),
     (["--profile", "none/step.json"], "--profile none/step.json: there is no directory none"),
+    (["--parallel.cp=2", "--parallel.context=ring", "--data.seq_len=30"],
+     'context = "ring" takes tokens that 2 x cp = 4 divides, and attention (in \'model.layers.0.self_attn\') is over 30: pad '
+     'rows to 32, or take context = "auto"'),
 ])
 def test_an_error_of_all_ranks_is_said_once(tiny, arguments, message):
     result = tiny(*TWO, *arguments)
     assert result.returncode == 2
     assert re.fullmatch(r"(rank 1: )?stepc: " + re.escape(message) + r"\nstepc: rank [01] of 2 failed with status 2\n",
                         result.stderr), result.stderr
+
+
+def test_a_row_with_fewer_tokens_than_ranks(tiny):
+    result = tiny(*TRAIN, "--ranks=3", "--parallel.cp=3", "--data.seq_len=2")
+    assert result.returncode == 2
+    assert re.fullmatch(r"(rank \d: )?stepc: parallel.cp = 3: the longest row has 2 tokens, and each rank needs one; cp can be at "
+                        r"most 2\nstepc: rank \d of 3 failed with status 2\n", result.stderr), result.stderr
 
 
 def test_a_mesh_of_other_ranks(tiny):

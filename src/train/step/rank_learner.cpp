@@ -81,6 +81,7 @@ RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Stra
       state_(strategy_.mesh, ranks_) {
   if (!machine_.told.empty()) log().warn(machine_.told);
   check_tensor_parallel(strategy_, directory_.config.num_attention_heads, directory_.config.vocab_size);
+  check_context_parallel(strategy_, config.data.longest_row());
   const VirtualRegion shapes_alone;
   model_ = models::Decoder(directory_.config, models::scalar_type(config.model.compute));
   if (directory_.adapter) models::add_adapters(model_, *directory_.adapter, 0);
@@ -97,8 +98,10 @@ CompileOptions RankLearner::compile_options() const {
 }
 
 // Those that come later find the parameters as the first one has split them.
-void RankLearner::add_program(std::unique_ptr<RankProgram>& program, const VirtualPlan& captured) {
-  program = std::make_unique<RankProgram>(captured, kernels_, compile_options(), ranks_, state_);
+void RankLearner::add_program(std::unique_ptr<RankProgram>& program, const VirtualPlan& captured, Context context) {
+  CompileOptions options = compile_options();
+  options.strategy.context = context;
+  program = std::make_unique<RankProgram>(captured, kernels_, options, ranks_, state_);
   keep_parameters(strategy_, program->graph());
 }
 
@@ -106,7 +109,7 @@ RankLearner::Programs& RankLearner::programs_for(const Batch& batch) {
   Programs& programs = programs_[batch.tokens.size(2)];
   if (!programs.empty()) return programs;
   for (const CapturedPart& part : capture_for_ranks(model_, optimizer_, config_, batch))
-    add_program(programs.emplace_back(), part.plan);
+    add_program(programs.emplace_back(), part.plan, strategy_.context);
   return programs;
 }
 
@@ -193,7 +196,7 @@ RankProgram& RankLearner::loss_program(const Batch& rows) {
   };
   const std::vector<ModuleRef> modules = {model_};
   const VirtualPlan captured = stepc::plan(loss, modules, {}, rows.tensors());
-  add_program(program, captured);
+  add_program(program, captured, strategy_.context);
   return *program;
 }
 
@@ -222,7 +225,8 @@ RankProgram& RankLearner::logits_program(int64_t seq) {
   const std::vector<ModuleRef> modules = {model_};
   const at::Tensor ids = at::zeros({1, seq}, at::kLong), place = at::zeros({1, seq});
   const std::vector<at::Tensor> tensors = {ids, place};
-  add_program(program, stepc::plan(logits, modules, {}, tensors));
+  // Its lengths are not those of training, and a ring may take these alone.
+  add_program(program, stepc::plan(logits, modules, {}, tensors), Context::kByPrice);
   return *program;
 }
 

@@ -63,7 +63,7 @@ class RankLearner final : public Learner {
   // A step's programs: the whole, or a micro-batch's and the update's.
   using Programs = std::vector<std::unique_ptr<RankProgram>>;
   Programs& programs_for(const Batch& batch);
-  void add_program(std::unique_ptr<RankProgram>& program, const VirtualPlan& captured);
+  void add_program(std::unique_ptr<RankProgram>& program, const VirtualPlan& captured, Context context);
   RankProgram& loss_program(const Batch& rows);
   RankProgram& logits_program(int64_t seq);
   at::Tensor next_logits(const std::vector<int64_t>& ids);
