@@ -483,6 +483,24 @@ def test_calls_that_move_elements():
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(eager, fast))
 
 
+def test_masks_choose_what_is_written():
+    """As labels[labels == padding] = -100 does: a choice of each element, which a kernel makes."""
+    def written(y, bias):
+        parts = [y.clone() for _ in range(5)]
+        parts[0][y > 0] = -2.0
+        parts[1][:, y[0] > 0] = torch.ones(1)
+        parts[2][y[:, 0] > 0] = bias
+        parts[3][y > 0] = y[0, 0]
+        parts[4][2:, 1:4][y[2:, 1:4] < 0] = 0
+        return torch.stack(parts)
+
+    step = stepc.accelerate(written)
+    for i in range(6):
+        y, bias = torch.randn(8, 6, generator=source_of(i)), torch.arange(6.0)
+        assert torch.equal(step(y, bias), written(y, bias))
+    assert step.stats["replays"] > 0 and "index_put" not in step.schedule_text()
+
+
 def test_channels_last_tensors_stay_so():
     """Between convolutions and in updates nothing is laid out anew, but for what is broadcast behind the pooling."""
     def program():

@@ -1,6 +1,7 @@
 // ATen map: calls that move elements to new memory. (Views need no row: they are windows on a storage.)
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "ops/aten_map/aten_map.h"
 #include "ops/op_def.h"
@@ -233,7 +234,29 @@ Ids index(M& m) {
   const IndexedDims at = indexed_dims(m, 1);
   return {m.b.add("take", {at.x, at.index}, {{"dim", at.dim}})};
 }
+// x[..., mask] = values, where all places get the same: one number, or a row of what lies behind the mask's dimensions.
+// Nothing where the mask is none, or other places get other values, as many as it has of true ones.
+std::optional<TensorId> fill_by_mask(M& m) {
+  const auto* list = std::get_if<std::vector<ValueId>>(&m.args()[1]);
+  if (list == nullptr || m.flag(3, false)) return std::nullopt;
+  const auto is_given = [](ValueId id) { return id.valid(); };
+  const auto only = std::ranges::find_if(*list, is_given);
+  if (only == list->end() || std::ranges::count_if(*list, is_given) != 1) return std::nullopt;
+  TensorId mask = m.environment().read(*only);
+  if (m.b.dtype(mask) != DType::kBool) return std::nullopt;
+  const TensorId x = m.tensor(0);
+  TensorId values = m.tensor(2, m.b.dtype(x));
+  Shape of_values = m.b.shape(values), of_mask = m.b.shape(mask);
+  const size_t behind = m.b.shape(x).size() - static_cast<size_t>(only - list->begin()) - of_mask.size();
+  while (of_values.size() > behind && of_values.front() == 1) of_values.erase(of_values.begin());
+  if (of_values.size() > behind) return std::nullopt;
+  of_mask.insert(of_mask.end(), behind, 1);
+  mask = m.b.reshape(mask, of_mask);
+  values = m.b.reshape(values, of_values);
+  return m.as_result(m.b.add("where", {mask, values, x}));
+}
 Ids index_put(M& m) {  // (x, indices, values, accumulate)
+  if (const auto filled = fill_by_mask(m)) return {*filled};
   const IndexedDims at = indexed_dims(m, 1);
   Shape shape = m.b.shape(at.x);
   shape.erase(shape.begin() + at.dim);
