@@ -86,6 +86,14 @@ int bind_socket(const std::string& address, int port) {
   return fd;
 }
 
+int port_of(int socket) {
+  sockaddr_storage bound{};
+  socklen_t size = sizeof(bound);
+  INTERNAL_CHECK(getsockname(socket, reinterpret_cast<sockaddr*>(&bound), &size) == 0, "{}", std::strerror(errno));
+  return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
+                                           : reinterpret_cast<const sockaddr_in&>(bound).sin_port);
+}
+
 void wait_for_listener(const std::string& address, int port, std::chrono::milliseconds timeout) {
   const auto end = std::chrono::steady_clock::now() + timeout;
   std::string reason;

@@ -10,6 +10,8 @@ namespace stepc {
 // machine's, as that of a service in front of it, is none to bind to: then to all. UserError: a name that nobody knows,
 // a port that is taken.
 int bind_socket(const std::string& address, int port);
+// Of a socket that was bound to port 0: the one that it got.
+int port_of(int socket);
 // Returns when somebody listens there. UserError, with what the last attempt met, where nobody does within the time.
 void wait_for_listener(const std::string& address, int port, std::chrono::milliseconds timeout);
 // The address of this machine from which `address` is reached, as numbers. UserError where it is not reached.

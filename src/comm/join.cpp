@@ -25,12 +25,17 @@ c10::intrusive_ptr<c10d::Store> under_own_names(const Launch& launch, const c10:
   return c10::make_intrusive<c10d::PrefixStore>(str("stepc {}", launch.restart), store);
 }
 
-c10::intrusive_ptr<c10d::Store> open_store(const Launch& launch, Milliseconds timeout) {
+c10d::TCPStoreOptions options_of(int port, bool is_server, Milliseconds timeout) {
   c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(launch.port);
-  options.isServer = launch.rank == 0 && !launch.agent_store;
+  options.port = static_cast<uint16_t>(port);
+  options.isServer = is_server;
   options.waitWorkers = false;  // below, so that it can be said who did not come
   options.timeout = timeout;
+  return options;
+}
+
+c10::intrusive_ptr<c10d::Store> open_store(const Launch& launch, Milliseconds timeout) {
+  c10d::TCPStoreOptions options = options_of(launch.port, launch.rank == 0 && !launch.agent_store, timeout);
   // The store believes whoever connects, and by itself would listen on all addresses of the machine.
   if (options.isServer) options.masterListenFd = bind_socket(launch.address, launch.port);
   wait_for_listener(launch.address, launch.port, timeout);  // rank 0, too: the address may be another machine's
@@ -70,22 +75,31 @@ void meet(const Launch& launch, c10d::Store& store, const std::string& address, 
   }
 }
 
-}  // namespace
-
-std::shared_ptr<Ranks> Ranks::join(const Launch& launch, Milliseconds to_meet, Milliseconds to_answer) {
-  return join(launch, c10::intrusive_ptr<c10d::Store>(), to_meet, to_answer);
+// Of ranks that have met: another one, at a port that the system gives. All have it when this returns.
+c10::intrusive_ptr<c10d::Store> store_of_its_own(const Launch& launch, c10d::Store& met_in, Milliseconds timeout) {
+  c10d::TCPStoreOptions options = options_of(0, launch.rank == 0, timeout);
+  if (options.isServer) {
+    options.masterListenFd = bind_socket(launch.address, 0);
+    met_in.set("port", std::to_string(port_of(*options.masterListenFd)));
+  }
+  options.port = static_cast<uint16_t>(std::stoi(met_in.get_to_str("port")));
+  auto store = c10::make_intrusive<c10d::TCPStore>(launch.address, options);
+  if (store->add("moved", 1) == launch.ranks) store->set("here", std::vector<uint8_t>{1});
+  store->wait({"here"});
+  return store;
 }
 
-std::shared_ptr<Ranks> Ranks::join(const Launch& launch, const c10::intrusive_ptr<c10d::Store>& given,
-                                   Milliseconds to_meet, Milliseconds to_answer) {
+// `store`: none where they meet at the launcher's port.
+std::shared_ptr<Ranks> join_in(c10::intrusive_ptr<c10d::Store> store, bool leaves_port, const Launch& launch,
+                               Milliseconds to_meet, Milliseconds to_answer) {
   INTERNAL_CHECK(launch.rank >= 0 && launch.rank < launch.ranks, "rank {} of {}", launch.rank, launch.ranks);
   if (launch.ranks == 1) return std::make_shared<Ranks>(std::make_unique<Meeting>(0, 1, nullptr, "", to_answer));
-  c10::intrusive_ptr<c10d::Store> store;
   std::string address;
   try {
-    store = given ? under_own_names(launch, given) : open_store(launch, to_meet);
+    store = store ? under_own_names(launch, store) : open_store(launch, to_meet);
     address = address_toward(launch.address, launch.port == 0 ? kAnyPort : launch.port);
     meet(launch, *store, address, to_meet);
+    if (leaves_port) store = store_of_its_own(launch, *store, to_meet);
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& error) {
@@ -96,6 +110,18 @@ std::shared_ptr<Ranks> Ranks::join(const Launch& launch, const c10::intrusive_pt
       std::make_unique<Meeting>(launch.rank, launch.ranks, std::move(store), address, to_answer));
   ranks->all();
   return ranks;
+}
+
+}  // namespace
+
+std::shared_ptr<Ranks> Ranks::join(const Launch& launch, Milliseconds to_meet, Milliseconds to_answer) {
+  return join_in({}, /*leaves_port=*/false, launch, to_meet, to_answer);
+}
+
+std::shared_ptr<Ranks> Ranks::join(const Launch& launch, const c10::intrusive_ptr<c10d::Store>& store,
+                                   Milliseconds to_meet, Milliseconds to_answer) {
+  const bool is_own_port = !store && !launch.agent_store;  // that of a launcher's agent stays open
+  return join_in(store, is_own_port, launch, to_meet, to_answer);
 }
 
 }  // namespace stepc

@@ -86,9 +86,10 @@ class Ranks {
   // that did not come. `to_meet` bounds this, `to_answer` every later call.
   static std::shared_ptr<Ranks> join(const Launch& launch, std::chrono::milliseconds to_meet,
                                      std::chrono::milliseconds to_answer);
-  // The same, where the process has a store already that it shares with the others, as a program has that uses
-  // torch.distributed: they meet there, under names of stepc's own. `launch` says who this is, and an address by which
-  // the machine is reached from the others.
+  // The same for a program of somebody's own, which may use torch.distributed. Has that a store by now, which the
+  // process shares with the others, they meet there, under names of stepc's own: `launch` says who this is, and an
+  // address by which the machine is reached from the others. Without a store they meet where `launch` says, and leave
+  // that port.
   static std::shared_ptr<Ranks> join(const Launch& launch, const c10::intrusive_ptr<c10d::Store>& store,
                                      std::chrono::milliseconds to_meet, std::chrono::milliseconds to_answer);
   // Ranks that are threads of this process, for tests: each object is for a thread of its own.

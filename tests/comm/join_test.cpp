@@ -71,6 +71,29 @@ TEST(Join, RanksMeetAtAnAddress) {
   EXPECT_EQ(said, std::vector<std::string>(3));
 }
 
+// A program's own may want it later, for torch.distributed.
+TEST(Join, ThePortOfAProgramsOwnLaunchIsLeft) {
+  const int port = free_port();
+  std::vector<std::thread> threads;
+  for (const Launch& launch : launches_of(3, port))
+    threads.emplace_back([launch, port] {
+      const auto ranks =
+          Ranks::join(launch, c10::intrusive_ptr<c10d::Store>(), milliseconds(20000), milliseconds(20000));
+      ranks->barrier();
+      EXPECT_FALSE(answers("127.0.0.1", port));
+      ranks->barrier();
+      c10d::TCPStoreOptions options;
+      options.port = static_cast<uint16_t>(port);
+      options.isServer = ranks->rank() == 0;
+      const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+      const Mesh mesh = make_mesh({{"dp_shard", 3}});  // its group is met in the ranks' own store
+      at::Tensor sum = at::ones({});
+      ranks->along(mesh, {0}).broadcast(sum);
+      EXPECT_EQ(ranks->exchange("a"), std::vector<std::string>(3, "a"));
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST(Join, OneMeetsNobody) {
   EXPECT_EQ(Ranks::join({}, milliseconds(10), milliseconds(10))->exchange("a"), std::vector<std::string>{"a"});
 }
