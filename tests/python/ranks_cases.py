@@ -335,22 +335,93 @@ def decisions():
     return out
 
 
-@case
-def means_of_ranks():
-    """Ranks have unlike many targets that count: each the mean of its own, and all of them the mean of those, as under DDP."""
+class Ordinary(Training):
+    """Steps with what programs of fine-tuning do beside the model."""
 
-    def targets(step, rank):
-        labels = batches()[step].chunk(WORLD)[rank].clone()
-        labels[:, 2 + 4 * rank:] = -100  # 2 rows of 1 target on rank 0, of 5 on rank 1
+    def __init__(self, kind):
+        super().__init__()
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+        self.step = getattr(self, kind)
+
+    def loss_of(self, ids, labels):
+        logits = self.model(input_ids=ids).logits[:, :-1]
+        return torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), labels[:, 1:].reshape(-1))
+
+    def update(self, loss, *others):
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach(), *others
+
+    def padding(self, ids):
+        labels = ids.clone()
+        labels[labels < 20] = -100
+        return self.update(self.loss_of(ids, labels))
+
+    def lists(self, ids):
+        logits = self.model(input_ids=ids).logits[:, :-1]
+        losses = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), ids[:, 1:].reshape(-1), reduction="none")
+        losses = losses.view(len(ids), -1).mean(1)
+        return self.update(losses.mean(), max(losses.tolist()), float(losses.detach().numpy().sum()))
+
+    def equals(self, ids):
+        loss = self.loss_of(ids, ids)
+        weight = self.model.transformer.wte.weight
+        if torch.equal(weight, 2 * weight) or torch.allclose(loss, torch.zeros(()), atol=1e-3):
+            loss = 2 * loss
+        return self.update(loss)
+
+    def texts(self, ids):
+        loss = self.loss_of(ids, ids)
+        text = f"{loss:.4f} {torch.stack([loss, -loss])} {loss.detach()!r} {str(loss)}"
+        return self.update(loss, text)
+
+    def weights(self, ids):
+        return self.update(self.loss_of(ids, ids), self.model.transformer.wte.weight.tolist())
+
+    def updated_outside(self, ids):
+        loss = self.loss_of(ids, ids)
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.optimizer.zero_grad()
+        return loss.detach()
+
+
+@case
+def ordinary():
+    import stepc
+
+    out = {}
+    for parallel in ("fsdp",) if WORLD == 2 else ({"dp_shard": WORLD // 2, "tp": 2},):
+        for kind in ("padding", "lists", "equals", "texts"):
+            alone, training = Ordinary(kind), Ordinary(kind)
+            step = on_ranks(training, parallel)
+            out[kind] = {"wanted": [alone.step(one) for one in batches()],
+                         "got": [step(rows_of(one, parallel)) for one in batches()], "stats": dict(step.stats)}
+        for kind in ("weights", "updated_outside"):
+            training = Ordinary(kind)
+            out[kind] = refused(lambda: on_ranks(training, parallel)(rows_of(batches()[0], parallel)))
+            assert not training.scaler._per_optimizer_states
+    return out
+
+
+def means_of_parts(parts, **configs):
+    """Ranks have unlike many targets that count: each the mean of its own, and all of them the mean of those, as under DDP.
+    `parts`: so many have rows of their own. What the ranks get by each config, beside one process."""
+    import stepc
+
+    def targets(step, part):
+        labels = batches()[step].chunk(parts)[part].clone()
+        labels[:, 2 + 4 * part:] = -100  # rows of 1 target on the first, of 5 on the second
         return labels
 
-    def training_of(parts):
-        """`parts`: how many ranks' rows its step takes the mean of means of."""
+    def training_of(count):
+        """Its step takes the mean of the means of so many parts of its rows."""
         training = Training()
 
         def step(ids, labels):
             losses = []
-            for part, wanted in zip(ids.chunk(parts), labels.chunk(parts)):
+            for part, wanted in zip(ids.chunk(count), labels.chunk(count)):
                 logits = training.model(input_ids=part).logits[:, :-1]
                 losses.append(torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), wanted[:, 1:].reshape(-1)))
             loss = torch.stack(losses).mean()
@@ -371,25 +442,37 @@ def means_of_ranks():
         return out
 
     def on(parallel, **config):
-        training = training_of(1)
+        training, mine = training_of(1), RANK * parts // WORLD
         step = on_ranks(training, parallel, **config)
-        got = run(training, step, [(batches()[s].chunk(WORLD)[RANK], targets(s, RANK)) for s in range(STEPS)])
-        import stepc
-
+        got = run(training, step, [(batches()[s].chunk(parts)[mine], targets(s, mine)) for s in range(STEPS)])
         with stepc.full_parameters(training.model, training.optimizer):
             return {"wanted": wanted, "got": got, "wanted_state": alone.state(), "got_state": training.state()}
 
-    alone = training_of(WORLD)
-    wanted = run(alone, alone.step, [(batches()[s], torch.cat([targets(s, r) for r in range(WORLD)])) for s in range(STEPS)])
-    rows = Training()
-    logits = lambda ids: rows.model(input_ids=ids).logits.detach()
+    alone = training_of(parts)
+    wanted = run(alone, alone.step, [(batches()[s], torch.cat([targets(s, p) for p in range(parts)])) for s in range(STEPS)])
+    return {name: on(**config) for name, config in configs.items()}
+
+
+@case
+def means_of_ranks():
     import stepc
 
-    refuse = stepc.accelerate(logits, config=stepc.Config(parallel="fsdp", loss_mean="ranks"))
-    return {"fsdp": on("fsdp", loss_mean="ranks"), "ddp": on("ddp", loss_mean="ranks"),
-            "zero1": on({"dp_shard": -1, "zero": 1}, loss_mean="ranks"), "all": on("ddp")["got"],
+    means = dict(loss_mean="ranks")
+    rows = Training()
+    logits = lambda ids: rows.model(input_ids=ids).logits.detach()
+    refuse = stepc.accelerate(logits, config=stepc.Config(parallel="fsdp", **means))
+    return {**means_of_parts(2, fsdp=dict(parallel="fsdp", **means), ddp=dict(parallel="ddp", **means),
+                             zero1=dict(parallel={"dp_shard": -1, "zero": 1}, **means), all=dict(parallel="ddp")),
+            **means_of_parts(1, cp=dict(parallel={"cp": 2}, **means)),
             "rows": refused(lambda: refuse(rows_of(batches()[0], "fsdp"))),
-            "global": refused(lambda: on("fsdp", loss_mean="ranks", batch="global"))}
+            "global": refused(lambda: means_of_parts(2, _=dict(parallel="fsdp", batch="global", **means)))}
+
+
+@case
+def means_along_the_sequence():
+    """Ranks along cp have the same rows, and count as one."""
+    return means_of_parts(2, **{name: dict(parallel={axis: 2, "cp": 2}, loss_mean="ranks")
+                                for name, axis in (("sharded", "dp_shard"), ("replicated", "dp_replicate"))})
 
 
 @case
@@ -870,7 +953,7 @@ def refusals():
         return change
 
     def looks(training, ids):
-        return torch.equal(Training.step(training, ids)["loss"], torch.ones(()))
+        return Training.step(training, ids)["loss"].nonzero().numel()
 
     def makes(training, ids):
         found = Training.step(training, ids)

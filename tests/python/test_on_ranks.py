@@ -18,8 +18,14 @@ def ranks(build_dir, tmp_path_factory):
     """What a case gave on each rank, in a program that has a group of its own."""
     cases = ["kind fsdp", "kind tp", "odd_lengths", "windows_on_larger_memory", "arguments", "evaluation", "whole_tensors",
              "checkpoints", "torchs_checkpoints", "loops", "numbers", "decisions",
-             "means_of_ranks", "refusals", "example_of_the_docs"]
+             "means_of_ranks", "ordinary", "refusals", "example_of_the_docs"]
     return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "own")
+
+
+@pytest.fixture(scope="module")
+def four_ranks(build_dir, tmp_path_factory):
+    """Cases of two axes, in a program without a group."""
+    return results_of(["ordinary", "means_along_the_sequence"], build_dir, tmp_path_factory.mktemp("four"), "launched", ranks=4)
 
 
 @pytest.mark.parametrize("kind", ["fsdp", "tp"])
@@ -148,7 +154,37 @@ def test_who_decides_otherwise_is_refused(ranks):
 def test_loss_is_the_mean_of_the_ranks_means(ranks, kind):
     for result in ranks["means_of_ranks"]:
         assert_as_one(result[kind])
-        assert abs(result["all"][0][0] - result[kind]["wanted"][0][0]) > 1e-4  # the mean of all targets is another
+        assert abs(result["all"]["got"][0][0] - result[kind]["wanted"][0][0]) > 1e-4  # the mean of all targets is another
+
+
+def test_ranks_along_the_sequence_count_as_one(ranks, four_ranks):
+    for result in ranks["means_of_ranks"]:
+        assert_as_one(result["cp"])
+    for result in four_ranks["means_along_the_sequence"]:
+        assert_as_one(result["sharded"])
+        assert_as_one(result["replicated"])
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("kind", ["padding", "lists", "equals", "texts"])
+def test_what_programs_do_beside_the_model(ranks, four_ranks, count, kind):
+    """Labels by a mask, and steps that read several numbers, whether tensors are equal, and the text of one."""
+    for result in (ranks if count == 2 else four_ranks)["ordinary"]:
+        found = result[kind]
+        for got, wanted in zip(found["got"], found["wanted"], strict=True):
+            numbers = [[float(one) for one in of if not isinstance(one, str)] for of in (got, wanted)]
+            torch.testing.assert_close(*map(torch.tensor, numbers), rtol=0, atol=1e-10)
+            assert [one for one in got if isinstance(one, str)] == [one for one in wanted if isinstance(one, str)]
+        assert found["stats"]["replays"] == ranks_cases.STEPS and found["stats"]["plans"] <= 3
+
+
+def test_what_a_step_has_to_do_itself_is_said(ranks):
+    for result in ranks["ordinary"]:
+        said = "this step cannot run on ranks, where nothing runs eagerly: "
+        assert re.fullmatch(re.escape(said) + r"Tensor.tolist\(\) \(at ranks_cases.py:\d+\) gives 1024 values to the host, and ranks "
+                            r"read up to 64 of a tensor", result["weights"]), result["weights"]
+        assert result["updated_outside"] == (f"{said}the step ends between self.scaler's step() and its update(): call "
+                                             "self.scaler.update() in the step")
 
 
 def test_what_has_no_mean_of_ranks_is_refused(ranks):

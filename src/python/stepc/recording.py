@@ -46,6 +46,54 @@ _DECIDING = {
 _MOST_NUMBERS = 64  # that are read one by one, as numbers, instead of as memory
 
 
+# Functions that tell of whole tensors whether they are alike, and what gives the same as a tensor.
+_COMPARING = {
+    torch.equal: torch.eq,
+    torch.Tensor.equal: torch.eq,
+    torch.allclose: torch.isclose,
+    torch.Tensor.allclose: torch.isclose,
+}
+
+
+def _truth_of(func, args, kwargs):
+    """What `func` says of two tensors, as one number that is read; None where it says nothing, but raises."""
+    one, other = (*args, *kwargs.values())[:2]
+    if not isinstance(other, torch.Tensor) or one.dtype != other.dtype:
+        return None
+    if _COMPARING[func] is torch.eq and one.shape != other.shape:
+        return False
+    return bool(_COMPARING[func](*args, **kwargs).all().item())
+
+
+def _report_comparisons(before):
+    """Whoever has what was made of numbers that were read since `before` may do anything by it."""
+    for read in range(before, _C.host_reads_so_far()):
+        _C.report_comparison(read)
+
+
+def _is_text(func, args):
+    """Whether it gives what repr() does; format() of a single number is that of the number."""
+    return func is torch.Tensor.__repr__ or (func is torch.Tensor.__format__ and args[0].dim() > 0 and args[1] == "")
+
+
+def _text_of(tensor):
+    """What repr() gives, of numbers that recordings see read; None for a tensor of which it would read too many."""
+    if tensor.layout is not torch.strided or tensor.numel() > _MOST_NUMBERS or tensor.is_complex():
+        return None
+    numbers = _numbers_of(tensor, "tolist()")
+    made = []
+
+    def show():
+        values = torch.tensor(numbers, dtype=tensor.dtype)
+        contents = torch._tensor_str._tensor_str(values, len(type(tensor).__name__) + 1)
+        made.append(tensor.__repr__(tensor_contents=contents))
+
+    aside = threading.Thread(target=show)  # whose calls are no part of the recording
+    aside.start()
+    aside.join()
+    return made[0]
+
+
 def _with_values(func, args, kwargs):
     """The arguments with values in the tensors by which `func` decides, so that recordings see them read."""
     data = 2 if _DECIDING[func] == "ctc_loss()" else 1
@@ -293,7 +341,16 @@ class _Watch(_Unseen):
         name = _UNSEEN.get(func)
         if name is not None:
             line = self.scout.source_line()
+            if self.scout.on_ranks and name in ("tolist()", "numpy()") and args[0].numel() > _MOST_NUMBERS:
+                _C.report_obstacle(f"Tensor.{name} (at {line}) gives {args[0].numel()} values to the host, and ranks read up to "
+                                   f"{_MOST_NUMBERS} of a tensor")
+                nothing = numpy.zeros(tuple(args[0].shape))
+                return nothing.tolist() if name == "tolist()" else nothing
+            before = _C.host_reads_so_far()
             numbers = _numbers_of(args[0], name) if len(args) == 1 and not kwargs else None
+            if numbers is not None and self.scout.on_ranks:
+                _report_comparisons(before)
+                return numbers
             if numbers is not None:
                 _C.report_effect(f"Tensor.{name} (at {line}) gives values to the host")
                 return numbers
@@ -305,6 +362,11 @@ class _Watch(_Unseen):
         if func is torch.Tensor.__deepcopy__ and (made := _deep_copy(*args)) is not None:
             return made
         reads = _C.host_reads_so_far()
+        if self.scout.on_ranks and (func in _COMPARING or _is_text(func, args)):
+            made = _truth_of(func, args, kwargs) if func in _COMPARING else _text_of(args[0])
+            if made is not None:
+                _report_comparisons(reads)
+                return made
         result = func(*args, **kwargs)
         if func in _CONVERSIONS and _C.host_reads_so_far() > reads:
             _C.report_comparison(_C.host_reads_so_far() - 1)  # what Python makes of a plain number is not seen

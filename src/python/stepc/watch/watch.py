@@ -151,8 +151,11 @@ class Watch:
                 if self.reason is None and not isinstance(place.container, Answer):
                     self.reason = f"{place.line} reads {place.words}, which the step changes"
         for scaler, words in self._scalers:
-            if scaler._per_optimizer_states and self.reason is None:
-                self.reason = f"the step leaves {words} without update()"
+            if not scaler._per_optimizer_states:
+                continue
+            if self.reason is None:
+                self.reason = f"the step ends between {words}'s step() and its update(): call {words}.update() in the step"
+            scaler._per_optimizer_states.clear()  # as it was: what it has seen here was never computed
         self._scalers.clear()
         for table in (self._numbers, self._outside, self._arguments, self._objects, self._seen, self._deep, self.cells,
                       self._codes):
