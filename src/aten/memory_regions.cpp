@@ -6,8 +6,13 @@
 
 namespace stepc {
 
+bool has_own_sizes(const at::Tensor& tensor) {
+  return tensor.is_nested() || tensor.key_set().has(c10::DispatchKey::Python);
+}
+
 bool is_dense_cpu(const at::Tensor& tensor) {
-  return tensor.layout() == c10::Layout::Strided && tensor.device().is_cpu() && tensor.has_storage();
+  return tensor.layout() == c10::Layout::Strided && tensor.device().is_cpu() && tensor.has_storage() &&
+         !has_own_sizes(tensor);
 }
 
 std::pair<int64_t, int64_t> span_of(const at::Tensor& tensor) {

@@ -16,6 +16,10 @@ struct MemoryRegion {
   std::vector<size_t> tensors;  // in their order
 };
 
+// Whether the tensor's class says what its sizes and its memory are: nested tensors, subclasses with a
+// __torch_dispatch__ (fake tensors too). Asked for either, they may raise.
+bool has_own_sizes(const at::Tensor& tensor);
+
 // Whether the tensor is dense memory of the CPU's: all others lie in no region.
 bool is_dense_cpu(const at::Tensor& tensor);
 

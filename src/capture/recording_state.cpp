@@ -10,6 +10,7 @@
 #include "aten/constants.h"
 #include "aten/memory_regions.h"
 #include "aten/operators.h"
+#include "aten/unreadable_storage.h"
 #include "aten/virtual_memory.h"
 #include "base/check.h"
 #include "base/module_scope.h"
@@ -19,7 +20,9 @@ namespace stepc {
 
 namespace {
 std::string describe(const at::Tensor& tensor) {
-  return str("{}[{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
+  const std::string dtype = c10::toString(tensor.scalar_type());
+  if (has_own_sizes(tensor)) return dtype;
+  return str("{}[{}]", dtype, fmt::join(tensor.sizes(), ", "));
 }
 
 // Operators whose result is memory that nobody has written yet.
@@ -205,6 +208,22 @@ void RecordingState::use_owned(int index, StorageId storage) {
   trace_.externals.push_back({owned.owner, owned.key, id});
 }
 
+// Whether it lies in what a call of the step allocated or what the program owns: as another storage does.
+bool RecordingState::is_known_memory(const c10::Storage& storage) const {
+  const auto* data = static_cast<const char*>(storage.data());
+  const auto lies_on = [&](const c10::weak_intrusive_ptr<c10::StorageImpl>& weak) {
+    const auto other = weak.lock();
+    if (!other || other.get() == storage.unsafeGetStorageImpl() || is_unreadable(*other)) return false;
+    const auto* begin = static_cast<const char*>(other->data());
+    return begin <= data && data < begin + other->nbytes();
+  };
+  return std::ranges::any_of(tracked_,
+                             [&](const TrackedStorage& one) { return one.allocation >= 0 && lies_on(one.weak); }) ||
+         std::ranges::any_of(owned_, [&](const OwnedBefore& one) {
+           return one.owner != Owner::kBatch && one.weak && lies_on(*one.weak);
+         });
+}
+
 // Memory that no operator of the step made and that nobody owns: either host data that the step made a tensor of
 // (torch.tensor(3.0)), a constant then, or something that outlives the step and that the program has to explain.
 StorageId RecordingState::track_unowned(const at::Tensor& tensor, const c10::OperatorHandle& op) {
@@ -221,6 +240,11 @@ StorageId RecordingState::track_unowned(const at::Tensor& tensor, const c10::Ope
     return id;
   }
   trace_.storages[id.index()].external = true;
+  if (is_known_memory(tensor.storage())) {
+    obstacle(
+        str("{}{} reads memory of another tensor through a storage of its own (DLPack, NumPy)", name_of(op), place()));
+    tracked.allocation = -1;
+  }
   const std::string key = str("{}", trace_.constants.size());
   const auto* data = static_cast<const char*>(tensor.storage().data());
   trace_.constants.push_back({key, std::string(data, bytes > kMaxConstantBytes ? 0 : bytes)});
@@ -248,24 +272,26 @@ StorageId RecordingState::find_or_adopt(const at::Tensor& tensor, const c10::Ope
   return found ? *found : track_unowned(tensor, op);
 }
 
-Arg RecordingState::tensor_argument(const at::Tensor& tensor, const c10::OperatorHandle& op) {
+Arg RecordingState::tensor_argument(const at::Tensor& tensor, const c10::OperatorHandle& op, bool is_viewed) {
   if (!tensor.defined()) return ValueId();
   if (!is_dense_cpu(tensor)) {
     obstacle(str("{} takes a {} tensor that is not dense CPU memory", name_of(op), describe(tensor)));
     return ValueId();
   }
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number() && ids_.count(tensor.storage().unsafeGetStorageImpl()) == 0)
+  if (!is_viewed && tensor.unsafeGetTensorImpl()->is_wrapped_number() &&
+      ids_.count(tensor.storage().unsafeGetStorageImpl()) == 0)
     if (const auto number = wrapped_number_of(tensor)) return *number;
   return value_on(find_or_adopt(tensor, op), tensor);
 }
 
 Arg RecordingState::argument_of(const c10::IValue& value, const c10::Argument& argument,
                                 const c10::OperatorHandle& op) {
-  if (value.isTensor()) return tensor_argument(value.toTensor(), op);
+  // A window on a number's memory has to find it there.
+  if (value.isTensor()) return tensor_argument(value.toTensor(), op, argument.alias_info() != nullptr);
   if (value.isTensorList() || value.isOptionalTensorList()) {
     std::vector<ValueId> ids;
     const auto add = [&](const at::Tensor& tensor) {
-      const Arg one = tensor_argument(tensor, op);
+      const Arg one = tensor_argument(tensor, op, /*is_viewed=*/false);
       if (!std::holds_alternative<ValueId>(one)) obstacle(str("{} takes a number inside a tensor list", name_of(op)));
       ids.push_back(std::holds_alternative<ValueId>(one) ? std::get<ValueId>(one) : ValueId());
     };

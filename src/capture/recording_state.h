@@ -100,12 +100,13 @@ class RecordingState final : public CallObserver {
   void end_call(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
   void abandon_call(const c10::OperatorHandle& op);  // the kernel threw
 
-  Arg tensor_argument(const at::Tensor& tensor, const c10::OperatorHandle& op);
+  Arg tensor_argument(const at::Tensor& tensor, const c10::OperatorHandle& op, bool is_viewed);
   Arg argument_of(const c10::IValue& value, const c10::Argument& argument, const c10::OperatorHandle& op);
   Arg result_of(const c10::IValue& value, const c10::Argument& argument);
   // Where the memory of `tensor` is in the trace; none: the step has not met it, and nobody owns it.
   std::optional<StorageId> find_storage(const at::Tensor& tensor);
   StorageId track(const at::Tensor& tensor, int owned);
+  bool is_known_memory(const c10::Storage& storage) const;
   StorageId track_unowned(const at::Tensor& tensor, const c10::OperatorHandle& op);
   bool adopt_host_data(StorageId id);
   StorageId find_or_adopt(const at::Tensor& tensor, const c10::OperatorHandle& op);

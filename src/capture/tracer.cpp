@@ -12,6 +12,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "aten/constants.h"
+#include "aten/memory_regions.h"
 #include "aten/operators.h"
 #include "aten/unreadable_storage.h"
 #include "base/check.h"
@@ -425,7 +426,7 @@ class Tracer::Observer final : public CallObserver {
 
   bool is_value(const at::Tensor& tensor, ValueId id) {
     if (!id.valid() || !tensor.defined()) return !id.valid() && !tensor.defined();
-    if (!tensor.has_storage()) return false;
+    if (!is_dense_cpu(tensor)) return false;
     const Value& value = trace_.values[id.index()];
     const Met& met = met_[value.storage.index()];
     const bool known = met.address == tensor.storage().unsafeGetStorageImpl();
@@ -599,7 +600,7 @@ class Tracer::Observer final : public CallObserver {
     for_each_result(CallId(c), results, [&](ValueId id, const at::Tensor& made) {
       if (!id.valid() || !made.defined()) return void(same = same && id.valid() == made.defined());
       const Value& value = trace_.values[id.index()];
-      same = same && made.has_storage() && made.sizes() == c10::IntArrayRef(value.sizes) &&
+      same = same && is_dense_cpu(made) && made.sizes() == c10::IntArrayRef(value.sizes) &&
              made.strides() == c10::IntArrayRef(value.strides) && made.storage_offset() == value.offset &&
              made.scalar_type() == scalar_type_of(value.dtype) && made.is_conj() == value.conj &&
              made.is_neg() == value.neg;

@@ -137,6 +137,10 @@ std::unique_ptr<Segments::Call> Segments::begin(StepInput input) {
     return nullptr;
   }
   program_->refresh();
+  if (const std::string kind = program_->unfit(); !kind.empty()) {
+    run_eagerly(str("it has a {}", kind));
+    return nullptr;
+  }
   std::unique_ptr<Call> call(new Call(*this, std::move(input)));
   call->tensors_ = list_without_gradients(call->input_);
   for (size_t k = 0; k < program_->keys().size(); ++k) {

@@ -259,7 +259,7 @@ bool is_view(const Trace& trace, const Call& call);
 // defined before use, allocations inside the clock, one external a key.
 void verify(const Trace& trace);
 
-// One sentence on the first difference that matters for replay (worker scratch and allocation clocks do not), empty if
+// One sentence on the first difference that matters for replay (scratch memory and allocation clocks do not), empty if
 // the two are the same step.
 std::string first_difference(const Trace& a, const Trace& b);
 

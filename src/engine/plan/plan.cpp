@@ -33,74 +33,6 @@ void add_neighbours(const std::vector<at::Tensor>& tensors, std::vector<size_t>&
   for (size_t place = 0; place < tensors.size(); ++place)
     if (memory.contains(memory_of(tensors[place])) && !chosen.contains(place)) places.push_back(place);
 }
-
-// Calls that raise by what they find in indices, lengths, classes or probabilities.
-bool may_raise(std::string_view op) {
-  op = op.substr(0, op.find('.'));
-  constexpr std::string_view kRaising[] = {"aten::index",
-                                           "aten::index_select",
-                                           "aten::index_add",
-                                           "aten::index_add_",
-                                           "aten::index_copy",
-                                           "aten::index_copy_",
-                                           "aten::index_fill",
-                                           "aten::index_fill_",
-                                           "aten::index_reduce",
-                                           "aten::index_reduce_",
-                                           "aten::index_put",
-                                           "aten::index_put_",
-                                           "aten::_index_put_impl_",
-                                           "aten::gather",
-                                           "aten::scatter",
-                                           "aten::scatter_",
-                                           "aten::scatter_add",
-                                           "aten::scatter_add_",
-                                           "aten::take",
-                                           "aten::embedding",
-                                           "aten::put",
-                                           "aten::put_",
-                                           "aten::_embedding_bag",
-                                           "aten::multinomial",
-                                           "aten::nll_loss",
-                                           "aten::bernoulli",
-                                           "aten::bernoulli_",
-                                           "aten::nll_loss_forward",
-                                           "aten::nll_loss2d",
-                                           "aten::_ctc_loss",
-                                           "aten::bincount",
-                                           "aten::poisson",
-                                           "aten::nll_loss2d_forward",
-                                           "aten::binomial",
-                                           "aten::normal",
-                                           "aten::one_hot",
-                                           "aten::scatter_reduce",
-                                           "aten::scatter_reduce_",
-                                           "aten::masked_scatter",
-                                           "aten::masked_scatter_",
-                                           "aten::max_unpool2d",
-                                           "aten::max_unpool3d",
-                                           "aten::segment_reduce",
-                                           "aten::embedding_renorm_",
-                                           "aten::histc",
-                                           "aten::multi_margin_loss",
-                                           "aten::multilabel_margin_loss_forward",
-                                           "aten::binary_cross_entropy",
-                                           "aten::_embedding_bag_forward_only"};
-  return std::ranges::find(kRaising, op) != std::end(kRaising);
-}
-
-// Factorisations that look at how they ended in their own kernel: they raise where one does not converge.
-bool may_not_converge(std::string_view op) {
-  constexpr std::string_view kFactorisations[] = {
-      "aten::_linalg_eigh", "aten::linalg_eig",   "aten::linalg_eigvals", "aten::_linalg_eigvals",
-      "aten::_linalg_svd",  "aten::linalg_lstsq", "aten::cholesky",       "aten::cholesky_inverse"};
-  return std::ranges::find(kFactorisations, op) != std::end(kFactorisations);
-}
-
-// What follows a forward pass takes the indices that that has taken, but factorises matrices of its own.
-bool may_raise(std::string_view op, Phase phase) {
-  return may_not_converge(op) || (phase == Phase::kForward && may_raise(op));
-}
 }  // namespace
 
 SavedGradients::SavedGradients(const std::vector<OwnedKey>& keys, const std::vector<at::Tensor>& tensors) {
@@ -113,7 +45,7 @@ void SavedGradients::restore() const {
 
 Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors,
            const PlanOptions& options)
-    : recorded_(std::move(recorded)), trace_(std::move(agreed)), options_(options) {
+    : recorded_(std::move(recorded)), trace_(std::move(agreed)), raising_(trace_), options_(options) {
   find_places(program);
   find_sources(program, tensors);
   find_host_data(tensors.size());
@@ -175,7 +107,7 @@ std::unique_ptr<Plan::Road> Plan::road_of(Compiled compiled) {
   }
   const std::vector<Instruction>& instructions = road->executor->schedule().instructions;
   for (size_t i = 0; i < instructions.size(); ++i)
-    if (may_raise(instructions[i].op, instructions[i].source.phase)) road->raises_before = i + 1;
+    if (raising_.include(instructions[i])) road->raises_before = i + 1;
   return road;
 }
 
@@ -273,7 +205,7 @@ void Plan::find_undo(const std::vector<at::Tensor>& tensors) {
   for (const HostEvent& event : t.events)
     if (event.kind == HostEvent::Kind::kRead && fast_ == nullptr) last = std::max(last, event.begin.index());
   for (size_t c = 0; c < t.calls.size(); ++c) {
-    if (options_.is_traced || !may_raise(t.calls[c].op, t.calls[c].phase)) continue;
+    if (options_.is_traced || !raising_.include(CallId(c))) continue;
     last = std::max(last, c);
     may_turn_back_ = true;
   }
@@ -586,6 +518,13 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
     is_host_code = false;
     return why;
   };
+  // Of an error of a call: all that it was after is put back, and the step runs as it is.
+  const auto is_undone = [&] {
+    if (may_turn_back_) turn_back();
+    const Road& road = ran_exact_ || fast_ == nullptr ? exact() : *fast_;
+    return may_turn_back_ && !is_host_code && instead_ == nullptr && !is_traced() &&
+           road.executor->failed_at() < road.raises_before;
+  };
   StepResult result;
   try {
     const auto begin = Clock::now();
@@ -596,12 +535,12 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
     }
     execute_seconds_ += seconds_since(begin);
   } catch (const c10::Error& error) {
-    if (may_turn_back_) turn_back();
-    const Road& road = ran_exact_ || fast_ == nullptr ? exact() : *fast_;
-    const size_t at = road.executor->failed_at();
-    const bool is_undone = may_turn_back_ && !is_host_code && instead_ == nullptr && at < road.raises_before;
-    if (!is_undone || is_traced()) throw;
+    if (!is_undone()) throw;
     outcome.error = error.what_without_backtrace();
+    return outcome;
+  } catch (const UserError& error) {  // of a result of another size
+    if (!is_undone()) throw;
+    outcome.error = error.what();
     return outcome;
   } catch (...) {
     if (may_turn_back_) turn_back();

@@ -12,6 +12,7 @@
 
 #include "capture/tracer.h"
 #include "engine/plan/compile.h"
+#include "engine/plan/raising_calls.h"
 #include "engine/prediction.h"
 #include "engine/program/event_update.h"
 #include "engine/program/program.h"
@@ -217,6 +218,7 @@ class Plan {
 
   Trace recorded_;
   Trace trace_;
+  RaisingCalls raising_;
   PlanOptions options_;
   std::unique_ptr<Road> fast_;   // fast mode; runs in the other's stead while it fits
   std::unique_ptr<Road> exact_;  // made when it is asked for

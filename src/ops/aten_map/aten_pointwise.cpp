@@ -32,6 +32,20 @@ template <OpName kOp>
 Ids binary(M& m) {
   return {m.as_result(m.b.add(kOp.name(), {m.tensor(0, m.promoted({0, 1})), m.tensor(1, m.promoted({0, 1}))}))};
 }
+
+bool is_number_beside_0(const Arg& arg) {
+  if (const auto* integer = std::get_if<int64_t>(&arg)) return *integer != 0;
+  const auto* wrapped = std::get_if<WrappedNumber>(&arg);
+  const auto* integer = wrapped == nullptr ? nullptr : std::get_if<int64_t>(&wrapped->number);
+  return integer != nullptr && *integer != 0;
+}
+// ATen's kernels raise where an integer is divided by 0.
+template <OpName kOp>
+Ids quotient(M& m) {
+  if (!is_floating(m.promoted({0, 1})) && !is_number_beside_0(m.args()[1]))
+    M::unmapped("division of integers by what may be 0");
+  return binary<kOp>(m);
+}
 template <OpName kOp>  // gt(a, b) is lt(b, a)
 Ids swapped(M& m) {
   return {m.as_result(m.b.add(kOp.name(), {m.tensor(1, m.promoted({0, 1})), m.tensor(0, m.promoted({0, 1}))}))};
@@ -77,8 +91,7 @@ Ids div_mode(M& m) {
   const std::string mode = m.text(2, "");
   if (mode.empty()) return div(m);
   const DType dtype = m.promoted({0, 1});
-  if (mode == "floor" && !is_floating(dtype))
-    return {m.as_result(m.b.add("floor_div", {m.tensor(0, dtype), m.tensor(1, dtype)}))};
+  if (mode == "floor" && !is_floating(dtype)) return quotient<"floor_div">(m);
   if (!is_floating(dtype)) M::unmapped("truncating division of integers");
   const TensorId quotient = m.b.add("div", {m.tensor(0, dtype), m.tensor(1, dtype)});
   return {m.as_result(m.b.add(mode == "floor" ? "floor" : "trunc", {quotient}))};
@@ -248,11 +261,11 @@ std::vector<AtenRow> aten_pointwise_rows() {
       {"div.Scalar", div},
       {"div.Tensor_mode", div_mode},
       {"div.Scalar_mode", div_mode},
-      {"floor_divide", binary<"floor_div">},
-      {"remainder.Tensor", binary<"remainder">},
-      {"remainder.Scalar", binary<"remainder">},
-      {"fmod.Tensor", binary<"fmod">},
-      {"fmod.Scalar", binary<"fmod">},
+      {"floor_divide", quotient<"floor_div">},
+      {"remainder.Tensor", quotient<"remainder">},
+      {"remainder.Scalar", quotient<"remainder">},
+      {"fmod.Tensor", quotient<"fmod">},
+      {"fmod.Scalar", quotient<"fmod">},
       {"pow.Tensor_Tensor", pow},
       {"pow.Tensor_Scalar", pow},
       {"pow.Scalar", pow},

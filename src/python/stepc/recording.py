@@ -36,14 +36,24 @@ _MAX_SCALARS = 100_000
 
 
 _CONVERSIONS = {torch.Tensor.__float__, torch.Tensor.__int__}
-# Functions that read values of tensors on the host where no recording sees it, to decide what they call.
+# Functions that read integers of tensors on the host where no recording sees it, to decide what they call: by name, and
+# the argument with which those begin.
 _DECIDING = {
-    torch.tensor_split: "tensor_split()",
-    torch.Tensor.tensor_split: "tensor_split()",
-    torch.nn.functional.ctc_loss: "ctc_loss()",
-    torch.ctc_loss: "ctc_loss()",
+    torch.tensor_split: ("tensor_split()", 1),
+    torch.Tensor.tensor_split: ("tensor_split()", 1),
+    torch.nn.functional.ctc_loss: ("ctc_loss()", 2),
+    torch.ctc_loss: ("ctc_loss()", 2),
+    torch._VF.lstm: ("lstm()", 1),
+    torch._VF.gru: ("gru()", 1),
+    torch._VF.rnn_tanh: ("rnn_tanh()", 1),
+    torch._VF.rnn_relu: ("rnn_relu()", 1),
+    torch._VF._pad_packed_sequence: ("pad_packed_sequence()", 1),
 }
+_MAKING = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}  # of lists of tensors, perhaps
 _MOST_NUMBERS = 64  # that are read one by one, as numbers, instead of as memory
+_NOT_THERE = "Cannot access data pointer of Storage that is invalid"  # c10 of memory that a plan has not computed yet
+# Tensor.backward() is no function of torch's to the code that it runs.
+_BACKWARD = torch.Tensor.backward
 
 
 # Functions that tell of whole tensors whether they are alike, and what gives the same as a tensor.
@@ -95,20 +105,43 @@ def _text_of(tensor):
 
 
 def _with_values(func, args, kwargs):
-    """The arguments with values in the tensors by which `func` decides, so that recordings see them read."""
-    data = 2 if _DECIDING[func] == "ctc_loss()" else 1
-    shown = lambda one: torch.ops.stepc.shown(one) if isinstance(one, torch.Tensor) else one
-    args = (*args[:data], *map(shown, args[data:]))
-    return args, {name: one if name in _DATA else shown(one) for name, one in kwargs.items()}
+    """The arguments with values in the tensors that `func` reads past the dispatcher, so that recordings see them read,
+    and its name; None where it reads none."""
+    if func in _MAKING:
+        shown = [_shown_in(one) for one in args]
+        return None if all(a is b for a, b in zip(args, shown)) else (shown, kwargs, f"{func.__name__}()")
+    if func not in _DECIDING:
+        return None
+    name, first = _DECIDING[func]
+    shown = (*args[:first], *map(_shown, args[first:]))
+    named = {key: one if key in _DATA else _shown(one) for key, one in kwargs.items()}
+    if all(a is b for a, b in zip(args, shown)) and all(one is named[key] for key, one in kwargs.items()):
+        return None
+    return shown, named, name
 
 
 _DATA = ("input", "self", "log_probs", "targets")
+
+
+def _shown(one):
+    reads = isinstance(one, torch.Tensor) and not one.is_floating_point() and not one.is_complex()
+    return torch.ops.stepc.shown(one) if reads else one
+
+
+def _shown_in(nest):
+    """A list, or lists in it, with values in its tensors; the same one if there are none."""
+    if not isinstance(nest, (list, tuple)):
+        return nest
+    shown = [torch.ops.stepc.shown(one.detach()) if isinstance(one, torch.Tensor) else _shown_in(one) for one in nest]
+    return nest if all(a is b for a, b in zip(nest, shown)) else shown
 
 
 def _numbers_of(tensor, name):
     """What `tensor.tolist()` or `tensor.numpy()` gives, read so that recordings see it; None where that cannot be."""
     if name not in ("tolist()", "numpy()") or tensor.is_complex():
         return None
+    if name == "numpy()" and (tensor.requires_grad and torch.is_grad_enabled() or tensor.is_neg()):
+        return None  # it raises
     if tensor.numel() > _MOST_NUMBERS:
         return torch.ops.stepc.shown(tensor.detach()).tolist() if name == "tolist()" else None
     values = [one.item() for one in tensor.detach().reshape(-1).unbind()]
@@ -149,6 +182,11 @@ def _deep_copy(tensor, memo):
     return made
 
 
+def _backward(tensor, gradient=None, retain_graph=None, create_graph=False, inputs=None):
+    """As Tensor.backward()."""
+    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+
+
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
@@ -166,15 +204,22 @@ class _Unseen(TorchFunctionMode):
 
     def __enter__(self):
         self._asked = torch.overrides.has_torch_function
-        torch.overrides.has_torch_function = self._has_torch_function
+        torch.overrides.has_torch_function = torch.autograd.has_torch_function = self._has_torch_function
         return super().__enter__()
 
     def __exit__(self, kind, error, trace):
-        torch.overrides.has_torch_function = self._asked
+        torch.overrides.has_torch_function = torch.autograd.has_torch_function = self._asked
         return super().__exit__(kind, error, trace)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        return self.call(_called(func), args, kwargs or {})
+        func = _called(func)
+        if func is _BACKWARD and type(args[0]) in (torch.Tensor, torch.nn.Parameter):
+            super().__enter__()  # for the code of functions and hooks, which is the program's
+            try:
+                return _backward(*args, **kwargs or {})
+            finally:
+                super().__exit__(None, None, None)
+        return self.call(func, args, kwargs or {})
 
     def _has_torch_function(self, arguments):
         if _get_current_function_mode() is not self:
@@ -314,10 +359,16 @@ class Tracing(_Unseen):
             if numbers is not None:
                 return numbers
             _leave(f"Tensor.{name} gives values to the host that no recording sees")
-        if func in _DECIDING:
-            args, kwargs = _with_values(func, args, kwargs)
+        if (given := _with_values(func, args, kwargs)) is not None:
+            args, kwargs, _ = given
         if func is torch.Tensor.__deepcopy__ and (made := _deep_copy(*args)) is not None:
             return made
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:
+            if _NOT_THERE not in str(error):
+                raise
+        _leave(f"{func.__name__}() reads values past the dispatcher")
         return func(*args, **kwargs)
 
 
@@ -332,10 +383,20 @@ class _Watch(_Unseen):
         self.scout = scout
         self.follow = None  # the Watch of the step's own code
         self.numbers = []  # that code which it does not look at has read
+        self.arrays = []  # with what they held, and where the program got them
 
     def __exit__(self, *error):
+        for array, held, line in self.arrays:
+            if array.tobytes() != held:
+                _C.report_obstacle(f"what Tensor.numpy() (at {line}) gives is written to later, which no recording sees")
+        self.arrays.clear()
         _make_plain(self.numbers)
         return super().__exit__(*error)
+
+    def _memory(self, array, line):
+        """Memory of the tensor's for the program, of which a replay gives a copy."""
+        self.arrays.append((array, array.tobytes(), line))
+        return array
 
     def call(self, func, args, kwargs):
         name = _UNSEEN.get(func)
@@ -353,12 +414,11 @@ class _Watch(_Unseen):
                 return numbers
             if numbers is not None:
                 _C.report_effect(f"Tensor.{name} (at {line}) gives values to the host")
-                return numbers
+                return self._memory(func(*args), line) if name == "numpy()" else numbers
             _C.report_obstacle(f"Tensor.{name} (at {line}) gives values to the host that no recording sees")
-        if func in _DECIDING:
-            given, (args, kwargs) = (args, kwargs), _with_values(func, args, kwargs)
-            if any(a is not b for a, b in zip(given[0], args)) or any(v is not given[1][k] for k, v in kwargs.items()):
-                _C.report_effect(f"{_DECIDING[func]} (at {self.scout.source_line()}) decides by a tensor's values")
+        if (given := _with_values(func, args, kwargs)) is not None:
+            args, kwargs, name = given
+            _C.report_effect(f"{name} (at {self.scout.source_line()}) decides by a tensor's values")
         if func is torch.Tensor.__deepcopy__ and (made := _deep_copy(*args)) is not None:
             return made
         reads = _C.host_reads_so_far()

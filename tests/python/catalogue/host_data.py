@@ -1,5 +1,6 @@
 """Programs with kernels that read values or sizes on the host, without a host read that Python would see."""
 
+import numpy
 import torch
 import torchvision
 from torch import nn
@@ -310,5 +311,116 @@ def orthogonal_by_an_exponential(accelerate):
     def step(x, y):
         with nn.utils.parametrize.cached():
             return descend(cross_entropy(model(x), y) + 0.1 * cross_entropy(model(-x), y), optimizer)
+
+    yield from fit(step, model, optimizer)
+
+
+@case
+def packed_sequences_in_a_batch(accelerate):
+    """The layer reads on the host how many sequences go on at each place."""
+    layer, head = nn.LSTM(8, 8), nn.Linear(8, 4)
+    optimizer, weights = sgd(layer, head), layer._flat_weights
+
+    @accelerate
+    def step(rows, sizes, y):
+        zeros = torch.zeros(1, 3, 8)
+        out, *_ = torch._VF.lstm(rows, sizes, (zeros, zeros), weights, True, 1, 0.0, True, False)
+        return descend(cross_entropy(head(out), y), optimizer)
+
+    for i in range(16):
+        source = torch.Generator().manual_seed(i)
+        sizes = torch.tensor([3, 3, 2, 1, 1] if i < 10 else [3, 2, 2, 2, 1])
+        rows, y = torch.randn(10, 8, generator=source), torch.randint(4, (10,), generator=source)
+        yield step(rows, sizes, y), layer, head, optimizer
+
+
+@case
+def tensor_made_of_elements(accelerate):
+    model = mlp()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        logits = model(x)
+        weights = torch.tensor([logits[0, 0], 1.0, [*logits.detach()[:, 1]][2], 2.0]).abs()
+        return descend(cross_entropy(logits, y, weight=weights), optimizer)
+
+    yield from fit(step, model, optimizer)
+
+
+@case(eager="read")
+def tensor_that_is_printed(accelerate):
+    model, seen = mlp(), []
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        logits = model(x)
+        seen.append(repr(logits[0]))
+        return descend(cross_entropy(logits, y), optimizer)
+
+    yield from fit(step, model, optimizer, seen)
+
+
+class Sine(torch.autograd.Function):
+    """Of NumPy's, both ways."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.tensor(numpy.sin(x.detach().numpy()))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return torch.tensor(numpy.cos(x.numpy())) * gradient
+
+
+@case(eager="numpy")
+def function_of_numpy(accelerate):
+    model = mlp()
+    optimizer = sgd(model)
+    step = accelerate(lambda x, y: descend(cross_entropy(Sine.apply(model(x)), y), optimizer))
+    yield from fit(step, model, optimizer)
+
+
+@case(eager="written to later")
+def memory_written_through_numpy(accelerate):
+    model = mlp()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        weights = torch.ones(4)
+        weights.numpy()[0] = 2.0
+        return descend(cross_entropy(model(x), y, weight=weights), optimizer)
+
+    yield from fit(step, model, optimizer)
+
+
+@case(eager="storage of its own")
+def memory_through_a_capsule(accelerate):
+    model = mlp()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        logits = model(x)
+        again = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(logits.detach()))
+        return descend(cross_entropy(logits, y) * (1 + float(again.mean())), optimizer)
+
+    yield from fit(step, model, optimizer)
+
+
+@case
+def places_padded_to_a_size(accelerate):
+    """How much memory the kernel takes for itself follows from the data."""
+    model = mlp()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        rows = torch.nonzero_static(x[:, 0] > 0, size=4, fill_value=0)[:, 0]
+        return descend(cross_entropy(model(x[rows]), y[rows]), optimizer)
 
     yield from fit(step, model, optimizer)

@@ -110,6 +110,65 @@ def tensor_of_another_layout(accelerate):
     yield from fit(step, model, optimizer)
 
 
+def inside(accelerate, part):
+    """part(hidden) in the middle of a step."""
+    model, head = mlp(), nn.Linear(4, 4)
+    optimizer = sgd(model, head)
+    step = accelerate(lambda x, y: descend(cross_entropy(head(part(model(x))), y), optimizer))
+    yield from fit(step, model, head, optimizer)
+
+
+@case(eager="dense")
+def nested_tensor_inside(accelerate):
+    def part(hidden):
+        return hidden + torch.nested.nested_tensor([hidden[:3].detach(), hidden[3:].detach()]).to_padded_tensor(0.0).mean()
+
+    yield from inside(accelerate, part)
+
+
+@case(eager="dense")
+def jagged_tensor_inside(accelerate):
+    def part(hidden):
+        return torch.nested.as_nested_tensor([hidden[:3], hidden[3:]], layout=torch.jagged).mul(2).values()
+
+    yield from inside(accelerate, part)
+
+
+class Wrapper(torch.Tensor):
+    """Has no memory of its own."""
+
+    @staticmethod
+    def __new__(cls, tensor):
+        return torch.Tensor._make_wrapper_subclass(cls, tensor.shape, dtype=tensor.dtype)
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        return function(*(one.tensor if isinstance(one, Wrapper) else one for one in args), **(kwargs or {}))
+
+
+@case(eager="dense")
+def wrapper_inside(accelerate):
+    yield from inside(accelerate, lambda hidden: hidden + Wrapper(hidden.detach()) * 2)
+
+
+@case(eager="dense")
+def compiled_function_inside(accelerate):
+    torch._dynamo.reset()
+    yield from inside(accelerate, torch.compile(lambda hidden: hidden.sin(), backend="eager"))
+
+
+@case(eager="script")
+def scripted_part_of_a_loops_model(accelerate):
+    model = nn.Sequential(torch.jit.script(nn.Linear(8, 16)), nn.Tanh(), nn.Linear(16, 4))
+    model, optimizer = accelerate(model, sgd(model))
+    with torch.jit.optimized_execution(False):
+        for _, x, y in batches():
+            yield descend(cross_entropy(model(x), y), optimizer), model, optimizer
+
+
 @case(eager="quantized|dense|quantize")
 def quantized_batch(accelerate):
     model = mlp()
@@ -217,6 +276,20 @@ def parts_of_a_complex_tensor(accelerate):
         spectrum = torch.fft.fft(model(x))
         loss = cross_entropy(spectrum.real, y) + 0.1 * spectrum.conj().imag.square().mean()
         return descend(loss, optimizer)
+
+    yield from fit(step, model, optimizer)
+
+
+@case
+def conjugate_of_an_imaginary_number(accelerate):
+    """The backward pass takes a window on a number of Python's."""
+    model = mlp()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        turned = torch.view_as_real(torch.view_as_complex(model(x).view(8, 2, 2)).conj() * 1j).flatten(1)
+        return descend(cross_entropy(turned, y), optimizer)
 
     yield from fit(step, model, optimizer)
 

@@ -285,3 +285,67 @@ def eigenvalues_that_do_not_converge(accelerate):
 
     for i, x, y in batches(20):
         yield step(x * float("nan") if i in BAD else x, y), model, optimizer
+
+
+# ---- kernels that nothing here describes
+
+
+def beside_a_norm(accelerate, extra_of, good, bad, after=False):
+    """extra_of(x, data) once the norm has written its statistics, or after the update, out of gradients' sight."""
+    model = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 4))
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y, data):
+        loss = cross_entropy(model(x), y)
+        if not after:
+            loss = loss + 0.1 * extra_of(x, data).float().mean()
+        loss = descend(loss, optimizer)
+        with torch.no_grad():
+            return loss, extra_of(x, data) if after else 0
+
+    for i, x, y in batches(16):
+        yield tried(step, x, y, (bad if i in BAD else good)(i)), model, optimizer
+
+
+@case
+def sorter_out_of_range(accelerate):
+    yield from beside_a_norm(accelerate, lambda x, sorter: torch.searchsorted(x[0], x[1], sorter=sorter),
+                             lambda i: torch.arange(8).roll(i), lambda i: torch.arange(8) + 5)
+
+
+@case
+def factorisation_that_checks_itself(accelerate):
+    yield from beside_a_norm(accelerate, lambda _, matrix: torch.linalg.cholesky_ex(matrix, check_errors=True)[0],
+                             lambda i: (i + 1) * torch.eye(4), lambda i: -torch.eye(4))
+
+
+@case
+def pivots_out_of_range(accelerate):
+    yield from beside_a_norm(accelerate, lambda x, pivots: torch.lu_unpack(x, pivots)[1],
+                             lambda i: torch.arange(1, 9, dtype=torch.int32), lambda i: torch.full((8,), 50).int())
+
+
+@case
+def division_by_an_integer_0(accelerate):
+    yield from beside_a_norm(accelerate, lambda _, counts: 70 // counts + 70 % counts,
+                             lambda i: torch.arange(1, 9) + i, lambda i: torch.arange(8))
+
+
+@case
+def scatter_out_of_range(accelerate):
+    yield from beside_a_norm(accelerate, lambda _, places: torch.zeros(8, 4).scatter(1, places[:, None], 1.0),
+                             lambda i: torch.arange(8) % (i % 3 + 2), lambda i: torch.arange(8))
+
+
+@case
+def index_out_of_range_after_the_update(accelerate):
+    yield from beside_a_norm(accelerate, lambda x, rows: x[rows], lambda i: torch.tensor([i % 8, 3]),
+                             lambda i: torch.tensor([i, 80]), after=True)
+
+
+@case
+def result_of_another_size(accelerate):
+    """Nothing says of this operator that its size depends on data, and it is no error."""
+    yield from beside_a_norm(accelerate, lambda _, classes: torch.ops.aten._unique(classes)[0],
+                             lambda i: torch.arange(8) % 4 + i, lambda i: torch.arange(8) % 3)
