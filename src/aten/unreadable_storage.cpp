@@ -27,9 +27,7 @@ template struct Reach<CheckOnWrite, &c10::StorageImpl::has_mutable_data_ptr_chec
 c10::Storage unreadable_storage(int64_t bytes) {
   c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(nullptr, c10::Device(c10::kCPU)),
                        c10::GetCPUAllocator(), /*resizable=*/true);
-  c10::StorageImpl& made = *storage.unsafeGetStorageImpl();
-  made.*member(ThrowOnRead()) = true;
-  made.*member(CheckOnWrite()) = true;
+  make_unreadable(*storage.unsafeGetStorageImpl());
   return storage;
 }
 
@@ -39,6 +37,12 @@ void make_readable(c10::StorageImpl& storage, c10::DataPtr memory) {
   storage.*member(ThrowOnRead()) = false;
   storage.*member(CheckOnWrite()) = false;
   storage.set_data_ptr(std::move(memory));
+}
+
+void make_unreadable(c10::StorageImpl& storage) {
+  storage.set_data_ptr(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
+  storage.*member(ThrowOnRead()) = true;
+  storage.*member(CheckOnWrite()) = true;
 }
 
 }  // namespace stepc

@@ -15,5 +15,7 @@ c10::Storage unreadable_storage(int64_t bytes);
 bool is_unreadable(const c10::StorageImpl& storage);
 // From here on it is `memory`, of as many bytes.
 void make_readable(c10::StorageImpl& storage, c10::DataPtr memory);
+// Its memory is given back.
+void make_unreadable(c10::StorageImpl& storage);
 
 }  // namespace stepc

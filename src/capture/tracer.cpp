@@ -108,6 +108,8 @@ class Tracer::Observer final : public CallObserver {
     supplied_.clear();
     host_data_.clear();
     stale_.clear();
+    shown_.clear();
+    filled_.clear();
     difference_.clear();
     raised_ = is_reseeded_ = false;
     numbers_.clear();
@@ -152,6 +154,8 @@ class Tracer::Observer final : public CallObserver {
     if (!is_same) return false;
     for (const c10::Storage& storage : from.kept_) kept_.push_back(storage);
     stale_ = from.stale_;
+    shown_ = from.shown_;
+    filled_ = from.filled_;
     marks_ = from.marks_;
     supplied_ = std::move(supplied);
     numbers_ = from.numbers_;
@@ -209,6 +213,10 @@ class Tracer::Observer final : public CallObserver {
       stray(str("{} is given an index that is out of range", name_of(op)), /*records=*/false);
       return op.redispatchBoxed(below, stack);
     }
+    if (changes_shown(trace_.calls[next_])) {
+      stray(str("{} changes memory that the step's code looks into", name_of(op)), /*records=*/false);
+      return run(op, below, stack);
+    }
     const CallId id(next_);
     const Expected& expected = expected_[next_++];
     if (!computes_ && expected.read) return give_number(*expected.read, op, stack);
@@ -238,6 +246,32 @@ class Tracer::Observer final : public CallObserver {
     if (!is_following() || calls_host_) return;
     plan_ = plan != nullptr ? plan : plan_;
     stray(why, records);
+  }
+
+  bool show(const at::Tensor& tensor, const void* values) {
+    if (heir_) return heir_->show(tensor, values);
+    if (!is_following() || computes_) return true;
+    c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+    if (is_unreadable(*storage)) {
+      const auto met =
+          std::ranges::find_if(met_, [&](const Met& one) { return one.address == storage && one.is_made; });
+      if (met == met_.end() || tensor.nbytes() != storage->nbytes() || !tensor.is_non_overlapping_and_dense())
+        return false;
+      make_readable(*storage, c10::GetCPUAllocator()->allocate(storage->nbytes()));
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      const c10::impl::ExcludeDispatchKeyGuard below_observer(kObserverKey);
+      tensor.copy_(at::from_blob(const_cast<void*>(values), tensor.sizes(), tensor.options()));
+      filled_.insert(StorageId(static_cast<size_t>(met - met_.begin())));
+      stale_.erase(storage);
+    }
+    if (stale_.contains(storage)) return false;
+    shown_.insert(storage);
+    return true;
+  }
+  void hide(const at::Tensor& tensor) {
+    if (heir_) return heir_->hide(tensor);
+    if (const auto shown = shown_.find(tensor.storage().unsafeGetStorageImpl()); shown != shown_.end())
+      shown_.erase(shown);
   }
 
   [[nodiscard]] bool is_following() const { return difference_.empty(); }
@@ -696,7 +730,11 @@ class Tracer::Observer final : public CallObserver {
     for (size_t i = 0; i < args.size(); ++i)
       if (writes(schema.arguments()[i])) written.push_back(args[i]);
     states_.skipped(id.index());
-    for (ValueId value : call.writes) stale_.insert(met_[storage_of(value).index()].address);
+    for (ValueId value : call.writes) {
+      c10::StorageImpl* const storage = met_[storage_of(value).index()].address;
+      stale_.insert(storage);
+      if (filled_.erase(storage_of(value)) != 0) make_unreadable(*storage);
+    }
     std::vector<c10::IValue> results;
     for (size_t r = 0; r < schema.returns().size(); ++r) {
       if (writes(schema.returns()[r]) && !written.empty()) {
@@ -713,6 +751,12 @@ class Tracer::Observer final : public CallObserver {
     }
     torch::jit::drop(*stack, schema.arguments().size());
     for (c10::IValue& result : results) stack->push_back(std::move(result));
+  }
+
+  [[nodiscard]] bool changes_shown(const Call& call) const {
+    return !computes_ && !shown_.empty() && std::ranges::any_of(call.writes, [&](ValueId value) {
+      return shown_.contains(met_[storage_of(value).index()].address);
+    });
   }
 
   void give_number(size_t event, const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -881,9 +925,10 @@ class Tracer::Observer final : public CallObserver {
     c10::StorageImpl& held = *storage.unsafeGetStorageImpl();
     if (recording_ != nullptr && computed.storage().unsafeGetStorageImpl() != &held)
       recording_->moved(computed.storage().unsafeGetStorageImpl(), storage);
-    if (!is_unreadable(held) || computed.storage().unsafeGetStorageImpl() == &held) return;
-    if (computed.storage().nbytes() != held.nbytes()) {  // a kernel of its own lays it out otherwise
-      make_readable(held, c10::GetCPUAllocator()->allocate(held.nbytes()));
+    const bool is_filled = filled_.contains(storage_of(value));
+    if (!(is_filled || is_unreadable(held)) || computed.storage().unsafeGetStorageImpl() == &held) return;
+    if (is_filled || computed.storage().nbytes() != held.nbytes()) {  // a kernel of its own lays it out otherwise
+      if (!is_filled) make_readable(held, c10::GetCPUAllocator()->allocate(held.nbytes()));
       window_on(value, storage).copy_(computed);
       return;
     }
@@ -921,7 +966,9 @@ class Tracer::Observer final : public CallObserver {
   std::string decided_otherwise_;
   std::vector<HostSupply> supplied_;
   std::map<std::string, at::Tensor> host_data_;
-  std::set<const c10::StorageImpl*> stale_;  // written by calls that were left out
+  std::set<const c10::StorageImpl*> stale_;       // written by calls that were left out
+  std::multiset<const c10::StorageImpl*> shown_;  // what the step's code looks into, by each that does
+  std::set<StorageId> filled_;                    // that the step makes, with the values of now
 };
 
 std::vector<HostSupply> numbers_supplied(const Trace& trace, const Trace& recorded, size_t end) {
@@ -1001,6 +1048,13 @@ void leave_trace(const std::string& why) {
 bool is_tracing() {
   const auto* observer = dynamic_cast<Tracer::Observer*>(current_observer());
   return observer != nullptr && observer->is_compared();
+}
+bool show_memory(const at::Tensor& tensor, const void* values) {
+  auto* observer = dynamic_cast<Tracer::Observer*>(current_observer());
+  return observer == nullptr || observer->show(tensor, values);
+}
+void hide_memory(const at::Tensor& tensor) {
+  if (auto* observer = dynamic_cast<Tracer::Observer*>(current_observer())) observer->hide(tensor);
 }
 
 }  // namespace stepc

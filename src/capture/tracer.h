@@ -105,6 +105,8 @@ class Tracer {
  private:
   friend void leave_trace(const std::string& why);
   friend bool is_tracing();
+  friend bool show_memory(const at::Tensor& tensor, const void* values);
+  friend void hide_memory(const at::Tensor& tensor);
   class Observer;
   std::shared_ptr<Observer> observer_;
 };
@@ -114,5 +116,12 @@ class Tracer {
 void leave_trace(const std::string& why);
 // Whether the calling thread runs a step beside a trace.
 bool is_tracing();
+// Before the tensor's memory is given to code whose reads and writes are no calls: it holds `values`, which the host
+// has just read of all its elements. From there on the step leaves the trace where a call changes that memory. False:
+// it is not there, because other elements lie beside these or the calls before have not changed it yet. Without a trace
+// it is.
+bool show_memory(const at::Tensor& tensor, const void* values);
+// That code has let go of it.
+void hide_memory(const at::Tensor& tensor);
 
 }  // namespace stepc

@@ -18,6 +18,8 @@
 #include "base/log.h"
 #include "base/module_scope.h"
 #include "calibrate/calibrate.h"
+#include "capture/observer.h"
+#include "capture/tracer.h"
 #include "comm/ranks.h"
 #include "cost/target_file.h"
 #include "engine/ranks/data_parallel.h"
@@ -447,6 +449,12 @@ class OpenEvent {
   std::unique_ptr<HostEventScope> scope_;
 };
 
+// Tensor.numpy(), which no recording sees.
+py::object array_of(const py::object& tensor) {
+  const c10::impl::ExcludeDispatchKeyGuard below_observer(kObserverKey);
+  return tensor.attr("numpy")();
+}
+
 }  // namespace
 }  // namespace stepc
 
@@ -580,6 +588,11 @@ PYBIND11_MODULE(_C, module) {
   module.def("report_effect", &report_effect);
   module.def("leave_trace", &leave_trace);
   module.def("is_tracing", &is_tracing);
+  module.def("array_of", &array_of);
+  module.def("show_memory", [](const at::Tensor& tensor, const py::buffer& values) {
+    return show_memory(tensor, values.request().ptr);
+  });
+  module.def("hide_memory", &hide_memory);
   module.def("host_reads_so_far", &host_reads_so_far);
   module.def("report_comparison", &report_comparison);
 }

@@ -190,7 +190,7 @@ TEST(TraceDifference, SaysWhatChanged) {
             "call 1 aten::mul_.Tensor (in 'model') got another argument 1 than before");
   EXPECT_EQ(difference([](Trace& t) { t.calls.pop_back(); }), "3 calls and then 2");
   EXPECT_EQ(difference([](Trace& t) { t.allocations[1].bytes = 1; }),
-            "allocation 0 was 1024 B in call 1 and then 1 B in call 1");
+            "allocation 0 was 1024 B in call 0 and then 1 B in call 0");
   EXPECT_EQ(difference([](Trace& t) { t.reads.push_back({CallId(0)}); }), "the step read other values on the host");
   // Which line calls the step, clocks and scratch are not the step.
   const auto reading = [](const char* line) {

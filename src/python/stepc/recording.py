@@ -11,6 +11,7 @@ import random
 import sys
 import threading
 import types
+import weakref
 
 import numpy
 import torch
@@ -136,11 +137,16 @@ def _shown_in(nest):
     return nest if all(a is b for a, b in zip(nest, shown)) else shown
 
 
+def _is_plain(args, kwargs):
+    return len(args) == 1 and all(value is None or value is False for value in kwargs.values())  # dtype, force
+
+
 def _numbers_of(tensor, name):
     """What `tensor.tolist()` or `tensor.numpy()` gives, read so that recordings see it; None where that cannot be."""
     if name not in ("tolist()", "numpy()") or tensor.is_complex():
         return None
-    if name == "numpy()" and (tensor.requires_grad and torch.is_grad_enabled() or tensor.is_neg()):
+    requires_grad = tensor.requires_grad and torch.is_grad_enabled()
+    if name == "numpy()" and (requires_grad or tensor.is_neg() or tensor.dtype not in _NUMPY_TYPES):
         return None  # it raises
     if tensor.numel() > _MOST_NUMBERS:
         return torch.ops.stepc.shown(tensor.detach()).tolist() if name == "tolist()" else None
@@ -149,9 +155,7 @@ def _numbers_of(tensor, name):
         for size in reversed(tensor.shape[1:]):
             values = [values[i : i + size] for i in range(0, len(values), size)] if size else values
         return values if tensor.dim() else values[0]
-    array = numpy.array(values, dtype=_NUMPY_TYPES[tensor.dtype]).reshape(tuple(tensor.shape))
-    array.flags.writeable = False  # it is no memory of the tensor's
-    return array
+    return numpy.array(values, dtype=_NUMPY_TYPES[tensor.dtype])
 
 
 _NUMPY_TYPES = {
@@ -159,6 +163,37 @@ _NUMPY_TYPES = {
     torch.int64: numpy.int64, torch.int32: numpy.int32, torch.int16: numpy.int16, torch.int8: numpy.int8,
     torch.uint8: numpy.uint8,
 }
+
+
+class _Arrays:
+    """The arrays that a step's code got of Tensor.numpy(): memory that it may write to where no recording sees it."""
+
+    def __init__(self):
+        self.given = []  # weakly, with an array on the same memory, what that held, and where the program got it
+
+    def give(self, tensor, line):
+        array, memory = _C.array_of(tensor), _C.array_of(tensor)
+        self.given.append((weakref.ref(array), memory, memory.copy(), line))
+        return array
+
+    def take_written(self):
+        """(memory, what it held, where the program got it) of those that differ by now, which are looked at no more,
+        nor are those that nobody holds."""
+        written, rest = [], []
+        for one in self.given:
+            array, memory, held, line = one
+            if memory.tobytes() != held.tobytes():
+                written.append((memory, held, line))
+            elif array() is not None:
+                rest.append(one)
+                continue
+            _C.hide_memory(memory.base)
+        self.given = rest
+        return written
+
+
+def _written_to(line):
+    return f"what Tensor.numpy() (at {line}) gives is written to, which no recording sees"
 
 
 def _deep_copy(tensor, memo):
@@ -342,22 +377,41 @@ class Tracing(_Unseen):
 
     def __init__(self, scout):
         super().__init__()
+        self.scout = scout
         self.marks = _MarksOfClasses(scout)
+        self.arrays = _Arrays()
 
     def __enter__(self):
         self.marks.set()
         return super().__enter__()
 
     def __exit__(self, *error):
+        self._look_at_arrays()
+        self.arrays.given.clear()
         super().__exit__(*error)
         self.marks.remove()
 
+    def _look_at_arrays(self):
+        """Leaves the plan as it was before the step's code wrote to one of them, and does that again."""
+        if not (written := self.arrays.take_written()):
+            return
+        by_now = [memory.copy() for memory, _, _ in written]
+        for memory, held, _ in written:
+            memory[...] = held
+        _leave(_written_to(written[0][2]))
+        for (memory, _, _), now in zip(written, by_now):
+            memory[...] = now
+
     def call(self, func, args, kwargs):
+        if self.arrays.given:
+            self._look_at_arrays()
         name = _UNSEEN.get(func)
         if name is not None:
-            numbers = _numbers_of(args[0], name) if len(args) == 1 and not kwargs else None
-            if numbers is not None:
+            numbers = _numbers_of(args[0], name) if _is_plain(args, kwargs) else None
+            if numbers is not None and name == "tolist()":
                 return numbers
+            if numbers is not None and _C.show_memory(args[0], numbers):
+                return self.arrays.give(args[0], self.scout.source_line())
             _leave(f"Tensor.{name} gives values to the host that no recording sees")
         if (given := _with_values(func, args, kwargs)) is not None:
             args, kwargs, _ = given
@@ -383,22 +437,21 @@ class _Watch(_Unseen):
         self.scout = scout
         self.follow = None  # the Watch of the step's own code
         self.numbers = []  # that code which it does not look at has read
-        self.arrays = []  # with what they held, and where the program got them
+        self.arrays = _Arrays()
 
     def __exit__(self, *error):
-        for array, held, line in self.arrays:
-            if array.tobytes() != held:
-                _C.report_obstacle(f"what Tensor.numpy() (at {line}) gives is written to later, which no recording sees")
-        self.arrays.clear()
+        self._look_at_arrays()
+        self.arrays.given.clear()
         _make_plain(self.numbers)
         return super().__exit__(*error)
 
-    def _memory(self, array, line):
-        """Memory of the tensor's for the program, of which a replay gives a copy."""
-        self.arrays.append((array, array.tobytes(), line))
-        return array
+    def _look_at_arrays(self):
+        for _, _, line in self.arrays.take_written():
+            _C.report_obstacle(_written_to(line))
 
     def call(self, func, args, kwargs):
+        if self.arrays.given:
+            self._look_at_arrays()
         name = _UNSEEN.get(func)
         if name is not None:
             line = self.scout.source_line()
@@ -408,13 +461,13 @@ class _Watch(_Unseen):
                 nothing = numpy.zeros(tuple(args[0].shape))
                 return nothing.tolist() if name == "tolist()" else nothing
             before = _C.host_reads_so_far()
-            numbers = _numbers_of(args[0], name) if len(args) == 1 and not kwargs else None
+            numbers = _numbers_of(args[0], name) if _is_plain(args, kwargs) else None
             if numbers is not None and self.scout.on_ranks:
                 _report_comparisons(before)
                 return numbers
             if numbers is not None:
                 _C.report_effect(f"Tensor.{name} (at {line}) gives values to the host")
-                return self._memory(func(*args), line) if name == "numpy()" else numbers
+                return self.arrays.give(args[0], line) if name == "numpy()" else numbers
             _C.report_obstacle(f"Tensor.{name} (at {line}) gives values to the host that no recording sees")
         if (given := _with_values(func, args, kwargs)) is not None:
             args, kwargs, name = given

@@ -384,7 +384,7 @@ def function_of_numpy(accelerate):
     yield from fit(step, model, optimizer)
 
 
-@case(eager="written to later")
+@case(eager="is written to")
 def memory_written_through_numpy(accelerate):
     model = mlp()
     optimizer = sgd(model)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from catalogue import (ambient, batches, case, classes, effects, host_data, kept, kinds, loop,  # noqa: F401
+from catalogue import (ambient, arrays, batches, case, classes, effects, host_data, kept, kinds, loop,  # noqa: F401
                        memories, native_reads, optimizers, raising, reads, replay_more, results,
                        shared_memory, values)
 
