@@ -360,8 +360,7 @@ class Ordinary(Training):
 
     def lists(self, ids):
         logits = self.model(input_ids=ids).logits[:, :-1]
-        losses = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), ids[:, 1:].reshape(-1), reduction="none")
-        losses = losses.view(len(ids), -1).mean(1)
+        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").mean(1)
         return self.update(losses.mean(), max(losses.tolist()), float(losses.detach().numpy().sum()))
 
     def equals(self, ids):

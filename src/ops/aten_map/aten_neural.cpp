@@ -85,11 +85,23 @@ Ids attention_backward(M& m) {
                      {{"scale", m.real(9, default_scale(m, q))}, {"causal", m.flag(7)}});
 }
 
+// Log-probabilities are of one row, of rows, or of an image (nll_loss2d), whose classes are dimension 1.
+TensorId rows_of_classes(M& m, TensorId logp) {
+  const Shape shape = m.b.shape(logp);
+  if (shape.size() == 2) return logp;
+  if (shape.size() == 1) return m.b.reshape(logp, {1, shape[0]});
+  return m.b.reshape(m.b.transpose(logp, {0, 2, 3, 1}), {shape[0] * shape[2] * shape[3], shape[1]});
+}
+// Back to log-probabilities of `shape`.
+TensorId from_rows_of_classes(M& m, TensorId rows, const Shape& shape) {
+  if (shape.size() != 4) return m.b.reshape(rows, shape);
+  return m.b.transpose(m.b.reshape(rows, {shape[0], shape[2], shape[3], shape[1]}), {0, 3, 1, 2});
+}
+
 // Reduction of ATen's losses: 0 none, 1 mean, 2 sum.
 Ids nll_loss_forward(M& m) {  // (logp, target, weight, reduction, ignored) -> loss, total weight
   if (m.has(2)) M::unmapped("class weights");
-  TensorId logp = m.tensor(0);
-  if (m.b.shape(logp).size() == 1) logp = m.b.reshape(logp, {1, m.b.shape(logp)[0]});
+  const TensorId logp = rows_of_classes(m, m.tensor(0));
   const TensorId target = m.b.reshape(m.tensor(1), {m.b.shape(logp)[0]});
   const Ids rows = m.b.add_all("nll_loss", {logp, target}, {{"ignore_index", m.integer(4)}});
   const DType dtype = m.b.dtype(logp);
@@ -101,14 +113,15 @@ Ids nll_loss_forward(M& m) {  // (logp, target, weight, reduction, ignored) -> l
 }
 Ids nll_loss_backward(M& m) {  // (gradient, logp, target, weight, reduction, ignored, total weight)
   if (m.has(3)) M::unmapped("class weights");
-  const TensorId logp = m.tensor(1);
-  if (m.b.shape(logp).size() != 2) M::unmapped("a loss of one row");
-  const TensorId target = m.tensor(2);
+  const Shape shape = m.b.shape(m.tensor(1));
+  const Shape targets = m.b.shape(m.tensor(2));
+  const Shape rows = {element_count(targets)};
   TensorId gradient = m.tensor(0);
   if (m.integer(4) == 1) gradient = m.b.add("div", {gradient, m.tensor(6, m.b.dtype(gradient))});
-  gradient = m.b.expand(gradient, m.b.shape(target));
-  return {m.b.add("nll_loss_backward", {gradient, target},
-                  {{"ignore_index", m.integer(5)}, {"classes", m.b.shape(logp)[1]}})};
+  gradient = m.b.reshape(m.b.expand(gradient, targets), rows);
+  const Attrs attrs = {{"ignore_index", m.integer(5)}, {"classes", shape[shape.size() == 1 ? 0 : 1]}};
+  const TensorId made = m.b.add("nll_loss_backward", {gradient, m.b.reshape(m.tensor(2), rows)}, attrs);
+  return {from_rows_of_classes(m, made, shape)};
 }
 Ids mse_loss(M& m) {  // (x, target, reduction)
   const TensorId squares = m.b.add("square", {m.b.add("sub", {m.tensor(0), m.tensor(1)})});
@@ -140,6 +153,8 @@ std::vector<AtenRow> aten_neural_rows() {
       {"_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
       {"nll_loss_forward", nll_loss_forward},
       {"nll_loss_backward", nll_loss_backward},
+      {"nll_loss2d_forward", nll_loss_forward},
+      {"nll_loss2d_backward", nll_loss_backward},
       {"mse_loss", mse_loss},
       {"mse_loss_backward", mse_loss_backward},
   };
