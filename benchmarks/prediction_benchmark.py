@@ -1,16 +1,16 @@
-"""Predicted beside measured step times: this machine is calibrated, then every row is planned, priced and run.
+"""Predicted beside measured step times: every row is planned, priced and run, and this machine calibrated, in turn.
 
     PYTHONPATH=build/release/python .venv/bin/python benchmarks/prediction_benchmark.py [--large] [--all] [--held-out]
         [--models GLOB,...]
 
 One row a model, precision and mode: what the plan's Schedule should take with the calibration alone, the least of six
-medians of replays, in turn with those of the other mode (so calibration measures, too: what else the machine does for a
+medians of replays, in turn with those of other rows (so calibration measures, too: what else the machine does for a
 moment is not the step's), the error, and the classes of instructions that are more than 25 % off and at least 2 % of the
 step. Nothing is fitted to a row. --large adds the 134M model (some minutes), --all the models of the parity tests
 (tests/python/models.py) in both precisions: steps of a few milliseconds, where what an instruction costs whatever its size is
 most of the time. --held-out adds others of that size (held_out_models.py), by which nothing was chosen.
 
---keep DIR keeps calibration, kernels, rows and Perfetto traces of each row's instructions: rows that are there are not
+--keep DIR keeps kernels, rows and Perfetto traces of each row's instructions: rows that are there are not
 measured again, so that --seconds N can cut a run into pieces; but those are that were measured while others took more than a
 twentieth of the machine.
 """
@@ -37,6 +37,7 @@ MODES = ("fast", "exact")
 BURSTS, BURST_SECONDS, FEWEST_STEPS, MOST_STEPS = 6, 0.1, 2, 200
 ENOUGH_SECONDS = 30  # of a model's bursts
 TOO_BUSY = 0.05  # a machine of whose processors others take so much is not measured
+AT_ONCE = 6  # models that are measured beside each other
 STEPS_BEFORE_PROFILE = 5
 
 
@@ -202,26 +203,40 @@ def profile_of(step, batch, trace):
     return off[0].partition(": ")[2] if off else ""
 
 
-def measure(name, build, directory):
-    """By mode: predicted and measured seconds, measured over planned memory, classes that are off, the share of the
-    machine that others took; [] where the step did not replay."""
-    steps = {mode: accelerated(name, build, stepc.Config(mode=mode, verify="off", kernel_directory=directory))
-             for mode in MODES}
-    seconds, begin, others = {mode: [] for mode in MODES}, time.perf_counter(), Others()
-    for _ in range(BURSTS):
-        for mode, (step, batch) in steps.items():
-            seconds[mode].append(median_of_replays(step, batch))
-        if time.perf_counter() - begin > ENOUGH_SECONDS:
-            break
-    found, share = {}, others.share()
-    for mode, (step, batch) in steps.items():
-        replayed = [burst for burst in seconds[mode] if burst is not None]
+def measure(names, rows, directory):
+    """Of some models by name and mode: predicted and measured seconds, measured over planned memory, classes that are off,
+    the share of the machine that others took; [] where the step did not replay.
+
+    What a shared machine can do changes within minutes: it is calibrated between the bursts of these rows, and once more
+    for those of the next.
+    """
+    config = {mode: stepc.Config(mode=mode, verify="off", kernel_directory=directory) for mode in MODES}
+    rows = {(name, mode): rows[name] for name in names for mode in MODES}
+    steps = {(name, mode): accelerated(name, build, config[mode]) for (name, mode), build in rows.items()}
+    seconds, others = {row: [] for row in rows}, Others()
+
+    def run_bursts():
+        begin = time.perf_counter()
+        for _ in range(BURSTS // 2):
+            for row, (step, batch) in steps.items():
+                seconds[row].append(median_of_replays(step, batch))
+            if time.perf_counter() - begin > ENOUGH_SECONDS:
+                break
+
+    run_bursts()
+    stepc.calibrate(config[MODES[0]])
+    run_bursts()
+    share, found = others.share(), {}
+    for (name, mode), build in rows.items():
+        replayed = [burst for burst in seconds[name, mode] if burst is not None]
+        del steps[name, mode]
         if not replayed:
-            found[mode] = []
+            found[name, mode] = []
             continue
+        step, batch = accelerated(name, build, config[mode])  # its plan is priced by what is known now
         off = profile_of(step, batch, directory / f"{name.replace(' ', '_')}_{mode}.json")
         memory = step.stats["measured_peak_bytes"] / max(step.stats["planned_peak_bytes"], 1)
-        found[mode] = [step.predicted_seconds, min(replayed), memory, off, share]
+        found[name, mode] = [step.predicted_seconds, min(replayed), memory, off, share]
     return found
 
 
@@ -252,26 +267,24 @@ def main():
     with contextlib.ExitStack() as stack:
         directory = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         directory.mkdir(parents=True, exist_ok=True)
-        if not list(directory.glob("target-*.toml")):
-            print(stepc.calibrate(stepc.Config(kernel_directory=directory)), end="")
-            print(f"calibrated in {time.perf_counter() - begin:.0f} s\n")
         kept = directory / "rows.jsonl"
         rows_kept = map(json.loads, kept.read_text().splitlines() if kept.exists() else [])
         known = {(row[0], row[1]): row for row in rows_kept if len(row) == 2 or row[-1] <= TOO_BUSY}
         print(f"{'model':24}{'mode':7}{'predicted':>12}{'measured':>12}{'error':>8}{'memory':>8}  more than 25 % off")
         errors, not_replayed, left = [], [], 0
-        for name in names:
-            if any((name, mode) not in known for mode in MODES):
-                if time.perf_counter() - begin > arguments.seconds:
-                    left += 1
-                    continue
-                for mode, row in measure(name, rows[name], directory).items():
-                    known[name, mode] = [name, mode, *row]
+        for group in (names[first:first + AT_ONCE] for first in range(0, len(names), AT_ONCE)):
+            missing = [name for name in group if any((name, mode) not in known for mode in MODES)]
+            if missing and time.perf_counter() - begin > arguments.seconds:
+                left += len(missing)
+                group = [name for name in group if name not in missing]
+            elif missing:
+                for row, found in measure(missing, rows, directory).items():
+                    known[row] = [*row, *found]
                     with kept.open("a") as file:
-                        file.write(json.dumps(known[name, mode]) + "\n")
-            for row in (known[name, mode] for mode in MODES):
+                        file.write(json.dumps(known[row]) + "\n")
+            for row in (known[name, mode] for name in group for mode in MODES):
                 if len(row) == 2:
-                    not_replayed.append(f"{name} ({row[1]})")
+                    not_replayed.append(f"{row[0]} ({row[1]})")
                     continue
                 errors.append(abs(row[2] / row[3] - 1))
                 print(line(*row), flush=True)

@@ -294,8 +294,8 @@ class Calibration {
   }
 
   void measure_attention(DType dtype) {
-    for (const int64_t width : {16, 64})
-      for (const int64_t length : {8, 64, 256, 1024}) measure_attention(dtype, length, width);
+    for (const int64_t width : {8, 64})
+      for (const int64_t length : {4, 8, 16, 32, 64, 256, 1024}) measure_attention(dtype, length, width);
   }
   void measure_attention(DType dtype, int64_t length, int64_t width) {
     const double scale = 0.125;

@@ -117,15 +117,17 @@ void Measured::run_unwatched() {
   (void)executor_.run(inputs);
 }
 
-void Measured::supply_all() {
+std::vector<HostSupply> Measured::host_numbers() const {
+  std::vector<HostSupply> numbers;
   for (const HostNumber& number : schedule().host_numbers) {
     if (!number.instruction) continue;
     const Arg& arg = schedule().instructions[*number.instruction].aten->args[number.arg];
     if (const auto* wrapped = std::get_if<WrappedNumber>(&arg))
-      executor_.supply(number.call, number.arg, tensor_of(*wrapped));
+      numbers.push_back({number.call, number.arg, tensor_of(*wrapped)});
     else if (const auto* real = std::get_if<double>(&arg))
-      executor_.supply(number.call, number.arg, *real);
+      numbers.push_back({number.call, number.arg, *real});
   }
+  return numbers;
 }
 
 double Measured::seconds(const std::function<void()>& others) {

@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "capture/tracer.h"
 #include "runtime/executor.h"
 #include "runtime/kernel_sources.h"
 
@@ -42,8 +43,9 @@ class Measured {
   void run() { (void)executor_.run(inputs_); }
   // The same, with no clock between the instructions.
   void run_unwatched();
-  // What a program's host code does before a run: hands on each of its numbers.
-  void supply_all();
+  // What a program's host code hands on before a run.
+  [[nodiscard]] std::vector<HostSupply> host_numbers() const;
+  void supply(const HostSupply& one) { executor_.supply(one.call, one.arg, one.number); }
   // Of its first instruction.
   double seconds() {
     return seconds([] {});

@@ -124,6 +124,25 @@ double count_of(const Operand& operand) {
   return count;
 }
 
+// Matrices that lie one after the other, with one stride from each to the next.
+bool is_row_of_matrices(const Operand& operand) {
+  std::optional<int64_t> next;
+  for (size_t d = std::max<size_t>(operand.sizes.size(), 2) - 2; d-- > 0;) {
+    if (operand.sizes[d] == 1) continue;
+    if (next && operand.strides[d] != *next) return false;
+    next = operand.sizes[d] * operand.strides[d];
+  }
+  return true;
+}
+
+double length_of(const Operand& heads) {  // (batch, heads, length, width)
+  return heads.sizes.size() < 2 ? 1 : static_cast<double>(heads.sizes[heads.sizes.size() - 2]);
+}
+// A table of rates has as many keys as queries.
+int64_t attention_length(const Operand& queries, const Operand& keys) {
+  return whole(std::sqrt(length_of(queries) * length_of(keys)));
+}
+
 // The dimension whose elements lie side by side; none: no two do.
 size_t innermost(const Operand& operand) {
   for (size_t d = operand.sizes.size(); d-- > 0;)
@@ -301,13 +320,14 @@ double Pricer::library_matmul_seconds(const Instruction& instruction) const {
 }
 
 double Pricer::library_attention_seconds(const Instruction& instruction, bool backward) const {
-  if (instruction.reads.empty()) return 0;
+  const size_t keys_at = backward ? 2 : 1;
+  if (instruction.reads.size() <= keys_at) return 0;
   const Operand& q = operand(instruction.reads.front());
-  const int64_t length = q.sizes.size() < 2 ? 1 : q.sizes[q.sizes.size() - 2];
+  const Operand& k = operand(instruction.reads[keys_at]);
   double flops = instruction.work.all_flops();
-  if (flops == 0) flops = (backward ? 10 : 4) * count_of(q) * static_cast<double>(length);
-  return flops /
-         attention_rate(rates_, KernelOwner::kLibrary, q.dtype, backward, length, q.sizes.empty() ? 1 : q.sizes.back());
+  if (flops == 0) flops = (backward ? 10 : 4) * count_of(q) * length_of(k);
+  return flops / attention_rate(rates_, KernelOwner::kLibrary, q.dtype, backward, attention_length(q, k),
+                                q.sizes.empty() ? 1 : q.sizes.back());
 }
 
 double Pricer::convolution_seconds(const Instruction& instruction, bool backward) const {
@@ -330,12 +350,13 @@ Price Pricer::price_attention(const Instruction& instruction) const {
   for (OperandId id : instruction.reads)
     layouts.push_back({{operand(id).dtype, operand(id).sizes}, operand(id).strides});
   const bool backward = instruction.writes.size() > 2;
-  const Operand& q = operand(instruction.reads[backward ? 1 : 0]);  // (batch, heads, length, width)
+  const Operand& q = operand(instruction.reads[backward ? 1 : 0]);
+  const Operand& k = operand(instruction.reads[backward ? 2 : 1]);
   double flops = instruction.work.all_flops();
   if (const std::optional<BoundAttention> bound = bind_attention(instruction.op, instruction.attrs, layouts))
     flops *= backward ? padding_of_attention_backward(bound->call) : padding_of_attention(bound->call);
   return {WorkClass::kAttentionBlocked,
-          flops / attention_rate(rates_, KernelOwner::kBlocked, q.dtype, backward, q.sizes[2], q.sizes[3]),
+          flops / attention_rate(rates_, KernelOwner::kBlocked, q.dtype, backward, attention_length(q, k), q.sizes[3]),
           rates_.instruction_seconds + rates_.fork_seconds};
 }
 
@@ -389,8 +410,18 @@ Price Pricer::price_aten(const Instruction& instruction) const {
     return Price{work, seconds, rates_.aten_call_seconds + fork};
   };
   switch (kind_of(instruction)) {
-    case AtenKind::kMatmul:
-      return of_flops(WorkClass::kMatmulLibrary, library_matmul_seconds(instruction));
+    case AtenKind::kMatmul: {
+      // Of a batch of heads at::matmul makes rows of matrices first: each is allocated, then written.
+      double copies = 0, copied = 0;
+      for (OperandId id : instruction.reads) {
+        if (!id.valid() || is_row_of_matrices(operand(id))) continue;
+        ++copies;
+        copied += static_cast<double>(bytes_of(operand(id)));
+      }
+      return {WorkClass::kMatmulLibrary,
+              library_matmul_seconds(instruction) + 2 * copied / rates_.aten_strided_bytes_per_second * alone,
+              rates_.aten_call_seconds * (1 + 2 * copies) + fork};
+    }
     case AtenKind::kAttention:
       return of_flops(WorkClass::kAttentionLibrary, library_attention_seconds(instruction, false));
     case AtenKind::kAttentionBackward:
