@@ -145,6 +145,7 @@ CASES = {f"kind {name}": (lambda parallel=parallel: beside_one(parallel)) for na
 
 # These need torch.distributed initialised, or initialise it themselves, at the address where stepc's ranks have met.
 WITH_A_GROUP = ("torchs_checkpoints", "trainer")
+ON_FOUR_RANKS = ("means_along_the_sequence",)
 
 
 def case(function):

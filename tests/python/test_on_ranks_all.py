@@ -13,7 +13,8 @@ from on_ranks import assert_as_one, results_of, start
 
 @pytest.fixture(scope="module")
 def ranks(build_dir, tmp_path_factory):
-    cases = [one for one in ranks_cases.CASES if one not in ranks_cases.WITH_A_GROUP]
+    elsewhere = ranks_cases.WITH_A_GROUP + ranks_cases.ON_FOUR_RANKS
+    cases = [one for one in ranks_cases.CASES if one not in elsewhere]
     return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "launched")
 
 
