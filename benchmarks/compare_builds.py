@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from mode_benchmark import MODELS, WARM_UP, build
+from mode_benchmark import MODELS, WARM_UP, build, step_of
 
 
 def serve(model, precision, mode):
@@ -25,8 +25,9 @@ def serve(model, precision, mode):
 
     import stepc
 
-    _, layers, width, vocabulary, batch, sequence, _ = next(m for m in MODELS if m[0] == model)
-    step = stepc.accelerate(build(layers, width, vocabulary, precision), config=stepc.Config(mode=mode, verify="off"))
+    _, layers, width, vocabulary, batch, sequence, *_ = next(m for m in MODELS if m[0] == model)
+    train_step = step_of(*build(layers, width, vocabulary, precision), precision)
+    step = stepc.accelerate(train_step, config=stepc.Config(mode=mode, verify="off"))
     batches = [torch.randint(vocabulary, (batch, sequence)) for _ in range(4)]
     count = 0
     for line in sys.stdin:
@@ -93,7 +94,7 @@ def main():
     options = parser.parse_args()
     print(f"{'model':<8} {'precision':<9} {'mode':<6} {'new/old':>8} {'95 %':>17} {'planning s, old and new':>25}")
     for model in (m for m in MODELS if m[0] in options.models):
-        for precision in model[-1]:
+        for precision in model[6]:
             for mode in options.modes:
                 pairs = [pair_of(options.builds, (model[0], precision, mode), options.steps)
                          for _ in range(options.pairs)]

@@ -58,7 +58,7 @@ Row sum_of(const std::vector<Row>& rows, size_t begin, std::string name) {
 
 // The end of a long name says more than its begin.
 std::string fitted(const std::string& name) {
-  return name.size() <= kWidest ? name : "..." + name.substr(name.size() - (kWidest - 3));
+  return name.size() <= kWidest ? name : str("...{}", name.substr(name.size() - (kWidest - 3)));
 }
 
 std::string line(const Row& row, double step_seconds) {

@@ -463,11 +463,6 @@ std::string PythonProgram::python_reason() const {
   return scout_.attr("python_reason")().cast<std::string>();
 }
 
-std::string PythonProgram::python_effect() const {
-  const py::gil_scoped_acquire gil;
-  return scout_.attr("python_effect")().cast<std::string>();
-}
-
 void PythonProgram::settle() {
   const py::gil_scoped_acquire gil;
   scout_.attr("settle")();

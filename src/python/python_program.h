@@ -86,7 +86,6 @@ class PythonProgram final : public Program {
   bool explain(const Unowned& unowned) override;
   std::string source_line() override;
   std::string python_reason() const override;
-  std::string python_effect() const override;
   bool is_watched() const override { return true; }
   void settle() override;
 

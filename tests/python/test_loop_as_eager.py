@@ -339,7 +339,7 @@ class Remembering(Net):
 @case
 class DetachedFeature(Case):
     model_type = Remembering
-    replays = "'last'"
+    replays = "changes self.last"
 
     def step(self, i):
         self.loss(self.model(self.x(i)), i).backward()
@@ -385,7 +385,7 @@ class Reassigning(Net):
 @case
 class BufferReassigned(Case):
     model_type = Reassigning
-    replays = "'mean'"
+    replays = "changes self.mean"
 
     def step(self, i):
         self.loss(self.model(self.x(i)), i).backward()

@@ -269,8 +269,6 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
 
   if (!may_trace_) {
     std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
-    if (std::string effect = program_.python_effect(); !effect.empty())
-      recording.obstacles.push_back(std::move(effect));
   } else if (!is_traced_) {
     const std::string why = recording.effects.empty() ? program_.python_reason() : recording.effects.front();
     // The first steps of a program set things up; what happens twice will happen again.
@@ -295,6 +293,9 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
   if (!looks && !recording.unowned.empty())
     recording.unowned.front().obstacle.insert(0, "every recording finds other tensors that outlive the step: ");
   refuse_unowned(recording);
+  if (!may_trace_ && recording.obstacles.empty())  // no Python runs beside the replays
+    if (std::string reason = program_.python_reason(); !reason.empty())
+      recording.obstacles.push_back(std::move(reason));
   bool obstacle = !recording.obstacles.empty();
   std::string reason = obstacle ? recording.obstacles.front() : std::string();
   if (!obstacle) {

@@ -97,8 +97,6 @@ class Program {
   // Why the host code of the step recorded last has to run at every call, with file and line: it has effects outside of
   // tensors, or reads what cannot be compared. Empty: a replay without it does all that it does.
   virtual std::string python_reason() const { return {}; }
-  // Of that what is known to happen outside of tensors and of what is compared between calls: prints, files, draws.
-  virtual std::string python_effect() const { return {}; }
   // Whether its host code is left out of replays as long as all that it read is as it was: what has not been seen of it
   // shows where it runs again.
   virtual bool is_watched() const { return false; }

@@ -126,7 +126,7 @@ std::optional<DimNames> aten_dim_names(const Graph& graph, const Node& node) {
       for (DimNames::Names& names : *tensors) {
         const int64_t dim = *along < 0 ? *along + std::ssize(names) : *along;
         if (dim < 0 || dim >= std::ssize(names)) return std::nullopt;
-        names[static_cast<size_t>(dim)] = "_";
+        names[static_cast<size_t>(dim)].assign(1, '_');
       }
   }
   return dims;

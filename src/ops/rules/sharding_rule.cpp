@@ -33,7 +33,7 @@ std::string to_text(const ShardingRule& rule) {
   std::vector<std::string> parts;
   for (const auto& dims : rule.operands) parts.push_back(dims_text(dims));
   std::string out = str("{} ->", fmt::join(parts, " "));
-  for (const auto& dims : rule.results) out += " " + dims_text(dims);
+  for (const auto& dims : rule.results) out += str(" {}", dims_text(dims));
   for (size_t f = 0; f < rule.factors.size(); ++f)
     out += str("; {} of {} {}", f, rule.factors[f].size, kKinds[static_cast<size_t>(rule.factors[f].kind)]);
   if (rule.indexed) out += str("; {} indexed by operand {}", rule.indexed->factor, rule.indexed->indices);

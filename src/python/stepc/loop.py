@@ -77,6 +77,7 @@ class _Run:
         self.outputs = None  # of a forward pass that ran as it is, from `inner`
         self.graph = None  # the same, from the arguments themselves
         self.recorded = None  # what a recorded forward pass returned, and why that is left to eager
+        self.recording = contextlib.nullcontext()  # that the backward pass goes on with
         self.is_left = False
         self.is_differentiated = False  # the graph of its gradients goes through its own
         self.is_run_again = False
@@ -135,7 +136,10 @@ class _Run:
     def _watched(self, arguments):
         """What the model returns (in a list), its tensors, its structure, and why a plan could not give the program the
         same; None where it could."""
-        with Made(self.segments.model) as made, Recording(self.segments.scout):
+        recording = Recording(self.segments.scout, goes_on=_C.is_recording())
+        if recording.goes_on:
+            self.recording = recording
+        with Made(self.segments.model) as made, recording:
             begin = torch._C._autograd._get_sequence_nr()
             box = [self.segments.run(*arguments)]
         outputs, why = [], None
@@ -149,8 +153,8 @@ class _Run:
             why = "nothing that the model returns requires a gradient"
         elif reached := self._reached_beside(outputs, begin):
             why = reached
-        elif not _C.is_recording() and self.segments.scout.python_effect():
-            why = self.segments.scout.python_effect()  # of a recording the engine asks
+        elif not _C.is_recording() and self.segments.scout.python_reason():
+            why = self.segments.scout.python_reason()  # of a recording the engine asks
         return box, outputs, structure, why
 
     def _reached_beside(self, outputs, begin):
@@ -200,7 +204,9 @@ class _Run:
             self.outputs = None
         pairs = [(o, g) for o, g in zip(outputs, gradients) if g is not None and o.requires_grad]
         if pairs:
-            torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs], retain_graph=keeps)
+            with self.recording:
+                torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs], retain_graph=keeps)
+        self.recording = contextlib.nullcontext()
         insides = [self.inner[id(tensor)] for tensor in self.inputs]
         found = [inside.grad for inside in insides]
         for inside in insides:

@@ -551,36 +551,41 @@ def _make_plain(numbers):
 
 
 class Recording:
-    """Around one recorded call of the step."""
+    """Around one recorded call of the step; where it `goes_on`, around each of its parts, one after the other."""
 
-    def __init__(self, scout, arguments=None):
+    def __init__(self, scout, arguments=None, goes_on=False):
         self.scout = scout
         self.arguments = arguments
+        self.goes_on = goes_on
         self.scopes = _C.Scopes()
-        self.modules = around_modules(self._scope_of)
-        self.marks = _Marks(scout)
-        self.watch = _Watch(scout)
         self.follow = None
 
     def __enter__(self):
+        self.modules = around_modules(self._scope_of)
+        self.marks = _Marks(self.scout)
+        self.watch = _Watch(self.scout)
         self.modules.__enter__()
         self.marks.set()
         self.before = {} if self.scout.looks_lightly else self._host_state()
         self.watch.__enter__()
-        if self.scout.watches and not self.scout.looks_lightly:
+        self.is_first = self.follow is None
+        if self.is_first and self.scout.watches and not self.scout.looks_lightly:
             bound = walk.functions_of(self.scout.step)[1]
             optimizers = self.scout.optimizers.values()
             apart = self.scout.attributes.apart
             self.follow = Watch(self.scout.reads, optimizers, self.arguments, bound, _SCHEDULER_STEP, apart,
                                 self.scout.on_ranks)
+        if self.follow is not None:
             self.follow.start()
-            self.watch.follow = self.follow
+        self.watch.follow = self.follow
         return self
 
     def __exit__(self, kind, error, trace):
         if self.follow is not None:
             self.follow.stop()
-            self.scout.followed(self.follow)
+            self.scout.followed(self.follow, is_same_call=not self.is_first)
+            if not self.goes_on:
+                self.follow.let_go()
         self.watch.__exit__(kind, error, trace)
         self.modules.__exit__(None, None, None)
         self.marks.remove()

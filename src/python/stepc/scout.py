@@ -55,7 +55,6 @@ class Scout:
         self.looks_lightly = False  # recordings look at no more than the calls
         self.on_ranks = False
         self.reason = ""  # why the last recorded call does not earn a replay without its Python
-        self.effect = ""  # what of that is known to happen outside of tensors
 
     def _find(self):
         """Modules that stand in no other, optimizers and schedulers, under the names by which they are reached."""
@@ -166,10 +165,10 @@ class Scout:
             if id(owner) not in used:
                 self.reads.rest(owner, used)
 
-    def followed(self, watch):
-        """Takes over what a recorded call has read and done."""
-        self.reason, self.effect = watch.reason or "", watch.effect or ""
-        self.reads.recorded += 1
+    def followed(self, watch, is_same_call=False):
+        """Takes over what a recorded call, or the next part of the same one, has read and done."""
+        self.reason = watch.reason or ""
+        self.reads.recorded += not is_same_call
         for kind, name in watch.attributes:
             self.attributes.add(kind, name)
         if self._finds_modules:
@@ -196,10 +195,6 @@ class Scout:
             return self.reason
         place = self.reads.changing
         return f"{place.line} reads {place.words}, which changes from step to step"
-
-    def python_effect(self):
-        """What the step's Python does that no replay without it would do again."""
-        return self.effect
 
     def trace(self):
         """It does from now on: what it reads separates no plans."""

@@ -104,11 +104,6 @@ BUILTIN_EFFECTS = {
     "dir": "reads all names of an object",
     "id": "reads an address",
 }
-# Of these, what reads and does nothing.
-ONLY_READS = {
-    "reads the clock", "reads from the operating system", "reads from the file system", "runs code from a text",
-    "reads all globals", "reads all names of an object", "reads an address",
-}
 # Methods of the interpreter's own objects that change them, or what they read from.
 MUTATORS = {
     "append", "appendleft", "extend", "extendleft", "insert", "pop", "popleft", "popitem", "remove", "clear", "update",

@@ -42,8 +42,7 @@ def _load_deref(watch, frame, index, name, is_free):
 
 def _load_closure(watch, frame, index, name, is_free):
     if not is_free:
-        cell = _C.local_of(frame, index)
-        watch.cells[id(cell)] = cell
+        watch.cells.add(id(_C.local_of(frame, index)))
 
 
 def _store_deref(watch, frame, index, name, is_free):

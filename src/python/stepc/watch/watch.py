@@ -30,7 +30,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from stepc import _C, tree
 from stepc.watch.known import (
-    ASKS_MACHINE, BUFFERS, BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, HOOKS, ITERATES, MUTATORS, ONLY_READS, PLAIN,
+    ASKS_MACHINE, BUFFERS, BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, HOOKS, ITERATES, MUTATORS, PLAIN,
     PURE_BUILTINS, SIMPLE, TELLS_ORIGIN, TENSORS, VIEWS, Trust, effect_of, is_library, is_operator,
     is_pure_native, trust_in,
 )
@@ -88,7 +88,8 @@ _REGISTERED = _Registered()
 class Watch:
     """Follows one recorded call of a step.
 
-    `reason` says afterwards why the call is not earned, and is None if it is; `effect` of that what is known to happen.
+    `reason` says afterwards why the call is not earned, and is None if it is. start() and stop() may come again for a part
+    of the same call that comes later, as the backward pass of a loop: what was made in it is so still.
     """
 
     def __init__(self, reads, optimizers, arguments=None, bound=(), scheduler_code=None, apart=(), on_ranks=False):
@@ -100,7 +101,6 @@ class Watch:
         self.optimizers = {id(optimizer) for optimizer in optimizers}
         self.scheduler_code = scheduler_code  # of the function that stands for a scheduler's step()
         self.reason = None
-        self.effect = None
         self.places = []  # of this call, with the number of what stood there
         self.found = {}  # modules and optimizers that the call used: id -> (object, words)
         self._outside = {}  # id -> object
@@ -113,7 +113,7 @@ class Watch:
         self._seen = {}  # looked at whole: id -> object
         self._deep = {}  # looked at by deep(): id -> object
         self._numbers = {}  # read from tensors by the code that is looked at: id -> (number, which read)
-        self.cells = {}  # made in this call
+        self.cells = set()  # ids of those made in this call; what lies in them is not to live longer for us
         self._made = set()  # ids of objects whose __init__ ran in this call
         self._codes = {}  # id of a code object -> (it, trust, how it is followed)
         self._known = set()  # (id, how, name) of places
@@ -144,7 +144,8 @@ class Watch:
         if not _C.can_read_frames():
             return
         sys.settrace(self._previous)
-        for place, number in self.places:
+        ended, self.places = self.places, []
+        for place, number in ended:
             if not place.still_holds(number):
                 self.reads.drop(place)
                 # What a mode answers that the step itself has entered is told by its code.
@@ -157,10 +158,14 @@ class Watch:
                 self.reason = f"the step ends between {words}'s step() and its update(): call {words}.update() in the step"
             scaler._per_optimizer_states.clear()  # as it was: what it has seen here was never computed
         self._scalers.clear()
-        for table in (self._numbers, self._outside, self._arguments, self._objects, self._seen, self._deep, self.cells,
-                      self._codes):
-            table.clear()
         self.arguments = self.bound = ()
+        for table in (self._seen, self._deep, self._codes):  # those followers hold us
+            table.clear()
+
+    def let_go(self):
+        """After the last stop()."""
+        for table in (self._numbers, self._outside, self._arguments, self._objects):
+            table.clear()
 
     def _call(self, frame, event, arg):
         previous = self._previous(frame, event, arg) if self._previous is not None else None
@@ -244,12 +249,9 @@ class Watch:
     def _fail(self, frame, error):
         self.because(frame, f"cannot be followed ({type(error).__name__}: {error})")
 
-    def because(self, frame, words, effect=False):
-        """`effect`: something happens outside of tensors and of the objects that are compared between calls."""
+    def because(self, frame, words):
         if self.reason is None:
             self.reason = f"{self._line(frame)} {words}"
-        if effect and self.effect is None and words not in ONLY_READS:
-            self.effect = f"{self._line(frame)} {words}"
 
     def _line(self, frame):
         """Where the innermost code that is looked into stands."""
@@ -400,9 +402,7 @@ class Watch:
             return
         module = frame.f_globals.get("__name__") or ""
         if trust is Trust.EFFECT:
-            words = effect_of(module)
-            unknown = f"calls {module}.{code.co_name}(), which is not known"
-            self.because(frame.f_back, words or unknown, effect=bool(words))
+            self.because(frame.f_back, effect_of(module) or f"calls {module}.{code.co_name}(), which is not known")
             return
         count = code.co_argcount + code.co_kwonlyargcount
         count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
@@ -500,7 +500,7 @@ class Watch:
         elif isinstance(value, BUFFERS):
             self._contents(frame, value, words)
         elif hasattr(type(value), "__next__"):
-            self.because(frame, f"advances {words}, an iterator from outside of the step", effect=True)
+            self.because(frame, f"advances {words}, an iterator from outside of the step")
 
     def deep(self, frame, value, decides=True):
         """As shallow(), of the containers in it, too: native code that compares, sums or copies goes into them.
@@ -569,13 +569,13 @@ class Watch:
             self._scaler(frame, value)
             return
         if words := effect_of(type(value).__module__):
-            self.because(frame, words, effect=True)
+            self.because(frame, words)
             return
         if isinstance(value, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, torch.Generator)):
             self.callable(frame, value)
             return
         if isinstance(value, (random.Random, numpy.random.Generator, numpy.random.RandomState)):
-            self.because(frame, f"draws from {self.words_of(value)}", effect=True)
+            self.because(frame, f"draws from {self.words_of(value)}")
             return
         if depth > 50 or len(self._seen) > MOST_ELEMENTS:
             self.because(frame, f"hands {self.words_of(value)} on, which is too large to be compared")
@@ -863,8 +863,7 @@ class Watch:
             for argument in arguments:
                 self.whole(frame, argument)
             return
-        words = effect_of(module)
-        self.because(frame, words or f"calls {self.words_of(called)}, which is not known", effect=bool(words))
+        self.because(frame, effect_of(module) or f"calls {self.words_of(called)}, which is not known")
 
     def _native(self, frame, module, name, arguments, called=None):
         if module == "builtins":
@@ -878,12 +877,11 @@ class Watch:
             for argument in arguments:
                 self.whole(frame, argument)
             return
-        words = effect_of(module)
-        self.because(frame, words or f"calls {module}.{name}(), which is not known", effect=bool(words))
+        self.because(frame, effect_of(module) or f"calls {module}.{name}(), which is not known")
 
     def _builtin(self, frame, name, arguments):
         if words := BUILTIN_EFFECTS.get(name):
-            self.because(frame, words, effect=True)
+            self.because(frame, words)
         elif name in ("getattr", "hasattr"):
             if isinstance(arguments[1], str):
                 self.attribute(frame, arguments[0], arguments[1], f"{self.words_of(arguments[0])}.{arguments[1]}")
@@ -925,7 +923,7 @@ class Watch:
 
     def changes_iterator(self, frame, value):
         if self.is_outside(value) or id(value) in self._arguments:
-            self.because(frame, f"advances {self.words_of(value)}, an iterator from outside of the step", effect=True)
+            self.because(frame, f"advances {self.words_of(value)}, an iterator from outside of the step")
 
     def _method(self, frame, owner, name, arguments):
         """A native method; what it is given is read."""
@@ -954,7 +952,7 @@ class Watch:
         outside = self.is_outside(owner)
         argument_of_step = id(owner) in self._arguments
         if isinstance(owner, (random.Random, numpy.random.Generator, numpy.random.RandomState)):
-            self.because(frame, "draws from a random generator of Python or NumPy", effect=True)
+            self.because(frame, "draws from a random generator of Python or NumPy")
             return
         if (outside or argument_of_step) and name in MUTATORS and name != "__init__":
             if hasattr(type(owner), "__next__"):
@@ -962,7 +960,7 @@ class Watch:
             elif name == "setdefault" and arguments and isinstance(owner, dict) and arguments[0] in owner:
                 self.item(frame, owner, arguments[0], f"{self.words_of(owner)}[{arguments[0]!r}]")
             elif hasattr(owner, "write"):
-                self.because(frame, "writes to a file", effect=True)
+                self.because(frame, "writes to a file")
             else:
                 self.changes(frame, owner, self.words_of(owner))
             return
@@ -1002,7 +1000,7 @@ class Watch:
                 self.whole(frame, argument)
             return
         if words := effect_of(module):
-            self.because(frame, words, effect=True)
+            self.because(frame, words)
             return
         # The person's own class: its functions are met as frames; made by native code alone it keeps what it is given.
         made = next((base for base in kind.__mro__ if "__init__" in vars(base)), object)
