@@ -5,6 +5,7 @@ import contextvars
 import dataclasses
 import enum
 import functools
+import inspect
 import itertools
 import json
 import operator
@@ -181,6 +182,24 @@ def defaults_replaced(accelerate):
         loss_of.__defaults__ = (0.25,)
 
     yield from fit(accelerate(lambda x, y: descend(loss_of(model(x), y), optimizer)), model, optimizer, change=change)
+
+
+@case
+def a_default_that_inspect_tells(accelerate):
+    model = mlp()
+    optimizer = sgd(model)
+
+    def options(weight=1.0):
+        raise NotImplementedError
+
+    def change():
+        options.__defaults__ = (0.25,)
+
+    def train_step(x, y):
+        weight = inspect.signature(options).parameters["weight"].default
+        return descend(cross_entropy(model(x), y) * weight, optimizer)
+
+    yield from fit(accelerate(train_step), model, optimizer, change=change)
 
 
 @case

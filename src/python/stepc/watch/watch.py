@@ -286,14 +286,18 @@ class Watch:
             if not count or not self._is_method(frame, function, _given(frame, 0)):
                 return
         self.register(function, code.co_name)
-        self.place(frame, function, ITEM, "__code__", f"the code of {code.co_name}()")
-        for name, defaults in (("__defaults__", function.__defaults__), ("__kwdefaults__", function.__kwdefaults__)):
+        self._function(frame, function, code.co_name)
+
+    def _function(self, frame, function, name):
+        """What calls of it run, and with what where they give nothing."""
+        self.place(frame, function, ITEM, "__code__", f"the code of {name}()")
+        for where, defaults in (("__defaults__", function.__defaults__), ("__kwdefaults__", function.__kwdefaults__)):
             if defaults:
-                self.place(frame, function, ITEM, name, f"a default of {code.co_name}()")
+                self.place(frame, function, ITEM, where, f"a default of {name}()")
                 for value in defaults.values() if isinstance(defaults, dict) else defaults:
-                    self.register(value, f"a default of {code.co_name}()")
+                    self.register(value, f"a default of {name}()")
             if isinstance(defaults, dict):
-                self.place(frame, defaults, CONTENTS, None, f"a default of {code.co_name}()")
+                self.place(frame, defaults, CONTENTS, None, f"a default of {name}()")
 
     def _is_method(self, frame, function, one):
         """Whether it was found on the type of its first argument; watched there."""
@@ -571,7 +575,11 @@ class Watch:
         if words := effect_of(type(value).__module__):
             self.because(frame, words)
             return
-        if isinstance(value, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, torch.Generator)):
+        if isinstance(value, types.FunctionType):
+            if not is_library(value.__module__ or ""):
+                self._function(frame, value, value.__name__)
+            return
+        if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType, torch.Generator)):
             self.callable(frame, value)
             return
         if isinstance(value, (random.Random, numpy.random.Generator, numpy.random.RandomState)):
