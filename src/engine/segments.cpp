@@ -1,6 +1,7 @@
 #include "engine/segments.h"
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <utility>
 
@@ -19,6 +20,7 @@ namespace stepc {
 namespace {
 
 // Takes the parameters' gradients aside for the length of a pass, which so begins without any, and puts them back.
+// Where the pass raises, with what it has added to them by then, as the autograd engine leaves them.
 class GradientsAside {
  public:
   explicit GradientsAside(const Program& program) {
@@ -31,6 +33,7 @@ class GradientsAside {
     }
   }
   ~GradientsAside() {
+    if (std::uncaught_exceptions() > exceptions_) add_to_those_before();
     for (Parameter& one : parameters_) one.tensor.mutable_grad() = one.before;
   }
   GradientsAside(const GradientsAside&) = delete;
@@ -71,7 +74,16 @@ class GradientsAside {
     at::Tensor tensor;
     at::Tensor before;
   };
+  void add_to_those_before() {
+    const at::NoGradGuard no_grad;
+    for (Parameter& one : parameters_) {
+      const at::Tensor& found = one.tensor.grad();
+      if (found.defined()) one.before = one.before.defined() ? one.before.add_(found) : found;
+    }
+  }
+
   std::vector<Parameter> parameters_;
+  int exceptions_ = std::uncaught_exceptions();
 };
 
 // What a pass leaves behind, as it is compared: bit by bit where recorded calls run, else within rounding.
@@ -161,8 +173,13 @@ std::unique_ptr<Segments::Call> Segments::begin(StepInput input) {
     ++stats_.eager_calls;
     return nullptr;
   }
+  if (entry.plans.empty() && !plans_.may_record(entry, call->input_)) {
+    ++stats_.eager_calls;
+    return nullptr;
+  }
   call->is_first_ = !std::exchange(entry.is_seen, true);
   if (call->is_first_) {
+    plans_.looked(entry);
     ++stats_.eager_calls;
     call->tensors_.clear();  // it is kept as long as its graph
     call->parameters_.clear();
@@ -206,6 +223,10 @@ void Segments::Call::drop() {
   if (recorder_ == nullptr) return;
   recorder_.reset();
   --owner_.open_recordings_;
+  PlanEntry* const entry = mode_ == Mode::kRecord ? owner_.plans_.entry_of(signature_) : nullptr;
+  if (entry == nullptr) return;
+  owner_.plans_.looked(*entry);
+  entry->last_obstacle = "no backward pass came";
 }
 
 // Nullptr where this call runs as it is: for good, or because another one is between its passes.
@@ -364,6 +385,7 @@ void Segments::Call::look_at_forward(const ForwardFn& eager) {
   Undo after(owner_.program_.get(), plan_->written_before_pause(tensors_), plan_->generators(*owner_.program_));
   before_->restore();
   run_recorded(eager);
+  looked_at_.emplace(nullptr, std::vector<at::Tensor>(), plan_->generators(*owner_.program_));
   after.restore();
   structure = planned_structure;
   mode_ = Mode::kLook;
@@ -377,6 +399,7 @@ void Segments::Call::look_at_backward(const std::vector<at::Tensor>& gradients, 
   {
     const GradientsAside aside(*owner_.program_);
     Undo undo(owner_.program_.get(), plan_->changed(tensors_), plan_->generators(*owner_.program_));
+    looked_at_->restore();  // a Graph's draws leave generators in other states
     recorder->resume(gradients);
     StepOutput output;
     recorder->run([&] { output.tensors = eager(gradients); });
@@ -473,6 +496,7 @@ std::vector<at::Tensor> Segments::Call::replay_backward(const std::vector<at::Te
   ++owner_.stats_.replays;
   owner_.stats_.is_warm = true;
   owner_.plans_.count_run(*plan, result);
+  if (PlanEntry* entry = owner_.plans_.entry_of(signature_)) owner_.plans_.paid(*entry);
   return joined(std::move(result.outputs), aside.take(result.rebindings));
 }
 

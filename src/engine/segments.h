@@ -102,6 +102,7 @@ class Segments {
     bool is_first_ = false;
     std::vector<Version> read_, given_;  // parameters and inputs; outputs
     std::optional<Undo> before_;         // the forward pass
+    std::optional<Undo> looked_at_;      // the generators after a forward pass that was recorded beside a replay
     bool with_plain_ = false;            // verified with the plain Graph, which is paused meanwhile
     std::string difference_;             // found in its forward pass
     std::string wrong_rule_;             // of an operator of the program's own

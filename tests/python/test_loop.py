@@ -338,3 +338,96 @@ def test_async_loader_left_early():
         if number == 3:
             break
     assert len(loaded) < 100
+
+
+class Features(nn.Module):
+    """Returns what its other result is computed from."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.scale = nn.Linear(6, 8), nn.Linear(8, 4), 1.0
+
+    def forward(self, x):
+        hidden = self.body(x).tanh() * self.scale
+        return self.head(hidden), hidden
+
+
+def kept(loss, hidden):
+    hidden.retain_grad()
+    loss.backward()
+
+
+def hooked(loss, hidden):
+    hidden.register_hook(lambda gradient: gradient / 2)
+    (loss + hidden.mean()).backward()
+
+
+def asked_for(loss, hidden):
+    torch.autograd.grad(loss + hidden.mean(), hidden)
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+@pytest.mark.parametrize("ask", [kept, hooked, asked_for])
+def test_gradient_of_a_feature_that_is_asked_for_late(ask, mode):
+    net, sgd = accelerated_features(mode)
+    for _ in range(6):
+        logits, hidden = net(torch.randn(4, 6))
+        (logits.mean() + hidden.square().mean()).backward()
+    assert stepc.stats(net)["replays"] > 1
+    logits, hidden = net(torch.randn(4, 6))
+    with pytest.raises(stepc.UserError, match="gradient of an output that another is computed from is .*Ask from the first pass"):
+        ask(logits.mean(), hidden)
+    before = stepc.stats(net)["eager_calls"]
+    logits, hidden = net(torch.randn(4, 6))
+    ask(logits.mean(), hidden)
+    assert stepc.stats(net)["eager_calls"] == before + 1
+
+
+def accelerated_features(mode="fast"):
+    torch.manual_seed(0)
+    net = Features()
+    return stepc.accelerate(net, torch.optim.SGD(net.parameters(), lr=0.1), config=stepc.Config(mode=mode))
+
+
+def run_features(net, steps, before=lambda i: None, backward=lambda i: True):
+    for i in range(steps):
+        before(i)
+        logits, _ = net(torch.randn(4, 6))
+        if backward(i):
+            logits.mean().backward()
+    return stepc.stats(net)
+
+
+def test_value_that_changes_at_every_pass_is_not_looked_at_for_ever():
+    net, _ = accelerated_features()
+    stats = run_features(net, 60, before=lambda i: setattr(net, "scale", 1 - i / 100))
+    assert stats["eager_calls"] == 60 and stats["recordings"] == 0
+    (warning,) = stats["warnings"]
+    assert "recordings do not pay" in warning and "self.scale" in warning
+
+
+def test_value_that_changes_now_and_then_is_a_plan_each_time():
+    net, _ = accelerated_features()
+    stats = run_features(net, 120, before=lambda i: setattr(net, "scale", 1 - i // 30 / 10))
+    assert stats["replays"] > 90 and stats["plans"] == 4 and stats["slips"] == 0 and not stats["warnings"]
+
+
+def test_recordings_without_a_backward_pass_end():
+    net, _ = accelerated_features()
+    stats = run_features(net, 100, backward=lambda i: i % 2 == 0)
+    (warning,) = stats["warnings"]
+    assert "no backward pass came" in warning
+
+
+def test_number_that_decides_is_named():
+    class Decides(Features):
+        def forward(self, x):
+            logits, hidden = super().forward(x)
+            level = hidden.detach().mean().item()
+            return (logits if level < 9 else -logits), hidden
+
+    torch.manual_seed(0)
+    net = Decides()
+    net, _ = stepc.accelerate(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    (warning,) = run_features(net, 12)["warnings"]
+    assert "reads a float that changes from step to step on the host" in warning and "cannot be followed" not in warning

@@ -36,10 +36,10 @@ constexpr double kMostDecisions = 3;
 // Branches that an integer read on the host decides, before it is a number like any other and not a choice.
 constexpr int kMostChoices = 2;
 
-// Recordings that may go unpaid before a signature is recorded only if it is met again, and how many replays pay for
-// one.
-constexpr int kMaxUnpaid = 16;
-constexpr int kPays = 2;
+// How many replays pay for a recording, and the replays that may be owed before a signature is recorded only if it is
+// met again.
+constexpr int kPayment = 8;
+constexpr int kMaxOwed = 16 * kPayment;
 // Recordings of one signature, and no replay.
 constexpr int kMaxUnpaidOfOne = 40;
 // Shapes whose other arguments are counted.
@@ -223,7 +223,7 @@ PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInp
   entry.description = description_of(tensors, input, shared);
   if (!entries_.empty()) {
     last_change_ = explain_change(entries_.front().description, entry.description);
-    if (stats_.plans > 0 && unpaid_ < kMaxUnpaid) log().info("recording again: {}", last_change_);
+    if (stats_.plans > 0 && owed_ < kMaxOwed) log().info("recording again: {}", last_change_);
   }
   entries_.push_front(std::move(entry));
   if (entries_.size() > static_cast<size_t>(config_.max_plans)) entries_.pop_back();
@@ -237,7 +237,8 @@ bool PlanCache::may_record(PlanEntry& entry, const StepInput& input) {
                        entry.last_obstacle.empty() ? "its plans keep not fitting" : entry.last_obstacle));
     return false;
   }
-  if (unpaid_ < kMaxUnpaid || entry.calls > unpaid_ / kMaxUnpaid) return true;
+  if (owed_ < kMaxOwed || entry.calls > owed_ / kMaxOwed) return true;
+  if (std::exchange(says_what_changes_, true)) return false;
   const bool has_tensors = !input.tensors.empty();
   warn_once(str("this step runs eagerly where it is called as never before: recordings do not pay ({}); {}",
                 last_change_,
@@ -246,9 +247,14 @@ bool PlanCache::may_record(PlanEntry& entry, const StepInput& input) {
   return false;
 }
 
+void PlanCache::looked(PlanEntry& entry) {
+  ++entry.unpaid;
+  owed_ += kPayment;
+}
+
 void PlanCache::paid(PlanEntry& entry) {
   entry.unpaid = 0;
-  unpaid_ = std::max(unpaid_ - kPays, 0);
+  owed_ = std::max(owed_ - 1, 0);
 }
 
 PlanEntry* PlanCache::entry_of(const std::string& signature) {
@@ -260,8 +266,7 @@ PlanEntry* PlanCache::entry_of(const std::string& signature) {
 std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, const StepInput& input) {
   ++stats_.recordings;
   ++entry.recordings;
-  ++entry.unpaid;
-  ++unpaid_;
+  looked(entry);
   stats_.capture_seconds += recording.overhead_seconds;
   stats_.settle_seconds += recording.settle_seconds;
   stats_.eager_peak_bytes = recording.peak_bytes;

@@ -77,6 +77,8 @@ class PlanCache {
   bool may_record(PlanEntry& entry, const StepInput& input);
   // A plan of the entry was followed: its recordings have paid.
   void paid(PlanEntry& entry);
+  // A call was looked at, or recorded, which took longer than eager.
+  void looked(PlanEntry& entry);
 
   // The signature runs eagerly from now on, with one warning.
   void give_up(PlanEntry& entry, const std::string& why);
@@ -137,10 +139,11 @@ class PlanCache {
   std::shared_ptr<KernelSources> kernels_;    // set when fast mode needs them
   std::string kernel_problem_;                // why there are none, or what was last said of their directory
   SharedMemory shared_;
-  std::list<PlanEntry> entries_;  // most recently used first
-  int unpaid_ = 0;                // recordings that no replay has paid for yet
-  std::string last_change_;       // between the signatures of two calls
-  int explanations_ = 0;          // recordings since the last plan that found new owners of tensors
+  std::list<PlanEntry> entries_;    // most recently used first
+  int owed_ = 0;                    // replays, by recordings that none has paid for yet
+  bool says_what_changes_ = false;  // that it does has been said: once is enough
+  std::string last_change_;         // between the signatures of two calls
+  int explanations_ = 0;            // recordings since the last plan that found new owners of tensors
 };
 
 // The program's tensors by its keys, and the batch's after them.

@@ -57,6 +57,60 @@ def _asked_of_graph():
     return ""
 
 
+def _asked_of_outputs(outputs):
+    """What the program asks of the gradients of these outputs (weak references), in words."""
+    for output in (one for ref in outputs if (one := ref()) is not None):
+        hooks = (output._backward_hooks or {}).values()
+        if output.retains_grad or any(not isinstance(hook, _Asked) for hook in hooks):
+            return "the gradient of an output that another is computed from is kept or hooked"
+        if output.grad_fn is not None and _ends_at(output.grad_fn):
+            return "the gradient of an output that another is computed from is asked for"
+    return ""
+
+
+def _is_nested(outputs):
+    """Whether one of these outputs is computed from another one."""
+    ends = level = {output.grad_fn for output in outputs} - {None}
+    known = set()
+    while level and len(ends) > 1:
+        known |= level
+        reached = [to for node in level for to, _ in node.next_functions]
+        if any(to in ends for to in reached):
+            return True
+        level = set(reached) - known - {None}
+    return False
+
+
+def _ends_at(node):
+    """Whether the backward pass that runs now goes to this node of a graph and no further."""
+    return _runs(node) and not any(_runs(to) for to, _ in node.next_functions if to is not None)
+
+
+def _runs(node):
+    """Whether the backward pass that runs now goes to this node."""
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # a leaf whose gradient is asked for
+        return True
+
+
+class _Asked:
+    """A hook on an output that another one is computed from.
+
+    The loop's graph has outputs side by side at one node, so that a gradient of one never goes through another: what is
+    asked of it there for the first time cannot be had.
+    """
+
+    __torch_unserializable__ = True
+
+    def __init__(self, run):
+        self.run = weakref.ref(run)
+
+    def __call__(self, _):
+        if (run := self.run()) is not None:
+            run.refuse_if_asked()
+
+
 class _Run:
     """One forward pass and the backward passes through it."""
 
@@ -74,6 +128,7 @@ class _Run:
             dtype=torch.get_autocast_dtype("cpu"),
             cache_enabled=torch.is_autocast_cache_enabled(),
         )
+        self.returned = []  # weakly, outputs as the loop has them, where one is computed from another
         self.outputs = None  # of a forward pass that ran as it is, from `inner`
         self.graph = None  # the same, from the arguments themselves
         self.recorded = None  # what a recorded forward pass returned, and why that is left to eager
@@ -88,20 +143,26 @@ class _Run:
 
     # ---- the forward pass
 
-    def probe(self):
-        """Runs it as it is, and sees whether it may be recorded: what it does, and what is asked of its graph."""
-        (result,), outputs, _, why = self._watched(self.arguments(inside=False))
+    def probe(self, *given):
+        """Runs it as it is, on the very objects, and sees whether it may be recorded: what it does, and what is asked of
+        its graph."""
+        (result,), outputs, _, why = self._watched(given)
         if why is not None:
             self.call.leave_recording(why)
             return result
-        call = self.call
+        call, passes = self.call, set()
+        nested = [weakref.ref(output) for output in outputs if output.requires_grad] if _is_nested(outputs) else []
+        nodes = {output.grad_fn for output in outputs} - {None}
 
         def see(_):
-            asked = _asked_of_graph()
+            passes.add(torch._C._current_graph_task_id())
+            asked = _asked_of_graph() or _asked_of_outputs(nested)
+            if not asked and len(passes) > 1:
+                asked = "its outputs have backward passes of their own"
             if asked:
                 call.leave(asked)
 
-        for node in {output.grad_fn for output in outputs} - {None}:
+        for node in nodes:
             node.register_prehook(see)
         return result
 
@@ -110,9 +171,42 @@ class _Run:
         if self.recorded is not None and self.recorded[-1] is not None:
             return self._left()
         self.recorded = None
-        structure, differentiable = self.segments.structures[number]
+        structure, differentiable, origins, is_nested = self.segments.structures[number]
         outputs = _Boundary.apply(self, outputs, differentiable, *self.inputs, *self.parameters)
-        return tree.unflatten(structure, iter(outputs), iter(()))
+        for output in outputs if is_nested else ():
+            if output.requires_grad:
+                output.register_hook(_Asked(self))
+                self.returned.append(weakref.ref(output))
+        return tree.unflatten(structure, iter(self._with_known(outputs, origins)), iter(()))
+
+    def _apart(self, outputs):
+        """Of the tensors in a result those that the pass has made, each once, and where all come from: ("made", the
+        number there), ("argument", which) or (the model's container, module, name)."""
+        known = {}
+        for i, one in enumerate(self.tensors):
+            known[id(one)] = known[id(self.inner.get(id(one), one))] = ("argument", i)
+        for path, module in self.segments.model.named_modules():
+            for container in ("_parameters", "_buffers"):
+                for name, one in module.__dict__[container].items():
+                    known.setdefault(id(one), (container, path, name))
+        made, origins = [], []
+        for output in outputs:
+            if id(output) not in known:
+                known[id(output)] = ("made", len(made))
+                made.append(output)
+            origins.append(known[id(output)])
+        return made, tuple(origins)
+
+    def _with_known(self, made, origins):
+        """All tensors of a result: what stands there now, where the pass returns what was there before."""
+        for origin in origins:
+            if origin[0] == "made":
+                yield made[origin[1]]
+            elif origin[0] == "argument":
+                yield self.tensors[origin[1]]
+            else:
+                container, path, name = origin
+                yield self.segments.model.get_submodule(path).__dict__[container][name]
 
     def _left(self):
         (result,), _, _, why = self.recorded
@@ -129,8 +223,11 @@ class _Run:
         else:
             self.outputs = []
             structure = tree.flatten_result([self.segments.run(*arguments)], self.outputs)
+        self.outputs, origins = self._apart(self.outputs)
         differentiable = tuple(output.requires_grad for output in self.outputs)
-        number = self.segments.number_of((structure, differentiable)) if tree.opaque(structure) is None else -1
+        number = -1
+        if tree.opaque(structure) is None:
+            number = self.segments.number_of((structure, differentiable, origins, _is_nested(self.outputs)))
         return [output.detach() for output in self.outputs], number
 
     def _watched(self, arguments):
@@ -142,6 +239,7 @@ class _Run:
         with Made(self.segments.model) as made, recording:
             begin = torch._C._autograd._get_sequence_nr()
             box = [self.segments.run(*arguments)]
+            known = recording.known_container(box)
         outputs, why = [], None
         structure = tree.flatten_result(box, outputs)
         opaque = tree.opaque(structure)
@@ -149,13 +247,27 @@ class _Run:
             why = f"the model returns {opaque}, which is neither a tensor nor a nest of them"
         elif made.place is not None:
             why = f"the forward pass keeps a tensor that it makes, in {made.place}"
-        elif not any(output.requires_grad for output in outputs):
+        elif known:
+            why = f"the model returns {known}, which was there before"
+        elif not any(output.requires_grad for output in self._apart(outputs)[0]):
             why = "nothing that the model returns requires a gradient"
+        elif of := self._shared(outputs):
+            why = f"the model returns a view of {of}"
         elif reached := self._reached_beside(outputs, begin):
             why = reached
         elif not _C.is_recording() and self.segments.scout.python_reason():
             why = self.segments.scout.python_reason()  # of a recording the engine asks
         return box, outputs, structure, why
+
+    def _shared(self, outputs):
+        """What was there before the pass and has the memory of something that it has made, in words."""
+        memory = {one.untyped_storage()._cdata for one in self._apart(outputs)[0] if one.layout == torch.strided}
+        model = self.segments.model
+        named = [*model.named_parameters(), *model.named_buffers(), *(("an argument", one) for one in self.tensors)]
+        for name, one in named:
+            if one.layout == torch.strided and one.untyped_storage()._cdata in memory:
+                return name if name == "an argument" else f"'{name}'"
+        return ""
 
     def _reached_beside(self, outputs, begin):
         """What the graph of the outputs leads to beside parameters and arguments, in words.
@@ -186,6 +298,7 @@ class _Run:
     def backward(self, gradients):
         keeps = torch._C._autograd._get_current_graph_task_keep_graph()
         if not self.is_left:
+            self.refuse_if_asked()
             why = _asked_of_graph() or self.call.why_not_backward(gradients)
             self.is_left = bool(why)
             if self.is_left:
@@ -197,6 +310,13 @@ class _Run:
         if not keeps:
             self._release()
         return found
+
+    def refuse_if_asked(self):
+        """Raises where the program asks for a gradient that this pass has not got; the next ones run as they are."""
+        if asked := _asked_of_outputs(self.returned):
+            self.call.leave(asked)
+            raise _C.UserError(f"{asked}, as it was not before: a replayed pass has it without what comes through the other. "
+                               "Ask from the first pass on; the model runs eagerly then, as it does from here on")
 
     def _backward_inside(self, gradients, keeps=False):
         outputs = self.outputs
@@ -253,6 +373,7 @@ class _Run:
         self.call.run_as_before(run)
         outputs = []
         tree.flatten_result(results, outputs)
+        outputs, _ = self._apart(outputs)
         for index, output in enumerate(outputs):
             if self.call.is_changed(index):  # autograd then says so where the backward pass needs it
                 torch.autograd.graph.increment_version(output.detach())
@@ -341,9 +462,9 @@ class ModelSegments:
         if self.scout.hooked:  # known by now
             self.engine.run_eagerly(self.scout.hooked)
             return self.run(args, kwargs)
-        run = _Run(self, call, structure, tensors, inner)
+        run, given = _Run(self, call, structure, tensors, inner), (args, kwargs)
         del args, kwargs
-        return run.probe() if call.is_first() else run.forward()
+        return run.probe(*given) if call.is_first() else run.forward()
 
     def _why_eager(self, structure, tensors):
         """What of the program around the call a plan would not do, in words."""
@@ -382,6 +503,9 @@ class _ModelScout(Scout):
                     if library not in _LIBRARIES:
                         self.hooked = f"'{path or 'the model'}' has hooks ({name.strip('_')})"
         return found
+
+    def python_reason(self):
+        return self.reason  # what changes from step to step is another plan each time, as no Python runs beside any
 
     @property
     def model(self):

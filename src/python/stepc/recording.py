@@ -18,7 +18,7 @@ import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily, handle_torch_function
 
-from stepc import _C
+from stepc import _C, tree
 from stepc.watch import walk
 from stepc.module_calls import around_modules
 from stepc.watch.reads import ABSENT
@@ -483,7 +483,8 @@ class _Watch(_Unseen):
         result = func(*args, **kwargs)
         if func in _CONVERSIONS and _C.host_reads_so_far() > reads:
             _C.report_comparison(_C.host_reads_so_far() - 1)  # what Python makes of a plain number is not seen
-        if func is torch.Tensor.item and type(result) in _READ and self.follow is not None:
+        is_read = func is torch.Tensor.item and _C.host_reads_so_far() > reads  # it is recorded, not only watched
+        if is_read and type(result) in _READ and self.follow is not None:
             number = self.follow.read(sys._getframe(2), result, _C.host_reads_so_far() - 1)
             if number is not None:
                 return number
@@ -592,6 +593,12 @@ class Recording:
         if kind is None and self.before:
             self._compare(self._host_state())
         return False
+
+    def known_container(self, value):
+        """A list or dict in `value`, by class, that was there before the call; None: there is none."""
+        if self.follow is None:
+            return None
+        return next((f"a {type(one).__name__}" for one in tree.containers_in(value) if self.follow.was_there(one)), None)
 
     # ---- module paths
 

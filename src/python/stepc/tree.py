@@ -212,6 +212,19 @@ def held_tensors(value):
     return found
 
 
+def containers_in(value):
+    """All lists and mappings in a nest of them and of tuples."""
+    pending, seen = [value], set()
+    while pending:
+        one = pending.pop()
+        if id(one) in seen or not isinstance(one, (list, tuple, Mapping)):
+            continue
+        seen.add(id(one))
+        if not isinstance(one, tuple):
+            yield one
+        pending += one.values() if isinstance(one, Mapping) else one
+
+
 def flatten_result(box, leaves):
     """As flatten() of the one element of `box`, a list that alone holds it; objects that only it holds are nests."""
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from catalogue import (ambient, arrays, batches, case, classes, effects, host_data, kept, kinds, loop,  # noqa: F401
-                       loop_reads, memories, native_reads, optimizers, raising, reads, replay_more, results,
+                       loop_objects, loop_reads, memories, native_reads, optimizers, raising, reads, replay_more, results,
                        shared_memory, values)
 
 pytestmark = pytest.mark.usefixtures("short_collections")

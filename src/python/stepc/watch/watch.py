@@ -109,6 +109,7 @@ class Watch:
         self._objects = {}  # id -> such an object
         self.attributes = set()  # (class, name) that is read of them, name None: all
         self._arrays = set()  # ids of arrays among them
+        self._batch = set()  # ids of tensors among them
         self._words = {}
         self._seen = {}  # looked at whole: id -> object
         self._deep = {}  # looked at by deep(): id -> object
@@ -327,6 +328,8 @@ class Watch:
 
     def _argument(self, value, words):
         """An argument of the step: containers are the batch's and part of the signature, objects in them are not."""
+        if isinstance(value, torch.Tensor):
+            self._batch.add(id(value))
         if isinstance(value, SIMPLE) or id(value) in self._arguments:
             return
         items = ()
@@ -470,6 +473,9 @@ class Watch:
             self.register(value.__func__, words)
         elif isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
             self.register(value.__self__, words)
+
+    def was_there(self, value):
+        return self.is_outside(value) or id(value) in self._arguments
 
     def is_outside(self, value):
         return id(value) in self._outside
@@ -657,11 +663,18 @@ class Watch:
         elif isinstance(one, torch.Tensor):
             if name in TELLS_ORIGIN:
                 self.because(frame, f"reads {words}, which tells where a tensor's memory comes from")
-            if name in one.__dict__:
-                self.place(frame, one.__dict__, ITEM, name, words)
-                self.register(one.__dict__[name], words)
+            if not _is_of_class(one, name):
+                self._attribute_of_tensor(frame, one, name, words)
         elif not isinstance(one, PLAIN) or isinstance(one, (numpy.generic, slice)) or _has_attributes(one):
             self._instance_attribute(frame, one, name, words)
+
+    def _attribute_of_tensor(self, frame, one, name, words):
+        """One that Python code gives it, or does not."""
+        if id(one) in self._batch:
+            self.because(frame, f"reads {words}, an attribute of a tensor that the step is given")
+        elif name in one.__dict__ or isinstance(one, torch.nn.Parameter):
+            self.place(frame, one.__dict__, ITEM, name, words)
+            self.register(one.__dict__.get(name), words)
 
     def _computes(self, kind, name):
         """Whether modules of this kind have a property of that name, as torch.backends' do."""
@@ -1026,7 +1039,7 @@ class Watch:
         if isinstance(one, torch.Tensor):
             if name in ("grad", "requires_grad"):
                 return
-            if isinstance(one, torch.nn.Parameter) or name in ("data",):
+            if isinstance(one, torch.nn.Parameter) or name in ("data",) or not _is_of_class(one, name):
                 self.because(frame, f"changes {words}")
             return
         self.changes(frame, one, words)
@@ -1038,6 +1051,10 @@ def _given(frame, index):
     if isinstance(value, types.CellType) and frame.f_code.co_varnames[index] in frame.f_code.co_cellvars:
         return value.cell_contents
     return value
+
+
+def _is_of_class(one, name):
+    return name not in one.__dict__ and any(name in vars(kind) for kind in type(one).__mro__)
 
 
 def _has_attributes(value):
