@@ -7,6 +7,7 @@ import torch
 
 import stepc
 from harness import source_of
+from stepc.scout import Scout
 
 STEPS = 8
 
@@ -72,7 +73,8 @@ def test_norms_that_eager_adds_up_badly():
 
 
 def test_a_capture_that_is_wrong_beside_a_norm_that_eager_adds_up_badly_is_refused(monkeypatch):
-    """A number that the recording could not see to change."""
+    """A number that the recording did not see to change."""
+    monkeypatch.setattr(Scout, "python_reason", lambda scout: "")
     monkeypatch.setenv("STEPC_TEST_FACTOR", "1")
     step, batch = norm_training(lambda: float(os.environ["STEPC_TEST_FACTOR"]))
     step = stepc.accelerate(step, config=stepc.Config(python="watch"))

@@ -150,20 +150,21 @@ class _Run:
         if why is not None:
             self.call.leave_recording(why)
             return result
-        call, passes = self.call, set()
+        call, passes = self.call, {}  # by task of the autograd engine, the outputs' nodes that it has come to
         nested = [weakref.ref(output) for output in outputs if output.requires_grad] if _is_nested(outputs) else []
-        nodes = {output.grad_fn for output in outputs} - {None}
 
-        def see(_):
-            passes.add(torch._C._current_graph_task_id())
+        def see(node, _):
+            now = torch._C._current_graph_task_id()
+            passes.setdefault(now, set()).add(node)
+            before = [nodes for task, nodes in passes.items() if task != now]
             asked = _asked_of_graph() or _asked_of_outputs(nested)
-            if not asked and len(passes) > 1:
+            if not asked and before and not any(node in nodes for nodes in before):
                 asked = "its outputs have backward passes of their own"
             if asked:
                 call.leave(asked)
 
-        for node in nodes:
-            node.register_prehook(see)
+        for number, node in enumerate({output.grad_fn for output in outputs} - {None}):
+            node.register_prehook(functools.partial(see, number))
         return result
 
     def forward(self):
