@@ -169,11 +169,8 @@ std::unique_ptr<Segments::Call> Segments::begin(StepInput input) {
   }
   PlanEntry& entry = plans_.find(call->tensors_, call->input_);
   call->signature_ = entry.signature;
-  if (call->find_entry() == nullptr) {
-    ++stats_.eager_calls;
-    return nullptr;
-  }
-  if (entry.plans.empty() && !plans_.may_record(entry, call->input_)) {
+  const bool runs = call->find_entry() != nullptr && (!entry.plans.empty() || plans_.may_record(entry, call->input_));
+  if (!runs) {
     ++stats_.eager_calls;
     return nullptr;
   }
@@ -214,7 +211,14 @@ std::vector<at::Generator> Segments::generators() const {
   return out;
 }
 
-Segments::Call::~Call() { drop(); }
+Segments::Call::~Call() {
+  const bool waits = recorder_ != nullptr && mode_ == Mode::kRecord;
+  drop();
+  PlanEntry* const entry = waits ? owner_.plans_.entry_of(signature_) : nullptr;
+  if (entry == nullptr) return;
+  owner_.plans_.looked(*entry);
+  entry->last_obstacle = "no backward pass came";
+}
 
 // Whatever of it waits for a backward pass.
 void Segments::Call::drop() {
@@ -223,10 +227,6 @@ void Segments::Call::drop() {
   if (recorder_ == nullptr) return;
   recorder_.reset();
   --owner_.open_recordings_;
-  PlanEntry* const entry = mode_ == Mode::kRecord ? owner_.plans_.entry_of(signature_) : nullptr;
-  if (entry == nullptr) return;
-  owner_.plans_.looked(*entry);
-  entry->last_obstacle = "no backward pass came";
 }
 
 // Nullptr where this call runs as it is: for good, or because another one is between its passes.

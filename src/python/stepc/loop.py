@@ -172,7 +172,7 @@ class _Run:
         if self.recorded is not None and self.recorded[-1] is not None:
             return self._left()
         self.recorded = None
-        structure, differentiable, origins, is_nested = self.segments.structures[number]
+        structure, origins, differentiable, is_nested = self.segments.structures[number]
         outputs = _Boundary.apply(self, outputs, differentiable, *self.inputs, *self.parameters)
         for output in outputs if is_nested else ():
             if output.requires_grad:
@@ -180,10 +180,12 @@ class _Run:
                 self.returned.append(weakref.ref(output))
         return tree.unflatten(structure, iter(self._with_known(outputs, origins)), iter(()))
 
-    def _apart(self, outputs):
-        """Of the tensors in a result those that the pass has made, each once, and where all come from: ("made", the
-        number there), ("argument", which) or (the model's container, module, name)."""
-        known = {}
+    def _parts(self, box):
+        """Of what a pass returned, alone in a list: the tensors that it has made, each once, and the result's form, its
+        structure and where all of its tensors come from: ("made", the number there), ("argument", which) or (the
+        model's container, module, name)."""
+        outputs, known = [], {}
+        structure = tree.flatten_result(box, outputs)
         for i, one in enumerate(self.tensors):
             known[id(one)] = known[id(self.inner.get(id(one), one))] = ("argument", i)
         for path, module in self.segments.model.named_modules():
@@ -196,7 +198,7 @@ class _Run:
                 known[id(output)] = ("made", len(made))
                 made.append(output)
             origins.append(known[id(output)])
-        return made, tuple(origins)
+        return made, (structure, tuple(origins))
 
     def _with_known(self, made, origins):
         """All tensors of a result: what stands there now, where the pass returns what was there before."""
@@ -220,20 +222,18 @@ class _Run:
         arguments = self.arguments(inside=True)
         if _C.is_recording():
             self.recorded = self._watched(arguments)
-            _, self.outputs, structure, _ = self.recorded
+            _, self.outputs, form, _ = self.recorded
         else:
-            self.outputs = []
-            structure = tree.flatten_result([self.segments.run(*arguments)], self.outputs)
-        self.outputs, origins = self._apart(self.outputs)
+            self.outputs, form = self._parts([self.segments.run(*arguments)])
         differentiable = tuple(output.requires_grad for output in self.outputs)
         number = -1
-        if tree.opaque(structure) is None:
-            number = self.segments.number_of((structure, differentiable, origins, _is_nested(self.outputs)))
+        if tree.opaque(form[0]) is None:
+            number = self.segments.number_of((*form, differentiable, _is_nested(self.outputs)))
         return [output.detach() for output in self.outputs], number
 
     def _watched(self, arguments):
-        """What the model returns (in a list), its tensors, its structure, and why a plan could not give the program the
-        same; None where it could."""
+        """What the model returns (in a list), its parts, and why a plan could not give the program the same; None where
+        it could."""
         recording = Recording(self.segments.scout, goes_on=_C.is_recording())
         if recording.goes_on:
             self.recording = recording
@@ -241,16 +241,16 @@ class _Run:
             begin = torch._C._autograd._get_sequence_nr()
             box = [self.segments.run(*arguments)]
             known = recording.known_container(box)
-        outputs, why = [], None
-        structure = tree.flatten_result(box, outputs)
-        opaque = tree.opaque(structure)
+        why = None
+        outputs, form = self._parts(box)
+        opaque = tree.opaque(form[0])
         if opaque is not None:
             why = f"the model returns {opaque}, which is neither a tensor nor a nest of them"
         elif made.place is not None:
             why = f"the forward pass keeps a tensor that it makes, in {made.place}"
         elif known:
             why = f"the model returns {known}, which was there before"
-        elif not any(output.requires_grad for output in self._apart(outputs)[0]):
+        elif not any(output.requires_grad for output in outputs):
             why = "nothing that the model returns requires a gradient"
         elif of := self._shared(outputs):
             why = f"the model returns a view of {of}"
@@ -258,11 +258,11 @@ class _Run:
             why = reached
         elif not _C.is_recording() and self.segments.scout.python_reason():
             why = self.segments.scout.python_reason()  # of a recording the engine asks
-        return box, outputs, structure, why
+        return box, outputs, form, why
 
     def _shared(self, outputs):
         """What was there before the pass and has the memory of something that it has made, in words."""
-        memory = {one.untyped_storage()._cdata for one in self._apart(outputs)[0] if one.layout == torch.strided}
+        memory = {one.untyped_storage()._cdata for one in outputs if one.layout == torch.strided}
         model = self.segments.model
         named = [*model.named_parameters(), *model.named_buffers(), *(("an argument", one) for one in self.tensors)]
         for name, one in named:
@@ -372,9 +372,7 @@ class _Run:
                 results.append(self.segments.run(*self.arguments(inside)))
 
         self.call.run_as_before(run)
-        outputs = []
-        tree.flatten_result(results, outputs)
-        outputs, _ = self._apart(outputs)
+        outputs, _ = self._parts(results)
         for index, output in enumerate(outputs):
             if self.call.is_changed(index):  # autograd then says so where the backward pass needs it
                 torch.autograd.graph.increment_version(output.detach())
