@@ -61,10 +61,13 @@ std::string fitted(const std::string& name) {
   return name.size() <= kWidest ? name : str("...{}", name.substr(name.size() - (kWidest - 3)));
 }
 
+// A small rate keeps two digits: a short call's is far below 1, and 0.0 would say that it does nothing.
+std::string rate_text(double rate) { return rate == 0 || rate >= 1 ? str("{:.1f}", rate) : str("{:.2g}", rate); }
+
 std::string line(const Row& row, double step_seconds) {
-  return str("  {:<{}} {:>6} {:>11} {:>6.1f} {:>11} {:>9.1f} {:>7.1f}\n", fitted(row.name), kWidest, row.count,
+  return str("  {:<{}} {:>6} {:>11} {:>6.1f} {:>11} {:>9} {:>7}\n", fitted(row.name), kWidest, row.count,
              time_text(row.seconds), step_seconds > 0 ? 100 * row.seconds / step_seconds : 0, time_text(row.predicted),
-             rate(row.work.all_flops(), row.seconds), rate(row.work.bytes, row.seconds));
+             rate_text(rate(row.work.all_flops(), row.seconds)), rate_text(rate(row.work.bytes, row.seconds)));
 }
 
 std::string table(std::string_view title, std::vector<Row> rows, size_t most, double step_seconds) {

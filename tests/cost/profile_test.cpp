@@ -40,18 +40,21 @@ TEST(Profile, IsATableByKindAndByModule) {
             R"(step (fast mode) 10.00 ms: 7.00 ms in 4 instructions, 3.00 ms between them; predicted 3.90 ms
 predicted from 1.0 GFLOP/s, 2.0 on bf16, 1.0 GB/s, measured on this machine
 by class of work                                count    measured      %   predicted   GFLOP/s    GB/s
-  matmul (ATen)                                     2     6.00 ms   60.0     3.00 ms       0.7     0.2
+  matmul (ATen)                                     2     6.00 ms   60.0     3.00 ms      0.67    0.25
   generated kernel                                  2     1.00 ms   10.0    900.0 us       0.0     0.5
 more than 25 % off: matmul (ATen) (-50 %)
 by kind                                         count    measured      %   predicted   GFLOP/s    GB/s
-  matmul (ATen)                                     2     6.00 ms   60.0     3.00 ms       0.7     0.2
+  matmul (ATen)                                     2     6.00 ms   60.0     3.00 ms      0.67    0.25
   mul+add (generated)                               1     1.00 ms   10.0    900.0 us       0.0     0.5
   1 others                                          1      2.5 us    0.0      0.0 us       0.0     0.0
 by module                                       count    measured      %   predicted   GFLOP/s    GB/s
   layer                                             2     5.00 ms   50.0     2.90 ms       0.4     0.3
-  head                                              1     2.00 ms   20.0     1.00 ms       1.0     0.2
+  head                                              1     2.00 ms   20.0     1.00 ms       1.0    0.25
   1 others                                          1      2.5 us    0.0      0.0 us       0.0     0.0
 )");
+  Profile slow = example();
+  slow.instructions[1].seconds = 5;
+  EXPECT_NE(to_text(slow).find("900.0 us       0.0  0.0001\n"), std::string::npos) << "a small rate is not none";
   Profile guessed = example();
   guessed.is_calibrated = false;
   EXPECT_NE(to_text(guessed).find("1.0 GB/s, defaults: `stepc calibrate` measures this machine's"), std::string::npos);
