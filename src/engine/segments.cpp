@@ -190,6 +190,10 @@ void Segments::run_eagerly(const std::string& why) {
   plans_.warn_once(str("this model runs eagerly: {}", why));
 }
 
+void Segments::leave(const std::string& signature, const std::string& why) {
+  if (PlanEntry* entry = plans_.entry_of(signature); entry != nullptr && !entry->eager) plans_.give_up(*entry, why);
+}
+
 // They separate no plans.
 std::vector<at::Tensor> Segments::list_without_gradients(const StepInput& input) {
   const GradientsAside aside(*program_);
@@ -438,8 +442,7 @@ void Segments::Call::leave(const std::string& why) {
   drop();
   mode_ = Mode::kEager;
   ++owner_.stats_.eager_calls;
-  if (PlanEntry* entry = owner_.plans_.entry_of(signature_); entry != nullptr && !entry->eager)
-    owner_.plans_.give_up(*entry, why);
+  owner_.leave(signature_, why);
 }
 
 void Segments::Call::leave_recording(const std::string& why) {

@@ -38,6 +38,8 @@ class Segments {
     ~Call();
     // Whether none like it has been seen: it is to run as it is, so that the door sees what the loop does with it.
     bool is_first() const { return is_first_; }
+    // What all calls that look like it have in common; good for as long as its Segments.
+    const std::string& signature() const { return signature_; }
     // The parameters that require a gradient.
     const std::vector<at::Tensor>& parameters() const { return parameters_; }
     std::vector<at::Tensor> forward(const ForwardFn& eager);
@@ -113,6 +115,8 @@ class Segments {
   std::unique_ptr<Call> begin(StepInput input);
   // The model runs as it is for a reason that the door has seen. One warning for each reason.
   void run_eagerly(const std::string& why);
+  // The calls of this signature are eager's from here on, with one warning.
+  void leave(const std::string& signature, const std::string& why);
 
   const Stats& stats() const { return stats_; }
   std::string report() const;

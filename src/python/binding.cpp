@@ -325,6 +325,7 @@ class PythonCall {
   PythonCall& operator=(const PythonCall&) = delete;
 
   bool is_first() const { return call_->is_first(); }
+  py::bytes signature() const { return call_->signature(); }
   py::list parameters() const { return list_of(call_->parameters()); }
 
   // `eager` returns (tensors, structure), and so does this.
@@ -401,6 +402,10 @@ class PythonSegments {
   }
   void run_eagerly(const std::string& why) {
     in_turn([&] { segments_.run_eagerly(why); });
+  }
+
+  void leave(const std::string& signature, const std::string& why) {
+    in_turn([&] { segments_.leave(signature, why); });
   }
 
   py::dict stats() const { return dict_of(segments_.stats()); }
@@ -556,12 +561,14 @@ PYBIND11_MODULE(_C, module) {
       .def(py::init<py::object, const py::object&>())
       .def("begin", &PythonSegments::begin)
       .def("run_eagerly", &PythonSegments::run_eagerly)
+      .def("leave", &PythonSegments::leave)
       .def("stats", &PythonSegments::stats)
       .def("report", &PythonSegments::report)
       .def("graph_text", &PythonSegments::graph_text)
       .def("schedule_text", &PythonSegments::schedule_text);
   py::class_<PythonCall>(module, "Call")
       .def("is_first", &PythonCall::is_first)
+      .def("signature", &PythonCall::signature)
       .def("parameters", &PythonCall::parameters)
       .def("forward", &PythonCall::forward)
       .def("backward", &PythonCall::backward)

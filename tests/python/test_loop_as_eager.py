@@ -590,6 +590,54 @@ class AnotherHeadLater(Case):
         self.update()
 
 
+class Towers(Net):
+    """Its outputs have graphs of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.other = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+
+    def forward(self, x):
+        return {"first": super().forward(x), "other": self.other(x)}
+
+
+@case
+class TowersApartLater(Case):
+    """One backward pass over both, and later one each."""
+
+    model_type = Towers
+    replays = "other outputs"
+
+    def step(self, i):
+        outputs = self.model(self.x(i))
+        losses = [self.loss(outputs[name], i) for name in ("other", "first")]
+        if i < 8:
+            sum(losses).backward()
+        else:
+            for loss in losses:
+                loss.backward()
+        self.update()
+
+
+@case
+class SharedHeadsApartLater(Case):
+    """What lies under both is gone when the second backward pass comes: the same error."""
+
+    model_type = Heads
+    replays = "other outputs"
+
+    def step(self, i):
+        outputs = self.model(self.x(i))
+        losses = [self.loss(outputs[name], i) for name in ("other", "first")]
+        if i < 8:
+            sum(losses).backward()
+        else:
+            losses[0].backward()
+            with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+                losses[1].backward()
+        self.update()
+
+
 class Sigmoid(Net):
     def forward(self, x):
         return torch.sigmoid(super().forward(x))
@@ -1080,6 +1128,32 @@ def test_loop_is_as_eager(kind, mode):
         assert stats["replays"] == 0, stats
     else:
         assert stats["replays"] >= 3, stats
+
+
+def test_a_second_backward_pass_begun_later_is_told_and_then_eagers():
+    """Where the first one is as a plan has it, nothing of the pass is left when the second comes."""
+    torch.manual_seed(0)
+    model = Towers()
+    eager = copy.deepcopy(model)
+    model, _ = stepc.accelerate(model, torch.optim.SGD(model.parameters(), lr=0.1), config=stepc.Config(mode="exact"))
+
+    def losses(one, i):
+        outputs = one(torch.randn(8, 6, generator=source_of(i)))
+        return [outputs[name].square().mean() for name in ("first", "other")]
+
+    for i in range(8):
+        losses(model, i)[0].backward()
+        losses(eager, i)[0].backward()
+    assert stepc.stats(model)["replays"] >= 4
+    first, other = losses(model, 8)
+    first.backward()
+    with pytest.raises(stepc.UserError, match="backward passes of their own, as they had not before.*runs eagerly from here on"):
+        other.backward()
+    for loss in losses(eager, 8)[:1] + losses(eager, 9) + losses(model, 9):
+        loss.backward()
+    expected, seen = (leaves([p.grad for p in one.parameters()]) for one in (eager, model))
+    assert_same(expected, seen, "gradients")
+    assert "backward passes of their own" in stepc.stats(model)["warnings"][0]
 
 
 # ---- what is the user's stays the user's

@@ -44,8 +44,12 @@ class _Boundary(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
-        ctx.saved_tensors  # autograd's own error where the graph was let go
+        if ctx.run.is_over(gradients):
+            ctx.saved_tensors  # autograd's own error: the graph was let go
         return (None, None, None, *ctx.run.backward(list(gradients)))
+
+
+_OF_THEIR_OWN = "its outputs have backward passes of their own"
 
 
 def _asked_of_graph():
@@ -94,6 +98,10 @@ def _runs(node):
         return True
 
 
+def _given(gradients):
+    return {i for i, gradient in enumerate(gradients) if gradient is not None}
+
+
 class _Asked:
     """A hook on an output that another one is computed from.
 
@@ -117,6 +125,7 @@ class _Run:
     def __init__(self, segments, call, structure, tensors, inner):
         self.segments = segments
         self.call = call
+        self.signature = b""  # of the call, once that is gone
         self.structure = structure  # of the arguments
         self.tensors = tensors
         self.inner = inner  # id of an argument that requires a gradient -> what stands for it inside
@@ -133,6 +142,7 @@ class _Run:
         self.graph = None  # the same, from the arguments themselves
         self.recorded = None  # what a recorded forward pass returned, and why that is left to eager
         self.recording = contextlib.nullcontext()  # that the backward pass goes on with
+        self.through = set()  # outputs that a backward pass has begun at
         self.is_left = False
         self.is_differentiated = False  # the graph of its gradients goes through its own
         self.is_run_again = False
@@ -159,7 +169,7 @@ class _Run:
             before = [nodes for task, nodes in passes.items() if task != now]
             asked = _asked_of_graph() or _asked_of_outputs(nested)
             if not asked and before and not any(node in nodes for nodes in before):
-                asked = "its outputs have backward passes of their own"
+                asked = _OF_THEIR_OWN
             if asked:
                 call.leave(asked)
 
@@ -296,8 +306,20 @@ class _Run:
 
     # ---- the backward pass
 
+    def is_over(self, gradients):
+        """Whether no backward pass is left of it. Raises where a plan has had one and this one begins elsewhere; the next
+        ones run as they are."""
+        if self.call is not None:
+            return False
+        if self.through.isdisjoint(_given(gradients)):
+            self.segments.engine.leave(self.signature, _OF_THEIR_OWN)
+            raise _C.UserError(f"{_OF_THEIR_OWN}, as they had not before: a replayed pass has one for all of them. "
+                               "The model runs eagerly from here on; where that is so from its first pass on, so is this one")
+        return True
+
     def backward(self, gradients):
         keeps = torch._C._autograd._get_current_graph_task_keep_graph()
+        self.through |= _given(gradients)
         if not self.is_left:
             self.refuse_if_asked()
             why = _asked_of_graph() or self.call.why_not_backward(gradients)
@@ -308,9 +330,14 @@ class _Run:
             found = self._backward_of_graph(gradients, keeps)
         else:
             found = self.call.backward(gradients, self._backward_inside)
-        if not keeps:
+        if not keeps and not (self.is_left and self._begins_elsewhere()):
             self._release()
         return found
+
+    def _begins_elsewhere(self):
+        """Whether another backward pass may begin at other outputs of the graph that a pass as it is has left."""
+        outputs = self.outputs if self.graph is None else self.graph
+        return any(i not in self.through and output.requires_grad for i, output in enumerate(outputs or ()))
 
     def refuse_if_asked(self):
         """Raises where the program asks for a gradient that this pass has not got; the next ones run as they are."""
@@ -321,7 +348,7 @@ class _Run:
 
     def _backward_inside(self, gradients, keeps=False):
         outputs = self.outputs
-        if not keeps:
+        if not keeps and not (self.is_left and self._begins_elsewhere()):
             self.outputs = None
         pairs = [(o, g) for o, g in zip(outputs, gradients) if g is not None and o.requires_grad]
         if pairs:
@@ -383,6 +410,7 @@ class _Run:
         return results[0]
 
     def _release(self):
+        self.signature = self.call.signature()
         self.call = self.tensors = self.inner = self.inputs = self.parameters = self.outputs = self.graph = None
 
 
