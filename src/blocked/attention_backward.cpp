@@ -17,10 +17,15 @@ struct BackwardSizes {
   int64_t block;                          // queries and keys of one tile
   int64_t dim, value_dim, keys, queries;  // padded
 };
-BackwardSizes backward_sizes(const Attention& call) {
-  // Large tiles cost less to call, small ones waste less where the diagonal cuts them.
+// Large tiles cost less to call, small ones waste less where the diagonal cuts them, and memory of short sequences.
+int64_t block_of(const Attention& call) {
   const int64_t most = std::max(call.queries, call.keys);
-  const int64_t block = most <= 32 ? 32 : std::min(call.queries, call.keys) <= 1024 ? 64 : 128;
+  if (most <= 32) return round_up(std::max<int64_t>(most, 1), call.type == Number::kF32 ? 16 : 32);
+  return std::min(call.queries, call.keys) <= 1024 ? 64 : 128;
+}
+
+BackwardSizes backward_sizes(const Attention& call) {
+  const int64_t block = block_of(call);
   return {block, padded_dim(call.type, call.dim), padded_dim(call.type, call.value_dim), round_up(call.keys, block),
           round_up(call.queries, block)};
 }

@@ -116,22 +116,27 @@ inline void gradient_row(const GradientTile& tile, int64_t key) {
   const Vec factor = splat(tile.factor);
   const Vec scale = splat(tile.scale);
   const VecInt index = VecInt{} + (tile.first_key + static_cast<int32_t>(key));
-  for (int64_t j = 0; j < tile.columns; j += 2 * kLanes) {
-    Vec weight[2];
-    Vec gradient[2];
-    for (int64_t half = 0; half < 2; ++half) {
-      const int64_t q = j + half * kLanes;
-      // No weight is above 1; of scores so large that they are rounded by more than they differ, one may seem to be.
-      const Vec power = (load(scores + q) - load(tile.logsumexp + q)) * factor;
-      weight[half] = exp2_negative<kExpTerms<T>>(min(splat(0.0F), power));
-      if (tile.masked) {
-        weight[half] =
-            select_range(weight[half], index, load_bytes<VecInt>(tile.begin + q), load_bytes<VecInt>(tile.end + q));
-      }
-      gradient[half] = weight[half] * scale * (load(incoming + q) - load(tile.delta + q));
-    }
-    store_two(weights + j, weight[0], weight[1]);
-    store_two(gradients + j, gradient[0], gradient[1]);
+  const auto weight_at = [&](int64_t q) {
+    // No weight is above 1; of scores so large that they are rounded by more than they differ, one may seem to be.
+    const Vec power = (load(scores + q) - load(tile.logsumexp + q)) * factor;
+    const Vec weight = exp2_negative<kExpTerms<T>>(min(splat(0.0F), power));
+    if (!tile.masked) return weight;
+    return select_range(weight, index, load_bytes<VecInt>(tile.begin + q), load_bytes<VecInt>(tile.end + q));
+  };
+  const auto gradient_at = [&](int64_t q, Vec weight) {
+    return weight * scale * (load(incoming + q) - load(tile.delta + q));
+  };
+  int64_t j = 0;
+  for (; j + 2 * kLanes <= tile.columns; j += 2 * kLanes) {
+    const Vec low = weight_at(j), high = weight_at(j + kLanes);
+    store_two(weights + j, low, high);
+    store_two(gradients + j, gradient_at(j, low), gradient_at(j + kLanes, high));
+  }
+  if constexpr (sizeof(T) == sizeof(float)) {  // others have columns in pairs of vectors
+    if (j == tile.columns) return;
+    const Vec weight = weight_at(j);
+    store(weights + j, weight);
+    store(gradients + j, gradient_at(j, weight));
   }
 }
 

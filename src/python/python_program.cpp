@@ -70,18 +70,25 @@ PyObject* dict_of(PyObject* container) {
 
 // Other interpreters than these tell no version, and every witness is looked at. An OrderedDict's order has none. A
 // class has another one whenever it or a base of it is changed, and gets that when it is asked for a name.
-uint64_t version_of([[maybe_unused]] const WatchedContainer& watched) {
+void find_version([[maybe_unused]] WatchedContainer& watched) {
 #if PY_VERSION_HEX < 0x030C0000
-  if (PyObject* container = watched.container.ptr(); PyType_Check(container)) {
-    auto* type = reinterpret_cast<PyTypeObject*>(container);
-    static PyObject* name = PyUnicode_InternFromString("__init__");
-    if (PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) == 0) _PyType_Lookup(type, name);
-    return PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) != 0 ? type->tp_version_tag : 0;
-  }
-  if (watched.dict != nullptr && !PyODict_Check(watched.dict))
-    return reinterpret_cast<PyDictObject*>(watched.dict)->ma_version_tag;
+  if (PyType_Check(watched.container.ptr()))
+    watched.type = reinterpret_cast<PyTypeObject*>(watched.container.ptr());
+  else if (watched.dict != nullptr && !PyODict_Check(watched.dict))
+    watched.dict_version = &reinterpret_cast<PyDictObject*>(watched.dict)->ma_version_tag;
 #endif
-  return 0;
+}
+
+// Reads nothing else of the container: at every step most of them are in no cache.
+uint64_t version_of(const WatchedContainer& watched) {
+  if (watched.dict_version != nullptr) return *watched.dict_version;
+  if (watched.type == nullptr || PyType_HasFeature(watched.type, Py_TPFLAGS_VALID_VERSION_TAG) == 0) return 0;
+  return watched.type->tp_version_tag;
+}
+
+void ask_for_version(const WatchedContainer& watched) {
+  static PyObject* name = PyUnicode_InternFromString("__init__");
+  if (watched.type != nullptr) _PyType_Lookup(watched.type, name);
 }
 
 Py_ssize_t length_of(PyObject* container) {
@@ -159,8 +166,9 @@ void PythonProgram::clear() {
 
 bool PythonProgram::stands() {
   for (WatchedContainer& watched : watched_) {
+    if (watched.version != 0 && watched.version == version_of(watched)) continue;
+    ask_for_version(watched);
     const uint64_t version = version_of(watched);
-    if (version != 0 && version == watched.version) continue;
     for (const Witness& witness : watched.witnesses)
       if (!holds(watched, witness)) return false;
     watched.version = version;
@@ -269,7 +277,11 @@ void PythonProgram::look() {
     const auto [position, is_new] = positions.emplace(container.ptr(), watched_.size());
     if (is_new) {
       PyObject* dict = dict_of(container.ptr());
-      watched_.push_back({container, dict != nullptr ? Slot::Kind::kDict : kind_of(container), dict, 0, {}});
+      WatchedContainer& watched = watched_.emplace_back();
+      watched.container = container;
+      watched.kind = dict != nullptr ? Slot::Kind::kDict : kind_of(container);
+      watched.dict = dict;
+      find_version(watched);
     }
     watched_[position->second].witnesses.push_back({static_cast<Witness::How>(row[0].cast<int>()), row[2], row[3]});
   }
@@ -296,7 +308,7 @@ void PythonProgram::append_tensors(std::vector<at::Tensor>& out) const {
   out.reserve(begin + keys_.size());
   for (size_t p = 0; p < parameters_; ++p) out.push_back(tensor_at(slots_[p]));
   for (size_t p = 0; p < parameters_; ++p) {
-    const at::Tensor parameter = out[begin + p];
+    const at::Tensor& parameter = out[begin + p];  // stays there: there is room for all
     out.push_back(parameter.defined() && parameter.is_leaf() ? parameter.grad() : at::Tensor());
   }
   for (size_t s = parameters_; s < slots_.size(); ++s) out.push_back(tensor_at(slots_[s]));

@@ -43,12 +43,15 @@ struct Witness {
   py::object expected;
 };
 
-// The witnesses of one container. A dict that has the version that it had when they last held needs no look.
+// The witnesses of one container. One that has the version that it had when they last held needs no look.
 struct WatchedContainer {
   py::object container;
   Slot::Kind kind = Slot::Kind::kDict;
-  PyObject* dict = nullptr;  // the container, or a class's own; nullptr: it has no version
-  uint64_t version = 0;
+  PyObject* dict = nullptr;  // the container, or a class's own
+  // What tells a version; nullptr: nothing does.
+  const uint64_t* dict_version = nullptr;
+  PyTypeObject* type = nullptr;
+  uint64_t version = 0;  // 0: they are looked at
   std::vector<Witness> witnesses;
 };
 

@@ -48,7 +48,7 @@ Ranks* check_ranks(const Schedule& schedule, Ranks* ranks) {
 
 // A run between its beginning and its end, over a pause perhaps.
 struct Running {
-  Running(BoundOperands& operands, const RunInputs& from, uint64_t arena_bytes) : inputs(from) {
+  Running(BoundOperands& operands, RunInputs from, uint64_t arena_bytes) : inputs(std::move(from)) {
     (*arena).grow_to(arena_bytes);
     bound.emplace(operands, inputs.tensors, (*arena).base());
   }
@@ -395,11 +395,12 @@ void Executor::supply(CallId call, size_t arg, const c10::IValue& number) {
 }
 bool Executor::is_unfit() const { return impl_->unfit; }
 
-StepResult Executor::run(const RunInputs& inputs) {
+StepResult Executor::run(RunInputs given) {
   Impl& impl = *impl_;
   INTERNAL_CHECK(impl.running == nullptr, "a run begins while another one is paused");
-  if (inputs.times != nullptr) inputs.times->begin();
-  impl.running = std::make_unique<Running>(impl.operands, inputs, impl.schedule.arena_bytes);
+  if (given.times != nullptr) given.times->begin();
+  impl.running = std::make_unique<Running>(impl.operands, std::move(given), impl.schedule.arena_bytes);
+  const RunInputs& inputs = impl.running->inputs;
   for (size_t g = 1; g < inputs.generators.size(); ++g)
     if (inputs.generators[g].defined()) impl.state.generators[g] = inputs.generators[g];
   if (inputs.show_written) {

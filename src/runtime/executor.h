@@ -97,7 +97,7 @@ class Executor {
   // Runs the step once on the calling thread, in its arena. The tensors must fit. Whatever a kernel throws passes
   // through with the instruction named; what the step wrote until then stays written, as in eager. After a guard that
   // missed the generators are what they were.
-  StepResult run(const RunInputs& inputs);
+  StepResult run(RunInputs inputs);
   // Goes on after a pause with what the program came back with; strides are made to fit. Throws UserError when it does
   // not fit otherwise, and abandons the run then.
   StepResult resume(std::vector<at::Tensor> incoming);

@@ -340,7 +340,7 @@ StepResult Plan::begin(const Program& program, const std::vector<at::Tensor>& te
   inputs.on_event = [](size_t, const std::vector<at::Tensor>&) { return std::string(); };
   if (trace().generators.size() > 1) inputs.generators = generators(program);
   ran_exact_ = false;
-  return current().executor->run(inputs);
+  return current().executor->run(std::move(inputs));
 }
 
 std::string Plan::run_event(size_t event, Program& program, const std::vector<at::Tensor>& tensors,
@@ -358,15 +358,20 @@ std::string Plan::run_event(size_t event, Program& program, const std::vector<at
   return {};
 }
 
-// As a Graph where that fits; a guard that misses there is found again, and named, by the recorded calls.
-StepResult Plan::execute(RunInputs& inputs, const std::vector<at::Tensor>& tensors) {
+// As a Graph where that fits; a guard that misses there is found again, and named, by the recorded calls. `of_current`:
+// the tensors that current() takes, gathered already.
+StepResult Plan::execute(const RunInputs& inputs, std::vector<at::Tensor> of_current,
+                         const std::vector<at::Tensor>& tensors) {
+  const Road* gathered = &current();
   const auto run_on = [&](Road& road) {
-    inputs.tensors = gather(road.inputs, tensors);
+    RunInputs given = inputs;
+    given.tensors = &road == gathered ? std::move(of_current) : gather(road.inputs, tensors);
+    gathered = nullptr;
     if (show_written_)
-      inputs.show_written = [&](size_t input, const at::Tensor& left, int64_t first) {
+      given.show_written = [&](size_t input, const at::Tensor& left, int64_t first) {
         show_written_(road.inputs[input], left, first);
       };
-    return road.executor->run(inputs);
+    return road.executor->run(std::move(given));
   };
   if (instead_ != nullptr) return run_on(*instead_);
   ran_exact_ = false;
@@ -481,7 +486,11 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   if (!is_traced()) supplied_.clear();
   inputs.times = times;
   outcome.change = changed_source(tensors);
-  if (outcome.change.empty()) outcome.change = current().executor->why_not(gather(current().inputs, tensors));
+  std::vector<at::Tensor> of_current;
+  if (outcome.change.empty()) {
+    of_current = gather(current().inputs, tensors);
+    outcome.change = current().executor->why_not(of_current);
+  }
   if (!outcome.change.empty()) return outcome;
   if (trace().generators.size() > 1) inputs.generators = generators(program);
 
@@ -528,7 +537,7 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   StepResult result;
   try {
     const auto begin = Clock::now();
-    result = execute(inputs, tensors);
+    result = execute(inputs, std::move(of_current), tensors);
     while (is_traced() && result.paused) {
       if (trace().events[result.event].own_calls.empty()) outcome.reads[result.event] = number_at(result);
       result = (instead_ != nullptr ? *instead_ : current()).executor->resume({});

@@ -212,7 +212,8 @@ class Plan {
   std::vector<at::Tensor> gather(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors) const;
   std::string update(size_t event, Program& program, const std::vector<at::Tensor>& tensors, Undo* undo);
   Outcome run_instead(Road& road, Program& program, const std::vector<at::Tensor>& tensors);
-  StepResult execute(RunInputs& inputs, const std::vector<at::Tensor>& tensors);
+  StepResult execute(const RunInputs& inputs, std::vector<at::Tensor> of_current,
+                     const std::vector<at::Tensor>& tensors);
   std::string run_event(size_t event, Program& program, const std::vector<at::Tensor>& tensors,
                         const std::vector<at::Tensor>& gradients, Undo* undo);
 
