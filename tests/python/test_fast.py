@@ -150,7 +150,10 @@ def plan_of(model, module, steps=5, **chosen):
 # What still takes more than eager: convolutions, whose workspaces ATen asks for at other places of the step; and where
 # the program recomputes its activations, blocked attention's gradients, a vision model's patches and windows.
 ABOVE_EAGER = {"resnet": 1.04, "timm_resnet": 1.08, "timm_convnext": 1.03}
-CHECKPOINTED_ABOVE_EAGER = {"vit": 1.4, "timm_swin": 1.16, "timm_resnet": 1.08}
+CHECKPOINTED_ABOVE_EAGER = {
+    torch.float32: {"vit": 1.13, "timm_resnet": 1.08},
+    torch.bfloat16: {"vit": 1.4, "timm_swin": 1.16, "timm_resnet": 1.08},
+}
 NO_LIMIT = {"memory_budget": "1000 GiB"}  # nothing is recomputed but what the program recomputes
 
 
@@ -181,7 +184,7 @@ def test_checkpointing_stays(name, dtype):
     assert stats["graph_nodes"] > plain["graph_nodes"]
     assert stats["planned_peak_bytes"] <= 1.02 * plain["planned_peak_bytes"]
     stats = plan_in(dtype, name, checkpointing=True)
-    assert stats["planned_peak_bytes"] <= CHECKPOINTED_ABOVE_EAGER.get(name, 1.11) * stats["eager_peak_bytes"]
+    assert stats["planned_peak_bytes"] <= CHECKPOINTED_ABOVE_EAGER[dtype].get(name, 1.11) * stats["eager_peak_bytes"]
 
 
 def test_checkpointing_changes_memory_alone():
