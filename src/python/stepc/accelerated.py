@@ -67,7 +67,7 @@ class Accelerated:
             ranks.joined(self._engine)
         has_shapes = config.shapes is not None and config.mode != "eager"
         self._padding = Padding(config.shapes, train_step) if has_shapes else None
-        self._structures = []  # of results and their places, by number
+        self._structures = []  # of results, their places, and which containers of the arguments they have, by number
         self._runs_backward = False  # the step itself: a graph that it returns where it left that out is for nobody
         self._with_graph = set()  # the text of arguments with which the step returns a graph, and whether one is made
         self._structure_numbers = {}
@@ -106,7 +106,7 @@ class Accelerated:
             self._say("this step runs eagerly: it returns a tensor with its graph, for a backward pass outside of it, which "
                       "no replay can give; call backward() in the step, or return tensor.detach()")
             return graph.result
-        return self._result(out, numbers, tensors, opaque)
+        return self._result(out, numbers, tensors, opaque, (args, kwargs))
 
     def _call_on_ranks(self, args, kwargs, why):
         """Nothing stands in for the plan: whatever keeps it from running is an error."""
@@ -131,17 +131,17 @@ class Accelerated:
         except _Graph:
             raise _C.UserError("this step cannot run on ranks: it returns a tensor with its graph; call backward() in the "
                                "step, or return tensor.detach()") from None
-        return self._result(out, numbers, tensors, opaque)
+        return self._result(out, numbers, tensors, opaque, (args, kwargs))
 
-    def _result(self, out, numbers, tensors, opaque):
+    def _result(self, out, numbers, tensors, opaque, given):
         number = numbers.pop()
-        structure, places = opaque[0][:2] if opaque else self._structures[number]
+        structure, places, same = opaque[0][:3] if opaque else self._structures[number]
         if places:
             made = iter(out)
             out = [next(made) if place is None else place.find(tensors) for place in places]
         if structure is tree.TENSOR:
             return out[0]
-        return tree.unflatten(structure, iter(out), iter(numbers))
+        return tree.with_containers(tree.unflatten(structure, iter(out), iter(numbers)), same, given)
 
     def _flat(self, args, kwargs, with_structure=False):
         """The tensors among the arguments, their names, and what stands for the rest in the signature."""
@@ -200,6 +200,8 @@ class Accelerated:
                 if results.has_graph(tensors):
                     raise _Graph(result)
                 self._runs_backward = True
+        # On ranks the step is given others, with a part of the batch.
+        same = () if self._is_on_ranks else tree.same_containers(result, (args, kwargs))
         what = tree.opaque(structure)
         if looks:
             if what is not None:
@@ -207,12 +209,13 @@ class Accelerated:
                 tensors += _others(tree.held_tensors(result), tensors)
             tensors += _others(self._left_in((args, kwargs), given, gradients), tensors)
         if what is not None:
-            opaque.append((structure, places, result))
+            opaque.append((structure, places, same, result))
             return tensors, [*numbers, 0]
-        number = self._structure_numbers.get((structure, places))
+        kind = structure, places, same
+        number = self._structure_numbers.get(kind)
         if number is None:
-            number = self._structure_numbers[structure, places] = len(self._structures)
-            self._structures.append((structure, places))
+            number = self._structure_numbers[kind] = len(self._structures)
+            self._structures.append(kind)
         return tensors, numbers + [number]
 
     def _left_in(self, arguments, given, gradients):

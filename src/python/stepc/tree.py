@@ -225,6 +225,57 @@ def containers_in(value):
         pending += one.values() if isinstance(one, Mapping) else one
 
 
+def _items_of(value):
+    if isinstance(value, Mapping):
+        return value.items()
+    return enumerate(value) if isinstance(value, (list, tuple)) else ()
+
+
+def same_containers(result, given):
+    """Which lists and mappings of `given` stand in `result`: pairs of paths, there and here; of nested ones the outer."""
+    if not isinstance(result, (list, tuple, Mapping)):
+        return ()
+    here, found = {}, []
+
+    def look(value, path):
+        if isinstance(value, (list, Mapping)):
+            here[id(value)] = None if id(value) in here else path  # given twice: which one is meant?
+        for key, item in _items_of(value):
+            look(item, (*path, key))
+
+    def find(value, path):
+        if here.get(id(value)) is not None:
+            found.append((path, here[id(value)]))
+            return
+        for key, item in _items_of(value):
+            find(item, (*path, key))
+
+    look(given, ())
+    find(result, ())
+    return tuple(found)
+
+
+def with_containers(result, same, given):
+    """`result`, which was just made, with those of `given` where same_containers() found them."""
+    for there, here in same:
+        one = given
+        for key in here:
+            one = one[key]
+        result = _with(result, there, one)
+    return result
+
+
+def _with(value, path, new):
+    if not path:
+        return new
+    part = _with(value[path[0]], path[1:], new)
+    if not isinstance(value, tuple):
+        value[path[0]] = part
+        return value
+    parts = [*value[: path[0]], part, *value[path[0] + 1 :]]
+    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+
+
 def flatten_result(box, leaves):
     """As flatten() of the one element of `box`, a list that alone holds it; objects that only it holds are nests."""
 

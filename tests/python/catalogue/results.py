@@ -122,3 +122,38 @@ def accuracy_beside_the_loss(accelerate):
         except RuntimeError:
             raised = True
         yield (loss, spread, logits), model, optimizer, raised
+
+
+@case
+def the_batch_it_was_given(accelerate):
+    """With what the step has put into it: the very dict, alone and in a tuple."""
+    model = mlp()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(batch, wraps):
+        batch["loss"] = descend(cross_entropy(model(batch["x"]), batch["y"]), optimizer)
+        return (batch, batch["loss"] * 2) if wraps else batch
+
+    for i, x, y in batches():
+        batch, wraps = {"x": x, "y": y}, i % 2 == 0
+        result = step(batch, wraps)
+        same = result[0] if wraps else result
+        yield batch["loss"], result, model, optimizer, same is batch, sorted(batch)
+
+
+@case
+def lists_of_the_batch(accelerate):
+    model = mlp()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(parts):
+        loss = sum(cross_entropy(model(x), y) for x, y in zip(parts["xs"], parts["ys"]))
+        return {"loss": descend(loss, optimizer), "xs": parts["xs"], "others": [parts["ys"], list(parts["ys"])]}
+
+    for _, x, y in batches():
+        parts = {"xs": [x[:4], x[4:]], "ys": [y[:4], y[4:]]}
+        result = step(parts)
+        given, made = result["others"]
+        yield result["loss"], model, optimizer, result["xs"] is parts["xs"], given is parts["ys"], made is parts["ys"]
