@@ -59,14 +59,15 @@ class RecordedProgram {
   }
   // The line of the user's source that runs now, "model.py:12", empty if unknown.
   virtual std::string source_line() { return {}; }
-  // Lets go of tensors that only garbage holds.
-  virtual void settle() {}
+  // Lets go of tensors that only garbage holds, of objects that were just made or of all.
+  virtual void settle(bool /*all*/) {}
 };
 
 // What a step returned, its structure left to the door.
 struct StepOutput {
   std::vector<at::Tensor> tensors;
   std::vector<Arg> numbers;
+  double own_seconds = 0;  // of an eager call, what the program's own function took of it; 0: all
 };
 
 // Something that outlives the step and that the program did not list.

@@ -241,11 +241,12 @@ void RecordingState::finish(const StepOutput& output) {
   }
   find_unowned(output.tensors);
   find_escapes();
-  if (!unowned_.empty()) {  // perhaps only garbage holds them
-    unowned_.clear();
+  for (const bool all : {false, true}) {
+    if (unowned_.empty()) break;
+    unowned_.clear();  // perhaps only garbage holds them
     const auto settling = std::chrono::steady_clock::now();
-    program_.settle();
-    settling_ = std::chrono::steady_clock::now() - settling;
+    program_.settle(all);
+    settling_ += std::chrono::steady_clock::now() - settling;
     find_unowned(output.tensors);
     find_escapes();
   }

@@ -115,6 +115,8 @@ class Segments {
   std::unique_ptr<Call> begin(StepInput input);
   // The model runs as it is for a reason that the door has seen. One warning for each reason.
   void run_eagerly(const std::string& why);
+  // The model has run as it is where begin() would have given no call again.
+  void ran_eagerly() { ++stats_.eager_calls; }
   // The calls of this signature are eager's from here on, with one warning.
   void leave(const std::string& signature, const std::string& why);
 

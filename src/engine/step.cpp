@@ -77,7 +77,8 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
     own_results(output, list_tensors(*program_, input));
     return output;
   };
-  if (config_.mode == Mode::kEager) return run_eagerly(eager);
+  is_left_to_eager_ = config_.mode == Mode::kEager;
+  if (is_left_to_eager_) return run_eagerly(eager);
   if (const std::string kind = kind_that_no_plan_holds(input); !kind.empty())
     return run_eagerly(user_step, str("a {} is among its tensors", kind));
   program_->refresh();
@@ -96,7 +97,7 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
     tensors.clear();
     const auto begin = Clock::now();
     StepOutput output = run_eagerly(eager);
-    entry.pace.ran_eagerly(seconds_since(begin));
+    entry.pace.ran_eagerly(output.own_seconds > 0 ? output.own_seconds : seconds_since(begin));
     return output;
   }
   const bool checks = !entry.plans.empty() && entry.to_record == 0 && !times_ && plans_.must_check(entry, tensors);
@@ -104,6 +105,7 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
     if (auto output = plans_.is_traced() ? trace(entry, tensors, input, eager) : replay(entry, tensors, input, eager))
       return std::move(*output);
   tensors.clear();  // no references to gradients while the step runs as it is
+  is_left_to_eager_ = entry.eager;
   if (entry.eager || (!checks && !plans_.may_record(entry, input))) return run_eagerly(eager);
 
   RecordedStep program(*program_, input, config_.op_rules);
@@ -296,7 +298,7 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
     entry.decisions *= kForgetDepartures;
     plans_.count_run(*traced.plan, traced.result);
     plans_.compare_with_expected(*traced.plan, seconds_since(begin));  // with its Python, which runs beside it
-    if (const auto slower = entry.pace.replayed(seconds_since(begin));
+    if (const auto slower = entry.pace.replayed(seconds_since(input.began));
         slower && config_.python == PythonMode::kAuto && !times_)
       plans_.give_up(entry,
                      str("its replays take {:.1f} times as long, for its Python runs beside the plan ({}) and its "

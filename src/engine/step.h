@@ -50,6 +50,10 @@ class Step {
   // Compiles the step for such an input: as prepare() does, or by running it until it is replayed, which is taken back.
   // Whether run() will replay it.
   bool compile(const StepInput& input, const EagerFn& user_step);
+  // Whether the last run() was eager's for good, and so are all that look like it.
+  bool is_left_to_eager() const { return is_left_to_eager_; }
+  // The program has called its own function where another run() would have been like the last.
+  void ran_eagerly() { ++stats_.eager_calls; }
   // Whether compile() and difference() may run the step: the last one did nothing that cannot be taken back.
   bool may_rehearse() const { return may_rehearse_; }
   // How two inputs differ in what the step returns and changes, within rounding; it runs on both and is taken back.
@@ -112,6 +116,7 @@ class Step {
   std::unique_ptr<RankStep> ranks_;  // runs in the plans' stead
   PlanCache plans_;
   bool may_rehearse_ = false;
+  bool is_left_to_eager_ = false;
   std::optional<RunTimes> times_;   // while replays are timed,
   std::shared_ptr<Plan> profiled_;  // and the plan that ran last then
 };

@@ -206,10 +206,12 @@ class PythonStep {
 
   PythonProgram& program() { return program_; }
 
-  // `eager` returns (tensors, numbers), and so does this; on ranks it is given the tensors that it is to be on.
-  py::tuple run(const py::list& tensors, std::vector<std::string> names, std::string constants,
-                const py::object& eager) {
-    StepInput input{tensors_of(tensors), std::move(names), std::move(constants)};
+  // `eager` returns (tensors, numbers, seconds of the program's own function), and this (tensors, numbers, whether the
+  // call was eager's for good); on ranks `eager` is given the tensors that it is to be on. `began`: time.monotonic().
+  py::tuple run(const py::list& tensors, std::vector<std::string> names, std::string constants, const py::object& eager,
+                double began) {
+    const auto since_boot = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(began));
+    StepInput input{tensors_of(tensors), std::move(names), std::move(constants), Clock::time_point(since_boot)};
     StepOutput output = in_turn([&] {
       StepOutput made = step_.run(
           input, [&] { return call(eager); },
@@ -220,8 +222,9 @@ class PythonStep {
     const py::list out = list_of(output.tensors);
     py::list numbers(output.numbers.size());
     for (size_t i = 0; i < output.numbers.size(); ++i) numbers[i] = object_of(output.numbers[i]);
-    return py::make_tuple(out, numbers);
+    return py::make_tuple(out, numbers, step_.is_left_to_eager());
   }
+  void ran_eagerly() { step_.ran_eagerly(); }
 
   bool compile(const py::list& tensors, std::vector<std::string> names, std::string constants,
                const py::object& eager) {
@@ -306,6 +309,7 @@ class PythonStep {
     StepOutput output;
     output.tensors = tensors_of(result[0].cast<py::list>());
     for (const py::handle& number : result[1].cast<py::list>()) output.numbers.push_back(number_of(number));
+    output.own_seconds = result[2].cast<double>();
     return output;
   }
 
@@ -404,6 +408,7 @@ class PythonSegments {
     in_turn([&] { segments_.run_eagerly(why); });
   }
 
+  void ran_eagerly() { segments_.ran_eagerly(); }
   void leave(const std::string& signature, const std::string& why) {
     in_turn([&] { segments_.leave(signature, why); });
   }
@@ -534,6 +539,7 @@ PYBIND11_MODULE(_C, module) {
   py::class_<PythonStep>(module, "Step", collected<PythonStep>())
       .def(py::init<py::object, const py::object&, const py::object&>())
       .def("run", &PythonStep::run)
+      .def("ran_eagerly", &PythonStep::ran_eagerly)
       .def("is_on_ranks", &PythonStep::is_on_ranks)
       .def("rank", &PythonStep::rank)
       .def_property_readonly("number", &PythonStep::number)
@@ -561,6 +567,7 @@ PYBIND11_MODULE(_C, module) {
       .def(py::init<py::object, const py::object&>())
       .def("begin", &PythonSegments::begin)
       .def("run_eagerly", &PythonSegments::run_eagerly)
+      .def("ran_eagerly", &PythonSegments::ran_eagerly)
       .def("leave", &PythonSegments::leave)
       .def("stats", &PythonSegments::stats)
       .def("report", &PythonSegments::report)

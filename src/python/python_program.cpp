@@ -475,9 +475,9 @@ std::string PythonProgram::python_reason() const {
   return scout_.attr("python_reason")().cast<std::string>();
 }
 
-void PythonProgram::settle() {
+void PythonProgram::settle(bool all) {
   const py::gil_scoped_acquire gil;
-  scout_.attr("settle")();
+  scout_.attr("settle")(all);
 }
 
 }  // namespace stepc

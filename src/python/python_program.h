@@ -90,7 +90,7 @@ class PythonProgram final : public Program {
   std::string source_line() override;
   std::string python_reason() const override;
   bool is_watched() const override { return true; }
-  void settle() override;
+  void settle(bool all) override;
 
   // For Python's garbage collector, which sees no other owners: everything of Python's that is held, and letting it go.
   int traverse(visitproc visit, void* arg) const;

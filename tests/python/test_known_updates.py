@@ -497,3 +497,73 @@ def test_fast_mode():
     assert_known(step.stats)
     for one, expected in zip(twin.optimizers[0].state.values(), other.optimizers[0].state.values()):
         assert one["step"] == expected["step"] == STEPS
+
+
+# ---- a loop's optimizer, whose step() is ours
+
+
+def run_loop(make, schedule=falling, scheduled_first=True, before=None):
+    """The twins' loops step by step; what is measured of the optimizer."""
+    twins = []
+    for is_accelerated in (True, False):
+        torch.manual_seed(0)
+        training = build(make)
+        (model,), (optimizer,) = training.modules, training.optimizers
+        if before is not None:
+            before(optimizer)
+        training.schedulers = [schedule(optimizer)] if schedule and scheduled_first else []
+        if is_accelerated:
+            model, optimizer = stepc.accelerate(model, optimizer, config=CONFIG)
+        if schedule and not scheduled_first:
+            training.schedulers = [schedule(optimizer)]
+        twins.append(training)
+    for i in range(STEPS):
+        for training in twins:
+            training.step(make_batch(i))
+            for scheduler in training.schedulers:
+                scheduler.step()
+        assert_same(state_leaves(twins[1]), state_leaves(twins[0]), f"state after step {i}")
+    return stepc.stats(twins[0].optimizers[0])
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_loops_are_bit_equal_without_their_optimizers_python(name):
+    kind, options = OPTIMIZERS[name]
+    assert_known(run_loop(lambda parameters: kind(parameters, **options)))
+
+
+@pytest.mark.parametrize("scheduled_first", [True, False])
+def test_schedulers_of_a_loop(scheduled_first):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_known(run_loop(lambda parameters: AdamW(parameters, lr=1e-2), lambda optimizer: StepLR(optimizer, 5),
+                              scheduled_first))
+        assert_known(run_loop(lambda parameters: SGD(parameters, lr=0.1), None))
+
+
+def test_a_step_of_the_programs_own_beneath_a_loops_runs():
+    calls = []
+
+    def replace(optimizer):
+        original = optimizer.step
+
+        def step(*args):
+            calls.append(optimizer)
+            return original(*args)
+
+        optimizer.step = step
+
+    stats = run_loop(lambda parameters: AdamW(parameters, lr=1e-2), None, before=replace)
+    assert stats["known_updates"] == 0 and len(calls) >= 2 * STEPS
+
+
+def test_a_hook_added_to_a_loops_optimizer_runs():
+    calls = []
+    training = build(lambda parameters: AdamW(parameters, lr=1e-2))
+    model, optimizer = stepc.accelerate(*training.modules, *training.optimizers, config=CONFIG)
+    for i in range(STEPS):
+        if i == CHANGED:
+            assert stepc.stats(optimizer)["known_updates"] > 0
+            optimizer.register_step_post_hook(lambda *_: calls.append(i))
+        training.step(make_batch(i))
+    assert calls == list(range(CHANGED, STEPS))

@@ -130,6 +130,12 @@ bool would_replay(const Plan& plan, const Trace& now) {
   return true;
 }
 
+// Of a step's, without the number that tells it from others of which the same is said.
+std::string_view said_of(const std::string& constants) {
+  const size_t end = constants.find(": ");
+  return std::string_view(constants).substr(end == std::string::npos ? 0 : end + 2);
+}
+
 StepInput without_constants(const StepInput& input) { return {input.tensors, input.names, {}}; }
 }  // namespace
 
@@ -214,7 +220,7 @@ PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInp
     const std::string shapes = signature_of(program_, tensors, without_constants(input)) + shared;
     if (constants_met_.size() > kMostShapesCounted) constants_met_.clear();
     if (++constants_met_[shapes] > kMostConstants) {
-      trace(str("what it is given changes from call to call: {}", input.constants));
+      trace(str("what it is given changes from call to call: {}", said_of(input.constants)));
       entries_.clear();
       return find(tensors, input);
     }

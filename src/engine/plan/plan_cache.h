@@ -170,7 +170,7 @@ class RecordedStep final : public RecordedProgram {
   void find_events(Trace& trace) override { program_.find_events(trace); }
   const OpRules& op_rules() override { return rules_; }
   std::string source_line() override { return program_.source_line(); }
-  void settle() override { program_.settle(); }
+  void settle(bool all) override { program_.settle(all); }
 
  private:
   Program& program_;

@@ -158,7 +158,8 @@ class Run {
     const Trace& trace = plan().trace();
     std::vector<ValueId> given = trace.outputs;
     for (const Rebinding& rebinding : trace.rebindings) given.push_back(rebinding.value);
-    if (tracer.held_beside(given).valid()) program_.settle();  // perhaps by garbage
+    for (const bool all : {false, true})
+      if (tracer.held_beside(given).valid()) program_.settle(all);  // perhaps by garbage
     if (const ValueId held = tracer.held_beside(given); held.valid()) {
       const Value& value = trace.values[held.index()];
       return tracer.leave(host,

@@ -107,7 +107,7 @@ class Program {
   virtual void trace() {}
   // What of it no plan holds, in words; the step runs eagerly then.
   virtual std::string unfit() const { return {}; }
-  virtual void settle() {}
+  virtual void settle(bool /*all*/) {}
 };
 
 }  // namespace stepc

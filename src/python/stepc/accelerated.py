@@ -5,13 +5,14 @@ import dataclasses
 import functools
 import logging
 import os
-
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from stepc import _C, around, ranks, results, saved, tree
+from stepc.asking import Asking
 from stepc.config import Config
 from stepc.profile import Profile
 from stepc.recording import Recording, Tracing
@@ -72,6 +73,7 @@ class Accelerated:
         self._with_graph = set()  # the text of arguments with which the step returns a graph, and whether one is made
         self._structure_numbers = {}
         self._arguments = {}  # structure of arguments -> its text in the signature, the names of their tensors
+        self._asking = Asking()
         self._met = collections.Counter()  # structures by what is said of them
         self._said = set()
         self._trained = 0  # calls with gradients
@@ -83,6 +85,7 @@ class Accelerated:
         return out
 
     def _call(self, args, kwargs):
+        began = time.monotonic()
         why = "it is called by another one" if _C.is_recording() or _C.is_tracing() else around.why_eager()
         if self._is_on_ranks:
             return self._call_on_ranks(args, kwargs, why)
@@ -90,6 +93,9 @@ class Accelerated:
             self._say(f"this call runs eagerly: {why}")
         if why and around.leaves_results():
             return self._train_step(*args, **kwargs)
+        if not why and not self._asking.is_due():
+            self._engine.ran_eagerly()
+            return self._without_graph(self._train_step(*args, **kwargs), (args, kwargs))
         tensors, names, text = self._flat(args, kwargs)
         if self._gives_graph(text):
             return self._train_step(*args, **kwargs)
@@ -97,10 +103,11 @@ class Accelerated:
         eager = functools.partial(self._eager, args, kwargs, tensors, opaque)
         try:
             if why:
-                out, numbers = eager()
+                out, numbers, _ = eager()
                 out = [one.detach() for one in out]
             else:
-                out, numbers = self._engine.run(tensors, names, text, eager)
+                out, numbers, is_left = self._engine.run(tensors, names, text, eager, began)
+                self._asking.note(is_left and not self._with_graph)
         except _Graph as graph:
             self._with_graph.add((text, torch.is_grad_enabled()))
             self._say("this step runs eagerly: it returns a tensor with its graph, for a backward pass outside of it, which "
@@ -122,7 +129,7 @@ class Accelerated:
             return self._eager(others_args, others_kwargs, list(others), opaque)
 
         try:
-            out, numbers = self._engine.run(tensors, names, text, on)
+            out, numbers, _ = self._engine.run(tensors, names, text, on, time.monotonic())
         except RuntimeError as error:
             if not around.reads_no_values(str(error)):
                 raise
@@ -132,6 +139,23 @@ class Accelerated:
             raise _C.UserError("this step cannot run on ranks: it returns a tensor with its graph; call backward() in the "
                                "step, or return tensor.detach()") from None
         return self._result(out, numbers, tensors, opaque, (args, kwargs))
+
+    def _without_graph(self, result, given):
+        """What an eager call returns: tensors that it has made without their graph, and all others as they are."""
+        tensors, numbers = [], []
+        structure = tree.flatten(result, tensors, numbers=numbers)
+        with torch._C.DisableTorchFunctionSubclass():  # as in _gradient_of()
+            if all(tensor.grad_fn is None for tensor in tensors):
+                return result
+            if not self._runs_backward and results.has_graph(tensors):
+                self._asking.begin_anew()
+                return result
+            were_there = []
+            tree.flatten(given, were_there)
+            were_there = {id(tensor) for tensor in were_there}
+            out = [t if t.grad_fn is None or id(t) in were_there else t.detach() for t in tensors]
+        same = tree.same_containers(result, given)
+        return tree.with_containers(tree.unflatten(structure, iter(out), iter(numbers)), same, given)
 
     def _result(self, out, numbers, tensors, opaque, given):
         number = numbers.pop()
@@ -180,7 +204,7 @@ class Accelerated:
         opaque.clear()
         known = results.Known(self._scout, given)
         gradients = [_gradient_of(tensor) for tensor in given]
-        looks = True
+        looks, began = True, time.monotonic()
         if _C.is_recording():
             with Recording(self._scout, (args, kwargs)):
                 result = self._train_step(*args, **kwargs)
@@ -190,6 +214,7 @@ class Accelerated:
         else:
             result = self._train_step(*args, **kwargs)
             looks = False
+        seconds = 0.0 if looks else time.monotonic() - began
         tensors, numbers = [], []
         structure = tree.flatten(result, tensors, numbers=numbers)
         with torch._C.DisableTorchFunctionSubclass():  # as in _gradient_of()
@@ -210,13 +235,13 @@ class Accelerated:
             tensors += _others(self._left_in((args, kwargs), given, gradients), tensors)
         if what is not None:
             opaque.append((structure, places, same, result))
-            return tensors, [*numbers, 0]
+            return tensors, [*numbers, 0], seconds
         kind = structure, places, same
         number = self._structure_numbers.get(kind)
         if number is None:
             number = self._structure_numbers[kind] = len(self._structures)
             self._structures.append(kind)
-        return tensors, numbers + [number]
+        return tensors, numbers + [number], seconds
 
     def _left_in(self, arguments, given, gradients):
         """Tensors that the step has left in its arguments: results like those that it returns."""
@@ -246,6 +271,7 @@ class Accelerated:
         What stands in `objects` gets its state by load_state_dict(); all other that save() was given is in the result's
         `state`. Ranks call it together.
         """
+        self._asking.begin_anew()
         loaded = saved.load(self._engine, self._scout, directory, objects)
         self._trained = loaded.step
         return loaded

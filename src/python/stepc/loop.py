@@ -22,6 +22,7 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from stepc import _C, around, tree
 from stepc.accelerated import Accelerated
+from stepc.asking import Asking
 from stepc.kept import Made
 from stepc.watch.known import HOOKS
 from stepc.recording import Recording
@@ -433,6 +434,7 @@ class ModelSegments:
         self.replacements = 0
         self.saved = torch.zeros(())
         self.is_called = False
+        self.asking = Asking()
 
     def __deepcopy__(self, memo):
         return None
@@ -468,30 +470,44 @@ class ModelSegments:
         self.is_called = True
         if _C.is_recording():
             return self.run(args, kwargs)
+        if not self.asking.is_due():
+            self.engine.ran_eagerly()
+            return self.run(args, kwargs)
+        run = self._planned(args, kwargs)
+        self.asking.note(run is None)
+        if run is None:
+            return self.run(args, kwargs)
+        if not run.call.is_first():
+            del args, kwargs
+            return run.forward()
+        given = args, kwargs
+        del args, kwargs
+        return run.probe(*given)
+
+    def _planned(self, args, kwargs):
+        """The pass, or None where the model runs as it is."""
         forward = self.model.__dict__.get("forward")
         if forward is not self.replaced():
             self.replaced = _weak(forward)
             self.replacements += 1
             if self.replacements > 1:
                 self.engine.run_eagerly("its forward is replaced again and again")
-            return self.run(args, kwargs)
+            return None
         tensors, names = [], []
         structure = tree.flatten((args, kwargs), tensors, names)
         why = self._why_eager(structure, tensors)
         if why:
             self.engine.run_eagerly(why)
-            return self.run(args, kwargs)
+            return None
         inner = {id(tensor): tensor.detach().requires_grad_() for tensor in tensors if tensor.requires_grad}
         insides = [inner.get(id(tensor), tensor) for tensor in tensors]
         call = self.engine.begin(insides, names, _text_of(structure))
         if call is None:
-            return self.run(args, kwargs)
+            return None
         if self.scout.hooked:  # known by now
             self.engine.run_eagerly(self.scout.hooked)
-            return self.run(args, kwargs)
-        run, given = _Run(self, call, structure, tensors, inner), (args, kwargs)
-        del args, kwargs
-        return run.probe(*given) if call.is_first() else run.forward()
+            return None
+        return _Run(self, call, structure, tensors, inner)
 
     def _why_eager(self, structure, tensors):
         """What of the program around the call a plan would not do, in words."""
@@ -548,6 +564,9 @@ class _OptimizerScout(Scout):
 
     def call(self, one):
         self.original()
+
+    def step_beneath(self, one):
+        return self.original
 
 
 def is_compiled(model):

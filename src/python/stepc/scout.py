@@ -145,7 +145,7 @@ class Scout:
         found = {}
         for key, one in self.events():
             if isinstance(one, torch.optim.Optimizer) and key not in self._attributes:
-                found[key] = updates.update_of(one, self._updates.get(key), witnesses)
+                found[key] = updates.update_of(one, self._updates.get(key), witnesses, self.step_beneath(one))
         return {key: update for key, update in found.items() if update is not None}
 
     def _find_again(self):
@@ -287,6 +287,10 @@ class Scout:
         """Runs the step of an optimizer or a scheduler."""
         one.step()
 
+    def step_beneath(self, one):
+        """What call() runs of an optimizer whose step() is ours."""
+        return None
+
     def found_attributes(self, key, shapes):
         """Tensors that a GradScaler gives a fused optimizer as attributes for the length of its step."""
         self._attributes[key] = shapes
@@ -392,9 +396,10 @@ class Scout:
             frame = frame.f_back
         return ""
 
-    def settle(self):
+    def settle(self, of_all):
+        """Collects garbage: what a step has just left lies among the young, and there are few of these."""
         if not self.looks_lightly:
-            gc.collect()
+            gc.collect(2 if of_all else 1)
 
 
 def _new_name(words, names):

@@ -36,6 +36,7 @@ _ALL = object()
 _DEEPEST = 20
 _MOST_OBJECTS = 1000
 _MOST_HELD = 100_000
+_LONGEST_WORDS = 100  # of constants
 
 
 class Attributes:
@@ -451,7 +452,8 @@ def describe(structure):
                 visit(item, f"{path}.{name}" if path else str(name))
 
     visit(structure, "")
-    return ", ".join(found)[:200]
+    text = ", ".join(found)
+    return text if len(text) <= _LONGEST_WORDS else text[:_LONGEST_WORDS] + "..."
 
 
 def opaque(structure):

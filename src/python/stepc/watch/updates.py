@@ -149,9 +149,9 @@ def _choices_of(kind):
 # ---- whether it is torch's own code, and what must stay for it to be
 
 
-def update_of(optimizer, before, witnesses):
+def update_of(optimizer, before, witnesses, step=None):
     """The optimizer's Update, None where its own code has to run; and as witnesses what may not change for that. Its
-    Update of `before`, if nothing has."""
+    Update of `before`, if nothing has. `step`: what is run as its step() where that is ours."""
     kind = type(optimizer)
     if kind not in _KNOWN:
         return None
@@ -161,10 +161,14 @@ def update_of(optimizer, before, witnesses):
     rests_on += [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if before is not None and _are(before.rests_on, rests_on):
         return before
-    is_own = all(value == 0 if how == LENGTH else _is_librarys(value) for how, _, _, value in found)
+    is_own = True
+    for how, container, name, value in found:
+        if step is None or container is not optimizer.__dict__ or name != "step":
+            is_own = is_own and (value == 0 if how == LENGTH else _is_librarys(value))
     is_own = is_own and type(optimizer.param_groups) is list and type(optimizer.state) is collections.defaultdict
-    if "step" in optimizer.__dict__:  # a scheduler's, that sets what is set already
-        is_own = is_own and "_wrapped_by_lr_sched" in getattr(optimizer.step, "__dict__", ())
+    step = optimizer.__dict__.get("step") if step is None else step
+    if step is not None and getattr(step, "__func__", None) is not kind.step:  # a scheduler's, that sets what is set already
+        is_own = is_own and "_wrapped_by_lr_sched" in getattr(step, "__dict__", ()) and _is_librarys(step)
         is_own = is_own and optimizer.__dict__.get("_opt_called") is True
     options = {*_arguments_of(_KNOWN[kind]), *_choices_of(kind)}
     for group in optimizer.param_groups:
