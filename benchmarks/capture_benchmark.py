@@ -239,7 +239,47 @@ def memory_of_transitions():
     return learn, observe
 
 
-CHANGING = boxes_at_random_places, hard_examples, seed_of_each_step, lbfgs, memory_of_transitions
+def lists_of_numbers():
+    """Token ids as Python lists."""
+    model, embedding, draws = perceptron(), torch.nn.Embedding(100, 256), random.Random(0)
+    optimizer = torch.optim.SGD([*model.parameters(), *embedding.parameters()], lr=1e-3)
+
+    def step(ids):
+        return descend(model(embedding(torch.tensor(ids)).mean(1)).square().mean(), optimizer)
+
+    return step, None, lambda: ([[draws.randrange(100) for _ in range(32)] for _ in range(16)],)
+
+
+def texts_beside_tensors():
+    model, x = perceptron(), torch.randn(64, 256)
+    optimizer, number = torch.optim.SGD(model.parameters(), lr=1e-3), iter(range(1 << 30))
+
+    def given():
+        i = next(number)
+        return ({"x": x, "texts": [f"text {i} {j}" for j in range(64)], "ids": list(range(i, i + 64))},)
+
+    return lambda batch: descend(model(batch["x"]).square().mean(), optimizer), None, given
+
+
+def garbage_in_cycles():
+    """The step leaves objects that refer to themselves, and to its tensors."""
+    model, x, losses = perceptron(), torch.randn(64, 256), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    class Context:
+        pass
+
+    def step():
+        context = Context()
+        context.itself, context.hidden = context, model[:2](x)
+        losses.append(None)
+        return descend(model[2:](context.hidden).square().mean(), optimizer)
+
+    return step
+
+
+CHANGING = (boxes_at_random_places, hard_examples, seed_of_each_step, lbfgs, memory_of_transitions, lists_of_numbers,
+            texts_beside_tensors, garbage_in_cycles)
 UNTIL_THEN, COMPARED = 120, 60  # steps
 
 
@@ -249,15 +289,15 @@ def measure_changing(make):
     torch.manual_seed(0)
     eager, accelerated = made = [], []
     for ways in made:
-        step = make()
-        step, between = step if isinstance(step, tuple) else (step, lambda: None)
-        ways += [step, between]
+        step, between, given, *_ = (*made_by, None, None) if isinstance(made_by := make(), tuple) else (made_by, None, None)
+        ways += [step, between or (lambda: None), given or (lambda: ())]
     step = stepc.accelerate(accelerated[0])
     seconds, first, before = ([], []), None, [0.0, 0.0]
     for i in range(UNTIL_THEN + COMPARED):
-        for which, (way, between) in enumerate(((eager[0], eager[1]), (step, accelerated[1]))):
+        for which, (way, between, given) in enumerate((eager, (step, *accelerated[1:]))):
+            batch = given()
             begin = time.perf_counter()
-            way()
+            way(*batch)
             took = time.perf_counter() - begin
             between()
             if i < UNTIL_THEN:

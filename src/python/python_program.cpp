@@ -451,17 +451,14 @@ void PythonProgram::drop_state() {
   scout_.attr("drop_state")();
 }
 
-bool PythonProgram::explain(const Unowned& unowned) {
+std::vector<bool> PythonProgram::explain(const std::vector<Unowned>& unowned) {
   const py::gil_scoped_acquire gil;
-  bool found = false;
-  if (unowned.generator.defined()) {
-    found = scout_.attr("explain_generator")(py::reinterpret_steal<py::object>(THPGenerator_Wrap(unowned.generator)))
-                .cast<bool>();
-  } else {
-    found =
-        scout_.attr("explain_tensor")(py::reinterpret_steal<py::object>(THPVariable_Wrap(unowned.tensor))).cast<bool>();
-  }
-  if (found) looked_ = false;
+  py::list wanted;
+  for (const Unowned& one : unowned)
+    wanted.append(py::reinterpret_steal<py::object>(one.generator.defined() ? THPGenerator_Wrap(one.generator)
+                                                                            : THPVariable_Wrap(one.tensor)));
+  const auto found = scout_.attr("explain")(wanted).cast<std::vector<bool>>();
+  if (std::ranges::find(found, true) != found.end()) looked_ = false;
   return found;
 }
 

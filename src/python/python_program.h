@@ -86,7 +86,7 @@ class PythonProgram final : public Program {
   void drop_state() override;
   bool is_of_model(const OwnedKey& key) const override;
   void adopt(const std::vector<std::string>& keys) override;
-  bool explain(const Unowned& unowned) override;
+  std::vector<bool> explain(const std::vector<Unowned>& unowned) override;
   std::string source_line() override;
   std::string python_reason() const override;
   bool is_watched() const override { return true; }

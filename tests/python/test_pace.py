@@ -1,6 +1,8 @@
 """Steps whose replays cost more than they save: what an eager call costs beside the program's own, and what is looked for."""
 
+import collections
 import gc
+import random
 
 import pytest
 import torch
@@ -184,3 +186,35 @@ def test_garbage_that_a_step_leaves_is_sought_among_the_young(python):
         gc.callbacks.remove(note)
     assert step.stats["replays"] >= before + 5 and len(count) == 14
     assert collected.count(("start", 1)) >= 5 and ("start", 2) not in collected
+
+
+@pytest.mark.parametrize("holds", [list, collections.deque, lambda made: {"memory": tuple(made)}])
+def test_owners_of_many_tensors_are_sought_at_once(holds, monkeypatch):
+    """One look at all that the process has takes long beside a small step."""
+    looks = []
+    for name in ("get_objects", "get_referrers"):
+        original = getattr(gc, name)
+        monkeypatch.setattr(gc, name, lambda *given, original=original: looks.append(1) or original(*given))
+
+    def made():
+        model, draws = mlp(), random.Random(0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        memory = holds([(torch.randn(6, generator=source_of(i)), float(i)) for i in range(60)])
+
+        def step():
+            rows = memory["memory"] if isinstance(memory, dict) else memory
+            inputs, rates = zip(*draws.sample(list(rows), 40))
+            loss = (model(torch.stack(inputs)).square().mean(1) * torch.tensor(rates)).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach(), [one.detach().clone() for one in model.parameters()]
+
+        return step
+
+    eager, step = made(), stepc.accelerate(made(), config=stepc.Config(mode="exact"))
+    for _ in range(14):
+        expected, seen = eager(), step()
+        assert torch.equal(expected[0], seen[0]) and all(map(torch.equal, expected[1], seen[1]))
+    assert step.stats["replays"] >= 3, step.stats["warnings"]
+    assert len(looks) <= 24

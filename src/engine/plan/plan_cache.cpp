@@ -164,11 +164,14 @@ bool explain_unowned(Program& program, Recording& recording) {
   std::set<const void*> listed;
   for (const at::Tensor& tensor : list_tensors(program, {}))
     if (tensor.defined() && tensor.has_storage()) listed.insert(tensor.storage().unsafeGetStorageImpl());
-  const auto explained = std::erase_if(recording.unowned, [&](const Unowned& unowned) {
-    const bool known = unowned.tensor.defined() && listed.count(unowned.tensor.storage().unsafeGetStorageImpl()) != 0;
-    return known || program.explain(unowned);
+  const size_t before = recording.unowned.size();
+  std::erase_if(recording.unowned, [&](const Unowned& unowned) {
+    return unowned.tensor.defined() && listed.count(unowned.tensor.storage().unsafeGetStorageImpl()) != 0;
   });
-  return explained != 0;
+  if (recording.unowned.empty()) return true;
+  const std::vector<bool> found = program.explain(recording.unowned);
+  std::erase_if(recording.unowned, [&, u = size_t{0}](const Unowned&) mutable { return found[u++]; });
+  return recording.unowned.size() != before;
 }
 
 void refuse_unowned(Recording& recording) {

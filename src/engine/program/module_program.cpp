@@ -167,10 +167,13 @@ void ModuleProgram::drop_state() {
   made_.clear();
 }
 
-bool ModuleProgram::explain(const Unowned& unowned) {
-  if (!unowned.generator.defined()) return false;
-  generators_.emplace_back(str("generator{}", generators_.size()), unowned.generator);
-  return true;
+std::vector<bool> ModuleProgram::explain(const std::vector<Unowned>& unowned) {
+  std::vector<bool> found;
+  for (const Unowned& one : unowned) {
+    found.push_back(one.generator.defined());
+    if (found.back()) generators_.emplace_back(str("generator{}", generators_.size()), one.generator);
+  }
+  return found;
 }
 
 }  // namespace stepc

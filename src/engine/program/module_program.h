@@ -68,7 +68,7 @@ class ModuleProgram final : public Program {
   std::optional<double> initial_value(const OwnedKey& key) const override;
   void drop_state() override;
   // A generator that the step draws from is the program's from then on.
-  bool explain(const Unowned& unowned) override;
+  std::vector<bool> explain(const std::vector<Unowned>& unowned) override;
 
  private:
   void add(Owner owner, std::string key, const at::Tensor& tensor);

@@ -91,8 +91,9 @@ class Program {
   // refresh().
   virtual void adopt(const std::vector<std::string>& /*keys*/) {}
 
-  // Looks for the owner of something that outlives the step; true: it is among keys() or generators() from now on.
-  virtual bool explain(const Unowned&) { return false; }
+  // Looks for the owners of what outlives the step, for all at once: whether each is among keys() or generators() from
+  // now on.
+  virtual std::vector<bool> explain(const std::vector<Unowned>& unowned) { return std::vector<bool>(unowned.size()); }
   virtual std::string source_line() { return {}; }
   // Why the host code of the step recorded last has to run at every call, with file and line: it has effects outside of
   // tensors, or reads what cannot be compared. Empty: a replay without it does all that it does.

@@ -341,20 +341,41 @@ class Scout:
                 found = (self._is_place(container) and self._adopt(container, name, value, path)) or found
         return found
 
-    def explain_tensor(self, bytes_):
-        """Looks for the place where a tensor on this storage stands; it is read there from then on."""
-        target = _storage(bytes_)
-        for container, name, value, path in walk.reachable(self.step, in_place=True):
-            if isinstance(value, torch.Tensor) and _is_plain(value) and _storage(value) == target:
-                return self._is_place(container) and self._adopt(container, name, value, path)
-        tensors = [value for value in gc.get_objects() if issubclass(type(value), torch.Tensor)]
-        for value in tensors:
-            if _is_plain(value) and value is not bytes_:
-                if _storage(value) == target:
-                    place = walk.holder_of(value, but=tensors)
-                    if place is not None and self._is_place(place[0]):
-                        return self._adopt(*place, value, f"object {len(self._captured)}.{place[1]}")
-        return False
+    def explain(self, wanted):
+        """Looks for the places where tensors on the storages of these stand, and for generators: which were found. They
+        are read there from then on."""
+        storages = {_storage(one): index for index, one in enumerate(wanted) if isinstance(one, torch.Tensor)}
+        found = [isinstance(one, torch.Generator) and self._adopt_generator(one) for one in wanted]
+        places = self._places_in_program(storages)
+        places |= self._places_anywhere(storages.keys() - places.keys(), wanted)
+        for storage, index in storages.items():
+            if storage in places:
+                container, name, value, path = places[storage]
+                path = path or f"object {len(self._captured)}.{name}"
+                found[index] = self._is_place(container) and self._adopt(container, name, value, path)
+        return found
+
+    def _places_in_program(self, storages):
+        """The first place that the step reaches, by storage."""
+        found = {}
+        for place in walk.reachable(self.step, in_place=True) if storages else ():
+            value = place[2]
+            if isinstance(value, torch.Tensor) and _is_plain(value) and (storage := _storage(value)) in storages:
+                found.setdefault(storage, place)
+            if len(found) == len(storages):
+                break
+        return found
+
+    def _places_anywhere(self, storages, wanted):
+        """A place anywhere in the process, by storage. All that there is is gone through a few times, however many tensors
+        are looked for."""
+        known, found = {id(one) for one in wanted}, {}
+        tensors = [value for value in gc.get_objects() if issubclass(type(value), torch.Tensor)] if storages else []
+        candidates = [one for one in tensors if id(one) not in known and _is_plain(one) and _storage(one) in storages]
+        for value, place in zip(candidates, walk.holders_of(candidates, but=(tensors,))):
+            if place is not None and self._is_place(place[0]):
+                found.setdefault(_storage(value), (*place, value, None))
+        return found
 
     def _is_place(self, container):
         """Whether what stands there now may be followed by something else: a tuple is another object then, which the
@@ -376,7 +397,7 @@ class Scout:
         self._captured[path] = (container, name)
         return True
 
-    def explain_generator(self, generator):
+    def _adopt_generator(self, generator):
         for _, _, value, path in walk.reachable(self.step):
             if value is generator and path not in self._generators:
                 self._generators[path] = generator

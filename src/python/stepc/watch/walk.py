@@ -125,34 +125,56 @@ def reachable(step, skip=(), in_place=False):
                 queue.append((inner, key, child, f"{path}[{key if isinstance(key, int) else number}]"))
 
 
-def _is_shifting(holders):
-    """Whether what they hold, or an object whose attributes it is, comes and goes: a queue of records."""
-    objects = [one for one in holders if not isinstance(one, (tuple, list, dict, types.FrameType))]
-    if any(isinstance(one, _SHIFTING) for one in objects):
-        return True
-    return any(isinstance(outer, _SHIFTING) for one in objects for outer in gc.get_referrers(one))
+def _referrers_of(objects, but):
+    """By id, what refers to each of the objects, found in one look at all that the collector knows."""
+    found = {id(one): [] for one in objects}
+    hidden = {id(objects), *map(id, but)}
+    for referrer in gc.get_referrers(*objects) if objects else ():
+        if id(referrer) not in hidden:
+            for child in {id(child) for child in gc.get_referents(referrer)} & found.keys():
+                found[child].append(referrer)
+    return found
 
 
-def holder_of(tensor, but=()):
-    """(container, name) of a dict, list or cell anywhere in the process that holds `tensor`, or None.
+def _is_plain_holder(one):
+    return isinstance(one, (tuple, list, dict, types.FrameType))
 
-    Not the list `but`, and nothing that only running code refers to: that is gone when it returns.
+
+def holders_of(tensors, but=()):
+    """For each of the tensors (container, name) of a dict, list or cell anywhere in the process that holds it, or None.
+
+    Not one of the lists `but`; nothing that only running code refers to, which is gone when that returns; nor what
+    comes and goes: what a queue holds, or an object in one.
     """
-    referrers = gc.get_referrers(tensor)
-    for referrer in referrers:
-        if isinstance(referrer, types.FrameType) or referrer is but:
-            continue
-        holders = [one for one in gc.get_referrers(referrer) if one is not referrers]
-        if all(isinstance(one, types.FrameType) for one in holders) or _is_shifting(holders):
-            continue
-        if isinstance(referrer, dict):
-            for key, value in list(referrer.items()):
-                if value is tensor:
-                    return referrer, key
-        elif isinstance(referrer, (list, tuple)):
-            for index, value in enumerate(referrer):
-                if value is tensor:
-                    return referrer, index
-        elif isinstance(referrer, types.CellType):
-            return referrer, "cell"
-    return None
+    hidden = [tensors, *but]
+    referrers = _referrers_of(tensors, hidden)
+    containers = [one for found in referrers.values() for one in found if not isinstance(one, types.FrameType)]
+    hidden += [containers, *referrers.values()]
+    holders = _referrers_of(containers, hidden)
+    objects = [one for found in holders.values() for one in found if not _is_plain_holder(one)]
+    hidden += [objects, *holders.values()]
+    outer = _referrers_of(objects, hidden)
+
+    def stays(container):
+        around = holders[id(container)]
+        if all(isinstance(one, types.FrameType) for one in around):
+            return False
+        return not any(isinstance(one, _SHIFTING) for held in around for one in (held, *outer.get(id(held), ())))
+
+    def place_of(tensor):
+        for container in referrers[id(tensor)]:
+            if isinstance(container, types.FrameType) or not stays(container):
+                continue
+            if isinstance(container, dict):
+                for key, value in list(container.items()):
+                    if value is tensor:
+                        return container, key
+            elif isinstance(container, (list, tuple)):
+                for index, value in enumerate(container):
+                    if value is tensor:
+                        return container, index
+            elif isinstance(container, types.CellType):
+                return container, "cell"
+        return None
+
+    return [place_of(tensor) for tensor in tensors]
