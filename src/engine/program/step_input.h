@@ -14,7 +14,7 @@ struct StepInput {
   std::vector<at::Tensor> tensors;
   std::vector<std::string> names;  // for log lines, one a tensor; may be empty
   std::string constants;           // everything that is no tensor, and the structure, in words: part of the signature
-  Clock::time_point began = Clock::now();  // the call, as the program sees it
+  Clock::time_point began = {};    // the call, as the program sees it; none: when it is run
 };
 
 }  // namespace stepc
