@@ -17,11 +17,17 @@ struct BackwardSizes {
   int64_t block;                          // queries and keys of one tile
   int64_t dim, value_dim, keys, queries;  // padded
 };
-// Large tiles cost less to call, small ones waste less where the diagonal cuts them, and memory of short sequences.
+// Large tiles cost less to call, small ones waste less where the diagonal cuts them. Of short sequences what they pad
+// to is a good part of the work, and of the memory.
 int64_t block_of(const Attention& call) {
-  const int64_t most = std::max(call.queries, call.keys);
-  if (most <= 32) return round_up(std::max<int64_t>(most, 1), call.type == Number::kF32 ? 16 : 32);
-  return std::min(call.queries, call.keys) <= 1024 ? 64 : 128;
+  const int64_t most = std::max<int64_t>({call.queries, call.keys, 1});
+  if (most > 128) return std::min(call.queries, call.keys) <= 1024 ? 64 : 128;
+  const int64_t step = call.type == Number::kF32 ? 16 : 32;
+  if (most <= 32) return round_up(most, step);
+  int64_t best = 64;
+  for (int64_t block = best - step; block >= 32; block -= step)
+    if (round_up(most, block) < round_up(most, best)) best = block;
+  return best;
 }
 
 BackwardSizes backward_sizes(const Attention& call) {

@@ -122,7 +122,7 @@ Case random_case(Random& random, int64_t longest) {
   call.batch = random.between(1, 2);
   call.key_heads = random.between(1, 2);
   call.heads = call.key_heads * random.between(1, 3);
-  call.queries = random.one_of<int64_t>({1, 2, 9, 16, 17, 63, 64, 65, 128, 150, random.between(1, longest)});
+  call.queries = random.one_of<int64_t>({1, 2, 9, 16, 17, 40, 63, 64, 65, 90, 128, 150, random.between(1, longest)});
   call.keys = random.coin() ? call.queries : random.between(1, longest);
   call.dim = random.one_of<int64_t>({16, 24, 40, 64, 80, 128, 256});
   call.value_dim = random.between(0, 3) == 0 ? 48 : call.dim;
