@@ -195,6 +195,7 @@ PlanCache::PlanCache(Program& program, const Config& config, Stats& stats, bool 
       config_(config),
       stats_(stats),
       may_trace_(may_trace && config.python != PythonMode::kWatch),
+      what_runs_(may_trace ? "step" : "model"),
       is_traced_(may_trace_ && config.python == PythonMode::kTrace) {
   if (!is_traced_) return;
   stats_.traced = "Config(python=\"trace\")";
@@ -249,7 +250,7 @@ bool PlanCache::may_record(PlanEntry& entry, const StepInput& input) {
   if (owed_ < kMaxOwed || entry.calls > owed_ / kMaxOwed) return true;
   if (std::exchange(says_what_changes_, true)) return false;
   const bool has_tensors = !input.tensors.empty();
-  warn_once(str("this step runs eagerly where it is called as never before: recordings do not pay ({}); {}",
+  warn_once(str("this {} runs eagerly where it is called as never before: recordings do not pay ({}); {}", what_runs_,
                 last_change_,
                 has_tensors ? "pad tensors to a few shapes and pass what else changes as a tensor"
                             : "pass what changes as a tensor"));
@@ -346,7 +347,7 @@ void PlanCache::give_up(PlanEntry& entry, const std::string& why) {
   entry.eager = true;
   entry.open.clear();
   entry.plans.clear();
-  warn_once(str("this step runs eagerly: {}", why));
+  warn_once(str("this {} runs eagerly: {}", what_runs_, why));
 }
 
 void PlanCache::warn_once(const std::string& warning) {

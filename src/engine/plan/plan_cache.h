@@ -133,6 +133,7 @@ class PlanCache {
   const Config& config_;
   Stats& stats_;
   const bool may_trace_;
+  const char* const what_runs_;               // for log lines
   bool is_traced_ = false;                    // every plan, from now on
   std::string last_effect_;                   // of the recording before
   std::map<std::string, int> constants_met_;  // by the signature without them: how many
