@@ -289,7 +289,8 @@ def measure_changing(make):
     torch.manual_seed(0)
     eager, accelerated = made = [], []
     for ways in made:
-        step, between, given, *_ = (*made_by, None, None) if isinstance(made_by := make(), tuple) else (made_by, None, None)
+        parts = make()
+        step, between, given, *_ = (*parts, None, None) if isinstance(parts, tuple) else (parts, None, None)
         ways += [step, between or (lambda: None), given or (lambda: ())]
     step = stepc.accelerate(accelerated[0])
     seconds, first, before = ([], []), None, [0.0, 0.0]

@@ -18,15 +18,14 @@ import sys
 import tempfile
 import time
 
-SIZES = {"134M": (12, 768, 32000, 4, 512), "10M": (8, 256, 8192, 8, 256)}
 CALLS, SETTLED = 12, 5
 
 
 def run(kind, size):
     import torch  # only a process that measures has it
-    from mode_benchmark import build, step_of
+    from mode_benchmark import MODELS, build, step_of
 
-    layers, width, vocabulary, batch, sequence = SIZES[size]
+    _, layers, width, vocabulary, batch, sequence, *_ = next(model for model in MODELS if model[0] == size)
     model, optimizer = build(layers, width, vocabulary, "bf16")
     step = step_of(model, optimizer, "bf16")
     if kind == "stepc":

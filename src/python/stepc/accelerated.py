@@ -147,7 +147,7 @@ class Accelerated:
         with torch._C.DisableTorchFunctionSubclass():  # as in _gradient_of()
             if all(tensor.grad_fn is None for tensor in tensors):
                 return result
-            if not self._runs_backward and results.has_graph(tensors):
+            if self._is_for_a_backward_pass(tensors):
                 self._asking.begin_anew()
                 return result
             were_there = []
@@ -156,6 +156,13 @@ class Accelerated:
             out = [t if t.grad_fn is None or id(t) in were_there else t.detach() for t in tensors]
         same = tree.same_containers(result, given)
         return tree.with_containers(tree.unflatten(structure, iter(out), iter(numbers)), same, given)
+
+    def _is_for_a_backward_pass(self, tensors):
+        """Whether the program is to run one from these results: the step itself does not."""
+        if self._runs_backward or all(tensor.grad_fn is None for tensor in tensors):
+            return False
+        self._runs_backward = not results.has_graph(tensors)
+        return not self._runs_backward
 
     def _result(self, out, numbers, tensors, opaque, given):
         number = numbers.pop()
@@ -221,10 +228,8 @@ class Accelerated:
             places = tuple(known.place_of(tensor) for tensor in tensors)
             tensors = [tensor for tensor, place in zip(tensors, places) if place is None]
             places = places if len(tensors) < len(places) else ()
-            if not self._runs_backward and any(tensor.grad_fn is not None for tensor in tensors):
-                if results.has_graph(tensors):
-                    raise _Graph(result)
-                self._runs_backward = True
+            if self._is_for_a_backward_pass(tensors):
+                raise _Graph(result)
         # On ranks the step is given others, with a part of the batch.
         same = () if self._is_on_ranks else tree.same_containers(result, (args, kwargs))
         what = tree.opaque(structure)

@@ -331,14 +331,16 @@ class _Run:
             found = self._backward_of_graph(gradients, keeps)
         else:
             found = self.call.backward(gradients, self._backward_inside)
-        if not keeps and not (self.is_left and self._begins_elsewhere()):
+        if self._is_last(keeps):
             self._release()
         return found
 
-    def _begins_elsewhere(self):
-        """Whether another backward pass may begin at other outputs of the graph that a pass as it is has left."""
-        outputs = self.outputs if self.graph is None else self.graph
-        return any(i not in self.through and output.requires_grad for i, output in enumerate(outputs or ()))
+    def _is_last(self, keeps):
+        """Whether no backward pass may follow: the graph is let go, and if a pass as it is has left it, no other outputs of
+        it remain to begin at."""
+        outputs = (self.outputs if self.graph is None else self.graph) if self.is_left else None
+        remain = any(i not in self.through and output.requires_grad for i, output in enumerate(outputs or ()))
+        return not keeps and not remain
 
     def refuse_if_asked(self):
         """Raises where the program asks for a gradient that this pass has not got; the next ones run as they are."""
@@ -349,7 +351,7 @@ class _Run:
 
     def _backward_inside(self, gradients, keeps=False):
         outputs = self.outputs
-        if not keeps and not (self.is_left and self._begins_elsewhere()):
+        if self._is_last(keeps):
             self.outputs = None
         pairs = [(o, g) for o, g in zip(outputs, gradients) if g is not None and o.requires_grad]
         if pairs:
@@ -477,12 +479,9 @@ class ModelSegments:
         self.asking.note(run is None)
         if run is None:
             return self.run(args, kwargs)
-        if not run.call.is_first():
-            del args, kwargs
-            return run.forward()
         given = args, kwargs
         del args, kwargs
-        return run.probe(*given)
+        return run.probe(*given) if run.call.is_first() else run.forward()
 
     def _planned(self, args, kwargs):
         """The pass, or None where the model runs as it is."""

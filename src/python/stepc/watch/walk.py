@@ -136,10 +136,6 @@ def _referrers_of(objects, but):
     return found
 
 
-def _is_plain_holder(one):
-    return isinstance(one, (tuple, list, dict, types.FrameType))
-
-
 def holders_of(tensors, but=()):
     """For each of the tensors (container, name) of a dict, list or cell anywhere in the process that holds it, or None.
 
@@ -151,7 +147,8 @@ def holders_of(tensors, but=()):
     containers = [one for found in referrers.values() for one in found if not isinstance(one, types.FrameType)]
     hidden += [containers, *referrers.values()]
     holders = _referrers_of(containers, hidden)
-    objects = [one for found in holders.values() for one in found if not _is_plain_holder(one)]
+    plain = (tuple, list, dict, types.FrameType)
+    objects = [one for found in holders.values() for one in found if not isinstance(one, plain)]
     hidden += [objects, *holders.values()]
     outer = _referrers_of(objects, hidden)
 
