@@ -161,10 +161,8 @@ def update_of(optimizer, before, witnesses, step=None):
     rests_on += [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if before is not None and _are(before.rests_on, rests_on):
         return before
-    is_own = True
-    for how, container, name, value in found:
-        if step is None or container is not optimizer.__dict__ or name != "step":
-            is_own = is_own and (value == 0 if how == LENGTH else _is_librarys(value))
+    theirs = [one for one in found if step is None or one[1] is not optimizer.__dict__ or one[2] != "step"]
+    is_own = all(value == 0 if how == LENGTH else _is_librarys(value) for how, _, _, value in theirs)
     is_own = is_own and type(optimizer.param_groups) is list and type(optimizer.state) is collections.defaultdict
     step = optimizer.__dict__.get("step") if step is None else step
     if step is not None and getattr(step, "__func__", None) is not kind.step:  # a scheduler's, that sets what is set already
