@@ -111,8 +111,8 @@ TEST(Simulate, AttentionTakesTheBlocksThatItFillsUp) {
       return sum;
     };
     EXPECT_NEAR(seconds(64), (backward ? 10.0 : 4.0) * 2 * 64 * 64 * 64 / 1e9, 1e-9);
-    // Keys are taken by 64, and queries too where gradients of both are made: up to 128 of them by the 64, 48 or 32 that
-    // leave the least over.
+    // Keys are taken by 64, and queries too where gradients of both are made: up to 128 of them by the 64, 48 or 32
+    // that leave the least over.
     EXPECT_NEAR(seconds(65) / seconds(64), backward ? 1.5 * 1.5 : 2.0 * 65 / 64, 1e-6);
     EXPECT_NEAR(seconds(100) / seconds(64), backward ? 4.0 : 2.0 * 100 / 64, 1e-6);
     EXPECT_NEAR(seconds(129) / seconds(64), backward ? 9.0 : 3.0 * 129 / 64, 1e-6);
