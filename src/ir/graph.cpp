@@ -41,6 +41,20 @@ bool is_dense(const Shape& shape, const Shape& strides) {
   return true;
 }
 
+bool fills_block(const Shape& shape, const Shape& strides) {
+  if (element_count(shape) == 0) return true;
+  std::vector<std::pair<int64_t, int64_t>> steps;
+  for (size_t d = 0; d < shape.size(); ++d)
+    if (shape[d] != 1) steps.emplace_back(strides[d], shape[d]);
+  std::ranges::sort(steps);
+  int64_t next = 1;
+  for (const auto& [stride, size] : steps) {
+    if (stride != next) return false;
+    next *= size;
+  }
+  return true;
+}
+
 std::string to_text(const TensorType& type) { return str("{}[{}]", name_of(type.dtype), fmt::join(type.shape, ", ")); }
 
 std::string_view name_of(InputKind kind) {

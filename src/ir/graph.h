@@ -48,6 +48,8 @@ int64_t bytes_of(const TensorType& type);
 Shape contiguous_strides(const Shape& shape);
 // Whether elements lie so; strides of dimensions with one element do not count, nor any where there is no element.
 bool is_dense(const Shape& shape, const Shape& strides);
+// Whether elements fill one block of memory, each once, in whatever order of dimensions.
+bool fills_block(const Shape& shape, const Shape& strides);
 // The strides of (N, C, ...), of 4 or 5 dimensions, whose channels lie next to each other; empty: of other tensors.
 Shape channels_last_strides(const Shape& shape);
 std::string to_text(const TensorType& type);  // "f32[4, 8]"

@@ -16,6 +16,7 @@
 #include "memory/graph_windows.h"
 #include "ops/op_def.h"
 #include "schedule/buffers.h"
+#include "schedule/shared_memory.h"
 
 namespace stepc {
 
@@ -591,12 +592,16 @@ class Writer {
   }
   // A pause, or host code that computes: what it finds in the program's memory is there by then.
   void add_host_code(const HostCode& code, const Source& source) {
-    std::vector<OperandId> reads, writes;
-    std::set<TensorId> given;
-    for (const HostCode::Given& one : code.given) {
-      reads.push_back(handed_out(one.tensor, one.strides, given));
-      if (!code.pauses && one.tensor.valid()) given_to_host_[{one.tensor, one.strides}] = reads.back();
+    std::vector<Leaving> leaving;
+    for (const HostCode::Given& one : code.given) leaving.push_back({one.tensor, one.strides});
+    if (options_.trace != nullptr && code.pauses) {
+      const std::vector<ValueId>& values = options_.trace->events.at(code.event).outputs;
+      for (size_t g = 0; g < values.size(); ++g) leaving.at(g).value = values[g];
     }
+    std::vector<OperandId> reads = hand_out(leaving);
+    for (size_t g = 0; g < reads.size(); ++g)
+      if (!code.pauses && reads[g].valid()) given_to_host_[{leaving[g].tensor, leaving[g].strides}] = reads[g];
+    std::vector<OperandId> writes;
     std::vector<Update> updates;
     for (const HostCode::Slot& slot : code.slots) {
       const GraphInput& input = graph_.inputs[slot.input];
@@ -614,52 +619,99 @@ class Writer {
     host.why = code.pauses ? "the loop around the step goes on" : "the host computes with what depends on data";
   }
 
+  BufferId add_own_buffer(int64_t bytes) {
+    s_.buffers.push_back({Buffer::Kind::kOwn, static_cast<uint64_t>(bytes), 0, 0, ""});
+    return BufferId(s_.buffers.size() - 1);
+  }
   // A copy for the program, laid out as it saw the tensor.
   OperandId copy_for_program(TensorId tensor, const Shape& strides) {
     const TensorType& type = graph_.type(tensor);
     Operand own{{}, type.dtype, type.shape, strides, 0};
     if (may_meet_itself(type.shape, strides)) own.strides = contiguous_strides(type.shape);
-    const auto bytes = static_cast<uint64_t>(extent_of(own) * size_of(own.dtype));
-    s_.buffers.push_back({Buffer::Kind::kOwn, bytes, 0, 0, ""});
-    own.buffer = BufferId(s_.buffers.size() - 1);
+    own.buffer = add_own_buffer(extent_of(own) * size_of(own.dtype));
     const OperandId to = add_operand(s_, std::move(own));
     add_copy(operand(tensor), to, "the program keeps it");
     return to;
   }
-  OperandId handed_out(TensorId tensor, const Shape& seen, std::set<TensorId>& given) {
-    if (!tensor.valid()) return {};
-    const Shape strides = seen.empty() ? contiguous_strides(graph_.shape(tensor)) : seen;
-    const bool is_own = !k_.is_window(tensor) && m_.places[tensor.index()].kind == Place::Kind::kOwn;
-    if (is_own && k_.lie.windows[tensor.index()].strides == strides && given.insert(tensor).second)
-      return operand(tensor);
-    return copy_for_program(tensor, strides);
+  struct Leaving {
+    TensorId tensor;  // invalid: nothing leaves
+    Shape strides;    // how the program sees it; empty: contiguous
+    ValueId value;    // what it is in the trace
+    OperandId there;  // it has left before
+  };
+  // What leaves at one time. Those that lie in one memory in the program do so here.
+  std::vector<OperandId> hand_out(const std::vector<Leaving>& leaving) {
+    std::vector<SharedMemory> shared;
+    if (options_.trace != nullptr && graph_.mesh.axes.empty()) {
+      std::vector<ValueId> values;
+      for (const Leaving& one : leaving) values.push_back(one.value);
+      shared = shared_memories(*options_.trace, values);
+    }
+    std::set<size_t> are_windows;
+    for (const SharedMemory& memory : shared)
+      for (const SharedMemory::Window& window : memory.windows) are_windows.insert(window.tensor);
+    std::set<TensorId> given;
+    std::vector<OperandId> out;
+    for (size_t i = 0; i < leaving.size(); ++i)
+      out.push_back(leaving[i].there.valid() || are_windows.contains(i) ? leaving[i].there
+                                                                        : handed_out(leaving[i], given));
+    for (const SharedMemory& memory : shared) {
+      Operand all{{}, graph_.type(leaving[memory.windows.front().tensor].tensor).dtype, {}, {}, 0};
+      if (memory.holder)
+        all = s_.operands[out[*memory.holder].index()];
+      else
+        all.buffer = add_own_buffer(memory.elements * size_of(all.dtype));
+      for (const SharedMemory::Window& window : memory.windows) {
+        const Leaving& one = leaving[window.tensor];
+        Operand part{all.buffer, all.dtype, graph_.shape(one.tensor), seen(one), all.offset + window.offset};
+        out[window.tensor] = add_operand(s_, std::move(part));
+        if (!memory.holder) add_copy(operand(one.tensor), out[window.tensor], "the program keeps it");
+      }
+    }
+    return out;
   }
-  // A gradient that an optimizer was given is the one that is left behind.
-  OperandId rebound(const GraphOutput& output, std::set<TensorId>& given) {
-    const auto known = given_to_host_.find({output.tensor, output.strides});
-    return known == given_to_host_.end() ? handed_out(output.tensor, output.strides, given) : known->second;
+  [[nodiscard]] Shape seen(const Leaving& one) const {
+    return one.strides.empty() ? contiguous_strides(graph_.shape(one.tensor)) : one.strides;
+  }
+  OperandId handed_out(const Leaving& one, std::set<TensorId>& given) {
+    if (!one.tensor.valid()) return {};
+    const bool is_own = !k_.is_window(one.tensor) && m_.places[one.tensor.index()].kind == Place::Kind::kOwn;
+    if (is_own && k_.lie.windows[one.tensor.index()].strides == seen(one) && given.insert(one.tensor).second)
+      return operand(one.tensor);
+    return copy_for_program(one.tensor, seen(one));
   }
   void add_outputs() {
-    std::set<TensorId> given;
+    std::vector<const GraphOutput*> outputs;
+    std::vector<Leaving> leaving;
+    size_t returned = 0;
     for (const GraphOutput& output : graph_.outputs) {
+      const bool rebinds = output.kind == GraphOutput::Kind::kRebind;
+      if (!rebinds && output.kind != GraphOutput::Kind::kReturn && output.kind != GraphOutput::Kind::kNumber) continue;
+      outputs.push_back(&output);
+      Leaving& one = leaving.emplace_back(Leaving{output.tensor, output.strides, {}, {}});
+      if (output.kind == GraphOutput::Kind::kNumber) one.there = operand(output.tensor);
+      if (rebinds) one.there = rebound(output);
+      if (output.kind == GraphOutput::Kind::kReturn && options_.trace != nullptr)
+        one.value = options_.trace->outputs.at(returned++);
+    }
+    const std::vector<OperandId> operands = hand_out(leaving);
+    for (size_t i = 0; i < outputs.size(); ++i) {
       ScheduleOutput out;
-      switch (output.kind) {
-        case GraphOutput::Kind::kRebind:
-          out = {ScheduleOutput::Kind::kRebind, rebound(output, given), output.owner, output.key, {}};
-          break;
-        case GraphOutput::Kind::kReturn:
-          out.operand = handed_out(output.tensor, output.strides, given);
-          break;
-        case GraphOutput::Kind::kNumber:
-          out.kind = ScheduleOutput::Kind::kNumber;
-          out.operand = operand(output.tensor);
-          break;
-        default:
-          continue;
+      out.operand = operands[i];
+      if (outputs[i]->kind == GraphOutput::Kind::kNumber) out.kind = ScheduleOutput::Kind::kNumber;
+      if (outputs[i]->kind == GraphOutput::Kind::kRebind) {
+        out.kind = ScheduleOutput::Kind::kRebind;
+        out.owner = outputs[i]->owner;
+        out.key = outputs[i]->key;
       }
-      out.part = output.part;
+      out.part = outputs[i]->part;
       s_.outputs.push_back(std::move(out));
     }
+  }
+  // A gradient that an optimizer was given is the one that is left behind. Invalid: none was.
+  [[nodiscard]] OperandId rebound(const GraphOutput& output) const {
+    const auto known = given_to_host_.find({output.tensor, output.strides});
+    return known == given_to_host_.end() ? OperandId() : known->second;
   }
 
   struct Update {
@@ -682,8 +734,7 @@ class Writer {
       const Operand source = s_.operands[from.index()];
       if (!written.contains(source.buffer)) continue;
       Operand own{{}, source.dtype, source.sizes, contiguous_strides(source.sizes), 0};
-      s_.buffers.push_back({Buffer::Kind::kOwn, static_cast<uint64_t>(bytes_of(own)), 0, 0, ""});
-      own.buffer = BufferId(s_.buffers.size() - 1);
+      own.buffer = add_own_buffer(bytes_of(own));
       const OperandId aside = add_operand(s_, std::move(own));
       add_copy(from, aside, "another update writes over it");
       from = aside;

@@ -339,26 +339,13 @@ class TraceWriter {
     Operand own = s_.operands[from.index()];
     own.offset = 0;
     own.conj = own.neg = false;
-    if (!is_dense(own)) own.strides = contiguous_strides(own.sizes);
+    if (!fills_block(own.sizes, own.strides)) own.strides = contiguous_strides(own.sizes);
     own.buffer = add_buffer({Buffer::Kind::kOwn, static_cast<uint64_t>(bytes_of(own)), 0, 0, ""});
     const OperandId to = add_operand(s_, std::move(own));
     Instruction& copy = add(Instruction::Kind::kCopy, "the program keeps it");
     copy.reads = {from};
     copy.writes = {to};
     return to;
-  }
-  // Whether its elements fill one block, each once, in whatever order of dimensions.
-  static bool is_dense(const Operand& operand) {
-    std::vector<std::pair<int64_t, int64_t>> dims;
-    for (size_t d = 0; d < operand.sizes.size(); ++d)
-      if (operand.sizes[d] != 1) dims.emplace_back(operand.strides[d], operand.sizes[d]);
-    std::ranges::sort(dims);
-    int64_t next = 1;
-    for (const auto& [stride, size] : dims) {
-      if (stride != next) return false;
-      next *= size;
-    }
-    return true;
   }
 
   void mark_written() {

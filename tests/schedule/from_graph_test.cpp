@@ -383,6 +383,7 @@ TEST(FromGraph, GeneratorsOfTheProgramAndOfTheStepHaveASeedEach) {
   trace.generators = {"default", "noise", "step 2"};
   trace.states = {{GeneratorId(2), GeneratorState::Kind::kConstant, {}, "bytes"}};
   trace.loads = {{CallId(0), StateId(0)}};
+  trace.outputs.resize(3);
   const GraphSchedule plan = planned(R"(input %0: i64[2] = rng ""
 input %1: i64[2] = rng "1"
 input %2: i64[2] = rng "2"
@@ -404,6 +405,7 @@ return %5
     EXPECT_EQ(s.instructions[1 + g].generator, g);
   }
   trace.loads = {{CallId(3), StateId(0)}};
+  trace.outputs.resize(1);
   constexpr std::string_view kAtensOwn =
       R"(%0: i64[4] = aten::randperm.generator(4, generator(2)) -> % draws | forward ""
 return %0

@@ -88,18 +88,7 @@ Shape memory_order(const Window& window) {
   return order;
 }
 
-bool is_dense(const Window& window) {
-  int64_t expected = 1;
-  const Shape order = memory_order(window);
-  for (size_t i = order.size(); i-- > 0;) {
-    const auto d = static_cast<size_t>(order[i]);
-    if (window.sizes[d] == 1) continue;
-    if (window.sizes[d] == 0) return true;
-    if (window.strides[d] != expected) return false;
-    expected *= window.sizes[d];
-  }
-  return true;
-}
+bool is_dense(const Window& window) { return fills_block(window.sizes, window.strides); }
 
 bool covers(const Window& base_window, const Window& target) {
   return is_dense(target) && target.offset == base_window.offset &&

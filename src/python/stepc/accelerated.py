@@ -153,7 +153,8 @@ class Accelerated:
             were_there = []
             tree.flatten(given, were_there)
             were_there = {id(tensor) for tensor in were_there}
-            out = [t if t.grad_fn is None or id(t) in were_there else t.detach() for t in tensors]
+            apart = {id(t): t.detach() for t in tensors if t.grad_fn is not None and id(t) not in were_there}
+            out = [apart.get(id(t), t) for t in tensors]
         same = tree.same_containers(result, given)
         return tree.with_containers(tree.unflatten(structure, iter(out), iter(numbers)), same, given)
 
@@ -168,8 +169,7 @@ class Accelerated:
         number = numbers.pop()
         structure, places, same = opaque[0][:3] if opaque else self._structures[number]
         if places:
-            made = iter(out)
-            out = [next(made) if place is None else place.find(tensors) for place in places]
+            out = results.filled(places, out, tensors)
         if structure is tree.TENSOR:
             return out[0]
         return tree.with_containers(tree.unflatten(structure, iter(out), iter(numbers)), same, given)
@@ -225,7 +225,7 @@ class Accelerated:
         tensors, numbers = [], []
         structure = tree.flatten(result, tensors, numbers=numbers)
         with torch._C.DisableTorchFunctionSubclass():  # as in _gradient_of()
-            places = tuple(known.place_of(tensor) for tensor in tensors)
+            places = known.places_of(tensors)
             tensors = [tensor for tensor, place in zip(tensors, places) if place is None]
             places = places if len(tensors) < len(places) else ()
             if self._is_for_a_backward_pass(tensors):

@@ -38,6 +38,17 @@ class Place:
                 and self._is_gradient == other._is_gradient and self._window == other._window)
 
 
+def filled(places, made, given):
+    """All tensors of a result: at each place of None the next one that was made."""
+    made, out = iter(made), []
+    for place in places:
+        if place is None:
+            out.append(next(made))
+        else:
+            out.append(out[place] if isinstance(place, int) else place.find(given))
+    return out
+
+
 class Known:
     """The tensors that a call finds: those that it is given, parameters, buffers and captured ones."""
 
@@ -48,7 +59,15 @@ class Known:
                 self._at.append((container, name, tensor))
         self._storages = None
 
-    def place_of(self, result):
+    def places_of(self, tensors):
+        """Where each tensor of a result is found, the number of an earlier one that it is, too, included."""
+        first, places = {}, []
+        for index, tensor in enumerate(tensors):
+            known = first.setdefault(id(tensor), index)
+            places.append(known if known < index else self._place_of(tensor))
+        return tuple(places)
+
+    def _place_of(self, result):
         """Where the program has it; None: the step has made it, or it stands somewhere else by now."""
         for container, name, tensor in self._at:
             if tensor is result:

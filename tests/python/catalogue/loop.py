@@ -55,6 +55,25 @@ def loop_that_clips_and_accumulates(accelerate):
         yield loss, model, optimizer
 
 
+@case
+def outputs_in_one_memory(accelerate):
+    """What the loop writes into one of a model's outputs is seen in the others."""
+
+    class Outputs(Net):
+        def forward(self, x):
+            out = self.second(self.first(x).tanh())
+            return {"last": out[:, -1], "all": out, "flat": out.view(-1), "same": (out,)}
+
+    model = Outputs()
+    model, optimizer = accelerate(model, sgd(model))
+    for _, x, y in batches():
+        out = model(x)
+        loss = descend(cross_entropy(out["all"], y) + out["last"].sum(), optimizer)
+        out["all"].data[1:3] = 5.0
+        out["last"].data[0] = 7.0
+        yield loss, out, model, optimizer, out["same"][0] is out["all"]
+
+
 @case(eager=LEFT)
 def gradients_by_autograd_grad(accelerate):
     model = mlp()

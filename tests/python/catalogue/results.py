@@ -56,6 +56,62 @@ def batch_and_windows_on_it(accelerate):
 
 
 @case
+def results_in_one_memory(accelerate):
+    """A write to one of them is seen in the others."""
+    model = mlp()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        logits = model(x)
+        loss = descend(cross_entropy(logits, y), optimizer)
+        logits = logits.detach()
+        return {"loss": loss, "last": logits[:, -1], "all": logits, "turned": logits.T, "flat": logits.view(-1)}
+
+    for _, x, y in batches():
+        out = step(x, y)
+        out["all"][1:3] = 5.0
+        out["turned"][-1, 0] = 7.0
+        yield out, model, optimizer, out["flat"].data_ptr() == out["all"].data_ptr(), out["last"].stride()
+
+
+@case
+def results_that_overlap(accelerate):
+    """None of them covers the others."""
+    model = mlp()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        logits = model(x)
+        loss = descend(cross_entropy(logits, y), optimizer)
+        return loss, logits.detach()[:, :3], logits.detach()[:, 1:]
+
+    for _, x, y in batches():
+        loss, first, last = step(x, y)
+        first[:, 2] = 5.0
+        last[:, 2] = 7.0
+        yield (loss, first, last), model, optimizer
+
+
+@case
+def one_result_twice(accelerate):
+    model = mlp()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        logits = model(x)
+        loss = descend(cross_entropy(logits, y), optimizer)
+        return {"loss": loss, "logits": logits, "hidden": (logits, model[0].weight, model[0].weight)}
+
+    for _, x, y in batches():
+        out = step(x, y)
+        same = out["hidden"][0] is out["logits"], out["hidden"][1] is model[0].weight, out["hidden"][2] is model[0].weight
+        yield out["logits"], model, optimizer, same
+
+
+@case
 def gradient_itself(accelerate):
     model = mlp()
     optimizer = sgd(model)
