@@ -2,6 +2,7 @@
 // transposed, (keys, queries), because then weights and score gradients are left operands as they are:
 //   dv += p' dout     dk += ds' q     dq' += k' ds        (p' and ds' are the transposed tiles)
 #include <algorithm>
+#include <cmath>
 #include <numbers>
 
 #include "blocked/attention.h"
@@ -19,10 +20,11 @@ struct BackwardSizes {
 };
 // Large tiles cost less to call, small ones waste less where the diagonal cuts them. Of short sequences what they pad
 // to is a good part of the work, and of the memory.
+int64_t smallest_block(Number type) { return type == Number::kF32 ? 16 : 32; }
 int64_t block_of(const Attention& call) {
   const int64_t most = std::max<int64_t>({call.queries, call.keys, 1});
   if (most > 128) return std::min(call.queries, call.keys) <= 1024 ? 64 : 128;
-  const int64_t step = call.type == Number::kF32 ? 16 : 32;
+  const int64_t step = smallest_block(call.type);
   if (most <= 32) return round_up(most, step);
   int64_t best = 64;
   for (int64_t block = best - step; block >= 32; block -= step)
@@ -276,6 +278,13 @@ double padding_of_attention_backward(const Attention& call) {
   const double asked = static_cast<double>(call.queries) * static_cast<double>(call.keys) *
                        static_cast<double>(call.dim + call.value_dim);
   return made / std::max(1.0, asked) * padding_of_diagonal(call, sizes.queries / sizes.block);
+}
+
+double length_of_attention_backward(const Attention& call) {
+  const BackwardSizes sizes = backward_sizes(call);
+  const bool is_one = std::max(call.queries, call.keys) <= smallest_block(call.type);
+  const auto queries = static_cast<double>(is_one ? call.queries : sizes.queries);
+  return std::sqrt(queries * static_cast<double>(is_one ? call.keys : sizes.keys));
 }
 
 size_t backward_workspace_bytes(const Attention& call, int threads) {

@@ -353,10 +353,13 @@ Price Pricer::price_attention(const Instruction& instruction) const {
   const Operand& q = operand(instruction.reads[backward ? 1 : 0]);
   const Operand& k = operand(instruction.reads[backward ? 2 : 1]);
   double flops = instruction.work.all_flops();
-  if (const std::optional<BoundAttention> bound = bind_attention(instruction.op, instruction.attrs, layouts))
+  int64_t length = attention_length(q, k);
+  if (const std::optional<BoundAttention> bound = bind_attention(instruction.op, instruction.attrs, layouts)) {
     flops *= backward ? padding_of_attention_backward(bound->call) : padding_of_attention(bound->call);
+    if (backward) length = whole(length_of_attention_backward(bound->call));
+  }
   return {WorkClass::kAttentionBlocked,
-          flops / attention_rate(rates_, KernelOwner::kBlocked, q.dtype, backward, attention_length(q, k), q.sizes[3]),
+          flops / attention_rate(rates_, KernelOwner::kBlocked, q.dtype, backward, length, q.sizes[3]),
           rates_.instruction_seconds + rates_.fork_seconds};
 }
 

@@ -95,6 +95,13 @@ std::string attention(int64_t length, bool backward) {
              four, sums);
 }
 
+double attention_seconds(int64_t length, bool backward, const Target& target) {
+  double sum = 0;
+  for (const TimelineEntry& entry : simulate(schedule_of(attention(length, backward)), target).entries)
+    if (entry.work == WorkClass::kAttentionBlocked) sum += entry.seconds();
+  return sum;
+}
+
 TEST(Simulate, AttentionTakesTheBlocksThatItFillsUp) {
   Target target;
   target.rates.instruction_seconds = target.rates.fork_seconds = 1e-12;
@@ -104,12 +111,7 @@ TEST(Simulate, AttentionTakesTheBlocksThatItFillsUp) {
     for (const bool backward : {false, true})
       target.rates.attentions.push_back({owner, DType::kF32, backward, 16, 64, 1e9});
   for (const bool backward : {false, true}) {
-    const auto seconds = [&](int64_t length) {
-      double sum = 0;
-      for (const TimelineEntry& entry : simulate(schedule_of(attention(length, backward)), target).entries)
-        if (entry.work == WorkClass::kAttentionBlocked) sum += entry.seconds();
-      return sum;
-    };
+    const auto seconds = [&](int64_t length) { return attention_seconds(length, backward, target); };
     EXPECT_NEAR(seconds(64), (backward ? 10.0 : 4.0) * 2 * 64 * 64 * 64 / 1e9, 1e-9);
     // Keys are taken by 64, and queries too where gradients of both are made: up to 128 of them by the 64, 48 or 32
     // that leave the least over.
@@ -117,6 +119,24 @@ TEST(Simulate, AttentionTakesTheBlocksThatItFillsUp) {
     EXPECT_NEAR(seconds(100) / seconds(64), backward ? 4.0 : 2.0 * 100 / 64, 1e-6);
     EXPECT_NEAR(seconds(129) / seconds(64), backward ? 9.0 : 3.0 * 129 / 64, 1e-6);
   }
+}
+
+// 17 tokens are filled up to 32, and take as long; what one block holds takes as long as was measured.
+TEST(Simulate, AttentionsBackwardPassTakesWhatItsTokensAreFilledUpTo) {
+  Target target;
+  target.rates.instruction_seconds = target.rates.fork_seconds = 1e-12;
+  target.rates.streams = {{1, 1e18}};
+  target.rates.attentions.clear();
+  const auto rate = [&](int64_t length, double flops_per_second) {
+    target.rates.attentions.push_back({KernelOwner::kBlocked, DType::kF32, true, length, 64, flops_per_second});
+  };
+  rate(4, 1e9);
+  rate(16, 2e9);
+  rate(32, 4e9);
+  const auto seconds = [&](int64_t length) { return attention_seconds(length, true, target); };
+  EXPECT_NEAR(seconds(17), seconds(32), 1e-12);
+  EXPECT_NEAR(seconds(16) / seconds(32), 0.25 * 2, 1e-6);
+  EXPECT_NEAR(seconds(4) / seconds(16), 2, 1e-6);
 }
 
 TEST(Simulate, ACopyOfShortRowsTakesItsRows) {
