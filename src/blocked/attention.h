@@ -52,7 +52,7 @@ struct Attention {
 double padding_of_attention(const Attention& call);
 double padding_of_attention_backward(const Attention& call);
 // The length of sequences that are not filled up and take the backward pass as long: the geometric mean of queries and
-// keys as they are filled up, or, where one block of the smallest size holds either, as they are.
+// keys as they are filled up, or, where one block of the smallest size holds them, as they are.
 double length_of_attention_backward(const Attention& call);
 
 size_t workspace_bytes(const Attention& call, int threads);

@@ -647,14 +647,15 @@ class Writer {
       for (const Leaving& one : leaving) values.push_back(one.value);
       shared = shared_memories(*options_.trace, values);
     }
-    std::set<size_t> are_windows;
+    std::vector<bool> are_windows(leaving.size(), false);
     for (const SharedMemory& memory : shared)
-      for (const SharedMemory::Window& window : memory.windows) are_windows.insert(window.tensor);
+      for (const SharedMemory::Window& window : memory.windows) are_windows[window.tensor] = true;
     std::set<TensorId> given;
     std::vector<OperandId> out;
-    for (size_t i = 0; i < leaving.size(); ++i)
-      out.push_back(leaving[i].there.valid() || are_windows.contains(i) ? leaving[i].there
-                                                                        : handed_out(leaving[i], given));
+    for (const Leaving& one : leaving) {
+      const bool waits = one.there.valid() || are_windows[out.size()];
+      out.push_back(waits ? one.there : handed_out(one, given));
+    }
     for (const SharedMemory& memory : shared) {
       Operand all{{}, graph_.type(leaving[memory.windows.front().tensor].tensor).dtype, {}, {}, 0};
       if (memory.holder)
@@ -681,32 +682,32 @@ class Writer {
     return copy_for_program(one.tensor, seen(one));
   }
   void add_outputs() {
-    std::vector<const GraphOutput*> outputs;
     std::vector<Leaving> leaving;
     size_t returned = 0;
     for (const GraphOutput& output : graph_.outputs) {
-      const bool rebinds = output.kind == GraphOutput::Kind::kRebind;
-      if (!rebinds && output.kind != GraphOutput::Kind::kReturn && output.kind != GraphOutput::Kind::kNumber) continue;
-      outputs.push_back(&output);
-      Leaving& one = leaving.emplace_back(Leaving{output.tensor, output.strides, {}, {}});
-      if (output.kind == GraphOutput::Kind::kNumber) one.there = operand(output.tensor);
-      if (rebinds) one.there = rebound(output);
-      if (output.kind == GraphOutput::Kind::kReturn && options_.trace != nullptr)
-        one.value = options_.trace->outputs.at(returned++);
+      ScheduleOutput out;
+      Leaving one{output.tensor, output.strides, {}, {}};
+      switch (output.kind) {
+        case GraphOutput::Kind::kRebind:
+          out = {ScheduleOutput::Kind::kRebind, {}, output.owner, output.key, {}};
+          one.there = rebound(output);
+          break;
+        case GraphOutput::Kind::kReturn:
+          if (options_.trace != nullptr) one.value = options_.trace->outputs.at(returned++);
+          break;
+        case GraphOutput::Kind::kNumber:
+          out.kind = ScheduleOutput::Kind::kNumber;
+          one.there = operand(output.tensor);
+          break;
+        default:
+          continue;
+      }
+      out.part = output.part;
+      s_.outputs.push_back(std::move(out));
+      leaving.push_back(std::move(one));
     }
     const std::vector<OperandId> operands = hand_out(leaving);
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      ScheduleOutput out;
-      out.operand = operands[i];
-      if (outputs[i]->kind == GraphOutput::Kind::kNumber) out.kind = ScheduleOutput::Kind::kNumber;
-      if (outputs[i]->kind == GraphOutput::Kind::kRebind) {
-        out.kind = ScheduleOutput::Kind::kRebind;
-        out.owner = outputs[i]->owner;
-        out.key = outputs[i]->key;
-      }
-      out.part = outputs[i]->part;
-      s_.outputs.push_back(std::move(out));
-    }
+    for (size_t i = 0; i < operands.size(); ++i) s_.outputs[i].operand = operands[i];
   }
   // A gradient that an optimizer was given is the one that is left behind. Invalid: none was.
   [[nodiscard]] OperandId rebound(const GraphOutput& output) const {

@@ -8,6 +8,19 @@ from catalogue.case import case
 from catalogue.parts import adam, batches, descend, mlp, sgd
 
 
+def classifier(accelerate, result_of):
+    """A model, its optimizer, and a step that returns what `result_of` makes of the model, the loss and the logits."""
+    model = mlp()
+    optimizer = sgd(model)
+
+    @accelerate
+    def step(x, y):
+        logits = model(x)
+        return result_of(model, descend(cross_entropy(logits, y), optimizer), logits)
+
+    return model, optimizer, step
+
+
 @case
 def parameter_itself(accelerate):
     model = mlp()
@@ -58,16 +71,12 @@ def batch_and_windows_on_it(accelerate):
 @case
 def results_in_one_memory(accelerate):
     """A write to one of them is seen in the others."""
-    model = mlp()
-    optimizer = sgd(model)
 
-    @accelerate
-    def step(x, y):
-        logits = model(x)
-        loss = descend(cross_entropy(logits, y), optimizer)
+    def result_of(_, loss, logits):
         logits = logits.detach()
         return {"loss": loss, "last": logits[:, -1], "all": logits, "turned": logits.T, "flat": logits.view(-1)}
 
+    model, optimizer, step = classifier(accelerate, result_of)
     for _, x, y in batches():
         out = step(x, y)
         out["all"][1:3] = 5.0
@@ -78,15 +87,8 @@ def results_in_one_memory(accelerate):
 @case
 def results_that_overlap(accelerate):
     """None of them covers the others."""
-    model = mlp()
-    optimizer = sgd(model)
-
-    @accelerate
-    def step(x, y):
-        logits = model(x)
-        loss = descend(cross_entropy(logits, y), optimizer)
-        return loss, logits.detach()[:, :3], logits.detach()[:, 1:]
-
+    model, optimizer, step = classifier(
+        accelerate, lambda _, loss, logits: (loss, logits.detach()[:, :3], logits.detach()[:, 1:]))
     for _, x, y in batches():
         loss, first, last = step(x, y)
         first[:, 2] = 5.0
@@ -96,15 +98,10 @@ def results_that_overlap(accelerate):
 
 @case
 def one_result_twice(accelerate):
-    model = mlp()
-    optimizer = sgd(model)
-
-    @accelerate
-    def step(x, y):
-        logits = model(x)
-        loss = descend(cross_entropy(logits, y), optimizer)
+    def result_of(model, loss, logits):
         return {"loss": loss, "logits": logits, "hidden": (logits, model[0].weight, model[0].weight)}
 
+    model, optimizer, step = classifier(accelerate, result_of)
     for _, x, y in batches():
         out = step(x, y)
         same = out["hidden"][0] is out["logits"], out["hidden"][1] is model[0].weight, out["hidden"][2] is model[0].weight
@@ -161,15 +158,8 @@ def features_that_another_loss_uses(accelerate):
 @case
 def accuracy_beside_the_loss(accelerate):
     """What is computed from a graph that has been used gives no backward pass any more, as in eager."""
-    model = mlp()
-    optimizer = sgd(model)
-
-    @accelerate
-    def step(x, y):
-        logits = model(x)
-        loss = descend(cross_entropy(logits, y), optimizer)
-        return loss, (logits - logits.mean()).abs().mean(), logits
-
+    model, optimizer, step = classifier(
+        accelerate, lambda _, loss, logits: (loss, (logits - logits.mean()).abs().mean(), logits))
     for _, x, y in batches():
         loss, spread, logits = step(x, y)
         try:
