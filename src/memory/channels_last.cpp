@@ -25,6 +25,28 @@ const Shape* loop_shape(const Graph& graph, std::span<const Node> nodes) {
   return nullptr;
 }
 
+// The tensors that opaque calls alone read, so often or more, all of them as `is_so` says of one's input.
+std::vector<bool> read_alike(const Graph& graph, size_t least,
+                             const std::function<bool(const AtenCall&, size_t, const Shape&)>& is_so) {
+  std::vector<size_t> readers(graph.tensors.size(), 0);
+  std::vector<bool> otherwise(graph.tensors.size(), false);
+  for (const Node& node : graph.nodes) {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const size_t input = node.inputs[i].index();
+      const Shape& shape = graph.tensors[input].type.shape;
+      if (node.aten && element_count(shape) > 0 && is_so(*node.aten, i, shape))
+        ++readers[input];
+      else
+        otherwise[input] = true;
+    }
+  }
+  for (const GraphOutput& output : graph.outputs)
+    if (output.tensor.valid()) otherwise[output.tensor.index()] = true;
+  std::vector<bool> alike(graph.tensors.size());
+  for (size_t t = 0; t < alike.size(); ++t) alike[t] = readers[t] >= least && !otherwise[t];
+  return alike;
+}
+
 }  // namespace
 
 Shape channels_last_group(const Graph& graph, std::span<const Node> nodes,
@@ -59,23 +81,19 @@ Graph flattened(Graph group) {
 }
 
 std::vector<bool> wanted_channels_last(const Graph& graph) {
-  std::vector<bool> wanted(graph.tensors.size(), false), otherwise(graph.tensors.size(), false);
-  for (const Node& node : graph.nodes) {
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const size_t input = node.inputs[i].index();
-      const Shape& shape = graph.tensors[input].type.shape;
-      const Shape strides = channels_last_strides(shape);
-      const bool is_so = node.aten && !strides.empty() && element_count(shape) > 0 && !is_dense(shape, strides) &&
-                         std::ranges::any_of(node.aten->layouts, [&](const auto& layout) {
-                           return layout.first == i && layout.second == strides;
-                         });
-      (is_so ? wanted : otherwise)[input] = true;
-    }
-  }
-  for (const GraphOutput& output : graph.outputs)
-    if (output.tensor.valid()) otherwise[output.tensor.index()] = true;
-  for (size_t t = 0; t < wanted.size(); ++t) wanted[t] = wanted[t] && !otherwise[t];
-  return wanted;
+  return read_alike(graph, 1, [](const AtenCall& call, size_t input, const Shape& shape) {
+    const Shape strides = channels_last_strides(shape);
+    return !strides.empty() && !is_dense(shape, strides) && std::ranges::any_of(call.layouts, [&](const auto& layout) {
+      return layout.first == input && layout.second == strides;
+    });
+  });
+}
+
+std::vector<bool> wanted_contiguous(const Graph& graph) {
+  return read_alike(graph, 2, [](const AtenCall& call, size_t input, const Shape&) {
+    return std::ranges::find(call.layouts, input, &std::pair<uint32_t, Shape>::first) == call.layouts.end() &&
+           std::ranges::find(call.writes, input) == call.writes.end();
+  });
 }
 
 }  // namespace stepc

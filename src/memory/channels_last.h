@@ -24,4 +24,8 @@ Graph flattened(Graph group);
 // writes it so, which is no more than each of these calls would do to lay it out anew, and takes no memory.
 std::vector<bool> wanted_channels_last(const Graph& graph);
 
+// The tensors that opaque calls alone read, two or more, all of them contiguous, as they were recorded: copied once,
+// each is so for all, where every call would lay out a copy of its own beside it.
+std::vector<bool> wanted_contiguous(const Graph& graph);
+
 }  // namespace stepc

@@ -10,6 +10,32 @@
 
 namespace stepc {
 
+namespace {
+
+// By tensor: whether it is a view, opaque calls want it contiguous, and nothing else reads what it is a view of, which
+// a copy therefore takes the place of.
+std::vector<bool> copied_for_calls(const Graph& graph) {
+  std::vector<bool> wanted = wanted_contiguous(graph);
+  if (std::ranges::find(wanted, true) == wanted.end()) return wanted;
+  std::vector<size_t> readers(graph.tensors.size(), 0);
+  for (const Node& node : graph.nodes)
+    for (TensorId input : node.inputs) ++readers[input.index()];
+  for (const GraphOutput& output : graph.outputs)
+    if (output.tensor.valid()) ++readers[output.tensor.index()];
+  for (size_t t = 0; t < wanted.size(); ++t) {
+    const Node* producer = graph.producer(TensorId(t));
+    wanted[t] = wanted[t] && producer != nullptr && is_view(*producer);
+    while (wanted[t] && producer != nullptr && is_view(*producer)) {
+      const TensorId from = producer->inputs[0];
+      producer = graph.producer(from);
+      wanted[t] = producer != nullptr && readers[from.index()] == 1;
+    }
+  }
+  return wanted;
+}
+
+}  // namespace
+
 GraphWindows graph_windows(const Graph& graph) {
   GraphWindows w;
   w.windows.assign(graph.tensors.size(), {});
@@ -21,6 +47,7 @@ GraphWindows graph_windows(const Graph& graph) {
   }
   const auto strides_of = [&](TensorId tensor) -> const Shape& { return w.windows[tensor.index()].strides; };
   const std::vector<bool> wanted = wanted_channels_last(graph);
+  const std::vector<bool> copied = copied_for_calls(graph);
   Shape group_strides;      // of the group that `node` is of
   bool writes_any = false;  // layout of results, as they are wanted
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -35,7 +62,9 @@ GraphWindows graph_windows(const Graph& graph) {
     }
     if (!node.group && is_view(node)) {
       const TensorId from = node.inputs[0];
-      if (auto window = window_of(node, graph.type(from).dtype, w.windows[from.index()])) {
+      auto window = window_of(node, graph.type(from).dtype, w.windows[from.index()]);
+      const bool is_copied = window && copied[node.outputs[0].index()] && !is_dense(window->sizes, window->strides);
+      if (window && !is_copied) {
         w.windows[node.outputs[0].index()] = std::move(*window);
         w.roots[node.outputs[0].index()] = w.roots[from.index()];
         continue;

@@ -1,6 +1,6 @@
 // GraphWindows: how every tensor of a Graph lies in memory, and so which views are windows on what they are views of
-// and which have to be copied, as a reshape across strides has. Passes and planning ask here, so that what a pass takes
-// a view for is what the Schedule makes of it.
+// and which are copied: a reshape across strides has to be, and what several opaque calls would each copy is so once.
+// Passes and planning ask here, so that what a pass takes a view for is what the Schedule makes of it.
 #pragma once
 
 #include <set>

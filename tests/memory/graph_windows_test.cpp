@@ -49,5 +49,45 @@ return %4
   EXPECT_EQ(w.roots[4], TensorId(1));
 }
 
+// What a 1x1 convolution makes by a matmul lies channels-last, and a recorded convolution wants it contiguous.
+std::vector<bool> copied_where(std::string_view made, std::string_view readers) {
+  return graph_windows(windowed_graph(str(R"(input %0: f32[2, 8, 4] = parameter "rows"
+input %1: f32[4, 1, 3, 3] = parameter "weight"
+{}%3: f32[2, 4, 8] = transpose(%2) {{permutation=[0, 2, 1]}} | forward ""
+%4: f32[2, 4, 4, 2] = reshape(%3) {{shape=[2, 4, 4, 2]}} | forward ""
+{})",
+                                          made, readers)))
+      .copied_views;
+}
+
+TEST(GraphWindows, WhatSeveralCallsWantContiguousIsCopiedOnce) {
+  constexpr std::string_view kMade = "%2: f32[2, 8, 4] = exp(%0) | forward \"\"\n";
+  constexpr std::string_view kCall =
+      "%{}: f32[2, 4, 4, 2] = aten::convolution(%4, %1, none, [1, 1], [1, 1], [1, 1], false, [0, 0], 4) -> % | forward "
+      "\"\"\n";
+  const std::string once = str(kCall, 5), twice = once + str(kCall, 6);
+  EXPECT_EQ(copied_where(kMade, twice + "return %5\nreturn %6\n"),
+            (std::vector<bool>{false, false, true, false, false}));
+  EXPECT_EQ(copied_where(kMade, once + "return %5\n"), std::vector<bool>(4, false)) << "one call's own copy is as good";
+  EXPECT_EQ(
+      copied_where(kMade, twice + "%7: f32[2, 4, 4, 2] = exp(%4) | forward \"\"\nreturn %5\nreturn %6\nreturn %7\n"),
+      std::vector<bool>(6, false))
+      << "a kernel reads it as it lies";
+  EXPECT_EQ(copied_where(kMade, twice + "return %5\nreturn %6\nreturn %2\n"), std::vector<bool>(5, false))
+      << "it stays beside a copy";
+}
+
+TEST(GraphWindows, WhatTheProgramOwnsIsNotCopiedForCalls) {
+  const Graph graph = windowed_graph(R"(input %0: f32[2, 4, 2, 4] = batch "x"
+input %1: f32[4, 1, 3, 3] = parameter "weight"
+%2: f32[2, 4, 4, 2] = transpose(%0) {permutation=[0, 1, 3, 2]} | forward ""
+%3: f32[2, 4, 4, 2] = aten::convolution(%2, %1, none, [1, 1], [1, 1], [1, 1], false, [0, 0], 4) -> % | forward ""
+%4: f32[2, 4, 4, 2] = aten::convolution(%2, %1, none, [1, 1], [1, 1], [1, 1], false, [0, 0], 4) -> % | forward ""
+return %3
+return %4
+)");
+  EXPECT_EQ(graph_windows(graph).copied_views, std::vector<bool>(3, false));
+}
+
 }  // namespace
 }  // namespace stepc
