@@ -175,8 +175,11 @@ std::unique_ptr<Segments::Call> Segments::begin(StepInput input) {
     return nullptr;
   }
   call->is_first_ = !std::exchange(entry.is_seen, true);
-  if (call->is_first_) {
+  if (call->is_first_)
     plans_.looked(entry);
+  else
+    entry.pace.run_eagerly(call->compared_ = plans_.compared_with_eager(entry));
+  if (call->is_first_ || call->compared_ > 0) {
     ++stats_.eager_calls;
     call->tensors_.clear();  // it is kept as long as its graph
     call->parameters_.clear();
@@ -192,6 +195,15 @@ void Segments::run_eagerly(const std::string& why) {
 
 void Segments::leave(const std::string& signature, const std::string& why) {
   if (PlanEntry* entry = plans_.entry_of(signature); entry != nullptr && !entry->eager) plans_.give_up(*entry, why);
+}
+
+void Segments::took(const std::string& signature, bool as_it_is, double seconds) {
+  PlanEntry* const entry = plans_.entry_of(signature);
+  if (entry == nullptr || entry->eager) return;
+  if (as_it_is)
+    entry->pace.ran_eagerly(seconds);
+  else if (const auto slower = entry->pace.replayed(seconds))
+    plans_.give_up(*entry, str("the loop takes {:.1f} times as long with its replays: its kernels are small", *slower));
 }
 
 // They separate no plans.
@@ -499,8 +511,16 @@ std::vector<at::Tensor> Segments::Call::replay_backward(const std::vector<at::Te
   ++owner_.stats_.replays;
   owner_.stats_.is_warm = true;
   owner_.plans_.count_run(*plan, result);
-  if (PlanEntry* entry = owner_.plans_.entry_of(signature_)) owner_.plans_.paid(*entry);
+  if (PlanEntry* entry = owner_.plans_.entry_of(signature_)) {
+    owner_.plans_.paid(*entry);
+    if (mode_ == Mode::kReplay && !entry->pace.times_replay()) entry->pace.replayed(0);
+  }
   return joined(std::move(result.outputs), aside.take(result.rebindings));
+}
+
+bool Segments::Call::is_timed() const {
+  const PlanEntry* entry = mode_ == Mode::kReplay ? owner_.plans_.entry_of(signature_) : nullptr;
+  return entry != nullptr && entry->pace.times_replay();
 }
 
 std::vector<at::Tensor> Segments::Call::finish_recording(const std::vector<at::Tensor>& gradients,

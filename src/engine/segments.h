@@ -38,6 +38,11 @@ class Segments {
     ~Call();
     // Whether none like it has been seen: it is to run as it is, so that the door sees what the loop does with it.
     bool is_first() const { return is_first_; }
+    // So many calls in a row, this one first, are to run as they are, and Segments::took() to be told of them: replays
+    // are compared with them.
+    int64_t compared() const { return compared_; }
+    // Whether Segments::took() is to be told of this replay.
+    bool is_timed() const;
     // What all calls that look like it have in common; good for as long as its Segments.
     const std::string& signature() const { return signature_; }
     // The parameters that require a gradient.
@@ -102,6 +107,7 @@ class Segments {
     std::vector<at::Tensor> tensors_;
     std::vector<at::Tensor> parameters_;
     bool is_first_ = false;
+    int64_t compared_ = 0;
     std::vector<Version> read_, given_;  // parameters and inputs; outputs
     std::optional<Undo> before_;         // the forward pass
     std::optional<Undo> looked_at_;      // the generators after a forward pass that was recorded beside a replay
@@ -117,6 +123,9 @@ class Segments {
   void run_eagerly(const std::string& why);
   // The model has run as it is where begin() would have given no call again.
   void ran_eagerly() { ++stats_.eager_calls; }
+  // From a call of this signature, which came to its backward pass, to the next call of the model: so long did the loop
+  // take. Where its replays turn out not to pay, they are eager's from here on, with one warning.
+  void took(const std::string& signature, bool as_it_is, double seconds);
   // The calls of this signature are eager's from here on, with one warning.
   void leave(const std::string& signature, const std::string& why);
 

@@ -93,8 +93,9 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
     plans_.capture(entry, input, user_step);
     tensors = list_tensors(*program_, input);
   }
-  if (compares_pace(entry)) {
+  if (plans_.is_traced() && !times_ && plans_.compared_with_eager(entry) > 0) {
     tensors.clear();
+    entry.pace.run_eagerly(1);
     const auto begin = Clock::now();
     StepOutput output = run_eagerly(eager);
     entry.pace.ran_eagerly(output.own_seconds > 0 ? output.own_seconds : seconds_since(begin));
@@ -114,12 +115,6 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
   plans_.check(entry, recording, input);
   release_free_memory();
   return std::move(recording.output);
-}
-
-// Who asked for tracing has it.
-bool Step::compares_pace(const PlanEntry& entry) const {
-  return plans_.is_traced() && config_.python == PythonMode::kAuto && !times_ && entry.to_record == 0 &&
-         !entry.plans.empty() && entry.pace.wants_eager() && plans_.eager_fits(*entry.plans.front());
 }
 
 StepOutput Step::keep(PlanEntry& entry, Recording& recording, const StepInput& input, const BeforeStep* before) {

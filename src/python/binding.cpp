@@ -329,6 +329,8 @@ class PythonCall {
   PythonCall& operator=(const PythonCall&) = delete;
 
   bool is_first() const { return call_->is_first(); }
+  int64_t compared() const { return call_->compared(); }
+  bool is_timed() const { return call_->is_timed(); }
   py::bytes signature() const { return call_->signature(); }
   py::list parameters() const { return list_of(call_->parameters()); }
 
@@ -409,6 +411,9 @@ class PythonSegments {
   }
 
   void ran_eagerly() { segments_.ran_eagerly(); }
+  void took(const std::string& signature, bool as_it_is, double seconds) {
+    in_turn([&] { segments_.took(signature, as_it_is, seconds); });
+  }
   void leave(const std::string& signature, const std::string& why) {
     in_turn([&] { segments_.leave(signature, why); });
   }
@@ -568,6 +573,7 @@ PYBIND11_MODULE(_C, module) {
       .def("begin", &PythonSegments::begin)
       .def("run_eagerly", &PythonSegments::run_eagerly)
       .def("ran_eagerly", &PythonSegments::ran_eagerly)
+      .def("took", &PythonSegments::took)
       .def("leave", &PythonSegments::leave)
       .def("stats", &PythonSegments::stats)
       .def("report", &PythonSegments::report)
@@ -575,6 +581,8 @@ PYBIND11_MODULE(_C, module) {
       .def("schedule_text", &PythonSegments::schedule_text);
   py::class_<PythonCall>(module, "Call")
       .def("is_first", &PythonCall::is_first)
+      .def("compared", &PythonCall::compared)
+      .def("is_timed", &PythonCall::is_timed)
       .def("signature", &PythonCall::signature)
       .def("parameters", &PythonCall::parameters)
       .def("forward", &PythonCall::forward)

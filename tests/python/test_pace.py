@@ -3,12 +3,14 @@
 import collections
 import gc
 import random
+import time
 
 import pytest
 import torch
 from torch import nn
 
 import stepc
+import stepc.loop
 from harness import source_of
 
 
@@ -135,6 +137,37 @@ def test_eager_passes_of_a_loop_are_made_without_the_engine():
     assert segments.engine.runs > before, "it is asked again"
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters()))
     assert stepc.stats(model)["recordings"] >= recordings
+
+
+@pytest.mark.parametrize("seconds, is_left", [(1.1e-3, False), (1.3e-3, True)])
+def test_a_loop_whose_replays_do_not_pay_is_left_to_eager(seconds, is_left, monkeypatch):
+    """By a clock on which the loop takes a millisecond as it is."""
+    model, twin = mlp(), mlp()
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.05) for one in (model, twin)]
+    model, optimizers[0] = stepc.accelerate(model, optimizers[0], config=stepc.Config(mode="exact"))
+    took = []
+
+    class Told(Asked):
+        def took(self, signature, as_it_is, measured):
+            took.append((as_it_is, measured))
+            self.engine.took(signature, as_it_is, 1e-3 if as_it_is else seconds)
+
+    segments = model.__dict__["_compiled_call_impl"]
+    segments.engine = Told(segments.engine)
+    for i in range(180):
+        for one, optimizer in zip((model, twin), optimizers):
+            loss = one(make_batch(i)).square().mean()
+            if i == 80:
+                time.sleep(1.0)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters())), i
+    assert [one[0] for one in took] == 32 * [False] + 32 * [True] + 32 * [False], took
+    assert [measured > 1 for _, measured in took].count(True) == 1 and min(took)[1] > 0
+    stats = stepc.stats(model)
+    assert len(stats["warnings"]) == is_left and all("1.3 times as long" in text for text in stats["warnings"])
+    assert (stats["replays"] < 140) if is_left else (stats["replays"] >= 180 - 32 - 5), stats
 
 
 def test_a_checkpoint_that_is_loaded_ends_eager_calls(tmp_path):

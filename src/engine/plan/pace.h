@@ -1,6 +1,6 @@
-// Pace: whether the replays of a traced step pay in the long run. Its own Python runs beside the plan, and where its
-// kernels are small, to see each of its calls costs more than the plan saves. The same calls are compared whatever the
-// clock says; only what they come to is measured.
+// Pace: whether replays pay in the long run where each costs more than its kernels: of a traced step, whose Python runs
+// beside the plan, and of a loop's model, whose passes begin and end in Python. Where kernels are small, that costs
+// more than the plan saves. The same calls are compared whatever the clock says; only what they come to is measured.
 #pragma once
 
 #include <algorithm>
@@ -12,23 +12,25 @@ namespace stepc {
 
 class Pace {
  public:
-  static constexpr int64_t kLongRun = 64;  // replays before any is compared
-  static constexpr int64_t kCompared = 8;  // replays, and as many eager steps, in turn
+  static constexpr int64_t kLongRun = 96;  // replays before any eager step; not a power of two, when plans are checked
+  static constexpr int64_t kInARow = 32;   // eager steps, and replays before and after them: the first ones are cold
+  static constexpr int64_t kFew = 4;       // the same of eager steps that are long
+  static constexpr double kLong = 0.05;    // seconds
   static constexpr double kMostSlower = 1.2;
 
-  // Whether the next step is to run as it is, and be timed.
-  [[nodiscard]] bool wants_eager() const { return eager_ < kCompared && replays_ >= kLongRun + eager_; }
-  void ran_eagerly(double seconds) {
-    ++eager_;
-    eager_seconds_ = std::min(eager_seconds_, seconds);
+  // So many steps that come next are to run as they are, and be timed.
+  [[nodiscard]] int64_t wanted_eager() const {
+    return replays_ == kLongRun ? std::max((replay_seconds_ < kLong ? kInARow : kFew) - eager_, int64_t{0}) : 0;
   }
+  void run_eagerly(int64_t count) { eager_ += count; }
+  void ran_eagerly(double seconds) { eager_seconds_ = std::min(eager_seconds_, seconds); }
+  // Whether it matters how long the next replay takes.
+  [[nodiscard]] bool times_replay() const { return replays_ >= kLongRun - kInARow && replays_ < kLongRun + kInARow; }
   // How many times as long as eager the replays took, each at its best, once that is known and above kMostSlower.
   std::optional<double> replayed(double seconds) {
-    ++replays_;
-    if (replays_ <= kLongRun || replays_ > kLongRun + kCompared) return std::nullopt;
-    replay_seconds_ = std::min(replay_seconds_, seconds);
+    if (times_replay()) replay_seconds_ = std::min(replay_seconds_, seconds);
     const double slower = replay_seconds_ / eager_seconds_;
-    return replays_ == kLongRun + kCompared && slower > kMostSlower ? std::optional(slower) : std::nullopt;
+    return ++replays_ == kLongRun + kInARow && slower > kMostSlower ? std::optional(slower) : std::nullopt;
   }
 
  private:

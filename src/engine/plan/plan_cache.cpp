@@ -363,6 +363,11 @@ bool PlanCache::must_check(const PlanEntry& entry, const std::vector<at::Tensor>
   return plan.verified && !plan.is_virtual() && eager_fits(plan) && plan.why_not(tensors).empty();
 }
 
+int64_t PlanCache::compared_with_eager(const PlanEntry& entry) const {
+  const bool may = config_.python == PythonMode::kAuto && entry.to_record == 0 && !entry.plans.empty();
+  return may && eager_fits(*entry.plans.front()) ? entry.pace.wanted_eager() : 0;
+}
+
 void PlanCache::check(PlanEntry& entry, Recording& recording, const StepInput& input) {
   ++stats_.checks;
   const int64_t replays = replays_of(entry) - (may_trace_ ? 0 : 1);  // a model's look is beside one

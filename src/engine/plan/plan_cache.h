@@ -33,7 +33,7 @@ struct PlanEntry {
   double decisions = 0;                    // of traced steps that led to no plan, long ago ones count less
   int to_verify = 0;                       // steps that may follow a plan that is to be verified
   double departures = 0;  // of traced steps from their plans, and replays that failed; long ago ones count less
-  Pace pace;              // of traced replays
+  Pace pace;              // of replays beside which Python runs
   std::string last_obstacle;
   bool eager = false;        // no plan can be made
   bool is_captured = false;  // virtually, or that cannot be: it is recorded while it runs
@@ -60,6 +60,10 @@ class PlanCache {
   // Whether the next step is to run as it is and be recorded, to be compared with the plans of the entry: after their
   // replays 2, 4, 8, and so on. Only of steps whose host code does not run beside the plan.
   bool must_check(const PlanEntry& entry, const std::vector<at::Tensor>& tensors) const;
+  // So many steps, or passes of a loop's model, that come next are to run as they are to see whether replays pay. Who
+  // asked for tracing or watching has that.
+  int64_t compared_with_eager(const PlanEntry& entry) const;
+
   // What it did. The step goes on as traced, with a warning, if the plans would have done something else.
   void check(PlanEntry& entry, Recording& recording, const StepInput& input);
 

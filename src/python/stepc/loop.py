@@ -13,6 +13,7 @@ import functools
 import gc
 import hashlib
 import logging
+import time
 import types
 import weakref
 
@@ -50,6 +51,7 @@ class _Boundary(torch.autograd.Function):
         return (None, None, None, *ctx.run.backward(list(gradients)))
 
 
+_MOST_TEXTS = 64  # of arguments; texts beside tensors may be others at every call
 _OF_THEIR_OWN = "its outputs have backward passes of their own"
 
 
@@ -120,6 +122,28 @@ class _Asked:
             run.refuse_if_asked()
 
 
+class _Timed:
+    """A pass, from whose call to the next one the loop is timed."""
+
+    def __init__(self, signature, as_it_is, began):
+        self.signature = signature
+        self.as_it_is = as_it_is
+        self.began = began
+        self.came_back = False  # a backward pass has begun
+
+    def see(self, _):
+        self.came_back = True
+
+
+class _InARow:
+    """Passes that run as they are one after the other, as they would without plans, for replays to be compared with."""
+
+    def __init__(self, call, looks):
+        self.signature = call.signature()
+        self.looks = looks  # of their arguments
+        self.left = call.compared()
+
+
 class _Run:
     """One forward pass and the backward passes through it."""
 
@@ -127,17 +151,17 @@ class _Run:
         self.segments = segments
         self.call = call
         self.signature = b""  # of the call, once that is gone
+        self.timed = None
         self.structure = structure  # of the arguments
         self.tensors = tensors
         self.inner = inner  # id of an argument that requires a gradient -> what stands for it inside
         self.inputs = list({id(tensor): tensor for tensor in tensors if id(tensor) in inner}.values())
         self.parameters = call.parameters()
-        self.autocast = torch.autocast(
-            "cpu",
-            enabled=torch.is_autocast_enabled("cpu"),
-            dtype=torch.get_autocast_dtype("cpu"),
-            cache_enabled=torch.is_autocast_cache_enabled(),
-        )
+        self.autocast = {
+            "enabled": torch.is_autocast_enabled("cpu"),
+            "dtype": torch.get_autocast_dtype("cpu"),
+            "cache_enabled": torch.is_autocast_cache_enabled(),
+        }
         self.returned = []  # weakly, outputs as the loop has them, where one is computed from another
         self.outputs = None  # of a forward pass that ran as it is, from `inner`
         self.graph = None  # the same, from the arguments themselves
@@ -330,6 +354,8 @@ class _Run:
         if self.is_left:
             found = self._backward_of_graph(gradients, keeps)
         else:
+            if self.timed is not None:
+                self.timed.came_back = True
             found = self.call.backward(gradients, self._backward_inside)
         if self._is_last(keeps):
             self._release()
@@ -398,7 +424,7 @@ class _Run:
         self.is_run_again = True
 
         def run():
-            with torch.enable_grad(), self.autocast:
+            with torch.enable_grad(), torch.autocast("cpu", **self.autocast):
                 results.append(self.segments.run(*self.arguments(inside)))
 
         self.call.run_as_before(run)
@@ -437,6 +463,9 @@ class ModelSegments:
         self.saved = torch.zeros(())
         self.is_called = False
         self.asking = Asking()
+        self.timed = None  # the call before, where that counts
+        self.in_a_row = None
+        self.texts = {}  # of arguments, by their structure's repr
 
     def __deepcopy__(self, memo):
         return None
@@ -475,13 +504,53 @@ class ModelSegments:
         if not self.asking.is_due():
             self.engine.ran_eagerly()
             return self.run(args, kwargs)
+        began = time.perf_counter()
+        if self.timed is not None:
+            self._tell(began)
+        if self.in_a_row is not None and self._goes_on(args, kwargs):
+            self.engine.ran_eagerly()
+            return self._run_timed(args, kwargs)
         run = self._planned(args, kwargs)
         self.asking.note(run is None)
         if run is None:
             return self.run(args, kwargs)
+        if run.call.compared():
+            self.in_a_row = _InARow(run.call, _looks_of(run.structure, run.tensors))
+            return self._run_timed(args, kwargs)
         given = args, kwargs
         del args, kwargs
-        return run.probe(*given) if run.call.is_first() else run.forward()
+        if run.call.is_first():
+            return run.probe(*given)
+        result = run.forward()
+        if run.call.is_timed():
+            self.timed = run.timed = _Timed(run.call.signature(), False, began)
+        return result
+
+    def _goes_on(self, args, kwargs):
+        """Whether this is another one of the passes in a row."""
+        row, tensors = self.in_a_row, []
+        return _looks_of(tree.flatten((args, kwargs), tensors, []), tensors) == row.looks
+
+    def _run_timed(self, args, kwargs):
+        row = self.in_a_row
+        row.left -= 1
+        if row.left == 0:
+            self.in_a_row = None
+        timed = _Timed(row.signature, True, time.perf_counter())
+        result = self.run(args, kwargs)
+        ended = time.perf_counter()
+        outputs = []
+        tree.flatten_result([result], outputs)
+        for node in {output.grad_fn for output in outputs} - {None}:
+            node.register_prehook(timed.see)
+        timed.began += time.perf_counter() - ended  # this is not the loop's
+        self.timed = timed
+        return result
+
+    def _tell(self, now):
+        timed, self.timed = self.timed, None
+        if timed.came_back:
+            self.engine.took(timed.signature, timed.as_it_is, now - timed.began)
 
     def _planned(self, args, kwargs):
         """The pass, or None where the model runs as it is."""
@@ -500,13 +569,24 @@ class ModelSegments:
             return None
         inner = {id(tensor): tensor.detach().requires_grad_() for tensor in tensors if tensor.requires_grad}
         insides = [inner.get(id(tensor), tensor) for tensor in tensors]
-        call = self.engine.begin(insides, names, _text_of(structure))
+        call = self.engine.begin(insides, names, self._text_of(structure))
         if call is None:
             return None
         if self.scout.hooked:  # known by now
             self.engine.run_eagerly(self.scout.hooked)
             return None
         return _Run(self, call, structure, tensors, inner)
+
+    def _text_of(self, structure):
+        """Of arguments, for their signature: for a reader, and exact."""
+        exact = repr(structure)
+        text = self.texts.get(exact)
+        if text is None:
+            if len(self.texts) == _MOST_TEXTS:
+                self.texts.clear()
+            text = f"{tree.describe(structure)} #{hashlib.sha256(exact.encode()).hexdigest()[:16]}"
+            self.texts[exact] = text
+        return text
 
     def _why_eager(self, structure, tensors):
         """What of the program around the call a plan would not do, in words."""
@@ -527,9 +607,8 @@ def _weak(forward):
     return (lambda: None) if forward is None else weakref.ref(forward)
 
 
-def _text_of(structure):
-    """Of arguments, for their signature: for a reader, and exact."""
-    return f"{tree.describe(structure)} #{hashlib.sha256(repr(structure).encode()).hexdigest()[:16]}"
+def _looks_of(structure, tensors):
+    return repr(structure), [(one.shape, one.dtype, one.requires_grad) for one in tensors]
 
 
 class _ModelScout(Scout):
