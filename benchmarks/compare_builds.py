@@ -89,12 +89,13 @@ def main():
     parser.add_argument("builds", nargs=2, metavar="BUILD")
     parser.add_argument("--models", nargs="+", default=["1.8M", "10M"], choices=[model[0] for model in MODELS])
     parser.add_argument("--modes", nargs="+", default=["fast", "exact"], choices=["fast", "exact"])
+    parser.add_argument("--precisions", nargs="+", default=["f32", "bf16", "autocast"], choices=["f32", "bf16", "autocast"])
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--steps", type=int, default=20, help="measured steps of each process")
     options = parser.parse_args()
     print(f"{'model':<8} {'precision':<9} {'mode':<6} {'new/old':>8} {'95 %':>17} {'planning s, old and new':>25}")
     for model in (m for m in MODELS if m[0] in options.models):
-        for precision in model[6]:
+        for precision in (one for one in model[6] if one in options.precisions):
             for mode in options.modes:
                 pairs = [pair_of(options.builds, (model[0], precision, mode), options.steps)
                          for _ in range(options.pairs)]
