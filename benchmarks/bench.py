@@ -286,6 +286,7 @@ COLUMNS = (("s/step", "step_time", lambda v: f"{v:.4g}"),
            ("planned GB", "planned_peak_bytes", lambda v: f"{v / 1e9:.3f}"),
            ("live GB", "measured_peak_bytes", lambda v: f"{v / 1e9:.3f}"),
            ("RSS GB", "steady_rss_bytes", lambda v: f"{v / 1e9:.2f}"),
+           ("promised", "promised_rss_bytes", lambda v: f"{v / 1e9:.2f}"),
            ("peak RSS", "peak_rss_bytes", lambda v: f"{v / 1e9:.2f}"))
 
 

@@ -16,13 +16,13 @@
 #include <vector>
 
 #include <nlohmann/json.hpp>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <torch/utils.h>
 
+#include "aten/cpu_hook.h"
 #include "base/check.h"
 #include "engine/stepc.h"
 #include "models/decoder.h"
@@ -53,18 +53,19 @@ class Answers {
   std::FILE* file_;
 };
 
-struct ResidentBytes {
-  uint64_t now = 0;
-  uint64_t peak = 0;
-};
-ResidentBytes resident_bytes() {
-  rusage usage{};
-  INTERNAL_CHECK_EQ(::getrusage(RUSAGE_SELF, &usage), 0);
-  uint64_t mapped_pages = 0;
-  uint64_t resident_pages = 0;
-  std::ifstream("/proc/self/statm") >> mapped_pages >> resident_pages;
+// Resident bytes of the process: "VmRSS" now, "VmHWM" at most. Not getrusage's, which are its parent's before it.
+uint64_t resident_bytes(std::string_view what) {
   constexpr uint64_t kKibibyte = 1024;
-  return {resident_pages * static_cast<uint64_t>(::getpagesize()), static_cast<uint64_t>(usage.ru_maxrss) * kKibibyte};
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(what)) return std::stoull(line.substr(what.size() + 1)) * kKibibyte;
+  stepc::user_error("/proc/self/status has no {}", what);
+}
+
+stepc::Config captured_virtually() {
+  stepc::Config config;
+  config.capture = stepc::Capture::kVirtual;
+  return config;
 }
 
 // Seconds of the monotonic clock, which all processes of a machine share.
@@ -151,8 +152,11 @@ class Runner {
         batches_(make_batches(task)),
         trainer_(task),
         step_(stepc::accelerate(std::function([this](const at::Tensor& batch) { return trainer_.step(batch); }),
-                                {trainer_.model()}, {trainer_.optimizer()})) {
+                                {trainer_.model()}, {trainer_.optimizer()}, captured_virtually())) {
     if (paired) eager_ = std::make_unique<Trainer>(task);
+    step_.capture(batches_[0]);
+    stepc::release_free_memory();
+    loaded_bytes_ = resident_bytes("VmRSS");
   }
 
   void run(int64_t count) {
@@ -182,10 +186,11 @@ class Runner {
   }
 
   void memory() {
-    const ResidentBytes resident = resident_bytes();
     const stepc::Stats& stats = step_.stats();
-    answers_.send({{"peak_rss_bytes", resident.peak},
-                   {"steady_rss_bytes", resident.now},
+    answers_.send({{"peak_rss_bytes", resident_bytes("VmHWM")},
+                   {"steady_rss_bytes", resident_bytes("VmRSS")},
+                   {"loaded_rss_bytes", loaded_bytes_},
+                   {"promised_rss_bytes", loaded_bytes_ + stats.planned_peak_bytes},
                    {"state_bytes", stats.state_bytes},
                    {"planned_peak_bytes", stats.state_bytes + stats.planned_peak_bytes},
                    {"measured_peak_bytes", stats.state_bytes + stats.measured_peak_bytes},
@@ -203,6 +208,7 @@ class Runner {
   std::vector<at::Tensor> batches_;
   Trainer trainer_;
   std::unique_ptr<Trainer> eager_;
+  uint64_t loaded_bytes_ = 0;  // resident before the first step, which is planned by then
   stepc::Accelerated<std::function<at::Tensor(const at::Tensor&)>> step_;
   int64_t steps_ = 0;
 };

@@ -116,6 +116,30 @@ TEST(MeasureWorkspace, OfARowOfTheOpTable) {
   EXPECT_EQ(exp, Workspace()) << "its result is all that it takes";
 }
 
+// Of a narrow weight's gradient one wide sum of everything, and little beside it.
+TEST(MeasureWorkspace, OfALossWithManyClasses) {
+  install_cpu_hook();
+  constexpr int64_t kTokens = 512, kWidth = 512, kClasses = 12000;
+  const auto laid_out = [](DType dtype, Shape shape) {
+    return TensorLayout{{dtype, shape}, contiguous_strides(shape)};
+  };
+  const std::vector<TensorLayout> inputs = {laid_out(DType::kBF16, {kTokens, kWidth}),
+                                            laid_out(DType::kBF16, {kClasses, kWidth}),
+                                            laid_out(DType::kI64, {kTokens}), laid_out(DType::kF32, {kTokens})};
+  Node node;
+  node.op = "linear_cross_entropy";
+  node.attrs = complete_attrs(op_def("linear_cross_entropy"), {{"gradient_dtype", DType::kBF16}});
+  node.inputs.resize(inputs.size());
+  const TensorLayout row = laid_out(DType::kF32, {kTokens});
+  const std::optional<Workspace> loss =
+      measure_workspace(unknown_workspace(node, inputs, {row, row, inputs[0], inputs[1]}, 1), 1);
+  ASSERT_TRUE(loss.has_value());
+  const uint64_t sum = uint64_t{kClasses} * kWidth * sizeof(float);
+  const uint64_t gradients = uint64_t{256} * kClasses * 2;  // of the logits of as many rows
+  const uint64_t logits = uint64_t{64} * kClasses * sizeof(float);
+  EXPECT_LE(loss->bytes, sum + gradients + 5 * logits);
+}
+
 // A result that ATen lays otherwise than was planned is copied aside and to its place.
 TEST(MeasureWorkspace, OfAResultThatLiesOtherwise) {
   install_cpu_hook();

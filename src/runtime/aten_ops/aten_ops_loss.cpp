@@ -15,6 +15,7 @@ using Types = std::vector<TensorType>;
 
 constexpr int64_t kRows = 256;      // that add to the gradient of the weight at a time,
 constexpr int64_t kLogitRows = 64;  // and whose logits are there: three pieces of so many rows at once, of every class
+constexpr int64_t kClasses = 4096;  // whose narrow gradient is widened at a time, before it is added
 
 struct Loss {
   int64_t ignored;
@@ -77,7 +78,10 @@ Tensors linear_cross_entropy(const Tensors& x, const Attrs& attrs, const Types& 
     else if (weight_gradient.scalar_type() == left.scalar_type())
       weight_gradient.addmm_(left, right);
     else
-      weight_gradient.add_(at::mm(left, right));
+      for (int64_t c = 0; c < left.size(0); c += kClasses) {
+        const int64_t some = std::min(kClasses, left.size(0) - c);
+        weight_gradient.narrow(0, c, some).add_(at::mm(left.narrow(0, c, some), right));
+      }
   }
   if (is_backward && !weight_gradient.is_same(results[3])) results[3].copy_(weight_gradient);
   return results;
