@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/text.h"
 #include "ops/graph_builder.h"
 #include "passes/pass.h"
 #include "passes/rewrite/decompose.h"
@@ -99,6 +100,35 @@ TEST(Fuse, PhasesOfAStepDoNotShareAKernel) {
   b.graph().outputs.emplace_back();
   b.graph().outputs.back().tensor = b.add("neg", {y});
   EXPECT_EQ(groups_of(fuse(b.take())).size(), 2U);
+}
+
+// `count` products of one shape, each added to those before it, in such modules; how many kernels there are.
+size_t kernels_of_sum(int count, bool is_one_module, bool keeps_products = false) {
+  GraphBuilder b;
+  TensorId sum;
+  for (int k = 0; k < count; ++k) {
+    b.set_source({Phase::kBackward, is_one_module ? "layer" : str("layer.{}", k)});
+    const TensorId x = input(b, InputKind::kBatch, {DType::kF32, {8, 64}});
+    const TensorId product = b.add("matmul", {x, x}, {{"transpose_a", true}});
+    if (keeps_products) {
+      b.graph().outputs.emplace_back();
+      b.graph().outputs.back().tensor = product;
+    }
+    sum = k == 0 ? product : b.add("add", {sum, product});
+  }
+  b.graph().outputs.emplace_back();
+  b.graph().outputs.back().tensor = sum;
+  const Graph fused = fuse(b.take());
+  verify_stage(fused, Stage::kFused);
+  return extract_groups(fused).size();
+}
+
+// The gradient of a weight that a recurrence, or micro-batches, use again and again: in one kernel all of its parts
+// would be held until the last is made.
+TEST(Fuse, ASumOfWhatIsMadeOneAfterTheOtherIsNoKernel) {
+  EXPECT_EQ(kernels_of_sum(8, true), 7U);
+  EXPECT_EQ(kernels_of_sum(3, false), 1U) << "queries, keys and values";
+  EXPECT_EQ(kernels_of_sum(8, true, true), 1U) << "they are held anyway";
 }
 
 // What is known of one graph's groups holds for the same groups of another one, and for no others.

@@ -174,6 +174,47 @@ def test_no_more_memory_than_eager(name, dtype):
     assert stats["planned_peak_bytes"] <= ABOVE_EAGER.get(name, 1) * stats["eager_peak_bytes"]
 
 
+class Recurrent(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.cells = kind(16, 48, batch_first=True)
+        self.head = torch.nn.Linear(48, 4)
+
+    def forward(self, x):
+        return self.head(self.cells(x)[0][:, -1])
+
+
+@pytest.mark.parametrize("kind", [torch.nn.RNN, torch.nn.GRU])
+def test_a_recurrence_takes_no_more_memory_than_eager(kind):
+    """Its weight's gradient is a sum over the steps of the sequence."""
+    torch.manual_seed(0)
+    assert_no_more_than_eager(Recurrent(kind), lambda: [torch.randn(8, 24, 16)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("count", [2, 8])
+def test_micro_batches_take_no_more_memory_than_eager(dtype, count):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(32, 96), torch.nn.GELU(), torch.nn.Linear(96, 96), torch.nn.GELU(), torch.nn.Linear(96, 4))
+    assert_no_more_than_eager(model.to(dtype), lambda: [torch.randn(16, 32, dtype=dtype) for _ in range(count)])
+
+
+def assert_no_more_than_eager(model, micro_batches):
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def train_step(batches):
+        for x in batches:
+            (model(x).square().mean() / len(batches)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step = stepc.accelerate(train_step, config=stepc.Config(mode="fast"))
+    for _ in range(5):
+        step(micro_batches())
+    assert step.stats["replays"] and not step.stats["warnings"]
+    assert step.stats["planned_peak_bytes"] <= step.stats["eager_peak_bytes"]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].checkpointing and name not in BY_DATA])
 def test_checkpointing_stays(name, dtype):

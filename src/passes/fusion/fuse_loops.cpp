@@ -33,6 +33,28 @@ bool serves_others(const FusionGroups& groups, const Nodes& small, const Nodes& 
                              [&](size_t member) { return groups.escapes(graph.nodes[member].outputs[0], both); });
 }
 
+// Whether in one kernel three tensors or more that nothing else needs would wait until the last of them is made, where
+// `group`, without what joins it, would take some up before: sums of what micro-batches or the steps of a recurrence
+// give a weight. Not of one tensor each of three modules: what queries, keys and values give their input.
+bool many_would_wait(const FusionGroups& groups, const FusionGroup& group, const Nodes& both) {
+  const Graph& graph = groups.graph();
+  const int64_t size = loop_size(graph, both);
+  std::set<TensorId> read;
+  for (size_t member : both) read.merge(groups.read_by(member));
+  size_t waiting = 0;
+  bool is_made_later = false;
+  std::set<std::string_view> modules;
+  for (TensorId tensor : read) {
+    const NodeId producer = graph.tensors[tensor.index()].producer;
+    if (!producer.valid() || both.contains(producer.index()) || element_count(graph.shape(tensor)) != size) continue;
+    if (groups.escapes(tensor, both)) continue;
+    ++waiting;
+    is_made_later = is_made_later || groups.slot_of(producer.index()) > group.slot;
+    modules.insert(graph.nodes[producer.index()].source.module);
+  }
+  return is_made_later && (waiting > 3 || (waiting == 3 && modules.size() < 3));
+}
+
 // Groups that `node` could join: those that make what it reads, then those that read the same; the latest first.
 std::vector<size_t> candidates(const FusionGroups& groups, size_t node) {
   const Graph& graph = groups.graph();
@@ -80,7 +102,7 @@ void place(FusionGroups& groups, size_t node) {
     both.insert(other.begin(), other.end());
     if (serves_others(groups, other, members, both)) continue;
     const std::optional<double> now = groups.find_slot(both, slot);
-    if (!now || !can_be_kernel(groups, both)) continue;
+    if (!now || !can_be_kernel(groups, both) || many_would_wait(groups, groups.groups()[group], both)) continue;
     members = std::move(both);
     slot = *now;
     joined.push_back(group);

@@ -40,6 +40,8 @@ class FusionGroups {
   [[nodiscard]] Role role(size_t node) const { return roles_[node]; }
   [[nodiscard]] std::optional<size_t> group_of(size_t node) const { return group_of_[node]; }
 
+  [[nodiscard]] double slot_of(size_t node) const;
+
   void keep_outside(size_t node) { roles_[node] = Role::kOutside; }
   size_t add();                               // a group without nodes
   void set(size_t group, FusionGroup nodes);  // its nodes belong to it from now on
@@ -72,7 +74,6 @@ class FusionGroups {
   void assign_roles();
   [[nodiscard]] bool only_work_reads(TensorId tensor) const;
   void add_sources(TensorId tensor, std::set<TensorId>& tensors) const;
-  [[nodiscard]] double slot_of(size_t node) const;
   [[nodiscard]] bool is_plain(size_t node) const;
 
   const Graph& graph_;
