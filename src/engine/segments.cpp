@@ -177,8 +177,9 @@ std::unique_ptr<Segments::Call> Segments::begin(StepInput input) {
   call->is_first_ = !std::exchange(entry.is_seen, true);
   if (call->is_first_)
     plans_.looked(entry);
-  else
-    entry.pace.run_eagerly(call->compared_ = plans_.compared_with_eager(entry));
+  else if (!entry.pace.is_long())  // what the door costs is no fifth of that
+    call->compared_ = plans_.compared_with_eager(entry);
+  entry.pace.run_eagerly(call->compared_);
   if (call->is_first_ || call->compared_ > 0) {
     ++stats_.eager_calls;
     call->tensors_.clear();  // it is kept as long as its graph

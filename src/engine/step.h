@@ -94,7 +94,6 @@ class Step {
                                    const EagerFn& eager);
   std::optional<StepOutput> trace(PlanEntry& entry, std::vector<at::Tensor>& tensors, const StepInput& input,
                                   const EagerFn& eager);
-  // Whether this call runs eagerly, to be timed beside a traced step's replays.
   StepOutput keep(PlanEntry& entry, Recording& recording, const StepInput& input, const BeforeStep* before = nullptr);
   static std::nullopt_t drop(PlanEntry& entry, const std::shared_ptr<Plan>& plan, const std::string& why);
   void verified_one(PlanEntry& entry) const;

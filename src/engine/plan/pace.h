@@ -14,14 +14,15 @@ class Pace {
  public:
   static constexpr int64_t kLongRun = 96;  // replays before any eager step; not a power of two, when plans are checked
   static constexpr int64_t kInARow = 32;   // eager steps, and replays before and after them: the first ones are cold
-  static constexpr int64_t kFew = 4;       // the same of eager steps that are long
+  static constexpr int64_t kFew = 4;       // eager steps, where these are long
   static constexpr double kLong = 0.05;    // seconds
   static constexpr double kMostSlower = 1.2;
 
   // So many steps that come next are to run as they are, and be timed.
   [[nodiscard]] int64_t wanted_eager() const {
-    return replays_ == kLongRun ? std::max((replay_seconds_ < kLong ? kInARow : kFew) - eager_, int64_t{0}) : 0;
+    return replays_ == kLongRun ? std::max((is_long() ? kFew : kInARow) - eager_, int64_t{0}) : 0;
   }
+  [[nodiscard]] bool is_long() const { return replay_seconds_ >= kLong; }
   void run_eagerly(int64_t count) { eager_ += count; }
   void ran_eagerly(double seconds) { eager_seconds_ = std::min(eager_seconds_, seconds); }
   // Whether it matters how long the next replay takes.

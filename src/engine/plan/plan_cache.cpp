@@ -364,8 +364,9 @@ bool PlanCache::must_check(const PlanEntry& entry, const std::vector<at::Tensor>
 }
 
 int64_t PlanCache::compared_with_eager(const PlanEntry& entry) const {
-  const bool may = config_.python == PythonMode::kAuto && entry.to_record == 0 && !entry.plans.empty();
-  return may && eager_fits(*entry.plans.front()) ? entry.pace.wanted_eager() : 0;
+  if (config_.python != PythonMode::kAuto || entry.to_record != 0 || entry.plans.empty()) return 0;
+  const Plan& plan = *entry.plans.front();
+  return !plan.is_virtual() && eager_fits(plan) ? entry.pace.wanted_eager() : 0;
 }
 
 void PlanCache::check(PlanEntry& entry, Recording& recording, const StepInput& input) {

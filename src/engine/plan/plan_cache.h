@@ -61,7 +61,7 @@ class PlanCache {
   // replays 2, 4, 8, and so on. Only of steps whose host code does not run beside the plan.
   bool must_check(const PlanEntry& entry, const std::vector<at::Tensor>& tensors) const;
   // So many steps, or passes of a loop's model, that come next are to run as they are to see whether replays pay. Who
-  // asked for tracing or watching has that.
+  // asked for tracing or watching has that; what was captured virtually may need the plan's memory to run at all.
   int64_t compared_with_eager(const PlanEntry& entry) const;
 
   // What it did. The step goes on as traced, with a warning, if the plans would have done something else.

@@ -3,7 +3,8 @@
 // (why_no_loops()) never is; attention and opaque calls stay outside. Matmuls that run on the blocked kernel make
 // groups of their own, which is_matmul_group() tells from kernels: those of one left operand (the queries, keys and
 // values of a layer), and cheap elementwise nodes and full sums that finish a matmul where it is made (a bias, the
-// squared norm of a gradient). A graph that has groups is left alone.
+// squared norm of a gradient). A sum of what is made one after the other is not one kernel, which would hold all of it
+// until the last is made. A graph that has groups is left alone.
 #pragma once
 
 #include <string>
