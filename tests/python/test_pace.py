@@ -154,20 +154,20 @@ def test_a_loop_whose_replays_do_not_pay_is_left_to_eager(seconds, is_left, monk
 
     segments = model.__dict__["_compiled_call_impl"]
     segments.engine = Told(segments.engine)
-    for i in range(180):
+    for i in range(120):
         for one, optimizer in zip((model, twin), optimizers):
             loss = one(make_batch(i)).square().mean()
-            if i == 80:
+            if i == 60:
                 time.sleep(1.0)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters())), i
-    assert [one[0] for one in took] == 32 * [False] + 32 * [True] + 32 * [False], took
+    assert [one[0] for one in took] == 32 * [False] + 32 * [True] + [False], took
     assert [measured > 1 for _, measured in took].count(True) == 1 and min(took)[1] > 0
     stats = stepc.stats(model)
     assert len(stats["warnings"]) == is_left and all("1.3 times as long" in text for text in stats["warnings"])
-    assert (stats["replays"] < 140) if is_left else (stats["replays"] >= 180 - 32 - 5), stats
+    assert (stats["replays"] < 60) if is_left else (stats["replays"] >= 120 - 32 - 5), stats
 
 
 def test_a_checkpoint_that_is_loaded_ends_eager_calls(tmp_path):

@@ -12,10 +12,11 @@ namespace stepc {
 
 class Pace {
  public:
-  static constexpr int64_t kLongRun = 96;  // replays before any eager step; not a power of two, when plans are checked
-  static constexpr int64_t kInARow = 32;   // eager steps, and replays before and after them: the first ones are cold
-  static constexpr int64_t kFew = 4;       // eager steps, where these are long
-  static constexpr double kLong = 0.05;    // seconds
+  static constexpr int64_t kLongRun =
+      40;  // replays before any eager step; no power of two, after which plans are checked
+  static constexpr int64_t kInARow = 32;  // eager steps, and replays before them: the first ones of either are cold
+  static constexpr int64_t kFew = 4;      // eager steps, where these are long
+  static constexpr double kLong = 0.05;   // seconds
   static constexpr double kMostSlower = 1.2;
 
   // So many steps that come next are to run as they are, and be timed.
@@ -26,12 +27,12 @@ class Pace {
   void run_eagerly(int64_t count) { eager_ += count; }
   void ran_eagerly(double seconds) { eager_seconds_ = std::min(eager_seconds_, seconds); }
   // Whether it matters how long the next replay takes.
-  [[nodiscard]] bool times_replay() const { return replays_ >= kLongRun - kInARow && replays_ < kLongRun + kInARow; }
+  [[nodiscard]] bool times_replay() const { return replays_ >= kLongRun - kInARow && replays_ <= kLongRun; }
   // How many times as long as eager the replays took, each at its best, once that is known and above kMostSlower.
   std::optional<double> replayed(double seconds) {
     if (times_replay()) replay_seconds_ = std::min(replay_seconds_, seconds);
     const double slower = replay_seconds_ / eager_seconds_;
-    return ++replays_ == kLongRun + kInARow && slower > kMostSlower ? std::optional(slower) : std::nullopt;
+    return replays_++ == kLongRun && slower > kMostSlower ? std::optional(slower) : std::nullopt;
   }
 
  private:
