@@ -12,11 +12,10 @@ namespace stepc {
 
 class Pace {
  public:
-  static constexpr int64_t kLongRun =
-      40;  // replays before any eager step; no power of two, after which plans are checked
-  static constexpr int64_t kInARow = 32;  // eager steps, and replays before them: the first ones of either are cold
-  static constexpr int64_t kFew = 4;      // eager steps, where these are long
-  static constexpr double kLong = 0.05;   // seconds
+  static constexpr int64_t kLongRun = 72;  // replays before any eager step; plans are checked after powers of two
+  static constexpr int64_t kInARow = 32;   // eager steps, and replays before them: the first ones of either are cold
+  static constexpr int64_t kFew = 4;       // eager steps, where these are long
+  static constexpr double kLong = 0.05;    // seconds
   static constexpr double kMostSlower = 1.2;
 
   // So many steps that come next are to run as they are, and be timed.
