@@ -7,7 +7,6 @@
 // same machine. Speaks the line protocol of benchmarks/README.md on stdin and stdout.
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -24,6 +23,7 @@
 
 #include "aten/cpu_hook.h"
 #include "base/check.h"
+#include "base/machine_memory.h"
 #include "engine/stepc.h"
 #include "models/decoder.h"
 #include "models/decoder_config.h"
@@ -52,15 +52,6 @@ class Answers {
  private:
   std::FILE* file_;
 };
-
-// Resident bytes of the process: "VmRSS" now, "VmHWM" at most. Not getrusage's, which are its parent's before it.
-uint64_t resident_bytes(std::string_view what) {
-  constexpr uint64_t kKibibyte = 1024;
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.starts_with(what)) return std::stoull(line.substr(what.size() + 1)) * kKibibyte;
-  stepc::user_error("/proc/self/status has no {}", what);
-}
 
 stepc::Config captured_virtually() {
   stepc::Config config;
@@ -156,7 +147,7 @@ class Runner {
     if (paired) eager_ = std::make_unique<Trainer>(task);
     step_.capture(batches_[0]);
     stepc::release_free_memory();
-    loaded_bytes_ = resident_bytes("VmRSS");
+    loaded_bytes_ = stepc::resident_process_bytes();
   }
 
   void run(int64_t count) {
@@ -187,8 +178,8 @@ class Runner {
 
   void memory() {
     const stepc::Stats& stats = step_.stats();
-    answers_.send({{"peak_rss_bytes", resident_bytes("VmHWM")},
-                   {"steady_rss_bytes", resident_bytes("VmRSS")},
+    answers_.send({{"peak_rss_bytes", stepc::peak_process_bytes()},
+                   {"steady_rss_bytes", stepc::resident_process_bytes()},
                    {"loaded_rss_bytes", loaded_bytes_},
                    {"promised_rss_bytes", loaded_bytes_ + stats.planned_peak_bytes},
                    {"state_bytes", stats.state_bytes},

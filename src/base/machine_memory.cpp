@@ -50,4 +50,20 @@ uint64_t usable_bytes() {
   return std::min(machine, control_group_limit("/proc/self/cgroup", "/sys/fs/cgroup"));
 }
 
+// getrusage() would count what started this process, too: its ru_maxrss is handed on by exec().
+uint64_t peak_process_bytes() {
+  constexpr uint64_t kKibibyte = 1024;
+  std::ifstream status("/proc/self/status");
+  uint64_t kibibytes = 0;
+  for (std::string word; status >> word;)
+    if (word == "VmHWM:") status >> kibibytes;
+  return kibibytes * kKibibyte;
+}
+
+uint64_t resident_process_bytes() {
+  uint64_t size = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> size >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
 }  // namespace stepc

@@ -1,6 +1,6 @@
 // Pace: whether replays pay in the long run where each costs more than its kernels: of a traced step, whose Python runs
 // beside the plan, and of a loop's model, whose passes begin and end in Python. Where kernels are small, that costs
-// more than the plan saves. The same calls are compared whatever the clock says; only what they come to is measured.
+// more than the plan saves. Which calls are compared depends on whether they are long alone; the rest is measured.
 #pragma once
 
 #include <algorithm>

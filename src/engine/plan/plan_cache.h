@@ -60,12 +60,12 @@ class PlanCache {
   // Whether the next step is to run as it is and be recorded, to be compared with the plans of the entry: after their
   // replays 2, 4, 8, and so on. Only of steps whose host code does not run beside the plan.
   bool must_check(const PlanEntry& entry, const std::vector<at::Tensor>& tensors) const;
+  // What it did. The step goes on as traced, with a warning, if the plans would have done something else.
+  void check(PlanEntry& entry, Recording& recording, const StepInput& input);
+
   // So many steps, or passes of a loop's model, that come next are to run as they are to see whether replays pay. Who
   // asked for tracing or watching has that; what was captured virtually may need the plan's memory to run at all.
   int64_t compared_with_eager(const PlanEntry& entry) const;
-
-  // What it did. The step goes on as traced, with a warning, if the plans would have done something else.
-  void check(PlanEntry& entry, Recording& recording, const StepInput& input);
 
   // Makes a plan of a step that was captured without executing it (engine/plan/virtual_plan.h), where Config::capture
   // asks for that and nothing stands against it; else says why not in a log line, and the step is recorded while it

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/machine_memory.h"
 #include "capture/virtual/virtual_region.h"
 #include "models/lora.h"
 #include "train/config/parallel.h"

@@ -1,4 +1,4 @@
-// This process on its machine: the memory that it takes, the threads that it computes with.
+// This process on its machine: the memory that it needs, the threads that it computes with.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,6 @@
 #include "train/config/run_config.h"
 
 namespace stepc::train {
-
-// The most memory that this process has had resident so far.
-uint64_t peak_process_bytes();
-// And what it has now.
-uint64_t resident_process_bytes();
 
 // A UserError where `what` ("training model") needs more.
 void check_memory(const std::string& what, uint64_t needed_bytes);

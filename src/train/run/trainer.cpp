@@ -22,6 +22,7 @@
 #include "base/files.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/machine_memory.h"
 #include "checkpoint/tensors.h"
 #include "data/corpus.h"
 #include "runtime/arena.h"
