@@ -1,8 +1,9 @@
-"""Tests that drive the built binaries: where those are, and a small run to start from."""
+"""What all tests share: where the package and the binaries were built, and a small run to start from."""
 
 import random
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    sys.path.insert(0, str(ROOT / config.getoption("--build-dir") / "python"))
     config.addinivalue_line("markers", "long: waits a minute, for a timeout say; only with --long")
 
 

@@ -25,6 +25,14 @@ std::string describe(const at::Tensor& tensor) {
   return str("{}[{}]", dtype, fmt::join(tensor.sizes(), ", "));
 }
 
+// Of a tensor that is not dense CPU memory: what it is instead.
+std::string why_unplanned(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu()) return str("on {}, and plans are made for dense CPU memory", tensor.device().str());
+  if (tensor.layout() != c10::Layout::Strided)
+    return str("of layout {}, which is not dense", c10::str(tensor.layout()));
+  return "that is not dense: nested, or of a class of its own";
+}
+
 // Operators whose result is memory that nobody has written yet.
 bool makes_unfilled(const std::string& op) {
   return op.starts_with("aten::empty") || op.starts_with("aten::new_empty");
@@ -275,7 +283,7 @@ StorageId RecordingState::find_or_adopt(const at::Tensor& tensor, const c10::Ope
 Arg RecordingState::tensor_argument(const at::Tensor& tensor, const c10::OperatorHandle& op, bool is_viewed) {
   if (!tensor.defined()) return ValueId();
   if (!is_dense_cpu(tensor)) {
-    obstacle(str("{} takes a {} tensor that is not dense CPU memory", name_of(op), describe(tensor)));
+    obstacle(str("{} takes a {} tensor {}", name_of(op), describe(tensor), why_unplanned(tensor)));
     return ValueId();
   }
   if (!is_viewed && tensor.unsafeGetTensorImpl()->is_wrapped_number() &&
@@ -316,7 +324,7 @@ Arg RecordingState::argument_of(const c10::IValue& value, const c10::Argument& a
 ValueId RecordingState::result_value(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   if (!is_dense_cpu(tensor)) {
-    obstacle(str("{} returns a tensor that is not dense CPU memory", open_.op));
+    obstacle(str("{} returns a tensor {}", open_.op, why_unplanned(tensor)));
     return {};
   }
   if (const std::optional<StorageId> found = find_storage(tensor)) return value_on(*found, tensor);

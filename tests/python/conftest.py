@@ -1,4 +1,4 @@
-"""The Python door's tests: where the package was built, and an ambient state that no test leaves behind."""
+"""The Python door's tests: an ambient state that no test leaves behind."""
 
 import gc
 import os
@@ -15,10 +15,6 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 THREADS = 2
-
-
-def pytest_configure(config):
-    sys.path.insert(0, str(ROOT / config.getoption("--build-dir") / "python"))
 
 
 def pytest_ignore_collect(collection_path, config):

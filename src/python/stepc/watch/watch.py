@@ -248,7 +248,8 @@ class Watch:
         return self._leave
 
     def _fail(self, frame, error):
-        self.because(frame, f"cannot be followed ({type(error).__name__}: {error})")
+        text = str(error).partition("\n")[0]
+        self.because(frame, f"cannot be followed ({type(error).__name__}: {text})")
 
     def because(self, frame, words):
         if self.reason is None:
