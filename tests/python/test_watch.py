@@ -3,6 +3,7 @@ every value that it read is noticed when it changes; of any other the report say
 
 import collections
 import contextlib
+import contextvars
 import copy
 import dataclasses
 import enum
@@ -316,9 +317,41 @@ def optimizer_that_counts():
     return lambda x: update(model(x).square().mean(), optimizer)
 
 
+COLLECTOR = contextvars.ContextVar("collector", default=None)
+
+
+def context_variable_for_a_while():
+    """As transformers collects hidden states."""
+    model, optimizer = parts()
+
+    def collecting(module, inputs, output):
+        if (collected := COLLECTOR.get()) is not None:
+            collected.append(output)
+
+    model.register_forward_hook(collecting)
+
+    def step(x):
+        collected = []
+        token = COLLECTOR.set(collected)
+        try:
+            model(x)
+        finally:
+            COLLECTOR.reset(token)
+        return update(collected[0].square().mean(), optimizer)
+
+    return step
+
+
+def batch_asked_for_what_it_lacks():
+    """As transformers asks for arrays of other libraries."""
+    model, optimizer = parts()
+    return lambda x: update(model(x).square().mean() * (2.0 if hasattr(x, "jax") else 1.0), optimizer)
+
+
 EARNED = [plain, clipped_and_scheduled_outside, gradients_set_to_none_by_hand, trainer_with_settings, local_containers,
           local_objects_and_closures, local_generators, context_managers_and_decorators, partials_and_functionals,
-          checkpointed, own_autograd_function, hooked, two_optimizers, copied_settings, optimizer_that_counts]
+          checkpointed, own_autograd_function, hooked, two_optimizers, copied_settings, optimizer_that_counts,
+          context_variable_for_a_while, batch_asked_for_what_it_lacks]
 
 
 @pytest.mark.parametrize("build", EARNED, ids=lambda build: build.__name__)
@@ -428,6 +461,10 @@ def reads_the_environment(trainer, x):
     os.environ.get("HOME")  # HERE
 
 
+def leaves_a_context_variable_set(trainer, x):
+    COLLECTOR.set([])  # HERE
+
+
 def opens_a_file(trainer, x):
     open(os.devnull).close()  # HERE
 
@@ -530,6 +567,7 @@ def asks_for_a_window(trainer, x):
 NOT_EARNED = {
     asks_where_a_tensor_begins: "reads x.storage_offset, which tells where a tensor's memory comes from",
     asks_for_a_window: "reads x._is_view, which tells where a tensor's memory comes from",
+    leaves_a_context_variable_set: "sets the context variable 'collector', which the step leaves set",
     counts_on_self: "changes trainer.calls",
     counts_a_global: "changes the global COUNT",
     appends: "changes trainer.history",

@@ -20,6 +20,7 @@ import torch.utils.data
 
 TENSOR = "tensor"
 NUMBER = "number"
+ABSENT = "absent"  # an attribute that the step reads
 
 # Constants that are what their text says, and hold nothing.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), slice, range, enum.Enum)
@@ -81,7 +82,7 @@ class Attributes:
 
 
 def flatten(value, leaves, names=None, path="", numbers=None, attributes=None):
-    """Appends the tensors of `value` to `leaves` and its structure is returned.
+    """Appends the tensors of `value` to `leaves` and its structure is returned, which tells what attributes they have.
 
     With `numbers` (a list) int, float and bool leaves are appended there; else they are constants of the structure.
     With `attributes` objects that hold tensors are taken apart.
@@ -91,7 +92,7 @@ def flatten(value, leaves, names=None, path="", numbers=None, attributes=None):
         leaves.append(value)
         if names is not None:
             names.append(path or "batch")
-        return TENSOR
+        return f"{TENSOR} with {', '.join(sorted(held))}" if (held := value.__dict__) else TENSOR
     if numbers is not None and issubclass(kind, (bool, int, float)):
         numbers.append(value if kind is bool else (int if issubclass(kind, int) else float)(value))
         return NUMBER
@@ -177,7 +178,7 @@ def _of_object(kind, held, leaves, names, path, numbers, attributes):
         structure = flatten(item, leaves, names, f"{path}.{name}" if path else name, numbers, attributes)
         if len(leaves) > count or name in read or _ALL in read:
             items.append((name, structure))
-    items += ((name, "absent") for name in read if name is not _ALL and name not in held)
+    items += ((name, ABSENT) for name in read if name is not _ALL and name not in held)
     return ("object", kind, tuple(items))
 
 
@@ -346,17 +347,15 @@ def _is_its_attributes(one):
 
 def unflatten(structure, leaves, numbers):
     """Builds the value again from iterators over its tensors and numbers."""
-    if structure is TENSOR:
-        return next(leaves)
-    if structure is NUMBER:
-        return next(numbers)
+    if isinstance(structure, str):
+        return next(numbers if structure is NUMBER else leaves)
     if structure[0] == "constant":
         return structure[1].value
     _, kind, items = structure
     if structure[0] == "sequence":
         values = [unflatten(item, leaves, numbers) for item in items]
         return kind(*values) if hasattr(kind, "_fields") else kind(values)
-    values = {name: unflatten(item, leaves, numbers) for name, item in items}
+    values = {name: unflatten(item, leaves, numbers) for name, item in items if item is not ABSENT}
     if structure[0] in ("dataclass", "object"):
         return _of_attributes(kind, values)
     if structure[0] == "made":

@@ -1135,6 +1135,17 @@ def context_variable(accelerate):
 
 
 @case
+def attribute_that_batches_come_to_have(accelerate):
+    model = mlp()
+    optimizer = sgd(model)
+    step = accelerate(lambda x, y: descend(cross_entropy(model(x), y) * getattr(x, "weight", 1.0), optimizer))
+    for i, x, y in batches():
+        if i >= CHANGE:
+            x.weight = 0.5
+        yield step(x, y), model, optimizer
+
+
+@case
 def thread_local(accelerate):
     local, model = threading.local(), mlp()
     local.weight = 1.0

@@ -4,6 +4,7 @@ The engine compares them before every replay (python/python_program.h); each oth
 number, which tells the step's signatures apart.
 """
 
+import contextvars
 import types
 import weakref
 
@@ -226,7 +227,7 @@ class Cache:
 
 
 class Answer:
-    """What a function without arguments answers."""
+    """What a function answers that is called without arguments, or what a variable of the context holds."""
 
     __slots__ = ("_function",)
 
@@ -235,6 +236,8 @@ class Answer:
 
     @property
     def now(self):
+        if isinstance(self._function, contextvars.ContextVar):
+            return self._function.get(ABSENT)
         return self._function()
 
 

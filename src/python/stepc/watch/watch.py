@@ -13,6 +13,8 @@ container of the batch, or another such object. Everything else was made in this
 import abc
 import collections
 import collections.abc
+import contextlib
+import contextvars
 import copy
 import dataclasses
 import functools
@@ -35,7 +37,7 @@ from stepc.watch.known import (
     is_pure_native, trust_in,
 )
 from stepc.watch.opcodes import table_of
-from stepc.watch.reads import ABSENT, Answer, CONTENTS, ITEM, LENGTH, MOST_ELEMENTS, TYPE, contents_of
+from stepc.watch.reads import ABSENT, Answer, CONTENTS, ITEM, LENGTH, MOST_ELEMENTS, TYPE, contents_of, same
 
 _MISSING = object()
 _MODULE_CALLS = {torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__}
@@ -96,6 +98,7 @@ class Watch:
         self.reads = reads
         self.on_ranks = on_ranks  # where the step's code runs by what it reads, and what it changes is put back
         self._scalers = []  # gradient scalers that it used, and their words
+        self._contexts = {}  # variables of the context that it set -> (what they held before, where)
         self.arguments = arguments  # of the step; None: those of the first function that is followed
         self.bound = bound  # what the step's function is bound to
         self.optimizers = {id(optimizer) for optimizer in optimizers}
@@ -159,6 +162,10 @@ class Watch:
                 self.reason = f"the step ends between {words}'s step() and its update(): call {words}.update() in the step"
             scaler._per_optimizer_states.clear()  # as it was: what it has seen here was never computed
         self._scalers.clear()
+        for variable, (before, line) in self._contexts.items():
+            if self.reason is None and not same(variable.get(ABSENT), before):
+                self.reason = f"{line} sets the context variable '{variable.name}', which the step leaves set"
+        self._contexts.clear()
         self.arguments = self.bound = ()
         for table in (self._seen, self._deep, self._codes):  # those followers hold us
             table.clear()
@@ -672,7 +679,8 @@ class Watch:
     def _attribute_of_tensor(self, frame, one, name, words):
         """One that Python code gives it, or does not."""
         if id(one) in self._batch:
-            self.because(frame, f"reads {words}, an attribute of a tensor that the step is given")
+            if name in one.__dict__:  # whether it has one, its structure tells
+                self.because(frame, f"reads {words}, an attribute of a tensor that the step is given")
         elif name in one.__dict__ or isinstance(one, torch.nn.Parameter):
             self.place(frame, one.__dict__, ITEM, name, words)
             self.register(one.__dict__.get(name), words)
@@ -971,6 +979,9 @@ class Watch:
         if name in ("__getattribute__",) and arguments:
             self.attribute(frame, owner, arguments[0], f"{self.words_of(owner)}.{arguments[0]}")
             return
+        if isinstance(owner, contextvars.ContextVar):
+            self._context_variable(frame, owner, name, arguments)
+            return
         outside = self.is_outside(owner)
         argument_of_step = id(owner) in self._arguments
         if isinstance(owner, (random.Random, numpy.random.Generator, numpy.random.RandomState)):
@@ -1003,6 +1014,17 @@ class Watch:
             self.whole(frame, owner)
         else:
             self.because(frame, f"calls {type(owner).__module__}.{type(owner).__name__}.{name}(), which is not known")
+
+    def _context_variable(self, frame, variable, name, arguments):
+        """What the step sets it to is its own; when the step ends it has to hold what it held before."""
+        now = variable.get(ABSENT)
+        if name in ("set", "reset"):
+            self._contexts.setdefault(variable, (now, self._line(frame)))
+        elif name == "get" and same(now, self._contexts.get(variable, (now,))[0]):
+            words = f"the context variable '{variable.name}'"
+            self.place(frame, self.reads.answer(variable), ITEM, "now", words)
+            with contextlib.suppress(LookupError):
+                self.register(variable.get(*arguments), words)
 
     def _construct(self, frame, kind, arguments):
         module = kind.__module__
