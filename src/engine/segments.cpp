@@ -203,8 +203,8 @@ void Segments::took(const std::string& signature, bool as_it_is, double seconds)
   if (entry == nullptr || entry->eager) return;
   if (as_it_is)
     entry->pace.ran_eagerly(seconds);
-  else if (const auto slower = entry->pace.replayed(seconds))
-    plans_.give_up(*entry, str("the loop takes {:.1f} times as long with its replays: its kernels are small", *slower));
+  else if (const auto slower = entry->pace.replayed(seconds, Pace::kMostSlowerInLoops))
+    plans_.give_up(*entry, str("the loop takes {:.2f} times as long with its replays: its kernels are small", *slower));
 }
 
 // They separate no plans.
