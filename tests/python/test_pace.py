@@ -71,7 +71,7 @@ def test_eager_calls_in_a_row_are_made_without_the_engine():
         assert weight is model[0].weight and given is batch and same is x, i
         torch.testing.assert_close(loss, eager(x))
         assert loss.numpy() * 2 == made["rows"].numpy()
-    assert step.stats["eager_calls"] == 120 and 32 <= step._engine.runs < 50
+    assert step.stats["eager_calls"] == 120 and 8 <= step._engine.runs < 20
 
 
 def test_a_graph_for_the_program_is_left_to_it():
@@ -80,7 +80,7 @@ def test_a_graph_for_the_program_is_left_to_it():
                                     config=stepc.Config(mode="eager")))
     for i in range(60):
         assert not step(make_batch(i), False).requires_grad
-    assert step._engine.runs < 50
+    assert step._engine.runs < 20
     for i in range(5):
         model.zero_grad()
         step(make_batch(i), True).backward()
@@ -129,7 +129,7 @@ def test_eager_passes_of_a_loop_are_made_without_the_engine():
     train(120)
     stats = stepc.stats(model)
     assert stats["eager_calls"] == 120 and stats["replays"] == 0 and model.calls == 120
-    assert 32 <= segments.engine.runs < 60
+    assert 8 <= segments.engine.runs < 30
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters()))
     model.counts = twin.counts = False
     before, recordings = segments.engine.runs, stats["recordings"]

@@ -1,6 +1,6 @@
 """How often the engine is asked to run what it leaves to eager: on small steps asking it at every call would be felt."""
 
-_IN_A_ROW = 32  # calls that it leaves, until it is asked less often
+_IN_A_ROW = 8  # calls that it leaves, until it is asked less often
 _MOST_BETWEEN = 256  # calls that are made as they are, between two that it is asked for
 
 
