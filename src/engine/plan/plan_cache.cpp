@@ -347,7 +347,8 @@ void PlanCache::give_up(PlanEntry& entry, const std::string& why) {
   entry.eager = true;
   entry.open.clear();
   entry.plans.clear();
-  warn_once(str("this {} runs eagerly: {}", what_runs_, why));
+  const bool others_replay = std::ranges::any_of(entries_, [](const PlanEntry& one) { return !one.plans.empty(); });
+  warn_once(str("this {} runs eagerly{}: {}", what_runs_, others_replay ? " where it is called like this" : "", why));
 }
 
 void PlanCache::warn_once(const std::string& warning) {
