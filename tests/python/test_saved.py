@@ -156,3 +156,62 @@ def test_state_of_others_is_one_line_and_changes_nothing(tmp_path, text):
         training.load(at)
     assert "\n" not in str(error.value)
     assert all(torch.equal(one, before[name]) for name, one in training.model.state_dict().items())
+
+
+@pytest.mark.parametrize("options", ["3", "{}", '{"groups": [3], "numbers": []}', '{"groups": [], "numbers": [], "own": []}'])
+def test_options_of_no_optimizer_are_one_line_and_change_nothing(tmp_path, options):
+    training = Training(0)
+    training.epochs(2)
+    training.step.save(tmp_path)
+    (path,) = tmp_path.glob("*/program_state.json")
+    record = json.loads(path.read_text())
+    record["optimizers"] = dict.fromkeys(record["optimizers"], json.loads(options))
+    at = training.step._engine.save(os.fspath(tmp_path), 3, {"program_state.json": json.dumps(record)})
+    training.epochs(2)
+    before = {name: one.clone() for name, one in training.model.state_dict().items()}
+    with pytest.raises(stepc.UserError, match="program_state.json is damaged: what it has of '.*' is not an optimizer's$"):
+        training.step.load(at)
+    assert all(torch.equal(one, before[name]) for name, one in training.model.state_dict().items())
+
+
+class CountsBeside(torch.optim.Optimizer):
+    """As MADGRAD: a tensor and a number in the state that belong to no parameter."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.05})
+        self.state["k"], self.state["calls"] = torch.tensor([0.0]), 0
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(p.grad * group["lr"] / (1 + self.state["k"]))
+        self.state["k"] += 1
+        self.state["calls"] += 1
+
+
+def test_what_an_optimizer_counts_beside_its_parameters_comes_back(tmp_path):
+    def made(seed):
+        torch.manual_seed(seed)
+        model = torch.nn.Linear(4, 1)
+        optimizer = CountsBeside(model.parameters())
+
+        def step(x):
+            loss = (model(x) - 1).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return stepc.accelerate(step, config=stepc.Config(mode="exact")), optimizer
+
+    batches = [torch.randn(8, 4, generator=torch.Generator().manual_seed(i)) for i in range(16)]
+    step, _ = made(0)
+    losses = [step(x).item() for x in batches[:10]]
+    step.save(tmp_path)
+    losses += [step(x).item() for x in batches[10:]]
+    again, optimizer = made(1)
+    again(batches[0])
+    again.load(tmp_path)
+    assert optimizer.state["calls"] == 10 and optimizer.state["k"].item() == 10
+    assert [again(x).item() for x in batches[10:]] == losses[10:]

@@ -18,6 +18,7 @@ import threading
 import time
 import types
 import weakref
+from typing import NamedTuple
 
 import numpy
 import pytest
@@ -342,6 +343,22 @@ def context_variable_for_a_while():
     return step
 
 
+class Outputs(NamedTuple):
+    logits: torch.Tensor
+    scale: float = 1.0
+
+
+def named_tuples():
+    model, optimizer = parts()
+
+    def step(x):
+        out = Outputs(model(x), scale=0.5)
+        out = out._replace(logits=out.logits * 2)
+        return update(out.logits.square().mean() * out.scale, optimizer)
+
+    return step
+
+
 def batch_asked_for_what_it_lacks():
     """As transformers asks for arrays of other libraries."""
     model, optimizer = parts()
@@ -351,7 +368,7 @@ def batch_asked_for_what_it_lacks():
 EARNED = [plain, clipped_and_scheduled_outside, gradients_set_to_none_by_hand, trainer_with_settings, local_containers,
           local_objects_and_closures, local_generators, context_managers_and_decorators, partials_and_functionals,
           checkpointed, own_autograd_function, hooked, two_optimizers, copied_settings, optimizer_that_counts,
-          context_variable_for_a_while, batch_asked_for_what_it_lacks]
+          context_variable_for_a_while, batch_asked_for_what_it_lacks, named_tuples]
 
 
 @pytest.mark.parametrize("build", EARNED, ids=lambda build: build.__name__)

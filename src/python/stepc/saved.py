@@ -45,6 +45,8 @@ def load(engine, scout, directory, objects):
         _check(found, saved["optimizers"], scout.optimizers, "its step had the optimizers")
         _check(found, saved["schedulers"], scout.schedulers, "its step had the schedulers")
         for path, optimizer in scout.optimizers.items():
+            if not _are_options(saved["optimizers"][path]):
+                raise _C.UserError(f"{os.path.join(found, _FILE)} is damaged: what it has of '{path}' is not an optimizer's")
             groups = len(saved["optimizers"][path]["groups"])
             if groups != len(optimizer.param_groups):
                 raise _C.UserError(f"{found}: '{path}' has {groups} groups of parameters, the program's has "
@@ -72,7 +74,17 @@ def _options_of(optimizer):
               for group in optimizer.param_groups]
     numbers = [{name: one for name, one in optimizer.state.get(parameter, {}).items() if not isinstance(one, torch.Tensor)}
                for parameter in _parameters_of(optimizer)]
-    return {"groups": groups, "numbers": numbers if any(numbers) else []}
+    own = {name: one for name, one in optimizer.state.items()
+           if isinstance(name, str) and not isinstance(one, (torch.Tensor, dict))}
+    return {"groups": groups, "numbers": numbers if any(numbers) else []} | ({"own": own} if own else {})
+
+
+def _are_options(saved):
+    """Whether this may be of _options_of()."""
+    if not isinstance(saved, dict) or not isinstance(saved.get("own", {}), dict):
+        return False
+    lists = [saved.get("groups"), saved.get("numbers")]
+    return all(isinstance(one, list) and all(isinstance(each, dict) for each in one) for one in lists)
 
 
 def _set_options(optimizer, saved):
@@ -81,6 +93,7 @@ def _set_options(optimizer, saved):
     for parameter, numbers in zip(_parameters_of(optimizer), saved["numbers"]):
         if numbers:
             optimizer.state[parameter].update(numbers)
+    optimizer.state.update(saved.get("own", {}))
 
 
 def _parameters_of(optimizer):

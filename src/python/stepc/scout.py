@@ -241,6 +241,9 @@ class Scout:
                 for name, value in state.items():
                     if isinstance(value, torch.Tensor):
                         slots.append((OPTIMIZER_STATE, f"{path}.{keys[id(parameter)]}.{name}", state, name))
+        for name, value in optimizer.state.items():  # what belongs to no parameter: MADGRAD counts in "k"
+            if isinstance(value, torch.Tensor) and isinstance(name, str):
+                slots.append((OPTIMIZER_STATE, f"{path}.{name}", optimizer.state, name))
 
     def make_state(self):
         found = (value for _, _, value, _ in walk.reachable(self.step, skip=(torch.nn.Module,)))
@@ -306,8 +309,9 @@ class Scout:
         for optimizer in self.optimizers.values():
             groups = [(group, {k: v for k, v in group.items() if k != "params"}) for group in optimizer.param_groups]
             states = []
-            for state in optimizer.state.values():
-                numbers = {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)}
+            dicts = [state for state in optimizer.state.values() if isinstance(state, dict)]
+            for state in (*dicts, optimizer.state):
+                numbers = {k: v for k, v in state.items() if not isinstance(v, (torch.Tensor, dict))}
                 if numbers:
                     states.append((state, numbers))
             saved.append((groups, states))

@@ -118,6 +118,30 @@ def counts_in_its_state(accelerate):
 
 
 @case
+def counts_beside_its_parameters(accelerate):
+    """As MADGRAD, in a tensor, and in a number and a list besides."""
+
+    class Slowing(Custom):
+        def __init__(self, parameters):
+            super().__init__(parameters)
+            self.state["k"], self.state["calls"], self.state["rates"] = torch.tensor([0]), 0, []
+
+        def step(self, closure=None):
+            self.rate = 0.05 / (1 + self.state["k"].item()) ** 0.5
+            super().step()
+            self.state["k"].add_(1)
+            self.state["calls"] += 1
+            self.state["rates"].append(self.rate)
+
+        def update(self, p, g, state, group):
+            p.sub_(self.rate * g)
+
+    model = mlp()
+    optimizer = Slowing(model.parameters())
+    yield from trained(accelerate, model, optimizer, optimizer.state["rates"])
+
+
+@case
 def counts_in_its_group(accelerate):
     class Decaying(Custom):
         def step(self, closure=None):

@@ -932,6 +932,8 @@ class Watch:
             self._read_by_native(frame, arguments)
         elif name in ("object.__new__", "type.__new__"):
             return
+        elif name == "tuple.__new__":  # of a named one
+            self._read_by_native(frame, arguments[1:], decides=False)
         elif name == "__import__":
             return
         else:
