@@ -91,7 +91,11 @@ void ask_for_version(const WatchedContainer& watched) {
   if (watched.type != nullptr) _PyType_Lookup(watched.type, name);
 }
 
+// By the interpreter's own count, as watch/bare.py.
 Py_ssize_t length_of(PyObject* container) {
+  if (PyDict_Check(container)) return PyDict_GET_SIZE(container);
+  if (PyList_Check(container)) return PyList_GET_SIZE(container);
+  if (PyAnySet_Check(container)) return PySet_GET_SIZE(container);
   const Py_ssize_t length = PyObject_Size(container);
   if (length < 0) PyErr_Clear();
   return length;

@@ -5,7 +5,8 @@ import random
 
 import numpy
 
-from stepc.watch import walk
+from stepc.watch import bare, walk
+from stepc.watch.reads import ABSENT
 
 
 class Before:
@@ -26,19 +27,24 @@ class Before:
 
     def _keep(self, container):
         if id(container) not in self._containers:
-            self._containers[id(container)] = (container, container.copy())
+            held = dict(bare.items(container)) if isinstance(container, dict) else bare.entries(container)
+            self._containers[id(container)] = (container, held)
 
     def restore(self):
-        for container, copy in self._containers.values():
+        for container, held in self._containers.values():
             if isinstance(container, dict):
-                for key in [key for key in container if key not in copy]:
-                    del container[key]
-                for key, value in copy.items():
-                    if key not in container or container[key] is not value:
-                        container[key] = value
-            elif len(container) != len(copy) or any(a is not b for a, b in zip(container, copy)):
-                container.clear()
-                (container.update if isinstance(container, set) else container.extend)(copy)
+                put, drop = bare.method(container, "__setitem__"), bare.method(container, "__delitem__")
+                now = dict(bare.items(container))
+                for key in now.keys() - held.keys():
+                    drop(key)
+                for key, value in held.items():
+                    if now.get(key, ABSENT) is not value:
+                        put(key, value)
+                continue
+            now = bare.entries(container)
+            if len(now) != len(held) or any(a is not b for a, b in zip(now, held)):
+                bare.method(container, "clear")()
+                bare.method(container, "update" if isinstance(container, set) else "extend")(held)
         for container, name, value in self._places:
             if isinstance(container, dict):
                 if container.get(name) is not value:

@@ -6,6 +6,7 @@ import types
 import torch
 
 from stepc import _C
+from stepc.watch import bare
 
 
 class Made:
@@ -65,7 +66,7 @@ def _place(holder, held, model):
     held = {id(one) for one in held}
     name = None
     if isinstance(holder, dict):
-        name = next((key for key, value in holder.items() if id(value) in held), None)
+        name = next((key for key, value in bare.items(holder) if id(value) in held), None)
     for path, module in model.named_modules():
         if holder is module.__dict__ or any(holder is one for one in module.__dict__.values()):
             return f"'{path}.{name}'" if path else f"'{name}'"

@@ -19,7 +19,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily, handle_torch_function
 
 from stepc import _C, tree
-from stepc.watch import walk
+from stepc.watch import bare, walk
 from stepc.module_calls import around_modules
 from stepc.watch.reads import ABSENT
 from stepc.watch.watch import Watch
@@ -624,7 +624,7 @@ class Recording:
                 state[(id(container), name)] = (path, value)
                 count += 1
             elif isinstance(value, (list, dict, set)):
-                state[(id(value), None)] = (path, len(value))
+                state[(id(value), None)] = (path, bare.length(value))
             elif isinstance(value, random.Random):
                 state[(id(value), None)] = (path, value.getstate())
             elif isinstance(value, numpy.random.Generator):

@@ -540,3 +540,107 @@ def strides_of_zero(accelerate):
     step = accelerate(lambda x, y: descend(cross_entropy(model(x + 1), y), optimizer))
     for i, x, y in batches(STEPS):
         yield step(x[:1].expand(8, 8) if i < CHANGE else x, y), model, optimizer
+
+
+# ---- containers that answer in ways of their own
+
+
+class Irreps(tuple):
+    """As e3nn's: how long it is, nobody should ask."""
+
+    def __len__(self):
+        raise NotImplementedError
+
+    def total(self):
+        return sum(tuple.__iter__(self))
+
+
+@case
+def tuple_that_tells_no_length(accelerate):
+    model = mlp()
+    model.irreps = Irreps((1.0, 0.5))
+    optimizer = sgd(model)
+    step = accelerate(lambda x, y: descend(cross_entropy(model(x), y) * model.irreps.total(), optimizer))
+    yield from fit(step, model, optimizer)
+
+
+class Asked:
+    """What of it was asked for so far, by whomever."""
+
+    asked = 0
+
+    def _count(self):
+        type(self).asked += 1
+
+
+@case
+def dict_that_counts_what_is_asked(accelerate):
+    class Loading(Asked, dict):
+        def __getitem__(self, key):
+            self._count()
+            return super().__getitem__(key)
+
+        def items(self):
+            self._count()
+            return super().items()
+
+        def __len__(self):
+            self._count()
+            return super().__len__()
+
+        def copy(self):
+            self._count()
+            return Loading(self)
+
+    files, model = Loading(a=torch.ones(3), b=2.0), mlp()
+    model.files = files
+    optimizer = sgd(model)
+    step = accelerate(lambda x, y: descend(cross_entropy(model(x), y), optimizer))
+    for seen in fit(step, model, optimizer):
+        yield *seen, Loading.asked
+
+
+@case
+def list_that_counts_what_is_asked(accelerate):
+    class Lazy(Asked, list):
+        def __iter__(self):
+            self._count()
+            return super().__iter__()
+
+        def __getitem__(self, key):
+            self._count()
+            return super().__getitem__(key)
+
+        def __len__(self):
+            self._count()
+            return super().__len__()
+
+    model, rows = mlp(), Lazy([1.0, 2.0])
+    model.rows = [rows, {"rows": rows}]
+    optimizer = sgd(model)
+    step = accelerate(lambda x, y: descend(cross_entropy(model(x), y), optimizer))
+    for seen in fit(step, model, optimizer):
+        yield *seen, Lazy.asked
+
+
+@case
+def proxy_of_nothing(accelerate):
+    """As a web framework's current request."""
+
+    class Proxy:
+        @property
+        def __class__(self):
+            raise RuntimeError("nothing is there")
+
+        def __getattr__(self, name):
+            raise RuntimeError("nothing is there")
+
+    current, model = Proxy(), mlp()
+    model.context = [current]
+    optimizer = sgd(model)
+
+    def step(x, y, uses=False):
+        return current.loss if uses else descend(cross_entropy(model(x), y), optimizer)
+
+    step = accelerate(step)
+    yield from fit(step, model, optimizer)

@@ -11,6 +11,7 @@ import weakref
 import numpy
 import torch
 
+from stepc.watch import bare
 from stepc.watch.known import BUFFERS, PLAIN
 
 ABSENT = type("Absent", (), {"__repr__": lambda self: "absent"})()
@@ -85,13 +86,13 @@ def contents_of(container):
     if isinstance(container, BUFFERS):
         size = container.nbytes if hasattr(container, "nbytes") else len(container)
         return None if size > MOST_BYTES else bytes(container)
-    if len(container) > MOST_ELEMENTS:
+    if bare.length(container) > MOST_ELEMENTS:
         return None
     if isinstance(container, (dict, types.MappingProxyType)):
-        return tuple(part for item in container.items() for part in item)
+        return tuple(part for item in bare.items(container) for part in item)
     if isinstance(container, (set, frozenset)):
-        return frozenset(container)
-    return tuple(container)
+        return frozenset(bare.entries(container))
+    return tuple(bare.entries(container))
 
 
 def _value_at(container, name):
@@ -102,7 +103,7 @@ def _value_at(container, name):
         return value._stepc_stands_for if type(value) is types.FunctionType and hasattr(value, "_stepc_stands_for") else value
     try:
         if isinstance(container, (list, tuple)):
-            return container[name]
+            return bare.method(container, "__getitem__")(name)
         if isinstance(container, types.CellType):
             return container.cell_contents
         return getattr(container, name)
@@ -129,7 +130,7 @@ class Place:
         if self.how == ITEM:
             return _value_at(self.container, self.name)
         if self.how == LENGTH:
-            return len(self.container)
+            return bare.length(self.container)
         if self.how == TYPE:
             return type(self.container)
         return contents_of(self.container)

@@ -7,6 +7,8 @@ import types
 
 import torch
 
+from stepc.watch import bare
+
 _OPAQUE = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, types.BuiltinFunctionType)
 _SHIFTING = (set, frozenset, collections.deque)  # what is in them stands at no place that can be read again
 _MAX_OBJECTS = 200_000
@@ -62,15 +64,15 @@ def _children(value, in_place=False):
     if (type(value).__module__ or "").partition(".")[0] == "stepc":
         return  # what accelerates other parts of the program is none of it
     if isinstance(value, dict):
-        if len(value) <= _MAX_LENGTH:
-            for key in list(value):
-                yield value, key, value[key]
+        if bare.length(value) <= _MAX_LENGTH:
+            for key, item in bare.items(value):
+                yield value, key, item
     elif isinstance(value, (list, tuple)):
-        if len(value) <= _MAX_LENGTH:
-            for index, item in enumerate(value):
+        if bare.length(value) <= _MAX_LENGTH:
+            for index, item in enumerate(bare.entries(value)):
                 yield value, index, item
     elif isinstance(value, _SHIFTING):
-        for item in list(value)[:_MAX_LENGTH]:
+        for item in bare.entries(value)[:_MAX_LENGTH]:
             yield None, None, item
     elif isinstance(value, types.FunctionType):
         if _is_users(value):
@@ -92,6 +94,27 @@ def _children(value, in_place=False):
                     yield value, name, getattr(value, name)
 
 
+def _is_known(value):
+    """Whether it may be asked what it is: a proxy asks what it stands for, which may not be there."""
+    try:
+        isinstance(value, dict)
+    except Exception:
+        return False
+    return True
+
+
+def _is_entered(value, skip):
+    return not isinstance(value, (torch.Tensor, torch.Generator, torch.dtype, torch.device, *_OPAQUE, *skip))
+
+
+def _within(value, skip, in_place):
+    """_children() of a value that is entered. What an object's own class raises about it says that nothing is known of it."""
+    try:
+        return list(_children(value, in_place)) if _is_entered(value, skip) else []
+    except Exception:
+        return []
+
+
 def reachable(step, skip=(), in_place=False):
     """Yields (container, name, value, path) for everything reachable from `step`, each object once, breadth first.
 
@@ -107,18 +130,14 @@ def reachable(step, skip=(), in_place=False):
     seen = set()
     while queue and len(seen) < _MAX_OBJECTS:
         container, name, value, path = queue.popleft()
-        if isinstance(value, (int, float, bool, str)) or value is None:
+        if issubclass(type(value), (int, float, str)) or value is None:
             yield container, name, value, path
             continue
-        if id(value) in seen:
+        if id(value) in seen or not _is_known(value):
             continue
         seen.add(id(value))
         yield container, name, value, path
-        if isinstance(value, (torch.Tensor, torch.Generator, torch.dtype, torch.device)) or isinstance(value, skip):
-            continue
-        if isinstance(value, _OPAQUE):
-            continue
-        for number, (inner, key, child) in enumerate(_children(value, in_place)):
+        for number, (inner, key, child) in enumerate(_within(value, skip, in_place)):
             if isinstance(key, str):
                 queue.append((inner, key, child, f"{path}.{key}"))
             else:
@@ -163,11 +182,11 @@ def holders_of(tensors, but=()):
             if isinstance(container, types.FrameType) or not stays(container):
                 continue
             if isinstance(container, dict):
-                for key, value in list(container.items()):
+                for key, value in bare.items(container):
                     if value is tensor:
                         return container, key
             elif isinstance(container, (list, tuple)):
-                for index, value in enumerate(container):
+                for index, value in enumerate(bare.entries(container)):
                     if value is tensor:
                         return container, index
             elif isinstance(container, types.CellType):

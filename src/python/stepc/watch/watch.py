@@ -31,6 +31,7 @@ import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from stepc import _C, tree
+from stepc.watch import bare
 from stepc.watch.known import (
     ASKS_MACHINE, BUFFERS, BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, HOOKS, ITERATES, MUTATORS, PLAIN,
     PURE_BUILTINS, SIMPLE, TELLS_ORIGIN, TENSORS, VIEWS, Trust, effect_of, is_library, is_operator,
@@ -508,12 +509,12 @@ class Watch:
             self.register(value, words)
         if isinstance(value, (dict, types.MappingProxyType)):
             self._contents(frame, value, words)
-            for key, item in list(value.items()):
+            for key, item in bare.items(value):
                 self.register(key, f"a key of {words}")
                 self.register(item, f"{words}[{key!r}]")
         elif isinstance(value, (list, tuple, set, frozenset, collections.deque)):
             self._contents(frame, value, words)
-            for index, item in enumerate(list(value)):
+            for index, item in enumerate(bare.entries(value)):
                 self.register(item, f"{words}[{index}]")
         elif isinstance(value, BUFFERS):
             self._contents(frame, value, words)
@@ -540,9 +541,9 @@ class Watch:
                 self.because(frame, f"hands {self.words_of(value)} on, which is too large to be compared")
                 return
             if isinstance(one, (dict, types.MappingProxyType)):
-                pending += one.values()
+                pending += bare.values(one)
             elif isinstance(one, (list, tuple, set, frozenset, collections.deque)):
-                pending += one
+                pending += bare.entries(one)
 
     def _contents(self, frame, value, words):
         if isinstance(value, (tuple, frozenset)):
@@ -563,7 +564,7 @@ class Watch:
         if isinstance(value, SIMPLE) or id(value) in self._arguments:
             return
         if isinstance(value, (list, tuple)) and not self.is_outside(value):
-            for item in value[:MOST_ELEMENTS]:
+            for item in bare.entries(value)[:MOST_ELEMENTS]:
                 self.whole(frame, item, depth + 1)
             return
         if type(value) is dict and not self.is_outside(value):
@@ -605,9 +606,9 @@ class Watch:
         self.shallow(frame, value)
         words = self.words_of(value)
         if isinstance(value, (dict, types.MappingProxyType)):
-            inner = list(value.values())
+            inner = bare.values(value)
         elif isinstance(value, (list, tuple, set, frozenset, collections.deque)):
-            inner = list(value)
+            inner = bare.entries(value)
         elif isinstance(value, types.MethodType):
             inner = [value.__self__] if isinstance(value.__func__, types.BuiltinFunctionType) else []
         elif isinstance(value, functools.partial):
@@ -774,22 +775,23 @@ class Watch:
             return
         self._type(frame, container, self.words_of(container))
         if isinstance(container, dict):
-            if key not in container and isinstance(container, collections.defaultdict):
+            if isinstance(container, collections.defaultdict) and not dict.__contains__(container, key):
                 self.because(frame, f"changes {words}")
                 return
             self.place(frame, container, ITEM, key, words)
             self.register(dict.get(container, key, ABSENT), words)
         elif isinstance(container, (list, tuple)):
             if isinstance(key, int):
-                index = key + len(container) if key < 0 else key
-                if not 0 <= index < len(container):
+                length = bare.length(container)
+                index = key + length if key < 0 else key
+                if not 0 <= index < length:
                     self.place(frame, container, LENGTH, None, words)
                     return
                 if key < 0:
                     self.length(frame, container)
                 if isinstance(container, list):
                     self.place(frame, container, ITEM, index, words)
-                self.register(container[index], words)
+                self.register(bare.method(container, "__getitem__")(index), words)
             else:
                 self.shallow(frame, container)
         else:
