@@ -308,12 +308,10 @@ class Scout:
         saved = []
         for optimizer in self.optimizers.values():
             groups = [(group, {k: v for k, v in group.items() if k != "params"}) for group in optimizer.param_groups]
-            states = []
-            dicts = [state for state in optimizer.state.values() if isinstance(state, dict)]
-            for state in (*dicts, optimizer.state):
-                numbers = {k: v for k, v in state.items() if not isinstance(v, (torch.Tensor, dict))}
-                if numbers:
-                    states.append((state, numbers))
+            states = [(state, {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)})
+                      for state in optimizer.state.values() if isinstance(state, dict)]
+            own = {k: v for k, v in optimizer.state.items() if not isinstance(v, (torch.Tensor, dict))}
+            states = [(state, numbers) for state, numbers in (*states, (optimizer.state, own)) if numbers]
             saved.append((groups, states))
         for scheduler in self.schedulers.values():
             attributes = {k: v for k, v in scheduler.__dict__.items() if k != "optimizer" and k != "step"}
