@@ -4,9 +4,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <vector>
 
 namespace stepc {
 
@@ -17,29 +19,38 @@ class Pace {
   static constexpr int64_t kFew = 4;       // eager steps, where these are long
   static constexpr double kLong = 0.05;    // seconds
   static constexpr double kMostSlower = 1.2;
-  // A loop's pass that is left to eager begins and ends here too, which takes up to 1.12 times as long.
+  // A loop's pass that is left to eager begins and ends here too, which takes up to 1.14 times as long.
   static constexpr double kMostSlowerInLoops = 1.07;
 
   // So many steps that come next are to run as they are, and be timed.
   [[nodiscard]] int64_t wanted_eager() const {
     return replays_ == kLongRun ? std::max((is_long() ? kFew : kInARow) - eager_, int64_t{0}) : 0;
   }
-  [[nodiscard]] bool is_long() const { return replay_seconds_ >= kLong; }
+  [[nodiscard]] bool is_long() const { return usual(replay_seconds_) >= kLong; }
   void run_eagerly(int64_t count) { eager_ += count; }
-  void ran_eagerly(double seconds) { eager_seconds_ = std::min(eager_seconds_, seconds); }
+  void ran_eagerly(double seconds) { eager_seconds_.push_back(seconds); }
   // Whether it matters how long the next replay takes.
   [[nodiscard]] bool times_replay() const { return replays_ >= kLongRun - kInARow && replays_ <= kLongRun; }
-  // How many times as long as eager the replays took, each at its best, once that is known and above `most`.
+  // How many times as long as eager the replays took, once that is known and above `most`.
   std::optional<double> replayed(double seconds, double most = kMostSlower) {
-    if (times_replay()) replay_seconds_ = std::min(replay_seconds_, seconds);
-    const double slower = replay_seconds_ / eager_seconds_;
-    return replays_++ == kLongRun && slower > most ? std::optional(slower) : std::nullopt;
+    if (times_replay()) replay_seconds_.push_back(seconds);
+    if (replays_++ != kLongRun || eager_seconds_.empty()) return std::nullopt;
+    const double slower = usual(replay_seconds_) / usual(eager_seconds_);
+    return slower > most ? std::optional(slower) : std::nullopt;
   }
 
  private:
+  // The lower quartile: the best of a row is one that nothing disturbed and few are like, its median one that a burst
+  // of other work on the machine can reach.
+  static double usual(std::vector<double> seconds) {
+    if (seconds.empty()) return std::numeric_limits<double>::infinity();
+    const auto quartile = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 4);
+    std::nth_element(seconds.begin(), quartile, seconds.end());
+    return *quartile;
+  }
+
   int64_t replays_ = 0, eager_ = 0;
-  double eager_seconds_ = std::numeric_limits<double>::infinity();
-  double replay_seconds_ = std::numeric_limits<double>::infinity();
+  std::vector<double> eager_seconds_, replay_seconds_;
 };
 
 }  // namespace stepc
