@@ -139,7 +139,7 @@ def test_eager_passes_of_a_loop_are_made_without_the_engine():
     assert stepc.stats(model)["recordings"] >= recordings
 
 
-@pytest.mark.parametrize("seconds, is_left", [(1.05e-3, False), (1.1e-3, True)])
+@pytest.mark.parametrize("seconds, is_left", [(0.95e-3, False), (1.1e-3, True)])
 def test_a_loop_whose_replays_do_not_pay_is_left_to_eager(seconds, is_left, monkeypatch):
     """By a clock on which the loop takes a millisecond as it is."""
     model, twin = mlp(), mlp()
