@@ -103,6 +103,14 @@ def steps_of(run, accelerate, given, step):
     return called
 
 
+def assert_eagers(step_of, given):
+    """`step_of(run)` gives the step of a run, with what it keeps; a run on the device as it is and one accelerated."""
+    want, run = Run("cuda"), Run("cuda")
+    steps_of(want, None, given, step_of(want))
+    steps_of(run, stepc.Config(), given, step_of(run))
+    assert_same(run, want)
+
+
 def said_lines(caplog):
     return [line for line in caplog.messages if "eager" in line]
 
@@ -159,10 +167,7 @@ def test_autocast_and_a_loss_scaler_on_the_device_are_eagers():
 
         return step
 
-    want, run = Run("cuda"), Run("cuda")
-    steps_of(want, None, batches("cuda"), of(want))
-    steps_of(run, stepc.Config(), batches("cuda"), of(run))
-    assert_same(run, want)
+    assert_eagers(of, batches("cuda"))
 
 
 def loop(run, given, accelerates, **config):
@@ -255,10 +260,7 @@ def test_a_model_with_a_part_on_each_device():
 
         return step
 
-    want, run = Run("cuda"), Run("cuda")
-    steps_of(want, None, batches("cpu"), of(want))
-    steps_of(run, stepc.Config(), batches("cpu"), of(run))
-    assert_same(run, want)
+    assert_eagers(of, batches("cpu"))
 
 
 def test_an_error_of_the_device_is_the_programs():

@@ -3,8 +3,6 @@
 import gc
 import os
 import random
-import sys
-from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # every model is built from a config; nothing is downloaded
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # steps this small would wait for spinning workers
@@ -13,7 +11,6 @@ import numpy
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
 THREADS = 2
 
 

@@ -541,14 +541,12 @@ def _make_plain(numbers):
         if not isinstance(holder, (dict, list, collections.deque)):
             holder = getattr(holder, "__dict__", None)
         if isinstance(holder, dict):
-            for key, value in list(dict.items(holder)):
-                if type(value) in kinds:
-                    dict.__setitem__(holder, key, kinds[type(value)](value))
-        elif holder is not None:
-            kind = list if isinstance(holder, list) else collections.deque
-            for index, value in enumerate(list(kind.__iter__(holder))):
-                if type(value) in kinds:
-                    kind.__setitem__(holder, index, kinds[type(value)](value))
+            held = bare.items(holder)
+        else:
+            held = enumerate(bare.entries(holder)) if holder is not None else ()
+        for place, value in held:
+            if type(value) in kinds:
+                bare.method(holder, "__setitem__")(place, kinds[type(value)](value))
 
 
 class Recording:

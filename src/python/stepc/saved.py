@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from stepc import _C, plain
+from stepc.scout import beside_parameters, numbers_in
 
 _FILE = "program_state.json"
 _MODEL_FILES = ("config", "generation_config")  # of transformers' models
@@ -72,10 +73,8 @@ def _options_of(optimizer):
     """What it holds in numbers; its tensors are the engine's."""
     groups = [{name: one for name, one in group.items() if name != "params" and not isinstance(one, torch.Tensor)}
               for group in optimizer.param_groups]
-    numbers = [{name: one for name, one in optimizer.state.get(parameter, {}).items() if not isinstance(one, torch.Tensor)}
-               for parameter in _parameters_of(optimizer)]
-    own = {name: one for name, one in optimizer.state.items()
-           if isinstance(name, str) and not isinstance(one, (torch.Tensor, dict))}
+    numbers = [numbers_in(optimizer.state.get(parameter, {})) for parameter in _parameters_of(optimizer)]
+    own = numbers_in(beside_parameters(optimizer))
     return {"groups": groups, "numbers": numbers if any(numbers) else []} | ({"own": own} if own else {})
 
 

@@ -30,6 +30,17 @@ def _storage(tensor):
     return tensor.untyped_storage()._cdata
 
 
+def beside_parameters(optimizer):
+    """What of an optimizer's state belongs to no parameter, by name: MADGRAD counts in "k"."""
+    return {name: one for name, one in optimizer.state.items()
+            if not isinstance(name, torch.Tensor) and not isinstance(one, dict)}
+
+
+def numbers_in(state):
+    """All of an optimizer's state that is no tensor."""
+    return {name: one for name, one in state.items() if not isinstance(one, torch.Tensor)}
+
+
 class Scout:
     """Finds and keeps the modules and optimizers of a step; both are held for the step's life."""
 
@@ -241,8 +252,8 @@ class Scout:
                 for name, value in state.items():
                     if isinstance(value, torch.Tensor):
                         slots.append((OPTIMIZER_STATE, f"{path}.{keys[id(parameter)]}.{name}", state, name))
-        for name, value in optimizer.state.items():  # what belongs to no parameter: MADGRAD counts in "k"
-            if isinstance(value, torch.Tensor) and isinstance(name, str):
+        for name, value in beside_parameters(optimizer).items():
+            if isinstance(value, torch.Tensor):
                 slots.append((OPTIMIZER_STATE, f"{path}.{name}", optimizer.state, name))
 
     def make_state(self):
@@ -308,10 +319,8 @@ class Scout:
         saved = []
         for optimizer in self.optimizers.values():
             groups = [(group, {k: v for k, v in group.items() if k != "params"}) for group in optimizer.param_groups]
-            states = [(state, {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)})
-                      for state in optimizer.state.values() if isinstance(state, dict)]
-            own = {k: v for k, v in optimizer.state.items() if not isinstance(v, (torch.Tensor, dict))}
-            states = [(state, numbers) for state, numbers in (*states, (optimizer.state, own)) if numbers]
+            states = [(state, numbers_in(state)) for state in optimizer.state.values() if isinstance(state, dict)]
+            states.append((optimizer.state, numbers_in(beside_parameters(optimizer))))
             saved.append((groups, states))
         for scheduler in self.schedulers.values():
             attributes = {k: v for k, v in scheduler.__dict__.items() if k != "optimizer" and k != "step"}

@@ -4,7 +4,6 @@ The engine compares them before every replay (python/python_program.h); each oth
 number, which tells the step's signatures apart.
 """
 
-import contextvars
 import types
 import weakref
 
@@ -228,7 +227,7 @@ class Cache:
 
 
 class Answer:
-    """What a function answers that is called without arguments, or what a variable of the context holds."""
+    """What a function without arguments answers."""
 
     __slots__ = ("_function",)
 
@@ -237,8 +236,6 @@ class Answer:
 
     @property
     def now(self):
-        if isinstance(self._function, contextvars.ContextVar):
-            return self._function.get(ABSENT)
         return self._function()
 
 
@@ -251,7 +248,7 @@ class Reads:
         self._met = {"places": 0}  # so many were met so far: the engine looks again when there are more
         self.tables = {}  # what watch.py knows of each code object: its id -> (it, table)
         self._caches = weakref.WeakKeyDictionary()  # a function of functools.lru_cache -> its Cache
-        self._answers = {}  # by function
+        self._answers = {}  # by function, or by what it asks
         self._dropped = 0
         self.recorded = 0  # calls so far
         self.changing = None  # a place that has had too many values to be watched
@@ -277,8 +274,9 @@ class Reads:
             return
         self._places.pop((id(place.container), place.how, place.name), None)
 
-    def answer(self, function):
-        return self._answers.setdefault(function, Answer(function))
+    def answer(self, function, of=None):
+        """`of`: what it asks, where the function is made anew for every call."""
+        return self._answers.setdefault(of or function, Answer(function))
 
     def cache(self, function):
         return self._caches.setdefault(function, Cache(function))

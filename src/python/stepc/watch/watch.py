@@ -1026,7 +1026,8 @@ class Watch:
             self._contexts.setdefault(variable, (now, self._line(frame)))
         elif name == "get" and same(now, self._contexts.get(variable, (now,))[0]):
             words = f"the context variable '{variable.name}'"
-            self.place(frame, self.reads.answer(variable), ITEM, "now", words)
+            answer = self.reads.answer(functools.partial(variable.get, ABSENT), of=variable)
+            self.place(frame, answer, ITEM, "now", words)
             with contextlib.suppress(LookupError):
                 self.register(variable.get(*arguments), words)
 
