@@ -5,6 +5,7 @@
 #include <torch/version.h>
 
 #include "base/check.h"
+#include "comm/no_pipe_signal.h"
 #include "comm/transport.h"
 
 namespace stepc {
@@ -27,11 +28,13 @@ class GlooTransport : public Transport {
  public:
   explicit GlooTransport(const std::string& address) {
     check_library();
+    const NoPipeSignal none;
     device_ = c10d::ProcessGroupGloo::createDeviceForHostname(address);
   }
 
   c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t ranks,
                                             std::chrono::milliseconds timeout) override {
+    const NoPipeSignal none;
     const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->devices.push_back(device_);
     options->threads = 1;  // sends and receives are the device thread's; those of the group stay idle

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "comm/no_pipe_signal.h"
 
 namespace stepc {
 
@@ -40,6 +41,7 @@ void Peers::exchange(std::string_view op, std::span<const SentBytes> sent, std::
   INTERNAL_CHECK_EQ(sent.size() % n, 0U);
   const size_t rounds = sent.size() / n;
   const auto began = Clock::now();
+  const NoPipeSignal none;
   // Each rank begins with its neighbour, so that not all of them send to the same one.
   std::vector<std::pair<size_t, c10::intrusive_ptr<c10d::Work>>> works;
   works.reserve(2 * sent.size());
