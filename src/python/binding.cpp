@@ -100,6 +100,7 @@ std::optional<Parallel> parallel_of(const py::object& chosen) {
   parallel.means_by_rank = chosen["means_by_rank"].cast<bool>();
   parallel.reduce = parse_reduce(chosen["reduce"].cast<std::string>());
   parallel.context = parse_context(chosen["context"].cast<std::string>());
+  parallel.overlap = chosen["overlap"].cast<bool>();
   for (auto& [pattern, dims] :
        chosen["shard"].cast<std::vector<std::pair<std::string, std::map<size_t, std::string>>>>())
     parallel.rules.push_back({pattern, dims});

@@ -59,6 +59,7 @@ struct RunConfig {
     bool sequence_parallel = true;
     std::string context = "auto";
     std::string reduce = "float32";
+    bool overlap = false;
     std::vector<ShardRule> shard = {};
   } parallel;
   struct Optim {

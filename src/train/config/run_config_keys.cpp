@@ -160,6 +160,13 @@ const std::vector<Key>& run_config_keys() {
        "they are",
        {},
        {"reduce_dtype", "mixed_precision_reduce", "communication_data_type", "accumulate_allreduce_grads_in_fp32"}},
+      {"parallel.overlap",
+       at(&R::parallel, &R::Parallel::overlap),
+       {},
+       "exchanges between ranks go on beside the computation, where that is faster as predicted: up to an eighth more "
+       "memory for the step, or what a budget leaves; false: each blocks",
+       {},
+       {"overlap_comm", "overlap_grad_reduce", "overlap_param_gather", "forward_prefetch", "async_tensor_parallel"}},
       {"parallel.shard",
        at(&R::parallel, &R::Parallel::shard),
        maybe_empty(),
