@@ -27,6 +27,7 @@ struct RunConfig {
     std::vector<double> weights;
     std::string field = "text";
     std::string chat = "model";
+    bool skip_unusable = false;
     std::vector<std::string> eval;
     double eval_fraction = 0.02;
     int64_t eval_windows = 64;

@@ -62,6 +62,11 @@ const std::vector<Key>& run_config_keys() {
        "of a .jsonl line, or the column of a .parquet file: its text, or the messages of a chat"},
       {"data.chat", at(&R::data, &R::Data::chat), one_of(chat_templates()),
        "template of chats; model: the one of its tokenizer_config.json"},
+      {"data.skip_unusable",
+       at(&R::data, &R::Data::skip_unusable),
+       {},
+       "whether to leave out lines and rows of which no document can be made (no JSON, no such field, a chat that the "
+       "template refuses), counted in a warning, instead of ending at the first"},
       {"data.eval", at(&R::data, &R::Data::eval), maybe_empty(),
        "held-out files, directories or patterns; without, a part of data.train is held out"},
       {"data.eval_fraction", at(&R::data, &R::Data::eval_fraction), between(0, 0.5),
