@@ -11,6 +11,7 @@ import random
 import numpy
 import pytest
 import torch
+from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import (BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, Sampler,
                               SubsetRandomSampler, WeightedRandomSampler)
 
@@ -228,6 +229,9 @@ IN_PROCESS = {
     "state without a position": loader(sampler=lambda: WithState(False)),
     "no DataLoader": Plain,
     **{f"sampler that {kind}": loader(sampler=lambda kind=kind: OfItsOwn(kind)) for kind in ("counts", "shuffles", "process")},
+    "accelerate's": lambda: prepare_data_loader(loader(shuffle=True)(), num_processes=1, process_index=0),
+    "accelerate's by seed": lambda: prepare_data_loader(loader(shuffle=True)(), num_processes=1, process_index=0, data_seed=3,
+                                                        use_seedable_sampler=True),
     "sampler of an array": loader(sampler=lambda: OfItsOwn("array")),
     "sampler that draws late": loader(sampler=lambda: OfItsOwn("draws", seeded())),
 }

@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree
 from torch.utils.data import DataLoader
 
-from stepc import _C, generators, ranks
+from stepc import _C, generators
 from stepc.order import Drawn, Order, is_map_style, is_stateful, of_batch
 
 _END = object()
@@ -304,6 +304,6 @@ class _Iteration:
     def _check(self, last):
         at, drawn = self._at, self._source.drawn
         is_same = drawn.rows_behind(self.given) == at["rows"] if drawn is not None else of_batch(last) == at["print"]
-        if (last is _END or not is_same) and ranks.is_first():
+        if last is _END or not is_same:
             raise _C.UserError(f"the loader gives other rows than the run that was saved: the first {self.given} batches of "
                                "this epoch are not those that it gave; make data, sampler and batch size as they were then")

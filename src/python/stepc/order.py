@@ -136,6 +136,7 @@ class Order:
 
     def __init__(self, loader):
         self.loader = loader
+        self.generator = loader.generator if isinstance(loader, DataLoader) else None
         self.sampler = getattr(loader, index_name(loader)) if is_map_style(loader) else None
         found = self._find()
         self._made = {path: (made, _encoded(place.value)) for path, place in found.values.items() if (made := digest(place.value))}
@@ -199,7 +200,7 @@ class Order:
         shared = [self.loader.dataset, *generators.of_process().values()]
         twin = copy.copy(self)
         twin.loader = copy.copy(self.loader)
-        twin.loader.generator, twin.sampler = copy.deepcopy((self.loader.generator, self.sampler), {id(one): one for one in shared})
+        twin.generator, twin.sampler = copy.deepcopy((self.generator, self.sampler), {id(one): one for one in shared})
         return twin
 
     def _has_changed(self, path, value):
@@ -213,7 +214,7 @@ class Order:
             return known
         above, _, name = path.rpartition(".")
         owner = found.objects.get(above)
-        if owner is None or type(owner) in _HELD or isinstance(owner, DataLoader):
+        if owner is None or type(owner) in _HELD:
             raise _C.UserError(f"the loader that was saved has a '{path}', and this one has none: make it as it was made then")
         return _Place(owner, name, None)
 
@@ -244,10 +245,9 @@ class Order:
             return []
         if not isinstance(loader, DataLoader):
             return [("loader", None, None, loader)]
-        roots = [("generator", loader, "generator", loader.generator)]
-        if type(loader) is not DataLoader:  # may count its epochs itself
-            own = {name: one for name, one in vars(loader).items() if type(one) in _SCALARS}
-            roots += [(f"loader.{name}", loader, name, one) for name, one in own.items()]
+        roots = [("generator", self, "generator", self.generator)]
+        if type(loader) is not DataLoader:
+            roots.append(("loader", None, None, _Counts(loader)))
         if is_map_style(loader):
             roots.append(("sampler", self, "sampler", self.sampler))
         elif loader.num_workers == 0 and is_stateful(loader.dataset):
@@ -268,7 +268,20 @@ class Order:
         return length <= _MOST_OF_DATA
 
 
+class _Counts:
+    """What a DataLoader of the program's own, or accelerate's, holds in numbers and texts: its epochs, perhaps."""
+
+    def __init__(self, loader):
+        vars(self)["_loader"] = loader
+
+    def __setattr__(self, name, value):
+        setattr(self._loader, name, value)
+
+
 def _parts(path, value):
+    if isinstance(value, _Counts):
+        held = {name: one for name, one in vars(value._loader).items() if type(one) in _SCALARS}
+        return [(f"{path}.{name}", value, name, one) for name, one in held.items()]
     if isinstance(value, (list, tuple)):
         return [(f"{path}.{i}", value, i, one) for i, one in enumerate(value[:_MOST_ENTRIES])]
     if isinstance(value, dict):
@@ -394,7 +407,7 @@ def _iterate(order, is_reset):
     twice."""
     rows = iter(order.sampler)
     if not is_reset:
-        torch.empty((), dtype=torch.int64).random_(generator=order.loader.generator)
+        torch.empty((), dtype=torch.int64).random_(generator=order.generator)
         if order.loader.num_workers:
             rows = iter(order.sampler)
     return rows
@@ -421,6 +434,8 @@ class _Draws:
 
 class _InPlace:
     def __init__(self, loader, one):
+        while "base_dataloader" in vars(loader):  # accelerate's stand in front of others
+            loader = loader.base_dataloader
         self._attributes, self._name, self._one = vars(loader), index_name(loader), one
 
     def __enter__(self):

@@ -115,14 +115,6 @@ def joined(step):
     _steps.add(step)
 
 
-def is_first():
-    """Whether this process is rank 0, or alone."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank() == 0
-    return all(step.rank() == 0 for step in _steps)
-
-
 @contextlib.contextmanager
 def full_parameters(*objects: torch.nn.Module | torch.optim.Optimizer, rank0_only: bool = False) -> Iterator[bool]:
     """Around code that needs tensors whole which the ranks hold in parts: saving, sampling, looking.
