@@ -247,7 +247,7 @@ class _Iteration:
         if drawn is None:
             return state
         state["rows"] = drawn.rows_behind(self.given)
-        if drawn.has_states and drawn.goes_on(self.given):
+        if drawn.states_behind(self.given) and drawn.goes_on(self.given):
             return state | {"own": drawn.states_behind(self.given)}
         return state | {"begin": source.beginning_of(self, state["rows"])}
 

@@ -58,7 +58,7 @@ def digest(value):
         if value.layout is not torch.strided or value.device.type != "cpu":
             return None
         parts = [str(value.dtype), str(tuple(value.shape)), value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()]
-    elif isinstance(value, numpy.ndarray):
+    elif isinstance(value, (numpy.ndarray, numpy.generic)):
         if value.dtype.hasobject:
             return None
         parts = [value.dtype.str, str(value.shape), value.tobytes()]
@@ -80,20 +80,27 @@ def _is_plain(value):
     return type(value) in _SCALARS
 
 
-def _copy(value):
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    return value.copy() if isinstance(value, numpy.ndarray) else marshal.loads(marshal.dumps(value, 0))
+def _is_flat(value):
+    """Whether it is plain, and a container of few numbers and texts at most."""
+    if isinstance(value, (list, tuple, set)):
+        return len(value) <= _MOST_OF_DATA and set(map(type, value)) <= set(_SCALARS)
+    return type(value) in _SCALARS
 
 
 def _encoded(value):
-    if isinstance(value, numpy.ndarray):
-        return {"kind": "array", "is": torch.from_numpy(value.copy())}
-    return {"kind": "tensor" if isinstance(value, torch.Tensor) else "plain", "is": _copy(value)}
+    """A copy, as plain values."""
+    if isinstance(value, (numpy.ndarray, numpy.generic)):
+        return {"kind": "array" if isinstance(value, numpy.ndarray) else "number", "is": torch.from_numpy(numpy.array(value))}
+    if isinstance(value, torch.Tensor):
+        return {"kind": "tensor", "is": value.detach().clone()}
+    return {"kind": "plain", "is": marshal.loads(marshal.dumps(value, 0))}
 
 
 def _decoded(saved):
-    return saved["is"].numpy() if saved["kind"] == "array" else saved["is"]
+    if saved["kind"] in ("array", "number"):
+        array = saved["is"].numpy().copy()
+        return array if saved["kind"] == "array" else array[()]
+    return saved["is"]
 
 
 class _Place:
@@ -226,9 +233,10 @@ class Order:
             path, owner, name, value = queue.popleft()
             if generators.is_generator(value):
                 found.generators[path] = _Place(owner, name, value)
-            elif isinstance(value, (torch.Tensor, numpy.ndarray)) or _is_plain(value):
-                if self._is_of_order(path, value):
-                    found.values[path] = _Place(owner, name, value)
+            elif self._is_value(path, value):
+                found.values[path] = _Place(owner, name, value)
+            elif isinstance(value, (torch.Tensor, numpy.ndarray, numpy.generic, *_SCALARS)):
+                continue
             elif not hasattr(value, "__dict__") and not isinstance(value, _SEEN):
                 found.unseen[path] = value
             elif id(value) not in seen and not isinstance(value, _OPAQUE) and not self._is_data(path, value):
@@ -258,14 +266,15 @@ class Order:
         """Whether it is the data set, which samplers too may hold."""
         return path.startswith("sampler") and (isinstance(value, Dataset) or value is self.loader.dataset)
 
-    def _is_of_order(self, path, value):
-        """Not the rows of a data set, which samplers choose from."""
-        if path.startswith("sampler"):
-            return True
+    def _is_value(self, path, value):
+        """Whether it is taken as it is: not the rows of a data set, which samplers choose from."""
         if path.startswith("dataset") and is_map_style(self.loader):
             return False
-        length = value.numel() if isinstance(value, torch.Tensor) else len(value) if hasattr(value, "__len__") else 1
-        return length <= _MOST_OF_DATA
+        is_array = isinstance(value, (torch.Tensor, numpy.ndarray, numpy.generic))
+        if path.startswith("sampler"):
+            return is_array or _is_plain(value)
+        return value.size <= _MOST_OF_DATA if isinstance(value, numpy.ndarray) else (
+            value.numel() <= _MOST_OF_DATA if isinstance(value, torch.Tensor) else is_array or _is_flat(value))
 
 
 class _Counts:
@@ -327,7 +336,7 @@ class Drawn:
         self.count, self._digest = self._first
         self.has_ended = False
         self.batches = {self.count: (self._digest, "", {})}  # by number
-        self.has_states = bool(self._order.stateful())
+        self._stateful = self._order.stateful()
         return _Draws(self, iter(self.sampler))
 
     def in_place(self):
@@ -339,7 +348,7 @@ class Drawn:
         own = _of_rows(batch)
         self._digest = _chained(self._digest, own)
         with self.lock:
-            self.batches[self.count] = self._digest, own, self._order.own_states() if self.has_states else {}
+            self.batches[self.count] = self._digest, own, {path: one.state_dict() for path, one in self._stateful.items()}
 
     def rows_behind(self, number):
         """The digest of all rows to the end of that batch; None where this has not stood in place of the sampler."""
