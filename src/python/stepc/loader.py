@@ -247,6 +247,8 @@ class _Iteration:
         if drawn is None:
             return state
         state["rows"] = drawn.rows_behind(self.given)
+        if state["rows"] is None:
+            raise source.refusal("its persistent workers have been made before the AsyncLoader; make that first")
         if drawn.states_behind(self.given) and drawn.goes_on(self.given):
             return state | {"own": drawn.states_behind(self.given)}
         return state | {"begin": source.beginning_of(self, state["rows"])}
