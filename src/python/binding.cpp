@@ -471,6 +471,12 @@ py::object array_of(const py::object& tensor) {
   return tensor.attr("numpy")();
 }
 
+// What `function` returns, whose calls of operators no recording sees.
+py::object unobserved(const py::object& function) {
+  const c10::impl::ExcludeDispatchKeyGuard below_observer(kObserverKey);
+  return function();
+}
+
 }  // namespace
 }  // namespace stepc
 
@@ -612,6 +618,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("leave_trace", &leave_trace);
   module.def("is_tracing", &is_tracing);
   module.def("array_of", &array_of);
+  module.def("unobserved", &unobserved);
   module.def("show_memory", [](const at::Tensor& tensor, const py::buffer& values) {
     return show_memory(tensor, values.request().ptr);
   });

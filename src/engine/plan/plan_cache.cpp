@@ -545,7 +545,11 @@ void PlanCache::capture(PlanEntry& entry, const StepInput& input, const std::fun
     add(entry, plan, list_tensors(program_, input));
   } catch (const std::exception& error) {
     const std::string what = error.what();
-    log().info("the step is captured by running it: {}", what.substr(0, what.find('\n')));
+    const std::string why = str("the step is captured by running it: {}", what.substr(0, what.find('\n')));
+    if (config_.mode == Mode::kFast)
+      warn_once(why + "; its first calls take eager's memory and round as eager does, after load() too");
+    else
+      log().info("{}", why);
   }
 }
 

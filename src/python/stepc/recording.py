@@ -18,7 +18,7 @@ import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily, handle_torch_function
 
-from stepc import _C, tree
+from stepc import _C, host_draws, tree
 from stepc.watch import bare, walk
 from stepc.module_calls import around_modules
 from stepc.watch.reads import ABSENT
@@ -417,6 +417,8 @@ class Tracing(_Unseen):
             args, kwargs, _ = given
         if func is torch.Tensor.__deepcopy__ and (made := _deep_copy(*args)) is not None:
             return made
+        if (made := host_draws.drawn(self.scout, func, args, kwargs)) is not None:
+            return made
         try:
             return func(*args, **kwargs)
         except RuntimeError as error:
@@ -473,6 +475,9 @@ class _Watch(_Unseen):
             args, kwargs, name = given
             _C.report_effect(f"{name} (at {self.scout.source_line()}) decides by a tensor's values")
         if func is torch.Tensor.__deepcopy__ and (made := _deep_copy(*args)) is not None:
+            return made
+        if (made := host_draws.drawn(self.scout, func, args, kwargs)) is not None:
+            _C.report_effect(f"{func.__name__}() (at {self.scout.source_line()}) draws from a generator that the step makes")
             return made
         reads = _C.host_reads_so_far()
         if self.scout.on_ranks and (func in _COMPARING or _is_text(func, args)):
@@ -563,6 +568,7 @@ class Recording:
         self.modules = around_modules(self._scope_of)
         self.marks = _Marks(self.scout)
         self.watch = _Watch(self.scout)
+        self.scout.forget_generators()
         self.modules.__enter__()
         self.marks.set()
         self.before = {} if self.scout.looks_lightly else self._host_state()

@@ -13,7 +13,7 @@ import weakref
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from stepc import tree
+from stepc import generators, tree
 from stepc.watch import updates, walk
 from stepc.before import Before
 from stepc.first_state import FirstState
@@ -54,6 +54,7 @@ class Scout:
         self._captured = {}  # key -> (container, name)
         self._parameters = {}  # parameters of no module: key -> (container, name)
         self._generators = {}
+        self._owned = None  # generators that the step can reach, once somebody asks
         self.slots = []  # (owner, key, container, name) of all tensors that outlive the step
         self._attributes = {}  # event -> attributes that its optimizer is given while it steps
         self._updates = {}  # event -> what is known of its optimizer's step
@@ -416,6 +417,24 @@ class Scout:
         path = f"generator {len(self._generators)}"
         self._generators[path] = generator
         return True
+
+    def owns(self, generator):
+        """Whether the program had it before the step was recorded."""
+        if self._owned is None:
+            found = [one for _, _, one, _ in walk.reachable(self.step) if isinstance(one, torch.Generator)]
+            self._owned = [torch.default_generator, *self._generators.values(), *found]
+        return any(one is generator for one in self._owned)
+
+    def forget_generators(self):
+        """owns() looks again."""
+        self._owned = None
+
+    def host_generators(self):
+        """Python's and NumPy's generators of the process, and all that the step reaches, by path."""
+        process = generators.of_process()
+        found = {path: one for _, _, one, path in walk.reachable(self.step) if generators.is_generator(one)}
+        own = {path: one for path, one in found.items() if all(one is not known for known in process.values())}
+        return {name: one for name, one in process.items() if name != "torch"} | own
 
     # ---- where the program is
 
