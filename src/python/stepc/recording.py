@@ -165,6 +165,11 @@ _NUMPY_TYPES = {
 }
 
 
+def _uncompiled():
+    """Around a step's code: what torch.compile has compiled runs as it was written, so that its calls are seen."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
+
+
 class _Arrays:
     """The arrays that a step's code got of Tensor.numpy(): memory that it may write to where no recording sees it."""
 
@@ -382,6 +387,8 @@ class Tracing(_Unseen):
         self.arrays = _Arrays()
 
     def __enter__(self):
+        self.uncompiled = _uncompiled()
+        self.uncompiled.__enter__()
         self.marks.set()
         return super().__enter__()
 
@@ -390,6 +397,7 @@ class Tracing(_Unseen):
         self.arrays.given.clear()
         super().__exit__(*error)
         self.marks.remove()
+        self.uncompiled.__exit__(*error)
 
     def _look_at_arrays(self):
         """Leaves the plan as it was before the step's code wrote to one of them, and does that again."""
@@ -569,6 +577,8 @@ class Recording:
         self.marks = _Marks(self.scout)
         self.watch = _Watch(self.scout)
         self.scout.forget_generators()
+        self.uncompiled = _uncompiled()
+        self.uncompiled.__enter__()
         self.modules.__enter__()
         self.marks.set()
         self.before = {} if self.scout.looks_lightly else self._host_state()
@@ -594,6 +604,7 @@ class Recording:
         self.watch.__exit__(kind, error, trace)
         self.modules.__exit__(None, None, None)
         self.marks.remove()
+        self.uncompiled.__exit__(kind, error, trace)
         if kind is None and self.before:
             self._compare(self._host_state())
         return False

@@ -6,8 +6,10 @@ identity of an object) no longer holds.
 
 import functools
 import gc
+import logging
 import os
 import sys
+import types
 import weakref
 
 import torch
@@ -20,6 +22,7 @@ from stepc.first_state import FirstState
 from stepc.watch.known import HOOKS
 from stepc.watch.reads import ABSENT, ITEM, LENGTH, WEAK, Reads, contents_of, ids_of
 
+_LOG = logging.getLogger("stepc")
 PARAMETER, GRADIENT, BUFFER, OPTIMIZER_STATE, BATCH, CAPTURED = range(6)
 _SCHEDULERS = (LRScheduler, ReduceLROnPlateau)
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -61,6 +64,7 @@ class Scout:
         self._first_state = FirstState()
         self._names = {}
         self._unsteady = set()
+        self._said_compiled = weakref.WeakSet()
         self.reads = Reads()
         self.attributes = tree.Attributes()  # that the step reads of objects that it is given
         self.watches = True
@@ -218,11 +222,13 @@ class Scout:
     def unfit(self):
         """A module that no plan holds, in words; empty: there is none."""
         for path, module in self.modules.items():
-            for part in module.modules():
+            for name, part in module.named_modules():
                 if isinstance(part, torch.jit.ScriptModule):
                     return f"scripted module in '{path}'"
-                if type(part).__name__ == "OptimizedModule":
-                    return f"compiled module in '{path}'"
+                if _is_compiled(part) and part not in self._said_compiled:
+                    self._said_compiled.add(part)
+                    _LOG.info("'%s' is compiled by torch.compile: plans are made of its code as it is written",
+                              f"{path}.{name}".rstrip("."))
         return ""
 
     def is_unsteady(self, path):
@@ -468,6 +474,12 @@ def _hooks_of(module):
     for part in module.modules():
         for name in HOOKS:
             yield from part.__dict__[name].values()
+
+
+def _is_compiled(module):
+    return type(module).__name__ == "OptimizedModule" or isinstance(
+        module.__dict__.get("_compiled_call_impl"), types.FunctionType
+    )
 
 
 def _is_plain(tensor):
