@@ -1,6 +1,7 @@
 """Config(python="pure"): the step's Python is the person's word, does not run at replays, and is checked now and then."""
 
 import collections
+import copy
 import logging
 import types
 
@@ -101,7 +102,7 @@ def test_a_difference_is_named_ends_it_and_counts_as_eagers(mode, caplog):
                 change(pure), change(eager)
             slips = pure.call.stats["slips"]
             eager.model.load_state_dict(pure.model.state_dict())
-            eager.optimizer.load_state_dict(pure.optimizer.state_dict())
+            eager.optimizer.load_state_dict(copy.deepcopy(pure.optimizer.state_dict()))
             loss, expected = pure.call(x), eager.call(x)
             if i < CHANGED or slips or pure.call.stats["slips"]:
                 torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
