@@ -80,6 +80,7 @@ Config config_of(const py::object& chosen) {
   config.mode = parse_mode(text("mode"));
   config.capture = parse_capture(text("capture"));
   config.python = parse_python_mode(text("python"));
+  config.weighs_pace = parse_pace(text("pace"));
   config.verify = parse_verify(text("verify"));
   config.memory_budget = parse_memory_budget(text("memory_budget"));
   config.kernel_directory = text("kernel_directory");

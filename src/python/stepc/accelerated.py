@@ -292,7 +292,7 @@ class Accelerated:
         if all_ranks and self._is_on_ranks:
             return self._engine.report_of_all()
         traced, reason = self.stats["traced"], self._scout.python_reason()
-        python = f"traced ({traced})" if traced else f"as configured, though {reason}" if reason else "watched"
+        python = f"traced ({traced})" if traced else f"as configured, though {reason}" if reason else self._scout.python
         return f"{self._engine.report()}  python: {python}\n"
 
     @property

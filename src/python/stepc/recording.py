@@ -476,7 +476,10 @@ class _Watch(_Unseen):
                 _report_comparisons(before)
                 return numbers
             if numbers is not None:
-                _C.report_effect(f"Tensor.{name} (at {line}) gives values to the host")
+                if self.scout.python == "pure":
+                    _report_comparisons(before)
+                else:
+                    _C.report_effect(f"Tensor.{name} (at {line}) gives values to the host")
                 return self.arrays.give(args[0], line) if name == "numpy()" else numbers
             _C.report_obstacle(f"Tensor.{name} (at {line}) gives values to the host that no recording sees")
         if (given := _with_values(func, args, kwargs)) is not None:
@@ -497,8 +500,8 @@ class _Watch(_Unseen):
         if func in _CONVERSIONS and _C.host_reads_so_far() > reads:
             _C.report_comparison(_C.host_reads_so_far() - 1)  # what Python makes of a plain number is not seen
         is_read = func is torch.Tensor.item and _C.host_reads_so_far() > reads  # it is recorded, not only watched
-        if is_read and type(result) in _READ and self.follow is not None:
-            number = self.follow.read(sys._getframe(2), result, _C.host_reads_so_far() - 1)
+        if is_read and type(result) in _READ and (self.follow is not None or self.scout.python == "pure"):
+            number = self.follow and self.follow.read(sys._getframe(2), result, _C.host_reads_so_far() - 1)
             if number is not None:
                 return number
             self.numbers.append(_READ[type(result)](result, _C.host_reads_so_far() - 1))
@@ -584,7 +587,7 @@ class Recording:
         self.before = {} if self.scout.looks_lightly else self._host_state()
         self.watch.__enter__()
         self.is_first = self.follow is None
-        if self.is_first and self.scout.watches and not self.scout.looks_lightly:
+        if self.is_first and self.scout.python == "watched" and not self.scout.looks_lightly:
             bound = walk.functions_of(self.scout.step)[1]
             optimizers = self.scout.optimizers.values()
             apart = self.scout.attributes.apart
@@ -654,14 +657,16 @@ class Recording:
             if now == was or (now != now and was != was):
                 continue
             if isinstance(key, str):
-                _C.report_effect(f"the step draws from {key}, which a replay does not")
+                words = f"the step draws from {key}, which a replay does not"
             else:
                 path, value = now
                 if value != value and was[1] != was[1]:
                     continue
-                self.scout.is_unsteady(path)
-                _C.report_effect(f"the step changes Python state, which a replay would not: '{path}'")
-            return
+                words = f"the step changes Python state, which a replay would not: '{path}'"
+            if self.scout.python != "pure":
+                _C.report_effect(words)
+                return
+            self.scout.leaves_out(key if isinstance(key, tuple) else (None, key), words)
 
 
 def _own_code(optimizer):
