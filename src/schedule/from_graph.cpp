@@ -324,6 +324,7 @@ class Writer {
     add_last_updates();
     if (options_.trace != nullptr) s_.host_numbers = host_numbers(*options_.trace);
     out_.group_of.resize(s_.instructions.size(), kNoGroup);
+    out_.operand_of = std::move(operand_of_);
   }
 
  private:
