@@ -1,9 +1,10 @@
 # Everything one does with stepc, one word each. What a target does is in the script that it calls.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench check asan tsan clean
+PYTHON ?= python3.12
+.PHONY: help setup build demo test test-python bench check asan tsan clean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 setup: ## install what a build needs and is missing: Debian packages, LibTorch into .venv
 	@tools/setup build
@@ -19,6 +20,9 @@ demo: ## set up, build stepc, train a 10 M parameter Llama on English text into 
 test: ## set up with PyTorch and transformers, build everything, run every check and test
 	@tools/setup test
 	@tools/test
+
+test-python: ## build the package for another interpreter and run tests/python there: make test-python PYTHON=python3.12
+	@tools/test_python "$(PYTHON)"
 
 bench: ## compare with PyTorch eager, torch.compile and JAX; table and build/bench.json; what capture costs
 	@tools/setup bench

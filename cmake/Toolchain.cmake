@@ -5,9 +5,11 @@ endif()
 
 find_program(STEPC_CCACHE ccache)
 if(STEPC_CCACHE)
-  # Precompiled headers are only cacheable when ccache is told that their time stamps and defines may differ.
+  # Precompiled headers are only cacheable when ccache is told that their time stamps and defines may differ. What lies
+  # below the source tree is named from the build folder, so that all checkouts share what one has compiled.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
-      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${STEPC_CCACHE})
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${STEPC_CCACHE})
 endif()
 find_program(STEPC_MOLD mold)
 if(STEPC_MOLD)
@@ -16,7 +18,12 @@ endif()
 
 add_compile_options(-Wall -Wextra -Wno-unused-parameter -fpch-preprocess -fno-omit-frame-pointer)
 # The same line in every build folder: __FILE__ in error messages is relative to the source tree.
-add_compile_options(-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
+if(STEPC_CCACHE)
+  file(RELATIVE_PATH sources ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR})
+else()
+  set(sources ${PROJECT_SOURCE_DIR}/)
+endif()
+add_compile_options(-fmacro-prefix-map=${sources}=)
 if(STEPC_SANITIZE)
   # g++ takes a variant's other members for uninitialised where a sanitizer's checks stand between.
   add_compile_options(-fsanitize=${STEPC_SANITIZE} -fno-sanitize-recover=all

@@ -47,7 +47,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    sys.path.insert(0, str(ROOT / config.getoption("--build-dir") / "python"))
+    version = Path(sys.prefix).name.partition(".venv-")[2]  # of an environment that tools/test_python has made
+    sys.path.insert(0, str(ROOT / config.getoption("--build-dir") / f"python{version}"))
     config.addinivalue_line("markers", "long: waits a minute, for a timeout say; only with --long")
 
 

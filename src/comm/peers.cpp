@@ -34,7 +34,18 @@ Peers::Peers(std::vector<int64_t> members, int64_t own, c10::intrusive_ptr<c10d:
   INTERNAL_CHECK(backend_ || ranks() == 1, "{} ranks without a backend", ranks());
 }
 
-void Peers::exchange(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received) {
+InFlight::InFlight(std::unique_ptr<Works> works) : works_(std::move(works)) {}
+InFlight::InFlight(InFlight&&) noexcept = default;
+InFlight& InFlight::operator=(InFlight&&) noexcept = default;
+InFlight::~InFlight() = default;
+void InFlight::end() { works_->peers.end(*works_); }
+
+// Nothing says which bytes have arrived.
+InFlight::Works::~Works() {
+  if (!all.empty() && !peers.lost_) peers.lost_ = op + " was given up before it had ended";
+}
+
+InFlight Peers::begin(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received) {
   if (lost_) throw LostRank(*lost_);
   const auto n = static_cast<size_t>(ranks()), own = static_cast<size_t>(own_);
   INTERNAL_CHECK_EQ(sent.size(), received.size());
@@ -42,12 +53,12 @@ void Peers::exchange(std::string_view op, std::span<const SentBytes> sent, std::
   const size_t rounds = sent.size() / n;
   const auto began = Clock::now();
   const NoPipeSignal none;
-  // Each rank begins with its neighbour, so that not all of them send to the same one.
-  std::vector<std::pair<size_t, c10::intrusive_ptr<c10d::Work>>> works;
-  works.reserve(2 * sent.size());
+  auto exchange = std::make_unique<InFlight::Works>(*this, op);
+  exchange->all.reserve(2 * sent.size());
   const auto tag_of = [&](size_t round) {
     return static_cast<int>((static_cast<size_t>(tag_) + round) % std::numeric_limits<int>::max());
   };
+  // Each rank begins with its neighbour, so that not all of them send to the same one.
   size_t peer = own;
   try {
     for (size_t i = 1; i < n; ++i)
@@ -56,7 +67,7 @@ void Peers::exchange(std::string_view op, std::span<const SentBytes> sent, std::
         const ReceivedBytes& one = received[round * n + peer];
         if (one.bytes == 0) continue;
         std::vector<at::Tensor> into = bytes_at(one.memory, one.bytes);
-        works.emplace_back(peer, backend_->recv(into, static_cast<int>(peer), tag_of(round)));
+        exchange->all.emplace_back(peer, backend_->recv(into, static_cast<int>(peer), tag_of(round)));
       }
     for (size_t i = 1; i < n; ++i)
       for (size_t round = 0; round < rounds; ++round) {
@@ -65,26 +76,39 @@ void Peers::exchange(std::string_view op, std::span<const SentBytes> sent, std::
         if (one.bytes == 0) continue;
         traffic_.sent_bytes += one.bytes;
         std::vector<at::Tensor> from = bytes_at(one.memory, one.bytes);
-        works.emplace_back(peer, backend_->send(from, static_cast<int>(peer), tag_of(round)));
+        exchange->all.emplace_back(peer, backend_->send(from, static_cast<int>(peer), tag_of(round)));
       }
-    for (size_t at = own; at < sent.size(); at += n) {
-      INTERNAL_CHECK_EQ(sent[at].bytes, received[at].bytes, "{}: what this rank sends to itself", op);
-      if (sent[at].bytes > 0 && sent[at].memory != received[at].memory)
-        std::memcpy(received[at].memory, sent[at].memory, sent[at].bytes);
-    }
-    for (const auto& [of, work] : works) {
-      peer = of;
-      work->wait();
-    }
-  } catch (const InternalError&) {
-    throw;
   } catch (const std::exception& error) {
-    lost_ = str("{} of ranks {}: rank {} waited for rank {}, which is gone or late: {}", op, fmt::join(members_, ", "),
-                members_[own], members_[peer], line_of(error));
-    throw LostRank(*lost_);
+    lose(op, peer, error);
+  }
+  for (size_t at = own; at < sent.size(); at += n) {
+    INTERNAL_CHECK_EQ(sent[at].bytes, received[at].bytes, "{}: what this rank sends to itself", op);
+    if (sent[at].bytes > 0 && sent[at].memory != received[at].memory)
+      std::memcpy(received[at].memory, sent[at].memory, sent[at].bytes);
   }
   traffic_.seconds += seconds_since(began);
   tag_ = tag_of(rounds);
+  return InFlight(std::move(exchange));
+}
+
+void Peers::end(InFlight::Works& exchange) {
+  if (lost_) throw LostRank(*lost_);
+  const auto began = Clock::now();
+  for (const auto& [peer, work] : exchange.all) {
+    try {
+      work->wait();
+    } catch (const std::exception& error) {
+      lose(exchange.op, peer, error);
+    }
+  }
+  exchange.all.clear();
+  traffic_.seconds += seconds_since(began);
+}
+
+void Peers::lose(std::string_view op, size_t peer, const std::exception& error) {
+  lost_ = str("{} of ranks {}: rank {} waited for rank {}, which is gone or late: {}", op, fmt::join(members_, ", "),
+              members_[static_cast<size_t>(own_)], members_[peer], line_of(error));
+  throw LostRank(*lost_);
 }
 
 }  // namespace stepc

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -24,6 +25,18 @@ struct ReceivedBytes {
   uint64_t bytes = 0;
 };
 
+// What an InFlight holds. Its memory is in use until Peers::end() has ended it.
+struct InFlight::Works {
+  Works(Peers& of, std::string_view name) : peers(of), op(name) {}
+  ~Works();
+  Works(const Works&) = delete;
+  Works& operator=(const Works&) = delete;
+
+  Peers& peers;
+  std::string op;
+  std::vector<std::pair<size_t, c10::intrusive_ptr<c10d::Work>>> all;  // with whom; none: it has ended
+};
+
 class Peers {
  public:
   // `members`: the ranks of the group by their number in the run; `own`: which of them this one is. No backend where
@@ -37,11 +50,18 @@ class Peers {
 
   // sent[i] goes to rank i of the group and received[i] comes from there, this rank's own included; behind these may
   // follow as many once more, and so on: all are on their way at once. Both sides give the same sizes, and where that
-  // is nothing no message is sent. Returns when all has come and what was sent may change. Throws LostRank, from then
-  // on at every call.
-  void exchange(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received);
+  // is nothing no message is sent. begin() returns at once, end() when all has come and what was sent may change;
+  // several may be on their way, which all members begin in one order. Throw LostRank, from then on at every call.
+  InFlight begin(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received);
+  void end(InFlight::Works& exchange);
+  void exchange(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received) {
+    begin(op, sent, received).end();
+  }
 
  private:
+  friend struct InFlight::Works;
+  [[noreturn]] void lose(std::string_view op, size_t peer, const std::exception& error);
+
   std::vector<int64_t> members_;
   int64_t own_ = 0;
   c10::intrusive_ptr<c10d::Backend> backend_;

@@ -115,7 +115,7 @@ int64_t RankGroup::ranks() const { return peers_->ranks(); }
 const std::vector<int64_t>& RankGroup::members() const { return peers_->members(); }
 const Traffic& RankGroup::traffic() const { return peers_->traffic(); }
 
-void RankGroup::all_gather(at::TensorList operands, at::TensorList results) {
+InFlight RankGroup::begin_all_gather(at::TensorList operands, at::TensorList results) {
   check_tensors("all-gather", operands, results);
   Messages messages;
   for (size_t t = 0; t < operands.size(); ++t) {
@@ -126,10 +126,13 @@ void RankGroup::all_gather(at::TensorList operands, at::TensorList results) {
       messages.received.push_back({part_of(results[t].mutable_data_ptr(), k, bytes), bytes});
     }
   }
-  peers_->exchange("all-gather", messages.sent, messages.received);
+  return peers_->begin("all-gather", messages.sent, messages.received);
+}
+void RankGroup::all_gather(at::TensorList operands, at::TensorList results) {
+  begin_all_gather(operands, results).end();
 }
 
-void RankGroup::all_to_all(at::TensorList operands, at::TensorList results) {
+InFlight RankGroup::begin_all_to_all(at::TensorList operands, at::TensorList results) {
   check_tensors("all-to-all", operands, results);
   Messages messages;
   for (size_t t = 0; t < operands.size(); ++t) {
@@ -141,10 +144,13 @@ void RankGroup::all_to_all(at::TensorList operands, at::TensorList results) {
       messages.received.push_back({part_of(results[t].mutable_data_ptr(), k, bytes), bytes});
     }
   }
-  peers_->exchange("all-to-all", messages.sent, messages.received);
+  return peers_->begin("all-to-all", messages.sent, messages.received);
+}
+void RankGroup::all_to_all(at::TensorList operands, at::TensorList results) {
+  begin_all_to_all(operands, results).end();
 }
 
-void RankGroup::rotate(at::TensorList operands, at::TensorList results, int64_t by) {
+InFlight RankGroup::begin_rotate(at::TensorList operands, at::TensorList results, int64_t by) {
   check_tensors("rotation", operands, results);
   INTERNAL_CHECK(by > 0 && by < ranks(), "{} ranks turn by {}", ranks(), by);
   const int64_t to = (rank() + by) % ranks(), from = (rank() + ranks() - by) % ranks();
@@ -156,7 +162,10 @@ void RankGroup::rotate(at::TensorList operands, at::TensorList results, int64_t 
       messages.received.push_back({results[t].mutable_data_ptr(), k == from ? results[t].nbytes() : 0});
     }
   }
-  peers_->exchange("rotation", messages.sent, messages.received);
+  return peers_->begin("rotation", messages.sent, messages.received);
+}
+void RankGroup::rotate(at::TensorList operands, at::TensorList results, int64_t by) {
+  begin_rotate(operands, results, by).end();
 }
 
 void RankGroup::broadcast(at::TensorList tensors, int64_t from) {

@@ -1,5 +1,5 @@
-// Ranks: the processes of a run as this one sees them, and the groups of them that compute together. Every collective
-// blocks, and every rank of a group makes the same calls in the same order. One thread of a rank at a time.
+// Ranks: the processes of a run as this one sees them, and the groups of them that compute together. Every rank of a
+// group makes the same calls in the same order. One thread of a rank at a time.
 #pragma once
 
 #include <chrono>
@@ -45,6 +45,22 @@ class RankFailed : public UserError {
   using UserError::UserError;
 };
 
+// An exchange that is on its way: its tensors' memory is in use until end(). A rank that lets go of one before that has
+// lost the others.
+class InFlight {
+ public:
+  struct Works;
+  explicit InFlight(std::unique_ptr<Works> works);
+  InFlight(InFlight&& other) noexcept;
+  InFlight& operator=(InFlight&& other) noexcept;
+  ~InFlight();
+  // Returns when all has come and what was sent may change. Throws LostRank.
+  void end();
+
+ private:
+  std::unique_ptr<Works> works_;
+};
+
 // Some ranks, in an order. Tensors are contiguous and on the CPU; nothing is allocated for them. All that moves goes
 // directly from rank to rank into the place where it belongs; each rank reduces its part itself, in the order of ranks
 // and in float32 where the type is narrower, so every run gives the same bits and so does every rank.
@@ -66,6 +82,10 @@ class RankGroup {
   void all_to_all(at::TensorList operands, at::TensorList results);
   // On different memory: goes to the rank `by` places behind this one, around the group; the result comes from before.
   void rotate(at::TensorList operands, at::TensorList results, int64_t by);
+  // The same, which return at once. Several may be on their way, which all ranks begin in one order.
+  InFlight begin_all_gather(at::TensorList operands, at::TensorList results);
+  InFlight begin_all_to_all(at::TensorList operands, at::TensorList results);
+  InFlight begin_rotate(at::TensorList operands, at::TensorList results, int64_t by);
   // operand: (ranks, ...result). Scratch holds what the other ranks send at a time: reduction_scratch_bytes() of
   // ir/rank_parts.h, for all elements of each operand, these sizes aligned().
   void reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how, void* scratch,

@@ -33,8 +33,8 @@ class Corpus::Reader {
   }
 
   // Of all that was read, in one call.
-  void report_repaired() const {
-    if (repaired_ > 0 && options_.cache.repaired) options_.cache.repaired(repaired_);
+  void report_faults() const {
+    if (faults_.any() && options_.cache.faults) options_.cache.faults(faults_);
   }
 
  private:
@@ -53,7 +53,7 @@ class Corpus::Reader {
     cache.format = format;
     if (options_.cache.progress)
       cache.progress = [&](uint64_t done, uint64_t) { options_.cache.progress(done_ + done, total_); };
-    cache.repaired = [&](uint64_t lines) { repaired_ += lines; };
+    cache.faults = [&](const TextFaults& faults) { faults_.add(faults); };
     const ShardCacheResult result = tokenize_files(tokenizer_, files, cache);
     for (const fs::path& file : files) done_ += size_of(file);
     return result.shards;
@@ -62,7 +62,7 @@ class Corpus::Reader {
   const Tokenizer& tokenizer_;
   const CorpusOptions& options_;
   uint64_t total_ = 0, done_ = 0;  // bytes of text
-  uint64_t repaired_ = 0;          // lines
+  TextFaults faults_;
 };
 
 Corpus::Corpus(const Tokenizer& tokenizer, const CorpusOptions& options)
@@ -83,7 +83,7 @@ Corpus::Corpus(const Tokenizer& tokenizer, const CorpusOptions& options)
     files_ += options.held_out.size();
     count(*stream);
   }
-  reader.report_repaired();
+  reader.report_faults();
   split(options);
   mixture_ = has_buckets_ ? std::make_unique<Mixture>(trained_, options.buckets, options.seed)
                           : std::make_unique<Mixture>(trained_, options.seq_len, options.seed);

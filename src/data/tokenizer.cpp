@@ -141,14 +141,14 @@ const std::vector<int32_t>& Tokenizer::prefix() const { return parts_->prefix; }
 const std::vector<int32_t>& Tokenizer::suffix() const { return parts_->suffix; }
 uint64_t Tokenizer::hash() const { return parts_->hash; }
 
-std::string Tokenizer::decode(std::span<const int32_t> ids) const {
+std::string Tokenizer::decode(std::span<const int32_t> ids, InvalidBytes invalid) const {
   if (parts_->library) return parts_->library->decode(ids);
   std::vector<std::string> tokens;
   for (const int32_t id : ids) {
     const std::string_view token = spelling(id);
     if (!token.empty()) tokens.emplace_back(token);
   }
-  return decoded(std::move(tokens), parts_->decoder);
+  return decoded(std::move(tokens), parts_->decoder, invalid);
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, const Progress& progress) const {

@@ -35,7 +35,7 @@ class Tokenizer {
   // into words and encoded. Nothing is put around the text: that is prefix() and suffix().
   [[nodiscard]] std::vector<int32_t> encode(std::string_view text, const Progress& progress = {}) const;
   // The tokens' bytes, added tokens spelled out. An id without a token (a padded vocabulary) gives nothing.
-  [[nodiscard]] std::string decode(std::span<const int32_t> ids) const;
+  [[nodiscard]] std::string decode(std::span<const int32_t> ids, InvalidBytes invalid = InvalidBytes::kKept) const;
 
   // The largest id plus one: what an embedding needs.
   [[nodiscard]] int32_t vocab_size() const;

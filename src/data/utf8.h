@@ -17,5 +17,8 @@ Utf8Char decode_utf8(std::string_view text, size_t at);
 // Where the character before `end` begins; end > 0.
 size_t character_before(std::string_view text, size_t end);
 void append_utf8(std::string& text, char32_t value);
+// The text with U+FFFD for what is no character: one for each longest beginning of a character, as Python's
+// errors="replace" and Rust's from_utf8_lossy put it.
+std::string well_formed(std::string_view text);
 
 }  // namespace stepc

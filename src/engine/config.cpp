@@ -41,14 +41,21 @@ std::string_view name_of(PythonMode mode) {
       return "watch";
     case PythonMode::kTrace:
       return "trace";
+    case PythonMode::kPure:
+      return "pure";
   }
   return "";
 }
 
 PythonMode parse_python_mode(std::string_view text) {
-  for (const PythonMode mode : {PythonMode::kAuto, PythonMode::kWatch, PythonMode::kTrace})
+  for (const PythonMode mode : {PythonMode::kAuto, PythonMode::kWatch, PythonMode::kTrace, PythonMode::kPure})
     if (name_of(mode) == text) return mode;
-  user_error("python is \"{}\"; it is one of \"auto\", \"watch\", \"trace\"", text);
+  user_error("python is \"{}\"; it is one of \"auto\", \"watch\", \"trace\", \"pure\"", text);
+}
+
+bool parse_pace(std::string_view text) {
+  if (text == "auto" || text == "off") return text == "auto";
+  user_error("pace is \"{}\"; it is \"auto\" or \"off\"", text);
 }
 
 Verify parse_verify(std::string_view text) {

@@ -41,10 +41,16 @@ enum class PythonMode : uint8_t {
   kAuto,   // as kWatch where the recorded step has earned it, else as kTrace
   kWatch,  // it does not run; the values that it read are compared before every replay
   kTrace,  // it runs at every call, without kernels, and its calls are compared with the plan's
+  kPure,   // it does not run, on the person's word that it does nothing and reads nothing but the step's arguments,
+           // modules, optimizers and schedulers; as kTrace once a check has found the step to do something else
 };
 std::string_view name_of(PythonMode mode);
 // Throws UserError otherwise.
 PythonMode parse_python_mode(std::string_view text);
+
+// "auto": a plan whose replays take longer than eager is given up; "off": none is, for that reason. Whether the former.
+// Throws UserError otherwise.
+bool parse_pace(std::string_view text);
 
 // Which replays are compared with eager; the eager step is the one that counts then. Recorded calls must give the same
 // bits, a Graph the same values within rounding. A Graph is compared with itself run plainly too, one ATen call a node,
@@ -72,6 +78,7 @@ struct Config {
   Mode mode = Mode::kFast;
   Capture capture = Capture::kRun;
   PythonMode python = PythonMode::kAuto;
+  bool weighs_pace = true;  // see parse_pace()
   Verify verify = {};
   MemoryBudget memory_budget = {};    // of fast mode
   std::optional<Target> target = {};  // that budget "auto" is weighed with, as an earlier run's plan was; none:

@@ -30,7 +30,8 @@ KnownTarget known_target(const std::filesystem::path& kernel_directory, const Fe
 }
 
 Prediction predict(const Schedule& schedule, const KnownTarget& known) {
-  return {simulate(schedule, known.target).seconds, known.is_calibrated};
+  const Timeline timeline = simulate(schedule, known.target);
+  return {timeline.seconds, known.is_calibrated, timeline.exchange_seconds, timeline.exposed_seconds};
 }
 
 std::string to_text(const Prediction& prediction) {

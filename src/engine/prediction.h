@@ -12,7 +12,8 @@ namespace stepc {
 
 struct Prediction {
   double seconds = 0;
-  bool is_calibrated = false;  // from this machine's own rates; else from the default's
+  bool is_calibrated = false;                        // from this machine's own rates; else from the default's
+  double exchange_seconds = 0, exposed_seconds = 0;  // as Timeline's
 };
 
 struct KnownTarget {

@@ -294,8 +294,7 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
     plans_.count_run(*traced.plan, traced.result);
     plans_.compare_with_expected(*traced.plan, seconds_since(begin));  // with its Python, which runs beside it
     const auto called = input.began == Clock::time_point() ? begin : input.began;
-    if (const auto slower = entry.pace.replayed(seconds_since(called));
-        slower && config_.python == PythonMode::kAuto && !times_)
+    if (const auto slower = entry.pace.replayed(seconds_since(called)); slower && !times_)
       plans_.give_up(entry,
                      str("its replays take {:.1f} times as long, for its Python runs beside the plan ({}) and its "
                          "kernels are small",

@@ -146,8 +146,7 @@ std::vector<std::vector<Array>> interpret_ranks(const Graph& graph, std::vector<
   for (const Node& node : graph.nodes) {
     USER_CHECK(!node.aten || (aten && !is_host_code(node)),
                "{} (in '{}') is no op of stepc's own and cannot be interpreted", node.op, node.source.module);
-    const Collective collective = collective_of(node);
-    if (collective != Collective::kNone && collective != Collective::kReshard) {
+    if (exchanges(collective_of(node))) {
       for (size_t r = 0; r < ranks; ++r) {
         const std::vector<int64_t> members = group_of(mesh, axes_of(node), static_cast<int64_t>(r));
         const auto own = static_cast<size_t>(std::ranges::find(members, static_cast<int64_t>(r)) - members.begin());

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "ir/text/arg_text.h"
 
 namespace stepc {
 
@@ -207,6 +208,17 @@ std::vector<Allocation> allocations_of_tensors(const Trace& trace) {
                        [](const Allocation& one) { return one.storage.valid(); });
   return out;
 }
+
+std::string in_words(const Trace& trace, const Arg& arg) {
+  if (const auto* wrapped = std::get_if<WrappedNumber>(&arg))
+    return std::visit([&](const auto& number) { return in_words(trace, Arg(number)); }, wrapped->number);
+  return arg_text(arg, [&](ValueId id) { return describe(trace, id); });
+}
+std::string in_words(const External& external) { return str("{} '{}'", name_of(external.owner), external.key); }
+
+std::string was_and_is(const std::string& was, const std::string& is) {
+  return was == is ? "another " + is : str("{} and then {}", was, is);
+}
 }  // namespace
 
 std::string first_difference(const Trace& a, const Trace& b) {
@@ -218,7 +230,8 @@ std::string first_difference(const Trace& a, const Trace& b) {
     if (x == y) continue;
     for (size_t i = 0; i < std::min(x.args.size(), y.args.size()); ++i)
       if (x.args[i] != y.args[i])
-        return str("call {} {} (in '{}') got another argument {} than before", c, x.op, y.module, i);
+        return str("call {} {} (in '{}') got {} as argument {}", c, x.op, y.module,
+                   was_and_is(in_words(a, x.args[i]), in_words(b, y.args[i])), i);
     return str("call {} {} (in '{}') differs from the call before", c, x.op, y.module);
   }
   if (a.calls.size() != b.calls.size()) return str("{} calls and then {}", a.calls.size(), b.calls.size());
@@ -226,7 +239,13 @@ std::string first_difference(const Trace& a, const Trace& b) {
     if (!(a.values[v] == b.values[v]))
       return str("a tensor was {} and then {}, or laid out differently", describe(a, ValueId(v)),
                  describe(b, ValueId(v)));
-  if (!(a.externals == b.externals)) return "the step used other parameters, state or batch tensors than before";
+  for (size_t e = 0; e < std::min(a.externals.size(), b.externals.size()); ++e)
+    if (!(a.externals[e] == b.externals[e]))
+      return str("the step used other parameters, state or batch tensors than before: {}",
+                 was_and_is(in_words(a.externals[e]), in_words(b.externals[e])));
+  if (a.externals.size() != b.externals.size())
+    return str("the step used {} parameters, state and batch tensors and then {}", a.externals.size(),
+               b.externals.size());
   if (!(a.storages == b.storages)) return "the step kept other tensors than before";
   if (!(a.outputs == b.outputs) || !(a.rebindings == b.rebindings)) return "the step returned or left other tensors";
   if (!(a.numbers == b.numbers)) return "the step returned other numbers";

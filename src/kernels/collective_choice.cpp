@@ -16,9 +16,14 @@ uint64_t collective_scratch_bytes(std::string_view op, const TensorType& operand
 
 KernelChoice choose_collective(const Node& node, std::span<const TensorLayout> inputs) {
   const Collective collective = op_def(node.op).collective;
-  INTERNAL_CHECK(collective != Collective::kNone && collective != Collective::kReshard,
-                 "{} is no collective of a rank's step", node.op);
   KernelChoice choice;
+  if (collective == Collective::kWait) {
+    choice.kind = KernelChoice::Kind::kWait;
+    choice.why = "what the ranks have begun ends here";
+    for (uint32_t k = 0; k < node.outputs.size(); ++k) choice.in_place.emplace_back(k, k);
+    return choice;
+  }
+  INTERNAL_CHECK(exchanges(collective), "{} is no collective of a rank's step", node.op);
   choice.kind = KernelChoice::Kind::kCollective;
   const int64_t ranks = node.attrs.get<int64_t>("ranks");
   const bool reduces = collective == Collective::kReduceScatter || collective == Collective::kAllReduce;
@@ -27,8 +32,10 @@ KernelChoice choose_collective(const Node& node, std::span<const TensorLayout> i
   if (inputs.size() > 1) choice.why += str(", {} at once", inputs.size());
   for (uint32_t k = 0; k < inputs.size(); ++k) {
     choice.scratch_bytes += collective_scratch_bytes(node.op, inputs[k].type, ranks);
-    if (!is_contiguous(inputs[k])) choice.scratch_bytes += aligned(bytes_of(inputs[k]));
-    if (collective == Collective::kAllReduce) choice.in_place.emplace_back(k, k);
+    if (collective == Collective::kAllReduce)
+      choice.in_place.emplace_back(k, k);
+    else if (!is_contiguous(inputs[k]))
+      copy_first(choice, k, inputs[k]);
   }
   return choice;
 }

@@ -30,12 +30,6 @@ std::string on_blocked(blocked::Number number) {
   return number == blocked::Number::kF32 ? "f32 on the blocked kernel" : "bf16 on the blocked kernel";
 }
 
-uint64_t bytes_of_copies(std::span<const uint32_t> copied, std::span<const TensorLayout> inputs) {
-  uint64_t bytes = 0;
-  for (uint32_t place : copied) bytes += aligned(bytes_of(inputs[place]));
-  return bytes;
-}
-
 // ---- nodes alone
 
 std::string why_no_blocked_matmul(DType dtype, const Features& features) {
@@ -62,7 +56,8 @@ KernelChoice choose_attention(const Node& node, std::span<const TensorLayout> in
   const std::optional<BoundAttention> bound = bind_attention(node.op, node.attrs, inputs);
   if (!bound) return made(Kind::kAten, "the blocked attention does not take these operands");
   KernelChoice choice = made(Kind::kAttention, on_blocked(bound->call.type));
-  choice.scratch_bytes = workspace_bytes(*bound, threads) + bytes_of_copies(bound->copied, inputs);
+  choice.scratch_bytes = workspace_bytes(*bound, threads);
+  for (uint32_t read : bound->copied) copy_first(choice, read, inputs[read]);
   return choice;
 }
 
@@ -71,7 +66,8 @@ KernelChoice choose_loss(const Node& node, std::span<const TensorLayout> inputs,
   const std::optional<BoundLoss> bound = bind_loss(node.attrs, inputs, features);
   if (!bound) return made(Kind::kAten, "the blocked loss does not take these operands on this machine");
   KernelChoice choice = made(Kind::kLoss, on_blocked(bound->call.type));
-  choice.scratch_bytes = workspace_bytes(*bound, threads) + bytes_of_copies(bound->copied, inputs);
+  choice.scratch_bytes = workspace_bytes(*bound, threads);
+  for (uint32_t read : bound->copied) copy_first(choice, read, inputs[read]);
   return choice;
 }
 
@@ -187,6 +183,11 @@ KernelChoice choose_generated(const Graph& group) {
 }
 
 }  // namespace
+
+void copy_first(KernelChoice& choice, uint32_t read, const TensorLayout& operand) {
+  choice.copied.push_back(read);
+  choice.scratch_bytes += aligned(bytes_of(operand));
+}
 
 KernelChoice choose_kernel(const Node& node, std::span<const TensorLayout> inputs, const Features& features,
                            int threads) {

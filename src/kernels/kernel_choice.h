@@ -29,6 +29,7 @@ struct KernelChoice {
     kAttention,   // the blocked attention
     kLoss,        // the blocked linear layer with its cross-entropy
     kCollective,  // what the ranks of a mesh do together
+    kWait,        // the end of a collective that goes on beside other kernels
     kAten,        // ATen calls
   };
   Kind kind = Kind::kAten;
@@ -36,10 +37,16 @@ struct KernelChoice {
   std::vector<LoopProgram> programs;
   std::optional<MatmulCall> matmul;
   std::optional<Graph> nodes;
-  uint64_t scratch_bytes = 0;  // of all but kAten, with copies of operands that lie otherwise than the kernel reads
+  // Of all but kAten: what the kernel works in, and behind that the copies of `copied`, each a multiple of 64 bytes.
+  uint64_t scratch_bytes = 0;
+  std::vector<uint32_t> copied;  // reads that are made contiguous first: the kernel does not take them as they lie
   // (read, write) pairs that may be one piece of memory.
   std::vector<std::pair<uint32_t, uint32_t>> in_place;
 };
+
+// From now on the kernel reads a contiguous copy of its operand at place `read`, which the choice's scratch memory has
+// room for.
+void copy_first(KernelChoice& choice, uint32_t read, const TensorLayout& operand);
 
 // Of a node alone, that is no view. `inputs`: how its operands lie.
 KernelChoice choose_kernel(const Node& node, std::span<const TensorLayout> inputs, const Features& features,
@@ -51,8 +58,8 @@ KernelChoice choose_kernel(const Graph& group, const Features& features, int thr
 KernelChoice choose_node_calls(const Graph& group);
 
 // The blocked calls of the attention rows and the linear cross-entropy's on operands that lie so, without data;
-// nullopt: not on these operands, or not with these features. Operands whose places `copied` counts are copied first,
-// contiguous.
+// nullopt: not on these operands, or not with these features. The call reads the operands at the places `copied` as
+// contiguous copies.
 struct BoundAttention {
   blocked::Attention call;
   bool backward = false;
@@ -68,16 +75,14 @@ struct BoundLoss {
 };
 std::optional<BoundLoss> bind_loss(const Attrs& attrs, std::span<const TensorLayout> inputs, const Features& features);
 
-// A collective of the op table; reads and writes are contiguous, so an operand that lies otherwise is copied into its
-// scratch, behind what the collective itself works in.
+// A collective of the op table, or a wait for one. Its reads and writes are contiguous.
 KernelChoice choose_collective(const Node& node, std::span<const TensorLayout> inputs);
 // What it works in, a multiple of 64 bytes. Each rank reduces a part of what is reduced, in the order of ranks and in
 // f32 where the type is narrower (the same bits on every run and every rank); what the others send of it at a time lies
 // there (ir/rank_parts.h). Others need nothing: what they send and receive lies where it belongs.
 uint64_t collective_scratch_bytes(std::string_view op, const TensorType& operand, int64_t ranks);
 
-// Of their scratch memory what the kernel itself works in, at its begin; copies follow, each a multiple of 64 bytes
-// too.
+// What the kernel itself works in, a multiple of 64 bytes.
 uint64_t workspace_bytes(const BoundAttention& bound, int threads);
 uint64_t workspace_bytes(const BoundLoss& bound, int threads);
 

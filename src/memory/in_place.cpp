@@ -40,7 +40,7 @@ std::vector<InPlace> overwritten(const Graph& graph, const Roots& roots, const N
   };
   if (!node.aten) {
     if (op_def(node.op).has(Trait::kOverwrites)) add(0, node.outputs[0]);
-    if (collective_of(node) == Collective::kAllReduce)
+    if (collective_of(node) == Collective::kAllReduce || collective_of(node) == Collective::kWait)
       for (size_t k = 0; k < node.outputs.size(); ++k) add(k, node.outputs[k]);
     return pairs;
   }

@@ -117,6 +117,18 @@ std::string DecoderConfig::to_json() const {
 
 bool DecoderConfig::operator==(const DecoderConfig& other) const { return described(*this) == described(other); }
 
+std::vector<DecoderConfig::Difference> DecoderConfig::differences(const DecoderConfig& other) const {
+  const json mine = described(*this), others = described(other);
+  json all = mine;
+  all.update(others);
+  std::vector<Difference> found;
+  for (const auto& [name, unused] : all.items()) {
+    const json here = mine.value(name, json()), there = others.value(name, json());
+    if (here != there) found.push_back({name, here.dump(), there.dump()});
+  }
+  return found;
+}
+
 DecoderConfig DecoderConfig::preset(std::string_view name) {
   for (const Preset& preset : kPresets) {
     if (preset.name != name) continue;

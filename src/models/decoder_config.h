@@ -93,6 +93,13 @@ struct DecoderConfig {
 
   // Whether both describe the same model; fields that change nothing here do not count.
   bool operator==(const DecoderConfig& other) const;
+
+  // A field of config.json and its values, as JSON; "null" where one has none.
+  struct Difference {
+    std::string field, mine, others;
+  };
+  // In which the two differ; empty where they are equal.
+  [[nodiscard]] std::vector<Difference> differences(const DecoderConfig& other) const;
 };
 
 }  // namespace stepc::models

@@ -12,8 +12,7 @@ namespace stepc {
 
 std::optional<Communication> communication_of(std::string_view op, const Attrs& attrs, double operand_bytes) {
   const OpDef* row = find_op(op);
-  if (row == nullptr || row->collective == Collective::kNone || row->collective == Collective::kReshard)
-    return std::nullopt;
+  if (row == nullptr || !exchanges(row->collective)) return std::nullopt;
   const auto ranks = static_cast<double>(attrs.get<int64_t>("ranks"));
   const bool gathers = row->collective == Collective::kAllGather;
   const double times = row->collective == Collective::kAllReduce ? 2 : 1;
@@ -43,7 +42,7 @@ std::vector<Communication> summed(const std::vector<Communication>& all) {
 std::vector<Communication> communication_of(const Graph& local) {
   std::vector<Communication> all;
   for (const Node& node : local.nodes) {
-    if (collective_of(node) == Collective::kNone) continue;
+    if (!exchanges(collective_of(node))) continue;
     double bytes = 0;
     for (TensorId input : node.inputs) bytes += static_cast<double>(bytes_of(local.type(input)));
     if (auto one = communication_of(node.op, node.attrs, bytes)) all.push_back(std::move(*one));

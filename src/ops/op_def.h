@@ -78,12 +78,14 @@ enum class OwnKernel : uint8_t { kNone, kMatmul, kAttention, kAttentionBackward,
 
 enum class Distribution : uint8_t { kUniform, kNormal };
 
-// What the ranks of a group do together, along the mesh axes of attribute `axes`. A reshard says that the same tensor
-// lies on the ranks in another way from here; the partitioner makes the others of it.
-enum class Collective : uint8_t { kNone, kReshard, kAllGather, kReduceScatter, kAllReduce, kAllToAll, kRotate };
+// What the ranks of a group do together, along the mesh axes of attribute `axes`. Two of them move nothing: a reshard
+// says that the same tensor lies on the ranks in another way from here, and the partitioner makes the others of it; a
+// wait ends an exchange that goes on beside the computation.
+enum class Collective : uint8_t { kNone, kReshard, kAllGather, kReduceScatter, kAllReduce, kAllToAll, kRotate, kWait };
 
-// As many operands as one likes, or a result for each of them.
+// As many operands as one likes, or a result for each of them; a result for each of the first half of them.
 inline constexpr size_t kMany = std::numeric_limits<size_t>::max();
+inline constexpr size_t kHalf = kMany - 1;
 
 struct OpDef {
   std::string_view name;
@@ -121,6 +123,10 @@ const OpDef* find_op(std::string_view name);  // nullptr: no row, an ATen call's
 const OpDef& op_def(std::string_view name);   // InternalError for an unknown name
 // Of an op of the table: false for an ATen call or host code.
 inline bool has(const Node& node, Trait trait) { return !node.aten && op_def(node.op).has(trait); }
+// Whether bytes go from rank to rank.
+inline bool exchanges(Collective collective) {
+  return collective != Collective::kNone && collective != Collective::kReshard && collective != Collective::kWait;
+}
 inline Collective collective_of(const Node& node) { return node.aten ? Collective::kNone : op_def(node.op).collective; }
 inline bool is_view(const Node& node) { return has(node, Trait::kView); }
 

@@ -87,7 +87,9 @@ std::vector<TensorType> infer_types(const OpDef& op, const OpCall& call) {
                  "{} takes {} {} operands and has {}", op.name, op.min_inputs,
                  op.max_inputs == kMany ? "or more" : str("to {}", op.max_inputs), call.inputs.size());
   std::vector<TensorType> results = op.infer(call);
-  INTERNAL_CHECK_EQ(results.size(), op.outputs == kMany ? call.inputs.size() : op.outputs, "{}", op.name);
+  const size_t operands = call.inputs.size();
+  const size_t wanted = op.outputs == kMany ? operands : op.outputs == kHalf ? operands / 2 : op.outputs;
+  INTERNAL_CHECK_EQ(results.size(), wanted, "{}", op.name);
   return results;
 }
 

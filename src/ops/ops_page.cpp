@@ -97,8 +97,10 @@ std::string ops_page() {
             family.name, family.summary);
     for (const OpDef& op : family.ops)
       out += str("| `{}` | {} | {} | {} | {} | {} |\n", op.name, operands_text(op),
-                 op.outputs == kMany ? "one each" : str("{}", op.outputs), attrs_text(op), traits_text(op),
-                 meaning_text(op));
+                 op.outputs == kMany   ? "one each"
+                 : op.outputs == kHalf ? "half as many"
+                                       : str("{}", op.outputs),
+                 attrs_text(op), traits_text(op), meaning_text(op));
   }
   out +=
       "\n## Calls that stay opaque\n\nIn the steps of the models in the tests, all of them of convolutional networks "

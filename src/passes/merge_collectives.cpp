@@ -23,10 +23,7 @@ Kind kind_of(const Graph& graph, const Node& node) {
   return {node.op, to_text(node.attrs), graph.type(node.inputs[0]).dtype, node.source.phase};
 }
 
-bool is_exchange(const Node& node) {
-  const Collective collective = collective_of(node);
-  return collective != Collective::kNone && collective != Collective::kReshard;
-}
+bool is_exchange(const Node& node) { return exchanges(collective_of(node)); }
 
 // The whole tensors, which take memory on every rank.
 uint64_t whole_bytes(const Graph& graph, const Node& node) {

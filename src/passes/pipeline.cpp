@@ -21,6 +21,7 @@
 #include "passes/rewrite/decompose.h"
 #include "passes/rewrite/fold_constants.h"
 #include "passes/rewrite/simplify.h"
+#include "passes/split_collectives.h"
 
 namespace stepc {
 
@@ -52,6 +53,10 @@ Graph partition_for(Graph graph, const PassSettings& settings) {
 }
 Graph merge_collectives_for(Graph graph, const PassSettings& settings) {
   return merge_collectives(std::move(graph), settings.strategy.bucket_bytes);
+}
+Graph split_collectives_for(Graph graph, const PassSettings& settings) {
+  const std::optional<uint64_t> least = settings.strategy.overlap_bytes;
+  return least ? split_collectives(graph, *least) : graph;
 }
 Graph fuse_for(Graph graph, const PassSettings& settings) { return fuse(std::move(graph), settings.matmuls); }
 
@@ -86,6 +91,9 @@ constexpr Pass kPasses[] = {
     {"merge_collectives", merge_collectives_for, kCore, kCore,
      "puts neighbouring collectives of one kind together, a bucket for each exchange",
      "after recompute, which moves what they read; before fuse, whose kernels must not go around an exchange"},
+    {"split_collectives", split_collectives_for, kCore, kCore,
+     "makes of each exchange its beginning and a wait, so that other work runs between",
+     "after merge_collectives, whose buckets begin at once; before fuse, which puts the sums of parts into kernels"},
     {"fuse", fuse_for, kCore, kFused,
      "puts what can be one kernel, or one call for matmuls and what finishes them, into a group",
      "before order alone: groups stand in a row, which no other pass keeps up"},

@@ -11,6 +11,7 @@
 #include "memory/graph_windows.h"
 #include "passes/partition/ring_attention.h"
 #include "plan/eager_peak.h"
+#include "plan/overlap.h"
 #include "plan/simulate.h"
 
 namespace stepc {
@@ -99,7 +100,7 @@ class Passes {
   std::vector<PassRun> runs_;
 };
 const std::vector<std::string> Passes::kRecompute = {"recompute"};
-const std::vector<std::string> Passes::kFuse = {"merge_collectives", "fuse", "order"};
+const std::vector<std::string> Passes::kFuse = {"merge_collectives", "split_collectives", "fuse", "order"};
 
 // What may be kept gathered, the most first: along all axes that gather in both passes, then without parameters, then
 // parameters alone.
@@ -207,11 +208,37 @@ uint64_t over_budget(const PlannedGraph& planned, const PlanGraphOptions& option
   return excess_bytes(planned.plan.schedule, options.budget, UINT64_MAX);
 }
 
+// Without a budget, exchanges that go on beside other work may lift the peak by such a part.
+constexpr uint64_t kPartForOverlap = 8;
+
+// The plan whose exchanges go on beside the computation, where that takes less time than `blocking`, the same step with
+// exchanges that block, and no more memory than it may.
+PlannedGraph plan_overlapped(const Graph& captured, const Trace* trace, const PlanGraphOptions& options,
+                             PlannedGraph blocking) {
+  const uint64_t peak = blocking.plan.schedule.peak_bytes();
+  const uint64_t program = blocking.plan.schedule.needed_bytes() - peak;
+  const bool has_budget = options.budget.kind == MemoryBudget::Kind::kBytes;
+  const uint64_t most = has_budget ? std::max(peak, options.budget.bytes - std::min(options.budget.bytes, program))
+                                   : peak + peak / kPartForOverlap;
+  PlannedGraph split = plan_within(captured, trace, options);
+  std::optional<PlannedGraph> overlapped = stepc::overlapped(split, options, most);
+  if (!overlapped) return blocking;
+  const bool is_faster = cost_of(*overlapped, options.target).seconds < cost_of(blocking, options.target).seconds;
+  return is_faster ? std::move(*overlapped) : std::move(blocking);
+}
+
 // What is sent together takes memory together: where that is too much, each collective goes alone. Of equal peaks the
 // plan without the budget wins: scratch memory may hide what recomputation saves.
-PlannedGraph plan_by_budget(const Graph& captured, const Trace* trace, const PlanGraphOptions& options) {
+PlannedGraph plan_by_budget(const Graph& captured, const Trace* trace, PlanGraphOptions options) {
+  const std::optional<uint64_t> overlap_bytes =
+      std::exchange(options.passes.settings.strategy.overlap_bytes, std::nullopt);
   PlannedGraph planned = plan_within(captured, trace, options);
   const auto excess = [&](const PlannedGraph& one) { return over_budget(one, options); };
+  if (overlap_bytes && !planned.graph.mesh.axes.empty()) {
+    PlanGraphOptions split = options;
+    split.passes.settings.strategy.overlap_bytes = overlap_bytes;
+    planned = plan_overlapped(captured, trace, split, std::move(planned));
+  }
   if (options.passes.settings.strategy.bucket_bytes > 0 && !planned.graph.mesh.axes.empty() && excess(planned) > 0) {
     PlanGraphOptions one_by_one = options;
     one_by_one.passes.settings.strategy.bucket_bytes = 0;

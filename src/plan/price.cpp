@@ -531,6 +531,8 @@ Price Pricer::price(const Instruction& instruction) const {
       return price_nodes(instruction);
     case Instruction::Kind::kCollective:
       return price_collective(instruction);
+    case Instruction::Kind::kWait:
+      return {WorkClass::kCollective, 0, rates_.instruction_seconds};
     case Instruction::Kind::kOp:
     case Instruction::Kind::kAten:
     case Instruction::Kind::kCopy:

@@ -139,17 +139,30 @@ Timeline simulate(const Schedule& schedule, const Target& target) {
   const std::vector<uint64_t> live = live_bytes_of(schedule);
   Timeline timeline;
   timeline.bind_seconds = timeline.seconds = pricer.bind_seconds();
-  std::map<uint32_t, double> ends;  // by stream
+  std::map<uint32_t, double> ends;   // by stream
+  std::map<uint32_t, double> marks;  // when each is reached
   for (size_t i = 0; i < schedule.instructions.size(); ++i) {
     const Instruction& instruction = schedule.instructions[i];
     const Price price = pricer.price(instruction);
     const double traffic = traffic_seconds(schedule, instruction, target.rates, distances);
     // What a core does and what it waits for hardly overlap: Treibig, Hager: Introducing a performance model for
     // bandwidth-limited loop kernels, 2009.
-    const double seconds = price.call_seconds + (price.work == WorkClass::kHost ? 0 : price.compute_seconds + traffic);
-    double& end = ends.try_emplace(instruction.stream, timeline.bind_seconds).first->second;
-    timeline.entries.push_back({price.work, instruction.stream, end, end + seconds, live[i]});
-    end += seconds;
+    const bool is_wait = instruction.kind == Instruction::Kind::kWait;
+    const bool moves = price.work != WorkClass::kHost && !is_wait;
+    const double seconds = price.call_seconds + (moves ? price.compute_seconds + traffic : 0);
+    const auto end_of = [&](uint32_t stream) -> double& {
+      return ends.try_emplace(stream, timeline.bind_seconds).first->second;
+    };
+    double& end = end_of(instruction.stream);
+    const bool is_exchange = instruction.kind == Instruction::Kind::kCollective;
+    const double begin = is_exchange && instruction.mark ? std::max(end, end_of(0)) : end;
+    const double marked = is_wait ? marks.at(*instruction.mark) : begin;
+    const double done = std::max(begin, marked) + seconds;
+    timeline.entries.push_back({price.work, instruction.stream, begin, done, live[i]});
+    end = done;
+    if (instruction.mark && !is_wait) marks[*instruction.mark] = end;
+    if (is_exchange) timeline.exchange_seconds += seconds;
+    if (instruction.stream == 0 && (is_exchange || is_wait)) timeline.exposed_seconds += done - begin;
     timeline.seconds = std::max(timeline.seconds, end);
     timeline.peak_bytes = std::max(timeline.peak_bytes, live[i]);
   }
@@ -184,6 +197,9 @@ std::string to_text(const Timeline& timeline) {
     if (rows[w].count != 0)
       out += str("  {:<22}{:>7}{:>12.3f} ms{:>7.1f} %\n", name_of(static_cast<WorkClass>(w)), rows[w].count,
                  rows[w].seconds * 1e3, timeline.seconds > 0 ? 100 * rows[w].seconds / timeline.seconds : 0);
+  if (timeline.exchange_seconds > 0)
+    out += str("  the ranks exchange for {:.3f} ms, {:.3f} ms of them beside nothing else\n",
+               timeline.exchange_seconds * 1e3, timeline.exposed_seconds * 1e3);
   out += str("  {:<22}{:>7}{:>12.3f} ms{:>7.1f} %\n", "binding its tensors", "", timeline.bind_seconds * 1e3,
              timeline.seconds > 0 ? 100 * timeline.bind_seconds / timeline.seconds : 0);
   return out;

@@ -80,6 +80,7 @@ Config config_of(const py::object& chosen) {
   config.mode = parse_mode(text("mode"));
   config.capture = parse_capture(text("capture"));
   config.python = parse_python_mode(text("python"));
+  config.weighs_pace = parse_pace(text("pace"));
   config.verify = parse_verify(text("verify"));
   config.memory_budget = parse_memory_budget(text("memory_budget"));
   config.kernel_directory = text("kernel_directory");
@@ -100,6 +101,7 @@ std::optional<Parallel> parallel_of(const py::object& chosen) {
   parallel.means_by_rank = chosen["means_by_rank"].cast<bool>();
   parallel.reduce = parse_reduce(chosen["reduce"].cast<std::string>());
   parallel.context = parse_context(chosen["context"].cast<std::string>());
+  parallel.overlap = chosen["overlap"].cast<bool>();
   for (auto& [pattern, dims] :
        chosen["shard"].cast<std::vector<std::pair<std::string, std::map<size_t, std::string>>>>())
     parallel.rules.push_back({pattern, dims});
@@ -470,6 +472,12 @@ py::object array_of(const py::object& tensor) {
   return tensor.attr("numpy")();
 }
 
+// What `function` returns, whose calls of operators no recording sees.
+py::object unobserved(const py::object& function) {
+  const c10::impl::ExcludeDispatchKeyGuard below_observer(kObserverKey);
+  return function();
+}
+
 }  // namespace
 }  // namespace stepc
 
@@ -611,6 +619,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("leave_trace", &leave_trace);
   module.def("is_tracing", &is_tracing);
   module.def("array_of", &array_of);
+  module.def("unobserved", &unobserved);
   module.def("show_memory", [](const at::Tensor& tensor, const py::buffer& values) {
     return show_memory(tensor, values.request().ptr);
   });

@@ -16,8 +16,6 @@ namespace stepc {
 
 namespace py = pybind11;
 
-bool can_read_frames() { return STEPC_READS_FRAMES != 0; }
-
 namespace {
 #if STEPC_READS_FRAMES
 const _PyInterpreterFrame& inside(const py::handle& frame) {
@@ -67,7 +65,7 @@ py::int_ own_int(const py::int_& number) { return number; }
 }  // namespace
 
 void bind_frame(py::module_& module) {
-  module.def("can_read_frames", &can_read_frames);
+  module.attr("READS_FRAMES") = STEPC_READS_FRAMES != 0;
   module.def("top_of_stack", &top_of_stack);
   module.def("local_of", &local_of);
   module.def("function_of", &function_of);

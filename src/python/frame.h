@@ -1,5 +1,5 @@
 // What a frame of the interpreter holds while an opcode of it is traced: the value stack, cells and the function.
-// stepc/watch/watch.py reads there what the opcode is about to read. CPython 3.11 only; of others can_read_frames() is
+// stepc/watch/watch.py reads there what the opcode is about to read. CPython 3.11 only; of others READS_FRAMES is
 // false.
 #pragma once
 
@@ -7,9 +7,7 @@
 
 namespace stepc {
 
-bool can_read_frames();
-
-// can_read_frames, top_of_stack, local_of, function_of and own_int, an integer as an object that no other number is.
+// READS_FRAMES, top_of_stack, local_of, function_of and own_int, an integer as an object that no other number is.
 void bind_frame(pybind11::module_& module);
 
 }  // namespace stepc

@@ -385,9 +385,9 @@ void PythonProgram::look_lightly(bool lightly) {
   scout_.attr("looks_lightly") = lightly;
 }
 
-void PythonProgram::trace() {
+void PythonProgram::trace(const std::string& why) {
   const py::gil_scoped_acquire gil;
-  scout_.attr("trace")();
+  scout_.attr("trace")(why);
   is_traced_ = true;
   looked_ = false;
 }
@@ -474,6 +474,11 @@ std::string PythonProgram::source_line() {
 std::string PythonProgram::python_reason() const {
   const py::gil_scoped_acquire gil;
   return scout_.attr("python_reason")().cast<std::string>();
+}
+
+std::string PythonProgram::why_unwatched() const {
+  const py::gil_scoped_acquire gil;
+  return scout_.attr("why_unwatched")().cast<std::string>();
 }
 
 void PythonProgram::settle(bool all) {

@@ -72,7 +72,7 @@ class PythonProgram final : public Program {
   bool can_rebind(Owner owner) const override;
   void rebind(Owner owner, const std::string& key, const at::Tensor& tensor) override;
   void look_lightly(bool lightly) override;
-  void trace() override;
+  void trace(const std::string& why) override;
   std::string unfit() const override { return unfit_; }
   void run_event(const std::string& key) override;
   std::optional<HostNumbers> host_numbers(const std::string& key, double count) override;
@@ -90,6 +90,7 @@ class PythonProgram final : public Program {
   std::string source_line() override;
   std::string python_reason() const override;
   bool is_watched() const override { return true; }
+  std::string why_unwatched() const override;
   void settle(bool all) override;
 
   // For Python's garbage collector, which sees no other owners: everything of Python's that is held, and letting it go.

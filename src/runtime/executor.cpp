@@ -155,6 +155,11 @@ struct Executor::Impl {
       case Instruction::Kind::kCollective:
         one.kernel = bind_collective(instruction, parts);
         break;
+      case Instruction::Kind::kWait:
+        one.kernel = bind_wait(instruction, parts);
+        break;
+      case Instruction::Kind::kRecord:  // the marks of exchanges are their own
+        return;
       case Instruction::Kind::kOp:
         one.kernel = bind_op(instruction, parts);
         return;
@@ -320,6 +325,7 @@ struct Executor::Impl {
       }
     } catch (...) {
       state.stack.clear();
+      state.in_flight.clear();
       failed_at = running->next;
       running.reset();
       throw;

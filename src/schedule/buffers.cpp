@@ -10,6 +10,16 @@ OperandId add_input_buffer(Schedule& schedule, InputKind kind, const std::string
   return schedule.inputs.back().operand;
 }
 
+bool begin_at_one_place(const Schedule& schedule, OperandId a, OperandId b) {
+  const auto begin = [&](const Operand& operand, const Buffer& buffer) {
+    return buffer.offset + static_cast<uint64_t>(operand.offset * size_of(operand.dtype));
+  };
+  const Operand &one = schedule.operands[a.index()], &other = schedule.operands[b.index()];
+  const Buffer &of_one = schedule.buffers[one.buffer.index()], &of_other = schedule.buffers[other.buffer.index()];
+  const bool are_in_arena = of_one.kind == Buffer::Kind::kArena && of_other.kind == Buffer::Kind::kArena;
+  return (one.buffer == other.buffer || are_in_arena) && begin(one, of_one) == begin(other, of_other);
+}
+
 void add_trace_inputs(Schedule& schedule, const Trace& trace,
                       std::map<std::pair<InputKind, std::string>, BufferId>& memory) {
   std::map<StorageId, BufferId> buffers;

@@ -19,6 +19,10 @@ inline OperandId add_operand(Schedule& schedule, Operand operand) {
 // An input in memory of its own; `operand`'s buffer is made here.
 OperandId add_input_buffer(Schedule& schedule, InputKind kind, const std::string& key, Operand operand);
 
+// Whether two operands begin at one place in memory: in one buffer, or in buffers of the arena that lie over each
+// other.
+bool begin_at_one_place(const Schedule& schedule, OperandId a, OperandId b);
+
 // All externals of a trace but its constants, with one buffer a storage, which `memory` gets by the external's name.
 void add_trace_inputs(Schedule& schedule, const Trace& trace,
                       std::map<std::pair<InputKind, std::string>, BufferId>& memory);

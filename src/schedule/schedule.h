@@ -8,7 +8,9 @@
 //     arena        at an offset of the arena: the memory that is planned
 //     own          outlives the step: from the system, anew for each run
 //   operands       strided windows on buffers
-//   instructions   in the order in which they run; each reads and writes operands
+//   instructions   in the order in which they are begun; each reads and writes operands
+//   streams        what stands on one stream runs one after the other. A collective with a mark runs on a stream beside
+//                  stream 0: it begins once all before it on stream 0 has ended, and the wait for its mark ends it
 //   outputs        what the program gets at the end
 //
 // The text form (schedule_text.cpp shows it) reads back to the same value.
@@ -101,11 +103,11 @@ struct Instruction {
     kSaveGenerator,  // `state` becomes `generator`'s
     kLoadGenerator,  // and back
     kCollective,     // a row of the op table that the ranks do together
+    kWait,           // its stream goes on once `mark` is reached; of a collective: reads its results, then its operands
+    kRecord,         // its stream reaches `mark`
     // Places kept; nothing makes or runs these yet.
     kSend,
     kReceive,
-    kWait,
-    kRecord,
     kCall,
   };
   Kind kind = Kind::kOp;
@@ -128,7 +130,8 @@ struct Instruction {
   Scratch scratch;         // of the thread that runs the step
   Scratch worker_scratch;  // of its intra-op workers: so many bytes each, one after the other
   uint32_t stream = 0;
-  CallId call;  // of the trace, where it is one
+  std::optional<uint32_t> mark;  // kWait, kRecord, and a collective that a wait ends
+  CallId call;                   // of the trace, where it is one
   Source source;
   Work work;
   std::string why;  // this and no other kernel
@@ -197,7 +200,8 @@ bool draws(const Schedule& schedule);       // random numbers of its own
 
 // Throws InternalError naming the first broken promise: ids in range, windows inside their buffers, reads after writes,
 // of incoming tensors after the pause, what host code is given not in the arena and what it changes the program's, what
-// one instruction uses in the arena not used by what lives meanwhile, collectives of the mesh in one order.
+// one instruction uses in the arena not used by what lives meanwhile, collectives of the mesh in one order, what
+// streams share used by one after the other.
 void verify(const Schedule& schedule);
 
 // 16 hexadecimal digits of what the text form says.

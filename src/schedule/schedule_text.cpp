@@ -26,6 +26,8 @@
 //   i4: guard "" () -> () number 0 expects true | forward ""
 //   i5: event "" () -> () event 2 | update ""
 //   i6: save_generator "" () -> () generator 0 state 1 | forward ""
+//   i7: collective all_gather (%0) -> (%5) {axes=[0], ranks=2} stream 1 mark 0 | forward ""
+//   i8: wait wait (%5, %0) -> (%6) mark 0 | forward ""
 //   output return %2                               or none; "part of" here too
 //   output rebind none gradient "weight"
 //   output number none = read(0, double)
@@ -58,9 +60,9 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kBufferKinds = {"input", "constant", "arena", "own"};
 constexpr std::array<std::string_view, 20> kInstructionKinds = {
-    "generated", "nodes", "matmul", "attention",      "loss",           "op",         "aten", "copy",    "guard",
-    "event",     "pause", "seed",   "save_generator", "load_generator", "collective", "send", "receive", "wait",
-    "record",    "call"};
+    "generated", "nodes", "matmul", "attention",      "loss",           "op",         "aten", "copy",   "guard",
+    "event",     "pause", "seed",   "save_generator", "load_generator", "collective", "wait", "record", "send",
+    "receive",   "call"};
 constexpr std::array<std::string_view, 3> kOutputKinds = {"return", "rebind", "number"};
 
 // ---- printing
@@ -165,6 +167,7 @@ std::string details_text(const Instruction& one) {
   if (one.worker_scratch != Scratch())
     out += str(" worker scratch {} at {}", one.worker_scratch.bytes, one.worker_scratch.offset);
   if (one.stream != 0) out += str(" stream {}", one.stream);
+  if (one.mark) out += str(" mark {}", *one.mark);
   if (one.call.valid()) out += str(" call {}", one.call);
   if (one.number) out += str(" number {}", *one.number);
   if (one.expected != Arg()) out += " expects " + arg_text(one.expected, place_name);
@@ -409,6 +412,7 @@ class ScheduleParser {
 
   void parse_numbers(Instruction& one) {
     if (in_.accept("stream ")) one.stream = in_.id();
+    if (in_.accept("mark ")) one.mark = in_.id();
     if (in_.accept("call ")) one.call = CallId(in_.id());
     if (in_.accept("number ")) one.number = in_.id();
     if (in_.accept("expects ")) one.expected = arg();

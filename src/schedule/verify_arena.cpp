@@ -75,14 +75,15 @@ class ArenaSweep {
   bool may_take_over(size_t i, uint32_t from, uint32_t to) const {
     using Kind = Instruction::Kind;
     const Instruction& one = schedule_.instructions[i];
-    const bool reduces_all = one.kind == Kind::kCollective && op_def(one.op).collective == Collective::kAllReduce;
+    const bool each_in_place = (one.kind == Kind::kCollective && op_def(one.op).collective == Collective::kAllReduce) ||
+                               one.kind == Kind::kWait;
     const bool writes_in_place = one.kind == Kind::kGenerated || one.kind == Kind::kNodes ||
                                  one.kind == Kind::kMatmul || one.kind == Kind::kOp || one.kind == Kind::kAten ||
-                                 one.kind == Kind::kCopy || reduces_all;
+                                 one.kind == Kind::kCopy || each_in_place;
     const auto is_from = [&](OperandId id) { return id.valid() && buffer_of(id) == from; };
     if (!writes_in_place || lives_[from].last_use != i || std::ranges::none_of(one.reads, is_from)) return false;
-    if (reduces_all) {  // each operand in its own place
-      for (size_t k = 0; k < one.reads.size(); ++k)
+    if (each_in_place) {  // each operand in its own place
+      for (size_t k = 0; k < one.writes.size(); ++k)
         if (is_from(one.reads[k]) != (buffer_of(one.writes[k]) == to)) return false;
       return true;
     }

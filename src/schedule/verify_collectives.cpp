@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "kernels/kernel_choice.h"
 #include "ops/op_def.h"
+#include "schedule/buffers.h"
 
 namespace stepc {
 
@@ -68,8 +69,7 @@ class CollectiveVerifier {
 
   void check(const Instruction& one) {
     const OpDef* row = find_op(one.op);
-    INTERNAL_CHECK(row != nullptr && row->collective != Collective::kNone && row->collective != Collective::kReshard,
-                   "no collective");
+    INTERNAL_CHECK(row != nullptr && exchanges(row->collective), "no collective");
     INTERNAL_CHECK(!schedule_.mesh.axes.empty(), "a collective on one device");
     INTERNAL_CHECK(!one.reads.empty() && one.reads.size() == one.writes.size(),
                    "a collective writes a result for each operand, and has {} for {}", one.writes.size(),
@@ -86,6 +86,7 @@ class CollectiveVerifier {
     for (OperandId read : one.reads)
       scratch += collective_scratch_bytes(one.op, type(read), one.attrs.get<int64_t>("ranks"));
     INTERNAL_CHECK_LE(scratch, one.scratch.bytes, "its scratch");
+    if (!one.mark) return;
     if (!stream_) stream_ = one.stream;
     INTERNAL_CHECK_EQ(*stream_, one.stream, "collectives on several streams have no one order");
   }
@@ -120,14 +121,17 @@ class CollectiveVerifier {
       const bool in_place = row.collective == Collective::kAllReduce;
       for (size_t r = 0; r < one.reads.size(); ++r) {
         const Operand &from = operand(one.reads[r]), &to = operand(write);
-        INTERNAL_CHECK(from.buffer != to.buffer || (in_place && r == k && from.offset == to.offset),
-                       "%{} is written where %{} is read", write, one.reads[r]);
+        if (in_place && r == k)
+          INTERNAL_CHECK(begin_at_one_place(schedule_, one.reads[r], write), "%{} is not reduced in its place",
+                         one.reads[r]);
+        else
+          INTERNAL_CHECK(from.buffer != to.buffer, "%{} is written where %{} is read", write, one.reads[r]);
       }
     }
   }
 
   const Schedule& schedule_;
-  std::optional<uint32_t> stream_;  // of all collectives
+  std::optional<uint32_t> stream_;  // of all collectives that a wait ends
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "schedule/verify_kernels.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "base/check.h"
@@ -48,10 +49,7 @@ class KernelVerifier {
       case Kind::kAttention:
         return check_attention(one);
       case Kind::kLoss:
-        INTERNAL_CHECK(kernel_of(one) == OwnKernel::kLinearCrossEntropy, "no loss");
-        check_row(one);
-        for (OperandId write : one.writes) INTERNAL_CHECK(is_contiguous(layout(write)), "%{} has gaps", write);
-        return;
+        return check_loss(one);
       case Kind::kOp:
         return check_row(one);
       default:
@@ -116,6 +114,19 @@ class KernelVerifier {
     const size_t mask = backward ? 6 : 3;
     if (one.reads.size() > mask) check_mask(one.reads[mask], {query.shape[0], query.shape[1], query.shape[2], key[2]});
     for (OperandId write : one.writes) check_result(write);
+    check_bound(one, bind_attention(one.op, one.attrs, layouts(one.reads)));
+  }
+  // The kernel reads its operands as they lie, and works in its scratch memory alone.
+  template <class Bound>
+  void check_bound(const Instruction& one, const std::optional<Bound>& bound) const {
+    INTERNAL_CHECK(bound && bound->copied.empty(), "the blocked kernel does not take its operands as they lie");
+    INTERNAL_CHECK_LE(workspace_bytes(*bound, schedule_.threads), one.scratch.bytes, "its scratch");
+  }
+  void check_loss(const Instruction& one) const {
+    INTERNAL_CHECK(kernel_of(one) == OwnKernel::kLinearCrossEntropy, "no loss");
+    check_row(one);
+    for (OperandId write : one.writes) INTERNAL_CHECK(is_contiguous(layout(write)), "%{} has gaps", write);
+    check_bound(one, bind_loss(one.attrs, layouts(one.reads), schedule_.features));
   }
   void check_mask(OperandId id, const Shape& scores) const {
     const Shape& mask = operand(id).sizes;

@@ -6,6 +6,7 @@
 #include "schedule/schedule.h"
 #include "schedule/verify_arena.h"
 #include "schedule/verify_collectives.h"
+#include "schedule/verify_streams.h"
 
 namespace stepc {
 
@@ -47,6 +48,7 @@ class Verifier {
     for (const HostNumber& number : schedule_.host_numbers) check_host_number(number);
     verify_collectives(schedule_);
     verify_arena(schedule_);
+    verify_streams(schedule_);
   }
 
  private:
@@ -172,10 +174,11 @@ class Verifier {
           INTERNAL_CHECK(id.valid() && buffer_of(operand(id)).kind == Buffer::Kind::kInput,
                          "{} changes %{}, which is not the program's", here(), id);
         return;
+      case Kind::kWait:  // verify_streams()
+      case Kind::kRecord:
+        return;
       case Kind::kSend:
       case Kind::kReceive:
-      case Kind::kWait:
-      case Kind::kRecord:
       case Kind::kCall:
         INTERNAL_CHECK(false, "{}: nothing runs this yet", here());
     }

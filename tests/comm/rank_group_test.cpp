@@ -182,6 +182,36 @@ TEST_P(RankGroups, Rotate) {
   });
 }
 
+// Several exchanges on their way at once, which end in another order than they began in.
+TEST_P(RankGroups, ExchangesGoOnBesideOthers) {
+  const int64_t n = GetParam();
+  on_ranks(n, [&](Ranks& ranks) {
+    RankGroup& group = ranks.all();
+    const at::Tensor own = operand_of(ranks.rank(), {3, 5}, at::kFloat),
+                     parts = operand_of(ranks.rank(), {n, 7}, at::kFloat);
+    const at::Tensor gathered = at::zeros({n, 3, 5}), expected = at::zeros({n, 3, 5});
+    const at::Tensor exchanged = at::zeros({n, 7}), expected_parts = at::zeros({n, 7});
+    InFlight first = group.begin_all_gather({own}, {gathered});
+    InFlight second = group.begin_all_to_all({parts}, {exchanged});
+    group.all_gather({own}, {expected});  // one that blocks between
+    second.end();
+    first.end();
+    group.all_to_all({parts}, {expected_parts});
+    EXPECT_TRUE(same_bits(gathered, expected));
+    EXPECT_TRUE(same_bits(exchanged, expected_parts));
+  });
+}
+
+TEST_P(RankGroups, WhoLetsGoOfAnExchangeHasLostTheOthers) {
+  const int64_t n = GetParam();
+  if (n == 1) return;  // nobody is there
+  on_ranks(n, [&](Ranks& ranks) {
+    const at::Tensor own = at::ones({3}), gathered = at::zeros({n, 3});
+    { const InFlight given_up = ranks.all().begin_all_gather({own}, {gathered}); }
+    EXPECT_THROW(ranks.all().all_gather({own}, {gathered}), LostRank);
+  });
+}
+
 TEST_P(RankGroups, ReduceAndScatter) {
   const int64_t n = GetParam();
   on_ranks(n, [&](Ranks& ranks) {

@@ -115,7 +115,7 @@ TEST_F(ShardCacheTest, TheSameTextIsTokenisedOnceAndAChangedOneAgain) {
 // Python's json writes halves of surrogate pairs, and a crawl has some.
 TEST_F(ShardCacheTest, HalvesOfSurrogatePairsAreReplacedAndCounted) {
   std::vector<uint64_t> told;
-  options_.repaired = [&](uint64_t lines) { told.push_back(lines); };
+  options_.faults = [&](const TextFaults& faults) { told.push_back(faults.repaired); };
   const std::string good = R"({"text": "\\ud800 \ud83d\ude42 \\"})";
   const std::string mark = "\xEF\xBF\xBD";
   const std::string good_text = "\\ud800 \xF0\x9F\x99\x82 \\|";
@@ -128,6 +128,28 @@ TEST_F(ShardCacheTest, HalvesOfSurrogatePairsAreReplacedAndCounted) {
   EXPECT_EQ(text_of(run({write("bad.jsonl", bad + good)})),
             mark + " " + mark + mark + "|" + mark + "\xF0\x9F\x99\x82" + mark + "|" + good_text);
   EXPECT_EQ(told, std::vector<uint64_t>{2});
+}
+
+TEST_F(ShardCacheTest, UnusableLinesAreNamedOrLeftOutAndCounted) {
+  options_.format.chat = std::make_shared<ChatTemplate>(ChatTemplate::named("chatml"));
+  options_.format.field = "messages";
+  options_.chunk_bytes = 100;
+  const std::string good = R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})";
+  const std::string first = R"({"messages": [{"role": "assistant", "content": "first"}]})";
+  std::string text;
+  for (const std::string& line : {good, good, first, good, std::string("no JSON"), good}) text += line + "\n";
+  const auto file = write("chats.jsonl", text);
+  EXPECT_USER_ERROR(run({file}), "chats.jsonl:3: chat template chatml: the assistant speaks first");
+  EXPECT_THROW(run({file}), UnusableDocument);
+
+  TextFaults told;
+  options_.faults = [&](const TextFaults& faults) { told = faults; };
+  options_.format.skips_unusable = true;
+  const auto all = run({file});
+  EXPECT_EQ(told.skipped, 2U);
+  EXPECT_NE(told.first_skipped.find("chats.jsonl:3: chat template chatml"), std::string::npos) << told.first_skipped;
+  options_.format.skips_unusable = false;
+  EXPECT_EQ(text_of(all), text_of(run({write("good.jsonl", good + "\n" + good + "\n" + good + "\n" + good)})));
 }
 
 // The resident memory of this process at its highest, in bytes.

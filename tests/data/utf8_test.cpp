@@ -27,6 +27,17 @@ TEST(Utf8, RefusesWhatIsNotStrict) {
     EXPECT_EQ(decode_utf8(text, 0).bytes, 0U) << text;
 }
 
+TEST(Utf8, WhatIsNoCharacterIsReplacedAsPythonDoes) {
+  const std::string mark = "\xEF\xBF\xBD";
+  EXPECT_EQ(well_formed("caf\xC3\xA9 \xF0\x9F\x99\x82"), "caf\xC3\xA9 \xF0\x9F\x99\x82");
+  EXPECT_EQ(well_formed("\xFF\x80"), mark + mark);
+  EXPECT_EQ(well_formed("a\xE4\xB8z\xE4"), "a" + mark + "z" + mark) << "one for the beginning of a character";
+  EXPECT_EQ(well_formed("\xF0\x9F\x99"), mark);
+  EXPECT_EQ(well_formed("\xF0\x9F\x99\xF0\x9F"), mark + mark);
+  EXPECT_EQ(well_formed("\xE0\x80\x80"), mark + mark + mark) << "no character begins so";
+  EXPECT_EQ(well_formed("\xED\xA0\x80\xC3"), mark + mark + mark + mark);
+}
+
 TEST(ByteAlphabet, EveryByteRoundTrips) {
   std::string all;
   for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);

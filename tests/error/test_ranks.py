@@ -236,6 +236,20 @@ def test_torchrun(tiny):
     assert steps_saved(tiny.path / "out") == [4]
 
 
+def test_a_worker_that_torchrun_restarts(tiny):
+    """Killed in the middle: the next attempt goes on from the newest checkpoint by itself, and each step counts once."""
+    how = [*TRAIN, "--train.steps=300", "--train.batch_size=6", "--output.save_every=20", "--output.log_every=1"]
+    assert tiny(*how, "--ranks", "2", "--output.dir=whole").returncode == 0
+    torchrun = [Path(sys.executable).parent / "torchrun", "--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval",
+                "0.1", "--master-port", str(free_port()), "--no-python", tiny.binary, *how]
+    agent = subprocess.Popen(torchrun, cwd=tiny.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until(agent, "step 30/")
+    os.kill(ranks_of(agent)[1], signal.SIGKILL)
+    out, err = agent.communicate(timeout=60)
+    assert agent.returncode == 0 and re.search(r"resumed from out/checkpoint-0000\d0 at step [2-9]0", out), (out, err)
+    assert outcome(tiny.path / "out") == outcome(tiny.path / "whole")
+
+
 def test_sigterm_to_torchrun(tiny):
     torchrun = [Path(sys.executable).parent / "torchrun", "--nproc-per-node", "2", "--master-port", str(free_port()),
                 "--no-python", tiny.binary, *TRAIN, "--train.steps=1000000", "--optim.schedule=constant"]
@@ -612,8 +626,8 @@ def test_a_checkpoint_of_another_model(tiny, ranks):
     write_tiny_model(tiny.path / "model", tiny.path / "model", layers=2)
     result = tiny(*ranks, "--resume", "--train.steps=6")
     assert result.returncode == 2 and (
-        "stepc: model.path = model: another model than that of the checkpoint to resume from, out/checkpoint-000004: their "
-        "config.json differ; give that, or choose another output.dir\n") in result.stderr, result
+        "stepc: model.path = model: another model than that of the checkpoint to resume from, out/checkpoint-000004: its "
+        "num_hidden_layers is 2, the checkpoint's 1; give that model, or choose another output.dir\n") in result.stderr, result
     assert steps_saved(tiny.path / "out") == [4]
     shutil.rmtree(tiny.path / "model")
     assert tiny(*ranks, "--resume", "--train.steps=6").returncode == 0

@@ -187,7 +187,7 @@ TEST(TraceDifference, SaysWhatChanged) {
   EXPECT_EQ(difference([](Trace& t) { t.calls[0].op = "aten::bmm"; }),
             "call 0 was aten::mm and then aten::bmm (in model)");
   EXPECT_EQ(difference([](Trace& t) { t.calls[1].args[1] = WrappedNumber{0.25}; }),
-            "call 1 aten::mul_.Tensor (in 'model') got another argument 1 than before");
+            "call 1 aten::mul_.Tensor (in 'model') got 0.5 and then 0.25 as argument 1");
   EXPECT_EQ(difference([](Trace& t) { t.calls.pop_back(); }), "3 calls and then 2");
   EXPECT_EQ(difference([](Trace& t) { t.allocations[1].bytes = 1; }),
             "allocation 0 was 1024 B in call 0 and then 1 B in call 0");

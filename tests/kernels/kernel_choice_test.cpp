@@ -32,8 +32,8 @@ Node matmul(bool transpose_a, bool transpose_b) {
 
 // "matmul 0 by 1' | bf16 on the blocked kernel"
 std::string text_of(const KernelChoice& choice) {
-  constexpr std::string_view kKinds[] = {"none",      "generated", "nodes",      "matmul",
-                                         "attention", "loss",      "collective", "aten"};
+  constexpr std::string_view kKinds[] = {"none", "generated",  "nodes", "matmul", "attention",
+                                         "loss", "collective", "wait",  "aten"};
   std::string text(kKinds[static_cast<size_t>(choice.kind)]);
   if (choice.matmul) {
     const MatmulCall& call = *choice.matmul;
@@ -74,7 +74,7 @@ TEST(KernelChoice, RanksDoCollectivesTogether) {
   EXPECT_EQ(scratch("reduce_scatter", parts), 256U) << "one part of 100, aligned";
   EXPECT_EQ(scratch("reduce_scatter", dense(DType::kF64, {2, 100})), 832U);
   EXPECT_EQ(scratch("reduce_scatter", across), 256U + 448U) << "and a copy";
-  EXPECT_EQ(scratch("all_reduce", across), 256U + 448U);
+  EXPECT_EQ(scratch("all_reduce", across), 256U) << "whose copy lies where the result does";
   EXPECT_EQ(collective_scratch_bytes("all_reduce", {DType::kF32, {}}, 8), 64U) << "what 7 others send of one float";
   EXPECT_EQ(collective_scratch_bytes("all_reduce", {DType::kF32, {10}}, 4), 64U) << "3 of each";
   EXPECT_EQ(collective_scratch_bytes("reduce_scatter", {DType::kF32, {4, 0}}, 4), 0U);

@@ -123,6 +123,7 @@ inline const std::multimap<std::string, Example>& other_examples() {
       {"all_reduce", {{f64({4, 6})}, {{"axes", Shape{0, 1}}, {"ranks", int64_t{4}}, {"reduce", std::string("max")}}}},
       {"all_to_all", {{f64({2, 6})}, {{"axes", Shape{0}}, {"ranks", int64_t{2}}}}},
       {"rotate", {{f64({4, 6})}, {{"axes", Shape{0}}, {"ranks", int64_t{3}}, {"by", int64_t{2}}}}},
+      {"wait", {{f64({2, 4, 6}), f64({3}), f64({4, 6}), f64({3})}, {}}},
       {"sgd_update",
        {{f64({4, 6}), f64({4, 6}), f64({4, 6}), number(), number(), number(), number()}, {{"nesterov", true}}}},
   };

@@ -17,7 +17,10 @@ CHATS = [
     [("user", "only a question")],
     [("user", "a"), ("assistant", "<think>\nso\n</think>\n\nb"), ("user", "a"), ("assistant", "b"), ("user", "c"),
      ("assistant", "<think>\nwell\n</think>\n\nb")],
+    [("user", "q"), ("assistant", "<think>s</think>a"), ("assistant", "b"), ("user", "z"), ("assistant", "end")],
+    [("user", "q"), *[("assistant", f"<think>s</think>{c}") for c in "abcd"]],
 ]
+IN_A_ROW = 2 * (len(CHATS) - 2)  # the row of the first of these, without a generation prompt
 
 # In the manner of what models ship: white space control, namespaces, filters, tests, loops with conditions.
 TEMPLATES = {
@@ -123,8 +126,22 @@ count={{ ns.count }} {{ -ns.count // 2 }} {{ 7 % 3 }} {{ 2 * 3 + 1 }} {{ ns.coun
         {{- '<think>\\n\\n</think>\\n\\n' }}
     {%- endif %}
 {%- endif %}""",
+    "thoughts": """{% for m in messages %}{% if m.role == 'assistant' %}<|im_start|>assistant
+{% generation %}{% if loop.last %}{{ m.content }}{% else %}{{ m.content.split('</think>')[-1] }}{% endif %}<|im_end|>{% endgeneration %}
+
+{% else %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}""",
+    "marks": """{% set end = '</a>' %}{% for m in messages %}{% if m.role == 'assistant' %}<a>{%- generation -%}
+    {% set end = '!' + end %}{% generation %}{{ m.content }}{% endgeneration %}{{ end }}
+{%- endgeneration %}{{ end }}{% else %}{{ m.role }}: {{ m.content }}
+{% endif %}{% endfor %}""",
     "whitespace": "  {%- if true -%}  a  {%- endif %}  \n\t{% if true %}\n b {% endif %}\n{{ 'c' }}\n  {#- x -#}  \n d {%+ if true %}e{% endif %}\n\n",
 }
+
+# The same program without marks: the answers are found from the messages.
+TEMPLATES["unmarked"] = TEMPLATES["thoughts"].replace("{% generation %}", "").replace("{% endgeneration %}\n", "")
 
 REFUSED = {
     "statement \"macro\" is not supported": "{% macro f(x) %}{{ x }}{% endmacro %}{{ f(1) }}",
@@ -135,6 +152,9 @@ REFUSED = {
     "expected a name": "{{ 1 + }}",
     "\"if\" without its end": "{% if true %}x",
     "\"endfor\" without its beginning": "x{% endfor %}",
+    "\"generation\" without its end": "{% generation %}x",
+    "\"endgeneration\" without its beginning": "x{% endgeneration %}",
+    "expected \"endgeneration\", found \"endif\"": "{% if true %}{% generation %}x{% endif %}{% endgeneration %}",
     "is not closed": "{{ 'x }}",
     "more than": "{% for a in range(2000) %}{% for b in range(2000) %}{% endfor %}{% endfor %}",
     "makes a text of more than 8.0 MiB": "{% set ns = namespace(x='aaaaaaaa') %}{% for a in range(90) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
@@ -207,6 +227,26 @@ def test_an_answer_that_is_written_in_another_way_later_is_found(outputs):
     row = outputs["qwen3"][8]
     assert learned(row) == ["b<|im_end|>\n", "b<|im_end|>\n", "<think>\nwell\n</think>\n\nb<|im_end|>\n"]
     assert [row["text"][:begin].count("<|im_start|>assistant") for begin, _ in row["learned"]] == [1, 2, 3]
+
+
+def test_two_answers_in_a_row_are_found(outputs):
+    """The template writes an answer in another way once others follow it."""
+    answers = ["a<|im_end|>", "b<|im_end|>", "end<|im_end|>"]
+    assert learned(outputs["thoughts"][IN_A_ROW]) == answers
+    assert learned(outputs["unmarked"][IN_A_ROW]) == [answer + "\n" for answer in answers]
+    assert learned(outputs["unmarked"][IN_A_ROW + 2]) == ["a<|im_end|>\n", "b<|im_end|>\n", "c<|im_end|>\n",
+                                                          "<think>s</think>d<|im_end|>\n"]
+
+
+@pytest.mark.parametrize("name", ["thoughts", "marks"])
+def test_the_marks_of_a_template_say_what_is_learned(outputs, name):
+    """As transformers' assistant mask has it."""
+    for i, chat in enumerate(CHATS):
+        texts, marks = render_jinja_template([as_messages(chat)], chat_template=TEMPLATES[name],
+                                             return_assistant_tokens_mask=True)
+        ranges = [(begin, end) for begin, end in marks[0] if end > begin]
+        outermost = [one for one in ranges if not any(o != one and o[0] <= one[0] and one[1] <= o[1] for o in ranges)]
+        assert learned(outputs[name][2 * i]) == [texts[0][begin:end] for begin, end in outermost], chat
 
 
 def test_built_in_templates_learn_the_assistants_turns(outputs):

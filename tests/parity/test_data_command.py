@@ -84,3 +84,36 @@ def test_inspect_shows_the_assistants_turns_as_learned(data):
 def test_errors_are_one_line(data, arguments, message):
     done = data(*arguments)
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_line_that_is_too_long(data):
+    """Refused by file and line, with nothing half made; or left out."""
+    with open(data.path / "long.jsonl", "wb") as file:
+        file.write(b'{"text": "one"}\n{"text": "')
+        file.seek(300 << 20)  # no bytes on the disk
+        file.write(b'"}\n{"text": "three"}\n')
+    done = data("tokenize", "model", "long.jsonl")
+    assert (done.returncode, done.stderr) == (
+        2, "stepc: long.jsonl:2: a line of 300.0 MiB, at most 256.0 MiB are read; --skip-unusable leaves out what cannot be "
+        "used\n")
+    assert not list((data.path / "token-cache").glob("*.tmp-*"))  # what is there is the whole shard of another part
+    done = data("tokenize", "model", "long.jsonl", "--skip-unusable")
+    assert done.returncode == 0 and " of 2 documents" in done.stdout, done
+    assert done.stderr == "stepc: 1 line or row was left out, of which no document can be made; the first: long.jsonl:2: a " \
+        "line of 300.0 MiB, at most 256.0 MiB are read\n"
+
+
+def test_odd_chats_are_named_or_left_out(stepc):
+    lines = [{"messages": chat} for chat in CHATS]
+    lines[3] = {"messages": [{"role": "assistant", "content": "I speak first."}]}
+    lines[7] = {"text": "no chat"}
+    text = "no JSON\n" + "".join(json.dumps(line) + "\n" for line in lines)
+    (stepc.path / "odd.jsonl").write_text(text)
+    how = ["train", "run.toml", "--data.train=odd.jsonl", "--data.chat=chatml", "--train.steps=1"]
+    done = stepc(*how)
+    assert done.returncode == 2 and done.stderr.startswith("stepc: odd.jsonl:1: not valid JSON"), done.stderr
+    assert done.stderr.endswith("; data.skip_unusable = true leaves out what cannot be used\n")
+    done = stepc(*how, "--data.skip_unusable=true")
+    assert done.returncode == 0 and "38 documents" in done.stdout, done
+    assert "warning: 3 lines or rows were left out, of which no document can be made; the first: odd.jsonl:1: not valid" \
+        in done.stdout

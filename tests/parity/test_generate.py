@@ -5,6 +5,7 @@
 
 import json
 import random
+import subprocess
 
 import pytest
 import torch
@@ -71,6 +72,42 @@ def test_greedy_is_that_of_transformers(stepc, family):
         assert done.returncode == 0 and not done.stderr, done.stderr
         assert done.stdout == prompt + continuation(model, tokenizer, prompt, 40) + "\n"
     assert len(tokenizer(prompt)["input_ids"]) > 700
+
+
+def tokenizer_of_bytes(kind):
+    """Whose tokens are bytes: in GPT-2's alphabet, or as "<0x00>"."""
+    if kind == "byte level":
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.decoder = decoders.ByteLevel()
+    else:
+        vocab = {"<unk>": 0} | {f"<0x{byte:02X}>": byte + 1 for byte in range(256)}
+        tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+        tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=["input_ids", "attention_mask"])
+
+
+@pytest.mark.parametrize("kind", ["byte level", "byte fallback"])
+def test_a_pipe_gets_the_bytes_of_transformers(stepc, kind):
+    """Control characters, and U+FFFD where the model says bytes that are no character, as often as there."""
+    tokenizer = tokenizer_of_bytes(kind)
+    tokenizer.save_pretrained(stepc.path / "bytes")
+    size = len(tokenizer)
+    config = AutoConfig.for_model("llama", vocab_size=size, hidden_size=260, intermediate_size=16, num_hidden_layers=1,
+                                  num_attention_heads=2, eos_token_id=None)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():  # a token's successor is the next of the vocabulary, so that all are said
+        model.model.embed_tokens.weight.copy_(torch.eye(size, 260))
+        model.lm_head.weight.copy_(torch.eye(size, 260).roll(1, 0))
+        model.model.layers[0].self_attn.o_proj.weight.zero_()
+        model.model.layers[0].mlp.down_proj.weight.zero_()
+    model.save_pretrained(stepc.path / "bytes")
+    expected = tokenizer.decode(new_ids(model, tokenizer, "the", 250))
+    done = subprocess.run([stepc.binary, "generate", "bytes", "--prompt", "the", "--temperature", "0", "--tokens", "250"],
+                          cwd=stepc.path, capture_output=True)
+    assert done.returncode == 0 and done.stdout == ("the" + expected + "\n").encode(), done
+    assert "\ufffd" in expected and "\x1b" in expected and "\x00" in expected
 
 
 def test_the_end_token_is_the_one_that_transformers_takes(stepc):

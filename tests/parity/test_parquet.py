@@ -4,8 +4,11 @@
 """
 
 import json
+import os
 import random
+import shlex
 import subprocess
+import sys
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -42,14 +45,14 @@ def tokenize(build_dir, tmp_path):
     def run(file, *arguments):
         cache = tmp_path / f"cache-{len(list(tmp_path.iterdir()))}"
         done = subprocess.run([build_dir / "src/stepc", "data", "tokenize", "model", file, "--cache", cache, *arguments],
-                              cwd=tmp_path, capture_output=True, text=True, timeout=60)
+                              cwd=tmp_path, capture_output=True, text=True, timeout=60, env=os.environ | run.variables)
         if done.returncode != 0:
             assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
             return done.stderr
         assert done.stderr == ""
         return sorted(shard_parts(shard) for shard in cache.glob("*.tokens"))
 
-    run.path = tmp_path
+    run.path, run.variables = tmp_path, {}
     return run
 
 
@@ -148,7 +151,7 @@ def test_errors_are_one_line(tokenize):
     said(pa.table({"messages": chats(3)}), '"messages" must be text, found a list', "--field", "messages")
     said(pa.table({"messages": ["a"]}), '"messages" must be a list, found "a"', "--chat", "chatml")
     said(pa.table({"messages": [chats(1)[0], [{"role": "user", "content": None}]]}), "row 2: message 1", "--chat", "chatml")
-    said(pa.table({"messages": [[{"role": b"user"}]]}), "row 1: a value of type binary is not read", "--chat", "chatml")
+    said(pa.table({"messages": [[{"role": b"user"}]]}), "row 1: a value of type bytes is not read", "--chat", "chatml")
     said(pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]), 'two columns are named "text"')
     invalid = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"]).buffers())
     said(pa.table({"text": invalid}), "bad.parquet: a row from 1 to 1 is damaged: In column 0: Invalid: Invalid UTF8")
@@ -173,9 +176,52 @@ def test_damage_is_one_line(tokenize):
     for size in (8, 100, len(good) // 2, len(good) - 1):
         refused(good[:size], "bad.parquet: not readable as Parquet: ")
     refused(b"PAR1" + good[-3000:], "bad.parquet: ")  # the rows are cut out, the footer is whole
-    for _ in range(20):  # some of it is not seen, as a text with other letters is none
+    for _ in range(5):  # some of it is not seen, as a text with other letters is none
         content = bytearray(good)
         for _ in range(choose.randrange(1, 6)):
             content[choose.randrange(4, len(content) - 8)] = choose.randrange(256)
         bad.write_bytes(content)
         tokenize("bad.parquet")
+
+
+def test_a_python_without_pyarrow_is_told_what_to_install(tokenize):
+    pq.write_table(pa.table({"text": ["a"]}), tokenize.path / "a.parquet")
+    for python, why in [("/none/python", "No such file or directory"), ("/bin/true", "is no Python"),
+                        ("bare", "No module named 'pyarrow'")]:
+        (tokenize.path / "bare").write_text(f"#!/bin/sh\nexec {sys.executable} -S -I \"$@\"\n")  # without site-packages
+        (tokenize.path / "bare").chmod(0o755)
+        python = str(tokenize.path / python) if python == "bare" else python
+        tokenize.variables = {"STEPC_PYTHON": python}
+        assert tokenize("a.parquet") == (
+            f"stepc: a.parquet: Parquet is read by a Python that has pyarrow, and there is none ({python}: {why}); `pip "
+            "install pyarrow` for one of them, name another in STEPC_PYTHON, or convert the column to .jsonl\n")
+
+
+LAYOUT = 'i{"columns": [["text", "text", "string"]], "groups": [[2, [[4, 10]]]]}'
+
+
+@pytest.mark.parametrize("answers, message", [
+    ([], "not readable as Parquet: the Python that reads it has ended"),
+    (["nonsense"], 'not readable as Parquet: its reader said "nonsense"'),
+    (["i["], "a.parquet: not valid JSON"),
+    (['i{"columns": 1}'], "columns"),
+    (['i{"columns": [["text", "text", "string"]], "groups": [[2, [[4, 1000000]]]]}'], "lies outside of the file"),
+    (['i{"columns": [["text", "text", "string"]], "groups": [[-2, []]]}'], "row group 0 has -2 rows"),
+    ([LAYOUT, "."], "row group 0 has 0 rows, and its footer says 2"),
+    ([LAYOUT, "s1\nas1\nbs1\nc."], "row group 0 has more than its 2 rows"),
+    ([LAYOUT, "s300000000000"], "a row of 279.4 GiB, at most 256.0 MiB are read"),
+    ([LAYOUT, "s-1"], 'its reader said "-1"'),
+    ([LAYOUT, "s10\nabc"], "the Python that reads it has ended"),
+    ([LAYOUT, "v{"], "a.parquet: row 1: not valid JSON"),
+    ([LAYOUT, "e\x1b[2J"], "not readable as Parquet: ?[2J"),
+    ([LAYOUT, "d5"], "a row from 6 to 5 is damaged"),
+], ids=lambda value: None if isinstance(value, str) else repr(value)[:40])
+def test_a_reader_is_not_trusted(tokenize, answers, message):
+    pq.write_table(pa.table({"text": ["a", "b"]}), tokenize.path / "a.parquet")
+    reader = tokenize.path / "reader"
+    said = "".join(f"read line; printf '%s\\n' {shlex.quote(answer)}\n" for answer in answers)
+    reader.write_text(f"#!/bin/sh\necho r\n{said}")
+    reader.chmod(0o755)
+    tokenize.variables = {"STEPC_PYTHON": str(reader)}
+    error = tokenize("a.parquet")
+    assert isinstance(error, str) and error.startswith("stepc: a.parquet: ") and message in error, error

@@ -337,5 +337,42 @@ TEST(PlanGraph, ARingHoldsTheKeysOfTwoRanks) {
   EXPECT_EQ(most, 2U) << "keys and values";
 }
 
+// Layers whose parameters are gathered for each pass, on links at which all gathers and reductions take a good part of
+// what the matmuls take.
+TEST(PlanGraph, ExchangesGoOnBesideTheComputation) {
+  const Graph graph = step_of(8);
+  const auto planned_with = [&](std::optional<uint64_t> overlap_bytes, int zero, const MemoryBudget& budget = {}) {
+    PlanGraphOptions options;
+    options.target.features = kBlocked;
+    options.target.rates.link_bytes_per_second = 1e9;
+    options.target.rates.link_latency_seconds = 1e-6;
+    options.budget = budget;
+    options.passes.settings.strategy = {make_mesh({{"dp_shard", 2}}), zero};
+    options.passes.settings.strategy.bucket_bytes = 0;
+    options.passes.settings.strategy.overlap_bytes = overlap_bytes;
+    PlannedGraph planned = plan_graph(graph, nullptr, options);
+    verify(planned.plan.schedule);
+    const Timeline timeline = simulate(planned.plan.schedule, options.target);
+    return std::pair(std::move(planned), timeline);
+  };
+  for (const int zero : {1, 3}) {
+    const auto [blocking, alone] = planned_with({}, zero);
+    const auto [overlapped, beside] = planned_with(0, zero);
+    EXPECT_NEAR(alone.exposed_seconds, alone.exchange_seconds, 1e-12) << "each blocks";
+    EXPECT_LT(beside.exposed_seconds, 0.7 * alone.exposed_seconds) << "zero " << zero;
+    EXPECT_LT(beside.seconds, alone.seconds);
+    const uint64_t peak = blocking.plan.schedule.peak_bytes();
+    EXPECT_LE(overlapped.plan.schedule.peak_bytes(), peak + peak / 8);
+    const auto bytes_of = [](const PlannedGraph& one) {
+      double bytes = 0;
+      for (const Communication& sent : communication_of(one.graph)) bytes += sent.bytes;
+      return bytes;
+    };
+    EXPECT_EQ(bytes_of(overlapped), bytes_of(blocking)) << "a reduction sends as much in two parts";
+    const MemoryBudget tight = {MemoryBudget::Kind::kBytes, blocking.plan.schedule.needed_bytes()};
+    EXPECT_LE(planned_with(0, zero, tight).first.plan.schedule.needed_bytes(), tight.bytes);
+  }
+}
+
 }  // namespace
 }  // namespace stepc

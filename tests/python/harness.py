@@ -222,12 +222,12 @@ def detached(value):
 
 def accelerate_found(training, config=None):
     """Modules and optimizers are found by stepc itself, as in most programs."""
-    return stepc.accelerate(training.step, config=config or stepc.Config(mode="exact", verify="first"))
+    return stepc.accelerate(training.step, config=config or stepc.Config(mode="exact", verify="first", pace="off"))
 
 
 def accelerate_given(training, config=None):
     return stepc.accelerate(training.step, modules=training.modules, optimizers=training.optimizers,
-                            config=config or stepc.Config(mode="exact", verify="first"))
+                            config=config or stepc.Config(mode="exact", verify="first", pace="off"))
 
 
 def run_twins(build, make_batch, steps=None, replays=5, config=None, accelerate=accelerate_found, before=None,

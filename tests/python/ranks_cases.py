@@ -777,6 +777,83 @@ def checkpoints():
             "name": refused(lambda: on_ranks(Training(), "fsdp").load(path, loader=stepc.AsyncLoader([])))}
 
 
+def sgd_in_float32(parameters):
+    """Its momentum has another type than bfloat16 parameters."""
+    parameters = list(parameters)
+    optimizer = torch.optim.SGD(parameters, lr=0.05, momentum=0.9, foreach=False)
+    for one in parameters:
+        optimizer.state[one]["momentum_buffer"] = torch.zeros_like(one, dtype=torch.float32)
+    return optimizer
+
+
+@case
+def checkpoint_of_other_types():
+    """Optimizer state of another type than its parameter comes back in its type, with its bits."""
+    import stepc
+
+    def made(seed):
+        training = Training(lambda: llama().bfloat16(), sgd_in_float32, seed)
+        step = on_ranks(training, "fsdp")
+        return training, step
+
+    def state_of(training):
+        with stepc.full_parameters(training.model, training.optimizer):
+            return training.state()
+
+    training, step = made(0)
+    given = [rows_of(one, "fsdp") for one in batches(4)]
+    training.run(step, given[:2])
+    path = step.save("types", scheduler=training.scheduler)
+    saved = state_of(training)
+    rest = training.run(step, given[2:])
+    other, on_other = made(1)
+    on_other.load(path, scheduler=other.scheduler)
+    before = other.run(on_other, given[2:])
+    third, on_third = made(2)
+    on_third.load(path, scheduler=third.scheduler)
+    third.run(on_third, given[2:3])  # whose state is there by now
+    on_third.load(path, scheduler=third.scheduler)
+    return {"rest": rest, "got": before, "saved": saved, "loaded": state_of(third)}
+
+
+@case
+def loaders():
+    """Each rank's loader goes on in its own order: by a generator of its own, by the process's, and as DistributedSampler has it."""
+    import numpy
+    import stepc
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    class Drawing(torch.utils.data.Sampler):
+        def __len__(self):
+            return 8
+
+        def __iter__(self):
+            return iter(numpy.random.permutation(8).tolist())
+
+    def made(seed):
+        numpy.random.seed(seed)
+        training = Training(seed=seed)
+        own = torch.Generator().manual_seed(seed + RANK)
+        samplers = [torch.utils.data.RandomSampler(range(8), generator=own), Drawing(),
+                    DistributedSampler(range(16), WORLD, RANK)]
+        loaders = {f"loader{i}": stepc.AsyncLoader(DataLoader(range(16), 2, sampler=one)) for i, one in enumerate(samplers)}
+        return training, on_ranks(training, "fsdp"), loaders
+
+    def rows(loaders, batches_each):
+        return [[batch.tolist() for _, batch in zip(range(batches_each), one)] for one in loaders.values()]
+
+    training, step, loaders = made(0)
+    numpy.random.seed(RANK)
+    training.run(step, [rows_of(batches(1)[0], "fsdp")])
+    first = rows(loaders, 2)
+    path = step.save("loaders", **loaders)
+    other, on_other, again = made(7)
+    on_other.load(path, **again)
+    rest = rows(again, 4)
+    on_other.load(path, **again)
+    return {"first": first, "rest": rest, "again": rows(again, 4)}
+
+
 @case
 def torchs_checkpoints():
     """PyTorch's own distributed checkpoint takes a step from fsdp to tp and back, and the CLI's slices with it."""

@@ -448,6 +448,25 @@ def test_numbers_that_are_not_finite_are_compared():
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(eager, fast))
 
 
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_attention_rows_that_may_see_nothing(kind):
+    """Eager's zeros stay zeros and its NaNs stay NaNs, in results and gradients."""
+    mask = torch.ones(5, 5, dtype=torch.bool).tril()
+    mask[2] = False
+    mask = mask if kind == "bool" else torch.zeros(5, 5).masked_fill(~mask, float("-inf"))
+
+    def build():
+        module = torch.nn.Linear(4, 24)
+        return module, torch.optim.SGD(module.parameters(), lr=0.1)
+
+    def loss_of(module, x):
+        parts = module(x.flatten()[:40].reshape(2, 5, 4)).reshape(2, 5, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        return torch.nn.functional.scaled_dot_product_attention(*parts, attn_mask=mask).square().mean()
+
+    eager, fast = trained_beside_eager(build, loss_of)
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True) for a, b in zip(eager, fast))
+
+
 def test_an_optimizer_that_passes_a_list_of_numbers():
     def build():
         module = torch.nn.Linear(6, 4)

@@ -303,6 +303,26 @@ def test_what_another_thread_makes_is_not_kept_by_the_model(holder):
     assert not any("keeps a tensor" in warning for warning in stepc.stats(model)["warnings"])
 
 
+def test_hook_of_a_module_that_comes_late_runs_from_then_on():
+    """Though the model has been replayed before."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = stepc.accelerate(model, optimizer, config=stepc.Config(mode="exact"))
+    counted = []
+    for i in range(14):
+        if i == 8:
+            assert stepc.stats(model)["replays"] > 0
+            hook = model[0].register_forward_hook(lambda _, inputs, output: counted.append(i) or output * 0)
+        if i == 12:
+            hook.remove()
+        outputs = model(torch.randn(5, 6, generator=source_of(i)))
+        assert outputs.std(0).max().item() < 1e-6 if 8 <= i < 12 else outputs.std(0).max().item() > 1e-3
+        outputs.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert counted == [8, 9, 10, 11]
+
+
 def test_async_loader_gives_the_same_batches():
     """In order, every one, again in the next epoch, and an error of the loader is the caller's."""
     loader = load()

@@ -17,7 +17,7 @@ from on_ranks import assert_as_one, results_of
 def ranks(build_dir, tmp_path_factory):
     """What a case gave on each rank, in a program that has a group of its own."""
     cases = ["kind fsdp", "kind tp", "odd_lengths", "windows_on_larger_memory", "arguments", "evaluation", "whole_tensors",
-             "checkpoints", "torchs_checkpoints", "loops", "numbers", "decisions",
+             "checkpoints", "checkpoint_of_other_types", "loaders", "torchs_checkpoints", "loops", "numbers", "decisions",
              "means_of_ranks", "ordinary", "refusals", "example_of_the_docs"]
     return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "own")
 
@@ -96,6 +96,25 @@ def test_checkpoints_go_on_on_any_mesh(ranks):
         assert re.search("checkpoint-000002: the parameter '.*' of the program is missing$", result["other"]), result["other"]
         assert "has no 'loader': save() was given scheduler, note" in result["name"]
     assert {"shard-00001-model-00001-of-00001.safetensors", "shard-00002-model-00001-of-00001.safetensors"} <= set(zero["files"])
+
+
+def test_optimizer_state_of_another_type_comes_back_as_it_was(ranks):
+    for result in ranks["checkpoint_of_other_types"]:
+        assert result["got"] == result["rest"]
+        saved, loaded = result["saved"], result["loaded"]
+        assert {one.dtype for one in saved.values()} == {torch.bfloat16, torch.float32} and saved.keys() == loaded.keys()
+        for name, one in saved.items():
+            assert one.dtype is loaded[name].dtype and torch.equal(one, loaded[name]), name
+
+
+def test_each_ranks_loader_goes_on_in_its_own_order(ranks):
+    zero, one = ranks["loaders"]
+    for result in zero, one:
+        given = [[row for batch in batches for row in batch] for batches in result["first"]]
+        rest = [[row for batch in batches for row in batch] for batches in result["rest"]]
+        assert all(sorted(a + b) == list(range(8)) for a, b in zip(given[:2], rest[:2])), result
+        assert result["again"] == result["rest"] and not set(given[2]) & set(rest[2])
+    assert all(a != b for a, b in zip(zero["first"], one["first"]))
 
 
 def test_state_is_dtensors_for_torchs_checkpoints(ranks):
@@ -246,7 +265,7 @@ REFUSALS = {
     "rest": r"^parallel has dp_shard = -1, and the other axes have 3 ranks, of which 2 is no multiple; the nearest mesh is tp=2$",
     "another call": r"^rank 1 calls step.save\(\), and rank 0 the step: all ranks make the same calls, in the same order$",
     "exact": r"^mode is \"exact\", which runs calls of one device, and parallel spreads the step over several",
-    "name": r"^parallel has 'dp'; it has dp_replicate, dp_shard, cp, tp, zero, sequence_parallel, context, reduce$",
+    "name": r"^parallel has 'dp'; it has dp_replicate, dp_shard, cp, tp, zero, sequence_parallel, context, reduce, overlap$",
     "reduce": r"^parallel has reduce = \"fp8\"; it is \"float32\" or \"bfloat16\"$",
     "preset": r"^parallel is \"zero\"; it is \"ddp\", \"fsdp\" or a dict",
     "rule": r"^the rule '\*\.q_proj\.weight' matches no parameter",

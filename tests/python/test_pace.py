@@ -4,6 +4,7 @@ import collections
 import gc
 import random
 import time
+import types
 
 import pytest
 import torch
@@ -139,12 +140,27 @@ def test_eager_passes_of_a_loop_are_made_without_the_engine():
     assert stepc.stats(model)["recordings"] >= recordings
 
 
+@pytest.mark.parametrize("pace, is_left", [("auto", True), ("off", False)])
+def test_a_traced_step_whose_replays_do_not_pay_is_left_to_eager(pace, is_left, monkeypatch):
+    """By a clock on which every call of the step's begins ten milliseconds before it is timed."""
+    counts = []
+    step, _ = trained(lambda model, loss, x: (counts.append(1), loss)[1], pace=pace)
+    monkeypatch.setattr(stepc.accelerated, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() - 0.01))
+    for i in range(160):
+        step(make_batch(i))
+    stats, warnings = step.stats, step.stats["warnings"]
+    assert stats["traced"] and len(counts) == 160
+    assert len(warnings) == is_left and all("times as long, for its Python runs beside the plan" in text for text in warnings)
+    assert (stats["replays"] < 80) if is_left else (stats["replays"] > 150), stats
+
+
+@pytest.mark.parametrize("pace", ["off", "auto"])
 @pytest.mark.parametrize("seconds, is_left", [(0.95e-3, False), (1.1e-3, True)])
-def test_a_loop_whose_replays_do_not_pay_is_left_to_eager(seconds, is_left, monkeypatch):
+def test_a_loop_whose_replays_do_not_pay_is_left_to_eager(seconds, is_left, pace, monkeypatch):
     """By a clock on which the loop takes a millisecond as it is."""
     model, twin = mlp(), mlp()
     optimizers = [torch.optim.SGD(one.parameters(), lr=0.05) for one in (model, twin)]
-    model, optimizers[0] = stepc.accelerate(model, optimizers[0], config=stepc.Config(mode="exact"))
+    model, optimizers[0] = stepc.accelerate(model, optimizers[0], config=stepc.Config(mode="exact", pace=pace))
     took = []
 
     class Told(Asked):
@@ -163,6 +179,9 @@ def test_a_loop_whose_replays_do_not_pay_is_left_to_eager(seconds, is_left, monk
             optimizer.step()
             optimizer.zero_grad()
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters())), i
+    if pace == "off":
+        assert stepc.stats(model)["replays"] >= 120 - 5 and not any(as_it_is for as_it_is, _ in took)
+        return
     assert [one[0] for one in took] == 32 * [False] + 32 * [True] + [False], took
     assert [measured > 1 for _, measured in took].count(True) == 1 and min(took)[1] > 0
     stats = stepc.stats(model)

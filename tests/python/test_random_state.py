@@ -402,6 +402,49 @@ def test_traced_step_makes_its_generator():
     run_traced(make, replays=1)
 
 
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_seed_of_a_generator_that_the_step_makes_is_an_input(mode):
+    """Mixup and noise by seed: another one in every step."""
+    torch.manual_seed(0)
+    model, count = nn.Linear(8, 4), itertools.count()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @stepc.accelerate(config=stepc.Config(mode=mode))
+    def step(x):
+        generator = torch.Generator().manual_seed(next(count))
+        rows, share = torch.randperm(5, generator=generator), torch.rand(1, generator=generator)
+        noise = torch.empty(5, 8).normal_(0, 0.1, generator=generator)
+        mixed = share * x + (1 - share) * x[rows] + noise
+        loss = model(mixed).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return mixed, torch.randint(100, (2,), generator=generator)
+
+    for i in range(14):
+        generator, x = torch.Generator().manual_seed(i), make_batch(i)
+        mixed, numbers = step(x)
+        rows, share = torch.randperm(5, generator=generator), torch.rand(1, generator=generator)
+        noise = torch.empty(5, 8).normal_(0, 0.1, generator=generator)
+        torch.testing.assert_close(mixed, share * x + (1 - share) * x[rows] + noise, rtol=0, atol=0 if mode == "exact" else 1e-6)
+        assert torch.equal(numbers, torch.randint(100, (2,), generator=generator))
+    assert step.stats["replays"] >= 9 and step.stats["departures"] == 0 and not step.stats["warnings"], step.stats
+
+
+def test_mixup_by_seed_trains_as_eager():
+    def build():
+        count = itertools.count()
+
+        def loss_of(model, x):
+            generator = torch.Generator().manual_seed(next(count))
+            share = torch.empty(5, 1).uniform_(generator=generator)
+            return functional.dropout(model(share * x + (1 - share) * x[torch.randperm(5, generator=generator)])).square().mean()
+
+        return train(nn.Sequential(Block(), Block()), loss_of)
+
+    run_twins(build, make_batch)
+
+
 def test_traced_checkpoint_that_the_step_leaves():
     def make():
         def loss_of(model, x, i):

@@ -4,7 +4,9 @@ import collections
 import json
 import math
 import os
+import random
 
+import numpy
 import pytest
 import torch
 import transformers
@@ -215,3 +217,140 @@ def test_what_an_optimizer_counts_beside_its_parameters_comes_back(tmp_path):
     again.load(tmp_path)
     assert optimizer.state["calls"] == 10 and optimizer.state["k"].item() == 10
     assert [again(x).item() for x in batches[10:]] == losses[10:]
+
+
+def made_over(ids, seed, workers):
+    """A step that counts what it is given, and a shuffled loader of ids."""
+    torch.manual_seed(seed)
+    weight = torch.nn.Parameter(torch.zeros(()))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def train_step(x):
+        loss = (weight * x.float()).sum() + torch.rand(())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    options = {"num_workers": 1, "persistent_workers": True} if workers else {"generator": torch.Generator().manual_seed(1)}
+    data = torch.utils.data.DataLoader(ids, batch_size=2, shuffle=True, **options)
+    return stepc.accelerate(train_step, config=stepc.Config(mode="exact")), stepc.AsyncLoader(data)
+
+
+@pytest.mark.parametrize("workers, place, goes_on_in", [(False, (0, 6), 0), (False, (0, None), 1), (True, (1, 3), 1)])
+def test_checkpoint_has_the_order_of_its_loader(tmp_path, workers, place, goes_on_in):
+    def run(step, loader, first=0):
+        seen = []
+        for epoch in range(first, 3):
+            for count, x in enumerate(loader, 1):
+                seen.append((x.tolist(), step(x).item()))
+                if (epoch, count) == place:
+                    at.append((step.save(tmp_path, loader=loader), len(seen)))
+            if (epoch, None) == place:
+                at.append((step.save(tmp_path, loader=loader), len(seen)))
+        return seen
+
+    at = []
+    seen = run(*made_over(range(11), 0, workers))
+    (path, count), = at
+    step, loader = made_over(range(11), 5, workers)
+    step.load(path, loader=loader)
+    place = None, None
+    assert run(step, loader, first=goes_on_in) == seen[count:]
+
+
+def test_generators_that_a_step_draws_from_come_back(tmp_path):
+    def made(seed):
+        own, dice, source = torch.Generator().manual_seed(seed), random.Random(seed), numpy.random.default_rng(seed)
+        weight = torch.nn.Parameter(torch.zeros(3))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+
+        def step(x):
+            noise = torch.rand(3, generator=own) * dice.random() + float(source.random()) + random.random() * numpy.random.rand()
+            (weight * (x + noise)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return noise
+
+        return stepc.accelerate(step, config=stepc.Config(mode="exact"))
+
+    step, x = made(0), torch.ones(3)
+    for _ in range(6):
+        step(x)
+    step.save(tmp_path)
+    drawn = [step(x).tolist() for _ in range(4)]
+    random.seed(9)
+    again = made(1)
+    again.load(tmp_path)
+    assert [again(x).tolist() for _ in range(4)] == drawn
+
+
+class Float32Momentum(torch.optim.Optimizer):
+    """Its state has another type than bfloat16 parameters."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for one in group["params"]:
+                state = self.state[one]
+                if "momentum" not in state:
+                    state["momentum"] = torch.zeros_like(one, dtype=torch.float32)
+                state["momentum"].mul_(0.9).add_(one.grad.float())
+                one.sub_((group["lr"] * state["momentum"]).to(one.dtype))
+
+
+@pytest.mark.parametrize("kind, rate", [(torch.optim.AdamW, 1e-7), (Float32Momentum, 1e-7), (Float32Momentum, 0.5)])
+def test_bfloat16_goes_on_in_its_types_and_bits(tmp_path, kind, rate):
+    """With a rate below the weights' resolution too, which only the moments remember."""
+    def made(seed):
+        torch.manual_seed(seed)
+        model = torch.nn.Linear(8, 4).bfloat16()
+        optimizer = kind(model.parameters(), lr=rate)
+
+        def step(x):
+            loss = (model(x) - 1).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return stepc.accelerate(step, config=stepc.Config(mode="exact")), model, optimizer
+
+    def state_of(model, optimizer):
+        states = [optimizer.state[one] for one in model.parameters()]
+        return {f"{i}.{name}": one for i, state in enumerate([dict(model.named_parameters()), *states])
+                for name, one in state.items()}
+
+    batches = [torch.randn(8, 8, generator=torch.Generator().manual_seed(i)).bfloat16() for i in range(12)]
+    step, *first = made(0)
+    for x in batches[:6]:
+        step(x)
+    step.save(tmp_path)
+    losses = [step(x).item() for x in batches[6:]]
+    again, *second = made(1)
+    again.load(tmp_path)
+    assert [again(x).item() for x in batches[6:]] == losses
+    wanted, got = state_of(*first), state_of(*second)
+    assert wanted.keys() == got.keys() and any(one.dtype is torch.float32 for one in got.values())
+    assert all(one.dtype is got[name].dtype and torch.equal(one, got[name]) for name, one in wanted.items())
+
+
+def test_a_step_that_virtual_capture_cannot_hold_says_so_at_once(tmp_path):
+    """Its first calls round as eager's, so that a run that goes on is not bit-equal."""
+    weight = torch.nn.Parameter(torch.ones(8))
+    optimizer = Float32Momentum([weight], lr=0.1)
+
+    def step(x):
+        loss = (weight * x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    fast = stepc.accelerate(step, config=stepc.Config(capture="virtual"))
+    fast(torch.ones(8))
+    (warning,) = fast.stats["warnings"]
+    assert warning.startswith("the step is captured by running it: Float32Momentum") and "after load() too" in warning

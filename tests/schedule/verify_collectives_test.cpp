@@ -124,11 +124,13 @@ TEST(VerifyCollectives, WhatAllRanksSendHasRoom) {
 }
 
 TEST(VerifyCollectives, OneStreamGivesOneOrder) {
-  expect_refused("i2 (collective all_reduce): ", [](Schedule& s) { s.instructions[2].stream = 1; });
-  expect_refused("have no one order", [](Schedule& s) { s.instructions[2].stream = 1; });
-  Schedule schedule = parse_schedule(kRanks);
-  for (size_t i : {0U, 2U, 3U}) schedule.instructions[i].stream = 1;
-  verify(schedule);
+  const auto beside = [](Schedule& s, size_t i, uint32_t stream) {
+    s.instructions[i].stream = stream;
+    s.instructions[i].mark = stream;
+  };
+  expect_refused("i3 (collective reduce_scatter): ", [&](Schedule& s) { beside(s, 0, 1), beside(s, 3, 2); });
+  expect_refused("have no one order", [&](Schedule& s) { beside(s, 0, 1), beside(s, 3, 2); });
+  expect_refused("no wait stands between", [](Schedule& s) { s.instructions[0].stream = 1; });
 }
 
 TEST(VerifyCollectives, PartsAreWhatTheySay) {

@@ -14,14 +14,18 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 REAL = "bash cp env dirname cat sha256sum sed grep head tail cut mkdir rm sort tee wc".split()
 ALL_INSTALLED = 'shift 3\nfor package in "$@"; do echo -n "ii :$package "; done\n'
+PYTHON = (
+    'if [ "$2" = venv ]; then rm -rf "$4"; mkdir -p "$4/bin"; echo home > "$4/pyvenv.cfg"; cp "$0" "$4/bin/python"; fi\n'
+    'if [ "$2" = pip ]; then echo "$0" "$@" >> pip-calls; fi\n'
+    'case "$2" in *%d.%d*) echo {} ;; esac\n'
+)
 STUBS = {
     "dpkg-query": ALL_INSTALLED,
     "id": "echo 1000\n",
     "df": "echo Avail; echo 99999999\n",
     "g++": 'if [ "$1" = --version ]; then echo "g++ (Debian) 12.2.0"; else echo 12.2.0; fi\n',
     "cmake": "echo cmake version 3.25.1\n",
-    "python3": 'if [ "$2" = venv ]; then rm -rf .venv; mkdir -p .venv/bin; echo home > .venv/pyvenv.cfg; cp "$0" .venv/bin/python; fi\n'
-    'if [ "$2" = pip ]; then echo "$@" >> pip-calls; fi\n',
+    "python3": PYTHON.format("3.11"),
     "apt-get": 'echo "$@" >> apt-calls\n',
 }
 
@@ -95,6 +99,20 @@ def test_test_part_adds_the_comparison_packages(machine):
     assert "-r requirements-test.txt" in machine.calls("pip")
     machine.run("build")  # which has all that a build needs
     assert machine.calls("pip").count("\n") == 1
+
+
+def test_another_interpreter_gets_an_environment_of_its_own(machine):
+    machine.stub("python3.12", PYTHON.format("3.12"))
+    for python in ("python3.12", "python3.12", ".venv-3.12/bin/python"):
+        result = machine.run("python", PYTHON=python)
+        assert result.returncode == 0, result.stderr
+    assert machine.calls("pip").startswith(".venv-3.12/bin/python -m pip install")
+    assert "-r requirements-test.txt" in machine.calls("pip") and machine.calls("pip").count("\n") == 1
+    assert not (machine.project / ".venv").exists()
+
+
+def test_an_interpreter_that_is_not_there(machine):
+    assert_fails(machine.run("python", PYTHON="python3.13"), "'python3.13' is no Python 3.10 or newer")
 
 
 def test_missing_packages_without_root_or_sudo(machine):
@@ -194,4 +212,4 @@ def test_checkout_of_somebody_else(machine):
 
 
 def test_unknown_part(machine):
-    assert_fails(machine.run("everything"), "unknown part 'everything'", "build, demo, test, programs, bench")
+    assert_fails(machine.run("everything"), "unknown part 'everything'", "build, demo, test, programs, python, bench")

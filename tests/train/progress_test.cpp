@@ -1,12 +1,31 @@
 #include "train/report/progress.h"
 
+#include <chrono>
 #include <cstdio>
 #include <string>
+#include <thread>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 namespace stepc::train {
 namespace {
+
+// Of what another thread may be writing.
+int64_t size_of(std::FILE* file) {
+  struct stat now = {};
+  EXPECT_EQ(fstat(fileno(file), &now), 0);
+  return now.st_size;
+}
+
+// Closes it.
+std::string text_of(std::FILE* file) {
+  std::string text(static_cast<size_t>(size_of(file)), '\0');
+  std::rewind(file);
+  EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
+  std::fclose(file);
+  return text;
+}
 
 // What Progress wrote to a file that stands for the terminal.
 template <class Fn>
@@ -16,11 +35,7 @@ std::string written(int columns, int64_t log_every, const Fn& show) {
     Progress progress(file, columns, log_every);
     show(progress);
   }
-  std::string text(static_cast<size_t>(std::ftell(file)), '\0');
-  std::rewind(file);
-  EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
-  std::fclose(file);
-  return text;
+  return text_of(file);
 }
 
 StepLine line_of(int64_t step) {
@@ -50,7 +65,7 @@ TEST(Progress, OneLineHoldsWhatMatters) {
 
 TEST(Progress, PlainLinesComeEveryLogEverySteps) {
   const std::string text = written(0, 10, [](Progress& progress) {
-    progress.status("not for files");
+    const Progress::Phase phase(progress, "not for files");
     for (int64_t step = 1; step <= 25; ++step) progress.step(line_of(step));
   });
   EXPECT_EQ(text, step_text(line_of(1)) + "\n" + step_text(line_of(10)) + "\n" + step_text(line_of(20)) + "\n");
@@ -67,14 +82,49 @@ TEST(Progress, ATerminalLineIsRewrittenAndCutToItsWidth) {
   EXPECT_EQ(text, second + "\r\033[Ksaved\n" + second + "\r\033[K" + third + "\n");
 }
 
-TEST(Progress, AStatusGoesWithTheNextNoteAndTheLastStepStays) {
+TEST(Progress, TheLastStepStays) {
   const std::string text = written(200, 10, [](Progress& progress) {
-    progress.status("evaluating");
-    progress.note("loss 5");
+    progress.step(line_of(299));
     progress.step(line_of(300));
     progress.note("done");
   });
-  EXPECT_EQ(text, "evaluating\r\033[Kloss 5\n" + step_text(line_of(300)) + "\ndone\n");
+  EXPECT_EQ(text, step_text(line_of(299)) + "\r\033[K" + step_text(line_of(300)) + "\ndone\n");
+}
+
+TEST(Progress, ShortWorkIsQuiet) {
+  for (const int columns : {0, 80}) {
+    const std::string text = written(columns, 10, [](Progress& progress) {
+      Progress::Phase phase(progress, "loading");
+      phase.update("1 of 2");
+    });
+    EXPECT_EQ(text, "");
+  }
+}
+
+// Once it has outlasted the patience, whenever that is noticed.
+TEST(Progress, LongWorkIsSaidWhileItGoesOn) {
+  for (const int columns : {0, 60}) {
+    std::FILE* file = std::tmpfile();
+    {
+      Progress progress(file, columns, 10, std::chrono::milliseconds(1));
+      progress.step(line_of(1));
+      Progress::Phase phase(progress, "comparing");
+      phase.update("1 of 2");
+      const int64_t before = size_of(file);
+      while (size_of(file) == before) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      progress.note("a note");
+    }
+    const std::string text = text_of(file);
+    const std::string step = step_text(line_of(1));
+    if (columns == 0) {
+      EXPECT_EQ(text, step + "\ncomparing: 1 of 2 ...\na note\n");
+      continue;
+    }
+    const std::string shown = "\r\033[Kcomparing: 1 of 2 ... 0s";
+    EXPECT_TRUE(text.starts_with(step.substr(0, 59) + shown)) << text;
+    EXPECT_NE(text.find("\r\033[Ka note\ncomparing: 1 of 2 ... 0s"), std::string::npos) << text;
+    EXPECT_TRUE(text.ends_with(shown + "\r\033[K" + step.substr(0, 59) + "\n")) << text;
+  }
 }
 
 TEST(Progress, AFileIsNoTerminal) {
@@ -85,7 +135,7 @@ TEST(Progress, AFileIsNoTerminal) {
 
 TEST(Progress, OfARankThatNobodyWatches) {
   Progress progress(nullptr, 80, 1);
-  progress.status("planning");
+  Progress::Phase(progress, "planning").update("1 of 2");
   progress.note("a line");
   progress.step(line_of(1));
   progress.step(line_of(300));

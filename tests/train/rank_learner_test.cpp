@@ -44,6 +44,7 @@ struct Setting {
   bool has_buckets = true;
   Context context = Context::kGather;
   const char* verify = "first";
+  bool overlaps = false;  // exchanges of any size
 };
 
 struct Outcome {
@@ -104,6 +105,7 @@ class RankLearnerTest : public ::testing::Test {
     strategy.reduce = setting.reduce;
     if (!setting.has_buckets) strategy.bucket_bytes = 0;
     strategy.context = setting.context;
+    if (setting.overlaps) strategy.overlap_bytes = 0;
     return strategy;
   }
   [[nodiscard]] ModelDirectory model(const Setting& setting) const {
@@ -480,6 +482,18 @@ TEST_F(RankLearnerTest, TheMatrixOfAxes) {
   }
   if (!is_whole) settings.resize(1);
   for (const Setting& setting : settings) expect_same(setting, 1e-10, 1e-9);
+}
+
+// Exchanges that go on beside the computation: the numbers of one process, and the bits of exchanges that block.
+TEST_F(RankLearnerTest, ExchangesGoOnBesideTheComputation) {
+  for (const char* mesh : {"dp_shard=2", "dp_replicate=2", "dp_shard=2,tp=2", "cp=2"}) {
+    Setting setting = {mesh, 3};
+    if (parse_mesh(mesh).find("cp")) setting.context = Context::kRing;
+    const auto blocking = run_steps(setting, 0, 3, {}, directory_ / "blocking");
+    setting.overlaps = true;
+    expect_same(setting, 1e-10, 1e-9);
+    EXPECT_EQ(run_steps(setting, 0, 3, {}, directory_ / "overlapped"), blocking) << mesh;
+  }
 }
 
 TEST_F(RankLearnerTest, ARunGoesOnOnAnyMesh) {

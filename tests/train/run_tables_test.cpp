@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cost/profile.h"
 #include "data/tokenizer_json.h"
 #include "tests/temp_dir.h"
 #include "train/step/evaluate.h"
@@ -42,7 +43,7 @@ class RunTablesTest : public ::testing::Test {
 TEST_F(RunTablesTest, NumbersFollowFromTheConfig) {
   const auto model = models::DecoderConfig::preset("llama-10m");
   const Corpus data = corpus();
-  const RunNumbers numbers = derive_numbers(config_, model, data, 1e12);
+  const RunNumbers numbers = derive_numbers(config_, model, data, {.measured = 1e12});
   EXPECT_EQ(numbers.samples_per_step, 6);
   EXPECT_EQ(numbers.tokens_per_step, 54);
   EXPECT_EQ(numbers.tokens, 540);
@@ -52,7 +53,31 @@ TEST_F(RunTablesTest, NumbersFollowFromTheConfig) {
   EXPECT_DOUBLE_EQ(numbers.least_step_seconds, numbers.flops_per_step / 1e12);
   const std::string table = start_table(config_, model, data, numbers);
   EXPECT_NE(table.find("2 micro-batches x 3 sequences x 9 tokens = 54 tokens a step"), std::string::npos) << table;
-  EXPECT_NE(table.find("this machine multiplies matrices at 1 TFLOP/s"), std::string::npos) << table;
+  EXPECT_NE(table.find("large matrices are multiplied at 1 TFLOP/s"), std::string::npos) << table;
+}
+
+TEST_F(RunTablesTest, OnePredictionIsToldAndNeverBelowItsBound) {
+  const auto model = models::DecoderConfig::preset("llama-10m");
+  const Corpus data = corpus();
+  // A machine that is ten times slower than the default's.
+  RunNumbers numbers = derive_numbers(config_, model, data, {.measured = 1e10, .by_default = 1e11}, /*ranks=*/2);
+  EXPECT_DOUBLE_EQ(numbers.least_step_seconds, numbers.flops_per_step / 2e10);
+  const double least = numbers.least_step_seconds;
+  const Prediction by_default{.seconds = least, .is_calibrated = false}, too_low{.seconds = least / 100},
+      calibrated{.seconds = 3 * least, .is_calibrated = true};
+  EXPECT_DOUBLE_EQ(numbers.told(by_default).seconds, 10 * least);
+  EXPECT_DOUBLE_EQ(numbers.told(too_low).seconds, least);
+  EXPECT_DOUBLE_EQ(numbers.told(calibrated).seconds, 3 * least);
+  EXPECT_DOUBLE_EQ(numbers.told({.seconds = least / 2, .is_calibrated = true}).seconds, least);
+  EXPECT_EQ(start_table(config_, model, data, numbers).find("at least"), std::string::npos);
+  const std::string said = step_time_text(numbers, by_default);
+  EXPECT_EQ(said, str("predicted: {} a step, at least {}; from default rates, scaled by the matmuls measured here: "
+                      "`stepc calibrate` measures the rest",
+                      time_text(10 * least), time_text(least)));
+  EXPECT_EQ(step_time_text(numbers, std::nullopt),
+            str("at least {} a step: every FLOP at the rate of a large matmul", time_text(least)));
+  numbers.note_step(least / 10);  // the machine was busy when it was measured
+  EXPECT_DOUBLE_EQ(numbers.told(by_default).seconds, least);
 }
 
 TEST_F(RunTablesTest, SourcesAreToldApart) {
@@ -61,7 +86,7 @@ TEST_F(RunTablesTest, SourcesAreToldApart) {
   config_.data.weights.push_back(3);
   const auto model = models::DecoderConfig::preset("llama-10m");
   const Corpus data = corpus();
-  const RunNumbers numbers = derive_numbers(config_, model, data, 1e12);
+  const RunNumbers numbers = derive_numbers(config_, model, data, {.measured = 1e12});
   EXPECT_DOUBLE_EQ(numbers.epochs, 45.0 / 11);
   const std::string table = start_table(config_, model, data, numbers);
   EXPECT_NE(table.find("more.txt: weight 3, 4.09 epochs"), std::string::npos) << table;

@@ -178,6 +178,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Variant{"float32", [](RunConfig&) {}},
                       Variant{"bfloat16", [](RunConfig& config) { config.model.compute = "bfloat16"; }},
                       Variant{"float16", [](RunConfig& config) { config.model.compute = "float16"; }},
+                      Variant{"float64", [](RunConfig& config) { config.model.compute = "float64"; }},
                       Variant{"exact mode", [](RunConfig& config) { config.train.mode = "exact"; }},
                       Variant{"stochastic rounding",
                               [](RunConfig& config) {
@@ -206,6 +207,32 @@ INSTANTIATE_TEST_SUITE_P(
                               }}));
 
 using TrainerRun = TrainerTest;
+
+// Checkpoints are in the dtype that training has, whatever the model came in.
+TEST_F(TrainerRun, ARunResumesThatWasSavedInAnotherDtypeThanItsModel) {
+  RunConfig run = config("run");
+  run.train.mode = "eager";
+  run.output.save_every = 1;
+  const fs::path file = directory_ / "model" / "config.json";
+  models::DecoderConfig model = read_model_config(directory_ / "model");
+  for (const auto& [dtype, compute, saved] :
+       {std::tuple("bfloat16", "float32", "float32"), std::tuple("bfloat16", "float16", "float32"),
+        std::tuple("float32", "float64", "float64"), std::tuple("float16", "bfloat16", "float32")}) {
+    model.dtype = dtype;
+    std::ofstream(file) << model.to_json();
+    run.model.compute = compute;
+    run.output.dir = output(str("{}-{}", dtype, compute)).string();
+    run.train.steps = 1;
+    ASSERT_EQ(train(run, false), 0);
+    run.train.steps = 2;
+    EXPECT_EQ(train(run, true), 0) << dtype << " in " << compute;
+    EXPECT_EQ(read_model_config(fs::path(run.output.dir) / "checkpoint-000002").dtype, saved);
+  }
+  model.norm_eps = 1e-3;
+  std::ofstream(file) << model.to_json();
+  run.train.steps = 3;
+  EXPECT_USER_ERROR(train(run, true), "its rms_norm_eps is 0.001, the checkpoint's 1e-06; give that model");
+}
 
 TEST_F(TrainerRun, ReplayedStepsEqualEagerSteps) {
   RunConfig exact = config("exact");

@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "base/hash.h"
-#include "data/chat/template_run.h"
 
 namespace stepc {
 
@@ -65,6 +64,12 @@ void check_messages(const Json& messages) {
     json_string(messages[i], "content", what);
   }
 }
+
+bool has_generation(const std::vector<TemplateNode>& nodes) {
+  return std::ranges::any_of(nodes, [](const TemplateNode& node) {
+    return node.kind == TemplateNode::Kind::kGeneration || has_generation(node.body) || has_generation(node.otherwise);
+  });
+}
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::string_view jinja, std::vector<std::pair<std::string, TemplateValue>> special_tokens,
@@ -73,7 +78,9 @@ ChatTemplate::ChatTemplate(std::string_view jinja, std::vector<std::pair<std::st
   USER_CHECK(jinja.size() <= kMaxTemplateBytes, "{}: a template of {}, at most {} are read", what_,
              human_bytes(jinja.size()), human_bytes(kMaxTemplateBytes));
   nodes_ = std::make_shared<const std::vector<TemplateNode>>(parse_template(jinja, what_));
+  has_marks_ = has_generation(*nodes_);
   std::string all(jinja);
+  if (has_marks_) all += '\0';  // caches of versions that did not heed the marks hold other labels
   for (const auto& [name, token] : special_tokens_) all += '\0' + name + '\0' + printed(token);
   hash_ = hash_bytes(std::as_bytes(std::span(all)));
 }
@@ -101,7 +108,7 @@ ChatTemplate ChatTemplate::from_tokenizer_config(std::string_view text, std::str
   return {jinja, std::move(tokens), str("{}: chat_template", what)};
 }
 
-std::string ChatTemplate::render_first(const Json& messages, size_t count, bool add_generation_prompt) const {
+TemplateOutput ChatTemplate::run(const Json& messages, size_t count, bool add_generation_prompt) const {
   auto variables = special_tokens_;
   TemplateValue::List list;
   for (size_t i = 0; i < count; ++i) list.push_back(TemplateValue::from_json(messages[i]));
@@ -127,33 +134,49 @@ std::string ChatTemplate::end_of_turn() const {
 // Some templates write an answer in another way once others follow it (Qwen 3 leaves out what the assistant thought),
 // so the text up to it alone is not the beginning of the whole. What follows it is then found from the other side: as
 // what the chat without that answer has behind the messages before it.
-std::optional<size_t> ChatTemplate::end_of_answer(const std::string& text, const Json& messages, size_t index) const {
-  const std::string up_to_it = render_first(messages, index + 1, false);
-  if (text.starts_with(up_to_it)) return up_to_it.size();
+std::optional<size_t> ChatTemplate::end_of_first(const std::string& text, const Json& messages, size_t count,
+                                                 int depth) const {
+  constexpr int kMostInARow = 8;  // answers, each of which takes another rendering
+  if (count == messages.size()) return text.size();
+  const std::string alone = render_first(messages, count, false);
+  if (text.starts_with(alone)) return alone.size();
+  if (count <= 1 || depth == kMostInARow) return std::nullopt;
   Json others = messages;
-  others.erase(index);
-  const std::string before = render_first(messages, index, false);
+  others.erase(count - 1);
   const std::string without_it = render_first(others, others.size(), false);
-  if (!without_it.starts_with(before)) return std::nullopt;
-  const std::string_view rest = std::string_view(without_it).substr(before.size());
+  const auto end = end_of_first(without_it, others, count - 1, depth + 1);
+  if (!end) return std::nullopt;
+  const std::string_view rest = std::string_view(without_it).substr(*end);
   if (rest.empty() || !text.ends_with(rest)) return std::nullopt;
   return text.size() - rest.size();
 }
 
+std::optional<size_t> ChatTemplate::begin_of_answer(const std::string& text, const Json& messages, size_t index) const {
+  const std::string prompt = render_first(messages, index, true);
+  if (text.starts_with(prompt)) return prompt.size();
+  const std::string before = render_first(messages, index, false);
+  const auto end = end_of_first(text, messages, index);
+  if (!end || !prompt.starts_with(before)) return std::nullopt;
+  const std::string_view opening = std::string_view(prompt).substr(before.size());
+  if (!std::string_view(text).substr(*end).starts_with(opening)) return std::nullopt;
+  return *end + opening.size();
+}
+
 RenderedChat ChatTemplate::render_for_training(const Json& messages) const {
   check_messages(messages);
-  RenderedChat chat = {render_first(messages, messages.size(), false), {}};
+  TemplateOutput whole = run(messages, messages.size(), false);
+  RenderedChat chat = {std::move(whole.text), std::move(whole.generated)};
+  if (has_marks_) return chat;
   for (size_t i = 0; i < messages.size(); ++i) {
     if (messages[i]["role"] != "assistant") continue;
     USER_CHECK(i > 0, "{}: the assistant speaks first, before there is a prompt", what_);
-    const std::string prompt = render_first(messages, i, true);
-    const auto end = i + 1 == messages.size() ? chat.text.size() : end_of_answer(chat.text, messages, i);
-    USER_CHECK(
-        end && *end >= prompt.size() && chat.text.starts_with(prompt),
-        "{}: its text of the first {} messages is not the beginning of the whole, so the assistant's part cannot "
-        "be told",
-        what_, i + 1);
-    if (*end > prompt.size()) chat.learned.emplace_back(prompt.size(), *end);
+    const auto begin = begin_of_answer(chat.text, messages, i);
+    const auto end = end_of_first(chat.text, messages, i + 1);
+    USER_CHECK(begin && end && *begin <= *end,
+               "{}: its text of the first {} messages is not the beginning of the whole, so the assistant's part "
+               "cannot be told; {{% generation %}} marks in the template would tell it",
+               what_, i + 1);
+    if (*end > *begin) chat.learned.emplace_back(*begin, *end);
   }
   return chat;
 }

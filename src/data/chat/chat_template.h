@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/chat/template_syntax.h"
+#include "data/chat/template_run.h"
 
 namespace stepc {
 
@@ -33,9 +33,9 @@ class ChatTemplate {
 
   // `messages`: a list of objects with "role" and "content".
   [[nodiscard]] std::string render(const Json& messages, bool add_generation_prompt) const;
-  // Learned is what the assistant says: from the end of the prompt that the template makes of the messages before, to
-  // the end of that message. A template whose prompt is not the beginning of the whole, or that writes the messages
-  // after an answer in another way without it, is refused.
+  // Learned is what the template encloses in {% generation %}, where it has such marks. Elsewhere it is what the
+  // assistant says: from the end of the prompt that the template makes of the messages before, to the end of that
+  // message. Messages of which neither can be told are refused.
   [[nodiscard]] RenderedChat render_for_training(const Json& messages) const;
 
   // What the template puts behind what the assistant says, such as <|im_end|>, without white space around it; empty if
@@ -45,13 +45,21 @@ class ChatTemplate {
   [[nodiscard]] uint64_t hash() const { return hash_; }
 
  private:
-  // Where message `index` ends in `text`, which is all of them.
-  [[nodiscard]] std::optional<size_t> end_of_answer(const std::string& text, const Json& messages, size_t index) const;
-  [[nodiscard]] std::string render_first(const Json& messages, size_t count, bool add_generation_prompt) const;
+  // Where the first `count` messages end in `text`, which is all of them.
+  [[nodiscard]] std::optional<size_t> end_of_first(const std::string& text, const Json& messages, size_t count,
+                                                   int depth = 0) const;
+  // Where the answer `index` begins in it.
+  [[nodiscard]] std::optional<size_t> begin_of_answer(const std::string& text, const Json& messages,
+                                                      size_t index) const;
+  [[nodiscard]] TemplateOutput run(const Json& messages, size_t count, bool add_generation_prompt) const;
+  [[nodiscard]] std::string render_first(const Json& messages, size_t count, bool add_generation_prompt) const {
+    return run(messages, count, add_generation_prompt).text;
+  }
 
   std::shared_ptr<const std::vector<TemplateNode>> nodes_;
   std::vector<std::pair<std::string, TemplateValue>> special_tokens_;
   std::string what_;
+  bool has_marks_ = false;  // {% generation %} somewhere
   uint64_t hash_ = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "base/check.h"
 #include "base/json.h"
@@ -41,11 +42,14 @@ class Run {
         case TemplateNode::Kind::kSet:
           assign(node);
           break;
+        case TemplateNode::Kind::kGeneration:
+          generation(node);
+          break;
       }
     }
   }
 
-  [[nodiscard]] std::string& output() { return output_; }
+  [[nodiscard]] TemplateOutput& output() { return output_; }
 
  private:
   template <class... Args>
@@ -69,9 +73,9 @@ class Run {
     return text;
   }
   void print(std::string_view text) {
-    check(text.size() <= limits_.text_bytes - output_.size(), "the template prints more than {}",
+    check(text.size() <= limits_.text_bytes - output_.text.size(), "the template prints more than {}",
           human_bytes(limits_.text_bytes));
-    output_ += text;
+    output_.text += text;
   }
 
   [[nodiscard]] TemplateValue* find(std::string_view name) {
@@ -153,6 +157,18 @@ class Run {
       nodes(node.body);
       scopes_.pop_back();
     }
+  }
+
+  // transformers runs the body as a macro: what is set there ends with it.
+  void generation(const TemplateNode& node) {
+    const size_t begin = output_.text.size();
+    const bool is_outermost = !std::exchange(is_generating_, true);
+    scopes_.emplace_back();
+    nodes(node.body);
+    scopes_.pop_back();
+    if (!is_outermost) return;
+    is_generating_ = false;
+    if (output_.text.size() > begin) output_.generated.emplace_back(begin, output_.text.size());
   }
 
   TemplateValue value(const TemplateExpr& expr) {
@@ -438,15 +454,16 @@ class Run {
   std::vector<Map> scopes_;
   std::string_view what_;
   TemplateLimits limits_;
-  std::string output_;
+  TemplateOutput output_;
+  bool is_generating_ = false;
   uint64_t steps_ = 0;
   int line_ = 1;
 };
 }  // namespace
 
-std::string run_template(const std::vector<TemplateNode>& nodes,
-                         const std::vector<std::pair<std::string, TemplateValue>>& variables, std::string_view what,
-                         const TemplateLimits& limits) {
+TemplateOutput run_template(const std::vector<TemplateNode>& nodes,
+                            const std::vector<std::pair<std::string, TemplateValue>>& variables, std::string_view what,
+                            const TemplateLimits& limits) {
   Run run(variables, what, limits);
   run.nodes(nodes);
   return std::move(run.output());

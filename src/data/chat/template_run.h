@@ -16,8 +16,14 @@ struct TemplateLimits {
   size_t text_bytes = size_t{8} << 20;  // of one text
 };
 
-std::string run_template(const std::vector<TemplateNode>& nodes,
-                         const std::vector<std::pair<std::string, TemplateValue>>& variables, std::string_view what,
-                         const TemplateLimits& limits = {});
+struct TemplateOutput {
+  std::string text;
+  // The byte ranges that {% generation %} encloses, in order; of nested ones the outermost.
+  std::vector<std::pair<size_t, size_t>> generated;
+};
+
+TemplateOutput run_template(const std::vector<TemplateNode>& nodes,
+                            const std::vector<std::pair<std::string, TemplateValue>>& variables, std::string_view what,
+                            const TemplateLimits& limits = {});
 
 }  // namespace stepc

@@ -363,9 +363,10 @@ class TemplateParser {
       nodes.push_back(loop(depth));
     } else if (word_ == "set") {
       nodes.push_back(assignment());
-    } else if (word_ == "generation" || word_ == "endgeneration") {
-      // transformers' mark of the assistant's text; stepc finds it from the messages
-    } else if (word_ == "elif" || word_ == "else" || word_ == "endif" || word_ == "endfor") {
+    } else if (word_ == "generation") {
+      nodes.push_back(generation(depth));
+    } else if (word_ == "elif" || word_ == "else" || word_ == "endif" || word_ == "endfor" ||
+               word_ == "endgeneration") {
       return false;
     } else {
       user_error("{}: line {}: statement {} is not supported", what_, line, in_quotes(word_));
@@ -411,6 +412,16 @@ class TemplateParser {
     node.body = inner_block(depth, line, "for");
     if (word_ == "else") node.otherwise = inner_block(depth, line, "for");
     USER_CHECK(word_ == "endfor", "{}: line {}: expected \"endfor\", found {}", what_, tags_[at_].line,
+               in_quotes(word_));
+    return node;
+  }
+
+  TemplateNode generation(int depth) {
+    const int line = tags_[at_].line;
+    TemplateNode node;
+    node.kind = Kind::kGeneration;
+    node.body = inner_block(depth, line, "generation");
+    USER_CHECK(word_ == "endgeneration", "{}: line {}: expected \"endgeneration\", found {}", what_, tags_[at_].line,
                in_quotes(word_));
     return node;
   }

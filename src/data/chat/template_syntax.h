@@ -37,11 +37,12 @@ struct TemplateExpr {
 
 struct TemplateNode {
   enum class Kind {
-    kText,   // text
-    kPrint,  // {{ expr }}
-    kIf,     // {% if expr %} body {% else %} otherwise
-    kFor,    // {% for names in expr if condition %} body {% else %} otherwise
-    kSet,    // {% set names = expr %}; two names: an attribute of a namespace
+    kText,        // text
+    kPrint,       // {{ expr }}
+    kIf,          // {% if expr %} body {% else %} otherwise
+    kFor,         // {% for names in expr if condition %} body {% else %} otherwise
+    kSet,         // {% set names = expr %}; two names: an attribute of a namespace
+    kGeneration,  // {% generation %} body: what the assistant says
   };
   Kind kind = Kind::kText;
   std::string text;

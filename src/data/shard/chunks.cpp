@@ -19,15 +19,16 @@ uint64_t end_of_part(const SourceFile& file, uint64_t begin, uint64_t room) {
 }
 }  // namespace
 
-std::vector<SourceFile> open_sources(const std::vector<std::filesystem::path>& paths) {
+std::vector<SourceFile> open_sources(const std::vector<std::filesystem::path>& paths, const DocumentFormat& format) {
   USER_CHECK(!paths.empty(), "no text files are given");
   std::vector<SourceFile> files;
+  const std::shared_ptr<ParquetReaders> readers = readers_of(format);
   for (const auto& path : paths) {
     const FileKind kind = file_kind_of(path);
     SourceFile& file = files.emplace_back(SourceFile{path.string(), kind, MappedFile(path), nullptr});
     const auto bytes = file.content.bytes();
     USER_CHECK(!bytes.empty(), "{} is empty", file.name);
-    if (kind == FileKind::kParquet) file.parquet = std::make_unique<const ParquetFile>(file.name, bytes);
+    if (kind == FileKind::kParquet) file.parquet = std::make_unique<const ParquetFile>(file.name, bytes, readers);
   }
   return files;
 }

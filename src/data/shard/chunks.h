@@ -22,7 +22,7 @@ struct SourceFile {
 };
 
 // The files, mapped; one that is missing or empty is a UserError.
-std::vector<SourceFile> open_sources(const std::vector<std::filesystem::path>& paths);
+std::vector<SourceFile> open_sources(const std::vector<std::filesystem::path>& paths, const DocumentFormat& format);
 
 struct ChunkPart {
   size_t file;

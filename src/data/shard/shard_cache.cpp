@@ -48,7 +48,8 @@ class Work {
         salt_(salt),
         separator_(tokenizer.added_token(options.separator)),
         chunks_(cut_chunks(files, options.chunk_bytes)),
-        names_(chunks_.size()) {
+        names_(chunks_.size()),
+        faults_(chunks_.size()) {
     for (const Chunk& chunk : chunks_) total_ += chunk.bytes();
   }
 
@@ -69,7 +70,9 @@ class Work {
     }
     if (failure_) std::rethrow_exception(failure_);
     if (options_.progress) options_.progress(total_, total_);
-    if (options_.repaired && repaired_ > 0) options_.repaired(repaired_);
+    TextFaults faults;
+    for (const TextFaults& of_chunk : faults_) faults.add(of_chunk);
+    if (options_.faults && faults.any()) options_.faults(faults);
     return names_;
   }
 
@@ -136,10 +139,9 @@ class Work {
         const auto before = file.content.text().substr(0, part.begin);
         return static_cast<uint64_t>(std::count(before.begin(), before.end(), '\n')) + 1;
       };
-      if (file.parquet)
-        for_each_document(*file.parquet, part.begin, part.end, options_.format, use);
-      else
-        repaired_ += for_each_document(bytes_of(files_, part), file.kind, options_.format, file.name, first_line, use);
+      faults_[index].add(file.parquet ? for_each_document(*file.parquet, part.begin, part.end, options_.format, use)
+                                      : for_each_document(bytes_of(files_, part), file.kind, options_.format, file.name,
+                                                          first_line, use));
       file.content.let_go(part.begin, part.end);
       done_ += part.end - part.begin - read;
     }
@@ -160,9 +162,10 @@ class Work {
   std::optional<int32_t> separator_;
   std::vector<Chunk> chunks_;
   std::vector<std::string> names_;
+  std::vector<TextFaults> faults_;  // of each chunk
   uint64_t total_ = 0;
 
-  std::atomic<uint64_t> done_ = 0, repaired_ = 0;
+  std::atomic<uint64_t> done_ = 0;
   std::atomic<size_t> next_ = 0, made_ = 0;
   std::atomic<bool> stop_ = false;
   std::mutex mutex_;
@@ -218,7 +221,7 @@ ShardCacheResult tokenize_files(const Tokenizer& tokenizer, const std::vector<fs
   auto names = known.shards();
   const auto is_good = [&](const std::string& name) { return is_good_shard(options.directory / name, options.verify); };
   if (!names || !std::all_of(names->begin(), names->end(), is_good)) {
-    const std::vector<SourceFile> sources = open_sources(files);
+    const std::vector<SourceFile> sources = open_sources(files, options.format);
     Work work(tokenizer, sources, options, salt);
     names = work.run();
     result.made = work.made();

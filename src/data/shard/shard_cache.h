@@ -27,8 +27,8 @@ struct ShardCacheOptions {
   std::function<void(uint64_t done, uint64_t total)> progress;
   // Called once if another process is at work on this directory.
   std::function<void()> waiting;
-  // Called once, after the work, if lines had halves of surrogate pairs, for which U+FFFD was put.
-  std::function<void(uint64_t lines)> repaired;
+  // Called once, after the work, if there were any.
+  std::function<void(const TextFaults&)> faults;
 };
 
 struct ShardCacheResult {

@@ -1,6 +1,7 @@
 #include "data/source/document.h"
 
-#include <array>
+#include <optional>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -14,36 +15,70 @@ namespace stepc {
 namespace {
 constexpr size_t kMaxLineBytes = size_t{256} << 20;
 
-void use_text(std::string_view text, const std::function<void(const Document&)>& use) {
-  if (!text.empty()) use({text, false, {}});
-}
+// A document that owns its text.
+struct OwnDocument {
+  std::string text;
+  bool is_chat = false;
+  std::vector<std::pair<size_t, size_t>> learned = {};
 
-void use_chat(const Json& messages, const ChatTemplate& chat_template, const std::string& what,
-              const std::function<void(const Document&)>& use) {
-  RenderedChat chat;
-  try {
-    chat = chat_template.render_for_training(messages);
-  } catch (const UserError& error) {
-    const std::string_view said = error.what();
-    if (said.starts_with(what)) throw;
-    user_error("{}: {}", what, said);
+  void give(const std::function<void(const Document&)>& use) {
+    if (is_chat || !text.empty()) use({text, is_chat, std::move(learned)});
   }
-  use({chat.text, true, std::move(chat.learned)});
+};
+
+OwnDocument chat_of(const Json& messages, const ChatTemplate& chat_template, const std::string& what) {
+  try {
+    RenderedChat chat = chat_template.render_for_training(messages);
+    return {std::move(chat.text), true, std::move(chat.learned)};
+  } catch (const UserError& error) {
+    user_error("{}: {}", what, error.what());
+  }
 }
 
-void use_line(std::string_view line, const DocumentFormat& format, const std::string& what,
-              const std::function<void(const Document&)>& use) {
-  USER_CHECK(line.size() <= kMaxLineBytes, "{}: a line of {}, at most {} are read", what, human_bytes(line.size()),
-             human_bytes(kMaxLineBytes));
-  if (!format.chat) return use_text(json_text_field(line, format.field, what), use);
+OwnDocument document_of_line(std::string_view line, const DocumentFormat& format, const std::string& what) {
+  if (!format.chat) return {json_text_field(line, format.field, what)};
   const Json json = parse_json_line(line, what);
-  use_chat(json_array(json, format.field, what), *format.chat, what, use);
+  return chat_of(json_array(json, format.field, what), *format.chat, what);
+}
+
+OwnDocument document_of_row(const Json& value, const DocumentFormat& format, const std::string& what) {
+  if (!format.chat) {
+    USER_CHECK(value.is_string(), "{}: {} must be text, found {}", what, in_quotes(format.field), shown(value));
+    return {value.get<std::string>()};
+  }
+  USER_CHECK(value.is_array(), "{}: {} must be a list, found {}", what, in_quotes(format.field), shown(value));
+  return chat_of(value, *format.chat, what);
+}
+
+// What `read` makes; nothing where that is skipped. `named`: the message with the place in it.
+template <class Read, class Named>
+std::optional<OwnDocument> usable(const DocumentFormat& format, TextFaults& faults, const Read& read,
+                                  const Named& named) {
+  try {
+    return read();
+  } catch (const UserError& error) {
+    const std::string said = named(std::string_view(error.what()));
+    if (!format.skips_unusable) throw UnusableDocument(said);
+    if (faults.skipped++ == 0) faults.first_skipped = said;
+    return std::nullopt;
+  }
 }
 }  // namespace
 
+void TextFaults::add(const TextFaults& later) {
+  repaired += later.repaired;
+  if (skipped == 0) first_skipped = later.first_skipped;
+  skipped += later.skipped;
+}
+
 uint64_t DocumentFormat::hash() const {
-  const std::array<uint64_t, 2> parts = {hash_bytes(std::as_bytes(std::span(field))), chat ? chat->hash() : 0};
+  std::vector<uint64_t> parts = {hash_bytes(std::as_bytes(std::span(field))), chat ? chat->hash() : 0};
+  if (skips_unusable) parts.push_back(1);
   return hash_bytes(std::as_bytes(std::span(parts)));
+}
+
+std::shared_ptr<ParquetReaders> readers_of(const DocumentFormat& format) {
+  return format.parquet ? format.parquet : std::make_shared<ParquetReaders>(std::vector<std::string>{"python3"});
 }
 
 FileKind file_kind_of(const std::filesystem::path& path) {
@@ -57,46 +92,46 @@ FileKind file_kind_of(const std::filesystem::path& path) {
   return FileKind::kText;
 }
 
-uint64_t for_each_document(std::string_view part, FileKind kind, const DocumentFormat& format, const std::string& name,
-                           const std::function<uint64_t()>& first_line,
-                           const std::function<void(const Document&)>& use) {
+TextFaults for_each_document(std::string_view part, FileKind kind, const DocumentFormat& format,
+                             const std::string& name, const std::function<uint64_t()>& first_line,
+                             const std::function<void(const Document&)>& use) {
+  TextFaults faults;
   if (kind == FileKind::kText) {
     USER_CHECK(!format.chat, "{}: chat messages are read from .jsonl and .parquet files only", name);
     if (!part.empty()) use({part, false, {}});
-    return 0;
+    return faults;
   }
-  uint64_t repaired_lines = 0;
   uint64_t line_in_part = 0;
   for (size_t at = 0; at < part.size(); ++line_in_part) {
     const size_t end = std::min(part.find('\n', at), part.size());
     const std::string_view line = trim(part.substr(at, end - at));
     at = end + 1;
     if (line.empty()) continue;
-    const auto repaired = without_lone_surrogates(line);
-    if (repaired) ++repaired_lines;
-    try {
-      use_line(repaired ? std::string_view(*repaired) : line, format, name, use);
-    } catch (const UserError& error) {
-      const std::string_view said = error.what();
-      if (!said.starts_with(name)) throw;
-      user_error("{}:{}{}", name, first_line() + line_in_part, said.substr(name.size()));
-    }
+    const auto read = [&] {
+      USER_CHECK(line.size() <= kMaxLineBytes, "{}: a line of {}, at most {} are read", name, human_bytes(line.size()),
+                 human_bytes(kMaxLineBytes));
+      const auto repaired = without_lone_surrogates(line);
+      if (repaired) ++faults.repaired;
+      return document_of_line(repaired ? std::string_view(*repaired) : line, format, name);
+    };
+    const auto named = [&](std::string_view said) {
+      const std::string_view rest = said.starts_with(name) ? said.substr(name.size()) : said;
+      return str("{}:{}{}", name, first_line() + line_in_part, rest);
+    };
+    if (auto document = usable(format, faults, read, named)) document->give(use);
   }
-  return repaired_lines;
+  return faults;
 }
 
-void for_each_document(const ParquetFile& file, uint64_t begin, uint64_t end, const DocumentFormat& format,
-                       const std::function<void(const Document&)>& use) {
-  const auto what = [&](uint64_t row) { return str("{}: row {}", file.name(), row); };
+TextFaults for_each_document(const ParquetFile& file, uint64_t begin, uint64_t end, const DocumentFormat& format,
+                             const std::function<void(const Document&)>& use) {
+  TextFaults faults;
   file.for_each_value(format.field, begin, end, [&](uint64_t row, const Json& value) {
-    if (format.chat) {
-      USER_CHECK(value.is_array(), "{}: {} must be a list, found {}", what(row), in_quotes(format.field), shown(value));
-      use_chat(value, *format.chat, what(row), use);
-    } else {
-      USER_CHECK(value.is_string(), "{}: {} must be text, found {}", what(row), in_quotes(format.field), shown(value));
-      use_text(value.get_ref<const std::string&>(), use);
-    }
+    const auto read = [&] { return document_of_row(value, format, str("{}: row {}", file.name(), row)); };
+    const auto named = [](std::string_view said) { return std::string(said); };
+    if (auto document = usable(format, faults, read, named)) document->give(use);
   });
+  return faults;
 }
 
 }  // namespace stepc

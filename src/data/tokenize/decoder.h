@@ -1,5 +1,5 @@
 // From the spelling of tokens back to text: the decoders of tokenizer.json as a list of steps over the list of tokens,
-// which are joined at the end. What bytes a byte token stands for comes back as it is, UTF-8 or not.
+// which are joined at the end.
 #pragma once
 
 #include <string>
@@ -30,6 +30,12 @@ struct StripDecode {
 using DecoderStep =
     std::variant<ByteLevelDecode, MetaspaceDecode, ReplaceDecode, ByteFallbackDecode, FuseDecode, StripDecode>;
 
-std::string decoded(std::vector<std::string> tokens, const std::vector<DecoderStep>& steps);
+// What becomes of the bytes of byte tokens that are no UTF-8.
+enum class InvalidBytes {
+  kKept,
+  kReplaced  // by U+FFFD, as often as the tokenizers package puts it
+};
+
+std::string decoded(std::vector<std::string> tokens, const std::vector<DecoderStep>& steps, InvalidBytes invalid);
 
 }  // namespace stepc

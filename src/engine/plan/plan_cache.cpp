@@ -197,9 +197,12 @@ PlanCache::PlanCache(Program& program, const Config& config, Stats& stats, bool 
       may_trace_(may_trace && config.python != PythonMode::kWatch),
       what_runs_(may_trace ? "step" : "model"),
       is_traced_(may_trace_ && config.python == PythonMode::kTrace) {
-  if (!is_traced_) return;
-  stats_.traced = "Config(python=\"trace\")";
-  program_.trace();
+  if (is_traced_) {
+    stats_.traced = "Config(python=\"trace\")";
+    program_.trace(stats_.traced);
+  } else if (may_trace_ && config.python == PythonMode::kAuto && config.mode != Mode::kEager && !config.parallel) {
+    if (const std::string why = program_.why_unwatched(); !why.empty()) trace(why);
+  }
 }
 
 std::map<std::string, std::string> PlanCache::description_of(const std::vector<at::Tensor>& tensors,
@@ -358,16 +361,21 @@ void PlanCache::warn_once(const std::string& warning) {
 }
 
 bool PlanCache::must_check(const PlanEntry& entry, const std::vector<at::Tensor>& tensors) const {
-  const bool is_watched = !is_traced_ && config_.python != PythonMode::kWatch && program_.is_watched();
-  if (!is_watched || config_.verify.kind != Verify::Kind::kFirst || replays_of(entry) < entry.next_check) return false;
+  const bool is_pure = config_.python == PythonMode::kPure;
+  const bool looks = !is_traced_ && (is_pure || (config_.python != PythonMode::kWatch && program_.is_watched()));
+  if (!looks || config_.verify.kind != Verify::Kind::kFirst || replays_of(entry) < entry.next_check) return false;
   Plan& plan = *entry.plans.front();
   return plan.verified && !plan.is_virtual() && eager_fits(plan) && plan.why_not(tensors).empty();
 }
 
 int64_t PlanCache::compared_with_eager(const PlanEntry& entry) const {
-  if (config_.python != PythonMode::kAuto || entry.to_record != 0 || entry.plans.empty()) return 0;
+  if (!weighs_pace() || entry.to_record != 0 || entry.plans.empty()) return 0;
   const Plan& plan = *entry.plans.front();
   return !plan.is_virtual() && eager_fits(plan) ? entry.pace.wanted_eager() : 0;
+}
+
+bool PlanCache::weighs_pace() const {
+  return config_.weighs_pace && (config_.python == PythonMode::kAuto || config_.python == PythonMode::kPure);
 }
 
 void PlanCache::check(PlanEntry& entry, Recording& recording, const StepInput& input) {
@@ -400,7 +408,7 @@ void PlanCache::check(PlanEntry& entry, Recording& recording, const StepInput& i
   ++stats_.recordings;
   if (slip.empty()) return;  // another branch: the guard of a replay finds it, too
   ++stats_.slips;
-  warn_once(str("replays of this {} were not what it does by now: {}", may_trace_ ? "step" : "model", slip));
+  warn_once(str("replays of this {} were not what it does by now: {}", what_runs_, slip));
   if (may_trace_)
     trace(slip, entry, input);
   else
@@ -426,8 +434,11 @@ void PlanCache::trace(const std::string& why, PlanEntry& entry, const StepInput&
 void PlanCache::trace(const std::string& why) {
   is_traced_ = true;
   stats_.traced = why;
-  program_.trace();
-  log().info("the step's own code runs beside every replay: {}", why);
+  if (config_.python == PythonMode::kPure)
+    warn_once(str("python=\"pure\" ends here, the step's own code runs beside every replay: {}", why));
+  else
+    log().info("the step's own code runs beside every replay: {}", why);
+  program_.trace(why);
 }
 
 void PlanCache::left(PlanEntry& entry, const std::string& difference, bool is_reseeded, const std::string& decided,
@@ -545,7 +556,11 @@ void PlanCache::capture(PlanEntry& entry, const StepInput& input, const std::fun
     add(entry, plan, list_tensors(program_, input));
   } catch (const std::exception& error) {
     const std::string what = error.what();
-    log().info("the step is captured by running it: {}", what.substr(0, what.find('\n')));
+    const std::string why = str("the step is captured by running it: {}", what.substr(0, what.find('\n')));
+    if (config_.mode == Mode::kFast)
+      warn_once(why + "; its first calls take eager's memory and round as eager does, after load() too");
+    else
+      log().info("{}", why);
   }
 }
 

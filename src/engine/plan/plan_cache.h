@@ -58,13 +58,14 @@ class PlanCache {
   std::shared_ptr<Plan> keep(PlanEntry& entry, Recording& recording, const StepInput& input);
 
   // Whether the next step is to run as it is and be recorded, to be compared with the plans of the entry: after their
-  // replays 2, 4, 8, and so on. Only of steps whose host code does not run beside the plan.
+  // replays 2, 4, 8, and so on. Only of steps whose host code does not run beside the plan: watched and pure ones.
   bool must_check(const PlanEntry& entry, const std::vector<at::Tensor>& tensors) const;
   // What it did. The step goes on as traced, with a warning, if the plans would have done something else.
   void check(PlanEntry& entry, Recording& recording, const StepInput& input);
 
   // So many steps, or passes of a loop's model, that come next are to run as they are to see whether replays pay. Who
-  // asked for tracing or watching has that; what was captured virtually may need the plan's memory to run at all.
+  // asked for tracing or watching, or for no such comparison, has that; what was captured virtually may need the plan's
+  // memory to run at all.
   int64_t compared_with_eager(const PlanEntry& entry) const;
 
   // Makes a plan of a step that was captured without executing it (engine/plan/virtual_plan.h), where Config::capture
@@ -126,6 +127,8 @@ class PlanCache {
   void failed(PlanEntry& entry, const std::string& error);
   // Plans are made anew, of the recorded calls.
   void run_exactly(PlanEntry& entry, const std::string& why);
+  // Whether plans are given up whose replays take longer than eager.
+  bool weighs_pace() const;
   void trace(const std::string& why);
   void trace(const std::string& why, PlanEntry& entry, const StepInput& input);
   void warn_of(const Plan& plan);

@@ -101,11 +101,13 @@ class Program {
   // Whether its host code is left out of replays as long as all that it read is as it was: what has not been seen of it
   // shows where it runs again.
   virtual bool is_watched() const { return false; }
+  // Why its host code cannot be watched at all; empty: it can be, or there is none that would have to be.
+  virtual std::string why_unwatched() const { return {}; }
   // Whether recordings to come look at no more than the calls: the step was recorded before, and what its code may read
   // and do is known.
   virtual void look_lightly(bool /*lightly*/) {}
-  // It does from now on: what it reads separates no plans.
-  virtual void trace() {}
+  // Its host code runs at every call from now on, and what it reads separates no plans.
+  virtual void trace(const std::string& /*why*/) {}
   // What of it no plan holds, in words; the step runs eagerly then.
   virtual std::string unfit() const { return {}; }
   virtual void settle(bool /*all*/) {}

@@ -57,6 +57,7 @@ Strategy strategy_of(const Parallel& parallel, int64_t ranks) {
   strategy.means_by_rank = parallel.means_by_rank;
   strategy.context = parallel.context;
   strategy.rules = parallel.rules;
+  if (parallel.overlap) strategy.overlap_bytes = kOverlapBytes;
   const int64_t wanted = strategy.mesh.ranks();
   USER_CHECK(ranks > 1 || wanted == 1,
              "parallel asks for {} ranks ({}), and this process runs alone: start it with torchrun --nproc-per-node {}",

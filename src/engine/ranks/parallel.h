@@ -35,6 +35,7 @@ struct Parallel {
   bool means_by_rank = false;  // Strategy::means_by_rank
   Context context = Context::kByPrice;
   std::vector<ShardRule> rules = {};
+  bool overlap = false;  // Strategy::overlap_bytes, of kOverlapBytes
   Batch batch = Batch::kLocal;
   // Which dimension of a tensor of the batch is its rows, by name, or by place where it has none; nothing: it has no
   // rows, each rank has the same. Of others it is the first, where that is as long as the first tensor's rows.

@@ -44,7 +44,8 @@ class ProgramParts {
   void scatter(const std::vector<at::Tensor>& tensors, bool takes);
 
   // As Step's: each rank writes its slices, and reads what it holds. Values of tensors that no step has taken yet stay
-  // in the files until one does, where the program has no memory for them.
+  // in the files until one does, where the program has no memory for them. Companions of ranks other than the first
+  // begin as their slices do (beginning_of_slice_files()).
   std::filesystem::path save(const std::filesystem::path& output, int64_t number, const Companions& companions);
   using AcceptFn = std::function<void(const std::filesystem::path& checkpoint)>;
   Checkpoint load(const std::filesystem::path& from, const AcceptFn& accept);

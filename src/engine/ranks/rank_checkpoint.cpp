@@ -35,7 +35,11 @@ std::filesystem::path ProgramParts::save(const std::filesystem::path& output, in
   ManifestFiles own;
   together(*ranks_, [&] {
     write_own_slices(at);
-    own = hash_files(at, beginning_of_slice_files(ranks_->rank()));
+    const std::string beginning = beginning_of_slice_files(ranks_->rank());
+    if (!is_first)
+      for (const auto& [name, text] : companions)
+        write_file_synced(std::filesystem::path(at) / (beginning + name), text);
+    own = hash_files(at, beginning);
   });
   ManifestFiles written;
   for (const std::string& files : ranks_->exchange(to_text(own))) written.merge(parse_manifest_files(files));

@@ -105,7 +105,8 @@ std::string difference_of(const LeftByRank& plan, const LeftByRank& plain, bool 
   return difference_in_values(ours, theirs, narrow);
 }
 
-// What each instruction of a run makes, by its operand, but for what it writes to the program's memory.
+// What each instruction of a run makes, by its operand, but for what it writes to the program's memory, and for
+// exchanges, which may still be on their way.
 struct Made {
   size_t instruction = 0;
   OperandId operand;
@@ -119,7 +120,8 @@ std::function<void(size_t, const at::Tensor&)> keep_made(const Schedule& schedul
     while (!writes[next].valid()) ++next;
     const OperandId operand = writes[next++];
     const Buffer& buffer = schedule.buffers[schedule.operands[operand.index()].buffer.index()];
-    if (buffer.kind != Buffer::Kind::kInput && written.is_contiguous())
+    const bool is_exchange = schedule.instructions[instruction].kind == Instruction::Kind::kCollective;
+    if (!is_exchange && buffer.kind != Buffer::Kind::kInput && written.is_contiguous())
       made.push_back({instruction, operand, Sketch(written)});
   };
 }

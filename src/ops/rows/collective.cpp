@@ -37,6 +37,12 @@ std::vector<TensorType> infer_all_to_all(const OpCall& call) {
   return call.inputs;
 }
 
+// The results of an exchange, then its operands.
+std::vector<TensorType> infer_wait(const OpCall& call) {
+  INTERNAL_CHECK(call.inputs.size() % 2 == 0, "a wait for {} tensors", call.inputs.size());
+  return {call.inputs.begin(), call.inputs.begin() + static_cast<ptrdiff_t>(call.inputs.size() / 2)};
+}
+
 std::vector<TensorType> infer_rotate(const OpCall& call) {
   const int64_t by = call.attrs.get<int64_t>("by");
   INTERNAL_CHECK(by > 0 && by < ranks_of(call), "{} ranks turn by {}", ranks_of(call), by);
@@ -71,6 +77,16 @@ OpFamily collective_ops() {
   OpDef rotate = row("rotate", "around the group, what the rank `by` places before this one gives", Collective::kRotate,
                      infer_rotate, false);
   rotate.attrs.push_back({"by", AttrKind::kInt, {}});
+  OpDef wait;
+  wait.name = "wait";
+  wait.summary =
+      "of the results of an exchange and its operands the results, once all has come: the exchange goes on beside what "
+      "stands before this";
+  wait.min_inputs = 2;
+  wait.max_inputs = kMany;
+  wait.outputs = kHalf;
+  wait.infer = infer_wait;
+  wait.collective = Collective::kWait;
   return {
       "collective",
       "What the ranks of a mesh do together; only in a Graph for several devices. With each of several operands the "
@@ -86,6 +102,7 @@ OpFamily collective_ops() {
           row("all_to_all", "part j goes to rank j, and what rank j sent to this one is part j of the result",
               Collective::kAllToAll, infer_all_to_all, false),
           rotate,
+          wait,
       }};
 }
 

@@ -39,6 +39,37 @@ bool is_widening(const Graph& graph, const Node& node) {
   return is_floating(from) && is_floating(to) && size_of(from) < size_of(to);
 }
 
+// Whether an input holds the same numbers in every step of a run, as far as one can tell.
+bool is_table(InputKind kind) { return kind == InputKind::kBuffer || kind == InputKind::kCaptured; }
+
+// Nodes that make f32 numbers of integers and tables alone (the frequencies and angles of a rotation), of which f64
+// numbers are made. A kernel's own elementary functions are right to the last bits of f32, as LibTorch's are, but in
+// other bits: what is f64 elsewhere would differ from eager's from the eighth digit on.
+std::vector<bool> f32_tables_of_f64(const Graph& graph) {
+  std::vector<bool> known(graph.tensors.size(), false);  // made of integers and tables alone; or integers themselves
+  for (size_t t = 0; t < graph.tensors.size(); ++t) known[t] = !is_floating(graph.tensors[t].type.dtype);
+  for (const GraphInput& input : graph.inputs)
+    if (is_table(input.kind)) known[input.tensor.index()] = true;
+  const auto is_known = [&](TensorId tensor) { return known[tensor.index()]; };
+  for (const Node& node : graph.nodes) {
+    if (node.aten || find_op(node.op) == nullptr || has(node, Trait::kRandom)) continue;
+    if (std::ranges::all_of(node.inputs, is_known))
+      for (TensorId made : node.outputs) known[made.index()] = true;
+  }
+  std::vector<bool> wanted(graph.tensors.size(), false), found(graph.nodes.size(), false);
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    const Node& node = graph.nodes[n];
+    if (node.outputs.size() != 1) continue;
+    const TensorId made = node.outputs[0];
+    const DType dtype = graph.type(made).dtype;
+    found[n] = dtype == DType::kF32 && known[made.index()] && wanted[made.index()];
+    if (dtype != DType::kF64 && !found[n]) continue;
+    for (TensorId input : node.inputs)
+      if (graph.type(input).dtype == DType::kF32 && is_known(input)) wanted[input.index()] = true;
+  }
+  return found;
+}
+
 }  // namespace
 
 FusionGroups::FusionGroups(const Graph& graph, KnownGroups& known)
@@ -69,6 +100,9 @@ void FusionGroups::find_changes() {
 
 void FusionGroups::assign_roles() {
   for (const Node& node : graph_.nodes) roles_.push_back(role_of(graph_, node));
+  const std::vector<bool> by_call = f32_tables_of_f64(graph_);
+  for (size_t n = 0; n < by_call.size(); ++n)
+    if (by_call[n] && roles_[n] == Role::kWork) roles_[n] = Role::kOutside;
   // A cast to a wider type is cheaper recomputed by each reader than written and read.
   for (size_t n = graph_.nodes.size(); n-- > 0;)
     if (roles_[n] == Role::kWork && is_widening(graph_, graph_.nodes[n]) && only_work_reads(graph_.nodes[n].outputs[0]))

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,9 @@ class UnfitContext : public UserError {
   using UserError::UserError;
 };
 
+// Of fewer bytes an exchange takes no longer than a message does, and begins nothing worth hiding.
+inline constexpr uint64_t kOverlapBytes = uint64_t{64} << 10;
+
 struct Strategy {
   Mesh mesh;
   // What is split over dp_shard beside the batch: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
@@ -58,6 +62,9 @@ struct Strategy {
   bool means_by_rank = false;
   // Of collectives that are put together into one exchange (passes/merge_collectives.h); 0: each is one of its own.
   uint64_t bucket_bytes = uint64_t{4} << 20;
+  // Exchanges of at least so many bytes go on beside the computation (passes/split_collectives.h, plan/overlap.h);
+  // none: each blocks.
+  std::optional<uint64_t> overlap_bytes = {};
   // By key, how parameters lie that another program of the run has split: the update finds them as micro-batches do.
   std::map<std::string, Sharding> known = {};
   bool operator==(const Strategy&) const = default;

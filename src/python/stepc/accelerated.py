@@ -263,10 +263,11 @@ class Accelerated:
     def save(self, directory: str | os.PathLike, step: int | None = None, **state: Any) -> str:
         """Writes the checkpoint `directory`/checkpoint-000200, whole or not at all, and returns its path.
 
-        It has the model, the optimizers, their options, the schedulers that the step reaches, the random generator, and
-        `state`: by name whatever has a state_dict(), such as scheduler=scheduler or loader=loader (a stepc.AsyncLoader), or
-        else numbers, texts, small tensors and lists and dicts of them. `step`: its number, else that of the calls so far
-        for which gradients were on. Ranks call it together, and each writes what it holds; rank 0's `state` counts.
+        It has the model, the optimizers, their options, the schedulers and random generators that the step reaches, those of
+        the process, and `state`: by name whatever has a state_dict(), such as scheduler=scheduler or loader=loader (a
+        stepc.AsyncLoader), or else numbers, texts, small tensors and lists and dicts of them. `step`: its number, else that
+        of the calls so far for which gradients were on. Ranks call it together, and each writes what it holds; of `state`
+        what has a state_dict() is each rank's own, all else rank 0's.
         """
         return saved.save(self._engine, self._scout, directory, self._trained if step is None else step, state)
 
@@ -291,7 +292,7 @@ class Accelerated:
         if all_ranks and self._is_on_ranks:
             return self._engine.report_of_all()
         traced, reason = self.stats["traced"], self._scout.python_reason()
-        python = f"traced ({traced})" if traced else f"as configured, though {reason}" if reason else "watched"
+        python = f"traced ({traced})" if traced else f"as configured, though {reason}" if reason else self._scout.python
         return f"{self._engine.report()}  python: {python}\n"
 
     @property

@@ -11,7 +11,8 @@ PRECISIONS = (None, "bf16")
 TEXTS = {
     "mode": 'one of "fast", "exact", "eager"',
     "capture": '"run" or "virtual"',
-    "python": 'one of "auto", "watch", "trace"',
+    "python": 'one of "auto", "watch", "trace", "pure"',
+    "pace": '"auto" or "off"',
     "verify": 'one of "first", "every:N", "always", "off"',
     "memory_budget": '"none", "auto" or a size such as "12GiB"',
     "batch": '"local" or "global"',
@@ -30,7 +31,10 @@ class Config:
         anything, so that the first call runs the plan already and takes the plan's memory, not eager's.
     python: what becomes of the step's Python at a replay. "watch": it does not run, and the values that it read are
         compared instead; "trace": it runs at every call, without kernels; "auto" watches what has earned it, because its
-        Python does nothing but call tensors' operators, and traces the rest. `report()` says which and why.
+        Python does nothing but call tensors' operators, and traces the rest, and all on a CPython other than 3.11.
+        "pure": your word that it does nothing and reads nothing but its arguments, modules, optimizers and schedulers: it
+        does not run, nothing is watched, and a call now and then checks the word. `report()` says which and why.
+    pace: "off" never gives a plan up because its replays take longer than eager; "auto" does.
     verify: which replays are compared with eager: "first" (of every plan), "every:N", "always" or "off".
     precision: "bf16" runs the modules' forward passes under autocast, whatever their parameters are, inside the step or
         where a loop's model records gradients; None changes nothing.
@@ -42,7 +46,7 @@ class Config:
     shapes: the sizes that batches of a whole step are padded to, and compiled for within the first call; None: each
         length is compiled as it comes.
     parallel: spreads the step over ranks (docs/parallel.md): "ddp", "fsdp" or axes, such as {"dp_shard": 2, "tp": 2}, of
-        which one may be -1 for the ranks that the others leave; `zero`, `sequence_parallel`, `context` and `reduce` stand
+        which one may be -1 for the ranks that the others leave; `zero`, `sequence_parallel`, `context`, `reduce` and `overlap` stand
         there too.
     batch: what each rank gives: "local", rows of its own, as under DDP; "global", the whole batch, all the same.
     batch_dims: which dimension of a tensor of the batch its rows are, {"name": 1}; None has no rows. Else it is the first,
@@ -58,6 +62,7 @@ class Config:
     mode: str = "fast"
     capture: str = "run"
     python: str = "auto"
+    pace: str = "auto"
     verify: str = "first"
     precision: str | None = None
     memory_budget: str = "none"

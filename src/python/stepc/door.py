@@ -71,7 +71,7 @@ def accelerate(
 
 
 def _accelerate_step(train_step, modules, optimizers, config):
-    scout = Scout(train_step, _named(modules, "module"), _named(optimizers, "optimizer"))
+    scout = Scout(train_step, _named(modules, "module"), _named(optimizers, "optimizer"), config.python == "pure")
     if config.precision is not None:
         train_step = _in_autocast(train_step, scout.modules.values())
     return Accelerated(train_step, scout, config)

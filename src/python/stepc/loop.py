@@ -453,7 +453,7 @@ class ModelSegments:
     def __init__(self, model, config, gradients):
         self.model = model
         self.gradients = gradients  # that ranks have together; None: this process is alone
-        self.scout = _ModelScout(model.forward, {"model": model}, {})
+        self.scout = _ModelScout(model.forward, {"model": model}, {}, config.python == "pure")
         self.engine = _C.Segments(self.scout, config)
         self.precision = config.precision
         self.structures = []  # of results, and which of their tensors carry gradients
@@ -636,9 +636,9 @@ class _ModelScout(Scout):
 class _OptimizerScout(Scout):
     """Of an optimizer whose step() is ours: the event is what step() was before."""
 
-    def __init__(self, optimizer, original):
+    def __init__(self, optimizer, original, is_pure):
         self.original = original
-        super().__init__(original, {}, {"optimizer": optimizer})
+        super().__init__(original, {}, {"optimizer": optimizer}, is_pure)
 
     def call(self, one):
         self.original()
@@ -671,7 +671,7 @@ def accelerate_optimizer(optimizer, config, model, updates=None):
             said.add(text)
             _LOG.warning(text)
 
-    update = Accelerated(lambda: original(), _OptimizerScout(optimizer, original), config)
+    update = Accelerated(lambda: original(), _OptimizerScout(optimizer, original, config.python == "pure"), config)
 
     def tell_if_unused():
         segments = model.__dict__.get("_compiled_call_impl")

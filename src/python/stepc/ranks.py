@@ -13,7 +13,7 @@ from stepc import _C
 
 _PRESETS = {"ddp": {"dp_replicate": -1}, "fsdp": {"dp_shard": -1}}
 _AXES = ("dp_replicate", "dp_shard", "cp", "tp")
-_OPTIONS = {"zero": int, "sequence_parallel": bool, "context": str, "reduce": str}
+_OPTIONS = {"zero": int, "sequence_parallel": bool, "context": str, "reduce": str, "overlap": bool}
 _KINDS = {int: "a whole number", bool: "True or False", str: "a text"}
 _SECONDS_TO_TELL = 60  # the others that this rank ends by an exception
 _EXAMPLE = 'such as {"dp_shard": 2, "tp": 2}'
@@ -73,6 +73,7 @@ def parallel_of(config):
         "means_by_rank": config.loss_mean == "ranks",
         "reduce": chosen.get("reduce", "float32"),
         "context": chosen.get("context", "auto"),
+        "overlap": chosen.get("overlap", False),
         "shard": [(pattern, dict(dims)) for pattern, dims in (config.shard or {}).items()],
         "batch": config.batch,
         "batch_dims": dict(config.batch_dims or {}),

@@ -18,7 +18,7 @@ import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily, handle_torch_function
 
-from stepc import _C, tree
+from stepc import _C, host_draws, tree
 from stepc.watch import bare, walk
 from stepc.module_calls import around_modules
 from stepc.watch.reads import ABSENT
@@ -163,6 +163,11 @@ _NUMPY_TYPES = {
     torch.int64: numpy.int64, torch.int32: numpy.int32, torch.int16: numpy.int16, torch.int8: numpy.int8,
     torch.uint8: numpy.uint8,
 }
+
+
+def _uncompiled():
+    """Around a step's code: what torch.compile has compiled runs as it was written, so that its calls are seen."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
 
 
 class _Arrays:
@@ -382,6 +387,8 @@ class Tracing(_Unseen):
         self.arrays = _Arrays()
 
     def __enter__(self):
+        self.uncompiled = _uncompiled()
+        self.uncompiled.__enter__()
         self.marks.set()
         return super().__enter__()
 
@@ -390,6 +397,7 @@ class Tracing(_Unseen):
         self.arrays.given.clear()
         super().__exit__(*error)
         self.marks.remove()
+        self.uncompiled.__exit__(*error)
 
     def _look_at_arrays(self):
         """Leaves the plan as it was before the step's code wrote to one of them, and does that again."""
@@ -416,6 +424,8 @@ class Tracing(_Unseen):
         if (given := _with_values(func, args, kwargs)) is not None:
             args, kwargs, _ = given
         if func is torch.Tensor.__deepcopy__ and (made := _deep_copy(*args)) is not None:
+            return made
+        if (made := host_draws.drawn(self.scout, func, args, kwargs)) is not None:
             return made
         try:
             return func(*args, **kwargs)
@@ -466,13 +476,19 @@ class _Watch(_Unseen):
                 _report_comparisons(before)
                 return numbers
             if numbers is not None:
-                _C.report_effect(f"Tensor.{name} (at {line}) gives values to the host")
+                if self.scout.python == "pure":
+                    _report_comparisons(before)
+                else:
+                    _C.report_effect(f"Tensor.{name} (at {line}) gives values to the host")
                 return self.arrays.give(args[0], line) if name == "numpy()" else numbers
             _C.report_obstacle(f"Tensor.{name} (at {line}) gives values to the host that no recording sees")
         if (given := _with_values(func, args, kwargs)) is not None:
             args, kwargs, name = given
             _C.report_effect(f"{name} (at {self.scout.source_line()}) decides by a tensor's values")
         if func is torch.Tensor.__deepcopy__ and (made := _deep_copy(*args)) is not None:
+            return made
+        if (made := host_draws.drawn(self.scout, func, args, kwargs)) is not None:
+            _C.report_effect(f"{func.__name__}() (at {self.scout.source_line()}) draws from a generator that the step makes")
             return made
         reads = _C.host_reads_so_far()
         if self.scout.on_ranks and (func in _COMPARING or _is_text(func, args)):
@@ -484,8 +500,8 @@ class _Watch(_Unseen):
         if func in _CONVERSIONS and _C.host_reads_so_far() > reads:
             _C.report_comparison(_C.host_reads_so_far() - 1)  # what Python makes of a plain number is not seen
         is_read = func is torch.Tensor.item and _C.host_reads_so_far() > reads  # it is recorded, not only watched
-        if is_read and type(result) in _READ and self.follow is not None:
-            number = self.follow.read(sys._getframe(2), result, _C.host_reads_so_far() - 1)
+        if is_read and type(result) in _READ and (self.follow is not None or self.scout.python == "pure"):
+            number = self.follow and self.follow.read(sys._getframe(2), result, _C.host_reads_so_far() - 1)
             if number is not None:
                 return number
             self.numbers.append(_READ[type(result)](result, _C.host_reads_so_far() - 1))
@@ -563,12 +579,15 @@ class Recording:
         self.modules = around_modules(self._scope_of)
         self.marks = _Marks(self.scout)
         self.watch = _Watch(self.scout)
+        self.scout.forget_generators()
+        self.uncompiled = _uncompiled()
+        self.uncompiled.__enter__()
         self.modules.__enter__()
         self.marks.set()
         self.before = {} if self.scout.looks_lightly else self._host_state()
         self.watch.__enter__()
         self.is_first = self.follow is None
-        if self.is_first and self.scout.watches and not self.scout.looks_lightly:
+        if self.is_first and self.scout.python == "watched" and not self.scout.looks_lightly:
             bound = walk.functions_of(self.scout.step)[1]
             optimizers = self.scout.optimizers.values()
             apart = self.scout.attributes.apart
@@ -588,6 +607,7 @@ class Recording:
         self.watch.__exit__(kind, error, trace)
         self.modules.__exit__(None, None, None)
         self.marks.remove()
+        self.uncompiled.__exit__(kind, error, trace)
         if kind is None and self.before:
             self._compare(self._host_state())
         return False
@@ -637,14 +657,16 @@ class Recording:
             if now == was or (now != now and was != was):
                 continue
             if isinstance(key, str):
-                _C.report_effect(f"the step draws from {key}, which a replay does not")
+                words = f"the step draws from {key}, which a replay does not"
             else:
                 path, value = now
                 if value != value and was[1] != was[1]:
                     continue
-                self.scout.is_unsteady(path)
-                _C.report_effect(f"the step changes Python state, which a replay would not: '{path}'")
-            return
+                words = f"the step changes Python state, which a replay would not: '{path}'"
+            if self.scout.python != "pure":
+                _C.report_effect(words)
+                return
+            self.scout.leaves_out(key if isinstance(key, tuple) else (None, key), words)
 
 
 def _own_code(optimizer):

@@ -1,12 +1,13 @@
 """What a checkpoint of an accelerated step has beside its tensors: options of optimizers, schedulers, what else is given."""
 
 import dataclasses
+import math
 import os
 from typing import Any
 
 import torch
 
-from stepc import _C, plain
+from stepc import _C, generators, plain
 from stepc.scout import beside_parameters, numbers_in
 
 _FILE = "program_state.json"
@@ -25,24 +26,46 @@ class Loaded:
 def save(engine, scout, directory, number, state):
     values = {name: one.state_dict() if hasattr(one, "state_dict") else one for name, one in state.items()}
     parts = {"optimizers": {path: _options_of(one) for path, one in scout.optimizers.items()},
-             "schedulers": {path: one.state_dict() for path, one in scout.schedulers.items()}, "state": values}
+             "schedulers": {path: one.state_dict() for path, one in scout.schedulers.items()}, "state": values,
+             "generators": {path: generators.state_of(one) for path, one in scout.host_generators().items()}}
     texts = {part: plain.to_json(value, part) for part, value in parts.items()}
     text = "{" + ",\n".join(f'"{part}": {one}' for part, one in texts.items()) + "}\n"
-    return engine.save(os.fspath(directory), number, {_FILE: text, **_model_files(scout.modules)})
+    is_first = not engine.is_on_ranks() or engine.rank() == 0
+    return engine.save(os.fspath(directory), number, {_FILE: text, **(_model_files(scout.modules) if is_first else {})})
+
+
+def _read(engine, directory, objects):
+    """Of rank 0, with what differs from rank to rank of this one: generators, and the states of what is given to load()."""
+    saved = _parts_of(os.path.join(directory, _FILE))
+    rank, count = (engine.rank(), math.prod(size for _, size in engine.mesh())) if engine.is_on_ranks() else (0, 1)
+    own, last, behind = (os.path.join(directory, f"shard-{n:05}-{_FILE}") for n in (rank + 1, count, count + 1))
+    if rank > 0 and os.path.exists(last) and not os.path.exists(behind):  # as many ranks as then
+        read = _parts_of(own)
+        saved["generators"] = read["generators"]
+        saved["state"].update({name: read["state"][name] for name in objects if name in read["state"]})
+    return saved
+
+
+def _parts_of(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            read = {"generators": {}} | plain.from_json(file.read())  # older checkpoints have no generators
+        return {part: dict(read[part]) for part in ("optimizers", "schedulers", "state", "generators")}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        raise _C.UserError(f"{path} is damaged or missing: {type(error).__name__}: {error}") from None
 
 
 def load(engine, scout, directory, objects):
-    saved = {}
+    saved, known = {}, {}
 
     def accept(found):  # before anything changes
-        path = os.path.join(found, _FILE)
-        try:
-            with open(path, encoding="utf-8") as file:
-                read = plain.from_json(file.read())
-            saved.update({part: dict(read[part]) for part in ("optimizers", "schedulers", "state")})
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-            raise _C.UserError(f"{path} is damaged or missing: {type(error).__name__}: {error}") from None
+        saved.update(_read(engine, found, objects))
         _check(found, saved["state"], objects, "save() was given")
+        known.update(scout.host_generators())
+        for path, state in saved["generators"].items():
+            if path not in known:
+                raise _C.UserError(f"{found}: the program has no generator '{path}'; where its step makes that, call the step "
+                                   "once before load()")
         _check(found, saved["optimizers"], scout.optimizers, "its step had the optimizers")
         _check(found, saved["schedulers"], scout.schedulers, "its step had the schedulers")
         for path, optimizer in scout.optimizers.items():
@@ -58,6 +81,8 @@ def load(engine, scout, directory, objects):
         _set_options(optimizer, saved["optimizers"][path])
     for path, scheduler in scout.schedulers.items():
         scheduler.load_state_dict(saved["schedulers"][path])
+    for path, state in saved["generators"].items():
+        generators.set_state(known[path], state)
     for name, one in objects.items():
         one.load_state_dict(saved["state"][name])
     return Loaded(found, number, saved["state"])

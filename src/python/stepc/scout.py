@@ -6,22 +6,26 @@ identity of an object) no longer holds.
 
 import functools
 import gc
+import logging
 import os
 import sys
+import types
 import weakref
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from stepc import tree
-from stepc.watch import updates, walk
+from stepc import generators, tree
+from stepc.watch import bytecode, updates, walk
 from stepc.before import Before
 from stepc.first_state import FirstState
-from stepc.watch.known import HOOKS
+from stepc.watch.known import HOOKS, PLAIN
 from stepc.watch.reads import ABSENT, ITEM, LENGTH, WEAK, Reads, contents_of, ids_of
 
+_LOG = logging.getLogger("stepc")
 PARAMETER, GRADIENT, BUFFER, OPTIMIZER_STATE, BATCH, CAPTURED = range(6)
 _SCHEDULERS = (LRScheduler, ReduceLROnPlateau)
+_LOG = logging.getLogger("stepc")
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 
@@ -44,8 +48,9 @@ def numbers_in(state):
 class Scout:
     """Finds and keeps the modules and optimizers of a step; both are held for the step's life."""
 
-    def __init__(self, step, modules=None, optimizers=None):
+    def __init__(self, step, modules=None, optimizers=None, is_pure=False):
         self.step = step
+        self.python = "pure" if is_pure else "watched"  # or "traced": what becomes of the step's Python at replays
         self.modules = dict(modules or {})
         self.optimizers = dict(optimizers or {})
         self.schedulers = {}
@@ -54,15 +59,16 @@ class Scout:
         self._captured = {}  # key -> (container, name)
         self._parameters = {}  # parameters of no module: key -> (container, name)
         self._generators = {}
+        self._owned = None  # generators that the step can reach, once somebody asks
         self.slots = []  # (owner, key, container, name) of all tensors that outlive the step
         self._attributes = {}  # event -> attributes that its optimizer is given while it steps
         self._updates = {}  # event -> what is known of its optimizer's step
         self._first_state = FirstState()
         self._names = {}
-        self._unsteady = set()
+        self._said_compiled = weakref.WeakSet()
+        self._left_out = set()  # (id of the container, name) of what a pure step itself changes
         self.reads = Reads()
-        self.attributes = tree.Attributes()  # that the step reads of objects that it is given
-        self.watches = True
+        self.attributes = tree.Attributes(all_count=is_pure)  # that the step reads of objects that it is given
         self.looks_lightly = False  # recordings look at no more than the calls
         self.on_ranks = False
         self.reason = ""  # why the last recorded call does not earn a replay without its Python
@@ -94,6 +100,8 @@ class Scout:
     # ---- structure
 
     def look(self):
+        if self.python == "pure":
+            self._read_modules()
         if self.reads.refresh():
             self._find_again()
         slots, witnesses, flagged, seen, beside_model = [], [], [], set(), set()
@@ -151,7 +159,7 @@ class Scout:
         }
 
     def _known_updates(self, witnesses):
-        if not self.watches:
+        if self.python == "traced":
             return {}
         found = {}
         for key, one in self.events():
@@ -200,33 +208,49 @@ class Scout:
 
     def python_reason(self):
         """Why the step's Python has to run at every call; empty: it does not."""
-        if not self.watches:
-            return self.reason or 'Config(python="trace")'
-        if self.reason or self.reads.changing is None:
+        if self.python == "traced" or self.reason or self.reads.changing is None:
             return self.reason
         place = self.reads.changing
-        return f"{place.line} reads {place.words}, which changes from step to step"
+        return f"{place.line or 'the step'} reads {place.words}, which changes from step to step"
 
-    def trace(self):
-        """It does from now on: what it reads separates no plans."""
-        self.reason = self.python_reason()
-        self.watches = False
+    def why_unwatched(self):
+        return bytecode.why_unwatched()
+
+    def trace(self, why):
+        """The step's Python runs at every call from now on, and what it reads separates no plans."""
+        self.reason = why
+        self.python = "traced"
         self.reads = Reads()
         self._captured = {key: place for key, place in self._captured.items() if self._is_place(place[0])}
 
     def unfit(self):
         """A module that no plan holds, in words; empty: there is none."""
         for path, module in self.modules.items():
-            for part in module.modules():
+            for name, part in module.named_modules():
                 if isinstance(part, torch.jit.ScriptModule):
                     return f"scripted module in '{path}'"
-                if type(part).__name__ == "OptimizedModule":
-                    return f"compiled module in '{path}'"
+                if _is_compiled(part) and part not in self._said_compiled:
+                    self._said_compiled.add(part)
+                    _LOG.info("'%s' is compiled by torch.compile: plans are made of its code as it is written",
+                              f"{path}.{name}".rstrip("."))
         return ""
 
-    def is_unsteady(self, path):
-        """The step itself changes the Python value at `path`: it separates no plans."""
-        self._unsteady.add(path)
+    def _read_modules(self):
+        """The numbers and texts that a pure step's modules hold are places as if it had been seen to read them."""
+        for prefix, module in self.modules.items():
+            for path, part in module.named_modules(prefix=prefix):
+                held = part.__dict__
+                for name, value in held.items():
+                    if isinstance(value, PLAIN) and name != "training" and (id(held), name) not in self._left_out:
+                        self.reads.add(held, ITEM, name, f"{path}.{name}", "")
+
+    def leaves_out(self, place, words):
+        """Replays of a pure step do not do this. What stands at the place, (id of a container, name), separates no plans."""
+        if place in self._left_out:
+            return
+        self._left_out.add(place)
+        self.reads.forget(*place)
+        _LOG.warning('python="pure", and %s', words)
 
     def _look_at_optimizer(self, path, optimizer, keys, slots, witnesses):
         witnesses.append((ITEM, optimizer.__dict__, "state", optimizer.state))
@@ -391,7 +415,7 @@ class Scout:
     def _is_place(self, container):
         """Whether what stands there now may be followed by something else: a tuple is another object then, which the
         code of a traced step finds itself."""
-        return self.watches or not isinstance(container, tuple)
+        return self.python != "traced" or not isinstance(container, tuple)
 
     def _adopt(self, container, name, value, path):
         if container is None:
@@ -416,6 +440,24 @@ class Scout:
         path = f"generator {len(self._generators)}"
         self._generators[path] = generator
         return True
+
+    def owns(self, generator):
+        """Whether the program had it before the step was recorded."""
+        if self._owned is None:
+            found = [one for _, _, one, _ in walk.reachable(self.step) if isinstance(one, torch.Generator)]
+            self._owned = [torch.default_generator, *self._generators.values(), *found]
+        return any(one is generator for one in self._owned)
+
+    def forget_generators(self):
+        """owns() looks again."""
+        self._owned = None
+
+    def host_generators(self):
+        """Python's and NumPy's generators of the process, and all that the step reaches, by path."""
+        process = generators.of_process()
+        found = {path: one for _, _, one, path in walk.reachable(self.step) if generators.is_generator(one)}
+        own = {path: one for path, one in found.items() if all(one is not known for known in process.values())}
+        return {name: one for name, one in process.items() if name != "torch"} | own
 
     # ---- where the program is
 
@@ -449,6 +491,12 @@ def _hooks_of(module):
     for part in module.modules():
         for name in HOOKS:
             yield from part.__dict__[name].values()
+
+
+def _is_compiled(module):
+    return type(module).__name__ == "OptimizedModule" or isinstance(
+        module.__dict__.get("_compiled_call_impl"), types.FunctionType
+    )
 
 
 def _is_plain(tensor):

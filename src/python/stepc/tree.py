@@ -47,8 +47,9 @@ class Attributes:
     which comes to be known while it is recorded.
     """
 
-    def __init__(self):
+    def __init__(self, all_count=False):
         self._read = {}  # class -> names
+        self._of_others = (_ALL,) if all_count else ()
         self._open = []  # ids of objects that are being taken apart
         self._looked_at = 0
         self.apart = set()  # ids of those that were, of the last arguments
@@ -58,7 +59,7 @@ class Attributes:
         self._read.setdefault(kind, set()).add(_ALL if name is None else name)
 
     def of(self, kind):
-        return self._read.get(kind, ())
+        return self._read.get(kind, self._of_others)
 
     def begin(self):
         self.apart.clear()

@@ -1,9 +1,5 @@
-// Attention, and the linear layer with its cross-entropy, on the blocked kernels. Operands that lie otherwise than
-// these read are copied first, into the instruction's scratch memory.
-#include <algorithm>
-
-#include <ATen/Functions.h>
-
+// Attention, and the linear layer with its cross-entropy, on the blocked kernels, which read their operands as they
+// lie.
 #include "base/check.h"
 #include "kernels/kernel_choice.h"
 #include "runtime/bind/bound_kernel.h"
@@ -11,24 +7,6 @@
 namespace stepc {
 
 namespace {
-
-at::Tensor workspace(size_t bytes) { return at::empty({static_cast<int64_t>(bytes)}, at::kByte); }
-
-// The reads of a run, those that the kernel cannot take as they lie made contiguous.
-class Reads {
- public:
-  Reads(const std::vector<OperandId>& operands, const std::vector<uint32_t>& copied, const RunState& state) {
-    for (size_t i = 0; i < operands.size(); ++i) {
-      const bool copies = std::ranges::find(copied, i) != copied.end();
-      tensors_.push_back(copies ? state.operands[operands[i]].contiguous() : state.operands[operands[i]]);
-    }
-  }
-  const at::Tensor& operator[](size_t i) const { return tensors_[i]; }
-  [[nodiscard]] size_t size() const { return tensors_.size(); }
-
- private:
-  std::vector<at::Tensor> tensors_;
-};
 
 blocked::HeadStrides strides_of(const at::Tensor& x) { return {x.stride(0), x.stride(1), x.stride(2)}; }
 blocked::HeadTensor read(const at::Tensor& x) { return {x.const_data_ptr(), strides_of(x)}; }
@@ -40,28 +18,26 @@ class AttentionKernel final : public BoundKernel {
       : instruction_(instruction),
         kernels_(parts.micro_kernels),
         threads_(parts.schedule.threads),
-        bound_(std::move(bound)),
-        bytes_(bound_.backward ? blocked::backward_workspace_bytes(bound_.call, threads_)
-                               : blocked::workspace_bytes(bound_.call, threads_)) {}
+        bound_(std::move(bound)) {}
 
   void run(RunState& state) override {
-    const Reads x(instruction_.reads, bound_.copied, state);
+    const auto operand = [&](size_t i) -> const at::Tensor& { return state.operands[instruction_.reads[i]]; };
     const size_t first = bound_.backward ? 1 : 0;
     blocked::Attention call = bound_.call;
-    call.q = read(x[first]);
-    call.k = read(x[first + 1]);
-    call.v = read(x[first + 2]);
+    call.q = read(operand(first));
+    call.k = read(operand(first + 1));
+    call.v = read(operand(first + 2));
     const size_t mask = bound_.backward ? 6 : 3;
-    if (x.size() > mask) call.mask.data = x[mask].const_data_ptr();
+    if (instruction_.reads.size() > mask) call.mask.data = operand(mask).const_data_ptr();
     const auto result = [&](size_t w) { return write(state.operands[instruction_.writes[w]]); };
-    const at::Tensor scratch = workspace(bytes_);
+    std::byte* const scratch = state.scratch_of(instruction_);
     if (!bound_.backward) {
       auto* sums = static_cast<float*>(state.operands.data(instruction_.writes[1]));
-      return blocked::attention(call, result(0), sums, kernels_, threads_, scratch.mutable_data_ptr());
+      return blocked::attention(call, result(0), sums, kernels_, threads_, scratch);
     }
-    blocked::attention_backward(call,
-                                {read(x[0]), read(x[4]), x[5].const_data_ptr<float>(), result(0), result(1), result(2)},
-                                kernels_, threads_, scratch.mutable_data_ptr());
+    const auto* sums = operand(5).const_data_ptr<float>();
+    blocked::attention_backward(call, {read(operand(0)), read(operand(4)), sums, result(0), result(1), result(2)},
+                                kernels_, threads_, scratch);
   }
 
  private:
@@ -69,7 +45,6 @@ class AttentionKernel final : public BoundKernel {
   const blocked::MicroKernels& kernels_;
   int threads_;
   BoundAttention bound_;
-  size_t bytes_;
 };
 
 class LossKernel final : public BoundKernel {
@@ -78,31 +53,22 @@ class LossKernel final : public BoundKernel {
       : instruction_(instruction),
         kernels_(parts.micro_kernels),
         threads_(parts.schedule.threads),
-        bound_(std::move(bound)) {
-    // Which results there are decides the size; where they are does not.
-    blocked::LinearCrossEntropy sized = bound_.call;
-    char any = 0;
-    if (bound_.wants_hidden) sized.hidden_gradient = &any;
-    if (bound_.wants_weight) sized.weight_gradient = &any;
-    bound_.call.chunk = sized.chunk = blocked::frugal_chunk(sized);
-    bytes_ = blocked::workspace_bytes(sized, threads_);
-  }
+        bound_(std::move(bound)) {}
 
   void run(RunState& state) override {
-    const Reads x(instruction_.reads, bound_.copied, state);
+    const auto data = [&](size_t i) -> const void* { return state.operands.data(instruction_.reads[i]); };
     blocked::LinearCrossEntropy call = bound_.call;
-    call.hidden = x[0].const_data_ptr();
-    call.weight = x[1].const_data_ptr();
-    call.targets = x[2].const_data_ptr<int64_t>();
-    if (x.size() > 3) call.gradient = x[3].const_data_ptr<float>();
-    if (x.size() > 4) call.sum_gradient = x[4].const_data_ptr<float>();
+    call.hidden = data(0);
+    call.weight = data(1);
+    call.targets = static_cast<const int64_t*>(data(2));
+    if (instruction_.reads.size() > 3) call.gradient = static_cast<const float*>(data(3));
+    if (instruction_.reads.size() > 4) call.sum_gradient = static_cast<const float*>(data(4));
     const auto result = [&](size_t w) { return state.operands.data(instruction_.writes[w]); };
     call.loss = static_cast<float*>(result(0));
     call.logp_sum = static_cast<float*>(result(1));
     if (bound_.wants_hidden) call.hidden_gradient = result(2);
     if (bound_.wants_weight) call.weight_gradient = result(3);
-    const at::Tensor scratch = workspace(bytes_);
-    blocked::linear_cross_entropy(call, kernels_, threads_, scratch.mutable_data_ptr());
+    blocked::linear_cross_entropy(call, kernels_, threads_, state.scratch_of(instruction_));
   }
 
  private:
@@ -110,20 +76,19 @@ class LossKernel final : public BoundKernel {
   const blocked::MicroKernels& kernels_;
   int threads_;
   BoundLoss bound_;
-  size_t bytes_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<BoundKernel> bind_attention(const Instruction& instruction, const KernelParts& parts) {
   auto bound = bind_attention(instruction.op, instruction.attrs, layouts_of(parts.schedule, instruction.reads));
-  USER_CHECK(bound.has_value(), "the blocked {} does not take its operands", instruction.op);
+  USER_CHECK(bound && bound->copied.empty(), "the blocked {} does not take its operands", instruction.op);
   return std::make_unique<AttentionKernel>(instruction, parts, std::move(*bound));
 }
 
 std::unique_ptr<BoundKernel> bind_loss(const Instruction& instruction, const KernelParts& parts) {
   auto bound = bind_loss(instruction.attrs, layouts_of(parts.schedule, instruction.reads), parts.schedule.features);
-  USER_CHECK(bound.has_value(), "the blocked {} does not take its operands", instruction.op);
+  USER_CHECK(bound && bound->copied.empty(), "the blocked {} does not take its operands", instruction.op);
   return std::make_unique<LossKernel>(instruction, parts, std::move(*bound));
 }
 

@@ -1,7 +1,5 @@
 // What the ranks of a mesh do together, on their process groups. Operands are contiguous
 // (schedule/verify_collectives.h).
-#include <ATen/Functions.h>
-
 #include "base/check.h"
 #include "comm/ranks.h"
 #include "ops/op_def.h"
@@ -31,10 +29,12 @@ class CollectiveKernel final : public BoundKernel {
     std::vector<at::Tensor> operands, results;
     for (OperandId read : instruction_.reads) operands.push_back(state.operands[read]);
     for (OperandId write : instruction_.writes) results.push_back(state.operands[write]);
+    if (instruction_.mark) {
+      state.in_flight.insert_or_assign(*instruction_.mark, begin(operands, results));
+      return;
+    }
+    std::byte* const scratch = state.scratch_of(instruction_);
     const uint64_t bytes = instruction_.scratch.bytes;
-    at::Tensor scratch;  // the allocator's next: where the plan has put it
-    if (bytes > 0) scratch = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
-    void* const work = bytes > 0 ? scratch.mutable_data_ptr() : nullptr;
     switch (collective_) {
       case Collective::kAllGather:
         return group_.all_gather(operands, results);
@@ -43,11 +43,9 @@ class CollectiveKernel final : public BoundKernel {
       case Collective::kRotate:
         return group_.rotate(operands, results, instruction_.attrs.get<int64_t>("by"));
       case Collective::kReduceScatter:
-        return group_.reduce_scatter(operands, results, how_, work, bytes);
-      case Collective::kAllReduce:
-        for (size_t k = 0; k < operands.size(); ++k)
-          if (operands[k].const_data_ptr() != results[k].const_data_ptr()) results[k].copy_(operands[k]);
-        return group_.all_reduce(results, how_, work, bytes);
+        return group_.reduce_scatter(operands, results, how_, scratch, bytes);
+      case Collective::kAllReduce:  // in place
+        return group_.all_reduce(results, how_, scratch, bytes);
       case Collective::kNone:
       case Collective::kReshard:
         break;
@@ -56,13 +54,43 @@ class CollectiveKernel final : public BoundKernel {
   }
 
  private:
+  InFlight begin(at::TensorList operands, at::TensorList results) {
+    switch (collective_) {
+      case Collective::kAllGather:
+        return group_.begin_all_gather(operands, results);
+      case Collective::kAllToAll:
+        return group_.begin_all_to_all(operands, results);
+      case Collective::kRotate:
+        return group_.begin_rotate(operands, results, instruction_.attrs.get<int64_t>("by"));
+      default:
+        user_error("{} cannot go on beside the computation", instruction_.op);
+    }
+  }
+
   const Instruction& instruction_;
   Collective collective_;
   RankGroup& group_;
   ReduceOp how_ = ReduceOp::kSum;
 };
 
+class WaitKernel final : public BoundKernel {
+ public:
+  explicit WaitKernel(uint32_t mark) : mark_(mark) {}
+  void run(RunState& state) override {
+    auto found = state.in_flight.extract(mark_);
+    if (!found.empty()) found.mapped().end();
+  }
+
+ private:
+  uint32_t mark_;
+};
+
 }  // namespace
+
+std::unique_ptr<BoundKernel> bind_wait(const Instruction& instruction, const KernelParts&) {
+  USER_CHECK(instruction.mark.has_value(), "a wait for no mark");
+  return std::make_unique<WaitKernel>(*instruction.mark);
+}
 
 std::unique_ptr<BoundKernel> bind_collective(const Instruction& instruction, const KernelParts& parts) {
   INTERNAL_CHECK(parts.ranks != nullptr, "{} without other ranks", instruction.op);

@@ -12,7 +12,7 @@ namespace {
 class Generated final : public BoundKernel {
  public:
   Generated(const Instruction& instruction, std::shared_ptr<const Kernel> kernel, const LoopProgram& program)
-      : kernel_(std::move(kernel)), operands_(instruction.reads), scratch_(instruction.scratch.offset) {
+      : instruction_(instruction), kernel_(std::move(kernel)), operands_(instruction.reads) {
     operands_.insert(operands_.end(), instruction.writes.begin(), instruction.writes.end());
     buffers_.resize(operands_.size());
     is_row_ = is_one_row(program);
@@ -48,15 +48,15 @@ class Generated final : public BoundKernel {
   }
   [[nodiscard]] int64_t items() const { return kernel_->phases.front().items; }
   void run_items(RunState& state, const KernelPhase& phase, int64_t first, int64_t last) {
-    std::byte* const scratch = state.operands.arena() + scratch_;
+    std::byte* const scratch = state.scratch_of(instruction_);
     at::parallel_for(first, last, std::max<int64_t>(1, phase.grain),
                      [&](int64_t begin, int64_t end) { phase.run(buffers_.data(), begin, end, scratch); });
   }
 
+  const Instruction& instruction_;
   std::shared_ptr<const Kernel> kernel_;
   std::vector<OperandId> operands_;
   std::vector<void*> buffers_;
-  uint64_t scratch_;
   bool is_row_ = false;
 };
 

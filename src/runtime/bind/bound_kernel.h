@@ -2,6 +2,7 @@
 // operands lie. Private to runtime/; the executor owns these and runs them in order.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -11,12 +12,11 @@
 
 #include "blocked/micro_kernels.h"
 #include "codegen/codegen.h"
+#include "comm/ranks.h"
 #include "runtime/bind/bound_operands.h"
 #include "schedule/schedule.h"
 
 namespace stepc {
-
-class Ranks;
 
 // What the kernels of a run share.
 struct RunState {
@@ -25,6 +25,13 @@ struct RunState {
   std::vector<c10::IValue> numbers;       // what this run has read on the host
   std::vector<at::Generator> generators;  // of this run
   torch::jit::Stack stack = {};
+  std::map<uint32_t, InFlight> in_flight = {};  // exchanges that have begun, by mark
+
+  // What an instruction's kernel works in, as the plan has it. ATen calls ask the allocator instead, which answers from
+  // the same memory (runtime/instruction_memory.h).
+  [[nodiscard]] std::byte* scratch_of(const Instruction& instruction) const {
+    return operands.arena() + instruction.scratch.offset;
+  }
 };
 
 class BoundKernel {
@@ -61,6 +68,7 @@ std::unique_ptr<BoundKernel> bind_loss(const Instruction& instruction, const Ker
 std::unique_ptr<BoundKernel> bind_op(const Instruction& instruction, const KernelParts& parts);
 std::unique_ptr<BoundKernel> bind_aten(const Instruction& instruction, const KernelParts& parts);
 std::unique_ptr<BoundKernel> bind_collective(const Instruction& instruction, const KernelParts& parts);
+std::unique_ptr<BoundKernel> bind_wait(const Instruction& instruction, const KernelParts& parts);
 std::unique_ptr<BoundKernel> bind_copy(const Instruction& instruction, const KernelParts& parts);
 
 // How an operand lies, as kernels are chosen by.

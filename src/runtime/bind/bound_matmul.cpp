@@ -38,7 +38,7 @@ class MatmulKernel final : public BoundKernel {
   }
 
   void run(RunState& state) override {
-    std::byte* const scratch = state.operands.arena() + instruction_.scratch.offset;
+    std::byte* const scratch = state.scratch_of(instruction_);
     std::array<blocked::Product, blocked::kMostProducts> products;
     blocked::Matmul call = bound_.call;
     call.products = {products.data(), bound_.products.size()};

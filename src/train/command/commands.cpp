@@ -22,6 +22,7 @@
 #include "train/machine/machine.h"
 #include "train/model/chat_choice.h"
 #include "train/model/model_directory.h"
+#include "train/report/progress.h"
 #include "train/run/run_data.h"
 #include "train/run/trainer.h"
 #include "train/step/evaluate.h"
@@ -45,15 +46,19 @@ int run_eval(RunConfig config, const std::string& model) {
                           : fs::exists(finished) ? finished
                                                  : fs::path(config.model.path);
   const ModelDirectory directory = open_model_directory(chosen);
-  const auto network = load_model(directory, models::scalar_type(config.model.compute));
-  const Corpus corpus = read_corpus(config, directory);
+  Progress progress = progress_on_terminal(stderr);
+  const auto network = progress.during(
+      "loading the model", [&] { return load_model(directory, models::scalar_type(config.model.compute)); });
+  const Corpus corpus = read_corpus(config, directory, progress);
   USER_CHECK(corpus.held_out_windows() > 0,
              "nothing is held out to evaluate on: give data.eval, or a data.eval_fraction above 0");
   USER_CHECK(has_held_out_labels(corpus, config.data.eval_windows),
              "the {} held-out windows have no label that training would learn: hold out more, or other text",
              config.data.eval_windows);
-  const HeldOutLoss loss = evaluate([&](const Batch& rows) { return summed_loss(network, rows); }, directory.tokenizer,
-                                    corpus, config.data.eval_windows, config.train.batch_size);
+  const HeldOutLoss loss = progress.during("evaluating", [&] {
+    return evaluate([&](const Batch& rows) { return summed_loss(network, rows); }, directory.tokenizer, corpus,
+                    config.data.eval_windows, config.train.batch_size);
+  });
   fmt::print("{}: held-out loss {:.4f} nats per token, {:.4f} nats per byte ({} tokens, {} bytes)\n", chosen.string(),
              loss.nats_per_token, loss.nats_per_byte, loss.tokens, loss.bytes);
   return 0;
@@ -99,9 +104,13 @@ int run_generate(GenerateCommand command) {
   command.sample.is_whole_text = command.chat.empty();
   if (!command.chat.empty())
     put_into_chat(choose_chat_template(command.chat, directory.base), directory.tokenizer, command);
-  const auto model = load_model(directory, at::kFloat);
-  const Sample sample = sample_text(model, directory.tokenizer, command.prompt, command.sample);
-  fmt::print("{}{}\n", command.chat.empty() ? command.prompt : std::string(), printable(sample.text));
+  Progress progress = progress_on_terminal(stderr);
+  const auto model = progress.during("loading the model", [&] { return load_model(directory, at::kFloat); });
+  const Sample sample = progress.during(
+      "generating", [&] { return sample_text(model, directory.tokenizer, command.prompt, command.sample); });
+  // A terminal would obey control characters; a pipe or a file gets the model's text as it is.
+  fmt::print("{}{}\n", command.chat.empty() ? command.prompt : std::string(),
+             is_terminal(stdout) ? printable(sample.text) : sample.text);
   if (!sample.note.empty()) fmt::print(stderr, "stepc: {}\n", sample.note);
   return 0;
 }

@@ -17,6 +17,7 @@
 #include "data/inspect/shown_row.h"
 #include "data/shard/mixture.h"
 #include "data/shard/shard_cache.h"
+#include "train/machine/pythons.h"
 #include "train/model/chat_choice.h"
 #include "train/model/model_directory.h"
 #include "train/model/separator.h"
@@ -37,7 +38,7 @@ struct Options {
   int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   int64_t seq_len = 512;
   uint64_t seed = 0, sample = 0;
-  bool colour = false, borders = false, verify = false;
+  bool colour = false, borders = false, verify = false, skip_unusable = false;
 };
 
 DocumentFormat format_of(const Options& options) {
@@ -45,12 +46,15 @@ DocumentFormat format_of(const Options& options) {
   const fs::path directory = fs::is_directory(options.tokenizer) ? options.tokenizer : options.tokenizer.parent_path();
   if (!options.chat.empty())
     format.chat = std::make_shared<const ChatTemplate>(choose_chat_template(options.chat, directory));
+  format.skips_unusable = options.skip_unusable;
+  format.parquet = std::make_shared<ParquetReaders>(pythons());
   format.field = !options.field.empty() ? options.field : format.chat ? "messages" : "text";
   return format;
 }
 
 TokenStream tokenized(const Options& options, const Tokenizer& tokenizer, size_t& made) {
-  const bool terminal = terminal_columns(stderr) > 0;
+  Progress progress = progress_on_terminal(stderr);
+  Progress::Phase phase(progress, "tokenizing");
   ShardCacheOptions cache;
   cache.directory = options.cache;
   cache.format = format_of(options);
@@ -59,16 +63,22 @@ TokenStream tokenized(const Options& options, const Tokenizer& tokenizer, size_t
              "--separator {}: the tokenizer has no such added token; \"\" for none", in_quotes(cache.separator));
   cache.threads = options.threads;
   cache.verify = options.verify;
-  if (terminal)
-    cache.progress = [](uint64_t done, uint64_t total) {
-      std::fputs(str("\rtokenizing {} of {}\x1b[K", human_bytes(done), human_bytes(total)).c_str(), stderr);
-    };
+  cache.progress = [&](uint64_t done, uint64_t total) {
+    phase.update(str("{} of {}", human_bytes(done), human_bytes(total)));
+  };
   cache.waiting = [&] {
     std::fputs(str("another process is at work in {}, waiting for it\n", options.cache.string()).c_str(), stderr);
   };
-  cache.repaired = [](uint64_t lines) { std::fputs(("stepc: " + repaired_text(lines) + "\n").c_str(), stderr); };
-  const ShardCacheResult result = tokenize_files(tokenizer, options.files, cache);
-  if (terminal) std::fputs("\r\x1b[K", stderr);
+  cache.faults = [](const TextFaults& faults) {
+    for (const std::string& line : to_text(faults)) std::fputs(("stepc: " + line + "\n").c_str(), stderr);
+  };
+  const ShardCacheResult result = [&] {
+    try {
+      return tokenize_files(tokenizer, options.files, cache);
+    } catch (const UnusableDocument& error) {
+      user_error("{}; --skip-unusable leaves out what cannot be used", error.what());
+    }
+  }();
   made = result.made;
   return TokenStream(result.shards);
 }
@@ -115,6 +125,8 @@ void add_options(CLI::App& command, Options& options) {
   command.add_option(
       "--separator", options.separator,
       "added token after each document; default: <|endoftext|>, else the model's end of text; \"\": none");
+  command.add_flag("--skip-unusable", options.skip_unusable,
+                   "leave out lines and rows of which no document can be made, and count them");
   command.add_option("--threads", options.threads, "that tokenize")->check(CLI::Range(1, 1024))->capture_default_str();
 }
 }  // namespace

@@ -13,6 +13,7 @@
 #include "train/machine/machine.h"
 #include "train/model/adapter_choice.h"
 #include "train/model/model_directory.h"
+#include "train/report/progress.h"
 #include "train/run/memory_need.h"
 #include "train/run/run_data.h"
 #include "train/run/run_saver.h"
@@ -29,8 +30,10 @@ namespace {
 
 // Planned as a run's is, and never loaded.
 TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory, uint64_t& staging_bytes) {
+  Progress progress = progress_on_terminal(stderr);
   // The data say whether a row may hold two documents, which attention then keeps apart.
-  const Corpus corpus = read_corpus(config, directory);
+  const Corpus corpus = read_corpus(config, directory, progress);
+  const Progress::Phase phase(progress, "planning the step");
   TrainBatches batches(corpus, config.train.grad_accum, config.train.batch_size);
   std::optional<VirtualRegion> region(std::in_place);
   models::Decoder model(directory.config, models::scalar_type(config.model.compute));
@@ -50,9 +53,11 @@ TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory,
 
 // What a rank does with rows of the longest kind. Its picture is that of the part that needs most.
 RankPlan plan_of_rank(const RunConfig& config, const ModelDirectory& directory, const Strategy& strategy) {
+  Progress progress = progress_on_terminal(stderr);
   check_tensor_parallel(strategy, directory.config.num_attention_heads, directory.config.vocab_size);
   check_context_parallel(strategy, config.data.longest_row());
-  const Corpus corpus = read_corpus(config, directory);
+  const Corpus corpus = read_corpus(config, directory, progress);
+  const Progress::Phase phase(progress, "planning the step");
   TrainBatches batches(corpus, config.train.grad_accum, config.train.batch_size);
   std::optional<VirtualRegion> region(std::in_place);
   models::Decoder model(directory.config, models::scalar_type(config.model.compute));

@@ -50,6 +50,7 @@ Strategy strategy_of(const RunConfig& config) {
   strategy.sequence_parallel = parallel.sequence_parallel;
   strategy.context = parse_context(parallel.context);
   strategy.reduce = parse_reduce(parallel.reduce);
+  if (parallel.overlap) strategy.overlap_bytes = kOverlapBytes;
   strategy.rules = parallel.shard;
   const int64_t ranks = strategy.mesh.ranks();
   USER_CHECK(parallel.ranks == 0 || parallel.ranks == ranks,
@@ -82,6 +83,7 @@ std::string to_text(const Strategy& strategy) {
   if (strategy.mesh.find("tp") && !strategy.sequence_parallel) text += ", without sequence_parallel";
   if (strategy.mesh.find("cp") && strategy.context != Context::kByPrice)
     text += str(", context = \"{}\"", name_of(strategy.context));
+  if (strategy.overlap_bytes) text += ", overlap";
   if (strategy.reduce != DType::kF32) text += str(", gradients sent as {}", name_of(strategy.reduce));
   return text;
 }

@@ -27,6 +27,7 @@ struct RunConfig {
     std::vector<double> weights;
     std::string field = "text";
     std::string chat = "model";
+    bool skip_unusable = false;
     std::vector<std::string> eval;
     double eval_fraction = 0.02;
     int64_t eval_windows = 64;
@@ -60,6 +61,7 @@ struct RunConfig {
     bool sequence_parallel = true;
     std::string context = "auto";
     std::string reduce = "float32";
+    bool overlap = false;
     std::vector<ShardRule> shard = {};
   } parallel;
   struct Optim {

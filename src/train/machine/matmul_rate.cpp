@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "blocked/matmul.h"
+#include "cost/rates.h"
 #include "models/decoder.h"
 #include "runtime/machine_rates.h"
 #include "runtime/micro_kernels.h"
@@ -46,14 +47,24 @@ double blocked_rate(at::ScalarType dtype, const MatmulShape& shape, int threads)
   return 2.0 * static_cast<double>(shape.rows * shape.inner * shape.columns) / least_seconds;
 }
 
+double default_rate(at::ScalarType dtype) {
+  if (dtype != at::kFloat && dtype != at::kBFloat16) return 0;
+  double rate = 0;
+  for (const KernelOwner owner : {KernelOwner::kLibrary, KernelOwner::kBlocked})
+    for (const MatmulShape& shape : kLarge)
+      rate = std::max(rate, matmul_rate(Rates(), owner, dtype == at::kFloat ? DType::kF32 : DType::kBF16, shape.rows,
+                                        shape.columns, shape.inner));
+  return rate;
+}
+
 }  // namespace
 
-double measure_run_rate(const RunConfig& config) {
+RunRate measure_run_rate(const RunConfig& config) {
   const at::ScalarType dtype = models::scalar_type(config.model.compute);
-  double rate = measure_matmul_rate(dtype, {kLarge.begin(), kLarge.end()});
-  if (config.train.mode != "fast" || dtype == at::kHalf) return rate;
+  RunRate rate = {measure_matmul_rate(dtype, {kLarge.begin(), kLarge.end()}), default_rate(dtype)};
+  if (config.train.mode != "fast" || (dtype != at::kFloat && dtype != at::kBFloat16)) return rate;
   for (const MatmulShape& shape : kLarge)
-    rate = std::max(rate, blocked_rate(dtype, shape, static_cast<int>(config.train.threads)));
+    rate.measured = std::max(rate.measured, blocked_rate(dtype, shape, static_cast<int>(config.train.threads)));
   return rate;
 }
 

@@ -8,9 +8,14 @@
 
 namespace stepc::train {
 
-// Operations a second on large matrices, measured in some tenths of a second: LibTorch's matmuls, or stepc's own where
-// they are faster and the run uses them. `config.train.threads` is in effect.
-double measure_run_rate(const RunConfig& config);
+// Operations a second on large matrices: LibTorch's matmuls, or stepc's own where they are faster and the run uses
+// them.
+struct RunRate {
+  double measured = 0;    // here, in some tenths of a second
+  double by_default = 0;  // what predictions take for it that know no machine's rates; 0: nothing of this dtype
+};
+// `config.train.threads` is in effect.
+RunRate measure_run_rate(const RunConfig& config);
 
 // A line where a run in float16 is much slower than it would be in bfloat16, from the rates of both.
 std::optional<std::string> slow_float16(double float16_rate, double bfloat16_rate);

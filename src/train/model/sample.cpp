@@ -91,7 +91,7 @@ Sample sample_with(const Generate& generate, const models::DecoderConfig& config
   if (!options.stops.empty())
     generation.done = [&](const std::vector<int64_t>& ids) { return ends_a_stop(tokenizer, ids, options.stops); };
   const std::vector<int64_t> ids = generate(given.ids, generation);
-  const std::string text = tokenizer.decode(std::vector<int32_t>(ids.begin(), ids.end()));
+  const std::string text = tokenizer.decode(std::vector<int32_t>(ids.begin(), ids.end()), InvalidBytes::kReplaced);
   const auto prompt_tokens = static_cast<int64_t>(given.ids.size());
   // The last token is not read any more.
   const auto all_tokens = prompt_tokens + std::max<int64_t>(static_cast<int64_t>(ids.size()) - 1, 0);

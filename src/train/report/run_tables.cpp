@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "base/text.h"
+#include "cost/profile.h"
 
 namespace stepc::train {
 namespace {
@@ -25,7 +26,7 @@ std::string plural(int64_t count, const char* noun) { return str("{} {}{}", coun
 }  // namespace
 
 RunNumbers derive_numbers(const RunConfig& config, const models::DecoderConfig& model, const Corpus& corpus,
-                          double matmul_flops_rate) {
+                          const RunRate& rate, int64_t ranks) {
   RunNumbers numbers;
   numbers.parameters = model.parameter_count();
   numbers.samples_per_step = config.train.batch_size * config.train.grad_accum;
@@ -39,8 +40,9 @@ RunNumbers derive_numbers(const RunConfig& config, const models::DecoderConfig& 
       model.train_flops_per_token(std::llround(row_tokens)) * static_cast<double>(numbers.tokens_per_step);
   // Frozen weights need no gradient of their own: four operations a weight and token instead of six.
   if (config.lora.rank > 0) numbers.flops_per_step *= 2.0 / 3.0;
-  numbers.matmul_flops_rate = matmul_flops_rate;
-  numbers.least_step_seconds = numbers.flops_per_step / matmul_flops_rate;
+  numbers.matmul_flops_rate = rate.measured * static_cast<double>(ranks);
+  numbers.default_flops_rate = rate.by_default * static_cast<double>(ranks);
+  numbers.least_step_seconds = numbers.flops_per_step / numbers.matmul_flops_rate;
   return numbers;
 }
 
@@ -53,6 +55,22 @@ void RunNumbers::note_step(double seconds) {
 
 double RunNumbers::mfu(double step_seconds) const {
   return step_seconds > 0 ? std::min(1.0, least_step_seconds / step_seconds) : 1.0;
+}
+
+Prediction RunNumbers::told(Prediction prediction) const {
+  if (!prediction.is_calibrated && default_flops_rate > 0) prediction.seconds *= default_flops_rate / matmul_flops_rate;
+  prediction.seconds = std::max(prediction.seconds, least_step_seconds);
+  return prediction;
+}
+
+std::string step_time_text(const RunNumbers& numbers, const std::optional<Prediction>& prediction) {
+  const std::string least = str("at least {}", time_text(numbers.least_step_seconds));
+  if (!prediction) return str("{} a step: every FLOP at the rate of a large matmul", least);
+  const Prediction told = numbers.told(*prediction);
+  return str("predicted: {} a step, {}; from {}", time_text(told.seconds), least,
+             told.is_calibrated ? "this machine's rates"
+                                : "default rates, scaled by the matmuls measured here: `stepc calibrate` measures the "
+                                  "rest");
 }
 
 std::string start_table(const RunConfig& config, const models::DecoderConfig& model, const Corpus& corpus,
@@ -92,9 +110,8 @@ std::string start_table(const RunConfig& config, const models::DecoderConfig& mo
   text += row("optimizer", str("{}, lr {:.2e} after {} warm-up steps, {} to {:.2e}, weight decay {:g}, clip {:g}",
                                config.optim.name, config.optim.lr, config.optim.warmup_steps, config.optim.schedule,
                                last_lr, config.optim.weight_decay, config.optim.clip));
-  text += row("FLOPs", str("{} a step; this machine multiplies matrices at {}/s: at least {:.3f} s a step",
-                           human_flops(numbers.flops_per_step), human_flops(numbers.matmul_flops_rate),
-                           numbers.least_step_seconds));
+  text += row("FLOPs", str("{} a step; large matrices are multiplied at {}/s", human_flops(numbers.flops_per_step),
+                           human_flops(numbers.matmul_flops_rate)));
   text += row("output", config.output.dir);
   return text;
 }

@@ -7,8 +7,10 @@
 #include <string>
 
 #include "data/corpus.h"
+#include "engine/prediction.h"
 #include "models/decoder_config.h"
 #include "train/config/run_config.h"
+#include "train/machine/matmul_rate.h"
 
 namespace stepc::train {
 
@@ -19,7 +21,8 @@ struct RunNumbers {
   int64_t tokens = 0;              // of the whole run
   double epochs = 0;               // of the data source that is seen most often
   double flops_per_step = 0;       // 6 a matmul weight and token, and causal attention
-  double matmul_flops_rate = 0;    // of this machine, measured, operations a second
+  double matmul_flops_rate = 0;    // of all ranks, measured, operations a second
+  double default_flops_rate = 0;   // what default rates take for that; 0: nothing of the run's dtype
   double least_step_seconds = 0;   // at that rate
   bool rate_is_of_a_step = false;  // a step was faster than that: its rate is the measure now
 
@@ -28,10 +31,17 @@ struct RunNumbers {
   void note_step(double seconds);
   // Of the best rate that was seen, in (0, 1]; a step without a measured time is the first.
   [[nodiscard]] double mfu(double step_seconds) const;
+  // As it is told: default rates are scaled by how fast matmuls were measured to be, and no step takes less than the
+  // least.
+  [[nodiscard]] Prediction told(Prediction prediction) const;
 };
 
+// `ranks`: how many compute a step together, each at this rate.
 RunNumbers derive_numbers(const RunConfig& config, const models::DecoderConfig& model, const Corpus& corpus,
-                          double matmul_flops_rate);
+                          const RunRate& rate, int64_t ranks = 1);
+
+// The one statement about the time of a step before the first: "predicted: 41.20 ms a step, at least 30.10 ms; ...".
+std::string step_time_text(const RunNumbers& numbers, const std::optional<Prediction>& prediction);
 
 // `config.train.threads` is resolved.
 std::string start_table(const RunConfig& config, const models::DecoderConfig& model, const Corpus& corpus,

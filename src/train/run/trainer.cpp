@@ -87,7 +87,6 @@ class Run {
   int run();
 
  private:
-  Corpus read_data();
   void resume_from(const Checkpoint& checkpoint);
   void read_batch();
   void take_step();
@@ -149,14 +148,16 @@ class Run {
   std::optional<RunSaver> saver_;         // reads the learner
 };
 
-// A checkpoint is whole without the directory that the run began from; one that is there is of the same model.
+// A checkpoint is whole without the directory that the run began from; one that is there is of the same model. What it
+// was saved in is for stepc to choose (saved_dtype()).
 void check_same_model(const std::string& path, const ModelDirectory& resumed) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return;
-  USER_CHECK(read_model_config(path) == resumed.config,
-             "model.path = {}: another model than that of the checkpoint to resume from, {}: their config.json differ; "
-             "give that, or choose another output.dir",
-             path, resumed.path.string());
+  for (const auto& [field, here, there] : read_model_config(path).differences(resumed.config))
+    USER_CHECK(field == "dtype",
+               "model.path = {}: another model than that of the checkpoint to resume from, {}: its {} is {}, the "
+               "checkpoint's {}; give that model, or choose another output.dir",
+               path, resumed.path.string(), field, here, there);
 }
 
 // Training goes on from the checkpoint's own model files.
@@ -246,11 +247,16 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
       output_(std::move(output)),
       progress_(output_.get(), terminal_columns(stdout), config_.output.log_every),
       log_lines_(progress_),
-      directory_(open_run_directory(config_.output.dir, resume, ranks_.get())),
-      learner_(make_learner(config_, directory_, strategy, ranks_)),
-      corpus_(read_data()),
+      directory_(progress_.during("looking whether the checkpoints are whole",
+                                  [&] { return open_run_directory(config_.output.dir, resume, ranks_.get()); })),
+      learner_(
+          progress_.during("reading the model", [&] { return make_learner(config_, directory_, strategy, ranks_); })),
+      corpus_(read_corpus(config_, learner_->directory(), progress_, /*is_alone=*/ranks_ == nullptr)),
       batches_(corpus_, config_.train.grad_accum, config_.train.batch_size),
-      numbers_(derive_numbers(config_, learner_->directory().config, corpus_, measure_run_rate(config_))),
+      numbers_(derive_numbers(
+          config_, learner_->directory().config, corpus_,
+          progress_.during("measuring this machine's matmuls", [&] { return measure_run_rate(config_); }),
+          ranks_ == nullptr ? 1 : ranks_->ranks())),
       profile_(is_first_ ? std::move(profile) : std::filesystem::path()) {
   check_labels(config_, corpus_);
   if (ranks_ != nullptr) {
@@ -262,9 +268,10 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
   if (const auto line = slow_float16_here(config_)) log().warn(*line);
   progress_.note(start_table(config_, learner_->directory().config, corpus_, numbers_));
   plan_step();
-  learner_->load(config_);
+  progress_.note(step_time_text(numbers_, prediction_));
+  progress_.during("loading the model", [&] { learner_->load(config_); });
   const auto& checkpoint = directory_.checkpoint();
-  if (checkpoint) resume_from(*checkpoint);
+  if (checkpoint) progress_.during("loading the checkpoint", [&] { resume_from(*checkpoint); });
   if (resume && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
   if (is_first_) metrics_.emplace(directory_.metrics().string(), checkpoint ? step_ : -1);
   saver_.emplace(config_, directory_.path(), *learner_, checkpoint, files_, ranks_, to_text(strategy.mesh));
@@ -272,18 +279,6 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
     progress_.note(str("saves are written beside the training, from a copy of the state: {}", human_bytes(bytes)));
   agree(0);  // all of them have come so far
   spent_.set_up = seconds_since(began_);
-}
-
-Corpus Run::read_data() {
-  DataEvents events;
-  events.tokenizing = [this](uint64_t done, uint64_t total) {
-    progress_.status(str("tokenising: {} of {}", human_bytes(done), human_bytes(total)));
-  };
-  // Of ranks one does it and the others wait, whichever came first.
-  if (ranks_ == nullptr)
-    events.waiting = [this] { progress_.note("another process is tokenising for the same cache: waiting for it"); };
-  events.repaired = [](uint64_t lines) { log().warn(repaired_text(lines)); };
-  return read_corpus(config_, learner_->directory(), std::move(events));
 }
 
 void Run::resume_from(const Checkpoint& checkpoint) {
@@ -338,7 +333,7 @@ void Run::plan_step() {
   if (config_.train.mode != name_of(Mode::kFast)) return;
   uint64_t largest = 0;
   for (const int64_t seq : corpus_.mixture().lengths()) {
-    progress_.status("planning " + step_of(seq));
+    const Progress::Phase phase(progress_, "planning " + step_of(seq));
     if (!learner_->plan(batches_.of_length(seq, step_))) return;
     largest = std::max(largest, learner_->stats().planned_peak_bytes);
   }
@@ -348,7 +343,6 @@ void Run::plan_step() {
   if (saves_while_training(config_)) planned_.staging = learner_->staged_bytes();
   progress_.note(to_text(planned_));
   prediction_ = learner_->prediction();
-  if (prediction_) progress_.note("predicted: " + to_text(*prediction_));
   check_memory("training " + learner_->directory().path.string(), planned_.total());
 }
 
@@ -356,10 +350,10 @@ void Run::compile() {
   release_free_memory();
   loaded_bytes_ = resident_process_bytes();
   for (const int64_t seq : corpus_.mixture().lengths()) {
-    progress_.status("compiling " + step_of(seq));
     const auto began = Clock::now();
     const double compared = learner_->stats().verify_seconds;
-    learner_->prepare(batches_.of_length(seq, step_), learning_rate_at(config_, step_));
+    progress_.during(str("compiling {}, and comparing its plan with the step as it is written", step_of(seq)),
+                     [&] { learner_->prepare(batches_.of_length(seq, step_), learning_rate_at(config_, step_)); });
     const double seconds = seconds_since(began);
     spent_.steps += seconds;
     progress_.note(str("compiled {} in {}, {} of it to compare it", step_of(seq), human_seconds(seconds),
@@ -448,7 +442,7 @@ void Run::show_step(const StepResult& result, double lr, double seconds) {
                       .mfu = numbers_.mfu(typical),
                       .seconds_left = typical * static_cast<double>(config_.train.steps - step_),
                       .step_seconds = typical,
-                      .predicted_seconds = prediction_ ? prediction_->seconds : 0,
+                      .predicted_seconds = prediction_ ? numbers_.told(*prediction_).seconds : 0,
                       .step_bytes = stats.measured_peak_bytes,
                       .planned_bytes = stats.planned_peak_bytes};
   progress_.step(line);
@@ -468,7 +462,7 @@ void Run::show_step(const StepResult& result, double lr, double seconds) {
 // at op by op.
 std::string Run::first_nonfinite() {
   constexpr double kPatienceSeconds = 120;
-  progress_.status("looking for the first value that is not finite");
+  const Progress::Phase phase(progress_, "looking for the first value that is not finite");
   const auto began = Clock::now();
   const int64_t bad_step = step_ - 1;
   const auto checkpoint = find_latest_checkpoint(directory_.path());
@@ -490,7 +484,7 @@ std::string Run::first_nonfinite() {
 
 std::optional<double> Run::evaluate_held_out() {
   if (corpus_.held_out_windows() == 0) return std::nullopt;
-  progress_.status("evaluating");
+  const Progress::Phase phase(progress_, "evaluating");
   release_idle_arenas();  // what evaluation takes is taken instead of the step's memory, not beside it
   const HeldOutLoss loss = timed(spent_.evaluation, [&] {
     return evaluate([&](const Batch& rows) { return learner_->summed_loss(rows); }, learner_->directory().tokenizer,
@@ -534,6 +528,7 @@ void Run::save_now() {
   const auto began = Clock::now();
   wait_for_save();
   if (step_ > saver_->saved_step()) {
+    const Progress::Phase phase(progress_, "saving");
     saver_->begin_in_place(state(), is_best());
     wait_for_save();
   }
@@ -599,8 +594,10 @@ void Run::finish() {
   const std::optional<double> after = evaluate_held_out();
   save_now();
   const std::vector<RankRow> rows = rank_rows();
-  const std::string sample = after ? sample_text() : std::string();
+  const std::string sample =
+      after ? progress_.during("writing a sample", [&] { return sample_text(); }) : std::string();
   if (!is_first_) return;
+  std::optional<Progress::Phase> phase(std::in_place, progress_, "writing the model");
   DirectoryTransaction model(directory_.model(), DirectoryTransaction::Existing::kReplace, files_);
   const auto max_shard_bytes = static_cast<uint64_t>(config_.output.max_shard_gb * kBytesPerGb);
   if (ranks_ == nullptr)
@@ -608,6 +605,7 @@ void Run::finish() {
   else  // no rank has it all; the checkpoint has, and nothing is asked of the other ranks
     export_model(open_model_directory(saver_->saved_directory()), model.path(), max_shard_bytes, files_);
   model.commit();
+  phase.reset();
   remove_abandoned(directory_.path(), files_);
 
   EndOfRun end;
@@ -643,7 +641,7 @@ Report Run::report_of(const EndOfRun& end, const std::vector<RankRow>& rows) con
   report.least_step_seconds = numbers_.least_step_seconds;
   report.rate_is_of_a_step = numbers_.rate_is_of_a_step;
   report.step_seconds = end.step_seconds;
-  report.prediction = prediction_;
+  if (prediction_) report.prediction = numbers_.told(*prediction_);
   report.held_out_before = end.held_out_before;
   report.held_out_after = end.held_out_after;
   report.time = spent_;
@@ -684,6 +682,7 @@ void use_common_threads(RunConfig& config, Ranks& ranks) {
 
 int train(RunConfig config, bool resume, FileSystem& files, const std::filesystem::path& profile) {
   const Launch launch = launch_of([](const char* name) { return std::getenv(name); });
+  resume = resume || launch.restart > 0;  // what the attempt before has saved is this run's own
   check_profile(profile, config);
   const Strategy strategy = strategy_of(config, launch);
   USER_CHECK(launch.ranks == 1 || config.train.mode == name_of(Mode::kFast),

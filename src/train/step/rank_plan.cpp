@@ -150,9 +150,16 @@ std::string to_text(const RankPlan& plan) {
   }
   out += to_text(padded_inputs(plan.parts.front().graph));  // the batch, and parameters as all parts have them
   Prediction sum = plan.parts.front().prediction;
-  sum.seconds = 0;
-  for (const RankPart& part : plan.parts) sum.seconds += part.prediction.seconds * static_cast<double>(part.times);
+  sum.seconds = sum.exchange_seconds = sum.exposed_seconds = 0;
+  for (const RankPart& part : plan.parts) {
+    const auto times = static_cast<double>(part.times);
+    sum.seconds += part.prediction.seconds * times;
+    sum.exchange_seconds += part.prediction.exchange_seconds * times;
+    sum.exposed_seconds += part.prediction.exposed_seconds * times;
+  }
   out += str("predicted time  {}\n", to_text(sum));
+  out += str("of it in exchanges {}, while nothing else runs {}\n", time_text(sum.exchange_seconds),
+             time_text(sum.exposed_seconds));
   const uint64_t staging = plan.staging_bytes;
   out += str("a rank takes {}: model and optimizer {}, step {}, {}the program itself aside\n",
              human_bytes(plan.state_bytes() + plan.step_bytes() + staging), human_bytes(plan.state_bytes()),

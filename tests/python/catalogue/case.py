@@ -92,7 +92,7 @@ class Door:
     def __call__(self, *objects, **options):
         if self.mode is None:
             return objects if len(objects) > 1 else objects[0]
-        result = stepc.accelerate(*objects, config=stepc.Config(mode=self.mode), **options)
+        result = stepc.accelerate(*objects, config=stepc.Config(mode=self.mode, pace="off"), **options)
         self.made += [weakref.ref(one) for one in (result if isinstance(result, tuple) else (result,))]
         return result
 

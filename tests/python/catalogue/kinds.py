@@ -93,7 +93,7 @@ def scripted_function(accelerate):
         yield from fit(step, model, optimizer)
 
 
-@case(eager="compile")
+@case
 def compiled_submodule(accelerate):
     torch._dynamo.reset()
     layer = nn.Linear(8, 16)

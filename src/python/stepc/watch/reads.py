@@ -111,7 +111,7 @@ def _value_at(container, name):
 
 
 class Place:
-    """A value that the step read. `words` name it and `line` is where it was read."""
+    """A value that the step read. `words` name it and `line` is where it was read, if that was seen."""
 
     __slots__ = ("container", "how", "name", "words", "line", "values", "number", "was_tensor", "is_slot", "met",
                  "news", "news_at")
@@ -150,6 +150,9 @@ class Place:
         if self.is_slot:
             return isinstance(self.now(), torch.Tensor)
         return _is_value(self.values[number], self.now())
+
+    def named(self):
+        return f"{self.words} (read at {self.line})" if self.line else self.words
 
     def says(self):
         """The present value beside the first, in words."""
@@ -274,6 +277,10 @@ class Reads:
             return
         self._places.pop((id(place.container), place.how, place.name), None)
 
+    def forget(self, container, name):
+        """What stands there, in the container of this id, is not looked at any more."""
+        self._places.pop((container, ITEM, name), None)
+
     def answer(self, function, of=None):
         """`of`: what it asks, where the function is made anew for every call."""
         return self._answers.setdefault(of or function, Answer(function))
@@ -338,14 +345,14 @@ class Reads:
             if place.is_slot:
                 witnesses.append((KIND, place.container, name, type(place.now())))
                 if not place.was_tensor:
-                    settings[f"{place.words} (read at {place.line})"] = f"was {place.values[0]!r} and is a tensor"
+                    settings[place.named()] = f"was {place.values[0]!r} and is a tensor"
                 continue
             now, held = self._look_at(place), place.values[place.number]
             # What equals an earlier value need not be the same object, which is what the engine looks for first.
             is_weak = how == CONTENTS or how == ITEM and isinstance(held, weakref.ref) and held is not now
             witnesses.append((WEAK if is_weak and how == ITEM else how, place.container, name, held if is_weak else now))
             if place.number:
-                settings[f"{place.words} (read at {place.line})"] = place.says()
+                settings[place.named()] = place.says()
             if len(place.values) > MOST_VALUES or place.news >= MOST_NEWS:
                 self.changing = place
 

@@ -32,6 +32,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from stepc import _C, tree
 from stepc.watch import bare
+from stepc.watch.bytecode import why_unwatched
 from stepc.watch.known import (
     ASKS_MACHINE, BUFFERS, BUILTIN_EFFECTS, CHANGES_FIRST, CONTAINERS, HOOKS, ITERATES, MUTATORS, PLAIN,
     PURE_BUILTINS, SIMPLE, TELLS_ORIGIN, TENSORS, VIEWS, Trust, effect_of, is_library, is_operator,
@@ -135,8 +136,8 @@ class Watch:
     # ---- tracing
 
     def start(self):
-        if not _C.can_read_frames():
-            self.reason = "only CPython 3.11 shows what a step reads"
+        if why := why_unwatched():
+            self.reason = why
             return
         for argument in self.arguments or ():
             self._argument(argument, "batch")
@@ -146,7 +147,7 @@ class Watch:
         sys.settrace(self._call)
 
     def stop(self):
-        if not _C.can_read_frames():
+        if why_unwatched():
             return
         sys.settrace(self._previous)
         ended, self.places = self.places, []

@@ -1,0 +1,112 @@
+#include "schedule/graph_kernels.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "base/check.h"
+#include "loops/group_key.h"
+#include "memory/channels_last.h"
+#include "ops/op_def.h"
+
+namespace stepc {
+
+namespace {
+
+// Whether a matmul wants more scratch memory than there is for it: the library makes it then, one call a node.
+bool wants_too_much(const KernelChoice& choice, const GraphScheduleOptions& options) {
+  return choice.kind == KernelChoice::Kind::kMatmul && choice.scratch_bytes > options.most_scratch_bytes;
+}
+
+using ChoiceOf = std::unordered_map<std::string, KernelChoice>;  // by group_key()
+
+const KernelChoice& choice_of(const Graph& group, const GraphScheduleOptions& options, ChoiceOf& known) {
+  const auto [found, is_new] = known.try_emplace(group_key(group));
+  if (is_new) found->second = choose_kernel(group, options.features, options.threads);
+  return found->second;
+}
+
+// The groups with what runs them. Of one that nothing runs whole, the nodes leave it; then all is to be looked at anew.
+bool choose_for_groups(GraphKernels& k, const GraphScheduleOptions& options, ChoiceOf& known,
+                       std::vector<std::string>& one_by_one) {
+  std::vector<GroupGraph> groups = extract_groups(k.graph);
+  std::set<uint32_t> dissolved;
+  size_t next = 0;
+  for (size_t n = 0; n < k.graph.nodes.size(); ++n) {
+    const Node& node = k.graph.nodes[n];
+    if (!node.group || (n > 0 && k.graph.nodes[n - 1].group == node.group)) continue;
+    GroupGraph& group = groups[next++];
+    for (size_t i = 0; i < group.inputs.size(); ++i)
+      if (const TensorLayout from = k.layout(group.inputs[i]); !is_contiguous(from))
+        group.graph.inputs[i].strides = from.strides;
+    const bool is_channels_last = k.lie.channels_last.contains(*node.group);
+    for (size_t o = 0; o < group.outputs.size(); ++o)
+      if (const TensorLayout to = k.layout(group.outputs[o]); !is_contiguous(to))
+        group.graph.outputs[o].strides = to.strides;
+    if (is_channels_last) group.graph = flattened(std::move(group.graph));
+    GraphKernels::Unit& unit = k.units[NodeId(n)];
+    unit.inputs = group.inputs;
+    unit.outputs = group.outputs;
+    unit.group = *node.group;
+    const auto refused = options.refused.find(*node.group);
+    if (options.is_plain)
+      unit.choice = choose_node_calls(group.graph);
+    else if (refused == options.refused.end())
+      unit.choice = choice_of(group.graph, options, known);
+    if (is_channels_last) unit.choice.why += ", over channels-last tensors as they lie";
+    const bool too_much = wants_too_much(unit.choice, options);
+    const bool runs = unit.choice.kind != KernelChoice::Kind::kNone && !too_much;
+    if (runs && refused == options.refused.end()) continue;
+    if (group.outputs.empty()) continue;  // nothing needs it
+    dissolved.insert(*node.group);
+    const std::string& why = refused == options.refused.end() ? unit.choice.why : refused->second;
+    if (!too_much && (refused != options.refused.end() || !is_matmul_group(group.graph) || has_epilogue(group.graph)))
+      one_by_one.push_back(str("group {} ({}): {}", *node.group, node.op, why));
+  }
+  for (Node& node : k.graph.nodes)
+    if (node.group && dissolved.contains(*node.group)) node.group.reset();
+  return dissolved.empty();
+}
+
+}  // namespace
+
+GraphKernels choose_kernels(Graph graph, const GraphScheduleOptions& options, GraphSchedule& out) {
+  GraphKernels k;
+  k.graph = std::move(graph);
+  if (options.is_plain)
+    for (Node& node : k.graph.nodes)
+      if (has(node, Trait::kContraction)) node.group.reset();  // what finishes it is a group without it
+  ChoiceOf known;
+  do {
+    k.units.clear();
+    k.lie = graph_windows(k.graph);
+  } while (!choose_for_groups(k, options, known, out.one_by_one));
+  for (size_t n = 0; n < k.graph.nodes.size(); ++n) {
+    const Node& node = k.graph.nodes[n];
+    if (node.group || (is_view(node) && !k.lie.copied_views[n])) continue;
+    GraphKernels::Unit& unit = k.units[NodeId(n)];
+    unit.inputs = node.inputs;
+    unit.outputs = node.outputs;
+    if (is_host_code(node)) continue;
+    const std::vector<TensorLayout> layouts = k.layouts(node.inputs);
+    unit.choice = choose_kernel(node, layouts, options.features, options.threads);
+    if (wants_too_much(unit.choice, options)) {
+      unit.choice = {};
+      unit.choice.why = "the blocked kernel's scratch memory would lift the step above what it may take";
+    }
+    if (unit.choice.kind != KernelChoice::Kind::kAten) continue;
+    if (const auto known = known_workspace(node, layouts)) {
+      unit.workspace = *known;
+      continue;
+    }
+    UnknownWorkspace call = unknown_workspace(node, layouts, k.layouts(node.outputs), options.threads);
+    const auto found = options.workspaces.find(call.key);
+    unit.workspace = found == options.workspaces.end() ? workspace_by_rule(call) : found->second;
+    if (found == options.workspaces.end()) out.unknown.push_back(std::move(call));
+  }
+  return k;
+}
+
+}  // namespace stepc

@@ -1,0 +1,203 @@
+#include "schedule/verify_streams.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "schedule/buffers.h"
+
+namespace stepc {
+
+namespace {
+
+using Kind = Instruction::Kind;
+
+// How far each stream has come, as vector clocks have it (Fidge, Timestamps in message-passing systems, 1988): by
+// stream, one past the last of its instructions that is known to have ended.
+class Clock {
+ public:
+  [[nodiscard]] size_t operator[](uint32_t stream) const { return stream < ends_.size() ? ends_[stream] : 0; }
+  void reach(uint32_t stream, size_t end) {
+    if (ends_.size() <= stream) ends_.resize(stream + 1, 0);
+    ends_[stream] = std::max(ends_[stream], end);
+  }
+  void join(const Clock& other) {
+    for (uint32_t stream = 0; stream < other.ends_.size(); ++stream) reach(stream, other.ends_[stream]);
+  }
+
+ private:
+  std::vector<size_t> ends_;
+};
+
+struct Use {
+  uint32_t stream = 0;
+  size_t instruction = 0;
+};
+
+// Who has last touched each stretch of one piece of memory.
+class Touched {
+ public:
+  // Calls visit(use) for all that a use of [begin, end) must come after, and notes it.
+  template <class Visit>
+  void use(uint64_t begin, uint64_t end, const Use& now, bool writes, const Visit& visit) {
+    if (begin >= end) return;
+    split(begin);
+    split(end);
+    for (auto at = stretches_.lower_bound(begin); at != stretches_.end() && at->first < end; ++at) {
+      Stretch& stretch = at->second;
+      for (const Use& write : stretch.writes) visit(write);
+      if (writes)
+        for (const Use& read : stretch.reads) visit(read);
+    }
+    for (uint64_t from = begin; from < end;) {  // what nobody has touched yet becomes a stretch of its own
+      auto at = stretches_.lower_bound(from);
+      const uint64_t to = at == stretches_.end() ? end : std::min(end, at->first);
+      if (from < to) at = stretches_.emplace(from, Stretch{to, {}, {}}).first;
+      note(at->second, now, writes);
+      from = at->second.end;
+    }
+  }
+
+ private:
+  struct Stretch {
+    uint64_t end;
+    std::vector<Use> writes;  // the last one
+    std::vector<Use> reads;   // since then, the last of each stream
+  };
+  static void note(Stretch& stretch, const Use& now, bool writes) {
+    if (writes) {
+      stretch.writes = {now};
+      stretch.reads.clear();
+      return;
+    }
+    const auto same = std::ranges::find(stretch.reads, now.stream, &Use::stream);
+    if (same == stretch.reads.end())
+      stretch.reads.push_back(now);
+    else
+      *same = now;
+  }
+  void split(uint64_t place) {
+    auto at = stretches_.upper_bound(place);
+    if (at == stretches_.begin()) return;
+    --at;
+    if (at->first >= place || at->second.end <= place) return;
+    Stretch behind = at->second;
+    at->second.end = place;
+    stretches_.emplace(place, std::move(behind));
+  }
+
+  std::map<uint64_t, Stretch> stretches_;  // by begin
+};
+
+class StreamVerifier {
+ public:
+  explicit StreamVerifier(const Schedule& schedule) : schedule_(schedule) {}
+
+  void run() {
+    const auto is_plain = [](const Instruction& one) { return one.stream == 0 && !one.mark; };
+    if (std::ranges::all_of(schedule_.instructions, is_plain)) return;
+    for (at_ = 0; at_ < schedule_.instructions.size(); ++at_) {
+      const Instruction& one = schedule_.instructions[at_];
+      begin(one);
+      touch(one);
+      end(one);
+    }
+    INTERNAL_CHECK(flying_.empty(), "the step ends before what i{} has begun", flying_.begin()->second);
+  }
+
+ private:
+  [[nodiscard]] std::string here() const {
+    const Instruction& one = schedule_.instructions[at_];
+    return str("i{} ({} {})", at_, name_of(one.kind), one.op);
+  }
+
+  void begin(const Instruction& one) {
+    Clock& clock = clocks_[one.stream];
+    const bool is_host = one.kind == Kind::kGuard || one.kind == Kind::kEvent || one.kind == Kind::kPause;
+    INTERNAL_CHECK(!is_host || flying_.empty(), "{} stands before the wait for i{}", here(), flying_.begin()->second);
+    if (one.kind == Kind::kWait || one.kind == Kind::kRecord)
+      INTERNAL_CHECK(one.mark.has_value(), "{} has no mark", here());
+    else
+      INTERNAL_CHECK(!one.mark || one.kind == Kind::kCollective, "{} has a mark", here());
+    if (one.kind == Kind::kCollective && one.mark) {
+      INTERNAL_CHECK(one.stream != 0, "{} has a mark on the stream that waits for it", here());
+      clock.join(clocks_[0]);
+    }
+    if (one.kind != Kind::kWait) return;
+    const auto mark = marks_.find(*one.mark);
+    INTERNAL_CHECK(mark != marks_.end(), "{} waits for mark {}, which nothing before it reaches", here(), *one.mark);
+    clock.join(mark->second);
+    const auto flying = flying_.find(*one.mark);
+    if (flying == flying_.end()) return;
+    check_ends(one, schedule_.instructions[flying->second]);
+    flying_.erase(flying);
+  }
+  // The wait has the memory of what it ends: results, then operands.
+  void check_ends(const Instruction& wait, const Instruction& begun) const {
+    std::vector<OperandId> wanted = begun.writes;
+    wanted.insert(wanted.end(), begun.reads.begin(), begun.reads.end());
+    INTERNAL_CHECK(wait.reads == wanted, "{} does not read what i{} writes and reads", here(), flying_.at(*wait.mark));
+    INTERNAL_CHECK_EQ(wait.writes.size(), begun.writes.size(), "what {} gives", here());
+    for (size_t k = 0; k < wait.writes.size(); ++k)
+      INTERNAL_CHECK(begin_at_one_place(schedule_, wait.reads[k], wait.writes[k]), "{} moves %{}", here(),
+                     wait.reads[k]);
+  }
+
+  void end(const Instruction& one) {
+    Clock& clock = clocks_[one.stream];
+    clock.reach(one.stream, at_ + 1);
+    if (!one.mark || one.kind == Kind::kWait) return;
+    const bool is_new = marks_.emplace(*one.mark, clock).second;
+    INTERNAL_CHECK(is_new, "{} reaches mark {} once more", here(), *one.mark);
+    if (one.kind == Kind::kCollective) flying_.emplace(*one.mark, at_);
+  }
+
+  void touch(const Instruction& one) {
+    for (OperandId read : one.reads) touch(read, false);
+    for (OperandId write : one.writes) touch(write, true);
+    for (const Scratch& scratch : {one.scratch, workers_of(one)})
+      touch(arena_, scratch.offset, scratch.offset + scratch.bytes, true);
+    for (const PlannedAllocation& one_of : one.allocations)
+      if (!one_of.own) touch(arena_, one_of.offset, one_of.offset + one_of.bytes, true);
+  }
+  [[nodiscard]] Scratch workers_of(const Instruction& one) const {
+    return {one.worker_scratch.offset, one.worker_scratch.bytes * static_cast<uint64_t>(schedule_.threads - 1)};
+  }
+  void touch(OperandId id, bool writes) {
+    if (!id.valid()) return;
+    const Operand& operand = schedule_.operands[id.index()];
+    const Buffer& buffer = schedule_.buffers[operand.buffer.index()];
+    const bool is_in_arena = buffer.kind == Buffer::Kind::kArena;
+    const auto width = static_cast<uint64_t>(size_of(operand.dtype));
+    const uint64_t base = is_in_arena ? buffer.offset : 0;
+    touch(is_in_arena ? arena_ : others_[operand.buffer], base + static_cast<uint64_t>(operand.offset) * width,
+          base + static_cast<uint64_t>(extent_of(operand)) * width, writes);
+  }
+  void touch(Touched& memory, uint64_t begin, uint64_t end, bool writes) {
+    const Instruction& one = schedule_.instructions[at_];
+    const Clock& clock = clocks_[one.stream];
+    memory.use(begin, end, {one.stream, at_}, writes, [&](const Use& before) {
+      if (before.instruction == at_) return;
+      INTERNAL_CHECK(before.stream == one.stream || clock[before.stream] > before.instruction,
+                     "{} uses memory that i{} uses on stream {}, and no wait stands between them", here(),
+                     before.instruction, before.stream);
+    });
+  }
+
+  const Schedule& schedule_;
+  size_t at_ = 0;
+  std::map<uint32_t, Clock> clocks_;   // by stream
+  std::map<uint32_t, Clock> marks_;    // that were reached
+  std::map<uint32_t, size_t> flying_;  // collectives on their way, by mark
+  Touched arena_;
+  std::map<BufferId, Touched> others_;
+};
+
+}  // namespace
+
+void verify_streams(const Schedule& schedule) { StreamVerifier(schedule).run(); }
+
+}  // namespace stepc

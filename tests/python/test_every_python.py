@@ -1,0 +1,91 @@
+"""What holds on every interpreter, quickly: `make test` runs this file in each environment that tools/test_python made."""
+
+import logging
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import stepc
+from harness import source_of
+from stepc.watch.bytecode import why_unwatched
+
+STEPS = 20
+
+
+def train(accelerate, printed):
+    """Losses and parameters of a step that draws, prints and counts, has a schedule and reads a number."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16, bias=False), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=STEPS)
+
+    def step(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        if printed is not None:
+            printed.append(round(loss.item(), 4))
+        return loss.detach()
+
+    call = accelerate(step)
+    return call, [call(torch.randn(8, 6, generator=source_of(i))) for i in range(STEPS)], model.state_dict()
+
+
+def assert_as_eager(config, prints):
+    expected, printed = ([], []) if prints else (None, None)
+    call, losses, state = train(lambda step: stepc.accelerate(step, config=config), printed)
+    _, eager_losses, eager_state = train(lambda step: step, expected)
+    exactly = {"rtol": 0, "atol": 0} if config.mode == "exact" else {"rtol": 1e-4, "atol": 1e-6}
+    torch.testing.assert_close(losses, eager_losses, **exactly)
+    torch.testing.assert_close(state, eager_state, **exactly)
+    if prints:
+        torch.testing.assert_close(printed, expected, rtol=1e-3, atol=1e-4)
+    assert call.stats["slips"] == call.stats["departures"] == 0
+    return call
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+@pytest.mark.parametrize("prints", [False, True])
+def test_a_step_as_it_is_replays(mode, prints, caplog):
+    """Watched where the interpreter is known and the step has earned it, else traced; and the latter is said once."""
+    with caplog.at_level(logging.INFO, "stepc"):
+        call = assert_as_eager(stepc.Config(mode=mode, pace="off"), prints)
+    assert call.stats["replays"] >= STEPS - 10, call.stats["warnings"]
+    said = [line for line in caplog.messages if "CPython" in line]
+    if why := why_unwatched():
+        assert call.stats["traced"] == why and len(said) == 1
+        assert f"CPython {sys.version_info.major}.{sys.version_info.minor} does not show" in said[0]
+        assert f"python: traced ({why})" in call.report()
+    else:
+        assert bool(call.stats["traced"]) == prints and not said
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_a_pure_step_replays(mode):
+    call = assert_as_eager(stepc.Config(mode=mode, python="pure"), prints=False)
+    assert (call.stats["traced"], call.stats["checks"]) == ("", 3)
+    assert call.stats["replays"] >= STEPS - 8 and call.stats["known_updates"] >= STEPS - 12
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_a_loop_as_it_is(mode):
+    losses = []
+    for accelerates in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        if accelerates:
+            model, optimizer = stepc.accelerate(model, optimizer, config=stepc.Config(mode=mode, pace="off"))
+        for i in range(STEPS):
+            loss = model(torch.randn(8, 6, generator=source_of(i))).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+    torch.testing.assert_close(losses[STEPS:], losses[:STEPS], rtol=1e-4, atol=1e-6)
+    assert stepc.stats(optimizer)["replays"] >= STEPS - 8
