@@ -54,6 +54,7 @@ Graph partition_for(Graph graph, const PassSettings& settings) {
 Graph merge_collectives_for(Graph graph, const PassSettings& settings) {
   return merge_collectives(std::move(graph), settings.strategy.bucket_bytes);
 }
+// NOLINTNEXTLINE(performance-unnecessary-value-param): a row's function
 Graph split_collectives_for(Graph graph, const PassSettings& settings) {
   const std::optional<uint64_t> least = settings.strategy.overlap_bytes;
   return least ? split_collectives(graph, *least) : graph;

@@ -236,24 +236,30 @@ void GraphWriter::write_unit(size_t u) {
   if (is_opaque && std::ranges::find(out_.opaque, first.op) == out_.opaque.end()) out_.opaque.push_back(first.op);
 }
 
-// The end of an exchange. One that sends copies of its operands has ended by then, for those are its scratch memory.
+// The end of an exchange. One that sends copies of its operands has ended by then, for those are its scratch memory:
+// its results are the wait's.
 void GraphWriter::add_wait(const Node& wait) {
-  std::vector<OperandId> reads = operands(wait.inputs), writes = operands(wait.outputs), results = writes;
-  for (size_t k = 0; k < results.size(); ++k)
-    if (!begin_at_one_place(s_, reads[k], results[k])) results[k] = reads[k];
-  if (const auto mark = marks_.find(wait.inputs.front()); mark != marks_.end()) {
+  const std::vector<OperandId> reads = operands(wait.inputs), writes = operands(wait.outputs);
+  const auto mark = marks_.find(wait.inputs.front());
+  std::vector<OperandId> arrived(reads.begin(), reads.begin() + static_cast<ptrdiff_t>(writes.size()));
+  for (size_t k = 0; k < writes.size(); ++k) {
+    if (!begin_at_one_place(s_, reads[k], writes[k])) continue;
+    if (mark != marks_.end())
+      arrived[k] = writes[k];
+    else
+      operand_of_[wait.outputs[k].index()] = reads[k];
+  }
+  if (mark != marks_.end()) {
     Instruction& instruction = add(Instruction::Kind::kWait, wait.source);
     instruction.op = wait.op;
-    instruction.reads = std::move(reads);
-    instruction.writes = results;
+    instruction.reads = reads;
+    instruction.writes = arrived;
     instruction.mark = mark->second;
     instruction.why = "what the ranks have begun ends here";
-  } else {
-    results.assign(reads.begin(), reads.begin() + static_cast<ptrdiff_t>(writes.size()));
   }
   for (size_t k = 0; k < writes.size(); ++k)
-    if (!begin_at_one_place(s_, results[k], writes[k]))
-      add_copy(results[k], writes[k], "it arrives elsewhere", wait.source);
+    if (!begin_at_one_place(s_, arrived[k], writes[k]))
+      add_copy(arrived[k], writes[k], "it arrives elsewhere", wait.source);
 }
 
 // A contiguous copy of what the unit's kernel does not take as it lies, at the end of the unit's scratch memory, which
