@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "base/check.h"
+#include "base/text.h"
 
 namespace stepc {
 
@@ -69,6 +70,12 @@ Verify parse_verify(std::string_view text) {
     if (error == std::errc() && end == digits.data() + digits.size() && interval > 0) return Verify::every(interval);
   }
   user_error("verify is \"{}\"; it is one of \"off\", \"first\", \"always\", \"every:N\" with N at least 1", text);
+}
+
+std::string to_text(const Verify& verify) {
+  if (verify.kind == Verify::Kind::kOff) return "off";
+  if (verify.kind == Verify::Kind::kFirst) return "first";
+  return verify.interval == 1 ? "always" : str("every:{}", verify.interval);
 }
 
 void check(const Config& config) {

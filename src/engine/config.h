@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "capture/op_rule.h"
@@ -71,6 +72,7 @@ struct Verify {
 
 // "off", "first", "always" or "every:N". Throws UserError otherwise.
 Verify parse_verify(std::string_view text);
+std::string to_text(const Verify& verify);
 
 struct Config {
   Mode mode = Mode::kFast;

@@ -1,4 +1,6 @@
 // The report that a person reads after a run: planned beside measured.
+#include <algorithm>
+
 #include "base/text.h"
 #include "cost/profile.h"
 #include "engine/stats.h"
@@ -23,7 +25,7 @@ std::string report_text(const Stats& s, std::string_view mode, const std::option
     out += str("  step        {} ATen calls, {} replayed as instructions, the others only make views\n", s.nodes,
                s.instructions);
   out += str("  calls       {} replayed, {} recorded, {} eager ({} of them to verify a replay)\n", s.replays,
-             s.recordings, s.eager_calls, s.verifications);
+             s.recordings, s.eager_calls, std::min(s.verifications, s.eager_calls));
   if (!s.verified_with.empty())
     out += str("              compared before the first of them {}\n", s.verified_with);
   else if (s.plain_verifications != 0)

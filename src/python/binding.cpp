@@ -248,11 +248,11 @@ class PythonStep {
   int64_t number() const { return number_; }
   void gather(const py::list& tensors, bool keeps) {
     const std::vector<at::Tensor> all = tensors_of(tensors);
-    in_turn([&] { step_.on_ranks().gather(all, keeps); });
+    in_turn([&] { step_.on_ranks().parts().gather(all, keeps); });
   }
   void scatter(const py::list& tensors, bool takes) {
     const std::vector<at::Tensor> all = tensors_of(tensors);
-    in_turn([&] { step_.on_ranks().scatter(all, takes); });
+    in_turn([&] { step_.on_ranks().parts().scatter(all, takes); });
   }
   std::string report_of_all() {
     return in_turn([&] { return step_.on_ranks().report_of_all(); });
@@ -273,7 +273,7 @@ class PythonStep {
   // (name, is_of_model, tensor, dimensions that are split or None, this rank's part)
   py::list held_tensors() {
     py::list out;
-    for (const RankStep::HeldTensor& one : in_turn([&] { return step_.on_ranks().held_tensors(); }))
+    for (const ProgramParts::HeldTensor& one : in_turn([&] { return step_.on_ranks().parts().held_tensors(); }))
       out.append(py::make_tuple(one.name, one.is_of_model, list_of({one.whole})[0], py::cast(one.split),
                                 list_of({one.stretch})[0]));
     return out;

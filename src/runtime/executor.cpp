@@ -96,7 +96,8 @@ struct Executor::Impl {
   const std::vector<std::shared_ptr<const Kernel>> programs;
   InstructionMemory memory;
   BoundOperands operands;
-  std::vector<BoundInstruction> bound;  // by instruction
+  std::vector<BoundInstruction> bound;                                    // by instruction
+  std::function<void(const Instruction&, const at::Tensor&)> on_written;  // of whoever made the executor
   std::map<std::pair<CallId, size_t>, size_t> host_numbers;
   std::vector<GeneratorSnapshot> states;
   RunState state;
@@ -113,6 +114,7 @@ struct Executor::Impl {
         operands(schedule, memory),
         states(schedule.states.size()),
         state{operands, memory, std::vector<c10::IValue>(schedule.numbers), {}} {
+    if (kernels != nullptr) on_written = kernels->on_written;
     for (size_t g = 0; g < std::max<size_t>(schedule.generators.size(), 1); ++g)
       state.generators.push_back(g == 0 ? at::detail::getDefaultCPUGenerator() : at::detail::createCPUGenerator());
     for (size_t i = 0; i < states.size(); ++i)
@@ -272,8 +274,8 @@ struct Executor::Impl {
     const double begin = times == nullptr ? 0 : times->now();
     const bool goes_on = run_instruction(index, result);
     if (times != nullptr) times->add({index, begin, times->now()});
-    if (running->dry) running->dry->after(index);
     if (running->inputs.on_written) show_written(index);
+    if (running->dry) running->dry->after(index);
     return goes_on;
   }
 
@@ -405,9 +407,15 @@ StepResult Executor::run(RunInputs given) {
   Impl& impl = *impl_;
   INTERNAL_CHECK(impl.running == nullptr, "a run begins while another one is paused");
   if (given.times != nullptr) given.times->begin();
+  if (impl.on_written)
+    given.on_written = [&impl, next = std::move(given.on_written)](size_t index, const at::Tensor& written) {
+      impl.on_written(impl.schedule.instructions[index], written);
+      if (next) next(index, written);
+    };
   impl.running = std::make_unique<Running>(impl.operands, std::move(given), impl.schedule.arena_bytes);
   const RunInputs& inputs = impl.running->inputs;
-  for (size_t g = 1; g < inputs.generators.size(); ++g)
+  impl.state.generators[0] = at::detail::getDefaultCPUGenerator();
+  for (size_t g = 0; g < inputs.generators.size(); ++g)
     if (inputs.generators[g].defined()) impl.state.generators[g] = inputs.generators[g];
   if (inputs.show_written) {
     std::vector<const BoundKernel*> kernels;

@@ -55,8 +55,8 @@ struct StepResult {
 // What a run borrows from the program.
 struct RunInputs {
   std::vector<at::Tensor> tensors;  // one for each of schedule().inputs; what is none of the program's: undefined
-  std::vector<at::Generator>
-      generators;  // one for each of schedule().generators; the default and the step's own undefined
+  // One for each of schedule().generators; undefined: the default one is the process's, and others are the step's own.
+  std::vector<at::Generator> generators;
   // Called at each event with its number and the tensors that it is given; runs the program's host code. Returns why
   // the run cannot go on, empty if it can.
   std::function<std::string(size_t event, const std::vector<at::Tensor>& given)> on_event;

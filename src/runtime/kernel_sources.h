@@ -6,10 +6,13 @@
 #include <functional>
 #include <mutex>
 
+#include <ATen/core/Tensor.h>
+
 #include "blocked/micro_kernels.h"
 #include "codegen/codegen.h"
 #include "loops/loop_program.h"
 #include "runtime/micro_kernels.h"
+#include "schedule/schedule.h"
 #include "schedule/workspaces.h"
 
 namespace stepc {
@@ -25,6 +28,9 @@ struct KernelSources {
   // Sees every program before a kernel is made of it; what it throws is why there is none, and its nodes run as ATen
   // calls.
   std::function<void(const LoopProgram& program)> before_compile;
+  // Sees every result of the executors that are made from now on, as RunInputs::on_written does. Tests make faults
+  // there.
+  std::function<void(const Instruction& instruction, const at::Tensor& written)> on_written;
   std::mutex measuring;
   WorkspaceTable workspaces;  // under `measuring`
 };

@@ -37,6 +37,7 @@ struct GraphSchedule {
   std::vector<UnknownWorkspace> unknown;  // for which the rule stands in
   std::vector<uint32_t> group_of;         // by instruction: the Graph's group, UINT32_MAX: none
   std::vector<NodeId> node_of;            // by instruction: the first node of what it runs; invalid: none
+  std::vector<OperandId> operand_of;      // by tensor of the Graph; invalid: it has no place in memory
   std::vector<std::string> opaque;      // ATen calls that no op expresses and of which no rule says anything, each once
   std::vector<std::string> one_by_one;  // groups whose nodes run one by one, and why
 };

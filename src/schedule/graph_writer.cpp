@@ -50,6 +50,7 @@ void GraphWriter::write() {
   if (options_.trace != nullptr) s_.host_numbers = host_numbers(*options_.trace);
   out_.group_of.resize(s_.instructions.size(), kNoGroup);
   out_.node_of.resize(s_.instructions.size());
+  out_.operand_of = std::move(operand_of_);
 }
 
 Instruction& GraphWriter::add(Instruction::Kind kind, Source source) {

@@ -188,6 +188,16 @@ def test_text_is_sampled(tiny):
     assert sample(result.stdout).split("report:")[0].strip() == sample(alone.stdout).split("report:")[0].strip()
 
 
+def test_replays_are_compared_as_asked(tiny):
+    """The first, the third and the fifth, on one process and on two."""
+    for how in [[], ["--ranks", "2"]]:
+        result = tiny(*TRAIN, *how, "--verify", "every:2", "--train.steps=5", "--output.sample_tokens=0", f"--output.dir={len(how)}")
+        assert result.returncode == 0 and result.stdout.count("a replay compared before it counts in ") == 3, result
+    assert "compared with the plain graph of one rank, one ATen call a node, in " in result.stdout, result
+    refused = tiny(*TRAIN, "--verify", "sometimes")
+    assert refused.returncode == 1 and "--train.verify=sometimes: train.verify: must be one of first, every:N" in refused.stderr, refused
+
+
 def test_text_is_sampled_at_other_lengths_than_a_ring_takes(stepc):
     """6 divides the 96 tokens of a row, and none of the shorter rows of a text that is continued."""
     assert stepc("init", "model", "--force", "--preset", "llama-2m").returncode == 0

@@ -43,6 +43,7 @@ struct Setting {
   int64_t steps = 3;
   bool has_buckets = true;
   Context context = Context::kGather;
+  const char* verify = "first";
   bool overlaps = false;  // exchanges of any size
 };
 
@@ -90,6 +91,7 @@ class RankLearnerTest : public ::testing::Test {
     config.train.grad_accum = setting.micro_batches;
     config.train.batch_size = kRows;
     config.train.threads = 1;
+    config.train.verify = setting.verify;
     config.data.seq_len = kSequence;
     config.lora.rank = setting.lora_rank;
     if (setting.lora_rank > 0) config.lora.targets = {"q_proj", "down_proj"};
@@ -182,6 +184,8 @@ class RankLearnerTest : public ::testing::Test {
       const auto planned = static_cast<double>(outcome.stats.planned_peak_bytes);
       EXPECT_NEAR(static_cast<double>(outcome.stats.measured_peak_bytes), planned, 0.02 * planned);
       EXPECT_EQ(outcome.stats.unplanned_allocations, 0U);
+      EXPECT_EQ(outcome.stats.verifications, outcome.stats.plans) << outcome.stats.verified_with;
+      EXPECT_TRUE(outcome.stats.warnings.empty()) << outcome.stats.warnings[0];
     }
     for (size_t r = 1; r < outcomes.size(); ++r) EXPECT_EQ(outcomes[r].losses, outcomes[0].losses) << "rank " << r;
     Outcome out = outcomes[0];
@@ -267,6 +271,23 @@ TEST_F(RankLearnerTest, MicroBatchesAddUp) {
   expect_same({"dp_replicate=2", 0, 2}, 1e-10, 1e-9);
   expect_same({"dp_shard=2", 3, 2}, 1e-10, 1e-9);
   expect_same({"dp_shard=2,tp=2", 3, 2}, 1e-10, 1e-9);
+}
+
+// Of five replays the first, the third and the fifth; of three times five micro-batches one in two.
+TEST_F(RankLearnerTest, PlansAreComparedAsOftenAsAsked) {
+  const auto compared = [&](const char* verify, int64_t micro_batches) {
+    Setting setting{"dp_shard=2", 3, micro_batches};
+    setting.verify = verify;
+    setting.steps = 5;
+    return on_every(strategy_of(setting), [&](const std::shared_ptr<Ranks>& ranks) {
+      RankLearner learner(model(setting), config(setting), strategy_of(setting), ranks);
+      return train(learner, setting).stats.verifications;
+    });
+  };
+  EXPECT_EQ(compared("off", 1), (std::vector<uint64_t>{0, 0}));
+  EXPECT_EQ(compared("every:2", 1), (std::vector<uint64_t>{3, 3}));
+  EXPECT_EQ(compared("first", 3), (std::vector<uint64_t>{2, 2}));
+  EXPECT_EQ(compared("every:2", 3), (std::vector<uint64_t>{8 + 3, 8 + 3}));
 }
 
 TEST_F(RankLearnerTest, EveryOptimizerTakesTheStepsOfOneRank) {

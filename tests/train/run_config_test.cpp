@@ -117,6 +117,15 @@ TEST_F(RunConfigTest, WhatActsAlongAnAxisWithOneRankHasNoEffect) {
             std::vector<std::string>{"parallel.context = \"heads\" has no effect: parallel.cp is 1"});
 }
 
+TEST_F(RunConfigTest, ReplaysAreComparedAsAsked) {
+  EXPECT_EQ(load(kLeast).train.verify, "first");
+  for (const char* right : {"off", "first", "always", "every:1", "every:100"})
+    EXPECT_EQ(load_with({"train.verify", right}).train.verify, right);
+  for (const char* wrong : {"every:0", "every:N", "every:-1", "every:2x", "sometimes"})
+    EXPECT_USER_ERROR(load_with({"train.verify", wrong}),
+                      str("--train.verify={}: train.verify: must be one of first, every:N, always, off", wrong));
+}
+
 TEST_F(RunConfigTest, KeysOfOtherOptimizersAreNamed) {
   const auto lines = [&](const std::string& optim) { return without_effect(load(kLeast + ("[optim]\n" + optim))); };
   EXPECT_EQ(
@@ -134,7 +143,7 @@ TEST_F(RunConfigTest, UnknownKeysNameTheLineAndTheNearestKey) {
                     path() + ":8: unknown key train.step = 7; did you mean train.steps?");
   EXPECT_USER_ERROR(load(str("{}[train]\nzebra = 'striped'\n", kLeast)),
                     ":8: unknown key train.zebra = 'striped'; [train] has steps, batch_size, grad_accum, seed, "
-                    "threads, mode, capture");
+                    "threads, mode, capture, verify");
   EXPECT_USER_ERROR(load(str("{}[trian]\nsteps = 7\n", kLeast)), ":7: unknown section [trian]; did you mean [train]?");
   EXPECT_USER_ERROR(load(str("steps = 7\n{}", kLeast)), ":1: unknown key steps = 7; did you mean steps in [train]?");
   EXPECT_USER_ERROR(load_with({"optim.lrr", "1"}), "--optim.lrr=1: unknown key optim.lrr; did you mean optim.lr?");

@@ -73,6 +73,12 @@ Named named(std::string what, std::string group, const at::Tensor& tensor, bool 
   return one;
 }
 
+at::Tensor tensor_of(const Arg& number) {
+  if (const auto* value = std::get_if<bool>(&number)) return at::scalar_tensor(*value, at::kBool);
+  if (const auto* value = std::get_if<int64_t>(&number)) return at::scalar_tensor(*value, at::kLong);
+  return at::scalar_tensor(std::get<double>(number), at::kDouble);
+}
+
 std::string difference_in_bits(const std::vector<Named>& replayed, const std::vector<Named>& eager) {
   for (size_t i = 0; i < eager.size(); ++i)
     if (eager[i].hash != replayed[i].hash) return eager[i].what;

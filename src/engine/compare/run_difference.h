@@ -26,6 +26,9 @@ struct Named {
 Named named(std::string what, std::string group, const at::Tensor& tensor, bool by_bits,
             std::optional<Owner> owner = {}, const std::string& key = {});
 
+// A number that a step returns.
+at::Tensor tensor_of(const Arg& number);
+
 // Of two runs in one order; empty: none, or within rounding.
 std::string difference_in_bits(const std::vector<Named>& replayed, const std::vector<Named>& eager);
 // `narrow`: the step computes in bf16 or f16.

@@ -91,6 +91,13 @@ void Sketch::add(const at::Tensor& stretch, int64_t first, int64_t count) {
   for (double& sum : *sums_) sum *= scale;
 }
 
+void Sketch::show(const at::Tensor& left, int64_t first, int64_t count) {
+  if (first == 0 && left.numel() == count)
+    *this = Sketch(left);
+  else
+    add(left, first, count);
+}
+
 at::Tensor Sketch::values() const {
   switch (kind_) {
     case Kind::kNothing:

@@ -20,6 +20,8 @@ class Sketch {
   // Of a tensor that comes in stretches, in order: the elements from `first` on of `count`, of floating point without
   // gaps. `first`: a multiple of 1024.
   void add(const at::Tensor& stretch, int64_t first, int64_t count);
+  // What a dry run shows of a tensor of `count` elements (runtime/dry_run.h): all of it, or a stretch.
+  void show(const at::Tensor& left, int64_t first, int64_t count);
   [[nodiscard]] bool is_defined() const { return kind_ != Kind::kNothing; }
 
   // To be compared with that of another sketch, as tensors are: floating point, with the root mean square of what was

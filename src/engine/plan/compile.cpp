@@ -68,6 +68,33 @@ void refuse_groups(PlannedGraph& planned, const RefusedPrograms& refused) {
     for (uint32_t epilogue : schedule.instructions[i].matmul->epilogue_programs) refuse(epilogue);
   }
 }
+
+GraphScheduleOptions plain_options(const Trace& trace, const CompileOptions& options) {
+  GraphScheduleOptions plain;
+  plain.threads = options.target.threads;
+  plain.trace = &trace;
+  plain.is_plain = true;
+  return plain;
+}
+
+// Of one rank's steps: whether the program's tensors and what leaves the step are the same parts in both.
+bool have_same_parts(const Graph& one, const Graph& other) {
+  if (one.mesh.axes.empty()) return true;
+  const auto is_input_of_other = [&](const GraphInput& input) {
+    return !is_of_program(input.kind) || std::ranges::any_of(other.inputs, [&](const GraphInput& same) {
+      return same.kind == input.kind && same.key == input.key && same.part == input.part;
+    });
+  };
+  return std::ranges::all_of(one.inputs, is_input_of_other) &&
+         std::ranges::equal(one.outputs, other.outputs, {}, &GraphOutput::part, &GraphOutput::part);
+}
+
+Compiled bound(Compiled compiled, KernelSources& kernels, const std::shared_ptr<Ranks>& ranks) {
+  verify(compiled.plan.schedule);
+  compiled.executor = std::make_unique<Executor>(std::move(compiled.plan.schedule), &kernels, ranks);
+  compiled.plan.schedule = {};
+  return compiled;
+}
 }  // namespace
 
 Schedule plan_exact(const Trace& trace, int threads) {
@@ -121,22 +148,21 @@ Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileO
   compiled.plan.schedule = {};
   compiled.graph = std::move(planned.graph);
   compiled.weighed = planned.weighed;
+  compiled.context = planned.context;
   compiled.seconds = seconds_since(begin);
   return compiled;
 }
 
 Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
-                       const PlainLimit* limit) {
+                       const PlainLimit* limit, const std::shared_ptr<Ranks>& ranks) {
   const auto begin = Clock::now();
   const uint64_t most_bytes = limit == nullptr ? UINT64_MAX : limit->bytes;
-  GraphScheduleOptions plain;
-  plain.threads = options.target.threads;
-  plain.trace = &trace;
-  plain.is_plain = true;
+  const GraphScheduleOptions plain = plain_options(trace, options);
   Compiled compiled;
   uint64_t least = UINT64_MAX;
   // Whether it fits; the smallest is kept. This runs once: workspaces are measured only where by rule it does not.
   const auto fits = [&](const Graph& graph) {
+    if (limit != nullptr && !have_same_parts(graph, limit->fused)) return false;
     GraphSchedule plan = schedule_measured(graph, kernels, plain, most_bytes);
     if (plan.schedule.peak_bytes() < least) {
       least = plan.schedule.peak_bytes();
@@ -145,7 +171,8 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
     return least <= most_bytes;
   };
   RunOptions passes;
-  passes.without = {"fuse_losses", "recompute", "fuse"};
+  passes.settings.strategy = options.strategy;
+  passes.without = {"fuse_losses", "recompute", "merge_collectives", "fuse"};
   const Graph captured = functionalise(trace);
   bool found = fits(run_passes(captured, passes).graph) || fits(limit->fused);
   passes.without = {"fuse"};
@@ -154,11 +181,16 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
     found = fits(run_passes(captured, passes).graph);
     if (!found) budget -= std::min(least - most_bytes, budget);
   }
-  verify(compiled.plan.schedule);
-  compiled.executor = std::make_unique<Executor>(std::move(compiled.plan.schedule), &kernels);
-  compiled.plan.schedule = {};
+  compiled = bound(std::move(compiled), kernels, ranks);
   compiled.seconds = seconds_since(begin);
   return compiled;
+}
+
+Compiled compile_nodes(const Graph& fused, const Trace& trace, KernelSources& kernels, const CompileOptions& options,
+                       const std::shared_ptr<Ranks>& ranks) {
+  Compiled compiled;
+  compiled.plan = schedule_measured(fused, kernels, plain_options(trace, options));
+  return bound(std::move(compiled), kernels, ranks);
 }
 
 }  // namespace stepc

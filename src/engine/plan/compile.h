@@ -31,14 +31,15 @@ struct Compiled {
   GraphSchedule plan;  // fast mode: what is known beside the Schedule, which the executor has
   Graph graph;         // fast mode: fused, that the Schedule was made of
   std::optional<AutoBudget> weighed = {};
-  double seconds = 0;  // planning and binding
+  Context context = Context::kGather;  // fast mode: of the strategy, or what was chosen
+  double seconds = 0;                  // planning and binding
 };
 Compiled compile_exact(const Trace& trace, int threads);
 // `ranks`: those of the strategy's mesh.
 Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
                       const std::shared_ptr<Ranks>& ranks = nullptr);
 // The plain Graph: as in `fast` mode, but one ATen call a node. Without a limit nothing is fused and nothing computed
-// twice.
+// twice. Of a mesh it is one rank's, with collectives, and its inputs and results are parts as those of `fused` are.
 struct PlainLimit {
   uint64_t bytes = 0;  // that it may take beside the program's tensors
   const Graph& fused;  // of the plan: where the plain Graph does not fit, the nodes are these, which hold little more,
@@ -46,6 +47,9 @@ struct PlainLimit {
 };
 // Where neither fits, activations are recomputed; of what does not fit even so, the one that needs least.
 Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
-                       const PlainLimit* limit = nullptr);
+                       const PlainLimit* limit = nullptr, const std::shared_ptr<Ranks>& ranks = nullptr);
+// The nodes of `fused` themselves, one ATen call each.
+Compiled compile_nodes(const Graph& fused, const Trace& trace, KernelSources& kernels, const CompileOptions& options,
+                       const std::shared_ptr<Ranks>& ranks);
 
 }  // namespace stepc

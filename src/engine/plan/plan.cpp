@@ -449,11 +449,7 @@ Plan::DryOutcome Plan::run_dry(Program& program, const std::vector<at::Tensor>& 
     replays = before;
   };
   show_written_ = [&](size_t place, const at::Tensor& tensor, int64_t first) {
-    const int64_t count = tensors[place].numel();
-    if (first == 0 && tensor.numel() == count)
-      left[place] = Sketch(tensor);
-    else
-      left[place].add(tensor, first, count);
+    left[place].show(tensor, first, tensors[place].numel());
   };
   DryOutcome dry;
   try {

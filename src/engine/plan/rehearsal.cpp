@@ -40,12 +40,6 @@ std::string problem_of(const Program& program, const Recording& recording) {
   return writes_to_batch(recording.trace) ? "it writes to its batch" : "";
 }
 
-at::Tensor tensor_of(const Arg& number) {
-  if (const auto* value = std::get_if<bool>(&number)) return at::scalar_tensor(*value, at::kBool);
-  if (const auto* value = std::get_if<int64_t>(&number)) return at::scalar_tensor(*value, at::kLong);
-  return at::scalar_tensor(std::get<double>(number), at::kDouble);
-}
-
 }  // namespace
 
 SavedSlots::SavedSlots(Program& program, const StepInput& input)

@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "engine/plan/plan.h"
+#include "engine/ranks/consensus.h"
 #include "engine/ranks/rank_step.h"
 #include "ir/agree.h"
 
@@ -49,7 +50,7 @@ class LightLook {
 
 std::optional<StepOutput> RankStep::follow(Call& call, const StepInput& input, const StepOnFn& step) {
   RankPlan& plan = *call.plan;
-  const Trace& trace = *plan.trace;
+  const Trace& trace = plan.program->trace();
   if (plan.draws) share_draws();
   const bool makes_numbers = std::ranges::any_of(trace.events, is_made_by_code);
   std::vector<Arg> numbers(std::prev(plan.reads.end())->second + 1);
@@ -63,7 +64,7 @@ std::optional<StepOutput> RankStep::follow(Call& call, const StepInput& input, c
   };
   const auto has_left = [&] { return seen && (seen->leaves_at || seen->wider); };
   try {
-    const std::vector<at::Tensor> batch = batch_of(plan, input);
+    const std::vector<at::Tensor> batch = rows_.for_plan(plan.program->schedule(), input);
     run_on([&] { return plan.program->begin(batch, times_ ? &*times_ : nullptr); });
     for (auto read = plan.reads.begin(); read != plan.reads.end() && !has_left(); ++read) {
       INTERNAL_CHECK(result.paused && result.event == read->first, "a rank's plan comes to another read");
@@ -86,6 +87,12 @@ std::optional<StepOutput> RankStep::follow(Call& call, const StepInput& input, c
           if (makes_numbers) supply_made(plan, seen->recording.trace, end);
         }
       }
+      if (is_last && plan.program->must_verify()) {  // all its numbers are there, and nothing is changed yet
+        plan.program->abandon();
+        plan.program->verify(batch);
+        run_on([&] { return plan.program->begin(batch, times_ ? &*times_ : nullptr); });
+        for (auto again = plan.reads.begin(); again != read; ++again) run_on([&] { return plan.program->go_on(); });
+      }
       run_on([&] { return plan.program->go_on(); });
     }
   } catch (...) {
@@ -103,8 +110,8 @@ std::optional<StepOutput> RankStep::follow(Call& call, const StepInput& input, c
 
 // What the code makes of the numbers that it has read, for calls up to `end`.
 void RankStep::supply_made(const RankPlan& plan, const Trace& taken, size_t end) {
-  for (const HostSupply& one : numbers_supplied(*plan.trace, taken, end))
-    if (std::ranges::any_of(plan.trace->events,
+  for (const HostSupply& one : numbers_supplied(plan.program->trace(), taken, end))
+    if (std::ranges::any_of(plan.program->trace().events,
                             [&](const HostEvent& event) { return is_made_by_code(event) && event.begin == one.call; }))
       plan.program->supply(one.call, one.arg, one.number);
 }
@@ -133,21 +140,23 @@ void RankStep::leave(Call& call, Look seen, const std::vector<Arg>& numbers, con
 }
 
 // The call that reads the event's number.
-size_t RankStep::place_of(const RankPlan& plan, size_t event) { return plan.trace->events[event].begin.index() - 1; }
+size_t RankStep::place_of(const RankPlan& plan, size_t event) {
+  return plan.program->trace().events[event].begin.index() - 1;
+}
 
 // They are sums over all ranks, in one order: the same bits everywhere.
 void RankStep::agree_on_numbers(const std::vector<Arg>& numbers) {
-  const std::vector<std::string> all = ranks_->exchange(str("{}", fmt::join(texts_of(numbers), " ")));
-  for (size_t r = 1; r < all.size(); ++r)
-    USER_CHECK(all[r] == all[0], "rank {} reads other numbers on the host than rank 0, by which the step decides", r);
+  if (const auto other = find_unlike(*ranks_, str("{}", fmt::join(texts_of(numbers), " "))))
+    user_error("rank {} reads other numbers on the host than rank 0, by which the step decides", other->rank);
 }
 
 RankStep::Look RankStep::look(const RankPlan& plan, const std::vector<Arg>& numbers, size_t end, const StepInput& input,
                               const StepOnFn& step) {
   Look seen;
-  together([&] {
+  const Trace& trace = plan.program->trace();
+  together(*ranks_, [&] {
     const auto begin = Clock::now();
-    const std::vector<at::Tensor> batch = whole(input);
+    const std::vector<at::Tensor> batch = rows_.whole(input);
     const StepInput given{batch, input.names, input.constants};
     VirtualRun run;
     {
@@ -156,17 +165,17 @@ RankStep::Look RankStep::look(const RankPlan& plan, const std::vector<Arg>& numb
           program_, given, [&] { return step(batch); }, config_.op_rules, numbers);
     }
     const Trace& taken = run.recording.trace;
-    const size_t alike = calls_alike(*plan.trace, taken);
-    const bool is_whole = end == plan.trace->calls.size();
+    const size_t alike = calls_alike(trace, taken);
+    const bool is_whole = end == trace.calls.size();
     if (run.thrown && alike == taken.calls.size()) std::rethrow_exception(run.thrown);  // as in eager, on this path
     if (run.thrown || !is_whole) {
-      if (alike < std::min(end + 1, plan.trace->calls.size())) seen.leaves_at = alike;
+      if (alike < std::min(end + 1, trace.calls.size())) seen.leaves_at = alike;
     } else {
-      Agreement agreement = agree_on_calls(*plan.trace, taken);
+      Agreement agreement = agree_on_calls(trace, taken);
       const bool is_same = agreement.difference.empty() && agreement.obstacle.empty();
-      if (!is_same || agreement.trace.externals != plan.trace->externals)
+      if (!is_same || agreement.trace.externals != trace.externals)
         seen.leaves_at = alike;
-      else if (agreement.trace.events != plan.trace->events)
+      else if (agreement.trace.events != trace.events)
         seen.wider = std::move(agreement.trace);
       if (!is_same) log().debug("{}{}", agreement.difference, agreement.obstacle);
     }
@@ -175,7 +184,7 @@ RankStep::Look RankStep::look(const RankPlan& plan, const std::vector<Arg>& numb
   });
   agree_on_path(seen.leaves_at ? str("{}", *seen.leaves_at) : seen.wider ? "wider" : "same");
   if (seen.leaves_at)
-    log().info("another path is taken: of {} calls {} are the same", plan.trace->calls.size(), *seen.leaves_at);
+    log().info("another path is taken: of {} calls {} are the same", trace.calls.size(), *seen.leaves_at);
   return seen;
 }
 
@@ -187,13 +196,11 @@ void RankStep::check_path(const Trace& trace) {
 }
 
 void RankStep::agree_on_path(const std::string& mine) {
-  const std::vector<std::string> all = ranks_->exchange(mine);
-  for (size_t r = 1; r < all.size(); ++r)
-    USER_CHECK(
-        all[r] == all[0],
-        "rank {} takes another path than rank 0, by the same numbers: what a step decides by has to be the same on "
-        "all ranks",
-        r);
+  if (const auto other = find_unlike(*ranks_, mine))
+    user_error(
+        "rank {} takes another path than rank 0, by the same numbers: what a step decides by has to be the same on all "
+        "ranks",
+        other->rank);
 }
 
 // A plan that goes on as the step did where it left `plan`: it is the next that runs.
@@ -201,8 +208,8 @@ bool RankStep::find_other(const RankPlan& plan, const Trace& taken, size_t leave
   size_t most = 0;
   for (const RankPlan& other : plans_) {
     if (&other == &plan || !other.is_path || other.signature != plan.signature) continue;
-    const size_t alike = calls_alike(*other.trace, taken);
-    const bool ends_there = alike == taken.calls.size() && alike == other.trace->calls.size();
+    const size_t alike = calls_alike(other.program->trace(), taken);
+    const bool ends_there = alike == taken.calls.size() && alike == other.program->trace().calls.size();
     if ((alike <= leaves_at && !ends_there) || alike <= most) continue;
     most = alike;
     next_ = &other;

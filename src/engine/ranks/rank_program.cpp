@@ -2,57 +2,70 @@
 
 #include <utility>
 
+#include <ATen/Context.h>
+
+#include "aten/cpu_hook.h"
 #include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/ranks/consensus.h"
+#include "engine/ranks/verify_rank.h"
 
 namespace stepc {
 
 namespace {
 
+at::Generator draws_of_process() { return at::globalContext().defaultGenerator(at::kCPU); }
+
 // Ranks run one text: their collectives meet in its order.
-void check_one_plan(const Schedule& schedule, Ranks& ranks) {
-  const std::vector<std::string> hashes = ranks.exchange(hash_of(schedule));
-  for (size_t r = 1; r < hashes.size(); ++r)
-    USER_CHECK(hashes[r] == hashes[0],
-               "rank {} planned another step ({}) than rank 0 ({}): all ranks want the same stepc, configuration and "
-               "kind of CPU",
-               r, hashes[r], hashes[0]);
+void check_one_plan(const Schedule& schedule, const Verify& verify, Ranks& ranks) {
+  if (const auto other = find_unlike(ranks, hash_of(schedule)))
+    user_error(
+        "rank {} planned another step ({}) than rank 0 ({}): all ranks want the same stepc, configuration and kind of "
+        "CPU",
+        other->rank, other->its, other->first);
+  if (const auto other = find_unlike(ranks, to_text(verify)))
+    user_error("rank {} has verify \"{}\", and rank 0 \"{}\": all ranks compare their plans together", other->rank,
+               other->its, other->first);
 }
 
 }  // namespace
 
-RankProgram::RankProgram(const VirtualPlan& captured, KernelSources& kernels, const CompileOptions& options,
-                         const std::shared_ptr<Ranks>& ranks, ShardedState& state)
-    : ranks_(ranks), state_(state) {
+RankProgram::RankProgram(VirtualPlan captured, KernelSources& kernels, const CompileOptions& options,
+                         const Verify& verify, const std::shared_ptr<Ranks>& ranks, ShardedState& state)
+    : trace_(std::move(captured.trace)),
+      kernels_(kernels),
+      options_(options),
+      verify_(verify),
+      ranks_(ranks),
+      state_(state) {
   USER_CHECK(captured.obstacle.empty(), "this step cannot run on several ranks, because it cannot be planned: {}",
              captured.obstacle);
-  compiled_ = compile_fast(captured.trace, kernels, options, ranks);
-  check_one_plan(schedule(), *ranks);
+  compiled_ = compile_fast(trace_, kernels, options, ranks);
+  check_one_plan(schedule(), verify, *ranks);
   state_.add(schedule());
 }
 
-std::vector<at::Tensor> RankProgram::run(const std::vector<at::Tensor>& batch, RunTimes* times, OnWritten on_written) {
-  return std::move(step(batch, times, std::move(on_written)).outputs);
-}
-
 StepResult RankProgram::step(const std::vector<at::Tensor>& batch, RunTimes* times, OnWritten on_written) {
+  if (must_verify()) verify(batch);
   StepResult result = begin(batch, times, std::move(on_written));
   INTERNAL_CHECK(result.is_whole(), "a rank's step pauses, and nobody asked it to");
   return result;
 }
 
-StepResult RankProgram::begin(const std::vector<at::Tensor>& batch, RunTimes* times) {
-  return begin(batch, times, nullptr);
-}
-
-StepResult RankProgram::go_on() { return came_to(compiled_.executor->resume({})); }
-
 StepResult RankProgram::begin(const std::vector<at::Tensor>& batch, RunTimes* times, OnWritten on_written) {
-  RunInputs inputs;
-  inputs.on_event = [](size_t, const std::vector<at::Tensor>&) { return std::string(); };  // its numbers are there
+  RunInputs inputs = inputs_of(*compiled_.executor, batch);
   inputs.times = times;
   inputs.on_written = std::move(on_written);
+  before_run_ = read_generator(draws_of_process());
+  return came_to(compiled_.executor->run(std::move(inputs)));
+}
+
+RunInputs RankProgram::inputs_of(Executor& executor, const std::vector<at::Tensor>& batch) const {
+  RunInputs inputs;
+  inputs.on_event = [](size_t, const std::vector<at::Tensor>&) { return std::string(); };  // its numbers are there
   inputs.tells_autograd = false;
-  for (const ScheduleInput& input : schedule().inputs) {
+  for (const ScheduleInput& input : executor.schedule().inputs) {
     at::Tensor& tensor = inputs.tensors.emplace_back();
     if (!is_of_program(input.kind)) continue;
     if (input.kind != InputKind::kBatch) {
@@ -64,9 +77,9 @@ StepResult RankProgram::begin(const std::vector<at::Tensor>& batch, RunTimes* ti
       tensor = part_of(tensor, input.part->sharding, state_.mesh(), ranks_->rank());
     tensor = tensor.contiguous();
   }
-  if (const std::string why = compiled_.executor->why_not(inputs.tensors); !why.empty())
+  if (const std::string why = executor.why_not(inputs.tensors); !why.empty())
     throw InternalError(str("a rank's tensors are not those of its step: {}", why));
-  return came_to(compiled_.executor->run(inputs));
+  return inputs;
 }
 
 StepResult RankProgram::came_to(StepResult result) {
@@ -80,6 +93,69 @@ StepResult RankProgram::came_to(StepResult result) {
   measured_ = result.memory;
   ++replays_;
   return result;
+}
+
+void RankProgram::abandon() {
+  if (!compiled_.executor->is_paused()) return;
+  compiled_.executor->abandon();
+  write_generator(draws_of_process(), *before_run_);
+}
+
+void RankProgram::supply(CallId call, size_t arg, const c10::IValue& number) {
+  supplied_[{call, arg}] = number;
+  compiled_.executor->supply(call, arg, number);
+}
+
+// ---- verification
+
+bool RankProgram::must_verify() const {
+  if (verify_.kind == Verify::Kind::kOff || is_plain_) return false;
+  return !is_verified_ ||
+         (verify_.kind == Verify::Kind::kEvery && replays_ % static_cast<uint64_t>(verify_.interval) == 0);
+}
+
+void RankProgram::verify(const std::vector<at::Tensor>& batch) {
+  const auto begin = Clock::now();
+  const RankProof proof{compiled_,
+                        trace_,
+                        kernels_,
+                        options_,
+                        ranks_,
+                        [&](Executor& executor) { return inputs_of(executor, batch); },
+                        [&](Executor& executor) {
+                          for (const auto& [place, number] : supplied_)
+                            executor.supply(place.first, place.second, number);
+                        }};
+  const RankVerdict verdict = verify_rank(proof, plain_);
+  verified_.seconds += seconds_since(begin);
+  verified_.with = verdict.with;
+  is_verified_ = verdict.is_decided;
+  if (verdict.compared && verdict.is_decided) ++verified_.count;
+  if (!verdict.difference.empty()) {
+    USER_CHECK(!verdict.is_transient,
+               "a replay differs from the plain graph in {}, and the same replay a moment later does not: a machine of "
+               "this run computes wrong results at times",
+               verdict.difference);
+    USER_CHECK(plain_.executor != nullptr,
+               "a replay differs from the plain graph in {}, and there is no other way to run this step on ranks",
+               verdict.difference);
+    verified_.warning = str("a replay differs from the plain graph in {}: all ranks run the plain graph from now on",
+                            verdict.difference);
+    if (ranks_->rank() == 0) log().warn(verified_.warning);
+    compiled_.executor = std::move(plain_.executor);
+    compiled_.plan = std::move(plain_.plan);
+    is_plain_ = true;
+  }
+  if (verify_.kind != Verify::Kind::kEvery || is_plain_) plain_ = {};
+  release_free_memory();
+}
+
+void count_verified(Stats& stats, const RankProgram::Verified& now, const RankProgram::Verified& before) {
+  stats.verifications += now.count - before.count;
+  stats.plain_verifications += now.count - before.count;
+  stats.verify_seconds += now.seconds - before.seconds;
+  if (!now.with.empty()) stats.verified_with = now.with;
+  if (now.warning != before.warning) stats.warnings.push_back(now.warning);
 }
 
 }  // namespace stepc

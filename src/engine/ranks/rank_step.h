@@ -27,12 +27,12 @@
 #include "engine/prediction.h"
 #include "engine/program/event_update.h"
 #include "engine/program/program.h"
-#include "engine/program/saved_program.h"
 #include "engine/program/signature.h"
 #include "engine/program/step_input.h"
 #include "engine/program/undo.h"
+#include "engine/ranks/batch_rows.h"
+#include "engine/ranks/program_parts.h"
 #include "engine/ranks/rank_program.h"
-#include "engine/ranks/sharded_state.h"
 #include "engine/stats.h"
 #include "runtime/run_times.h"
 
@@ -52,27 +52,8 @@ class RankStep {
   // One training step. What it returns is what one rank would return of the whole batch, on every rank.
   StepOutput run(const StepInput& input, const StepOnFn& step);
 
-  // Gives those of the tensors that are held in parts their whole values, one after the other, where `keeps`.
-  void gather(const std::vector<at::Tensor>& tensors, bool keeps);
-  // The way back: with `takes` what they hold by now counts, and all ranks have the same there.
-  void scatter(const std::vector<at::Tensor>& tensors, bool takes);
-
-  // As Step's, by all ranks together: each writes its slices, and reads what it holds. Values of tensors that no step
-  // has taken yet stay in the files until one does, where the program has no memory for them. Companions of ranks other
-  // than the first begin as their slices do (beginning_of_slice_files()).
-  std::filesystem::path save(const std::filesystem::path& output, int64_t number, const Companions& companions);
-  using AcceptFn = std::function<void(const std::filesystem::path& checkpoint)>;
-  Checkpoint load(const std::filesystem::path& from, const AcceptFn& accept = {});
-
-  // What the program saves, as others know parts: `whole` has the values where the rank holds no part of it.
-  struct HeldTensor {
-    std::string name;
-    bool is_of_model = false;
-    at::Tensor whole;                                // the program's
-    std::optional<std::vector<int64_t>> split = {};  // by axis of the mesh, as ShardedState::split_dims()
-    at::Tensor stretch = {};                         // then the rank's part
-  };
-  std::vector<HeldTensor> held_tensors();
+  // The program's tensors, in parts: to be gathered, saved and loaded.
+  [[nodiscard]] ProgramParts& parts() { return parts_; }
   [[nodiscard]] const Mesh& mesh() const { return strategy_.mesh; }
 
   // From now on replays are timed; then what the last of them took on this rank.
@@ -84,13 +65,15 @@ class RankStep {
   [[nodiscard]] std::string report_of_all() const;
   [[nodiscard]] std::optional<Prediction> prediction() const;
   [[nodiscard]] const RankProgram* latest() const { return plans_.empty() ? nullptr : plans_.front().program.get(); }
-  [[nodiscard]] const Trace* latest_trace() const { return plans_.empty() ? nullptr : plans_.front().trace.get(); }
+  [[nodiscard]] const Trace* latest_trace() const {
+    return plans_.empty() ? nullptr : &plans_.front().program->trace();
+  }
 
  private:
   struct RankPlan {
     std::string signature;
-    std::unique_ptr<Trace> trace;
     std::unique_ptr<RankProgram> program;
+    RankProgram::Verified counted = {};  // that stats have
     std::vector<std::unique_ptr<EventUpdate>> updates;
     bool draws = false;  // random numbers
     // Of one path of the step: by event that reads a number, which of the numbers that its code reads it is; what the
@@ -100,11 +83,10 @@ class RankStep {
     std::map<std::vector<std::string>, std::vector<Arg>> returned;
     uint64_t replays = 0;
   };
-  using Key = std::pair<Owner, std::string>;
   struct Call {
     std::vector<at::Tensor> tensors;
     std::string signature;
-    std::vector<std::pair<Key, at::Tensor>> moved;
+    ProgramParts::Tensors moved;
     RankPlan* plan = nullptr;  // none: the step is captured
     std::string numbers;       // that the plan was given
     std::optional<Undo> undo;  // of what the optimizers' host code has done for it
@@ -149,31 +131,11 @@ class RankStep {
   VirtualPlan captured_alike(const StepInput& input, const StepOnFn& step, const Numbers& numbers);
   std::string update(RankPlan& plan, const std::vector<at::Tensor>& tensors, Undo& undo, std::string& numbers);
   bool check_alike(const Call& call, const StepInput& input);
-  void check_batch(const StepInput& input);
-  void check_batch_dims(const StepInput& input) const;
-  // Which dimension of a tensor of the batch is its rows of this rank; nothing: it has none, every rank has the same.
-  std::optional<int64_t> rows_of(const StepInput& input, size_t tensor) const;
-  using Rows = std::vector<std::optional<int64_t>>;  // by tensor of the batch
-  std::vector<Rows> other_rows(const StepInput& input) const;
-  static std::string shapes_of(const StepInput& input);
-  std::vector<at::Tensor> whole(const StepInput& input);
-  at::Tensor gathered(const at::Tensor& rows, int64_t dim);
-  bool takes_as_given(const std::optional<PartOf>& part, const StepInput& input, size_t tensor) const;
-  std::vector<at::Tensor> batch_of(const RankPlan& plan, const StepInput& input);
-  void check_writes_to_batch(const Graph& local, const StepInput& input) const;
   void warn_once(const std::string& warning);
+  void warn_that_parameters_differ();
   StepOutput replay(RankPlan& plan, const StepInput& input);
   void count_replay(RankPlan& plan, const StepResult& result);
-  void write_own_slices(const std::filesystem::path& directory);
-  bool is_held(const Key& key, const at::Tensor& tensor) const;
-  std::vector<std::string> enter(const std::string& call, const std::string& mine = {}) const;
-  void together(const std::function<void()>& part) const;
   void share_draws();
-  std::vector<std::pair<Key, at::Tensor>> moved_since(const std::vector<at::Tensor>& tensors) const;
-  void take(const Schedule& schedule);
-  void take(const Key& key, const at::Tensor& tensor);
-  void have_same_values(const std::vector<std::pair<Key, at::Tensor>>& tensors);
-  std::string common_error(const std::string& mine) const;
   void count(const RankPlan& plan);
   [[nodiscard]] KnownTarget target() const;
 
@@ -182,17 +144,13 @@ class RankStep {
   Stats& stats_;
   std::shared_ptr<Ranks> ranks_;
   Strategy strategy_;
-  ShardedState state_;
+  BatchRows rows_;
+  ProgramParts parts_;
   std::shared_ptr<KernelSources> kernels_;
-  KnownTarget known_;            // of all ranks' machines, when the last step was captured
-  std::vector<Axis> data_axes_;  // along which ranks have rows of their own
+  KnownTarget known_;  // of all ranks' machines, when the last step was captured
   SharedMemory shared_;
-  std::list<RankPlan> plans_;         // most recently used first
-  std::map<const void*, Key> parts_;  // by storage: the program's tensors whose values lie in parts
-  std::map<Key, const void*> held_;   // the storage that the program had in each place when it was taken
-  std::map<Key, std::shared_ptr<SavedProgram>> saved_;  // whose values are in files until a step takes them
-  std::map<std::string, Rows> rows_;                    // by shapes of the batch, where they are not the likeliest
-  const RankPlan* next_ = nullptr;                      // that find() is to find
+  std::list<RankPlan> plans_;       // most recently used first
+  const RankPlan* next_ = nullptr;  // that find() is to find
   bool compared_draws_ = false;
   std::vector<bool> copied_;       // which tensors of the call's input are copies of what the program gave
   std::optional<RunTimes> times_;  // while replays are timed,

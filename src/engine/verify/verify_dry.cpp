@@ -71,6 +71,11 @@ std::string to_text(const DryVerification& v) {
   return text + (v.with_eager ? str("; with eager in {}", eager) : str("; not with eager, which takes {}", eager));
 }
 
+uint64_t most_of_plain(const Schedule& planned) {
+  const auto all = static_cast<double>(planned.peak_bytes() + planned.input_bytes());
+  return planned.peak_bytes() + static_cast<uint64_t>(kSlack * all);
+}
+
 DryVerification verify_dry(Plan& plan, Program& program, const std::vector<at::Tensor>& tensors,
                            const std::function<StepOutput()>& step, const MemoryBudget& budget) {
   DryVerification v;
@@ -79,7 +84,7 @@ DryVerification verify_dry(Plan& plan, Program& program, const std::vector<at::T
   const uint64_t planned = plan.schedule().peak_bytes();
   const uint64_t program_bytes = plan.schedule().input_bytes();
   // Made before the arena has its pages, for planning takes memory, too.
-  const uint64_t most = planned + static_cast<uint64_t>(kSlack * static_cast<double>(planned + program_bytes));
+  const uint64_t most = most_of_plain(plan.schedule());
   v.plain_bytes = plan.make_plain(most);
   release_free_memory();
   v.with_plain = v.plain_bytes <= most || v.plain_bytes + program_bytes <= (has_budget ? budget.bytes : usable_bytes());

@@ -24,6 +24,8 @@ struct DryVerification {
 };
 // For reports.
 std::string to_text(const DryVerification& verification);
+// What the plain Graph may take beside the program's tensors, for its dry run to stay within the plan's own memory.
+uint64_t most_of_plain(const Schedule& planned);
 DryVerification verify_dry(Plan& plan, Program& program, const std::vector<at::Tensor>& tensors,
                            const std::function<StepOutput()>& step, const MemoryBudget& budget);
 

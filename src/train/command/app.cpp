@@ -97,6 +97,7 @@ struct Arguments {
   std::string config;  // run.toml
   bool resume = false;
   std::string profile;  // trace-event file
+  std::string verify;   // train.verify
   int ranks = 1;
   std::string model;
   GenerateCommand generate;
@@ -146,6 +147,7 @@ int train_on_ranks(const Arguments& arguments, std::vector<Override> overrides) 
 
 int run_train(const Arguments& arguments, const CLI::App& command) {
   std::vector<Override> overrides = overrides_of(command);
+  if (!arguments.verify.empty()) overrides.push_back({"train.verify", arguments.verify});
   if (arguments.ranks > 1) return train_on_ranks(arguments, std::move(overrides));
   return train(load_run_config(arguments.config, overrides), arguments.resume, system_files(), arguments.profile);
 }
@@ -181,6 +183,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
           "what each says is in output.dir/logs")
       ->check(CLI::Range(1, kMostLocalRanks))
       ->capture_default_str();
+  train->add_option("--verify", arguments.verify, "train.verify: first, every:N, always or off");
   train->add_option("--profile", arguments.profile,
                     "write what every instruction of one replayed step took, as a trace for ui.perfetto.dev");
 

@@ -46,6 +46,7 @@ struct RunConfig {
     int64_t threads = 0;
     std::string mode = "fast";
     std::string capture = "virtual";
+    std::string verify = "first";
   } train;
   struct Memory {
     std::string budget = "none";

@@ -98,6 +98,12 @@ const std::vector<Key>& run_config_keys() {
        "run, "
        "so that a run takes what its plan says from the start, also where eager would not fit"},
 
+      {"train.verify", at(&R::train, &R::Train::verify), one_of({"first", "every:N", "always", "off"}),
+       "replays that are compared before they count, with the same step op by op (or unfused where kernels are fused). "
+       "first: of every plan; always; every:N: the first and every N-th after it, against machines that compute "
+       "wrongly "
+       "at times; off"},
+
       {"memory.budget",
        at(&R::memory, &R::Memory::budget),
        {},

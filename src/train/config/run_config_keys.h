@@ -30,7 +30,7 @@ struct Allowed {
   double most = std::numeric_limits<double>::infinity();
   bool above_least = false;  // the least value itself is not allowed
   bool below_most = false;
-  std::vector<std::string> choices = {};  // empty: any text
+  std::vector<std::string> choices = {};  // empty: any text; "every:N" stands for every integer N from 1 on
   bool may_be_empty = false;              // of a text or a list
   bool required = false;                  // the key must be given
   std::string example = {};               // of a required key, as TOML text

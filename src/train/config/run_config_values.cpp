@@ -1,7 +1,9 @@
 // One key of run.toml at a time: what it allows, and its value to and from text.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <optional>
+#include <string_view>
 #include <type_traits>
 
 #include <fmt/ranges.h>
@@ -59,6 +61,16 @@ double number_of(const Written& written) {
   if (const auto* integer = std::get_if<int64_t>(&written)) return static_cast<double>(*integer);
   if (const auto* real = std::get_if<double>(&written)) return *real;
   return std::numeric_limits<double>::quiet_NaN();
+}
+
+bool is_choice(std::string_view choice, std::string_view text) {
+  if (!choice.ends_with(":N")) return text == choice;
+  choice.remove_suffix(1);
+  if (!text.starts_with(choice)) return false;
+  text.remove_prefix(choice.size());
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() && number > 0;
 }
 
 // Stores a value of the field's type; false where it is not one, or not allowed.
@@ -119,7 +131,8 @@ struct Store {
   bool operator()(std::string* field) const {
     const auto* text = std::get_if<std::string>(&written);
     if (text == nullptr || (text->empty() && !allowed.may_be_empty)) return false;
-    if (!allowed.choices.empty() && std::ranges::find(allowed.choices, *text) == allowed.choices.end()) return false;
+    const auto is_text = [&](const std::string& choice) { return is_choice(choice, *text); };
+    if (!allowed.choices.empty() && std::ranges::none_of(allowed.choices, is_text)) return false;
     *field = *text;
     return true;
   }

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "base/check.h"
 #include "base/hash.h"
@@ -14,6 +13,7 @@
 #include "base/text.h"
 #include "capture/virtual/virtual_region.h"
 #include "engine/plan/plan_profile.h"
+#include "engine/ranks/consensus.h"
 #include "engine/virtual_door.h"
 #include "models/lora.h"
 #include "runtime/micro_kernels.h"
@@ -98,18 +98,29 @@ CompileOptions RankLearner::compile_options() const {
 }
 
 // Those that come later find the parameters as the first one has split them.
-void RankLearner::add_program(std::unique_ptr<RankProgram>& program, const VirtualPlan& captured, Context context) {
+std::unique_ptr<RankProgram> RankLearner::program_of(VirtualPlan captured, Context context) {
   CompileOptions options = compile_options();
   options.strategy.context = context;
-  program = std::make_unique<RankProgram>(captured, kernels_, options, ranks_, state_);
+  auto program = std::make_unique<RankProgram>(std::move(captured), kernels_, options,
+                                               parse_verify(config_.train.verify), ranks_, state_);
   keep_parameters(strategy_, program->graph());
+  return program;
+}
+
+RankProgram& RankLearner::other_program(const std::string& name, Context context,
+                                        const std::function<VirtualPlan()>& capture) {
+  std::unique_ptr<RankProgram>& program = others_[name];
+  if (program != nullptr) return *program;
+  const models::EvaluationScope no_dropout(model_);
+  program = program_of(capture(), context);
+  return *program;
 }
 
 RankLearner::Programs& RankLearner::programs_for(const Batch& batch) {
   Programs& programs = programs_[batch.tokens.size(2)];
   if (!programs.empty()) return programs;
-  for (const CapturedPart& part : capture_for_ranks(model_, optimizer_, config_, batch))
-    add_program(programs.emplace_back(), part.plan, strategy_.context);
+  for (CapturedPart& part : capture_for_ranks(model_, optimizer_, config_, batch))
+    programs.push_back(program_of(std::move(part.plan), strategy_.context));
   return programs;
 }
 
@@ -149,7 +160,7 @@ void RankLearner::load(const RunConfig& config) {
 void RankLearner::prepare(const Batch& batch, double /*lr*/) { programs_for(batch); }
 
 std::vector<at::Tensor> RankLearner::run(RankProgram& program, const std::vector<at::Tensor>& batch) {
-  return program.run(batch, is_timed_ ? &timed_[&program] : nullptr);
+  return program.step(batch, is_timed_ ? &timed_[&program] : nullptr).outputs;
 }
 
 std::optional<Profile> RankLearner::finish_profile() {
@@ -185,21 +196,6 @@ StepResult RankLearner::step(const Batch& batch, double lr) {
   return {results[0].item<double>(), results[1].item<double>(), results[2].item<double>() != 0};
 }
 
-RankProgram& RankLearner::loss_program(const Batch& rows) {
-  std::unique_ptr<RankProgram>& program = loss_programs_[rows.tokens.sizes().vec()];
-  if (program != nullptr) return *program;
-  const models::EvaluationScope no_dropout(model_);
-  const auto loss = [&](const std::vector<at::Tensor>& tensors) {
-    const at::NoGradGuard no_grad;
-    const Batch batch = Batch::from_tensors(tensors);
-    return model_->loss(batch.tokens, batch.labels, at::ones({}), batch.documents);
-  };
-  const std::vector<ModuleRef> modules = {model_};
-  const VirtualPlan captured = stepc::plan(loss, modules, {}, rows.tensors());
-  add_program(program, captured, strategy_.context);
-  return *program;
-}
-
 double RankLearner::summed_loss(const Batch& rows) {
   // As many rows as ever, so that one program does for all.
   const int64_t wanted = config_.train.batch_size;
@@ -211,23 +207,15 @@ double RankLearner::summed_loss(const Batch& rows) {
   };
   constexpr int64_t kNoLabel = -100;
   const Batch batch{filled(rows.tokens, 0), filled(rows.labels, kNoLabel), filled(rows.documents, 0)};
-  return loss_program(batch).run(batch.tensors())[0].item<double>();
-}
-
-RankProgram& RankLearner::logits_program(int64_t seq) {
-  std::unique_ptr<RankProgram>& program = logits_programs_[seq];
-  if (program != nullptr) return *program;
-  const models::EvaluationScope no_dropout(model_);
-  const auto logits = [&](const std::vector<at::Tensor>& tensors) {
+  const auto loss = [&](const std::vector<at::Tensor>& tensors) {
     const at::NoGradGuard no_grad;
-    return model_->logits_at(tensors.at(0), tensors.at(1));
+    const Batch given = Batch::from_tensors(tensors);
+    return model_->loss(given.tokens, given.labels, at::ones({}), given.documents);
   };
   const std::vector<ModuleRef> modules = {model_};
-  const at::Tensor ids = at::zeros({1, seq}, at::kLong), place = at::zeros({1, seq});
-  const std::vector<at::Tensor> tensors = {ids, place};
-  // Its lengths are not those of training, and a ring may take these alone.
-  add_program(program, stepc::plan(logits, modules, {}, tensors), Context::kByPrice);
-  return *program;
+  RankProgram& program = other_program(str("loss {}", fmt::join(batch.tokens.sizes(), "x")), strategy_.context,
+                                       [&] { return stepc::plan(loss, modules, {}, batch.tensors()); });
+  return program.step(batch.tensors()).outputs[0].item<double>();
 }
 
 // Rows of some lengths alone, each twice the one before: a program does for many. What is behind the text does not
@@ -242,7 +230,16 @@ at::Tensor RankLearner::next_logits(const std::vector<int64_t>& ids) {
   const at::Tensor row = at::zeros({1, seq}, at::kLong), place = at::zeros({1, seq});
   std::ranges::copy(ids, row.data_ptr<int64_t>());
   place[0][count - 1] = 1;
-  const at::Tensor logits = logits_program(seq).run({row, place})[0].select(0, 0).contiguous();
+  const std::vector<at::Tensor> tensors = {row, place};
+  const auto at_place = [&](const std::vector<at::Tensor>& given) {
+    const at::NoGradGuard no_grad;
+    return model_->logits_at(given.at(0), given.at(1));
+  };
+  const std::vector<ModuleRef> modules = {model_};
+  // Its lengths are not those of training, and a ring may take these alone.
+  RankProgram& program = other_program(str("logits {}", seq), Context::kByPrice,
+                                       [&] { return stepc::plan(at_place, modules, {}, tensors); });
+  const at::Tensor logits = program.step(tensors).outputs[0].select(0, 0).contiguous();
   ranks_->all().broadcast(logits);  // a sum of its own rounding on each rank may tip a draw
   return logits;
 }
@@ -318,28 +315,13 @@ void RankLearner::restore_from(ModelDirectory directory) {
   load(config_);
 }
 
-std::optional<std::string> RankLearner::first_of_all(const std::vector<size_t>& place, const std::string& what) {
-  const nlohmann::json mine = {{"place", place}, {"what", what}};
-  std::optional<std::pair<std::vector<size_t>, std::string>> first;
-  const std::vector<std::string> all = ranks_->exchange(mine.dump());
-  for (size_t r = 0; r < all.size(); ++r) {
-    const nlohmann::json json = nlohmann::json::parse(all[r]);
-    auto found = json.at("place").get<std::vector<size_t>>();
-    const auto text = json.at("what").get<std::string>();
-    if (!text.empty() && (!first || found < first->first))
-      first.emplace(std::move(found), str("{} on rank {}", text, r));
-  }
-  if (!first) return std::nullopt;
-  return first->second;
-}
-
 // Ranks run one text, so of what they find the earliest instruction is the cause, and collectives spread it.
 std::optional<std::string> RankLearner::find_nonfinite_in(const Batch& batch) {
   std::string bad_weight;
   for (const auto& [own, tensor] : model_->named_parameters().pairs())
     if (bad_weight.empty() && state_.has(Owner::kParameter, own) && has_nonfinite(state_.part(Owner::kParameter, own)))
       bad_weight = str("the weight {}", own);
-  if (auto weight = first_of_all({}, bad_weight)) return weight;
+  if (auto weight = first_of_all(*ranks_, {}, bad_weight)) return weight;
   std::vector<size_t> place;
   std::string what;
   const auto watch = [&](const RankProgram& program, size_t round) {
@@ -354,14 +336,14 @@ std::optional<std::string> RankLearner::find_nonfinite_in(const Batch& batch) {
   };
   Programs& programs = programs_for(batch);
   if (programs.size() == 1) {
-    programs[0]->run(with_rows_first(batch), nullptr, watch(*programs[0], 0));
+    programs[0]->step(with_rows_first(batch), nullptr, watch(*programs[0], 0));
   } else {
     const at::Tensor token_count = models::count_tokens(batch.labels);
     for (int64_t i = 0; i < batch.tokens.size(0); ++i)
-      programs[0]->run(micro_tensors(batch.micro_batch(i), token_count), nullptr,
-                       watch(*programs[0], static_cast<size_t>(i)));
+      programs[0]->step(micro_tensors(batch.micro_batch(i), token_count), nullptr,
+                        watch(*programs[0], static_cast<size_t>(i)));
   }
-  return first_of_all(place, what);
+  return first_of_all(*ranks_, place, what);
 }
 
 const RankProgram& RankLearner::largest() const {
@@ -386,7 +368,9 @@ Stats RankLearner::stats() const {
       stats.unplanned_allocations += measured.unplanned;
       stats.planning_seconds += program->planning_seconds();
       ++stats.plans;
+      count_verified(stats, program->verified());
     }
+  for (const auto& [name, program] : others_) count_verified(stats, program->verified());
   if (programs_.empty()) return stats;
   const RankProgram& program = largest();
   stats.instructions = program.schedule().instructions.size();
@@ -398,10 +382,11 @@ Stats RankLearner::stats() const {
 
 std::string RankLearner::report() const {
   const RankProgram& program = largest();
-  return str("rank {} of {}: {} instructions, {} of them collectives; model and optimizer {}, step {}\n",
+  const std::string& with = program.verified().with;
+  return str("rank {} of {}: {} instructions, {} of them collectives; model and optimizer {}, step {}\n{}",
              ranks_->rank(), to_text(strategy_), program.schedule().instructions.size(),
              program.schedule().count(Instruction::Kind::kCollective), human_bytes(state_.bytes()),
-             human_bytes(program.schedule().peak_bytes()));
+             human_bytes(program.schedule().peak_bytes()), with.empty() ? std::string() : str("compared {}\n", with));
 }
 
 std::optional<Prediction> RankLearner::prediction() const {

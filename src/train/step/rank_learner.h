@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -63,13 +64,11 @@ class RankLearner final : public Learner {
   // A step's programs: the whole, or a micro-batch's and the update's.
   using Programs = std::vector<std::unique_ptr<RankProgram>>;
   Programs& programs_for(const Batch& batch);
-  void add_program(std::unique_ptr<RankProgram>& program, const VirtualPlan& captured, Context context);
-  RankProgram& loss_program(const Batch& rows);
-  RankProgram& logits_program(int64_t seq);
+  std::unique_ptr<RankProgram> program_of(VirtualPlan captured, Context context);
+  // One without dropout and without an update, by what it does at which sizes.
+  RankProgram& other_program(const std::string& name, Context context, const std::function<VirtualPlan()>& capture);
   at::Tensor next_logits(const std::vector<int64_t>& ids);
   void restore_from(ModelDirectory directory);
-  // The first of the texts of all ranks that is of the earliest place; empty texts are of none.
-  std::optional<std::string> first_of_all(const std::vector<size_t>& place, const std::string& what);
   [[nodiscard]] CompileOptions compile_options() const;
   std::vector<at::Tensor> run(RankProgram& program, const std::vector<at::Tensor>& batch);
   [[nodiscard]] const RankProgram& largest() const;
@@ -87,9 +86,8 @@ class RankLearner final : public Learner {
   ShardedState state_;
   bool is_timed_ = false;
   std::map<const RankProgram*, RunTimes> timed_;
-  std::map<int64_t, Programs> programs_;                                        // by the rows' length
-  std::map<std::vector<int64_t>, std::unique_ptr<RankProgram>> loss_programs_;  // by the rows' shape
-  std::map<int64_t, std::unique_ptr<RankProgram>> logits_programs_;             // by the row's length
+  std::map<int64_t, Programs> programs_;  // by the rows' length
+  std::map<std::string, std::unique_ptr<RankProgram>> others_;
 };
 
 }  // namespace stepc::train

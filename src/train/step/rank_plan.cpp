@@ -47,7 +47,7 @@ class RankPlanner {
   [[nodiscard]] const ShardedState& state() const { return state_; }
 
   [[nodiscard]] const Strategy& strategy() const { return options_.strategy; }
-  void keep_parameters(const Graph& local) { train::keep_parameters(options_.strategy, local); }
+  void keep_parameters(const Graph& local) { stepc::keep_parameters(options_.strategy, local); }
 
   RankPart plan(const std::string& name, int64_t times, const VirtualPlan& captured) {
     if (!captured.obstacle.empty())
@@ -84,12 +84,6 @@ bool is_state(const GraphInput& input) {
 }
 
 }  // namespace
-
-void keep_parameters(Strategy& strategy, const Graph& local) {
-  for (const GraphInput& input : local.inputs)
-    if (input.kind == InputKind::kParameter)
-      strategy.known[input.key] = input.part ? input.part->sharding : Sharding::whole(local.shape(input.tensor).size());
-}
 
 std::vector<at::Tensor> with_rows_first(const Batch& batch) {
   std::vector<at::Tensor> tensors = batch.tensors();

@@ -31,9 +31,6 @@ std::vector<CapturedPart> capture_for_ranks(models::Decoder model, const ChosenO
 // A batch's tensors with all rows in the first dimension, which is what data axes split.
 std::vector<at::Tensor> with_rows_first(const Batch& batch);
 
-// What is planned with the strategy from now on has its parameters as this one's lie.
-void keep_parameters(Strategy& strategy, const Graph& local);
-
 // One of them as a rank runs it.
 struct RankPart {
   std::string name;

@@ -1,0 +1,226 @@
+// How a step becomes a plan of a rank: captured at the sizes of the whole batch, and cut for the mesh.
+#include <algorithm>
+
+#include <ATen/Parallel.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "engine/plan/plan_cache.h"
+#include "engine/ranks/common_machine.h"
+#include "engine/ranks/consensus.h"
+#include "engine/ranks/rank_step.h"
+#include "runtime/kernel_sources.h"
+#include "runtime/micro_kernels.h"
+
+namespace stepc {
+
+namespace {
+
+// Attempts to capture a step whose program turns out to have other parts than were known before.
+constexpr int kMostCaptures = 4;
+
+// What of a captured step the ranks cannot do, in words; empty: they can.
+std::string why_refused(const VirtualPlan& captured, const Program& program) {
+  if (!captured.obstacle.empty()) return captured.obstacle;
+  if (std::string reason = program.python_reason(); !reason.empty()) return reason;
+  for (const HostEvent& event : captured.trace.events) {
+    const bool is_read = event.kind == HostEvent::Kind::kRead, is_shadow = event.kind == HostEvent::Kind::kShadow;
+    const bool is_known_update = is_shadow && !event.key.empty();
+    if (event.own_calls.empty() && !is_read && !is_shadow)
+      return str("'{}' computes on the host with values that depend on data", event.key);
+    if (!event.own_calls.empty() && !is_known_update)
+      return str("{}{} is a call that only the step's own run can make",
+                 captured.trace.calls[event.own_calls[0].index()].op,
+                 is_read && !event.key.empty() ? str(" (at {})", event.key) : "");
+  }
+  for (const External& external : captured.trace.externals)
+    if (external.owner == Owner::kHost)
+      return "it makes a tensor of numbers that it has read, another one at every step: give the number to an operator "
+             "as it is";
+  for (const External& external : captured.trace.externals)
+    if (external.owner == Owner::kGradient)
+      return str("it finds a gradient of '{}' that an earlier call has kept: call zero_grad() before the step ends",
+                 external.key);
+  for (const Rebinding& left : captured.trace.rebindings)
+    if (left.value.valid())
+      return left.owner == Owner::kGradient
+                 ? str("it keeps the gradient of '{}': call zero_grad() before the step ends", left.key)
+                 : str("it gives {} '{}' another tensor", name_of(left.owner), left.key);
+  if (captured.trace.generators.size() > 1)
+    return str("it draws from the generator '{}', and on ranks there is the default one alone",
+               captured.trace.generators[1]);
+  return {};
+}
+
+// Which of the calls that read a number it is, as VirtualKernels counts them.
+size_t read_of(const Trace& trace, const HostEvent& event) {
+  const auto end = trace.calls.begin() + static_cast<ptrdiff_t>(event.begin.index());
+  return static_cast<size_t>(
+             std::count_if(trace.calls.begin(), end,
+                           [](const stepc::Call& call) { return call.op == "aten::_local_scalar_dense"; })) -
+         1;
+}
+
+bool uses_generator(const Schedule& schedule) {
+  return std::ranges::any_of(schedule.instructions, [](const Instruction& one) {
+    return one.kind == Instruction::Kind::kSeed || one.kind == Instruction::Kind::kSaveGenerator;
+  });
+}
+
+}  // namespace
+
+void RankStep::capture(const StepInput& input, const StepOnFn& step, const Numbers& numbers) {
+  together(*ranks_, [&] { rows_.check_dims(input); });
+  VirtualPlan captured;
+  bool made_state = false;
+  const auto take_back = [&] {
+    if (made_state) program_.drop_state();
+    program_.refresh();
+  };
+  // What the step's own code says against the sizes of the whole batch, empty: it is captured.
+  const auto try_capture = [&] {
+    std::string no_fit;
+    together(*ranks_, [&] {
+      try {
+        captured = captured_alike(input, step, numbers);
+      } catch (const UserError&) {
+        throw;
+      } catch (const std::exception& error) {
+        no_fit = first_line(error.what());
+        if (!rows_.are_split()) throw;
+      }
+    });
+    return common_error(*ranks_, no_fit);
+  };
+  try {
+    together(*ranks_, [&] {
+      const std::string kind = program_.unfit();
+      USER_CHECK(kind.empty(), "this step cannot run on ranks: it has a {}", kind);
+      made_state = program_.make_state();
+    });
+    if (const std::string why = try_capture(); !why.empty()) find_rows(input, step, why, try_capture);
+    together(*ranks_, [&] {
+      const std::string why = why_refused(captured, program_);
+      USER_CHECK(why.empty(), "this step cannot run on ranks, where nothing runs eagerly: {}", why);
+      const std::string& shared = shared_.among(program_, list_tensors(program_, {}));
+      USER_CHECK(shared.empty(), "this step cannot run on ranks: tensors of its program share memory ({})", shared);
+    });
+    rows_.check_shared(input);
+    if (captured.is_path) check_path(captured.trace);
+    ++stats_.recordings;
+    stats_.capture_seconds += captured.seconds;
+    stats_.eager_peak_bytes = captured.step_bytes_lower_bound;
+    add_plan(std::move(captured), input);
+  } catch (...) {
+    take_back();
+    throw;
+  }
+}
+
+void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
+  agree_on_machine();
+  CompileOptions options;
+  options.target = target().target;
+  options.target.rates = parse_target(ranks_->exchange(to_text(options.target))[0]).rates;  // one price for all
+  options.budget = config_.memory_budget;
+  options.strategy = strategy_;
+  RankPlan plan;
+  plan.is_path = captured.is_path;
+  plan.program =
+      std::make_unique<RankProgram>(std::move(captured), *kernels_, options, config_.verify, ranks_, parts_.state());
+  together(*ranks_, [&] { rows_.check_writes(plan.program->graph(), input, copied_); });
+  const std::vector<at::Tensor> tensors = list_tensors(program_, input);
+  plan.signature = signature(tensors, input);
+  const Trace& trace = plan.program->trace();
+  for (size_t e = 0; e < trace.events.size(); ++e) {
+    const HostEvent& event = trace.events[e];
+    if (event.kind == HostEvent::Kind::kRead)
+      plan.reads[e] = read_of(trace, event);
+    else if (!is_made_by_code(event))
+      plan.updates.push_back(std::make_unique<EventUpdate>(trace, e, program_.keys()));
+  }
+  plan.draws = uses_generator(plan.program->schedule());
+  if (!parts_.take(plan.program->schedule())) warn_that_parameters_differ();
+  keep_parameters(strategy_, plan.program->graph());
+  count(plan);
+  plans_.push_front(std::move(plan));
+  next_ = &plans_.front();
+  if (plans_.size() > static_cast<size_t>(config_.max_plans)) plans_.pop_back();
+}
+
+// Of a step that its own rows fit and the whole batch does not: the rows are not what was taken for them.
+void RankStep::find_rows(const StepInput& input, const StepOnFn& step, const std::string& why,
+                         const std::function<std::string()>& try_capture) {
+  together(*ranks_, [&] { plan_on(input.tensors, input, step, {}); });
+  std::vector<BatchRows::Rows> found;
+  for (const BatchRows::Rows& rows : rows_.others(input)) {
+    rows_.assume(input, rows);
+    if (try_capture().empty()) found.push_back(rows);
+  }
+  rows_.assume(input, {});
+  USER_CHECK(found.size() == 1,
+             "the step runs on the rows of one rank and {} ({}): say by batch_dims which dimension of a tensor of the "
+             "batch its rows are, or that it has none",
+             found.empty() ? "not on those of all" : "in more than one way on those of all", why);
+  rows_.assume(input, found.front());
+  INTERNAL_CHECK(try_capture().empty(), "a step that was captured is not captured again: {}", why);
+}
+
+// Kernels and rates that all ranks plan with.
+void RankStep::agree_on_machine() {
+  const blocked::MicroKernels own = kernels_          ? kernels_->micro_kernels
+                                    : config_.kernels ? config_.kernels->micro_kernels
+                                                      : probe_micro_kernels();
+  CommonMachine common = common_machine(
+      host_cpu(), own, known_target(config_.kernel_directory, features_of(own), at::get_num_threads()), *ranks_);
+  known_ = common.known;
+  if (!common.told.empty()) warn_once(common.told);
+  if (kernels_ != nullptr) return;
+  if (config_.kernels && common.told.empty())
+    kernels_ = config_.kernels;
+  else
+    kernels_ = std::make_shared<KernelSources>(config_.kernel_directory, common.cpu, common.micro_kernels);
+}
+
+// A step whose code decides nothing by what it reads is one trace; else, one path of it.
+VirtualPlan RankStep::plan_on(const std::vector<at::Tensor>& batch, const StepInput& input, const StepOnFn& step,
+                              const Numbers& numbers) {
+  const StepInput given{batch, input.names, input.constants};
+  const auto on_batch = [&] { return step(batch); };
+  if (numbers) return plan_path_virtually(program_, given, on_batch, config_.op_rules, *numbers);
+  VirtualPlan whole;
+  std::exception_ptr refused;
+  try {
+    whole = plan_virtually(program_, given, on_batch, config_.op_rules, VirtualKernels::Reads::kStandIn);
+    if (whole.obstacle.empty()) return whole;
+  } catch (const LostRank&) {
+    throw;
+  } catch (...) {
+    refused = std::current_exception();
+  }
+  try {
+    VirtualPlan path = plan_path_virtually(program_, given, on_batch, config_.op_rules, {});
+    const auto reads = [](const HostEvent& event) { return event.kind == HostEvent::Kind::kRead; };
+    if (path.obstacle.empty() && std::ranges::any_of(path.trace.events, reads)) return path;
+  } catch (const std::exception& error) {
+    log().debug("no path of the step can be captured either: {}", error.what());
+  }
+  if (refused) std::rethrow_exception(refused);
+  return whole;
+}
+
+// Once the program has all the parts that the step shows.
+VirtualPlan RankStep::captured_alike(const StepInput& input, const StepOnFn& step, const Numbers& numbers) {
+  const std::vector<at::Tensor> batch = rows_.whole(input);
+  for (int attempt = 0; attempt < kMostCaptures; ++attempt) {
+    program_.refresh();
+    const std::string before = signature(list_tensors(program_, input), input);
+    VirtualPlan captured = plan_on(batch, input, step, numbers);
+    program_.refresh();
+    if (signature(list_tensors(program_, input), input) == before) return captured;
+  }
+  user_error("this step finds another structure of modules or optimizers at every call, and cannot run on ranks");
+}
+
+}  // namespace stepc

@@ -1,0 +1,148 @@
+// A checkpoint of a step on ranks: the program's tensors by their keys, in slices.
+#include <optional>
+
+#include <ATen/Context.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include "aten/virtual_memory.h"
+#include "base/check.h"
+#include "base/files.h"
+#include "base/text.h"
+#include "checkpoint/manifest.h"
+#include "engine/ranks/consensus.h"
+#include "engine/ranks/program_parts.h"
+#include "engine/ranks/saved_slices.h"
+
+namespace stepc {
+
+// Whether the ranks hold it, and not something that the program has put in its place since.
+bool ProgramParts::is_held(const Key& key, const at::Tensor& tensor) const {
+  const auto held = held_.find(key);
+  return held != held_.end() && tensor.storage().unsafeGetStorageImpl() == held->second;
+}
+
+std::filesystem::path ProgramParts::save(const std::filesystem::path& output, int64_t number,
+                                         const Companions& companions) {
+  const bool is_first = ranks_->rank() == 0;
+  std::string at;
+  std::optional<CheckpointWriter> writer;
+  enter_together(*ranks_, "step.save()");
+  together(*ranks_, [&] {
+    program_.refresh();
+    if (is_first) at = writer.emplace(output, TrainerState{.step = number}).path();
+  });
+  at = ranks_->exchange(at)[0];
+  ManifestFiles own;
+  together(*ranks_, [&] {
+    write_own_slices(at);
+    const std::string beginning = beginning_of_slice_files(ranks_->rank());
+    if (!is_first)
+      for (const auto& [name, text] : companions)
+        write_file_synced(std::filesystem::path(at) / (beginning + name), text);
+    own = hash_files(at, beginning);
+  });
+  ManifestFiles written;
+  for (const std::string& files : ranks_->exchange(to_text(own))) written.merge(parse_manifest_files(files));
+  std::string final;
+  together(*ranks_, [&] {
+    if (!is_first) return;
+    for (const auto& [name, text] : companions) write_file_synced(writer->path() / name, text);
+    final = writer->commit(written, to_text(state_.mesh()));
+  });
+  return ranks_->exchange(final)[0];
+}
+
+// What all ranks have whole and no step has taken is the first one's to write.
+void ProgramParts::write_own_slices(const std::filesystem::path& directory) {
+  SavedSlices in_parts[2];
+  std::vector<std::pair<std::string, at::Tensor>> whole[2];
+  for (const SavedTensor& one : saved_tensors(program_)) {
+    const size_t which = one.is_of_model ? 0 : 1;
+    const Key key{one.key.owner, one.key.key};
+    if (is_held(key, one.tensor)) {
+      in_parts[which].push_back({one.key.key, one.key.owner, one.key.key, 0, {}});
+    } else if (!is_virtual(one.tensor)) {
+      whole[which].emplace_back(one.key.key, one.tensor.detach());
+    } else {
+      USER_CHECK(program_.initial_value(one.key), "{} '{}' has no values to save: call the step before",
+                 name_of(one.key.owner), one.key.key);
+    }
+  }
+  whole[1].emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
+  for (const size_t which : {0, 1}) {
+    SavedSlices slices = slices_of(state_, in_parts[which]);
+    NamedTensors tensors = windows(state_, slices);
+    if (ranks_->rank() == 0)
+      for (const auto& [name, tensor] : whole[which]) {
+        slices.push_back(slice_of_whole(name, tensor.sizes().vec()));
+        tensors.emplace_back(name, tensor);
+      }
+    write_slices(directory, which == 0 ? kModelFiles : kOptimizerFiles, state_, slices, tensors, std::nullopt,
+                 system_files());
+  }
+}
+
+std::vector<ProgramParts::HeldTensor> ProgramParts::held_tensors() {
+  std::vector<HeldTensor> held;
+  program_.refresh();
+  for (const SavedTensor& one : saved_tensors(program_)) {
+    HeldTensor& tensor = held.emplace_back(HeldTensor{one.key.key, one.is_of_model, one.tensor.detach()});
+    if (is_held({one.key.owner, one.key.key}, one.tensor)) {
+      tensor.split = state_.split_dims(one.key.owner, one.key.key);
+      if (tensor.split) tensor.stretch = state_.stretch(one.key.owner, one.key.key);
+    } else {
+      USER_CHECK(!is_virtual(one.tensor), "{} '{}' has no values yet: call the step before", name_of(one.key.owner),
+                 one.key.key);
+    }
+  }
+  return held;
+}
+
+Checkpoint ProgramParts::load(const std::filesystem::path& from, const AcceptFn& accept) {
+  std::string at;
+  Checkpoint checkpoint;
+  std::shared_ptr<SavedProgram> saved;
+  bool made = false;
+  enter_together(*ranks_, "step.load()");
+  together(*ranks_, [&] {
+    if (ranks_->rank() == 0) at = std::filesystem::absolute(find_checkpoint(from).directory);  // every hash is checked
+  });
+  at = ranks_->exchange(at)[0];
+  try {
+    together(*ranks_, [&] {
+      checkpoint = read_checkpoint(at, CheckedBy::kSizes);
+      saved = std::make_shared<SavedProgram>(checkpoint.directory);
+      program_.refresh();
+      if (accept) accept(checkpoint.directory);
+      program_.adopt(saved->names_of_state());
+      program_.refresh();
+      const std::vector<OwnedKey> before = program_.keys();
+      made = program_.make_state();
+      program_.refresh();
+      program_.adopt(saved->names_of_state());  // of what was made
+      program_.refresh();
+      saved->check(program_, before);
+    });
+  } catch (...) {
+    if (made) program_.drop_state();
+    program_.refresh();
+    throw;
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (const SavedTensor& one : saved_tensors(program_)) {
+    const Key key{one.key.owner, one.key.key};
+    const TensorFiles* files = nullptr;
+    const TensorFiles::Tensor* found = saved->find(one, files);
+    if (found == nullptr) continue;
+    if (is_held(key, one.tensor))
+      state_.put(key.first, key.second, *files, *found);
+    else if (is_virtual(one.tensor))
+      saved_[key] = saved;
+    else
+      put_into(one.tensor, read_tensor(*files, *found));
+  }
+  saved->load_generator();
+  return checkpoint;
+}
+
+}  // namespace stepc
