@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 
-#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
+#include <pybind11/stl.h>
+
+#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
 #define STEPC_READS_FRAMES 1
 #define Py_BUILD_CORE 1  // NOLINT: the interpreter's own name
 #include <internal/pycore_frame.h>
@@ -23,41 +26,65 @@ const _PyInterpreterFrame& inside(const py::handle& frame) {
   return *reinterpret_cast<PyFrameObject*>(frame.ptr())->f_frame;
 }
 
+// What the versions call the same.
+#if PY_VERSION_HEX < 0x030C0000
+PyObject* code_in(const _PyInterpreterFrame& held) { return reinterpret_cast<PyObject*>(held.f_code); }
+PyObject* function_in(const _PyInterpreterFrame& held) { return reinterpret_cast<PyObject*>(held.f_func); }
+bool is_one_digit(const PyLongObject* number) { return std::abs(Py_SIZE(number)) <= 1; }
+void copy_digit(PyLongObject* to, const PyLongObject* from) {
+  to->ob_digit[0] = from->ob_digit[0];
+  Py_SET_SIZE(to, Py_SIZE(from));
+}
+#else
+#if PY_VERSION_HEX < 0x030D0000
+PyObject* code_in(const _PyInterpreterFrame& held) { return reinterpret_cast<PyObject*>(held.f_code); }
+#else
+PyObject* code_in(const _PyInterpreterFrame& held) { return held.f_executable; }
+#endif
+PyObject* function_in(const _PyInterpreterFrame& held) { return held.f_funcobj; }
+bool is_one_digit(const PyLongObject* number) { return PyUnstable_Long_IsCompact(number) != 0; }
+void copy_digit(PyLongObject* to, const PyLongObject* from) { to->long_value = from->long_value; }
+#endif
+
+int locals_in(const _PyInterpreterFrame& held) {
+  return reinterpret_cast<PyCodeObject*>(code_in(held))->co_nlocalsplus;
+}
+
 // None where the interpreter has put nothing, below a function that is no method.
 py::object object_at(PyObject* found) {
   return found == nullptr ? py::none() : py::reinterpret_borrow<py::object>(found);
 }
 
-// The topmost first; fewer where the stack holds fewer, or is not written down at this event.
-py::tuple top_of_stack(const py::handle& frame, int count) {
+// The topmost first; fewer where the stack holds fewer. `depth`: of the stack; none: the frame says it.
+py::tuple top_of_stack(const py::handle& frame, int count, std::optional<int> depth) {
   const _PyInterpreterFrame& held = inside(frame);
-  count = std::clamp(held.stacktop - held.f_code->co_nlocalsplus, 0, count);
+  const int top = depth ? locals_in(held) + *depth : held.stacktop;
+  count = std::clamp(top - locals_in(held), 0, count);
   py::tuple out(static_cast<size_t>(count));
-  for (int i = 0; i < count; ++i) out[static_cast<size_t>(i)] = object_at(held.localsplus[held.stacktop - 1 - i]);
+  for (int i = 0; i < count; ++i) out[static_cast<size_t>(i)] = object_at(held.localsplus[top - 1 - i]);
   return out;
 }
 
 // A local, or the cell of a captured one.
 py::object local_of(const py::handle& frame, int index) {
   const _PyInterpreterFrame& held = inside(frame);
-  if (index < 0 || index >= held.f_code->co_nlocalsplus) return py::none();
+  if (index < 0 || index >= locals_in(held)) return py::none();
   return object_at(held.localsplus[index]);
 }
 
-py::object function_of(const py::handle& frame) { return object_at(reinterpret_cast<PyObject*>(inside(frame).f_func)); }
+py::object function_of(const py::handle& frame) { return object_at(function_in(inside(frame))); }
 
 // The number in an object that no other number is; the interpreter keeps one for each small integer.
 py::int_ own_int(const py::int_& number) {
   const auto* const held = reinterpret_cast<PyLongObject*>(number.ptr());
-  if (std::abs(Py_SIZE(held)) > 1) return number;
+  if (!is_one_digit(held)) return number;
   PyLongObject* const made = _PyLong_New(1);
   if (made == nullptr) throw py::error_already_set();
-  made->ob_digit[0] = held->ob_digit[0];
-  Py_SET_SIZE(made, Py_SIZE(held));
+  copy_digit(made, held);
   return py::reinterpret_steal<py::int_>(reinterpret_cast<PyObject*>(made));
 }
 #else
-py::tuple top_of_stack(const py::handle&, int) { return {}; }
+py::tuple top_of_stack(const py::handle&, int, std::optional<int>) { return {}; }
 py::object local_of(const py::handle&, int) { return py::none(); }
 py::object function_of(const py::handle&) { return py::none(); }
 py::int_ own_int(const py::int_& number) { return number; }

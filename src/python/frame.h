@@ -1,5 +1,5 @@
 // What a frame of the interpreter holds while an opcode of it is traced: the value stack, cells and the function.
-// stepc/watch/watch.py reads there what the opcode is about to read. CPython 3.11 only; of others READS_FRAMES is
+// stepc/watch/watch.py reads there what the opcode is about to read. CPython 3.11 to 3.13; of others READS_FRAMES is
 // false.
 #pragma once
 
