@@ -1,7 +1,7 @@
 """What each opcode of the interpreter reads and writes, told to a Watch before the opcode is executed.
 
-Each function is given the watch, the frame, and what the code says about the opcode. The opcodes are those of CPython
-3.11, and of later versions what these do not have (bytecode.py).
+Each function is given the watch, the frame, and what the code says about the opcode. Opcodes have their names of CPython
+3.11 on every version (bytecode.py); those that 3.11 does not have keep their own.
 """
 
 import os
@@ -77,8 +77,10 @@ def _delete_attribute(watch, frame, name, words):
 
 def _load_super_attribute(watch, frame, name):
     one, kind, called = watch.top(frame, 3)
-    watch.callable(frame, called, (kind, one))
-    watch.attribute(frame, called(kind, one), name, f"super().{name}")
+    if called is not super:
+        watch.because(frame, "calls a super() of the program's own")
+        return
+    watch.attribute(frame, super(kind, one), name, f"super().{name}")
 
 
 def _load_item(watch, frame, words):
@@ -285,12 +287,9 @@ def table_of(code):
     table = {}
     instructions = list(instructions_of(code))
     free, cells = set(code.co_freevars), set(code.co_cellvars)
-    prefix, is_result = None, False
+    is_result = False
     for index, one in enumerate(instructions):
         op, entry = one.opname, None
-        if op == "EXTENDED_ARG":
-            prefix = one.offset if prefix is None else prefix
-            continue
         written = _written(instructions, index)
         if op in _SIMPLE_OPCODES:
             entry = (_SIMPLE_OPCODES[op],)
@@ -330,7 +329,7 @@ def table_of(code):
             entry = (_call_unpacked, bool(one.arg & 1))
         elif op == "FORMAT_VALUE":
             entry = (_format, bool(one.arg & 4))
-        elif op in ("FORMAT_SIMPLE", "FORMAT_WITH_SPEC"):
+        elif op in ("FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"):
             entry = (_format, op == "FORMAT_WITH_SPEC")
         elif op in _MATCHES:
             entry = (_match, _MATCHES[op])
@@ -340,7 +339,5 @@ def table_of(code):
             entry = (_after_call, entry)
         if entry is not None:
             table[one.offset] = (one.depth, *entry)
-            if prefix is not None:
-                table[prefix] = (one.depth, *entry)
-        prefix, is_result = None, one.calls
+        is_result = one.calls
     return table

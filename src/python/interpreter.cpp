@@ -1,4 +1,4 @@
-#include "python/frame.h"
+#include "python/interpreter.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -26,7 +26,7 @@ const _PyInterpreterFrame& inside(const py::handle& frame) {
   return *reinterpret_cast<PyFrameObject*>(frame.ptr())->f_frame;
 }
 
-// What the versions call the same.
+// The same under the names of each version.
 #if PY_VERSION_HEX < 0x030C0000
 PyObject* code_in(const _PyInterpreterFrame& held) { return reinterpret_cast<PyObject*>(held.f_code); }
 PyObject* function_in(const _PyInterpreterFrame& held) { return reinterpret_cast<PyObject*>(held.f_func); }
@@ -91,12 +91,35 @@ py::int_ own_int(const py::int_& number) { return number; }
 #endif
 }  // namespace
 
-void bind_frame(py::module_& module) {
+void bind_interpreter(py::module_& module) {
   module.attr("READS_FRAMES") = STEPC_READS_FRAMES != 0;
   module.def("top_of_stack", &top_of_stack);
   module.def("local_of", &local_of);
   module.def("function_of", &function_of);
   module.def("own_int", &own_int);
 }
+
+#if PY_VERSION_HEX < 0x030C0000
+PyObject* dict_of_class(PyTypeObject* kind) { return kind->tp_dict; }
+#else
+PyObject* dict_of_class(PyTypeObject* kind) { return py::reinterpret_steal<py::object>(PyType_GetDict(kind)).ptr(); }
+#endif
+
+#if PY_VERSION_HEX < 0x030D0000
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+const uint64_t* version_of_dict(PyObject* dict) {
+  return PyODict_Check(dict) ? nullptr : &reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
+}
+#pragma GCC diagnostic pop
+
+uint64_t version_of_class(PyTypeObject* kind) {
+  return PyType_HasFeature(kind, Py_TPFLAGS_VALID_VERSION_TAG) == 0 ? 0 : kind->tp_version_tag;
+}
+#else
+const uint64_t* version_of_dict(PyObject*) { return nullptr; }
+
+uint64_t version_of_class(PyTypeObject* kind) { return PY_VERSION_HEX < 0x030E0000 ? kind->tp_version_tag : 0; }
+#endif
 
 }  // namespace stepc
