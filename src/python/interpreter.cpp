@@ -84,7 +84,7 @@ py::int_ own_int(const py::int_& number) {
   return py::reinterpret_steal<py::int_>(reinterpret_cast<PyObject*>(made));
 }
 #else
-py::tuple top_of_stack(const py::handle&, int, std::optional<int>) { return {}; }
+py::tuple top_of_stack(const py::handle&, int, std::optional<int>) { return py::tuple(); }
 py::object local_of(const py::handle&, int) { return py::none(); }
 py::object function_of(const py::handle&) { return py::none(); }
 py::int_ own_int(const py::int_& number) { return number; }
