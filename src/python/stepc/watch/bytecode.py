@@ -11,7 +11,7 @@ import sys
 from stepc import _C
 
 _VERSION = sys.version_info[:2]
-_WATCHED = ((3, 11), (3, 12), (3, 13))
+_WATCHED = ((3, 11), (3, 12))  # what 3.13 calls otherwise stands here too, but the tests have not run there yet
 FUNCTION_LIES_FIRST = _VERSION >= (3, 13)  # of a call's operands: below its self, or below nothing
 
 # offset  where the interpreter reports the instruction: on 3.11 at its first EXTENDED_ARG, later at itself
