@@ -76,6 +76,11 @@ StepInput RankStep::contiguous(const StepInput& given) {
 }
 
 StepOutput RankStep::run(const StepInput& given, const StepOnFn& step) {
+  if (!is_traced_ && (config_.python == PythonMode::kTrace || !program_.can_be_watched())) {
+    program_.trace();
+    is_traced_ = true;
+    log().info("the step's Python runs beside every replay, on shapes and on the numbers that it reads");
+  }
   const StepInput input = contiguous(given);
   int paths = 0;
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
