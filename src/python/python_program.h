@@ -89,7 +89,6 @@ class PythonProgram final : public Program {
   std::vector<bool> explain(const std::vector<Unowned>& unowned) override;
   std::string source_line() override;
   std::string python_reason() const override;
-  bool can_be_watched() const override { return can_read_frames(); }
   bool is_watched() const override { return true; }
   std::string why_unwatched() const override;
   void settle(bool all) override;

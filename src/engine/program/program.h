@@ -98,8 +98,6 @@ class Program {
   // Why the host code of the step recorded last has to run at every call, with file and line: it has effects outside of
   // tensors, or reads what cannot be compared. Empty: a replay without it does all that it does.
   virtual std::string python_reason() const { return {}; }
-  // Whether it can be seen what its host code reads and does, on this interpreter.
-  virtual bool can_be_watched() const { return true; }
   // Whether its host code is left out of replays as long as all that it read is as it was: what has not been seen of it
   // shows where it runs again.
   virtual bool is_watched() const { return false; }

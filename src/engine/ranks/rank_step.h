@@ -152,6 +152,7 @@ class RankStep {
   KnownTarget known_;  // of all ranks' machines, when the last step was captured
   SharedMemory shared_;
   std::list<RankPlan> plans_;       // most recently used first
+  bool is_begun_ = false;           // by its first call
   bool is_traced_ = false;          // the step's own code runs beside every replay: nobody sees what it reads
   const RankPlan* next_ = nullptr;  // that find() is to find
   bool compared_draws_ = false;
