@@ -101,7 +101,8 @@ void record_until_agreed(Program& program, const StepInput& input, const std::fu
     }
     ++plan.recordings;
     recording.output = {};
-    std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
+    if (!begin_anew)  // else the code runs at every call, and does them
+      std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
     // What the first one has made may lie where the program no longer looks: what it has replaced is kept, to be put
     // back.
     const bool is_kept_by_us = plan.recordings == 1 && std::erase_if(recording.unowned, [](const Unowned& one) {
