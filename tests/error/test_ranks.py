@@ -195,7 +195,7 @@ def test_replays_are_compared_as_asked(tiny):
         assert result.returncode == 0 and result.stdout.count("a replay compared before it counts in ") == 3, result
     assert "compared with the plain graph of one rank, one ATen call a node, in " in result.stdout, result
     refused = tiny(*TRAIN, "--verify", "sometimes")
-    assert refused.returncode == 1 and "--train.verify=sometimes: train.verify: must be one of first, every:N" in refused.stderr, refused
+    assert refused.returncode == 2 and "--train.verify=sometimes: train.verify: must be one of first, every:N" in refused.stderr, refused
 
 
 def test_text_is_sampled_at_other_lengths_than_a_ring_takes(stepc):
