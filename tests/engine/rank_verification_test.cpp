@@ -20,7 +20,7 @@
 namespace stepc {
 namespace {
 
-constexpr int kSteps = 4;
+constexpr int kStepsOfRanks = 4;
 constexpr int64_t kRows = 8;
 
 struct Model : torch::nn::Module {
@@ -54,7 +54,7 @@ std::vector<double> losses_of_one() {
   const auto model = std::make_shared<Model>();
   const auto step = step_of(model, std::make_shared<torch::optim::SGD>(model->parameters(), 0.1));
   std::vector<double> losses;
-  for (int s = 0; s < kSteps; ++s) losses.push_back(step(rows_at(s, 6), rows_at(s, 2)).item<double>());
+  for (int s = 0; s < kStepsOfRanks; ++s) losses.push_back(step(rows_at(s, 6), rows_at(s, 2)).item<double>());
   return losses;
 }
 
@@ -94,7 +94,7 @@ std::vector<Stats> train_on_ranks(const Verify& verify, Fault& fault, std::vecto
       };
     auto step = accelerate(step_of(model, optimizer), {model}, {optimizer}, config);
     const auto mine = [&](const at::Tensor& rows) { return rows.chunk(2)[rank]; };
-    for (int s = 0; s < kSteps; ++s) {
+    for (int s = 0; s < kStepsOfRanks; ++s) {
       if (before_step) before_step(ranks, s);
       losses[rank].push_back(step(mine(rows_at(s, 6)), mine(rows_at(s, 2))).template item<double>());
     }
@@ -115,7 +115,7 @@ TEST(RankVerification, ARightPlanIsComparedOnce) {
   for (const Stats& stats : train_on_ranks(Verify::first(), none, losses)) {
     EXPECT_EQ(stats.verifications, 1U);
     EXPECT_EQ(stats.plain_verifications, 1U);
-    EXPECT_EQ(stats.replays, static_cast<uint64_t>(kSteps));
+    EXPECT_EQ(stats.replays, static_cast<uint64_t>(kStepsOfRanks));
     EXPECT_TRUE(stats.warnings.empty()) << stats.warnings[0];
     EXPECT_TRUE(stats.verified_with.starts_with("with the plain graph of one rank, one ATen call a node, in "))
         << stats.verified_with;
@@ -133,7 +133,7 @@ TEST(RankVerification, AWrongPlanOnOneRankIsNamedAndChangesNothing) {
   const std::vector<Stats> stats = train_on_ranks(Verify::first(), fault, losses);
   for (const Stats& of_rank : stats) {
     EXPECT_EQ(of_rank.verifications, 1U);
-    EXPECT_EQ(of_rank.replays, static_cast<uint64_t>(kSteps)) << "of the plain graph";
+    EXPECT_EQ(of_rank.replays, static_cast<uint64_t>(kStepsOfRanks)) << "of the plain graph";
     ASSERT_EQ(of_rank.warnings.size(), 1U);
     EXPECT_EQ(of_rank.warnings[0], stats[0].warnings[0]);
   }

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import os
+import random
 import sys
 from pathlib import Path
 
@@ -96,7 +97,8 @@ def beside_one(parallel, model=gpt2, optimizer=None, **config):
         return {"wanted": wanted, "got": got, "wanted_state": whole, "got_state": training.state(),
                 "whole_bytes": sum(one.nbytes for one in whole.values()),
                 "stats": {name: step.stats[name] for name in ("plans", "replays", "eager_calls", "known_updates",
-                                                              "state_bytes", "planned_peak_bytes")}}
+                                                              "state_bytes", "planned_peak_bytes", "verifications",
+                                                              "warnings")}}
 
 
 def refused(run):
@@ -995,6 +997,43 @@ def other_seeds():
     with logged() as lines:
         got = training.run(step, [rows_of(one, "fsdp") for one in batches()])
     return {"wanted": wanted, "got": got, "lines": lines}
+
+
+@case
+def traced():
+    """What the step's own code counts, draws and keeps is as in eager, once a call, and each number is another one."""
+
+    class Traced(Training):
+        def __init__(self):
+            super().__init__()
+            self.calls, self.seen = 0, []
+
+        def step(self, ids):
+            self.calls += 1
+            logits = self.model(input_ids=ids).logits[:, :-1]
+            loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), ids[:, 1:].reshape(-1))
+            loss = loss * (1 + random.random())
+            self.seen.append(loss.item())
+            if self.calls == 3:
+                loss = loss.square()
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            return {"loss": loss.detach(), "norm": norm}
+
+    import stepc
+
+    alone, training = Traced(), Traced()
+    random.seed(3)
+    wanted = alone.run(alone.step, batches(5))
+    random.seed(3)
+    step = on_ranks(training, "fsdp", python="trace", verify="always")
+    got = training.run(step, [rows_of(one, "fsdp") for one in batches(5)])
+    with stepc.full_parameters(training.model, training.optimizer):
+        return {"wanted": wanted, "got": got, "wanted_state": alone.state(), "got_state": training.state(),
+                "seen": (training.seen, alone.seen), "calls": training.calls,
+                "stats": {name: step.stats[name] for name in ("replays", "verifications", "warnings")}}
 
 
 @contextlib.contextmanager

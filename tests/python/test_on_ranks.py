@@ -18,7 +18,7 @@ def ranks(build_dir, tmp_path_factory):
     """What a case gave on each rank, in a program that has a group of its own."""
     cases = ["kind fsdp", "kind tp", "odd_lengths", "windows_on_larger_memory", "arguments", "evaluation", "whole_tensors",
              "checkpoints", "checkpoint_of_other_types", "loaders", "torchs_checkpoints", "loops", "numbers", "decisions",
-             "means_of_ranks", "ordinary", "refusals", "example_of_the_docs"]
+             "means_of_ranks", "ordinary", "refusals", "traced", "example_of_the_docs"]
     return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "own")
 
 
@@ -34,6 +34,7 @@ def test_step_on_ranks_is_that_of_one(ranks, kind):
         assert_as_one(result)
         assert result["stats"]["replays"] == ranks_cases.STEPS and result["stats"]["plans"] == 1
         assert result["stats"]["eager_calls"] == 0 and result["stats"]["known_updates"] >= ranks_cases.STEPS - 2
+        assert result["stats"]["verifications"] == 1 and result["stats"]["warnings"] == []
         assert result["stats"]["state_bytes"] < 0.55 * result["whole_bytes"]
 
 
@@ -145,6 +146,14 @@ def test_steps_that_decide_by_what_they_read(ranks, kind):
     assert zero["scales"][1] == one["scales"][1] == zero["scales"][0]
     assert zero["stats"]["eager_calls"] == 0 and zero["stats"]["replays"] == len([one for one in zero["got"] if type(one) is list])
     assert zero["stats"]["plans"] <= 2
+
+
+def test_traced_step_does_what_eager_does(ranks):
+    for result in ranks["traced"]:
+        assert_as_one(result)
+        seen, wanted = result["seen"]
+        assert seen == pytest.approx(wanted, rel=1e-10) and result["calls"] == 5
+        assert result["stats"] == {"replays": 5, "verifications": 5, "warnings": []}
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])

@@ -52,10 +52,13 @@ SavedSlots::SavedSlots(Program& program, const StepInput& input)
   for (const at::Tensor& tensor : tensors_) memory_.push_back(tensor.defined() ? tensor.variable_data() : at::Tensor());
 }
 
-void SavedSlots::restore() const {
+void SavedSlots::restore(const std::shared_ptr<void>& host_state) const {
   for (size_t t = 0; t < tensors_.size(); ++t)
     if (tensors_[t].defined() && !tensors_[t].is_alias_of(memory_[t])) at::Tensor(tensors_[t]).set_data(memory_[t]);
-  program_.restore_everything(everything_);
+  if (host_state != nullptr)
+    program_.restore_host_state(host_state);
+  else
+    program_.restore_everything(everything_);
   program_.refresh();
   std::vector<at::Tensor> now;
   program_.append_tensors(now);

@@ -20,7 +20,8 @@ class SavedSlots {
  public:
   // `program` must outlive this, and have been refreshed.
   SavedSlots(Program& program, const StepInput& input);
-  void restore() const;
+  // With `host_state`, what host code has done stays, but for what the program saves as that (Program).
+  void restore(const std::shared_ptr<void>& host_state = nullptr) const;
 
   const std::vector<OwnedKey>& keys() const { return keys_; }
   const std::vector<at::Tensor>& tensors() const { return tensors_; }  // the program's by its keys, and the batch's

@@ -31,9 +31,9 @@ class Before {
       tell(t < slots_.keys().size() ? slots_.keys()[t].owner : Owner::kBatch, tensors[t]);
   }
 
-  void restore() {
+  void restore(const std::shared_ptr<void>& host_state = nullptr) {
     kernels_.restore();
-    slots_.restore();
+    slots_.restore(host_state);
   }
 
  private:
@@ -86,11 +86,13 @@ void end_here(Recording& recording) {
 // Records until two recordings agree; as engine/plan/plan_cache.h does, so that the trace is the one that it would
 // keep.
 void record_until_agreed(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
-                         const OpRules& rules, VirtualKernels& kernels, bool is_path, VirtualPlan& plan) {
+                         const OpRules& rules, VirtualKernels& kernels, bool is_path,
+                         const std::function<void()>& begin_anew, VirtualPlan& plan) {
   std::vector<Trace> open;
   std::string reason;
   std::string last_obstacle;
   while (plan.recordings < kMaxRecordings) {
+    if (begin_anew && plan.recordings > 0) begin_anew();
     VirtualRun run = record_once(program, input, step, rules, kernels);
     Recording& recording = run.recording;
     if (run.thrown) {
@@ -99,7 +101,8 @@ void record_until_agreed(Program& program, const StepInput& input, const std::fu
     }
     ++plan.recordings;
     recording.output = {};
-    std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
+    if (!begin_anew)  // else the code runs at every call, and does them
+      std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
     // What the first one has made may lie where the program no longer looks: what it has replaced is kept, to be put
     // back.
     const bool is_kept_by_us = plan.recordings == 1 && std::erase_if(recording.unowned, [](const Unowned& one) {
@@ -154,15 +157,16 @@ void count_state(const Program& program, VirtualPlan& plan) {
   }
 }
 
-VirtualPlan plan_with(VirtualKernels& kernels, bool is_path, Program& program, const StepInput& input,
-                      const std::function<StepOutput()>& step, const OpRules& rules) {
+VirtualPlan plan_with(VirtualKernels& kernels, bool is_path, bool is_from_same_state, Program& program,
+                      const StepInput& input, const std::function<StepOutput()>& step, const OpRules& rules) {
   const auto begin = Clock::now();
   program.refresh();
   VirtualPlan plan;
   plan.is_path = is_path;
   Before before(program, input, kernels);
+  const auto begin_anew = is_from_same_state ? std::function<void()>([&] { before.restore(); }) : nullptr;
   try {
-    record_until_agreed(program, input, step, rules, kernels, is_path, plan);
+    record_until_agreed(program, input, step, rules, kernels, is_path, begin_anew, plan);
     program.refresh();
     count_state(program, plan);
   } catch (...) {
@@ -194,28 +198,32 @@ bool is_alike(const Trace& one, const Trace& other, const Arg& a, const Arg& b) 
 VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
                            const OpRules& rules, VirtualKernels::Reads reads) {
   VirtualKernels kernels(reads);
-  return plan_with(kernels, false, program, input, step, rules);
+  return plan_with(kernels, false, false, program, input, step, rules);
 }
 
 VirtualPlan plan_path_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
-                                const OpRules& rules, std::vector<Arg> numbers) {
+                                const OpRules& rules, std::vector<Arg> numbers, bool is_from_same_state) {
   VirtualKernels kernels(std::move(numbers));
-  return plan_with(kernels, true, program, input, step, rules);
+  return plan_with(kernels, true, is_from_same_state, program, input, step, rules);
 }
 
 VirtualRun run_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
-                         const OpRules& rules, std::vector<Arg> numbers) {
+                         const OpRules& rules, std::vector<Arg> numbers,
+                         const std::function<bool(const VirtualRun&)>& keeps) {
   program.refresh();
   VirtualKernels kernels(std::move(numbers));
+  const std::shared_ptr<void> host_state = keeps ? program.save_host_state() : nullptr;
   Before before(program, input, kernels);
   VirtualRun run;
+  bool is_kept = false;
   try {
     run = record_once(program, input, step, rules, kernels);
+    is_kept = keeps && keeps(run);
   } catch (...) {
     before.restore();
     throw;
   }
-  before.restore();
+  before.restore(is_kept ? host_state : nullptr);
   return run;
 }
 

@@ -45,18 +45,21 @@ VirtualPlan plan_virtually(Program& program, const StepInput& input, const std::
                            const OpRules& rules, VirtualKernels::Reads reads = VirtualKernels::Reads::kThrow);
 
 // The same of one path of the step: that on which it reads `numbers`, as VirtualKernels takes them, and then whatever
-// stands in. A path may end in an error of the step's own: the trace then ends there, and holds no results.
+// stands in. A path may end in an error of the step's own: the trace then ends there, and holds no results. With
+// `is_from_same_state` each recording begins where the program stands, so that what its code counts does not go on
+// between them; else each begins where the one before has left it.
 VirtualPlan plan_path_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
-                                const OpRules& rules, std::vector<Arg> numbers);
+                                const OpRules& rules, std::vector<Arg> numbers, bool is_from_same_state = false);
 
 // What the step's own code does where it reads `numbers`: once, and without executing anything. The program is left as
-// it was.
+// it was; where `keeps` says so of the run, what Python code has done outside of tensors and optimizers stays.
 struct VirtualRun {
   Recording recording;             // as far as it came; its tensors have no values
   std::exception_ptr thrown = {};  // by the step
 };
 VirtualRun run_virtually(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
-                         const OpRules& rules, std::vector<Arg> numbers);
+                         const OpRules& rules, std::vector<Arg> numbers,
+                         const std::function<bool(const VirtualRun&)>& keeps = {});
 
 // How many calls the two begin with alike, but for the numbers that the host passes or reads.
 size_t calls_alike(const Trace& one, const Trace& other);

@@ -21,9 +21,9 @@ namespace {
 constexpr int kMostCaptures = 4;
 
 // What of a captured step the ranks cannot do, in words; empty: they can.
-std::string why_refused(const VirtualPlan& captured, const Program& program) {
+std::string why_refused(const VirtualPlan& captured, const std::string& python_reason) {
   if (!captured.obstacle.empty()) return captured.obstacle;
-  if (std::string reason = program.python_reason(); !reason.empty()) return reason;
+  if (!python_reason.empty()) return python_reason;
   for (const HostEvent& event : captured.trace.events) {
     const bool is_read = event.kind == HostEvent::Kind::kRead, is_shadow = event.kind == HostEvent::Kind::kShadow;
     const bool is_known_update = is_shadow && !event.key.empty();
@@ -101,7 +101,7 @@ void RankStep::capture(const StepInput& input, const StepOnFn& step, const Numbe
     });
     if (const std::string why = try_capture(); !why.empty()) find_rows(input, step, why, try_capture);
     together(*ranks_, [&] {
-      const std::string why = why_refused(captured, program_);
+      const std::string why = why_refused(captured, is_traced_ ? std::string() : program_.python_reason());
       USER_CHECK(why.empty(), "this step cannot run on ranks, where nothing runs eagerly: {}", why);
       const std::string& shared = shared_.among(program_, list_tensors(program_, {}));
       USER_CHECK(shared.empty(), "this step cannot run on ranks: tensors of its program share memory ({})", shared);
@@ -188,7 +188,9 @@ VirtualPlan RankStep::plan_on(const std::vector<at::Tensor>& batch, const StepIn
                               const Numbers& numbers) {
   const StepInput given{batch, input.names, input.constants};
   const auto on_batch = [&] { return step(batch); };
-  if (numbers) return plan_path_virtually(program_, given, on_batch, config_.op_rules, *numbers);
+  if (numbers || is_traced_)
+    return plan_path_virtually(program_, given, on_batch, config_.op_rules, numbers.value_or(std::vector<Arg>()),
+                               is_traced_);
   VirtualPlan whole;
   std::exception_ptr refused;
   try {

@@ -53,7 +53,7 @@ std::optional<StepOutput> RankStep::follow(Call& call, const StepInput& input, c
   const Trace& trace = plan.program->trace();
   if (plan.draws) share_draws();
   const bool makes_numbers = std::ranges::any_of(trace.events, is_made_by_code);
-  std::vector<Arg> numbers(std::prev(plan.reads.end())->second + 1);
+  std::vector<Arg> numbers(plan.reads.empty() ? 0 : std::prev(plan.reads.end())->second + 1);
   std::vector<Arg> returned;
   std::optional<Look> seen;
   StepResult result;
@@ -65,7 +65,14 @@ std::optional<StepOutput> RankStep::follow(Call& call, const StepInput& input, c
   const auto has_left = [&] { return seen && (seen->leaves_at || seen->wider); };
   try {
     const std::vector<at::Tensor> batch = rows_.for_plan(plan.program->schedule(), input);
-    run_on([&] { return plan.program->begin(batch, times_ ? &*times_ : nullptr); });
+    if (plan.reads.empty() || (is_traced_ && makes_numbers)) {  // numbers that the code makes before it reads any
+      const size_t end = plan.reads.empty() ? trace.calls.size() : place_of(plan, plan.reads.begin()->first);
+      seen = look(plan, {}, end, input, step);
+      returned = seen->recording.output.numbers;
+      if (!has_left() && makes_numbers) supply_made(plan, seen->recording.trace, end);
+      if (!has_left() && plan.reads.empty() && plan.program->must_verify()) plan.program->verify(batch);
+    }
+    if (!has_left()) run_on([&] { return plan.program->begin(batch, times_ ? &*times_ : nullptr); });
     for (auto read = plan.reads.begin(); read != plan.reads.end() && !has_left(); ++read) {
       INTERNAL_CHECK(result.paused && result.event == read->first, "a rank's plan comes to another read");
       numbers[read->second] = number_at(result);
@@ -74,7 +81,7 @@ std::optional<StepOutput> RankStep::follow(Call& call, const StepInput& input, c
       if (is_last || makes_numbers) {
         agree_on_numbers(numbers);
         const std::vector<std::string> key = texts_of(numbers);
-        const auto known = makes_numbers ? plan.returned.end() : plan.returned.find(key);
+        const auto known = makes_numbers || is_traced_ ? plan.returned.end() : plan.returned.find(key);
         if (known != plan.returned.end()) {
           returned = known->second;
         } else {
@@ -83,7 +90,7 @@ std::optional<StepOutput> RankStep::follow(Call& call, const StepInput& input, c
           seen = look(plan, so_far, end, input, step);
           if (has_left()) break;
           returned = seen->recording.output.numbers;
-          if (!makes_numbers && plan.returned.size() < kMostKnown) plan.returned[key] = returned;
+          if (!makes_numbers && !is_traced_ && plan.returned.size() < kMostKnown) plan.returned[key] = returned;
           if (makes_numbers) supply_made(plan, seen->recording.trace, end);
         }
       }
@@ -150,6 +157,24 @@ void RankStep::agree_on_numbers(const std::vector<Arg>& numbers) {
     user_error("rank {} reads other numbers on the host than rank 0, by which the step decides", other->rank);
 }
 
+// Where the run makes other calls than the plan has up to `end`.
+void RankStep::compare_calls(const Trace& trace, const VirtualRun& run, size_t end, Look& seen) {
+  const Trace& taken = run.recording.trace;
+  const size_t alike = calls_alike(trace, taken);
+  if (run.thrown && alike == taken.calls.size()) std::rethrow_exception(run.thrown);  // as in eager, on this path
+  if (run.thrown || end != trace.calls.size()) {
+    if (alike < std::min(end + 1, trace.calls.size())) seen.leaves_at = alike;
+    return;
+  }
+  Agreement agreement = agree_on_calls(trace, taken);
+  const bool is_same = agreement.difference.empty() && agreement.obstacle.empty();
+  if (!is_same || agreement.trace.externals != trace.externals)
+    seen.leaves_at = alike;
+  else if (agreement.trace.events != trace.events)
+    seen.wider = std::move(agreement.trace);
+  if (!is_same) log().debug("{}{}", agreement.difference, agreement.obstacle);
+}
+
 RankStep::Look RankStep::look(const RankPlan& plan, const std::vector<Arg>& numbers, size_t end, const StepInput& input,
                               const StepOnFn& step) {
   Look seen;
@@ -158,27 +183,15 @@ RankStep::Look RankStep::look(const RankPlan& plan, const std::vector<Arg>& numb
     const auto begin = Clock::now();
     const std::vector<at::Tensor> batch = rows_.whole(input);
     const StepInput given{batch, input.names, input.constants};
-    VirtualRun run;
-    {
-      const LightLook light(program_);
-      run = run_virtually(
-          program_, given, [&] { return step(batch); }, config_.op_rules, numbers);
-    }
-    const Trace& taken = run.recording.trace;
-    const size_t alike = calls_alike(trace, taken);
     const bool is_whole = end == trace.calls.size();
-    if (run.thrown && alike == taken.calls.size()) std::rethrow_exception(run.thrown);  // as in eager, on this path
-    if (run.thrown || !is_whole) {
-      if (alike < std::min(end + 1, trace.calls.size())) seen.leaves_at = alike;
-    } else {
-      Agreement agreement = agree_on_calls(trace, taken);
-      const bool is_same = agreement.difference.empty() && agreement.obstacle.empty();
-      if (!is_same || agreement.trace.externals != trace.externals)
-        seen.leaves_at = alike;
-      else if (agreement.trace.events != trace.events)
-        seen.wider = std::move(agreement.trace);
-      if (!is_same) log().debug("{}{}", agreement.difference, agreement.obstacle);
-    }
+    // The code runs whole once a call, if it stays on the path; then what it does is done.
+    const auto keeps = [&](const VirtualRun& run) {
+      compare_calls(trace, run, end, seen);
+      return is_traced_ && is_whole && !run.thrown && !seen.leaves_at && !seen.wider;
+    };
+    const LightLook light(program_);
+    VirtualRun run = run_virtually(
+        program_, given, [&] { return step(batch); }, config_.op_rules, numbers, keeps);
     seen.recording = std::move(run.recording);
     stats_.shadow_seconds += seconds_since(begin);
   });

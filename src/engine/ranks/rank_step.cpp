@@ -76,6 +76,13 @@ StepInput RankStep::contiguous(const StepInput& given) {
 }
 
 StepOutput RankStep::run(const StepInput& given, const StepOnFn& step) {
+  if (!std::exchange(is_begun_, true)) {
+    const std::string why = config_.python == PythonMode::kAuto ? program_.why_unwatched() : std::string();
+    if (!why.empty()) program_.trace(why);
+    is_traced_ = !why.empty() || config_.python == PythonMode::kTrace;
+    if (is_traced_)
+      log().info("the step's Python runs beside every replay, on shapes and on the numbers that it reads");
+  }
   const StepInput input = contiguous(given);
   int paths = 0;
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {

@@ -5,7 +5,8 @@
 //
 // Where the step's own code decides by numbers that it reads, a plan is one path of it. It runs up to its last read,
 // with nothing changed by then; the code runs beside it without computing anything, on the numbers that the plan has
-// read, and where it goes another way all ranks leave the plan for that path's.
+// read, and where it goes another way all ranks leave the plan for that path's. Where nobody sees what the code reads
+// (Config::python, or an interpreter that does not show it), it runs so beside every replay.
 #pragma once
 
 #include <filesystem>
@@ -111,6 +112,7 @@ class RankStep {
   };
   Look look(const RankPlan& plan, const std::vector<Arg>& numbers, size_t end, const StepInput& input,
             const StepOnFn& step);
+  void compare_calls(const Trace& trace, const VirtualRun& run, size_t end, Look& seen);
   static size_t place_of(const RankPlan& plan, size_t event);
   // Whether the step's own code makes the event's number, of numbers that it has read.
   static bool is_made_by_code(const HostEvent& event) {
@@ -150,6 +152,8 @@ class RankStep {
   KnownTarget known_;  // of all ranks' machines, when the last step was captured
   SharedMemory shared_;
   std::list<RankPlan> plans_;       // most recently used first
+  bool is_begun_ = false;           // by its first call
+  bool is_traced_ = false;          // the step's own code runs beside every replay: nobody sees what it reads
   const RankPlan* next_ = nullptr;  // that find() is to find
   bool compared_draws_ = false;
   std::vector<bool> copied_;       // which tensors of the call's input are copies of what the program gave
