@@ -4,7 +4,6 @@
 #include <array>
 #include <cctype>
 #include <filesystem>
-#include <span>
 #include <system_error>
 
 #include <fmt/ranges.h>
@@ -78,17 +77,21 @@ constexpr auto kHopperAttentions = std::to_array<Heads>({
     {8192, 128, 529, 518},
     {16384, 128, 539, 516},
 });
-constexpr auto kAmpereAttentions = std::to_array<Heads>({{8192, 128, 0.73 * 312, 0.63 * 312}});
-constexpr auto kBlackwellAttentions = std::to_array<Heads>({{8192, 128, 1605 / 1.3, 1605 / 1.3 * 518 / 529}});
-
-std::span<const Heads> attentions_of(const Card& card) {
-  if (card.sm < 90) return kAmpereAttentions;
-  return card.sm < 100 ? std::span<const Heads>(kHopperAttentions) : kBlackwellAttentions;
+// The best of another card, of whose shapes less is known: its rate grows with length and width as an H100's does.
+struct BestAttention {
+  double forward, backward;  // TFLOP/s
+};
+BestAttention best_attention_of(const Card& card) {
+  constexpr BestAttention kHopperBest{539, 518};
+  if (card.sm < 90) return {0.73 * 312, 0.63 * 312};
+  return card.sm < 100 ? kHopperBest
+                       : BestAttention{1605 / 1.3, 1605 / 1.3 * kHopperBest.backward / kHopperBest.forward};
 }
 
 Target target_of(const Card& card) {
   constexpr int64_t kKib = 1024;
-  constexpr double kBestShare = 794.5 / 989.4;  // of the peak, that a matmul reaches
+  constexpr double kHopperBestMatmul = 794.5;
+  constexpr double kBestShare = kHopperBestMatmul / 989.4;  // of the peak
   Target target;
   target.features.sm = card.sm;
   target.gpu = Gpu{.name = std::string(card.title),
@@ -109,21 +112,28 @@ Target target_of(const Card& card) {
                              .columns = columns,
                              .inner = inner,
                              .flops_per_second = teraflops * kTera * card.matmul_share});
-  constexpr int64_t kLarge = 4096;
-  const double f32 = kBestShare * card.peak_f32;
-  rates.matmuls.push_back(
-      {.dtype = DType::kF32, .rows = kLarge, .columns = kLarge, .inner = kLarge, .flops_per_second = f32});
+  // Without tensor cores, and in as many shapes: what is smaller than any of them takes as long as the smallest.
+  const double f32_share = kBestShare * card.peak_f32 / (kHopperBestMatmul * kTera);
+  for (const auto& [rows, columns, inner, teraflops] : kHopperMatmuls)
+    rates.matmuls.push_back({.dtype = DType::kF32,
+                             .rows = rows,
+                             .columns = columns,
+                             .inner = inner,
+                             .flops_per_second = teraflops * kTera * f32_share});
+  const BestAttention best = best_attention_of(card), hopper = best_attention_of(kCards[1]);
   rates.attentions.clear();
-  for (const bool backward : {false, true}) {
-    for (const Heads& one : attentions_of(card))
-      rates.attentions.push_back({.dtype = DType::kBF16,
-                                  .backward = backward,
-                                  .length = one.length,
-                                  .width = one.width,
-                                  .flops_per_second = (backward ? one.backward : one.forward) * kTera});
-    rates.attentions.push_back(
-        {.dtype = DType::kF32, .backward = backward, .length = kLarge, .width = 64, .flops_per_second = f32 / 2});
-  }
+  for (const DType dtype : {DType::kBF16, DType::kF32})
+    for (const bool backward : {false, true})
+      for (const Heads& one : kHopperAttentions) {
+        const double share = backward ? best.backward / hopper.backward : best.forward / hopper.forward;
+        const double rate = (backward ? one.backward : one.forward) * kTera * share;
+        const double in_f32 = kBestShare * card.peak_f32 / 2 / (hopper.forward * kTera * share);
+        rates.attentions.push_back({.dtype = dtype,
+                                    .backward = backward,
+                                    .length = one.length,
+                                    .width = one.width,
+                                    .flops_per_second = dtype == DType::kF32 ? rate * in_f32 : rate});
+      }
   target_text::complete_gpu(target);
   return target;
 }

