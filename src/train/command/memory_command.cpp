@@ -1,5 +1,6 @@
 #include "train/command/memory_command.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <utility>
@@ -7,7 +8,9 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/machine_memory.h"
+#include "base/text.h"
 #include "capture/virtual/virtual_region.h"
+#include "cost/named_target.h"
 #include "models/lora.h"
 #include "train/config/parallel.h"
 #include "train/machine/machine.h"
@@ -80,17 +83,45 @@ int run_memory_of_rank(const RunConfig& config, const ModelDirectory& directory,
   return 0;
 }
 
+// Of the part that needs most, and what a step takes of time.
+int print_for_target(const TrainingStep& step, const Target& target, const std::filesystem::path& picture) {
+  const auto plans = step.plans_for(target);
+  if (plans.empty()) throw RunFailure("this step has no plan");
+  const auto& largest =
+      std::ranges::max_element(plans, {}, [](const auto& part) { return part.first.needed_bytes(); })->first;
+  double seconds = 0;
+  for (const auto& [plan, times] : plans) {
+    seconds += plan.timeline.seconds * static_cast<double>(times);
+    if (plans.size() > 1)
+      std::printf("%s, %s\n", &plan == &plans.front().first ? "a micro-batch" : "the update",
+                  times == 1 ? "once a step" : str("{} times a step", times).c_str());
+    std::fputs(plan.summary().c_str(), stdout);
+  }
+  if (largest.memory) std::fputs(to_text(*largest.memory).c_str(), stdout);
+  std::printf("predicted time  %s a step\n", time_text(seconds).c_str());
+  if (picture.empty() || !largest.memory) return 0;
+  write_file_synced(picture, timeline_svg(*largest.memory, "live bytes of a training step"));
+  std::printf("picture: %s\n", picture.c_str());
+  return 0;
+}
+
 }  // namespace
 
-int run_memory(RunConfig config, const std::filesystem::path& picture) {
+int run_memory(RunConfig config, const std::filesystem::path& picture, const std::string& target_name) {
+  std::optional<Target> target;
+  if (!target_name.empty()) target = named_target(target_name);
   config = use_threads(std::move(config));
   ModelDirectory directory = open_model_directory(config.model.path);
   choose_adapter(config, directory);
   check_row_length(config, directory);
   const Strategy strategy = strategy_of(config);
+  USER_CHECK(!target || strategy.mesh.ranks() == 1,
+             "--target: a plan for another machine is of one device; [parallel] spreads the step over {}",
+             strategy.mesh.ranks());
   if (strategy.mesh.ranks() > 1) return run_memory_of_rank(config, directory, strategy, picture);
   uint64_t staging_bytes = 0;
   const TrainingStep step = plan_step(config, directory, staging_bytes);
+  if (target) return print_for_target(step, *target, picture);
   std::fputs(step.memory_text().c_str(), stdout);
   if (staging_bytes > 0)
     std::printf("staging for saves %s, beside the step's own\n", human_bytes(staging_bytes).c_str());

@@ -179,6 +179,20 @@ std::string TrainingStep::memory_svg() const {
   return update_is_larger() ? update_->memory_svg() : micro_->memory_svg();
 }
 
+std::vector<std::pair<TargetPlan, int64_t>> TrainingStep::plans_for(const Target& target) const {
+  std::vector<std::pair<TargetPlan, int64_t>> plans;
+  const auto add = [&](const auto& part, int64_t times) {
+    if (std::optional<TargetPlan> plan = part.plan_for(target)) plans.emplace_back(std::move(*plan), times);
+  };
+  if (whole_) {
+    add(*whole_, 1);
+  } else {
+    add(*micro_, micro_batches_);
+    add(*update_, 1);
+  }
+  return plans;
+}
+
 void TrainingStep::start_profile() {
   if (whole_) return whole_->start_profile();
   micro_->start_profile();
