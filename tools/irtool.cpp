@@ -35,6 +35,7 @@
 #include "plan/plan_graph.h"
 #include "plan/simulate.h"
 #include "plan/target_plan.h"
+#include "schedule/verify_kernels.h"
 
 namespace {
 
@@ -161,6 +162,7 @@ int print_timeline(const Arguments& arguments) {
   const Schedule schedule = is_schedule ? parse_schedule(text) : schedule_of(load(arguments), arguments);
   try {
     verify(schedule);
+    verify_kernels(schedule);
   } catch (const InternalError& error) {
     if (!is_schedule) throw;
     user_error("{}: no Schedule that can run: {}", arguments.file, error.what());

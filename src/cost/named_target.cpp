@@ -81,8 +81,8 @@ constexpr auto kHopperAttentions = std::to_array<Heads>({
 struct BestAttention {
   double forward, backward;  // TFLOP/s
 };
+constexpr BestAttention kHopperBest{539, 518};
 BestAttention best_attention_of(const Card& card) {
-  constexpr BestAttention kHopperBest{539, 518};
   if (card.sm < 90) return {0.73 * 312, 0.63 * 312};
   return card.sm < 100 ? kHopperBest
                        : BestAttention{1605 / 1.3, 1605 / 1.3 * kHopperBest.backward / kHopperBest.forward};
@@ -120,14 +120,14 @@ Target target_of(const Card& card) {
                              .columns = columns,
                              .inner = inner,
                              .flops_per_second = teraflops * kTera * f32_share});
-  const BestAttention best = best_attention_of(card), hopper = best_attention_of(kCards[1]);
+  const BestAttention best = best_attention_of(card);
   rates.attentions.clear();
   for (const DType dtype : {DType::kBF16, DType::kF32})
     for (const bool backward : {false, true})
       for (const Heads& one : kHopperAttentions) {
-        const double share = backward ? best.backward / hopper.backward : best.forward / hopper.forward;
+        const double share = backward ? best.backward / kHopperBest.backward : best.forward / kHopperBest.forward;
         const double rate = (backward ? one.backward : one.forward) * kTera * share;
-        const double in_f32 = kBestShare * card.peak_f32 / 2 / (hopper.forward * kTera * share);
+        const double in_f32 = kBestShare * card.peak_f32 / 2 / (kHopperBest.forward * kTera * share);
         rates.attentions.push_back({.dtype = dtype,
                                     .backward = backward,
                                     .length = one.length,

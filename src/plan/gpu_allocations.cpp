@@ -44,12 +44,16 @@ uint64_t workspace_of(const Trace& trace, const Call& call, const Features& feat
   const AtenKind kind = kind_of_call(call.op);
   if (kind == AtenKind::kMatmul) return cublas_workspace_bytes(features);
   if (kind != AtenKind::kAttentionBackward) return 0;
+  constexpr size_t kOperands = 4, kRank = 4;
   std::vector<TensorLayout> operands;  // the gradient, q, k, v
   for_each_value(call.args, [&](ValueId id) {
     const Value& value = trace.values[id.index()];
     operands.push_back({{value.dtype, value.sizes}, value.strides});
   });
-  return gpu_attention_backward_bytes(operands);
+  const bool is_attention = operands.size() >= kOperands &&
+                            std::ranges::all_of(operands.begin(), operands.begin() + kOperands,
+                                                [](const TensorLayout& one) { return one.type.shape.size() == kRank; });
+  return is_attention ? gpu_attention_backward_bytes(operands) : 0;
 }
 
 }  // namespace
@@ -59,12 +63,14 @@ Trace with_gpu_allocations(Trace trace, const Features& features) {
   std::erase_if(trace.allocations, [](const Allocation& one) { return !one.storage.valid(); });
   const bool is_recorded = !trace.allocations.empty();
   if (!is_recorded) allocate_tensors(trace);
-  // A workspace lives as long as what its call makes does at least, which is while it runs.
+  // A workspace lives while its call runs: beside what the call makes, which is alive from the same tick on.
   std::vector<Allocation> workspaces;
   for (const Allocation& one : trace.allocations) {
     if (!workspaces.empty() && workspaces.back().call == one.call) continue;
     const uint64_t bytes = workspace_of(trace, trace.calls[one.call.index()], features);
-    if (bytes > 0) workspaces.push_back({.call = one.call, .bytes = bytes, .first = one.first, .last = one.first + 1});
+    if (bytes > 0)
+      workspaces.push_back(
+          {.call = one.call, .bytes = bytes, .storage = {}, .first = one.first, .last = one.first + 1});
   }
   trace.allocations.insert(trace.allocations.end(), workspaces.begin(), workspaces.end());
   std::ranges::stable_sort(trace.allocations, {}, &Allocation::call);

@@ -25,7 +25,7 @@ double Pricer::gpu_loss_seconds(const Instruction& instruction) const {
 double Pricer::gpu_norm_seconds(const Instruction& instruction) const {
   constexpr double kSharedBytesOfBlock = 48 * 1024;
   const std::string_view op = base_name(instruction.op);
-  if (instruction.reads.empty() || instruction.writes.empty()) return 0;
+  if (instruction.reads.empty() || !instruction.reads.front().valid()) return 0;
   const Operand& x = operand(instruction.reads.front());
   const double row = x.sizes.empty() ? 1 : static_cast<double>(x.sizes.back() * size_of(x.dtype));
   const bool is_long = row > kSharedBytesOfBlock;

@@ -129,9 +129,14 @@ nlohmann::ordered_json event_of(const Schedule& schedule, const TimelineEntry& e
   return event;
 }
 
+std::string_view device_of(bool is_gpu) { return is_gpu ? "a GPU" : "a CPU"; }
+
 }  // namespace
 
 Timeline simulate(const Schedule& schedule, const Target& target) {
+  USER_CHECK((schedule.features.sm > 0) == target.gpu.has_value(),
+             "the Schedule is planned for {} and cannot be priced for {}; give a target of its kind",
+             device_of(schedule.features.sm > 0), device_of(target.gpu.has_value()));
   const Pricer pricer(schedule, target);
   ReuseDistances distances(schedule);
   for (const Instruction& instruction : schedule.instructions)  // the step before

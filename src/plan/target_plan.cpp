@@ -19,13 +19,8 @@ std::string title_of(const Target& target) {
 
 std::string memory_line(const TargetPlan& plan) {
   const Schedule& schedule = plan.schedule;
-  std::string line = str("memory {}: the program's tensors {}, the step's {}", human_bytes(plan.needed_bytes()),
-                         human_bytes(plan.needed_bytes() - schedule.peak_bytes()), human_bytes(schedule.peak_bytes()));
-  if (!plan.target.gpu) return line;
-  const auto there = static_cast<uint64_t>(plan.target.gpu->memory_bytes);
-  line += str("; {} has {}", plan.target.gpu->name, human_bytes(there));
-  if (plan.needed_bytes() > there) line += ": too little";
-  return line;
+  return str("memory {} (the program's tensors {}, the step's {})", beside_memory_of(plan.target, plan.needed_bytes()),
+             human_bytes(schedule.input_bytes()), human_bytes(schedule.peak_bytes()));
 }
 
 std::string commented(const std::string& text) {
@@ -38,6 +33,13 @@ std::string commented(const std::string& text) {
 }
 
 }  // namespace
+
+std::string beside_memory_of(const Target& target, uint64_t bytes) {
+  if (!target.gpu) return human_bytes(bytes);
+  const auto there = static_cast<uint64_t>(target.gpu->memory_bytes);
+  return str("{}; {} has {}{}", human_bytes(bytes), target.gpu->name, human_bytes(there),
+             bytes > there ? ": too little" : "");
+}
 
 std::string TargetPlan::summary() const {
   return str("planned for {}\n{}\n{}", title_of(target), memory_line(*this), to_text(timeline));

@@ -15,9 +15,9 @@ namespace stepc {
 
 struct TargetPlan {
   Target target;
-  Schedule schedule;
-  Timeline timeline;
-  std::optional<MemoryReport> memory;  // of the step as a Graph
+  Schedule schedule = {};
+  Timeline timeline = {};
+  std::optional<MemoryReport> memory = {};  // of the step as a Graph
 
   // The program's tensors and the step's own.
   [[nodiscard]] uint64_t needed_bytes() const { return schedule.needed_bytes(); }
@@ -31,5 +31,8 @@ struct TargetPlan {
 // `as_recorded`: with eager's choices, each call one kernel; else the step as a Graph, fused. Workspaces that only a
 // run would tell go by the rule. Of one device. Throws UserError for a step that no Schedule can run.
 TargetPlan plan_for_target(const Trace& trace, const Target& target, bool as_recorded, const MemoryBudget& budget = {});
+
+// "70.1 GiB; NVIDIA H100 80GB has 74.5 GiB", and that it is too little where it is.
+std::string beside_memory_of(const Target& target, uint64_t bytes);
 
 }  // namespace stepc

@@ -9,6 +9,8 @@
 #include "cost/named_target.h"
 #include "plan/gpu_allocations.h"
 #include "plan/plan_graph.h"
+#include "schedule/verify_kernels.h"
+#include "tests/expect_user_error.h"
 
 namespace stepc {
 namespace {
@@ -20,6 +22,7 @@ Schedule gpu_schedule(const std::string& graph, const std::string& card = "h200"
   options.target = named_target(card);
   Schedule schedule = plan_graph(parse_graph("stepc.graph 1\n" + graph), nullptr, options).plan.schedule;
   verify(schedule);
+  verify_kernels(schedule);
   return schedule;
 }
 
@@ -135,6 +138,23 @@ TEST(TargetPlan, EagersChoicesAreTheCallsWithAGpusWorkspaces) {
   const TargetPlan fused = plan_for_target(trace, named_target("h100"), false);
   EXPECT_TRUE(fused.memory.has_value());
   EXPECT_EQ(parse_schedule(fused.text()), fused.schedule);
+}
+
+TEST(TargetPlan, AScheduleIsPricedForItsKindOfMachineAlone) {
+  const Schedule of_gpu = gpu_schedule(product(64, 64, 64, "bf16"));
+  EXPECT_USER_ERROR(simulate(of_gpu, {}), "the Schedule is planned for a GPU and cannot be priced for a CPU");
+  EXPECT_USER_ERROR(simulate(Schedule(), named_target("h100")),
+                    "the Schedule is planned for a CPU and cannot be priced for a GPU");
+}
+
+TEST(TargetPlan, ACallThatOnlyHasTheNameOfAttentionHasNoWorkspace) {
+  const Trace trace = parse_trace(
+      "stepc.trace 1\nstorage s0 bytes=32 external\nstorage s1 bytes=32 escapes\n"
+      "%0: bf16[4, 4] @s0 = batch \"0\"\n"
+      "call 0 %1: bf16[4, 4] @s1 = aten::_scaled_dot_product_flash_attention_for_cpu_backward(%0) | backward \"\"\n"
+      "return %1\nticks 0\n");
+  EXPECT_EQ(with_gpu_allocations(trace, {.sm = 90}).allocations.size(), 1);
+  EXPECT_GT(plan_for_target(trace, named_target("h100"), true).timeline.seconds, 0);
 }
 
 TEST(TargetPlan, WhatIsLargerThanTheGpuIsSaid) {

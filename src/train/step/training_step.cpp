@@ -17,10 +17,8 @@ uint64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   return bytes;
 }
 
-// What is left for a part that leaves `others` alone, which are there all the same.
 Config beside(Config config, uint64_t others) {
-  if (config.memory_budget.kind == MemoryBudget::Kind::kBytes)
-    config.memory_budget.bytes -= std::min(others, config.memory_budget.bytes - 1);
+  config.memory_budget = stepc::beside(config.memory_budget, others);
   return config;
 }
 
@@ -177,20 +175,6 @@ std::string TrainingStep::memory_text() const {
 std::string TrainingStep::memory_svg() const {
   if (whole_) return whole_->memory_svg();
   return update_is_larger() ? update_->memory_svg() : micro_->memory_svg();
-}
-
-std::vector<std::pair<TargetPlan, int64_t>> TrainingStep::plans_for(const Target& target) const {
-  std::vector<std::pair<TargetPlan, int64_t>> plans;
-  const auto add = [&](const auto& part, int64_t times) {
-    if (std::optional<TargetPlan> plan = part.plan_for(target)) plans.emplace_back(std::move(*plan), times);
-  };
-  if (whole_) {
-    add(*whole_, 1);
-  } else {
-    add(*micro_, micro_batches_);
-    add(*update_, 1);
-  }
-  return plans;
 }
 
 void TrainingStep::start_profile() {

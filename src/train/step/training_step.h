@@ -5,8 +5,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "engine/stepc.h"
 #include "models/decoder.h"
@@ -48,8 +46,6 @@ class TrainingStep {
   [[nodiscard]] std::optional<Target> weighed_with() const;
   [[nodiscard]] std::string memory_text() const;
   [[nodiscard]] std::string memory_svg() const;
-  // As a whole step's parts would run on another machine, each with how often a step runs it.
-  [[nodiscard]] std::vector<std::pair<TargetPlan, int64_t>> plans_for(const Target& target) const;
   void start_profile();
   // Of the last micro-batch and the update.
   std::optional<Profile> finish_profile();
