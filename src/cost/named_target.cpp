@@ -22,6 +22,8 @@ constexpr uint64_t kMostTargetText = uint64_t{1} << 20;
 constexpr double kCopyShare = 0.9;
 constexpr double kGpuKernelSeconds = 1e-6;
 constexpr double kTera = 1e12;
+constexpr double kHopperPeak = 989.4, kHopperBest = 794.5;  // TFLOP/s of bf16: the data sheet's, and what was reached
+constexpr double kBestShare = kHopperBest / kHopperPeak;
 
 struct Card {
   std::string_view name, memory;  // "h100", "80"
@@ -30,17 +32,17 @@ struct Card {
   int64_t multiprocessors, shared_kib, l2_mib;
   double memory_bytes, memory_bytes_per_second;
   double peak_f32;      // FLOP/s without tensor cores
-  double matmul_share;  // of an H100's rate at the same shape
+  double matmul_share;  // of an H100's best rate in bf16
   double link_bytes_per_second;
 };
 
 // NVIDIA: A100, H100, H200 and HGX B200 data sheets; Ampere, Hopper and Blackwell tuning guides. The link is NVLink,
 // each way.
 constexpr auto kCards = std::to_array<Card>({
-    {"a100", "80", "NVIDIA A100 80GB", 80, 108, 164, 40, 80e9, 2.039e12, 19.5e12, 271.2 / 794.5, 300e9},
+    {"a100", "80", "NVIDIA A100 80GB", 80, 108, 164, 40, 80e9, 2.039e12, 19.5e12, 271.2 / kHopperBest, 300e9},
     {"h100", "80", "NVIDIA H100 80GB", 90, 132, 228, 50, 80e9, 3.35e12, 67e12, 1, 450e9},
     {"h200", "141", "NVIDIA H200 141GB", 90, 132, 228, 50, 141e9, 4.8e12, 67e12, 1, 450e9},
-    {"b200", "180", "NVIDIA B200 180GB", 100, 148, 228, 126, 180e9, 8e12, 80e12, 2250.0 / 989.4, 900e9},
+    {"b200", "180", "NVIDIA B200 180GB", 100, 148, 228, 126, 180e9, 8e12, 80e12, 2250.0 / kHopperPeak, 900e9},
 });
 constexpr double kLinkLatencySeconds = 5e-6;
 
@@ -58,6 +60,19 @@ constexpr auto kHopperMatmuls = std::to_array<Product>({
     {16384, 2048, 512, 607},  {16384, 2048, 1024, 688}, {16384, 2048, 4096, 809}, {16384, 4096, 256, 504},
     {16384, 4096, 4096, 793},
 });
+
+// `share`: of an H100's best rate in bf16. What a shape takes beyond its arithmetic at the best rate is as long.
+void add_matmuls(Rates& rates, DType dtype, double share) {
+  const double best = kTera * std::ranges::max(kHopperMatmuls, {}, &Product::teraflops).teraflops;
+  for (const auto& [rows, columns, inner, teraflops] : kHopperMatmuls) {
+    const double more = 1 / (teraflops * kTera) - 1 / best;  // seconds a FLOP
+    rates.matmuls.push_back({.dtype = dtype,
+                             .rows = rows,
+                             .columns = columns,
+                             .inner = inner,
+                             .flops_per_second = 1 / (more + 1 / (share * best))});
+  }
+}
 
 struct Heads {
   int64_t length, width;
@@ -81,17 +96,16 @@ constexpr auto kHopperAttentions = std::to_array<Heads>({
 struct BestAttention {
   double forward, backward;  // TFLOP/s
 };
-constexpr BestAttention kHopperBest{539, 518};
+constexpr BestAttention kHopperBestAttention{539, 518};
 BestAttention best_attention_of(const Card& card) {
   if (card.sm < 90) return {0.73 * 312, 0.63 * 312};
-  return card.sm < 100 ? kHopperBest
-                       : BestAttention{1605 / 1.3, 1605 / 1.3 * kHopperBest.backward / kHopperBest.forward};
+  return card.sm < 100
+             ? kHopperBestAttention
+             : BestAttention{1605 / 1.3, 1605 / 1.3 * kHopperBestAttention.backward / kHopperBestAttention.forward};
 }
 
 Target target_of(const Card& card) {
   constexpr int64_t kKib = 1024;
-  constexpr double kHopperBestMatmul = 794.5;
-  constexpr double kBestShare = kHopperBestMatmul / 989.4;  // of the peak
   Target target;
   target.features.sm = card.sm;
   target.gpu = Gpu{.name = std::string(card.title),
@@ -106,34 +120,28 @@ Target target_of(const Card& card) {
   rates.link_latency_seconds = kLinkLatencySeconds;
   rates.link_bytes_per_second = card.link_bytes_per_second;
   rates.matmuls.clear();
-  for (const auto& [rows, columns, inner, teraflops] : kHopperMatmuls)
-    rates.matmuls.push_back({.dtype = DType::kBF16,
-                             .rows = rows,
-                             .columns = columns,
-                             .inner = inner,
-                             .flops_per_second = teraflops * kTera * card.matmul_share});
-  // Without tensor cores, and in as many shapes: what is smaller than any of them takes as long as the smallest.
-  const double f32_share = kBestShare * card.peak_f32 / (kHopperBestMatmul * kTera);
-  for (const auto& [rows, columns, inner, teraflops] : kHopperMatmuls)
-    rates.matmuls.push_back({.dtype = DType::kF32,
-                             .rows = rows,
-                             .columns = columns,
-                             .inner = inner,
-                             .flops_per_second = teraflops * kTera * f32_share});
+  add_matmuls(rates, DType::kBF16, card.matmul_share);
+  // Without tensor cores.
+  add_matmuls(rates, DType::kF32, card.peak_f32 / (kHopperPeak * kTera));
   const BestAttention best = best_attention_of(card);
   rates.attentions.clear();
-  for (const DType dtype : {DType::kBF16, DType::kF32})
-    for (const bool backward : {false, true})
-      for (const Heads& one : kHopperAttentions) {
-        const double share = backward ? best.backward / kHopperBest.backward : best.forward / kHopperBest.forward;
-        const double rate = (backward ? one.backward : one.forward) * kTera * share;
-        const double in_f32 = kBestShare * card.peak_f32 / 2 / (kHopperBest.forward * kTera * share);
-        rates.attentions.push_back({.dtype = dtype,
-                                    .backward = backward,
-                                    .length = one.length,
-                                    .width = one.width,
-                                    .flops_per_second = dtype == DType::kF32 ? rate * in_f32 : rate});
-      }
+  for (const bool backward : {false, true})
+    for (const auto& [length, width, forward_teraflops, backward_teraflops] : kHopperAttentions) {
+      const double of_hopper = kTera * (backward ? backward_teraflops : forward_teraflops);
+      const double share =
+          backward ? best.backward / kHopperBestAttention.backward : best.forward / kHopperBestAttention.forward;
+      const double f32_share = kBestShare * card.peak_f32 / 2 / (kHopperBestAttention.forward * kTera);
+      rates.attentions.push_back({.dtype = DType::kBF16,
+                                  .backward = backward,
+                                  .length = length,
+                                  .width = width,
+                                  .flops_per_second = of_hopper * share});
+      rates.attentions.push_back({.dtype = DType::kF32,
+                                  .backward = backward,
+                                  .length = length,
+                                  .width = width,
+                                  .flops_per_second = of_hopper * f32_share});
+    }
   target_text::complete_gpu(target);
   return target;
 }

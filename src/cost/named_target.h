@@ -20,7 +20,8 @@ namespace stepc {
 //   attention     in bf16, sm_90: cuDNN 9 in Shah et al., FlashAttention-3, 2024, figures 5 and 6 (forward causal,
 //                 backward not); an A100: FlashAttention-2's best, Dao, 2023; B200: cuDNN's best, of which
 //                 FlashAttention-4's 1,605 TFLOP/s are 1.3 times (together.ai, 2026), backward in an H100's proportion
-//   by shape      other cards and f32 in an H100's proportions
+//   by shape      other cards' matmuls, and those in f32, take as much longer than their arithmetic at the best rate
+//                 as an H100's in bf16 do; attention in an H100's proportions
 //   in f32        the same parts of the peak without tensor cores, which torch's default does not use for f32;
 //                 attention half of that (an estimate: nobody has published it)
 std::vector<std::string> target_names();

@@ -30,8 +30,14 @@ TEST(NamedTarget, RatesAreThoseOfTheirSources) {
   EXPECT_NEAR(matmul_rate(h200.rates, KernelOwner::kLibrary, DType::kBF16, 4096, 4096, 1024), 677e12, 1e6);
   EXPECT_NEAR(attention_rate(h200.rates, KernelOwner::kLibrary, DType::kBF16, false, 2048, 64), 334e12, 1e6);
   EXPECT_EQ(named_target("h100").rates.matmuls, h200.rates.matmuls);
-  // Without tensor cores.
+  // Without tensor cores. What a small product takes beside its arithmetic is as long as in bf16.
   EXPECT_LT(matmul_rate(h200.rates, KernelOwner::kLibrary, DType::kF32, 4096, 4096, 4096), 67e12);
+  EXPECT_GT(matmul_rate(h200.rates, KernelOwner::kLibrary, DType::kF32, 4096, 4096, 4096), 50e12);
+  const auto seconds = [](const Target& target, DType dtype) {
+    return 2.0 * 256 * 512 * 256 / matmul_rate(target.rates, KernelOwner::kLibrary, dtype, 256, 512, 256);
+  };
+  EXPECT_LT(seconds(h200, DType::kF32), 1.3 * seconds(h200, DType::kBF16));
+  EXPECT_LT(seconds(named_target("a100"), DType::kBF16), 1.1 * seconds(h200, DType::kBF16));
 }
 
 TEST(NamedTarget, WhatIsNoTargetIsRefusedWithThoseThatThereAre) {
