@@ -451,11 +451,6 @@ std::optional<TargetPlan> Step::plan_for(const Target& target) const {
   return plan_for_target(plan->trace(), target, as_recorded, as_recorded ? MemoryBudget() : config_.memory_budget);
 }
 
-std::string Step::schedule_text(const Target& target) const {
-  const std::optional<TargetPlan> plan = plan_for(target);
-  return plan ? plan->text() : std::string();
-}
-
 std::string Step::graph_text() const {
   if (ranks_ != nullptr) return ranks_->latest_trace() == nullptr ? std::string() : to_text(*ranks_->latest_trace());
   const Plan* plan = plans_.latest();

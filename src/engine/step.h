@@ -92,7 +92,6 @@ class Step {
   // That step in the same mode as it would run on another machine (cost/named_target.h); nothing before the first plan.
   // UserError on ranks: such a plan is of one device.
   std::optional<TargetPlan> plan_for(const Target& target) const;
-  std::string schedule_text(const Target& target) const;
 
  private:
   std::optional<StepOutput> replay(PlanEntry& entry, std::vector<at::Tensor>& tensors, const StepInput& input,

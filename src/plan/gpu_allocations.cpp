@@ -70,7 +70,7 @@ Trace with_gpu_allocations(Trace trace, const Features& features) {
     const uint64_t bytes = workspace_of(trace, trace.calls[one.call.index()], features);
     if (bytes > 0)
       workspaces.push_back(
-          {.call = one.call, .bytes = bytes, .storage = {}, .first = one.first, .last = one.first + 1});
+          {.call = one.call, .bytes = bytes, .first = one.first, .last = one.first + 1, .storage = {}});
   }
   trace.allocations.insert(trace.allocations.end(), workspaces.begin(), workspaces.end());
   std::ranges::stable_sort(trace.allocations, {}, &Allocation::call);
