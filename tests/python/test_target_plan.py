@@ -8,9 +8,10 @@ import torch
 import stepc
 
 
-def training(mode="fast", **config):
+def training(mode="fast", width=64, activations=1, **config):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 8)).bfloat16()
+    layers = [torch.nn.Linear(width, 4 * width), *[torch.nn.GELU() for _ in range(activations)]]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(4 * width, 8)).bfloat16()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
     def step(x):
@@ -44,18 +45,18 @@ def test_a_captured_step_is_planned_for_each_card(mode):
         assert bool(plan.memory()) == (mode == "fast")
         seconds[card] = plan.seconds
     assert seconds["a100"] > seconds["h100"] > seconds["h200"] > seconds["b200"] > 0
-    assert step.schedule_text() == own and "device" not in own
+    assert step.schedule_text() == own and "\ndevice " not in own
     step(BATCH)  # and goes on as it was
 
 
 def test_a_plan_on_paper_has_both_modes(tmp_path):
-    function, _ = training()
-    plan = stepc.plan(function, BATCH)
+    function, _ = training(width=512, activations=3)
+    plan = stepc.plan(function, torch.zeros(8192, 512, dtype=torch.bfloat16))
     fast, exact = plan.plan_for("h200"), plan.plan_for("h200", mode="exact")
-    assert fast.seconds < exact.seconds
+    assert fast.seconds < exact.seconds  # fusion saves traffic
     assert "aten::" in exact.schedule_text() and "cuBLASLt" in fast.schedule_text()
     path = tmp_path / "mine.toml"
-    path.write_text(fast.target.replace("bytes_per_second = 4.32", "bytes_per_second = 2.16", 1))
+    path.write_text(re.sub(r"^bytes_per_second = .*", "bytes_per_second = 1e12", fast.target, flags=re.M))
     assert plan.plan_for(path).seconds > fast.seconds
     path.write_text("threads = 3\nfeatures = []\n")
     assert plan.plan_for(path).schedule_text().startswith("stepc.schedule 1\nfeatures none\nthreads 3\n")
