@@ -1,5 +1,7 @@
 #include "capture/random_states.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 
 namespace stepc {
@@ -49,6 +51,11 @@ void RandomStates::before_call(CallId call) {
       one.current = found - 1;
     loads_.push_back({call, w, one.current});
   }
+}
+
+bool RandomStates::are_put_back() const {
+  return std::ranges::any_of(
+      watched_, [](const Watched& one) { return !is_in_state(one.generator, one.seen[one.current].snapshot); });
 }
 
 void RandomStates::resume() {
