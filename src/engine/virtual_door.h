@@ -32,7 +32,7 @@ VirtualPlan plan(Fn&& train_step, std::vector<ModuleRef> modules, std::vector<Op
   check(config);
   ModuleProgram program(std::move(modules), std::move(optimizers));
   StepInput input;
-  const auto append = [&](const std::vector<at::Tensor>& from) {
+  [[maybe_unused]] const auto append = [&](const std::vector<at::Tensor>& from) {
     input.tensors.insert(input.tensors.end(), from.begin(), from.end());
   };
   (append(tensors_in(batch)), ...);

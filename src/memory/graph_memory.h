@@ -8,9 +8,9 @@
 //   updates    are written straight into the input that they replace, so they wait for its other readers, and for
 //              guards. So are the intermediate results of which they are made one after the other in place. An update
 //              that cannot wait (the program reads the old contents after it) has memory of its own, to the step's end
-//   host code  what it must find in the program's memory is such an update, in its place; it runs after the other
-//   readers
-//              of what it changes, and updates at the step's end wait for it
+//   host code  what host code must find in the program's memory is such an update, in its place.
+//              The host code runs after the other readers of what it changes,
+//              and updates at the step's end wait for it
 //   draws      opaque calls that take random numbers, and host code, keep their order
 //   in place   pointwise work, and what replaces some elements of an operand, may take over the memory of what it reads
 //              last

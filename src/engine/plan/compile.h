@@ -1,4 +1,4 @@
-// The compiler, from a recorded step to something that runs. The only place that knows the order of the stages.
+// The compiler, from a recorded step to something that runs, stage after stage; a Graph's own are in plan/plan_graph.h.
 #pragma once
 
 #include <memory>

@@ -48,6 +48,7 @@ class CollectiveKernel final : public BoundKernel {
         return group_.all_reduce(results, how_, scratch, bytes);
       case Collective::kNone:
       case Collective::kReshard:
+      case Collective::kWait:
         break;
     }
     INTERNAL_CHECK(false, "{} is no collective of a rank's step", instruction_.op);

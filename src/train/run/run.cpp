@@ -1,0 +1,331 @@
+#include "train/run/run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include <ATen/ATen.h>
+
+#include "aten/cpu_hook.h"
+#include "base/check.h"
+#include "base/files.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/machine_memory.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "cost/profile.h"
+#include "engine/config.h"
+#include "runtime/arena.h"
+#include "train/config/parallel.h"
+#include "train/config/resume.h"
+#include "train/config/run_config_keys.h"
+#include "train/machine/machine.h"
+#include "train/machine/matmul_rate.h"
+#include "train/machine/signals.h"
+#include "train/run/run_data.h"
+#include "train/run/same_on_all.h"
+#include "train/run/trainer.h"
+#include "train/step/evaluate.h"
+
+namespace stepc::train {
+
+Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> ranks, Output output, bool resume,
+         FileSystem& files, std::filesystem::path profile)
+    : files_(files),
+      config_(std::move(config)),
+      ranks_(std::move(ranks)),
+      is_first_(ranks_ == nullptr || ranks_->rank() == 0),
+      output_(std::move(output)),
+      progress_(output_.get(), terminal_columns(stdout), config_.output.log_every),
+      log_lines_(progress_),
+      directory_(progress_.during("looking whether the checkpoints are whole",
+                                  [&] { return open_run_directory(config_.output.dir, resume, ranks_.get()); })),
+      learner_(
+          progress_.during("reading the model", [&] { return make_learner(config_, directory_, strategy, ranks_); })),
+      corpus_(read_corpus(config_, learner_->directory(), progress_, /*is_alone=*/ranks_ == nullptr)),
+      batches_(corpus_, config_.train.grad_accum, config_.train.batch_size),
+      numbers_(derive_numbers(
+          config_, learner_->directory().config, corpus_,
+          progress_.during("measuring this machine's matmuls", [&] { return measure_run_rate(config_); }),
+          ranks_ == nullptr ? 1 : ranks_->ranks())),
+      profile_(is_first_ ? std::move(profile) : std::filesystem::path()) {
+  check_labels(config_, corpus_);
+  if (ranks_ != nullptr) {
+    check_same(*ranks_, "the data", hash_text(corpus_.mixture().hash()));
+    check_same(*ranks_, "in output.dir", progress_text(directory_));
+  }
+  at::manual_seed(static_cast<uint64_t>(config_.train.seed));
+  for (const std::string& line : without_effect(config_)) log().warn(line);
+  if (const auto line = slow_float16_here(config_)) log().warn(*line);
+  progress_.note(start_table(config_, learner_->directory().config, corpus_, numbers_));
+  plan_step();
+  progress_.note(step_time_text(numbers_, prediction_));
+  progress_.during("loading the model", [&] { learner_->load(config_); });
+  const auto& checkpoint = directory_.checkpoint();
+  if (checkpoint) progress_.during("loading the checkpoint", [&] { resume_from(*checkpoint); });
+  if (resume && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
+  if (is_first_) metrics_.emplace(directory_.metrics().string(), checkpoint ? step_ : -1);
+  saver_.emplace(config_, directory_.path(), *learner_, checkpoint, files_, ranks_, to_text(strategy.mesh));
+  if (const uint64_t bytes = saver_->made().staging_bytes)
+    progress_.note(str("saves are written beside the training, from a copy of the state: {}", human_bytes(bytes)));
+  agree(0);  // all of them have come so far
+  spent_.set_up = seconds_since(began_);
+}
+
+void Run::resume_from(const Checkpoint& checkpoint) {
+  for (const std::string& change : check_resumed_config(checkpoint.directory, config_)) progress_.note(change);
+  USER_CHECK(
+      checkpoint.state.data_hash == corpus_.mixture().hash(),
+      "{} was made with other data, or with another part of it held out; give that, or choose another output.dir",
+      checkpoint.directory.string());
+  step_ = checkpoint.state.step;
+  USER_CHECK(step_ <= config_.train.steps,
+             "train.steps = {}: {} has {} steps done already; give at least that, or choose another output.dir",
+             config_.train.steps, checkpoint.directory.string(), step_);
+  learner_->load_optimizer(checkpoint.directory);
+  progress_.note(str("resumed from {} at step {}", checkpoint.directory.string(), step_));
+}
+
+int Run::run() {
+  const StopSignals signals;
+  if (directory_.finished() && step_ >= config_.train.steps) {
+    progress_.note(
+        str("finished already: {} has step {} of {}", directory_.model().string(), step_, config_.train.steps));
+    return 0;
+  }
+  if (step_ == 0) {
+    if (const auto loss = evaluate_held_out())
+      progress_.note(str("held-out loss before training: {:.4f} nats per byte", *loss));
+  }
+  // Exact mode needs none of this where all steps are alike: its recorded steps count, for they have the bits of the
+  // replayed ones.
+  const Mode mode = parse_mode(config_.train.mode);
+  if (mode == Mode::kFast || (mode == Mode::kExact && !config_.data.buckets.empty())) compile();
+  while (step_ < config_.train.steps) {
+    alone([&] { read_batch(); });
+    if (const int signal = received_signal()) return stop(signal);
+    take_step();
+    const bool last = step_ == config_.train.steps;
+    if (!last && config_.output.eval_every > 0 && step_ % config_.output.eval_every == 0) {
+      if (const auto loss = evaluate_held_out())
+        progress_.note(str("held-out loss at step {}: {:.4f} nats per byte", step_, *loss));
+    }
+    const bool due = config_.output.save_every > 0 && step_ % config_.output.save_every == 0;
+    const bool best = !last && is_best();
+    if (!last && (due || best)) save_beside_training(best);
+  }
+  if (const int signal = received_signal()) return stop(signal);
+  finish();
+  return 0;
+}
+
+// Before there is memory for it.
+void Run::plan_step() {
+  if (config_.train.mode != name_of(Mode::kFast)) return;
+  uint64_t largest = 0;
+  for (const int64_t seq : corpus_.mixture().lengths()) {
+    const Progress::Phase phase(progress_, "planning " + step_of(seq));
+    if (!learner_->plan(batches_.of_length(seq, step_))) return;
+    largest = std::max(largest, learner_->stats().planned_peak_bytes);
+  }
+  planned_.process = resident_process_bytes();
+  planned_.state = learner_->stats().state_bytes;
+  planned_.step = largest;
+  if (saves_while_training(config_)) planned_.staging = learner_->staged_bytes();
+  progress_.note(to_text(planned_));
+  prediction_ = learner_->prediction();
+  check_memory("training " + learner_->directory().path.string(), planned_.total());
+}
+
+void Run::compile() {
+  release_free_memory();
+  loaded_bytes_ = resident_process_bytes();
+  for (const int64_t seq : corpus_.mixture().lengths()) {
+    const auto began = Clock::now();
+    const double compared = learner_->stats().verify_seconds;
+    progress_.during(str("compiling {}, and comparing its plan with the step as it is written", step_of(seq)),
+                     [&] { learner_->prepare(batches_.of_length(seq, step_), learning_rate_at(config_, step_)); });
+    const double seconds = seconds_since(began);
+    spent_.steps += seconds;
+    progress_.note(str("compiled {} in {}, {} of it to compare it", step_of(seq), human_seconds(seconds),
+                       human_seconds(learner_->stats().verify_seconds - compared)));
+  }
+  learner_->end_warm_up();
+}
+
+std::string Run::step_of(int64_t seq) const {
+  return config_.data.buckets.empty() ? "the step" : str("the step for rows of {} tokens", seq);
+}
+
+void Run::read_batch() {
+  const auto began = Clock::now();
+  batch_ = &batches_.of_step(step_);
+  // A kernel would find it in the middle of a step, on the rank alone whose row it is in.
+  if (ranks_ != nullptr) check_indices(*batch_, learner_->directory().config.vocab_size);
+  spent_.batches += seconds_since(began);
+}
+
+void Run::take_step() {
+  const Batch& batch = *batch_;
+  const double lr = learning_rate_at(config_, step_);
+  const Stats before = learner_->stats();
+  // The first replays still bring memory and caches up.
+  constexpr uint64_t kSettled = 3;
+  const bool is_profiled = !profile_.empty() && before.replays >= kSettled;
+  if (is_profiled) learner_->start_profile();
+  const Traffic sent = ranks_ == nullptr ? Traffic() : ranks_->traffic();
+  const auto began = Clock::now();
+  const StepResult result = learner_->step(batch, lr);
+  const double seconds = seconds_since(began);
+  spent_.steps += seconds;
+  if (ranks_ != nullptr) {
+    step_traffic_.seconds += ranks_->traffic().seconds - sent.seconds;
+    step_traffic_.sent_bytes += ranks_->traffic().sent_bytes - sent.sent_bytes;
+  }
+  ++step_;
+  ++steps_taken_;
+  held_out_.reset();
+  if (!std::isfinite(result.loss) || (!std::isfinite(result.grad_norm) && !result.skipped)) {
+    wait_for_save();
+    const std::string advice = saver_->saved_step() > 0 ? str("the checkpoint of step {} is good", saver_->saved_step())
+                                                        : std::string("a lower optim.lr may help");
+    // Neither is ever negative: abs() takes the sign from a NaN.
+    throw RunFailure(str("step {}: loss {:.4g}, gradient norm {:.4g}: stopped before saving; {}; {}", step_,
+                         std::abs(result.loss), std::abs(result.grad_norm), first_nonfinite(), advice));
+  }
+  const Stats& after = learner_->stats();
+  if (after.verify_seconds != before.verify_seconds && after.plans > 0) {
+    progress_.note(str("a replay compared before it counts in {:.2f} s", after.verify_seconds - before.verify_seconds));
+  }
+  const bool recorded = after.recordings != before.recordings || after.verify_seconds != before.verify_seconds;
+  if (!recorded) {
+    pace_.add(seconds);
+    numbers_.note_step(seconds);
+  }
+  alone([&] { show_step(result, lr, seconds); });
+  if (is_profiled) keep_profile();
+}
+
+// A file that cannot be written is no reason to end the run.
+void Run::keep_profile() {
+  const std::optional<Profile> profile = learner_->finish_profile();
+  if (!profile) return;  // recorded again: the next step may be replayed
+  progress_.note(str("\n{}", to_text(*profile)));
+  try {
+    write_file_synced(profile_, to_trace_events(*profile), files_);
+    progress_.note(str("profile of step {}: {} (open it at ui.perfetto.dev)\n", step_, profile_.string()));
+  } catch (const UserError& error) {
+    progress_.note(str("profile of step {}: {}\n", step_, error.what()));
+  }
+  profile_.clear();
+}
+
+void Run::show_step(const StepResult& result, double lr, double seconds) {
+  const double typical = pace_.recent() > 0 ? pace_.recent() : seconds;
+  if (!prediction_) prediction_ = learner_->prediction();
+  const Stats stats = learner_->stats();
+  const StepLine line{.step = step_,
+                      .steps = config_.train.steps,
+                      .loss = result.loss,
+                      .grad_norm = result.grad_norm,
+                      .lr = lr,
+                      .tokens_per_second = static_cast<double>(numbers_.tokens_per_step) / typical,
+                      .mfu = numbers_.mfu(typical),
+                      .seconds_left = typical * static_cast<double>(config_.train.steps - step_),
+                      .step_seconds = typical,
+                      .predicted_seconds = prediction_ ? numbers_.told(*prediction_).seconds : 0,
+                      .step_bytes = stats.measured_peak_bytes,
+                      .planned_bytes = stats.planned_peak_bytes};
+  progress_.step(line);
+  if (!is_logged(line, config_.output.log_every)) return;
+  if (!metrics_) return;
+  metrics_->write({{"step", step_},
+                   {"loss", result.loss},
+                   {"grad_norm", result.grad_norm},
+                   {"lr", lr},
+                   {"tokens", step_ * numbers_.tokens_per_step},
+                   {"step_seconds", seconds},
+                   {"tokens_per_second", line.tokens_per_second},
+                   {"mfu", line.mfu}});
+}
+
+std::optional<double> Run::evaluate_held_out() {
+  if (corpus_.held_out_windows() == 0) return std::nullopt;
+  const Progress::Phase phase(progress_, "evaluating");
+  release_idle_arenas();  // what evaluation takes is taken instead of the step's memory, not beside it
+  const auto began = Clock::now();
+  const HeldOutLoss loss =
+      evaluate([&](const Batch& rows) { return learner_->summed_loss(rows); }, learner_->directory().tokenizer, corpus_,
+               config_.data.eval_windows, config_.train.batch_size);
+  spent_.evaluation += seconds_since(began);
+  held_out_ = loss.nats_per_byte;
+  if (!metrics_) return held_out_;
+  metrics_->write({{"step", step_}, {"held_out_loss", loss.nats_per_token}, {kHeldOut, loss.nats_per_byte}});
+  return held_out_;
+}
+
+// Asked to keep the best, and this one was just evaluated as such.
+bool Run::is_best() {
+  if (!config_.output.keep_best || !held_out_) return false;
+  const bool is_least = metrics_ && *held_out_ <= metrics_->least(kHeldOut);
+  return ranks_ == nullptr ? is_least : ranks_->largest(is_least ? 1 : 0) != 0;
+}
+
+TrainerState Run::state() const {
+  return {.step = step_,
+          .next_sample = step_ * numbers_.samples_per_step,
+          .seed = static_cast<uint64_t>(config_.train.seed),
+          .data_hash = corpus_.mixture().hash(),
+          .held_out = held_out_};
+}
+
+void Run::note(const std::optional<std::string>& saved) {
+  if (saved) progress_.note(*saved);
+}
+
+void Run::wait_for_save() { note(saver_->wait()); }
+
+void Run::save_beside_training(bool is_best) {
+  const auto began = Clock::now();
+  wait_for_save();
+  saver_->begin(state(), is_best);
+  spent_.saving += seconds_since(began);
+}
+
+void Run::save_now() {
+  const auto began = Clock::now();
+  wait_for_save();
+  if (step_ > saver_->saved_step()) {
+    const Progress::Phase phase(progress_, "saving");
+    saver_->begin_in_place(state(), is_best());
+    wait_for_save();
+  }
+  spent_.saving += seconds_since(began);
+}
+
+void Run::alone(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const UserError& error) {
+    if (ranks_ == nullptr) throw;
+    failure_ = error.what();
+  }
+}
+
+int64_t Run::agree(int64_t mine) {
+  if (ranks_ == nullptr) return mine;
+  if (!failure_.empty()) ranks_->fail(failure_);
+  return ranks_->largest(mine);
+}
+
+// The one word of all ranks before a step writes anything: a save that failed on one (poll()), or a batch that cannot
+// be read or has a bad index, ends all; a signal stops all.
+int Run::received_signal() {
+  note(saver_->poll());
+  return static_cast<int>(agree(StopSignals::received()));
+}
+
+}  // namespace stepc::train

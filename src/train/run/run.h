@@ -1,0 +1,108 @@
+// Run: one training run of this process, from what is there at its start to the finished model. trainer.h makes it of a
+// config; run_start.h has what its constructor looks at first. Owns the learner, the data, the terminal and the files
+// of the run; shares the ranks.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/file_system.h"
+#include "comm/ranks.h"
+#include "data/corpus.h"
+#include "engine/prediction.h"
+#include "passes/partition/strategy.h"
+#include "train/config/run_config.h"
+#include "train/report/log_lines.h"
+#include "train/report/metrics.h"
+#include "train/report/pace.h"
+#include "train/report/progress.h"
+#include "train/report/rank_rows.h"
+#include "train/report/report.h"
+#include "train/report/run_tables.h"
+#include "train/run/memory_need.h"
+#include "train/run/run_directory.h"
+#include "train/run/run_saver.h"
+#include "train/run/run_start.h"
+#include "train/step/batches.h"
+#include "train/step/learner.h"
+
+namespace stepc::train {
+
+class Run {
+ public:
+  // `ranks`: this process and those that it trains with; none: it trains alone. `output`: where it says what happens.
+  Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> ranks, Output output, bool resume,
+      FileSystem& files, std::filesystem::path profile);
+  int run();
+
+ private:
+  static constexpr const char* kHeldOut = "held_out_nats_per_byte";  // of metrics.jsonl
+
+  void resume_from(const Checkpoint& checkpoint);
+  void read_batch();
+  void take_step();
+  void show_step(const StepResult& result, double lr, double seconds);
+  void plan_step();
+  void compile();
+  // In words, of all that are planned before the run.
+  [[nodiscard]] std::string step_of(int64_t seq) const;
+  void keep_profile();
+  std::string first_nonfinite();
+  // nullopt where nothing is held out.
+  std::optional<double> evaluate_held_out();
+  bool is_best();
+  TrainerState state() const;
+  void save_beside_training(bool is_best);
+  void save_now();
+  void wait_for_save();
+  void note(const std::optional<std::string>& saved);
+  // Does what one rank alone does. What goes wrong there ends all ranks at agree().
+  void alone(const std::function<void()>& work);
+  // The largest that a rank gives, where all are well.
+  int64_t agree(int64_t mine);
+  // The signal that came to any rank.
+  int received_signal();
+  std::vector<RankRow> rank_rows();
+  // Empty where none is wanted.
+  std::string sample_text();
+  int stop(int signal);
+  void finish();
+  Report report_of(const EndOfRun& end, const std::vector<RankRow>& rows) const;
+
+  Clock::time_point began_ = Clock::now();
+  FileSystem& files_;
+  RunConfig config_;
+  std::shared_ptr<Ranks> ranks_;
+  bool is_first_;  // of the ranks: it shows what happens, and writes files
+  Output output_;
+  Progress progress_;
+  LogLines log_lines_;
+  RunDirectory directory_;
+  std::unique_ptr<Learner> learner_;
+  Corpus corpus_;
+  TrainBatches batches_;
+  const Batch* batch_ = nullptr;  // of the next step
+  RunNumbers numbers_;
+  std::optional<Metrics> metrics_;
+  Pace pace_;
+  int64_t step_ = 0;                // steps done
+  std::optional<double> held_out_;  // nats per byte after this step
+  TimeSpent spent_;
+  Traffic step_traffic_;  // of all steps of this process
+  int64_t steps_taken_ = 0;
+  std::string failure_;                   // what this rank could not do, until the others are told
+  PlannedNeed planned_;                   // of fast mode
+  std::optional<Prediction> prediction_;  // once there is a plan
+  uint64_t loaded_bytes_ = 0;             // resident before the first step
+  std::filesystem::path profile_;         // still to be written; empty: none, or not any more
+  std::optional<RunSaver> saver_;         // reads the learner
+};
+
+}  // namespace stepc::train
