@@ -20,8 +20,10 @@ def forward(run, given):
     run.is_traced = True
     seen = []
     _, number = run.call.forward(functools.partial(_run, run, given, seen))
-    box, leaves, why = seen
-    if why:
+    box, leaves, why, has_left = seen
+    if why and has_left:
+        run.segments.engine.leave(run.call.signature(), why)
+    elif why:
         run.call.leave_recording(why, False)
     if leaves and (run.inputs or not why):
         _hang(run, leaves, run.segments.nested.get(number, False))
@@ -30,10 +32,10 @@ def forward(run, given):
 
 def _run(run, given, seen):
     """Runs the model beside its plan, or recorded: the tensors that it leaves with the program, and a number for them."""
-    scout, is_recorded = run.segments.scout, _C.is_recording()
+    scout, is_recorded, is_compared = run.segments.scout, _C.is_recording(), _C.is_tracing()
     if is_recorded:
         run.recording = Recording(scout, goes_on=True)
-    elif _C.is_tracing():
+    elif is_compared:
         run.recording = Tracing(scout)
     begin = torch._C._autograd._get_sequence_nr()
     with run.recording:
@@ -47,11 +49,13 @@ def _run(run, given, seen):
         held, number = _held(run, box)
     # No gradient comes to a tensor without elements: checkpoint() has one, whose grad_fn keeps what it is to run again.
     leaves = [one for one in held if one.requires_grad and one.grad_fn is not None and one.numel() > 0]
-    why = ""
+    why, has_left = "", is_compared and not _C.is_tracing()
     if is_recorded:
         run.segments.nested[number] = passes.is_nested(leaves)
         why = run.reached_beside(leaves, begin) if leaves else passes.NOTHING
-    seen += [box, leaves, why]
+    elif has_left and leaves:
+        why = run.reached_beside(leaves, begin)
+    seen += [box, leaves, why, has_left]
     return held, number
 
 

@@ -115,7 +115,9 @@ def stats_of(one):
     if isinstance(one, stepc.Accelerated):
         return one.stats
     stats = stepc.stats(one)
-    return stats if isinstance(one, torch.optim.Optimizer) else {**stats, "checks": 0}  # a model's are replays, too
+    if isinstance(one, torch.optim.Optimizer):
+        return stats
+    return {**stats, "checks": 0, "is_model": True}  # a model's checks are replays, too
 
 
 class Lines(logging.Handler):
@@ -228,7 +230,8 @@ def not_replayed(run):
     before, after = run.stats[-1 - LAST], run.stats[-1]
     # A step that is looked at is one that a plan would have replayed.
     counts = [sum(b[key] - a[key] for key in ("replays", "checks")) for a, b in zip(before[-len(after):], after)]
-    if sum(counts) >= LAST - 1:
+    # The optimizer's replays are not the model's.
+    if sum(counts) >= LAST - 1 and all(count for count, stats in zip(counts, after) if "is_model" in stats):
         return ""
     keys = ("recordings", "replays", "eager_calls", "plans", "guard_misses")
     return f"{counts} replays in the last {LAST} steps, {[{key: stats[key] for key in keys} for stats in after]}"
