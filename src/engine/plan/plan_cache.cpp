@@ -301,6 +301,8 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
   }
   // What a traced step only reads is data, wherever its code finds it, and is another tensor next time: not looked for.
   if (is_traced_) std::erase_if(recording.unowned, [&](const Unowned& one) { return is_data(recording.trace, one); });
+  // What a traced pass of a loop made is the program's, as what it keeps in its forward pass is.
+  if (is_traced_ && is_loop_) leave_to_host(recording);
   const bool looks = explanations_ < kMaxExplanations;
   if (looks && explain_unowned(program_, recording)) {
     // The next recording knows these tensors by owner; nothing agrees with this one.
