@@ -62,8 +62,9 @@ void RandomStates::resume() {
   for (size_t w = 0; w < watched_.size(); ++w) see(w, GeneratorState::Kind::kResumed, {});
 }
 
-// A part that is computed again in the backward pass leaves the state that the forward pass left, which is the state that
-// the program came back with unless it drew in between. checkpoint() puts that one back, and a recording would not see it.
+// A part that is computed again in the backward pass leaves the state that the forward pass left, which is the state
+// that the program came back with unless it drew in between. checkpoint() puts that one back, and a recording would not
+// see it.
 void RandomStates::after_call(CallId call) {
   for (size_t w = 0; w < watched_.size(); ++w) {
     Watched& one = watched_[w];
