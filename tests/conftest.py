@@ -50,6 +50,7 @@ def pytest_configure(config):
     version = Path(sys.prefix).name.partition(".venv-")[2]  # of an environment that tools/test_python has made
     sys.path.insert(0, str(ROOT / config.getoption("--build-dir") / f"python{version}"))
     config.addinivalue_line("markers", "long: waits a minute, for a timeout say; only with --long")
+    config.addinivalue_line("markers", "one_process: tools/run_pytest gives the whole file to one process")
 
 
 def pytest_collection_modifyitems(config, items):

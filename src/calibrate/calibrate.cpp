@@ -11,7 +11,7 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <c10/core/GradMode.h>
 
-#include "aten/generator_snapshot.h"
+#include "aten/draws_leave_no_trace.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/text.h"
@@ -31,18 +31,6 @@ constexpr double kTooLong = 0.5;  // for one run of one kernel
 constexpr double kSlowest = 1e9;  // matmuls, flops a second
 
 c10::ScalarType scalar_of(DType dtype) { return dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat; }
-
-// The program goes on drawing where it was.
-class DrawsLeaveNoTrace {
- public:
-  DrawsLeaveNoTrace() = default;
-  ~DrawsLeaveNoTrace() { write_generator(at::detail::getDefaultCPUGenerator(), before_); }
-  DrawsLeaveNoTrace(const DrawsLeaveNoTrace&) = delete;
-  DrawsLeaveNoTrace& operator=(const DrawsLeaveNoTrace&) = delete;
-
- private:
-  GeneratorSnapshot before_ = read_generator(at::detail::getDefaultCPUGenerator());
-};
 
 class Calibration {
  public:

@@ -226,7 +226,7 @@ KernelChoice choose_node_calls(const Graph& group) {
   const auto size = [&](TensorId tensor) { return bytes_of(choice.nodes->type(tensor)); };
   for (uint32_t read = 0; read < group.inputs.size(); ++read)
     for (uint32_t write = 0; write < group.outputs.size(); ++write)
-      if (size(group.inputs[read].tensor) == size(group.outputs[write].tensor))
+      if (size(choice.nodes->inputs[read].tensor) == size(choice.nodes->outputs[write].tensor))
         choice.in_place.emplace_back(read, write);
   return choice;
 }

@@ -1,6 +1,7 @@
 #include "kernels/node_calls.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ir/alignment.h"
 #include "ops/op_def.h"
@@ -24,9 +25,39 @@ bool runs_by_stretch(const Graph& graph, const Node& node) {
   return op.has(Trait::kElementwise) || (op.has(Trait::kConstant) && of_numbers);
 }
 
+// A view of all bytes of its operand is the operand where every tensor is one row of elements. Left as it is where a
+// result would be an input itself.
+Graph without_views_of_all(const Graph& group) {
+  Graph flat;
+  std::vector<TensorId> stands_for(group.tensors.size());
+  for (const GraphInput& input : group.inputs)
+    stands_for[input.tensor.index()] = flat.add_input(input, group.type(input.tensor));
+  for (Node node : group.nodes) {
+    for (TensorId& input : node.inputs) input = stands_for[input.index()];
+    const std::vector<TensorId> results = std::exchange(node.outputs, {});
+    const bool is_view = !node.aten && op_def(node.op).has(Trait::kSameBytes) &&
+                         flat.type(node.inputs[0]).dtype == group.type(results[0]).dtype;
+    if (is_view) {
+      stands_for[results[0].index()] = node.inputs[0];
+      continue;
+    }
+    std::vector<TensorType> types;
+    for (TensorId result : results) types.push_back(group.type(result));
+    const NodeId made = flat.add_node(std::move(node), types);
+    for (size_t r = 0; r < results.size(); ++r) stands_for[results[r].index()] = flat.nodes[made.index()].outputs[r];
+  }
+  for (GraphOutput output : group.outputs) {
+    output.tensor = stands_for[output.tensor.index()];
+    if (flat.producer(output.tensor) == nullptr) return group;
+    flat.outputs.push_back(std::move(output));
+  }
+  return flat;
+}
+
 }  // namespace
 
 std::optional<Graph> flat_nodes(Graph group) {
+  group = without_views_of_all(group);
   int64_t count = 1;
   for (const GraphTensor& tensor : group.tensors) {
     const int64_t elements = element_count(tensor.type.shape);

@@ -15,8 +15,6 @@ inline constexpr int64_t kElementsOfStretch = int64_t{1} << 16;
 
 // The group (extract_groups()), every tensor of it of one dimension or of none; nullopt: it is no such group.
 std::optional<Graph> flat_nodes(Graph group);
-// By node of such a group: what the nodes make that nobody reads behind it.
-std::vector<std::vector<TensorId>> dead_after(const Graph& flat);
 // By node of such a group: what the nodes made that nobody reads behind it; then what is left at the end.
 std::vector<std::vector<TensorId>> dead_after(const Graph& flat);
 // What is at most between the calls on a stretch, each tensor aligned, and as much as the widest for what a call keeps

@@ -26,7 +26,7 @@
 #include "engine/ranks/rank_step.h"
 #include "engine/segments.h"
 #include "engine/step.h"
-#include "python/frame.h"
+#include "python/interpreter.h"
 #include "python/op_rule_binding.h"
 #include "python/python_program.h"
 #include "python/virtual_binding.h"
@@ -612,7 +612,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("is_recording", &is_recording);
   bind_virtual(module);
   bind_op_rules(module);
-  bind_frame(module);
+  bind_interpreter(module);
   module.def("has_made", &has_made);
   module.def("report_obstacle", &report_obstacle);
   module.def("report_effect", &report_effect);

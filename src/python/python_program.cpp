@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/interrupt.h"
+#include "python/interpreter.h"
 
 namespace stepc {
 
@@ -65,25 +66,21 @@ at::Tensor tensor_at(const Slot& slot) {
 // A class's attributes are read in its own dict.
 PyObject* dict_of(PyObject* container) {
   if (PyDict_Check(container)) return container;
-  return PyType_Check(container) ? reinterpret_cast<PyTypeObject*>(container)->tp_dict : nullptr;
+  return PyType_Check(container) ? dict_of_class(reinterpret_cast<PyTypeObject*>(container)) : nullptr;
 }
 
-// Other interpreters than these tell no version, and every witness is looked at. An OrderedDict's order has none. A
-// class has another one whenever it or a base of it is changed, and gets that when it is asked for a name.
-void find_version([[maybe_unused]] WatchedContainer& watched) {
-#if PY_VERSION_HEX < 0x030C0000
+// Where nothing tells a version, every witness is looked at.
+void find_version(WatchedContainer& watched) {
   if (PyType_Check(watched.container.ptr()))
     watched.type = reinterpret_cast<PyTypeObject*>(watched.container.ptr());
-  else if (watched.dict != nullptr && !PyODict_Check(watched.dict))
-    watched.dict_version = &reinterpret_cast<PyDictObject*>(watched.dict)->ma_version_tag;
-#endif
+  else if (watched.dict != nullptr)
+    watched.dict_version = version_of_dict(watched.dict);
 }
 
 // Reads nothing else of the container: at every step most of them are in no cache.
 uint64_t version_of(const WatchedContainer& watched) {
   if (watched.dict_version != nullptr) return *watched.dict_version;
-  if (watched.type == nullptr || PyType_HasFeature(watched.type, Py_TPFLAGS_VALID_VERSION_TAG) == 0) return 0;
-  return watched.type->tp_version_tag;
+  return watched.type == nullptr ? 0 : version_of_class(watched.type);
 }
 
 void ask_for_version(const WatchedContainer& watched) {

@@ -8,7 +8,7 @@
 
 #include "aten/constants.h"
 #include "aten/cpu_hook.h"
-#include "aten/generator_snapshot.h"
+#include "aten/draws_leave_no_trace.h"
 #include "ir/alignment.h"
 #include "ops/op_def.h"
 #include "runtime/arena.h"
@@ -76,7 +76,7 @@ at::Tensor zeros_like(const Operand& operand) {
 }  // namespace
 
 std::optional<Workspace> measure_workspace(const UnknownWorkspace& call, int threads) {
-  const GeneratorSnapshot draws = read_generator(at::detail::getDefaultCPUGenerator());
+  const DrawsLeaveNoTrace draws;
   std::optional<Workspace> workspace;
   try {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -103,7 +103,6 @@ std::optional<Workspace> measure_workspace(const UnknownWorkspace& call, int thr
     workspace = {memory.scratch_bytes(), memory.worker_scratch_bytes()};
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): zeros are no input for it
   }
-  write_generator(at::detail::getDefaultCPUGenerator(), draws);
   return workspace;
 }
 

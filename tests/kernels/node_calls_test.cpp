@@ -35,6 +35,37 @@ return %5
   EXPECT_EQ(bytes_between(*update), static_cast<uint64_t>(kElementsOfStretch) * (4 + 2 + 4 + 4));
 }
 
+// The parts of a rank come in other shapes than its gradients.
+TEST(NodeCalls, ViewsOfAllOfATensorAreTheTensor) {
+  const auto update = flat(R"(input %0: f32[2, 150, 1000] = captured "0"
+input %1: f32[300, 1000] = captured "1"
+input %2: f32[1] = captured "2"
+%3: f32[300, 1000] = reshape(%0) {shape=[300, 1000]} | update ""
+%4: f32[] = reshape(%2) {shape=[]} | update ""
+%5: f32[300, 1000] = mul(%3, %4) | update ""
+%6: f32[300, 1000] = sub(%1, %5) | update ""
+%7: f32[1, 300, 1000] = reshape(%6) {shape=[1, 300, 1000]} | update ""
+return %7
+)");
+  ASSERT_TRUE(update.has_value());
+  EXPECT_EQ(to_text(*update), R"(stepc.graph 1
+input %0: f32[300000] = captured "0"
+input %1: f32[300000] = captured "1"
+input %2: f32[] = captured "2"
+%3: f32[300000] = mul(%0, %2) | update ""
+%4: f32[300000] = sub(%1, %3) | update ""
+return %4
+)");
+  EXPECT_EQ(flat_nodes(*update), *update);
+  // One that is a result by itself has memory of its own, which some node must write.
+  EXPECT_FALSE(flat(R"(input %0: f32[4, 8] = captured "0"
+%1: f32[32] = reshape(%0) {shape=[32]} | forward ""
+%2: f32[4, 8] = neg(%0) | forward ""
+return %1
+return %2
+)"));
+}
+
 TEST(NodeCalls, OtherGroupsAreNot) {
   EXPECT_FALSE(flat(R"(input %0: f32[4, 8] = captured "0"
 %1: f32[4] = sum(%0) {dims=[1], keepdim=false} | forward ""

@@ -1,7 +1,11 @@
 """What holds on every interpreter, quickly: `make test` runs this file in each environment that tools/test_python made."""
 
+import asyncio.base_events
+import contextlib
+import email.message
 import logging
 import sys
+import types
 
 import pytest
 import torch
@@ -9,9 +13,62 @@ from torch import nn
 
 import stepc
 from harness import source_of
-from stepc.watch.bytecode import why_unwatched
+from stepc.watch.bytecode import instructions_of, why_unwatched
 
 STEPS = 20
+
+
+def codes_in(code):
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from codes_in(constant)
+
+
+@pytest.mark.skipif(bool(why_unwatched()), reason="no step is watched on this interpreter")
+@pytest.mark.parametrize("module", [asyncio.base_events, contextlib, email.message, torch.optim.lr_scheduler,
+                                    torch.nn.modules.module])
+def test_the_depth_of_the_stack_is_known_at_every_opcode(module):
+    """One depth for every way to it, coroutines and generators included; on 3.11 the frame itself says it."""
+    with open(module.__file__, encoding="utf-8") as file:
+        top = compile(file.read(), module.__file__, "exec", dont_inherit=True)
+    for code in codes_in(top):
+        depths = [one.depth for one in instructions_of(code)]
+        if sys.version_info[:2] == (3, 11):
+            assert set(depths) == {None}
+        else:
+            known = [depth for depth in depths if depth is not None]
+            assert known and 0 == min(known) and max(known) <= code.co_stacksize, code
+
+
+@pytest.mark.skipif(bool(why_unwatched()), reason="no step is watched on this interpreter")
+def test_each_instruction_is_reported_at_its_offset():
+    """Of a code with more names and constants than an instruction's argument can number."""
+    lines = "\n".join(f"    name_{i} = number + {i}.5" for i in range(300))
+    found = {}
+    exec(f"def step(number):\n{lines}\n    return name_299", found)
+    step, reported = found["step"], []
+
+    def follow(frame, event, arg):
+        if event == "opcode":
+            reported.append(frame.f_lasti)
+        return follow
+
+    def start(frame, event, arg):
+        if frame.f_code is not step.__code__:
+            return None
+        frame.f_trace, frame.f_trace_opcodes = follow, True
+        return follow
+
+    previous = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True
+    sys.settrace(start)
+    try:
+        step(1)
+    finally:
+        sys.settrace(previous)
+    expected = [one.offset for one in instructions_of(step.__code__) if one.opname != "RESUME"]
+    assert len(expected) > 900 and not set(expected) - set(reported)
 
 
 def train(accelerate, printed):

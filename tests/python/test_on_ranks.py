@@ -12,6 +12,7 @@ import torch
 import ranks_cases
 from on_ranks import assert_as_one, results_of
 
+pytestmark = pytest.mark.one_process  # for `ranks`, which takes a minute
 
 @pytest.fixture(scope="module")
 def ranks(build_dir, tmp_path_factory):

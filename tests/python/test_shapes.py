@@ -102,7 +102,9 @@ def test_every_length_runs_from_the_plans_of_the_first_call(config, caplog):
     assert step.stats["late_plans"] == 0 and "2 compiled, 0 of them after the warm-up" in step.report()
     assert step.stats["replays"] >= len(LENGTHS) - 4
     assert_near(state_of(twin), state_of(plain))
-    assert lines_of(caplog) == []
+    # The first length makes the optimizer's state, which then is not new to the others.
+    said = ["the step is captured by running it"] if "capture" in config else []
+    assert [line.partition(":")[0] for line in lines_of(caplog)] == said
 
 
 @pytest.mark.parametrize("labels", ["the ids", "a window"])

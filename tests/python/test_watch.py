@@ -442,6 +442,10 @@ def extends_in_place(trainer, x):
     trainer.history += [1]  # HERE
 
 
+def writes_a_slice(trainer, x):
+    trainer.history[:0] = [1]  # HERE
+
+
 def writes_an_item(trainer, x):
     trainer.losses["last"] = 1  # HERE
 
@@ -589,6 +593,7 @@ NOT_EARNED = {
     counts_a_global: "changes the global COUNT",
     appends: "changes trainer.history",
     extends_in_place: "changes trainer.history",
+    writes_a_slice: "changes trainer.history",
     writes_an_item: "changes trainer.losses",
     pops: "changes trainer.losses",
     keeps_a_tensor: "changes trainer.latest",
@@ -758,9 +763,15 @@ class Base:
     def of(self, x):
         return x * 3
 
+    def scaled(self, x):
+        return x * 3
+
 
 class Derived(Base):
     own = 1.0
+
+    def scaled(self, x):
+        return super().scaled(x)
 
     @property
     def doubled(self):
@@ -820,6 +831,8 @@ READS = {
     "global of a helper": (lambda box, y: scaled_by_helper(y), set_global("SCALE", 3.0)),
     "global of another module": (lambda box, y: y * OTHER.weight, lambda box: setattr(OTHER, "weight", 3.0)),
     "method replaced on the class": (lambda box, y: box.derived.of(y), set_class(Derived, "of", lambda self, x: x * 5)),
+    "method of the base class": (
+        lambda box, y: box.derived.scaled(y), set_class(Base, "scaled", lambda self, x: x * 5)),
     "attribute": (lambda box, y: y * box.weight, set_attribute("weight", 3.0)),
     "attribute by name": (lambda box, y: y * getattr(box, "weight"), set_attribute("weight", 3.0)),
     "optional attribute": (lambda box, y: y * getattr(box, "extra", 1.0), set_attribute("extra", 3.0)),
@@ -845,6 +858,10 @@ READS = {
     "list element": (lambda box, y: y * box.list[1], lambda box: box.list.__setitem__(1, 3.0)),
     "last list element": (lambda box, y: y * box.list[-1], lambda box: box.list.append(3.0)),
     "list that is looped over": (lambda box, y: sum(y * w for w in box.list), lambda box: box.list.append(3.0)),
+    "list in a comprehension": (lambda box, y: sum([y * w for w in box.list]), lambda box: box.list.append(3.0)),
+    "slice of a list": (lambda box, y: y * sum(box.list[1:]), lambda box: box.list.__setitem__(1, 3.0)),
+    "list given by keyword": (lambda box, y: y * torch.tensor(data=box.list).sum(), lambda box: box.list.append(3.0)),
+    "list in a text": (lambda box, y: y * len(f"{box.list!r}"), lambda box: box.list.append(3.0)),
     "length of a list": (lambda box, y: y * len(box.list), lambda box: box.list.append(3.0)),
     "empty list": (lambda box, y: y * 3 if box.empty else y, lambda box: box.empty.append(1)),
     "functions in a list": (

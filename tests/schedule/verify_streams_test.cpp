@@ -39,7 +39,7 @@ i3: op add (%3, %5) -> (%4) | forward ""
 output return %4
 )";
 
-void expect_refused(const std::string& what, const std::function<void(Schedule&)>& change) {
+void expect_streams_refused(const std::string& what, const std::function<void(Schedule&)>& change) {
   Schedule schedule = parse_schedule(kBeside);
   change(schedule);
   try {
@@ -56,39 +56,41 @@ TEST(VerifyStreams, AnExchangeMayGoOnBesideOthers) {
 }
 
 TEST(VerifyStreams, ResultsAreReadBehindTheWait) {
-  expect_refused("i1 (op exp) uses memory that i0 uses on stream 1, and no wait stands between them",
-                 [](Schedule& s) { s.instructions[1].reads[0] = OperandId(5); });
-  expect_refused("i1 (op exp) uses memory", [](Schedule& s) { s.buffers[3].offset = 128; });
-  expect_refused("i1 (op exp) uses memory", [](Schedule& s) { s.instructions[1].scratch = {0, 64}; });
+  expect_streams_refused("i1 (op exp) uses memory that i0 uses on stream 1, and no wait stands between them",
+                         [](Schedule& s) { s.instructions[1].reads[0] = OperandId(5); });
+  expect_streams_refused("i1 (op exp) uses memory", [](Schedule& s) { s.buffers[3].offset = 128; });
+  expect_streams_refused("i1 (op exp) uses memory", [](Schedule& s) { s.instructions[1].scratch = {0, 64}; });
 }
 
 TEST(VerifyStreams, OperandsAreChangedBehindTheWait) {
-  expect_refused("i1 (op exp) uses memory that i0 uses on stream 1",
-                 [](Schedule& s) { s.instructions[1].writes[0] = OperandId(0); });
+  expect_streams_refused("i1 (op exp) uses memory that i0 uses on stream 1",
+                         [](Schedule& s) { s.instructions[1].writes[0] = OperandId(0); });
 }
 
 TEST(VerifyStreams, MarksAreReachedOnceAndWaitedFor) {
-  expect_refused("the step ends before what i0 has begun", [](Schedule& s) {
+  expect_streams_refused("the step ends before what i0 has begun", [](Schedule& s) {
     s.instructions.erase(s.instructions.begin() + 2);
     s.instructions[2].reads[1] = OperandId(3);
   });
-  expect_refused("waits for mark 7, which nothing before it reaches", [](Schedule& s) { s.instructions[2].mark = 7; });
-  expect_refused("i1 (collective all_gather) reaches mark 0 once more", [](Schedule& s) {
+  expect_streams_refused("waits for mark 7, which nothing before it reaches",
+                         [](Schedule& s) { s.instructions[2].mark = 7; });
+  expect_streams_refused("i1 (collective all_gather) reaches mark 0 once more", [](Schedule& s) {
     s.instructions[1] = s.instructions[0];
     s.operands.push_back({s.operands[3].buffer, DType::kF32, {2, 16}, {16, 1}, 0});
   });
-  expect_refused("has no mark", [](Schedule& s) { s.instructions[2].mark.reset(); });
-  expect_refused("has a mark", [](Schedule& s) { s.instructions[1].mark = 3; });
-  expect_refused("on the stream that waits for it", [](Schedule& s) { s.instructions[0].stream = 0; });
+  expect_streams_refused("has no mark", [](Schedule& s) { s.instructions[2].mark.reset(); });
+  expect_streams_refused("has a mark", [](Schedule& s) { s.instructions[1].mark = 3; });
+  expect_streams_refused("on the stream that waits for it", [](Schedule& s) { s.instructions[0].stream = 0; });
 }
 
 TEST(VerifyStreams, AWaitHoldsAllThatTheExchangeUses) {
-  expect_refused("does not read what i0 writes and reads", [](Schedule& s) { s.instructions[2].reads.pop_back(); });
-  expect_refused("moves %1", [](Schedule& s) { s.instructions[2].writes[0] = OperandId(3); });
+  expect_streams_refused("does not read what i0 writes and reads",
+                         [](Schedule& s) { s.instructions[2].reads.pop_back(); });
+  expect_streams_refused("moves %1", [](Schedule& s) { s.instructions[2].writes[0] = OperandId(3); });
 }
 
 TEST(VerifyStreams, ADecisionFindsNoExchangeOnItsWay) {
-  expect_refused("i1 (guard guard) stands before the wait for i0", [](Schedule& s) {
+  expect_streams_refused("i1 (guard guard) stands before the wait for i0", [](Schedule& s) {
     s.instructions[1].kind = Instruction::Kind::kGuard;
     s.instructions[1].op = "guard";
   });

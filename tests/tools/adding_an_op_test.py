@@ -60,7 +60,8 @@ class Tree:
     def compile(self, source, *, only_check=False):
         """With the options of the build; gives the object."""
         def holds(file):
-            return file == ROOT / source or (file.parent.name == "groups" and f"/{source}\"" in file.read_text())
+            named = f'#include "{source.removeprefix("src/")}"'  # by a group of files that are compiled as one
+            return file == ROOT / source or (file.parent.name == "groups" and named in file.read_text())
         command = next(shlex.split(one["command"]) for one in self.commands if holds(Path(one["file"])))
         command = command[: command.index("-o")]
         command = [f"-I{self.root}/src" if word == f"-I{ROOT}/src" else word for word in command]

@@ -33,6 +33,15 @@ def test_every_test_is_run_by_one_of_the_processes(run, tmp_path):
     assert ran.returncode == 0
 
 
+def test_a_file_that_is_for_one_process(run, tmp_path):
+    text = "import time\npytestmark = pytest.mark.one_process\n"
+    for name in "abcdef":
+        text += f"@pytest.mark.parametrize('i', range(10))\ndef test_{name}(i):\n    log(i)\n    time.sleep(0.02)\n"
+    ran = run(a=text, b="def test_one(): pass\n")
+    assert len({line.split()[1] for line in (tmp_path / "ran").read_text().splitlines()}) == 1
+    assert re.fullmatch(r"61 passed.* in [\d.]+s", ran.stdout.splitlines()[-1]), ran.stdout
+
+
 def test_a_failure_and_a_broken_fixture_are_shown_and_counted(run):
     broken = "@pytest.fixture\ndef broken(): raise ValueError('no such thing')\ndef test_c(broken): pass\n"
     ran = run(a="def test_a(): assert 1 == 2\ndef test_b(): pass\n", b=broken)

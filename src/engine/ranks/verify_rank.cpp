@@ -10,11 +10,10 @@
 
 #include <unistd.h>
 
-#include <ATen/Context.h>
 #include <ATen/Functions.h>
 
 #include "aten/cpu_hook.h"
-#include "aten/generator_snapshot.h"
+#include "aten/draws_leave_no_trace.h"
 #include "base/check.h"
 #include "base/machine_memory.h"
 #include "base/text.h"
@@ -37,29 +36,14 @@ struct LeftByRank {
   std::map<std::pair<Owner, std::string>, at::Tensor> before;  // the program's tensors, by handles
 };
 
-// Draws of a dry run are a copy's; a call that draws from the process's generator itself leaves that as it was.
-class SameDraws {
- public:
-  SameDraws() : process_(at::globalContext().defaultGenerator(at::kCPU)), before_(read_generator(process_)) {}
-  ~SameDraws() { write_generator(process_, before_); }
-  SameDraws(const SameDraws&) = delete;
-  SameDraws& operator=(const SameDraws&) = delete;
-  at::Generator copy() {
-    write_generator(process_, before_);
-    return process_.clone();
-  }
-
- private:
-  at::Generator process_;
-  GeneratorSnapshot before_;
-};
-
 // Nothing: a guard missed.
-std::optional<LeftByRank> run_dry(Executor& executor, RunInputs inputs, SameDraws& draws) {
+std::optional<LeftByRank> run_dry(Executor& executor, RunInputs inputs, DrawsLeaveNoTrace& draws) {
   const Schedule& schedule = executor.schedule();
   LeftByRank left;
   std::vector<Sketch> sketches(schedule.inputs.size());
-  inputs.generators = {draws.copy()};
+  // The run draws from a copy; a call that draws from the process's generator itself finds it where it was.
+  draws.begin_again();
+  inputs.generators = {at::detail::getDefaultCPUGenerator().clone()};
   inputs.show_written = [&](size_t input, const at::Tensor& now, int64_t first) {
     sketches[input].show(now, first, element_count(schedule.operands[schedule.inputs[input].operand.index()].sizes));
   };
@@ -278,7 +262,7 @@ class Verifier {
   const RankProof& proof_;
   Ranks& ranks_;
   bool narrow_;
-  std::optional<SameDraws> draws_;
+  std::optional<DrawsLeaveNoTrace> draws_;
   size_t place_ = 0;
   std::string op_;
 };

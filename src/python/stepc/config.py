@@ -31,7 +31,7 @@ class Config:
         anything, so that the first call runs the plan already and takes the plan's memory, not eager's.
     python: what becomes of the step's Python at a replay. "watch": it does not run, and the values that it read are
         compared instead; "trace": it runs at every call, without kernels; "auto" watches what has earned it, because its
-        Python does nothing but call tensors' operators, and traces the rest, and all on a CPython other than 3.11.
+        Python does nothing but call tensors' operators, and traces the rest, and all on a CPython other than 3.11 and 3.12.
         "pure": your word that it does nothing and reads nothing but its arguments, modules, optimizers and schedulers: it
         does not run, nothing is watched, and a call now and then checks the word. `report()` says which and why.
     pace: "off" never gives a plan up because its replays take longer than eager; "auto" does.

@@ -32,19 +32,6 @@
 
 namespace stepc::train {
 
-namespace {
-
-// Runs it and adds its time.
-template <class Work>
-auto timed(double& seconds, const Work& work) {
-  const auto began = Clock::now();
-  auto result = work();
-  seconds += seconds_since(began);
-  return result;
-}
-
-}  // namespace
-
 Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> ranks, Output output, bool resume,
          FileSystem& files, std::filesystem::path profile)
     : files_(files),
@@ -269,10 +256,11 @@ std::optional<double> Run::evaluate_held_out() {
   if (corpus_.held_out_windows() == 0) return std::nullopt;
   const Progress::Phase phase(progress_, "evaluating");
   release_idle_arenas();  // what evaluation takes is taken instead of the step's memory, not beside it
-  const HeldOutLoss loss = timed(spent_.evaluation, [&] {
-    return evaluate([&](const Batch& rows) { return learner_->summed_loss(rows); }, learner_->directory().tokenizer,
-                    corpus_, config_.data.eval_windows, config_.train.batch_size);
-  });
+  const auto began = Clock::now();
+  const HeldOutLoss loss =
+      evaluate([&](const Batch& rows) { return learner_->summed_loss(rows); }, learner_->directory().tokenizer, corpus_,
+               config_.data.eval_windows, config_.train.batch_size);
+  spent_.evaluation += seconds_since(began);
   held_out_ = loss.nats_per_byte;
   if (!metrics_) return held_out_;
   metrics_->write({{"step", step_}, {"held_out_loss", loss.nats_per_token}, {kHeldOut, loss.nats_per_byte}});

@@ -1,9 +1,9 @@
 """What each opcode of the interpreter reads and writes, told to a Watch before the opcode is executed.
 
-Each function is given the watch, the frame, and what the code says about the opcode. CPython 3.11.
+Each function is given the watch, the frame, and what the code says about the opcode. Opcodes have their names of CPython
+3.11 on every version (bytecode.py); those that 3.11 does not have keep their own.
 """
 
-import dis
 import os
 import sys
 import types
@@ -11,6 +11,7 @@ import types
 import torch
 
 from stepc import _C
+from stepc.watch.bytecode import FUNCTION_LIES_FIRST, instructions_of
 from stepc.watch.known import BUFFERS, CONTAINERS, ITERATES, SIMPLE, VIEWS, is_pure_native
 from stepc.watch.reads import ABSENT, ITEM
 
@@ -55,12 +56,12 @@ def _store_global(watch, frame, name):
 
 
 def _load_attribute(watch, frame, name, words):
-    (one,) = _C.top_of_stack(frame, 1)
+    (one,) = watch.top(frame, 1)
     watch.attribute(frame, one, name, words or f"{watch.words_of(one)}.{name}")
 
 
 def _store_attribute(watch, frame, name, words):
-    one, value = _C.top_of_stack(frame, 2)
+    one, value = watch.top(frame, 2)
     attributes = getattr(one, "__dict__", None)
     if isinstance(attributes, dict) and dict.get(attributes, name, _C) is value and not isinstance(one, type):
         if watch.is_outside(one):  # what stands there already changes nothing, as long as it does
@@ -70,12 +71,20 @@ def _store_attribute(watch, frame, name, words):
 
 
 def _delete_attribute(watch, frame, name, words):
-    one = _C.top_of_stack(frame, 1)[0]
+    one = watch.top(frame, 1)[0]
     watch.store(frame, one, name, words or f"{watch.words_of(one)}.{name}")
 
 
+def _load_super_attribute(watch, frame, name):
+    one, kind, called = watch.top(frame, 3)
+    if called is not super:
+        watch.because(frame, "calls a super() of the program's own")
+        return
+    watch.attribute(frame, super(kind, one), name, f"super().{name}")
+
+
 def _load_item(watch, frame, words):
-    key, container = _C.top_of_stack(frame, 2)
+    key, container = watch.top(frame, 2)
     _read_key(watch, frame, container, key)
     if isinstance(container, SIMPLE):
         return
@@ -95,7 +104,7 @@ def _key_words(key):
 
 
 def _store_item(watch, frame, words):
-    key, container, value = _C.top_of_stack(frame, 3)
+    key, container, value = watch.top(frame, 3)
     _read_key(watch, frame, container, key)
     if not isinstance(container, dict) and not isinstance(key, int):  # its elements are taken one by one
         watch.deep(frame, value, decides=not isinstance(container, torch.Tensor))
@@ -103,7 +112,7 @@ def _store_item(watch, frame, words):
 
 
 def _delete_item(watch, frame, words):
-    key, container = _C.top_of_stack(frame, 2)
+    key, container = watch.top(frame, 2)
     _change_item(watch, frame, container, key, words)
 
 
@@ -112,8 +121,22 @@ def _change_item(watch, frame, container, key, words):
         watch.changes(frame, container, f"{words or watch.words_of(container)}[{_key_words(key)}]")
 
 
+def _load_slice(watch, frame):
+    stop, start, container = watch.top(frame, 3)
+    _read_key(watch, frame, container, key := slice(start, stop))
+    if not isinstance(container, SIMPLE):
+        watch.item(frame, container, key, f"{watch.words_of(container)}[slice]")
+
+
+def _store_slice(watch, frame):
+    stop, start, container, value = watch.top(frame, 4)
+    _read_key(watch, frame, container, key := slice(start, stop))
+    watch.deep(frame, value, decides=not isinstance(container, torch.Tensor))
+    _change_item(watch, frame, container, key, None)
+
+
 def _binary(watch, frame, is_in_place):
-    right, left = _C.top_of_stack(frame, 2)
+    right, left = watch.top(frame, 2)
     if is_in_place and isinstance(left, (*CONTAINERS, *BUFFERS)):
         watch.changes(frame, left, watch.words_of(left))
     decides = not isinstance(left, torch.Tensor) and not isinstance(right, torch.Tensor)
@@ -122,11 +145,11 @@ def _binary(watch, frame, is_in_place):
 
 
 def _unary(watch, frame):
-    watch.deep(frame, _C.top_of_stack(frame, 1)[0])
+    watch.deep(frame, watch.top(frame, 1)[0])
 
 
 def _contains(watch, frame):
-    container, key = _C.top_of_stack(frame, 2)
+    container, key = watch.top(frame, 2)
     if isinstance(container, dict):
         if watch.is_outside(container):
             watch.place(frame, container, ITEM, key, f"{watch.words_of(container)}[{_key_words(key)}]")
@@ -136,12 +159,12 @@ def _contains(watch, frame):
 
 
 def _truth(watch, frame):
-    (one,) = _C.top_of_stack(frame, 1)
+    (one,) = watch.top(frame, 1)
     watch.truth(frame, one)
 
 
 def _iterate(watch, frame, depth=0):
-    one = _C.top_of_stack(frame, depth + 1)[depth]
+    one = watch.top(frame, depth + 1)[depth]
     if isinstance(one, SIMPLE):
         return
     if hasattr(type(one), "__next__"):
@@ -154,10 +177,12 @@ def _iterate(watch, frame, depth=0):
         watch.because(frame, f"takes from {watch.words_of(one)}, which is not known")
 
 
-def _call_function(watch, frame, count):
-    stack = _C.top_of_stack(frame, count + 2)
+def _call_function(watch, frame, count, above=0):
+    stack = watch.top(frame, count + 2 + above)[above:]
     arguments = stack[count - 1 :: -1] if count else ()
     method, called = stack[count + 1], stack[count]
+    if FUNCTION_LIES_FIRST and called is None:
+        method, called = None, method
     if method is not None:
         arguments, called = (called, *arguments), method
     watch.callable(frame, called, tuple(arguments))
@@ -166,16 +191,16 @@ def _call_function(watch, frame, count):
 def _after_call(watch, frame, entry):
     if watch.outside_result == id(frame):
         watch.outside_result = None
-        watch.register(_C.top_of_stack(frame, 1)[0], "what a cached function returns")
+        watch.register(watch.top(frame, 1)[0], "what a cached function returns")
     if entry is not None:
         entry[0](watch, frame, *entry[1:])
 
 
 def _call_unpacked(watch, frame, has_keywords):
-    stack = _C.top_of_stack(frame, 3)
+    stack = watch.top(frame, 2)
     keywords = stack[0] if has_keywords else {}
     positional = stack[1] if has_keywords else stack[0]
-    called = stack[2] if has_keywords else stack[1]
+    called = watch.top(frame, 4)[has_keywords + 1 + FUNCTION_LIES_FIRST]
     watch.shallow(frame, positional)
     watch.shallow(frame, keywords)
     if not isinstance(positional, (tuple, list)):
@@ -185,20 +210,20 @@ def _call_unpacked(watch, frame, has_keywords):
 
 
 def _merge(watch, frame):
-    watch.shallow(frame, _C.top_of_stack(frame, 1)[0])
+    watch.shallow(frame, watch.top(frame, 1)[0])
 
 
 def _match(watch, frame, depth):
-    watch.whole(frame, _C.top_of_stack(frame, depth + 1)[depth])
+    watch.whole(frame, watch.top(frame, depth + 1)[depth])
 
 
 def _format(watch, frame, with_spec):
-    value = _C.top_of_stack(frame, 2)[1 if with_spec else 0]
+    value = watch.top(frame, 2)[1 if with_spec else 0]
     watch.whole(frame, value)
 
 
 def _enter_context(watch, frame):
-    (one,) = _C.top_of_stack(frame, 1)
+    (one,) = watch.top(frame, 1)
     enter = next((vars(kind)["__enter__"] for kind in type(one).__mro__ if "__enter__" in vars(kind)), None)
     if not isinstance(enter, types.FunctionType) and not is_pure_native(type(one).__module__):
         watch.because(frame, f"enters {watch.words_of(one)}, which is not known")
@@ -253,22 +278,18 @@ _SIMPLE_OPCODES = {
     "UNPACK_SEQUENCE": _iterate, "UNPACK_EX": _iterate, "LIST_EXTEND": _merge, "SET_UPDATE": _merge,
     "DICT_UPDATE": _merge, "DICT_MERGE": _merge, "BEFORE_WITH": _enter_context, "GET_AWAITABLE": _await,
     "UNARY_NEGATIVE": _unary, "UNARY_INVERT": _unary, "UNARY_POSITIVE": _unary,
-    "GET_AITER": _await, "BEFORE_ASYNC_WITH": _await,
+    "GET_AITER": _await, "BEFORE_ASYNC_WITH": _await, "BINARY_SLICE": _load_slice, "STORE_SLICE": _store_slice,
 }
 
 
 def table_of(code):
-    """Offset of each opcode that reads or writes -> (function, what the code says about it)."""
+    """Offset of each opcode that reads or writes -> (depth of the stack, function, what the code says about it)."""
     table = {}
-    instructions = [one for one in dis.get_instructions(code)]
-    local_names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
-    free = set(code.co_freevars)
-    prefix, is_result = None, False
+    instructions = list(instructions_of(code))
+    free, cells = set(code.co_freevars), set(code.co_cellvars)
+    is_result = False
     for index, one in enumerate(instructions):
         op, entry = one.opname, None
-        if op == "EXTENDED_ARG":
-            prefix = one.offset if prefix is None else prefix
-            continue
         written = _written(instructions, index)
         if op in _SIMPLE_OPCODES:
             entry = (_SIMPLE_OPCODES[op],)
@@ -278,7 +299,7 @@ def table_of(code):
             entry = (_load_name, one.argval)
         elif op in ("LOAD_DEREF", "LOAD_CLASSDEREF"):
             entry = (_load_deref, one.arg, one.argval, one.argval in free)
-        elif op == "LOAD_CLOSURE":
+        elif op == "LOAD_CLOSURE" or op == "LOAD_FAST" and one.argval in cells:
             entry = (_load_closure, one.arg, one.argval, one.argval in free)
         elif op in ("STORE_DEREF", "DELETE_DEREF"):
             entry = (_store_deref, one.arg, one.argval, one.argval in free)
@@ -290,6 +311,8 @@ def table_of(code):
             written = written or _written_before_update(instructions, index)
             what = _store_attribute if op == "STORE_ATTR" else _delete_attribute
             entry = (what, one.argval, written and f"{written}.{one.argval}")
+        elif op == "LOAD_SUPER_ATTR":
+            entry = (_load_super_attribute, one.argval)
         elif op == "BINARY_SUBSCR":
             entry = (_load_item, None)
         elif op in ("STORE_SUBSCR", "DELETE_SUBSCR"):
@@ -300,10 +323,14 @@ def table_of(code):
             entry = (_binary, False)
         elif op == "PRECALL":
             entry = (_call_function, one.arg)
+        elif op == "CALL_KW":
+            entry = (_call_function, one.arg, 1)
         elif op == "CALL_FUNCTION_EX":
             entry = (_call_unpacked, bool(one.arg & 1))
         elif op == "FORMAT_VALUE":
             entry = (_format, bool(one.arg & 4))
+        elif op in ("FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"):
+            entry = (_format, op == "FORMAT_WITH_SPEC")
         elif op in _MATCHES:
             entry = (_match, _MATCHES[op])
         elif op == "IMPORT_NAME":
@@ -311,8 +338,6 @@ def table_of(code):
         if is_result:
             entry = (_after_call, entry)
         if entry is not None:
-            table[one.offset] = entry
-            if prefix is not None:
-                table[prefix] = entry
-        prefix, is_result = None, op in ("CALL", "CALL_FUNCTION_EX")
+            table[one.offset] = (one.depth, *entry)
+        is_result = one.calls
     return table

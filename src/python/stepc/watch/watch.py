@@ -124,6 +124,7 @@ class Watch:
         self._codes = {}  # id of a code object -> (it, trust, how it is followed)
         self._known = set()  # (id, how, name) of places
         self.outside_result = None  # id of the frame whose call returns an object that was there before
+        self._depth = None  # of the stack, where an opcode is looked at
         self._inside = None  # of an optimizer's or scheduler's step, which runs at every replay
         self._root = True
         self._previous = None
@@ -144,6 +145,7 @@ class Watch:
         for one in self.bound:
             self.register(one, "self")
         self._previous = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True  # CPython 3.12 prepares for opcodes if a frame asked before it is told
         sys.settrace(self._call)
 
     def stop(self):
@@ -201,6 +203,7 @@ class Watch:
                 self.because(frame, "runs in a scheduler's step")
             return None
         if trust is Trust.ANALYSED:
+            frame.f_trace = follow  # CPython 3.13 asks for opcodes only where there is one
             frame.f_trace_opcodes = True
             self._enter(frame, code)
             return follow
@@ -243,13 +246,18 @@ class Watch:
             if event == "opcode":
                 entry = table.get(frame.f_lasti)
                 if entry is not None:
+                    self._depth = entry[0]
                     try:
-                        entry[0](self, frame, *entry[1:])
+                        entry[1](self, frame, *entry[2:])
                     except Exception as error:
                         self._fail(frame, error)
             return follow
 
         return follow
+
+    def top(self, frame, count):
+        """Of the stack of a frame whose opcode is looked at: the topmost first."""
+        return _C.top_of_stack(frame, count, self._depth)
 
     def _leave(self, frame, event, arg):
         if event == "return":
