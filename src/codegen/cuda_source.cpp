@@ -191,7 +191,7 @@ class KernelPrinter {
     const LoopOp op = code_[i].op;
     std::string condition;
     if (op == LoopOp::kStore) condition = live_.empty() ? "lane == 0" : live_ + " && lane == 0";
-    if (op == LoopOp::kAccumulate || op == LoopOp::kAccumulateProduct) condition = live_;
+    if (is_accumulation(op)) condition = live_;
     print(i, condition.empty() ? "" : str("if ({}) ", condition));
   }
 

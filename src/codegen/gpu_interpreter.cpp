@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <set>
 
 #include "base/check.h"
+#include "codegen/gpu_shadow.h"
+#include "codegen/gpu_thread.h"
 #include "codegen/loop_scalar.h"
 
 namespace stepc {
@@ -13,62 +14,7 @@ namespace stepc {
 namespace {
 
 constexpr size_t kWarpThreads = 32;
-constexpr int64_t kSector = 32;
 constexpr int64_t kSlot = 8;  // bytes of a part of a sum in shared memory
-
-struct GpuThread {
-  int64_t number = 0;  // of the grid
-  int64_t block = 0;
-  int64_t lane = 0, team = 0;
-  bool is_in_grid = true;  // its team has an item
-  bool is_live = true;     // and the row that it is at is one
-  std::vector<ScalarBits> values;
-  std::vector<int64_t> variables;
-  std::vector<std::vector<uint8_t>> held;
-};
-
-// Who touched an element last. Barriers end an epoch; epochs of different blocks differ.
-class ShadowElements {
- public:
-  explicit ShadowElements(size_t count) : cells_(count) {}
-
-  // The thread that `thread` has a race with at the element; -1: none.
-  int64_t read(size_t at, const GpuThread& thread, int64_t epoch) {
-    Cell& cell = cells_[at];
-    const int64_t rival = conflict(cell.writer, thread, epoch);
-    const bool joins = cell.reader.thread >= 0 && cell.reader.thread != thread.number && cell.reader.epoch == epoch;
-    if (cell.reader.thread >= 0 && cell.reader.block != thread.block) cell.is_read_by_blocks = true;
-    cell.is_read_by_many = cell.reader.epoch == epoch && (cell.is_read_by_many || joins);
-    cell.reader = {thread.number, thread.block, epoch};
-    return rival;
-  }
-  int64_t write(size_t at, const GpuThread& thread, int64_t epoch) {
-    Cell& cell = cells_[at];
-    int64_t rival = conflict(cell.writer, thread, epoch);
-    if (rival < 0) rival = conflict(cell.reader, thread, epoch);
-    const bool shared = cell.is_read_by_blocks || (cell.is_read_by_many && cell.reader.epoch == epoch);
-    if (rival < 0 && shared) rival = cell.reader.thread;
-    cell.writer = {thread.number, thread.block, epoch};
-    cell.is_written = true;
-    return rival;
-  }
-  [[nodiscard]] bool is_written(size_t at) const { return cells_[at].is_written; }
-  [[nodiscard]] size_t size() const { return cells_.size(); }
-
- private:
-  struct Access {
-    int64_t thread = -1, block = -1, epoch = -1;
-  };
-  struct Cell {
-    Access writer, reader;
-    bool is_read_by_many = false, is_read_by_blocks = false, is_written = false;
-  };
-  static int64_t conflict(const Access& other, const GpuThread& thread, int64_t epoch) {
-    const bool rivals = other.thread >= 0 && other.thread != thread.number;
-    return rivals && (other.epoch == epoch || other.block != thread.block) ? other.thread : -1;
-  }
-  std::vector<Cell> cells_;
-};
 
 struct AccessProblem {
   std::string what;
@@ -108,7 +54,8 @@ class KernelRun {
     shared_.assign(static_cast<size_t>(kernel_.shared_bytes), 0xEE);
     shared_shadow_ = ShadowElements(shared_.size());
     threads_.resize(static_cast<size_t>(kernel_.block));
-    for (size_t t = 0; t < threads_.size(); ++t) place(threads_[t], static_cast<int64_t>(t));
+    for (size_t t = 0; t < threads_.size(); ++t)
+      threads_[t].place(program_.loops, phase_, kernel_, block_, static_cast<int64_t>(t));
     struct Open {
       size_t step;
       int64_t turn;
@@ -133,43 +80,13 @@ class KernelRun {
     }
   }
 
-  void place(GpuThread& thread, int64_t in_block) const {
-    thread.block = block_;
-    thread.number = block_ * kernel_.block + in_block;
-    thread.lane = kernel_.interleaved ? in_block / 32 : in_block % kernel_.lanes;
-    thread.team = block_ * kernel_.teams_a_block() + (kernel_.interleaved ? in_block % 32 : in_block / kernel_.lanes);
-    if (kernel_.over_grid) {
-      thread.lane = thread.number;
-      thread.team = 0;
-    }
-    thread.is_in_grid = thread.is_live = thread.team < kernel_.teams;
-    thread.values.assign(code_.size(), 0);
-    thread.variables.assign(phase_.variables.size(), 0);
-    thread.held.clear();
-    for (const GpuHeld& held : kernel_.held) {
-      const bool in_registers = held.place == GpuHeld::Place::kRegisters;
-      thread.held.emplace_back(
-          in_registers ? static_cast<size_t>(held.count * size_of(program_.loops.buffers[held.buffer].dtype)) : 0);
-    }
-    set_variable(thread, 0, std::min(thread.team, kernel_.teams - 1));
-  }
-
-  void set_variable(GpuThread& thread, uint32_t variable, int64_t value) const {
-    thread.variables[variable] = value;
-    for (size_t k = 0; k < phase_.variables.size(); ++k) {
-      const LoopVariable& digit = phase_.variables[k];
-      if (digit.kind == LoopVariable::Kind::kDigit && digit.source == variable)
-        thread.variables[k] = value / digit.divisor % digit.extent;
-    }
-  }
-
   void begin_turn(const GpuStep& step, int64_t turn) {
     const uint32_t loop = code_[step.first].loop;
     const LoopVariable& variable = phase_.variables[loop];
     for (GpuThread& thread : threads_) {
       const int64_t at = thread.variables[0] * variable.block + turn;
       thread.is_live = thread.is_in_grid && at < variable.extent;
-      set_variable(thread, loop, std::min(at, variable.extent - 1));
+      thread.set(phase_, loop, std::min(at, variable.extent - 1));
     }
   }
 
@@ -182,7 +99,7 @@ class KernelRun {
       case Kind::kLanes:
       case Kind::kFlush:
         for (size_t t = 0; t < threads_.size(); ++t) {
-          ordinals_.clear();
+          warp_.begin_thread();
           run_lanes(threads_[t], step);
           if (t % kWarpThreads == kWarpThreads - 1) count_sectors();
         }
@@ -208,11 +125,8 @@ class KernelRun {
   void run_alone(GpuThread& thread, uint32_t i) {
     const LoopInstruction& one = code_[i];
     if (one.op == LoopOp::kStore && (thread.lane != 0 || !thread.is_live)) return;
-    if (is_sum(one) && !thread.is_live) return;
+    if (is_accumulation(one.op) && !thread.is_live) return;
     execute(thread, i);
-  }
-  static bool is_sum(const LoopInstruction& one) {
-    return one.op == LoopOp::kAccumulate || one.op == LoopOp::kAccumulateProduct;
   }
 
   // ---- lanes
@@ -222,7 +136,7 @@ class KernelRun {
     const uint32_t innermost = step.loops.back();
     for (turn_ = 0; turn_ < step.turns; ++turn_) {
       const int64_t element = (turn_ * kernel_.lanes + thread.lane) * width;
-      if (!thread.is_live || element >= step.extent || !set_point(thread, step, element)) continue;
+      if (!thread.is_live || element >= step.extent || !thread.set_all(phase_, step, element)) continue;
       const int64_t first = thread.variables[innermost];
       place_ = 0;
       if (step.kind == Kind::kFlush) {
@@ -237,31 +151,14 @@ class KernelRun {
           if (code_[i].op == LoopOp::kLoad) load_wide(thread, i);
         }
       for (place_ = 0; place_ < width; ++place_) {
-        set_variable(thread, innermost, first + place_);
+        thread.set(phase_, innermost, first + place_);
         run_each(thread, step, step.first, step.last);
       }
       place_ = 0;
-      set_variable(thread, innermost, first);
+      thread.set(phase_, innermost, first);
       for (uint32_t i = step.first; i < step.last; ++i)
         if (kernel_.modes[i] == GpuMode::kWide && code_[i].op == LoopOp::kStore) store_wide(thread, i);
     }
-  }
-
-  // False: behind the end of a chunk.
-  bool set_point(GpuThread& thread, const GpuStep& step, int64_t element) const {
-    for (size_t l = step.loops.size(); l-- > 0;) {
-      const LoopVariable& variable = phase_.variables[step.loops[l]];
-      if (variable.kind == LoopVariable::Kind::kChunk) {
-        element += thread.variables[0] * variable.block;
-        if (element >= variable.extent) return false;
-        set_variable(thread, step.loops[l], element);
-        return true;
-      }
-      const int64_t turns = variable.kind == LoopVariable::Kind::kItem ? phase_.items : variable.extent;
-      set_variable(thread, step.loops[l], element % turns);
-      element /= turns;
-    }
-    return true;
   }
 
   void run_each(GpuThread& thread, const GpuStep& step, uint32_t begin, uint32_t end) {
@@ -272,7 +169,7 @@ class KernelRun {
         if (std::ranges::find(step.loops, one.loop) != step.loops.end()) continue;
         const auto last = static_cast<uint32_t>(ends_[i]);
         for (int64_t turn = 0; turn < phase_.variables[one.loop].extent; ++turn) {
-          set_variable(thread, one.loop, turn);
+          thread.set(phase_, one.loop, turn);
           run_each(thread, step, i + 1, last);
         }
         i = last;
@@ -332,8 +229,8 @@ class KernelRun {
     const int64_t size = size_of(program_.loops.buffers[held.buffer].dtype);
     const bool is_wide = held.index.stride_of(step.loops.back()) == 1;
     for (place_ = 0; place_ < kernel_.width; ++place_) {
-      set_variable(thread, step.loops.back(), first + place_);
-      const int64_t at = position_of_form(thread, held.index);
+      thread.set(phase_, step.loops.back(), first + place_);
+      const int64_t at = thread.value_of(held.index);
       if (!is_wide || place_ == 0) check(thread, step.first, at, is_wide ? kernel_.width : 1, true);
       std::memcpy(memory_[held.buffer].data() + at * size, held_at(thread, step.held), static_cast<size_t>(size));
     }
@@ -341,13 +238,8 @@ class KernelRun {
 
   // ---- instructions
 
-  static int64_t position_of_form(const GpuThread& thread, const Affine& index) {
-    int64_t at = index.offset;
-    for (const AffineTerm& term : index.terms) at += thread.variables[term.loop] * term.stride;
-    return at;
-  }
   static int64_t position(const GpuThread& thread, const LoopInstruction& one) {
-    int64_t at = position_of_form(thread, one.index);
+    int64_t at = thread.value_of(one.index);
     if (one.op == LoopOp::kLoad && one.args[0] >= 0)
       at += static_cast<int64_t>(thread.values[static_cast<size_t>(one.args[0])]) * one.indirect;
     return at;
@@ -365,7 +257,7 @@ class KernelRun {
         thread.values[i] = constant_bits(one);
         return;
       case LoopOp::kIndex:
-        thread.values[i] = scalar_of(position_of_form(thread, one.index));
+        thread.values[i] = scalar_of(thread.value_of(one.index));
         return;
       case LoopOp::kFinish:
         thread.values[i] = value(0);
@@ -436,26 +328,26 @@ class KernelRun {
           str("v{}: thread {} is at b{}[{}] of {}", i, thread.number, b, at, program_.loops.buffers[b].count)};
     if (count > 1 && at * size % (count * size) != 0)
       throw AccessProblem{str("v{}: {} bytes at b{}[{}] are not aligned", i, count * size, b, at)};
+    const ThreadTime now = {thread.number, thread.block, epoch_};
     for (int64_t k = at; k < at + count; ++k) {
       const auto one = static_cast<size_t>(k);
-      const int64_t rival = is_store ? shadow.write(one, thread, epoch_) : shadow.read(one, thread, epoch_);
+      const int64_t rival = is_store ? shadow.write(one, now) : shadow.read(one, now);
       if (rival >= 0)
         throw AccessProblem{str("v{}: thread {} {} b{}[{}] beside thread {}", i, thread.number,
                                 is_store ? "writes" : "reads", b, k, rival)};
     }
-    if (!is_stream_[i]) return;
-    accesses_[{i, ordinals_[i]++}].push_back({at * size, count * size});
+    if (is_stream_[i]) warp_.add(i, at * size, count * size);
   }
 
   uint8_t* shared_at(const GpuThread& thread, int64_t at, int64_t bytes, bool is_store) {
     if (at < 0 || at + bytes > static_cast<int64_t>(shared_.size()))
       throw AccessProblem{str("thread {} is at byte {} of {} shared ones", thread.number, at, shared_.size())};
+    const ThreadTime now = {thread.number, thread.block, epoch_};
     for (int64_t k = at; k < at + bytes; ++k) {
       const auto one = static_cast<size_t>(k);
       if (!is_store && !shared_shadow_.is_written(one))
         throw AccessProblem{str("thread {} reads shared byte {}, which nobody has written", thread.number, k)};
-      const int64_t rival =
-          is_store ? shared_shadow_.write(one, thread, epoch_) : shared_shadow_.read(one, thread, epoch_);
+      const int64_t rival = is_store ? shared_shadow_.write(one, now) : shared_shadow_.read(one, now);
       if (rival >= 0)
         throw AccessProblem{str("thread {} {} shared byte {} beside thread {}", thread.number,
                                 is_store ? "writes" : "reads", k, rival)};
@@ -476,19 +368,11 @@ class KernelRun {
       }
     }
   }
-  // What 32 threads asked for at once.
+
   void count_sectors() {
-    for (const auto& [key, ranges] : accesses_) {
-      std::set<int64_t> sectors;
-      int64_t bytes = 0;
-      for (const auto& [at, size] : ranges) {
-        for (int64_t sector = at / kSector; sector <= (at + size - 1) / kSector; ++sector) sectors.insert(sector);
-        bytes += size;
-      }
-      findings_.sectors += static_cast<int64_t>(sectors.size());
-      findings_.least_sectors += (bytes + kSector - 1) / kSector;
-    }
-    accesses_.clear();
+    const WarpAccesses::Sectors sectors = warp_.end_warp();
+    findings_.sectors += sectors.touched;
+    findings_.least_sectors += sectors.least;
   }
 
   // ---- sums over lanes
@@ -549,8 +433,7 @@ class KernelRun {
   std::vector<uint8_t> shared_;
   ShadowElements shared_shadow_{0};
   std::map<uint32_t, std::vector<ScalarBits>> wide_;  // by instruction
-  std::map<uint32_t, int64_t> ordinals_;
-  std::map<std::pair<uint32_t, int64_t>, std::vector<std::pair<int64_t, int64_t>>> accesses_;  // byte, bytes
+  WarpAccesses warp_;
 };
 
 }  // namespace

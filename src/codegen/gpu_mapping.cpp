@@ -5,6 +5,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "codegen/lane_groups.h"
 
 namespace stepc {
 
@@ -21,15 +22,16 @@ int64_t ceil_quotient(int64_t count, int64_t by) { return (count + by - 1) / by;
 int64_t power_of_two_from(int64_t count) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(count, 1))));
 }
-bool is_access(const LoopInstruction& one) { return one.op == LoopOp::kLoad || one.op == LoopOp::kStore; }
-bool is_accumulation(const LoopInstruction& one) {
-  return one.op == LoopOp::kAccumulate || one.op == LoopOp::kAccumulateProduct;
-}
 
 class KernelMapper {
  public:
   KernelMapper(const LoopProgram& program, const LoopPhase& phase, const GpuShape& gpu)
-      : program_(program), phase_(phase), gpu_(gpu), code_(phase.instructions), range_of_(code_.size(), kNoStep) {
+      : program_(program),
+        phase_(phase),
+        gpu_(gpu),
+        code_(phase.instructions),
+        groups_(program, phase),
+        range_of_(code_.size(), kNoStep) {
     kernel_.held_of.assign(code_.size(), -1);
     kernel_.fills.assign(code_.size(), 0);
     kernel_.modes.assign(code_.size(), GpuMode::kEach);
@@ -62,7 +64,7 @@ class KernelMapper {
     size_t found = 0;
     for (size_t i = loop + 1, end = end_of_loop(phase_, loop); i < end; ++i) {
       const LoopInstruction& one = code_[i];
-      if (one.op == LoopOp::kStore || one.op == LoopOp::kAccumulator || is_accumulation(one)) return 0;
+      if (one.op == LoopOp::kStore || one.op == LoopOp::kAccumulator || is_accumulation(one.op)) return 0;
       if (one.op != LoopOp::kLoop) continue;
       if (found != 0) return 0;
       found = i;
@@ -99,7 +101,7 @@ class KernelMapper {
     step.loops = spine_;
     step.extent = 1;
     for (uint32_t one : spine_) step.extent *= turns_of(one);
-    choose_width({&step, 1});
+    kernel_.width = groups_.widest({&step, 1});
     kernel_.over_grid = true;
     set_modes(step);
     const int64_t threads = ceil_quotient(step.extent, kernel_.width);
@@ -154,7 +156,7 @@ class KernelMapper {
     find_lanes(item_loop_ + 1, end, lanes);
     kernel_.teams = phase_.items;
     kernel_.interleaved = variable_of(item_loop_).vector;
-    if (!kernel_.interleaved) choose_width(lanes);
+    if (!kernel_.interleaved) kernel_.width = groups_.widest(lanes);
     choose_lanes(lanes);
     hold_rows(lanes);
     for (GpuStep& step : lanes) set_modes(step);
@@ -193,109 +195,9 @@ class KernelMapper {
     for (GpuStep& step : steps) step.turns = ceil_quotient(step.extent, kernel_.lanes * kernel_.width);
   }
 
-  // ---- width
-
-  // The innermost loop's variable and what counts its digits.
-  [[nodiscard]] bool moves_with(const Affine& index, uint32_t variable) const {
-    return std::ranges::any_of(index.terms, [&](const AffineTerm& term) {
-      const LoopVariable& one = phase_.variables[term.loop];
-      return term.loop == variable || (one.kind == LoopVariable::Kind::kDigit && one.source == variable);
-    });
-  }
-  // From a whole group of `width` elements to the next.
-  [[nodiscard]] bool is_aligned(const Affine& index, uint32_t variable, int64_t width) const {
-    return index.offset % width == 0 && std::ranges::all_of(index.terms, [&](const AffineTerm& term) {
-             if (term.loop == variable) return term.stride == 1;
-             const LoopVariable& one = phase_.variables[term.loop];
-             const bool is_digit = one.kind == LoopVariable::Kind::kDigit && one.source == variable;
-             return !is_digit && term.stride % width == 0;
-           });
-  }
-  [[nodiscard]] bool is_row_access(const LoopInstruction& one, uint32_t variable) const {
-    return is_access(one) && one.index.stride_of(variable) == 1 &&
-           program_.buffers[one.buffer].kind != LoopBuffer::Kind::kLocal;
-  }
-
-  // The widest access that all loads and stores along the lanes can be.
-  void choose_width(std::span<const GpuStep> steps) {
-    int64_t width = 16;
-    for (const GpuStep& step : steps)
-      for (uint32_t i = step.first; i < step.last; ++i)
-        if (is_row_access(code_[i], step.loops.back()))
-          width = std::min(width, 16 / size_of(program_.buffers[code_[i].buffer].dtype));
-    const bool any = std::ranges::any_of(steps, [&](const GpuStep& step) {
-      return std::any_of(code_.begin() + step.first, code_.begin() + step.last,
-                         [&](const LoopInstruction& one) { return is_row_access(one, step.loops.back()); });
-    });
-    if (!any) return;
-    while (width > 1 && !std::ranges::all_of(steps, [&](const GpuStep& step) { return takes(step, width); }))
-      width /= 2;
-    kernel_.width = width;
-  }
-  [[nodiscard]] bool takes(const GpuStep& step, int64_t width) const {
-    const uint32_t innermost = step.loops.back();
-    const LoopVariable& variable = phase_.variables[innermost];
-    const bool is_item = variable.kind == LoopVariable::Kind::kItem;
-    if ((is_item ? phase_.items : variable.extent) % width != 0) return false;
-    if (variable.kind == LoopVariable::Kind::kChunk && variable.block % width != 0) return false;
-    size_t loops = 0;
-    for (uint32_t i = step.first; i < step.last; ++i) loops += code_[i].op == LoopOp::kLoop ? 1 : 0;
-    if (loops != step.loops.size()) return false;
-    const std::vector<GpuMode> modes = modes_of(step, width);
-    for (uint32_t i = step.first; i < step.last; ++i)
-      if (is_row_access(code_[i], innermost) && modes[i] != GpuMode::kWide) return false;
-    return true;
-  }
-
-  // Bounds that `width` elements are on one side of, together.
-  [[nodiscard]] bool is_whole_comparison(const LoopInstruction& one, int32_t index, int64_t width) const {
-    const size_t place = one.op == LoopOp::kLt ? 0 : 1;
-    if ((one.op != LoopOp::kLt && one.op != LoopOp::kLe) || one.args[place] != index) return false;
-    const LoopInstruction& bound = code_[static_cast<size_t>(one.args[1 - place])];
-    return bound.op == LoopOp::kConstant && bound.integer % width == 0;
-  }
-  // An index that serves only such comparisons: the first element's says as much.
-  [[nodiscard]] bool is_for_comparisons(uint32_t index, uint32_t innermost, int64_t width) const {
-    if (code_[index].op != LoopOp::kIndex || !is_aligned(code_[index].index, innermost, width)) return false;
-    const auto number = static_cast<int32_t>(index);
-    return std::ranges::all_of(code_, [&](const LoopInstruction& one) {
-      const bool uses = std::ranges::find(one.args, number) != one.args.end();
-      return !uses || is_whole_comparison(one, number, width);
-    });
-  }
-
-  [[nodiscard]] std::vector<GpuMode> modes_of(const GpuStep& step, int64_t width) const {
-    std::vector<GpuMode> modes(code_.size(), GpuMode::kEach);
-    if (width == 1) return modes;
-    const uint32_t innermost = step.loops.back();
-    const auto is_once = [&](int32_t arg) {
-      const auto at = static_cast<size_t>(arg);
-      return arg < 0 || at < step.first || at >= step.last || modes[at] == GpuMode::kOnce;
-    };
-    for (uint32_t i = step.first; i < step.last; ++i) {
-      const LoopInstruction& one = code_[i];
-      if (one.op == LoopOp::kLoop || one.op == LoopOp::kEnd || one.op == LoopOp::kAccumulator ||
-          one.op == LoopOp::kFinish || is_accumulation(one))
-        continue;
-      const bool moves = moves_with(one.index, innermost);
-      if (one.op == LoopOp::kStore) {
-        if (moves && is_aligned(one.index, innermost, width)) modes[i] = GpuMode::kWide;
-        continue;
-      }
-      if (!is_once(one.args[0]) || !is_once(one.args[1]) || !is_once(one.args[2])) continue;
-      if (!moves || is_for_comparisons(i, innermost, width)) {
-        modes[i] = GpuMode::kOnce;
-      } else if (one.op == LoopOp::kLoad && is_aligned(one.index, innermost, width) &&
-                 (one.args[0] < 0 || one.indirect % width == 0)) {
-        modes[i] = GpuMode::kWide;
-      }
-    }
-    return modes;
-  }
-
   // What is held in registers is there element by element, but for what a load fills.
   void set_modes(const GpuStep& step) {
-    const std::vector<GpuMode> modes = modes_of(step, kernel_.width);
+    const std::vector<GpuMode> modes = groups_.modes_of(step, kernel_.width);
     for (uint32_t i = step.first; i < step.last; ++i) {
       const int32_t held = kernel_.held_of[i];
       const bool is_each = held >= 0 && (code_[i].op == LoopOp::kStore || is_written(static_cast<uint32_t>(held)));
@@ -330,7 +232,7 @@ class KernelMapper {
   [[nodiscard]] Use use_of(uint32_t buffer, const std::vector<GpuStep>& steps) const {
     Use use;
     for (uint32_t i = 0; i < code_.size(); ++i) {
-      if (!is_access(code_[i]) || code_[i].buffer != buffer) continue;
+      if (!is_access(code_[i].op) || code_[i].buffer != buffer) continue;
       if (range_of_[i] == kNoStep) {
         use.inside = false;
         continue;
@@ -393,12 +295,12 @@ class KernelMapper {
   void hold_loads(uint32_t buffer, std::vector<GpuStep>& steps) {
     std::vector<uint32_t> loads;
     for (uint32_t i = 0; i < code_.size(); ++i)
-      if (is_access(code_[i]) && code_[i].buffer == buffer && range_of_[i] != kNoStep && code_[i].args[0] < 0 &&
+      if (is_access(code_[i].op) && code_[i].buffer == buffer && range_of_[i] != kNoStep && code_[i].args[0] < 0 &&
           code_[i].args[1] < 0)
         loads.push_back(i);
     for (uint32_t first : loads) {
       if (kernel_.held_of[first] >= 0) continue;
-      const std::vector<GpuMode> modes = modes_of(steps[range_of_[first]], kernel_.width);
+      const std::vector<GpuMode> modes = groups_.modes_of(steps[range_of_[first]], kernel_.width);
       if (kernel_.width > 1 && modes[first] != GpuMode::kWide) continue;
       Use use;
       for (uint32_t i : loads) {
@@ -409,8 +311,8 @@ class KernelMapper {
         if (use.steps.empty() || use.steps.back() != range_of_[i]) use.steps.push_back(range_of_[i]);
       }
       if (!is_of_lanes(code_[first].index, steps[range_of_[first]])) continue;
-      const bool moves = std::ranges::any_of(steps[range_of_[first]].loops,
-                                             [&](uint32_t loop) { return moves_with(code_[first].index, loop); });
+      const bool moves = std::ranges::any_of(
+          steps[range_of_[first]].loops, [&](uint32_t loop) { return groups_.moves_with(code_[first].index, loop); });
       if (!moves || use.steps.size() < 2) continue;
       if (!fits_registers(steps[use.steps[0]], size_of(program_.buffers[buffer].dtype))) continue;
       hold(use, {}, steps);
@@ -421,7 +323,7 @@ class KernelMapper {
   [[nodiscard]] bool is_of_lanes(const Affine& index, const GpuStep& step) const {
     for (uint32_t i = step.first; i < step.last; ++i) {
       if (code_[i].op != LoopOp::kLoop || std::ranges::find(step.loops, code_[i].loop) != step.loops.end()) continue;
-      if (moves_with(index, code_[i].loop)) return false;
+      if (groups_.moves_with(index, code_[i].loop)) return false;
     }
     return true;
   }
@@ -485,7 +387,7 @@ class KernelMapper {
   // Whether lanes have each a part of the accumulator's value.
   [[nodiscard]] bool is_spread(size_t accumulator) const {
     for (size_t i = accumulator; i < code_.size(); ++i)
-      if (is_accumulation(code_[i]) && static_cast<size_t>(code_[i].args[0]) == accumulator)
+      if (is_accumulation(code_[i].op) && static_cast<size_t>(code_[i].args[0]) == accumulator)
         return range_of_[i] != kNoStep && kernel_.lanes > 1;
     return false;
   }
@@ -540,6 +442,7 @@ class KernelMapper {
   const LoopPhase& phase_;
   const GpuShape& gpu_;
   const std::vector<LoopInstruction>& code_;
+  LaneGroups groups_;
   std::vector<uint32_t> range_of_;  // by instruction: the kLanes step that it stands in
   size_t item_loop_ = 0;
   std::vector<uint32_t> spine_;
@@ -557,7 +460,7 @@ bool is_read_by_its_lane(const GpuProgram& program, uint32_t input) {
       if (step.kind == GpuStep::Kind::kLanes)
         for (uint32_t i = step.first; i < step.last; ++i) in_lanes[i] = true;
     for (size_t i = 0; i < phase.instructions.size(); ++i)
-      if (is_access(phase.instructions[i]) && phase.instructions[i].buffer == input && !in_lanes[i]) return false;
+      if (is_access(phase.instructions[i].op) && phase.instructions[i].buffer == input && !in_lanes[i]) return false;
   }
   return true;
 }
@@ -578,16 +481,6 @@ bool GpuKernel::synchronises() const {
   return std::ranges::any_of(steps, [](const GpuStep& step) {
     return step.kind == GpuStep::Kind::kShuffle || step.kind == GpuStep::Kind::kBarrier;
   });
-}
-
-size_t end_of_loop(const LoopPhase& phase, size_t loop) {
-  int depth = 0;
-  for (size_t i = loop; i < phase.instructions.size(); ++i) {
-    if (phase.instructions[i].op == LoopOp::kLoop) ++depth;
-    if (phase.instructions[i].op == LoopOp::kEnd && --depth == 0) return i;
-  }
-  INTERNAL_CHECK(false, "the loop at v{} has no end", loop);
-  return 0;
 }
 
 GpuProgram map_to_gpu(LoopProgram program, const GpuShape& gpu) {

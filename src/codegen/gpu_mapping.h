@@ -3,14 +3,14 @@
 // lanes of its team; a phase without sums is one loop over all of its elements, whose lanes are the grid's threads.
 // Each lane takes `width` elements in a row, so that a load or a store of them is one of up to 16 bytes.
 //
-//   kernel 0: 4096 teams of 128 lanes, width 8, blocks 4096 of 128, shared 16 bytes
-//     h0 = registers 16 of b0
+//   kernel 0: 4096 teams of 128 lanes, width 8, 4096 blocks of 128, shared 32 bytes
+//     h0 = b0[i0*2048 + i1], 16 in registers
 //     compute v0 to v5
-//     lanes i1 of 2048, turns 2: v6 to v12; once v7; wide v6
+//     lanes i1 of 2048, turns 2 unrolled: v6 to v12; once v7; wide v6
 //     shuffle v4 over 32
 //     put v4 at 0
 //     barrier
-//     tree v4 at 0
+//     tree v4 of 4 at 0
 //     ...
 //
 // Sums are trees whose form follows from the mapping alone, so the bits are the same at every run.
@@ -25,7 +25,7 @@
 
 namespace stepc {
 
-// What the mapping asks of a GPU.
+// What the mapping asks of a GPU; the default: an H100.
 struct GpuShape {
   int architecture = 90;  // sm_90
   int64_t multiprocessors = 132;
@@ -105,8 +105,5 @@ struct GpuProgram {
 // Of a program after expand_math(). Buffers must be aligned to 16 bytes, scratch memory to 64.
 GpuProgram map_to_gpu(LoopProgram program, const GpuShape& gpu);
 std::string to_text(const GpuProgram& program);
-
-// The instruction that ends the loop which begins at `loop`.
-size_t end_of_loop(const LoopPhase& phase, size_t loop);
 
 }  // namespace stepc

@@ -35,12 +35,12 @@ std::vector<Resources> resources_in(const std::string& log) {
   return out;
 }
 
-// NVRTC's log, kept beside the test from one run to the next.
+// NVRTC's log, kept beside the test's program from one run to the next.
 std::string log_of(const Nvrtc& nvrtc, const std::string& source, int architecture) {
   std::vector<std::string> options = cuda_options(architecture);
   options.emplace_back("--ptxas-options=-v");
   const std::string key = nvrtc.version() + str("{}", fmt::join(options, " ")) + source;
-  const std::filesystem::path folder = "nvrtc_logs";
+  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "nvrtc_logs";
   const std::filesystem::path file = folder / hash_text(hash_bytes(std::as_bytes(std::span(key))));
   if (std::filesystem::exists(file)) return read_text(file, uint64_t{1} << 24);
   const std::string log = nvrtc.compile(source, options).log;

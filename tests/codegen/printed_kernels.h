@@ -46,7 +46,7 @@ class PrintedKernels {
                                               << cuda_prelude() << text_;
     const std::string library = directory_ / "kernels.so";
     const std::string command = str(
-        "c++ -std=c++20 -O1 -w -fPIC -shared -ffp-contract=off -fno-strict-aliasing -fwrapv -I '{}' '{}' -o '{}' 2>&1",
+        "c++ -std=c++20 -O0 -w -fPIC -shared -ffp-contract=off -fno-strict-aliasing -fwrapv -I '{}' '{}' -o '{}' 2>&1",
         root_, (directory_ / "kernels.cpp").string(), library);
     INTERNAL_CHECK_EQ(std::system(command.c_str()), 0, "{}", command);
     library_ = dlopen(library.c_str(), RTLD_NOW);

@@ -1,11 +1,10 @@
 // Groups of a step as CUDA kernels on a device, against the interpreter. Without a device each test says [SKIP].
-#include <random>
-
 #include <gtest/gtest.h>
 
 #include "codegen/cuda_source.h"
 #include "tests/codegen/groups.h"
 #include "tests/codegen/nvrtc.h"
+#include "tests/codegen/random_program.h"
 #include "tests/codegen/run_gpu.h"
 #include "tests/gpu/cuda_driver.h"
 
@@ -38,20 +37,9 @@ TEST(CudaKernel, GroupsOfAStepAreLikeTheInterpreter) {
   if (!driver.found()) GTEST_SKIP() << "[SKIP] no CUDA device";
   const Nvrtc nvrtc;
   if (!nvrtc.found()) GTEST_SKIP() << "[SKIP] no NVRTC";
-  std::mt19937_64 random(5);
   for (const NamedGroup& group : step_groups()) {
     SCOPED_TRACE(group.name);
-    std::vector<Array> inputs;
-    for (const GraphInput& input : group.graph.inputs) {
-      Array array(group.graph.type(input.tensor));
-      for (int64_t i = 0; i < array.count(); ++i) {
-        if (array.is_real())
-          array.set(i, static_cast<double>(random() % 2001) / 1000);
-        else
-          array.set(i, static_cast<int64_t>(random() % 5));
-      }
-      inputs.push_back(std::move(array));
-    }
+    const std::vector<Array> inputs = random_arrays(group.graph, 5, false);
     const std::vector<Array> want = interpret(group.graph, inputs);
     const std::vector<Array> have = run_on_device(driver, nvrtc, group.graph, inputs);
     const double scale = largest_magnitude(group.graph, inputs);
