@@ -166,6 +166,29 @@ std::string bits_text(const LoopInstruction& one, ValueType from, const std::str
   return from == ValueType::kF64 ? str("__double_as_longlong({})", a) : str("__longlong_as_double({})", a);
 }
 
+std::string_view sign_text(LoopOp op) {
+  switch (op) {
+    case LoopOp::kBitAnd:
+      return "&";
+    case LoopOp::kBitOr:
+      return "|";
+    case LoopOp::kBitXor:
+      return "^";
+    case LoopOp::kShiftRight:
+      return ">>";
+    case LoopOp::kEq:
+      return "==";
+    case LoopOp::kNe:
+      return "!=";
+    case LoopOp::kLt:
+      return "<";
+    case LoopOp::kLe:
+      return "<=";
+    default:
+      return "/";
+  }
+}
+
 }  // namespace
 
 // Shifts and wrapping arithmetic on unsigned numbers.
@@ -186,15 +209,12 @@ std::string cuda_expression(const LoopPhase& phase, const LoopInstruction& one) 
       return is_real ? str("fabs{}({})", f, arg(0))
                      : str("{0} < 0 ? {1}(0ULL - (unsigned long long){0}) : {0}", arg(0), wide);
     case LoopOp::kSqrt:
-      return str("sqrt{}({})", f, arg(0));
     case LoopOp::kFloor:
-      return str("floor{}({})", f, arg(0));
     case LoopOp::kCeil:
-      return str("ceil{}({})", f, arg(0));
+    case LoopOp::kTrunc:
+      return str("{}{}({})", name_of(one.op), f, arg(0));
     case LoopOp::kRound:
       return str("rint{}({})", f, arg(0));
-    case LoopOp::kTrunc:
-      return str("trunc{}({})", f, arg(0));
     case LoopOp::kAdd:
       return infix("+");
     case LoopOp::kSub:
@@ -203,7 +223,12 @@ std::string cuda_expression(const LoopPhase& phase, const LoopInstruction& one) 
       return infix("*");
     case LoopOp::kDiv:
     case LoopOp::kQuotient:
-      return str("{} / {}", arg(0), arg(1));
+    case LoopOp::kShiftRight:
+    case LoopOp::kEq:
+    case LoopOp::kNe:
+    case LoopOp::kLt:
+    case LoopOp::kLe:
+      return str("{} {} {}", arg(0), sign_text(one.op), arg(1));
     case LoopOp::kFma:
       return str("fma{}({}, {}, {})", f, arg(0), arg(1), arg(2));
     case LoopOp::kScale:
@@ -213,26 +238,14 @@ std::string cuda_expression(const LoopPhase& phase, const LoopInstruction& one) 
     case LoopOp::kMax:
       return str("larger({}, {})", arg(0), arg(1));
     case LoopOp::kBitAnd:
-      return str("({})({} & {})", cuda_type(one.type), arg(0), arg(1));
     case LoopOp::kBitOr:
-      return str("({})({} | {})", cuda_type(one.type), arg(0), arg(1));
     case LoopOp::kBitXor:
-      return str("({})({} ^ {})", cuda_type(one.type), arg(0), arg(1));
+      return str("({})({} {} {})", cuda_type(one.type), arg(0), sign_text(one.op), arg(1));
     case LoopOp::kShiftLeft:
       return str("{}((unsigned long long){} << {})", wide, arg(0), arg(1));
-    case LoopOp::kShiftRight:
-      return str("{} >> {}", arg(0), arg(1));
     case LoopOp::kShiftRightLogical:
       return from == ValueType::kI32 ? str("(int)((u32){} >> {})", arg(0), arg(1))
                                      : str("(i64)((unsigned long long){} >> {})", arg(0), arg(1));
-    case LoopOp::kEq:
-      return str("{} == {}", arg(0), arg(1));
-    case LoopOp::kNe:
-      return str("{} != {}", arg(0), arg(1));
-    case LoopOp::kLt:
-      return str("{} < {}", arg(0), arg(1));
-    case LoopOp::kLe:
-      return str("{} <= {}", arg(0), arg(1));
     case LoopOp::kIsNan:
       return str("{0} != {0}", arg(0));
     case LoopOp::kSelect:

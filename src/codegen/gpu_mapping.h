@@ -27,7 +27,6 @@ namespace stepc {
 
 // What the mapping asks of a GPU; the default: an H100.
 struct GpuShape {
-  int architecture = 90;  // sm_90
   int64_t multiprocessors = 132;
   int64_t shared_bytes = 232448;  // that one block may have
 };

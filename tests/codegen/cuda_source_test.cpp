@@ -77,16 +77,13 @@ void expect_resources(const Nvrtc& nvrtc, const std::vector<NamedGroup>& groups,
   std::printf("sm_%d: %zu kernels of %zu groups, at most %d registers\n", architecture, kernels, groups.size(), most);
 }
 
-// STEPC_KERNEL_GRAPHS: a folder that model_graphs.py has filled; its kernels for all architectures.
 TEST(CudaSource, KernelsStayInRegisters) {
   const Nvrtc nvrtc;
   if (!nvrtc.found()) GTEST_SKIP() << "[SKIP] no NVRTC on this machine";
-  if (const char* folder = std::getenv("STEPC_KERNEL_GRAPHS")) {
-    const std::vector<NamedGroup> groups = model_groups(folder);
-    for (int architecture : {80, 90, 100}) expect_resources(nvrtc, groups, architecture);
-    return;
-  }
-  expect_resources(nvrtc, model_groups(STEPC_SOURCE_DIR "/tests/codegen/models"), 90);
+  const std::vector<NamedGroup> groups = model_groups(model_graphs(STEPC_SOURCE_DIR));
+  std::vector<int> architectures = {90};
+  if (std::getenv("STEPC_KERNEL_GRAPHS") != nullptr) architectures = {80, 90, 100};
+  for (int architecture : architectures) expect_resources(nvrtc, groups, architecture);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -15,6 +16,12 @@
 #include "tests/codegen/groups.h"
 
 namespace stepc {
+
+// Whose graphs: STEPC_KERNEL_GRAPHS, a folder that model_graphs.py has filled; else those of tests/codegen/models.
+inline std::filesystem::path model_graphs(const std::filesystem::path& root) {
+  const char* given = std::getenv("STEPC_KERNEL_GRAPHS");
+  return given != nullptr ? std::filesystem::path(given) : root / "tests/codegen/models";
+}
 
 // Those of all files in `folder` that become kernels.
 inline std::vector<NamedGroup> model_groups(const std::filesystem::path& folder) {
@@ -32,6 +39,17 @@ inline std::vector<NamedGroup> model_groups(const std::filesystem::path& folder)
       out.push_back({str("{} group {}", file.stem().string(), group.group), std::move(group.graph)});
     }
   }
+  return out;
+}
+// Those of them that an interpreter is done with in moments.
+inline std::vector<NamedGroup> small_model_groups(const std::filesystem::path& folder) {
+  constexpr int64_t kMostElements = 40000;
+  std::vector<NamedGroup> out = model_groups(folder);
+  std::erase_if(out, [](const NamedGroup& group) {
+    return std::ranges::any_of(group.graph.tensors, [](const GraphTensor& tensor) {
+      return element_count(tensor.type.shape) > kMostElements;
+    });
+  });
   return out;
 }
 

@@ -37,11 +37,10 @@ class GpuBuffers {
     for (std::vector<uint8_t>& one : bytes_) out.emplace_back(one);
     return out;
   }
-  [[nodiscard]] const std::vector<uint8_t>& output_bytes(size_t k) const { return bytes_[inputs_ + k]; }
   [[nodiscard]] std::vector<Array> outputs() const {
     std::vector<Array> out;
     for (size_t k = 0; k < group_.outputs.size(); ++k) {
-      std::vector<uint8_t> bytes = output_bytes(k);
+      std::vector<uint8_t> bytes = bytes_[inputs_ + k];
       bytes.resize(static_cast<size_t>(bytes_of(group_.type(group_.outputs[k].tensor))));
       out.push_back(from_bytes(group_.type(group_.outputs[k].tensor), bytes));
     }
