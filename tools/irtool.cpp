@@ -23,7 +23,7 @@
 #include "base/files.h"
 #include "base/text.h"
 #include "cost/host_features.h"
-#include "cost/target.h"
+#include "cost/named_target.h"
 #include "interp/interpret.h"
 #include "interp/interpret_ranks.h"
 #include "ops/communication.h"
@@ -33,8 +33,9 @@
 #include "passes/partition/shardings/sharding_report.h"
 #include "passes/pass.h"
 #include "plan/plan_graph.h"
-#include "plan/plan_trace.h"
 #include "plan/simulate.h"
+#include "plan/target_plan.h"
+#include "schedule/verify_kernels.h"
 
 namespace {
 
@@ -57,7 +58,6 @@ struct Arguments {
 };
 
 constexpr int64_t kMostRanksRun = 4096;
-constexpr uint64_t kMostTarget = uint64_t{1} << 20;
 
 // What a text holds: a Graph, and where it is a Trace's the Trace.
 struct Loaded {
@@ -132,7 +132,7 @@ RunResult run_passes_on(Graph graph, const Arguments& arguments, MatmulRule matm
 }
 
 Target target_of(const std::string& file) {
-  if (!file.empty()) return parse_target(read_text(file, kMostTarget));
+  if (!file.empty()) return named_target(file);
   Target target;
   target.features = host_features();
   target.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -143,7 +143,7 @@ Target target_of(const std::string& file) {
 // those.
 Schedule schedule_of(Loaded loaded, const Arguments& arguments) {
   const Target target = target_of(arguments.target);
-  if (arguments.exact) return plan_trace(*loaded.trace, target.threads);
+  if (arguments.exact) return plan_for_target(*loaded.trace, target, true).schedule;
   PlanGraphOptions options;
   options.target = target;
   options.budget = parse_memory_budget(arguments.budget);
@@ -162,6 +162,7 @@ int print_timeline(const Arguments& arguments) {
   const Schedule schedule = is_schedule ? parse_schedule(text) : schedule_of(load(arguments), arguments);
   try {
     verify(schedule);
+    verify_kernels(schedule);
   } catch (const InternalError& error) {
     if (!is_schedule) throw;
     user_error("{}: no Schedule that can run: {}", arguments.file, error.what());
@@ -281,7 +282,8 @@ int main(int argc, char** argv) {
   app.add_option("--timeline", arguments.timeline, "write what is predicted as a trace for ui.perfetto.dev")
       ->needs(simulate);
   app.add_option("--target", arguments.target,
-                 "the machine that the Schedule is for, as TOML (cost/target.h). Default: this one, by its CPU and its "
+                 "the machine that the Schedule is for: a100, h100, h200, b200 or one as TOML (cost/target.h). "
+                 "Default: this one, by its CPU and its "
                  "count of cores; with AVX-512 LibTorch's micro-kernels are taken to be there");
   app.add_option("--budget", arguments.budget,
                  "what the Schedule may take of memory: none (as much as eager took), auto, or a size such as 12GiB");

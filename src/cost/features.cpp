@@ -1,8 +1,11 @@
 #include "cost/features.h"
 
+#include "base/text.h"
+
 namespace stepc {
 
 std::string to_text(const Features& features) {
+  if (features.sm > 0) return str("cuda sm_{}", features.sm);
   std::string text;
   for (const auto& [name, there] : kFeatureNames)
     if (features.*there) text += (text.empty() ? "" : ", ") + std::string(name);

@@ -3,7 +3,6 @@
 #include <array>
 #include <cctype>
 #include <set>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -13,16 +12,15 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "cost/target.h"
+#include "cost/target_reader.h"
 
 namespace stepc {
 
 namespace {
 
-constexpr int64_t kMostThreads = 4096;
-constexpr double kLowestRate = 1, kHighestRate = 1e18;     // a second; no machine is outside
-constexpr double kShortestTime = 1e-12, kLongestTime = 1;  // seconds of what is done a thousand times a step
-constexpr int64_t kLargestSize = int64_t{1} << 50;
+using namespace target_text;  // NOLINT(google-build-using-namespace)
 
+constexpr int64_t kMostThreads = 4096;
 struct Rate {
   std::string_view key;
   double Target::*value;
@@ -65,7 +63,6 @@ constexpr auto kKindRates = std::to_array<KindRate>({
 });
 
 std::string_view kind_name(bool depthwise) { return depthwise ? "depthwise" : "dense"; }
-std::string_view pass_name(bool backward) { return backward ? "backward" : "forward"; }
 
 std::vector<std::string> feature_names() {
   std::vector<std::string> names;
@@ -79,19 +76,6 @@ std::vector<std::string> keys() {
   for (const std::string_view table : {"rates", "streams", "matmuls", "attentions", "convolutions", "calls"})
     names.emplace_back(table);
   return names;
-}
-
-// "target, line 3: threads = 0", for the start of a message.
-std::string place(const std::string& key, const toml::node& node) {
-  std::ostringstream written;
-  written << key << " = ";
-  node.visit([&](const auto& value) { written << value; });
-  std::string text = written.str();
-  std::ranges::replace_if(
-      text, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
-  constexpr size_t kLongest = 80;
-  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
-  return str("target, line {}: {}", node.source().begin.line, text);
 }
 
 int threads_of(const std::string& key, const toml::node& node) {
@@ -110,22 +94,6 @@ std::string name_of_cpu(const std::string& key, const toml::node& node) {
   return *name;
 }
 
-double number_of(const std::string& key, const toml::node& node, double lowest, double highest) {
-  const auto number = node.is_number() ? node.value<double>() : std::nullopt;
-  USER_CHECK(number && *number >= lowest && *number <= highest, "{}: must be a number from {} to {}", place(key, node),
-             lowest, highest);
-  return *number;
-}
-double rate_of(const std::string& key, const toml::node& node) {
-  return number_of(key, node, kLowestRate, kHighestRate);
-}
-
-[[noreturn]] void unknown_key(const std::string& key, const toml::node& node, const std::vector<std::string>& known) {
-  const auto near = nearest(key, known);
-  user_error("{}: unknown key; {}", place(key, node),
-             near ? str("did you mean {}?", *near) : str("the keys are {}", fmt::join(known, ", ")));
-}
-
 void read_rates(const toml::node& node, Rates& rates) {
   const toml::table* table = node.as_table();
   if (table == nullptr) user_error("{}: must be a table, [rates]", place("rates", node));
@@ -137,78 +105,7 @@ void read_rates(const toml::node& node, Rates& rates) {
       for (const KindRate& one : kKindRates) known.emplace_back(one.key);
       unknown_key(key, value, known);
     }
-    rates.*rate->value =
-        key.ends_with("_seconds") ? number_of(key, value, kShortestTime, kLongestTime) : rate_of(key, value);
-  }
-}
-
-// One row of a list of tables: every key must be there, and no other.
-class RowReader {
- public:
-  RowReader(const std::string& list, const toml::node& node) : list_(list), node_(node), table_(node.as_table()) {
-    if (table_ == nullptr) user_error("{}: must be a table", place(list, node));
-  }
-  [[nodiscard]] bool has(const std::string& key) const { return table_->contains(key); }
-  double rate(const std::string& key) { return rate_of(key, get(key)); }
-  double seconds(const std::string& key) { return number_of(key, get(key), kShortestTime, kLongestTime); }
-  std::string op(const std::string& key) {
-    const toml::node& node = get(key);
-    const auto name = node.value<std::string>();
-    const auto is_of_name = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == ':' || c == '.'; };
-    USER_CHECK(name && !name->empty() && std::ranges::all_of(*name, is_of_name), "{}: must be the name of an op",
-               place(key, node));
-    return *name;
-  }
-  int64_t size(const std::string& key) {
-    const toml::node& node = get(key);
-    const auto size = node.is_integer() ? node.value<int64_t>() : std::nullopt;
-    USER_CHECK(size && *size >= 1 && *size <= kLargestSize, "{}: must be a whole number from 1 to {}", place(key, node),
-               kLargestSize);
-    return *size;
-  }
-  KernelOwner owner() {
-    return one_of("kernel", {"blocked", "library"}) == "blocked" ? KernelOwner::kBlocked : KernelOwner::kLibrary;
-  }
-  std::string one_of(const std::string& key, const std::vector<std::string>& names) {
-    const toml::node& node = get(key);
-    const auto name = node.value<std::string>();
-    USER_CHECK(name && std::ranges::find(names, *name) != names.end(), "{}: must be one of {}", place(key, node),
-               fmt::join(names, ", "));
-    return *name;
-  }
-  bool backward() { return one_of("pass", {"forward", "backward"}) == "backward"; }
-  DType dtype() { return *dtype_from_name(one_of("dtype", {"f32", "bf16", "f16", "f64"})); }
-  [[noreturn]] void refuse(const std::string& why) const {
-    user_error("target, line {}: {}", node_.source().begin.line, why);
-  }
-  void end() const {
-    for (const auto& [name, node] : *table_)
-      if (std::ranges::find(read_, name.str()) == read_.end()) unknown_key(std::string(name.str()), node, read_);
-  }
-
- private:
-  const toml::node& get(const std::string& key) {
-    read_.push_back(key);
-    const toml::node* node = table_->get(key);
-    USER_CHECK(node != nullptr, "target, line {}: {}: {} is missing", node_.source().begin.line, list_, key);
-    return *node;
-  }
-  std::string list_;
-  const toml::node& node_;
-  const toml::table* table_;
-  std::vector<std::string> read_;
-};
-
-// Rows replace those of the default: a target that has some has all.
-template <class Row, class Read>
-void read_rows(const std::string& list, const toml::node& node, std::vector<Row>& rows, const Read& read) {
-  const toml::array* array = node.as_array();
-  if (array == nullptr || array->empty()) user_error("{}: must be a list of tables, [[{}]]", place(list, node), list);
-  rows.clear();
-  for (const toml::node& one : *array) {
-    RowReader reader(list, one);
-    rows.push_back(read(reader));
-    reader.end();
+    rates.*rate->value = key.ends_with("_seconds") ? target_text::seconds_of(key, value) : rate_of(key, value);
   }
 }
 
@@ -217,7 +114,7 @@ bool read_table(const std::string& key, const toml::node& node, Rates& rates) {
   if (key == "rates") {
     read_rates(node, rates);
   } else if (key == "streams") {
-    read_rows(key, node, rates.streams, [](RowReader& row) {
+    read_rows(key, node, rates.streams, [](TableReader& row) {
       return StreamRate{.bytes = static_cast<double>(row.size("bytes")),
                         .bytes_per_second = row.rate("bytes_per_second")};
     });
@@ -226,7 +123,7 @@ bool read_table(const std::string& key, const toml::node& node, Rates& rates) {
                  "target, line {}: streams: bytes must grow from row to row",
                  node.as_array()->get(i)->source().begin.line);
   } else if (key == "matmuls") {
-    read_rows(key, node, rates.matmuls, [](RowReader& row) {
+    read_rows(key, node, rates.matmuls, [](TableReader& row) {
       return MatmulRate{.owner = row.owner(),
                         .dtype = row.dtype(),
                         .rows = row.size("rows"),
@@ -236,7 +133,7 @@ bool read_table(const std::string& key, const toml::node& node, Rates& rates) {
                         .batch = row.has("batch") ? row.size("batch") : 1};
     });
   } else if (key == "attentions") {
-    read_rows(key, node, rates.attentions, [](RowReader& row) {
+    read_rows(key, node, rates.attentions, [](TableReader& row) {
       return AttentionRate{.owner = row.owner(),
                            .dtype = row.dtype(),
                            .backward = row.backward(),
@@ -245,7 +142,7 @@ bool read_table(const std::string& key, const toml::node& node, Rates& rates) {
                            .flops_per_second = row.rate("flops_per_second")};
     });
   } else if (key == "convolutions") {
-    read_rows(key, node, rates.convolutions, [](RowReader& row) {
+    read_rows(key, node, rates.convolutions, [](TableReader& row) {
       return ConvolutionRate{.dtype = row.dtype(),
                              .backward = row.backward(),
                              .depthwise = row.one_of("kind", {"dense", "depthwise"}) == "depthwise",
@@ -256,7 +153,7 @@ bool read_table(const std::string& key, const toml::node& node, Rates& rates) {
     });
   } else if (key == "calls") {
     std::set<std::pair<std::string, DType>> seen;
-    read_rows(key, node, rates.calls, [&](RowReader& row) {
+    read_rows(key, node, rates.calls, [&](TableReader& row) {
       CallRate rate{.op = row.op("op"),
                     .dtype = row.dtype(),
                     .seconds = row.seconds("seconds"),
@@ -355,6 +252,7 @@ toml::table parse(std::string_view text) {
 }  // namespace
 
 std::string to_text(const Target& target) {
+  if (target.gpu) return gpu_text(target);
   std::vector<std::string> features;
   for (const auto& [name, there] : kFeatureNames)
     if (target.features.*there) features.push_back(str("\"{}\"", name));
@@ -367,6 +265,7 @@ std::string to_text(const Target& target) {
 
 Target parse_target(std::string_view toml) {
   const toml::table table = parse(toml);
+  if (table.contains("device")) return read_gpu(table);
   Target target;
   for (const auto& [name, node] : table) {
     const std::string key(name.str());

@@ -90,6 +90,8 @@ class Accelerated {
   // it), nothing where no call was replayed.
   void start_profile() { step_->start_profile(); }
   std::optional<Profile> finish_profile() { return step_->finish_profile(); }
+  // The step as it would run on another machine: named_target("h100"), say (cost/named_target.h).
+  [[nodiscard]] std::optional<TargetPlan> plan_for(const Target& target) const { return step_->plan_for(target); }
   // The captured step as text.
   [[nodiscard]] std::string graph_text() const { return step_->graph_text(); }
 

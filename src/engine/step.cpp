@@ -443,6 +443,14 @@ std::string Step::schedule_text() const {
   return plan == nullptr ? std::string() : to_text(plan->schedule());
 }
 
+std::optional<TargetPlan> Step::plan_for(const Target& target) const {
+  USER_CHECK(ranks_ == nullptr, "a plan for another machine is of one device; this step runs on ranks");
+  const Plan* plan = plans_.latest();
+  if (plan == nullptr) return std::nullopt;
+  const bool as_recorded = plan->graph() == nullptr;
+  return plan_for_target(plan->trace(), target, as_recorded, as_recorded ? MemoryBudget() : config_.memory_budget);
+}
+
 std::string Step::graph_text() const {
   if (ranks_ != nullptr) return ranks_->latest_trace() == nullptr ? std::string() : to_text(*ranks_->latest_trace());
   const Plan* plan = plans_.latest();

@@ -19,6 +19,7 @@
 #include "engine/stats.h"
 #include "engine/verify/verify_replay.h"
 #include "memory/report.h"
+#include "plan/target_plan.h"
 
 namespace stepc {
 
@@ -88,6 +89,9 @@ class Step {
   std::string graph_text() const;
   // And its Schedule.
   std::string schedule_text() const;
+  // That step in the same mode as it would run on another machine (cost/named_target.h); nothing before the first plan.
+  // UserError on ranks: such a plan is of one device.
+  std::optional<TargetPlan> plan_for(const Target& target) const;
 
  private:
   std::optional<StepOutput> replay(PlanEntry& entry, std::vector<at::Tensor>& tensors, const StepInput& input,

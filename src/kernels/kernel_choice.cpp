@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ir/alignment.h"
+#include "kernels/gpu_choice.h"
 #include "kernels/node_calls.h"
 #include "loops/lower/element_writer.h"
 #include "loops/lower/epilogue.h"
@@ -182,6 +183,35 @@ KernelChoice choose_generated(const Graph& group) {
   return choice;
 }
 
+// ---- on a GPU
+
+KernelChoice choose_gpu_kernel(const Node& node, std::span<const TensorLayout> inputs, const Features& features) {
+  KernelChoice choice;
+  switch (op_def(node.op).kernel) {
+    case OwnKernel::kNone:
+      choice.why = "ATen's kernel for the GPU";
+      choice.workspace_bytes = gpu_index_bytes(node, inputs);
+      break;
+    case OwnKernel::kMatmul:
+      choice.why = "cuBLASLt";
+      choice.workspace_bytes = cublas_workspace_bytes(features);
+      break;
+    case OwnKernel::kAttention:
+      choice.why = gpu_attention_kernel(inputs[0].type.dtype);
+      choice.workspace_bytes = 0;
+      break;
+    case OwnKernel::kAttentionBackward:
+      choice.why = gpu_attention_kernel(inputs[0].type.dtype);
+      choice.workspace_bytes = gpu_attention_backward_bytes(inputs);
+      break;
+    case OwnKernel::kLinearCrossEntropy:
+      choice.why = "cuBLASLt and a row kernel, a chunk of tokens at a time";
+      choice.workspace_bytes = gpu_loss_bytes(node.attrs, inputs) + cublas_workspace_bytes(features);
+      break;
+  }
+  return choice;
+}
+
 }  // namespace
 
 void copy_first(KernelChoice& choice, uint32_t read, const TensorLayout& operand) {
@@ -193,6 +223,7 @@ KernelChoice choose_kernel(const Node& node, std::span<const TensorLayout> input
                            int threads) {
   if (node.aten) return made(Kind::kAten, "an ATen call");
   if (collective_of(node) != Collective::kNone) return choose_collective(node, inputs);
+  if (features.sm > 0) return choose_gpu_kernel(node, inputs, features);
   switch (op_def(node.op).kernel) {
     case OwnKernel::kNone:
       break;

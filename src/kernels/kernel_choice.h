@@ -37,6 +37,8 @@ struct KernelChoice {
   std::vector<LoopProgram> programs;
   std::optional<MatmulCall> matmul;
   std::optional<Graph> nodes;
+  // Of kAten on a GPU: what the call takes beside its operands and results, where that is known without running it.
+  std::optional<uint64_t> workspace_bytes;
   // Of all but kAten: what the kernel works in, and behind that the copies of `copied`, each a multiple of 64 bytes.
   uint64_t scratch_bytes = 0;
   std::vector<uint32_t> copied;  // reads that are made contiguous first: the kernel does not take them as they lie

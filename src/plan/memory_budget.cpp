@@ -1,5 +1,6 @@
 #include "plan/memory_budget.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "base/check.h"
@@ -12,6 +13,12 @@ MemoryBudget parse_memory_budget(std::string_view text) {
   if (text == "auto") return {MemoryBudget::Kind::kAuto, 0};
   if (const std::optional<uint64_t> bytes = parse_bytes(text)) return {MemoryBudget::Kind::kBytes, *bytes};
   user_error("memory budget is \"{}\"; it is \"none\", \"auto\" or a size such as \"12GiB\"", text);
+}
+
+MemoryBudget beside(MemoryBudget budget, uint64_t others) {
+  if (budget.kind == MemoryBudget::Kind::kBytes)
+    budget.bytes -= std::min(others, std::max<uint64_t>(budget.bytes, 1) - 1);
+  return budget;
 }
 
 }  // namespace stepc

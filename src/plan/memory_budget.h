@@ -20,4 +20,7 @@ struct MemoryBudget {
 // "none", "auto" or "12GiB". Throws UserError otherwise.
 MemoryBudget parse_memory_budget(std::string_view text);
 
+// What is left for a part of a step that leaves `others` alone, which are there all the same.
+MemoryBudget beside(MemoryBudget budget, uint64_t others);
+
 }  // namespace stepc

@@ -65,8 +65,8 @@ std::vector<Work> work_of_calls(const Trace& trace) {
 
 }  // namespace
 
-Schedule plan_trace(const Trace& trace, int threads) {
-  Schedule schedule = schedule_trace(trace, {}, threads);
+Schedule plan_trace(const Trace& trace, int threads, const Features& features) {
+  Schedule schedule = schedule_trace(trace, features, threads);
   const std::vector<Work> work = work_of_calls(trace);
   for (Instruction& instruction : schedule.instructions)
     if (instruction.kind == Instruction::Kind::kAten && instruction.call.valid())

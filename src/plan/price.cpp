@@ -13,107 +13,13 @@
 #include "loops/expand_math.h"
 #include "loops/loop_work.h"
 #include "ops/op_def.h"
+#include "plan/aten_kind.h"
 
 namespace stepc {
 
 namespace {
 
 constexpr double kAtenGrain = 32768;  // at::internal::GRAIN_SIZE: elements that are worth a thread's while
-
-// What an ATen call's time goes by; kElementwise: its streams.
-enum class AtenKind : uint8_t {
-  kElementwise,
-  kMatmul,
-  kAttention,
-  kAttentionBackward,
-  kConvolution,
-  kConvolutionBackward,
-  kReduction,
-  kNorm,
-  kPooling,
-  kGather,
-  kScatter,
-  kDraw,
-  kRoot,
-};
-struct AtenName {
-  std::string_view name;
-  AtenKind kind;
-};
-constexpr std::array kAtenNames = std::to_array<AtenName>({
-    {"aten::mm", AtenKind::kMatmul},
-    {"aten::addmm", AtenKind::kMatmul},
-    {"aten::bmm", AtenKind::kMatmul},
-    {"aten::baddbmm", AtenKind::kMatmul},
-    {"aten::linear", AtenKind::kMatmul},
-    {"aten::matmul", AtenKind::kMatmul},
-    {"aten::_scaled_dot_product_flash_attention_for_cpu", AtenKind::kAttention},
-    {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", AtenKind::kAttentionBackward},
-    {"aten::convolution", AtenKind::kConvolution},
-    {"aten::convolution_overrideable", AtenKind::kConvolution},
-    {"aten::mkldnn_convolution", AtenKind::kConvolution},
-    {"aten::convolution_backward", AtenKind::kConvolutionBackward},
-    {"aten::sum", AtenKind::kReduction},
-    {"aten::mean", AtenKind::kReduction},
-    {"aten::amax", AtenKind::kReduction},
-    {"aten::argmax", AtenKind::kReduction},
-    {"aten::all", AtenKind::kReduction},
-    {"aten::any", AtenKind::kReduction},
-    {"aten::cumsum", AtenKind::kReduction},
-    {"aten::linalg_vector_norm", AtenKind::kReduction},
-    {"aten::_foreach_norm", AtenKind::kReduction},
-    {"aten::var_mean", AtenKind::kReduction},
-    {"aten::bernoulli", AtenKind::kDraw},
-    {"aten::bernoulli_", AtenKind::kDraw},
-    {"aten::normal_", AtenKind::kDraw},
-    {"aten::uniform_", AtenKind::kDraw},
-    {"aten::random_", AtenKind::kDraw},
-    {"aten::multinomial", AtenKind::kDraw},
-    {"aten::sqrt", AtenKind::kRoot},
-    {"aten::rsqrt", AtenKind::kRoot},
-    {"aten::native_layer_norm", AtenKind::kNorm},
-    {"aten::native_layer_norm_backward", AtenKind::kNorm},
-    {"aten::native_group_norm", AtenKind::kNorm},
-    {"aten::native_group_norm_backward", AtenKind::kNorm},
-    {"aten::native_batch_norm", AtenKind::kNorm},
-    {"aten::native_batch_norm_backward", AtenKind::kNorm},
-    {"aten::_softmax", AtenKind::kNorm},
-    {"aten::_softmax_backward_data", AtenKind::kNorm},
-    {"aten::_safe_softmax", AtenKind::kNorm},
-    {"aten::_log_softmax", AtenKind::kNorm},
-    {"aten::_log_softmax_backward_data", AtenKind::kNorm},
-    {"aten::max_pool2d_with_indices", AtenKind::kPooling},
-    {"aten::embedding", AtenKind::kGather},
-    {"aten::nll_loss_forward", AtenKind::kGather},
-    {"aten::index", AtenKind::kGather},
-    {"aten::index_select", AtenKind::kGather},
-    {"aten::gather", AtenKind::kGather},
-    {"aten::embedding_dense_backward", AtenKind::kScatter},
-    {"aten::index_put", AtenKind::kScatter},
-    {"aten::index_put_", AtenKind::kScatter},
-    {"aten::index_add_", AtenKind::kScatter},
-    {"aten::scatter_add_", AtenKind::kScatter},
-});
-
-// "aten::mm" of "aten::mm.out".
-std::string_view base_name(std::string_view op) { return op.substr(0, op.find('.')); }
-
-AtenKind kind_of_row(const OpDef& row) {
-  if (row.has(Trait::kContraction)) return AtenKind::kMatmul;
-  if (row.kernel == OwnKernel::kAttention) return AtenKind::kAttention;
-  if (row.kernel == OwnKernel::kAttentionBackward) return AtenKind::kAttentionBackward;
-  if (row.has(Trait::kRandom)) return AtenKind::kDraw;
-  if (row.index_use) return row.has(Trait::kOverwrites) ? AtenKind::kScatter : AtenKind::kGather;
-  return row.has(Trait::kReduction) ? AtenKind::kReduction : AtenKind::kElementwise;
-}
-
-AtenKind kind_of(const Instruction& instruction) {
-  if (const OpDef* row = find_op(instruction.op); row != nullptr && instruction.kind == Instruction::Kind::kOp)
-    return kind_of_row(*row);
-  const auto* const found = std::ranges::find(kAtenNames, base_name(instruction.op), &AtenName::name);
-  if (found != kAtenNames.end()) return found->kind;
-  return instruction.aten && instruction.aten->draws ? AtenKind::kDraw : AtenKind::kElementwise;
-}
 
 // A size that a table is asked for; texts of strangers may say anything.
 int64_t whole(double size) { return static_cast<int64_t>(std::clamp(size, 0.0, 1e15)); }
@@ -220,13 +126,28 @@ DType dtype_of_call(const Schedule& schedule, const Instruction& instruction) {
 }
 
 Pricer::Pricer(const Schedule& schedule, const Target& target)
-    : schedule_(schedule), target_(target), rates_(target.rates), threads_(std::max(1, schedule.threads)) {
+    : schedule_(schedule),
+      target_(target),
+      rates_(target.rates),
+      threads_(std::max(1, schedule.threads)),
+      on_gpu_(target.gpu.has_value()) {
+  if (on_gpu_) return;
   programs_.reserve(schedule.programs.size());
   for (const LoopProgram& program : schedule.programs) programs_.push_back(price_program(expand_math(program)));
   for (const CallRate& rate : rates_.calls) calls_[{rate.op, rate.dtype}] = &rate;
 }
 
-double Pricer::bind_seconds() const { return rates_.input_seconds * static_cast<double>(schedule_.inputs.size()); }
+// On a GPU graphs have the addresses.
+double Pricer::bind_seconds() const {
+  if (on_gpu_) return 0;
+  return rates_.input_seconds * static_cast<double>(schedule_.inputs.size());
+}
+
+double Pricer::seconds_of(const Price& price, double traffic_seconds) const {
+  if (price.work == WorkClass::kHost) return price.call_seconds;
+  return price.call_seconds +
+         (on_gpu_ ? std::max(price.compute_seconds, traffic_seconds) : price.compute_seconds + traffic_seconds);
+}
 
 const CallRate* Pricer::call_rate(const Instruction& instruction) const {
   // An op of the table is usually the call of its name.
@@ -290,6 +211,12 @@ Price Pricer::price_matmul(const Instruction& instruction) const {
   return {WorkClass::kMatmulBlocked, seconds + epilogue_seconds(call, rows, columns), rates_.instruction_seconds};
 }
 
+// On a GPU bf16 and f16 are alike.
+double Pricer::library_rate(DType dtype, int64_t rows, int64_t columns, int64_t inner) const {
+  return matmul_rate(rates_, KernelOwner::kLibrary, on_gpu_ && dtype == DType::kF16 ? DType::kBF16 : dtype, rows,
+                     columns, inner);
+}
+
 // Of two matrices, or rows of them; flops where the Schedule knows them.
 double Pricer::library_matmul_seconds(const Instruction& instruction) const {
   const auto& reads = instruction.reads;
@@ -307,16 +234,15 @@ double Pricer::library_matmul_seconds(const Instruction& instruction) const {
   const auto inner = whole(flops / (2 * count));
   // Dimensions in front count as rows, where they do not have a right matrix each.
   if (right.sizes.size() <= 2)
-    return flops / matmul_rate(rates_, KernelOwner::kLibrary, out.dtype,
-                               whole(count / static_cast<double>(std::max<int64_t>(columns, 1))), columns, inner);
+    return flops /
+           library_rate(out.dtype, whole(count / static_cast<double>(std::max<int64_t>(columns, 1))), columns, inner);
   const int64_t rows = rank < 2 ? 1 : out.sizes[rank - 2];
   if (const std::optional<double> rate = batched_matmul_rate(rates_, out.dtype, rows, columns, inner))
     return flops / *rate;
-  // The threads share the pairs: as if their rows were one matrix's.
-  const double batch = count / std::max(static_cast<double>(rows) * static_cast<double>(columns), 1.0);
-  return flops / matmul_rate(rates_, KernelOwner::kLibrary, out.dtype,
-                             whole(static_cast<double>(rows) * std::min(batch, static_cast<double>(threads_))), columns,
-                             inner);
+  // The threads share the pairs: as if their rows were one matrix's. A GPU's multiprocessors share all of them.
+  double batch = count / std::max(static_cast<double>(rows) * static_cast<double>(columns), 1.0);
+  if (!on_gpu_) batch = std::min(batch, static_cast<double>(threads_));
+  return flops / library_rate(out.dtype, whole(static_cast<double>(rows) * batch), columns, inner);
 }
 
 double Pricer::library_attention_seconds(const Instruction& instruction, bool backward) const {
@@ -326,7 +252,8 @@ double Pricer::library_attention_seconds(const Instruction& instruction, bool ba
   const Operand& k = operand(instruction.reads[keys_at]);
   double flops = instruction.work.all_flops();
   if (flops == 0) flops = (backward ? 10 : 4) * count_of(q) * length_of(k);
-  return flops / attention_rate(rates_, KernelOwner::kLibrary, q.dtype, backward, attention_length(q, k),
+  const DType dtype = on_gpu_ && q.dtype == DType::kF16 ? DType::kBF16 : q.dtype;
+  return flops / attention_rate(rates_, KernelOwner::kLibrary, dtype, backward, attention_length(q, k),
                                 q.sizes.empty() ? 1 : q.sizes.back());
 }
 
@@ -339,6 +266,9 @@ double Pricer::convolution_seconds(const Instruction& instruction, bool backward
   const Operand& out = operand(backward ? instruction.reads.front() : instruction.writes.front());
   const double channels = std::max(static_cast<double>(weight.sizes[0]), 1.0);
   const double flops = (backward ? 4 : 2) * count_of(out) * count_of(weight) / channels;
+  if (on_gpu_)
+    return flops / library_rate(out.dtype, whole(count_of(out) / channels), weight.sizes[0],
+                                whole(count_of(weight) / channels));
   const bool depthwise = weight.sizes[1] == 1 && images.sizes[1] > 1;
   return flops / convolution_rate(rates_, out.dtype, backward, depthwise, whole(count_of(out) / channels),
                                   weight.sizes[0], whole(count_of(weight) / channels));
@@ -377,15 +307,23 @@ double Pricer::own_operator_seconds(const Instruction& instruction, double most_
                              whole(flops / (2 * count)));
 }
 
+double Pricer::most_elements(const Instruction& instruction) const {
+  double most = 0;
+  for (const auto* operands : {&instruction.reads, &instruction.writes})
+    for (OperandId id : *operands)
+      if (id.valid()) most = std::max(most, elements_shown(operand(id).sizes, operand(id).strides));
+  return most;
+}
+
 Price Pricer::price_aten(const Instruction& instruction) const {
   const double bytes = bytes_of_call(schedule_, instruction);
-  double most = 0, rows = 0;  // elements of the largest operand, short rows
+  const double most = most_elements(instruction);
+  double rows = 0;  // short ones
   bool across = false;
   for (const auto* operands : {&instruction.reads, &instruction.writes})
     for (OperandId id : *operands) {
       if (!id.valid()) continue;
       const Operand& one = operand(id);
-      most = std::max(most, elements_shown(one.sizes, one.strides));
       if (instruction.writes.empty() || !instruction.writes.front().valid()) continue;
       across = across || is_across(one, operand(instruction.writes.front()));
       rows = std::max(rows, short_rows(one, operand(instruction.writes.front())));
@@ -436,6 +374,7 @@ Price Pricer::price_aten(const Instruction& instruction) const {
     case AtenKind::kDraw:
       return of(WorkClass::kDraw, most / rates_.aten_draws_per_second);
     case AtenKind::kGather:
+    case AtenKind::kLoss:
       return of(WorkClass::kElementwise, 0, rates_.aten_index_seconds);
     case AtenKind::kScatter:
       return of(WorkClass::kScatter, bytes / rates_.aten_scatter_bytes_per_second, rates_.aten_index_seconds);
@@ -503,6 +442,7 @@ Price Pricer::price_nodes(const Instruction& instruction) const {
 }
 
 Price Pricer::price(const Instruction& instruction) const {
+  if (on_gpu_) return price_on_gpu(instruction);
   const double flops = instruction.work.all_flops();
   switch (instruction.kind) {
     case Instruction::Kind::kGenerated: {

@@ -52,6 +52,9 @@ class Pricer {
   // Before the first instruction: the program's tensors are bound.
   [[nodiscard]] double bind_seconds() const;
   [[nodiscard]] Price price(const Instruction& instruction) const;
+  // What a core does and what it waits for hardly overlap (Treibig, Hager: Introducing a performance model for
+  // bandwidth-limited loop kernels, 2009); on a GPU some warps compute while others wait.
+  [[nodiscard]] double seconds_of(const Price& price, double traffic_seconds) const;
 
  private:
   struct ProgramPrice {
@@ -67,9 +70,14 @@ class Pricer {
   [[nodiscard]] Price price_nodes(const Instruction& instruction) const;
   [[nodiscard]] double library_matmul_seconds(const Instruction& instruction) const;
   [[nodiscard]] double library_attention_seconds(const Instruction& instruction, bool backward) const;
+  [[nodiscard]] double most_elements(const Instruction& instruction) const;  // of any operand
   [[nodiscard]] double own_operator_seconds(const Instruction& instruction, double most_elements, double alone) const;
   [[nodiscard]] double convolution_seconds(const Instruction& instruction, bool backward) const;
   [[nodiscard]] Price price_host(const Instruction& instruction) const;
+  [[nodiscard]] Price price_on_gpu(const Instruction& instruction) const;
+  [[nodiscard]] double gpu_norm_seconds(const Instruction& instruction) const;
+  [[nodiscard]] double gpu_loss_seconds(const Instruction& instruction) const;
+  [[nodiscard]] double library_rate(DType dtype, int64_t rows, int64_t columns, int64_t inner) const;
   [[nodiscard]] const CallRate* call_rate(const Instruction& instruction) const;
   [[nodiscard]] const Operand& operand(OperandId id) const { return schedule_.operands[id.index()]; }
 
@@ -77,6 +85,7 @@ class Pricer {
   const Target& target_;
   const Rates& rates_;
   int threads_;
+  bool on_gpu_;
   std::vector<ProgramPrice> programs_;
   std::map<std::pair<std::string_view, DType>, const CallRate*> calls_;
 };

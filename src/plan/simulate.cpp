@@ -129,9 +129,14 @@ nlohmann::ordered_json event_of(const Schedule& schedule, const TimelineEntry& e
   return event;
 }
 
+std::string_view device_of(bool is_gpu) { return is_gpu ? "a GPU" : "a CPU"; }
+
 }  // namespace
 
 Timeline simulate(const Schedule& schedule, const Target& target) {
+  USER_CHECK((schedule.features.sm > 0) == target.gpu.has_value(),
+             "the Schedule is planned for {} and cannot be priced for {}; give a target of its kind",
+             device_of(schedule.features.sm > 0), device_of(target.gpu.has_value()));
   const Pricer pricer(schedule, target);
   ReuseDistances distances(schedule);
   for (const Instruction& instruction : schedule.instructions)  // the step before
@@ -145,11 +150,8 @@ Timeline simulate(const Schedule& schedule, const Target& target) {
     const Instruction& instruction = schedule.instructions[i];
     const Price price = pricer.price(instruction);
     const double traffic = traffic_seconds(schedule, instruction, target.rates, distances);
-    // What a core does and what it waits for hardly overlap: Treibig, Hager: Introducing a performance model for
-    // bandwidth-limited loop kernels, 2009.
     const bool is_wait = instruction.kind == Instruction::Kind::kWait;
-    const bool moves = price.work != WorkClass::kHost && !is_wait;
-    const double seconds = price.call_seconds + (moves ? price.compute_seconds + traffic : 0);
+    const double seconds = is_wait ? price.call_seconds : pricer.seconds_of(price, traffic);
     const auto end_of = [&](uint32_t stream) -> double& {
       return ends.try_emplace(stream, timeline.bind_seconds).first->second;
     };

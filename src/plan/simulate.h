@@ -36,7 +36,7 @@ struct Timeline {
 //
 // A tensor's bytes come from as far as traffic has gone by since they were last touched (their reuse distance; Mattson,
 // Gecsei, Slutz, Traiger: Evaluation techniques for storage hierarchies, 1970), at the Target's rate for a stream of
-// that size.
+// that size. UserError where one is a GPU's and the other a CPU's.
 Timeline simulate(const Schedule& schedule, const Target& target);
 
 // Of its collectives, by kind and the mesh axes that they go along, with their time.

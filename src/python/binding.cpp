@@ -21,6 +21,7 @@
 #include "capture/observer.h"
 #include "capture/tracer.h"
 #include "comm/ranks.h"
+#include "cost/named_target.h"
 #include "cost/target_file.h"
 #include "engine/ranks/data_parallel.h"
 #include "engine/ranks/rank_step.h"
@@ -303,6 +304,11 @@ class PythonStep {
   }
   std::string graph_text() const { return step_.graph_text(); }
   std::string schedule_text() const { return step_.schedule_text(); }
+  std::optional<TargetPlan> plan_for(const std::string& target) const {
+    const Target machine = named_target(target);
+    const py::gil_scoped_release released;
+    return step_.plan_for(machine);
+  }
 
  private:
   static StepOutput call(const py::object& eager, const std::vector<at::Tensor>& tensors = {}) {
@@ -585,7 +591,8 @@ PYBIND11_MODULE(_C, module) {
       .def("start_profile", &PythonStep::start_profile)
       .def("finish_profile", &PythonStep::finish_profile)
       .def("graph_text", &PythonStep::graph_text)
-      .def("schedule_text", &PythonStep::schedule_text);
+      .def("schedule_text", &PythonStep::schedule_text)
+      .def("plan_for", &PythonStep::plan_for);
   py::class_<PythonSegments>(module, "Segments", collected<PythonSegments>())
       .def(py::init<py::object, const py::object&>())
       .def("begin", &PythonSegments::begin)

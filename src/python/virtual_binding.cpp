@@ -8,8 +8,11 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "aten/virtual_memory.h"
+#include "base/check.h"
 #include "capture/virtual/virtual_region.h"
+#include "cost/named_target.h"
 #include "engine/plan/virtual_plan.h"
+#include "plan/target_plan.h"
 #include "python/op_rule_binding.h"
 #include "python/python_program.h"
 
@@ -48,6 +51,23 @@ VirtualPlan plan(py::object scout, const py::list& batch, const py::object& step
       rules);
 }
 
+TargetPlan plan_for(const VirtualPlan& plan, const std::string& target, bool as_recorded) {
+  USER_CHECK(plan.obstacle.empty(), "this step runs eagerly: {}", plan.obstacle);
+  const Target machine = named_target(target);
+  const py::gil_scoped_release released;
+  return plan_for_target(plan.trace, machine, as_recorded);
+}
+
+void bind_target_plan(py::module_& module) {
+  py::class_<TargetPlan>(module, "TargetPlan")
+      .def("schedule_text", &TargetPlan::text)
+      .def("report", &TargetPlan::summary)
+      .def("memory", [](const TargetPlan& plan) { return plan.memory ? to_text(*plan.memory) : std::string(); })
+      .def_property_readonly("seconds", [](const TargetPlan& plan) { return plan.timeline.seconds; })
+      .def_property_readonly("needed_bytes", &TargetPlan::needed_bytes)
+      .def_property_readonly("target", [](const TargetPlan& plan) { return to_text(plan.target); });
+}
+
 class OpenRegion {
  public:
   void close() { region_.reset(); }
@@ -59,10 +79,12 @@ class OpenRegion {
 }  // namespace
 
 void bind_virtual(py::module_& module) {
+  bind_target_plan(module);
   py::class_<VirtualPlan>(module, "VirtualPlan")
       .def_readonly("obstacle", &VirtualPlan::obstacle)
       .def("graph_text", [](const VirtualPlan& plan) { return to_text(plan.trace); })
       .def("report", &VirtualPlan::report)
+      .def("plan_for", &plan_for)
       .def("stats", [](const VirtualPlan& plan) {
         py::dict out;
         out["calls"] = plan.calls;

@@ -35,6 +35,13 @@ struct BoundInstruction {
   uint64_t arena_end = 0;               // of what it uses in the arena without asking the allocator
 };
 
+Schedule for_this_device(Schedule schedule) {
+  USER_CHECK(schedule.features.sm == 0,
+             "the Schedule is planned for {} and cannot run on the CPU; plan it without a target",
+             to_text(schedule.features));
+  return schedule;
+}
+
 // Nobody, where the step is of one device.
 Ranks* check_ranks(const Schedule& schedule, Ranks* ranks) {
   if (schedule.mesh.axes.empty()) return nullptr;
@@ -106,7 +113,7 @@ struct Executor::Impl {
   size_t failed_at = 0;
 
   Impl(Schedule s, KernelSources* kernels, std::shared_ptr<Ranks> all)
-      : schedule(std::move(s)),
+      : schedule(for_this_device(std::move(s))),
         ranks(std::move(all)),
         micro_kernels(kernels == nullptr ? blocked::MicroKernels() : kernels->micro_kernels),
         programs(compile(schedule, kernels)),

@@ -97,6 +97,10 @@ GraphKernels choose_kernels(Graph graph, const GraphScheduleOptions& options, Gr
       unit.choice.why = "the blocked kernel's scratch memory would lift the step above what it may take";
     }
     if (unit.choice.kind != KernelChoice::Kind::kAten) continue;
+    if (unit.choice.workspace_bytes) {
+      unit.workspace.bytes = *unit.choice.workspace_bytes;
+      continue;
+    }
     if (const auto known = known_workspace(node, layouts)) {
       unit.workspace = *known;
       continue;

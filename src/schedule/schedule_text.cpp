@@ -1,7 +1,7 @@
 // Text form of a Schedule, one line a thing; what is as it mostly is has no word.
 //
 //   stepc.schedule 1
-//   features bf16, avx512
+//   features bf16, avx512                          of a GPU instead: device cuda sm_90
 //   threads 2
 //   mesh dp_shard=2                                of one device: none
 //   arena 8192
@@ -250,6 +250,10 @@ class ScheduleParser {
   void parse_head() {
     if (in_.accept("features ")) {
       parse_features();
+    } else if (in_.accept("device cuda sm_")) {
+      const int64_t sm = in_.integer();
+      if (sm < kOldestSm || sm > kMostSm) in_.fail(str("sm_{}", sm));
+      schedule_.features.sm = static_cast<int>(sm);
     } else if (in_.accept("threads ")) {
       const int64_t threads = in_.integer();
       if (threads < 1 || threads > INT32_MAX) in_.fail(str("{} threads", threads));
@@ -545,7 +549,10 @@ std::string_view name_of(Buffer::Kind kind) { return kBufferKinds[static_cast<si
 std::string_view name_of(Instruction::Kind kind) { return kInstructionKinds[static_cast<size_t>(kind)]; }
 
 std::string to_text(const Schedule& schedule) {
-  std::string out = str("stepc.schedule 1\nfeatures {}\nthreads {}\n", to_text(schedule.features), schedule.threads);
+  std::string out = "stepc.schedule 1\n";
+  out += schedule.features.sm > 0 ? str("device {}\n", to_text(schedule.features))
+                                  : str("features {}\n", to_text(schedule.features));
+  out += str("threads {}\n", schedule.threads);
   if (!schedule.mesh.axes.empty()) out += str("mesh {}\n", to_text(schedule.mesh));
   out += str("arena {}\nlive bound {}\nlayout {}\nnumbers {}\n", schedule.arena_bytes, schedule.live_lower_bound_bytes,
              quoted(schedule.layout_algorithm), schedule.numbers);

@@ -80,6 +80,16 @@ USAGE = {
                 "cannot open nowhere.txt: No such file or directory"),
     "long sequences": (["train", "run.toml", "--data.seq_len=4096"],
                        "data.seq_len = 4096: must be at most 2048, max_position_embeddings of model"),
+    "a target that is not there": (
+        ["memory", "run.toml", "--target", "h110"],
+        'target "h110": there is no such target and no such file; did you mean h100? there are a100, h100, h200, b200, or '
+        "give a Target file's path"),
+    "a target that torch has left behind": (
+        ["memory", "run.toml", "--target", "v100"],
+        'target "v100": torch has no kernels for a V100 any more; there are a100, h100, h200, b200'),
+    "a target of ranks": (
+        ["memory", "run.toml", "--target", "h100", "--parallel.dp_shard=2"],
+        "--target: a plan for another machine is of one device; [parallel] spreads the step over 2"),
     "memory of long sequences": (["memory", "run.toml", "--data.seq_len=4096"],
                                  "data.seq_len = 4096: must be at most 2048, max_position_embeddings of model"),
     "memory of long sequences on ranks": (

@@ -2,6 +2,7 @@
 // its price.
 #include <cstdlib>
 
+#include "cost/named_target.h"
 #include "plan/simulate.h"
 #include "schedule/schedule.h"
 #include "schedule/verify_kernels.h"
@@ -16,7 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     try {
       verify(schedule);
       verify_kernels(schedule);  // as the executor does before it binds them
-      if (!(simulate(schedule, {}).seconds >= 0)) std::abort();
+      const Target target = schedule.features.sm > 0 ? named_target("h100") : Target();
+      if (!(simulate(schedule, target).seconds >= 0)) std::abort();
     } catch (const InternalError&) {  // the text is good, what it says is not
     }
   });

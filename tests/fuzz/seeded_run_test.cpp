@@ -2,6 +2,7 @@
 #include "tests/fuzz/seeded_run.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "base/files.h"
+#include "cost/named_target.h"
 #include "data/shard/token_shard.h"
 #include "data/source/document.h"
 #include "data/tokenizer_json.h"
@@ -94,8 +96,8 @@ TEST(SeededFuzz, TokenShard) {
   seeded_run(token_shard_fuzz, {masked, wide}, 3000, 64 << 10, 2500);
 }
 
-// Blocked kernels of every kind: matmuls, attention both ways, a fused loss.
-std::string blocked_schedule() {
+// A kernel of every kind: matmuls, attention both ways, a fused loss.
+std::string schedule_for(const Target& target) {
   const Graph graph = parse_graph(R"(stepc.graph 1
 input %0: f32[2, 6, 32] = batch "x"
 input %1: f32[32, 32] = parameter "w"
@@ -119,16 +121,34 @@ return %13
 return %17
 )");
   PlanGraphOptions options;
-  options.target.features = {.bf16 = true, .f32 = true, .avx512 = true};
-  options.target.threads = 2;
+  options.target = target;
   return to_text(plan_graph(graph, nullptr, options).plan.schedule);
 }
 
 TEST(SeededFuzz, BlockedScheduleText) {
-  const std::string seed = blocked_schedule();
+  Target target;
+  target.features = {.bf16 = true, .f32 = true, .avx512 = true};
+  target.threads = 2;
+  const std::string seed = schedule_for(target);
   for (const char* kind : {": matmul ", ": attention attention ", ": attention attention_backward ", ": loss "})
     EXPECT_NE(seed.find(kind), std::string::npos) << kind << seed;
   seeded_run(schedule_text_fuzz, {seed}, 3000, kMebibyte, 1500);
+}
+
+TEST(SeededFuzz, GpuScheduleText) {
+  seeded_run(schedule_text_fuzz, {schedule_for(named_target("h100"))}, 3000, kMebibyte, 1500);
+}
+
+// What is taken reads back as the same machine.
+int target_text(const uint8_t* data, size_t size) {
+  return fuzz_one([&] {
+    const Target target = parse_target(fuzz_text(data, size));
+    if (parse_target(to_text(target)) != target) std::abort();
+  });
+}
+
+TEST(SeededFuzz, TargetText) {
+  seeded_run(target_text, {to_text(named_target("h100")), to_text(Target())}, 1000, kMebibyte, 500);
 }
 
 TEST(SeededFuzz, ScheduleText) {

@@ -28,6 +28,29 @@ def test_a_run_takes_what_was_planned(stepc, compute):
     assert f"from a copy of the state: {staging}" in run.stdout
 
 
+def test_a_gpu_that_is_not_here(stepc):
+    planned = {}
+    for target in ("a100", "b200"):
+        result = stepc("memory", "run.toml", "--model.compute=bfloat16", "--target", target, "--picture", "gpu.svg")
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.startswith(f"planned for NVIDIA {target.upper()} ")
+        for word in ("memory ", "predicted ", "matmul", "activations", "predicted time", "a step takes"):
+            assert word in result.stdout, result.stdout
+        assert (stepc.path / "gpu.svg").read_text().startswith("<svg")
+        planned[target] = re.search(r"predicted ([\d.]+) ms", result.stdout).group(1)
+    assert float(planned["a100"]) > float(planned["b200"])
+    parts = stepc("memory", "run.toml", "--train.grad_accum=4", "--target", "h100")
+    assert parts.returncode == 0, parts.stderr
+    assert "a micro-batch, 4 a step\n" in parts.stdout and "the update, 1 a step\n" in parts.stdout
+    assert re.search(r"a step takes [\d.]+ MiB; NVIDIA H100 80GB has 74.5 GiB\n", parts.stdout), parts.stdout
+
+
+def test_a_target_file_without_a_key(stepc):
+    (stepc.path / "mine.toml").write_text('device = "cuda"\nname = "mine"\n')
+    wrong = stepc("memory", "run.toml", "--target", "mine.toml")
+    assert (wrong.returncode, wrong.stderr) == (2, "stepc: mine.toml: target, line 1: a GPU: sm is missing\n")
+
+
 def test_a_budget_makes_it_smaller(stepc):
     def peak(*more):
         result = stepc("memory", "run.toml", "--train.batch_size=32", *more)

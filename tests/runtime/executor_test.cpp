@@ -75,6 +75,13 @@ TEST(Executor, OneRanksStepWantsItsRanks) {
                     "the step is one rank's of the mesh dp_shard=2, and there are 3 ranks");
 }
 
+TEST(Executor, AGpusScheduleDoesNotRunOnTheCpu) {
+  const Schedule schedule = parse_schedule(
+      "stepc.schedule 1\ndevice cuda sm_90\nthreads 1\narena 0\nlive bound 0\nlayout \"best_fit\"\nnumbers 0\n");
+  EXPECT_USER_ERROR(Executor(schedule, nullptr),
+                    "the Schedule is planned for cuda sm_90 and cannot run on the CPU; plan it without a target");
+}
+
 TEST(Executor, RanksRunTheirStepsTogether) {
   const Schedule schedule = parse_schedule(kGathers);
   const at::Tensor whole = at::arange(32).view({8, 4}).to(at::kFloat);

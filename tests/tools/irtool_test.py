@@ -106,7 +106,8 @@ def test_without_a_target_it_is_this_machine(irtool):
         (["--schedule", "--all", "step.graph"], "--all"),
         (["--schedule", "--exact", "step.graph"], "irtool: step.graph: --exact plans recorded calls; this is a Graph"),
         (["--schedule", "--target", "nowhere.toml", "step.graph"], "nowhere.toml"),
-        (["--schedule", "--target", "step.graph", "step.graph"], "irtool: target, line 1: not TOML"),
+        (["--schedule", "--target", "step.graph", "step.graph"], "irtool: step.graph: target, line 1: not TOML"),
+        (["--schedule", "--target", "h110", "step.graph"], 'target "h110": there is no such target'),
     ],
 )
 def test_mistakes_are_named(irtool, arguments, complaint):
@@ -126,6 +127,16 @@ def test_a_schedules_text_is_priced_like_its_step(irtool, tmp_path):
     assert irtool("--simulate", "--target", "big.toml", "step.schedule").stdout == step.stdout
     (tmp_path / "fast.toml").write_text(TARGET + '[rates]\ninstruction_seconds = 1e-3\n')
     assert irtool("--simulate", "--target", "fast.toml", "step.schedule").stdout != step.stdout
+
+
+def test_a_gpus_schedule_is_priced_for_a_gpu_alone(irtool, tmp_path):
+    schedule = irtool("--schedule", "--verify", "--target", "h100", "step.graph").stdout
+    assert schedule.startswith("stepc.schedule 1\ndevice cuda sm_90\n"), schedule
+    (tmp_path / "step.schedule").write_text(schedule)
+    step = irtool("--simulate", "--target", "h100", "step.graph")
+    assert re.match(r"predicted [0-9.]+ ms in \d+ instructions", step.stdout), step.stderr
+    assert irtool("--simulate", "--target", "h100", "step.schedule").stdout == step.stdout
+    assert_refused(irtool("--simulate", "step.schedule"), "planned for a GPU and cannot be priced for a CPU")
 
 
 def test_a_damaged_schedule_has_no_price(irtool, tmp_path):

@@ -322,9 +322,24 @@ class Accelerated:
         with open(path, "w", encoding="utf-8") as file:
             file.write(self.graph_text())
 
-    def schedule_text(self) -> str:
-        """What runs, in which order and on which memory, of the plan that ran last, as text; empty before."""
-        return self._engine.schedule_text()
+    def schedule_text(self, target: str | os.PathLike | None = None) -> str:
+        """What runs, in which order and on which memory, of the plan that ran last, as text; empty before.
+
+        With a `target`, as that step would run on another machine: "a100", "h100", "h200" or "b200", or the path of a
+        Target file. Memory and predicted time stand behind it as comments.
+        """
+        if target is None:
+            return self._engine.schedule_text()
+        plan = self.plan_for(target)
+        return "" if plan is None else plan.schedule_text()
+
+    def plan_for(self, target: str | os.PathLike) -> _C.TargetPlan | None:
+        """The step of the plan that ran last as it would run on another machine, as schedule_text() names it; None before.
+
+        The result has `seconds` a step, `needed_bytes` (with the program's own tensors), report(), memory() and
+        schedule_text().
+        """
+        return self._engine.plan_for(os.fspath(target))
 
     def save_schedule(self, path: str | os.PathLike) -> None:
         """Writes schedule_text() to a file."""

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import logging
+import os
 import time
 import types
 import weakref
@@ -365,6 +366,17 @@ def graph_text(one):
     return _engine_of(one).graph_text()
 
 
-def schedule_text(one):
-    """Of an accelerated model or optimizer: the Schedule of the plan that ran last, as text; empty before."""
-    return _engine_of(one).schedule_text()
+def schedule_text(one, target=None):
+    """Of an accelerated model or optimizer: the Schedule of the plan that ran last, as text; empty before.
+
+    With a `target`, as Accelerated.schedule_text() has it.
+    """
+    engine = _engine_of(one)
+    if target is None:
+        return engine.schedule_text()
+    if not hasattr(engine, "plan_for"):
+        raise _C.UserError(
+            "a plan for another machine is of a whole step: accelerate the step, or the optimizer too, not the model alone"
+        )
+    plan = engine.plan_for(os.fspath(target))
+    return "" if plan is None else plan.schedule_text()

@@ -46,6 +46,15 @@ class Plan:
         """The plan in words."""
         return self._plan.report()
 
+    def plan_for(self, target: str | os.PathLike, mode: str = "fast") -> _C.TargetPlan:
+        """The step as it would run on a machine that need not be here: as Accelerated.plan_for().
+
+        `mode`: "fast", as stepc would run it, or "exact", with eager's choices: the captured calls, each one kernel.
+        """
+        if mode not in ("fast", "exact"):
+            raise _C.UserError(f'mode: must be "fast" or "exact", found "{mode}"')
+        return self._plan.plan_for(os.fspath(target), mode == "exact")
+
 
 def plan(
     train_step: Callable[..., Any],

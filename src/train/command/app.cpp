@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <c10/util/Exception.h>
@@ -22,6 +23,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "comm/ranks.h"
+#include "cost/named_target.h"
 #include "train/command/commands.h"
 #include "train/command/completions.h"
 #include "train/command/data_command.h"
@@ -102,6 +104,7 @@ struct Arguments {
   std::string model;
   GenerateCommand generate;
   std::string picture;  // SVG file
+  std::string target;   // a machine to plan for
   std::string inspected;
   std::string exported, export_to;
   double export_shard_gb = 5;
@@ -194,6 +197,11 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
   CLI::App* memory = with_run_config(
       app.add_subcommand("memory", "where every byte of a training step will go, before anything runs"));
   memory->add_option("--picture", arguments.picture, "write live bytes by instruction as an SVG file");
+  memory->add_option(
+      "--target", arguments.target,
+      str("plan for a GPU that need not be here, {}, or for the machine of a Target file; with predicted "
+          "time",
+          fmt::join(target_names(), ", ")));
 
   CLI::App* generate = app.add_subcommand("generate", "continue a text");
   GenerateCommand& options = arguments.generate;
@@ -272,7 +280,8 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
               eval] { return run_eval(load_run_config(arguments.config, overrides_of(*eval)), arguments.model); }},
       {memory,
        [&arguments, memory] {
-         return run_memory(load_run_config(arguments.config, overrides_of(*memory)), arguments.picture);
+         return run_memory(load_run_config(arguments.config, overrides_of(*memory)), arguments.picture,
+                           arguments.target);
        }},
       {generate, [&] { return run_generate(arguments.generate); }},
       {inspect, [&] { return run_inspect(arguments.inspected); }},

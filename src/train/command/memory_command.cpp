@@ -1,14 +1,21 @@
 #include "train/command/memory_command.h"
 
+#include <cstdint>
 #include <cstdio>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/files.h"
 #include "base/machine_memory.h"
+#include "base/text.h"
 #include "capture/virtual/virtual_region.h"
+#include "cost/named_target.h"
 #include "models/lora.h"
+#include "plan/target_plan.h"
 #include "train/config/parallel.h"
 #include "train/machine/machine.h"
 #include "train/model/adapter_choice.h"
@@ -51,13 +58,15 @@ TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory,
   return step;
 }
 
-// What a rank does with rows of the longest kind. Its picture is that of the part that needs most.
-RankPlan plan_of_rank(const RunConfig& config, const ModelDirectory& directory, const Strategy& strategy) {
-  Progress progress = progress_on_terminal(stderr);
-  check_tensor_parallel(strategy, directory.config.num_attention_heads, directory.config.vocab_size);
-  check_context_parallel(strategy, config.data.longest_row());
+// A run's step before anything is planned, with rows of the longest kind. The model holds no memory.
+struct CapturedRun {
+  models::Decoder model;
+  ChosenOptimizer optimizer;
+  std::vector<CapturedPart> parts;
+};
+CapturedRun capture_run(const RunConfig& config, const ModelDirectory& directory, Progress& progress) {
   const Corpus corpus = read_corpus(config, directory, progress);
-  const Progress::Phase phase(progress, "planning the step");
+  const Progress::Phase phase(progress, "capturing the step");
   TrainBatches batches(corpus, config.train.grad_accum, config.train.batch_size);
   std::optional<VirtualRegion> region(std::in_place);
   models::Decoder model(directory.config, models::scalar_type(config.model.compute));
@@ -66,7 +75,21 @@ RankPlan plan_of_rank(const RunConfig& config, const ModelDirectory& directory, 
   if (is_in_parts(optimizer, config.train.grad_accum)) hold_gradients(optimizer);
   region.reset();
   const Batch& batch = batches.of_length(config.data.longest_row(), 0);
-  return plan_rank(capture_for_ranks(model, optimizer, config, batch), config, strategy, directory, model, optimizer);
+  CapturedRun run{model, optimizer, capture_parts(model, optimizer, config, batch)};
+  for (const CapturedPart& part : run.parts)
+    if (!part.plan.obstacle.empty())
+      throw RunFailure(str("this step cannot be planned before it runs: {}", part.plan.obstacle));
+  return run;
+}
+
+// What a rank does. Its picture is that of the part that needs most.
+RankPlan plan_of_rank(const RunConfig& config, const ModelDirectory& directory, const Strategy& strategy) {
+  Progress progress = progress_on_terminal(stderr);
+  check_tensor_parallel(strategy, directory.config.num_attention_heads, directory.config.vocab_size);
+  check_context_parallel(strategy, config.data.longest_row());
+  const CapturedRun run = capture_run(config, directory, progress);
+  const Progress::Phase phase(progress, "planning the step");
+  return plan_rank(run.parts, config, strategy, directory, run.model, run.optimizer);
 }
 
 int run_memory_of_rank(const RunConfig& config, const ModelDirectory& directory, const Strategy& strategy,
@@ -80,15 +103,70 @@ int run_memory_of_rank(const RunConfig& config, const ModelDirectory& directory,
   return 0;
 }
 
+// The program's tensors of a part that are there between steps.
+std::map<std::pair<Owner, std::string>, uint64_t> held_bytes(const Trace& trace) {
+  std::map<std::pair<Owner, std::string>, uint64_t> held;
+  for (const External& one : trace.externals)
+    if (one.owner != Owner::kBatch && one.owner != Owner::kIncoming && one.owner != Owner::kHost)
+      held[{one.owner, one.key}] = trace.storages[trace.values[one.value.index()].storage.index()].bytes;
+  return held;
+}
+
+// What the program holds for the step's other parts alone while `part` runs.
+uint64_t bytes_beside(const CapturedPart& part, const std::vector<CapturedPart>& parts) {
+  auto held = held_bytes(part.plan.trace);
+  uint64_t bytes = 0;
+  for (const CapturedPart& other : parts)
+    for (const auto& [key, of_tensor] : held_bytes(other.plan.trace))
+      if (held.emplace(key, of_tensor).second) bytes += of_tensor;
+  return bytes;
+}
+
+// The step planned for the target alone: nothing is planned for this machine.
+int run_memory_on(const Target& target, const RunConfig& config, const ModelDirectory& directory,
+                  const std::filesystem::path& picture) {
+  Progress progress = progress_on_terminal(stderr);
+  const std::vector<CapturedPart> parts = capture_run(config, directory, progress).parts;
+  const MemoryBudget budget = parse_memory_budget(config.memory.budget);
+  double seconds = 0;
+  uint64_t most = 0;
+  std::optional<MemoryReport> of_most;
+  for (const CapturedPart& part : parts) {
+    const uint64_t others = bytes_beside(part, parts);
+    std::optional<Progress::Phase> phase(std::in_place, progress, "planning the step");
+    const TargetPlan plan = plan_for_target(part.plan.trace, target, false, beside(budget, others));
+    phase.reset();
+    if (parts.size() > 1) std::printf("%s, %lld a step\n", part.name.c_str(), static_cast<long long>(part.times));
+    std::fputs(plan.summary().c_str(), stdout);
+    seconds += plan.timeline.seconds * static_cast<double>(part.times);
+    if (plan.needed_bytes() + others <= most) continue;
+    most = plan.needed_bytes() + others;
+    of_most = plan.memory;
+  }
+  std::fputs(to_text(of_most.value()).c_str(), stdout);
+  std::printf("predicted time  %s a step\na step takes %s\n", time_text(seconds).c_str(),
+              beside_memory_of(target, most).c_str());
+  if (picture.empty()) return 0;
+  write_file_synced(picture, timeline_svg(*of_most, "live bytes of a training step"));
+  std::printf("picture: %s\n", picture.c_str());
+  return 0;
+}
+
 }  // namespace
 
-int run_memory(RunConfig config, const std::filesystem::path& picture) {
+int run_memory(RunConfig config, const std::filesystem::path& picture, const std::string& target_name) {
+  std::optional<Target> target;
+  if (!target_name.empty()) target = named_target(target_name);
   config = use_threads(std::move(config));
   ModelDirectory directory = open_model_directory(config.model.path);
   choose_adapter(config, directory);
   check_row_length(config, directory);
   const Strategy strategy = strategy_of(config);
+  USER_CHECK(!target || strategy.mesh.ranks() == 1,
+             "--target: a plan for another machine is of one device; [parallel] spreads the step over {}",
+             strategy.mesh.ranks());
   if (strategy.mesh.ranks() > 1) return run_memory_of_rank(config, directory, strategy, picture);
+  if (target) return run_memory_on(*target, config, directory, picture);
   uint64_t staging_bytes = 0;
   const TrainingStep step = plan_step(config, directory, staging_bytes);
   std::fputs(step.memory_text().c_str(), stdout);

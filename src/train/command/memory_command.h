@@ -4,12 +4,14 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 #include "train/config/run_config.h"
 
 namespace stepc::train {
 
-// Prints the table. `picture`: where an SVG of live bytes by instruction is written; empty: nowhere.
-int run_memory(RunConfig config, const std::filesystem::path& picture);
+// Prints the table. `picture`: where an SVG of live bytes by instruction is written; empty: nowhere. `target`: a
+// machine as cost/named_target.h knows it, on which the step would run; empty: this one.
+int run_memory(RunConfig config, const std::filesystem::path& picture, const std::string& target);
 
 }  // namespace stepc::train

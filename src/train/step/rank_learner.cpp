@@ -119,7 +119,7 @@ RankProgram& RankLearner::other_program(const std::string& name, Context context
 RankLearner::Programs& RankLearner::programs_for(const Batch& batch) {
   Programs& programs = programs_[batch.tokens.size(2)];
   if (!programs.empty()) return programs;
-  for (CapturedPart& part : capture_for_ranks(model_, optimizer_, config_, batch))
+  for (CapturedPart& part : capture_parts(model_, optimizer_, config_, batch))
     programs.push_back(program_of(std::move(part.plan), strategy_.context));
   return programs;
 }

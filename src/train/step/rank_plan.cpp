@@ -50,8 +50,6 @@ class RankPlanner {
   void keep_parameters(const Graph& local) { stepc::keep_parameters(options_.strategy, local); }
 
   RankPart plan(const std::string& name, int64_t times, const VirtualPlan& captured) {
-    if (!captured.obstacle.empty())
-      throw RunFailure(str("this step cannot be planned before it runs: {}", captured.obstacle));
     PlannedGraph planned = plan_fast(captured.trace, kernels_, options_);
     if (options_.strategy.context == Context::kByPrice) options_.strategy.context = planned.context;
     const Prediction prediction = predict(planned.plan.schedule, known_);
@@ -91,8 +89,8 @@ std::vector<at::Tensor> with_rows_first(const Batch& batch) {
   return tensors;
 }
 
-std::vector<CapturedPart> capture_for_ranks(models::Decoder model, const ChosenOptimizer& optimizer,
-                                            const RunConfig& config, const Batch& batch) {
+std::vector<CapturedPart> capture_parts(models::Decoder model, const ChosenOptimizer& optimizer,
+                                        const RunConfig& config, const Batch& batch) {
   const std::vector<ModuleRef> modules = {model};
   const std::vector<OptimizerRef> optimizers = {optimizer.optimizer};
   const int64_t count = config.train.grad_accum;

@@ -18,7 +18,7 @@
 
 namespace stepc::train {
 
-// A step as it was captured for ranks, or what its micro-batches and its update do (train/step/train_step.h).
+// A step as it was captured whole, or what its micro-batches and its update do (train/step/train_step.h).
 struct CapturedPart {
   std::string name;
   int64_t times = 1;  // in a step
@@ -26,8 +26,8 @@ struct CapturedPart {
 };
 // `model` and `optimizer` may be virtual; in parts the optimizer holds gradients. `batch`: (micro-batches, rows, seq),
 // of all ranks together. A whole step takes with_rows_first() of it, a micro-batch its micro_tensors().
-std::vector<CapturedPart> capture_for_ranks(models::Decoder model, const ChosenOptimizer& optimizer,
-                                            const RunConfig& config, const Batch& batch);
+std::vector<CapturedPart> capture_parts(models::Decoder model, const ChosenOptimizer& optimizer,
+                                        const RunConfig& config, const Batch& batch);
 // A batch's tensors with all rows in the first dimension, which is what data axes split.
 std::vector<at::Tensor> with_rows_first(const Batch& batch);
 
@@ -51,7 +51,7 @@ struct RankPlan {
   [[nodiscard]] uint64_t step_bytes() const;
 };
 
-// UserError for rules that do not fit the model, RunFailure for a step that cannot be captured before it runs.
+// UserError for rules that do not fit the model. `captured`: without obstacles.
 // `model` and `optimizer`: those of which the step was captured.
 RankPlan plan_rank(const std::vector<CapturedPart>& captured, const RunConfig& config, const Strategy& strategy,
                    const ModelDirectory& directory, models::Decoder model, const ChosenOptimizer& optimizer);

@@ -17,10 +17,8 @@ uint64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   return bytes;
 }
 
-// What is left for a part that leaves `others` alone, which are there all the same.
 Config beside(Config config, uint64_t others) {
-  if (config.memory_budget.kind == MemoryBudget::Kind::kBytes)
-    config.memory_budget.bytes -= std::min(others, config.memory_budget.bytes - 1);
+  config.memory_budget = stepc::beside(config.memory_budget, others);
   return config;
 }
 

@@ -1,0 +1,33 @@
+// The machines that can be planned for by name, as data with their sources; or one that a Target file describes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cost/target.h"
+
+namespace stepc {
+
+// "a100", "h100", "h200", "b200": the cards of 80, 80, 141 and 180 GB. So much is known of each, none of it fitted to a
+// step:
+//   data sheets   multiprocessors, shared memory, L2, memory, peak arithmetic (NVIDIA's data sheets and tuning guides)
+//   copy rate     nine tenths of the data sheet's memory rate
+//   kernels       1 us to start and end, as OpenXLA's cost model of GPUs has it (gpu_performance_model_base.h)
+//   matmuls       in bf16, sm_90, by shape: cuBLAS as OpenXLA has measured it (matmul_interpolator_data.h, a batch of b
+//                 counted as b times the rows); other cards' as much of the best as an H100's are, of which the best is
+//                 known (an A100: 271 TFLOP/s; H100: 794.5, S. Bekman, Machine learning engineering, maximum achievable
+//                 matmul FLOPS) or the same part of the data sheet's peak (B200)
+//   attention     in bf16, sm_90: cuDNN 9 in Shah et al., FlashAttention-3, 2024, figures 5 and 6 (forward causal,
+//                 backward not); an A100: FlashAttention-2's best, Dao, 2023; B200: cuDNN's best, of which
+//                 FlashAttention-4's 1,605 TFLOP/s are 1.3 times (together.ai, 2026), backward in an H100's proportion
+//   by shape      other cards' matmuls, and those in f32, take as much longer than their arithmetic at the best rate
+//                 as an H100's in bf16 do; attention in an H100's proportions
+//   in f32        the same parts of the peak without tensor cores, which torch's default does not use for f32;
+//                 attention half of that (an estimate: nobody has published it)
+std::vector<std::string> target_names();
+
+// By name, with or without the memory ("h100", "H100-80"), or a Target file's path. UserError: no such target, with
+// those that there are; V100, for which torch has no kernels; a file that is no Target.
+Target named_target(const std::string& name_or_path);
+
+}  // namespace stepc

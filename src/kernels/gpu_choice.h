@@ -1,0 +1,29 @@
+// What the libraries' kernels on a GPU take beside their operands and results, in bytes; who runs what, choose_kernel()
+// says.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "kernels/kernel_choice.h"
+
+namespace stepc {
+
+// What torch gives a handle of cuBLAS to work in.
+uint64_t cublas_workspace_bytes(const Features& features);
+
+std::string gpu_attention_kernel(DType dtype);
+// Of attention's backward pass on (gradient, q, k, v), each (batch, heads, length, width): flash attention sums the
+// queries' gradients in f32 and has a sum of products a query; the gradients of keys and values that query heads share
+// are summed from those of each.
+uint64_t gpu_attention_backward_bytes(std::span<const TensorLayout> inputs);
+
+// Of a linear layer with its cross-entropy, a chunk of tokens at a time: the chunk's logits, in which their gradients
+// are written, two numbers a row and, where chunks are summed in a narrow type, the weight's gradient in f32.
+uint64_t gpu_loss_bytes(const Attrs& attrs, std::span<const TensorLayout> inputs);
+
+// Of an op of the table that has no kernel of its own. What is added where an index says is sorted by it first.
+uint64_t gpu_index_bytes(const Node& node, std::span<const TensorLayout> inputs);
+
+}  // namespace stepc

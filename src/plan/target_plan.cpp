@@ -1,0 +1,72 @@
+#include "plan/target_plan.h"
+
+#include <utility>
+
+#include "base/text.h"
+#include "passes/from_trace/functionalise.h"
+#include "plan/gpu_allocations.h"
+#include "plan/plan_graph.h"
+#include "plan/plan_trace.h"
+
+namespace stepc {
+
+namespace {
+
+std::string title_of(const Target& target) {
+  if (target.gpu) return str("{} ({})", target.gpu->name, to_text(target.features));
+  return str("{} with {} threads", target.cpu.empty() ? "a CPU" : target.cpu, target.threads);
+}
+
+std::string memory_line(const TargetPlan& plan) {
+  const Schedule& schedule = plan.schedule;
+  return str("memory {} (the program's tensors {}, the step's {})", beside_memory_of(plan.target, plan.needed_bytes()),
+             human_bytes(schedule.input_bytes()), human_bytes(schedule.peak_bytes()));
+}
+
+std::string commented(const std::string& text) {
+  std::string out = "# ";
+  for (size_t c = 0; c < text.size(); ++c) {
+    out += text[c];
+    if (text[c] == '\n' && c + 1 < text.size()) out += "# ";
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string beside_memory_of(const Target& target, uint64_t bytes) {
+  if (!target.gpu) return human_bytes(bytes);
+  const auto there = static_cast<uint64_t>(target.gpu->memory_bytes);
+  return str("{}; {} has {}{}", human_bytes(bytes), target.gpu->name, human_bytes(there),
+             bytes > there ? ": too little" : "");
+}
+
+std::string TargetPlan::summary() const {
+  return str("planned for {}\n{}\n{}", title_of(target), memory_line(*this), to_text(timeline));
+}
+
+std::string TargetPlan::text() const {
+  std::string out = to_text(schedule) + commented(summary());
+  return target.gpu ? out + "# with\n" + commented(to_text(target)) : out;
+}
+
+TargetPlan plan_for_target(const Trace& trace, const Target& target, bool as_recorded, const MemoryBudget& budget) {
+  TargetPlan plan{.target = target};
+  if (as_recorded) {
+    plan.schedule = target.gpu
+                        ? plan_trace(with_gpu_allocations(trace, target.features), target.threads, target.features)
+                        : plan_trace(trace, target.threads);
+  } else {
+    PlanGraphOptions options;
+    options.target = target;
+    options.budget = budget;
+    PlannedGraph planned = plan_graph(functionalise(trace), &trace, options);
+    plan.schedule = std::move(planned.plan.schedule);
+    plan.memory = std::move(planned.plan.memory);
+  }
+  verify(plan.schedule);
+  plan.timeline = simulate(plan.schedule, target);
+  return plan;
+}
+
+}  // namespace stepc

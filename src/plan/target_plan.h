@@ -1,0 +1,38 @@
+// A captured step as it would run on another machine: plan, memory and predicted time, without that machine.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cost/target.h"
+#include "ir/trace.h"
+#include "memory/report.h"
+#include "plan/memory_budget.h"
+#include "plan/simulate.h"
+#include "schedule/schedule.h"
+
+namespace stepc {
+
+struct TargetPlan {
+  Target target;
+  Schedule schedule = {};
+  Timeline timeline = {};
+  std::optional<MemoryReport> memory = {};  // of the step as a Graph
+
+  // The program's tensors and the step's own.
+  [[nodiscard]] uint64_t needed_bytes() const { return schedule.needed_bytes(); }
+  // The Schedule, which reads back, and behind it as comments what it takes, by class of work, and what was assumed of
+  // the machine.
+  [[nodiscard]] std::string text() const;
+  // Memory and time alone.
+  [[nodiscard]] std::string summary() const;
+};
+
+// `as_recorded`: with eager's choices, each call one kernel; else the step as a Graph, fused. Workspaces that only a
+// run would tell go by the rule. Of one device. Throws UserError for a step that no Schedule can run.
+TargetPlan plan_for_target(const Trace& trace, const Target& target, bool as_recorded, const MemoryBudget& budget = {});
+
+// "70.1 GiB; NVIDIA H100 80GB has 74.5 GiB", and that it is too little where it is.
+std::string beside_memory_of(const Target& target, uint64_t bytes);
+
+}  // namespace stepc

@@ -1,0 +1,168 @@
+// A step planned and priced for a GPU that is not here.
+#include "plan/target_plan.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "base/text.h"
+#include "cost/named_target.h"
+#include "plan/gpu_allocations.h"
+#include "plan/plan_graph.h"
+#include "schedule/verify_kernels.h"
+#include "tests/expect_user_error.h"
+
+namespace stepc {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+
+Schedule gpu_schedule(const std::string& graph, const std::string& card = "h200") {
+  PlanGraphOptions options;
+  options.target = named_target(card);
+  Schedule schedule = plan_graph(parse_graph("stepc.graph 1\n" + graph), nullptr, options).plan.schedule;
+  verify(schedule);
+  verify_kernels(schedule);
+  return schedule;
+}
+
+std::string product(int64_t rows, int64_t inner, int64_t columns, std::string_view dtype) {
+  return str(
+      "input %0: {3}[{0}, {1}] = batch \"0\"\ninput %1: {3}[{1}, {2}] = parameter \"w\"\n"
+      "%2: {3}[{0}, {2}] = matmul(%0, %1) {{transpose_a=false, transpose_b=false}} | forward \"\"\nreturn %2\n",
+      rows, inner, columns, dtype);
+}
+
+double seconds_of(const std::string& graph, const std::string& card = "h200") {
+  return simulate(gpu_schedule(graph, card), named_target(card)).seconds;
+}
+
+TEST(TargetPlan, AKernelTakesItsArithmeticOrItsTrafficWhicheverIsMore) {
+  const Target h200 = named_target("h200");
+  // 4096^3: arithmetic.
+  const double flops = 2.0 * 4096 * 4096 * 4096;
+  const double rate = matmul_rate(h200.rates, KernelOwner::kLibrary, DType::kBF16, 4096, 4096, 4096);
+  EXPECT_NEAR(seconds_of(product(4096, 4096, 4096, "bf16")), flops / rate + 1e-6, 1e-9);
+  EXPECT_NEAR(seconds_of(product(4096, 4096, 4096, "f16")), flops / rate + 1e-6, 1e-9) << "tensor cores take both";
+  EXPECT_GT(seconds_of(product(4096, 4096, 4096, "f32")), 10 * flops / rate);
+  // An elementwise kernel: traffic.
+  const std::string stream =
+      "input %0: bf16[67108864] = batch \"0\"\n%1: bf16[67108864] = tanh(%0) | forward \"\"\nreturn %1\n";
+  EXPECT_NEAR(seconds_of(stream), 2 * 2 * 67108864 / h200.bytes_per_second + 1e-6, 1e-9);
+  EXPECT_NEAR(seconds_of(stream) / seconds_of(stream, "h100"), 3.35 / 4.8, 0.01);
+}
+
+TEST(TargetPlan, AttentionAndLossOfGpusCountTheirScratch) {
+  const Schedule attention = gpu_schedule(
+      "input %0: bf16[2, 4, 64, 16] = batch \"q\"\ninput %1: bf16[2, 2, 64, 16] = batch \"k\"\n"
+      "input %2: bf16[2, 4, 64, 16] = batch \"g\"\n"
+      "%3: bf16[2, 4, 64, 16], %4: f32[2, 4, 64] = attention(%0, %1, %1) {causal=true, scale=0.25} | forward \"\"\n"
+      "%5: bf16[2, 4, 64, 16], %6: bf16[2, 2, 64, 16], %7: bf16[2, 2, 64, 16] = attention_backward(%2, %0, %1, %1, %3, "
+      "%4) {causal=true, scale=0.25} | backward \"\"\nreturn %5\nreturn %6\nreturn %7\n");
+  const auto find = [](const Schedule& schedule, std::string_view op) {
+    const auto one = std::ranges::find(schedule.instructions, op, &Instruction::op);
+    EXPECT_NE(one, schedule.instructions.end()) << op;
+    return *one;
+  };
+  const auto scratch = [](const Schedule& schedule, const Instruction& one) {
+    uint64_t bytes = one.scratch.bytes;
+    for (const PlannedAllocation& allocated : one.allocations) bytes += allocated.bytes;
+    for (OperandId result : one.writes) bytes -= static_cast<uint64_t>(bytes_of(schedule.operands[result.index()]));
+    return bytes;
+  };
+  EXPECT_EQ(find(attention, "attention").kind, Instruction::Kind::kOp);
+  EXPECT_EQ(find(attention, "attention").why, "cuDNN's attention, or flash attention");
+  // dq in f32, a sum a query, dk and dv of each of four heads.
+  EXPECT_EQ(scratch(attention, find(attention, "attention_backward")),
+            4U * 2 * 4 * 64 * 16 + 4U * 2 * 4 * 64 + 2 * 2U * 2 * 4 * 64 * 16);
+  const Schedule loss = gpu_schedule(
+      "input %0: bf16[4096, 256] = batch \"hidden\"\ninput %1: bf16[32000, 256] = parameter \"head\"\n"
+      "input %2: i64[4096] = batch \"labels\"\n"
+      "%3: f32[4096], %4: f32[4096], %5: bf16[0, 256], %6: bf16[0, 256] = linear_cross_entropy(%0, %1, %2) "
+      "{frozen=true, gradient_dtype=bf16, ignore_index=-100} | forward \"loss\"\nreturn %3\n");
+  const Instruction one = find(loss, "linear_cross_entropy");
+  EXPECT_EQ(one.why, "cuBLASLt and a row kernel, a chunk of tokens at a time");
+  EXPECT_EQ(scratch(loss, one), 2U * 1024 * 32000 + 2 * 4U * 1024 + 32 * kMiB);
+  EXPECT_EQ(simulate(loss, named_target("h200")).entries.back().work, WorkClass::kLoss);
+}
+
+TEST(TargetPlan, AGpusScheduleSaysItsDeviceAndReadsBack) {
+  const Schedule schedule = gpu_schedule(product(64, 64, 64, "bf16"), "a100");
+  const std::string text = to_text(schedule);
+  EXPECT_TRUE(text.starts_with("stepc.schedule 1\ndevice cuda sm_80\nthreads 1\n")) << text;
+  EXPECT_EQ(parse_schedule(text), schedule);
+  EXPECT_NE(text.find("why \"cuBLASLt\""), std::string::npos) << text;
+  EXPECT_NE(hash_of(schedule), hash_of(gpu_schedule(product(64, 64, 64, "bf16"), "h100")));
+  EXPECT_EQ(hash_of(gpu_schedule(product(64, 64, 64, "bf16"), "h200")),
+            hash_of(gpu_schedule(product(64, 64, 64, "bf16"), "h100")))
+      << "rates change no plan";
+}
+
+// y = relu(x @ w); z = x @ y; returns sum(z)
+constexpr std::string_view kVirtualStep = R"(stepc.trace 1
+storage s0 bytes=32 external
+storage s1 bytes=32 external
+storage s2 bytes=32
+storage s3 bytes=32
+storage s4 bytes=32
+storage s5 bytes=4 escapes
+%0: bf16[4, 4] @s0 = parameter "w"
+%1: bf16[4, 4] @s1 = batch "0"
+call 0 %2: bf16[4, 4] @s2 = aten::mm(%1, %0) | forward "layer"
+call 1 %3: bf16[4, 4] @s3 = aten::relu(%2) | forward "layer"
+call 2 %4: bf16[4, 4] @s4 = aten::mm(%1, %3) | forward "layer"
+call 3 %5: f32[] @s5 = aten::sum(%4, dtype:f32) | forward ""
+return %5
+ticks 0
+)";
+
+TEST(TargetPlan, EagersChoicesAreTheCallsWithAGpusWorkspaces) {
+  const Trace trace = parse_trace(kVirtualStep);
+  const Trace on_gpu = with_gpu_allocations(trace, {.sm = 90});
+  verify(on_gpu);
+  std::vector<uint64_t> bytes;
+  for (const Allocation& one : on_gpu.allocations) bytes.push_back(one.bytes);
+  EXPECT_EQ(bytes, (std::vector<uint64_t>{32, 32 * kMiB, 32, 32, 32 * kMiB, 4}));
+  const TargetPlan plan = plan_for_target(trace, named_target("h100"), true);
+  EXPECT_EQ(plan.schedule.instructions.size(), 4);
+  EXPECT_FALSE(plan.memory.has_value());
+  // Two tensors beside the second product's workspace, and the result.
+  EXPECT_EQ(plan.schedule.arena_bytes, 32 * kMiB + 2 * 64);
+  EXPECT_EQ(plan.needed_bytes(), plan.schedule.peak_bytes() + 2 * 64);
+  EXPECT_GT(plan.timeline.seconds, 4e-6) << "four kernels with next to nothing to do";
+  EXPECT_LT(plan.timeline.seconds, 2e-5);
+  // The text says all that was asked for, and still is a Schedule.
+  EXPECT_EQ(parse_schedule(plan.text()), plan.schedule);
+  for (const char* part : {"# planned for NVIDIA H100 80GB (cuda sm_90)", "# memory ", "# predicted ", "# sm = 90"})
+    EXPECT_NE(plan.text().find(part), std::string::npos) << part << plan.text();
+  const TargetPlan fused = plan_for_target(trace, named_target("h100"), false);
+  EXPECT_TRUE(fused.memory.has_value());
+  EXPECT_EQ(parse_schedule(fused.text()), fused.schedule);
+}
+
+TEST(TargetPlan, AScheduleIsPricedForItsKindOfMachineAlone) {
+  const Schedule of_gpu = gpu_schedule(product(64, 64, 64, "bf16"));
+  EXPECT_USER_ERROR(simulate(of_gpu, {}), "the Schedule is planned for a GPU and cannot be priced for a CPU");
+  EXPECT_USER_ERROR(simulate(Schedule(), named_target("h100")),
+                    "the Schedule is planned for a CPU and cannot be priced for a GPU");
+}
+
+TEST(TargetPlan, ACallThatOnlyHasTheNameOfAttentionHasNoWorkspace) {
+  const Trace trace = parse_trace(
+      "stepc.trace 1\nstorage s0 bytes=32 external\nstorage s1 bytes=32 escapes\n"
+      "%0: bf16[4, 4] @s0 = batch \"0\"\n"
+      "call 0 %1: bf16[4, 4] @s1 = aten::_scaled_dot_product_flash_attention_for_cpu_backward(%0) | backward \"\"\n"
+      "return %1\nticks 0\n");
+  EXPECT_EQ(with_gpu_allocations(trace, {.sm = 90}).allocations.size(), 1);
+  EXPECT_GT(plan_for_target(trace, named_target("h100"), true).timeline.seconds, 0);
+}
+
+TEST(TargetPlan, WhatIsLargerThanTheGpuIsSaid) {
+  Target small = named_target("h100");
+  small.gpu->memory_bytes = 1024;
+  const TargetPlan plan = plan_for_target(parse_trace(kVirtualStep), small, true);
+  EXPECT_NE(plan.summary().find(": too little"), std::string::npos) << plan.summary();
+}
+
+}  // namespace
+}  // namespace stepc
