@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -29,6 +30,10 @@ class CallObserver : public c10::DebugInfoBase {
   virtual void end_event() {}
   // What writes down the step's calls, nullptr where nothing does.
   virtual RecordingState* recording() { return nullptr; }
+  // Of a step that pauses: the tensors that it has made so far and that the program holds (capture/made_tensors.h).
+  virtual std::vector<at::Tensor> held() { return {}; }
+  // The step has made this one by no call that is seen.
+  virtual void note(const at::Tensor&) {}
 };
 
 // The calling thread's observer, nullptr without one.

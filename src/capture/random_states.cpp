@@ -1,5 +1,7 @@
 #include "capture/random_states.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 
 namespace stepc {
@@ -51,14 +53,32 @@ void RandomStates::before_call(CallId call) {
   }
 }
 
+bool RandomStates::are_put_back() const {
+  return std::ranges::any_of(
+      watched_, [](const Watched& one) { return !is_in_state(one.generator, one.seen[one.current].snapshot); });
+}
+
 void RandomStates::resume() {
   for (size_t w = 0; w < watched_.size(); ++w) see(w, GeneratorState::Kind::kResumed, {});
 }
 
+// A part that is computed again in the backward pass leaves the state that the forward pass left, which is the state
+// that the program came back with unless it drew in between. checkpoint() puts that one back, and a recording would not
+// see it.
 void RandomStates::after_call(CallId call) {
-  for (size_t w = 0; w < watched_.size(); ++w)
-    if (!is_in_state(watched_[w].generator, watched_[w].seen[watched_[w].current].snapshot))
-      see(w, GeneratorState::Kind::kAfterCall, call);
+  for (size_t w = 0; w < watched_.size(); ++w) {
+    Watched& one = watched_[w];
+    if (is_in_state(one.generator, one.seen[one.current].snapshot)) continue;
+    const auto resumed = std::ranges::find_if(one.seen, [&one](const Seen& seen) {
+      return seen.state.kind == GeneratorState::Kind::kResumed && is_in_state(one.generator, seen.snapshot);
+    });
+    const auto place = static_cast<size_t>(resumed - one.seen.begin());
+    const bool is_put_back = resumed != one.seen.end();
+    see(w, GeneratorState::Kind::kAfterCall, call);
+    if (!is_put_back) continue;
+    one.current = place;
+    loads_.push_back({CallId(call.index() + 1), w, place});
+  }
 }
 
 void RandomStates::finish(CallId end, Trace& trace) {

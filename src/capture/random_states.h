@@ -21,6 +21,8 @@ class RandomStates {
   GeneratorArg argument(const at::Generator& generator);
 
   void before_call(CallId call);
+  // Whether the program has put an earlier state back since the last call.
+  bool are_put_back() const;
   // The program comes back from a pause, in which it may have drawn.
   void resume();
   void after_call(CallId call);

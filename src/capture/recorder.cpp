@@ -52,6 +52,7 @@ void Recorder::run(const std::function<void()>& part) {
   }
 }
 
+void Recorder::note_made() { state_->note_made(); }
 void Recorder::pause(const std::vector<at::Tensor>& outputs, int64_t structure) { state_->pause(outputs, structure); }
 void Recorder::resume(const std::vector<at::Tensor>& incoming) { state_->resume(incoming); }
 
@@ -91,6 +92,14 @@ size_t host_reads_so_far() {
 
 void report_comparison(size_t read) {
   if (RecordingState* recording = current_recording()) recording->read_decides(read);
+}
+
+std::vector<at::Tensor> held_tensors() {
+  CallObserver* const observer = current_observer();
+  return observer == nullptr ? std::vector<at::Tensor>() : observer->held();
+}
+void note_made(const at::Tensor& tensor) {
+  if (CallObserver* const observer = current_observer()) observer->note(tensor);
 }
 
 bool has_made(const at::Tensor& tensor) {

@@ -90,6 +90,7 @@ struct Recording {
   std::vector<Unowned> unowned;
   // What the step did outside of tensors, which only its own host code can do again.
   std::vector<std::string> effects;
+  bool is_left = false;         // it has no trace: what the program asks of the step, no plan can give
   bool raised = false;          // some call ended with an error, which the step caught
   uint64_t peak_bytes = 0;      // largest sum of live bytes that the eager step allocated
   double overhead_seconds = 0;  // spent recording, kernels excluded
@@ -117,6 +118,8 @@ class Recorder {
 
   // Runs a part of the step. Throws UserError inside another recording; what `part` throws passes through.
   void run(const std::function<void()>& part);
+  // From now on held_tensors() knows what the step makes.
+  void note_made();
   // The program gets `outputs`, which the step made. `structure` is the door's number for what they are made into.
   void pause(const std::vector<at::Tensor>& outputs, int64_t structure);
   // It comes back with these, undefined ones among them: the pause's key is `structure` and which_are_defined().
@@ -160,6 +163,12 @@ class HostEventScope {
 // where it is also passed on.
 size_t host_reads_so_far();
 void report_comparison(size_t read);
+
+// The tensors that the calling thread's step, recorded or traced, has made before its pause and that Python objects
+// refer to, in the order of calls; not those that autograd alone saves. Asked with the GIL.
+std::vector<at::Tensor> held_tensors();
+// The step has made this tensor by no call that a recording sees: Tensor.data.
+void note_made(const at::Tensor& tensor);
 
 // Whether a call of the recording has made what the tensor lies in. What other threads make meanwhile it does not know.
 bool has_made(const at::Tensor& tensor);

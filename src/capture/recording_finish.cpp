@@ -141,12 +141,16 @@ ValueId RecordingState::output_value(const at::Tensor& output) {
 }
 
 void RecordingState::pause(const std::vector<at::Tensor>& outputs, int64_t structure) {
+  if (random_.are_put_back())  // what stands before the next call of a trace is put back after the pause
+    obstacle("a random generator is given an earlier state at the end of the forward pass");
   HostEvent event;
   event.kind = HostEvent::Kind::kPause;
   event.key = str("{}", structure);
   event.begin = event.end = CallId(trace_.calls.size());
   for (const at::Tensor& output : outputs) event.outputs.push_back(output_value(output));
   trace_.events.push_back(std::move(event));
+  made_.clear();
+  notes_made_ = false;
 }
 
 void RecordingState::resume(const std::vector<at::Tensor>& incoming) {

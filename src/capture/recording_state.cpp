@@ -144,6 +144,15 @@ std::string RecordingState::place() {
   return where.empty() ? "" : str(" ({})", where);
 }
 
+std::vector<at::Tensor> RecordingState::held() {
+  std::vector<at::Tensor> held = made_.held();
+  std::erase_if(held, [&](const at::Tensor& tensor) {
+    const auto found = ids_.find(tensor.storage().unsafeGetStorageImpl());
+    return !tensor.requires_grad() && (found == ids_.end() || trace_.storages[found->second.index()].external);
+  });
+  return held;
+}
+
 // ---- storages and values
 
 StorageId RecordingState::track(const at::Tensor& tensor, int owned) {
@@ -529,6 +538,7 @@ void RecordingState::end_call(const c10::OperatorHandle& op, const torch::jit::S
     stopped_ = true;
   }
   log_.end_call();
+  if (notes_made_) made_.note(values);
   if (op.hasTag(at::Tag::inplace_view)) open_.writes.clear();  // changes a tensor's window, not memory
   check_reads(open_);
   const auto used = [&](ValueId value) { tracked(value).last_use = log_.ticks(); };

@@ -13,6 +13,7 @@
 
 #include "aten/generator_snapshot.h"
 #include "capture/allocation_log.h"
+#include "capture/made_tensors.h"
 #include "capture/observer.h"
 #include "capture/random_states.h"
 #include "capture/recorder.h"
@@ -34,6 +35,9 @@ class RecordingState final : public CallObserver {
   void begin_event(const std::string& key) override { begin_event(key, gradients_now()); }
   void end_event() override;
   RecordingState* recording() override { return this; }
+  std::vector<at::Tensor> held() override;
+  void note(const at::Tensor& tensor) override { made_.note(tensor); }
+  void note_made() { notes_made_ = true; }
 
   // ---- what a step had done before it was recorded is done again
 
@@ -145,6 +149,8 @@ class RecordingState final : public CallObserver {
   std::unordered_map<c10::StorageImpl*, StorageId> ids_;
   std::unordered_map<int64_t, std::string> module_of_sequence_;  // autograd sequence number -> forward module path
   uint64_t first_sequence_ = 0;  // autograd nodes of this thread with a lower number were there before the step
+  MadeTensors made_;             // until the pause
+  bool notes_made_ = false;
   std::vector<std::string> obstacles_;
   std::vector<std::string> effects_;
   std::vector<Unowned> unowned_;

@@ -48,7 +48,14 @@ TracedStates::TracedStates(const Trace& trace)
     }
   };
   for (const HostRead& read : trace.reads) at_reads_[read.call.index()];
+  const auto pause = std::ranges::find(trace.events, HostEvent::Kind::kPause, &HostEvent::kind);
+  const size_t pauses_before = pause == trace.events.end() ? SIZE_MAX : pause->begin.index();
+  const auto pass_pause = [&] {
+    for (const GeneratorState& state : at_end_) at_pause_.push_back(first_alike(state));
+    for (GeneratorState& state : at_end_) state = {state.generator, GeneratorState::Kind::kResumed, {}, {}};
+  };
   for (size_t c = 0; c < trace.calls.size(); ++c) {
+    if (c == pauses_before) pass_pause();
     load(c);
     if (const auto read = at_reads_.find(c); read != at_reads_.end())
       for (const GeneratorState& state : at_end_) read->second.push_back(first_alike(state));
@@ -59,6 +66,7 @@ TracedStates::TracedStates(const Trace& trace)
     for (size_t other = 0; other < c && alike_[c] == c; ++other)
       if (draws_[other].valid() && expected_[other] == expected_[c] && draw_alike(other, c)) alike_[c] = other;
   }
+  if (pauses_before == trace.calls.size()) pass_pause();
   load(trace.calls.size());
   for (GeneratorState& state : at_end_) state = first_alike(std::move(state));
 }
@@ -130,20 +138,33 @@ void TracedStates::look(size_t watched, size_t before) {
   loads_.push_back({before, watched, one.current});
 }
 
+bool TracedStates::is_recorded(size_t watched, const GeneratorState& expected, size_t call) {
+  look(watched, call);
+  const Watched& one = watched_[watched];
+  return !one.generator.defined() || first_alike(one.seen[one.current].state) == expected;
+}
+
+bool TracedStates::are_all_recorded(const std::vector<GeneratorState>& expected, size_t call) {
+  bool are = true;
+  for (size_t g = 0; g < expected.size(); ++g) are = is_recorded(g, expected[g], call) && are;
+  return are;
+}
+
 bool TracedStates::are_as_recorded(size_t call) {
-  const auto is_recorded = [&](size_t g, const GeneratorState& expected) {
-    look(g, call);
-    const Watched& one = watched_[g];
-    return !one.generator.defined() || first_alike(one.seen[one.current].state) == expected;
-  };
-  const auto are_all_recorded = [&](const std::vector<GeneratorState>& expected) {
-    bool are = true;
-    for (size_t g = 0; g < expected.size(); ++g) are = is_recorded(g, expected[g]) && are;
-    return are;
-  };
-  if (call == draws_.size()) return are_all_recorded(at_end_);
-  if (const auto read = at_reads_.find(call); read != at_reads_.end() && !are_all_recorded(read->second)) return false;
-  return !draws_[call].valid() || is_recorded(draws_[call].index(), expected_[call]);
+  if (call == draws_.size()) return are_all_recorded(at_end_, call);
+  if (const auto read = at_reads_.find(call); read != at_reads_.end() && !are_all_recorded(read->second, call))
+    return false;
+  return !draws_[call].valid() || is_recorded(draws_[call].index(), expected_[call], call);
+}
+
+bool TracedStates::are_as_recorded_at_pause(size_t call) { return are_all_recorded(at_pause_, call); }
+
+void TracedStates::resume(size_t call) {
+  for (size_t g = 0; g < watched_.size(); ++g) {
+    if (!watched_[g].generator.defined()) continue;
+    see(g, GeneratorState::Kind::kResumed, {}, read_generator(watched_[g].generator));
+    loads_.push_back({call, g, watched_[g].current});
+  }
 }
 
 bool TracedStates::is_seeded_as_recorded(size_t call) const {

@@ -33,6 +33,10 @@ class TracedStates {
   [[nodiscard]] bool is_seeded_as_recorded(size_t call) const;
   // `call` was left out.
   void skipped(size_t call);
+  // Whether all states are as recorded where the step pauses, before `call`.
+  bool are_as_recorded_at_pause(size_t call);
+  // The program comes back from the pause before `call`, in which it may have drawn.
+  void resume(size_t call);
   // A plan has run up to here: its states are there, and no marks.
   void ran();
   // Another plan has: what the host has set is put back.
@@ -69,6 +73,8 @@ class TracedStates {
     size_t seen = 0;
   };
 
+  bool is_recorded(size_t watched, const GeneratorState& expected, size_t call);
+  bool are_all_recorded(const std::vector<GeneratorState>& expected, size_t call);
   // Which call leaves the state that `state` is: the first of those that draw the same numbers.
   GeneratorState first_alike(GeneratorState state) const;
   bool draw_alike(size_t call, size_t other) const;
@@ -81,7 +87,7 @@ class TracedStates {
   std::vector<GeneratorId> draws_;                          // by call; invalid: it draws nothing
   std::vector<GeneratorState> expected_;                    // by call: the state that it draws from
   std::map<size_t, std::vector<GeneratorState>> at_reads_;  // by call that the host reads, by generator
-  std::vector<GeneratorState> at_end_;                      // by generator
+  std::vector<GeneratorState> at_end_, at_pause_;           // by generator
   std::vector<size_t> alike_;                               // by call: the first that leaves the same state
   std::vector<Watched> watched_;
   std::vector<Load> loads_;

@@ -17,7 +17,9 @@
 #include "aten/unreadable_storage.h"
 #include "base/check.h"
 #include "capture/index_range.h"
+#include "capture/made_tensors.h"
 #include "capture/observer.h"
+#include "capture/recorder.h"
 #include "capture/recording_state.h"
 #include "capture/traced_states.h"
 #include "ir/agree.h"
@@ -26,11 +28,11 @@ namespace stepc {
 
 namespace {
 
-bool writes(const c10::Argument& argument) {
+bool declares_write(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
-bool is_number(const Arg& arg) {
+bool is_any_number(const Arg& arg) {
   return std::holds_alternative<int64_t>(arg) || std::holds_alternative<double>(arg) ||
          std::holds_alternative<std::complex<double>>(arg) || std::holds_alternative<WrappedNumber>(arg) ||
          std::holds_alternative<std::vector<double>>(arg);
@@ -78,6 +80,12 @@ std::vector<Expected> expect(const Trace& trace) {
   return calls;
 }
 
+// A storage's memory, for another storage to lie on, too.
+c10::DataPtr memory_of(const c10::Storage& storage) {
+  const auto let_go = [](void* holder) { delete static_cast<c10::Storage*>(holder); };
+  return {storage.mutable_data(), new c10::Storage(storage), let_go, c10::Device(c10::kCPU)};
+}
+
 // What a storage of the trace is in this run of the step.
 struct Met {
   c10::StorageImpl* address = nullptr;                            // none: not met yet
@@ -92,6 +100,8 @@ class Tracer::Observer final : public CallObserver {
  public:
   explicit Observer(const Trace& trace)
       : trace_(trace), expected_(expect(trace)), written_(trace.storages.size()), states_(trace) {
+    const auto pause = std::ranges::find(trace.events, HostEvent::Kind::kPause, &HostEvent::kind);
+    if (pause != trace.events.end()) pause_ = static_cast<size_t>(pause - trace.events.begin());
     for (const Call& call : trace.calls)
       for (ValueId value : call.writes) written_[storage_of(value).index()] = true;
     for (const External& external : trace.externals)
@@ -110,6 +120,9 @@ class Tracer::Observer final : public CallObserver {
     stale_.clear();
     shown_.clear();
     filled_.clear();
+    made_.clear();
+    given_at_pause_.clear();
+    is_past_pause_ = false;
     difference_.clear();
     raised_ = is_reseeded_ = false;
     numbers_.clear();
@@ -126,6 +139,7 @@ class Tracer::Observer final : public CallObserver {
   void release() {
     kept_.clear();
     met_.clear();
+    made_.clear();
     host_data_.clear();
     recording_.reset();
     heir_.reset();
@@ -144,6 +158,7 @@ class Tracer::Observer final : public CallObserver {
       if (!begins_as(from, c, given, supplied)) return false;
     }
     if (!states_.take_over(from.states_, calls)) return false;
+    if (from.is_past_pause_ && !comes_back_as(from)) return false;
     // Only of these calls the two traces number storages alike.
     bool is_same = true;
     const auto take = [&](ValueId value) { is_same = is_same && meets_as(from, value); };
@@ -157,6 +172,9 @@ class Tracer::Observer final : public CallObserver {
     shown_ = from.shown_;
     filled_ = from.filled_;
     marks_ = from.marks_;
+    made_ = from.made_;
+    is_past_pause_ = from.is_past_pause_;
+    given_at_pause_ = from.given_at_pause_;
     supplied_ = std::move(supplied);
     numbers_ = from.numbers_;
     plan_ = from.plan_;
@@ -171,6 +189,54 @@ class Tracer::Observer final : public CallObserver {
     computes_ = computes;
     if (computes_ && plan_->record) recording_ = plan_->record()->take_over();
   }
+
+  // ---- a pause
+
+  void pause(const std::vector<at::Tensor>& outputs, int64_t structure) {
+    if (heir_) return heir_->pause(outputs, structure);
+    if (!is_following() || pauses(outputs, structure)) return;
+    if (hand_over([&](Observer& other) { return other.pauses(outputs, structure); })) return;
+    stray("its part before the pause ends otherwise than was recorded", /*records=*/false);
+  }
+  void resume(const std::vector<at::Tensor>& incoming) {
+    if (heir_) return heir_->resume(incoming);
+    const std::string defined = ' ' + which_are_defined(incoming);
+    const auto comes_back = [&](const Observer& one) {
+      if (!one.is_at_pause()) return false;
+      const HostEvent& event = one.trace_.events[*one.pause_];
+      return event.key.ends_with(defined) && event.outputs == trace_.events[*pause_].outputs;
+    };
+    if (is_following() && !comes_back(*this)) {
+      if (hand_over(comes_back)) return heir_->resume(incoming);
+      stray("the loss uses other outputs than was recorded", /*records=*/false);
+    }
+    made_.clear();
+    is_past_pause_ = true;
+    for (const External& external : trace_.externals) {
+      if (external.owner != Owner::kIncoming) continue;
+      const at::Tensor& tensor = incoming.at(std::stoul(external.key));
+      if (!tensor.defined() || !tensor.has_storage()) continue;  // its calls will differ
+      kept_.push_back(tensor.storage());
+      meet(external.value, tensor);
+    }
+    if (!computes_) states_.resume(next_);
+  }
+  [[nodiscard]] size_t pause_event() const { return pause_.value(); }
+  std::vector<at::Tensor> held() override {
+    if (heir_) return heir_->held();
+    std::vector<at::Tensor> held = made_.held();
+    std::erase_if(held, [&](const at::Tensor& tensor) {
+      const auto* storage = tensor.storage().unsafeGetStorageImpl();
+      return !tensor.requires_grad() &&
+             std::ranges::find(kept_, storage, &c10::Storage::unsafeGetStorageImpl) != kept_.end();
+    });
+    return held;
+  }
+  void note(const at::Tensor& tensor) override {
+    if (heir_) return heir_->note(tensor);
+    made_.note(tensor);
+  }
+
   void end() {
     if (heir_) return heir_->end();
     // What the recorder itself looked at the results with.
@@ -296,6 +362,7 @@ class Tracer::Observer final : public CallObserver {
 
   [[nodiscard]] ValueId held_beside(const std::vector<ValueId>& given) const {
     std::vector<bool> is_given(met_.size(), false);
+    for (StorageId storage : given_at_pause_) is_given[storage.index()] = true;
     for (ValueId value : given)
       if (value.valid()) is_given[storage_of(value).index()] = true;
     for (size_t v = 0; v < trace_.values.size(); ++v) {
@@ -306,18 +373,24 @@ class Tracer::Observer final : public CallObserver {
     return {};
   }
 
+  // At the pause the plan goes on to read what it gives.
   void give(ValueId value, const at::Tensor& result) {
     const StorageId storage = storage_of(value);
     if (!value.valid() || !is_held(storage) || !result.defined()) return;
     const auto held = met_[storage.index()].weak->lock();
     if (!held) return;
     if (result.storage().nbytes() != 0 && result.storage().data() == nullptr) return;  // given with an earlier result
+    const bool is_shared = pause_ && !is_past_pause_;
+    if (is_shared) given_at_pause_.insert(storage);
+    if (!is_shared && given_at_pause_.contains(storage)) return;  // the program has had it since
+    if (!is_unreadable(*held) && result.storage().data() == held->data_ptr().get()) return;
     const Value& window = trace_.values[value.index()];
     const bool is_whole = result.storage().nbytes() == held->nbytes() && result.storage_offset() == window.offset &&
                           result.strides() == c10::IntArrayRef(window.strides);
     if (is_whole && is_unreadable(*held)) {
       c10::StorageImpl* from = result.storage().unsafeGetStorageImpl();
-      make_readable(*held, from->set_data_ptr(c10::DataPtr(nullptr, c10::Device(c10::kCPU))));
+      make_readable(*held, is_shared ? memory_of(result.storage())
+                                     : from->set_data_ptr(c10::DataPtr(nullptr, c10::Device(c10::kCPU))));
       return;
     }
     if (is_unreadable(*held)) make_readable(*held, c10::GetCPUAllocator()->allocate(held->nbytes()));
@@ -331,6 +404,23 @@ class Tracer::Observer final : public CallObserver {
       recording_->call(op, below, stack);
     else
       op.redispatchBoxed(below, stack);
+    note_made(op, *stack);
+  }
+  void note_made(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+    if (pause_ && !is_past_pause_) made_.note(torch::jit::last(stack, op.schema().returns().size()));
+  }
+  [[nodiscard]] bool is_at_pause() const {
+    return pause_ && !is_past_pause_ && next_ == trace_.events[*pause_].begin.index();
+  }
+  // Whether the trace pauses here, with these outputs.
+  bool pauses(const std::vector<at::Tensor>& outputs, int64_t structure) {
+    if (!is_at_pause()) return false;
+    const HostEvent& event = trace_.events[*pause_];
+    const std::string number = str("{} ", structure);
+    if (!event.key.starts_with(number) || event.outputs.size() != outputs.size()) return false;
+    for (size_t o = 0; o < outputs.size(); ++o)
+      if (!is_value(outputs[o], event.outputs[o])) return false;
+    return computes_ || states_.are_as_recorded_at_pause(next_);
   }
 
   // ---- another trace
@@ -369,7 +459,7 @@ class Tracer::Observer final : public CallObserver {
       const auto number = given.find(a);
       if (number == given.end()) {
         if (mine.args[a] != theirs.args[a] && !is_given_by_host(expected_[c], mine.args[a])) return false;
-        if (expected_[c].supplied && is_number(mine.args[a])) {
+        if (expected_[c].supplied && is_any_number(mine.args[a])) {
           const auto* wrapped = std::get_if<WrappedNumber>(&mine.args[a]);
           supplied.push_back({CallId(c), a, wrapped ? c10::IValue(tensor_of(*wrapped)) : expected_[c].constants[a]});
         }
@@ -387,6 +477,21 @@ class Tracer::Observer final : public CallObserver {
     for_each_value(mine.args, compare);
     for_each_value(mine.results, compare);
     return same_values;
+  }
+
+  // Whether this trace pauses as that of `from` does, which is past it; what came in there has come in here.
+  bool comes_back_as(const Observer& from) {
+    if (!pause_ || !(trace_.events[*pause_] == from.trace_.events[*from.pause_])) return false;
+    for (const External& external : trace_.externals) {
+      if (external.owner != Owner::kIncoming) continue;
+      const auto is_same = [&](const External& other) {
+        return other.owner == external.owner && other.key == external.key;
+      };
+      const auto other = std::ranges::find_if(from.trace_.externals, is_same);
+      if (other == from.trace_.externals.end()) return false;
+      met_[storage_of(external.value).index()] = from.met_[from.storage_of(other->value).index()];
+    }
+    return true;
   }
 
   // Whether `value` lies here on the memory that `from` has met in its place. What the step makes has none but that;
@@ -498,7 +603,7 @@ class Tracer::Observer final : public CallObserver {
   bool follows(const c10::OperatorHandle& op, const torch::jit::Stack& stack, bool takes = true) {
     why_ = nullptr;
     is_reseeded_ = false;
-    if (next_ == expected_.size()) return false;
+    if (next_ == expected_.size() || is_at_pause()) return false;
     const Expected& expected = expected_[next_];
     if (!(expected.op == op)) return false;
     const Call& call = trace_.calls[next_];
@@ -538,8 +643,8 @@ class Tracer::Observer final : public CallObserver {
     if (const auto* generator = std::get_if<GeneratorArg>(&arg)) return is_generator(given, *generator);
     if (is_given_by_host(expected, arg)) return true;
     const c10::IValue& constant = expected.constants[index];
-    if (is_same(constant, given)) return !expected.supplied || !is_number(arg) || supply(index, given);
-    if (expected.supplied && is_number(arg)) {
+    if (is_same(constant, given)) return !expected.supplied || !is_any_number(arg) || supply(index, given);
+    if (expected.supplied && is_any_number(arg)) {
       const auto other = constant_from_ivalue(given, schema);
       return other && other->index() == arg.index() && supply(index, given);
     }
@@ -555,6 +660,7 @@ class Tracer::Observer final : public CallObserver {
   std::string difference_of(const c10::OperatorHandle& op) const {
     const std::string name = name_of(op);
     if (next_ == expected_.size()) return str("it calls {} where nothing more was recorded", name);
+    if (is_at_pause()) return str("it calls {} where nothing more was recorded before the pause", name);
     const Call& call = trace_.calls[next_];
     const std::string where = call.module.empty() ? std::string() : str(" in '{}'", call.module);
     if (is_reseeded_)
@@ -728,7 +834,7 @@ class Tracer::Observer final : public CallObserver {
     std::vector<c10::IValue> written;
     const auto args = torch::jit::last(*stack, schema.arguments().size());
     for (size_t i = 0; i < args.size(); ++i)
-      if (writes(schema.arguments()[i])) written.push_back(args[i]);
+      if (declares_write(schema.arguments()[i])) written.push_back(args[i]);
     states_.skipped(id.index());
     for (ValueId value : call.writes) {
       c10::StorageImpl* const storage = met_[storage_of(value).index()].address;
@@ -737,7 +843,7 @@ class Tracer::Observer final : public CallObserver {
     }
     std::vector<c10::IValue> results;
     for (size_t r = 0; r < schema.returns().size(); ++r) {
-      if (writes(schema.returns()[r]) && !written.empty()) {
+      if (declares_write(schema.returns()[r]) && !written.empty()) {
         results.push_back(written[std::min(r, written.size() - 1)]);
       } else if (const auto* value = std::get_if<ValueId>(&call.results[r])) {
         results.emplace_back(made(*value));
@@ -751,6 +857,7 @@ class Tracer::Observer final : public CallObserver {
     }
     torch::jit::drop(*stack, schema.arguments().size());
     for (c10::IValue& result : results) stack->push_back(std::move(result));
+    note_made(expected_[id.index()].op, *stack);
   }
 
   [[nodiscard]] bool changes_shown(const Call& call) const {
@@ -788,7 +895,17 @@ class Tracer::Observer final : public CallObserver {
     if (Recorder* const recorder = may_record ? plan_->record() : nullptr) recording_ = recorder->take_over();
     std::optional<ObserverScope> scope;
     if (recording_ != nullptr) scope.emplace(recording_);
+    // What the program has been given at the pause stays as the program has it by now.
+    std::vector<std::pair<c10::intrusive_ptr<c10::StorageImpl>, c10::DataPtr>> given;
+    for (StorageId storage : given_at_pause_) {
+      if (!is_held(storage)) continue;
+      auto held = met_[storage.index()].weak->lock();
+      c10::DataPtr memory = held->set_data_ptr(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
+      make_unreadable(*held);
+      given.emplace_back(std::move(held), std::move(memory));
+    }
     compute_again();
+    for (auto& [held, memory] : given) make_readable(*held, std::move(memory));
     if (recording_ != nullptr) recording_->as(nullptr);
   }
 
@@ -947,6 +1064,10 @@ class Tracer::Observer final : public CallObserver {
   std::vector<bool> written_;                     // by storage: some call writes to it
   std::map<StorageId, const External*> host_of_;  // of kind kHost
   TracedStates states_;
+  std::optional<size_t> pause_;  // among the trace's events
+  bool is_past_pause_ = false;
+  std::set<StorageId> given_at_pause_;
+  MadeTensors made_;                           // until then
   std::vector<Mark> marks_;                    // that the host has set so far
   std::shared_ptr<RecordingState> recording_;  // where everything is computed, of that; else since the step left
   std::vector<Met> met_;                       // by storage
@@ -979,7 +1100,7 @@ std::vector<HostSupply> numbers_supplied(const Trace& trace, const Trace& record
       const Call& call = recorded.calls.at(c);
       const auto& schema = find_operator(call.op).schema().arguments();
       for (size_t a = 0; a < call.args.size(); ++a) {
-        if (!is_number(call.args[a])) continue;
+        if (!is_any_number(call.args[a])) continue;
         const auto* wrapped = std::get_if<WrappedNumber>(&call.args[a]);
         out.push_back({CallId(c), a,
                        wrapped ? c10::IValue(tensor_of(*wrapped)) : constant_to_ivalue(call.args[a], schema.at(a))});
@@ -1007,24 +1128,22 @@ void Tracer::bind(const std::vector<at::Tensor>& externals, std::vector<at::Gene
 }
 void Tracer::release() { observer_->release(); }
 
-void Tracer::run(const std::function<void()>& host_code, const Plan& plan) {
-  observer_->begin(&plan, false);
+void Tracer::begin(const Plan& plan, bool computes) { observer_->begin(&plan, computes); }
+
+void Tracer::run(const std::function<void()>& part) {
   try {
     const ObserverScope scope(observer_);
-    host_code();
+    part();
   } catch (...) {
     observer_->stop();
     throw;
   }
-  observer_->end();
 }
 
-void Tracer::run_computing(const std::function<void()>& host_code, const Plan& plan) {
-  observer_->begin(&plan, true);
-  const ObserverScope scope(observer_);
-  host_code();
-  observer_->end();
-}
+void Tracer::pause(const std::vector<at::Tensor>& outputs, int64_t structure) { observer_->pause(outputs, structure); }
+void Tracer::resume(const std::vector<at::Tensor>& incoming) { observer_->resume(incoming); }
+void Tracer::end() { observer_->end(); }
+size_t Tracer::pause_event() const { return observer_->pause_event(); }
 
 const std::string& Tracer::difference() const { return observer_->difference(); }
 bool Tracer::raised() const { return observer_->raised(); }

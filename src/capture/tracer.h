@@ -65,10 +65,18 @@ class Tracer {
   // Before each run. `externals`: the program's tensors, one for each of the trace's externals (constants undefined);
   // `generators`: one for each of its generators, the default one undefined.
   void bind(const std::vector<at::Tensor>& externals, std::vector<at::Generator> generators);
-  // Runs `host_code` on the calling thread. What it throws passes through, with everything computed that it did.
-  void run(const std::function<void()>& host_code, const Plan& plan);
-  // The same, and everything is computed as it comes: what a plan is compared with. Only `plan.other` is asked.
-  void run_computing(const std::function<void()>& host_code, const Plan& plan);
+  // A step begins. With `computes` everything is computed as it comes: what a plan is compared with; only `plan.other`
+  // and `plan.record` are asked then. `plan` has to be there until end().
+  void begin(const Plan& plan, bool computes);
+  // Runs a part of it on the calling thread: all, or what comes before or after a pause. What it throws passes through,
+  // with everything computed that the step did.
+  void run(const std::function<void()>& part);
+  // The part before the pause has run; the program gets `outputs`. `structure` is the door's number for them.
+  void pause(const std::vector<at::Tensor>& outputs, int64_t structure);
+  // It comes back with these.
+  void resume(const std::vector<at::Tensor>& incoming);
+  // All parts have run.
+  void end();
 
   // What the step did otherwise than `trace`, empty while it follows it. After run() it says whether the plan may run.
   [[nodiscard]] const std::string& difference() const;
@@ -89,7 +97,10 @@ class Tracer {
   // of kind kHost.
   [[nodiscard]] const std::map<std::string, at::Tensor>& host_data() const;
 
-  // After run(): whether something holds memory of `value`'s storage, which the step made.
+  // At the pause: its event, among the trace's.
+  [[nodiscard]] size_t pause_event() const;
+
+  // At the end, or at the pause: whether something holds memory of `value`'s storage, which the step made.
   [[nodiscard]] bool is_held(ValueId value) const;
   // A storage that is held and that none of `given` lies on, which the plan leaves: a value on it; invalid: none.
   [[nodiscard]] ValueId held_beside(const std::vector<ValueId>& given) const;

@@ -1,343 +1,433 @@
 #include "codegen/cuda_source.h"
 
 #include <algorithm>
-#include <bit>
+#include <cstdlib>
 
 #include "base/check.h"
+#include "codegen/cuda_scalar.h"
 
 namespace stepc {
 
 namespace {
 
-constexpr std::string_view kPrelude = R"(typedef long long i64;
-typedef unsigned int u32;
-static __device__ float from_bf16(unsigned short x) { return __uint_as_float(u32(x) << 16); }
-static __device__ unsigned short to_bf16(float x) {
-  const u32 bits = __float_as_uint(x);
-  if (x != x) return (unsigned short)((bits >> 16) | 0x40);
-  return (unsigned short)((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
-}
-static __device__ float from_f16(unsigned short x) {
-  float out;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(x));
-  return out;
-}
-static __device__ unsigned short to_f16(float x) {
-  unsigned short out;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(out) : "f"(x));
-  return out;
-}
-// Rounded so that a second rounding gives what one would have.
-static __device__ float to_odd(double x) {
-  const float nearest = (float)x;
-  u32 bits = __float_as_uint(nearest);
-  if (x != x || (double)nearest == x) return nearest;
-  if (fabs((double)nearest) > fabs(x)) --bits;
-  return __uint_as_float(bits | 1);
-}
-static __device__ i64 to_i64(double x) { return fabs(x) < 9223372036854775808.0 ? (i64)x : (i64)(1ULL << 63); }
-static __device__ int to_i32(double x) { return fabs(x) < 2147483648.0 ? (int)x : (int)(1U << 31); }
-static __device__ i64 integer_power(i64 base, i64 exponent) {
-  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 == 0 ? 1 : -1) : 0;
-  unsigned long long result = 1, factor = (unsigned long long)base;
-  for (unsigned long long rest = (unsigned long long)exponent; rest != 0; rest >>= 1) {
-    if (rest & 1) result *= factor;
-    factor *= factor;
-  }
-  return (i64)result;
-}
-template <class T> static __device__ T smaller(T a, T b) { return a != a ? a : a < b ? a : b; }
-template <class T> static __device__ T larger(T a, T b) { return a != a ? a : a > b ? a : b; }
-)";
+constexpr int64_t kMost32 = int64_t{1} << 31;
 
-std::string_view type_text(ValueType type) {
-  constexpr std::string_view kNames[] = {"float", "double", "int", "i64", "bool"};
-  return kNames[static_cast<size_t>(type)];
-}
-std::string_view memory_text(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "float";
-    case DType::kF64:
-      return "double";
-    case DType::kBF16:
-    case DType::kF16:
-      return "unsigned short";
-    case DType::kI64:
-      return "i64";
-    case DType::kI32:
-      return "int";
-    case DType::kI16:
-      return "short";
-    case DType::kI8:
-      return "signed char";
-    default:
-      return "unsigned char";
-  }
-}
-
-std::string constant_of(ValueType type, double real, int64_t integer) {
-  switch (type) {
-    case ValueType::kF32:
-      return str("__uint_as_float(0x{:x}U)", std::bit_cast<uint32_t>(static_cast<float>(real)));
-    case ValueType::kF64:
-      return str("__longlong_as_double(0x{:x}LL)", std::bit_cast<uint64_t>(real));
-    case ValueType::kBool:
-      return integer != 0 ? "true" : "false";
-    default:
-      return str("({})0x{:x}ULL", type_text(type), static_cast<uint64_t>(integer));
-  }
-}
-
-std::string form_text(const Affine& affine) {
-  std::string out = str("{}LL", affine.offset);
-  for (const AffineTerm& term : affine.terms) out += str(" + i{} * {}LL", term.loop, term.stride);
-  return out;
-}
-
-class PhasePrinter {
+class KernelPrinter {
  public:
-  PhasePrinter(const LoopProgram& program, const LoopPhase& phase, size_t number)
-      : program_(program), phase_(phase), number_(number) {}
+  KernelPrinter(const GpuProgram& program, size_t number, std::string name)
+      : program_(program.loops),
+        phase_(program.loops.phases[number]),
+        code_(phase_.instructions),
+        kernel_(program.kernels[number]),
+        name_(std::move(name)) {
+    int64_t largest = kernel_.blocks * kernel_.block * kernel_.width;
+    for (const LoopVariable& variable : phase_.variables) {
+      const bool is_item = variable.kind == LoopVariable::Kind::kItem;
+      extents_.push_back(is_item ? phase_.items : variable.extent);
+      largest = std::max(largest, extents_.back() + variable.block);
+    }
+    for (const GpuStep& step : kernel_.steps) largest = std::max(largest, step.extent);
+    counter_ = largest < kMost32 ? "int" : "i64";
+  }
 
   std::string print() {
-    out_ = str(
-        "extern \"C\" __global__ void phase{}(void* const* buffers, i64 begin, i64 end, unsigned char* scratch) {{\n",
-        number_);
-    for (size_t b = 0; b < program_.buffers.size(); ++b) {
-      const LoopBuffer& buffer = program_.buffers[b];
-      const std::string_view type = memory_text(buffer.dtype);
-      if (buffer.kind == LoopBuffer::Kind::kLocal)
-        out_ += str("  {} b{}[{}];\n", type, b, buffer.count);
-      else if (buffer.kind == LoopBuffer::Kind::kScratch)
-        out_ += str("  {}* const b{} = ({}*)(scratch + {});\n", type, b, type, buffer.scratch_byte);
-      else
-        out_ += str("  {}* const b{} = ({}*)buffers[{}];\n", type, b, type, b);
-    }
-    for (size_t i = 0; i < phase_.instructions.size(); ++i) print(i, phase_.instructions[i]);
+    print_signature();
+    print_place();
+    for (size_t h = 0; h < kernel_.held.size(); ++h)
+      if (kernel_.held[h].place == GpuHeld::Place::kRegisters)
+        line(str("alignas(16) {} h{}[{}];", memory_type(kernel_.held[h].buffer), h, kernel_.held[h].count));
+    for (const GpuStep& step : kernel_.steps) print(step);
     return out_ + "}\n";
   }
 
  private:
-  void line(const std::string& text) { out_ += std::string(indent_, ' ') + text + "\n"; }
-  static std::string value(int32_t id) { return str("v{}", id); }
+  using Kind = GpuStep::Kind;
 
-  void print_loop(uint32_t loop) {
-    const LoopVariable& variable = phase_.variables[loop];
-    switch (variable.kind) {
-      case LoopVariable::Kind::kItem:
-        line(
-            str("for (i64 i{0} = begin + (i64)blockIdx.x * blockDim.x + threadIdx.x; i{0} < end; "
-                "i{0} += (i64)gridDim.x * blockDim.x) {{",
-                loop));
-        break;
-      case LoopVariable::Kind::kChunk:
-        line(str("for (i64 i{0} = i0 * {1}LL; i{0} < smaller(i0 * {1}LL + {1}LL, {2}LL); ++i{0}) {{", loop,
-                 variable.block, variable.extent));
-        break;
-      default:
-        line(str("for (i64 i{0} = 0; i{0} < {1}LL; ++i{0}) {{", loop, variable.extent));
-    }
+  void line(const std::string& text) { out_ += std::string(indent_, ' ') + text + "\n"; }
+  void open(const std::string& text) {
+    line(text + " {");
     indent_ += 2;
+  }
+  void close() {
+    indent_ -= 2;
+    line("}");
+  }
+  [[nodiscard]] std::string_view memory_type(uint32_t buffer) const {
+    return cuda_memory_type(program_.buffers[buffer].dtype);
+  }
+
+  // ---- what is there from the start
+
+  void print_signature() {
+    std::vector<std::string> parameters;
+    for (uint32_t b = 0; b < program_.buffers.size(); ++b) {
+      const LoopBuffer::Kind kind = program_.buffers[b].kind;
+      if (kind != LoopBuffer::Kind::kInput && kind != LoopBuffer::Kind::kOutput) continue;
+      const bool is_shared =
+          std::ranges::any_of(program_.in_place, [&](const auto& pair) { return pair.first == b || pair.second == b; });
+      parameters.push_back(str("{}{}*{} b{}", kind == LoopBuffer::Kind::kInput ? "const " : "", memory_type(b),
+                               is_shared ? "" : " __restrict__", b));
+    }
+    parameters.emplace_back("unsigned char* __restrict__ scratch");
+    out_ = str("extern \"C\" __global__ void __launch_bounds__({}) {}({}) {{\n", kernel_.block, name_,
+               fmt::join(parameters, ", "));
+    for (size_t b = 0; b < program_.buffers.size(); ++b) {
+      const LoopBuffer& buffer = program_.buffers[b];
+      const auto type = memory_type(static_cast<uint32_t>(b));
+      if (buffer.kind == LoopBuffer::Kind::kScratch)
+        line(str("{}* const b{} = ({}*)(scratch + {});", type, b, type, buffer.scratch_byte));
+    }
+    if (kernel_.shared_bytes > 0) line("unsigned char* const shared = (unsigned char*)shared_words;");
+  }
+
+  void print_place() {
+    const std::string thread = str("({})threadIdx.x", counter_);
+    const std::string block = str("({})blockIdx.x", counter_);
+    if (kernel_.over_grid) {
+      line(str("const {} lane = {} * {} + {};", counter_, block, kernel_.block, thread));
+      return;
+    }
+    const int64_t a_block = kernel_.teams_a_block();
+    const std::string in_block = kernel_.interleaved ? thread + " % 32" : str("{} / {}", thread, kernel_.lanes);
+    line(str("const {} lane = {};", counter_,
+             kernel_.interleaved ? thread + " / 32" : str("{} % {}", thread, kernel_.lanes)));
+    if (kernel_.blocks * a_block == kernel_.teams) {
+      line(str("const {} i0 = {} * {} + {};", counter_, block, a_block, in_block));
+    } else {
+      line(str("const {} team = {} * {} + {};", counter_, block, a_block, in_block));
+      line(str("const bool live = team < {};", kernel_.teams));
+      line(str("const {0} i0 = live ? team : ({0}){1};", counter_, kernel_.teams - 1));
+      live_ = "live";
+    }
+    print_digits(0);
+  }
+
+  void print_digits(uint32_t variable) {
     for (size_t k = 0; k < phase_.variables.size(); ++k) {
       const LoopVariable& digit = phase_.variables[k];
-      if (digit.kind == LoopVariable::Kind::kDigit && digit.source == loop)
-        line(str("const i64 i{} = i{} / {}LL % {}LL;", k, loop, digit.divisor, digit.extent));
+      if (digit.kind == LoopVariable::Kind::kDigit && digit.source == variable)
+        line(str("const {} i{} = i{} / {} % {};", counter_, k, variable, digit.divisor, digit.extent));
     }
   }
 
-  static std::string from_memory(DType dtype, const std::string& element) {
-    if (dtype == DType::kBF16) return str("from_bf16({})", element);
-    if (dtype == DType::kF16) return str("from_f16({})", element);
-    if (dtype == DType::kBool) return str("{} != 0", element);
-    return element;
-  }
-  static std::string to_memory(DType dtype, const std::string& value) {
-    if (dtype == DType::kBF16) return str("to_bf16({})", value);
-    if (dtype == DType::kF16) return str("to_f16({})", value);
-    return str("({})({})", memory_text(dtype), value);
-  }
+  // ---- steps
 
-  std::string load_text(const LoopInstruction& one) const {
-    std::string index = form_text(one.index);
-    if (one.args[0] >= 0) index += str(" + v{} * {}LL", one.args[0], one.indirect);
-    const DType dtype = program_.buffers[one.buffer].dtype;
-    std::string element = from_memory(dtype, str("b{}[{}]", one.buffer, index));
-    if (one.args[1] < 0) return element;
-    return str("v{} ? ({})({}) : ({})0", one.args[1], type_text(one.type), element, type_text(one.type));
-  }
-
-  static std::string combine_text(Combine combine, const std::string& a, const std::string& b) {
-    switch (combine) {
-      case Combine::kSum:
-        return str("{} + {}", a, b);
-      case Combine::kProduct:
-        return str("{} * {}", a, b);
-      case Combine::kMax:
-        return str("larger({}, {})", a, b);
-      case Combine::kMin:
-        return str("smaller({}, {})", a, b);
+  void print(const GpuStep& step) {
+    switch (step.kind) {
+      case Kind::kCompute:
+        for (uint32_t i = step.first; i < step.last; ++i) print_alone(i);
+        break;
+      case Kind::kSerial:
+        print_serial(step);
+        break;
+      case Kind::kSerialEnd:
+        close();
+        live_ = lives_.back();
+        lives_.pop_back();
+        break;
+      case Kind::kLanes:
+      case Kind::kFlush:
+        print_lanes(step);
+        break;
+      case Kind::kShuffle:
+        print_shuffle(step.first, step.count);
+        break;
+      case Kind::kPut:
+        line(str("{}*({}*)(shared + {} + {} * 8) = v{};", kernel_.interleaved ? "" : "if (threadIdx.x % 32 == 0) ",
+                 cuda_type(code_[step.first].type), step.shared_byte,
+                 kernel_.interleaved ? "threadIdx.x" : "threadIdx.x / 32", step.first));
+        break;
+      case Kind::kBarrier:
+        line("__syncthreads();");
+        break;
+      case Kind::kTree:
+        print_tree(step);
+        break;
     }
-    return a;
   }
 
-  std::string converted(const LoopInstruction& one, ValueType from, const std::string& a) const {
-    const bool was_real = from == ValueType::kF32 || from == ValueType::kF64;
-    if (one.type == ValueType::kBool) return str("{} != 0", a);
-    if (was_real && one.type == ValueType::kI64) return str("to_i64({})", a);
-    if (was_real && one.type == ValueType::kI32) return str("to_i32({})", a);
-    return str("({}){}", type_text(one.type), a);
-  }
-  static std::string rounded(const LoopInstruction& one, ValueType from, const std::string& a) {
-    const std::string narrow = from == ValueType::kF64 ? str("to_odd({})", a) : a;
-    return from_memory(one.dtype, to_memory(one.dtype, narrow));
-  }
-  static std::string bits(const LoopInstruction& one, ValueType from, const std::string& a) {
-    if (from == one.type) return a;
-    if (from == ValueType::kF32) return str("__float_as_int({})", a);
-    if (from == ValueType::kI32) return str("__int_as_float({})", a);
-    return from == ValueType::kF64 ? str("__double_as_longlong({})", a) : str("__longlong_as_double({})", a);
+  // The rows of a chunk; all teams of a block make as many turns, so that they meet at the barriers.
+  void print_serial(const GpuStep& step) {
+    const uint32_t loop = code_[step.first].loop;
+    const LoopVariable& variable = phase_.variables[loop];
+    open(str("for ({0} r{1} = 0; r{1} < {2}; ++r{1})", counter_, loop, variable.block));
+    lives_.push_back(live_);
+    const std::string row = str("i0 * {} + r{}", variable.block, loop);
+    if (variable.extent % variable.block != 0) {
+      line(str("const bool live{} = {}{} < {};", loop, live_.empty() ? "" : live_ + " && ", row, variable.extent));
+      live_ = str("live{}", loop);
+      line(str("const {0} i{1} = live{1} ? {2} : ({0}){3};", counter_, loop, row, variable.extent - 1));
+    } else {
+      line(str("const {} i{} = {};", counter_, loop, row));
+    }
+    print_digits(loop);
   }
 
-  // Shifts and wrapping arithmetic on unsigned numbers.
-  std::string computed(const LoopInstruction& one) const {
-    const auto arg = [&](size_t k) { return one.args[k] >= 0 ? value(one.args[k]) : std::string(); };
-    const ValueType from = phase_.instructions[static_cast<size_t>(one.args[0])].type;
-    const bool is_real = from == ValueType::kF32 || from == ValueType::kF64;
-    const std::string f = from == ValueType::kF32 ? "f" : "";
-    const std::string_view wide = from == ValueType::kI32 ? "(int)(u32)" : "(i64)(unsigned long long)";
-    const auto infix = [&](const char* sign) {
-      if (is_real) return str("{} {} {}", arg(0), sign, arg(1));
-      return str("{}((unsigned long long){} {} (unsigned long long){})", wide, arg(0), sign, arg(1));
+  void print_shuffle(uint32_t accumulator, int64_t count) {
+    if (count == 1) return;
+    line("#pragma unroll");
+    const std::string value = str("v{}", accumulator);
+    line(str("for (int o = {}; o > 0; o /= 2) {} = {};", count / 2, value,
+             cuda_combined(code_[accumulator].combine, value, str("neighbour({}, o)", value))));
+  }
+
+  void print_tree(const GpuStep& step) {
+    const std::string value = str("v{}", step.first);
+    const auto part = [&](const std::string& slot) {
+      return str("*({}*)(shared + {} + ({}) * 8)", cuda_type(code_[step.first].type), step.shared_byte, slot);
     };
-    switch (one.op) {
-      case LoopOp::kNeg:
-        return is_real ? str("-{}", arg(0)) : str("{}(0ULL - (unsigned long long){})", wide, arg(0));
-      case LoopOp::kAbs:
-        return is_real ? str("fabs{}({})", f, arg(0))
-                       : str("{0} < 0 ? {1}(0ULL - (unsigned long long){0}) : {0}", arg(0), wide);
-      case LoopOp::kSqrt:
-        return str("sqrt{}({})", f, arg(0));
-      case LoopOp::kFloor:
-        return str("floor{}({})", f, arg(0));
-      case LoopOp::kCeil:
-        return str("ceil{}({})", f, arg(0));
-      case LoopOp::kRound:
-        return str("rint{}({})", f, arg(0));
-      case LoopOp::kTrunc:
-        return str("trunc{}({})", f, arg(0));
-      case LoopOp::kAdd:
-        return infix("+");
-      case LoopOp::kSub:
-        return infix("-");
-      case LoopOp::kMul:
-        return infix("*");
-      case LoopOp::kDiv:
-      case LoopOp::kQuotient:
-        return str("{} / {}", arg(0), arg(1));
-      case LoopOp::kFma:
-        return str("fma{}({}, {}, {})", f, arg(0), arg(1), arg(2));
-      case LoopOp::kScale:
-        return str("ldexpf({}, (int){})", arg(0), arg(1));
-      case LoopOp::kMin:
-        return str("smaller({}, {})", arg(0), arg(1));
-      case LoopOp::kMax:
-        return str("larger({}, {})", arg(0), arg(1));
-      case LoopOp::kBitAnd:
-        return str("({})({} & {})", type_text(one.type), arg(0), arg(1));
-      case LoopOp::kBitOr:
-        return str("({})({} | {})", type_text(one.type), arg(0), arg(1));
-      case LoopOp::kBitXor:
-        return str("({})({} ^ {})", type_text(one.type), arg(0), arg(1));
-      case LoopOp::kShiftLeft:
-        return str("{}((unsigned long long){} << {})", wide, arg(0), arg(1));
-      case LoopOp::kShiftRight:
-        return str("{} >> {}", arg(0), arg(1));
-      case LoopOp::kShiftRightLogical:
-        return from == ValueType::kI32 ? str("(int)((u32){} >> {})", arg(0), arg(1))
-                                       : str("(i64)((unsigned long long){} >> {})", arg(0), arg(1));
-      case LoopOp::kEq:
-        return str("{} == {}", arg(0), arg(1));
-      case LoopOp::kNe:
-        return str("{} != {}", arg(0), arg(1));
-      case LoopOp::kLt:
-        return str("{} < {}", arg(0), arg(1));
-      case LoopOp::kLe:
-        return str("{} <= {}", arg(0), arg(1));
-      case LoopOp::kIsNan:
-        return str("{0} != {0}", arg(0));
-      case LoopOp::kSelect:
-        return str("{} ? {} : {}", arg(0), arg(1), arg(2));
-      case LoopOp::kConvert:
-        return converted(one, from, arg(0));
-      case LoopOp::kRoundTo:
-        return rounded(one, from, arg(0));
-      case LoopOp::kBits:
-        return bits(one, from, arg(0));
-      case LoopOp::kPow:
-        if (!is_real) return str("integer_power({}, {})", arg(0), arg(1));
-        [[fallthrough]];
-      case LoopOp::kAtan2:
-      case LoopOp::kFmod:
-        return str("({}){}((double){}, (double){})", type_text(one.type), name_of(one.op), arg(0), arg(1));
-      default:
-        INTERNAL_CHECK(operand_count(one.op) == 1, "{} has no CUDA text", name_of(one.op));
-        return str("({}){}((double){})", type_text(one.type), name_of(one.op), arg(0));
+    if (!kernel_.interleaved) {
+      line(str("{} = {};", value, part(str("threadIdx.x % {}", step.count))));
+      print_shuffle(step.first, step.count);
+      return;
+    }
+    line(str("{} = {};", value, part("threadIdx.x % 32")));
+    line(str("for (int o = 1; o < {}; ++o) {} = {};", step.count, value,
+             cuda_combined(code_[step.first].combine, value, part("threadIdx.x % 32 + o * 32"))));
+  }
+
+  // Outside of lanes: all compute, the first stores, and rows that there are not add nothing.
+  void print_alone(uint32_t i) {
+    const LoopOp op = code_[i].op;
+    std::string condition;
+    if (op == LoopOp::kStore) condition = live_.empty() ? "lane == 0" : live_ + " && lane == 0";
+    if (is_accumulation(op)) condition = live_;
+    print(i, condition.empty() ? "" : str("if ({}) ", condition));
+  }
+
+  // ---- lanes
+
+  void print_lanes(const GpuStep& step) {
+    const int64_t width = kernel_.width;
+    const bool one_turn = step.turns == 1;
+    if (!one_turn) {
+      if (step.unrolled) line("#pragma unroll");
+      open(str("for (int t = 0; t < {}; ++t)", step.turns));
+    } else {
+      open("");
+    }
+    turn_ = one_turn ? "" : str("t * {} + ", width);
+    const std::string lane = one_turn ? "lane" : str("(t * {} + lane)", kernel_.lanes);
+    line(str("const {} e = {} * {};", counter_, lane, width));
+    std::vector<std::string> conditions;
+    if (!live_.empty()) conditions.push_back(live_);
+    if (step.turns * kernel_.lanes * width != step.extent) conditions.push_back(str("e < {}", step.extent));
+    const LoopVariable& outermost = phase_.variables[step.loops[0]];
+    if (outermost.kind == LoopVariable::Kind::kChunk && outermost.extent % outermost.block != 0)
+      conditions.push_back(str("i0 * {} + e < {}", outermost.block, outermost.extent));
+    open(conditions.empty() ? std::string() : str("if ({})", fmt::join(conditions, " && ")));
+    print_point(step);
+    if (step.kind == Kind::kFlush)
+      print_flush(step);
+    else if (width == 1)
+      print_each(step, step.first, step.last);
+    else
+      print_groups(step);
+    close();
+    close();
+  }
+
+  // The loops' variables; of the innermost, `g` is where a lane's elements begin.
+  void print_point(const GpuStep& step) {
+    int64_t divisor = 1;
+    for (size_t l = step.loops.size(); l-- > 0;) {
+      const LoopVariable& variable = phase_.variables[step.loops[l]];
+      const int64_t turns = extents_[step.loops[l]];
+      std::string text = divisor == 1 ? "e" : str("e / {}", divisor);
+      if (variable.kind == LoopVariable::Kind::kChunk)
+        text = str("i0 * {} + e", variable.block);
+      else if (l > 0)
+        text += str(" % {}", turns);
+      divisor *= turns;
+      const bool is_group = kernel_.width > 1 && l + 1 == step.loops.size();
+      line(str("const {} {} = {};", counter_, is_group ? "g" : str("i{}", step.loops[l]), text));
+      if (!is_group) print_digits(step.loops[l]);
     }
   }
 
-  void print(size_t place, const LoopInstruction& one) {
-    const std::string_view type = type_text(one.type);
+  void print_groups(const GpuStep& step) {
+    const uint32_t innermost = step.loops.back();
+    group_ = innermost;
+    for (uint32_t i = step.first; i < step.last; ++i) {
+      const LoopInstruction& one = code_[i];
+      if (kernel_.modes[i] == GpuMode::kOnce) print(i, "");
+      if (kernel_.modes[i] != GpuMode::kWide) continue;
+      if (one.op == LoopOp::kLoad) print_wide_load(i);
+      if (one.op == LoopOp::kStore) line(str("alignas(16) {} w{}[{}];", memory_type(one.buffer), i, kernel_.width));
+    }
+    group_ = kNoGroup;
+    line("#pragma unroll");
+    open(str("for (int k = 0; k < {}; ++k)", kernel_.width));
+    line(str("const {} i{} = g + k;", counter_, innermost));
+    print_digits(innermost);
+    print_each(step, step.first, step.last);
+    close();
+    group_ = innermost;
+    for (uint32_t i = step.first; i < step.last; ++i)
+      if (kernel_.modes[i] == GpuMode::kWide && code_[i].op == LoopOp::kStore)
+        line(str("move<{}>(b{} + {}, w{});", wide_bytes(code_[i].buffer), code_[i].buffer, form_text(code_[i].index),
+                 i));
+    group_ = kNoGroup;
+  }
+  [[nodiscard]] int64_t wide_bytes(uint32_t buffer) const {
+    return kernel_.width * size_of(program_.buffers[buffer].dtype);
+  }
+
+  void print_wide_load(uint32_t i) {
+    const LoopInstruction& one = code_[i];
+    const int32_t held = kernel_.held_of[i];
+    if (held >= 0) {
+      if (kernel_.fills[i] != 0)
+        line(str("move<{}>(h{} + {}0, b{} + {});", wide_bytes(one.buffer), held, turn_, one.buffer, index_text(one)));
+      return;
+    }
+    line(str("alignas(16) {} w{}[{}]{};", memory_type(one.buffer), i, kernel_.width, one.args[1] >= 0 ? " = {}" : ""));
+    line(str("{}move<{}>(w{}, b{} + {});", one.args[1] >= 0 ? str("if (v{}) ", one.args[1]) : "",
+             wide_bytes(one.buffer), i, one.buffer, index_text(one)));
+  }
+
+  void print_flush(const GpuStep& step) {
+    const GpuHeld& held = kernel_.held[step.held];
+    const bool is_wide = kernel_.width > 1 && held.index.stride_of(step.loops.back()) == 1;
+    if (is_wide) {
+      group_ = step.loops.back();
+      line(str("move<{}>(b{} + {}, h{} + {}0);", wide_bytes(held.buffer), held.buffer, form_text(held.index), step.held,
+               turn_));
+      group_ = kNoGroup;
+      return;
+    }
+    line("#pragma unroll");
+    open(str("for (int k = 0; k < {}; ++k)", kernel_.width));
+    if (kernel_.width > 1) line(str("const {} i{} = g + k;", counter_, step.loops.back()));
+    if (kernel_.width > 1) print_digits(step.loops.back());
+    line(str("b{}[{}] = h{}[{}k];", held.buffer, form_text(held.index), step.held, turn_));
+    close();
+  }
+
+  // What is done for each element; loops that are not the lanes' run in each of them.
+  void print_each(const GpuStep& step, uint32_t begin, uint32_t end) {
+    for (uint32_t i = begin; i < end; ++i) {
+      const LoopInstruction& one = code_[i];
+      if (one.op == LoopOp::kEnd || kernel_.modes[i] == GpuMode::kOnce) continue;
+      if (one.op != LoopOp::kLoop) {
+        print(i, "");
+        continue;
+      }
+      if (std::ranges::find(step.loops, one.loop) != step.loops.end()) continue;
+      const auto last = static_cast<uint32_t>(end_of_loop(phase_, i));
+      open(str("for ({0} i{1} = 0; i{1} < {2}; ++i{1})", counter_, one.loop, extents_[one.loop]));
+      print_digits(one.loop);
+      print_each(step, i + 1, last);
+      close();
+      i = last;
+    }
+  }
+
+  // ---- instructions
+
+  // In 32 bits where all of its terms fit.
+  [[nodiscard]] std::string form_text(const Affine& affine) const {
+    int64_t reach = std::abs(affine.offset);
+    for (const AffineTerm& term : affine.terms) reach += std::abs(term.stride) * extents_[term.loop];
+    const bool is_narrow = reach < kMost32 && counter_ == "int";
+    std::string out;
+    for (const AffineTerm& term : affine.terms) {
+      const std::string name = term.loop == group_ ? "g" : str("i{}", term.loop);
+      out += str("{}{}{}", out.empty() ? "" : " + ", is_narrow ? "" : "(i64)", name);
+      if (term.stride != 1) out += str(" * {}{}", term.stride, is_narrow ? "" : "LL");
+    }
+    if (affine.offset != 0 || out.empty()) out += str("{}{}", out.empty() ? "" : " + ", affine.offset);
+    return out;
+  }
+  [[nodiscard]] std::string index_text(const LoopInstruction& one) const {
+    std::string index = form_text(one.index);
+    if (one.op == LoopOp::kLoad && one.args[0] >= 0) index += str(" + v{} * {}LL", one.args[0], one.indirect);
+    return index;
+  }
+
+  // The element of an access: in memory, in what is held, or of a wide one.
+  [[nodiscard]] std::string element_text(uint32_t i) const {
+    const LoopInstruction& one = code_[i];
+    const std::string place = kernel_.width > 1 ? "k" : "0";
+    if (kernel_.held_of[i] >= 0) {
+      const auto number = static_cast<size_t>(kernel_.held_of[i]);
+      const GpuHeld& held = kernel_.held[number];
+      if (held.place == GpuHeld::Place::kRegisters) return str("h{}[{}{}]", number, turn_, place);
+      return str("(({}*)(shared + {}))[{}]", memory_type(one.buffer), held.shared_byte, index_text(one));
+    }
+    if (kernel_.modes[i] == GpuMode::kWide) return str("w{}[k]", i);
+    return str("b{}[{}]", one.buffer, index_text(one));
+  }
+
+  [[nodiscard]] std::string load_text(uint32_t i) const {
+    const LoopInstruction& one = code_[i];
+    const std::string element = cuda_from_memory(program_.buffers[one.buffer].dtype, element_text(i));
+    if (one.args[1] < 0 || kernel_.modes[i] == GpuMode::kWide) return element;
+    return str("v{} ? ({})({}) : ({})0", one.args[1], cuda_type(one.type), element, cuda_type(one.type));
+  }
+
+  void print(uint32_t i, const std::string& condition) {
+    const LoopInstruction& one = code_[i];
+    const std::string_view type = cuda_type(one.type);
+    const auto arg = [&](size_t k) { return str("v{}", one.args[k]); };
     switch (one.op) {
-      case LoopOp::kLoop:
-        return print_loop(one.loop);
-      case LoopOp::kEnd:
-        indent_ -= 2;
-        return line("}");
       case LoopOp::kConstant:
-        return line(str("const {} v{} = {};", type, place, constant_of(one.type, one.real, one.integer)));
+        return line(str("const {} v{} = {};", type, i, cuda_constant(one)));
       case LoopOp::kAccumulator:
-        return line(str("{} v{} = {};", type, place, constant_of(one.type, one.real, one.integer)));
+        return line(str("{} v{} = {};", type, i, cuda_constant(one)));
       case LoopOp::kAccumulate: {
-        const auto accumulator = static_cast<size_t>(one.args[0]);
-        const Combine combine = phase_.instructions[accumulator].combine;
-        return line(str("v{} = {};", accumulator, combine_text(combine, value(one.args[0]), value(one.args[1]))));
+        const Combine combine = code_[static_cast<size_t>(one.args[0])].combine;
+        return line(str("{}{} = {};", condition, arg(0), cuda_combined(combine, arg(0), arg(1))));
       }
       case LoopOp::kAccumulateProduct:
-        return line(str("v{0} = fma{1}(v{2}, v{3}, v{0});", one.args[0], one.type == ValueType::kF32 ? "f" : "",
-                        one.args[1], one.args[2]));
+        return line(str("{}{} = fma{}({}, {}, {});", condition, arg(0), one.type == ValueType::kF32 ? "f" : "", arg(1),
+                        arg(2), arg(0)));
       case LoopOp::kFinish:
-        return line(str("const {} v{} = v{};", type, place, one.args[0]));
+        return line(str("const {} v{} = {};", type, i, arg(0)));
       case LoopOp::kIndex:
-        return line(str("const i64 v{} = {};", place, form_text(one.index)));
+        return line(str("const i64 v{} = {};", i, form_text(one.index)));
       case LoopOp::kLoad:
-        return line(str("const {} v{} = {};", type, place, load_text(one)));
+        if (kernel_.fills[i] != 0 && kernel_.modes[i] != GpuMode::kWide)
+          line(str("{} = b{}[{}];", element_text(i), one.buffer, index_text(one)));
+        return line(str("const {} v{} = {};", type, i, load_text(i)));
       case LoopOp::kStore:
-        return line(str("b{}[{}] = {};", one.buffer, form_text(one.index),
-                        to_memory(program_.buffers[one.buffer].dtype, value(one.args[0]))));
+        return line(
+            str("{}{} = {};", condition, element_text(i), cuda_to_memory(program_.buffers[one.buffer].dtype, arg(0))));
       default:
-        return line(str("const {} v{} = {};", type, place, computed(one)));
+        return line(str("const {} v{} = {};", type, i, cuda_expression(phase_, one)));
     }
   }
 
+  static constexpr uint32_t kNoGroup = static_cast<uint32_t>(-1);
   const LoopProgram& program_;
   const LoopPhase& phase_;
-  size_t number_;
+  const std::vector<LoopInstruction>& code_;
+  const GpuKernel& kernel_;
+  std::string name_;
+  std::vector<int64_t> extents_;
+  std::string counter_ = "int";     // the type of loop variables
+  std::string live_;                // whether the row is one; empty: it is
+  std::vector<std::string> lives_;  // outside of open row loops
+  std::string turn_;                // in front of the place among a lane's elements
+  uint32_t group_ = kNoGroup;       // the loop whose variable is `g`, where code stands for a lane's elements together
   size_t indent_ = 2;
   std::string out_;
 };
 
 }  // namespace
 
-std::string cuda_source(const LoopProgram& program) {
-  verify(program);
-  std::string out(kPrelude);
-  for (size_t p = 0; p < program.phases.size(); ++p) out += PhasePrinter(program, program.phases[p], p).print();
+std::string cuda_kernels(const GpuProgram& program, std::string_view name) {
+  std::string out;
+  for (size_t p = 0; p < program.kernels.size(); ++p) out += KernelPrinter(program, p, str("{}{}", name, p)).print();
   return out;
 }
 
-std::vector<std::string> cuda_options(const std::string& architecture) {
-  return {"--gpu-architecture=" + architecture, "--fmad=false", "--std=c++17"};
+std::string cuda_source(const GpuProgram& program) {
+  return std::string(cuda_prelude()) + cuda_kernels(program, "phase");
+}
+
+std::vector<std::string> cuda_options(int architecture) {
+  return {str("--gpu-architecture=sm_{}", architecture), "--fmad=false", "--std=c++17"};
 }
 
 }  // namespace stepc

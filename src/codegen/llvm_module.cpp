@@ -197,16 +197,6 @@ class PhaseEmitter {
 
   // ---- loops
 
-  [[nodiscard]] size_t end_of(size_t loop) const {
-    int depth = 0;
-    for (size_t i = loop; i < phase_.instructions.size(); ++i) {
-      if (phase_.instructions[i].op == LoopOp::kLoop) ++depth;
-      if (phase_.instructions[i].op == LoopOp::kEnd && --depth == 0) return i;
-    }
-    INTERNAL_CHECK(false, "a loop without an end");
-    return 0;
-  }
-
   std::pair<V*, V*> bounds_of(uint32_t number) {
     const LoopVariable& variable = phase_.variables[number];
     switch (variable.kind) {
@@ -296,7 +286,7 @@ class PhaseEmitter {
       const LoopInstruction& one = phase_.instructions[i];
       switch (one.op) {
         case LoopOp::kLoop: {
-          const size_t end = end_of(i);
+          const size_t end = end_of_loop(phase_, i);
           emit_loop(i, end);
           i = end;
           break;

@@ -6,128 +6,23 @@
 #include <utility>
 
 #include <ATen/Functions.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include "aten/cpu_hook.h"
 #include "base/check.h"
 #include "capture/observer.h"
-#include "engine/compare/run_difference.h"
+#include "engine/program/gradients_aside.h"
+#include "engine/verify/pass_remains.h"
 #include "engine/verify/rule_check.h"
 
 namespace stepc {
 
 namespace {
 
-// Takes the parameters' gradients aside for the length of a pass, which so begins without any, and puts them back.
-// Where the pass raises, with what it has added to them by then, as the autograd engine leaves them.
-class GradientsAside {
- public:
-  explicit GradientsAside(const Program& program) {
-    std::vector<at::Tensor> tensors;
-    program.append_tensors(tensors);
-    for (size_t k = 0; k < tensors.size(); ++k) {
-      if (program.keys()[k].owner != Owner::kParameter || !tensors[k].defined() || !tensors[k].is_leaf()) continue;
-      parameters_.push_back({program.keys()[k].key, tensors[k], tensors[k].grad()});
-      if (parameters_.back().before.defined()) tensors[k].mutable_grad().reset();
-    }
-  }
-  ~GradientsAside() {
-    if (std::uncaught_exceptions() > exceptions_) add_to_those_before();
-    for (Parameter& one : parameters_) one.tensor.mutable_grad() = one.before;
-  }
-  GradientsAside(const GradientsAside&) = delete;
-  GradientsAside& operator=(const GradientsAside&) = delete;
-
-  at::Tensor gradient_of(const std::string& key) const {
-    for (const Parameter& one : parameters_)
-      if (one.key == key) return one.tensor.grad();
-    return {};
-  }
-  // What the pass has left, of the parameters that require a gradient.
-  std::vector<at::Tensor> take() {
-    std::vector<at::Tensor> out;
-    for (Parameter& one : parameters_) {
-      if (!one.tensor.requires_grad()) continue;
-      out.push_back(one.tensor.grad());
-      one.tensor.mutable_grad().reset();
-    }
-    return out;
-  }
-  // The same of a replay.
-  std::vector<at::Tensor> take(const std::vector<Bound>& gradients) const {
-    std::map<std::string_view, const at::Tensor*> found;
-    for (const Bound& gradient : gradients)
-      if (gradient.owner == Owner::kGradient) found[gradient.key] = &gradient.tensor;
-    std::vector<at::Tensor> out;
-    for (const Parameter& one : parameters_) {
-      if (!one.tensor.requires_grad()) continue;
-      const auto gradient = found.find(one.key);
-      out.push_back(gradient == found.end() ? at::Tensor() : *gradient->second);
-    }
-    return out;
-  }
-
- private:
-  struct Parameter {
-    std::string key;
-    at::Tensor tensor;
-    at::Tensor before;
-  };
-  void add_to_those_before() {
-    const at::NoGradGuard no_grad;
-    for (Parameter& one : parameters_) {
-      const at::Tensor& found = one.tensor.grad();
-      if (found.defined()) one.before = one.before.defined() ? one.before.add_(found) : found;
-    }
-  }
-
-  std::vector<Parameter> parameters_;
-  int exceptions_ = std::uncaught_exceptions();
-};
-
-// What a pass leaves behind, as it is compared: bit by bit where recorded calls run, else within rounding.
-class Left {
- public:
-  explicit Left(const Plan& plan) : by_bits_(plan.graph() == nullptr) {}
-  void add_outputs(const std::vector<at::Tensor>& outputs, const std::string& what) {
-    for (size_t o = 0; o < outputs.size(); ++o) {
-      const std::string name = str("{} {}", what, o);
-      all_.push_back(named(name, name, outputs[o], by_bits_));
-    }
-  }
-  void add_gradient(const std::string& key, const at::Tensor& gradient) {
-    all_.push_back(named(str("gradient '{}'", key), "gradient", gradient, by_bits_));
-  }
-  void add(const StepResult& backward) {
-    for (const Bound& bound : backward.rebindings)
-      if (bound.owner == Owner::kGradient) add_gradient(bound.key, bound.tensor);
-    add_outputs(backward.outputs, "the gradient of input");
-  }
-  const std::vector<Named>& all() const { return all_; }
-
- private:
-  bool by_bits_;
-  std::vector<Named> all_;
-};
-
-std::string difference(const Plan& plan, const Left& replayed, const Left& other) {
-  if (replayed.all().size() != other.all().size()) return "how many tensors there are";
-  if (plan.graph() == nullptr) return difference_in_bits(replayed.all(), other.all());
-  return difference_in_values(replayed.all(), other.all(), plan.graph()->narrow);
-}
-
 // What the autograd engine does to a parameter's gradient it does once: not in our backward pass and in the loop's.
-std::string why_eager(const std::vector<at::Tensor>& parameters) {
-  namespace impl = torch::autograd::impl;
+std::string why_eager(const Program& program, const std::vector<at::Tensor>& parameters) {
   for (const at::Tensor& parameter : parameters) {
     if (!parameter.is_leaf()) return "the program computes a parameter, which is no leaf of its autograd graph then";
-    const auto accumulator = impl::try_get_grad_accumulator(parameter);
-    const bool is_hooked =
-        !impl::hooks(parameter).empty() || impl::post_acc_grad_hooks(parameter) != nullptr ||
-        (accumulator != nullptr && !(accumulator->pre_hooks().empty() && accumulator->tensor_pre_hooks().empty() &&
-                                     accumulator->post_hooks().empty()));
-    if (is_hooked) return "a parameter has hooks on its gradient";
+    if (program.is_hooked(parameter)) return "a parameter has hooks on its gradient";
   }
   return {};
 }
@@ -135,9 +30,7 @@ std::string why_eager(const std::vector<at::Tensor>& parameters) {
 }  // namespace
 
 Segments::Segments(std::unique_ptr<Program> program, Config config)
-    : program_(std::move(program)),
-      config_(std::move(config)),
-      plans_(*program_, config_, stats_, /*may_trace=*/false) {
+    : program_(std::move(program)), config_(std::move(config)), plans_(*program_, config_, stats_, /*is_loop=*/true) {
   check(config_);
   if (config_.mode != Mode::kEager) install_recorder();
 }
@@ -159,11 +52,12 @@ std::unique_ptr<Segments::Call> Segments::begin(StepInput input) {
     if (!call->tensors_[k].defined() || !call->tensors_[k].requires_grad()) continue;
     const Owner owner = program_->keys()[k].owner;
     if (owner == Owner::kParameter) call->parameters_.push_back(call->tensors_[k]);
-    if (owner != Owner::kBuffer && owner != Owner::kCaptured) continue;
+    if (is_traced() || (owner != Owner::kBuffer && owner != Owner::kCaptured))
+      continue;  // recordings look at its graph
     run_eagerly(str("'{}' requires a gradient and is no parameter or argument", program_->keys()[k].key));
     return nullptr;
   }
-  if (const std::string why = why_eager(call->parameters_); !why.empty()) {
+  if (const std::string why = why_eager(*program_, call->parameters_); !why.empty()) {
     run_eagerly(why);
     return nullptr;
   }
@@ -174,7 +68,8 @@ std::unique_ptr<Segments::Call> Segments::begin(StepInput input) {
     ++stats_.eager_calls;
     return nullptr;
   }
-  call->is_first_ = !std::exchange(entry.is_seen, true);
+  // What its own code does beside a plan need not be known.
+  call->is_first_ = !std::exchange(entry.is_seen, true) && !is_traced();
   if (call->is_first_)
     plans_.looked(entry);
   else if (!entry.pace.is_long())  // what the door costs is no fifth of that
@@ -239,6 +134,8 @@ Segments::Call::~Call() {
 
 // Whatever of it waits for a backward pass.
 void Segments::Call::drop() {
+  traced_.reset();
+  check_.reset();
   if (plan_ != nullptr && plan_->is_paused()) plan_->abandon();
   plan_.reset();
   if (recorder_ == nullptr) return;
@@ -257,7 +154,9 @@ PlanEntry* Segments::Call::find_entry() const {
 std::vector<at::Tensor> Segments::Call::forward(const ForwardFn& eager) {
   std::optional<std::vector<at::Tensor>> outputs;
   entry_ = find_entry();  // since begin() another thread may have had its turn
-  if (entry_ != nullptr && !entry_->plans.empty()) {
+  if (entry_ != nullptr && !entry_->plans.empty() && entry_->to_record == 0 && owner_.is_traced()) {
+    outputs = trace_forward(eager);
+  } else if (entry_ != nullptr && !entry_->plans.empty() && entry_->to_record == 0) {
     const bool looks = owner_.plans_.must_check(*entry_, tensors_);
     outputs = replay();
     if (outputs && looks && mode_ == Mode::kReplay) look_at_forward(eager);
@@ -268,7 +167,7 @@ std::vector<at::Tensor> Segments::Call::forward(const ForwardFn& eager) {
     outputs = eager();
   } else if (!outputs) {
     outputs = record(eager);
-  } else if (mode_ == Mode::kVerify) {
+  } else if (mode_ == Mode::kVerify && !owner_.is_traced()) {
     outputs = verify_forward(eager, *outputs);
   }
   note_versions(*outputs);
@@ -304,6 +203,7 @@ std::vector<at::Tensor> Segments::Call::run_recorded(const ForwardFn& eager) {
   program_ = std::make_unique<RecordedStep>(*owner_.program_, input_, owner_.config_.op_rules);
   const GradientsAside aside(*owner_.program_);
   auto recorder = std::make_unique<Recorder>(*program_);
+  if (owner_.is_traced()) recorder->note_made();
   std::vector<at::Tensor> outputs;
   recorder->run([&] { outputs = eager(); });
   recorder->pause(outputs, structure);
@@ -366,7 +266,7 @@ std::string Segments::Call::difference_from_plain(const std::vector<at::Tensor>&
   try {
     const Plan::Outcome plain = plan_->run_plain(*owner_.program_, tensors_);
     if (!plain.result) return "the plain graph, which decides otherwise";
-    Left of_replay(*plan_), of_plain(*plan_);
+    PassRemains of_replay(*plan_), of_plain(*plan_);
     of_replay.add_outputs(replayed, "output");
     of_plain.add_outputs(plain.result->given, "output");
     return difference(*plan_, of_replay, of_plain);
@@ -383,7 +283,7 @@ std::vector<at::Tensor> Segments::Call::verify_forward(const ForwardFn& eager,
   if (structure != planned_structure) {
     difference_ = "what the model's outputs are made into";
   } else if (!with_plain_) {
-    Left of_replay(*plan_), of_eager(*plan_);
+    PassRemains of_replay(*plan_), of_eager(*plan_);
     of_replay.add_outputs(replayed, "output");
     of_eager.add_outputs(outputs, "output");
     difference_ = difference(*plan_, of_replay, of_eager);
@@ -434,36 +334,39 @@ std::string Segments::Call::different() const {
 }
 
 std::string Segments::Call::why_not_backward(const std::vector<at::Tensor>& gradients) const {
-  const bool has_plan = mode_ == Mode::kReplay || mode_ == Mode::kVerify || mode_ == Mode::kLook;
+  const bool has_plan = mode_ != Mode::kRecord && mode_ != Mode::kEager;
   const auto is_same = [](const Version& version) { return version.is_same(); };
   if (!std::ranges::all_of(read_, is_same)) {
     // Where eager ran, autograd knows whether that matters.
     USER_CHECK(
-        mode_ != Mode::kReplay,
+        mode_ != Mode::kReplay && mode_ != Mode::kTrace,
         "a parameter or an argument of an accelerated model has been modified by an inplace operation between its "
         "forward and its backward pass: clone it, or call the model again");
     return "a parameter or an argument is changed in place between the forward and the backward pass";
   }
-  const bool is_replay = mode_ == Mode::kReplay || mode_ == Mode::kLook;
+  const bool is_replay = has_plan && mode_ != Mode::kVerify;
   for (size_t output = 0; is_replay && output < given_.size(); ++output)
     if (!given_[output].is_same() && plan_->reads_after_pause(output))
       return "an output is changed in place that the backward pass reads";
-  return has_plan ? plan_->why_not_resume(gradients) : std::string();
+  const bool is_beside = traced_ != nullptr || check_ != nullptr;  // its calls say so
+  return has_plan && !is_beside ? plan_->why_not_resume(gradients) : std::string();
 }
 
 void Segments::Call::leave(const std::string& why) {
+  if (traced_ != nullptr) traced_->leave(why, /*records=*/false);
   drop();
   mode_ = Mode::kEager;
   ++owner_.stats_.eager_calls;
   owner_.leave(signature_, why);
 }
 
-void Segments::Call::leave_recording(const std::string& why) {
+void Segments::Call::leave_recording(const std::string& why, bool is_of_python) {
   const bool looks = mode_ == Mode::kLook;
   drop();
   mode_ = Mode::kEager;
   Recording recording;
-  recording.obstacles.push_back(why);
+  (is_of_python ? recording.effects : recording.obstacles).push_back(why);
+  recording.is_left = !is_of_python;
   PlanEntry* const entry = owner_.plans_.entry_of(signature_);
   if (entry == nullptr) return;
   entry->is_seen = !is_first_;  // it is looked at again, as long as there is something to see
@@ -493,7 +396,9 @@ std::vector<at::Tensor> Segments::Call::backward(const std::vector<at::Tensor>& 
     case Mode::kRecord:
       return finish_recording(gradients, eager);
     case Mode::kVerify:
-      return verify_backward(gradients, eager);
+      return check_ != nullptr ? check_backward(gradients, eager) : verify_backward(gradients, eager);
+    case Mode::kTrace:
+      return trace_backward(gradients, eager);
     case Mode::kLook:
       look_at_backward(gradients, eager);
       return replay_backward(gradients);
@@ -509,18 +414,23 @@ std::vector<at::Tensor> Segments::Call::replay_backward(const std::vector<at::Te
   GradientsAside aside(*owner_.program_);
   const std::shared_ptr<Plan> plan = std::move(plan_);  // another call may run it from here on
   StepResult result = plan->resume(gradients);
-  ++owner_.stats_.replays;
-  owner_.stats_.is_warm = true;
-  owner_.plans_.count_run(*plan, result);
-  if (PlanEntry* entry = owner_.plans_.entry_of(signature_)) {
-    owner_.plans_.paid(*entry);
-    if (mode_ == Mode::kReplay && !entry->pace.times_replay()) entry->pace.replayed(0);
-  }
+  count_replay(*plan, result);
   return joined(std::move(result.outputs), aside.take(result.rebindings));
 }
 
+void Segments::Call::count_replay(Plan& plan, const StepResult& result) {
+  ++owner_.stats_.replays;
+  owner_.stats_.is_warm = true;
+  owner_.plans_.count_run(plan, result);
+  PlanEntry* const entry = owner_.plans_.entry_of(signature_);
+  if (entry == nullptr) return;
+  owner_.plans_.paid(*entry);
+  if (mode_ != Mode::kLook && !entry->pace.times_replay()) entry->pace.replayed(0);
+}
+
 bool Segments::Call::is_timed() const {
-  const PlanEntry* entry = mode_ == Mode::kReplay ? owner_.plans_.entry_of(signature_) : nullptr;
+  const PlanEntry* entry =
+      mode_ == Mode::kReplay || mode_ == Mode::kTrace ? owner_.plans_.entry_of(signature_) : nullptr;
   return entry != nullptr && entry->pace.times_replay();
 }
 
@@ -543,7 +453,7 @@ std::vector<at::Tensor> Segments::Call::verify_backward(const std::vector<at::Te
                                                         const BackwardFn& eager) {
   GradientsAside aside(*owner_.program_);
   Undo undo(owner_.program_.get(), plan_->changed(tensors_), plan_->generators(*owner_.program_));
-  Left replayed(*plan_);
+  PassRemains replayed(*plan_);
   std::vector<std::string> keys;
   {
     const RuleCheck rules(plan_->trace());
@@ -555,18 +465,22 @@ std::vector<at::Tensor> Segments::Call::verify_backward(const std::vector<at::Te
   }
   undo.restore();
   if (with_plain_) {
-    Left plain(*plan_);
+    PassRemains plain(*plan_);
     plain.add(plan_->resume_plain(gradients));
     difference_ = difference(*plan_, replayed, plain);
     undo.restore();
   }
   std::vector<at::Tensor> outputs = eager(gradients);
   if (!with_plain_) {
-    Left left(*plan_);
+    PassRemains left(*plan_);
     for (const std::string& key : keys) left.add_gradient(key, aside.gradient_of(key));
     left.add_outputs(outputs, "the gradient of input");
     difference_ = difference(*plan_, replayed, left);
   }
+  return end_check(std::move(outputs), aside);
+}
+
+std::vector<at::Tensor> Segments::Call::end_check(std::vector<at::Tensor> outputs, GradientsAside& aside) {
   plan_->verified = wrong_rule_.empty();
   ++owner_.stats_.verifications;
   if (with_plain_) ++owner_.stats_.plain_verifications;

@@ -14,12 +14,15 @@
 
 #include "engine/config.h"
 #include "engine/plan/plan_cache.h"
+#include "engine/plan/traced_step.h"
 #include "engine/program/program.h"
 #include "engine/program/step_input.h"
 #include "engine/program/undo.h"
 #include "engine/stats.h"
 
 namespace stepc {
+
+class GradientsAside;
 
 class Segments {
  public:
@@ -58,7 +61,8 @@ class Segments {
     // The pass is eager's from here on, and so are all that look like it, with one warning.
     void leave(const std::string& why);
     // The same, but the next one is recorded again, until that has been tried often enough.
-    void leave_recording(const std::string& why);
+    // `is_of_python`: the model's own code, beside a plan, would do it.
+    void leave_recording(const std::string& why, bool is_of_python);
     // A backward pass of one that was left, from a forward pass that ran as it is.
     std::vector<at::Tensor> eager_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
     // Runs `part` on buffers and random generators as the forward pass found them; afterwards they are as they were.
@@ -71,12 +75,17 @@ class Segments {
 
    private:
     friend class Segments;
-    enum class Mode : uint8_t { kRecord, kReplay, kVerify, kLook, kEager };  // kLook: replayed, and recorded beside it
+    // kTrace: the model's own code runs beside its plan. kLook: replayed, and recorded beside it
+    enum class Mode : uint8_t { kRecord, kReplay, kTrace, kVerify, kLook, kEager };
     // How often a tensor was written to, without holding the tensor.
     struct Version {
       c10::VariableVersion counter;
       uint32_t then = 0;
       bool is_same() const { return !counter.enabled() || counter.current_version() == then; }
+    };
+    struct TracedCheck;
+    struct Deleter {
+      void operator()(TracedCheck* check) const;
     };
     Call(Segments& owner, StepInput input) : owner_(owner), input_(std::move(input)) {}
 
@@ -90,6 +99,15 @@ class Segments {
     void look_at_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
     std::string different() const;
     std::vector<at::Tensor> verify_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
+    std::vector<at::Tensor> end_check(std::vector<at::Tensor> outputs, GradientsAside& aside);
+    void count_replay(Plan& plan, const StepResult& result);
+    std::optional<std::vector<at::Tensor>> trace_forward(const ForwardFn& eager);
+    std::vector<at::Tensor> trace_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
+    TracedStep end_traced(StepOutput output);
+    static void followed(PlanEntry& entry, const std::shared_ptr<Plan>& plan);
+    std::vector<at::Tensor> check_forward(const ForwardFn& eager);
+    std::vector<at::Tensor> check_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
+    bool left_while_checked();
     std::vector<at::Tensor> replay_backward(const std::vector<at::Tensor>& gradients);
     std::vector<at::Tensor> finish_recording(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
     std::vector<at::Tensor> joined(std::vector<at::Tensor> of_inputs, std::vector<at::Tensor> of_parameters) const;
@@ -103,6 +121,8 @@ class Segments {
     std::string signature_;
     std::unique_ptr<RecordedStep> program_;
     std::unique_ptr<Recorder> recorder_;
+    std::unique_ptr<TracedRun> traced_;            // kTrace, between its passes
+    std::unique_ptr<TracedCheck, Deleter> check_;  // kVerify, of a traced plan
     std::shared_ptr<Plan> plan_;
     std::vector<at::Tensor> tensors_;
     std::vector<at::Tensor> parameters_;
@@ -126,6 +146,8 @@ class Segments {
   // From a call of this signature, which came to its backward pass, to the next call of the model: so long did the loop
   // take. Where its replays turn out not to pay, they are eager's from here on, with one warning.
   void took(const std::string& signature, bool as_it_is, double seconds);
+  // Whether the model's own code runs at every call.
+  bool is_traced() const { return plans_.is_traced(); }
   // The calls of this signature are eager's from here on, with one warning.
   void leave(const std::string& signature, const std::string& why);
 

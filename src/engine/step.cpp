@@ -44,7 +44,7 @@ std::optional<MemoryReport> memory_of(const Plan* plan) {
 }  // namespace
 
 Step::Step(std::unique_ptr<Program> program, Config config)
-    : program_(std::move(program)), config_(std::move(config)), plans_(*program_, config_, stats_, /*may_trace=*/true) {
+    : program_(std::move(program)), config_(std::move(config)), plans_(*program_, config_, stats_, /*is_loop=*/false) {
   check(config_);
   if (config_.mode != Mode::kEager) install_recorder();
   if (!config_.parallel) return;

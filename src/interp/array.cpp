@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "ops/f16_bits.h"
 
 namespace stepc {
 
@@ -79,25 +80,6 @@ T get(const std::vector<uint8_t>& bytes, size_t i) {
   std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
   return value;
 }
-
-uint16_t half_bits(double value) {
-  const auto sign = static_cast<uint16_t>(std::signbit(value) ? 0x8000 : 0);
-  if (std::isnan(value)) return sign | 0x7E00;
-  if (std::isinf(value)) return sign | 0x7C00;
-  const double size = std::abs(value);
-  if (size < 0x1p-14) return static_cast<uint16_t>(sign | static_cast<uint16_t>(size * 0x1p24));
-  const int exponent = std::ilogb(size);
-  const auto fraction = static_cast<uint16_t>(std::ldexp(size, 10 - exponent)) & 0x3FF;
-  return static_cast<uint16_t>(sign | ((exponent + 15) << 10) | fraction);
-}
-double half_value(uint16_t bits) {
-  const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
-  const int exponent = (bits >> 10) & 31;
-  const int fraction = bits & 0x3FF;
-  if (exponent == 31) return fraction != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * HUGE_VAL;
-  if (exponent == 0) return sign * std::ldexp(fraction, -24);
-  return sign * std::ldexp(1024 + fraction, exponent - 25);
-}
 }  // namespace
 
 std::vector<uint8_t> to_bytes(const Array& array) {
@@ -114,7 +96,7 @@ std::vector<uint8_t> to_bytes(const Array& array) {
         put(out, static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(array.real(i))) >> 16));
         break;
       case DType::kF16:
-        put(out, half_bits(array.real(i)));
+        put(out, f16_bits(array.real(i)));
         break;
       case DType::kI64:
         put(out, array.integer(i));
@@ -149,7 +131,7 @@ Array from_bytes(const TensorType& type, const std::vector<uint8_t>& bytes) {
         out.set(i, static_cast<double>(std::bit_cast<float>(uint32_t{get<uint16_t>(bytes, place)} << 16)));
         break;
       case DType::kF16:
-        out.set(i, half_value(get<uint16_t>(bytes, place)));
+        out.set(i, f16_value(get<uint16_t>(bytes, place)));
         break;
       case DType::kI64:
         out.set(i, get<int64_t>(bytes, place));

@@ -4,6 +4,7 @@
 #include <bit>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -352,7 +353,7 @@ class AgreeOnCalls {
 
   std::string obstacle() const {
     for (const HostEvent& event : now_.events)
-      if (event.kind != HostEvent::Kind::kShadow)
+      if (event.kind != HostEvent::Kind::kShadow && event.kind != HostEvent::Kind::kPause)
         return str("'{}' computes on the host with values that depend on data", event.key);
     for (const HostRead& read : now_.reads) {
       const Call& call = now_.calls[read.call.index()];
@@ -407,9 +408,11 @@ class AgreeOnCalls {
       for_each_value(call.args, [&](ValueId id) { event.outputs.push_back(id); });
       now_.events.push_back(std::move(event));
     }
-    std::ranges::sort(now_.events, [](const HostEvent& a, const HostEvent& b) {
-      return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-    });
+    // A number that the last call before a pause reads is read before the pause.
+    const auto place = [](const HostEvent& event) {
+      return std::tuple(event.begin, event.end, event.kind == HostEvent::Kind::kPause);
+    };
+    std::ranges::sort(now_.events, {}, place);
   }
 
   Trace before_;
@@ -421,6 +424,10 @@ class AgreeOnCalls {
 };
 
 }  // namespace
+
+bool is_stop(const HostEvent& event) {
+  return event.kind == HostEvent::Kind::kPause || event.kind == HostEvent::Kind::kRead;
+}
 
 bool makes_host_data(const Trace& trace, const Call& call) {
   if (!call.writes.empty() || !std::ranges::all_of(call.args, [](const Arg& arg) {
@@ -447,7 +454,7 @@ std::vector<std::optional<size_t>> events_of_host_data(const Trace& trace) {
     if (trace.externals[x].owner != Owner::kHost) continue;
     const size_t use = first_use[trace.values[trace.externals[x].value.index()].storage.index()];
     for (size_t e = 0; e < trace.events.size(); ++e)
-      if (trace.events[e].kind == HostEvent::Kind::kRead && trace.events[e].begin.index() <= use) events[x] = e;
+      if (is_stop(trace.events[e]) && trace.events[e].begin.index() <= use) events[x] = e;
   }
   return events;
 }

@@ -37,8 +37,11 @@ Agreement agree_on_calls(const Trace& before, const Trace& now);
 // Whether the call makes memory that the host then fills with data of its own.
 bool makes_host_data(const Trace& trace, const Call& call);
 
-// By external: the kRead event, among trace.events, at whose end the host makes its data at the earliest; none: before
-// all of them, or it is no data of the host's.
+// Whether a run of the step comes to a stop there, and the program goes on: a pause or a read.
+bool is_stop(const HostEvent& event);
+
+// By external: the kRead or kPause event, among trace.events, at whose end the host makes its data at the earliest;
+// none: before all of them, or it is no data of the host's.
 std::vector<std::optional<size_t>> events_of_host_data(const Trace& trace);
 
 // What the call read: its only result, or the count of elements where it made a tensor whose shape depends on data.

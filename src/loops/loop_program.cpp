@@ -86,6 +86,17 @@ bool has_value(LoopOp op) {
   return op != LoopOp::kLoop && op != LoopOp::kEnd && op != LoopOp::kStore && op != LoopOp::kAccumulate &&
          op != LoopOp::kAccumulateProduct;
 }
+bool is_access(LoopOp op) { return op == LoopOp::kLoad || op == LoopOp::kStore; }
+bool is_accumulation(LoopOp op) { return op == LoopOp::kAccumulate || op == LoopOp::kAccumulateProduct; }
+size_t end_of_loop(const LoopPhase& phase, size_t loop) {
+  int depth = 0;
+  for (size_t i = loop; i < phase.instructions.size(); ++i) {
+    if (phase.instructions[i].op == LoopOp::kLoop) ++depth;
+    if (phase.instructions[i].op == LoopOp::kEnd && --depth == 0) return i;
+  }
+  INTERNAL_CHECK(false, "the loop at v{} has no end", loop);
+  return 0;
+}
 std::optional<LoopOp> loop_op_from_name(std::string_view name) {
   const auto* row = std::ranges::find(kRows, name, &Row::name);
   return row == std::end(kRows) ? std::nullopt : std::optional(row->op);
@@ -256,9 +267,8 @@ class PhaseVerifier {
     if (one.op != LoopOp::kAccumulator) known.combine = made.combine;
     if (one.op != LoopOp::kRoundTo) known.dtype = made.dtype;
     if (one.op != LoopOp::kLoop) known.loop = made.loop;
-    const bool is_access = one.op == LoopOp::kLoad || one.op == LoopOp::kStore;
-    if (!is_access) known.buffer = made.buffer;
-    if (!is_access && one.op != LoopOp::kIndex) known.index = made.index;
+    if (!is_access(one.op)) known.buffer = made.buffer;
+    if (!is_access(one.op) && one.op != LoopOp::kIndex) known.index = made.index;
     if (one.op != LoopOp::kLoad || one.args[0] < 0) known.indirect = made.indirect;
     if (one.op == LoopOp::kLoop || one.op == LoopOp::kEnd) known.type = made.type;
     require(known == one, "v{} {}: says what such an instruction does not have", at_, name_of(one.op));

@@ -94,6 +94,8 @@ std::string_view name_of(LoopOp op);
 std::optional<LoopOp> loop_op_from_name(std::string_view name);
 size_t operand_count(LoopOp op);
 bool has_value(LoopOp op);  // that later instructions may take
+bool is_access(LoopOp op);
+bool is_accumulation(LoopOp op);
 
 // What scalars are while they are computed with: f16 and bf16 are f32, integers i64. i32 is for the bits of an f32.
 enum class ValueType : uint8_t { kF32, kF64, kI32, kI64, kBool };
@@ -161,6 +163,9 @@ struct LoopProgram {
   std::vector<std::pair<uint32_t, uint32_t>> in_place;
   bool operator==(const LoopProgram&) const = default;
 };
+
+// The instruction that ends the loop which begins at `loop`.
+size_t end_of_loop(const LoopPhase& phase, size_t loop);
 
 std::string to_text(const LoopProgram& program);
 // The program with that text, and a valid one: equal to what was printed. Throws UserError.

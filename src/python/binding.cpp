@@ -368,8 +368,8 @@ class PythonCall {
   void leave(const std::string& why) {
     in_turn([&] { call_->leave(why); });
   }
-  void leave_recording(const std::string& why) {
-    in_turn([&] { call_->leave_recording(why); });
+  void leave_recording(const std::string& why, bool is_of_python) {
+    in_turn([&] { call_->leave_recording(why, is_of_python); });
   }
   void run_as_before(const py::object& part) {
     in_turn([&] {
@@ -426,6 +426,7 @@ class PythonSegments {
     in_turn([&] { segments_.leave(signature, why); });
   }
 
+  bool is_traced() const { return segments_.is_traced(); }
   py::dict stats() const { return dict_of(segments_.stats()); }
   std::string report() const { return segments_.report(); }
   std::string graph_text() const { return segments_.graph_text(); }
@@ -482,6 +483,15 @@ py::object array_of(const py::object& tensor) {
 py::object unobserved(const py::object& function) {
   const c10::impl::ExcludeDispatchKeyGuard below_observer(kObserverKey);
   return function();
+}
+
+// `tensor` is made as `stand` was, for autograd: its own graph stays where it is.
+void hang(const at::Tensor& tensor, const at::Tensor& stand) {
+  namespace impl = torch::autograd::impl;
+  const torch::autograd::Edge edge = impl::gradient_edge(stand);
+  if (tensor.is_view())  // what its graph is would follow from another tensor's
+    tensor.unsafeGetTensorImpl()->set_autograd_meta(std::make_unique<torch::autograd::AutogradMeta>());
+  impl::set_gradient_edge(tensor, edge);
 }
 
 }  // namespace
@@ -590,6 +600,7 @@ PYBIND11_MODULE(_C, module) {
       .def("ran_eagerly", &PythonSegments::ran_eagerly)
       .def("took", &PythonSegments::took)
       .def("leave", &PythonSegments::leave)
+      .def("is_traced", &PythonSegments::is_traced)
       .def("stats", &PythonSegments::stats)
       .def("report", &PythonSegments::report)
       .def("graph_text", &PythonSegments::graph_text)
@@ -621,6 +632,10 @@ PYBIND11_MODULE(_C, module) {
   bind_op_rules(module);
   bind_interpreter(module);
   module.def("has_made", &has_made);
+  module.def("held_tensors",
+             [] { return current_observer() == nullptr ? py::object(py::none()) : list_of(held_tensors()); });
+  module.def("note_made", &note_made);
+  module.def("hang", &hang);
   module.def("report_obstacle", &report_obstacle);
   module.def("report_effect", &report_effect);
   module.def("leave_trace", &leave_trace);

@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/interrupt.h"
+#include "python/gradient_hooks.h"
 #include "python/interpreter.h"
 
 namespace stepc {
@@ -461,6 +462,11 @@ std::vector<bool> PythonProgram::explain(const std::vector<Unowned>& unowned) {
   const auto found = scout_.attr("explain")(wanted).cast<std::vector<bool>>();
   if (std::ranges::find(found, true) != found.end()) looked_ = false;
   return found;
+}
+
+bool PythonProgram::is_hooked(const at::Tensor& parameter) const {
+  const py::gil_scoped_acquire gil;
+  return has_gradient_hooks(parameter);
 }
 
 std::string PythonProgram::source_line() {

@@ -88,6 +88,7 @@ class PythonProgram final : public Program {
   void adopt(const std::vector<std::string>& keys) override;
   std::vector<bool> explain(const std::vector<Unowned>& unowned) override;
   std::string source_line() override;
+  bool is_hooked(const at::Tensor& parameter) const override;
   std::string python_reason() const override;
   bool is_watched() const override { return true; }
   std::string why_unwatched() const override;

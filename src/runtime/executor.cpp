@@ -319,6 +319,15 @@ struct Executor::Impl {
                instruction.source.module);
   }
 
+  // Whether tensors come in where the run has stopped: not where the program only reads.
+  bool takes_incoming() const {
+    const std::vector<OperandId>& writes = schedule.instructions[running->next - 1].writes;
+    return std::ranges::any_of(writes, [&](OperandId write) {
+      const Buffer& buffer = schedule.buffers[schedule.operands[write.index()].buffer.index()];
+      return buffer.kind == Buffer::Kind::kInput && schedule.inputs[buffer.input].kind == InputKind::kIncoming;
+    });
+  }
+
   StepResult go_on() {
     StepResult result;
     try {
@@ -436,6 +445,7 @@ StepResult Executor::run(RunInputs given) {
 StepResult Executor::resume(std::vector<at::Tensor> incoming) {
   Impl& impl = *impl_;
   INTERNAL_CHECK(impl.running != nullptr, "a run goes on that was not paused");
+  if (!impl.takes_incoming()) return impl.go_on();
   for (const ScheduleInput& input : impl.schedule.inputs) {
     if (input.kind != InputKind::kIncoming) continue;
     const size_t index = std::stoul(input.key);

@@ -166,29 +166,36 @@ class TraceWriter {
     // A number is read by the call before; what the host puts back at the next one's border, it does with the number.
     for (uint32_t e = 0; e < trace_.events.size(); ++e)
       if (trace_.events[e].begin.index() == c && reads_number(trace_.events[e])) add_read(e);
+    for (uint32_t e = 0; e < trace_.events.size(); ++e)
+      if (trace_.events[e].begin.index() == c && trace_.events[e].kind == HostEvent::Kind::kPause) add_pause(e);
     for (const GeneratorLoad& load : trace_.loads)
       if (load.before.index() == c) move_state(Instruction::Kind::kLoadGenerator, load.state, "as the step did");
     for (uint32_t e = 0; e < trace_.events.size(); ++e) {
       const HostEvent& event = trace_.events[e];
-      if (event.begin.index() != c || reads_number(event)) continue;
+      if (event.begin.index() != c || reads_number(event) || event.kind == HostEvent::Kind::kPause) continue;
       if (event.kind == HostEvent::Kind::kRead) {
         add_hosts_call(e);
         continue;
       }
-      const bool pauses = event.kind == HostEvent::Kind::kPause;
-      Instruction& instruction = add(pauses ? Instruction::Kind::kPause : Instruction::Kind::kEvent, "host code");
+      Instruction& instruction = add(Instruction::Kind::kEvent, "host code");
       instruction.event = e;
       instruction.op = event.key;
       instruction.in_place = event.kind == HostEvent::Kind::kShadow && is_behind_guard(trace_, event);
-      for (ValueId output : event.outputs) instruction.reads.push_back(of_program(output));
-      if (pauses)
-        for (const ScheduleInput& input : s_.inputs)
-          if (input.kind == InputKind::kIncoming) instruction.writes.push_back(input.operand);
       if (event.kind == HostEvent::Kind::kEager)
         for (const Rebinding& gradient : event.gradients) instruction.reads.push_back(of_program(gradient.value));
       if (event.kind == HostEvent::Kind::kEager) instruction.writes = written_by(event);
-      if (pauses) save_states(GeneratorState::Kind::kResumed);
     }
+  }
+
+  void add_pause(uint32_t e) {
+    const HostEvent& event = trace_.events[e];
+    Instruction& pause = add(Instruction::Kind::kPause, "host code");
+    pause.event = e;
+    pause.op = event.key;
+    for (ValueId output : event.outputs) pause.reads.push_back(of_program(output));
+    for (const ScheduleInput& input : s_.inputs)
+      if (input.kind == InputKind::kIncoming) pause.writes.push_back(input.operand);
+    save_states(GeneratorState::Kind::kResumed);
   }
 
   // The call before it has read the number.

@@ -102,7 +102,7 @@ inline std::vector<NamedGroup> step_groups() {
     group_output(b, kept);
   });
   add("embedding", [](GraphBuilder& b) {
-    const TensorId table = group_input(b, DType::kBF16, {5, 33});
+    const TensorId table = group_input(b, DType::kBF16, {7, 33});
     const TensorId ids = group_input(b, DType::kI64, {4, 6});
     const TensorId rows = b.cast(b.add("take", {table, ids}, {{"dim", int64_t{0}}}), DType::kF32);
     group_output(b, rows);

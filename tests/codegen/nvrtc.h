@@ -13,13 +13,23 @@ namespace stepc {
 class Nvrtc {
  public:
   Nvrtc() {
-    for (const char* name : {"libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"})
+    for (const char* name :
+         {"libnvrtc.so.13", "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so", "/usr/local/cuda/lib/libnvrtc.so"})
       if (library_ == nullptr) library_ = dlopen(name, RTLD_NOW);
   }
   [[nodiscard]] bool found() const { return library_ != nullptr; }
 
-  // Machine code of `source` for "sm_90"; InternalError with the compiler's words.
-  [[nodiscard]] std::string cubin(const std::string& source, const std::vector<std::string>& options) const {
+  [[nodiscard]] std::string version() const {
+    int major = 0;
+    int minor = 0;
+    call<int(int*, int*)>("nvrtcVersion")(&major, &minor);
+    return str("{}.{} ", major, minor);
+  }
+  struct Compiled {
+    std::string cubin, log;
+  };
+  // Machine code of `source`; InternalError with the compiler's words.
+  [[nodiscard]] Compiled compile(const std::string& source, const std::vector<std::string>& options) const {
     using Program = void*;
     Program program = nullptr;
     call<int(Program*, const char*, const char*, int, const char* const*, const char* const*)>("nvrtcCreateProgram")(
@@ -30,9 +40,9 @@ class Nvrtc {
         program, static_cast<int>(words.size()), words.data());
     const std::string log = text(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog");
     INTERNAL_CHECK(result == 0, "NVRTC: {}\n{}", log, source);
-    std::string code = text(program, "nvrtcGetCUBINSize", "nvrtcGetCUBIN");
+    Compiled out{text(program, "nvrtcGetCUBINSize", "nvrtcGetCUBIN"), log};
     call<int(Program*)>("nvrtcDestroyProgram")(&program);
-    return code;
+    return out;
   }
 
  private:

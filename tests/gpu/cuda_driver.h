@@ -25,11 +25,11 @@ class CudaDriver {
              call<int(void*)>("cuCtxSetCurrent")(context) == 0;
   }
   [[nodiscard]] bool found() const { return found_; }
-  // "sm_90".
-  [[nodiscard]] std::string architecture() const {
+  // 90: sm_90.
+  [[nodiscard]] int architecture() const {
     constexpr int kMajor = 75;
     constexpr int kMinor = 76;
-    return str("sm_{}{}", attribute(kMajor), attribute(kMinor));
+    return 10 * attribute(kMajor) + attribute(kMinor);
   }
 
   void* load(const std::string& code) const {
@@ -49,18 +49,21 @@ class CudaDriver {
   void copy_out(void* to, uint64_t from, size_t bytes) const {
     check(call<int(void*, uint64_t, size_t)>("cuMemcpyDtoH_v2")(to, from, bytes), "cuMemcpyDtoH");
   }
-  // A phase of a kernel, all of its items.
-  void launch(void* loaded, const std::string& name, uint64_t buffers, int64_t items, uint64_t scratch) const {
+  // A kernel whose parameters are all pointers.
+  void launch(void* loaded, const std::string& name, std::vector<uint64_t> parameters, int64_t blocks, int64_t threads,
+              int64_t shared_bytes) const {
     void* function = nullptr;
     check(call<int(void**, void*, const char*)>("cuModuleGetFunction")(&function, loaded, name.c_str()), name);
-    int64_t begin = 0;
-    void* arguments[] = {&buffers, &begin, &items, &scratch};
-    constexpr unsigned kThreads = 128;
-    constexpr int64_t kMostBlocks = 1 << 16;
-    const auto blocks = static_cast<unsigned>(std::min(kMostBlocks, (items + kThreads - 1) / kThreads));
+    constexpr int kMostShared = 8;
+    check(call<int(void*, int, int)>("cuFuncSetAttribute")(function, kMostShared, static_cast<int>(shared_bytes)),
+          name);
+    std::vector<void*> arguments;
+    for (uint64_t& parameter : parameters) arguments.push_back(&parameter);
     using Launch =
         int(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
-    check(call<Launch>("cuLaunchKernel")(function, blocks, 1, 1, kThreads, 1, 1, 0, nullptr, arguments, nullptr), name);
+    check(call<Launch>("cuLaunchKernel")(function, static_cast<unsigned>(blocks), 1, 1, static_cast<unsigned>(threads),
+                                         1, 1, static_cast<unsigned>(shared_bytes), nullptr, arguments.data(), nullptr),
+          name);
     check(call<int()>("cuCtxSynchronize")(), name);
   }
 

@@ -146,3 +146,5 @@ def test_a_loop_as_it_is(mode):
             losses.append(loss.detach())
     torch.testing.assert_close(losses[STEPS:], losses[:STEPS], rtol=1e-4, atol=1e-6)
     assert stepc.stats(optimizer)["replays"] >= STEPS - 8
+    of_model = stepc.stats(model)
+    assert of_model["replays"] >= STEPS - 8 and of_model["traced"] == why_unwatched() and not of_model["warnings"]

@@ -311,7 +311,6 @@ class Auxiliary(Net):
 @case
 class AuxiliaryLoss(Case):
     model_type = Auxiliary
-    replays = "'aux_loss'"
 
     def step(self, i):
         loss = self.loss(self.model(self.x(i)), i) + 0.1 * self.model.aux_loss
@@ -340,7 +339,6 @@ class Remembering(Net):
 @case
 class DetachedFeature(Case):
     model_type = Remembering
-    replays = "changes self.last"
 
     def step(self, i):
         self.loss(self.model(self.x(i)), i).backward()
@@ -363,7 +361,6 @@ class Stateful(nn.Module):
 @case
 class HiddenState(Case):
     model_type = Stateful
-    replays = "'hidden'"
 
     def step(self, i):
         loss = self.loss(self.model(self.x(i)), i)
@@ -386,7 +383,6 @@ class Reassigning(Net):
 @case
 class BufferReassigned(Case):
     model_type = Reassigning
-    replays = "changes self.mean"
 
     def step(self, i):
         self.loss(self.model(self.x(i)), i).backward()
@@ -409,7 +405,6 @@ class FeatureInAGlobal(Case):
     """Attached, and not the module's at all."""
 
     model_type = IntoAGlobal
-    replays = "keeps a tensor"
 
     def step(self, i):
         kept = KEPT.setdefault(id(self.model), [])
@@ -422,8 +417,6 @@ class FeatureInAGlobal(Case):
 
 @case
 class FeaturesOfHooks(Case):
-    replays = "hooks"
-
     def prepare(self):
         self.features = []
         self.model.first.register_forward_hook(lambda module, args, output: self.features.append(output))
@@ -439,8 +432,6 @@ class FeaturesOfHooks(Case):
 
 @case
 class HooksOfBackward(Case):
-    replays = "hooks"
-
     def prepare(self):
         self.seen = []
         self.model.first.register_full_backward_hook(lambda module, ins, outs: self.seen.append(outs[0].norm()))
@@ -499,7 +490,6 @@ class ReturnsTheSameTwice(Net):
 @case
 class ObjectReturnedTwice(Case):
     model_type = ReturnsTheSameTwice
-    replays = "Holder"
 
     def step(self, i):
         one, other = self.model(self.x(i))
@@ -519,7 +509,6 @@ class KeepsWhatItReturns(Net):
 @case
 class ObjectReturnedAndKnown(Case):
     model_type = KeepsWhatItReturns
-    replays = "Holder"
 
     def step(self, i):
         output = self.model(self.x(i))

@@ -14,6 +14,7 @@ from on_ranks import assert_as_one, results_of
 
 pytestmark = pytest.mark.one_process  # for `ranks`, which takes a minute
 
+
 @pytest.fixture(scope="module")
 def ranks(build_dir, tmp_path_factory):
     """What a case gave on each rank, in a program that has a group of its own."""

@@ -116,7 +116,7 @@ def test_eager_passes_of_a_loop_are_made_without_the_engine():
 
     model, twin = Counts(), Counts()
     optimizers = [torch.optim.SGD(one.parameters(), lr=0.05) for one in (model, twin)]
-    model, optimizers[0] = stepc.accelerate(model, optimizers[0], config=stepc.Config(mode="exact"))
+    model, optimizers[0] = stepc.accelerate(model, optimizers[0], config=stepc.Config(mode="exact", python="watch"))
     segments = model.__dict__["_compiled_call_impl"]
     segments.engine = Asked(segments.engine)
 

@@ -8,6 +8,8 @@ import torch
 
 import stepc
 
+pytestmark = pytest.mark.one_process  # for `calibrated`, which takes half a minute
+
 
 @pytest.fixture(scope="module")
 def calibrated(tmp_path_factory):

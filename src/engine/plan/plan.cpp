@@ -17,7 +17,7 @@
 namespace stepc {
 
 namespace {
-constexpr size_t kNowhere = SIZE_MAX;
+constexpr size_t kNoPlace = SIZE_MAX;
 
 const void* memory_of(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
@@ -97,7 +97,7 @@ std::unique_ptr<Plan::Road> Plan::road_of(Compiled compiled) {
   road->plan = std::move(compiled.plan);
   for (const ScheduleInput& input : road->executor->schedule().inputs) {
     if (!is_of_program(input.kind) || input.kind == InputKind::kIncoming)
-      road->inputs.push_back(kNowhere);
+      road->inputs.push_back(kNoPlace);
     else if (input.kind == InputKind::kBatch)
       road->inputs.push_back(batch_place_ + static_cast<size_t>(std::stoul(input.key)));
     else if (input.kind == InputKind::kHost)
@@ -125,7 +125,7 @@ void Plan::find_places(const Program& program) {
   for (const External& external : trace().externals) {
     if (external.owner == Owner::kGradient) read.insert(external.key);
     if (external.owner == Owner::kConstant || external.owner == Owner::kIncoming || external.owner == Owner::kHost) {
-      externals_.push_back(kNowhere);
+      externals_.push_back(kNoPlace);
     } else if (external.owner == Owner::kBatch) {
       externals_.push_back(keys.size() + static_cast<size_t>(std::stoul(external.key)));
     } else {
@@ -201,9 +201,12 @@ void Plan::find_undo(const std::vector<at::Tensor>& tensors) {
   size_t last = 0;
   for (const HostRead& read : t.reads)
     if (read.guard) last = std::max(last, read.call.index());
-  // Recorded calls run as they were recorded; a Graph updates nothing before the last read.
-  for (const HostEvent& event : t.events)
-    if (event.kind == HostEvent::Kind::kRead && fast_ == nullptr) last = std::max(last, event.begin.index());
+  // Recorded calls run as they were recorded; a Graph updates nothing before the last read, but what a pause finds.
+  for (const HostEvent& event : t.events) {
+    const bool is_early =
+        event.kind == HostEvent::Kind::kRead ? fast_ == nullptr : options_.is_traced && is_stop(event);
+    if (is_early) last = std::max(last, event.begin.index());
+  }
   for (size_t c = 0; c < t.calls.size(); ++c) {
     if (options_.is_traced || !raising_.include(CallId(c))) continue;
     last = std::max(last, c);
@@ -231,7 +234,7 @@ void Plan::find_undo(const std::vector<at::Tensor>& tensors) {
       for (ValueId value : t.calls[call.index()].writes)
         written_by_host[t.values[value.index()].storage.index()] = true;
   for (size_t e = 0; e < t.externals.size(); ++e) {
-    if (externals_[e] == kNowhere) continue;
+    if (externals_[e] == kNoPlace) continue;
     const size_t storage = t.values[t.externals[e].value.index()].storage.index();
     if (written_by_host[storage] && options_.is_traced)
       host_.push_back(externals_[e]);
@@ -255,7 +258,7 @@ void Plan::find_undo_of(const Road& road) {
       const Buffer& buffer = s.buffers[s.operands[write.index()].buffer.index()];
       if (buffer.kind != Buffer::Kind::kInput) continue;
       const size_t place = road.inputs[buffer.input];
-      if (place != kNowhere && std::ranges::find(undo_, place) == undo_.end()) undo_.push_back(place);
+      if (place != kNoPlace && std::ranges::find(undo_, place) == undo_.end()) undo_.push_back(place);
     }
 }
 
@@ -413,7 +416,9 @@ Plan::Outcome Plan::run_instead(Road& road, Program& program, const std::vector<
 StepResult Plan::resume_plain(const std::vector<at::Tensor>& incoming) {
   INTERNAL_CHECK(plain_ != nullptr, "a run of the plain graph goes on that was not paused");
   const std::unique_ptr<Road> plain = std::move(plain_);
-  return plain->executor->resume(incoming);
+  std::map<size_t, Arg> reads;
+  return past_reads(
+      plain->executor->resume(incoming), [&] { return plain->executor->resume({}); }, reads);
 }
 
 bool Plan::is_paused() const {
@@ -423,6 +428,19 @@ bool Plan::is_paused() const {
 StepResult Plan::resume(const std::vector<at::Tensor>& incoming) {
   const bool is_fast = fast_ != nullptr && fast_->executor->is_paused();
   return (is_fast ? *fast_ : exact()).executor->resume(incoming);
+}
+StepResult Plan::resume(const std::vector<at::Tensor>& incoming, std::map<size_t, Arg>& reads) {
+  return past_reads(
+      resume(incoming), [&] { return resume({}); }, reads);
+}
+
+StepResult Plan::past_reads(StepResult result, const std::function<StepResult()>& resume,
+                            std::map<size_t, Arg>& reads) const {
+  while (result.paused && trace().events[result.event].kind == HostEvent::Kind::kRead) {
+    if (trace().events[result.event].own_calls.empty()) reads[result.event] = number_at(result);
+    result = resume();
+  }
+  return result;
 }
 void Plan::abandon() {
   for (const auto* road : {&fast_, &exact_})
@@ -534,10 +552,8 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   try {
     const auto begin = Clock::now();
     result = execute(inputs, std::move(of_current), tensors);
-    while (is_traced() && result.paused) {
-      if (trace().events[result.event].own_calls.empty()) outcome.reads[result.event] = number_at(result);
-      result = (instead_ != nullptr ? *instead_ : current()).executor->resume({});
-    }
+    const auto resume = [&] { return (instead_ != nullptr ? *instead_ : current()).executor->resume({}); };
+    result = past_reads(std::move(result), resume, outcome.reads);
     execute_seconds_ += seconds_since(begin);
   } catch (const c10::Error& error) {
     if (!is_undone()) throw;
@@ -622,13 +638,20 @@ std::string Plan::why_not_resume(const std::vector<at::Tensor>& incoming) const 
 }
 
 std::vector<at::Tensor> Plan::written_before_pause(const std::vector<at::Tensor>& tensors) const {
+  return written_by(pause().begin.index(), tensors);
+}
+std::vector<at::Tensor> Plan::written(const std::vector<at::Tensor>& tensors) const {
+  return written_by(trace().calls.size(), tensors);
+}
+
+std::vector<at::Tensor> Plan::written_by(size_t end, const std::vector<at::Tensor>& tensors) const {
   const Trace& t = trace();
   std::set<size_t> written;
-  for (size_t c = 0; c < pause().begin.index(); ++c)
+  for (size_t c = 0; c < end; ++c)
     for (ValueId value : t.calls[c].writes) written.insert(t.values[value.index()].storage.index());
   std::vector<at::Tensor> out;
   for (size_t e = 0; e < t.externals.size(); ++e)
-    if (externals_[e] != kNowhere && written.contains(t.values[t.externals[e].value.index()].storage.index()))
+    if (externals_[e] != kNoPlace && written.contains(t.values[t.externals[e].value.index()].storage.index()))
       out.push_back(tensors[externals_[e]]);
   return out;
 }

@@ -95,7 +95,6 @@ class Plan {
   std::string why_not(const std::vector<at::Tensor>& tensors);
   void supply(const HostSupply& number);
   StepResult begin(const Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times);
-  StepResult go_on() { return resume({}); }
   Tracer& tracer() { return *tracer_; }
   // `tensors` without the gradients that the plan does not read.
   std::vector<at::Tensor> inputs_among(std::vector<at::Tensor> tensors) const;
@@ -123,6 +122,7 @@ class Plan {
   std::vector<at::Generator> generators(const Program& program) const;
   // Of a step that pauses: what it declares to write before.
   std::vector<at::Tensor> written_before_pause(const std::vector<at::Tensor>& tensors) const;
+  std::vector<at::Tensor> written(const std::vector<at::Tensor>& tensors) const;
 
   // Of a traced step: whether it would follow this plan, its numbers being those of `recorded`.
   bool has_same_calls(const Trace& recorded) const;
@@ -133,9 +133,13 @@ class Plan {
   // A run that came to a pause, and how it goes on.
   bool is_paused() const;
   StepResult resume(const std::vector<at::Tensor>& incoming);
+  // Of a traced step: to the end, past what the program would have read on the way.
+  StepResult resume(const std::vector<at::Tensor>& incoming, std::map<size_t, Arg>& reads);
   // Why it cannot go on with these: another set of them is there. Empty where it can.
   std::string why_not_resume(const std::vector<at::Tensor>& incoming) const;
   void abandon();
+  // What the program gets at the pause, as values of the trace.
+  const std::vector<ValueId>& given_at_pause() const { return pause().outputs; }
   // Of a paused run: whether what follows the pause reads this output's memory, which the program may have changed.
   bool reads_after_pause(size_t output) const;
   // The door's number for what the outputs at the pause are made into.
@@ -200,6 +204,9 @@ class Plan {
   Road& exact();
   Road& current() { return fast_ != nullptr && !is_unfit() ? *fast_ : exact(); }
   const HostEvent& pause() const;
+  std::vector<at::Tensor> written_by(size_t end, const std::vector<at::Tensor>& tensors) const;
+  StepResult past_reads(StepResult result, const std::function<StepResult()>& resume,
+                        std::map<size_t, Arg>& reads) const;
   void find_places(const Program& program);
   void find_sources(const Program& program, const std::vector<at::Tensor>& tensors);
   std::string changed_source(const std::vector<at::Tensor>& tensors) const;

@@ -24,7 +24,7 @@ constexpr size_t kMaxOpen = 3;
 // Values among a step's arguments, the shapes of its tensors being the same, that get plans of their own.
 constexpr int kMostConstants = 3;
 // Recordings of as many paths of a traced step, before one of them becomes a plan by itself.
-constexpr int kMostPaths = 3;
+constexpr int kPathsBeforeFirst = 3;
 // A traced step that took a path without a plan may take it again soon. Where most do so, none is worth it.
 constexpr int kRecordAfterLeaving = 8;
 constexpr int kMaxDepartures = 12;
@@ -190,12 +190,13 @@ std::vector<OwnedTensor> RecordedStep::list() {
   return out;
 }
 
-PlanCache::PlanCache(Program& program, const Config& config, Stats& stats, bool may_trace)
+PlanCache::PlanCache(Program& program, const Config& config, Stats& stats, bool is_loop)
     : program_(program),
       config_(config),
       stats_(stats),
-      may_trace_(may_trace && config.python != PythonMode::kWatch),
-      what_runs_(may_trace ? "step" : "model"),
+      may_trace_(config.python != PythonMode::kWatch),
+      is_loop_(is_loop),
+      what_runs_(is_loop ? "model" : "step"),
       is_traced_(may_trace_ && config.python == PythonMode::kTrace) {
   if (is_traced_) {
     stats_.traced = "Config(python=\"trace\")";
@@ -291,13 +292,17 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
     const std::string why = recording.effects.empty() ? program_.python_reason() : recording.effects.front();
     // The first steps of a program set things up; what happens twice will happen again.
     const bool again = !std::exchange(last_effect_, why).empty() && !why.empty();
-    if (again)
+    if (again) {
       trace(why, entry, input);
-    else if (!why.empty())
+      if (is_loop_) return nullptr;  // what a traced pass leaves with the program is recorded otherwise
+    } else if (!why.empty()) {
       recording.obstacles.push_back(why);
+    }
   }
   // What a traced step only reads is data, wherever its code finds it, and is another tensor next time: not looked for.
   if (is_traced_) std::erase_if(recording.unowned, [&](const Unowned& one) { return is_data(recording.trace, one); });
+  // What a traced pass of a loop made is the program's, as what it keeps in its forward pass is.
+  if (is_traced_ && is_loop_) leave_to_host(recording);
   const bool looks = explanations_ < kMaxExplanations;
   if (looks && explain_unowned(program_, recording)) {
     // The next recording knows these tensors by owner; nothing agrees with this one.
@@ -320,7 +325,7 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
     program_.refresh();
     const std::vector<at::Tensor> tensors = list_tensors(program_, input);
     if (auto plan = agree_with_any(entry, recording.trace, tensors, reason, obstacle)) return plan;
-    if (may_trace_ && !is_traced_ && std::ranges::any_of(entry.open, [&](const Trace& before) {
+    if (may_trace_ && !is_loop_ && !is_traced_ && std::ranges::any_of(entry.open, [&](const Trace& before) {
           if (agree(before, recording.trace).obstacle.empty()) return false;
           const Agreement agreement = agree_on_calls(before, recording.trace);
           return agreement.difference.empty() && agreement.obstacle.empty();
@@ -339,7 +344,7 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
   const bool again = obstacle && reason == entry.last_obstacle;
   entry.last_obstacle = obstacle ? reason : std::string();
   if (!entry.plans.empty() || (!again && entry.recordings < config_.max_recordings)) return nullptr;
-  if (may_trace_ && !is_traced_)
+  if (may_trace_ && !is_traced_ && !recording.is_left)
     trace(reason, entry, input);
   else
     give_up(entry, str("{} recordings gave no plan: {}", entry.recordings, reason));
@@ -380,7 +385,7 @@ bool PlanCache::weighs_pace() const {
 
 void PlanCache::check(PlanEntry& entry, Recording& recording, const StepInput& input) {
   ++stats_.checks;
-  const int64_t replays = replays_of(entry) - (may_trace_ ? 0 : 1);  // a model's look is beside one
+  const int64_t replays = replays_of(entry) - (is_loop_ ? 1 : 0);  // a model's look is beside one
   entry.next_check = std::max(entry.next_check, 2 * replays);
   if (recording.raised) {  // as a replay would have, and then have let the step run
     ++stats_.recordings;
@@ -435,9 +440,9 @@ void PlanCache::trace(const std::string& why) {
   is_traced_ = true;
   stats_.traced = why;
   if (config_.python == PythonMode::kPure)
-    warn_once(str("python=\"pure\" ends here, the step's own code runs beside every replay: {}", why));
+    warn_once(str("python=\"pure\" ends here, the {}'s own code runs beside every replay: {}", what_runs_, why));
   else
-    log().info("the step's own code runs beside every replay: {}", why);
+    log().info("the {}'s own code runs beside every replay: {}", what_runs_, why);
   program_.trace(why);
 }
 
@@ -509,7 +514,7 @@ std::shared_ptr<Plan> PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, 
   }
   // Another path of a traced step: its calls are compared at every replay, so that one recording will do. The first one
   // is to show which numbers change.
-  if (!is_traced_ || (entry.plans.empty() && (obstacle || entry.recordings < kMostPaths))) return nullptr;
+  if (!is_traced_ || (entry.plans.empty() && (obstacle || entry.recordings < kPathsBeforeFirst))) return nullptr;
   Agreement agreement = agree_on_calls(trace, trace);
   if (!good(agreement)) return nullptr;
   add(entry,

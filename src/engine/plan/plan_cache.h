@@ -32,6 +32,7 @@ struct PlanEntry {
   int choices = 0;                         // numbers other than a plan's that the host read and no plan knows
   double decisions = 0;                    // of traced steps that led to no plan, long ago ones count less
   int to_verify = 0;                       // steps that may follow a plan that is to be verified
+  void forget_departures() { departures *= 0.9, decisions *= 0.9; }
   double departures = 0;  // of traced steps from their plans, and replays that failed; long ago ones count less
   Pace pace;              // of replays beside which Python runs
   std::string last_obstacle;
@@ -43,8 +44,8 @@ struct PlanEntry {
 
 class PlanCache {
  public:
-  // All three must outlive this. `may_trace`: whoever replays the plans can run the step's host code beside them.
-  PlanCache(Program& program, const Config& config, Stats& stats, bool may_trace);
+  // All three must outlive this. `is_loop`: the plans are of a loop's model, not of a step.
+  PlanCache(Program& program, const Config& config, Stats& stats, bool is_loop);
 
   // The entry of the step's signature, a new one with a log line that says why. `tensors` are the program's, by its
   // keys, and the batch's after them.
@@ -140,6 +141,7 @@ class PlanCache {
   const Config& config_;
   Stats& stats_;
   const bool may_trace_;
+  const bool is_loop_;
   const char* const what_runs_;               // for log lines
   bool is_traced_ = false;                    // every plan, from now on
   std::string last_effect_;                   // of the recording before

@@ -13,195 +13,208 @@
 
 namespace stepc {
 
-namespace {
+TracedRun::TracedRun(TracedPlans plans, Program& program, const WhatToRecord& recorded, RunTimes* times)
+    : plans_(std::move(plans)),
+      program_(program),
+      recorded_(recorded),
+      times_(times),
+      generators_(plan().generators(program)),
+      host_{[this](size_t event) { return number_at(reach(event)); },
+            [this](size_t event) { return reach(event).given; },
+            [this] { turn_back(); },
+            [this] { return plans_.other(); },
+            [this] { took_over(); },
+            [this] { return record(); }} {
+  keep_undo();
+  generators_.insert(generators_.begin(), at::detail::getDefaultCPUGenerator());
+  save_generators();
+  first_ = &plans_.begin();
+  first_->begin(host_, /*computes=*/false);
+}
 
-class Run {
- public:
-  Run(TracedPlans plans, Program& program, const WhatToRecord& recorded, RunTimes* times)
-      : plans_(std::move(plans)),
-        program_(program),
-        recorded_(recorded),
-        times_(times),
-        generators_(plan().generators(program)) {
-    undo_.emplace_back(nullptr, plan().written_by_host(plans_.tensors()), std::vector<at::Generator>());
-    undo_plan_.emplace(nullptr, plan().written_early(plans_.tensors()), generators_);
-    generators_.insert(generators_.begin(), at::detail::getDefaultCPUGenerator());
-    save_generators();
+TracedRun::~TracedRun() { release(); }
+
+void TracedRun::release() {
+  if (first_ == nullptr) return;
+  if (plan().is_paused()) plan().abandon();
+  plan().tracer().release();
+  first_->release();
+  first_ = nullptr;
+}
+
+void TracedRun::run(const std::function<void()>& part) { first_->run(part); }
+
+void TracedRun::pause(const std::vector<at::Tensor>& outputs, int64_t structure) {
+  first_->pause(outputs, structure);
+  if (!difference().empty()) return;
+  const StepResult result = reach(plan().tracer().pause_event());
+  for (size_t o = 0; o < result.given.size(); ++o) plan().tracer().give(plan().given_at_pause()[o], result.given[o]);
+}
+
+void TracedRun::resume(const std::vector<at::Tensor>& incoming) {
+  incoming_ = incoming;
+  save_generators();
+  resumed_ = snapshots_;
+  first_->resume(incoming);
+}
+
+void TracedRun::leave(const std::string& why, bool records) { plan().tracer().leave(host_, why, records); }
+
+TracedStep TracedRun::finish(StepOutput output) {
+  TracedStep traced;
+  traced.output = std::move(output);
+  first_->end();
+  replay_rest(traced);
+  Tracer& tracer = plan().tracer();
+  traced.plan = plans_.plan();
+  traced.difference = tracer.difference();
+  traced.raised = tracer.raised();
+  traced.is_reseeded = tracer.is_reseeded();
+  traced.decided = tracer.decided();
+  traced.decided_otherwise = tracer.decided_otherwise();
+  if (traced.decided_otherwise.empty()) traced.decided_otherwise = decided_otherwise_;
+  release();
+  if (recorder_) {
+    traced.recording = recorder_->finish(std::exchange(traced.output, {}));
+    traced.before = std::move(before_);
   }
+  return traced;
+}
 
-  TracedStep operator()(const std::function<StepOutput()>& step) {
-    TracedStep traced;
-    const Tracer::Plan host = {[&](size_t event) { return number_at(reach(event)); },
-                               [&](size_t event) { return reach(event).given; },
-                               [&] { turn_back(); },
-                               [&] { return plans_.other(); },
-                               [&] { took_over(); },
-                               [&] { return record(); }};
-    Tracer& first = plans_.begin();
-    try {
-      first.run([&] { traced.output = step(); }, host);
-      finish(host, traced);
-    } catch (...) {
-      plan().tracer().release();
-      first.release();
-      throw;
-    }
-    traced.plan = plans_.plan();
-    traced.difference = plan().tracer().difference();
-    traced.raised = plan().tracer().raised();
-    traced.is_reseeded = plan().tracer().is_reseeded();
-    traced.decided = plan().tracer().decided();
-    traced.decided_otherwise = plan().tracer().decided_otherwise();
-    if (traced.decided_otherwise.empty()) traced.decided_otherwise = decided_otherwise_;
-    plan().tracer().release();
-    first.release();
-    if (recorder_) {
-      traced.recording = recorder_->finish(std::exchange(traced.output, {}));
-      traced.before = std::move(before_);
-    }
-    return traced;
+void TracedRun::keep_undo() {
+  undo_.emplace_back(nullptr, plan().written_by_host(plans_.tensors()), std::vector<at::Generator>());
+  undo_plan_.emplace(nullptr, plan().written_early(plans_.tensors()), plan().generators(program_));
+}
+
+// What the first plan's parts have done is undone, and the other one runs up to where they were.
+void TracedRun::took_over() {
+  if (plan().is_paused()) plan().abandon();
+  undo_plan_->restore();
+  save_generators();
+  plans_.took_over();
+  keep_undo();
+  supplied_ = 0;
+  filled_.clear();
+  has_begun_ = is_at_pause_ = false;
+  for (size_t s = std::exchange(stops_, 0); s > 0; --s) {
+    const StepResult result = advance();
+    INTERNAL_CHECK(result.paused, "two plans with the same calls read differently");
+    const HostEvent& event = plan().trace().events[result.event];
+    if (event.kind == HostEvent::Kind::kRead && event.own_calls.empty())
+      look_at_choice(CallId(event.begin.index() - 1), number_at(result));
   }
+  if (!is_at_pause_ || resumed_.empty()) return;
+  snapshots_ = resumed_;
+  restore_generators();
+}
 
- private:
-  Plan& plan() { return *plans_.plan(); }
+// The step has gone on with the other plan's number.
+void TracedRun::look_at_choice(CallId call, const Arg& number) {
+  const std::map<size_t, Arg>& given = plan().tracer().numbers();
+  const auto then = given.find(call.index());
+  if (then != given.end() && are_other_choices(then->second, number))
+    decided_otherwise_ = place_of_read(plan().trace(), call);
+}
 
-  // What the first plan's parts have done is undone, and the other one runs up to where they were.
-  void took_over() {
-    if (plan().is_paused()) plan().abandon();
-    undo_plan_->restore();
-    save_generators();
-    plans_.took_over();
-    undo_.emplace_back(nullptr, plan().written_by_host(plans_.tensors()), std::vector<at::Generator>());
-    undo_plan_.emplace(nullptr, plan().written_early(plans_.tensors()), plan().generators(program_));
-    supplied_ = 0;
-    filled_.clear();
-    has_begun_ = false;
-    for (size_t r = 0; r < reads_; ++r) {
-      const StepResult result = advance();
-      INTERNAL_CHECK(result.paused, "two plans with the same calls read differently");
-      const HostEvent& event = plan().trace().events[result.event];
-      if (event.own_calls.empty()) look_at_choice(CallId(event.begin.index() - 1), number_at(result));
-    }
+void TracedRun::supply() {
+  const std::vector<HostSupply>& all = plan().tracer().supplied();
+  for (; supplied_ < all.size(); ++supplied_) plan().supply(all[supplied_]);
+  for (const auto& [key, data] : plan().tracer().host_data())
+    if (filled_.insert(key).second && has_begun_) plan().fill_host_data(key, data);
+}
+
+void TracedRun::save_generators() {
+  snapshots_.clear();
+  for (const at::Generator& generator : generators_)
+    snapshots_.push_back(generator.defined() ? std::optional(read_generator(generator)) : std::nullopt);
+}
+void TracedRun::restore_generators() const {
+  for (size_t g = 0; g < generators_.size(); ++g)
+    if (snapshots_[g]) write_generator(generators_[g], *snapshots_[g]);
+}
+
+// The plan's next part: to a stop, or to the end. Its random states are its own.
+StepResult TracedRun::advance() {
+  supply();
+  USER_CHECK(!plan().is_unfit(), "the host passes another integer than the one that the plan was made for");
+  const bool comes_back = is_at_pause_;
+  if (comes_back) snapshots_ = resumed_;
+  restore_generators();
+  const auto begun = Clock::now();
+  StepResult result = !has_begun_ ? begin() : plan().resume(comes_back ? incoming_ : std::vector<at::Tensor>());
+  execute_seconds_ += seconds_since(begun);
+  has_begun_ = true;
+  save_generators();
+  INTERNAL_CHECK(!result.missed_guard && result.stopped.empty(), "a traced step's plan decides something: {}",
+                 result.stopped);
+  is_at_pause_ = result.paused && plan().trace().events[result.event].kind == HostEvent::Kind::kPause;
+  stops_ += result.paused ? 1 : 0;
+  return result;
+}
+
+StepResult TracedRun::reach(size_t event) {
+  StepResult result = advance();
+  INTERNAL_CHECK(result.paused && result.event == event, "the plan comes to another stop than the step");
+  return result;
+}
+
+StepResult TracedRun::begin() {
+  return plan().begin(program_, plan().with_host_data(plans_.tensors(), plan().tracer().host_data()), times_);
+}
+
+Recorder* TracedRun::record() {
+  if (recorded_.program == nullptr) return nullptr;
+  recorder_.emplace(*recorded_.program, plans_.before());
+  if (!recorded_.verifies) return &*recorder_;
+  before_.tensors = plans_.tensors();
+  std::vector<at::Tensor> defined;
+  std::ranges::copy_if(before_.tensors, std::back_inserter(defined), &at::Tensor::defined);
+  before_.undo = std::make_shared<Undo>(nullptr, std::move(defined), plan().generators(program_));
+  return &*recorder_;
+}
+
+void TracedRun::turn_back() {
+  if (plan().is_paused()) plan().abandon();
+  undo_plan_->restore();
+  for (size_t u = undo_.size(); u-- > 0;) undo_[u].restore();
+}
+
+// Where the program holds memory that the plan does not give.
+void TracedRun::leave_if_held_beside(const std::vector<ValueId>& given) {
+  Tracer& tracer = plan().tracer();
+  const ValueId held = tracer.held_beside(given);
+  if (!held.valid()) return;
+  const Value& value = plan().trace().values[held.index()];
+  leave(str("it keeps a {}[{}] tensor that it did not keep while it was recorded", name_of(value.dtype),
+            fmt::join(value.sizes, ", ")),
+        /*records=*/true);
+}
+
+void TracedRun::replay_rest(TracedStep& traced) {
+  if (!difference().empty()) return;
+  Tracer& tracer = plan().tracer();
+  const Trace& trace = plan().trace();
+  std::vector<ValueId> given = trace.outputs;
+  for (const Rebinding& rebinding : trace.rebindings) given.push_back(rebinding.value);
+  for (const bool all : {false, true})
+    if (tracer.held_beside(given).valid()) program_.settle(all);  // perhaps by garbage
+  leave_if_held_beside(given);
+  if (!difference().empty()) return;
+  try {
+    traced.result = advance();
+  } catch (...) {
+    leave("its plan ends with an error", /*records=*/false);  // which the step's own calls run into, too
+    throw;
   }
-
-  // The step has gone on with the other plan's number.
-  void look_at_choice(CallId call, const Arg& number) {
-    const std::map<size_t, Arg>& given = plan().tracer().numbers();
-    const auto then = given.find(call.index());
-    if (then != given.end() && are_other_choices(then->second, number))
-      decided_otherwise_ = place_of_read(plan().trace(), call);
-  }
-
-  void supply() {
-    const std::vector<HostSupply>& all = plan().tracer().supplied();
-    for (; supplied_ < all.size(); ++supplied_) plan().supply(all[supplied_]);
-    for (const auto& [key, data] : plan().tracer().host_data())
-      if (filled_.insert(key).second && has_begun_) plan().fill_host_data(key, data);
-  }
-
-  void save_generators() {
-    snapshots_.clear();
-    for (const at::Generator& generator : generators_)
-      snapshots_.push_back(generator.defined() ? std::optional(read_generator(generator)) : std::nullopt);
-  }
-  void restore_generators() const {
-    for (size_t g = 0; g < generators_.size(); ++g)
-      if (snapshots_[g]) write_generator(generators_[g], *snapshots_[g]);
-  }
-
-  // The plan's next part: to a read, or to the end. Its random states are its own.
-  StepResult advance() {
-    supply();
-    USER_CHECK(!plan().is_unfit(), "the host passes another integer than the one that the plan was made for");
-    restore_generators();
-    const auto begun = Clock::now();
-    StepResult result = has_begun_ ? plan().go_on() : begin();
-    execute_seconds_ += seconds_since(begun);
-    has_begun_ = true;
-    save_generators();
-    INTERNAL_CHECK(!result.missed_guard && result.stopped.empty(), "a traced step's plan decides something: {}",
-                   result.stopped);
-    return result;
-  }
-
-  StepResult reach(size_t event) {
-    StepResult result = advance();
-    ++reads_;
-    INTERNAL_CHECK(result.paused && result.event == event, "the plan comes to another read than the step");
-    return result;
-  }
-
-  StepResult begin() {
-    return plan().begin(program_, plan().with_host_data(plans_.tensors(), plan().tracer().host_data()), times_);
-  }
-
-  Recorder* record() {
-    if (recorded_.program == nullptr) return nullptr;
-    recorder_.emplace(*recorded_.program, plans_.before());
-    if (!recorded_.verifies) return &*recorder_;
-    before_.tensors = plans_.tensors();
-    std::vector<at::Tensor> defined;
-    std::ranges::copy_if(before_.tensors, std::back_inserter(defined), &at::Tensor::defined);
-    before_.undo = std::make_shared<Undo>(nullptr, std::move(defined), plan().generators(program_));
-    return &*recorder_;
-  }
-
-  void turn_back() {
-    if (plan().is_paused()) plan().abandon();
-    undo_plan_->restore();
-    for (size_t u = undo_.size(); u-- > 0;) undo_[u].restore();
-  }
-
-  void finish(const Tracer::Plan& host, TracedStep& traced) {
-    Tracer& tracer = plan().tracer();
-    if (!tracer.difference().empty()) return;
-    const Trace& trace = plan().trace();
-    std::vector<ValueId> given = trace.outputs;
-    for (const Rebinding& rebinding : trace.rebindings) given.push_back(rebinding.value);
-    for (const bool all : {false, true})
-      if (tracer.held_beside(given).valid()) program_.settle(all);  // perhaps by garbage
-    if (const ValueId held = tracer.held_beside(given); held.valid()) {
-      const Value& value = trace.values[held.index()];
-      return tracer.leave(host,
-                          str("it keeps a {}[{}] tensor that it did not keep while it was recorded",
-                              name_of(value.dtype), fmt::join(value.sizes, ", ")),
-                          /*records=*/true);
-    }
-    try {
-      traced.result = advance();
-    } catch (...) {
-      tracer.leave(host, "its plan ends with an error", /*records=*/false);  // which the step's own calls run into, too
-      throw;
-    }
-    INTERNAL_CHECK(traced.result.is_whole(), "the plan reads more numbers than the step");
-    for (size_t o = 0; o < traced.result.outputs.size(); ++o) tracer.give(trace.outputs[o], traced.result.outputs[o]);
-    for (size_t r = 0; r < traced.result.rebindings.size(); ++r)
-      tracer.give(trace.rebindings[r].value, traced.result.rebindings[r].tensor);
-    traced.result.outputs.clear();
-    traced.result.rebindings.clear();
-    traced.is_replay = true;
-    traced.execute_seconds = execute_seconds_;
-  }
-
-  TracedPlans plans_;
-  Program& program_;
-  WhatToRecord recorded_;
-  RunTimes* times_;
-  std::vector<at::Generator> generators_;
-  std::vector<Undo> undo_;                                   // of what the host writes
-  std::optional<Undo> undo_plan_;                            // of what the plan does
-  std::vector<std::optional<GeneratorSnapshot>> snapshots_;  // by generator, as the plan left them
-  size_t supplied_ = 0;
-  std::set<std::string> filled_;  // the host's data that the plan has
-  size_t reads_ = 0;
-  bool has_begun_ = false;
-  double execute_seconds_ = 0;
-  std::string decided_otherwise_;
-  std::optional<Recorder> recorder_;
-  BeforeStep before_;
-};
-
-}  // namespace
+  INTERNAL_CHECK(traced.result.is_whole(), "the plan comes to more stops than the step");
+  for (size_t o = 0; o < traced.result.outputs.size(); ++o) tracer.give(trace.outputs[o], traced.result.outputs[o]);
+  for (size_t r = 0; r < traced.result.rebindings.size(); ++r)
+    tracer.give(trace.rebindings[r].value, traced.result.rebindings[r].tensor);
+  traced.result.outputs.clear();
+  traced.result.rebindings.clear();
+  traced.is_replay = true;
+  traced.execute_seconds = execute_seconds_;
+}
 
 TracedPlans::TracedPlans(const std::list<std::shared_ptr<Plan>>& plans, Program& program,
                          std::vector<at::Tensor> tensors, std::function<bool(const Plan&)> may_follow)
@@ -266,8 +279,10 @@ TracedStep run_traced(const std::list<std::shared_ptr<Plan>>& plans, Program& pr
   traced.difference = followed.unfit();
   traced.unfit = !traced.difference.empty();
   if (traced.unfit) return traced;
-  Run run(std::move(followed), program, recorded, times);
-  return run(step);
+  TracedRun run(std::move(followed), program, recorded, times);
+  StepOutput output;
+  run.run([&] { output = step(); });
+  return run.finish(std::move(output));
 }
 
 }  // namespace stepc

@@ -9,9 +9,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "aten/generator_snapshot.h"
 #include "capture/recorder.h"
 #include "engine/plan/plan.h"
 #include "engine/program/program.h"
@@ -78,6 +80,67 @@ class TracedPlans {
   size_t next_ = 1;
   std::shared_ptr<Plan> followed_, offered_;
   std::string unfit_;
+};
+
+// A run of such a step in parts: what is between them, at the pause of a loop's model, is the program's own.
+class TracedRun {
+ public:
+  TracedRun(TracedPlans plans, Program& program, const WhatToRecord& recorded, RunTimes* times);
+  // Of one that is not finished: nothing is put back.
+  ~TracedRun();
+  TracedRun(const TracedRun&) = delete;
+  TracedRun& operator=(const TracedRun&) = delete;
+
+  // Runs a part of the step, which everything is computed of if it raises.
+  void run(const std::function<void()>& part);
+  // The part before the pause has made `outputs`, the tensors that the program holds. They have values afterwards.
+  void pause(const std::vector<at::Tensor>& outputs, int64_t structure);
+  void resume(const std::vector<at::Tensor>& incoming);
+  TracedStep finish(StepOutput output);
+
+  // Why it has left its plans, empty: it has not. Then everything is computed as the host code asks for it.
+  [[nodiscard]] const std::string& difference() { return plan().tracer().difference(); }
+  void leave(const std::string& why, bool records);
+  Plan& plan() { return *plans_.plan(); }
+  [[nodiscard]] const std::shared_ptr<Plan>& plan_pointer() const { return plans_.plan(); }
+
+ private:
+  void release();
+  void keep_undo();
+  void took_over();
+  void look_at_choice(CallId call, const Arg& number);
+  void supply();
+  void save_generators();
+  void restore_generators() const;
+  StepResult advance();
+  StepResult reach(size_t event);
+  StepResult begin();
+  Recorder* record();
+  void turn_back();
+  void leave_if_held_beside(const std::vector<ValueId>& given);
+  void replay_rest(TracedStep& traced);
+
+  TracedPlans plans_;
+  Program& program_;
+  WhatToRecord recorded_;
+  RunTimes* times_;
+  std::vector<at::Generator> generators_;
+  const Tracer::Plan host_;
+  Tracer* first_ = nullptr;        // of the plan that the step began with; nullptr: it is over
+  std::vector<Undo> undo_;         // of what the host writes
+  std::optional<Undo> undo_plan_;  // of what the plan does
+  std::vector<std::optional<GeneratorSnapshot>> snapshots_;  // by generator, as the plan left them
+  std::vector<std::optional<GeneratorSnapshot>> resumed_;    // and as they were after the pause
+  std::vector<at::Tensor> incoming_;                         // after the pause
+  size_t supplied_ = 0;
+  std::set<std::string> filled_;  // the host's data that the plan has
+  size_t stops_ = 0;              // that the plan has come to
+  bool has_begun_ = false;
+  bool is_at_pause_ = false;
+  double execute_seconds_ = 0;
+  std::string decided_otherwise_;
+  std::optional<Recorder> recorder_;
+  BeforeStep before_;
 };
 
 // `tensors` are the program's by its keys, and the batch's after them: they are let go. `step` runs the user's

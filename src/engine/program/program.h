@@ -83,6 +83,9 @@ class Program {
   // Takes all of that back.
   virtual void drop_state() {}
 
+  // Whether hooks of the program run on this parameter's gradient.
+  virtual bool is_hooked(const at::Tensor& /*parameter*/) const { return false; }
+
   // Whether a model's files have it, as they have parameters and buffers: not what its module itself leaves out.
   virtual bool is_of_model(const OwnedKey& key) const {
     return key.owner == Owner::kParameter || key.owner == Owner::kBuffer;

@@ -222,7 +222,9 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
   Recorder recorder(recorded, followed.before());
   const Tracer::Plan host = {
       {}, {}, {}, [&] { return followed.other(); }, [&] { followed.took_over(); }, [&] { return &recorder; }};
-  first.run_computing([&] { verification.output = step(); }, host);
+  first.begin(host, /*computes=*/true);
+  first.run([&] { verification.output = step(); });
+  first.end();
   Plan& plan = *followed.plan();
   verification.plan = followed.plan();
   verification.departure = plan.tracer().difference();

@@ -25,11 +25,14 @@ int64_t span_of(const Shape& shape, const Shape& strides) {
 class Lowering {
  public:
   // `only_check`: what run() gives is of no use, but it throws as it would.
-  Lowering(const Graph& group, const LoopFactors& factors, Together together, bool only_check)
+  Lowering(const Graph& group, const LoopFactors& factors, Together together, const LoopLimits& limits, bool only_check)
       : group_(group),
         space_(find_loop_space(group, factors, together)),
+        limits_(limits),
         only_check_(only_check),
-        reductions_(reductions_of(group, space_)) {}
+        reductions_(reductions_of(group, space_)) {
+    reductions_.form.most_chunks = limits.chunks;
+  }
 
   LoopProgram run() {
     make_buffers();
@@ -144,7 +147,7 @@ class Lowering {
     while (first > 0 && merged[all[first]]) --first;
     if (first == 0) return;
     const auto cut = all.begin() + static_cast<ptrdiff_t>(first);
-    reductions_.form = {PhaseForm::Kind::kChunks, {all.begin(), cut}, {cut, all.end()}};
+    reductions_.form = {PhaseForm::Kind::kChunks, {all.begin(), cut}, {cut, all.end()}, limits_.chunks};
   }
 
   [[nodiscard]] ValueType share_type(const Reduction& one) const {
@@ -210,7 +213,6 @@ class Lowering {
   // A thread's own memory for a row's costly elements, if the row is not too long. Both writings of a phase use the
   // same buffers.
   void keep_costly(ElementWriter& elements) {
-    constexpr int64_t kMostBytes = 1 << 16;
     if (reductions_.form.kind != PhaseForm::Kind::kRows && reductions_.form.kind != PhaseForm::Kind::kChunks) return;
     Affine column;
     int64_t count = 1;
@@ -219,7 +221,7 @@ class Lowering {
       count *= space_.extents[reductions_.form.columns[i]];
     }
     elements.keep_costly(column, [this, count, used = size_t{0}](DType dtype) mutable -> std::optional<uint32_t> {
-      if (count * size_of(dtype) > kMostBytes) return std::nullopt;
+      if (count * size_of(dtype) > limits_.local_bytes) return std::nullopt;
       if (used < locals_.size() && program_.buffers[locals_[used]].dtype == dtype) return locals_[used++];
       if (used == locals_.size() && used < 2) {
         locals_.push_back(static_cast<uint32_t>(program_.buffers.size()));
@@ -370,6 +372,7 @@ class Lowering {
 
   const Graph& group_;
   LoopSpace space_;
+  LoopLimits limits_;
   bool only_check_;
   Reductions reductions_;
   std::vector<size_t> element_outputs_, row_outputs_, final_outputs_, other_outputs_;
@@ -395,13 +398,13 @@ void check_types(const Graph& group) {
   if (group.outputs.empty()) throw NoLoops("it returns nothing");
 }
 
-LoopProgram lower_or_throw(const Graph& group, Together together, bool only_check) {
+LoopProgram lower_or_throw(const Graph& group, Together together, const LoopLimits& limits, bool only_check) {
   check_types(group);
   LoopFactors factors = domain_factors(group);
   constexpr int kMostSplits = 24;
   for (int attempt = 0; attempt < kMostSplits; ++attempt) {
     try {
-      return Lowering(group, factors, together, only_check).run();
+      return Lowering(group, factors, together, limits, only_check).run();
     } catch (const SplitNeeded& needed) {
       split_loop(factors, needed.split);
     }
@@ -413,16 +416,16 @@ LoopProgram lower_or_throw(const Graph& group, Together together, bool only_chec
 
 std::string why_no_loops(const Graph& group, Together together) {
   try {
-    lower_or_throw(group, together, true);
+    lower_or_throw(group, together, {}, true);
     return {};
   } catch (const NoLoops& reason) {
     return reason.what();
   }
 }
 
-LoopProgram lower(const Graph& group, Together together) {
+LoopProgram lower(const Graph& group, Together together, const LoopLimits& limits) {
   try {
-    return lower_or_throw(group, together, false);
+    return lower_or_throw(group, together, limits, false);
   } catch (const NoLoops& reason) {
     user_error("a group of {} nodes is not one kernel: {}", group.nodes.size(), reason.what());
   }

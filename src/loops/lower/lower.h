@@ -14,8 +14,15 @@ namespace stepc {
 
 // Why `group` cannot be one kernel; empty: it can.
 std::string why_no_loops(const Graph& group, Together together = Together::kConnected);
+
+// What follows from the machine that the loops are for; the defaults are for CPUs.
+struct LoopLimits {
+  int64_t chunks = 64;            // of a sum over all rows: no more than the machine has use for
+  int64_t local_bytes = 1 << 16;  // of a row's costly elements; longer rows compute them again
+};
+
 // Buffers: the group's inputs (with their strides and offsets), then its outputs (with their strides). UserError with
 // the reason where there is one.
-LoopProgram lower(const Graph& group, Together together = Together::kConnected);
+LoopProgram lower(const Graph& group, Together together = Together::kConnected, const LoopLimits& limits = {});
 
 }  // namespace stepc

@@ -9,7 +9,6 @@ namespace stepc {
 
 namespace {
 constexpr int64_t kWorthAThread = 16384;  // elements
-constexpr int64_t kMostChunks = 64;
 int64_t ceil_divided(int64_t count, int64_t by) { return (count + by - 1) / by; }
 }  // namespace
 
@@ -103,9 +102,9 @@ void PhaseWriter::make_variables() {
       row_variable_ = rows_.back().variable;
       break;
     case Kind::kChunks: {
-      // At least a few thousand elements a chunk, and no more chunks than any machine has use for.
+      // At least a few thousand elements a chunk, and no more chunks than the machine has use for.
       const int64_t fewest = std::max<int64_t>(1, 4096 / std::max<int64_t>(row_size(), 1));
-      const int64_t block = std::max(fewest, ceil_divided(rows(), kMostChunks));
+      const int64_t block = std::max(fewest, ceil_divided(rows(), form_.most_chunks));
       items_ = ceil_divided(rows(), block);
       row_variable_ = add_variable({LoopVariable::Kind::kChunk, rows(), false, block});
       add_digits(rows_, rows_.size(), row_variable_);
@@ -116,7 +115,7 @@ void PhaseWriter::make_variables() {
       if (!columns_.empty()) assign(columns_[0], 0);
       break;
     case Kind::kFlatChunks: {
-      const int64_t share = ceil_divided(ceil_divided(row_size(), kMostChunks), 64) * 64;
+      const int64_t share = ceil_divided(ceil_divided(row_size(), form_.most_chunks), 64) * 64;
       const int64_t block = std::max(kWorthAThread, share);
       items_ = ceil_divided(row_size(), block);
       assign(columns_[0], add_variable({LoopVariable::Kind::kChunk, row_size(), true, block}));

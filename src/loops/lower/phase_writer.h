@@ -26,6 +26,7 @@ struct PhaseForm {
   };
   Kind kind = Kind::kRows;
   std::vector<uint32_t> rows, columns;  // loops of the space, outer first
+  int64_t most_chunks = 64;
 };
 
 class PhaseWriter {

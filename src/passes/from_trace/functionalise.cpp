@@ -147,15 +147,17 @@ class Functionaliser {
     for (size_t t = 0; t < taken_.size(); ++t) {
       const Taken& taken = taken_[t];
       const TensorId now = contents_.read(taken.storage, taken.base);
-      const bool fills = code.pauses && kind_of(taken) == InputKind::kIncoming;
+      const bool fills = code.pauses && (kind_of(taken) == InputKind::kIncoming || taken.event == e);
       if (!fills && now == taken.there && !written.contains(taken.storage)) continue;
       code.slots.push_back({taken.input, now, {}});
       changed.push_back(t);
     }
+    const std::vector<std::string> numbers = code.pauses ? take_numbers(event, code) : std::vector<std::string>();
     b_.set_source({code.pauses ? Phase::kForward : Phase::kUpdate, ""});
     std::vector<TensorType> types;
     for (const HostCode::Slot& slot : code.slots) types.push_back(b_.type(slot.before));
     const std::vector<TensorId> after = b_.add_aten(node_of(code), types);
+    for (size_t n = 0; n < numbers.size(); ++n) scalars_[numbers[n]] = after[changed.size() + n];
     for (size_t s = 0; s < changed.size(); ++s) {
       Taken& taken = taken_[changed[s]];
       taken.there = after[s];
@@ -170,11 +172,7 @@ class Functionaliser {
   void add_read_of(const HostEvent& event, HostCode& code) {
     code.pauses = true;
     for (ValueId output : event.outputs) code.given.push_back(given(output));
-    std::vector<std::string> keys;
-    for (size_t c = event.begin.index(); c < trace_.calls.size() && !is_read_before(c, event); ++c)
-      for (std::string& key : host_number_keys(CallId(c))) keys.push_back(std::move(key));
-    for (const std::string& key : keys)
-      code.slots.push_back({static_cast<uint32_t>(b_.graph().inputs.size()), scalar(key), {}});
+    const std::vector<std::string> keys = take_numbers(event, code);
     std::vector<TensorType> types(keys.size(), kHostNumber);
     std::vector<Taken*> filled;
     for (Taken& taken : taken_) {
@@ -191,9 +189,18 @@ class Functionaliser {
       contents_.introduce(filled[f]->storage, filled[f]->base, filled[f]->there);
     }
   }
-  bool is_read_before(size_t call, const HostEvent& since) const {
+  // The keys of the numbers that the program gives from the stop `event` up to the next one, which `code` takes.
+  std::vector<std::string> take_numbers(const HostEvent& event, HostCode& code) {
+    std::vector<std::string> keys;
+    for (size_t c = event.begin.index(); c < trace_.calls.size() && !is_stop_before(c, event); ++c)
+      for (std::string& key : host_number_keys(CallId(c))) keys.push_back(std::move(key));
+    for (const std::string& key : keys)
+      code.slots.push_back({static_cast<uint32_t>(b_.graph().inputs.size()), scalar(key), {}});
+    return keys;
+  }
+  bool is_stop_before(size_t call, const HostEvent& since) const {
     return std::ranges::any_of(trace_.events, [&](const HostEvent& event) {
-      return event.kind == HostEvent::Kind::kRead && event.begin.index() == call && &event > &since;
+      return is_stop(event) && event.begin.index() == call && &event > &since;
     });
   }
   HostCode::Given given(ValueId id) {

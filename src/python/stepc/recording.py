@@ -428,12 +428,22 @@ class Tracing(_Unseen):
         if (made := host_draws.drawn(self.scout, func, args, kwargs)) is not None:
             return made
         try:
-            return func(*args, **kwargs)
+            return _noted(func, func(*args, **kwargs))
         except RuntimeError as error:
             if _NOT_THERE not in str(error):
                 raise
         _leave(f"{func.__name__}() reads values past the dispatcher")
         return func(*args, **kwargs)
+
+
+_DATA_OF = torch.Tensor.data.__get__
+
+
+def _noted(func, result):
+    """A result of `func`, of which the engine knows even where no call that it sees has made it."""
+    if func == _DATA_OF:
+        _C.note_made(result)
+    return result
 
 
 def _leave(why):
@@ -496,7 +506,7 @@ class _Watch(_Unseen):
             if made is not None:
                 _report_comparisons(reads)
                 return made
-        result = func(*args, **kwargs)
+        result = _noted(func, func(*args, **kwargs))
         if func in _CONVERSIONS and _C.host_reads_so_far() > reads:
             _C.report_comparison(_C.host_reads_so_far() - 1)  # what Python makes of a plain number is not seen
         is_read = func is torch.Tensor.item and _C.host_reads_so_far() > reads  # it is recorded, not only watched

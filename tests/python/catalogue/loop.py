@@ -15,8 +15,6 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from catalogue.case import case
 from catalogue.parts import CHANGE, STEPS, adam, batches, data, descend, mlp, sgd
 
-LEFT = "eager"  # a line says that this pass is left to eager
-
 
 class Net(nn.Module):
     """A model whose forward leaves things on the module."""
@@ -74,7 +72,7 @@ def outputs_in_one_memory(accelerate):
         yield loss, out, model, optimizer, out["same"][0] is out["all"]
 
 
-@case(eager=LEFT)
+@case
 def gradients_by_autograd_grad(accelerate):
     model = mlp()
     model, optimizer = accelerate(model, sgd(model))
@@ -87,7 +85,7 @@ def gradients_by_autograd_grad(accelerate):
         yield loss, model, optimizer
 
 
-@case(eager=LEFT)
+@case
 def unused_parameters_allowed(accelerate):
     model = Net()
     model, optimizer = accelerate(model, sgd(model))
@@ -101,7 +99,7 @@ def unused_parameters_allowed(accelerate):
         yield loss, model, optimizer, [g is None for g in gradients]
 
 
-@case(eager=LEFT)
+@case(eager="create_graph")
 def penalty_on_a_gradient(accelerate):
     """A critic's, as in WGAN-GP."""
     model = mlp()
@@ -114,7 +112,7 @@ def penalty_on_a_gradient(accelerate):
         yield descend(loss, optimizer), model, optimizer
 
 
-@case(eager=LEFT)
+@case
 def gradient_of_the_inputs_alone(accelerate):
     """An adversarial example: parameters get no gradient from it."""
     model = mlp()
@@ -127,7 +125,7 @@ def gradient_of_the_inputs_alone(accelerate):
         yield descend(loss, optimizer), model, optimizer, unharmed, slope
 
 
-@case(eager=LEFT)
+@case
 def backward_for_some_inputs(accelerate):
     model = mlp()
     model, optimizer = accelerate(model, sgd(model))
@@ -141,7 +139,7 @@ def backward_for_some_inputs(accelerate):
         yield loss, model, optimizer, given, x.grad
 
 
-@case(eager=LEFT)
+@case(eager="retain_graph")
 def two_losses_over_one_pass(accelerate):
     model = mlp()
     model, optimizer = accelerate(model, sgd(model))
@@ -155,7 +153,7 @@ def two_losses_over_one_pass(accelerate):
         yield (one, two), model, optimizer
 
 
-@case(eager=LEFT)
+@case(eager="retain_graph")
 def graph_kept_and_run_twice(accelerate):
     model = mlp()
     model, optimizer = accelerate(model, sgd(model))
@@ -169,7 +167,7 @@ def graph_kept_and_run_twice(accelerate):
         yield loss, model, optimizer, first
 
 
-@case(eager=LEFT)
+@case
 def auxiliary_loss_on_the_module(accelerate):
     model = Net()
     model, optimizer = accelerate(model, sgd(model))
@@ -232,7 +230,7 @@ def detached_feature_of_a_hook(accelerate):
         yield descend(cross_entropy(model(x), y), optimizer), model, optimizer, features
 
 
-@case(eager=LEFT)
+@case
 def feature_of_a_hook_in_the_loss(accelerate):
     model, features = mlp(), {}
     model[1].register_forward_hook(lambda module, inputs, output: features.update(tanh=output))
@@ -242,7 +240,7 @@ def feature_of_a_hook_in_the_loss(accelerate):
         yield descend(loss, optimizer), model, optimizer
 
 
-@case
+@case(eager="the loss uses o")
 def several_heads_of_which_one_is_trained(accelerate):
     class Heads(nn.Module):
         def __init__(self):
@@ -437,7 +435,7 @@ def model_with_names_of_its_own(accelerate):
         yield loss, model, optimizer, model.stats, model.report, model.graph_text(), type(model) is Named
 
 
-@case
+@case(eager="an output is changed in place that the backward pass reads")
 def output_changed_in_place(accelerate):
     """The backward pass needs what the program overwrites: the same error as in eager."""
     class Exponential(nn.Module):
@@ -570,7 +568,7 @@ def class_of_a_loops_model_changed(accelerate):
         yield descend(cross_entropy(model(x), y), optimizer), model, optimizer
 
 
-@case(eager="prints")
+@case
 def loops_model_that_prints(accelerate):
     class Loud(nn.Linear):
         def forward(self, x):
@@ -644,7 +642,7 @@ class Counting(nn.Module):
         return self.head(hidden)
 
 
-@case(eager=LEFT)
+@case
 def kept_beside_gradients_of_the_inputs(accelerate):
     """The forward pass runs once a step, whatever becomes of it."""
     model = Counting()
@@ -676,7 +674,7 @@ def style_of_another_network_in_two_calls(accelerate):
         yield descend(cross_entropy(model(x) + model(x / 2), y), optimizer), model, optimizer, hyper
 
 
-@case(eager="no parameter or argument")
+@case(eager="no parameter or argument|graph was there before")
 def style_of_another_network_later(accelerate):
     """A constant at first, whose passes are replayed."""
     model, hyper = Styled(), nn.Sequential(nn.Linear(8, 8), nn.Tanh())

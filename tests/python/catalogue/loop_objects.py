@@ -5,7 +5,6 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from catalogue.case import case
-from catalogue.loop import LEFT
 from catalogue.parts import CHANGE, FEATURES, batches, data, descend, fit, mlp, sgd
 
 
@@ -75,7 +74,7 @@ def a_result_that_is_returned_twice(accelerate):
         yield descend(cross_entropy(logits, y) + same.square().mean(), optimizer), model.body, logits is same
 
 
-@case(eager=LEFT)
+@case
 def a_view_of_an_argument_that_is_returned(accelerate):
     model, optimizer = accelerated(accelerate, lambda m, x: (m.body(x), x[:, 0]))
     for _, x, y in batches():
@@ -85,7 +84,7 @@ def a_view_of_an_argument_that_is_returned(accelerate):
         yield loss, model.body, x
 
 
-@case(eager=LEFT)
+@case
 def a_list_of_the_model_that_is_returned(accelerate):
     model, optimizer = accelerated(accelerate, lambda m, x: (m.body(x), m.log))
     for i, x, y in batches():
@@ -97,7 +96,7 @@ def a_list_of_the_model_that_is_returned(accelerate):
 # ---- arguments that the model changes
 
 
-@case(eager=LEFT)
+@case
 def a_batch_whose_labels_are_popped(accelerate):
     def forward(model, batch):
         y = batch.pop("labels")
@@ -109,7 +108,7 @@ def a_batch_whose_labels_are_popped(accelerate):
         yield descend(model(batch), optimizer), model.body, sorted(batch)
 
 
-@case(eager=LEFT)
+@case
 def a_list_that_is_filled(accelerate):
     def forward(model, x, features):
         features.append(model.body(x))
@@ -122,7 +121,7 @@ def a_list_that_is_filled(accelerate):
         yield descend(loss, optimizer), model.body, len(features)
 
 
-@case(eager=LEFT)
+@case
 def a_batch_that_is_filled_and_returned(accelerate):
     def forward(model, batch):
         batch["logits"] = model.body(batch["x"])
@@ -138,7 +137,7 @@ def a_batch_that_is_filled_and_returned(accelerate):
 # ---- attributes of tensors
 
 
-@case(eager=LEFT)
+@case
 def an_attribute_of_an_argument(accelerate):
     model, optimizer = accelerated(accelerate, lambda m, x: m.body(x) * getattr(x, "gain", 1.0))
     for i, x, y in batches():
@@ -159,7 +158,7 @@ def an_attribute_that_a_parameter_gets(accelerate):
         yield descend(cross_entropy(model(x), y), optimizer), model.body
 
 
-@case(eager=LEFT)
+@case
 def an_attribute_of_a_result(accelerate):
     def forward(model, x):
         logits = model.body(x)
@@ -198,7 +197,7 @@ def both(model, x):
     return model.body[2](hidden), hidden
 
 
-@case(eager=LEFT)
+@case(eager="is kept or hooked")
 def a_hidden_result_whose_gradient_is_kept(accelerate):
     model, optimizer = accelerated(accelerate, both)
     for _, x, y in batches():
@@ -208,7 +207,7 @@ def a_hidden_result_whose_gradient_is_kept(accelerate):
         yield loss, model.body, hidden.grad
 
 
-@case(eager=LEFT)
+@case(eager="retain_graph")
 def a_hidden_result_whose_gradient_is_asked_for(accelerate):
     model, optimizer = accelerated(accelerate, both)
     for _, x, y in batches():
@@ -218,7 +217,7 @@ def a_hidden_result_whose_gradient_is_asked_for(accelerate):
         yield descend(loss, optimizer), model.body, gradient
 
 
-@case(eager=LEFT)
+@case(eager="backward passes of their own")
 def results_with_backward_passes_of_their_own(accelerate):
     class Two(nn.Module):
         def __init__(self):
@@ -240,7 +239,7 @@ def results_with_backward_passes_of_their_own(accelerate):
 # ---- errors, and values that change
 
 
-@case(eager=LEFT)
+@case
 def a_hook_that_raises_in_a_backward_pass(accelerate):
     state = {"raises": False}
 

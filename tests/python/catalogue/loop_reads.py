@@ -13,7 +13,6 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from catalogue.case import case
-from catalogue.loop import LEFT
 from catalogue.parts import CHANGE, batches, descend, mlp, sgd
 
 SCALE = {"now": 1.0}
@@ -39,25 +38,25 @@ def loop(accelerate, read, change=None, *looks):
         yield descend(cross_entropy(model(x), y), optimizer), model.body, *looks
 
 
-@case(eager=LEFT)
+@case
 def all_globals(accelerate):
     SCALE["now"] = 1.0
     yield from loop(accelerate, lambda h: h * globals()["SCALE"]["now"], lambda: SCALE.update(now=3.0))
 
 
-@case(eager=LEFT)
+@case
 def an_event(accelerate):
     event = threading.Event()
     yield from loop(accelerate, lambda h: h * 3 if event.is_set() else h, event.set)
 
 
-@case(eager=LEFT)
+@case
 def a_length_of_a_queue(accelerate):
     waiting = queue.Queue()
     yield from loop(accelerate, lambda h: h * (1 + waiting.qsize()), lambda: waiting.put(1))
 
 
-@case(eager=LEFT)
+@case
 def the_environment(accelerate):
     os.environ.pop("CATALOGUE_SCALE", None)
     yield from loop(
@@ -67,14 +66,14 @@ def the_environment(accelerate):
     )
 
 
-@case(eager=LEFT)
+@case
 def a_file(accelerate):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "warm"
         yield from loop(accelerate, lambda h: h * 3 if path.exists() else h, path.touch)
 
 
-@case(eager=LEFT)
+@case
 def a_pickled_number(accelerate):
     kept = {"bytes": pickle.dumps(1.0)}
     yield from loop(
@@ -88,7 +87,7 @@ def an_array(accelerate):
     yield from loop(accelerate, lambda h: h * scales[0], lambda: scales.__setitem__(0, 3.0))
 
 
-@case(eager=LEFT)
+@case
 def a_hook_of_a_tensor_that_counts(accelerate):
     counts = {"calls": 0}
 
@@ -159,7 +158,7 @@ def a_backward_that_reads_what_forward_kept(accelerate):
     yield from loop(accelerate, lambda h: Kept.apply(h, owner), lambda: owner.update(weight=3.0))
 
 
-@case(eager=LEFT)
+@case
 def a_backward_that_counts(accelerate):
     Counting.calls = 0
     for step in loop(accelerate, Counting.apply):

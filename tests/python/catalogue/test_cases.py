@@ -8,7 +8,7 @@ from catalogue import (ambient, arrays, batches, case, classes, effects, host_da
                        shared_memory, values)
 
 pytestmark = pytest.mark.usefixtures("short_collections")
-IDENTIFIERS = [f"{name}-{mode}" for name in case.CASES for mode in case.MODES]
+IDENTIFIERS = [f"{name}-{mode}" for name, one in case.CASES.items() for mode in case.modes_of(one)]
 
 
 @pytest.mark.parametrize("name", IDENTIFIERS)

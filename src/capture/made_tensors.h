@@ -1,0 +1,27 @@
+// MadeTensors: the tensors that a step's calls have made so far, and which of them the program still holds. A tensor
+// that autograd alone saves for the backward pass is not held: nobody but the graph sees it. Holds weak references
+// only.
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/TensorImpl.h>
+
+namespace stepc {
+
+class MadeTensors {
+ public:
+  void note(const at::Tensor& tensor);
+  // All tensors among a call's results.
+  void note(c10::ArrayRef<c10::IValue> results);
+  void clear() { made_.clear(); }
+  // Those that a Python object refers to, each once, in the order of calls. Asked with the GIL.
+  std::vector<at::Tensor> held() const;
+
+ private:
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> made_;
+};
+
+}  // namespace stepc

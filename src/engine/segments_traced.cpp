@@ -1,0 +1,250 @@
+// The passes of a loop's model whose own code runs beside its plan.
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "engine/program/gradients_aside.h"
+#include "engine/segments.h"
+#include "engine/verify/pass_remains.h"
+#include "engine/verify/rule_check.h"
+
+namespace stepc {
+
+namespace {
+constexpr int kVerifyOthersInLoops = 8;  // calls that may show another plan, which is to be verified
+
+// Each tensor that any of the plans may change, once.
+std::vector<at::Tensor> changed_by_any(const std::list<std::shared_ptr<Plan>>& plans,
+                                       const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> out;
+  std::set<const void*> met;
+  for (const std::shared_ptr<Plan>& plan : plans)
+    for (at::Tensor& tensor : plan->changed(tensors))
+      if (tensor.defined() && met.insert(tensor.unsafeGetTensorImpl()).second) out.push_back(std::move(tensor));
+  return out;
+}
+}  // namespace
+
+// A pass that runs as it is while its calls are compared with those of the plans: the plan that it follows then runs
+// from the same state, and is compared with it.
+struct Segments::Call::TracedCheck {
+  explicit TracedCheck(TracedPlans plans) : followed(std::move(plans)), first(&followed.begin()) {
+    host.other = [this] { return followed.other(); };
+    host.took_over = [this] { followed.took_over(); };
+    first->begin(host, /*computes=*/true);
+  }
+  ~TracedCheck() {
+    followed.plan()->tracer().release();
+    first->release();
+  }
+  TracedCheck(const TracedCheck&) = delete;
+  TracedCheck& operator=(const TracedCheck&) = delete;
+
+  Tracer& tracer() { return followed.plan()->tracer(); }
+  // What the host has supplied since the last time.
+  void supply(Plan& plan, bool has_begun) {
+    const std::vector<HostSupply>& all = tracer().supplied();
+    for (; supplied < all.size(); ++supplied) plan.supply(all[supplied]);
+    for (const auto& [key, data] : tracer().host_data())
+      if (filled.insert(key).second && has_begun) plan.fill_host_data(key, data);
+  }
+
+  TracedPlans followed;
+  Tracer* first;
+  Tracer::Plan host;
+  size_t supplied = 0;
+  std::set<std::string> filled;
+};
+
+void Segments::Call::Deleter::operator()(TracedCheck* check) const { delete check; }
+
+// Nothing where no plan fits.
+std::optional<std::vector<at::Tensor>> Segments::Call::trace_forward(const ForwardFn& eager) {
+  PlanCache& plans = owner_.plans_;
+  const auto must_verify = [&plans](const std::shared_ptr<Plan>& plan) { return plans.must_verify(*plan); };
+  const bool verifies = must_verify(entry_->plans.front()) || entry_->to_verify > 0;
+  const auto may_follow = [this, verifies](const Plan& plan) {
+    if (verifies || !owner_.plans_.must_verify(plan)) return true;
+    if (PlanEntry* entry = owner_.plans_.entry_of(signature_))
+      entry->to_verify = std::max(entry->to_verify, kVerifyOthersInLoops);
+    return false;
+  };
+  TracedPlans followed(entry_->plans, *owner_.program_, tensors_, may_follow);
+  if (!followed.unfit().empty()) {
+    Plan::Outcome unfit;
+    unfit.change = followed.unfit();
+    plans.other_branch(*entry_, followed.plan(), unfit, input_);
+    return std::nullopt;
+  }
+  const auto generators = followed.plan()->generators(*owner_.program_);
+  if (verifies || std::ranges::any_of(input_.tensors, [](const at::Tensor& one) { return one.requires_grad(); }))
+    before_.emplace(nullptr, changed_by_any(entry_->plans, followed.tensors()), generators);
+  const GradientsAside aside(*owner_.program_);
+  if (verifies) {
+    entry_->to_verify = std::max(entry_->to_verify - 1, 0);
+    check_.reset(new TracedCheck(std::move(followed)));
+    return check_forward(eager);
+  }
+  traced_ = std::make_unique<TracedRun>(std::move(followed), *owner_.program_, WhatToRecord(), nullptr);
+  std::vector<at::Tensor> outputs;
+  mode_ = Mode::kTrace;
+  traced_->run([&] { outputs = eager(); });
+  traced_->pause(outputs, structure);
+  if (!traced_->difference().empty())
+    end_traced({});
+  else
+    plan_ = traced_->plan_pointer();
+  return outputs;
+}
+
+// The run is over, or has left its plans: then what comes is eager's.
+TracedStep Segments::Call::end_traced(StepOutput output) {
+  const std::unique_ptr<TracedRun> run = std::move(traced_);
+  TracedStep traced = run->finish(std::move(output));
+  plan_.reset();
+  if (!traced.is_replay) mode_ = Mode::kEager;
+  PlanEntry* const entry = owner_.plans_.entry_of(signature_);
+  if (entry != nullptr) {
+    followed(*entry, traced.plan);
+    if (!traced.decided_otherwise.empty()) owner_.plans_.decides_by_rounding(*entry, traced.decided_otherwise);
+  }
+  if (!traced.is_replay) {
+    ++owner_.stats_.eager_calls;
+    if (entry != nullptr && entry->to_verify == 0)
+      owner_.plans_.left(*entry, traced.difference, traced.is_reseeded, traced.decided,
+                         /*records_next=*/!traced.raised);
+    return traced;
+  }
+  ++traced.plan->replays;
+  owner_.stats_.execute_seconds += traced.execute_seconds;
+  count_replay(*traced.plan, traced.result);
+  if (entry != nullptr) entry->forget_departures();
+  return traced;
+}
+
+void Segments::Call::followed(PlanEntry& entry, const std::shared_ptr<Plan>& plan) {
+  const auto place = std::ranges::find(entry.plans, plan);
+  if (place != entry.plans.end()) entry.plans.splice(entry.plans.begin(), entry.plans, place);
+}
+
+std::vector<at::Tensor> Segments::Call::trace_backward(const std::vector<at::Tensor>& gradients,
+                                                       const BackwardFn& eager) {
+  GradientsAside aside(*owner_.program_);
+  traced_->resume(gradients);
+  StepOutput output;
+  traced_->run([&] { output.tensors = eager(gradients); });
+  TracedStep traced = end_traced(std::move(output));
+  return joined(std::move(traced.output.tensors), aside.take());
+}
+
+// ---- a plan's proof
+
+std::vector<at::Tensor> Segments::Call::check_forward(const ForwardFn& eager) {
+  std::vector<at::Tensor> outputs;
+  mode_ = Mode::kVerify;
+  check_->first->run([&] { outputs = eager(); });
+  check_->first->pause(outputs, structure);
+  ++owner_.stats_.eager_calls;
+  plan_ = check_->followed.plan();
+  followed(*entry_, plan_);
+  if (left_while_checked()) return outputs;
+  if (!owner_.plans_.must_verify(*plan_)) {
+    drop();
+    mode_ = Mode::kEager;
+    return outputs;
+  }
+  owner_.stats_.verification_bytes = std::max(owner_.stats_.verification_bytes, before_->bytes());
+  tensors_ = plan_->with_host_data(check_->followed.tensors(), check_->tracer().host_data());
+  const std::vector<at::Tensor> written = plan_->written_before_pause(tensors_);
+  PassRemains of_eager(*plan_);
+  of_eager.add_outputs(outputs, "output");
+  of_eager.add_written(written);
+  Undo after(nullptr, plan_->changed(tensors_), plan_->generators(*owner_.program_));
+  before_->restore();
+  check_->supply(*plan_, /*has_begun=*/false);
+  const auto compare = [&](const Plan::Outcome& outcome) {
+    if (!outcome.result) return std::string("what it decides");
+    PassRemains of_replay(*plan_);
+    of_replay.add_outputs(outcome.result->given, "output");
+    of_replay.add_written(written);
+    with_plain_ = plan_->graph() != nullptr && !plan_->ran_exact() && draws(plan_->schedule());
+    if (!with_plain_) return difference(*plan_, of_replay, of_eager);
+    before_->restore();
+    return difference_from_plain(outcome.result->given);
+  };
+  try {
+    const RuleCheck rules(plan_->trace());
+    const Plan::Outcome outcome = plan_->run(*owner_.program_, tensors_);
+    wrong_rule_ = rules.wrong();
+    difference_ = compare(outcome);
+  } catch (const std::exception& error) {
+    difference_ = str("an error: {}", error.what());
+  }
+  after.restore();
+  if (difference_.empty()) return outputs;
+  drop();
+  owner_.plans_.give_up(*entry_, different());
+  mode_ = Mode::kEager;
+  return outputs;
+}
+
+// Or goes on with another plan, which another call verifies.
+bool Segments::Call::left_while_checked() {
+  const Tracer& tracer = check_->tracer();
+  const bool has_left = !tracer.difference().empty();
+  if (!has_left && check_->followed.plan() == plan_) return false;
+  PlanEntry* const entry = owner_.plans_.entry_of(signature_);
+  if (entry != nullptr && has_left)
+    owner_.plans_.left(*entry, tracer.difference(), tracer.is_reseeded(), tracer.decided(),
+                       /*records_next=*/!tracer.raised());
+  else if (entry != nullptr)
+    followed(*entry, check_->followed.plan());
+  drop();
+  mode_ = Mode::kEager;
+  return true;
+}
+
+std::vector<at::Tensor> Segments::Call::check_backward(const std::vector<at::Tensor>& gradients,
+                                                       const BackwardFn& eager) {
+  GradientsAside aside(*owner_.program_);
+  Undo before(nullptr, plan_->changed(tensors_), plan_->generators(*owner_.program_));
+  check_->first->resume(gradients);
+  std::vector<at::Tensor> outputs;
+  check_->first->run([&] { outputs = eager(gradients); });
+  check_->first->end();
+  if (left_while_checked()) return joined(std::move(outputs), aside.take());
+  const std::vector<at::Tensor> written = plan_->written(tensors_);
+  Undo after(nullptr, plan_->changed(tensors_), plan_->generators(*owner_.program_));
+  PassRemains of_eager(*plan_), of_replay(*plan_);
+  of_eager.add_written(written);
+  before.restore();
+  check_->supply(*plan_, /*has_begun=*/true);
+  std::map<size_t, Arg> reads;
+  try {
+    const RuleCheck rules(plan_->trace());
+    const StepResult result = plan_->resume(gradients, reads);
+    if (wrong_rule_.empty()) wrong_rule_ = rules.wrong();
+    of_replay.add_written(written);
+    of_replay.add(result);
+    if (with_plain_) {
+      before.restore();
+      PassRemains of_plain(*plan_);
+      const StepResult plain = plan_->resume_plain(gradients);
+      of_plain.add_written(written);
+      of_plain.add(plain);
+      difference_ = difference(*plan_, of_replay, of_plain);
+    } else {
+      for (const Bound& bound : result.rebindings)
+        if (bound.owner == Owner::kGradient) of_eager.add_gradient(bound.key, aside.gradient_of(bound.key));
+      of_eager.add_outputs(outputs, "the gradient of input");
+      difference_ = difference(*plan_, of_replay, of_eager);
+    }
+  } catch (const std::exception& error) {
+    difference_ = str("an error: {}", error.what());
+  }
+  after.restore();
+  check_.reset();
+  return end_check(std::move(outputs), aside);
+}
+
+}  // namespace stepc
