@@ -68,8 +68,7 @@ std::unique_ptr<Segments::Call> Segments::begin(StepInput input) {
     ++stats_.eager_calls;
     return nullptr;
   }
-  // What its own code does beside a plan need not be known.
-  call->is_first_ = !std::exchange(entry.is_seen, true) && !is_traced();
+  call->is_first_ = !std::exchange(entry.is_seen, true);
   if (call->is_first_)
     plans_.looked(entry);
   else if (!entry.pace.is_long())  // what the door costs is no fifth of that
