@@ -52,7 +52,7 @@ class Step {
       model = models::Decoder(shape, models::scalar_type(config.model.compute));
       optimizer = choose_optimizer(config, models::trainable_parameters(model));
     }
-    const std::vector<CapturedPart> captured = capture_for_ranks(model, optimizer, config, batch_);
+    const std::vector<CapturedPart> captured = capture_parts(model, optimizer, config, batch_);
     CompileOptions options;
     options.strategy = strategy;
     options.target = known_target(kernel_directory(), features_of(kernels_.micro_kernels), 1).target;
