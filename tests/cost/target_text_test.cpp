@@ -46,6 +46,7 @@ TEST(TargetText, WhatIsNotATargetIsRefusedWithLineAndKey) {
   }
   EXPECT_USER_ERROR(with("threads = 8"), "target, line 3: not TOML: ");
   EXPECT_USER_ERROR(with("flops_per_second ="), "target, line 3: not TOML: ");
+  EXPECT_USER_ERROR(with("threads = \"\xC3\xA9\""), "target, line 3: a character that is not ASCII");
   for (const std::string bad : {"0", "-1", "4097", "2.0", "\"two\"", "99999999999999"}) {
     EXPECT_USER_ERROR(parse_target("threads = " + bad + "\nfeatures = []"), "target, line 1: threads = ");
   }
