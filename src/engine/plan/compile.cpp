@@ -14,7 +14,7 @@
 namespace stepc {
 
 namespace {
-constexpr int kPlainAttempts = 2;
+constexpr int kPlainAttempts = 4;
 
 // To measure a call takes its operands' memory, and no plan has yet been found to fit the machine.
 constexpr uint64_t kMostMeasured = uint64_t{1} << 30;
