@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "aten/operators.h"
+#include "ir/agree.h"
 
 namespace stepc {
 
@@ -48,8 +49,8 @@ TracedStates::TracedStates(const Trace& trace)
     }
   };
   for (const HostRead& read : trace.reads) at_reads_[read.call.index()];
-  const auto pause = std::ranges::find(trace.events, HostEvent::Kind::kPause, &HostEvent::kind);
-  const size_t pauses_before = pause == trace.events.end() ? SIZE_MAX : pause->begin.index();
+  const std::optional<size_t> pause = find_pause(trace);
+  const size_t pauses_before = pause ? trace.events[*pause].begin.index() : SIZE_MAX;
   const auto pass_pause = [&] {
     for (const GeneratorState& state : at_end_) at_pause_.push_back(first_alike(state));
     for (GeneratorState& state : at_end_) state = {state.generator, GeneratorState::Kind::kResumed, {}, {}};

@@ -99,9 +99,11 @@ struct Met {
 class Tracer::Observer final : public CallObserver {
  public:
   explicit Observer(const Trace& trace)
-      : trace_(trace), expected_(expect(trace)), written_(trace.storages.size()), states_(trace) {
-    const auto pause = std::ranges::find(trace.events, HostEvent::Kind::kPause, &HostEvent::kind);
-    if (pause != trace.events.end()) pause_ = static_cast<size_t>(pause - trace.events.begin());
+      : trace_(trace),
+        expected_(expect(trace)),
+        written_(trace.storages.size()),
+        states_(trace),
+        pause_(find_pause(trace)) {
     for (const Call& call : trace.calls)
       for (ValueId value : call.writes) written_[storage_of(value).index()] = true;
     for (const External& external : trace.externals)

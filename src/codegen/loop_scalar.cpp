@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "ops/f16_bits.h"
+#include "ops/integer_power.h"
 #include "ops/rounding.h"
 
 namespace stepc {
@@ -123,18 +124,6 @@ ScalarBits real_value(const LoopInstruction& one, std::span<const ScalarBits> ar
   }
 }
 
-// Base to a whole power modulo 2^64.
-int64_t whole_power(int64_t base, int64_t exponent) {
-  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 == 0 ? 1 : -1) : 0;
-  uint64_t result = 1;
-  auto factor = static_cast<uint64_t>(base);
-  for (auto rest = static_cast<uint64_t>(exponent); rest != 0; rest >>= 1) {
-    if ((rest & 1) != 0) result *= factor;
-    factor *= factor;
-  }
-  return static_cast<int64_t>(result);
-}
-
 // T: i32, i64 or bool; arithmetic wraps.
 template <class T>
 ScalarBits whole_value(const LoopInstruction& one, std::span<const ScalarBits> args) {
@@ -179,7 +168,7 @@ ScalarBits whole_value(const LoopInstruction& one, std::span<const ScalarBits> a
     case LoopOp::kLe:
       return compared(one.op, a, b);
     case LoopOp::kPow:
-      return wrap(static_cast<uint64_t>(whole_power(static_cast<int64_t>(a), static_cast<int64_t>(b))));
+      return wrap(static_cast<uint64_t>(integer_power(static_cast<int64_t>(a), static_cast<int64_t>(b))));
     default:
       INTERNAL_CHECK(false, "{} of integers", name_of(one.op));
   }

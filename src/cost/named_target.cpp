@@ -5,6 +5,7 @@
 #include <cctype>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include <fmt/ranges.h>
 
@@ -131,16 +132,12 @@ Target target_of(const Card& card) {
       const double share =
           backward ? best.backward / kHopperBestAttention.backward : best.forward / kHopperBestAttention.forward;
       const double f32_share = kBestShare * card.peak_f32 / 2 / (kHopperBestAttention.forward * kTera);
-      rates.attentions.push_back({.dtype = DType::kBF16,
-                                  .backward = backward,
-                                  .length = length,
-                                  .width = width,
-                                  .flops_per_second = of_hopper * share});
-      rates.attentions.push_back({.dtype = DType::kF32,
-                                  .backward = backward,
-                                  .length = length,
-                                  .width = width,
-                                  .flops_per_second = of_hopper * f32_share});
+      for (const auto& [dtype, of_best] : {std::pair(DType::kBF16, share), std::pair(DType::kF32, f32_share)})
+        rates.attentions.push_back({.dtype = dtype,
+                                    .backward = backward,
+                                    .length = length,
+                                    .width = width,
+                                    .flops_per_second = of_hopper * of_best});
     }
   target_text::complete_gpu(target);
   return target;

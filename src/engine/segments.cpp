@@ -153,9 +153,10 @@ PlanEntry* Segments::Call::find_entry() const {
 std::vector<at::Tensor> Segments::Call::forward(const ForwardFn& eager) {
   std::optional<std::vector<at::Tensor>> outputs;
   entry_ = find_entry();  // since begin() another thread may have had its turn
-  if (entry_ != nullptr && !entry_->plans.empty() && entry_->to_record == 0 && owner_.is_traced()) {
+  const bool has_plan = entry_ != nullptr && !entry_->plans.empty() && entry_->to_record == 0;
+  if (has_plan && owner_.is_traced()) {
     outputs = trace_forward(eager);
-  } else if (entry_ != nullptr && !entry_->plans.empty() && entry_->to_record == 0) {
+  } else if (has_plan) {
     const bool looks = owner_.plans_.must_check(*entry_, tensors_);
     outputs = replay();
     if (outputs && looks && mode_ == Mode::kReplay) look_at_forward(eager);

@@ -104,7 +104,6 @@ class Segments {
     std::optional<std::vector<at::Tensor>> trace_forward(const ForwardFn& eager);
     std::vector<at::Tensor> trace_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
     TracedStep end_traced(StepOutput output);
-    static void followed(PlanEntry& entry, const std::shared_ptr<Plan>& plan);
     std::vector<at::Tensor> check_forward(const ForwardFn& eager);
     std::vector<at::Tensor> check_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
     bool left_while_checked();

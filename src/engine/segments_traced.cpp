@@ -11,8 +11,6 @@
 namespace stepc {
 
 namespace {
-constexpr int kVerifyOthersInLoops = 8;  // calls that may show another plan, which is to be verified
-
 // Each tensor that any of the plans may change, once.
 std::vector<at::Tensor> changed_by_any(const std::list<std::shared_ptr<Plan>>& plans,
                                        const std::vector<at::Tensor>& tensors) {
@@ -41,19 +39,11 @@ struct Segments::Call::TracedCheck {
   TracedCheck& operator=(const TracedCheck&) = delete;
 
   Tracer& tracer() { return followed.plan()->tracer(); }
-  // What the host has supplied since the last time.
-  void supply(Plan& plan, bool has_begun) {
-    const std::vector<HostSupply>& all = tracer().supplied();
-    for (; supplied < all.size(); ++supplied) plan.supply(all[supplied]);
-    for (const auto& [key, data] : tracer().host_data())
-      if (filled.insert(key).second && has_begun) plan.fill_host_data(key, data);
-  }
 
   TracedPlans followed;
   Tracer* first;
   Tracer::Plan host;
-  size_t supplied = 0;
-  std::set<std::string> filled;
+  HostSupplies supplies;
 };
 
 void Segments::Call::Deleter::operator()(TracedCheck* check) const { delete check; }
@@ -65,8 +55,7 @@ std::optional<std::vector<at::Tensor>> Segments::Call::trace_forward(const Forwa
   const bool verifies = must_verify(entry_->plans.front()) || entry_->to_verify > 0;
   const auto may_follow = [this, verifies](const Plan& plan) {
     if (verifies || !owner_.plans_.must_verify(plan)) return true;
-    if (PlanEntry* entry = owner_.plans_.entry_of(signature_))
-      entry->to_verify = std::max(entry->to_verify, kVerifyOthersInLoops);
+    if (PlanEntry* entry = owner_.plans_.entry_of(signature_)) entry->verify_others();
     return false;
   };
   TracedPlans followed(entry_->plans, *owner_.program_, tensors_, may_follow);
@@ -105,7 +94,7 @@ TracedStep Segments::Call::end_traced(StepOutput output) {
   if (!traced.is_replay) mode_ = Mode::kEager;
   PlanEntry* const entry = owner_.plans_.entry_of(signature_);
   if (entry != nullptr) {
-    followed(*entry, traced.plan);
+    entry->put_first(traced.plan);
     if (!traced.decided_otherwise.empty()) owner_.plans_.decides_by_rounding(*entry, traced.decided_otherwise);
   }
   if (!traced.is_replay) {
@@ -120,11 +109,6 @@ TracedStep Segments::Call::end_traced(StepOutput output) {
   count_replay(*traced.plan, traced.result);
   if (entry != nullptr) entry->forget_departures();
   return traced;
-}
-
-void Segments::Call::followed(PlanEntry& entry, const std::shared_ptr<Plan>& plan) {
-  const auto place = std::ranges::find(entry.plans, plan);
-  if (place != entry.plans.end()) entry.plans.splice(entry.plans.begin(), entry.plans, place);
 }
 
 std::vector<at::Tensor> Segments::Call::trace_backward(const std::vector<at::Tensor>& gradients,
@@ -146,7 +130,7 @@ std::vector<at::Tensor> Segments::Call::check_forward(const ForwardFn& eager) {
   check_->first->pause(outputs, structure);
   ++owner_.stats_.eager_calls;
   plan_ = check_->followed.plan();
-  followed(*entry_, plan_);
+  entry_->put_first(plan_);
   if (left_while_checked()) return outputs;
   if (!owner_.plans_.must_verify(*plan_)) {
     drop();
@@ -161,7 +145,7 @@ std::vector<at::Tensor> Segments::Call::check_forward(const ForwardFn& eager) {
   of_eager.add_written(written);
   Undo after(nullptr, plan_->changed(tensors_), plan_->generators(*owner_.program_));
   before_->restore();
-  check_->supply(*plan_, /*has_begun=*/false);
+  check_->supplies.pass_on(*plan_, /*has_begun=*/false);
   const auto compare = [&](const Plan::Outcome& outcome) {
     if (!outcome.result) return std::string("what it decides");
     PassRemains of_replay(*plan_);
@@ -198,7 +182,7 @@ bool Segments::Call::left_while_checked() {
     owner_.plans_.left(*entry, tracer.difference(), tracer.is_reseeded(), tracer.decided(),
                        /*records_next=*/!tracer.raised());
   else if (entry != nullptr)
-    followed(*entry, check_->followed.plan());
+    entry->put_first(check_->followed.plan());
   drop();
   mode_ = Mode::kEager;
   return true;
@@ -218,7 +202,7 @@ std::vector<at::Tensor> Segments::Call::check_backward(const std::vector<at::Ten
   PassRemains of_eager(*plan_), of_replay(*plan_);
   of_eager.add_written(written);
   before.restore();
-  check_->supply(*plan_, /*has_begun=*/true);
+  check_->supplies.pass_on(*plan_, /*has_begun=*/true);
   std::map<size_t, Arg> reads;
   try {
     const RuleCheck rules(plan_->trace());

@@ -20,9 +20,6 @@
 namespace stepc {
 
 namespace {
-constexpr int kVerifyOthers = 8;  // steps that may show another plan, which is to be verified
-constexpr double kForgetDepartures = 0.9;
-
 // Of a batch: no plan can be made for it.
 std::string kind_that_no_plan_holds(const StepInput& input) {
   for (size_t t = 0; t < input.tensors.size(); ++t) {
@@ -232,9 +229,8 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
         plans_.paid(entry);
         plans_.count_run(*plan, *outcome.result);
         plans_.compare_with_expected(*plan, plan->execute_seconds() - execute_before);
-        entry.departures *= kForgetDepartures;
-        const auto place = std::find(entry.plans.begin(), entry.plans.end(), plan);
-        entry.plans.splice(entry.plans.begin(), entry.plans, place);
+        entry.forget_departures();
+        entry.put_first(plan);
         return StepOutput{std::move(outcome.result->outputs), std::move(outcome.result->numbers)};
       }
     }
@@ -258,7 +254,7 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
     stats_.verify_seconds += seconds_since(begin);
     if (!verification.outcome.change.empty()) return drop(entry, verification.plan, verification.outcome.change);
     const std::shared_ptr<Plan> plan = verification.plan;
-    followed(entry, plan);
+    entry.put_first(plan);
     if (verification.compared) {
       StepOutput output = conclude(entry, *plan, std::move(verification));
       verified_one(entry);
@@ -273,14 +269,14 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
   }
   const auto may_follow = [&](const Plan& plan) {
     if (!is_due(plan)) return true;
-    entry.to_verify = std::max(entry.to_verify, kVerifyOthers);
+    entry.verify_others();
     return false;
   };
   const auto begin = Clock::now();
   TracedStep traced = run_traced(entry.plans, *program_, tensors, may_follow, eager,
                                  {&recorded, config_.verify.kind != Verify::Kind::kOff}, times_ ? &*times_ : nullptr);
   if (traced.unfit) return drop(entry, traced.plan, traced.difference);
-  followed(entry, traced.plan);
+  entry.put_first(traced.plan);
   if (!traced.decided_otherwise.empty()) plans_.decides_by_rounding(entry, traced.decided_otherwise);
   if (traced.is_replay) {
     if (times_) profiled_ = traced.plan;
@@ -289,8 +285,7 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
     ++stats_.replays;
     stats_.is_warm = true;
     plans_.paid(entry);
-    entry.departures *= kForgetDepartures;
-    entry.decisions *= kForgetDepartures;
+    entry.forget_departures();
     plans_.count_run(*traced.plan, traced.result);
     plans_.compare_with_expected(*traced.plan, seconds_since(begin));  // with its Python, which runs beside it
     const auto called = input.began == Clock::time_point() ? begin : input.began;
@@ -314,11 +309,6 @@ void Step::verified_one(PlanEntry& entry) const {
     return plans_.must_verify(*plan) && !(times_ && plan->verified);
   };
   if (std::ranges::none_of(entry.plans, waits)) entry.to_verify = 0;
-}
-
-void Step::followed(PlanEntry& entry, const std::shared_ptr<Plan>& plan) {
-  const auto place = std::ranges::find(entry.plans, plan);
-  if (place != entry.plans.end()) entry.plans.splice(entry.plans.begin(), entry.plans, place);
 }
 
 std::nullopt_t Step::drop(PlanEntry& entry, const std::shared_ptr<Plan>& plan, const std::string& why) {

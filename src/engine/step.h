@@ -101,7 +101,6 @@ class Step {
   StepOutput keep(PlanEntry& entry, Recording& recording, const StepInput& input, const BeforeStep* before = nullptr);
   static std::nullopt_t drop(PlanEntry& entry, const std::shared_ptr<Plan>& plan, const std::string& why);
   void verified_one(PlanEntry& entry) const;
-  static void followed(PlanEntry& entry, const std::shared_ptr<Plan>& plan);
   StepOutput conclude(PlanEntry& entry, Plan& plan, Verification verification);
   std::optional<StepOutput> verify(PlanEntry& entry, Plan& plan, std::vector<at::Tensor>& tensors, const EagerFn& eager,
                                    Plan::Outcome& outcome);

@@ -429,6 +429,12 @@ bool is_stop(const HostEvent& event) {
   return event.kind == HostEvent::Kind::kPause || event.kind == HostEvent::Kind::kRead;
 }
 
+std::optional<size_t> find_pause(const Trace& trace) {
+  const auto found = std::ranges::find(trace.events, HostEvent::Kind::kPause, &HostEvent::kind);
+  if (found == trace.events.end()) return std::nullopt;
+  return static_cast<size_t>(found - trace.events.begin());
+}
+
 bool makes_host_data(const Trace& trace, const Call& call) {
   if (!call.writes.empty() || !std::ranges::all_of(call.args, [](const Arg& arg) {
         return !std::holds_alternative<ValueId>(arg) && !std::holds_alternative<std::vector<ValueId>>(arg);

@@ -39,6 +39,8 @@ bool makes_host_data(const Trace& trace, const Call& call);
 
 // Whether a run of the step comes to a stop there, and the program goes on: a pause or a read.
 bool is_stop(const HostEvent& event);
+// The pause of a step that pauses, among the trace's events.
+std::optional<size_t> find_pause(const Trace& trace);
 
 // By external: the kRead or kPause event, among trace.events, at whose end the host makes its data at the earliest;
 // none: before all of them, or it is no data of the host's.

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "ops/integer_power.h"
 
 namespace stepc {
 
@@ -248,18 +249,6 @@ double apply(Primitive primitive, double a, double b, double c) {
 }
 
 int64_t wrapped(uint64_t value) { return static_cast<int64_t>(value); }
-
-// Base to a whole power, modulo 2^64; a negative exponent leaves 1 and -1 what they are and makes 0 of the rest.
-int64_t integer_power(int64_t base, int64_t exponent) {
-  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 == 0 ? 1 : -1) : 0;
-  uint64_t result = 1;
-  auto factor = static_cast<uint64_t>(base);
-  for (auto rest = static_cast<uint64_t>(exponent); rest != 0; rest >>= 1) {
-    if ((rest & 1) != 0) result *= factor;
-    factor *= factor;
-  }
-  return wrapped(result);
-}
 
 int64_t floor_divide(int64_t a, int64_t b) {
   INTERNAL_CHECK(b != 0, "an integer is divided by zero");

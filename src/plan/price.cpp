@@ -212,9 +212,10 @@ Price Pricer::price_matmul(const Instruction& instruction) const {
 }
 
 // On a GPU bf16 and f16 are alike.
+DType Pricer::measured_as(DType dtype) const { return on_gpu_ && dtype == DType::kF16 ? DType::kBF16 : dtype; }
+
 double Pricer::library_rate(DType dtype, int64_t rows, int64_t columns, int64_t inner) const {
-  return matmul_rate(rates_, KernelOwner::kLibrary, on_gpu_ && dtype == DType::kF16 ? DType::kBF16 : dtype, rows,
-                     columns, inner);
+  return matmul_rate(rates_, KernelOwner::kLibrary, measured_as(dtype), rows, columns, inner);
 }
 
 // Of two matrices, or rows of them; flops where the Schedule knows them.
@@ -252,8 +253,7 @@ double Pricer::library_attention_seconds(const Instruction& instruction, bool ba
   const Operand& k = operand(instruction.reads[keys_at]);
   double flops = instruction.work.all_flops();
   if (flops == 0) flops = (backward ? 10 : 4) * count_of(q) * length_of(k);
-  const DType dtype = on_gpu_ && q.dtype == DType::kF16 ? DType::kBF16 : q.dtype;
-  return flops / attention_rate(rates_, KernelOwner::kLibrary, dtype, backward, attention_length(q, k),
+  return flops / attention_rate(rates_, KernelOwner::kLibrary, measured_as(q.dtype), backward, attention_length(q, k),
                                 q.sizes.empty() ? 1 : q.sizes.back());
 }
 

@@ -77,6 +77,7 @@ class Pricer {
   [[nodiscard]] Price price_on_gpu(const Instruction& instruction) const;
   [[nodiscard]] double gpu_norm_seconds(const Instruction& instruction) const;
   [[nodiscard]] double gpu_loss_seconds(const Instruction& instruction) const;
+  [[nodiscard]] DType measured_as(DType dtype) const;  // in the tables of rates
   [[nodiscard]] double library_rate(DType dtype, int64_t rows, int64_t columns, int64_t inner) const;
   [[nodiscard]] const CallRate* call_rate(const Instruction& instruction) const;
   [[nodiscard]] const Operand& operand(OperandId id) const { return schedule_.operands[id.index()]; }

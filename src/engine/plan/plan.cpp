@@ -620,10 +620,9 @@ bool Plan::reads_after_pause(size_t output) const {
 }
 
 const HostEvent& Plan::pause() const {
-  const auto is_pause = [](const HostEvent& event) { return event.kind == HostEvent::Kind::kPause; };
-  const auto found = std::ranges::find_if(trace().events, is_pause);
-  INTERNAL_CHECK(found != trace().events.end(), "the plan has no pause");
-  return *found;
+  const std::optional<size_t> found = find_pause(trace());
+  INTERNAL_CHECK(found, "the plan has no pause");
+  return trace().events[*found];
 }
 
 int64_t Plan::pause_structure() const { return std::stoll(pause().key); }

@@ -28,6 +28,8 @@ constexpr int kPathsBeforeFirst = 3;
 // A traced step that took a path without a plan may take it again soon. Where most do so, none is worth it.
 constexpr int kRecordAfterLeaving = 8;
 constexpr int kMaxDepartures = 12;
+constexpr double kForgetDepartures = 0.9;
+constexpr int kVerifyOthers = 8;
 // So many departures is one by a seed, which will be yet another one next time.
 constexpr int kOfSeeds = 4;
 // New paths that numbers lead to: a Graph for each costs more than it saves, and what it computes otherwise than eager,
@@ -188,6 +190,18 @@ std::vector<OwnedTensor> RecordedStep::list() {
     out.push_back({program_.keys()[k].owner, program_.keys()[k].key, tensors[k]});
   for (size_t b = 0; b < input_.tensors.size(); ++b) out.push_back({Owner::kBatch, str("{}", b), input_.tensors[b]});
   return out;
+}
+
+void PlanEntry::forget_departures() {
+  departures *= kForgetDepartures;
+  decisions *= kForgetDepartures;
+}
+
+void PlanEntry::verify_others() { to_verify = std::max(to_verify, kVerifyOthers); }
+
+void PlanEntry::put_first(const std::shared_ptr<Plan>& plan) {
+  const auto place = std::ranges::find(plans, plan);
+  if (place != plans.end()) plans.splice(plans.begin(), plans, place);
 }
 
 PlanCache::PlanCache(Program& program, const Config& config, Stats& stats, bool is_loop)

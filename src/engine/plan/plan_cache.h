@@ -32,7 +32,6 @@ struct PlanEntry {
   int choices = 0;                         // numbers other than a plan's that the host read and no plan knows
   double decisions = 0;                    // of traced steps that led to no plan, long ago ones count less
   int to_verify = 0;                       // steps that may follow a plan that is to be verified
-  void forget_departures() { departures *= 0.9, decisions *= 0.9; }
   double departures = 0;  // of traced steps from their plans, and replays that failed; long ago ones count less
   Pace pace;              // of replays beside which Python runs
   std::string last_obstacle;
@@ -40,6 +39,13 @@ struct PlanEntry {
   bool is_captured = false;  // virtually, or that cannot be: it is recorded while it runs
   bool is_seen = false;      // by the door of a loop, which looks at its first call before any is recorded
   bool exact = false;        // its plans replay the recorded calls, whatever the mode
+
+  // A replay came to its end.
+  void forget_departures();
+  // The next steps may show the plan that is to be verified.
+  void verify_others();
+  // This one of its plans was used last.
+  void put_first(const std::shared_ptr<Plan>& plan);
 };
 
 class PlanCache {

@@ -13,6 +13,19 @@
 
 namespace stepc {
 
+void HostSupplies::pass_on(Plan& plan, bool has_begun) {
+  const Tracer& tracer = plan.tracer();
+  for (const std::vector<HostSupply>& all = tracer.supplied(); numbers_ < all.size(); ++numbers_)
+    plan.supply(all[numbers_]);
+  for (const auto& [key, data] : tracer.host_data())
+    if (data_.insert(key).second && has_begun) plan.fill_host_data(key, data);
+}
+
+void HostSupplies::clear() {
+  numbers_ = 0;
+  data_.clear();
+}
+
 TracedRun::TracedRun(TracedPlans plans, Program& program, const WhatToRecord& recorded, RunTimes* times)
     : plans_(std::move(plans)),
       program_(program),
@@ -93,8 +106,7 @@ void TracedRun::took_over() {
   save_generators();
   plans_.took_over();
   keep_undo();
-  supplied_ = 0;
-  filled_.clear();
+  supplies_.clear();
   has_begun_ = is_at_pause_ = false;
   for (size_t s = std::exchange(stops_, 0); s > 0; --s) {
     const StepResult result = advance();
@@ -116,13 +128,6 @@ void TracedRun::look_at_choice(CallId call, const Arg& number) {
     decided_otherwise_ = place_of_read(plan().trace(), call);
 }
 
-void TracedRun::supply() {
-  const std::vector<HostSupply>& all = plan().tracer().supplied();
-  for (; supplied_ < all.size(); ++supplied_) plan().supply(all[supplied_]);
-  for (const auto& [key, data] : plan().tracer().host_data())
-    if (filled_.insert(key).second && has_begun_) plan().fill_host_data(key, data);
-}
-
 void TracedRun::save_generators() {
   snapshots_.clear();
   for (const at::Generator& generator : generators_)
@@ -135,7 +140,7 @@ void TracedRun::restore_generators() const {
 
 // The plan's next part: to a stop, or to the end. Its random states are its own.
 StepResult TracedRun::advance() {
-  supply();
+  supplies_.pass_on(plan(), has_begun_);
   USER_CHECK(!plan().is_unfit(), "the host passes another integer than the one that the plan was made for");
   const bool comes_back = is_at_pause_;
   if (comes_back) snapshots_ = resumed_;

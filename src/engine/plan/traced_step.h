@@ -82,6 +82,19 @@ class TracedPlans {
   std::string unfit_;
 };
 
+// What the host has given a traced step since the last time goes on to its plan.
+class HostSupplies {
+ public:
+  // `has_begun`: the plan's run; data is there from the beginning of one.
+  void pass_on(Plan& plan, bool has_begun);
+  // Another plan is to get all of it.
+  void clear();
+
+ private:
+  size_t numbers_ = 0;
+  std::set<std::string> data_;
+};
+
 // A run of such a step in parts: what is between them, at the pause of a loop's model, is the program's own.
 class TracedRun {
  public:
@@ -109,7 +122,6 @@ class TracedRun {
   void keep_undo();
   void took_over();
   void look_at_choice(CallId call, const Arg& number);
-  void supply();
   void save_generators();
   void restore_generators() const;
   StepResult advance();
@@ -132,9 +144,8 @@ class TracedRun {
   std::vector<std::optional<GeneratorSnapshot>> snapshots_;  // by generator, as the plan left them
   std::vector<std::optional<GeneratorSnapshot>> resumed_;    // and as they were after the pause
   std::vector<at::Tensor> incoming_;                         // after the pause
-  size_t supplied_ = 0;
-  std::set<std::string> filled_;  // the host's data that the plan has
-  size_t stops_ = 0;              // that the plan has come to
+  HostSupplies supplies_;
+  size_t stops_ = 0;  // that the plan has come to
   bool has_begun_ = false;
   bool is_at_pause_ = false;
   double execute_seconds_ = 0;
