@@ -184,6 +184,7 @@ c10::IValue constant_to_ivalue(const Arg& arg, const c10::Argument& argument) {
 
 std::optional<WrappedNumber> wrapped_number_of(const at::Tensor& tensor) {
   INTERNAL_CHECK_EQ(tensor.dim(), 0);
+  if (!tensor.device().is_cpu()) return std::nullopt;
   switch (tensor.scalar_type()) {
     case c10::ScalarType::Bool:
       return WrappedNumber{*tensor.const_data_ptr<bool>()};

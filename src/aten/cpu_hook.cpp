@@ -197,6 +197,13 @@ class Hook final : public c10::Allocator {
     watcher_count_ = watchers_.size();
   }
 
+  // Before the memory goes back: its address must not be handed out again while the watcher thinks it lives.
+  void tell_watchers(void* memory) {
+    if (watcher_count_.load(std::memory_order_acquire) == 0) return;
+    const std::shared_lock lock(watchers_mutex_);
+    for (AllocationClient* client : watchers_) client->on_system_free(memory);
+  }
+
   static Hook*& instance() {
     static Hook* hook = nullptr;  // leaked: tensors are freed after static destructors
     return hook;
@@ -215,11 +222,7 @@ class Hook final : public c10::Allocator {
       if (AllocationClient* client = current_client()) client->on_arena_free(memory, t_member.worker);
       return;
     }
-    if (hook.watcher_count_.load(std::memory_order_acquire) != 0) {
-      // Before the memory goes back: its address must not be handed out again while the watcher thinks it lives.
-      const std::shared_lock lock(hook.watchers_mutex_);
-      for (AllocationClient* client : hook.watchers_) client->on_system_free(memory);
-    }
+    hook.tell_watchers(memory);
     if (!hook.mappings_.unmap(memory)) hook.base_free_(memory);
   }
 
@@ -262,6 +265,12 @@ AllocationScope::~AllocationScope() {
   t_team->client.store(nullptr, std::memory_order_release);
   if (client_.maps_large_blocks()) Hook::instance()->mappings().close();
   if (watch_frees_) Hook::instance()->remove_watcher(&client_);
+}
+
+AllocationClient* client_of_this_thread() { return t_member.worker == 0 ? current_client() : nullptr; }
+
+void tell_watchers(void* memory) {
+  if (Hook* const hook = Hook::instance()) hook->tell_watchers(memory);
 }
 
 void install_cpu_hook() {

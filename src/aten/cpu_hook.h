@@ -21,6 +21,11 @@ class AllocationClient {
   virtual void on_system_allocation(void* memory, size_t bytes, int worker) = 0;
   // Whether large blocks of the system's are to be mapped each by itself, apart from the heap. Always the same answer.
   [[nodiscard]] virtual bool maps_large_blocks() const { return false; }
+  // The same of a device's memory (device_hook.h), which is asked for on the scope's thread alone.
+  virtual void* allocate_on_device(size_t /*bytes*/) { return nullptr; }
+  virtual void on_device_allocation(void* /*memory*/, size_t /*bytes*/) {}
+  // Whether on_system_free is to hear of a device's memory that was allocated while this client was asked.
+  [[nodiscard]] virtual bool watches_device() const { return false; }
   // A free of system memory by any thread, while this client is watching (see AllocationScope).
   virtual void on_system_free(void* memory) = 0;
   // A free of memory inside a registered arena, by a thread that lends its allocations to this client.
@@ -40,6 +45,11 @@ class AllocationScope {
   AllocationClient& client_;
   bool watch_frees_;
 };
+
+// Whom the calling thread, unless it is an intra-op worker, lends its allocations to now; nullptr: nobody.
+AllocationClient* client_of_this_thread();
+// Tells all who watch frees.
+void tell_watchers(void* memory);
 
 // Puts the hook in front of the CPU allocator and proves with one allocation that it is asked. Idempotent, thread-safe.
 // Throws UserError when another library has replaced the allocator in a way that hides ours or cannot be wrapped.

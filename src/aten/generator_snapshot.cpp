@@ -1,7 +1,11 @@
 #include "aten/generator_snapshot.h"
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
 
 #include "base/check.h"
 
@@ -23,6 +27,13 @@ bool same_data(const at::mt19937_data_pod& a, const at::mt19937_data_pod& b) {
          std::memcmp(a.state_.data(), b.state_.data(), sizeof a.state_) == 0;
 }
 
+std::string state_of_device(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  const at::Tensor state = generator.get_state();
+  return {static_cast<const char*>(state.const_data_ptr()), state.nbytes()};
+}
+const std::string kOfDevice = "device:";  // before its bytes
+
 template <class T>
 void put(std::string& out, const T& value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof value);
@@ -39,12 +50,34 @@ bool is_cpu_generator(const at::Generator& generator) {
   return generator.defined() && dynamic_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl()) != nullptr;
 }
 
+std::vector<std::pair<std::string, at::Generator>> device_generators(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::pair<std::string, at::Generator>> out;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || !tensor.is_cuda()) continue;
+    std::string key = "default:" + tensor.device().str();
+    if (std::ranges::find(out, key, &std::pair<std::string, at::Generator>::first) != out.end()) continue;
+    out.emplace_back(std::move(key), at::globalContext().defaultGenerator(tensor.device()));
+  }
+  return out;
+}
+
 GeneratorSnapshot read_generator(const at::Generator& generator) {
+  if (!is_cpu_generator(generator)) {
+    GeneratorSnapshot snapshot;
+    snapshot.of_device = state_of_device(generator);
+    return snapshot;
+  }
   at::CPUGeneratorImpl* impl = impl_of(generator);
   return {impl->engine(), impl->next_float_normal_sample(), impl->next_double_normal_sample()};
 }
 
 void write_generator(at::Generator generator, const GeneratorSnapshot& snapshot) {
+  if (!snapshot.of_device.empty()) {
+    const at::Tensor state = at::empty({static_cast<int64_t>(snapshot.of_device.size())}, at::kByte);
+    std::memcpy(state.mutable_data_ptr(), snapshot.of_device.data(), snapshot.of_device.size());
+    const std::lock_guard lock(generator.mutex());
+    return generator.set_state(state);
+  }
   const std::lock_guard lock(generator.mutex());
   at::CPUGeneratorImpl* impl = impl_of(generator);
   impl->set_engine(snapshot.engine);
@@ -53,6 +86,7 @@ void write_generator(at::Generator generator, const GeneratorSnapshot& snapshot)
 }
 
 bool is_in_state(const at::Generator& generator, const GeneratorSnapshot& snapshot) {
+  if (!snapshot.of_device.empty()) return state_of_device(generator) == snapshot.of_device;
   at::CPUGeneratorImpl* impl = impl_of(generator);
   return same_data(data_of(impl->engine()), data_of(snapshot.engine)) &&
          impl->next_float_normal_sample() == snapshot.next_float &&
@@ -60,6 +94,7 @@ bool is_in_state(const at::Generator& generator, const GeneratorSnapshot& snapsh
 }
 
 std::string to_bytes(const GeneratorSnapshot& snapshot) {
+  if (!snapshot.of_device.empty()) return kOfDevice + snapshot.of_device;
   const at::mt19937_data_pod& data = data_of(snapshot.engine);
   std::string out;
   put(out, data.seed_);
@@ -75,6 +110,11 @@ std::string to_bytes(const GeneratorSnapshot& snapshot) {
 }
 
 GeneratorSnapshot snapshot_from_bytes(std::string_view bytes) {
+  if (bytes.starts_with(kOfDevice)) {
+    GeneratorSnapshot of_device;
+    of_device.of_device = bytes.substr(kOfDevice.size());
+    return of_device;
+  }
   at::mt19937_data_pod data;
   take(bytes, data.seed_);
   take(bytes, data.left_);

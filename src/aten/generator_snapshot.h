@@ -1,10 +1,12 @@
-// The state of a CPU random generator as a value: read, compared and written back without allocating. Depends on
+// The state of a random generator as a value: of the CPU's read, compared and written back without allocating. Depends on
 // LibTorch internals: CPUGeneratorImpl's engine and its two cached normal samples are all its state.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 
@@ -14,9 +16,13 @@ struct GeneratorSnapshot {
   at::mt19937 engine;
   std::optional<float> next_float;
   std::optional<double> next_double;
+  std::string of_device;  // of a device's generator: its state as PyTorch gives it, the rest is not used
 };
 
-// Whether a Trace can hold this generator's state: it is a CPU generator.
+// The default generators of the devices that these tensors lie on, by key: "default:cuda:0".
+std::vector<std::pair<std::string, at::Generator>> device_generators(const std::vector<at::Tensor>& tensors);
+
+// Whether it is one of the CPU's.
 bool is_cpu_generator(const at::Generator& generator);
 
 GeneratorSnapshot read_generator(const at::Generator& generator);

@@ -4,15 +4,35 @@
 #include <functional>
 #include <tuple>
 
+#include <ATen/Functions.h>
+
+#include "aten/device_hook.h"
+
 namespace stepc {
 
 bool has_own_sizes(const at::Tensor& tensor) {
   return tensor.is_nested() || tensor.key_set().has(c10::DispatchKey::Python);
 }
 
-bool is_dense_cpu(const at::Tensor& tensor) {
-  return tensor.layout() == c10::Layout::Strided && tensor.device().is_cpu() && tensor.has_storage() &&
+bool is_planned(const c10::Device& device) { return device.is_cpu() || has_device_hook(device.type()); }
+
+c10::DispatchKeySet backend_keys(const c10::Device& device) {
+  return c10::DispatchKeySet(c10::computeDispatchKey(std::nullopt, c10::Layout::Strided, device));
+}
+
+bool is_planned(const at::Tensor& tensor) {
+  return tensor.layout() == c10::Layout::Strided && is_planned(tensor.device()) && tensor.has_storage() &&
          !has_own_sizes(tensor);
+}
+
+at::Tensor whole(const c10::Storage& storage) {
+  return at::empty({0}, at::TensorOptions().dtype(at::kByte).device(storage.device())).set_(storage);
+}
+
+std::string bytes_of(const c10::Storage& storage) {
+  if (storage.device().is_cpu()) return {static_cast<const char*>(storage.data()), storage.nbytes()};
+  const at::Tensor on_host = whole(storage).to(at::kCPU);
+  return {static_cast<const char*>(on_host.const_data_ptr()), on_host.nbytes()};
 }
 
 std::pair<int64_t, int64_t> span_of(const at::Tensor& tensor) {
@@ -28,7 +48,7 @@ std::vector<MemoryRegion> memory_regions(const std::vector<at::Tensor>& tensors)
   std::vector<MemoryRegion> windows;
   windows.reserve(tensors.size());
   for (size_t t = 0; t < tensors.size(); ++t) {
-    if (!tensors[t].defined() || !is_dense_cpu(tensors[t])) continue;
+    if (!tensors[t].defined() || !is_planned(tensors[t])) continue;
     const auto [begin, end] = span_of(tensors[t]);
     windows.push_back({tensors[t].storage().unsafeGetStorageImpl(), begin, end, {t}});
   }

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -20,8 +22,17 @@ struct MemoryRegion {
 // __torch_dispatch__ (fake tensors too). Asked for either, they may raise.
 bool has_own_sizes(const at::Tensor& tensor);
 
-// Whether the tensor is dense memory of the CPU's: all others lie in no region.
-bool is_dense_cpu(const at::Tensor& tensor);
+// Whether the tensor is dense memory of the host's, or of a device whose allocator is hooked (device_hook.h): all others lie
+// in no region.
+bool is_planned(const at::Tensor& tensor);
+bool is_planned(const c10::Device& device);
+
+// The dispatch keys of a dense tensor there.
+c10::DispatchKeySet backend_keys(const c10::Device& device);
+
+// All of a storage, as bytes, and those of it on the host.
+at::Tensor whole(const c10::Storage& storage);
+std::string bytes_of(const c10::Storage& storage);
 
 // The bytes that a dense tensor's window spans, from its storage's begin; an empty window spans none.
 std::pair<int64_t, int64_t> span_of(const at::Tensor& tensor);

@@ -43,14 +43,23 @@ void AllocationLog::on_system_allocation(void* memory, size_t bytes, int worker)
     return;
   }
   live_[memory] = events_.size();
-  events_.push_back({call_, bytes, clock_++, -1});
+  events_.push_back({call_, bytes, clock_++, -1, Space::kHost});
+}
+
+void AllocationLog::on_device_allocation(void* memory, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  live_bytes_ += aligned_on_device(bytes);
+  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
+  live_[memory] = events_.size();
+  events_.push_back({call_, bytes, clock_++, -1, Space::kDevice});
 }
 
 void AllocationLog::on_system_free(void* memory) {
   const std::lock_guard lock(mutex_);
   if (const auto found = live_.find(memory); found != live_.end()) {
     events_[found->second].last = clock_++;
-    live_bytes_ -= aligned(events_[found->second].bytes);
+    const Event& event = events_[found->second];
+    live_bytes_ -= event.space == Space::kDevice ? aligned_on_device(event.bytes) : aligned(event.bytes);
     live_.erase(found);
   } else if (const auto block = worker_live_.find(memory); block != worker_live_.end()) {
     live_bytes_ -= aligned(block->second.bytes);

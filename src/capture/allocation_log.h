@@ -20,6 +20,7 @@ class AllocationLog final : public AllocationClient {
     uint64_t bytes = 0;
     int64_t first = 0;
     int64_t last = -1;  // -1: still live
+    Space space = Space::kHost;
   };
 
   // The call that is running; allocations belong to it. Invalid between calls.
@@ -36,6 +37,8 @@ class AllocationLog final : public AllocationClient {
 
   void* allocate(size_t bytes, int worker) override;
   void on_system_allocation(void* memory, size_t bytes, int worker) override;
+  void on_device_allocation(void* memory, size_t bytes) override;
+  [[nodiscard]] bool watches_device() const override { return true; }
   void on_system_free(void* memory) override;
   void on_arena_free(void*, int) override {}
   // Traces grow between the step's tensors.

@@ -9,7 +9,7 @@ namespace stepc {
 RandomStates::RandomStates(const std::vector<std::pair<std::string, at::Generator>>& owned) {
   watch("default", at::detail::getDefaultCPUGenerator(), true);
   for (const auto& [key, generator] : owned)
-    if (is_cpu_generator(generator)) watch(key, generator, true);
+    watch(key, generator, true);
 }
 
 void RandomStates::watch(std::string key, const at::Generator& generator, bool owned) {

@@ -21,6 +21,9 @@ namespace stepc {
 class AllocationScope;
 class VirtualKernels;
 
+// Host data larger than this is no constant of a program: its bytes are not kept.
+constexpr size_t kMaxConstantBytes = size_t{1} << 20;
+
 // A tensor that the program owns, as found right now. Undefined gradients are listed too.
 struct OwnedTensor {
   Owner owner = Owner::kCaptured;
@@ -136,6 +139,7 @@ class Recorder {
   RecordedProgram& program_;
   std::unique_ptr<AllocationScope> allocations_;
   std::shared_ptr<class RecordingState> state_;
+  bool one_thread_ = false;  // for backward passes: the program has tensors on a device
 };
 
 // Runs `step` once, recording. Whatever `step` throws passes through, with the recorder taken down. Throws UserError

@@ -9,11 +9,6 @@
 namespace stepc {
 
 namespace {
-// All of a storage, as bytes.
-at::Tensor whole(const c10::intrusive_ptr<c10::StorageImpl>& storage) {
-  return at::empty({0}, at::kByte).set_(c10::Storage(storage));
-}
-
 // Of the windows on a storage, one on all of it.
 ValueId on_all_of(const Trace& trace, const std::vector<ValueId>& values) {
   for (ValueId id : values) {
@@ -51,7 +46,7 @@ std::vector<Rebinding> RecordingState::gradients_now() {
 
 Rebinding RecordingState::gradient(const std::string& key, const at::Tensor& tensor) {
   Rebinding gradient{Owner::kGradient, key, {}};
-  if (is_dense_cpu(tensor))
+  if (is_planned(tensor))
     if (const std::optional<StorageId> found = find_storage(tensor)) gradient.value = value_on(*found, tensor);
   return gradient;
 }
@@ -113,7 +108,7 @@ void RecordingState::find_rebindings(const OwnedNow& now) {
       continue;
     }
     const at::Tensor& tensor = found->second;
-    c10::StorageImpl* storage = is_dense_cpu(tensor) ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+    c10::StorageImpl* storage = is_planned(tensor) ? tensor.storage().unsafeGetStorageImpl() : nullptr;
     if (storage == before.storage) continue;  // written in place, or untouched
     const std::optional<StorageId> made = storage != nullptr ? find_storage(tensor) : std::nullopt;
     if (!made) {
@@ -128,7 +123,7 @@ void RecordingState::find_rebindings(const OwnedNow& now) {
 
 ValueId RecordingState::output_value(const at::Tensor& output) {
   if (!output.defined()) return {};
-  if (is_dense_cpu(output)) {
+  if (is_planned(output)) {
     if (const std::optional<StorageId> found = find_storage(output)) {
       Storage& storage = trace_.storages[found->index()];
       storage.escapes = storage.escapes || !storage.external;
@@ -157,7 +152,7 @@ void RecordingState::resume(const std::vector<at::Tensor>& incoming) {
   random_.resume();
   trace_.events.back().key += ' ' + which_are_defined(incoming);
   for (size_t i = 0; i < incoming.size(); ++i) {
-    if (incoming[i].defined() && is_dense_cpu(incoming[i]) &&
+    if (incoming[i].defined() && is_planned(incoming[i]) &&
         (ids_.contains(incoming[i].storage().unsafeGetStorageImpl()) ||
          batch_regions_.contains(incoming[i].storage().unsafeGetStorageImpl())))
       obstacle("a gradient that comes back shares memory with what the step gave out");
@@ -176,7 +171,7 @@ void RecordingState::find_unowned(const std::vector<at::Tensor>& outputs) {
       return found != ids_.end() && found->second.index() == s;
     });
     if (static_cast<int64_t>(tracked.weak.use_count()) <= returned) continue;
-    if (const auto storage = tracked.weak.lock()) unowned_.emplace_back(whole(storage), tracked.why_unowned);
+    if (const auto storage = tracked.weak.lock()) unowned_.emplace_back(whole(c10::Storage(storage)), tracked.why_unowned);
   }
   for (const at::Generator& generator : random_.unowned())
     unowned_.emplace_back(generator,
@@ -190,7 +185,7 @@ void RecordingState::find_escapes() {
     if (tracked.values.empty()) continue;
     const auto storage = tracked.weak.lock();
     if (!storage) continue;
-    unowned_.emplace_back(whole(storage),
+    unowned_.emplace_back(whole(c10::Storage(storage)),
                           str("a {} tensor that the step made is kept after it and is neither returned nor a gradient",
                               describe(trace_, tracked.values)));
     unowned_.back().made = on_all_of(trace_, tracked.values);
@@ -208,7 +203,7 @@ void RecordingState::list_allocations() {
     const AllocationLog::Event& event = events[e];
     if (!event.call.valid() || event.bytes == 0) continue;
     if (storage_of[e].valid() && tracked_[storage_of[e].index()].filled_by_host) continue;
-    Allocation allocation{event.call, event.bytes, event.first, event.last, storage_of[e], false};
+    Allocation allocation{event.call, event.bytes, event.first, event.last, storage_of[e], false, event.space};
     if (allocation.storage.valid()) {
       // The memory is free again once the last call that names it has ended, however long the program held it.
       allocation.last = std::max(tracked_[allocation.storage.index()].last_use, event.first + 1);

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include "aten/constants.h"
+#include "aten/device_hook.h"
 #include "aten/memory_regions.h"
 #include "aten/operators.h"
 #include "aten/unreadable_storage.h"
@@ -27,7 +28,10 @@ std::string describe(const at::Tensor& tensor) {
 
 // Of a tensor that is not dense CPU memory: what it is instead.
 std::string why_unplanned(const at::Tensor& tensor) {
-  if (!tensor.device().is_cpu()) return str("on {}, and plans are made for dense CPU memory", tensor.device().str());
+  if (!is_planned(tensor.device())) {
+    const std::string why = install_device_hook(tensor.device().type());
+    return str("on {}, and {}", tensor.device().str(), why.empty() ? "the program has no tensors there" : why);
+  }
   if (tensor.layout() != c10::Layout::Strided)
     return str("of layout {}, which is not dense", c10::str(tensor.layout()));
   return "that is not dense: nested, or of a class of its own";
@@ -108,7 +112,7 @@ void RecordingState::find_batch_regions(const std::vector<OwnedBefore>& owned) {
 
 OwnedBefore::OwnedBefore(Owner o, std::string k, const at::Tensor& tensor) : owner(o), key(std::move(k)) {
   if (owner == Owner::kBatch) batch = tensor;
-  if (!tensor.defined() || !is_dense_cpu(tensor)) return;
+  if (!tensor.defined() || !is_planned(tensor)) return;
   window = window_on_storage(tensor);
   storage = tensor.storage().unsafeGetStorageImpl();
   weak = tensor.storage().getWeakStorageImpl();
@@ -155,6 +159,16 @@ std::vector<at::Tensor> RecordingState::held() {
 
 // ---- storages and values
 
+// Beside the host's memory a step has that of one device.
+Space RecordingState::space_of(const at::Tensor& tensor) {
+  if (tensor.device().is_cpu()) return Space::kHost;
+  const std::string device = tensor.device().str();
+  if (trace_.device.empty()) trace_.device = device;
+  if (trace_.device != device)
+    obstacle(str("tensors of two devices meet in the step, {} and {}: a step has one", trace_.device, device));
+  return Space::kDevice;
+}
+
 StorageId RecordingState::track(const at::Tensor& tensor, int owned) {
   const c10::Storage& storage = tensor.storage();
   const StorageId id(tracked_.size());
@@ -163,7 +177,7 @@ StorageId RecordingState::track(const at::Tensor& tensor, int owned) {
     if (const auto event = log_.find_live(storage.data())) tracked.allocation = static_cast<ssize_t>(*event);
   tracked_.push_back(std::move(tracked));
   ids_[storage.unsafeGetStorageImpl()] = id;
-  trace_.storages.push_back({storage.nbytes(), owned >= 0, false});
+  trace_.storages.push_back({storage.nbytes(), owned >= 0, false, space_of(tensor)});
   return id;
 }
 
@@ -263,8 +277,7 @@ StorageId RecordingState::track_unowned(const at::Tensor& tensor, const c10::Ope
     tracked.allocation = -1;
   }
   const std::string key = str("{}", trace_.constants.size());
-  const auto* data = static_cast<const char*>(tensor.storage().data());
-  trace_.constants.push_back({key, std::string(data, bytes > kMaxConstantBytes ? 0 : bytes)});
+  trace_.constants.push_back({key, bytes > kMaxConstantBytes ? std::string() : bytes_of(tensor.storage())});
   trace_.externals.push_back({Owner::kConstant, key, value_on(id, tensor)});
   return id;
 }
@@ -275,7 +288,7 @@ bool RecordingState::adopt_host_data(StorageId id) {
   TrackedStorage& tracked = tracked_[id.index()];
   Storage& storage = trace_.storages[id.index()];
   const auto held = tracked.weak.lock();
-  if (kernels_ != nullptr || !held || storage.bytes > kMaxConstantBytes) return false;
+  if (kernels_ != nullptr || !held || storage.bytes > kMaxConstantBytes || storage.space == Space::kDevice) return false;
   tracked.filled = tracked.filled_by_host = true;
   storage.external = true;
   const std::string key = str("{}", trace_.constants.size());
@@ -291,7 +304,7 @@ StorageId RecordingState::find_or_adopt(const at::Tensor& tensor, const c10::Ope
 
 Arg RecordingState::tensor_argument(const at::Tensor& tensor, const c10::OperatorHandle& op, bool is_viewed) {
   if (!tensor.defined()) return ValueId();
-  if (!is_dense_cpu(tensor)) {
+  if (!is_planned(tensor)) {
     obstacle(str("{} takes a {} tensor {}", name_of(op), describe(tensor), why_unplanned(tensor)));
     return ValueId();
   }
@@ -332,7 +345,7 @@ Arg RecordingState::argument_of(const c10::IValue& value, const c10::Argument& a
 
 ValueId RecordingState::result_value(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
-  if (!is_dense_cpu(tensor)) {
+  if (!is_planned(tensor)) {
     obstacle(str("{} returns a tensor {}", open_.op, why_unplanned(tensor)));
     return {};
   }
@@ -401,7 +414,7 @@ bool is_window_by_place(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue
   const auto& schema = op.schema().arguments();
   for (size_t a = 0; a < schema.size(); ++a)
     if (schema[a].name() == "storage_offset" && args[0].isTensor() && args[0].toTensor().defined() &&
-        is_dense_cpu(args[0].toTensor()))
+        is_planned(args[0].toTensor()))
       return !args[a].isNone();
   return false;
 }

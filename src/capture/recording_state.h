@@ -20,9 +20,6 @@
 
 namespace stepc {
 
-// Host data larger than this is no constant of a program: its bytes are not kept.
-constexpr size_t kMaxConstantBytes = size_t{1} << 20;
-
 class RecordingState final : public CallObserver {
  public:
   // `kernels`: what calls run on instead of their own, nullptr: on their own.
@@ -109,6 +106,7 @@ class RecordingState final : public CallObserver {
   Arg result_of(const c10::IValue& value, const c10::Argument& argument);
   // Where the memory of `tensor` is in the trace; none: the step has not met it, and nobody owns it.
   std::optional<StorageId> find_storage(const at::Tensor& tensor);
+  Space space_of(const at::Tensor& tensor);
   StorageId track(const at::Tensor& tensor, int owned);
   bool is_known_memory(const c10::Storage& storage) const;
   StorageId track_unowned(const at::Tensor& tensor, const c10::OperatorHandle& op);

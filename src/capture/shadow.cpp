@@ -63,7 +63,7 @@ bool looks_like(const at::Tensor& tensor, const Value& value) {
 
 bool holds(const at::Tensor& tensor, const Value& value, const Constant& constant) {
   if (!tensor.has_storage() || tensor.storage().data() == nullptr) return true;  // made by a call, which was compared
-  if (!tensor.is_contiguous() || !is_contiguous(value)) return false;
+  if (!tensor.device().is_cpu() || !tensor.is_contiguous() || !is_contiguous(value)) return false;
   const size_t offset = value.offset * size_of(value.dtype);
   return offset + tensor.nbytes() <= constant.bytes.size() &&
          std::memcmp(tensor.const_data_ptr(), constant.bytes.data() + offset, tensor.nbytes()) == 0;

@@ -567,7 +567,7 @@ class Tracer::Observer final : public CallObserver {
 
   bool is_value(const at::Tensor& tensor, ValueId id) {
     if (!id.valid() || !tensor.defined()) return !id.valid() && !tensor.defined();
-    if (!is_dense_cpu(tensor)) return false;
+    if (!is_planned(tensor)) return false;
     const Value& value = trace_.values[id.index()];
     const Met& met = met_[value.storage.index()];
     const bool known = met.address == tensor.storage().unsafeGetStorageImpl();
@@ -742,7 +742,7 @@ class Tracer::Observer final : public CallObserver {
     for_each_result(CallId(c), results, [&](ValueId id, const at::Tensor& made) {
       if (!id.valid() || !made.defined()) return void(same = same && id.valid() == made.defined());
       const Value& value = trace_.values[id.index()];
-      same = same && is_dense_cpu(made) && made.sizes() == c10::IntArrayRef(value.sizes) &&
+      same = same && is_planned(made) && made.sizes() == c10::IntArrayRef(value.sizes) &&
              made.strides() == c10::IntArrayRef(value.strides) && made.storage_offset() == value.offset &&
              made.scalar_type() == scalar_type_of(value.dtype) && made.is_conj() == value.conj &&
              made.is_neg() == value.neg;

@@ -118,7 +118,7 @@ std::vector<at::Tensor> Segments::buffers() {
 
 std::vector<at::Generator> Segments::generators() const {
   std::vector<at::Generator> out;
-  for (const auto& [key, generator] : program_->generators()) out.push_back(generator);
+  for (const auto& [key, generator] : program_->all_generators()) out.push_back(generator);
   return out;
 }
 

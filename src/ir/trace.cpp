@@ -165,6 +165,8 @@ void verify_host_side(const Trace& trace) {
 void verify_memory(const Trace& trace) {
   CallId previous(0);
   std::set<StorageId> allocated;
+  for (const Storage& storage : trace.storages)
+    INTERNAL_CHECK(storage.space == Space::kHost || !trace.device.empty(), "memory of a device, and there is none");
   for (const Allocation& allocation : trace.allocations) {
     INTERNAL_CHECK_LT(allocation.call.index(), trace.calls.size());
     INTERNAL_CHECK(previous <= allocation.call, "allocations are not in the order of their calls");
@@ -176,6 +178,8 @@ void verify_memory(const Trace& trace) {
     INTERNAL_CHECK_LT(allocation.storage.index(), trace.storages.size());
     INTERNAL_CHECK(!trace.storages[allocation.storage.index()].external, "storage s{} is external and allocated",
                    allocation.storage);
+    INTERNAL_CHECK(trace.storages[allocation.storage.index()].space == allocation.space,
+                   "storage s{} is allocated in the other memory", allocation.storage);
     INTERNAL_CHECK(allocated.insert(allocation.storage).second, "storage s{} is allocated twice", allocation.storage);
   }
   for (const WorkerScratch& scratch : trace.scratch) INTERNAL_CHECK_LT(scratch.call.index(), trace.calls.size());
@@ -246,6 +250,7 @@ std::string first_difference(const Trace& a, const Trace& b) {
   if (a.externals.size() != b.externals.size())
     return str("the step used {} parameters, state and batch tensors and then {}", a.externals.size(),
                b.externals.size());
+  if (a.device != b.device) return "the step used another device than before";
   if (!(a.storages == b.storages)) return "the step kept other tensors than before";
   if (!(a.outputs == b.outputs) || !(a.rebindings == b.rebindings)) return "the step returned or left other tensors";
   if (!(a.numbers == b.numbers)) return "the step returned other numbers";

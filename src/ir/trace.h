@@ -4,6 +4,7 @@
 //   external storage   owned by the program: a parameter, a batch tensor ...; found again by (owner, key) at each call
 //   made storage       allocated by a call of the step
 //   value              a typed, strided window on a storage; several values on one storage are aliases
+//   device             beside the host's memory, that of one device may be used
 //   call               an ATen operator with arguments (values or constants) and results (values)
 #pragma once
 
@@ -63,10 +64,14 @@ struct Value {
 int64_t extent_of(const Value& value);
 bool is_contiguous(const Value& value);
 
+// Which memory something lies in: the host's, or that of the step's one device.
+enum class Space : uint8_t { kHost, kDevice };
+
 struct Storage {
   uint64_t bytes = 0;
   bool external = false;
   bool escapes = false;  // made by the step and kept by the program after it: a return value, a gradient
+  Space space = Space::kHost;
   bool operator==(const Storage&) const = default;
 };
 
@@ -136,6 +141,7 @@ struct Allocation {
   int64_t last = 0;
   StorageId storage;  // invalid: a workspace
   bool kept = false;  // outlives the step: replay takes it from the system, never from the arena
+  Space space = Space::kHost;
   bool operator==(const Allocation&) const = default;
 };
 
@@ -216,6 +222,7 @@ struct HostEvent {
 };
 
 struct Trace {
+  std::string device;  // whose memory the step uses beside the host's, "cuda:0"; empty: none's
   std::vector<Storage> storages;
   std::vector<Value> values;
   std::vector<External> externals;

@@ -1,11 +1,18 @@
 #include "runtime/arena.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <sys/mman.h>
+
+#include <ATen/Functions.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "aten/cpu_hook.h"
 #include "base/check.h"
@@ -89,5 +96,41 @@ ArenaLease::ArenaLease() {
   if (arena_ == nullptr) arena_ = new Arena;
 }
 ArenaLease::~ArenaLease() { free_of_this_thread().push_back(arena_); }
+
+namespace {
+struct FreeOnDevice {
+  std::mutex mutex;
+  std::map<std::pair<std::string, c10::StreamId>, std::vector<at::Tensor>> free;  // by device and stream
+  std::vector<at::Tensor>& of(const c10::Stream& stream) { return free[{stream.device().str(), stream.id()}]; }
+};
+FreeOnDevice& free_on_device() {
+  static auto* instance = new FreeOnDevice;  // leaked: a device may be gone before static destructors run
+  return *instance;
+}
+}  // namespace
+
+DeviceArenaLease::DeviceArenaLease(const c10::Device& device, uint64_t bytes)
+    : stream_(c10::impl::VirtualGuardImpl(device.type()).getStream(device)) {
+  {
+    const std::lock_guard lock(free_on_device().mutex);
+    if (std::vector<at::Tensor>& free = free_on_device().of(stream_); !free.empty()) {
+      memory_ = std::move(free.back());
+      free.pop_back();
+    }
+  }
+  if (memory_.defined() && memory_.nbytes() >= bytes) return;
+  memory_.reset();
+  const auto rounded = static_cast<int64_t>((std::max<uint64_t>(bytes, 1) + kHugePage - 1) / kHugePage * kHugePage);
+  try {
+    memory_ = at::empty({rounded}, at::TensorOptions().dtype(at::kByte).device(device));
+  } catch (const c10::OutOfMemoryError& error) {
+    user_error("the plan needs {} on {}, which has not got as much: {}", human_bytes(bytes), device.str(),
+               first_line(error.what_without_backtrace()));
+  }
+}
+DeviceArenaLease::~DeviceArenaLease() {
+  const std::lock_guard lock(free_on_device().mutex);
+  free_on_device().of(stream_).push_back(std::move(memory_));
+}
 
 }  // namespace stepc

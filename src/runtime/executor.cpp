@@ -55,12 +55,21 @@ Ranks* check_ranks(const Schedule& schedule, Ranks* ranks) {
 
 // A run between its beginning and its end, over a pause perhaps.
 struct Running {
-  Running(BoundOperands& operands, RunInputs from, uint64_t arena_bytes) : inputs(std::move(from)) {
-    (*arena).grow_to(arena_bytes);
-    bound.emplace(operands, inputs.tensors, (*arena).base());
+  Running(BoundOperands& operands, RunInputs from, const Schedule& schedule) : inputs(std::move(from)) {
+    const bool has_device = !schedule.device.empty();
+    (*arena).grow_to(has_device ? schedule.device_begin : schedule.arena_bytes);
+    place.host = (*arena).base();
+    if (has_device) {
+      on_device.emplace(c10::Device(schedule.device), schedule.arena_bytes - schedule.device_begin);
+      place.device = on_device->base();
+      place.device_begin = schedule.device_begin;
+    }
+    bound.emplace(operands, inputs.tensors, place);
   }
   RunInputs inputs;
   ArenaLease arena;
+  std::optional<DeviceArenaLease> on_device;
+  ArenaPlace place;
   std::optional<BoundOperands::Run> bound;
   size_t next = 0;       // instruction
   bool resumed = false;  // after a pause the program's graph may hold what was written before it
@@ -428,7 +437,7 @@ StepResult Executor::run(RunInputs given) {
       impl.on_written(impl.schedule.instructions[index], written);
       if (next) next(index, written);
     };
-  impl.running = std::make_unique<Running>(impl.operands, std::move(given), impl.schedule.arena_bytes);
+  impl.running = std::make_unique<Running>(impl.operands, std::move(given), impl.schedule);
   const RunInputs& inputs = impl.running->inputs;
   impl.state.generators[0] = at::detail::getDefaultCPUGenerator();
   for (size_t g = 0; g < inputs.generators.size(); ++g)
@@ -438,7 +447,7 @@ StepResult Executor::run(RunInputs given) {
     for (const BoundInstruction& one : impl.bound) kernels.push_back(one.kernel.get());
     impl.running->dry.emplace(impl.schedule, impl.operands, kernels, inputs.show_written);
   }
-  impl.memory.begin_step((*impl.running->arena).base());
+  impl.memory.begin_step(impl.running->place);
   return impl.go_on();
 }
 

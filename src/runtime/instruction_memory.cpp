@@ -10,7 +10,7 @@ namespace stepc {
 InstructionMemory::InstructionMemory(int threads)
     : workers_(std::max(threads - 1, 0)), slabs_(new Slab[static_cast<size_t>(workers_) + 1]) {}
 
-void InstructionMemory::begin_step(std::byte* arena) {
+void InstructionMemory::begin_step(const ArenaPlace& arena) {
   arena_ = arena;
   instruction_ = nullptr;
   keeps_next_ = copies_next_ = false;
@@ -45,15 +45,16 @@ uint64_t InstructionMemory::worker_scratch_bytes() const {
 void* InstructionMemory::at(uint64_t offset, size_t bytes) {
   ++counts_.served;
   note_use(offset + aligned(bytes));
-  return arena_ + offset;
+  return arena_.at(offset);
 }
 
 // The first of as many bytes that has not been asked for: a call may make its results in an order of its own.
-const PlannedAllocation* InstructionMemory::take_planned(size_t bytes) {
+const PlannedAllocation* InstructionMemory::take_planned(size_t bytes, Space space) {
   for (size_t a = 0; a < taken_.size(); ++a) {
-    if (taken_[a] || instruction_->allocations[a].bytes != bytes) continue;
+    const PlannedAllocation& one = instruction_->allocations[a];
+    if (taken_[a] || one.bytes != bytes || one.space != space) continue;
     taken_[a] = true;
-    return &instruction_->allocations[a];
+    return &one;
   }
   return nullptr;
 }
@@ -64,20 +65,25 @@ void InstructionMemory::give_back(const std::byte* freed) {
   if (instruction_->kind != Instruction::Kind::kAten && instruction_->kind != Instruction::Kind::kOp) return;
   for (size_t a = 0; a < taken_.size(); ++a) {
     const PlannedAllocation& planned = instruction_->allocations[a];
-    if (taken_[a] && !planned.own && freed == arena_ + planned.offset) taken_[a] = false;
+    if (taken_[a] && !planned.own && freed == arena_.at(planned.offset)) taken_[a] = false;
   }
 }
 
 void* InstructionMemory::allocate(size_t bytes, int worker) {
-  if (worker != 0) return allocate_from_slab(bytes, worker);
+  return worker != 0 ? allocate_from_slab(bytes, worker) : allocate_planned(bytes, Space::kHost);
+}
+
+void* InstructionMemory::allocate_on_device(size_t bytes) { return allocate_planned(bytes, Space::kDevice); }
+
+void* InstructionMemory::allocate_planned(size_t bytes, Space space) {
   keeps_ = std::exchange(keeps_next_, false);
   if (keeps_ || instruction_ == nullptr) return nullptr;
-  const PlannedAllocation* const planned = std::exchange(copies_next_, false) ? nullptr : take_planned(bytes);
+  const PlannedAllocation* const planned = std::exchange(copies_next_, false) ? nullptr : take_planned(bytes, space);
   if (planned != nullptr) {
     keeps_ = planned->own;
     return keeps_ ? nullptr : at(planned->offset, bytes);
   }
-  if (instruction_->scratch.bytes == 0) return nullptr;
+  if (instruction_->scratch.bytes == 0 || space == Space::kDevice) return nullptr;
   const auto offset = scratch_.allocate(aligned(bytes), instruction_->scratch.bytes);
   return offset.has_value() ? at(instruction_->scratch.offset + *offset, bytes) : nullptr;
 }
@@ -93,7 +99,7 @@ void* InstructionMemory::allocate_from_slab(size_t bytes, int worker) {
 
 std::byte* InstructionMemory::slab_begin(int worker) const {
   const Scratch& slabs = instruction_->worker_scratch;
-  return arena_ + slabs.offset + static_cast<uint64_t>(worker - 1) * slabs.bytes;
+  return arena_.host + slabs.offset + static_cast<uint64_t>(worker - 1) * slabs.bytes;
 }
 
 void InstructionMemory::on_system_allocation(void*, size_t bytes, int worker) {
@@ -115,7 +121,7 @@ void InstructionMemory::on_arena_free(void* memory, int worker) {
   const Scratch& scratch = worker == 0 ? instruction_->scratch : instruction_->worker_scratch;
   if (scratch.bytes == 0) return;
   if (worker == 0) give_back(freed);
-  const std::byte* begin = worker == 0 ? arena_ + scratch.offset : slab_begin(worker);
+  const std::byte* begin = worker == 0 ? arena_.host + scratch.offset : slab_begin(worker);
   if (freed < begin || freed >= begin + scratch.bytes) return;
   WorkerSlab& blocks = worker == 0 ? scratch_ : slabs_[static_cast<size_t>(worker)].blocks;
   blocks.free(static_cast<uint64_t>(freed - begin));

@@ -12,6 +12,7 @@
 
 #include "aten/cpu_hook.h"
 #include "ir/worker_slab.h"
+#include "runtime/arena.h"
 #include "schedule/schedule.h"
 
 namespace stepc {
@@ -30,7 +31,7 @@ class InstructionMemory final : public AllocationClient {
  public:
   explicit InstructionMemory(int threads);
 
-  void begin_step(std::byte* arena);
+  void begin_step(const ArenaPlace& arena);
   void begin(const Instruction& instruction);
   // Something in the arena ends at this offset.
   void note_use(uint64_t end);
@@ -45,6 +46,8 @@ class InstructionMemory final : public AllocationClient {
 
   void* allocate(size_t bytes, int worker) override;
   void on_system_allocation(void* memory, size_t bytes, int worker) override;
+  void* allocate_on_device(size_t bytes) override;
+  void on_device_allocation(void* memory, size_t bytes) override { on_system_allocation(memory, bytes, 0); }
   void on_system_free(void*) override {}
   void on_arena_free(void* memory, int worker) override;
 
@@ -53,14 +56,15 @@ class InstructionMemory final : public AllocationClient {
   struct alignas(64) Slab {
     WorkerSlab blocks;
   };
-  const PlannedAllocation* take_planned(size_t bytes);
+  const PlannedAllocation* take_planned(size_t bytes, Space space);
+  void* allocate_planned(size_t bytes, Space space);
   void give_back(const std::byte* freed);
   void* allocate_from_slab(size_t bytes, int worker);
   std::byte* slab_begin(int worker) const;
   void* at(uint64_t offset, size_t bytes);
 
   const int workers_;
-  std::byte* arena_ = nullptr;
+  ArenaPlace arena_;
   const Instruction* instruction_ = nullptr;
   std::vector<bool> taken_;  // of the instruction's planned allocations
   WorkerSlab scratch_;

@@ -90,12 +90,12 @@ std::optional<Workspace> measure_workspace(const UnknownWorkspace& call, int thr
     InstructionMemory memory(threads);
     BoundOperands operands(schedule, memory);
     {
-      const BoundOperands::Run run(operands, inputs, arena.base());
+      const BoundOperands::Run run(operands, inputs, ArenaPlace{arena.base()});
       RunState state{operands, memory, {}, {at::detail::getDefaultCPUGenerator()}};
       const KernelParts parts{schedule, {}, {}};
       const Instruction& instruction = schedule.instructions.front();
       const auto kernel = call.node.aten ? bind_aten(instruction, parts) : bind_op(instruction, parts);
-      memory.begin_step(arena.base());
+      memory.begin_step(ArenaPlace{arena.base()});
       memory.begin(instruction);
       const AllocationScope scope(memory, /*watch_frees=*/false);
       kernel->run(state);

@@ -29,7 +29,8 @@ void add_trace_inputs(Schedule& schedule, const Trace& trace,
     const auto [buffer, is_new] = buffers.emplace(value.storage, BufferId(schedule.buffers.size()));
     if (is_new)
       schedule.buffers.push_back({Buffer::Kind::kInput, trace.storages[value.storage.index()].bytes, 0,
-                                  static_cast<uint32_t>(schedule.inputs.size()), ""});
+                                  static_cast<uint32_t>(schedule.inputs.size()), "",
+                                  trace.storages[value.storage.index()].space});
     const OperandId operand = add_operand(
         schedule, {buffer->second, value.dtype, value.sizes, value.strides, value.offset, value.conj, value.neg});
     schedule.inputs.push_back({kind_of(external.owner), external.key, operand});

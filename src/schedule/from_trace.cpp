@@ -72,11 +72,13 @@ class TraceWriter {
   // Offsets for what the arena holds: allocations in the trace's order, then the workers' scratch.
   void plan_memory() {
     const auto workers = static_cast<uint64_t>(std::max(s_.threads - 1, 0));
-    LayoutProblem problem;
+    LayoutProblem problem, of_device;
     problem.alignment = kAlignment;
+    of_device.alignment = kDeviceAlignment;
     for (const Allocation& allocation : trace_.allocations)
       if (!allocation.kept && !left_out_[allocation.call.index()])
-        problem.intervals.push_back({allocation.bytes, allocation.first, allocation.last});
+        (allocation.space == Space::kDevice ? of_device : problem)
+            .intervals.push_back({allocation.bytes, allocation.first, allocation.last});
     if (workers > 0)
       for (const WorkerScratch& scratch : trace_.scratch)
         if (!left_out_[scratch.call.index()])
@@ -85,11 +87,23 @@ class TraceWriter {
     s_.arena_bytes = layout.bytes;
     s_.layout_algorithm = layout.algorithm;
     s_.live_lower_bound_bytes = lower_bound(problem);
-    size_t interval = 0;
+    Layout device_layout;
+    if (!trace_.device.empty()) {
+      device_layout = plan_layout(of_device);
+      s_.device = trace_.device;
+      s_.device_begin = aligned_on_device(layout.bytes);
+      s_.arena_bytes = s_.device_begin + device_layout.bytes;
+      s_.layout_algorithm = device_layout.algorithm;
+      s_.live_lower_bound_bytes += lower_bound(of_device);
+    }
+    size_t interval = 0, device_interval = 0;
     for (const Allocation& allocation : trace_.allocations) {
       if (left_out_[allocation.call.index()]) continue;
-      PlannedAllocation planned{allocation.bytes, 0, allocation.kept};
-      if (!allocation.kept) planned.offset = layout.offsets[interval++];
+      PlannedAllocation planned{allocation.bytes, 0, allocation.kept, allocation.space};
+      if (!allocation.kept)
+        planned.offset = allocation.space == Space::kDevice
+                             ? s_.device_begin + device_layout.offsets[device_interval++]
+                             : layout.offsets[interval++];
       if (allocation.storage.valid()) offset_of_[allocation.storage] = planned.offset;
       allocations_[allocation.call].push_back(planned);
     }
@@ -113,15 +127,18 @@ class TraceWriter {
       if (external.owner != Owner::kConstant || buffer_of_[storage.index()].valid()) continue;
       const auto found = std::ranges::find(trace_.constants, external.key, &Constant::key);
       INTERNAL_CHECK(found != trace_.constants.end(), "constant '{}' has no bytes", external.key);
-      know(storage, add_buffer({Buffer::Kind::kConstant, found->bytes.size(), 0, 0, found->bytes}));
+      know(storage, add_buffer({Buffer::Kind::kConstant, found->bytes.size(), 0, 0, found->bytes,
+                                trace_.storages[storage.index()].space}));
     }
     for (size_t s = 0; s < trace_.storages.size(); ++s) {
       if (buffer_of_[s].valid()) continue;
       const Storage& storage = trace_.storages[s];
       const auto offset = offset_of_.find(StorageId(s));
       const bool own = storage.escapes;
+      const uint64_t nowhere = own || storage.space == Space::kHost ? 0 : s_.device_begin;
       know(StorageId(s), add_buffer({own ? Buffer::Kind::kOwn : Buffer::Kind::kArena, storage.bytes,
-                                     own || offset == offset_of_.end() ? 0 : offset->second, 0, ""}));
+                                     own || offset == offset_of_.end() ? nowhere : offset->second, 0, "",
+                                     storage.space}));
     }
   }
   BufferId add_buffer(Buffer buffer) {
@@ -347,7 +364,8 @@ class TraceWriter {
     own.offset = 0;
     own.conj = own.neg = false;
     if (!fills_block(own.sizes, own.strides)) own.strides = contiguous_strides(own.sizes);
-    own.buffer = add_buffer({Buffer::Kind::kOwn, static_cast<uint64_t>(bytes_of(own)), 0, 0, ""});
+    const Space space = s_.buffers[own.buffer.index()].space;
+    own.buffer = add_buffer({Buffer::Kind::kOwn, static_cast<uint64_t>(bytes_of(own)), 0, 0, "", space});
     const OperandId to = add_operand(s_, std::move(own));
     Instruction& copy = add(Instruction::Kind::kCopy, "the program keeps it");
     copy.reads = {from};

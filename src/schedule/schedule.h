@@ -7,6 +7,7 @@
 //     constant     made from data inside the step; filled anew for each run
 //     arena        at an offset of the arena: the memory that is planned
 //     own          outlives the step: from the system, anew for each run
+//   device         beside the host's memory, that of one device may be used; its part of the arena is planned behind the host's
 //   operands       strided windows on buffers
 //   instructions   in the order in which they are begun; each reads and writes operands
 //   streams        what stands on one stream runs one after the other. A collective with a mark runs on a stream beside
@@ -27,6 +28,7 @@
 #include "cost/target.h"
 #include "ir/attrs.h"
 #include "ir/graph.h"
+#include "ir/trace.h"
 #include "kernels/matmul_call.h"
 #include "loops/loop_program.h"
 
@@ -42,6 +44,7 @@ struct Buffer {
   uint64_t offset = 0;  // kArena
   uint32_t input = 0;   // kInput: the first of Schedule::inputs that lies in it
   std::string content;  // kConstant
+  Space space = Space::kHost;
   bool operator==(const Buffer&) const = default;
 };
 std::string_view name_of(Buffer::Kind kind);
@@ -76,6 +79,7 @@ struct PlannedAllocation {
   uint64_t bytes = 0;
   uint64_t offset = 0;
   bool own = false;
+  Space space = Space::kHost;
   bool operator==(const PlannedAllocation&) const = default;
 };
 
@@ -180,12 +184,17 @@ struct Schedule {
   std::vector<ScheduleOutput> outputs;
   std::vector<HostNumber> host_numbers;
   uint32_t numbers = 0;  // that the step reads on the host
+  std::string device;         // "cuda:0"; empty: all is the host's memory
+  uint64_t device_begin = 0;  // with a device: what lies in the arena from here on is its memory
   uint64_t arena_bytes = 0;
   uint64_t live_lower_bound_bytes = 0;  // largest sum of live planned bytes: no arena can be smaller
   std::string layout_algorithm;
   bool operator==(const Schedule&) const = default;
 
   [[nodiscard]] uint64_t own_bytes() const;
+  [[nodiscard]] Space space_at(uint64_t offset) const {
+    return !device.empty() && offset >= device_begin ? Space::kDevice : Space::kHost;
+  }
   // The arena, and what outlives the step.
   [[nodiscard]] uint64_t peak_bytes() const { return arena_bytes + own_bytes(); }
   // With the program's tensors: what a memory budget counts.

@@ -102,6 +102,7 @@ std::string buffer_text(const Buffer& buffer) {
   std::string out = str("{} {}", name_of(buffer.kind), buffer.bytes);
   if (buffer.kind == Buffer::Kind::kInput || buffer.input != 0) out += str(" of {}", buffer.input);
   if (buffer.kind == Buffer::Kind::kArena || buffer.offset != 0) out += str(" at {}", buffer.offset);
+  if (buffer.space == Space::kDevice) out += " device";
   if (!buffer.content.empty()) out += str(" = {}", hex_text(buffer.content));
   return out;
 }
@@ -145,8 +146,9 @@ std::string matmul_text(const MatmulCall& call) {
 std::string allocations_text(const std::vector<PlannedAllocation>& allocations) {
   std::vector<std::string> parts;
   for (const PlannedAllocation& one : allocations)
-    parts.push_back(str("{}{}{}", one.bytes, one.own ? " own" : "",
-                        !one.own || one.offset != 0 ? str(" at {}", one.offset) : std::string()));
+    parts.push_back(str("{}{}{}{}", one.bytes, one.own ? " own" : "",
+                        !one.own || one.offset != 0 ? str(" at {}", one.offset) : std::string(),
+                        one.space == Space::kDevice ? " device" : ""));
   return str(" allocations [{}]", fmt::join(parts, ", "));
 }
 
@@ -262,6 +264,10 @@ class ScheduleParser {
       if (!schedule_.mesh.axes.empty() || !schedule_.inputs.empty() || !schedule_.outputs.empty())
         in_.fail("the mesh stands once, before inputs and outputs");
       schedule_.mesh = parse_mesh(in_);
+    } else if (in_.accept("memory ")) {
+      schedule_.device = std::string(in_.word());
+      in_.expect("from ");
+      schedule_.device_begin = in_.unsigned_integer();
     } else if (in_.accept("arena ")) {
       schedule_.arena_bytes = in_.unsigned_integer();
     } else if (in_.accept("live bound ")) {
@@ -346,6 +352,7 @@ class ScheduleParser {
     buffer.bytes = in_.unsigned_integer();
     if (in_.accept("of ")) buffer.input = in_.id();
     if (in_.accept("at ")) buffer.offset = in_.unsigned_integer();
+    if (in_.accept("device")) buffer.space = Space::kDevice;
     if (in_.accept("=")) buffer.content = in_.hex_bytes();
     schedule_.buffers.push_back(std::move(buffer));
   }
@@ -452,6 +459,7 @@ class ScheduleParser {
         one.offset = in_.unsigned_integer();
       else if (!one.own)
         in_.fail("expected where it is in the arena, or 'own'");
+      if (in_.accept("device")) one.space = Space::kDevice;
     });
     return out;
   }
@@ -554,6 +562,7 @@ std::string to_text(const Schedule& schedule) {
                                   : str("features {}\n", to_text(schedule.features));
   out += str("threads {}\n", schedule.threads);
   if (!schedule.mesh.axes.empty()) out += str("mesh {}\n", to_text(schedule.mesh));
+  if (!schedule.device.empty()) out += str("memory {} from {}\n", schedule.device, schedule.device_begin);
   out += str("arena {}\nlive bound {}\nlayout {}\nnumbers {}\n", schedule.arena_bytes, schedule.live_lower_bound_bytes,
              quoted(schedule.layout_algorithm), schedule.numbers);
   for (const std::string& generator : schedule.generators) out += str("generator {}\n", quoted(generator));

@@ -36,6 +36,10 @@ class Verifier {
   void run() {
     INTERNAL_CHECK(schedule_.threads >= 1, "{} threads", schedule_.threads);
     INTERNAL_CHECK_LE(schedule_.live_lower_bound_bytes, schedule_.arena_bytes, "the arena is too small for any layout");
+    INTERNAL_CHECK(schedule_.device.empty() ? schedule_.device_begin == 0
+                                            : schedule_.device_begin <= schedule_.arena_bytes,
+                   "the memory of '{}' begins at {} of {}", schedule_.device, schedule_.device_begin,
+                   schedule_.arena_bytes);
     for (size_t b = 0; b < schedule_.buffers.size(); ++b) check_buffer(b);
     for (size_t k = 0; k < schedule_.operands.size(); ++k) check_operand(k);
     for (size_t k = 0; k < schedule_.inputs.size(); ++k) check_input(k);
@@ -61,10 +65,18 @@ class Verifier {
     return str("i{} ({} {})", at_, name_of(one.kind), one.op);
   }
 
+  // Whether such a stretch of the arena is all in that memory.
+  bool lies_in(Space space, uint64_t offset, uint64_t bytes) const {
+    return schedule_.space_at(offset) == space && (bytes == 0 || schedule_.space_at(offset + bytes - 1) == space);
+  }
+
   void check_buffer(size_t b) const {
     const Buffer& buffer = schedule_.buffers[b];
     if (buffer.kind == Buffer::Kind::kConstant)
       INTERNAL_CHECK_LE(buffer.content.size(), buffer.bytes, "the content of b{}", b);
+    if (buffer.kind == Buffer::Kind::kArena && buffer.bytes > 0)
+      INTERNAL_CHECK(lies_in(buffer.space, buffer.offset, buffer.bytes), "b{} lies in the other memory", b);
+    INTERNAL_CHECK(buffer.space == Space::kHost || !schedule_.device.empty(), "b{} is a device's, and there is none", b);
   }
 
   void check_buffer_of_input(size_t b) const {
@@ -116,6 +128,9 @@ class Verifier {
       INTERNAL_CHECK(allocation.own || fits(allocation.offset, allocation.bytes, schedule_.arena_bytes),
                      "{}: an allocation at {} leaves the arena of {} bytes", here(), allocation.offset,
                      schedule_.arena_bytes);
+    for (const PlannedAllocation& allocation : one.allocations)
+      INTERNAL_CHECK(allocation.own || lies_in(allocation.space, allocation.offset, allocation.bytes),
+                     "{}: an allocation at {} lies in the other memory", here(), allocation.offset);
     const uint64_t workers = static_cast<uint64_t>(schedule_.threads) - 1;
     uint64_t worker_bytes = 0;
     const bool counts = !__builtin_mul_overflow(one.worker_scratch.bytes, workers, &worker_bytes);
@@ -123,6 +138,10 @@ class Verifier {
                        (worker_bytes == 0 || fits(one.worker_scratch.offset, worker_bytes, schedule_.arena_bytes)) &&
                        counts,
                    "{}: its scratch leaves the arena of {} bytes", here(), schedule_.arena_bytes);
+    INTERNAL_CHECK(lies_in(Space::kHost, one.scratch.offset, one.scratch.bytes) || one.scratch.bytes == 0,
+                   "{}: its scratch lies in a device's memory", here());
+    INTERNAL_CHECK(worker_bytes == 0 || lies_in(Space::kHost, one.worker_scratch.offset, worker_bytes),
+                   "{}: the workers' scratch lies in a device's memory", here());
     if (one.number) INTERNAL_CHECK_LT(*one.number, schedule_.numbers, "the number of {}", here());
     if (one.aten) check_aten(one, *one.aten);
     check_kind(one);

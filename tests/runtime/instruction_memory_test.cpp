@@ -11,7 +11,7 @@ constexpr int kThreads = 3;
 
 class InstructionMemoryTest : public ::testing::Test {
  protected:
-  InstructionMemoryTest() { memory_.begin_step(arena_); }
+  InstructionMemoryTest() { memory_.begin_step({arena_}); }
 
   void begin(std::vector<PlannedAllocation> allocations, Scratch scratch, Scratch worker_scratch = {}) {
     instruction_.allocations = std::move(allocations);

@@ -68,8 +68,8 @@ Named named(std::string what, std::string group, const at::Tensor& tensor, bool 
   Named one{std::move(what), std::move(group), owner, key, 0, {}};
   if (by_bits)
     one.hash = hash_of(tensor);
-  else if (tensor.defined() && tensor.device().is_cpu())
-    one.values = tensor.detach();
+  else if (tensor.defined() && !tensor.is_meta())
+    one.values = tensor.detach().to(at::kCPU);
   return one;
 }
 

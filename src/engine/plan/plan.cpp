@@ -9,6 +9,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "aten/constants.h"
+#include "aten/memory_regions.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "engine/compare/sketch.h"
@@ -281,7 +282,7 @@ std::vector<at::Tensor> Plan::changed(const std::vector<at::Tensor>& tensors) co
 
 std::vector<at::Generator> Plan::generators(const Program& program) const {
   std::vector<at::Generator> out;
-  const auto owned = program.generators();
+  const auto owned = program.all_generators();
   for (const std::string& key : trace().generators) {
     const auto found = std::find_if(owned.begin(), owned.end(), [&](const auto& one) { return one.first == key; });
     out.push_back(found == owned.end() ? at::Generator() : found->second);
@@ -631,7 +632,7 @@ std::string Plan::why_not_resume(const std::vector<at::Tensor>& incoming) const 
   const std::string& key = pause().key;
   if (key.substr(key.find(' ') + 1) != which_are_defined(incoming)) return "the loss uses other outputs than before";
   const auto is_dense = [](const at::Tensor& one) {
-    return !one.defined() || (one.layout() == c10::Layout::Strided && one.device().is_cpu());
+    return !one.defined() || (one.layout() == c10::Layout::Strided && is_planned(one.device()));
   };
   return std::ranges::all_of(incoming, is_dense) ? "" : "the gradient of an output is not a dense tensor";
 }

@@ -7,6 +7,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "aten/memory_regions.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -50,12 +51,13 @@ constexpr size_t kMostShapesCounted = 1000;
 // Whether `unowned` is a constant of the trace that no call writes to.
 bool is_data(const Trace& trace, const Unowned& unowned) {
   if (!unowned.tensor.defined()) return false;
-  const std::string_view bytes(static_cast<const char*>(unowned.tensor.const_data_ptr()), unowned.tensor.nbytes());
+  const size_t size = unowned.tensor.nbytes();
+  const std::string bytes = size <= kMaxConstantBytes ? bytes_of(unowned.tensor.storage()) : std::string();
   return std::ranges::any_of(trace.externals, [&](const External& external) {
     if (external.owner != Owner::kConstant) return false;
     const StorageId storage = trace.values[external.value.index()].storage;
     const auto found = std::ranges::find(trace.constants, external.key, &Constant::key);
-    const bool has_size = trace.storages[storage.index()].bytes == bytes.size();
+    const bool has_size = trace.storages[storage.index()].bytes == size;
     if (found == trace.constants.end() || !has_size || (!found->bytes.empty() && found->bytes != bytes)) return false;
     return std::ranges::none_of(trace.calls, [&](const Call& call) {
       return std::ranges::any_of(call.writes,

@@ -181,7 +181,7 @@ class RecordedStep final : public RecordedProgram {
   RecordedStep(Program& program, const StepInput& input, const OpRules& rules)
       : program_(program), input_(input), rules_(rules) {}
   std::vector<OwnedTensor> list() override;
-  std::vector<std::pair<std::string, at::Generator>> generators() override { return program_.generators(); }
+  std::vector<std::pair<std::string, at::Generator>> generators() override { return program_.all_generators(); }
   bool can_rebind(Owner owner) override { return owner == Owner::kGradient || program_.can_rebind(owner); }
   void find_events(Trace& trace) override { program_.find_events(trace); }
   const OpRules& op_rules() override { return rules_; }

@@ -16,7 +16,7 @@ namespace {
 
 std::vector<at::Generator> generators_of(const Program& program) {
   std::vector<at::Generator> generators;
-  for (const auto& [name, generator] : program.generators()) generators.push_back(generator);
+  for (const auto& [name, generator] : program.all_generators()) generators.push_back(generator);
   return generators;
 }
 

@@ -3,6 +3,8 @@
 // Python's.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,6 +16,8 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
+#include "aten/device_hook.h"
+#include "aten/generator_snapshot.h"
 #include "capture/recorder.h"
 #include "ir/trace.h"
 
@@ -44,6 +48,15 @@ class Program {
   // One tensor for each key, as it is now; undefined where there is none. Appends.
   virtual void append_tensors(std::vector<at::Tensor>& out) const = 0;
   virtual std::vector<std::pair<std::string, at::Generator>> generators() const { return {}; }
+  // Those, and the default ones of the devices that its tensors lie on.
+  std::vector<std::pair<std::string, at::Generator>> all_generators() const {
+    auto out = generators();
+    if (!has_any_device_hook()) return out;
+    std::vector<at::Tensor> tensors;
+    append_tensors(tensors);
+    std::ranges::move(device_generators(tensors), std::back_inserter(out));
+    return out;
+  }
 
   // Differs when keys() do.
   virtual uint64_t structure() const = 0;

@@ -35,8 +35,10 @@ std::string shape_text(const at::Tensor& tensor) {
 void append_ambient(std::string& out) {
   const at::Context& context = at::globalContext();
   append(out, at::get_num_threads());
-  append(out, at::autocast::is_autocast_enabled(at::kCPU));
-  append(out, at::autocast::get_autocast_dtype(at::kCPU));
+  for (const c10::DeviceType device : {at::kCPU, at::kCUDA}) {
+    append(out, at::autocast::is_autocast_enabled(device));
+    append(out, at::autocast::get_autocast_dtype(device));
+  }
   append(out, at::autocast::is_autocast_cache_enabled());
   append(out, c10::GradMode::is_enabled());
   append(out, c10::InferenceMode::is_enabled());
@@ -48,6 +50,12 @@ void append_ambient(std::string& out) {
   append(out, context.userEnabledFlashSDP());
   append(out, context.userEnabledMemEfficientSDP());
   append(out, context.userEnabledMathSDP());
+  append(out, context.userEnabledCuDNNSDP());
+  append(out, context.userEnabledCuDNN());
+  append(out, context.benchmarkCuDNN());
+  append(out, context.deterministicCuDNN());
+  append(out, context.allowFP16ReductionCuBLAS());
+  append(out, context.allowBF16ReductionCuBLAS());
 }
 }  // namespace
 
@@ -69,6 +77,7 @@ std::string signature_of(const Program& program, const std::vector<at::Tensor>& 
     append(out, tensor.dim());
     append(out, tensor.requires_grad());
     append(out, tensor.device().type());
+    append(out, tensor.device().index());
     append(out, tensor.layout());
     if (tensor.layout() != c10::Layout::Strided) continue;  // not captured: the recorder will say so
     for (int64_t size : tensor.sizes()) append(out, size);

@@ -1,11 +1,18 @@
 #include "engine/program/undo.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 namespace stepc {
+
+namespace {
+bool is_copied_as_bytes(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.is_non_overlapping_and_dense();
+}
+}  // namespace
 
 Undo::Undo(Program* program, std::vector<at::Tensor> tensors, const std::vector<at::Generator>& generators)
     : program_(program),
@@ -14,9 +21,10 @@ Undo::Undo(Program* program, std::vector<at::Tensor> tensors, const std::vector<
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   std::erase_if(tensors_, [](const at::Tensor& tensor) { return !tensor.defined(); });
   for (const at::Tensor& tensor : tensors_) bytes_ += tensor.nbytes();
-  bytes_of_dense_.reserve(bytes_);
+  const bool are_on_host = std::ranges::all_of(tensors_, [](const at::Tensor& one) { return one.device().is_cpu(); });
+  if (are_on_host) bytes_of_dense_.reserve(bytes_);
   for (const at::Tensor& tensor : tensors_) {
-    if (!tensor.is_non_overlapping_and_dense()) {
+    if (!is_copied_as_bytes(tensor)) {
       copies_.push_back(tensor.clone());
       continue;
     }
@@ -42,7 +50,7 @@ void Undo::restore() {
   const std::byte* from = bytes_of_dense_.data();
   size_t copy = 0;
   for (at::Tensor& tensor : tensors_) {
-    if (!tensor.is_non_overlapping_and_dense()) {
+    if (!is_copied_as_bytes(tensor)) {
       tensor.copy_(copies_[copy++]);
       continue;
     }

@@ -31,7 +31,7 @@ class Undo {
  private:
   Program* program_;
   std::vector<at::Tensor> tensors_;
-  std::vector<std::byte> bytes_of_dense_;  // of the tensors without gaps, one after the other
+  std::vector<std::byte> bytes_of_dense_;  // of the host's tensors without gaps, one after the other
   std::vector<at::Tensor> copies_;         // of the others
   std::vector<std::pair<at::Generator, GeneratorSnapshot>> generators_;
   std::shared_ptr<void> host_state_;

@@ -48,7 +48,7 @@ std::vector<Named> Remains::of(const StepOutput& output, const std::vector<at::T
     out.push_back(named_owned({rebinding.owner, rebinding.key}, rebound(rebinding), by_bits));
   if (!by_bits) return out;
   out.push_back({"random generator", "", {}, "", state_hash(at::detail::getDefaultCPUGenerator()), {}});
-  for (const auto& [key, generator] : program_.generators())
+  for (const auto& [key, generator] : program_.all_generators())
     out.push_back({str("random generator '{}'", key), "", {}, "", state_hash(generator), {}});
   return out;
 }

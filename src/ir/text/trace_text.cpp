@@ -2,7 +2,8 @@
 // is first named:
 //
 //   stepc.trace 1
-//   storage s0 bytes=4096 external
+//   device cuda:0                      (where there is one)
+//   storage s0 bytes=4096 external device
 //   %0: f32[32, 32] @s0 = parameter "model.weight"
 //   %2: f32[32, 32](1, 32) @s0 = alias
 //   call 0 %3: f32[8, 32] @s2 = aten::mm(%1, %2) | forward "model"
@@ -51,10 +52,11 @@ class Printer {
 
   std::string print() {
     out_ = "stepc.trace 1\n";
+    if (!trace_.device.empty()) out_ += str("device {}\n", trace_.device);
     for (size_t s = 0; s < trace_.storages.size(); ++s) {
       const Storage& storage = trace_.storages[s];
-      out_ += str("storage s{} bytes={}{}{}\n", s, storage.bytes, storage.external ? " external" : "",
-                  storage.escapes ? " escapes" : "");
+      out_ += str("storage s{} bytes={}{}{}{}\n", s, storage.bytes, storage.external ? " external" : "",
+                  storage.escapes ? " escapes" : "", storage.space == Space::kDevice ? " device" : "");
     }
     for (const External& external : trace_.externals)
       out_ += str("{} = {} {}\n", define(external.value), stepc::name_of(external.owner), quoted(external.key));
@@ -164,9 +166,9 @@ class Printer {
   }
 
   void print_allocation(const Allocation& allocation) {
-    out_ += str("  alloc {}{} [{}, {}){}\n", allocation.bytes,
+    out_ += str("  alloc {}{} [{}, {}){}{}\n", allocation.bytes,
                 allocation.storage.valid() ? str(" @s{}", allocation.storage) : "", allocation.first, allocation.last,
-                allocation.kept ? " kept" : "");
+                allocation.kept ? " kept" : "", allocation.space == Space::kDevice ? " device" : "");
   }
 
   const Trace& trace_;
@@ -310,6 +312,8 @@ class Parser {
     } else if (in_.accept("gives ")) {
       if (trace_.events.empty()) in_.fail("no event stands before this line");
       trace_.events.back().outputs.push_back(value());
+    } else if (in_.accept("device ")) {
+      trace_.device = std::string(in_.word());
     } else if (in_.accept("data ")) {
       std::string key = in_.quoted_text();
       trace_.constants.push_back({std::move(key), in_.hex_bytes()});
@@ -354,6 +358,7 @@ class Parser {
       if (in_.accept(str("{} ", stepc::name_of(owner)))) return owner;
     in_.fail("expected 'alias' or an owner");
   }
+  Space space() { return in_.accept("device") ? Space::kDevice : Space::kHost; }
   void parse_storage() {
     in_.expect("s");
     if (in_.index() != trace_.storages.size()) in_.fail("storages are numbered from 0 in order");
@@ -362,6 +367,7 @@ class Parser {
     storage.bytes = in_.unsigned_integer();
     storage.external = in_.accept("external");
     storage.escapes = in_.accept("escapes");
+    storage.space = space();
     trace_.storages.push_back(storage);
     in_.end_of_line();
   }
@@ -398,6 +404,7 @@ class Parser {
     if (in_.accept("@")) allocation.storage = storage();
     std::tie(allocation.first, allocation.last) = range();
     allocation.kept = in_.accept("kept");
+    allocation.space = space();
     trace_.allocations.push_back(allocation);
     in_.end_of_line();
   }

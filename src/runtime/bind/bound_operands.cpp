@@ -8,6 +8,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include "aten/constants.h"
+#include "aten/memory_regions.h"
 #include "base/check.h"
 
 namespace stepc {
@@ -16,9 +17,9 @@ namespace {
 
 // A window on `storage`, beginning `shift_bytes` later than recorded.
 at::Tensor window(const c10::Storage& storage, const Operand& operand, int64_t shift_bytes) {
-  at::Tensor tensor =
-      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                               c10::scalarTypeToTypeMeta(scalar_type_of(operand.dtype)));
+  const at::ScalarType dtype = scalar_type_of(operand.dtype);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), backend_keys(storage.device()), c10::scalarTypeToTypeMeta(dtype));
   const int64_t shift = shift_bytes / size_of(operand.dtype);
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(operand.sizes, operand.strides, operand.offset + shift);
   if (operand.conj) tensor._set_conj(true);
@@ -46,6 +47,7 @@ BoundOperands::BoundOperands(const Schedule& schedule, InstructionMemory& memory
       tensors_(schedule.operands.size()),
       data_(schedule.operands.size(), nullptr),
       host_tensors_(schedule.inputs.size()) {
+  if (!schedule.device.empty()) device_ = c10::Device(schedule.device);
   for (size_t o = 0; o < schedule.operands.size(); ++o)
     buffers_[schedule.operands[o].buffer.index()].operands.emplace_back(o);
   for (size_t i = 0; i < schedule.inputs.size(); ++i) {
@@ -64,12 +66,25 @@ BoundOperands::BoundOperands(const Schedule& schedule, InstructionMemory& memory
     if (state.transient) released_.emplace_back(b);
     if (buffer.kind == Buffer::Kind::kInput && !comes_later(schedule.inputs[buffer.input].kind))
       of_program_.emplace_back(b);
-    if (buffer.kind != Buffer::Kind::kConstant) continue;
-    const at::Tensor bytes = at::empty({static_cast<int64_t>(buffer.content.size())}, at::kByte);
-    constants_.push_back({BufferId(b), bytes.storage()});
-    bind(BufferId(b), bytes.storage(), 0);
+    if (buffer.kind == Buffer::Kind::kConstant) add_constant(BufferId(b));
   }
   list_expected();
+}
+
+c10::Device BoundOperands::device_of(const Buffer& buffer) const {
+  return buffer.space == Space::kDevice ? *device_ : c10::Device(c10::kCPU);
+}
+
+void BoundOperands::add_constant(BufferId id) {
+  const Buffer& buffer = schedule_.buffers[id.index()];
+  Constant constant{id, at::empty({static_cast<int64_t>(buffer.content.size())}, at::kByte), {}};
+  if (buffer.space == Space::kDevice) {
+    constant.original = constant.bytes;
+    std::memcpy(constant.original.mutable_data_ptr(), buffer.content.data(), buffer.content.size());
+    constant.bytes = at::empty_like(constant.original, device_of(buffer));
+  }
+  bind(id, constant.bytes.storage(), 0);
+  constants_.push_back(std::move(constant));
 }
 
 void BoundOperands::list_expected() {
@@ -79,7 +94,8 @@ void BoundOperands::list_expected() {
     const Operand& operand = schedule_.operands[input.operand.index()];
     expected_.push_back({i, schedule_.buffers[operand.buffer.index()].input, operand.offset,
                          static_cast<uint32_t>(shapes_.size()), static_cast<uint32_t>(operand.sizes.size()),
-                         scalar_type_of(operand.dtype), operand.conj, operand.neg});
+                         scalar_type_of(operand.dtype), operand.conj, operand.neg,
+                         schedule_.buffers[operand.buffer.index()].space == Space::kDevice});
     shapes_.insert(shapes_.end(), operand.sizes.begin(), operand.sizes.end());
     shapes_.insert(shapes_.end(), operand.strides.begin(), operand.strides.end());
   }
@@ -87,7 +103,8 @@ void BoundOperands::list_expected() {
 }
 
 bool BoundOperands::looks_like(const at::Tensor& tensor, const Expected& expected) const {
-  if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != c10::Layout::Strided ||
+  const auto lies_there = [&] { return expected.is_on_device ? tensor.device() == *device_ : tensor.device().is_cpu(); };
+  if (!tensor.defined() || !lies_there() || tensor.layout() != c10::Layout::Strided ||
       tensor.scalar_type() != expected.dtype || tensor.is_conj() != expected.conj || tensor.is_neg() != expected.neg ||
       tensor.dim() != expected.dims)
     return false;
@@ -103,6 +120,9 @@ std::string BoundOperands::mismatch(const ScheduleInput& input, const at::Tensor
       tensor.scalar_type() == scalar_type_of(operand.dtype) && tensor.strides() != c10::IntArrayRef(operand.strides))
     return str("{} '{}' had strides [{}] and has strides [{}]", name_of(input.kind), input.key,
                fmt::join(operand.strides, ", "), fmt::join(tensor.strides(), ", "));
+  const c10::Device was = device_of(schedule_.buffers[operand.buffer.index()]);
+  if (tensor.defined() && tensor.device() != was)
+    return str("{} '{}' was on {} and is now on {}", name_of(input.kind), input.key, was.str(), tensor.device().str());
   return str("{} '{}' was {}[{}] and is now {}", name_of(input.kind), input.key, name_of(operand.dtype),
              fmt::join(operand.sizes, ", "), describe(tensor));
 }
@@ -180,14 +200,14 @@ void BoundOperands::bind(BufferId buffer, const c10::Storage& storage, int64_t s
   }
 }
 
-void BoundOperands::bind_arena(std::byte* arena) {
+void BoundOperands::bind_arena(const ArenaPlace& arena) {
   if (arena == arena_) return;
   arena_ = arena;
   for (size_t b = 0; b < buffers_.size(); ++b) {
     const Buffer& buffer = schedule_.buffers[b];
     if (buffer.kind != Buffer::Kind::kArena) continue;
     const c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(buffer.bytes),
-                               c10::DataPtr(arena + buffer.offset, c10::Device(c10::kCPU)), nullptr, false);
+                               c10::DataPtr(arena.at(buffer.offset), device_of(buffer)), nullptr, false);
     bind(BufferId(b), storage, 0);
   }
 }
@@ -215,12 +235,16 @@ void BoundOperands::release() {
   }
 }
 
-BoundOperands::Run::Run(BoundOperands& operands, const std::vector<at::Tensor>& inputs, std::byte* arena)
+BoundOperands::Run::Run(BoundOperands& operands, const std::vector<at::Tensor>& inputs,
+                        const ArenaPlace& arena)
     : operands_(operands) {
   operands.bind_arena(arena);
   for (const Constant& constant : operands.constants_) {  // anew for each run: the step may write to it
     const std::string& content = operands.schedule_.buffers[constant.buffer.index()].content;
-    std::memcpy(constant.storage.mutable_data(), content.data(), content.size());
+    if (constant.original.defined())
+      constant.bytes.copy_(constant.original, /*non_blocking=*/true);
+    else
+      std::memcpy(constant.bytes.mutable_data_ptr(), content.data(), content.size());
   }
   for (BufferId buffer : operands.of_program_)
     operands.bind_input(buffer, inputs[operands.schedule_.buffers[buffer.index()].input]);
@@ -236,14 +260,18 @@ void BoundOperands::Run::resume(const std::vector<at::Tensor>& incoming) {
 void BoundOperands::make_own(OperandId id) {
   if (tensors_[id.index()].defined()) return;
   const BufferId buffer = schedule_.operands[id.index()].buffer;
-  const auto bytes = static_cast<int64_t>(schedule_.buffers[buffer.index()].bytes);
-  if (bytes > 0) memory_.keep_next();
-  bind(buffer, at::empty({bytes}, at::kByte).storage(), 0);
+  const Buffer& own = schedule_.buffers[buffer.index()];
+  if (own.bytes > 0) memory_.keep_next();
+  const auto options = at::TensorOptions().dtype(at::kByte).device(device_of(own));
+  bind(buffer, at::empty({static_cast<int64_t>(own.bytes)}, options).storage(), 0);
 }
 
 bool BoundOperands::is_in_arena(const at::Tensor& tensor) const {
   const auto* memory = static_cast<const std::byte*>(tensor.storage().data());
-  return memory >= arena_ && memory < arena_ + schedule_.arena_bytes;
+  const bool is_device = tensor.device() != c10::Device(c10::kCPU);
+  const std::byte* const begin = is_device ? arena_.device : arena_.host;
+  const uint64_t host_bytes = std::min(schedule_.arena_bytes, arena_.device_begin);
+  return memory >= begin && memory < begin + (is_device ? schedule_.arena_bytes - host_bytes : host_bytes);
 }
 
 void BoundOperands::define(OperandId id, const at::Tensor& made, const std::vector<OperandId>& reads) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,7 @@ class BoundOperands {
   const at::Tensor& operator[](OperandId operand) const { return tensors_[operand.index()]; }
   // Its first element.
   void* data(OperandId operand) const { return data_[operand.index()]; }
-  std::byte* arena() const { return arena_; }
+  std::byte* arena() const { return arena_.host; }
 
   // Whether the program's tensors, one for each of the schedule's inputs, are what it was made for: element types,
   // sizes, strides, and which of them share memory. Returns why not, empty if they are. What comes at a pause, and what
@@ -35,7 +36,7 @@ class BoundOperands {
   // Binds the program's tensors and the arena for one run; lets go of what must not be held between runs.
   class Run {
    public:
-    Run(BoundOperands& operands, const std::vector<at::Tensor>& inputs, std::byte* arena);
+    Run(BoundOperands& operands, const std::vector<at::Tensor>& inputs, const ArenaPlace& arena);
     ~Run();
     // What came at a pause, by the keys of the inputs that it is.
     void resume(const std::vector<at::Tensor>& incoming);
@@ -76,18 +77,22 @@ class BoundOperands {
     uint32_t dims = 0;
     at::ScalarType dtype = at::kFloat;
     bool conj = false, neg = false;
+    bool is_on_device = false;
   };
   struct Constant {
     BufferId buffer;
-    c10::Storage storage;
+    at::Tensor bytes;     // where the step finds them
+    at::Tensor original;  // of one on a device, on the host
   };
 
+  [[nodiscard]] c10::Device device_of(const Buffer& buffer) const;
+  void add_constant(BufferId id);
   void list_expected();
   bool looks_like(const at::Tensor& tensor, const Expected& expected) const;
   std::string mismatch(const ScheduleInput& input, const at::Tensor& tensor) const;
   std::string why_not_memory();
   void bind(BufferId buffer, const c10::Storage& storage, int64_t shift_bytes);
-  void bind_arena(std::byte* arena);
+  void bind_arena(const ArenaPlace& arena);
   void bind_input(BufferId buffer, const at::Tensor& tensor);
   void release();
   bool is_in_arena(const at::Tensor& tensor) const;
@@ -104,7 +109,8 @@ class BoundOperands {
   std::vector<const c10::StorageImpl*> storages_;  // by expected: where it lay when the last run began
   std::vector<at::Tensor> host_tensors_;           // by input
   std::vector<Constant> constants_;
-  std::byte* arena_ = nullptr;
+  ArenaPlace arena_;
+  std::optional<c10::Device> device_;  // beside the host
 };
 
 }  // namespace stepc

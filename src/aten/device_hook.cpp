@@ -1,0 +1,101 @@
+#include "aten/device_hook.h"
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include <dlfcn.h>
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "aten/cpu_hook.h"
+#include "base/check.h"
+
+namespace stepc {
+
+namespace {
+constexpr size_t kKinds = static_cast<size_t>(c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES);
+std::array<std::atomic<bool>, kKinds> g_hooked{};  // by kind of device
+std::atomic<bool> g_any_hooked{false};
+
+void free_in_arena(void* memory) {
+  if (AllocationClient* const client = client_of_this_thread()) client->on_arena_free(memory, 0);
+}
+
+void free_watched(void* holder) {
+  auto* const memory = static_cast<c10::DataPtr*>(holder);
+  tell_watchers(memory->get());
+  delete memory;
+}
+
+c10::DataPtr allocate(c10::Allocator& base, c10::DeviceType type, size_t bytes) {
+  AllocationClient* const client = bytes == 0 ? nullptr : client_of_this_thread();
+  if (client == nullptr) return base.allocate(bytes);
+  if (void* const memory = client->allocate_on_device(bytes))
+    return {memory, memory, &free_in_arena, c10::impl::VirtualGuardImpl(type).getDevice()};
+  c10::DataPtr memory = base.allocate(bytes);
+  client->on_device_allocation(memory.get(), bytes);
+  if (!client->watches_device()) return memory;
+  void* const at = memory.get();
+  const c10::Device device = memory.device();
+  return {at, new c10::DataPtr(std::move(memory)), &free_watched, device};
+}
+
+const c10::DataPtr& unwrap(const c10::DataPtr& memory) {
+  return memory.get_deleter() == &free_watched ? *static_cast<const c10::DataPtr*>(memory.get_context()) : memory;
+}
+
+class DeviceHook final : public c10::Allocator {
+ public:
+  DeviceHook(c10::Allocator* base, c10::DeviceType type) : base_(base), type_(type) {}
+  c10::DataPtr allocate(size_t bytes) override { return stepc::allocate(*base_, type_, bytes); }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }  // what it gives may be of three kinds
+  void copy_data(void* to, const void* from, size_t bytes) const override { base_->copy_data(to, from, bytes); }
+
+ private:
+  c10::Allocator* base_;
+  c10::DeviceType type_;
+};
+
+// libstepc_cuda.so lies beside the file that this code is in.
+std::string install_cuda_hook() {
+  Dl_info own{};
+  std::string path = "libstepc_cuda.so";
+  if (::dladdr(reinterpret_cast<void*>(&install_cuda_hook), &own) != 0 && own.dli_fname != nullptr) {
+    const std::string file = own.dli_fname;
+    path = file.substr(0, file.rfind('/') + 1) + path;
+  }
+  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays open
+  if (library == nullptr) return str("libstepc_cuda.so cannot be opened ({})", ::dlerror());
+  auto* const install = reinterpret_cast<InstallCudaHook*>(::dlsym(library, "stepc_install_cuda_hook"));
+  if (install == nullptr) return "libstepc_cuda.so is of another version of stepc";
+  install(&allocate, &unwrap);
+  return {};
+}
+}  // namespace
+
+bool has_device_hook(c10::DeviceType type) {
+  return g_hooked[static_cast<size_t>(type)].load(std::memory_order_acquire);
+}
+
+bool has_any_device_hook() { return g_any_hooked.load(std::memory_order_acquire); }
+
+std::string install_device_hook(c10::DeviceType type) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (has_device_hook(type)) return {};
+  if (type == c10::kCUDA) {
+    if (std::string why = install_cuda_hook(); !why.empty()) return why;
+  } else if (type == c10::kPrivateUse1) {
+    c10::Allocator* const base = c10::GetAllocator(type);
+    c10::SetAllocator(type, new DeviceHook(base, type), 255);  // leaked: tensors are freed after static destructors
+  } else {
+    return str("stepc has no plans for {}", c10::DeviceTypeName(type, /*lower_case=*/true));
+  }
+  g_hooked[static_cast<size_t>(type)].store(true, std::memory_order_release);
+  g_any_hooked.store(true, std::memory_order_release);
+  return {};
+}
+
+}  // namespace stepc

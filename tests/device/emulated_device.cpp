@@ -1,0 +1,281 @@
+// A device for tests on machines without one, as a PyTorch backend under the key PrivateUse1. Its memory is mapped twice:
+// where tensors say that it lies it can be neither read nor written, so host code that follows a device's pointer ends
+// with a fault; kernels, which are the CPU's, find it at a fixed distance from there.
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
+
+namespace {
+
+constexpr auto kKind = c10::DeviceType::PrivateUse1;
+const c10::Device kDevice(kKind, 0);
+
+// ---- memory
+
+class Memory final : public c10::Allocator {
+ public:
+  static Memory& instance() {
+    static auto* const memory = new Memory;  // tensors are freed after static destructors
+    return *memory;
+  }
+
+  c10::DataPtr allocate(size_t bytes) override {
+    void* const memory = bytes == 0 ? nullptr : take(bytes);
+    return {memory, memory, &free_memory, kDevice};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_memory; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    std::memcpy(seen_by_kernels(to), seen_by_kernels(from), bytes);
+  }
+
+  void* seen_by_kernels(const void* memory) const {
+    const auto* const at = static_cast<const char*>(memory);
+    TORCH_CHECK(memory == nullptr || (at >= begin_ && at < begin_ + kBytes), "memory of another device");
+    return memory == nullptr ? nullptr : kernels_ + (at - begin_);
+  }
+
+ private:
+  static constexpr size_t kBytes = size_t{8} << 30;
+  static constexpr size_t kAlignment = 512;
+
+  Memory() {
+    const int file = ::memfd_create("emulated device", 0);
+    TORCH_CHECK(file >= 0 && ::ftruncate(file, kBytes) == 0, "no memory for the emulated device");
+    begin_ = static_cast<char*>(::mmap(nullptr, kBytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0));
+    kernels_ =
+        static_cast<char*>(::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0));
+    TORCH_CHECK(begin_ != MAP_FAILED && kernels_ != MAP_FAILED, "no memory for the emulated device");
+    ::close(file);
+    free_[begin_] = kBytes;
+  }
+
+  void* take(size_t bytes) {
+    bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    const std::lock_guard lock(mutex_);
+    for (auto& [begin, size] : free_) {
+      if (size < bytes) continue;
+      char* const memory = begin;
+      const size_t left = size - bytes;
+      free_.erase(memory);
+      if (left > 0) free_[memory + bytes] = left;
+      taken_[memory] = bytes;
+      return memory;
+    }
+    TORCH_CHECK(false, "the emulated device is out of memory");
+  }
+  static void free_memory(void* memory) {
+    if (memory == nullptr) return;
+    Memory& self = instance();
+    const std::lock_guard lock(self.mutex_);
+    const auto taken = self.taken_.extract(static_cast<char*>(memory));
+    TORCH_CHECK(!taken.empty(), "freed twice");
+    auto at = self.free_.emplace(taken.key(), taken.mapped()).first;
+    if (const auto next = std::next(at); next != self.free_.end() && at->first + at->second == next->first) {
+      at->second += next->second;
+      self.free_.erase(next);
+    }
+    if (at == self.free_.begin()) return;
+    if (const auto before = std::prev(at); before->first + before->second == at->first) {
+      before->second += at->second;
+      self.free_.erase(at);
+    }
+  }
+
+  std::mutex mutex_;
+  char* begin_ = nullptr;    // where tensors are
+  char* kernels_ = nullptr;  // the same bytes, for kernels
+  std::map<char*, size_t> free_, taken_;
+};
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override { return kKind; }
+  c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
+  c10::Device getDevice() const override { return kDevice; }
+  void setDevice(c10::Device) const override {}
+  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  c10::Stream getStream(c10::Device) const override { return c10::Stream(c10::Stream::DEFAULT, kDevice); }
+  c10::Stream getDefaultStream(c10::Device) const override { return c10::Stream(c10::Stream::DEFAULT, kDevice); }
+  c10::Stream exchangeStream(c10::Stream) const override { return c10::Stream(c10::Stream::DEFAULT, kDevice); }
+  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  void synchronizeDevice(c10::DeviceIndex) const override {}
+  void synchronizeStream(const c10::Stream&) const override {}
+  bool queryStream(const c10::Stream&) const override { return true; }
+};
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+  void init() const override {}
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  at::Device getDeviceFromPtr(void*) const override { return kDevice; }
+};
+
+// ---- calls
+
+// The same bytes as the device's tensors, as CPU tensors.
+class OnCpu {
+ public:
+  at::Tensor of(const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.device().type() != kKind) return tensor;
+    const c10::Storage& storage = tensor.storage();
+    auto& alias = aliases_[storage.unsafeGetStorageImpl()];
+    if (!alias.defined()) {
+      void* const memory = Memory::instance().seen_by_kernels(storage.data());
+      alias = at::empty({0}, at::TensorOptions().dtype(at::kByte));
+      alias.set_(c10::Storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(storage.nbytes()),
+                              c10::DataPtr(memory, c10::Device(c10::kCPU)), nullptr, false));
+      devices_.emplace(alias.storage().unsafeGetStorageImpl(), storage);
+    }
+    auto out = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(alias.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
+    out.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) out.unsafeGetTensorImpl()->set_wrapped_number(true);
+    originals_.emplace(out.unsafeGetTensorImpl(), tensor);
+    return out;
+  }
+
+  // What a call has made, on the device: an argument is itself, a window on one stays a window.
+  at::Tensor back(const at::Tensor& made) const {
+    if (!made.defined()) return made;
+    if (const auto found = originals_.find(made.unsafeGetTensorImpl()); found != originals_.end()) return found->second;
+    const auto device = devices_.find(made.storage().unsafeGetStorageImpl());
+    if (device != devices_.end()) {
+      auto out = at::detail::make_tensor<c10::TensorImpl>(
+          c10::Storage(device->second), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), made.dtype());
+      out.unsafeGetTensorImpl()->set_sizes_and_strides(made.sizes(), made.strides(), made.storage_offset());
+      return out;
+    }
+    at::Tensor out = at::empty_strided(made.sizes(), made.strides(), made.options().device(kDevice));
+    OnCpu kernel;
+    if (made.numel() > 0) kernel.of(out).copy_(made);
+    return out;
+  }
+
+ private:
+  std::map<c10::StorageImpl*, at::Tensor> aliases_;
+  std::map<c10::StorageImpl*, c10::Storage> devices_;   // by alias
+  std::map<c10::TensorImpl*, at::Tensor> originals_;
+};
+
+void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  OnCpu cpu;
+  std::vector<at::Tensor> kept;
+  const size_t count = op.schema().arguments().size();
+  const size_t begin = stack->size() - count;
+  const auto take = [&](const at::Tensor& tensor) { return kept.emplace_back(cpu.of(tensor)); };
+  for (size_t a = begin; a < stack->size(); ++a) {
+    c10::IValue& value = (*stack)[a];
+    if (value.isTensor()) {
+      value = take(value.toTensor());
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& one : value.toTensorVector()) list.push_back(take(one));
+      value = std::move(list);
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const auto& one : value.toOptionalTensorVector())
+        list.push_back(one ? std::optional<at::Tensor>(take(*one)) : std::nullopt);
+      value = std::move(list);
+    } else if (value.isDevice()) {
+      value = c10::Device(c10::kCPU);
+    }
+  }
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  const size_t results = op.schema().returns().size();
+  for (size_t r = stack->size() - results; r < stack->size(); ++r) {
+    c10::IValue& value = (*stack)[r];
+    if (value.isTensor()) {
+      value = cpu.back(value.toTensor());
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& one : value.toTensorVector()) list.push_back(cpu.back(one));
+      value = std::move(list);
+    }
+  }
+}
+
+at::Tensor empty(c10::SymIntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                 std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(sizes), c10::GetAllocator(kKind),
+                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                   c10::dtype_or_default(dtype), format);
+}
+at::Tensor empty_strided(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides, std::optional<at::ScalarType> dtype,
+                         std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>) {
+  return at::detail::empty_strided_generic(C10_AS_INTARRAYREF_SLOW(sizes), C10_AS_INTARRAYREF_SLOW(strides),
+                                           c10::GetAllocator(kKind),
+                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                           c10::dtype_or_default(dtype));
+}
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
+  OnCpu cpu;
+  cpu.of(to).copy_(cpu.of(from));
+  return to;
+}
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  return copy_from(from, to.resize_(from.sizes()), false);
+}
+const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef sizes, std::optional<at::MemoryFormat> format) {
+  const auto concrete = C10_AS_INTARRAYREF_SLOW(sizes);
+  const size_t bytes = at::detail::computeStorageNbytesContiguous(concrete, self.element_size(), self.storage_offset());
+  if (bytes > self.storage().nbytes()) {
+    c10::DataPtr memory = c10::GetAllocator(kKind)->allocate(bytes);
+    Memory::instance().copy_data(memory.get(), self.storage().data(), self.storage().nbytes());
+    self.storage().set_data_ptr_noswap(std::move(memory));
+    self.storage().set_nbytes(bytes);
+  }
+  self.unsafeGetTensorImpl()->set_sizes_contiguous(concrete);
+  if (format.value_or(at::MemoryFormat::Contiguous) != at::MemoryFormat::Preserve)
+    self.unsafeGetTensorImpl()->empty_tensor_restride(format.value_or(at::MemoryFormat::Contiguous));
+  return self;
+}
+at::Tensor& set(at::Tensor& self, c10::Storage storage, c10::SymInt offset, c10::SymIntArrayRef sizes,
+                c10::SymIntArrayRef strides) {
+  self.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(storage));
+  const auto concrete = C10_AS_INTARRAYREF_SLOW(sizes);
+  at::DimVector laid(concrete.size(), 1);
+  for (size_t d = concrete.size(); d-- > 1;) laid[d - 1] = laid[d] * concrete[d];
+  const at::IntArrayRef given = C10_AS_INTARRAYREF_SLOW(strides);
+  self.unsafeGetTensorImpl()->set_sizes_and_strides(concrete, given.empty() ? at::IntArrayRef(laid) : given,
+                                                    offset.expect_int());
+  return self;
+}
+at::Tensor& set_all(at::Tensor& self, c10::Storage storage) {
+  const auto count = static_cast<int64_t>(storage.nbytes()) / self.element_size();
+  const c10::SymInt sizes[] = {count};
+  return set(self, std::move(storage), 0, sizes, {});
+}
+}  // namespace
+
+namespace at::detail {
+C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
+}
+static const bool g_registered = [] {
+  c10::SetAllocator(kKind, &Memory::instance());
+  at::RegisterPrivateUse1HooksInterface(new Hooks);  // for good
+  return true;
+}();
+TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+}
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("empty.memory_format", &empty);
+  library.impl("empty_strided", &empty_strided);
+  library.impl("_copy_from", &copy_from);
+  library.impl("_copy_from_and_resize", &copy_from_and_resize);
+  library.impl("resize_", &resize);
+  library.impl("set_.source_Storage", &set_all);
+  library.impl("set_.source_Storage_storage_offset", &set);
+}

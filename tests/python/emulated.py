@@ -1,0 +1,25 @@
+"""The emulated device (tests/device/emulated_device.cpp) as the backend "emulated" of PyTorch."""
+
+import functools
+import pathlib
+import types
+
+import torch
+
+import stepc
+
+
+@functools.cache
+def device():
+    """Its name; opens its library the first time."""
+    torch.utils.rename_privateuse1_backend("emulated")
+    module = types.ModuleType("torch.emulated")
+    module.is_available = lambda: True
+    module.device_count = lambda: 1
+    module.current_device = lambda: 0
+    module._is_in_bad_fork = lambda: False
+    module.manual_seed_all = lambda seed: None
+    torch._register_device_module("emulated", module)
+    build = pathlib.Path(stepc.__file__).parents[2]
+    torch.ops.load_library(next(build.glob("tests/libemulated_device.so")))
+    return "emulated"
