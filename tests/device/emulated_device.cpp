@@ -135,7 +135,7 @@ class OnCpu {
       void* const memory = Memory::instance().seen_by_kernels(storage.data());
       alias = at::empty({0}, at::TensorOptions().dtype(at::kByte));
       alias.set_(c10::Storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(storage.nbytes()),
-                              c10::DataPtr(memory, c10::Device(c10::kCPU)), nullptr, false));
+                              c10::DataPtr(memory, c10::Device(c10::kCPU)), c10::GetAllocator(c10::kCPU), true));
       devices_.emplace(alias.storage().unsafeGetStorageImpl(), storage);
     }
     auto out = at::detail::make_tensor<c10::TensorImpl>(
@@ -149,7 +149,12 @@ class OnCpu {
   // What a call has made, on the device: an argument is itself, a window on one stays a window.
   at::Tensor back(const at::Tensor& made) const {
     if (!made.defined()) return made;
-    if (const auto found = originals_.find(made.unsafeGetTensorImpl()); found != originals_.end()) return found->second;
+    if (const auto found = originals_.find(made.unsafeGetTensorImpl()); found != originals_.end()) {
+      if (made.sizes() == found->second.sizes()) return found->second;
+      OnCpu kernel;  // a result that was given too small
+      kernel.of(found->second.resize_(made.sizes())).copy_(made);
+      return found->second;
+    }
     const auto device = devices_.find(made.storage().unsafeGetStorageImpl());
     if (device != devices_.end()) {
       auto out = at::detail::make_tensor<c10::TensorImpl>(
@@ -174,7 +179,12 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::
   std::vector<at::Tensor> kept;
   const size_t count = op.schema().arguments().size();
   const size_t begin = stack->size() - count;
-  const auto take = [&](const at::Tensor& tensor) { return kept.emplace_back(cpu.of(tensor)); };
+  const bool takes_any = op.schema().name().starts_with("aten::_foreach") || op.schema().name().find("index") != std::string::npos;
+  const auto take = [&](const at::Tensor& tensor) {
+    TORCH_CHECK(takes_any || !tensor.defined() || tensor.dim() == 0 || tensor.device() == kDevice,
+                "Expected all tensors to be on the same device, but found at least two devices, cpu and ", kDevice);
+    return kept.emplace_back(cpu.of(tensor));
+  };
   for (size_t a = begin; a < stack->size(); ++a) {
     c10::IValue& value = (*stack)[a];
     if (value.isTensor()) {
@@ -252,6 +262,26 @@ at::Tensor& set(at::Tensor& self, c10::Storage storage, c10::SymInt offset, c10:
                                                     offset.expect_int());
   return self;
 }
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                       c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
+                       bool transposed, c10::SymIntArrayRef output_padding, c10::SymInt groups) {
+  OnCpu cpu;
+  const std::optional<at::Tensor> on_cpu = bias ? std::optional<at::Tensor>(cpu.of(*bias)) : std::nullopt;
+  return cpu.back(at::convolution_symint(cpu.of(input), cpu.of(weight), on_cpu, stride, padding, dilation, transposed,
+                                         output_padding, std::move(groups)));
+}
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight, c10::SymIntArrayRef stride,
+    c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed, c10::SymIntArrayRef output_padding,
+    c10::SymInt groups, std::array<bool, 3> wanted) {
+  OnCpu cpu;
+  const c10::SymInt channels[] = {gradient.sym_size(1)};
+  const auto [of_input, of_weight, of_bias] = at::convolution_backward_symint(
+      cpu.of(gradient), cpu.of(input), cpu.of(weight), c10::SymIntArrayRef(channels), stride, padding, dilation,
+      transposed, output_padding, std::move(groups), wanted);
+  return {cpu.back(of_input), cpu.back(of_weight), cpu.back(of_bias)};
+}
+
 at::Tensor& set_all(at::Tensor& self, c10::Storage storage) {
   const auto count = static_cast<int64_t>(storage.nbytes()) / self.element_size();
   const c10::SymInt sizes[] = {count};
@@ -276,6 +306,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_copy_from", &copy_from);
   library.impl("_copy_from_and_resize", &copy_from_and_resize);
   library.impl("resize_", &resize);
+  library.impl("convolution_overrideable", &convolution);
+  library.impl("convolution_backward_overrideable", &convolution_backward);
   library.impl("set_.source_Storage", &set_all);
   library.impl("set_.source_Storage_storage_offset", &set);
 }

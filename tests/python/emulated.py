@@ -19,6 +19,7 @@ def device():
     module.current_device = lambda: 0
     module._is_in_bad_fork = lambda: False
     module.manual_seed_all = lambda seed: None
+    module.get_amp_supported_dtype = list
     torch._register_device_module("emulated", module)
     build = pathlib.Path(stepc.__file__).parents[2]
     torch.ops.load_library(next(build.glob("tests/libemulated_device.so")))
