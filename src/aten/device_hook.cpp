@@ -18,6 +18,7 @@ namespace {
 constexpr size_t kKinds = static_cast<size_t>(c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES);
 std::array<std::atomic<bool>, kKinds> g_hooked{};  // by kind of device
 std::atomic<bool> g_any_hooked{false};
+MakeDeviceGraph* g_make_cuda_graph = nullptr;
 
 void free_in_arena(void* memory) {
   if (AllocationClient* const client = client_of_this_thread()) client->on_arena_free(memory, 0);
@@ -71,9 +72,18 @@ std::string install_cuda_hook() {
   auto* const install = reinterpret_cast<InstallCudaHook*>(::dlsym(library, "stepc_install_cuda_hook"));
   if (install == nullptr) return "libstepc_cuda.so is of another version of stepc";
   install(&allocate, &unwrap);
+  g_make_cuda_graph = reinterpret_cast<MakeDeviceGraph*>(::dlsym(library, "stepc_make_cuda_graph"));
   return {};
 }
 }  // namespace
+
+std::unique_ptr<DeviceGraph> make_device_graph(const c10::Device& device) {
+  // A backend of somebody's own may bring them.
+  auto* const make = device.is_cuda()
+                         ? g_make_cuda_graph
+                         : reinterpret_cast<MakeDeviceGraph*>(::dlsym(RTLD_DEFAULT, "stepc_make_device_graph"));
+  return std::unique_ptr<DeviceGraph>(make == nullptr ? nullptr : make(device.index()));
+}
 
 bool has_device_hook(c10::DeviceType type) {
   return g_hooked[static_cast<size_t>(type)].load(std::memory_order_acquire);

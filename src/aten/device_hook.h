@@ -5,6 +5,7 @@
 // c10::cuda::CUDACachingAllocator::allocator instead, which libstepc_cuda.so replaces (device/cuda_hook.cpp).
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include <c10/core/Allocator.h>
@@ -17,10 +18,26 @@ std::string install_device_hook(c10::DeviceType type);
 bool has_device_hook(c10::DeviceType type);
 bool has_any_device_hook();
 
+// Calls that a device takes down instead of running them, to run them all at one launch. One thread makes them and this.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+  // What is called on the device from here to end() is taken down.
+  virtual void begin() = 0;
+  virtual void end() = 0;
+  // After begin(), where a call cannot be taken down: none of them has run, and the graph is of no use.
+  virtual void abandon() noexcept = 0;
+  // On the thread's current stream.
+  virtual void launch() = 0;
+};
+// nullptr: such a device has none.
+std::unique_ptr<DeviceGraph> make_device_graph(const c10::Device& device);
+
 // What the hook of a kind of device is given (device/cuda_hook.cpp). The first: `bytes` bytes from the thread's client, else
 // from `base`. The second: what `base` gave, of memory that the first has wrapped to hear of its end; else `memory`.
 using DeviceAllocate = c10::DataPtr(c10::Allocator& base, c10::DeviceType type, size_t bytes);
 using DeviceUnwrap = const c10::DataPtr&(const c10::DataPtr& memory);
 using InstallCudaHook = void(DeviceAllocate*, DeviceUnwrap*);
+using MakeDeviceGraph = DeviceGraph*(c10::DeviceIndex);
 
 }  // namespace stepc

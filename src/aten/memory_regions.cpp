@@ -16,6 +16,11 @@ bool has_own_sizes(const at::Tensor& tensor) {
 
 bool is_planned(const c10::Device& device) { return device.is_cpu() || has_device_hook(device.type()); }
 
+c10::Device device_of(const Trace& trace, StorageId storage) {
+  const bool is_host = trace.storages[storage.index()].space == Space::kHost;
+  return is_host ? c10::Device(c10::kCPU) : c10::Device(trace.device);
+}
+
 c10::DispatchKeySet backend_keys(const c10::Device& device) {
   return c10::DispatchKeySet(c10::computeDispatchKey(std::nullopt, c10::Layout::Strided, device));
 }

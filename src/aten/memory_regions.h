@@ -9,6 +9,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "ir/trace.h"
+
 namespace stepc {
 
 struct MemoryRegion {
@@ -26,6 +28,9 @@ bool has_own_sizes(const at::Tensor& tensor);
 // in no region.
 bool is_planned(const at::Tensor& tensor);
 bool is_planned(const c10::Device& device);
+
+// Where a storage of the trace lies.
+c10::Device device_of(const Trace& trace, StorageId storage);
 
 // The dispatch keys of a dense tensor there.
 c10::DispatchKeySet backend_keys(const c10::Device& device);

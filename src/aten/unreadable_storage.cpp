@@ -24,9 +24,9 @@ template struct Reach<CheckOnWrite, &c10::StorageImpl::has_mutable_data_ptr_chec
 
 }  // namespace
 
-c10::Storage unreadable_storage(int64_t bytes) {
-  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(nullptr, c10::Device(c10::kCPU)),
-                       c10::GetCPUAllocator(), /*resizable=*/true);
+c10::Storage unreadable_storage(int64_t bytes, const c10::Device& device) {
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(nullptr, device),
+                       c10::GetAllocator(device.type()), /*resizable=*/true);
   make_unreadable(*storage.unsafeGetStorageImpl());
   return storage;
 }
@@ -40,7 +40,7 @@ void make_readable(c10::StorageImpl& storage, c10::DataPtr memory) {
 }
 
 void make_unreadable(c10::StorageImpl& storage) {
-  storage.set_data_ptr(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
+  storage.set_data_ptr(c10::DataPtr(nullptr, storage.device()));
   storage.*member(ThrowOnRead()) = true;
   storage.*member(CheckOnWrite()) = true;
 }

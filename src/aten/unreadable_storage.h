@@ -10,8 +10,8 @@
 
 namespace stepc {
 
-// Of so many bytes, on the CPU.
-c10::Storage unreadable_storage(int64_t bytes);
+// Of so many bytes there.
+c10::Storage unreadable_storage(int64_t bytes, const c10::Device& device);
 bool is_unreadable(const c10::StorageImpl& storage);
 // From here on it is `memory`, of as many bytes.
 void make_readable(c10::StorageImpl& storage, c10::DataPtr memory);

@@ -18,7 +18,7 @@ namespace stepc {
 // A storage of `bytes` bytes without memory; resizable, as the CPU allocator's are.
 c10::Storage virtual_storage(size_t bytes);
 
-// A CPU tensor of this geometry on `storage`.
+// A tensor of this geometry on `storage`, wherever that lies.
 at::Tensor tensor_on(const c10::Storage& storage, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset,
                      c10::ScalarType dtype);
 

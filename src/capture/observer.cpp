@@ -4,8 +4,10 @@
 #include <optional>
 
 #include <ATen/Functions.h>
+#include <c10/core/AutogradState.h>
 #include <torch/library.h>
 
+#include "aten/device_hook.h"
 #include "base/check.h"
 
 namespace stepc {
@@ -25,6 +27,14 @@ void observe(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
 }  // namespace
 
 CallObserver* current_observer() { return dynamic_cast<CallObserver*>(c10::ThreadLocalDebugInfo::get(kSlot)); }
+
+ObserverScope::BackwardHere::BackwardHere()
+    : before_(c10::AutogradState::get_tls_state().get_multithreading_enabled()) {
+  if (has_any_device_hook()) c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+}
+ObserverScope::BackwardHere::~BackwardHere() {
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(before_);
+}
 
 ObserverScope::ObserverScope(const std::shared_ptr<CallObserver>& observer) : slot_(kSlot, observer) {
   // Not an IncludeDispatchKeyGuard: inside an observer's call the key is excluded.

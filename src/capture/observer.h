@@ -45,8 +45,21 @@ class ObserverScope {
   explicit ObserverScope(const std::shared_ptr<CallObserver>& observer);
 
  private:
+  // Autograd runs what is on a device on a thread of its own, whose allocations nobody would see. On the calling thread the
+  // nodes run in the same order.
+  class BackwardHere {
+   public:
+    BackwardHere();
+    ~BackwardHere();
+    BackwardHere(const BackwardHere&) = delete;
+    BackwardHere& operator=(const BackwardHere&) = delete;
+
+   private:
+    bool before_;
+  };
   c10::DebugInfoGuard slot_;
   c10::impl::ForceDispatchKeyGuard key_;
+  BackwardHere backward_;
 };
 
 // Takes the dispatch key for this process, and gives it the operator stepc::shown. Idempotent. Throws UserError when

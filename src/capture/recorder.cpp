@@ -2,11 +2,8 @@
 
 #include <memory>
 
-#include <c10/core/AutogradState.h>
-
 #include "aten/cpu_hook.h"
 #include "aten/device_hook.h"
-#include "aten/memory_regions.h"
 #include "base/check.h"
 #include "capture/observer.h"
 #include "capture/recording_state.h"
@@ -18,22 +15,6 @@ RecordingState* current_recording() {
   CallObserver* const observer = current_observer();
   return observer == nullptr ? nullptr : observer->recording();
 }
-
-// Autograd runs what is on a device on a thread of its own, whose allocations nobody would see. On the calling thread the
-// nodes run in the same order.
-class BackwardOnOneThread {
- public:
-  explicit BackwardOnOneThread(bool is_wanted) {
-    c10::AutogradState& state = c10::AutogradState::get_tls_state();
-    if (is_wanted) state.set_multithreading_enabled(false);
-  }
-  ~BackwardOnOneThread() { c10::AutogradState::get_tls_state().set_multithreading_enabled(before_); }
-  BackwardOnOneThread(const BackwardOnOneThread&) = delete;
-  BackwardOnOneThread& operator=(const BackwardOnOneThread&) = delete;
-
- private:
-  bool before_ = c10::AutogradState::get_tls_state().get_multithreading_enabled();
-};
 }  // namespace
 
 void install_recorder() {
@@ -48,10 +29,8 @@ Recorder::Recorder(RecordedProgram& program, VirtualKernels* kernels) : program_
   USER_CHECK(current_observer() == nullptr,
              "an accelerated step is called inside another one that is being recorded: accelerate the outer step only");
   for (const OwnedTensor& one : program.list())
-    if (one.tensor.defined() && !one.tensor.device().is_cpu()) {
+    if (one.tensor.defined() && !one.tensor.device().is_cpu())
       install_device_hook(one.tensor.device().type());  // where it cannot be, the recording says why
-      one_thread_ = one_thread_ || is_planned(one.tensor.device());
-    }
   state_ = std::make_shared<RecordingState>(program, kernels);
 }
 Recorder::Recorder(RecordedProgram& program, std::vector<OwnedBefore> before)
@@ -68,7 +47,6 @@ void Recorder::run(const std::function<void()>& part) {
              "an accelerated step is called inside another one that is being recorded: accelerate the outer step only");
   const AllocationScope allocations(state_->log(), /*watch_frees=*/true);
   const ObserverScope scope(state_);
-  const BackwardOnOneThread backward(one_thread_);
   try {
     part();
   } catch (...) {

@@ -139,7 +139,6 @@ class Recorder {
   RecordedProgram& program_;
   std::unique_ptr<AllocationScope> allocations_;
   std::shared_ptr<class RecordingState> state_;
-  bool one_thread_ = false;  // for backward passes: the program has tensors on a device
 };
 
 // Runs `step` once, recording. Whatever `step` throws passes through, with the recorder taken down. Throws UserError

@@ -9,7 +9,9 @@
 #include <c10/core/TensorImpl.h>
 
 #include "aten/constants.h"
+#include "aten/memory_regions.h"
 #include "aten/operators.h"
+#include "aten/virtual_memory.h"
 #include "base/check.h"
 #include "base/interrupt.h"
 #include "capture/observer.h"
@@ -74,15 +76,11 @@ bool writes(const c10::Argument& argument) {
 }
 }  // namespace
 
-at::Tensor stand_in(const Value& value) {
+at::Tensor stand_in(const Trace& trace, const Value& value) {
   const int64_t bytes = extent_of(value) * size_of(value.dtype);
-  const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(nullptr, c10::Device(c10::kCPU)),
-                             nullptr, false);
-  at::Tensor tensor =
-      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                               c10::scalarTypeToTypeMeta(scalar_type_of(value.dtype)));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(value.sizes, value.strides, value.offset);
-  return tensor;
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes,
+                             c10::DataPtr(nullptr, device_of(trace, value.storage)), nullptr, false);
+  return tensor_on(storage, value.sizes, value.strides, value.offset, scalar_type_of(value.dtype));
 }
 
 class Shadow::Observer final : public CallObserver {
@@ -172,10 +170,10 @@ class Shadow::Observer final : public CallObserver {
       if (writes(schema.returns()[r]) && !written.empty()) {
         results.push_back(written[std::min(r, written.size() - 1)]);
       } else if (const auto* value = std::get_if<ValueId>(&call.results[r])) {
-        results.emplace_back(value->valid() ? stand_in(trace_.values[value->index()]) : at::Tensor());
+        results.emplace_back(value->valid() ? stand_in(trace_, trace_.values[value->index()]) : at::Tensor());
       } else if (const auto* list = std::get_if<std::vector<ValueId>>(&call.results[r])) {
         c10::List<at::Tensor> tensors;
-        for (ValueId id : *list) tensors.push_back(id.valid() ? stand_in(trace_.values[id.index()]) : at::Tensor());
+        for (ValueId id : *list) tensors.push_back(id.valid() ? stand_in(trace_, trace_.values[id.index()]) : at::Tensor());
         results.emplace_back(std::move(tensors));
       } else {
         results.push_back(constant_to_ivalue(call.results[r], schema.returns()[r]));

@@ -33,6 +33,6 @@ class Shadow {
 };
 
 // A tensor that looks like `value` and has no memory: a stand-in for a gradient in a shadow run.
-at::Tensor stand_in(const Value& value);
+at::Tensor stand_in(const Trace& trace, const Value& value);
 
 }  // namespace stepc

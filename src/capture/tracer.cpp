@@ -6,7 +6,7 @@
 #include <set>
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/CPUAllocator.h>
+#include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -15,6 +15,7 @@
 #include "aten/memory_regions.h"
 #include "aten/operators.h"
 #include "aten/unreadable_storage.h"
+#include "aten/virtual_memory.h"
 #include "base/check.h"
 #include "capture/index_range.h"
 #include "capture/made_tensors.h"
@@ -83,7 +84,11 @@ std::vector<Expected> expect(const Trace& trace) {
 // A storage's memory, for another storage to lie on, too.
 c10::DataPtr memory_of(const c10::Storage& storage) {
   const auto let_go = [](void* holder) { delete static_cast<c10::Storage*>(holder); };
-  return {storage.mutable_data(), new c10::Storage(storage), let_go, c10::Device(c10::kCPU)};
+  return {storage.mutable_data(), new c10::Storage(storage), let_go, storage.device()};
+}
+
+c10::DataPtr memory_like(const c10::StorageImpl& storage) {
+  return c10::GetAllocator(storage.device_type())->allocate(storage.nbytes());
 }
 
 // What a storage of the trace is in this run of the step.
@@ -325,7 +330,7 @@ class Tracer::Observer final : public CallObserver {
           std::ranges::find_if(met_, [&](const Met& one) { return one.address == storage && one.is_made; });
       if (met == met_.end() || tensor.nbytes() != storage->nbytes() || !tensor.is_non_overlapping_and_dense())
         return false;
-      make_readable(*storage, c10::GetCPUAllocator()->allocate(storage->nbytes()));
+      make_readable(*storage, memory_like(*storage));
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       const c10::impl::ExcludeDispatchKeyGuard below_observer(kObserverKey);
       tensor.copy_(at::from_blob(const_cast<void*>(values), tensor.sizes(), tensor.options()));
@@ -392,10 +397,10 @@ class Tracer::Observer final : public CallObserver {
     if (is_whole && is_unreadable(*held)) {
       c10::StorageImpl* from = result.storage().unsafeGetStorageImpl();
       make_readable(*held, is_shared ? memory_of(result.storage())
-                                     : from->set_data_ptr(c10::DataPtr(nullptr, c10::Device(c10::kCPU))));
+                                     : from->set_data_ptr(c10::DataPtr(nullptr, from->device())));
       return;
     }
-    if (is_unreadable(*held)) make_readable(*held, c10::GetCPUAllocator()->allocate(held->nbytes()));
+    if (is_unreadable(*held)) make_readable(*held, memory_like(*held));
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     window_on(value, c10::Storage(held)).copy_(result);
   }
@@ -557,7 +562,7 @@ class Tracer::Observer final : public CallObserver {
       if (is_host_data) return adopt(external, tensor);
       const auto found = std::ranges::find(trace_.constants, external.key, &Constant::key);
       if (found == trace_.constants.end() || tensor.storage().nbytes() != found->bytes.size()) return false;
-      if (std::memcmp(tensor.storage().data(), found->bytes.data(), found->bytes.size()) != 0) return false;
+      if (bytes_of(tensor.storage()) != found->bytes) return false;
       met_[storage.index()].address = tensor.storage().unsafeGetStorageImpl();
       kept_.push_back(tensor.storage());
       return true;
@@ -807,7 +812,7 @@ class Tracer::Observer final : public CallObserver {
     Met& met = met_[storage.index()];
     if (met.address == nullptr) {
       const auto bytes = static_cast<int64_t>(trace_.storages[storage.index()].bytes);
-      at::Tensor tensor = window_on(id, unreadable_storage(bytes));
+      at::Tensor tensor = window_on(id, unreadable_storage(bytes, device_of(trace_, storage_of(id))));
       meet(id, tensor);
       return tensor;
     }
@@ -817,13 +822,11 @@ class Tracer::Observer final : public CallObserver {
     return window_on(id, c10::Storage(held));
   }
 
-  at::Tensor window_on(ValueId id, c10::Storage storage) const {
+  at::Tensor window_on(ValueId id, const c10::Storage& storage) const {
     const Value& value = trace_.values[id.index()];
-    at::Tensor tensor =
-        at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                                 c10::scalarTypeToTypeMeta(scalar_type_of(value.dtype)));
     const int64_t shift = met_[value.storage.index()].shift / size_of(value.dtype);
-    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(value.sizes, value.strides, value.offset + shift);
+    at::Tensor tensor =
+        tensor_on(storage, value.sizes, value.strides, value.offset + shift, scalar_type_of(value.dtype));
     if (value.conj) tensor._set_conj(true);
     if (value.neg) tensor._set_neg(true);
     return tensor;
@@ -902,7 +905,7 @@ class Tracer::Observer final : public CallObserver {
     for (StorageId storage : given_at_pause_) {
       if (!is_held(storage)) continue;
       auto held = met_[storage.index()].weak->lock();
-      c10::DataPtr memory = held->set_data_ptr(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
+      c10::DataPtr memory = held->set_data_ptr(c10::DataPtr(nullptr, held->device()));
       make_unreadable(*held);
       given.emplace_back(std::move(held), std::move(memory));
     }
@@ -970,7 +973,8 @@ class Tracer::Observer final : public CallObserver {
     }
     auto held = met.weak->lock();
     const c10::Storage storage = held ? c10::Storage(std::move(held))
-                                      : unreadable_storage(static_cast<int64_t>(trace_.storages[id.index()].bytes));
+                                      : unreadable_storage(static_cast<int64_t>(trace_.storages[id.index()].bytes),
+                                                           device_of(trace_, id));
     alive_.emplace(id, storage);
     return storage;
   }
@@ -1047,12 +1051,12 @@ class Tracer::Observer final : public CallObserver {
     const bool is_filled = filled_.contains(storage_of(value));
     if (!(is_filled || is_unreadable(held)) || computed.storage().unsafeGetStorageImpl() == &held) return;
     if (is_filled || computed.storage().nbytes() != held.nbytes()) {  // a kernel of its own lays it out otherwise
-      if (!is_filled) make_readable(held, c10::GetCPUAllocator()->allocate(held.nbytes()));
+      if (!is_filled) make_readable(held, memory_like(held));
       window_on(value, storage).copy_(computed);
       return;
     }
     make_readable(
-        held, computed.storage().unsafeGetStorageImpl()->set_data_ptr(c10::DataPtr(nullptr, c10::Device(c10::kCPU))));
+        held, computed.storage().unsafeGetStorageImpl()->set_data_ptr(c10::DataPtr(nullptr, computed.device())));
   }
 
   struct Mark {

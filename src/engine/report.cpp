@@ -63,6 +63,7 @@ std::string report_text(const Stats& s, std::string_view mode, const std::option
     out += str("    verification        {:>12}   once, beside the above\n", human_bytes(s.verification_bytes));
   out += str("  allocations {} a step from the arena, {} outside the plan in all replays\n", s.served_allocations,
              s.unplanned_allocations);
+  if (s.device_graphs != 0) out += str("  graphs      {} launched a step on its device\n", s.device_graphs);
   return out;
 }
 

@@ -25,6 +25,7 @@ struct Stats {
   uint64_t eager_peak_bytes = 0;       // live bytes that the recorded eager step reached
   uint64_t verification_bytes = 0;     // held while a replay was compared
   uint64_t state_bytes = 0;            // parameters, buffers and optimizer state, outside of the arena
+  uint64_t device_graphs = 0;          // that the last replay launched on its device
   uint64_t served_allocations = 0;     // of the last replay
   uint64_t unplanned_allocations = 0;  // of all replays
   uint64_t recordings = 0;

@@ -125,6 +125,7 @@ py::dict dict_of(const Stats& s) {
   put("eager_peak_bytes", s.eager_peak_bytes);
   put("verification_bytes", s.verification_bytes);
   put("state_bytes", s.state_bytes);
+  put("device_graphs", s.device_graphs);
   put("served_allocations", s.served_allocations);
   put("unplanned_allocations", s.unplanned_allocations);
   put("recordings", s.recordings);

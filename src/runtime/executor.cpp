@@ -16,6 +16,7 @@
 #include "runtime/arena.h"
 #include "runtime/bind/bound_aten.h"
 #include "runtime/bind/bound_kernel.h"
+#include "runtime/device_graphs.h"
 #include "schedule/verify_kernels.h"
 
 namespace stepc {
@@ -112,6 +113,7 @@ struct Executor::Impl {
   const std::vector<std::shared_ptr<const Kernel>> programs;
   InstructionMemory memory;
   BoundOperands operands;
+  DeviceGraphs graphs;
   std::vector<BoundInstruction> bound;                                    // by instruction
   std::function<void(const Instruction&, const at::Tensor&)> on_written;  // of whoever made the executor
   std::map<std::pair<CallId, size_t>, size_t> host_numbers;
@@ -128,6 +130,7 @@ struct Executor::Impl {
         programs(compile(schedule, kernels)),
         memory(schedule.threads),
         operands(schedule, memory),
+        graphs(schedule, operands),
         states(schedule.states.size()),
         state{operands, memory, std::vector<c10::IValue>(schedule.numbers), {}} {
     if (kernels != nullptr) on_written = kernels->on_written;
@@ -300,12 +303,17 @@ struct Executor::Impl {
     Running& run = *running;
     const bool is_watched = run.is_watched();
     const size_t end = schedule.instructions.size();
+    const std::function<void(size_t)> run_plainly = [&](size_t index) { run_instruction(index, result); };
     try {
       const BelowAutograd below;
       const AllocationScope scope(memory, /*watch_frees=*/false);
       for (bool goes_on = true; goes_on && run.next < end;) {
         const size_t index = run.next;
         if (is_host_code(index)) break;
+        if (const size_t end = is_watched ? index : graphs.run(index, run_plainly); end != index) {
+          run.next = end;
+          continue;
+        }
         goes_on = is_watched ? watch_instruction(index, result) : run_instruction(index, result);
         ++run.next;
       }
@@ -363,6 +371,7 @@ struct Executor::Impl {
     if (result.paused) return result;
     if (result.is_whole()) collect(result);
     result.memory = memory.counts();
+    result.memory.device_graphs = graphs.launches();
     if (running->inputs.times != nullptr) running->inputs.times->end();
     running.reset();
     return result;
@@ -448,6 +457,7 @@ StepResult Executor::run(RunInputs given) {
     impl.running->dry.emplace(impl.schedule, impl.operands, kernels, inputs.show_written);
   }
   impl.memory.begin_step(impl.running->place);
+  impl.graphs.begin_run();
   return impl.go_on();
 }
 

@@ -24,6 +24,7 @@ struct MemoryCounts {
   uint64_t kept_bytes = 0;
   uint64_t unplanned = 0;  // not as planned: taken from the system. Zero in a steady step.
   uint64_t unplanned_bytes = 0;
+  uint64_t device_graphs = 0;     // launched: the allocations of what they run were served when they were recorded
   uint64_t arena_peak_bytes = 0;  // one past the last arena byte that was handed out
 };
 

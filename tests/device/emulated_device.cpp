@@ -3,19 +3,29 @@
 // with a fault; kernels, which are the CPU's, find it at a fixed distance from there.
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <ATen/ATen.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
+
+#include "aten/device_hook.h"
 
 namespace {
 
@@ -40,10 +50,26 @@ class Memory final : public c10::Allocator {
     std::memcpy(seen_by_kernels(to), seen_by_kernels(from), bytes);
   }
 
+  // Whether kernels find a device's memory there.
+  [[nodiscard]] bool holds(const void* memory) const {
+    const auto* const at = static_cast<const char*>(memory);
+    return at >= kernels_ && at < kernels_ + kBytes;
+  }
   void* seen_by_kernels(const void* memory) const {
     const auto* const at = static_cast<const char*>(memory);
     TORCH_CHECK(memory == nullptr || (at >= begin_ && at < begin_ + kBytes), "memory of another device");
     return memory == nullptr ? nullptr : kernels_ + (at - begin_);
+  }
+
+  // Of all that is taken.
+  std::map<char*, std::string> content() {
+    const std::lock_guard lock(mutex_);
+    std::map<char*, std::string> out;
+    for (const auto& [begin, bytes] : taken_) out.emplace(begin, std::string(kernels_ + (begin - begin_), bytes));
+    return out;
+  }
+  void restore(const std::map<char*, std::string>& content) {
+    for (const auto& [begin, bytes] : content) std::memcpy(kernels_ + (begin - begin_), bytes.data(), bytes.size());
   }
 
  private:
@@ -174,6 +200,45 @@ class OnCpu {
   std::map<c10::TensorImpl*, at::Tensor> originals_;
 };
 
+// What calls of a recording do, for its launches. Nothing of a device's runs while it is recorded: here all of it does, and
+// what it wrote is taken back at the end.
+class Graph final : public stepc::DeviceGraph {
+ public:
+  void begin() override {
+    TORCH_CHECK(g_recorded == nullptr, "a recording inside another one");
+    before_ = Memory::instance().content();
+    draws_ = at::detail::getDefaultCPUGenerator().get_state();
+    g_recorded = this;
+  }
+  void end() override {
+    g_recorded = nullptr;
+    Memory::instance().restore(std::exchange(before_, {}));
+    at::Generator(at::detail::getDefaultCPUGenerator()).set_state(draws_);
+  }
+  void abandon() noexcept override {
+    if (g_recorded == this) end();
+  }
+  void launch() override {
+    for (const auto& call : calls_) call();
+  }
+
+  // `run` has run, as part of what is recorded, if something is. It holds nothing of the device's own.
+  static void note(std::function<void()> run) {
+    if (g_recorded != nullptr) g_recorded->calls_.push_back(std::move(run));
+  }
+  static bool is_recording() { return g_recorded != nullptr; }
+  static void refuse(bool reads_host) {
+    TORCH_CHECK(g_recorded == nullptr || !reads_host, "operation not permitted when stream is capturing");
+  }
+
+ private:
+  static thread_local Graph* g_recorded;
+  std::vector<std::function<void()>> calls_;
+  std::map<char*, std::string> before_;
+  at::Tensor draws_;
+};
+thread_local Graph* Graph::g_recorded = nullptr;
+
 void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   OnCpu cpu;
   std::vector<at::Tensor> kept;
@@ -183,7 +248,13 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::
   const auto take = [&](const at::Tensor& tensor) {
     TORCH_CHECK(takes_any || !tensor.defined() || tensor.dim() == 0 || tensor.device() == kDevice,
                 "Expected all tensors to be on the same device, but found at least two devices, cpu and ", kDevice);
-    return kept.emplace_back(cpu.of(tensor));
+    if (!tensor.defined() || tensor.device() == kDevice || !Graph::is_recording()) return kept.emplace_back(cpu.of(tensor));
+    // A number of the host's: a recording has it as it is now.
+    auto memory = std::make_shared<std::string>(tensor.nbytes(), '\0');
+    at::Tensor copy = at::from_blob(memory->data(), tensor.sizes(), [memory](void*) {}, tensor.options());
+    copy.copy_(tensor);
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) copy.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return kept.emplace_back(copy);
   };
   for (size_t a = begin; a < stack->size(); ++a) {
     c10::IValue& value = (*stack)[a];
@@ -202,18 +273,33 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::
       value = c10::Device(c10::kCPU);
     }
   }
+  Graph::refuse(op.schema().name() == "aten::_local_scalar_dense");
+  const std::vector<c10::IValue> given(stack->begin() + static_cast<ssize_t>(begin), stack->end());
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-  const size_t results = op.schema().returns().size();
-  for (size_t r = stack->size() - results; r < stack->size(); ++r) {
+  const size_t first = stack->size() - op.schema().returns().size();
+  std::vector<std::tuple<size_t, size_t, at::Tensor>> made;  // result, element, its place
+  const auto back = [&](const at::Tensor& one, size_t result, size_t element) {
+    at::Tensor on_device = cpu.back(one);
+    if (one.defined() && one.numel() > 0 && !Memory::instance().holds(one.const_data_ptr())) made.emplace_back(result, element, OnCpu().of(on_device));
+    return on_device;
+  };
+  for (size_t r = first; r < stack->size(); ++r) {
     c10::IValue& value = (*stack)[r];
     if (value.isTensor()) {
-      value = cpu.back(value.toTensor());
+      value = back(value.toTensor(), r - first, 0);
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> list;
-      for (const at::Tensor& one : value.toTensorVector()) list.push_back(cpu.back(one));
+      const std::vector<at::Tensor> results = value.toTensorVector();
+      for (size_t e = 0; e < results.size(); ++e) list.push_back(back(results[e], r - first, e));
       value = std::move(list);
     }
   }
+  Graph::note([op, given, made] {
+    torch::jit::Stack again = given;
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &again);
+    for (const auto& [result, element, place] : made)
+      place.copy_(again[result].isTensor() ? again[result].toTensor() : again[result].toTensorVector()[element]);
+  });
 }
 
 at::Tensor empty(c10::SymIntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
@@ -230,8 +316,11 @@ at::Tensor empty_strided(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides,
                                            c10::dtype_or_default(dtype));
 }
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
+  Graph::refuse(from.device() != kDevice || to.device() != kDevice);
   OnCpu cpu;
-  cpu.of(to).copy_(cpu.of(from));
+  const auto run = [target = cpu.of(to), source = cpu.of(from)] { target.copy_(source); };
+  run();
+  Graph::note(run);
   return to;
 }
 at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
@@ -265,6 +354,7 @@ at::Tensor& set(at::Tensor& self, c10::Storage storage, c10::SymInt offset, c10:
 at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                        c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
                        bool transposed, c10::SymIntArrayRef output_padding, c10::SymInt groups) {
+  Graph::refuse(true);
   OnCpu cpu;
   const std::optional<at::Tensor> on_cpu = bias ? std::optional<at::Tensor>(cpu.of(*bias)) : std::nullopt;
   return cpu.back(at::convolution_symint(cpu.of(input), cpu.of(weight), on_cpu, stride, padding, dilation, transposed,
@@ -274,6 +364,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
     const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight, c10::SymIntArrayRef stride,
     c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed, c10::SymIntArrayRef output_padding,
     c10::SymInt groups, std::array<bool, 3> wanted) {
+  Graph::refuse(true);
   OnCpu cpu;
   const c10::SymInt channels[] = {gradient.sym_size(1)};
   const auto [of_input, of_weight, of_bias] = at::convolution_backward_symint(
@@ -297,6 +388,9 @@ static const bool g_registered = [] {
   at::RegisterPrivateUse1HooksInterface(new Hooks);  // for good
   return true;
 }();
+extern "C" __attribute__((visibility("default"))) stepc::DeviceGraph* stepc_make_device_graph(c10::DeviceIndex) {
+  return new Graph;
+}
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
 }

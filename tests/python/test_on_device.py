@@ -132,7 +132,9 @@ def test_a_step_replays(device, mode, options):
     called = steps_of(run, stepc.Config(mode=mode), batches(device), step)
     assert_same(run, want)
     assert called.stats["replays"] >= 3, called.report()
-    assert called.stats["unplanned_allocations"] == 0
+    assert called.stats["device_graphs"] >= 2, called.report()
+    if device == "cuda":  # the emulated device's launches allocate
+        assert called.stats["unplanned_allocations"] == 0
 
 
 @pytest.mark.parametrize("mode", MODES)

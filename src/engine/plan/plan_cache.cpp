@@ -725,7 +725,11 @@ void PlanCache::count_run(const Plan& plan, const StepResult& result) {
   if (plan.ran_exact()) ++stats_.recorded_replays;
   stats_.served_allocations = memory.served;
   stats_.unplanned_allocations += memory.unplanned;
-  stats_.measured_peak_bytes = memory.arena_peak_bytes + memory.kept_bytes + memory.unplanned_bytes;
+  stats_.device_graphs = memory.device_graphs;
+  const uint64_t measured = memory.arena_peak_bytes + memory.kept_bytes + memory.unplanned_bytes;
+  // What a graph runs asks for nothing: what it uses was seen when it was recorded.
+  stats_.measured_peak_bytes =
+      memory.device_graphs > 0 ? std::max(stats_.measured_peak_bytes, measured) : measured;
 }
 
 std::shared_ptr<Plan> PlanCache::other_branch(PlanEntry& entry, const std::shared_ptr<Plan>& plan,

@@ -48,7 +48,7 @@ EventUpdate::EventUpdate(const Trace& trace, size_t event, const std::vector<Own
     if (keys[k].owner != Owner::kParameter) continue;
     const auto gradient = found.find(keys[k].key);
     const bool has_one = gradient != found.end() && gradient->second.valid();
-    gradients_.push_back({k, has_one ? stand_in(trace.values[gradient->second.index()]) : at::Tensor()});
+    gradients_.push_back({k, has_one ? stand_in(trace, trace.values[gradient->second.index()]) : at::Tensor()});
   }
 }
 

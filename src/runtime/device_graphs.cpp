@@ -1,0 +1,106 @@
+#include "runtime/device_graphs.h"
+
+#include <algorithm>
+#include <exception>
+#include <set>
+
+#include "base/log.h"
+
+namespace stepc {
+
+namespace {
+constexpr size_t kLeastInstructions = 3;  // of a stretch: recording and launching fewer gains nothing
+constexpr uint64_t kPlainRuns = 2;        // before the first recording: libraries make themselves ready
+constexpr int kMostRecordings = 8;        // of a stretch whose memory moves again and again
+}  // namespace
+
+DeviceGraphs::DeviceGraphs(const Schedule& schedule, const BoundOperands& operands)
+    : schedule_(schedule), operands_(operands), stretch_at_(schedule.instructions.size(), -1) {
+  if (!schedule.device.empty()) find_stretches();
+}
+
+// Whether the operand is the device's and lies at one place from run to run, as long as nobody moves it.
+bool DeviceGraphs::stays(OperandId operand) const {
+  if (!operand.valid()) return false;
+  const Buffer& buffer = schedule_.buffers[schedule_.operands[operand.index()].buffer.index()];
+  if (buffer.space != Space::kDevice || buffer.kind == Buffer::Kind::kOwn) return false;
+  if (buffer.kind != Buffer::Kind::kInput) return true;
+  const InputKind kind = schedule_.inputs[buffer.input].kind;
+  return kind == InputKind::kParameter || kind == InputKind::kBuffer || kind == InputKind::kOptimizerState;
+}
+
+bool DeviceGraphs::may_be_part(const Instruction& instruction) const {
+  if (instruction.kind != Instruction::Kind::kAten || instruction.number) return false;
+  const auto is_read = [](const Arg& arg) { return std::holds_alternative<ReadNumber>(arg); };
+  if (!instruction.aten || std::ranges::any_of(instruction.aten->args, is_read)) return false;
+  if (std::ranges::any_of(instruction.allocations, [](const PlannedAllocation& one) { return one.own; })) return false;
+  const auto stays_there = [&](OperandId operand) { return stays(operand); };
+  return !instruction.writes.empty() && std::ranges::all_of(instruction.reads, stays_there) &&
+         std::ranges::all_of(instruction.writes, stays_there);
+}
+
+void DeviceGraphs::find_stretches() {
+  std::set<size_t> supplied;  // by the host, anew for each run
+  for (const HostNumber& number : schedule_.host_numbers)
+    if (number.instruction) supplied.insert(*number.instruction);
+  const size_t count = schedule_.instructions.size();
+  for (size_t begin = 0; begin < count;) {
+    size_t end = begin;
+    while (end < count && !supplied.contains(end) && may_be_part(schedule_.instructions[end])) ++end;
+    if (end - begin >= kLeastInstructions) {
+      Stretch stretch;
+      stretch.begin = begin;
+      stretch.end = end;
+      std::set<OperandId> met;
+      for (size_t i = begin; i < end; ++i)
+        for (const auto* ids : {&schedule_.instructions[i].reads, &schedule_.instructions[i].writes})
+          for (OperandId id : *ids)
+            if (met.insert(id).second) stretch.operands.push_back(id);
+      stretch_at_[begin] = static_cast<int32_t>(stretches_.size());
+      stretches_.push_back(std::move(stretch));
+    }
+    begin = std::max(end, begin + 1);
+  }
+}
+
+std::vector<const void*> DeviceGraphs::addresses_of(const Stretch& stretch) const {
+  std::vector<const void*> out;
+  out.reserve(stretch.operands.size());
+  for (OperandId id : stretch.operands) out.push_back(operands_.data(id));
+  return out;
+}
+
+bool DeviceGraphs::record(Stretch& stretch, const std::function<void(size_t)>& run_instruction) const {
+  ++stretch.recordings;
+  std::unique_ptr<DeviceGraph> graph = make_device_graph(c10::Device(schedule_.device));
+  if (graph == nullptr) return false;
+  try {
+    graph->begin();
+    for (size_t i = stretch.begin; i < stretch.end; ++i) run_instruction(i);
+    graph->end();
+  } catch (const std::exception& error) {
+    graph->abandon();
+    log().info("instructions {} to {} run one by one: {}", stretch.begin, stretch.end, first_line(error.what()));
+    return false;
+  }
+  stretch.graph = std::move(graph);
+  return true;
+}
+
+size_t DeviceGraphs::run(size_t index, const std::function<void(size_t)>& run_instruction) {
+  if (stretch_at_[index] < 0 || runs_ <= kPlainRuns) return index;
+  Stretch& stretch = stretches_[static_cast<size_t>(stretch_at_[index])];
+  if (stretch.is_refused) return index;
+  std::vector<const void*> addresses = addresses_of(stretch);
+  if (stretch.graph == nullptr || addresses != stretch.addresses) {
+    stretch.graph.reset();
+    stretch.is_refused = stretch.recordings == kMostRecordings || !record(stretch, run_instruction);
+    if (stretch.is_refused) return index;
+    stretch.addresses = std::move(addresses);
+  }
+  stretch.graph->launch();
+  ++launches_;
+  return stretch.end;
+}
+
+}  // namespace stepc

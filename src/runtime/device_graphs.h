@@ -1,0 +1,56 @@
+// DeviceGraphs: stretches of a Schedule's instructions that its device runs at one launch, without the host between them.
+// Each is recorded in a run, after runs in which its kernels have been made ready, and launched from then on while what it
+// works on lies where it lay. What is no part of a stretch runs call by call: what the host reads, supplies or keeps, and
+// what reads a batch, which lies elsewhere at every step.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "aten/device_hook.h"
+#include "runtime/bind/bound_operands.h"
+#include "schedule/schedule.h"
+
+namespace stepc {
+
+class DeviceGraphs {
+ public:
+  // Both outlive this.
+  DeviceGraphs(const Schedule& schedule, const BoundOperands& operands);
+
+  void begin_run() {
+    ++runs_;
+    launches_ = 0;
+  }
+  // One past the last instruction that has run by this; `index` itself: none has, the caller runs it.
+  size_t run(size_t index, const std::function<void(size_t)>& run_instruction);
+  // In the run at hand.
+  [[nodiscard]] uint64_t launches() const { return launches_; }
+
+ private:
+  struct Stretch {
+    size_t begin = 0, end = 0;
+    std::vector<OperandId> operands;
+    std::vector<const void*> addresses;  // of those, as recorded
+    std::unique_ptr<DeviceGraph> graph;
+    int recordings = 0;
+    bool is_refused = false;
+  };
+
+  [[nodiscard]] bool may_be_part(const Instruction& instruction) const;
+  [[nodiscard]] bool stays(OperandId operand) const;
+  void find_stretches();
+  [[nodiscard]] std::vector<const void*> addresses_of(const Stretch& stretch) const;
+  bool record(Stretch& stretch, const std::function<void(size_t)>& run_instruction) const;
+
+  const Schedule& schedule_;
+  const BoundOperands& operands_;
+  std::vector<Stretch> stretches_;
+  std::vector<int32_t> stretch_at_;  // by the instruction that begins it; -1: none does
+  uint64_t runs_ = 0;
+  uint64_t launches_ = 0;
+};
+
+}  // namespace stepc
