@@ -1,7 +1,7 @@
 # Everything one does with stepc, one word each. What a target does is in the script that it calls.
 .DEFAULT_GOAL := help
 PYTHON ?= python3.12
-.PHONY: help setup build demo test test-python bench check asan tsan clean
+.PHONY: help setup build demo test test-python bench gpu-bundle check asan tsan clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -42,6 +42,9 @@ bench: ## compare with PyTorch eager, torch.compile and JAX; table and build/ben
 	@.venv/bin/python benchmarks/long_context_benchmark.py
 	@build/release/benchmarks/checkpoint_benchmark
 	@build/release/benchmarks/loader_benchmark
+
+gpu-bundle: ## make build/gpu-bundle, what a machine with a GPU needs to run tools/gpu_stages (needs NVRTC here)
+	@tools/gpu_bundle
 
 check: ## format, tidy, layer directions, names of ops, docs (tools/check --all adds the LibTorch folders)
 	@tools/setup test

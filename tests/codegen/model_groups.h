@@ -42,12 +42,11 @@ inline std::vector<NamedGroup> model_groups(const std::filesystem::path& folder)
   return out;
 }
 // Those of them that an interpreter is done with in moments.
-inline std::vector<NamedGroup> small_model_groups(const std::filesystem::path& folder) {
-  constexpr int64_t kMostElements = 40000;
+inline std::vector<NamedGroup> small_model_groups(const std::filesystem::path& folder, int64_t most_elements = 40000) {
   std::vector<NamedGroup> out = model_groups(folder);
-  std::erase_if(out, [](const NamedGroup& group) {
-    return std::ranges::any_of(group.graph.tensors, [](const GraphTensor& tensor) {
-      return element_count(tensor.type.shape) > kMostElements;
+  std::erase_if(out, [&](const NamedGroup& group) {
+    return std::ranges::any_of(group.graph.tensors, [&](const GraphTensor& tensor) {
+      return element_count(tensor.type.shape) > most_elements;
     });
   });
   return out;
