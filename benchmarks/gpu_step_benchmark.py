@@ -76,7 +76,10 @@ class Runner:
             self.optimizer.zero_grad()
             return loss.detach()
 
-        self.step = stepc.accelerate(step, config=stepc.Config(mode=kind)) if kind in ("exact", "fast") else step
+        mode = kind.removesuffix("+graphs")
+        if mode in ("exact", "fast"):
+            step = stepc.accelerate(step, config=stepc.Config(mode=mode, device_graphs=mode != kind))
+        self.step = step
         self.generator = torch.Generator().manual_seed(3)
         self.times, self.losses, self.peak = [], [], 0
 
@@ -97,7 +100,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=["tiny", "small", "125m-1x512", "125m"], choices=MODELS)
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--kinds", nargs="+", default=["eager", "exact"])
+    parser.add_argument("--kinds", nargs="+", default=["eager", "exact", "exact+graphs"],
+                        help="of eager, compile, exact, fast, exact+graphs, fast+graphs")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warm", type=int, default=8)
     parser.add_argument("--out")
@@ -115,7 +119,7 @@ def main():
             if eager is not None and runner is not eager:
                 row["times_eager"] = round(statistics.median(eager.times) / row["ms"], 3)
                 row["bits"] = runner.losses == eager.losses
-            if kind in ("exact", "fast"):
+            if kind.removesuffix("+graphs") in ("exact", "fast"):
                 stats = runner.step.stats
                 row |= {name: stats[name] for name in ("replays", "recordings", "unplanned_allocations", "planned_peak_bytes")}
                 row["graphs"] = stats.get("device_graphs")

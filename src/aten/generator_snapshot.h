@@ -1,5 +1,5 @@
-// The state of a random generator as a value: of the CPU's read, compared and written back without allocating. Depends on
-// LibTorch internals: CPUGeneratorImpl's engine and its two cached normal samples are all its state.
+// The state of a random generator as a value: of the CPU's read, compared and written back without allocating. Depends
+// on LibTorch internals: CPUGeneratorImpl's engine and its two cached normal samples are all its state.
 #pragma once
 
 #include <optional>

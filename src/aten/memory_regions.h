@@ -24,8 +24,8 @@ struct MemoryRegion {
 // __torch_dispatch__ (fake tensors too). Asked for either, they may raise.
 bool has_own_sizes(const at::Tensor& tensor);
 
-// Whether the tensor is dense memory of the host's, or of a device whose allocator is hooked (device_hook.h): all others lie
-// in no region.
+// Whether the tensor is dense memory of the host's, or of a device whose allocator is hooked (device_hook.h): all
+// others lie in no region.
 bool is_planned(const at::Tensor& tensor);
 bool is_planned(const c10::Device& device);
 

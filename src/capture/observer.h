@@ -45,8 +45,8 @@ class ObserverScope {
   explicit ObserverScope(const std::shared_ptr<CallObserver>& observer);
 
  private:
-  // Autograd runs what is on a device on a thread of its own, whose allocations nobody would see. On the calling thread the
-  // nodes run in the same order.
+  // Autograd runs what is on a device on a thread of its own, whose allocations nobody would see. On the calling thread
+  // the nodes run in the same order.
   class BackwardHere {
    public:
     BackwardHere();

@@ -8,8 +8,7 @@ namespace stepc {
 
 RandomStates::RandomStates(const std::vector<std::pair<std::string, at::Generator>>& owned) {
   watch("default", at::detail::getDefaultCPUGenerator(), true);
-  for (const auto& [key, generator] : owned)
-    watch(key, generator, true);
+  for (const auto& [key, generator] : owned) watch(key, generator, true);
 }
 
 void RandomStates::watch(std::string key, const at::Generator& generator, bool owned) {

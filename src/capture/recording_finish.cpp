@@ -171,7 +171,8 @@ void RecordingState::find_unowned(const std::vector<at::Tensor>& outputs) {
       return found != ids_.end() && found->second.index() == s;
     });
     if (static_cast<int64_t>(tracked.weak.use_count()) <= returned) continue;
-    if (const auto storage = tracked.weak.lock()) unowned_.emplace_back(whole(c10::Storage(storage)), tracked.why_unowned);
+    if (const auto storage = tracked.weak.lock())
+      unowned_.emplace_back(whole(c10::Storage(storage)), tracked.why_unowned);
   }
   for (const at::Generator& generator : random_.unowned())
     unowned_.emplace_back(generator,

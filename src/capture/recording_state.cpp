@@ -288,7 +288,8 @@ bool RecordingState::adopt_host_data(StorageId id) {
   TrackedStorage& tracked = tracked_[id.index()];
   Storage& storage = trace_.storages[id.index()];
   const auto held = tracked.weak.lock();
-  if (kernels_ != nullptr || !held || storage.bytes > kMaxConstantBytes || storage.space == Space::kDevice) return false;
+  if (kernels_ != nullptr || !held || storage.bytes > kMaxConstantBytes || storage.space == Space::kDevice)
+    return false;
   tracked.filled = tracked.filled_by_host = true;
   storage.external = true;
   const std::string key = str("{}", trace_.constants.size());

@@ -173,7 +173,8 @@ class Shadow::Observer final : public CallObserver {
         results.emplace_back(value->valid() ? stand_in(trace_, trace_.values[value->index()]) : at::Tensor());
       } else if (const auto* list = std::get_if<std::vector<ValueId>>(&call.results[r])) {
         c10::List<at::Tensor> tensors;
-        for (ValueId id : *list) tensors.push_back(id.valid() ? stand_in(trace_, trace_.values[id.index()]) : at::Tensor());
+        for (ValueId id : *list)
+          tensors.push_back(id.valid() ? stand_in(trace_, trace_.values[id.index()]) : at::Tensor());
         results.emplace_back(std::move(tensors));
       } else {
         results.push_back(constant_to_ivalue(call.results[r], schema.returns()[r]));

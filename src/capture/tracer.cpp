@@ -396,8 +396,8 @@ class Tracer::Observer final : public CallObserver {
                           result.strides() == c10::IntArrayRef(window.strides);
     if (is_whole && is_unreadable(*held)) {
       c10::StorageImpl* from = result.storage().unsafeGetStorageImpl();
-      make_readable(*held, is_shared ? memory_of(result.storage())
-                                     : from->set_data_ptr(c10::DataPtr(nullptr, from->device())));
+      make_readable(
+          *held, is_shared ? memory_of(result.storage()) : from->set_data_ptr(c10::DataPtr(nullptr, from->device())));
       return;
     }
     if (is_unreadable(*held)) make_readable(*held, memory_like(*held));
@@ -972,9 +972,9 @@ class Tracer::Observer final : public CallObserver {
       return *kept;
     }
     auto held = met.weak->lock();
-    const c10::Storage storage = held ? c10::Storage(std::move(held))
-                                      : unreadable_storage(static_cast<int64_t>(trace_.storages[id.index()].bytes),
-                                                           device_of(trace_, id));
+    const c10::Storage storage =
+        held ? c10::Storage(std::move(held))
+             : unreadable_storage(static_cast<int64_t>(trace_.storages[id.index()].bytes), device_of(trace_, id));
     alive_.emplace(id, storage);
     return storage;
   }
@@ -1055,8 +1055,8 @@ class Tracer::Observer final : public CallObserver {
       window_on(value, storage).copy_(computed);
       return;
     }
-    make_readable(
-        held, computed.storage().unsafeGetStorageImpl()->set_data_ptr(c10::DataPtr(nullptr, computed.device())));
+    make_readable(held,
+                  computed.storage().unsafeGetStorageImpl()->set_data_ptr(c10::DataPtr(nullptr, computed.device())));
   }
 
   struct Mark {

@@ -1,5 +1,5 @@
-// The DeviceGraph of CUDA: PyTorch's own, so that what it records may draw random numbers and use its libraries as in any
-// program. Recorded on a stream of its own, launched on the current one.
+// The DeviceGraph of CUDA: PyTorch's own, so that what it records may draw random numbers and use its libraries as in
+// any program. Recorded on a stream of its own, launched on the current one.
 #include <optional>
 
 #include <ATen/cuda/CUDAGeneratorImpl.h>

@@ -95,12 +95,11 @@ class CudaHook final : public caching::CUDAAllocator {
     base_->attachAllocatorTraceTracker(std::move(tracker));
   }
   void enablePeerAccess(c10::DeviceIndex from, c10::DeviceIndex to) override { base_->enablePeerAccess(from, to); }
-  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
-                          cudaStream_t stream, bool peers) override {
+  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t stream,
+                          bool peers) override {
     return base_->memcpyAsync(to, to_device, from, from_device, bytes, stream, peers);
   }
-  std::shared_ptr<caching::AllocatorState> getCheckpointState(c10::DeviceIndex device,
-                                                              c10::MempoolId_t pool) override {
+  std::shared_ptr<caching::AllocatorState> getCheckpointState(c10::DeviceIndex device, c10::MempoolId_t pool) override {
     return base_->getCheckpointState(device, pool);
   }
   caching::CheckpointDelta setCheckpointPoolState(c10::DeviceIndex device,
@@ -117,8 +116,9 @@ class CudaHook final : public caching::CUDAAllocator {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) void stepc_install_cuda_hook(DeviceAllocate* allocate,
-                                                                              DeviceUnwrap* unwrap) {
-  auto* const hook = new CudaHook(caching::get(), allocate, unwrap);  // leaked: tensors are freed after static destructors
+                                                                               DeviceUnwrap* unwrap) {
+  auto* const hook =
+      new CudaHook(caching::get(), allocate, unwrap);  // leaked: tensors are freed after static destructors
   caching::allocator.store(hook);
   c10::SetAllocator(c10::kCUDA, hook, 255);
 }

@@ -1,5 +1,5 @@
-// The alignment of every planned byte of the host's memory, and of a device's: recorder, scheduler and executor round sizes by this one rule, so that what the
-// recorder measured is what the executor needs.
+// The alignment of every planned byte of the host's memory, and of a device's: recorder, scheduler and executor round
+// sizes by this one rule, so that what the recorder measured is what the executor needs.
 #pragma once
 
 #include <cstdint>

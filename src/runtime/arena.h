@@ -47,8 +47,8 @@ struct ArenaPlace {
   bool operator==(const ArenaPlace&) const = default;
 };
 
-// The same of a device's memory, for the length of a run: taken from the device's own allocator, as a tensor, by the runs
-// of one stream in turn. It moves when it grows. Throws UserError when the device has not got as much.
+// The same of a device's memory, for the length of a run: taken from the device's own allocator, as a tensor, by the
+// runs of one stream in turn. It moves when it grows. Throws UserError when the device has not got as much.
 class DeviceArenaLease {
  public:
   DeviceArenaLease(const c10::Device& device, uint64_t bytes);

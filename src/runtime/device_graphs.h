@@ -1,7 +1,7 @@
-// DeviceGraphs: stretches of a Schedule's instructions that its device runs at one launch, without the host between them.
-// Each is recorded in a run, after runs in which its kernels have been made ready, and launched from then on while what it
-// works on lies where it lay. What is no part of a stretch runs call by call: what the host reads, supplies or keeps, and
-// what reads a batch, which lies elsewhere at every step.
+// DeviceGraphs: stretches of a Schedule's instructions that its device runs at one launch, without the host between
+// them. Each is recorded in a run, after runs in which its kernels have been made ready, and launched from then on
+// while what it works on lies where it lay. What is no part of a stretch runs call by call: what the host reads,
+// supplies or keeps, and what reads a batch, which lies elsewhere at every step.
 #pragma once
 
 #include <cstddef>

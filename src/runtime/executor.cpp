@@ -113,7 +113,7 @@ struct Executor::Impl {
   const std::vector<std::shared_ptr<const Kernel>> programs;
   InstructionMemory memory;
   BoundOperands operands;
-  DeviceGraphs graphs;
+  std::optional<DeviceGraphs> graphs;
   std::vector<BoundInstruction> bound;                                    // by instruction
   std::function<void(const Instruction&, const at::Tensor&)> on_written;  // of whoever made the executor
   std::map<std::pair<CallId, size_t>, size_t> host_numbers;
@@ -130,7 +130,6 @@ struct Executor::Impl {
         programs(compile(schedule, kernels)),
         memory(schedule.threads),
         operands(schedule, memory),
-        graphs(schedule, operands),
         states(schedule.states.size()),
         state{operands, memory, std::vector<c10::IValue>(schedule.numbers), {}} {
     if (kernels != nullptr) on_written = kernels->on_written;
@@ -310,8 +309,9 @@ struct Executor::Impl {
       for (bool goes_on = true; goes_on && run.next < end;) {
         const size_t index = run.next;
         if (is_host_code(index)) break;
-        if (const size_t end = is_watched ? index : graphs.run(index, run_plainly); end != index) {
-          run.next = end;
+        const bool may_launch = graphs && !is_watched;
+        if (const size_t behind = may_launch ? graphs->run(index, run_plainly) : index; behind != index) {
+          run.next = behind;
           continue;
         }
         goes_on = is_watched ? watch_instruction(index, result) : run_instruction(index, result);
@@ -371,7 +371,7 @@ struct Executor::Impl {
     if (result.paused) return result;
     if (result.is_whole()) collect(result);
     result.memory = memory.counts();
-    result.memory.device_graphs = graphs.launches();
+    if (graphs) result.memory.device_graphs = graphs->launches();
     if (running->inputs.times != nullptr) running->inputs.times->end();
     running.reset();
     return result;
@@ -404,8 +404,10 @@ struct Executor::Impl {
   }
 };
 
-Executor::Executor(Schedule schedule, KernelSources* kernels, std::shared_ptr<Ranks> ranks)
-    : impl_(std::make_unique<Impl>(std::move(schedule), kernels, std::move(ranks))) {}
+Executor::Executor(Schedule schedule, KernelSources* kernels, std::shared_ptr<Ranks> ranks, bool device_graphs)
+    : impl_(std::make_unique<Impl>(std::move(schedule), kernels, std::move(ranks))) {
+  if (device_graphs) impl_->graphs.emplace(impl_->schedule, impl_->operands);
+}
 Executor::~Executor() = default;
 
 std::string Executor::why_not(const std::vector<at::Tensor>& tensors) { return impl_->operands.why_not(tensors); }
@@ -457,7 +459,7 @@ StepResult Executor::run(RunInputs given) {
     impl.running->dry.emplace(impl.schedule, impl.operands, kernels, inputs.show_written);
   }
   impl.memory.begin_step(impl.running->place);
-  impl.graphs.begin_run();
+  if (impl.graphs) impl.graphs->begin_run();
   return impl.go_on();
 }
 

@@ -79,8 +79,9 @@ class Executor {
  public:
   // Throws RefusedPrograms; UserError when the schedule names an operator that this LibTorch does not have, or is one
   // rank's of a mesh that `ranks` are not. `kernels`: none for a schedule of ATen calls alone. Of several ranks all
-  // make theirs, and run it, together.
-  Executor(Schedule schedule, KernelSources* kernels, std::shared_ptr<Ranks> ranks = nullptr);
+  // make theirs, and run it, together. `device_graphs`: see runtime/device_graphs.h.
+  Executor(Schedule schedule, KernelSources* kernels, std::shared_ptr<Ranks> ranks = nullptr,
+           bool device_graphs = false);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;

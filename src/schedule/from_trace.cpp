@@ -101,9 +101,8 @@ class TraceWriter {
       if (left_out_[allocation.call.index()]) continue;
       PlannedAllocation planned{allocation.bytes, 0, allocation.kept, allocation.space};
       if (!allocation.kept)
-        planned.offset = allocation.space == Space::kDevice
-                             ? s_.device_begin + device_layout.offsets[device_interval++]
-                             : layout.offsets[interval++];
+        planned.offset = allocation.space == Space::kDevice ? s_.device_begin + device_layout.offsets[device_interval++]
+                                                            : layout.offsets[interval++];
       if (allocation.storage.valid()) offset_of_[allocation.storage] = planned.offset;
       allocations_[allocation.call].push_back(planned);
     }
@@ -136,9 +135,9 @@ class TraceWriter {
       const auto offset = offset_of_.find(StorageId(s));
       const bool own = storage.escapes;
       const uint64_t nowhere = own || storage.space == Space::kHost ? 0 : s_.device_begin;
-      know(StorageId(s), add_buffer({own ? Buffer::Kind::kOwn : Buffer::Kind::kArena, storage.bytes,
-                                     own || offset == offset_of_.end() ? nowhere : offset->second, 0, "",
-                                     storage.space}));
+      know(StorageId(s),
+           add_buffer({own ? Buffer::Kind::kOwn : Buffer::Kind::kArena, storage.bytes,
+                       own || offset == offset_of_.end() ? nowhere : offset->second, 0, "", storage.space}));
     }
   }
   BufferId add_buffer(Buffer buffer) {

@@ -7,10 +7,10 @@
 //     constant     made from data inside the step; filled anew for each run
 //     arena        at an offset of the arena: the memory that is planned
 //     own          outlives the step: from the system, anew for each run
-//   device         beside the host's memory, that of one device may be used; its part of the arena is planned behind the host's
-//   operands       strided windows on buffers
-//   instructions   in the order in which they are begun; each reads and writes operands
-//   streams        what stands on one stream runs one after the other. A collective with a mark runs on a stream beside
+//   device         beside the host's memory, that of one device may be used; its part of the arena is planned behind
+//   the host's operands       strided windows on buffers instructions   in the order in which they are begun; each
+//   reads and writes operands streams        what stands on one stream runs one after the other. A collective with a
+//   mark runs on a stream beside
 //                  stream 0: it begins once all before it on stream 0 has ended, and the wait for its mark ends it
 //   outputs        what the program gets at the end
 //
@@ -183,7 +183,7 @@ struct Schedule {
   std::vector<Instruction> instructions;
   std::vector<ScheduleOutput> outputs;
   std::vector<HostNumber> host_numbers;
-  uint32_t numbers = 0;  // that the step reads on the host
+  uint32_t numbers = 0;       // that the step reads on the host
   std::string device;         // "cuda:0"; empty: all is the host's memory
   uint64_t device_begin = 0;  // with a device: what lies in the arena from here on is its memory
   uint64_t arena_bytes = 0;

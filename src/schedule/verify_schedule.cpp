@@ -36,10 +36,9 @@ class Verifier {
   void run() {
     INTERNAL_CHECK(schedule_.threads >= 1, "{} threads", schedule_.threads);
     INTERNAL_CHECK_LE(schedule_.live_lower_bound_bytes, schedule_.arena_bytes, "the arena is too small for any layout");
-    INTERNAL_CHECK(schedule_.device.empty() ? schedule_.device_begin == 0
-                                            : schedule_.device_begin <= schedule_.arena_bytes,
-                   "the memory of '{}' begins at {} of {}", schedule_.device, schedule_.device_begin,
-                   schedule_.arena_bytes);
+    INTERNAL_CHECK(
+        schedule_.device.empty() ? schedule_.device_begin == 0 : schedule_.device_begin <= schedule_.arena_bytes,
+        "the memory of '{}' begins at {} of {}", schedule_.device, schedule_.device_begin, schedule_.arena_bytes);
     for (size_t b = 0; b < schedule_.buffers.size(); ++b) check_buffer(b);
     for (size_t k = 0; k < schedule_.operands.size(); ++k) check_operand(k);
     for (size_t k = 0; k < schedule_.inputs.size(); ++k) check_input(k);
@@ -76,7 +75,8 @@ class Verifier {
       INTERNAL_CHECK_LE(buffer.content.size(), buffer.bytes, "the content of b{}", b);
     if (buffer.kind == Buffer::Kind::kArena && buffer.bytes > 0)
       INTERNAL_CHECK(lies_in(buffer.space, buffer.offset, buffer.bytes), "b{} lies in the other memory", b);
-    INTERNAL_CHECK(buffer.space == Space::kHost || !schedule_.device.empty(), "b{} is a device's, and there is none", b);
+    INTERNAL_CHECK(buffer.space == Space::kHost || !schedule_.device.empty(), "b{} is a device's, and there is none",
+                   b);
   }
 
   void check_buffer_of_input(size_t b) const {

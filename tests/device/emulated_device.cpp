@@ -1,6 +1,6 @@
-// A device for tests on machines without one, as a PyTorch backend under the key PrivateUse1. Its memory is mapped twice:
-// where tensors say that it lies it can be neither read nor written, so host code that follows a device's pointer ends
-// with a fault; kernels, which are the CPU's, find it at a fixed distance from there.
+// A device for tests on machines without one, as a PyTorch backend under the key PrivateUse1. Its memory is mapped
+// twice: where tensors say that it lies it can be neither read nor written, so host code that follows a device's
+// pointer ends with a fault; kernels, which are the CPU's, find it at a fixed distance from there.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -17,11 +17,11 @@
 #include <unistd.h>
 
 #include <ATen/ATen.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
@@ -80,8 +80,7 @@ class Memory final : public c10::Allocator {
     const int file = ::memfd_create("emulated device", 0);
     TORCH_CHECK(file >= 0 && ::ftruncate(file, kBytes) == 0, "no memory for the emulated device");
     begin_ = static_cast<char*>(::mmap(nullptr, kBytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0));
-    kernels_ =
-        static_cast<char*>(::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0));
+    kernels_ = static_cast<char*>(::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0));
     TORCH_CHECK(begin_ != MAP_FAILED && kernels_ != MAP_FAILED, "no memory for the emulated device");
     ::close(file);
     free_[begin_] = kBytes;
@@ -164,8 +163,8 @@ class OnCpu {
                               c10::DataPtr(memory, c10::Device(c10::kCPU)), c10::GetAllocator(c10::kCPU), true));
       devices_.emplace(alias.storage().unsafeGetStorageImpl(), storage);
     }
-    auto out = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(alias.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
+    auto out = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(alias.storage()),
+                                                        c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
     out.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) out.unsafeGetTensorImpl()->set_wrapped_number(true);
     originals_.emplace(out.unsafeGetTensorImpl(), tensor);
@@ -196,12 +195,12 @@ class OnCpu {
 
  private:
   std::map<c10::StorageImpl*, at::Tensor> aliases_;
-  std::map<c10::StorageImpl*, c10::Storage> devices_;   // by alias
+  std::map<c10::StorageImpl*, c10::Storage> devices_;  // by alias
   std::map<c10::TensorImpl*, at::Tensor> originals_;
 };
 
-// What calls of a recording do, for its launches. Nothing of a device's runs while it is recorded: here all of it does, and
-// what it wrote is taken back at the end.
+// What calls of a recording do, for its launches. Nothing of a device's runs while it is recorded: here all of it does,
+// and what it wrote is taken back at the end.
 class Graph final : public stepc::DeviceGraph {
  public:
   void begin() override {
@@ -244,14 +243,17 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::
   std::vector<at::Tensor> kept;
   const size_t count = op.schema().arguments().size();
   const size_t begin = stack->size() - count;
-  const bool takes_any = op.schema().name().starts_with("aten::_foreach") || op.schema().name().find("index") != std::string::npos;
+  const bool takes_any =
+      op.schema().name().starts_with("aten::_foreach") || op.schema().name().find("index") != std::string::npos;
   const auto take = [&](const at::Tensor& tensor) {
     TORCH_CHECK(takes_any || !tensor.defined() || tensor.dim() == 0 || tensor.device() == kDevice,
                 "Expected all tensors to be on the same device, but found at least two devices, cpu and ", kDevice);
-    if (!tensor.defined() || tensor.device() == kDevice || !Graph::is_recording()) return kept.emplace_back(cpu.of(tensor));
+    if (!tensor.defined() || tensor.device() == kDevice || !Graph::is_recording())
+      return kept.emplace_back(cpu.of(tensor));
     // A number of the host's: a recording has it as it is now.
     auto memory = std::make_shared<std::string>(tensor.nbytes(), '\0');
-    at::Tensor copy = at::from_blob(memory->data(), tensor.sizes(), [memory](void*) {}, tensor.options());
+    at::Tensor copy = at::from_blob(
+        memory->data(), tensor.sizes(), [memory](void*) {}, tensor.options());
     copy.copy_(tensor);
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) copy.unsafeGetTensorImpl()->set_wrapped_number(true);
     return kept.emplace_back(copy);
@@ -280,7 +282,8 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::
   std::vector<std::tuple<size_t, size_t, at::Tensor>> made;  // result, element, its place
   const auto back = [&](const at::Tensor& one, size_t result, size_t element) {
     at::Tensor on_device = cpu.back(one);
-    if (one.defined() && one.numel() > 0 && !Memory::instance().holds(one.const_data_ptr())) made.emplace_back(result, element, OnCpu().of(on_device));
+    if (one.defined() && one.numel() > 0 && !Memory::instance().holds(one.const_data_ptr()))
+      made.emplace_back(result, element, OnCpu().of(on_device));
     return on_device;
   };
   for (size_t r = first; r < stack->size(); ++r) {
@@ -305,14 +308,13 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::
 at::Tensor empty(c10::SymIntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                  std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
   return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(sizes), c10::GetAllocator(kKind),
-                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                   c10::dtype_or_default(dtype), format);
+                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype),
+                                   format);
 }
 at::Tensor empty_strided(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides, std::optional<at::ScalarType> dtype,
                          std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>) {
   return at::detail::empty_strided_generic(C10_AS_INTARRAYREF_SLOW(sizes), C10_AS_INTARRAYREF_SLOW(strides),
-                                           c10::GetAllocator(kKind),
-                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                           c10::GetAllocator(kKind), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                            c10::dtype_or_default(dtype));
 }
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
@@ -367,9 +369,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
   Graph::refuse(true);
   OnCpu cpu;
   const c10::SymInt channels[] = {gradient.sym_size(1)};
-  const auto [of_input, of_weight, of_bias] = at::convolution_backward_symint(
-      cpu.of(gradient), cpu.of(input), cpu.of(weight), c10::SymIntArrayRef(channels), stride, padding, dilation,
-      transposed, output_padding, std::move(groups), wanted);
+  const auto [of_input, of_weight, of_bias] =
+      at::convolution_backward_symint(cpu.of(gradient), cpu.of(input), cpu.of(weight), c10::SymIntArrayRef(channels),
+                                      stride, padding, dilation, transposed, output_padding, std::move(groups), wanted);
   return {cpu.back(of_input), cpu.back(of_weight), cpu.back(of_bias)};
 }
 

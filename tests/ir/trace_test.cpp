@@ -168,6 +168,8 @@ TEST(TraceVerify, NamesTheBrokenPromise) {
   verify(parse_trace(kTraceText));
   expect_broken("f32[32, 32] @s0", "f32[32, 33] @s0", "leaves its storage");
   expect_broken("storage s0 bytes=4096 external", "storage s0 bytes=4096", "in a storage that the step makes");
+  expect_broken("storage s2 bytes=1024", "storage s2 bytes=1024 device", "memory of a device, and there is none");
+  expect_broken("alloc 1024 @s2 [2, 8)", "alloc 1024 @s2 [2, 8) device", "allocated in the other memory");
   expect_broken("aten::mm(%1, %2)", "aten::mm(%1, %3)", "reads %3 before it is made");
   expect_broken("alloc 65536 [1, 2)", "alloc 65536 [1, 1)", "allocation of call 0 lives in [1, 1)");
   expect_broken("alloc 65536 [1, 2)", "alloc 65536 @s0 [1, 2)", "external and allocated");

@@ -41,6 +41,19 @@ TEST_F(InstructionMemoryTest, ResultsGetTheirPlacesOnce) {
   EXPECT_EQ(ask(256), at(1024)) << "again, for the next instruction";
 }
 
+TEST_F(InstructionMemoryTest, EachMemoryGivesWhatIsPlannedThere) {
+  std::byte device[1024];
+  memory_.begin_step({arena_, device, 2048});
+  begin({{256, 2048 + 512, false, Space::kDevice}, {256, 1024, false, Space::kHost}, {64, 0, true, Space::kDevice}},
+        {0, 512});
+  EXPECT_EQ(ask(256), at(1024));
+  EXPECT_EQ(memory_.allocate_on_device(256), device + 512);
+  EXPECT_EQ(memory_.allocate_on_device(64), nullptr) << "it outlives the step";
+  EXPECT_EQ(memory_.allocate_on_device(32), nullptr) << "scratch memory is the host's";
+  memory_.on_arena_free(device + 512, 0);
+  EXPECT_EQ(memory_.allocate_on_device(256), device + 512) << "again, once it is freed";
+}
+
 TEST_F(InstructionMemoryTest, ResultsAreAskedForInAnyOrder) {
   begin({{64, 1024, false}, {128, 2048, false}}, {});
   EXPECT_EQ(ask(128), at(2048));

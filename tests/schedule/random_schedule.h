@@ -36,6 +36,10 @@ class RandomSchedule {
     list(out.outputs, [&] { return output(); });
     list(out.host_numbers, [&] { return host_number(); });
     out.numbers = id();
+    if (flag()) {
+      out.device = "cuda:1";
+      out.device_begin = bytes();
+    }
     out.arena_bytes = bytes();
     out.live_lower_bound_bytes = bytes();
     out.layout_algorithm = text();
@@ -43,6 +47,7 @@ class RandomSchedule {
   }
 
  private:
+  Space space() { return flag() ? Space::kDevice : Space::kHost; }
   uint64_t below(uint64_t count) { return engine_() % count; }
   bool flag() { return below(2) == 0; }
   uint32_t id() { return static_cast<uint32_t>(below(flag() ? 3 : UINT32_MAX)); }
@@ -79,7 +84,7 @@ class RandomSchedule {
   InputKind input_kind() { return kind<InputKind>(11); }
 
   Buffer buffer() {
-    return {kind<Buffer::Kind>(4), bytes(), flag() ? bytes() : 0, flag() ? id() : 0, flag() ? text() : ""};
+    return {kind<Buffer::Kind>(4), bytes(), flag() ? bytes() : 0, flag() ? id() : 0, flag() ? text() : "", space()};
   }
   Operand operand(size_t buffers) {
     Operand out;
@@ -221,7 +226,7 @@ class RandomSchedule {
     if (flag()) out.event = id();
     if (flag()) out.generator = id();
     if (flag()) out.state = id();
-    list(out.allocations, [&] { return PlannedAllocation{bytes(), flag() ? bytes() : 0, flag()}; });
+    list(out.allocations, [&] { return PlannedAllocation{bytes(), flag() ? bytes() : 0, flag(), space()}; });
     if (flag()) out.scratch = {bytes(), bytes()};
     if (flag()) out.worker_scratch = {bytes(), bytes()};
     if (flag()) out.stream = id();

@@ -54,6 +54,15 @@ TEST(ScheduleVerify, Sizes) {
   EXPECT_THROW(extent_of(Operand{BufferId(0), DType::kF32, {INT64_MAX}, {INT64_MAX}, 0}), InternalError);
 }
 
+TEST(ScheduleVerify, EachMemoryHasItsPartOfTheArena) {
+  expect_broken("b2 is a device's, and there is none", [](Schedule& s) { s.buffers[2].space = Space::kDevice; });
+  expect_broken("the memory of 'cuda:0' begins at 4096", [](Schedule& s) {
+    s.device = "cuda:0";
+    s.device_begin = 4096;
+  });
+  expect_broken("lies in the other memory", [](Schedule& s) { s.device = "cuda:0"; });
+}
+
 TEST(ScheduleVerify, IdsAreInRange) {
   expect_broken("the buffer of %3", [](Schedule& s) { s.operands[3].buffer = BufferId(99); });
   expect_broken("the operand of input 1", [](Schedule& s) { s.inputs[1].operand = OperandId(); });

@@ -104,7 +104,8 @@ Schedule plan_exact(const Trace& trace, int threads) {
 
 PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
   verify(trace);
-  USER_CHECK(trace.device.empty(), "its tensors are on {}, where the recorded calls run and no Graph yet", trace.device);
+  USER_CHECK(trace.device.empty(), "its tensors are on {}, where the recorded calls run and no Graph yet",
+             trace.device);
   PlanGraphOptions how;
   how.target = options.target;
   how.target.features = features_of(kernels.micro_kernels);
@@ -117,12 +118,12 @@ PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const Compile
 }
 
 //   exact   Trace --from_trace--> Schedule --bind--> Executor
-Compiled compile_exact(const Trace& trace, int threads) {
+Compiled compile_exact(const Trace& trace, int threads, bool device_graphs) {
   const auto begin = Clock::now();
   Compiled compiled;
   Schedule schedule = plan_exact(trace, threads);
   verify(schedule);
-  compiled.executor = std::make_unique<Executor>(std::move(schedule), nullptr);
+  compiled.executor = std::make_unique<Executor>(std::move(schedule), nullptr, nullptr, device_graphs);
   compiled.seconds = seconds_since(begin);
   return compiled;
 }

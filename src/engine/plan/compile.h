@@ -34,7 +34,7 @@ struct Compiled {
   Context context = Context::kGather;  // fast mode: of the strategy, or what was chosen
   double seconds = 0;                  // planning and binding
 };
-Compiled compile_exact(const Trace& trace, int threads);
+Compiled compile_exact(const Trace& trace, int threads, bool device_graphs);
 // `ranks`: those of the strategy's mesh.
 Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
                       const std::shared_ptr<Ranks>& ranks = nullptr);

@@ -83,7 +83,7 @@ Plan::Road& Plan::exact() {
   if (exact_ == nullptr) {
     USER_CHECK(options_.capture == Capture::kRun, "a step that was never run has no recorded calls to replay: {}",
                why_exact_);
-    exact_ = road_of(compile_exact(trace_, options_.threads));
+    exact_ = road_of(compile_exact(trace_, options_.threads, options_.device_graphs));
     for (EventRun& run : events_)
       if (run.update != nullptr) run.update->set_stale();
     for (const HostSupply& one : supplied_) exact_->executor->supply(one.call, one.arg, one.number);

@@ -33,6 +33,7 @@ class SavedGradients {
 // How a plan is made of its trace.
 struct PlanOptions {
   int threads = 1;  // intra-op, that the step was captured with
+  bool device_graphs = false;
   // With them the step runs as a Graph, in fast mode; why_exact() says where it cannot. None: as the recorded calls.
   KernelSources* kernels = nullptr;
   MemoryBudget budget = {};

@@ -541,7 +541,8 @@ std::shared_ptr<Plan> PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, 
 
 PlanOptions PlanCache::options_for(const PlanEntry& entry) {
   KernelSources* const from = config_.mode == Mode::kFast && !entry.exact ? kernels() : nullptr;
-  return {at::get_num_threads(), from, config_.memory_budget, Capture::kRun, is_traced_, target_to_weigh_with(from)};
+  return {at::get_num_threads(),     config_.device_graphs, from, config_.memory_budget, Capture::kRun, is_traced_,
+          target_to_weigh_with(from)};
 }
 
 // Measured rates count for what runs only where that was asked for.
@@ -728,8 +729,7 @@ void PlanCache::count_run(const Plan& plan, const StepResult& result) {
   stats_.device_graphs = memory.device_graphs;
   const uint64_t measured = memory.arena_peak_bytes + memory.kept_bytes + memory.unplanned_bytes;
   // What a graph runs asks for nothing: what it uses was seen when it was recorded.
-  stats_.measured_peak_bytes =
-      memory.device_graphs > 0 ? std::max(stats_.measured_peak_bytes, measured) : measured;
+  stats_.measured_peak_bytes = memory.device_graphs > 0 ? std::max(stats_.measured_peak_bytes, measured) : measured;
 }
 
 std::shared_ptr<Plan> PlanCache::other_branch(PlanEntry& entry, const std::shared_ptr<Plan>& plan,

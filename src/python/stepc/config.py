@@ -19,6 +19,7 @@ TEXTS = {
     "kernel_directory": "a path",
 }
 WHOLE_NUMBERS = ("max_plans", "max_recordings")
+FLAGS = ("device_graphs",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Config:
         rank's own, and losses and gradients are then the ranks' means, as under DDP. It differs where ranks have means of
         unlike many numbers, such as the tokens that count.
     shard: parameters split otherwise than is found: {"*.q_proj.weight": {0: "tp"}}.
+    device_graphs: on a device, calls that need nothing of the host become one launch (docs/gpu.md).
     max_plans: signatures (shapes, flags, settings) whose plans are kept, and plans of one signature.
     max_recordings: recordings of one signature without a plan before it stays eager.
     """
@@ -73,6 +75,7 @@ class Config:
     batch_dims: dict[str, int | None] | None = None
     loss_mean: str = "all"
     shard: dict[str, dict[int, str]] | None = None
+    device_graphs: bool = False
     max_plans: int = 8
     max_recordings: int = 6
 
@@ -88,6 +91,9 @@ class Config:
         for name in WHOLE_NUMBERS:
             if type(value := getattr(self, name)) is not int:
                 raise _C.UserError(f"{name} is {value!r}; it is a whole number")
+        for name in FLAGS:
+            if type(value := getattr(self, name)) is not bool:
+                raise _C.UserError(f"{name} is {value!r}; it is True or False")
         if self.shapes is not None and not isinstance(self.shapes, Shapes):
             raise _C.UserError(f'shapes is {self.shapes!r}; it is a stepc.Shapes, such as '
                                'stepc.Shapes({"input_ids": (1, 0)}, sizes=[128, 256])')

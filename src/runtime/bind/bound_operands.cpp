@@ -18,8 +18,8 @@ namespace {
 // A window on `storage`, beginning `shift_bytes` later than recorded.
 at::Tensor window(const c10::Storage& storage, const Operand& operand, int64_t shift_bytes) {
   const at::ScalarType dtype = scalar_type_of(operand.dtype);
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(storage), backend_keys(storage.device()), c10::scalarTypeToTypeMeta(dtype));
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), backend_keys(storage.device()),
+                                                               c10::scalarTypeToTypeMeta(dtype));
   const int64_t shift = shift_bytes / size_of(operand.dtype);
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(operand.sizes, operand.strides, operand.offset + shift);
   if (operand.conj) tensor._set_conj(true);
@@ -103,7 +103,9 @@ void BoundOperands::list_expected() {
 }
 
 bool BoundOperands::looks_like(const at::Tensor& tensor, const Expected& expected) const {
-  const auto lies_there = [&] { return expected.is_on_device ? tensor.device() == *device_ : tensor.device().is_cpu(); };
+  const auto lies_there = [&] {
+    return expected.is_on_device ? tensor.device() == *device_ : tensor.device().is_cpu();
+  };
   if (!tensor.defined() || !lies_there() || tensor.layout() != c10::Layout::Strided ||
       tensor.scalar_type() != expected.dtype || tensor.is_conj() != expected.conj || tensor.is_neg() != expected.neg ||
       tensor.dim() != expected.dims)
@@ -235,8 +237,7 @@ void BoundOperands::release() {
   }
 }
 
-BoundOperands::Run::Run(BoundOperands& operands, const std::vector<at::Tensor>& inputs,
-                        const ArenaPlace& arena)
+BoundOperands::Run::Run(BoundOperands& operands, const std::vector<at::Tensor>& inputs, const ArenaPlace& arena)
     : operands_(operands) {
   operands.bind_arena(arena);
   for (const Constant& constant : operands.constants_) {  // anew for each run: the step may write to it
