@@ -136,7 +136,7 @@ TEST_F(InstructionMemoryTest, CountsEveryStepAnew) {
   ask(256);
   memory_.note_use(3000);
   EXPECT_EQ(memory_.counts().arena_peak_bytes, 3000U);
-  memory_.begin_step(arena_);
+  memory_.begin_step({arena_});
   EXPECT_EQ(ask(256), nullptr) << "no instruction runs";
   memory_.on_system_allocation(nullptr, 256, 0);
   EXPECT_EQ(memory_.counts().served, 0U);

@@ -55,7 +55,7 @@ TEST(ScheduleVerify, Sizes) {
 }
 
 TEST(ScheduleVerify, EachMemoryHasItsPartOfTheArena) {
-  expect_broken("b2 is a device's, and there is none", [](Schedule& s) { s.buffers[2].space = Space::kDevice; });
+  expect_broken("b5 is a device's, and there is none", [](Schedule& s) { s.buffers[5].space = Space::kDevice; });
   expect_broken("the memory of 'cuda:0' begins at 4096", [](Schedule& s) {
     s.device = "cuda:0";
     s.device_begin = 4096;

@@ -32,7 +32,7 @@ Tensors rows_of(const Tensors& tensors, int64_t first, int64_t count) {
 // (hidden, target[, gradient of the loss[, of the sum]]) of some rows; writes their part of the results, and of the
 // gradient of the logits where there is one.
 void add_rows(const Loss& of, const Tensors& x, const Tensor& weight, const Tensors& results, const Tensor& gradients) {
-  const Tensor logp = at::log_softmax(at::mm(x[0], weight.t()), 1, of.wide);
+  const Tensor logp = at::log_softmax(mm_in_blocks(x[0], weight.t()), 1, of.wide);
   const Tensor target = x[1].contiguous();
   results[0].copy_(at::nll_loss(logp, target, {}, at::Reduction::None, of.ignored));
   results[1].copy_(logp.sum(1));
@@ -41,7 +41,7 @@ void add_rows(const Loss& of, const Tensors& x, const Tensor& weight, const Tens
   Tensor gradient = at::nll_loss_backward(x[2].contiguous(), logp, target, {}, at::Reduction::None, of.ignored, total);
   if (x.size() > 3) gradient.add_(x[3].unsqueeze(1));
   gradients.copy_(at::_log_softmax_backward_data(gradient, logp, 1, of.wide));
-  results[2].copy_(at::mm(gradients, weight));
+  results[2].copy_(mm_in_blocks(gradients, weight));
 }
 
 // See ops/rows/loss.cpp.
@@ -74,13 +74,13 @@ Tensors linear_cross_entropy(const Tensors& x, const Attrs& attrs, const Types& 
     if (!has_weight_gradient) continue;
     const Tensor left = gradients.narrow(0, 0, count).t(), right = x[0].narrow(0, first, count);
     if (is_one_matmul)
-      at::mm_out(weight_gradient, left, right);
+      mm_out_in_blocks(weight_gradient, left, right);
     else if (weight_gradient.scalar_type() == left.scalar_type())
       weight_gradient.addmm_(left, right);
     else
       for (int64_t c = 0; c < left.size(0); c += kClasses) {
         const int64_t some = std::min(kClasses, left.size(0) - c);
-        weight_gradient.narrow(0, c, some).add_(at::mm(left.narrow(0, c, some), right));
+        weight_gradient.narrow(0, c, some).add_(mm_in_blocks(left.narrow(0, c, some), right));
       }
   }
   if (is_backward && !weight_gradient.is_same(results[3])) results[3].copy_(weight_gradient);

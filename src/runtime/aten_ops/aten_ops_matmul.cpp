@@ -3,6 +3,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 
 #include "aten/constants.h"
 #include "ops/philox.h"
@@ -15,29 +16,46 @@ using Tensors = std::vector<at::Tensor>;
 using Types = std::vector<TensorType>;
 using at::Tensor;
 
-// Where the CPU has no instructions for narrow numbers, the library's kernel for a transposed left operand sums into an
-// f32 copy of the whole result, in memory that no allocator of its own knows of. So it gets some rows at a time.
-Tensor narrow_matmul(const Tensor& left, const Tensor& right) {
-  constexpr int64_t kMostSums = int64_t{1} << 19;  // f32: 2 MiB
-  const int64_t columns = right.size(1);
-  const int64_t rows = std::max<int64_t>(kMostSums / std::max<int64_t>(columns, 1), 1);
-  if (left.size(0) <= rows) return at::mm(left, right);
-  Tensor out = at::empty({left.size(0), columns}, left.options());
-  for (int64_t row = 0; row < left.size(0); row += rows) {
-    const int64_t count = std::min(rows, left.size(0) - row);
-    Tensor part = out.narrow(0, row, count);
-    at::mm_out(part, left.narrow(0, row, count), right);
+constexpr int64_t kBlock = 512;  // rows and columns of what is widened at a time: 1 MiB in f32
+
+bool has_no_kernel_for(at::ScalarType type) {
+  static const bool kIsNarrow = at::get_cpu_capability() != "AVX512";
+  return kIsNarrow && at::isReducedFloatingType(type);
+}
+
+// Operands of more dimensions, some of whose matrices are multiplied at a time.
+Tensor widened_matmul(const Tensor& left, const Tensor& right) {
+  if (left.dim() >= 2 && right.dim() == 2) {
+    std::vector<int64_t> sizes = left.sizes().vec();
+    sizes.back() = right.size(1);
+    return mm_in_blocks(left.reshape({-1, left.size(-1)}), right).view(sizes);
   }
-  return out;
+  if (left.dim() < 3 || left.dim() != right.dim() ||
+      left.sizes().slice(0, left.dim() - 2) != right.sizes().slice(0, right.dim() - 2))
+    return at::matmul(left, right);
+  std::vector<int64_t> sizes = left.sizes().vec();
+  sizes.back() = right.size(-1);
+  const Tensor lefts = left.flatten(0, -3), rights = right.flatten(0, -3);
+  Tensor out = at::empty({lefts.size(0), sizes[sizes.size() - 2], sizes.back()}, left.options());
+  const int64_t of_one = std::max({lefts[0].numel(), rights[0].numel(), out[0].numel(), int64_t{1}});
+  const int64_t some = std::max<int64_t>(kBlock * kBlock / of_one, 1);
+  for (int64_t first = 0; first < out.size(0); first += some) {
+    const int64_t count = std::min(some, out.size(0) - first);
+    if (count == 1) {
+      mm_out_in_blocks(out[first], lefts[first], rights[first]);
+      continue;
+    }
+    out.narrow(0, first, count)
+        .copy_(at::bmm(lefts.narrow(0, first, count).to(at::kFloat), rights.narrow(0, first, count).to(at::kFloat)));
+  }
+  return out.view(sizes);
 }
 
 Tensors matmul(const Tensors& x, const Attrs& attrs, const Types&) {
   const bool transposed = attrs.get<bool>("transpose_a");
   const Tensor left = transposed ? x[0].mT() : x[0];
   const Tensor right = attrs.get<bool>("transpose_b") ? x[1].mT() : x[1];
-  const bool is_narrow = at::isReducedFloatingType(left.scalar_type());
-  if (transposed && is_narrow && left.dim() == 2 && right.dim() == 2) return {narrow_matmul(left, right)};
-  return {at::matmul(left, right)};
+  return {has_no_kernel_for(left.scalar_type()) ? widened_matmul(left, right) : at::matmul(left, right)};
 }
 
 // ---- attention: ATen's kernel wants as many key heads as query heads, and the elements of a head side by side
@@ -157,6 +175,33 @@ const OverwritingOps& index_overwriting_ops() {
       {"put_add", put_add},
   };
   return kOps;
+}
+
+void mm_out_in_blocks(const Tensor& out, const Tensor& left, const Tensor& right) {
+  if (!has_no_kernel_for(left.scalar_type())) {
+    Tensor to = out;
+    at::mm_out(to, left, right);
+    return;
+  }
+  const int64_t rows = left.size(0), columns = right.size(1), inner = left.size(1);
+  for (int64_t c = 0; c < columns; c += kBlock) {
+    const int64_t wide = std::min(kBlock, columns - c);
+    for (int64_t r = 0; r < rows; r += kBlock) {
+      const int64_t high = std::min(kBlock, rows - r);
+      const Tensor sums = at::zeros({high, wide}, left.options().dtype(at::kFloat));
+      for (int64_t k = 0; k < inner; k += kBlock) {
+        const int64_t deep = std::min(kBlock, inner - k);
+        sums.addmm_(left.narrow(0, r, high).narrow(1, k, deep).to(at::kFloat),
+                    right.narrow(0, k, deep).narrow(1, c, wide).to(at::kFloat));
+      }
+      out.narrow(0, r, high).narrow(1, c, wide).copy_(sums);
+    }
+  }
+}
+Tensor mm_in_blocks(const Tensor& left, const Tensor& right) {
+  Tensor out = at::empty({left.size(0), right.size(1)}, left.options());
+  mm_out_in_blocks(out, left, right);
+  return out;
 }
 
 const AtenOps& matmul_aten_ops() {
