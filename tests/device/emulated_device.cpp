@@ -19,6 +19,8 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/InferSize.h>
+#include <ATen/TensorUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/ops/from_blob.h>
@@ -375,6 +377,28 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
   return {cpu.back(of_input), cpu.back(of_weight), cpu.back(of_bias)};
 }
 
+// Windows look at no memory, which may not be there.
+at::Tensor window(const at::Tensor& self, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset) {
+  auto out = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(self.storage()),
+                                                      self.key_set(), self.dtype());
+  out.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  return out;
+}
+at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides,
+                      std::optional<c10::SymInt> offset) {
+  return window(self, C10_AS_INTARRAYREF_SLOW(sizes), C10_AS_INTARRAYREF_SLOW(strides),
+                offset ? offset->expect_int() : self.storage_offset());
+}
+at::Tensor reshape_alias(const at::Tensor& self, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides) {
+  return as_strided(self, sizes, strides, std::nullopt);
+}
+at::Tensor view(const at::Tensor& self, c10::SymIntArrayRef sizes) {
+  const auto wanted = at::infer_size_dv(C10_AS_INTARRAYREF_SLOW(sizes), self.numel());
+  const auto strides = at::detail::computeStride(self.sizes(), self.strides(), wanted);
+  TORCH_CHECK(strides.has_value(), "view size is not compatible with input tensor's size and stride");
+  return window(self, wanted, *strides, self.storage_offset());
+}
+
 at::Tensor& set_all(at::Tensor& self, c10::Storage storage) {
   const auto count = static_cast<int64_t>(storage.nbytes()) / self.element_size();
   const c10::SymInt sizes[] = {count};
@@ -401,6 +425,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty_strided", &empty_strided);
   library.impl("_copy_from", &copy_from);
   library.impl("_copy_from_and_resize", &copy_from_and_resize);
+  library.impl("as_strided", &as_strided);
+  library.impl("_reshape_alias", &reshape_alias);
+  library.impl("view", &view);
   library.impl("resize_", &resize);
   library.impl("convolution_overrideable", &convolution);
   library.impl("convolution_backward_overrideable", &convolution_backward);

@@ -367,3 +367,40 @@ def test_a_learning_rate_that_changes_reaches_the_device(device):
 def test_a_device_graph_is_a_choice_of_true_or_false():
     with pytest.raises(stepc.UserError, match="device_graphs is 'yes'; it is True or False"):
         stepc.Config(device_graphs="yes")
+
+
+def test_python_that_runs_beside_every_replay(device):
+    def step(run, ids):
+        return run.update(loss_of(run.model, ids))
+
+    want, run = Run(device, dropout=0.1), Run(device, dropout=0.1)
+    steps_of(want, None, batches(device), step)
+    called = steps_of(run, stepc.Config(python="trace", device_graphs=True), batches(device), step)
+    assert_same(run, want)
+    assert called.stats["replays"] >= 5, called.report()
+
+
+def test_what_is_saved_on_a_device_comes_back_there(device, tmp_path):
+    run = Run(device)
+    called = steps_of(run, stepc.Config(), batches(device, 6), lambda run, ids: run.update(loss_of(run.model, ids)))
+    called.save(tmp_path, step=6)
+    saved = run.state()
+    for ids in batches(device, 2):
+        called(ids)
+    called.load(tmp_path)
+    assert all(map(torch.equal, run.state(), saved))
+    assert run.model.head.weight.device.type == device
+
+
+def test_data_that_the_step_makes_on_the_device(device):
+    weights = torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+    def step(run, ids):
+        scale = torch.tensor([0.5, 2.0], device=device).prod() * weights.to(device).mean() / torch.arange(1, 5, device=device).sum()
+        return run.update(loss_of(run.model, ids) * scale)
+
+    want, run = Run(device), Run(device)
+    steps_of(want, None, batches(device), step)
+    called = steps_of(run, stepc.Config(device_graphs=True), batches(device), step)
+    assert_same(run, want)
+    assert called.stats["replays"] >= 2, called.report()

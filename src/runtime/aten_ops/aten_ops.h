@@ -45,9 +45,9 @@ const AtenOps& view_aten_ops();    // windows, where the operand's strides allow
 const AtenOps& shape_aten_ops();   // other views, reduce
 const AtenOps& matmul_aten_ops();  // matmul, attention, index, random
 const AtenOps& loss_aten_ops();
-// left [m, k] x right [k, n] into `out`. Of narrow types that the CPU has no instructions for, blocks are multiplied in f32:
-// the library's kernels for them take up to a hundred times as long, and some an f32 copy of the whole result, in memory
-// that no allocator of ATen's knows of.
+// left [m, k] x right [k, n] into `out`. Of narrow types that the CPU has no instructions for, blocks are multiplied in
+// f32: the library's kernels for them take up to a hundred times as long, and some an f32 copy of the whole result, in
+// memory that no allocator of ATen's knows of.
 void mm_out_in_blocks(const at::Tensor& out, const at::Tensor& left, const at::Tensor& right);
 at::Tensor mm_in_blocks(const at::Tensor& left, const at::Tensor& right);
 using OverwritingOps = std::map<std::string_view, OverwritingFn>;
