@@ -88,6 +88,28 @@ TEST(AtenOpsTable, ANarrowProductOfATransposedOperandIsThatOfAllItsRows) {
 
 // What an op that replaces elements makes of its first operand's is left where the caller wants it, perhaps on that
 // operand itself.
+// Of the blocks that a CPU without instructions for narrow types multiplies in: several each way, and their remains.
+TEST(AtenOpsTable, NarrowProductsAreRoundedOnce) {
+  using Shapes = std::pair<Shape, Shape>;
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf})
+    for (const auto& [left_shape, right_shape] :
+         {Shapes{{530, 1040}, {1040, 600}}, Shapes{{2, 3, 70}, {70, 5}}, Shapes{{2, 600, 70}, {2, 70, 520}},
+          Shapes{{3, 5, 9, 70}, {3, 5, 70, 8}}, Shapes{{4, 0}, {0, 3}}, Shapes{{0, 4}, {4, 3}}})
+      for (const bool transposed : {false, true}) {
+        const at::Tensor left = at::randn(left_shape).to(type), right = at::randn(right_shape).to(type);
+        const at::Tensor expected = at::matmul(left.to(at::kDouble), right.to(at::kDouble));
+        const Attrs attrs = {{"transpose_a", transposed}, {"transpose_b", !transposed}};
+        const std::vector<at::Tensor> given = {transposed ? left.mT().contiguous() : left,
+                                               transposed ? right : right.mT().contiguous()};
+        const DType dtype = type == at::kHalf ? DType::kF16 : DType::kBF16;
+        const at::Tensor seen = AtenOp("matmul")(given, attrs, {{dtype, expected.sizes().vec()}})[0];
+        ASSERT_EQ(seen.sizes(), expected.sizes());
+        const double ulp = type == at::kHalf ? 0x1p-11 : 0x1p-8;
+        const at::Tensor bound = expected.abs() * (1.01 * ulp) + 1e-4 * std::sqrt(left.size(-1) + 1.0);
+        EXPECT_TRUE(((seen.to(at::kDouble) - expected).abs() <= bound).all().item<bool>()) << expected.sizes();
+      }
+}
+
 TEST(AtenOpsTable, OverwritingOpsLeaveTheResultInTheirTarget) {
   const Attrs rows = {{"dim", int64_t{0}}};
   const std::vector<TensorType> types = {{DType::kF32, {4, 2}}};
