@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <ATen/ops/from_blob.h>
 
 #include "aten/constants.h"
 #include "ops/philox.h"
@@ -16,38 +17,30 @@ using Tensors = std::vector<at::Tensor>;
 using Types = std::vector<TensorType>;
 using at::Tensor;
 
-constexpr int64_t kBlock = 512;  // rows and columns of what is widened at a time: 1 MiB in f32
+constexpr int64_t kBlock = 384;  // rows and columns
 
 bool has_no_kernel_for(at::ScalarType type) {
   static const bool kIsNarrow = at::get_cpu_capability() != "AVX512";
   return kIsNarrow && at::isReducedFloatingType(type);
 }
 
-// Operands of more dimensions, some of whose matrices are multiplied at a time.
+// A block in f32, in memory that its thread keeps: 576 KiB, and there are three of them.
+Tensor widened(std::vector<float>& memory, int64_t rows, int64_t columns) {
+  memory.resize(kBlock * kBlock);
+  return at::from_blob(memory.data(), {rows, columns}, at::kFloat);
+}
+
+// Operands of more dimensions: as many products of matrices.
 Tensor widened_matmul(const Tensor& left, const Tensor& right) {
-  if (left.dim() >= 2 && right.dim() == 2) {
-    std::vector<int64_t> sizes = left.sizes().vec();
-    sizes.back() = right.size(1);
-    return mm_in_blocks(left.reshape({-1, left.size(-1)}), right).view(sizes);
-  }
-  if (left.dim() < 3 || left.dim() != right.dim() ||
-      left.sizes().slice(0, left.dim() - 2) != right.sizes().slice(0, right.dim() - 2))
-    return at::matmul(left, right);
   std::vector<int64_t> sizes = left.sizes().vec();
   sizes.back() = right.size(-1);
+  if (left.dim() >= 2 && right.dim() == 2) return mm_in_blocks(left.flatten(0, -2), right).view(sizes);
+  const size_t batch = sizes.size() - 2;
+  if (left.dim() < 3 || left.dim() != right.dim() || left.sizes().slice(0, batch) != right.sizes().slice(0, batch))
+    return at::matmul(left, right);
   const Tensor lefts = left.flatten(0, -3), rights = right.flatten(0, -3);
-  Tensor out = at::empty({lefts.size(0), sizes[sizes.size() - 2], sizes.back()}, left.options());
-  const int64_t of_one = std::max({lefts[0].numel(), rights[0].numel(), out[0].numel(), int64_t{1}});
-  const int64_t some = std::max<int64_t>(kBlock * kBlock / of_one, 1);
-  for (int64_t first = 0; first < out.size(0); first += some) {
-    const int64_t count = std::min(some, out.size(0) - first);
-    if (count == 1) {
-      mm_out_in_blocks(out[first], lefts[first], rights[first]);
-      continue;
-    }
-    out.narrow(0, first, count)
-        .copy_(at::bmm(lefts.narrow(0, first, count).to(at::kFloat), rights.narrow(0, first, count).to(at::kFloat)));
-  }
+  Tensor out = at::empty({lefts.size(0), sizes[batch], sizes.back()}, left.options());
+  for (int64_t one = 0; one < out.size(0); ++one) mm_out_in_blocks(out[one], lefts[one], rights[one]);
   return out.view(sizes);
 }
 
@@ -183,16 +176,19 @@ void mm_out_in_blocks(const Tensor& out, const Tensor& left, const Tensor& right
     at::mm_out(to, left, right);
     return;
   }
+  thread_local std::vector<float> left_block, right_block, sums_block;
   const int64_t rows = left.size(0), columns = right.size(1), inner = left.size(1);
-  for (int64_t c = 0; c < columns; c += kBlock) {
+  if (inner == 0) out.zero_();
+  for (int64_t c = 0; c < columns && inner > 0; c += kBlock) {
     const int64_t wide = std::min(kBlock, columns - c);
     for (int64_t r = 0; r < rows; r += kBlock) {
       const int64_t high = std::min(kBlock, rows - r);
-      const Tensor sums = at::zeros({high, wide}, left.options().dtype(at::kFloat));
+      Tensor sums = widened(sums_block, high, wide).zero_();
       for (int64_t k = 0; k < inner; k += kBlock) {
         const int64_t deep = std::min(kBlock, inner - k);
-        sums.addmm_(left.narrow(0, r, high).narrow(1, k, deep).to(at::kFloat),
-                    right.narrow(0, k, deep).narrow(1, c, wide).to(at::kFloat));
+        const Tensor a = widened(left_block, high, deep).copy_(left.narrow(0, r, high).narrow(1, k, deep));
+        const Tensor b = widened(right_block, deep, wide).copy_(right.narrow(0, k, deep).narrow(1, c, wide));
+        sums.addmm_(a, b);
       }
       out.narrow(0, r, high).narrow(1, c, wide).copy_(sums);
     }
