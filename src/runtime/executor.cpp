@@ -8,6 +8,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "aten/device_hook.h"
 #include "aten/generator_snapshot.h"
 #include "base/check.h"
 #include "comm/ranks.h"
@@ -40,6 +41,14 @@ Schedule for_this_device(Schedule schedule) {
   USER_CHECK(schedule.features.sm == 0,
              "the Schedule is planned for {} and cannot run on the CPU; plan it without a target",
              to_text(schedule.features));
+  if (schedule.device.empty()) return schedule;
+  std::string why;
+  try {
+    why = install_device_hook(c10::Device(schedule.device).type());
+  } catch (const c10::Error&) {
+    why = "PyTorch knows no such device";
+  }
+  USER_CHECK(why.empty(), "the Schedule works in memory of '{}', and {}", schedule.device, why);
   return schedule;
 }
 

@@ -82,6 +82,16 @@ TEST(Executor, AGpusScheduleDoesNotRunOnTheCpu) {
                     "the Schedule is planned for cuda sm_90 and cannot run on the CPU; plan it without a target");
 }
 
+TEST(Executor, RefusesMemoryThatIsNotThere) {
+  for (const auto& [device, why] :
+       {std::pair("nothing:0", "PyTorch knows no such device"), std::pair("meta", "stepc has no plans for meta")}) {
+    Schedule schedule;
+    schedule.device = device;
+    const std::string message = str("the Schedule works in memory of '{}', and {}", device, why);
+    EXPECT_USER_ERROR(Executor(schedule, nullptr), message);
+  }
+}
+
 TEST(Executor, RanksRunTheirStepsTogether) {
   const Schedule schedule = parse_schedule(kGathers);
   const at::Tensor whole = at::arange(32).view({8, 4}).to(at::kFloat);
