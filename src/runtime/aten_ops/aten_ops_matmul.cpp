@@ -3,10 +3,11 @@
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
-#include <ATen/Version.h>
+#include <ATen/core/stack.h>
 #include <ATen/ops/from_blob.h>
 
 #include "aten/constants.h"
+#include "aten/operators.h"
 #include "ops/philox.h"
 #include "runtime/aten_ops/aten_ops.h"
 
@@ -19,9 +20,16 @@ using at::Tensor;
 
 constexpr int64_t kBlock = 384;  // rows and columns
 
+// As the library says itself.
 bool has_no_kernel_for(at::ScalarType type) {
-  static const bool kIsNarrow = at::get_cpu_capability() != "AVX512";
-  return kIsNarrow && at::isReducedFloatingType(type);
+  const auto has_one = [](const char* op) {
+    torch::jit::Stack stack;
+    find_operator(op).callBoxed(&stack);
+    return stack.front().toBool();
+  };
+  static const bool kHasBf16 = has_one("mkldnn::_is_mkldnn_bf16_supported");
+  static const bool kHasF16 = has_one("mkldnn::_is_mkldnn_fp16_supported");
+  return (type == at::kBFloat16 && !kHasBf16) || (type == at::kHalf && !kHasF16);
 }
 
 // A block in f32, in memory that its thread keeps: 576 KiB, and there are three of them.
