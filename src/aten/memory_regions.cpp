@@ -21,10 +21,6 @@ c10::Device device_of(const Trace& trace, StorageId storage) {
   return is_host ? c10::Device(c10::kCPU) : c10::Device(trace.device);
 }
 
-c10::DispatchKeySet backend_keys(const c10::Device& device) {
-  return c10::DispatchKeySet(c10::computeDispatchKey(std::nullopt, c10::Layout::Strided, device));
-}
-
 bool is_planned(const at::Tensor& tensor) {
   return tensor.layout() == c10::Layout::Strided && is_planned(tensor.device()) && tensor.has_storage() &&
          !has_own_sizes(tensor);

@@ -32,9 +32,6 @@ bool is_planned(const c10::Device& device);
 // Where a storage of the trace lies.
 c10::Device device_of(const Trace& trace, StorageId storage);
 
-// The dispatch keys of a dense tensor there.
-c10::DispatchKeySet backend_keys(const c10::Device& device);
-
 // All of a storage, as bytes, and those of it on the host.
 at::Tensor whole(const c10::Storage& storage);
 std::string bytes_of(const c10::Storage& storage);

@@ -5,7 +5,6 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
 
-#include "aten/memory_regions.h"
 #include "base/check.h"
 
 namespace stepc {
@@ -44,7 +43,8 @@ c10::Storage virtual_storage(size_t bytes) {
 
 at::Tensor tensor_on(const c10::Storage& storage, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset,
                      c10::ScalarType dtype) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), backend_keys(storage.device()),
+  const c10::DispatchKey key = c10::computeDispatchKey(std::nullopt, c10::Layout::Strided, storage.device());
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), c10::DispatchKeySet(key),
                                                          c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
   return tensor;

@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "aten/cpu_hook.h"
-#include "aten/device_hook.h"
 #include "base/check.h"
 #include "capture/observer.h"
 #include "capture/recording_state.h"
@@ -28,9 +27,6 @@ Recorder::Recorder(RecordedProgram& program, VirtualKernels* kernels) : program_
   install_recorder();
   USER_CHECK(current_observer() == nullptr,
              "an accelerated step is called inside another one that is being recorded: accelerate the outer step only");
-  for (const OwnedTensor& one : program.list())
-    if (one.tensor.defined() && !one.tensor.device().is_cpu())
-      install_device_hook(one.tensor.device().type());  // where it cannot be, the recording says why
   state_ = std::make_shared<RecordingState>(program, kernels);
 }
 Recorder::Recorder(RecordedProgram& program, std::vector<OwnedBefore> before)

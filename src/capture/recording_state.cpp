@@ -26,7 +26,7 @@ std::string describe(const at::Tensor& tensor) {
   return str("{}[{}]", dtype, fmt::join(tensor.sizes(), ", "));
 }
 
-// Of a tensor that is not dense CPU memory: what it is instead.
+// Of a tensor that is_planned() refuses: what it is instead.
 std::string why_unplanned(const at::Tensor& tensor) {
   if (!is_planned(tensor.device())) {
     const std::string why = install_device_hook(tensor.device().type());
@@ -83,7 +83,11 @@ RecordingState::RecordingState(RecordedProgram& program, VirtualKernels* kernels
       random_(program.generators()),
       first_sequence_(at::sequence_number::peek()) {
   std::vector<OwnedBefore> before;
-  for (const OwnedTensor& one : program.list()) before.emplace_back(one.owner, one.key, one.tensor);
+  for (const OwnedTensor& one : program.list()) {
+    if (one.tensor.defined() && !one.tensor.device().is_cpu())
+      install_device_hook(one.tensor.device().type());  // where it cannot be, why_unplanned() says why
+    before.emplace_back(one.owner, one.key, one.tensor);
+  }
   own_all(std::move(before));
 }
 

@@ -13,7 +13,7 @@ namespace stepc {
 namespace {
 namespace caching = c10::cuda::CUDACachingAllocator;
 
-// Hands on all but what allocate_on_device() answers and has wrapped.
+// Hands on all but what `allocate` answers and has wrapped.
 class CudaHook final : public caching::CUDAAllocator {
  public:
   CudaHook(caching::CUDAAllocator* base, DeviceAllocate* allocate, DeviceUnwrap* unwrap)

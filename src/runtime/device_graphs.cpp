@@ -63,13 +63,6 @@ void DeviceGraphs::find_stretches() {
   }
 }
 
-std::vector<const void*> DeviceGraphs::addresses_of(const Stretch& stretch) const {
-  std::vector<const void*> out;
-  out.reserve(stretch.operands.size());
-  for (OperandId id : stretch.operands) out.push_back(operands_.data(id));
-  return out;
-}
-
 bool DeviceGraphs::record(Stretch& stretch, const std::function<void(size_t)>& run_instruction) const {
   ++stretch.recordings;
   std::unique_ptr<DeviceGraph> graph = make_device_graph(c10::Device(schedule_.device));
@@ -91,12 +84,13 @@ size_t DeviceGraphs::run(size_t index, const std::function<void(size_t)>& run_in
   if (stretch_at_[index] < 0 || runs_ <= kPlainRuns) return index;
   Stretch& stretch = stretches_[static_cast<size_t>(stretch_at_[index])];
   if (stretch.is_refused) return index;
-  std::vector<const void*> addresses = addresses_of(stretch);
-  if (stretch.graph == nullptr || addresses != stretch.addresses) {
+  const auto address = [&](OperandId id) -> const void* { return operands_.data(id); };
+  if (stretch.graph == nullptr || !std::ranges::equal(stretch.operands, stretch.addresses, {}, address)) {
     stretch.graph.reset();
     stretch.is_refused = stretch.recordings == kMostRecordings || !record(stretch, run_instruction);
     if (stretch.is_refused) return index;
-    stretch.addresses = std::move(addresses);
+    stretch.addresses.resize(stretch.operands.size());
+    std::ranges::transform(stretch.operands, stretch.addresses.begin(), address);
   }
   stretch.graph->launch();
   ++launches_;

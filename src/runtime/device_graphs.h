@@ -42,7 +42,6 @@ class DeviceGraphs {
   [[nodiscard]] bool may_be_part(const Instruction& instruction) const;
   [[nodiscard]] bool stays(OperandId operand) const;
   void find_stretches();
-  [[nodiscard]] std::vector<const void*> addresses_of(const Stretch& stretch) const;
   bool record(Stretch& stretch, const std::function<void(size_t)>& run_instruction) const;
 
   const Schedule& schedule_;

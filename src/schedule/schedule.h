@@ -7,10 +7,10 @@
 //     constant     made from data inside the step; filled anew for each run
 //     arena        at an offset of the arena: the memory that is planned
 //     own          outlives the step: from the system, anew for each run
-//   device         beside the host's memory, that of one device may be used; its part of the arena is planned behind
-//   the host's operands       strided windows on buffers instructions   in the order in which they are begun; each
-//   reads and writes operands streams        what stands on one stream runs one after the other. A collective with a
-//   mark runs on a stream beside
+//   device         whose memory may be used beside the host's; its part of the arena lies behind the host's
+//   operands       strided windows on buffers
+//   instructions   in the order in which they are begun; each reads and writes operands
+//   streams        what stands on one stream runs one after the other. A collective with a mark runs on a stream beside
 //                  stream 0: it begins once all before it on stream 0 has ended, and the wait for its mark ends it
 //   outputs        what the program gets at the end
 //

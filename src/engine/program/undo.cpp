@@ -1,6 +1,5 @@
 #include "engine/program/undo.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include <ATen/Functions.h>
@@ -20,9 +19,12 @@ Undo::Undo(Program* program, std::vector<at::Tensor> tensors, const std::vector<
       host_state_(program == nullptr ? nullptr : program->save_host_state()) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   std::erase_if(tensors_, [](const at::Tensor& tensor) { return !tensor.defined(); });
-  for (const at::Tensor& tensor : tensors_) bytes_ += tensor.nbytes();
-  const bool are_on_host = std::ranges::all_of(tensors_, [](const at::Tensor& one) { return one.device().is_cpu(); });
-  if (are_on_host) bytes_of_dense_.reserve(bytes_);
+  size_t dense = 0;
+  for (const at::Tensor& tensor : tensors_) {
+    bytes_ += tensor.nbytes();
+    if (is_copied_as_bytes(tensor)) dense += tensor.nbytes();
+  }
+  bytes_of_dense_.reserve(dense);
   for (const at::Tensor& tensor : tensors_) {
     if (!is_copied_as_bytes(tensor)) {
       copies_.push_back(tensor.clone());

@@ -8,7 +8,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include "aten/constants.h"
-#include "aten/memory_regions.h"
+#include "aten/virtual_memory.h"
 #include "base/check.h"
 
 namespace stepc {
@@ -17,11 +17,8 @@ namespace {
 
 // A window on `storage`, beginning `shift_bytes` later than recorded.
 at::Tensor window(const c10::Storage& storage, const Operand& operand, int64_t shift_bytes) {
-  const at::ScalarType dtype = scalar_type_of(operand.dtype);
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), backend_keys(storage.device()),
-                                                               c10::scalarTypeToTypeMeta(dtype));
-  const int64_t shift = shift_bytes / size_of(operand.dtype);
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(operand.sizes, operand.strides, operand.offset + shift);
+  const int64_t offset = operand.offset + shift_bytes / size_of(operand.dtype);
+  at::Tensor tensor = tensor_on(storage, operand.sizes, operand.strides, offset, scalar_type_of(operand.dtype));
   if (operand.conj) tensor._set_conj(true);
   if (operand.neg) tensor._set_neg(true);
   return tensor;
