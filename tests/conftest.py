@@ -51,6 +51,7 @@ def pytest_configure(config):
     sys.path.insert(0, str(ROOT / config.getoption("--build-dir") / f"python{version}"))
     config.addinivalue_line("markers", "long: waits a minute, for a timeout say; only with --long")
     config.addinivalue_line("markers", "one_process: tools/run_pytest gives the whole file to one process")
+    config.addinivalue_line("markers", "process_apart: changes a process for good; tools/run_pytest has one for it")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -13,6 +13,7 @@ from torch import nn
 import stepc
 
 STEPS = 10
+pytestmark = pytest.mark.process_apart  # PyTorch counts its devices once, at the first backward pass
 
 
 @pytest.fixture(params=["emulated"] + ["cuda"] * torch.cuda.is_available())

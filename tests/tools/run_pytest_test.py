@@ -42,6 +42,17 @@ def test_a_file_that_is_for_one_process(run, tmp_path):
     assert re.fullmatch(r"61 passed.* in [\d.]+s", ran.stdout.splitlines()[-1]), ran.stdout
 
 
+def test_what_changes_a_process_for_good_has_one_of_its_own(run, tmp_path):
+    apart = "pytestmark = pytest.mark.process_apart\ndef test_a():\n    log('a')\ndef test_b():\n    log('b')\n"
+    other = "@pytest.mark.parametrize('i', range(20))\ndef test_c(i):\n    log(i)\n"
+    ran = run(a=apart, b=other, c="@pytest.mark.process_apart\ndef test_d():\n    log('d')\n")
+    processes = {}
+    for name, process in (line.split() for line in (tmp_path / "ran").read_text().splitlines()):
+        processes.setdefault("apart" if name in "abd" else "other", set()).add(process)
+    assert len(processes["apart"]) == 1 and not processes["apart"] & processes["other"]
+    assert re.fullmatch(r"23 passed.* in [\d.]+s", ran.stdout.splitlines()[-1]), ran.stdout
+
+
 def test_a_failure_and_a_broken_fixture_are_shown_and_counted(run):
     broken = "@pytest.fixture\ndef broken(): raise ValueError('no such thing')\ndef test_c(broken): pass\n"
     ran = run(a="def test_a(): assert 1 == 2\ndef test_b(): pass\n", b=broken)
