@@ -1,7 +1,7 @@
 # Everything one does with stepc, one word each. What a target does is in the script that it calls.
 .DEFAULT_GOAL := help
 PYTHON ?= python3.12
-.PHONY: help setup build demo test test-python bench gpu-bundle check asan tsan clean
+.PHONY: help setup build demo test test-python wheel bench gpu-bundle check asan tsan clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -23,6 +23,9 @@ test: ## set up with PyTorch and transformers, build everything, run every check
 
 test-python: ## build the package for another interpreter and run tests/python there: make test-python PYTHON=python3.12
 	@tools/test_python "$(PYTHON)"
+
+wheel: ## make dist/stepc-*.whl for .venv's interpreter, or another: make wheel PYTHON=python3.13
+	@tools/wheel $(if $(filter command environment,$(firstword $(origin PYTHON))),"$(PYTHON)")
 
 bench: ## compare with PyTorch eager, torch.compile and JAX; table and build/bench.json; what capture costs
 	@tools/setup bench

@@ -7,6 +7,9 @@ if(STEPC_TORCH_DIR AND NOT EXISTS "${STEPC_TORCH_DIR}")  # .venv was made again,
   unset(STEPC_TORCH_DIR)
 endif()
 if(NOT STEPC_TORCH_DIR AND SKBUILD)
+  set(STEPC_TORCH_DIR $ENV{STEPC_TORCH_DIR})  # where src/python/torch_requirement.py looks, too
+endif()
+if(NOT STEPC_TORCH_DIR AND SKBUILD)
   # A build in isolation does not see the environment's packages on its path; they are there all the same.
   execute_process(COMMAND ${Python_EXECUTABLE} -c "import sysconfig; print(sysconfig.get_path('platlib'))"
                   OUTPUT_VARIABLE _site OUTPUT_STRIP_TRAILING_WHITESPACE)
@@ -32,9 +35,10 @@ endif()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(TorchWheel
   REQUIRED_VARS TorchWheel_CPU_LIBRARY TorchWheel_C10_LIBRARY VERSION_VAR TorchWheel_VERSION
-  REASON_FAILURE_MESSAGE "run `make setup`, or set STEPC_TORCH_DIR to the `torch` folder of the torch 2.11.0 wheel")
-if(TorchWheel_FOUND AND NOT TorchWheel_VERSION VERSION_EQUAL 2.11.0)
-  message(FATAL_ERROR "stepc is built against torch 2.11.0, found ${TorchWheel_VERSION} in ${STEPC_TORCH_DIR}")
+  REASON_FAILURE_MESSAGE "run `make setup`, or set STEPC_TORCH_DIR to the `torch` folder of the torch 2.11 wheel")
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" TorchWheel_SERIES "${TorchWheel_VERSION}")
+if(TorchWheel_FOUND AND NOT TorchWheel_SERIES STREQUAL 2.11)
+  message(FATAL_ERROR "stepc is built against torch 2.11, found ${TorchWheel_VERSION} in ${STEPC_TORCH_DIR}")
 endif()
 
 if(TorchWheel_FOUND AND NOT TARGET TorchWheel::torch)
@@ -46,7 +50,8 @@ if(TorchWheel_FOUND AND NOT TARGET TorchWheel::torch)
   # The wheel's own libgomp, not the system's: one OpenMP runtime in the process.
   target_link_libraries(TorchWheel::torch INTERFACE ${TorchWheel_CPU_LIBRARY} ${TorchWheel_C10_LIBRARY}
                         ${STEPC_TORCH_DIR}/lib/libgomp.so.1)
-  target_link_options(TorchWheel::torch INTERFACE -Wl,--allow-shlib-undefined -Wl,-rpath,${STEPC_TORCH_DIR}/lib)
+  target_link_options(TorchWheel::torch INTERFACE -Wl,--allow-shlib-undefined
+                      $<$<NOT:$<BOOL:${STEPC_WHEEL}>>:-Wl,-rpath,${STEPC_TORCH_DIR}/lib>)
 endif()
 
 # For Python extensions: torch/torch.h's bindings. Wheels that have no Python part (libtorch alone) have it too.

@@ -5,23 +5,32 @@ Not part of the package itself, whose import brings PyTorch with it: the program
 
 import importlib.util
 import os
+import re
+import runpy
 import sys
 from pathlib import Path
 
-PROGRAM = Path(__file__).resolve().parent / "stepc" / "bin" / "stepc"
+PACKAGE = Path(__file__).resolve().parent / "stepc"
+PROGRAM = PACKAGE / "bin" / "stepc"
 
 
-def library_folders():
-    """Where the shared libraries of torch lie; nothing is imported."""
+def torch_folder():
+    """Where torch is installed, if it is the one that the program needs; neither package is imported."""
+    built_for = runpy.run_path(PACKAGE / "built_for.py")
     spec = importlib.util.find_spec("torch")
     if spec is None:
-        sys.exit("stepc: torch is not installed beside this package: pip install torch==2.11.0")
-    return [str(Path(place) / "lib") for place in spec.submodule_search_locations or ()]
+        sys.exit(f"stepc: torch is not installed beside this package: pip install 'torch=={built_for['TORCH']}.*'")
+    folder = Path(spec.submodule_search_locations[0])
+    version = re.search("__version__ = '(.+)'", (folder / "version.py").read_text())[1]
+    refusal = built_for["refusal"](version)
+    if refusal:
+        sys.exit(f"stepc: {refusal}")
+    return folder
 
 
 def main():
     before = os.environ.get("LD_LIBRARY_PATH")
-    path = os.pathsep.join(library_folders() + ([before] if before else []))
+    path = os.pathsep.join([str(torch_folder() / "lib"), *([before] if before else [])])
     ours = {"LD_LIBRARY_PATH": path, "STEPC_PYTHON": os.environ.get("STEPC_PYTHON") or sys.executable}
     try:
         os.execve(PROGRAM, ["stepc", *sys.argv[1:]], os.environ | ours)

@@ -1,6 +1,7 @@
 """The stepc command of the pip package: what the wheel's entry point names finds and runs the program."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MODULE, FUNCTION = PROJECT["project"]["scripts"]["stepc"].split(":")
 START = f"import sys; sys.argv[0] = 'stepc'; from {MODULE} import {FUNCTION}; sys.exit({FUNCTION}())"
+REFUSAL = "this stepc is built for torch 2.11, here is torch {}: pip install 'torch==2.11.*'"
+
+
+def dependencies():
+    """What pip's build is told, by the provider that pyproject.toml names."""
+    provider = PROJECT["tool"]["scikit-build"]["metadata"]["dependencies"]
+    return runpy.run_path(ROOT / provider["provider-path"] / f"{provider['provider']}.py")["dynamic_metadata"]("dependencies", {})
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +52,26 @@ def test_arguments_and_exit_status_go_through(site):
     assert "no such file.toml" in ran.stderr
 
 
+def install_the_entry_point(site, path):
+    (path / "stepc").mkdir(exist_ok=True)
+    for file in (f"{MODULE}.py", "stepc/built_for.py"):
+        (path / file).write_text((site / file).read_text())
+
+
+def made_up_torch(path, version):
+    (path / "torch").mkdir()
+    (path / "torch/__init__.py").write_text("raise SystemExit('torch was imported')\n")
+    (path / "torch/version.py").write_text(f"__version__ = '{version}'\n")
+
+
 def test_the_libraries_are_those_of_the_installed_torch(site, tmp_path):
     """The run path that the linker wrote names the torch of the build, which may be gone or another."""
     program = tmp_path / "stepc/bin/stepc"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho \"$LD_LIBRARY_PATH\"\n")
     program.chmod(0o755)
-    (tmp_path / f"{MODULE}.py").write_text((site / f"{MODULE}.py").read_text())
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch/__init__.py").write_text("raise SystemExit('torch was imported')\n")
+    install_the_entry_point(site, tmp_path)
+    made_up_torch(tmp_path, "2.11.5+cpu")
     paths = start(tmp_path, LD_LIBRARY_PATH="/of/the/user").stdout.strip().split(":")
     assert (paths[0], paths[-1]) == (str(tmp_path / "torch/lib"), "/of/the/user")
 
@@ -60,11 +79,42 @@ def test_the_libraries_are_those_of_the_installed_torch(site, tmp_path):
 def test_without_torch_it_says_what_to_install(site):
     ran = start(site, "--help", isolated=True)  # -S: no site-packages
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == "stepc: torch is not installed beside this package: pip install torch==2.11.0\n"
+    assert ran.stderr == "stepc: torch is not installed beside this package: pip install 'torch==2.11.*'\n"
+
+
+def test_another_minor_version_of_torch_is_refused(site, tmp_path):
+    install_the_entry_point(site, tmp_path)
+    made_up_torch(tmp_path, "2.12.0a0+nv26.03")
+    ran = start(tmp_path, "--help")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == f"stepc: {REFUSAL.format('2.12.0a0+nv26.03')}\n"
+
+
+def test_the_module_refuses_it_too(build_dir, tmp_path):
+    made_up_torch(tmp_path, "2.1.2")
+    (tmp_path / "torch/__init__.py").write_text("__version__ = '2.1.2'\n")
+    ran = subprocess.run([sys.executable, "-c", "import stepc"], env={"PYTHONPATH": f"{tmp_path}:{build_dir / 'python'}"},
+                         text=True, capture_output=True)
+    assert ran.stderr.splitlines()[-1] == f"ImportError: {REFUSAL.format('2.1.2')}"
+
+
+@pytest.mark.parametrize(("version", "required"), [("2.11.0+cpu", "torch==2.11.*"), ("2.12.0a0+nv", "torch==2.12.*")])
+def test_the_wheel_requires_the_minor_version_that_it_is_built_for(tmp_path, monkeypatch, version, required):
+    made_up_torch(tmp_path, version)
+    monkeypatch.setenv("STEPC_TORCH_DIR", str(tmp_path / "torch"))
+    assert dependencies() == [required, "numpy"]
+
+
+def test_a_build_without_torch_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setenv("STEPC_TORCH_DIR", str(tmp_path))
+    with pytest.raises(SystemExit) as refused:
+        dependencies()
+    assert str(refused.value) == (f"stepc is built against the torch that is installed, and {tmp_path} is none: "
+                                  "pip install 'torch==2.11.*' first")
 
 
 def test_a_package_without_its_program_says_so(site, tmp_path):
-    (tmp_path / f"{MODULE}.py").write_text((site / f"{MODULE}.py").read_text())
+    install_the_entry_point(site, tmp_path)
     ran = start(tmp_path, "--help")
     assert ran.returncode == 1
     program = tmp_path / "stepc/bin/stepc"

@@ -20,9 +20,10 @@ cannot hold runs eagerly, with one warning that says why.
 """
 
 import torch
+from stepc.built_for import refusal
 
-if torch.__version__.split("+")[0] != "2.11.0":
-    raise ImportError(f"stepc is built for torch 2.11.0, this is torch {torch.__version__}: install torch==2.11.0")
+if refusal(torch.__version__):
+    raise ImportError(refusal(torch.__version__))
 
 from stepc._C import InternalError, UserError
 from stepc.accelerated import Accelerated
