@@ -19,6 +19,7 @@ constexpr size_t kKinds = static_cast<size_t>(c10::DeviceType::COMPILE_TIME_MAX_
 std::array<std::atomic<bool>, kKinds> g_hooked{};  // by kind of device
 std::atomic<bool> g_any_hooked{false};
 MakeDeviceGraph* g_make_cuda_graph = nullptr;
+thread_local bool t_is_librarys = false;  // a LibraryMemoryScope is open
 
 void free_in_arena(void* memory) {
   if (AllocationClient* const client = client_of_this_thread()) client->on_arena_free(memory, 0);
@@ -31,7 +32,7 @@ void free_watched(void* holder) {
 }
 
 c10::DataPtr allocate(c10::Allocator& base, c10::DeviceType type, size_t bytes) {
-  AllocationClient* const client = bytes == 0 ? nullptr : client_of_this_thread();
+  AllocationClient* const client = bytes == 0 || t_is_librarys ? nullptr : client_of_this_thread();
   if (client == nullptr) return base.allocate(bytes);
   if (void* const memory = client->allocate_on_device(bytes))
     return {memory, memory, &free_in_arena, c10::impl::VirtualGuardImpl(type).getDevice()};
@@ -76,6 +77,9 @@ std::string install_cuda_hook() {
   return {};
 }
 }  // namespace
+
+LibraryMemoryScope::LibraryMemoryScope() : outer_(std::exchange(t_is_librarys, true)) {}
+LibraryMemoryScope::~LibraryMemoryScope() { t_is_librarys = outer_; }
 
 std::unique_ptr<DeviceGraph> make_device_graph(const c10::Device& device) {
   // A backend of somebody's own may bring them.

@@ -284,7 +284,7 @@ def test_a_model_that_goes_to_the_device_between_steps(device):
     def trained(accelerates):
         run = Run("cpu")
         called = stepc.accelerate(lambda ids: step(run, ids), config=stepc.Config(mode="exact")) if accelerates else None
-        for number, ids in enumerate(batches("cpu", 14)):
+        for number, ids in enumerate(batches("cpu", 18)):
             if number == 6:
                 state = copy.deepcopy(run.optimizer.state_dict())
                 run.model.to(device)
