@@ -25,7 +25,7 @@ def run(stepc, device, build_dir):
         ran = subprocess.run([stepc.binary, *map(str, arguments)], cwd=stepc.path, capture_output=True, text=True,
                              env=os.environ | added, timeout=300)
         assert (ran.returncode == 0) == succeeds, ran.stdout + ran.stderr
-        return ran.stdout + ran.stderr
+        return ran
 
     return start
 
@@ -39,7 +39,7 @@ def losses(stepc, out):
 def test_a_run_on_a_device_has_eagers_bits(stepc, run, device, mode):
     assert stepc("train", "run.toml", *EXACT, "--output.dir=cpu").returncode == 0
     run("train", "run.toml", "--device", device, *EXACT, "--train.mode=eager", "--output.dir=eager")
-    said = run("train", "run.toml", "--device", device, *EXACT, f"--train.mode={mode}", "--output.dir=there")
+    said = run("train", "run.toml", "--device", device, *EXACT, f"--train.mode={mode}", "--output.dir=there").stdout
     assert losses(stepc, "there") == losses(stepc, "eager")
     assert losses(stepc, "there") == pytest.approx(losses(stepc, "cpu"), rel=1e-4)
     assert int(re.search(r"(\d+) replayed, ", said).group(1)) >= 3, said
@@ -66,11 +66,11 @@ def test_micro_batches_and_buckets(stepc, run, device):
 
 def test_a_model_is_evaluated_and_speaks_there(stepc, run, device):
     here = stepc("eval", "run.toml", "--model", "model")
-    there = run("eval", "run.toml", "--model", "model", f"--train.device={device}")
+    there = run("eval", "run.toml", "--model", "model", f"--train.device={device}").stdout
     number = re.compile(r"held-out loss ([\d.]+)")
     assert float(number.search(there).group(1)) == pytest.approx(float(number.search(here.stdout).group(1)), abs=1e-3)
     words = ["generate", "model", "--prompt", "light and", "--tokens", "8", "--seed", "5"]
-    assert run(*words, "--device", device) == stepc(*words).stdout
+    assert run(*words, "--device", device).stdout == stepc(*words).stdout
 
 
 def test_a_device_that_is_not_there(stepc):
@@ -91,10 +91,10 @@ def test_cuda_where_there_is_none(stepc):
 
 
 def test_an_index_that_is_not_there(stepc, run, device):
-    said = run("train", "run.toml", "--device", f"{device}:7", succeeds=False)
+    said = run("train", "run.toml", "--device", f"{device}:7", succeeds=False).stderr
     assert re.search(rf'train.device = "{device}:7": there (is|are) \d+ of them', said)
 
 
 def test_several_ranks_on_a_device_are_refused(stepc, run, device):
-    said = run("train", "run.toml", "--device", device, "--ranks", "2", succeeds=False)
+    said = run("train", "run.toml", "--device", device, "--ranks", "2", succeeds=False).stderr
     assert f'train.device = "{device}": 2 ranks train on CPUs alone' in said
