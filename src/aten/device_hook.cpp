@@ -60,15 +60,18 @@ class DeviceHook final : public c10::Allocator {
   c10::DeviceType type_;
 };
 
-// libstepc_cuda.so lies beside the file that this code is in.
+// libstepc_cuda.so lies beside the file that this code is in, in the lib/ beside that file's folder, or where the
+// system looks.
 std::string install_cuda_hook() {
   Dl_info own{};
-  std::string path = "libstepc_cuda.so";
+  std::string folder;
   if (::dladdr(reinterpret_cast<void*>(&install_cuda_hook), &own) != 0 && own.dli_fname != nullptr) {
     const std::string file = own.dli_fname;
-    path = file.substr(0, file.rfind('/') + 1) + path;
+    folder = file.substr(0, file.rfind('/') + 1);
   }
-  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays open
+  void* library = nullptr;  // stays open
+  for (const std::string& place : {folder, folder + "../lib/", std::string()})
+    if (library == nullptr) library = ::dlopen((place + "libstepc_cuda.so").c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return str("libstepc_cuda.so cannot be opened ({})", ::dlerror());
   auto* const install = reinterpret_cast<InstallCudaHook*>(::dlsym(library, "stepc_install_cuda_hook"));
   if (install == nullptr) return "libstepc_cuda.so is of another version of stepc";

@@ -377,7 +377,7 @@ bool Step::prove(PlanEntry& entry, Plan& plan, const std::vector<at::Tensor>& te
 std::optional<Prediction> Step::prediction() const {
   if (ranks_ != nullptr) return ranks_->prediction();
   const Plan* plan = plans_.latest();
-  if (plan == nullptr) return std::nullopt;
+  if (plan == nullptr || !plan->schedule().device.empty()) return std::nullopt;  // rates are the CPU's
   return predict(plan->schedule(), target_of(*plan));
 }
 

@@ -329,6 +329,7 @@ def test_an_error_of_the_device_is_the_programs(device):
 def test_the_plan_says_what_lies_on_the_device(device):
     run = Run(device)
     called = steps_of(run, stepc.Config(), batches(device, 6), lambda run, ids: run.update(loss_of(run.model, ids)))
+    assert "predicted" not in called.report()  # the rates are those of a CPU
     text = called.schedule_text()
     assert f"\nmemory {torch.zeros(1, device=device).device} from " in text
     assert " device" in text
