@@ -47,7 +47,7 @@ bench: ## compare with PyTorch eager, torch.compile and JAX; table and build/ben
 	@build/release/benchmarks/loader_benchmark
 
 gpu-bundle: ## make build/gpu-bundle, what a machine with a GPU needs to run tools/gpu_stages (needs NVRTC here)
-	@tools/gpu_bundle
+	@tools/gpu_bundle "$(PYTHON)"
 
 check: ## format, tidy, layer directions, names of ops, docs (tools/check --all adds the LibTorch folders)
 	@tools/setup test

@@ -105,6 +105,7 @@ def main():
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warm", type=int, default=8)
     parser.add_argument("--out")
+    parser.add_argument("--json", action="store_true", help="print a row as JSON")
     options = parser.parse_args()
     rows = []
     for model in options.models:
@@ -124,7 +125,7 @@ def main():
                 row |= {name: stats[name] for name in ("replays", "recordings", "unplanned_allocations", "planned_peak_bytes")}
                 row["graphs"] = stats.get("device_graphs")
             rows.append(row)
-            print(row, flush=True)
+            print(json.dumps(row) if options.json else row, flush=True)
             if options.out:
                 with open(options.out, "w") as out:
                     json.dump(rows, out, indent=1)

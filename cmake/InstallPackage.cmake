@@ -11,6 +11,9 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/src/ DESTINATION ${CMAKE_INSTALL_INCLUDE
 if(TARGET stepc)
   install(TARGETS stepc RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
+if(TARGET stepc_cuda)  # opened at run time
+  install(TARGETS stepc_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 
 set(_package ${CMAKE_INSTALL_LIBDIR}/cmake/stepc)
 install(EXPORT stepcTargets NAMESPACE stepc:: DESTINATION ${_package})

@@ -19,6 +19,7 @@ constexpr size_t kKinds = static_cast<size_t>(c10::DeviceType::COMPILE_TIME_MAX_
 std::array<std::atomic<bool>, kKinds> g_hooked{};  // by kind of device
 std::atomic<bool> g_any_hooked{false};
 MakeDeviceGraph* g_make_cuda_graph = nullptr;
+thread_local bool t_is_librarys = false;  // a LibraryMemoryScope is open
 
 void free_in_arena(void* memory) {
   if (AllocationClient* const client = client_of_this_thread()) client->on_arena_free(memory, 0);
@@ -31,7 +32,7 @@ void free_watched(void* holder) {
 }
 
 c10::DataPtr allocate(c10::Allocator& base, c10::DeviceType type, size_t bytes) {
-  AllocationClient* const client = bytes == 0 ? nullptr : client_of_this_thread();
+  AllocationClient* const client = bytes == 0 || t_is_librarys ? nullptr : client_of_this_thread();
   if (client == nullptr) return base.allocate(bytes);
   if (void* const memory = client->allocate_on_device(bytes))
     return {memory, memory, &free_in_arena, c10::impl::VirtualGuardImpl(type).getDevice()};
@@ -59,15 +60,18 @@ class DeviceHook final : public c10::Allocator {
   c10::DeviceType type_;
 };
 
-// libstepc_cuda.so lies beside the file that this code is in.
+// libstepc_cuda.so lies beside the file that this code is in, in the lib/ beside that file's folder, or where the
+// system looks.
 std::string install_cuda_hook() {
   Dl_info own{};
-  std::string path = "libstepc_cuda.so";
+  std::string folder;
   if (::dladdr(reinterpret_cast<void*>(&install_cuda_hook), &own) != 0 && own.dli_fname != nullptr) {
     const std::string file = own.dli_fname;
-    path = file.substr(0, file.rfind('/') + 1) + path;
+    folder = file.substr(0, file.rfind('/') + 1);
   }
-  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays open
+  void* library = nullptr;  // stays open
+  for (const std::string& place : {folder, folder + "../lib/", std::string()})
+    if (library == nullptr) library = ::dlopen((place + "libstepc_cuda.so").c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return str("libstepc_cuda.so cannot be opened ({})", ::dlerror());
   auto* const install = reinterpret_cast<InstallCudaHook*>(::dlsym(library, "stepc_install_cuda_hook"));
   if (install == nullptr) return "libstepc_cuda.so is of another version of stepc";
@@ -76,6 +80,9 @@ std::string install_cuda_hook() {
   return {};
 }
 }  // namespace
+
+LibraryMemoryScope::LibraryMemoryScope() : outer_(std::exchange(t_is_librarys, true)) {}
+LibraryMemoryScope::~LibraryMemoryScope() { t_is_librarys = outer_; }
 
 std::unique_ptr<DeviceGraph> make_device_graph(const c10::Device& device) {
   // A backend of somebody's own may bring them.

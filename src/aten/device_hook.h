@@ -18,12 +18,25 @@ std::string install_device_hook(c10::DeviceType type);
 bool has_device_hook(c10::DeviceType type);
 bool has_any_device_hook();
 
+// Until it ends, the calling thread's device memory comes from the device's own allocator, and no client hears of it:
+// what libraries take once, to get ready.
+class LibraryMemoryScope {
+ public:
+  LibraryMemoryScope();
+  ~LibraryMemoryScope();
+  LibraryMemoryScope(const LibraryMemoryScope&) = delete;
+  LibraryMemoryScope& operator=(const LibraryMemoryScope&) = delete;
+
+ private:
+  bool outer_;
+};
+
 // Calls that a device takes down instead of running them, to run them all at one launch. One thread makes them and
 // this.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
-  // What is called on the device from here to end() is taken down.
+  // What is called on the device from here to end() is taken down. Libraries get ready first.
   virtual void begin() = 0;
   virtual void end() = 0;
   // After begin(), where a call cannot be taken down: none of them has run, and the graph is of no use.

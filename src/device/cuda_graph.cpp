@@ -1,7 +1,10 @@
 // The DeviceGraph of CUDA: PyTorch's own, so that what it records may draw random numbers and use its libraries as in
 // any program. Recorded on a stream of its own, launched on the current one.
+#include <map>
 #include <optional>
 
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -12,18 +15,36 @@
 namespace stepc {
 
 namespace {
+// One a thread and device: cuBLAS has a workspace for every stream.
+c10::cuda::CUDAStream recording_stream(c10::DeviceIndex device) {
+  thread_local std::map<c10::DeviceIndex, c10::cuda::CUDAStream> streams;
+  const auto found = streams.find(device);
+  if (found != streams.end()) return found->second;
+  return streams.emplace(device, c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device)).first->second;
+}
+
+template <class Call>
+void without_error(const Call& call) noexcept {
+  try {
+    call();
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): nothing more can be done
+  }
+}
+
 class CudaGraph final : public DeviceGraph {
  public:
   explicit CudaGraph(c10::DeviceIndex device) : device_(device) {}
 
   void begin() override {
     const c10::cuda::CUDAGuard device(device_);
-    const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device_);
     // What came before is done: nothing of it may become part of the recording.
     c10::cuda::getCurrentCUDAStream(device_).synchronize();
-    on_stream_.emplace(stream);
+    on_stream_.emplace(recording_stream(device_));
+    // Workspaces of this stream, which outlive the graph.
+    static_cast<void>(at::cuda::getCurrentCUDABlasHandle());
+    static_cast<void>(at::cuda::getCUDABlasLtWorkspace());
     is_recording_ = true;
-    graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
   }
 
   void end() override {
@@ -38,14 +59,17 @@ class CudaGraph final : public DeviceGraph {
     try {
       graph_.capture_end();
     } catch (const std::exception&) {
-      // Its last steps were not reached: the allocator still takes memory for the graph, and the generator still counts
+      // Its last steps were not reached: the allocators still take memory for the graph, and the generator still counts
       // for it. One in the same state that does not takes its place.
-      c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, graph_.pool());
-      try {
+      namespace caching = c10::cuda::CUDACachingAllocator;
+      without_error([&] { caching::endAllocateToPool(device_, pool_); });
+      without_error([&] { caching::releasePool(device_, pool_); });
+      without_error([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool_); });
+      without_error([&] { at::getHostAllocator(at::kCUDA)->release_pool(pool_); });
+      without_error([&] {
         at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device_);
         generator.graphsafe_set_state(generator.clone());
-      } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): nothing more can be done
-      }
+      });
     }
     on_stream_.reset();
     static_cast<void>(cudaGetLastError());
@@ -55,6 +79,7 @@ class CudaGraph final : public DeviceGraph {
 
  private:
   c10::DeviceIndex device_;
+  c10::MempoolId_t pool_ = at::cuda::graph_pool_handle();
   at::cuda::CUDAGraph graph_;
   std::optional<c10::cuda::CUDAStreamGuard> on_stream_;
   bool is_recording_ = false;

@@ -87,7 +87,7 @@ struct Config {
   std::shared_ptr<KernelSources> kernels = {};  // shared with other steps; none: made when fast mode needs them
   std::optional<Parallel> parallel = {};        // the step runs on the ranks of a mesh; none: on this process alone
   OpRules op_rules = {};                        // of operators of the program's own, each made by op_rule()
-  bool device_graphs = false;  // what a device can run at one launch it does, once its kernels are ready
+  bool device_graphs = true;  // what a device can run at one launch it does, once its kernels are ready
   int max_plans = 8;       // signatures whose plans are kept, least recently used out first; and plans of one signature
   int max_recordings = 6;  // recordings of one signature without a plan before it stays eager
 };

@@ -481,7 +481,7 @@ std::vector<at::Tensor> Segments::Call::verify_backward(const std::vector<at::Te
 }
 
 std::vector<at::Tensor> Segments::Call::end_check(std::vector<at::Tensor> outputs, GradientsAside& aside) {
-  plan_->verified = wrong_rule_.empty();
+  plan_->set_verified(wrong_rule_.empty());
   ++owner_.stats_.verifications;
   if (with_plain_) ++owner_.stats_.plain_verifications;
   if (PlanEntry* entry = owner_.plans_.entry_of(signature_); entry != nullptr && !difference_.empty())

@@ -209,7 +209,7 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
   std::shared_ptr<Plan> plan = entry.plans.front();
   for (size_t tried = entry.plans.size(); plan != nullptr && tried > 0; --tried) {
     Plan::Outcome outcome;
-    const bool verifies = plans_.must_verify(*plan) && !(times_ && plan->verified);
+    const bool verifies = plans_.must_verify(*plan) && !(times_ && plan->is_verified());
     if (verifies && !plan->is_virtual()) {
       if (auto output = verify(entry, *plan, tensors, eager, outcome)) return output;
     } else if (!verifies || prove(entry, *plan, tensors, eager, outcome)) {
@@ -243,7 +243,7 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
 // The same with the step's host code beside the plan: it runs once, whatever comes of it.
 std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>& tensors, const StepInput& input,
                                       const EagerFn& eager) {
-  const auto is_due = [&](const Plan& plan) { return plans_.must_verify(plan) && !(times_ && plan.verified); };
+  const auto is_due = [&](const Plan& plan) { return plans_.must_verify(plan) && !(times_ && plan.is_verified()); };
   RecordedStep recorded(*program_, input, config_.op_rules);
   const auto front = entry.plans.begin();
   if (is_due(**front) || entry.to_verify > 0) {
@@ -306,7 +306,7 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
 // Other plans may wait for the same.
 void Step::verified_one(PlanEntry& entry) const {
   const auto waits = [&](const std::shared_ptr<Plan>& plan) {
-    return plans_.must_verify(*plan) && !(times_ && plan->verified);
+    return plans_.must_verify(*plan) && !(times_ && plan->is_verified());
   };
   if (std::ranges::none_of(entry.plans, waits)) entry.to_verify = 0;
 }
@@ -331,7 +331,7 @@ std::optional<StepOutput> Step::verify(PlanEntry& entry, Plan& plan, std::vector
 // The step's output, and what its comparison came to.
 StepOutput Step::conclude(PlanEntry& entry, Plan& plan, Verification verification) {
   release_free_memory();
-  plan.verified = plan.dispute.empty() && verification.wrong_rule.empty();
+  plan.set_verified(plan.dispute.empty() && verification.wrong_rule.empty());
   ++stats_.verifications;
   if (verification.with_plain) ++stats_.plain_verifications;
   if (verification.with_eager) ++stats_.eager_verifications;
@@ -364,7 +364,7 @@ bool Step::prove(PlanEntry& entry, Plan& plan, const std::vector<at::Tensor>& te
   if (!outcome.result) return false;
   release_free_memory();
   USER_CHECK(verification.wrong_rule.empty(), "{}", verification.wrong_rule);
-  plan.verified = true;
+  plan.set_verified(true);
   ++stats_.verifications;
   if (verification.with_plain) ++stats_.plain_verifications;
   if (verification.with_eager) ++stats_.eager_calls;
@@ -377,7 +377,7 @@ bool Step::prove(PlanEntry& entry, Plan& plan, const std::vector<at::Tensor>& te
 std::optional<Prediction> Step::prediction() const {
   if (ranks_ != nullptr) return ranks_->prediction();
   const Plan* plan = plans_.latest();
-  if (plan == nullptr) return std::nullopt;
+  if (plan == nullptr || !plan->schedule().device.empty()) return std::nullopt;  // rates are the CPU's
   return predict(plan->schedule(), target_of(*plan));
 }
 

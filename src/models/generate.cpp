@@ -64,7 +64,8 @@ class CachedModel {
     while (cache_.length() < count) {
       const int64_t begin = cache_.length();
       const int64_t part = std::min(kPromptPart, count - begin);
-      logits = model_->next_logits(at::from_blob(ids.data() + begin, {1, part}, at::kLong), cache_);
+      const at::Tensor read = at::from_blob(ids.data() + begin, {1, part}, at::kLong);
+      logits = model_->next_logits(read.to(model_->parameters().front().device()), cache_);
     }
     return logits.select(0, 0);
   }
@@ -97,7 +98,7 @@ std::vector<int64_t> generate(const DecoderConfig& config, const NextLogits& nex
   std::vector<int64_t> ids;
   while (static_cast<int64_t>(ids.size()) < options.new_tokens) {
     const at::Tensor logits = next_logits(reader.seen()).slice(0, 0, vocab);
-    const int64_t next = draw(logits.to(at::kFloat), options, generator);
+    const int64_t next = draw(logits.to(at::kCPU, at::kFloat), options, generator);
     if (std::ranges::find(options.stop_ids, next) != options.stop_ids.end()) break;
     ids.push_back(next);
     if (options.done && options.done(ids)) break;

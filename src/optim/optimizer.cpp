@@ -47,7 +47,8 @@ Optimizer::Optimizer(NamedTensors parameters, Basics basics, std::vector<std::st
     slots_.push_back(std::move(slot));
   }
   const auto scalar = parameters_.front().second.options().requires_grad(false);
-  lr_ = at::zeros({}, scalar.dtype(at::kDouble));
+  // PyTorch's fused updates on a device read it as float32.
+  lr_ = at::zeros({}, scalar.dtype(scalar.device().is_cpu() ? at::kDouble : at::kFloat));
   step_ = at::zeros({}, scalar.dtype(at::kFloat));
   set_lr(basics_.lr);
 }
@@ -131,7 +132,8 @@ void Optimizer::load_state(const NamedTensors& state) {
     const auto found = given.find(name);
     USER_CHECK(found != given.end(), "the optimizer state lacks {}", name);
     const at::Tensor& from = found->second;
-    USER_CHECK(from.sizes() == own.sizes() && from.scalar_type() == own.scalar_type(),
+    const bool is_number = own.dim() == 0 && own.is_floating_point() && from.is_floating_point();
+    USER_CHECK(from.sizes() == own.sizes() && (is_number || from.scalar_type() == own.scalar_type()),
                "{} is {} ({}) in the optimizer state; expected {} ({})", name, at::toString(from.scalar_type()),
                fmt::join(from.sizes(), ", "), at::toString(own.scalar_type()), fmt::join(own.sizes(), ", "));
     copies.emplace_back(own, from);

@@ -68,7 +68,10 @@ bool DeviceGraphs::record(Stretch& stretch, const std::function<void(size_t)>& r
   std::unique_ptr<DeviceGraph> graph = make_device_graph(c10::Device(schedule_.device));
   if (graph == nullptr) return false;
   try {
-    graph->begin();
+    {
+      const LibraryMemoryScope libraries;
+      graph->begin();
+    }
     for (size_t i = stretch.begin; i < stretch.end; ++i) run_instruction(i);
     graph->end();
   } catch (const std::exception& error) {
@@ -91,6 +94,8 @@ size_t DeviceGraphs::run(size_t index, const std::function<void(size_t)>& run_in
     if (stretch.is_refused) return index;
     stretch.addresses.resize(stretch.operands.size());
     std::ranges::transform(stretch.operands, stretch.addresses.begin(), address);
+    ++recorded_;
+    return index;
   }
   stretch.graph->launch();
   ++launches_;

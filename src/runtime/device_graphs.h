@@ -1,7 +1,7 @@
 // DeviceGraphs: stretches of a Schedule's instructions that its device runs at one launch, without the host between
-// them. Each is recorded in a run, after runs in which its kernels have been made ready, and launched from then on
-// while what it works on lies where it lay. What is no part of a stretch runs call by call: what the host reads,
-// supplies or keeps, and what reads a batch, which lies elsewhere at every step.
+// them. Each is recorded in a run that then makes its calls one by one, after runs in which its kernels have been made
+// ready, and launched from the next run on while what it works on lies where it lay. What is no part of a stretch runs
+// call by call: what the host reads, supplies or keeps, and what reads a batch, which lies elsewhere at every step.
 #pragma once
 
 #include <cstddef>
@@ -23,11 +23,15 @@ class DeviceGraphs {
   void begin_run() {
     ++runs_;
     launches_ = 0;
+    recorded_before_ = recorded_;
   }
   // One past the last instruction that has run by this; `index` itself: none has, the caller runs it.
   size_t run(size_t index, const std::function<void(size_t)>& run_instruction);
   // In the run at hand.
   [[nodiscard]] uint64_t launches() const { return launches_; }
+  // In all runs, and in all before the run at hand: that many it may have launched.
+  [[nodiscard]] uint64_t recorded() const { return recorded_; }
+  [[nodiscard]] uint64_t recorded_before() const { return recorded_before_; }
 
  private:
   struct Stretch {
@@ -50,6 +54,7 @@ class DeviceGraphs {
   std::vector<int32_t> stretch_at_;  // by the instruction that begins it; -1: none does
   uint64_t runs_ = 0;
   uint64_t launches_ = 0;
+  uint64_t recorded_ = 0, recorded_before_ = 0;
 };
 
 }  // namespace stepc

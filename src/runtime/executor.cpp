@@ -497,6 +497,8 @@ StepResult Executor::resume(std::vector<at::Tensor> incoming) {
 void Executor::abandon() { impl_->running.reset(); }
 bool Executor::is_paused() const { return impl_->running != nullptr; }
 
+uint64_t Executor::graphs_recorded() const { return impl_->graphs ? impl_->graphs->recorded() : 0; }
+uint64_t Executor::graphs_of_last_run() const { return impl_->graphs ? impl_->graphs->recorded_before() : 0; }
 size_t Executor::failed_at() const { return impl_->failed_at; }
 
 const Schedule& Executor::schedule() const { return impl_->schedule; }

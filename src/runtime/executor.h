@@ -104,6 +104,9 @@ class Executor {
   StepResult resume(std::vector<at::Tensor> incoming);
   void abandon();
   bool is_paused() const;
+  // Launches of a device that were recorded in all runs, and in all before the last, which may have used those.
+  uint64_t graphs_recorded() const;
+  uint64_t graphs_of_last_run() const;
   // The instruction that the last run to throw had come to.
   size_t failed_at() const;
 

@@ -410,6 +410,7 @@ namespace at::detail {
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 }
 static const bool g_registered = [] {
+  c10::register_privateuse1_backend("emulated");
   c10::SetAllocator(kKind, &Memory::instance());
   at::RegisterPrivateUse1HooksInterface(new Hooks);  // for good
   return true;

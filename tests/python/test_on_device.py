@@ -284,7 +284,7 @@ def test_a_model_that_goes_to_the_device_between_steps(device):
     def trained(accelerates):
         run = Run("cpu")
         called = stepc.accelerate(lambda ids: step(run, ids), config=stepc.Config(mode="exact")) if accelerates else None
-        for number, ids in enumerate(batches("cpu", 14)):
+        for number, ids in enumerate(batches("cpu", 18)):
             if number == 6:
                 state = copy.deepcopy(run.optimizer.state_dict())
                 run.model.to(device)
@@ -329,6 +329,7 @@ def test_an_error_of_the_device_is_the_programs(device):
 def test_the_plan_says_what_lies_on_the_device(device):
     run = Run(device)
     called = steps_of(run, stepc.Config(), batches(device, 6), lambda run, ids: run.update(loss_of(run.model, ids)))
+    assert "predicted" not in called.report()  # the rates are those of a CPU
     text = called.schedule_text()
     assert f"\nmemory {torch.zeros(1, device=device).device} from " in text
     assert " device" in text

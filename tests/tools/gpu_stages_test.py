@@ -41,7 +41,14 @@ def test_the_list_has_a_line_a_stage(stages):
 def test_an_unknown_stage_is_one_line():
     ran = run("--only", "kernel")
     assert ran.returncode == 2 and ran.stdout == ""
-    assert ran.stderr == "gpu_stages: no stage 'kernel'; one of: machine, kernels, kernel_rates\n"
+    assert ran.stderr == "gpu_stages: no stage 'kernel'; one of: machine, kernels, kernel_rates, steps, step_times\n"
+
+
+@pytest.mark.parametrize("name", ["steps", "step_times"])
+def test_stages_for_steps_want_a_wheel(name, tmp_path):
+    ran = run("--only", name, "--bundle", str(tmp_path), "--out", str(tmp_path / "gpu.json"))
+    assert ran.returncode == 1
+    assert f"{tmp_path}/wheels has no wheel of stepc: make gpu-bundle where python3.12 is" in ran.stdout
 
 
 def test_a_stage_that_fails_or_hangs_leaves_the_others_alone(stages, tmp_path, capfd):

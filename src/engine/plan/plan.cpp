@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
@@ -14,6 +15,7 @@
 #include "base/clock.h"
 #include "engine/compare/sketch.h"
 #include "ir/agree.h"
+#include "plan/unordered_sums.h"
 
 namespace stepc {
 
@@ -52,11 +54,18 @@ Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vect
   find_host_data(tensors.size());
   if (options.kernels != nullptr) compile_graph();
   if (fast_ == nullptr) exact();
+  unordered_ = adds_in_any_order(trace_, at::globalContext().deterministicAlgorithms());
   find_undo(tensors);
   if (options.is_traced)
     tracer_ = std::make_unique<Tracer>(trace_);
   else
     prepare_events(program);
+}
+
+bool Plan::has_narrow() const {
+  if (graph() != nullptr) return graph()->narrow;
+  return std::ranges::any_of(trace_.values,
+                             [](const Value& value) { return is_floating(value.dtype) && size_of(value.dtype) < 4; });
 }
 
 CompileOptions Plan::compile_options() const {

@@ -156,6 +156,12 @@ class Plan {
   bool is_unfit() const { return fast_ != nullptr && fast_->executor->is_unfit(); }
   // Its host code runs beside every replay.
   bool is_traced() const { return options_.is_traced; }
+  // How a replay is compared with eager: bit by bit where the recorded calls run and repeat their bits, else within
+  // rounding, `has_narrow`: of a type narrower than f32.
+  bool has_fixed_bits() const { return graph() == nullptr && unordered_.empty(); }
+  bool has_narrow() const;
+  // The operator for which the recorded calls do not repeat them; empty: none.
+  const std::string& unordered() const { return unordered_; }
   // Captured without executing it.
   bool is_virtual() const { return options_.capture == Capture::kVirtual; }
   // Whether the last run was of the recorded calls although there is a Graph.
@@ -174,8 +180,22 @@ class Plan {
   // What is known of events is compared with their host code at the next replay.
   void doubt_updates();
 
+  // Its last run has been compared, and was as it must be. No longer so once launches of a device have been recorded
+  // that were no part of that run.
+  [[nodiscard]] bool is_verified() const {
+    return verified_ && (exact_ == nullptr || exact_->executor->graphs_recorded() <= graphs_verified_);
+  }
+  void set_verified(bool verified) {
+    verified_ = verified;
+    graphs_verified_ = exact_ == nullptr ? 0 : exact_->executor->graphs_of_last_run();
+  }
+  // Never to be compared.
+  void trust() {
+    verified_ = true;
+    graphs_verified_ = UINT64_MAX;
+  }
+
   int64_t replays = 0;
-  bool verified = false;
   std::vector<double> first_seconds;  // of the first replays, where something was weighed
   std::string dispute;                // where a replay last differed from eager, until float64 has decided
   uint64_t eager_peak_bytes = 0;      // that eager reaches at least; of a virtually captured step
@@ -244,6 +264,9 @@ class Plan {
   std::optional<AutoBudget> weighed_;
   std::string why_exact_;
   bool has_fault_ = false;
+  std::string unordered_;
+  bool verified_ = false;
+  uint64_t graphs_verified_ = 0;
   double planning_seconds_ = 0;
   double shadow_seconds_ = 0;
   double execute_seconds_ = 0;

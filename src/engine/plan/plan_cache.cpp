@@ -386,7 +386,7 @@ bool PlanCache::must_check(const PlanEntry& entry, const std::vector<at::Tensor>
   const bool looks = !is_traced_ && (is_pure || (config_.python != PythonMode::kWatch && program_.is_watched()));
   if (!looks || config_.verify.kind != Verify::Kind::kFirst || replays_of(entry) < entry.next_check) return false;
   Plan& plan = *entry.plans.front();
-  return plan.verified && !plan.is_virtual() && eager_fits(plan) && plan.why_not(tensors).empty();
+  return plan.is_verified() && !plan.is_virtual() && eager_fits(plan) && plan.why_not(tensors).empty();
 }
 
 int64_t PlanCache::compared_with_eager(const PlanEntry& entry) const {
@@ -625,7 +625,7 @@ void PlanCache::add(PlanEntry& entry, std::shared_ptr<Plan> made, const std::vec
   entry.last_obstacle.clear();
   if (entry.plans.size() > static_cast<size_t>(config_.max_plans)) entry.plans.pop_back();
   Plan& plan = *entry.plans.front();
-  plan.verified = config_.verify.kind == Verify::Kind::kOff;
+  if (config_.verify.kind == Verify::Kind::kOff) plan.trust();
   count(plan, tensors);
   log().info("captured {} calls, planned {} for {} instructions in {:.2f} s", stats_.nodes,
              human_bytes(stats_.planned_peak_bytes), stats_.instructions, plan.planning_seconds());
@@ -660,6 +660,9 @@ void PlanCache::warn_of(const Plan& plan) {
   if (!plan.why_exact().empty())
     log().log(plan.has_fault() ? spdlog::level::warn : spdlog::level::info, "the plan replays the recorded calls: {}",
               plan.why_exact());
+  if (!plan.unordered().empty())
+    log().info("replays are compared with eager within rounding: {} comes to other bits at every run on {}",
+               plan.unordered(), plan.trace().device);
   if (plan.graph() == nullptr) return;
   const std::vector<std::string>& one_by_one = plan.graph()->one_by_one;
   if (!one_by_one.empty())
@@ -762,7 +765,7 @@ std::shared_ptr<Plan> PlanCache::other_branch(PlanEntry& entry, const std::share
 }
 
 bool PlanCache::must_verify(const Plan& plan) const {
-  if (!plan.verified) return true;
+  if (!plan.is_verified()) return true;
   return config_.verify.kind == Verify::Kind::kEvery && plan.replays % config_.verify.interval == 0;
 }
 

@@ -11,10 +11,10 @@
 
 namespace stepc {
 
-// Bit by bit where recorded calls run, else within rounding. Borrows the plan.
+// Bit by bit where the plan has fixed bits, else within rounding. Borrows the plan.
 class PassRemains {
  public:
-  explicit PassRemains(const Plan& plan) : by_bits_(plan.graph() == nullptr) {}
+  explicit PassRemains(const Plan& plan) : by_bits_(plan.has_fixed_bits()) {}
   void add_outputs(const std::vector<at::Tensor>& outputs, const std::string& what);
   void add_gradient(const std::string& key, const at::Tensor& gradient);
   void add(const StepResult& backward);

@@ -163,7 +163,7 @@ std::string other_choice(const Trace& trace, const std::map<size_t, Arg>& by_pla
 void compare_traced(Plan& plan, Program& program, const std::vector<at::Tensor>& inputs, std::vector<Named>& eager,
                     const std::map<size_t, Arg>& read, bool eager_fits, Verification& verification) {
   const Remains remains(plan, program, inputs);
-  const bool by_bits = plan.graph() == nullptr;
+  const bool by_bits = plan.has_fixed_bits();
   std::string& difference = verification.difference;
   Comparison comparison(plan, program, inputs);
   std::vector<Named> replayed;
@@ -181,7 +181,7 @@ void compare_traced(Plan& plan, Program& program, const std::vector<at::Tensor>&
         verification.snapshot_bytes += keep_values(replayed);
         return std::string();
       });
-  if (difference.empty() && !by_bits && !plan.ran_exact()) {
+  if (difference.empty() && plan.graph() != nullptr && !plan.ran_exact()) {
     verification.with_plain = true;
     difference = comparison.from_plain(replayed);
     if (!difference.empty()) verification.from = "the plain graph";
@@ -192,7 +192,7 @@ void compare_traced(Plan& plan, Program& program, const std::vector<at::Tensor>&
     difference = difference_in_bits(replayed, eager);
     return;
   }
-  difference = difference_in_values(replayed, eager, plan.graph()->narrow);
+  difference = difference_in_values(replayed, eager, plan.has_narrow());
   if (difference.empty() || !verification.with_plain) return;
   const bool is_right = comparison.from_float64(replayed, verification.eager_errs).empty();
   if (is_right && !verification.eager_errs.empty()) difference.clear();
@@ -251,7 +251,7 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
 
   std::vector<at::Tensor> now = inputs;
   std::vector<Named> eager = left_by_eager(plan, Remains(plan, program, inputs), program, now, verification.output,
-                                           /*by_bits=*/plan.graph() == nullptr, kept);
+                                           /*by_bits=*/plan.has_fixed_bits(), kept);
   kept.clear();
   verification.snapshot_bytes += keep_values(eager);
   Undo after(nullptr, plan.changed(inputs), plan.generators(program));
@@ -280,7 +280,7 @@ Verification verify_recorded(Plan& plan, Program& program, const BeforeStep& bef
   if (before.undo == nullptr || !plan.why_not(inputs).empty()) return verification;
   std::vector<at::Tensor> now = inputs;
   std::vector<Named> eager = left_by_eager(plan, Remains(plan, program, inputs), program, now, verification.output,
-                                           /*by_bits=*/plan.graph() == nullptr);
+                                           /*by_bits=*/plan.has_fixed_bits());
   verification.snapshot_bytes = before.undo->bytes() + keep_values(eager);
   const std::vector<at::Tensor> by_host = plan.written_by_host(inputs);  // which ran once
   std::vector<at::Tensor> written;
@@ -314,7 +314,7 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
   verification.from = "eager";
   std::string& difference = verification.difference;
   const Remains remains(plan, program, tensors);
-  const bool by_bits = plan.graph() == nullptr;
+  const bool by_bits = plan.has_fixed_bits();
   const bool is_disputed = !std::exchange(plan.dispute, {}).empty();
   std::vector<Named> replayed;
   std::vector<Named> recorded_bits;  // of a disputed plan
@@ -354,7 +354,7 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
     result.outputs.clear();
     result.rebindings.clear();
     comparison.undo();
-    if (!by_bits && !plan.ran_exact()) {
+    if (plan.graph() != nullptr && !plan.ran_exact()) {
       verification.with_plain = true;
       difference = comparison.from_plain(replayed);
       if (!difference.empty()) verification.from = "the plain graph";
@@ -395,9 +395,9 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
     difference = difference_in_bits(replayed, eager);
     if (difference.empty()) difference = numbers_difference(numbers, verification.output.numbers);
   } else {
-    difference = difference_in_values(replayed, eager, plan.graph()->narrow);
+    difference = difference_in_values(replayed, eager, plan.has_narrow());
     // Of what ran as recorded calls nothing is left to decide.
-    if (!plan.ran_exact()) plan.dispute = std::exchange(difference, {});
+    if (verification.with_plain) plan.dispute = std::exchange(difference, {});
   }
   return verification;
 }

@@ -75,7 +75,7 @@ class Config:
     batch_dims: dict[str, int | None] | None = None
     loss_mean: str = "all"
     shard: dict[str, dict[int, str]] | None = None
-    device_graphs: bool = False
+    device_graphs: bool = True
     max_plans: int = 8
     max_recordings: int = 6
 

@@ -100,6 +100,7 @@ struct Arguments {
   bool resume = false;
   std::string profile;  // trace-event file
   std::string verify;   // train.verify
+  std::string device;   // of a step
   int ranks = 1;
   std::string model;
   GenerateCommand generate;
@@ -151,6 +152,7 @@ int train_on_ranks(const Arguments& arguments, std::vector<Override> overrides) 
 int run_train(const Arguments& arguments, const CLI::App& command) {
   std::vector<Override> overrides = overrides_of(command);
   if (!arguments.verify.empty()) overrides.push_back({"train.verify", arguments.verify});
+  if (!arguments.device.empty()) overrides.push_back({"train.device", arguments.device});
   if (arguments.ranks > 1) return train_on_ranks(arguments, std::move(overrides));
   return train(load_run_config(arguments.config, overrides), arguments.resume, system_files(), arguments.profile);
 }
@@ -187,6 +189,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
       ->check(CLI::Range(1, kMostLocalRanks))
       ->capture_default_str();
   train->add_option("--verify", arguments.verify, "train.verify: first, every:N, always or off");
+  train->add_option("--device", arguments.device, "train.device: cpu, cuda, cuda:1");
   train->add_option("--profile", arguments.profile,
                     "write what every instruction of one replayed step took, as a trace for ui.perfetto.dev");
 
@@ -226,6 +229,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
                        "(the model's own), " +
                            str("{}", fmt::join(ChatTemplate::names(), ", ")));
 
+  generate->add_option("--device", options.device, "where the model runs: cpu, cuda, cuda:1")->capture_default_str();
   CLI::App* inspect = app.add_subcommand("inspect", "verify a checkpoint, a model or a run, and say what is in it");
   inspect->add_option("directory", arguments.inspected, "where")->required();
 

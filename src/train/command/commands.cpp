@@ -18,6 +18,7 @@
 #include "checkpoint/manifest.h"
 #include "cost/target_file.h"
 #include "train/command/inspect.h"
+#include "train/machine/device.h"
 #include "train/machine/kernel_directory.h"
 #include "train/machine/machine.h"
 #include "train/model/chat_choice.h"
@@ -47,8 +48,9 @@ int run_eval(RunConfig config, const std::string& model) {
                                                  : fs::path(config.model.path);
   const ModelDirectory directory = open_model_directory(chosen);
   Progress progress = progress_on_terminal(stderr);
+  const at::Device device = use_device("train.device", config.train.device);
   const auto network = progress.during(
-      "loading the model", [&] { return load_model(directory, models::scalar_type(config.model.compute)); });
+      "loading the model", [&] { return load_model(directory, models::scalar_type(config.model.compute), device); });
   const Corpus corpus = read_corpus(config, directory, progress);
   USER_CHECK(corpus.held_out_windows() > 0,
              "nothing is held out to evaluate on: give data.eval, or a data.eval_fraction above 0");
@@ -56,8 +58,8 @@ int run_eval(RunConfig config, const std::string& model) {
              "the {} held-out windows have no label that training would learn: hold out more, or other text",
              config.data.eval_windows);
   const HeldOutLoss loss = progress.during("evaluating", [&] {
-    return evaluate([&](const Batch& rows) { return summed_loss(network, rows); }, directory.tokenizer, corpus,
-                    config.data.eval_windows, config.train.batch_size);
+    return evaluate([&](const Batch& rows) { return summed_loss(network, rows.to(device)); }, directory.tokenizer,
+                    corpus, config.data.eval_windows, config.train.batch_size);
   });
   fmt::print("{}: held-out loss {:.4f} nats per token, {:.4f} nats per byte ({} tokens, {} bytes)\n", chosen.string(),
              loss.nats_per_token, loss.nats_per_byte, loss.tokens, loss.bytes);
@@ -105,7 +107,8 @@ int run_generate(GenerateCommand command) {
   if (!command.chat.empty())
     put_into_chat(choose_chat_template(command.chat, directory.base), directory.tokenizer, command);
   Progress progress = progress_on_terminal(stderr);
-  const auto model = progress.during("loading the model", [&] { return load_model(directory, at::kFloat); });
+  const at::Device device = use_device("--device", command.device);
+  const auto model = progress.during("loading the model", [&] { return load_model(directory, at::kFloat, device); });
   const Sample sample = progress.during(
       "generating", [&] { return sample_text(model, directory.tokenizer, command.prompt, command.sample); });
   // A terminal would obey control characters; a pipe or a file gets the model's text as it is.

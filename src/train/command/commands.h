@@ -15,6 +15,7 @@ struct GenerateCommand {
   std::filesystem::path directory;
   std::string prompt;
   std::string chat;  // a chat template's name: the prompt is what a user says; empty: a text to continue
+  std::string device = "cpu";
   SampleOptions sample;
 };
 

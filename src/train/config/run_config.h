@@ -44,6 +44,7 @@ struct RunConfig {
     int64_t grad_accum = 1;
     int64_t seed = 1;
     int64_t threads = 0;
+    std::string device = "cpu";
     std::string mode = "fast";
     std::string capture = "virtual";
     std::string verify = "first";

@@ -57,9 +57,30 @@ double default_rate(at::ScalarType dtype) {
   return rate;
 }
 
+// Of a device's own library. Larger matrices are taken until a product takes long beside what a launch costs.
+double device_rate(at::ScalarType dtype, const at::Device& device) {
+  constexpr int64_t kLargestSide = 8 * kSide;
+  constexpr double kLongSeconds = 5e-3;
+  const auto options = at::TensorOptions(device).dtype(dtype);
+  double rate = 0;
+  for (int64_t side = kSide; side <= kLargestSide; side *= 2) {
+    const at::Tensor a = at::ones({side, side}, options);
+    const auto multiply = [&] { static_cast<void>(at::mm(a, a).view(-1)[0].item<double>()); };
+    multiply();
+    const auto began = Clock::now();
+    multiply();
+    const double seconds = seconds_since(began);
+    const auto n = static_cast<double>(side);
+    rate = std::max(rate, 2 * n * n * n / seconds);
+    if (seconds > kLongSeconds) break;
+  }
+  return rate;
+}
+
 }  // namespace
 
-RunRate measure_run_rate(const RunConfig& config) {
+RunRate measure_run_rate(const RunConfig& config, const at::Device& device) {
+  if (!device.is_cpu()) return {device_rate(models::scalar_type(config.model.compute), device), 0};
   const at::ScalarType dtype = models::scalar_type(config.model.compute);
   RunRate rate = {measure_matmul_rate(dtype, {kLarge.begin(), kLarge.end()}), default_rate(dtype)};
   if (config.train.mode != "fast" || (dtype != at::kFloat && dtype != at::kBFloat16)) return rate;

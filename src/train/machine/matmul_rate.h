@@ -4,6 +4,8 @@
 #include <optional>
 #include <string>
 
+#include <ATen/core/Tensor.h>
+
 #include "train/config/run_config.h"
 
 namespace stepc::train {
@@ -14,8 +16,8 @@ struct RunRate {
   double measured = 0;    // here, in some tenths of a second
   double by_default = 0;  // what predictions take for it that know no machine's rates; 0: nothing of this dtype
 };
-// `config.train.threads` is in effect.
-RunRate measure_run_rate(const RunConfig& config);
+// Of the CPU, or by the library of the device where the run is. `config.train.threads` is in effect.
+RunRate measure_run_rate(const RunConfig& config, const at::Device& device);
 
 // A line where a run in float16 is much slower than it would be in bfloat16, from the rates of both.
 std::optional<std::string> slow_float16(double float16_rate, double bfloat16_rate);

@@ -156,11 +156,11 @@ void load_weights(const ModelDirectory& directory, models::Decoder& model) {
   if (directory.adapter) in_directory(directory.path, [&] { load_adapter_weights(directory, model); });
 }
 
-models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype) {
+models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype, const at::Device& device) {
   const uint64_t in_files = check_weight_shapes(directory);
   const uint64_t in_memory = static_cast<uint64_t>(directory.config.parameter_count()) * at::elementSize(dtype);
   check_memory(str("loading {}", directory.path.string()), in_files + in_memory);
-  models::Decoder model(directory.config, dtype);
+  models::Decoder model(directory.config, at::TensorOptions(device).dtype(dtype));
   load_weights(directory, model);
   return model;
 }

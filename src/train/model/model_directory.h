@@ -53,8 +53,9 @@ void visit_weights(const ModelDirectory& directory,
                    const std::function<void(const std::string& name, const TensorFiles& files,
                                             const TensorFiles::Tensor& tensor)>& visit);
 
-// A model of the directory with its weights, in the dtype. A UserError where it needs more memory than there is.
-models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype);
+// A model of the directory with its weights, in the dtype and on the device. A UserError where it needs more memory
+// than there is.
+models::Decoder load_model(const ModelDirectory& directory, at::ScalarType dtype, const at::Device& device = at::kCPU);
 
 // Writes config.json, the weights (in one file or several) and the companions into `destination`, which exists. The
 // weights are converted to config.dtype.

@@ -22,6 +22,7 @@
 #include "train/config/parallel.h"
 #include "train/config/resume.h"
 #include "train/config/run_config_keys.h"
+#include "train/machine/device.h"
 #include "train/machine/machine.h"
 #include "train/machine/matmul_rate.h"
 #include "train/machine/signals.h"
@@ -36,6 +37,7 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
          FileSystem& files, std::filesystem::path profile)
     : files_(files),
       config_(std::move(config)),
+      device_(use_device("train.device", config_.train.device)),
       ranks_(std::move(ranks)),
       is_first_(ranks_ == nullptr || ranks_->rank() == 0),
       output_(std::move(output)),
@@ -49,7 +51,7 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
       batches_(corpus_, config_.train.grad_accum, config_.train.batch_size),
       numbers_(derive_numbers(
           config_, learner_->directory().config, corpus_,
-          progress_.during("measuring this machine's matmuls", [&] { return measure_run_rate(config_); }),
+          progress_.during("measuring this machine's matmuls", [&] { return measure_run_rate(config_, device_); }),
           ranks_ == nullptr ? 1 : ranks_->ranks())),
       profile_(is_first_ ? std::move(profile) : std::filesystem::path()) {
   check_labels(config_, corpus_);
@@ -59,7 +61,8 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
   }
   at::manual_seed(static_cast<uint64_t>(config_.train.seed));
   for (const std::string& line : without_effect(config_)) log().warn(line);
-  if (const auto line = slow_float16_here(config_)) log().warn(*line);
+  if (const auto line = device_.is_cpu() ? slow_float16_here(config_) : std::nullopt) log().warn(*line);
+  if (const std::string line = unused_gpu(device_); !line.empty()) progress_.note(line);
   progress_.note(start_table(config_, learner_->directory().config, corpus_, numbers_));
   plan_step();
   progress_.note(step_time_text(numbers_, prediction_));

@@ -79,6 +79,7 @@ class Run {
   Clock::time_point began_ = Clock::now();
   FileSystem& files_;
   RunConfig config_;
+  at::Device device_;
   std::shared_ptr<Ranks> ranks_;
   bool is_first_;  // of the ranks: it shows what happens, and writes files
   Output output_;

@@ -59,6 +59,9 @@ int train(RunConfig config, bool resume, FileSystem& files, const std::filesyste
   USER_CHECK(launch.ranks == 1 || config.train.mode == name_of(Mode::kFast),
              "train.mode = \"{}\": on {} ranks a step runs as a Graph or not at all: choose \"fast\"",
              config.train.mode, launch.ranks);
+  USER_CHECK(launch.ranks == 1 || config.train.device == "cpu",
+             "train.device = \"{}\": {} ranks train on CPUs alone; give one rank, or \"cpu\"", config.train.device,
+             launch.ranks);
   const std::shared_ptr<Ranks> ranks = launch.ranks > 1 ? Ranks::join(launch, kToMeet, kToAnswer) : nullptr;
   std::optional<Run> run;
   or_fail_together(ranks.get(), [&] {

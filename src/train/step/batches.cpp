@@ -39,6 +39,12 @@ Batch Batch::from_tensors(const std::vector<at::Tensor>& tensors) {
   return {tensors[0], tensors[1], tensors.size() == 3 ? tensors[2] : at::Tensor()};
 }
 
+Batch Batch::to(const at::Device& device) const {
+  std::vector<at::Tensor> moved = tensors();
+  for (at::Tensor& tensor : moved) tensor = tensor.to(device);
+  return from_tensors(moved);
+}
+
 Batch Batch::micro_batch(int64_t index) const {
   const auto part = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.select(0, index) : tensor; };
   return {part(tokens), part(labels), part(documents)};

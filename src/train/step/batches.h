@@ -19,6 +19,8 @@ struct Batch {
   // What is defined, in this order: the arguments of a captured step.
   [[nodiscard]] std::vector<at::Tensor> tensors() const;
   static Batch from_tensors(const std::vector<at::Tensor>& tensors);
+  // The batch on a device; itself where it is there.
+  [[nodiscard]] Batch to(const at::Device& device) const;
   // Row block `index` of a (blocks, rows, seq) batch.
   [[nodiscard]] Batch micro_batch(int64_t index) const;
 };

@@ -91,6 +91,7 @@ void on_end(const at::RecordFunction& op, at::ObserverContext* /*context*/) {
 }  // namespace
 
 bool has_nonfinite(const at::Tensor& tensor) {
+  if (tensor.defined() && !tensor.is_cpu()) return has_nonfinite(tensor.cpu());
   const auto look = [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     return has_bad_element(tensor.const_data_ptr<T>(), tensor.sizes(), tensor.strides());

@@ -4,9 +4,11 @@
 #include <utility>
 #include <vector>
 
+#include "aten/generator_snapshot.h"
 #include "aten/virtual_memory.h"
 #include "base/check.h"
 #include "capture/virtual/virtual_region.h"
+#include "train/machine/device.h"
 #include "train/model/adapter_choice.h"
 #include "train/step/evaluate.h"
 #include "train/step/find_nonfinite.h"
@@ -27,14 +29,16 @@ std::string saved_dtype(const std::string& from, const std::string& compute) {
 }
 
 LocalLearner::LocalLearner(ModelDirectory directory, const RunConfig& config, std::optional<Target> target)
-    : max_shard_bytes_(static_cast<uint64_t>(config.output.max_shard_gb * kBytesPerGb)),
+    : device_(use_device("train.device", config.train.device)),
+      max_shard_bytes_(static_cast<uint64_t>(config.output.max_shard_gb * kBytesPerGb)),
       directory_(std::move(directory)) {
   std::optional<VirtualRegion> shapes_alone;
-  const bool is_virtual =
-      config.train.mode == name_of(Mode::kFast) && config.train.capture == name_of(Capture::kVirtual);
+  const bool is_virtual = device_.is_cpu() && config.train.mode == name_of(Mode::kFast) &&
+                          config.train.capture == name_of(Capture::kVirtual);
   is_loaded_ = !is_virtual || directory_.adapter;  // adapters are made as they are loaded
   if (!is_loaded_) shapes_alone.emplace();
-  model_ = models::Decoder(directory_.config, models::scalar_type(config.model.compute));
+  model_ =
+      models::Decoder(directory_.config, at::TensorOptions(device_).dtype(models::scalar_type(config.model.compute)));
   if (is_loaded_) load_weights(directory_, model_);
   optimizer_ = choose_optimizer(config, models::trainable_parameters(model_));
   if (is_loaded_) finish_loading(config);
@@ -78,7 +82,7 @@ void LocalLearner::load_masters(const ModelDirectory& from) {
 
 void LocalLearner::prepare(const Batch& batch, double lr) {
   optimizer_.optimizer->set_lr(lr);
-  if (step_->prepare(batch)) return;
+  if (step_->prepare(batch.to(device_))) return;
   const NamedTensors weights = models::trainable_parameters(model_);
   StagedCheckpoint before(weights, state());
   before.copy(weights, state());
@@ -92,11 +96,11 @@ void LocalLearner::prepare(const Batch& batch, double lr) {
 
 StepResult LocalLearner::step(const Batch& batch, double lr) {
   optimizer_.optimizer->set_lr(lr);
-  const auto [loss, norm, skipped] = (*step_)(batch);
+  const auto [loss, norm, skipped] = (*step_)(batch.to(device_));
   return {loss.item<double>(), norm.item<double>(), skipped.item<double>() != 0};
 }
 
-double LocalLearner::summed_loss(const Batch& rows) { return train::summed_loss(model_, rows); }
+double LocalLearner::summed_loss(const Batch& rows) { return train::summed_loss(model_, rows.to(device_)); }
 
 NamedTensors saved_weights(const ModelDirectory& directory, const models::Decoder& model,
                            const optim::Optimizer& optimizer) {
@@ -115,6 +119,8 @@ NamedTensors LocalLearner::weights() { return saved_weights(directory_, model_, 
 NamedTensors LocalLearner::state() {
   NamedTensors state = optimizer_.optimizer->named_state();
   state.emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
+  for (const auto& [key, generator] : device_generators({model_->parameters().front()}))
+    state.emplace_back(kDeviceGeneratorState, generator.get_state());
   return state;
 }
 
@@ -130,9 +136,13 @@ void LocalLearner::write_checkpoint(const std::filesystem::path& checkpoint, con
 }
 
 void LocalLearner::load_state(NamedTensors state) {
-  std::erase_if(state, [](const auto& item) {
-    if (item.first != kGeneratorState) return false;
-    at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(item.second);
+  std::erase_if(state, [&](const auto& item) {
+    if (item.first == kGeneratorState)
+      at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(item.second);
+    else if (item.first != kDeviceGeneratorState)
+      return false;
+    else  // a run that goes on on the CPU has none
+      for (auto& [key, generator] : device_generators({model_->parameters().front()})) generator.set_state(item.second);
     return true;
   });
   optimizer_.optimizer->load_state(state);
@@ -169,7 +179,8 @@ Sample LocalLearner::sample(const std::string& prompt, const SampleOptions& opti
   return sample_text(model_, directory_.tokenizer, prompt, options);
 }
 
-std::optional<std::string> LocalLearner::find_nonfinite_in(const Batch& batch) {
+std::optional<std::string> LocalLearner::find_nonfinite_in(const Batch& on_host) {
+  const Batch batch = on_host.to(device_);
   for (const auto& [name, tensor] : model_->persistent_state())
     if (!at::isfinite(tensor).all().item<bool>()) return str("the weight {}", name);
   const auto found = find_nonfinite([&] {

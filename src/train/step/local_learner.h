@@ -19,6 +19,7 @@ std::map<std::string, at::Tensor> master_weights(const optim::Optimizer& optimiz
 std::string saved_dtype(const std::string& from, const std::string& compute);
 
 inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
+inline constexpr const char* kDeviceGeneratorState = "device_generator";  // beside kGeneratorState, the CPU's
 inline constexpr std::string_view kMasterSuffix = ".master";
 inline constexpr double kBytesPerGb = 1e9;
 
@@ -65,6 +66,7 @@ class LocalLearner final : public Learner {
   // What state() returned.
   void load_state(NamedTensors state);
 
+  at::Device device_;
   uint64_t max_shard_bytes_;
   ModelDirectory directory_;
   models::Decoder model_ = nullptr;

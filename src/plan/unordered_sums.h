@@ -1,0 +1,15 @@
+// Which calls add up in an order that no two runs share: a GPU's kernels that add with atomic operations. A step with
+// such a call does not come to the same bits twice, so its replays are compared with eager within rounding.
+#pragma once
+
+#include <string>
+
+#include "ir/trace.h"
+
+namespace stepc {
+
+// The first such call of the trace: the name of its operator. Empty: there is none, and the step repeats its bits.
+// `deterministic`: torch.use_deterministic_algorithms() is on, under which no kernel adds so.
+std::string adds_in_any_order(const Trace& trace, bool deterministic);
+
+}  // namespace stepc

@@ -1,0 +1,100 @@
+"""`stepc train --device`: on the emulated device, and on CUDA where there is one. The same run as on the CPU, step by step."""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+import torch
+
+EXACT = ["--train.mode=exact", "--train.steps=12", "--output.save_every=6", "--train.seed=3"]
+
+
+@pytest.fixture(params=["emulated"] + ["cuda"] * torch.cuda.is_available())
+def device(request):
+    return request.param
+
+
+@pytest.fixture
+def run(stepc, device, build_dir):
+    """The command, with what knows the device."""
+    added = {} if device == "cuda" else {"LD_PRELOAD": str(next(build_dir.glob("tests/libemulated_device.so")))}
+
+    def start(*arguments, succeeds=True):
+        ran = subprocess.run([stepc.binary, *map(str, arguments)], cwd=stepc.path, capture_output=True, text=True,
+                             env=os.environ | added, timeout=300)
+        assert (ran.returncode == 0) == succeeds, ran.stdout + ran.stderr
+        return ran
+
+    return start
+
+
+def losses(stepc, out):
+    rows = [json.loads(line) for line in (stepc.path / out / "metrics.jsonl").read_text().splitlines()]
+    return [row["loss"] for row in rows if "loss" in row]
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_a_run_on_a_device_has_eagers_bits(stepc, run, device, mode):
+    assert stepc("train", "run.toml", *EXACT, "--output.dir=cpu").returncode == 0
+    run("train", "run.toml", "--device", device, *EXACT, "--train.mode=eager", "--output.dir=eager")
+    said = run("train", "run.toml", "--device", device, *EXACT, f"--train.mode={mode}", "--output.dir=there").stdout
+    assert losses(stepc, "there") == losses(stepc, "eager")
+    assert losses(stepc, "there") == pytest.approx(losses(stepc, "cpu"), rel=1e-4)
+    assert int(re.search(r"(\d+) replayed, ", said).group(1)) >= 3, said
+    assert int(re.search(r"graphs +(\d+) launched a step", said).group(1)) >= 2, said
+
+
+def test_a_run_is_resumed_there_and_elsewhere(stepc, run, device):
+    whole = [*EXACT, "--device", device, "--lora.rank=2", "--lora.dropout=0.1", "--optim.schedule=constant"]
+    run("train", "run.toml", *whole, "--output.dir=whole")
+    run("train", "run.toml", *whole, "--output.dir=parts", "--train.steps=6")
+    run("train", "run.toml", *whole, "--output.dir=parts", "--resume")
+    assert losses(stepc, "parts") == pytest.approx(losses(stepc, "whole"), rel=0 if device == "emulated" else 1e-3)
+    lora = [one for one in whole if one not in ("--device", device)]
+    assert stepc("train", "run.toml", *lora, "--output.dir=parts",
+                 "--train.steps=14", "--resume").returncode == 0
+
+
+def test_micro_batches_and_buckets(stepc, run, device):
+    options = [*EXACT, "--train.grad_accum=2", "--model.compute=bfloat16"]
+    assert stepc("train", "run.toml", *options, "--output.dir=cpu").returncode == 0
+    run("train", "run.toml", "--device", device, *options, "--output.dir=there")
+    assert losses(stepc, "there") == pytest.approx(losses(stepc, "cpu"), rel=1e-2)
+
+
+def test_a_model_is_evaluated_and_speaks_there(stepc, run, device):
+    here = stepc("eval", "run.toml", "--model", "model")
+    there = run("eval", "run.toml", "--model", "model", f"--train.device={device}").stdout
+    number = re.compile(r"held-out loss ([\d.]+)")
+    assert float(number.search(there).group(1)) == pytest.approx(float(number.search(here.stdout).group(1)), abs=1e-3)
+    words = ["generate", "model", "--prompt", "light and", "--tokens", "8", "--seed", "5"]
+    assert run(*words, "--device", device).stdout == stepc(*words).stdout
+
+
+def test_a_device_that_is_not_there(stepc):
+    for name, said in [("gpu", 'is no device; give "cpu", "cuda" or "cuda:1"'), ("meta", "is no device"),
+                       ("xpu", "this PyTorch is built without it")]:
+        ran = stepc("train", "run.toml", "--device", name)
+        assert ran.returncode != 0 and f'train.device = "{name}"' in ran.stderr and said in ran.stderr
+        assert len(ran.stderr.strip().splitlines()) == 1 and not (stepc.path / "out").exists()
+    ran = stepc("generate", "model", "--prompt", "x", "--device", "nowhere")
+    assert ran.returncode != 0 and '--device = "nowhere" is no device' in ran.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without CUDA")
+def test_cuda_where_there_is_none(stepc):
+    ran = stepc("train", "run.toml", "--device", "cuda")
+    assert ran.returncode != 0 and len(ran.stderr.strip().splitlines()) == 1
+    assert re.search('train.device = "cuda": .* choose "cpu"', ran.stderr)
+
+
+def test_an_index_that_is_not_there(stepc, run, device):
+    said = run("train", "run.toml", "--device", f"{device}:7", succeeds=False).stderr
+    assert re.search(rf'train.device = "{device}:7": there (is|are) \d+ of them', said)
+
+
+def test_several_ranks_on_a_device_are_refused(stepc, run, device):
+    said = run("train", "run.toml", "--device", device, "--ranks", "2", succeeds=False).stderr
+    assert f'train.device = "{device}": 2 ranks train on CPUs alone' in said
