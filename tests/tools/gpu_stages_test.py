@@ -44,6 +44,21 @@ def test_an_unknown_stage_is_one_line():
     assert ran.stderr == "gpu_stages: no stage 'kernel'; one of: machine, kernels, kernel_rates, steps, step_times\n"
 
 
+def test_what_a_stage_keeps_is_written_while_it_runs(stages, tmp_path):
+    out = tmp_path / "gpu.json"
+
+    def looks(stage):
+        stage.keep(seen=1)
+        while not out.exists():
+            time.sleep(0.01)
+        stage.keep(then=json.loads(out.read_text())["looks"])
+
+    stages.STAGES = {"looks": (20, looks)}
+    assert stages.main(["--out", str(out)]) == 0
+    found = json.loads(out.read_text())["looks"]
+    assert found["state"] == "ok" and found["result"]["then"] == {"state": "running", "why": "", "result": {"seen": 1}}
+
+
 @pytest.mark.parametrize("name", ["steps", "step_times"])
 def test_stages_for_steps_want_a_wheel(name, tmp_path):
     ran = run("--only", name, "--bundle", str(tmp_path), "--out", str(tmp_path / "gpu.json"))
