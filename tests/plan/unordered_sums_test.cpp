@@ -10,7 +10,9 @@ namespace {
 Trace with_call(const std::string& op, const std::string& device) {
   Trace trace;
   trace.device = device;
-  trace.calls = {Call{.op = "aten::mm"}, Call{.op = op}};
+  trace.calls.resize(2);
+  trace.calls[0].op = "aten::mm";
+  trace.calls[1].op = op;
   return trace;
 }
 

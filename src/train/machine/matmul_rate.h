@@ -17,7 +17,7 @@ struct RunRate {
   double by_default = 0;  // what predictions take for it that know no machine's rates; 0: nothing of this dtype
 };
 // Of the CPU, or by the library of the device where the run is. `config.train.threads` is in effect.
-RunRate measure_run_rate(const RunConfig& config, const at::Device& device);
+RunRate measure_run_rate(const RunConfig& config, const at::Device& device = at::kCPU);
 
 // A line where a run in float16 is much slower than it would be in bfloat16, from the rates of both.
 std::optional<std::string> slow_float16(double float16_rate, double bfloat16_rate);
