@@ -47,8 +47,9 @@ Optimizer::Optimizer(NamedTensors parameters, Basics basics, std::vector<std::st
     slots_.push_back(std::move(slot));
   }
   const auto scalar = parameters_.front().second.options().requires_grad(false);
-  // PyTorch's fused updates on a device read it as float32.
-  lr_ = at::zeros({}, scalar.dtype(scalar.device().is_cpu() ? at::kDouble : at::kFloat));
+  // PyTorch's fused updates on a device read it as float32; shapes alone stand for the CPU's.
+  const bool is_hosts = scalar.device().is_cpu() || scalar.device().is_meta();
+  lr_ = at::zeros({}, scalar.dtype(is_hosts ? at::kDouble : at::kFloat));
   step_ = at::zeros({}, scalar.dtype(at::kFloat));
   set_lr(basics_.lr);
 }
