@@ -1,9 +1,9 @@
 """Steps on a GPU: eager, torch.compile if wanted, and stepc, interleaved in one process.
 
-    python benchmarks/gpu_step_benchmark.py [--models small 125m ...] [--steps 20] [--compile] [--out FILE]
+    python benchmarks/gpu_step_benchmark.py [--models small 125m ...] [--kinds eager compile exact ...] [--steps 20] [--out FILE]
 
-A row: milliseconds a step (the median), peak memory in MiB as PyTorch and the plan count it, and whether the losses of all steps
-are eager's, bit by bit.
+A row, as JSON: milliseconds a step (the median), peak memory in MiB as PyTorch and the plan count it, and whether the losses of
+all steps are eager's, bit by bit.
 """
 
 import argparse
@@ -105,7 +105,6 @@ def main():
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warm", type=int, default=8)
     parser.add_argument("--out")
-    parser.add_argument("--json", action="store_true", help="print a row as JSON")
     options = parser.parse_args()
     rows = []
     for model in options.models:
@@ -125,7 +124,7 @@ def main():
                 row |= {name: stats[name] for name in ("replays", "recordings", "unplanned_allocations", "planned_peak_bytes")}
                 row["graphs"] = stats.get("device_graphs")
             rows.append(row)
-            print(json.dumps(row) if options.json else row, flush=True)
+            print(json.dumps(row), flush=True)
             if options.out:
                 with open(options.out, "w") as out:
                     json.dump(rows, out, indent=1)

@@ -72,8 +72,8 @@ class Workspace:
         self.binary = binary
         self.path = path
 
-    def __call__(self, *arguments):
-        return subprocess.run([self.binary, *map(str, arguments)], cwd=self.path, capture_output=True, text=True,
+    def __call__(self, *arguments, env=None):
+        return subprocess.run([self.binary, *map(str, arguments)], cwd=self.path, capture_output=True, text=True, env=env,
                               timeout=600)  # bfloat16 is slow where no AVX-512 is
 
     def start(self, *arguments):

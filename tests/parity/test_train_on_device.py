@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 
 import pytest
 import torch
@@ -22,8 +21,7 @@ def run(stepc, device, build_dir):
     added = {} if device == "cuda" else {"LD_PRELOAD": str(next(build_dir.glob("tests/libemulated_device.so")))}
 
     def start(*arguments, succeeds=True):
-        ran = subprocess.run([stepc.binary, *map(str, arguments)], cwd=stepc.path, capture_output=True, text=True,
-                             env=os.environ | added, timeout=300)
+        ran = stepc(*arguments, env=os.environ | added)
         assert (ran.returncode == 0) == succeeds, ran.stdout + ran.stderr
         return ran
 

@@ -1,5 +1,6 @@
 #include "train/machine/device.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
