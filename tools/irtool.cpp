@@ -282,7 +282,8 @@ int main(int argc, char** argv) {
   app.add_option("--timeline", arguments.timeline, "write what is predicted as a trace for ui.perfetto.dev")
       ->needs(simulate);
   app.add_option("--target", arguments.target,
-                 "the machine that the Schedule is for: a100, h100, h200, b200 or one as TOML (cost/target.h). "
+                 "the machine that the Schedule is for: a100, h100, h100-96, h200, b200, gb200, a800, h800 or one as "
+                 "TOML (cost/target.h). "
                  "Default: this one, by its CPU and its "
                  "count of cores; with AVX-512 LibTorch's micro-kernels are taken to be there");
   app.add_option("--budget", arguments.budget,

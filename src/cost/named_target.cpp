@@ -38,12 +38,17 @@ struct Card {
 };
 
 // NVIDIA: A100, H100, H200 and HGX B200 data sheets; Ampere, Hopper and Blackwell tuning guides. The link is NVLink,
-// each way.
+// each way; of an A800 and an H800 it is 400 GB/s both ways together. "h100-96" is the card of TorchTitan's
+// measurements (Liang et al., TorchTitan, 2024: 96 GB of HBM2e, 500 W; its memory does 2.4 TB/s).
 constexpr auto kCards = std::to_array<Card>({
     {"a100", "80", "NVIDIA A100 80GB", 80, 108, 164, 40, 80e9, 2.039e12, 19.5e12, 271.2 / kHopperBest, 300e9},
     {"h100", "80", "NVIDIA H100 80GB", 90, 132, 228, 50, 80e9, 3.35e12, 67e12, 1, 450e9},
+    {"h100", "96", "NVIDIA H100 96GB", 90, 132, 228, 50, 96e9, 2.4e12, 67e12, 1, 450e9},
     {"h200", "141", "NVIDIA H200 141GB", 90, 132, 228, 50, 141e9, 4.8e12, 67e12, 1, 450e9},
     {"b200", "180", "NVIDIA B200 180GB", 100, 148, 228, 126, 180e9, 8e12, 80e12, 2250.0 / kHopperPeak, 900e9},
+    {"gb200", "186", "NVIDIA GB200 186GB", 100, 152, 228, 126, 186e9, 8e12, 80e12, 2500.0 / kHopperPeak, 900e9},
+    {"a800", "80", "NVIDIA A800 80GB", 80, 108, 164, 40, 80e9, 2.039e12, 19.5e12, 271.2 / kHopperBest, 200e9},
+    {"h800", "80", "NVIDIA H800 80GB", 90, 132, 228, 50, 80e9, 3.35e12, 67e12, 1, 200e9},
 });
 constexpr double kLinkLatencySeconds = 5e-6;
 
@@ -149,7 +154,8 @@ std::string with_memory(const Card& card) { return str("{}-{}", card.name, card.
 
 std::vector<std::string> target_names() {
   std::vector<std::string> names;
-  for (const Card& card : kCards) names.emplace_back(card.name);
+  for (const Card& card : kCards)
+    names.push_back(std::ranges::find(names, card.name) != names.end() ? with_memory(card) : std::string(card.name));
   return names;
 }
 

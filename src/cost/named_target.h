@@ -8,7 +8,7 @@
 
 namespace stepc {
 
-// "a100", "h100", "h200", "b200": the cards of 80, 80, 141 and 180 GB. So much is known of each, none of it fitted to a
+// "a100", "h100", "h200", "b200", "gb200": the cards of 80, 80, 141, 180 and 186 GB; "a800", "h800", "h100-96". So much is known of each, none of it fitted to a
 // step:
 //   data sheets   multiprocessors, shared memory, L2, memory, peak arithmetic (NVIDIA's data sheets and tuning guides)
 //   copy rate     nine tenths of the data sheet's memory rate

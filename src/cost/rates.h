@@ -63,6 +63,16 @@ struct CallRate {
   bool operator==(const CallRate&) const = default;
 };
 
+// A level of the network between devices: how any two within a group of `devices` neighbours reach each other where no
+// level below joins them.
+struct Link {
+  std::string name;             // "nvlink"
+  int64_t devices = 0;          // of a group; a multiple of the level below; 0: of all that there are
+  double bytes_per_second = 0;  // each way, of each device, while all the others send too
+  double latency_seconds = 0;   // until the first byte is there
+  bool operator==(const Link&) const = default;
+};
+
 std::vector<StreamRate> default_streams();
 std::vector<MatmulRate> default_matmuls();
 std::vector<AttentionRate> default_attentions();
@@ -101,6 +111,7 @@ struct Rates {
   // nobody says better.
   double link_latency_seconds = 5e-5;                   // until the first byte is there
   double link_bytes_per_second = 1e9;                   // each way
+  std::vector<Link> links = {};                         // of a cluster's levels, the innermost first; none: as above
   std::vector<StreamRate> streams = default_streams();  // by bytes
   std::vector<MatmulRate> matmuls = default_matmuls();
   std::vector<AttentionRate> attentions = default_attentions();

@@ -8,6 +8,7 @@
 
 #include <fmt/ranges.h>
 
+#include "base/json.h"
 #include "base/text.h"
 
 namespace stepc::target_text {
@@ -18,6 +19,18 @@ constexpr double kShortestTime = 1e-12, kLongestTime = 1;  // seconds of what is
 constexpr int64_t kLargestSize = int64_t{1} << 50;
 constexpr size_t kLongestText = 80;
 }  // namespace
+
+// Letters of other alphabets where none may stand lead toml++ (3.3) to code that it takes for unreachable.
+toml::table parse(std::string_view text) {
+  const auto other = std::ranges::find_if(text, [](char c) { return static_cast<unsigned char>(c) > 0x7F; });
+  USER_CHECK(other == text.end(), "target, line {}: a character that is not ASCII",
+             1 + std::count(text.begin(), other, '\n'));
+  try {
+    return toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    user_error("target, line {}: not TOML: {}", error.source().begin.line, in_quotes(error.description()));
+  }
+}
 
 std::string place(const std::string& key, const toml::node& node) {
   std::ostringstream written;

@@ -1,5 +1,5 @@
-// What the readers of a Target's text share: every refusal names the line and the key. Private to target_text.cpp and
-// gpu_text.cpp.
+// What the readers of a Target's text share: every refusal names the line and the key. Private to target_text.cpp,
+// gpu_text.cpp and cluster.cpp.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,8 @@ namespace stepc::target_text {
 
 inline std::string_view pass_name(bool backward) { return backward ? "backward" : "forward"; }
 
+// UserError with the line for what is no TOML.
+toml::table parse(std::string_view text);
 // "target, line 3: threads = 0", for the start of a message.
 std::string place(const std::string& key, const toml::node& node);
 double number_of(const std::string& key, const toml::node& node, double lowest, double highest);

@@ -241,18 +241,6 @@ Features features_of(const std::string& key, const toml::node& node) {
   return features;
 }
 
-// Letters of other alphabets where none may stand lead toml++ (3.3) to code that it takes for unreachable.
-toml::table parse(std::string_view text) {
-  const auto other = std::ranges::find_if(text, [](char c) { return static_cast<unsigned char>(c) > 0x7F; });
-  USER_CHECK(other == text.end(), "target, line {}: a character that is not ASCII",
-             1 + std::count(text.begin(), other, '\n'));
-  try {
-    return toml::parse(text);
-  } catch (const toml::parse_error& error) {
-    user_error("target, line {}: not TOML: {}", error.source().begin.line, in_quotes(error.description()));
-  }
-}
-
 }  // namespace
 
 std::string to_text(const Target& target) {
@@ -268,7 +256,7 @@ std::string to_text(const Target& target) {
 }
 
 Target parse_target(std::string_view toml) {
-  const toml::table table = parse(toml);
+  const toml::table table = target_text::parse(toml);
   if (table.contains("device")) return read_gpu(table);
   Target target;
   for (const auto& [name, node] : table) {

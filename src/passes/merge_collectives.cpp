@@ -14,8 +14,7 @@ namespace stepc {
 
 namespace {
 
-constexpr uint64_t kShare = 8;      // of all bytes of a kind, at most one of so many is in a bucket
-constexpr uint64_t kLittle = 4096;  // which that does not count for
+constexpr uint64_t kLittle = 4096;  // bytes, for which the share of all does not count
 
 // What may go together.
 using Kind = std::tuple<std::string, std::string, DType, Phase>;  // op, attributes
@@ -36,7 +35,8 @@ uint64_t whole_bytes(const Graph& graph, const Node& node) {
 
 class Merger {
  public:
-  Merger(const Graph& graph, uint64_t bucket_bytes) : graph_(graph), r_(graph), is_there_(graph.tensors.size(), false) {
+  Merger(const Graph& graph, uint64_t bucket_bytes, double share)
+      : graph_(graph), r_(graph), is_there_(graph.tensors.size(), false) {
     for (const GraphInput& input : graph.inputs) is_there_[input.tensor.index()] = true;
     for (const Node& node : graph.nodes) {
       if (!is_exchange(node)) continue;
@@ -44,8 +44,10 @@ class Merger {
       bucket.bytes_to_come += whole_bytes(graph, node);
       ++bucket.members_to_come;
     }
-    for (auto& [kind, bucket] : buckets_)
-      bucket.most = std::min(bucket_bytes, std::max(bucket.bytes_to_come / kShare, kLittle));
+    for (auto& [kind, bucket] : buckets_) {
+      const auto shared = static_cast<uint64_t>(share * static_cast<double>(bucket.bytes_to_come));
+      bucket.most = std::min(bucket_bytes, std::max(shared, kLittle));
+    }
   }
 
   Graph run() {
@@ -120,8 +122,9 @@ class Merger {
 
 }  // namespace
 
-Graph merge_collectives(Graph graph, uint64_t bucket_bytes) {  // NOLINT(performance-unnecessary-value-param): a PassFn
-  return bucket_bytes == 0 ? graph : Merger(graph, bucket_bytes).run();
+// NOLINTNEXTLINE(performance-unnecessary-value-param): a PassFn
+Graph merge_collectives(Graph graph, uint64_t bucket_bytes, double share) {
+  return bucket_bytes == 0 ? graph : Merger(graph, bucket_bytes, share).run();
 }
 
 }  // namespace stepc

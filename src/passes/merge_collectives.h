@@ -10,9 +10,9 @@
 
 namespace stepc {
 
-// No bucket holds more than `bucket_bytes` of what is gathered or reduced, nor more than an eighth of all that is so in
+// No bucket holds more than `bucket_bytes` of what is gathered or reduced, nor more than `share` of all that is so in
 // its phase of the step, so that shards of a small model are not gathered all at once; 0: no buckets. Each result has
 // the same bits as without.
-Graph merge_collectives(Graph graph, uint64_t bucket_bytes);
+Graph merge_collectives(Graph graph, uint64_t bucket_bytes, double share);
 
 }  // namespace stepc

@@ -52,7 +52,7 @@ Graph partition_for(Graph graph, const PassSettings& settings) {
   return dead_code(common_subexpressions(simplify(partition(graph))));
 }
 Graph merge_collectives_for(Graph graph, const PassSettings& settings) {
-  return merge_collectives(std::move(graph), settings.strategy.bucket_bytes);
+  return merge_collectives(std::move(graph), settings.strategy.bucket_bytes, settings.strategy.bucket_share);
 }
 // NOLINTNEXTLINE(performance-unnecessary-value-param): a row's function
 Graph split_collectives_for(Graph graph, const PassSettings& settings) {

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "blocked/attention.h"
 #include "blocked/matmul.h"
+#include "cost/exchange.h"
 #include "kernels/kernel_choice.h"
 #include "kernels/node_calls.h"
 #include "loops/expand_math.h"
@@ -414,7 +415,8 @@ std::optional<Communication> communication_of(const Schedule& schedule, const In
 // A hop waits for the one before it; its own memory is read and written meanwhile.
 Price Pricer::price_collective(const Instruction& instruction) const {
   const Communication sent = communication_of(schedule_, instruction).value();
-  return {WorkClass::kCollective, sent.bytes / rates_.link_bytes_per_second, sent.hops * rates_.link_latency_seconds};
+  const Exchange took = exchange(rates_, schedule_.mesh, sent);
+  return {WorkClass::kCollective, took.bytes_seconds, took.latency_seconds};
 }
 
 // The nodes' calls on each stretch, and a copy of each result to where it belongs; what goes from one call to the next

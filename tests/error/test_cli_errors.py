@@ -82,11 +82,24 @@ USAGE = {
                        "data.seq_len = 4096: must be at most 2048, max_position_embeddings of model"),
     "a target that is not there": (
         ["memory", "run.toml", "--target", "h110"],
-        'target "h110": there is no such target and no such file; did you mean h100? there are a100, h100, h200, b200, or '
-        "give a Target file's path"),
+        'target "h110": there is no such target and no such file; did you mean h100? there are a100, h100, h100-96, h200, '
+        "b200, gb200, a800, h800, or give a Target file's path"),
     "a target that torch has left behind": (
         ["memory", "run.toml", "--target", "v100"],
-        'target "v100": torch has no kernels for a V100 any more; there are a100, h100, h200, b200'),
+        'target "v100": torch has no kernels for a V100 any more; there are a100, h100, h100-96, h200, b200, gb200, '
+        "a800, h800"),
+    "a cluster that is not there": (
+        ["plan", "run.toml", "--cluster", "h100"],
+        'cluster "h100": there is no such cluster and no such file; give a card and how many, as in a100x8, a800x8, '
+        "h100x8, h100-80x8, h100-96x8, h800x8, h200x8, b200x8, gb200x72, or a cluster file's path"),
+    "half a node": (["plan", "run.toml", "--cluster", "h100x12"], 'cluster "h100x12": 12 devices do not fill nodes of 8; write a '
+                    "cluster file for others"),
+    "a pin of nothing": (["plan", "run.toml", "--cluster", "h100x8", "--pin", "tpp=2"],
+                         '--pin "tpp=2": there is no "tpp"; did you mean tp? there are dp_replicate, dp_shard, cp, '
+                         "tp, zero, micro_batches"),
+    "pins that contradict": (["plan", "run.toml", "--cluster", "h100x8", "--pin", "tp=2", "--pin", "dp_shard=8"],
+                             "no way spreads 2 rows of 32 tokens over 8 devices as it is asked: their number must be a "
+                             "multiple of dp_replicate * dp_shard * micro-batches; give other train.batch_size or other pins"),
     "a target of ranks": (
         ["memory", "run.toml", "--target", "h100", "--parallel.dp_shard=2"],
         "--target: a plan for another machine is of one device; [parallel] spreads the step over 2"),

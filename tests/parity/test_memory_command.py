@@ -45,6 +45,32 @@ def test_a_gpu_that_is_not_here(stepc):
     assert re.search(r"a step takes [\d.]+ MiB; NVIDIA H100 80GB has 74.5 GiB\n", parts.stdout), parts.stdout
 
 
+def test_the_best_mesh_of_a_cluster(stepc):
+    """Only config.json is read: neither weights nor data are there."""
+    for name in ("text.txt", "model/model.safetensors", "model/tokenizer.json"):
+        (stepc.path / name).unlink()
+    config = stepc.path / "model/config.json"
+    deep = json.loads(config.read_text()) | {"num_hidden_layers": 24}
+    config.write_text(json.dumps(deep))
+    plan = ("plan", "run.toml", "--cluster", "h100x2", "--train.batch_size=4", "--pin", "cp=1", "--json", "ways.json")
+    result = stepc(*plan)
+    assert result.returncode == 0, result.stderr
+    assert " 4 rows of 32 tokens a step, on 1 node of 2 NVIDIA H100 80GB, " in result.stdout
+    assert "\nother families, the best of each\n" in result.stdout
+    ways = json.loads((stepc.path / "ways.json").read_text())["outcomes"]
+    assert all(way["dp_replicate"] * way["dp_shard"] * way["tp"] == 2 and way["cp"] == 1 for way in ways)
+    seconds = [way["seconds"] for way in ways if way["verdict"] == "planned"]
+    assert seconds == sorted(seconds) and seconds
+    best = re.search(r"the first, in run.toml\n(.*)\n\nThese are", result.stdout, re.DOTALL).group(1)
+    for key in ("dp_replicate", "dp_shard", "tp"):
+        assert (f"{key} = {ways[0][key]}" in best) == (ways[0][key] > 1)
+    (stepc.path / "small.toml").write_text(
+        'name = "small"\nnodes = 1\ndevices_per_node = 2\ntarget = "small-card.toml"\n[[links]]\nname = "wire"\n'
+        "devices = 2\nbytes_per_second = 1e9\nlatency_seconds = 1e-5\n")
+    missing = stepc("plan", "run.toml", "--cluster", "small.toml")
+    assert missing.returncode == 2 and missing.stderr.startswith('stepc: small.toml: target "small-card.toml": there is no')
+
+
 def test_a_target_file_without_a_key(stepc):
     (stepc.path / "mine.toml").write_text('device = "cuda"\nname = "mine"\n')
     wrong = stepc("memory", "run.toml", "--target", "mine.toml")

@@ -70,7 +70,7 @@ def test_what_is_no_target_is_refused(tmp_path):
     for _ in range(4):
         step(BATCH)
     for name, why in (
-        ("h110", "did you mean h100.* there are a100, h100, h200, b200"),
+        ("h110", "did you mean h100.* there are a100, h100, h100-96, h200, b200, gb200, a800, h800"),
         ("v100", "torch has no kernels for a V100"),
         (tmp_path / "none.toml", "there is no such target and no such file"),
     ):

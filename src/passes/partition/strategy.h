@@ -62,6 +62,9 @@ struct Strategy {
   bool means_by_rank = false;
   // Of collectives that are put together into one exchange (passes/merge_collectives.h); 0: each is one of its own.
   uint64_t bucket_bytes = uint64_t{4} << 20;
+  // A bucket has at most this part of all that the forward or the backward pass sends in its way: no rank gathers the
+  // model at once. A model that stands for a deeper one has a larger part (plan/search.h).
+  double bucket_share = 1.0 / 8;
   // Exchanges of at least so many bytes go on beside the computation (passes/split_collectives.h, plan/overlap.h);
   // none: each blocks.
   std::optional<uint64_t> overlap_bytes = {};

@@ -29,6 +29,7 @@
 #include "train/command/data_command.h"
 #include "train/command/local_ranks.h"
 #include "train/command/memory_command.h"
+#include "train/command/plan_command.h"
 #include "train/command/run_schedule.h"
 #include "train/config/run_config_keys.h"
 #include "train/report/progress.h"
@@ -103,6 +104,7 @@ struct Arguments {
   std::string device;   // of a step
   int ranks = 1;
   std::string model;
+  PlanCommand plan;
   GenerateCommand generate;
   std::string picture;  // SVG file
   std::string target;   // a machine to plan for
@@ -206,6 +208,22 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
           "time",
           fmt::join(target_names(), ", ")));
 
+  CLI::App* plan = with_run_config(
+      app.add_subcommand("plan", "how the step is best spread over a cluster that need not be here, and why"));
+  PlanCommand& search = arguments.plan;
+  plan->add_option(
+          "--cluster", search.clusters,
+          "h100x1024: so many of a card in their usual nodes, or a cluster file; of several the first is where "
+          "--json's ways are from")
+      ->required();
+  plan->add_option("--pin", search.pins,
+                   "what is not to be chosen: dp_replicate, dp_shard, cp, tp, zero or micro_batches, as in --pin tp=8")
+      ->allow_extra_args(false);
+  plan->add_option("--top", search.top, "so many of the best are shown")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  plan->add_option("--json", search.json, "write all ways that there are, with what each takes");
+
   CLI::App* generate = app.add_subcommand("generate", "continue a text");
   GenerateCommand& options = arguments.generate;
   generate->add_option("directory", options.directory, "model directory")->required();
@@ -287,6 +305,8 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
          return run_memory(load_run_config(arguments.config, overrides_of(*memory)), arguments.picture,
                            arguments.target);
        }},
+      {plan,
+       [&arguments, plan] { return run_plan(load_run_config(arguments.config, overrides_of(*plan)), arguments.plan); }},
       {generate, [&] { return run_generate(arguments.generate); }},
       {inspect, [&] { return run_inspect(arguments.inspected); }},
       {exports, [&] { return run_export(arguments.exported, arguments.export_to, arguments.export_shard_gb); }},

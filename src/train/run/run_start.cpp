@@ -15,6 +15,7 @@
 #include "train/model/model_directory.h"
 #include "train/report/progress.h"
 #include "train/run/memory_need.h"
+#include "train/run/run_data.h"
 #include "train/run/same_on_all.h"
 #include "train/step/evaluate.h"
 #include "train/step/local_learner.h"

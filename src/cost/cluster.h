@@ -1,0 +1,51 @@
+// Cluster: many devices as data: what each is, how many, and how they reach each other. Who spreads a step over devices
+// asks it, so a step can be planned for machines that one does not have.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cost/target.h"
+
+namespace stepc {
+
+struct Cluster {
+  std::string name;
+  int64_t nodes = 1;
+  int64_t devices_per_node = 1;
+  std::string device;  // as named_target() knows it, or a Target file's path
+  Target target = {};  // of each device; its rates have the levels of links, one at least
+  [[nodiscard]] int64_t devices() const { return nodes * devices_per_node; }
+  bool operator==(const Cluster&) const = default;
+};
+
+// As TOML that parse_cluster() reads back to the same value:
+//     name = "h100x16"
+//     nodes = 2
+//     devices_per_node = 8
+//     target = "h100"                   a name (cost/named_target.h), or a Target file's path from this file's folder
+//     [[links]]                         the innermost first; each joins groups of so many devices, the last one all
+//     name = "nvlink"
+//     devices = 8
+//     bytes_per_second = 360e9          each way, of each device, while all the others send too
+//     latency_seconds = 3e-6
+//     [[links]]
+//     name = "infiniband"
+//     devices = 16
+//     bytes_per_second = 46e9
+//     latency_seconds = 1e-05
+std::string to_text(const Cluster& cluster);
+// UserError with line and key: one that is missing, unknown or impossible; groups that do not divide each other.
+// `folder`: where a path in it begins.
+Cluster parse_cluster(std::string_view toml, const std::string& folder = ".");
+
+// "h100x1024": so many of that card (cost/named_target.h) in their usual nodes, 8 in each, of a GB200 72; or a file's
+// path. UserError: neither, with the names that there are; devices that do not fill nodes.
+Cluster named_cluster(const std::string& name_or_path);
+
+// "128 nodes of 8 NVIDIA H100 80GB, nvlink 360 GB/s, infiniband 46 GB/s".
+std::string title_of(const Cluster& cluster);
+
+}  // namespace stepc

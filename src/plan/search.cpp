@@ -1,0 +1,539 @@
+#include "plan/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <future>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/text.h"
+#include "cost/exchange.h"
+#include "plan/plan_graph.h"
+#include "plan/simulate.h"
+
+namespace stepc {
+
+namespace {
+
+// A bucket of a cluster of GPUs: enough for its links to be at their rate behind the latency of many ranks, and as much
+// as a layer of a large model (FSDP2 and Megatron send a layer at a time).
+constexpr uint64_t kBucketBytes = uint64_t{256} << 20;
+
+// More tokens of a rank in a micro-batch fill no device better.
+constexpr int64_t kMostTokens = 65536;
+constexpr int kMemoryAttempts = 3;
+constexpr double kLittle = 0.05;  // of the memory
+
+bool is_state(InputKind kind) {
+  return kind == InputKind::kParameter || kind == InputKind::kGradient || kind == InputKind::kOptimizerState ||
+         kind == InputKind::kBuffer || kind == InputKind::kCaptured;
+}
+
+// A quantity of a model with kShallow and kDeep layers, for one with more.
+double of_depth(double shallow, double deep, int64_t layers) {
+  return shallow + (deep - shallow) / (kDeep - kShallow) * static_cast<double>(layers - kShallow);
+}
+uint64_t bytes_of_depth(double shallow, double deep, int64_t layers) {
+  return static_cast<uint64_t>(std::max(0.0, of_depth(shallow, deep, layers)));
+}
+
+// What a step of one depth is, before it is split.
+struct Whole {
+  double flops = 0, narrow_flops = 0;
+  std::map<InputKind, double> bytes;  // of what is there between steps
+};
+
+// What the plan of a part takes, of one depth.
+struct Taken {
+  double seconds = 0, exchange_seconds = 0, exposed_seconds = 0;
+  double compute_seconds = 0;                               // all but exchanges
+  double pass_seconds = 0;                                  // of these, forward and backward
+  double input_bytes = 0, state_bytes = 0, step_bytes = 0;  // the program's tensors; of these, those between steps
+};
+
+class Searcher {
+ public:
+  Searcher(const SearchModel& model, const Cluster& cluster, const SearchOptions& options)
+      : model_(model), cluster_(cluster), options_(options) {
+    USER_CHECK(cluster.target.gpu, "{} is no GPU: strategies are searched for clusters of GPUs", cluster.device);
+    memory_bytes_ = static_cast<uint64_t>(cluster.target.gpu->memory_bytes);
+    shallow_ = std::min(kShallow, model.layers);
+  }
+
+  SearchResult run() {
+    const auto begin = Clock::now();
+    SearchResult result;
+    for (const Candidate& one : candidates(model_, cluster_, options_.pins)) {
+      Outcome outcome{.candidate = one};
+      bound(outcome);
+      result.outcomes.push_back(outcome);
+    }
+    // The most promising first, so that the bound of the others soon leaves them out; of these what holds least, for
+    // where that does not fit, what holds more does not.
+    std::ranges::stable_sort(result.outcomes, {}, [](const Outcome& one) {
+      const Candidate& way = one.candidate;
+      return std::tuple(one.least_seconds, way.tp * way.cp, -way.dp_shard, -way.zero, -way.micro_batches);
+    });
+    std::vector<double> best;  // seconds, ascending
+    size_t done = 0;
+    for (Outcome& outcome : result.outcomes) {
+      if (options_.progress) options_.progress(done++, result.outcomes.size());
+      if (outcome.verdict == Verdict::kTooLarge) continue;
+      tighten(outcome);
+      const auto is_open = [&] {
+        return options_.is_exhaustive || best.size() < options_.top || outcome.least_seconds < best.back();
+      };
+      if (outcome.verdict == Verdict::kTooLarge || !is_open()) continue;
+      plan(outcome, is_open);
+      if (outcome.verdict == Verdict::kDoesNotFit) too_large_.push_back({outcome.candidate, outcome.bytes()});
+      if (outcome.verdict != Verdict::kPlanned) continue;
+      best.insert(std::ranges::upper_bound(best, outcome.seconds), outcome.seconds);
+      if (best.size() > options_.top) best.pop_back();
+    }
+    std::ranges::stable_sort(result.outcomes, {}, [](const Outcome& one) {
+      const bool fits = one.verdict == Verdict::kPlanned;
+      return std::tuple(!fits, fits ? one.seconds : static_cast<double>(one.verdict), one.least_seconds);
+    });
+    result.planned = planned_;
+    result.seconds = seconds_since(begin);
+    return result;
+  }
+
+ private:
+  [[nodiscard]] int64_t rows_of_micro_batch(const Candidate& one) const { return model_.rows / one.micro_batches; }
+
+  const std::vector<SearchPart>& parts(int64_t layers, const Candidate& one) {
+    const int64_t count = std::min<int64_t>(one.micro_batches, 2);  // more are the same Graph, more often
+    auto& kept = captured_[{layers, rows_of_micro_batch(one), count}];
+    if (kept.empty()) kept = model_.capture(layers, rows_of_micro_batch(one), one.micro_batches);
+    for (SearchPart& part : kept)
+      if (part.times > 1 || kept.size() > 1) part.times = &part == &kept.front() ? one.micro_batches : 1;
+    return kept;
+  }
+
+  // Of the whole step; its arithmetic does not depend on how the batch is cut.
+  const Whole& whole(int64_t layers) {
+    auto [found, is_new] = wholes_.try_emplace(layers);
+    if (!is_new) return found->second;
+    Candidate one;
+    one.micro_batches = model_.rows;  // the least rows: quick to capture, and the same work a row
+    std::set<std::pair<InputKind, std::string>> seen;
+    for (const SearchPart& part : parts(layers, one)) {
+      for (const Node& node : part.graph.nodes) {
+        const Work work = work_of(part.graph, node);
+        found->second.flops += work.flops * static_cast<double>(part.times);
+        found->second.narrow_flops += work.narrow_flops * static_cast<double>(part.times);
+      }
+      for (const GraphInput& input : part.graph.inputs)
+        if (is_state(input.kind) && seen.emplace(input.kind, input.key).second)
+          found->second.bytes[input.kind] += static_cast<double>(bytes_of(part.graph.type(input.tensor)));
+    }
+    return found->second;
+  }
+  double whole_bytes(InputKind kind) {
+    const auto bytes = [&](int64_t layers) {
+      const auto found = whole(layers).bytes.find(kind);
+      return found == wholes_.at(layers).bytes.end() ? 0.0 : found->second;
+    };
+    return of_depth(bytes(shallow_), bytes(deep()), model_.layers);
+  }
+  [[nodiscard]] int64_t deep() const { return model_.layers <= kShallow ? shallow_ : kDeep; }
+
+  // What no plan goes below. Memory: all that an axis can split is split evenly along it. Time: the arithmetic at the
+  // best rate of any product, evenly on all devices; or gradients, and under zero new parameters, sent at the links'
+  // rates with no latency.
+  void bound(Outcome& outcome) {
+    const Candidate& one = outcome.candidate;
+    const auto split = [&](bool is_sharded) { return static_cast<double>(one.tp * (is_sharded ? one.dp_shard : 1)); };
+    const double parameters = whole_bytes(InputKind::kParameter);
+    outcome.least_bytes = static_cast<uint64_t>(
+        parameters / split(one.zero == 3) + whole_bytes(InputKind::kOptimizerState) / split(one.zero >= 1) +
+        (one.micro_batches > 1 ? whole_bytes(InputKind::kGradient) / split(one.zero >= 2) : 0.0));
+    const Target& target = cluster_.target;
+    const double best = std::max(target.narrow_flops_per_second, target.flops_per_second);
+    const auto flops = [&](int64_t layers) { return whole(layers).flops + whole(layers).narrow_flops; };
+    const double compute =
+        of_depth(flops(shallow_), flops(deep()), model_.layers) / static_cast<double>(cluster_.devices()) / best;
+    outcome.least_seconds = std::max(compute, sending_seconds(one, parameters));
+    if (outcome.least_bytes > memory_bytes_) {
+      outcome.verdict = Verdict::kTooLarge;
+      outcome.why =
+          str("it would hold {} between steps, of {}", human_bytes(outcome.least_bytes), human_bytes(memory_bytes_));
+    }
+  }
+
+  double sending_seconds(const Candidate& one, double parameters) const {
+    const Mesh mesh = strategy_of(one, {}).mesh;
+    const auto seconds = [&](std::string_view op, std::initializer_list<std::string_view> names) {
+      std::vector<Axis> axes;
+      for (const std::string_view name : names)
+        if (const auto axis = mesh.find(name)) axes.push_back(*axis);
+      if (axes.empty()) return 0.0;
+      const auto ranks = static_cast<double>(mesh.size(axes));
+      const double bytes = (ranks - 1) / ranks * parameters / static_cast<double>(one.tp);
+      return exchange(cluster_.target.rates, mesh, {std::string(op), axes, 1, 0, bytes, 0}).bytes_seconds;
+    };
+    // A micro-batch is a program of its own, which leaves nothing gathered.
+    const auto times = static_cast<double>(one.micro_batches);
+    double sum = seconds("reduce_scatter", {"dp_shard"}) * (one.zero >= 2 ? times : 1);
+    if (one.zero == 3) sum += seconds("all_gather", {"dp_shard"}) * times;
+    if (one.zero < 2) sum = std::max(sum, seconds("reduce_scatter", {"dp_replicate", "dp_shard"}));
+    return sum;
+  }
+
+  // A plan of the same tp, cp and rows computes as long in its forward and backward pass.
+  using Class = std::tuple<int64_t, int64_t, int64_t>;
+  [[nodiscard]] int64_t rows_of_rank(const Candidate& one) const {
+    return rows_of_micro_batch(one) / (one.dp_replicate * one.dp_shard);
+  }
+  [[nodiscard]] Class class_of(const Candidate& one) const { return {one.tp, one.cp, rows_of_rank(one)}; }
+  void tighten(Outcome& outcome) const {
+    const Candidate& one = outcome.candidate;
+    if (const auto known = compute_seconds_.find(class_of(one)); known != compute_seconds_.end())
+      outcome.least_seconds = std::max(outcome.least_seconds, known->second * static_cast<double>(one.micro_batches));
+    const auto found =
+        std::ranges::find_if(too_large_, [&](const TooLarge& other) { return holds_more(one, other.way); });
+    if (found == too_large_.end()) return;
+    outcome.verdict = Verdict::kTooLarge;
+    outcome.least_bytes = std::max(outcome.least_bytes, found->bytes);
+    outcome.why = str("it takes more than {}, which takes {}", to_text(found->way), human_bytes(found->bytes));
+  }
+
+  // Whether a way holds at least what the other holds: as many rows, and nothing split further.
+  [[nodiscard]] bool holds_more(const Candidate& one, const Candidate& other) const {
+    return one.tp == other.tp && one.cp == other.cp && other.dp_shard % one.dp_shard == 0 && one.zero <= other.zero &&
+           rows_of_rank(one) >= rows_of_rank(other) && (one.micro_batches > 1 || other.micro_batches == 1);
+  }
+  struct TooLarge {
+    Candidate way;
+    uint64_t bytes = 0;  // that it takes, recomputation included
+  };
+
+  // How the parts are planned. `step_bytes`: what each may take beside the state, to be met by recomputation; none: as
+  // much as it likes.
+  struct How {
+    bool overlaps = false;
+    std::vector<double> step_bytes = {};
+  };
+
+  // A part as planned, and its tensors between steps.
+  struct PartPlan {
+    Taken taken;
+    std::map<std::pair<InputKind, std::string>, double> state;
+    std::map<std::string, Sharding> parameters;  // how they lie
+    Context context = Context::kGather;
+  };
+  [[nodiscard]] PartPlan plan_part(const Graph& captured, const PlanGraphOptions& options) const {
+    const PlannedGraph planned = plan_graph(captured, nullptr, options);
+    const Schedule& schedule = planned.plan.schedule;
+    const Timeline timeline = simulate(schedule, cluster_.target);
+    PartPlan part;
+    part.taken = computation(schedule, timeline);
+    part.context = planned.context;
+    part.taken.seconds = timeline.seconds;
+    part.taken.exchange_seconds = timeline.exchange_seconds;
+    part.taken.exposed_seconds = timeline.exposed_seconds;
+    part.taken.input_bytes = static_cast<double>(schedule.input_bytes());
+    part.taken.step_bytes = static_cast<double>(schedule.peak_bytes());
+    for (const GraphInput& input : planned.graph.inputs) {
+      const TensorType& type = planned.graph.type(input.tensor);
+      if (is_state(input.kind)) part.state[{input.kind, input.key}] = static_cast<double>(bytes_of(type));
+      if (input.kind == InputKind::kParameter)
+        part.parameters[input.key] = input.part ? input.part->sharding : Sharding::whole(type.shape.size());
+    }
+    return part;
+  }
+
+  // The update is the same however many rows there are.
+  PartPlan plan_update(const Candidate& one, int64_t layers, bool overlaps, const Graph& captured,
+                       const PlanGraphOptions& options) {
+    const auto key = std::tuple(one.dp_replicate, one.dp_shard, one.cp, one.tp, one.zero, layers, overlaps);
+    {
+      const std::scoped_lock lock(mutex_);
+      if (const auto found = updates_.find(key); found != updates_.end()) return found->second;
+    }
+    PartPlan part = plan_part(captured, options);
+    const std::scoped_lock lock(mutex_);
+    return updates_.emplace(key, std::move(part)).first->second;
+  }
+
+  // The parts of one depth, which have been captured. Two threads may be here at once.
+  std::vector<Taken> take(const Candidate& one, int64_t layers, const std::vector<SearchPart>& parts, const How& how) {
+    PlanGraphOptions options;
+    options.target = cluster_.target;
+    Strategy& strategy = options.passes.settings.strategy;
+    strategy = strategy_of(one, options_.pins.base);
+    if (!how.overlaps) strategy.overlap_bytes = {};
+    strategy.bucket_bytes = kBucketBytes;
+    // As many bytes as in a model of all layers.
+    strategy.bucket_share =
+        std::min(1.0, strategy.bucket_share * static_cast<double>(model_.layers) / static_cast<double>(layers));
+    std::map<std::pair<InputKind, std::string>, double> state;
+    std::vector<Taken> out;
+    for (const SearchPart& part : parts) {
+      if (!how.step_bytes.empty())
+        options.budget = {MemoryBudget::Kind::kBytes, static_cast<uint64_t>(how.step_bytes[out.size()])};
+      PartPlan planned = &part == &parts.front() ? plan_part(part.graph, options)
+                                                 : plan_update(one, layers, how.overlaps, part.graph, options);
+      if (strategy.context == Context::kByPrice) strategy.context = planned.context;
+      strategy.known.insert(planned.parameters.begin(), planned.parameters.end());
+      state.merge(planned.state);
+      out.push_back(planned.taken);
+    }
+    double bytes = 0;
+    for (const auto& [key, of_one] : state) bytes += of_one;
+    for (Taken& taken : out) taken.state_bytes = bytes;
+    return out;
+  }
+
+  static Taken computation(const Schedule& schedule, const Timeline& timeline) {
+    Taken taken;
+    for (size_t i = 0; i < timeline.entries.size(); ++i) {
+      if (timeline.entries[i].work == WorkClass::kCollective) continue;
+      const double seconds = timeline.entries[i].seconds();
+      taken.compute_seconds += seconds;
+      if (schedule.instructions[i].source.phase != Phase::kUpdate) taken.pass_seconds += seconds;
+    }
+    return taken;
+  }
+
+  struct Depths {
+    std::vector<Taken> shallow, deep;
+  };
+  Depths take_both(const Candidate& one, const How& shallow, const How& deeper) {
+    const std::vector<SearchPart>& few = parts(shallow_, one);
+    const std::vector<SearchPart>& more = parts(deep(), one);
+    planned_ += few.size() + more.size();
+    if (shallow_ == deep()) {
+      std::vector<Taken> taken = take(one, shallow_, few, shallow);
+      return {taken, taken};
+    }
+    std::future<std::vector<Taken>> beside =
+        std::async(std::launch::async, [&] { return take(one, shallow_, few, shallow); });
+    std::vector<Taken> taken = take(one, deep(), more, deeper);
+    return {beside.get(), std::move(taken)};
+  }
+
+  void plan(Outcome& outcome, const std::function<bool()>& is_open) {
+    try {
+      plan_fitting(outcome, is_open);
+    } catch (const UserError& error) {
+      outcome.verdict = Verdict::kImpossible;
+      outcome.why = error.what();
+    }
+  }
+
+  // Of all parts, each as often as it is in a step.
+  double sum_of(const Candidate& one, const Depths& depths, double Taken::*of) {
+    const std::vector<SearchPart>& all = parts(shallow_, one);
+    double sum = 0;
+    for (size_t p = 0; p < all.size(); ++p)
+      sum += static_cast<double>(all[p].times) * of_depth(depths.shallow[p].*of, depths.deep[p].*of, model_.layers);
+    return sum;
+  }
+
+  void sum_up(Outcome& outcome, const Depths& depths) {
+    const Candidate& one = outcome.candidate;
+    outcome.seconds = sum_of(one, depths, &Taken::seconds);
+    outcome.exchange_seconds = sum_of(one, depths, &Taken::exchange_seconds);
+    outcome.exposed_seconds = sum_of(one, depths, &Taken::exposed_seconds);
+    outcome.step_bytes = 0;
+    for (size_t p = 0; p < depths.shallow.size(); ++p)
+      outcome.step_bytes = std::max(
+          outcome.step_bytes, bytes_of_depth(depths.shallow[p].step_bytes, depths.deep[p].step_bytes, model_.layers));
+    outcome.state_bytes =
+        bytes_of_depth(depths.shallow.front().state_bytes, depths.deep.front().state_bytes, model_.layers);
+  }
+
+  // What a model of `layers` layers may take, so that one of all layers takes `missing` less than there is: the same
+  // room a layer.
+  [[nodiscard]] How within_memory(const Outcome& outcome, const Depths& depths, int64_t layers, double missing) const {
+    const double room = static_cast<double>(memory_bytes_) - static_cast<double>(outcome.state_bytes) - missing;
+    How how;
+    for (size_t p = 0; p < depths.shallow.size(); ++p) {
+      const Taken &few = depths.shallow[p], &more = depths.deep[p];
+      const double fixed = of_depth(few.step_bytes, more.step_bytes, 0);
+      const double a_layer = (room - fixed) / static_cast<double>(model_.layers);
+      const double inputs = of_depth(few.input_bytes, more.input_bytes, layers);
+      how.step_bytes.push_back(inputs + std::max(0.0, fixed + a_layer * static_cast<double>(layers)));
+    }
+    return how;
+  }
+
+  // First with exchanges that block, which is quick to plan, then with recomputation where it does not fit, and beside
+  // the computation only where that may be among the best: it takes as long as either alone at least.
+  void plan_fitting(Outcome& outcome, const std::function<bool()>& is_open) {
+    const Candidate& one = outcome.candidate;
+    How shallow, deeper;
+    Depths depths = take_both(one, shallow, deeper);
+    compute_seconds_.try_emplace(class_of(one),
+                                 sum_of(one, depths, &Taken::pass_seconds) / static_cast<double>(one.micro_batches));
+    sum_up(outcome, depths);
+    // Recomputation meets what it is asked for within a layer's choices: where a little is missing, it is asked for
+    // more.
+    const Depths as_it_likes = depths;
+    double missing = 0;
+    for (int attempt = 0; attempt < kMemoryAttempts && outcome.bytes() > memory_bytes_; ++attempt) {
+      shallow = within_memory(outcome, as_it_likes, shallow_, missing);
+      deeper = within_memory(outcome, as_it_likes, deep(), missing);
+      depths = take_both(one, shallow, deeper);
+      sum_up(outcome, depths);
+      outcome.recomputes = true;
+      const double excess = static_cast<double>(outcome.bytes()) - static_cast<double>(memory_bytes_);
+      if (excess > kLittle * static_cast<double>(memory_bytes_)) break;
+      missing += excess;
+    }
+    if (outcome.bytes() > memory_bytes_) {
+      outcome.verdict = Verdict::kDoesNotFit;
+      outcome.why = str("it takes {}, {} more than there is: {} between steps, {} within, recomputation included",
+                        human_bytes(outcome.bytes()), human_bytes(outcome.bytes() - memory_bytes_),
+                        human_bytes(outcome.state_bytes), human_bytes(outcome.step_bytes));
+      return;
+    }
+    outcome.least_seconds =
+        std::max({outcome.least_seconds, sum_of(one, depths, &Taken::compute_seconds), outcome.exchange_seconds});
+    if (!is_open()) return;
+    outcome.verdict = Verdict::kPlanned;
+    if (!options_.pins.base.overlap_bytes || outcome.exposed_seconds == 0) return;
+    shallow.overlaps = deeper.overlaps = true;
+    depths = take_both(one, shallow, deeper);
+    Outcome beside = outcome;
+    sum_up(beside, depths);
+    if (beside.seconds < outcome.seconds && beside.bytes() <= memory_bytes_) outcome = beside;
+  }
+
+  const SearchModel& model_;
+  const Cluster& cluster_;
+  const SearchOptions& options_;
+  uint64_t memory_bytes_ = 0;
+  int64_t shallow_ = 0;
+  size_t planned_ = 0;
+  std::map<std::tuple<int64_t, int64_t, int64_t>, std::vector<SearchPart>> captured_;  // by layers, rows, one or more
+  std::map<int64_t, Whole> wholes_;                                                    // by layers
+  std::mutex mutex_;                                                                   // of the next
+  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int, int64_t, bool>, PartPlan> updates_;
+  std::map<Class, double> compute_seconds_;  // of a micro-batch
+  std::vector<TooLarge> too_large_;
+};
+
+std::vector<int64_t> divisors(int64_t number) {
+  std::vector<int64_t> out;
+  for (int64_t d = 1; d <= number; ++d)
+    if (number % d == 0) out.push_back(d);
+  return out;
+}
+
+}  // namespace
+
+std::string to_text(const Candidate& candidate) {
+  std::string text;
+  const auto add = [&](const std::string& more) { text += (text.empty() ? "" : ", ") + more; };
+  const Mesh mesh = strategy_of(candidate, {}).mesh;
+  add(mesh.axes.empty() ? "one device" : to_text(mesh));
+  if (candidate.dp_shard > 1) add(str("zero {}", candidate.zero));
+  if (candidate.micro_batches > 1) add(str("{} micro-batches", candidate.micro_batches));
+  return text;
+}
+
+Strategy strategy_of(const Candidate& candidate, const Strategy& base) {
+  Strategy strategy = base;
+  strategy.mesh = make_mesh({{"dp_replicate", candidate.dp_replicate},
+                             {"dp_shard", candidate.dp_shard},
+                             {"cp", candidate.cp},
+                             {"tp", candidate.tp}});
+  strategy.zero = candidate.zero;
+  return strategy;
+}
+
+std::string_view name_of(Family family) {
+  switch (family) {
+    case Family::kOneDevice:
+      return "one device";
+    case Family::kReplicated:
+      return "data parallel (dp_replicate)";
+    case Family::kSharded:
+      return "sharded (dp_shard)";
+    case Family::kHybrid:
+      return "hybrid sharded (dp_replicate, dp_shard)";
+    case Family::kTensor:
+      return "tensor parallel (tp)";
+    case Family::kContext:
+      return "context parallel (cp)";
+    case Family::kTensorAndContext:
+      return "tensor and context parallel (tp, cp)";
+  }
+  INTERNAL_CHECK(false, "no family");
+}
+
+Family family_of(const Candidate& one) {
+  if (one.tp > 1) return one.cp > 1 ? Family::kTensorAndContext : Family::kTensor;
+  if (one.cp > 1) return Family::kContext;
+  if (one.dp_shard > 1) return one.dp_replicate > 1 ? Family::kHybrid : Family::kSharded;
+  return one.dp_replicate > 1 ? Family::kReplicated : Family::kOneDevice;
+}
+
+size_t SearchResult::count(Verdict verdict) const {
+  return static_cast<size_t>(std::ranges::count(outcomes, verdict, &Outcome::verdict));
+}
+
+const Outcome* SearchResult::best() const {
+  const bool is_there = !outcomes.empty() && outcomes.front().verdict == Verdict::kPlanned;
+  return is_there ? &outcomes.front() : nullptr;
+}
+
+std::vector<Candidate> candidates(const SearchModel& model, const Cluster& cluster, const SearchPins& pins) {
+  const int64_t devices = cluster.devices();
+  const auto check_pin = [&](std::string_view key, const std::optional<int64_t>& pin) {
+    USER_CHECK(!pin || (*pin >= 1 && devices % *pin == 0), "{} = {}: the cluster has {} devices, which is no multiple",
+               key, pin.value_or(0), devices);
+  };
+  check_pin("parallel.dp_replicate", pins.dp_replicate);
+  check_pin("parallel.dp_shard", pins.dp_shard);
+  check_pin("parallel.cp", pins.cp);
+  check_pin("parallel.tp", pins.tp);
+  std::vector<Candidate> out;
+  const auto allows = [](const auto& pin, int64_t value) { return !pin || *pin == value; };
+  for (const int64_t tp : divisors(devices)) {
+    // Heads are not padded, and tp stays on the innermost links unless it is asked for.
+    const bool is_near = tp <= cluster.devices_per_node;
+    if (!allows(pins.tp, tp) || (!pins.tp && (model.heads % tp != 0 || !is_near)) || tp > model.heads) continue;
+    for (const int64_t cp : divisors(devices / tp)) {
+      // A ring cuts a row into 2 cp stretches.
+      if (!allows(pins.cp, cp) || (cp > 1 && model.tokens % (2 * cp) != 0)) continue;
+      for (const int64_t dp_shard : divisors(devices / tp / cp)) {
+        const int64_t dp_replicate = devices / tp / cp / dp_shard;
+        const int64_t data = dp_shard * dp_replicate;
+        if (!allows(pins.dp_shard, dp_shard) || !allows(pins.dp_replicate, dp_replicate)) continue;
+        if (model.rows % data != 0) continue;
+        for (const int64_t micro_batches : divisors(model.rows / data)) {
+          const int64_t rows = model.rows / data / micro_batches;  // of a rank
+          if (!allows(pins.micro_batches, micro_batches)) continue;
+          const bool is_usual = (rows & (rows - 1)) == 0 && rows * model.tokens / cp <= kMostTokens;
+          if (!pins.micro_batches && rows > 1 && !is_usual) continue;
+          for (int zero = dp_shard > 1 ? 1 : 0; zero <= (dp_shard > 1 ? 3 : 0); ++zero) {
+            if (dp_shard > 1 && !allows(pins.zero, zero)) continue;
+            if (zero == 2 && micro_batches == 1 && !pins.zero) continue;  // is zero 1
+            out.push_back({dp_replicate, dp_shard, cp, tp, zero, micro_batches});
+          }
+        }
+      }
+    }
+  }
+  USER_CHECK(!out.empty(),
+             "no way spreads {} rows of {} tokens over {} devices as it is asked: their number must be a multiple of "
+             "dp_replicate * dp_shard * micro-batches; give other train.batch_size or other pins",
+             model.rows, model.tokens, devices);
+  return out;
+}
+
+SearchResult search(const SearchModel& model, const Cluster& cluster, const SearchOptions& options) {
+  return Searcher(model, cluster, options).run();
+}
+
+}  // namespace stepc

@@ -1,0 +1,167 @@
+#include "plan/search_text.h"
+
+#include <algorithm>
+#include <array>
+
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "cost/profile.h"
+
+namespace stepc {
+
+namespace {
+
+constexpr double kTera = 1e12;
+
+double tokens_of(const SearchSubject& subject) {
+  return static_cast<double>(subject.rows) * static_cast<double>(subject.tokens);
+}
+
+// Of each device, while the step takes `seconds`.
+double flops_a_second(double flops_per_token, const SearchSubject& subject, const Cluster& cluster, double seconds) {
+  return flops_per_token * tokens_of(subject) / seconds / static_cast<double>(cluster.devices());
+}
+
+std::string row_of(size_t place, const Outcome& one, const SearchSubject& subject, const Cluster& cluster) {
+  const double rate = flops_a_second(subject.flops_per_token, subject, cluster, one.seconds);
+  const double full = flops_a_second(subject.full_attention_flops_per_token, subject, cluster, one.seconds);
+  const double tokens = tokens_of(subject) / one.seconds;
+  const double best = cluster.target.narrow_flops_per_second;
+  return str("{:>3}  {:>10}  {:>9}  {:>8}  {:>7.0f}  {:>4.0f} %  {:>4.0f} %  {:>10}  {:>10}  {:>10}  {}{}\n", place,
+             time_text(one.seconds), human_count(tokens), human_count(tokens / static_cast<double>(cluster.devices())),
+             rate / kTera, 100 * rate / best, 100 * full / best, human_bytes(one.bytes()),
+             time_text(one.exchange_seconds), time_text(one.exposed_seconds), to_text(one.candidate),
+             one.recomputes ? ", recomputes" : "");
+}
+
+// Of a family that is not the best's: why not.
+std::string reason_of(const Outcome& one, const Outcome& best) {
+  switch (one.verdict) {
+    case Verdict::kPlanned: {
+      const double exposed = one.exposed_seconds - best.exposed_seconds;
+      const double compute = (one.seconds - one.exposed_seconds) - (best.seconds - best.exposed_seconds);
+      return str("{}, {:.0f} % more: {} more in exchanges that nothing hides, {} more in computation",
+                 time_text(one.seconds), 100 * (one.seconds / best.seconds - 1), time_text(std::max(0.0, exposed)),
+                 time_text(std::max(0.0, compute)));
+    }
+    case Verdict::kNotFaster:
+      return str("not faster: no plan takes less than {}", time_text(one.least_seconds));
+    case Verdict::kDoesNotFit:
+      return str("does not fit: {}", one.why);
+    case Verdict::kTooLarge:
+      return str("does not fit: {}", one.why);
+    case Verdict::kImpossible:
+      return str("cannot be: {}", one.why);
+  }
+  return one.why;
+}
+
+// The best of each family, or what says most of it: outcomes are in that order.
+std::array<const Outcome*, kFamilies> first_of_families(const SearchResult& result) {
+  std::array<const Outcome*, kFamilies> first{};
+  for (const Outcome& one : result.outcomes) {
+    const Outcome*& place = first[static_cast<size_t>(family_of(one.candidate))];
+    if (place == nullptr) place = &one;
+  }
+  return first;
+}
+
+std::string config_of(const Candidate& one, const SearchSubject& subject) {
+  std::string text = "[parallel]\n";
+  const auto add = [&](std::string_view key, int64_t value) { text += str("{} = {}\n", key, value); };
+  if (one.dp_replicate > 1) add("dp_replicate", one.dp_replicate);
+  if (one.dp_shard > 1) {
+    add("dp_shard", one.dp_shard);
+    add("zero", one.zero);
+  }
+  if (one.cp > 1) add("cp", one.cp);
+  if (one.tp > 1) add("tp", one.tp);
+  if (subject.overlaps) text += "overlap = true\n";
+  text += "[train]\n";
+  add("batch_size", subject.rows / one.micro_batches);
+  add("grad_accum", one.micro_batches);
+  return text;
+}
+
+std::string nothing_fits(const SearchResult& result, const Cluster& cluster) {
+  const auto memory = static_cast<uint64_t>(cluster.target.gpu->memory_bytes);
+  const Outcome* smallest = nullptr;
+  for (const Outcome& one : result.outcomes) {
+    if (one.verdict != Verdict::kDoesNotFit && one.verdict != Verdict::kTooLarge) continue;
+    const auto bytes = [](const Outcome& of) { return std::max(of.bytes(), of.least_bytes); };
+    if (smallest == nullptr || bytes(one) < bytes(*smallest)) smallest = &one;
+  }
+  if (smallest == nullptr) return "nothing fits\n";
+  const uint64_t bytes = std::max(smallest->bytes(), smallest->least_bytes);
+  return str(
+      "nothing fits: what takes least memory is {} with {} a device, {} more than the {} of {}; give more devices, "
+      "fewer "
+      "or shorter rows, or a device with more memory\n",
+      to_text(smallest->candidate), human_bytes(bytes), human_bytes(bytes - std::min(bytes, memory)),
+      human_bytes(memory), cluster.target.gpu->name);
+}
+
+}  // namespace
+
+std::string to_text(const SearchResult& result, const SearchSubject& subject, const Cluster& cluster, size_t top) {
+  std::string out =
+      str("{}, {} rows of {} tokens a step, on {}\n", subject.title, subject.rows, subject.tokens, title_of(cluster));
+  out += str("{} ways, {} plans in {}: {} fit, {} cannot be faster, {} are too large, {} cannot be\n\n",
+             result.outcomes.size(), result.planned, time_text(result.seconds), result.count(Verdict::kPlanned),
+             result.count(Verdict::kNotFaster), result.count(Verdict::kDoesNotFit) + result.count(Verdict::kTooLarge),
+             result.count(Verdict::kImpossible));
+  const Outcome* best = result.best();
+  if (best == nullptr) return out + nothing_fits(result, cluster);
+  out += str("{:>3}  {:>10}  {:>9}  {:>8}  {:>7}  {:>6}  {:>6}  {:>10}  {:>10}  {:>10}\n", "", "step", "tokens/s",
+             "a device", "TFLOP/s", "MFU", "full", "memory", "exchanges", "exposed");
+  for (size_t i = 0; i < std::min(top, result.count(Verdict::kPlanned)); ++i)
+    out += row_of(i + 1, result.outcomes[i], subject, cluster);
+  out += str(
+      "MFU: of the best matmul rate of the device, {:.0f} TFLOP/s; causal attention counts half its pairs, in \"full\" "
+      "all\n",
+      cluster.target.narrow_flops_per_second / kTera);
+  out += "\nother families, the best of each\n";
+  for (const Outcome* one : first_of_families(result))
+    if (one != nullptr && family_of(one->candidate) != family_of(best->candidate))
+      out += str("  {}: {}: {}\n", name_of(family_of(one->candidate)), to_text(one->candidate), reason_of(*one, *best));
+  return out + "\nthe first, in run.toml\n" + config_of(best->candidate, subject) +
+         "\nThese are predictions: plans of the step, simulated; models deeper than " + str("{}", kDeep) +
+         " layers by what a further layer adds.\n";
+}
+
+std::string to_json(const SearchResult& result, const SearchSubject& subject, const Cluster& cluster) {
+  constexpr auto kVerdicts =
+      std::to_array<std::string_view>({"planned", "does not fit", "too large", "not faster", "impossible"});
+  using nlohmann::ordered_json;
+  ordered_json outcomes = ordered_json::array();
+  for (const Outcome& one : result.outcomes) {
+    const Candidate& way = one.candidate;
+    ordered_json row = {{"dp_replicate", way.dp_replicate},
+                        {"dp_shard", way.dp_shard},
+                        {"cp", way.cp},
+                        {"tp", way.tp},
+                        {"zero", way.zero},
+                        {"micro_batches", way.micro_batches},
+                        {"verdict", kVerdicts[static_cast<size_t>(one.verdict)]},
+                        {"least_seconds", one.least_seconds},
+                        {"least_bytes", one.least_bytes}};
+    if (one.verdict == Verdict::kPlanned || one.verdict == Verdict::kDoesNotFit) {
+      row["seconds"] = one.seconds;
+      row["exchange_seconds"] = one.exchange_seconds;
+      row["exposed_seconds"] = one.exposed_seconds;
+      row["state_bytes"] = one.state_bytes;
+      row["step_bytes"] = one.step_bytes;
+      row["recomputes"] = one.recomputes;
+    }
+    if (!one.why.empty()) row["why"] = one.why;
+    outcomes.push_back(std::move(row));
+  }
+  const ordered_json whole = {{"title", subject.title},         {"cluster", cluster.name},
+                              {"devices", cluster.devices()},   {"tokens", subject.rows * subject.tokens},
+                              {"planned", result.planned},      {"search_seconds", result.seconds},
+                              {"outcomes", std::move(outcomes)}};
+  return whole.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace stepc

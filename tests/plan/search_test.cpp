@@ -1,0 +1,180 @@
+// The search over strategies: what it may leave out, what it says of what does not fit.
+#include "plan/search.h"
+
+#include <algorithm>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "base/text.h"
+#include "ops/op_def.h"
+#include "plan/search_text.h"
+#include "tests/expect_user_error.h"
+
+namespace stepc {
+namespace {
+
+constexpr int64_t kWidth = 256;
+
+// Layers whose activations the backward pass reads, as they are captured: a whole step.
+std::vector<SearchPart> step_of(int64_t layers, int64_t rows) {
+  std::string text = "stepc.graph 1\n";
+  const std::string weight = str("bf16[{}, {}]", kWidth, kWidth), activation = str("bf16[{}, {}]", rows * 64, kWidth);
+  for (int64_t l = 0; l < layers; ++l) text += str("input %{}: {} = parameter \"w{}\"\n", l, weight, l);
+  int64_t next = layers;
+  text += str("input %{}: {} = batch \"0\"\n", next, activation);
+  int64_t x = next++;
+  std::vector<std::pair<int64_t, int64_t>> kept;
+  for (int64_t l = 0; l < layers; ++l) {
+    text += str("%{}: {} = matmul(%{}, %{}) {{transpose_a=false, transpose_b=false}} | forward \"\"\n", next,
+                activation, x, l);
+    text += str("%{}: {} = tanh(%{}) | forward \"\"\n", next + 1, activation, next);
+    kept.emplace_back(x, next + 1);
+    x = next + 1;
+    next += 2;
+  }
+  int64_t gradient = x;
+  std::string updates;
+  for (int64_t l = layers; l-- > 0;) {
+    const auto& [given, made] = kept[static_cast<size_t>(l)];
+    text += str("%{}: {} = mul(%{}, %{}) | backward \"\"\n", next, activation, gradient, made);
+    text += str("%{}: {} = matmul(%{}, %{}) {{transpose_a=true, transpose_b=false}} | backward \"\"\n", next + 1,
+                weight, given, next);
+    text += str("%{}: {} = matmul(%{}, %{}) {{transpose_a=false, transpose_b=true}} | backward \"\"\n", next + 2,
+                activation, next, l);
+    text += str("%{}: {} = sub(%{}, %{}) | update \"\"\n", next + 3, weight, l, next + 1);
+    updates += str("update %{} = %{}\n", l, next + 3);
+    gradient = next + 2;
+    next += 4;
+  }
+  Graph graph = parse_graph(text + updates);
+  verify_ops(graph);
+  return {{"the step", 1, std::move(graph)}};
+}
+
+SearchModel model_of(int64_t layers, int64_t rows) {
+  SearchModel model{.layers = layers, .heads = 4, .classes = 64, .tokens = 64, .rows = rows, .capture = {}};
+  model.capture = [](int64_t deep, int64_t of_micro_batch, int64_t) { return step_of(deep, of_micro_batch); };
+  return model;
+}
+
+Cluster cluster_of(int64_t devices) {
+  Cluster cluster = named_cluster(str("h100x{}", devices));
+  cluster.target.gpu->memory_bytes = 1 << 30;
+  return cluster;
+}
+
+SearchOptions whole_steps() {
+  SearchOptions options;
+  options.pins.micro_batches = 1;
+  return options;
+}
+
+TEST(Search, KnowsAllWaysOfItsDevices) {
+  const SearchModel model = model_of(4, 8);
+  const std::vector<Candidate> all = candidates(model, cluster_of(4), whole_steps().pins);
+  // tp 1, 2, 4; cp what is left of it; dp_shard of that with zero 1 and 3, or none.
+  for (const Candidate& one : all) {
+    EXPECT_EQ(one.dp_replicate * one.dp_shard * one.cp * one.tp, 4);
+    EXPECT_EQ(one.zero > 0, one.dp_shard > 1);
+    EXPECT_NE(one.zero, 2) << "of one micro-batch zero 2 is zero 1";
+  }
+  EXPECT_EQ(std::ranges::count(all, 4, &Candidate::tp), 1);
+  EXPECT_EQ(std::ranges::count(all, 4, &Candidate::dp_shard), 2);
+  SearchPins pins;
+  pins.tp = 2;
+  pins.zero = 2;
+  for (const Candidate& one : candidates(model, cluster_of(8), pins)) {
+    EXPECT_EQ(one.tp, 2);
+    EXPECT_TRUE(one.zero == 2 || one.dp_shard == 1);
+    EXPECT_EQ(8 % (one.micro_batches * one.dp_replicate * one.dp_shard), 0);
+  }
+}
+
+TEST(Search, RefusesPinsThatContradict) {
+  SearchPins pins;
+  pins.tp = 3;
+  EXPECT_USER_ERROR(candidates(model_of(4, 8), cluster_of(4), pins),
+                    "parallel.tp = 3: the cluster has 4 devices, which is no multiple");
+  pins.tp = 2;
+  pins.dp_shard = 4;
+  EXPECT_USER_ERROR(candidates(model_of(4, 8), cluster_of(4), pins), "no way spreads 8 rows of 64 tokens over 4");
+  pins = {};
+  pins.tp = pins.cp = 1;
+  EXPECT_USER_ERROR(candidates(model_of(4, 3), cluster_of(4), pins), "no way spreads 3 rows");
+}
+
+// What bounds leave out is never the best: the same choice as without bounds, on links and devices of all kinds.
+TEST(Search, BoundsLeaveTheBestIn) {
+  std::mt19937_64 random(7);
+  const auto among = [&](std::initializer_list<double> values) { return values.begin()[random() % values.size()]; };
+  size_t left_out = 0;
+  for (int trial = 0; trial < 12; ++trial) {
+    Cluster cluster = cluster_of(static_cast<int64_t>(among({2, 4, 8, 16})));
+    for (Link& link : cluster.target.rates.links) {
+      link.bytes_per_second = among({1e7, 1e9, 1e11});
+      link.latency_seconds = among({1e-7, 1e-5});
+    }
+    cluster.target.gpu->memory_bytes = static_cast<int64_t>(among({4e5, 8e5, 1e9}));
+    const SearchModel model = model_of(static_cast<int64_t>(among({2, 4, 6})), 16);
+    SearchOptions options = whole_steps();
+    options.top = 1;
+    const SearchResult pruned = search(model, cluster, options);
+    options.is_exhaustive = true;
+    const SearchResult whole = search(model, cluster, options);
+    ASSERT_EQ(pruned.best() == nullptr, whole.best() == nullptr);
+    if (whole.best() == nullptr) continue;
+    EXPECT_EQ(pruned.best()->seconds, whole.best()->seconds) << to_text(whole.best()->candidate);
+    for (const Outcome& one : whole.outcomes)
+      if (one.verdict == Verdict::kPlanned) {
+        EXPECT_LE(one.least_seconds, one.seconds) << to_text(one.candidate);
+        EXPECT_LE(one.least_bytes, one.bytes()) << to_text(one.candidate);
+      }
+    left_out += pruned.count(Verdict::kNotFaster);
+  }
+  EXPECT_GT(left_out, 0U);
+}
+
+// Of equal layers the third is what it adds to the second, to the byte.
+TEST(Search, AFurtherLayerAddsWhatTheOthersDo) {
+  SearchOptions options = whole_steps();
+  options.pins.dp_shard = 4;
+  options.pins.zero = 3;
+  const auto state = [&](int64_t layers) {
+    return search(model_of(layers, 8), cluster_of(4), options).best()->state_bytes;
+  };
+  constexpr uint64_t kLayerOfARank = kWidth * kWidth * 2 / 4;
+  EXPECT_EQ(state(4), 4 * kLayerOfARank);
+  EXPECT_EQ(state(40), 40 * kLayerOfARank);
+  EXPECT_EQ(state(1), kLayerOfARank);
+}
+
+TEST(Search, SaysWhyNothingFits) {
+  Cluster cluster = cluster_of(4);
+  cluster.target.gpu->memory_bytes = 1000;
+  const SearchResult result = search(model_of(4, 8), cluster, whole_steps());
+  EXPECT_EQ(result.best(), nullptr);
+  EXPECT_EQ(result.count(Verdict::kTooLarge), result.outcomes.size());
+  const std::string text = to_text(
+      result,
+      {.title = "a model", .rows = 8, .tokens = 64, .flops_per_token = 1e6, .full_attention_flops_per_token = 2e6},
+      cluster, 5);
+  EXPECT_NE(text.find("nothing fits: what takes least memory is"), std::string::npos) << text;
+}
+
+TEST(Search, TellsTheBestAndWhyNotOthers) {
+  const Cluster cluster = cluster_of(4);
+  const SearchResult result = search(model_of(4, 8), cluster, whole_steps());
+  ASSERT_NE(result.best(), nullptr);
+  const SearchSubject subject{
+      .title = "a model", .rows = 8, .tokens = 64, .flops_per_token = 1e6, .full_attention_flops_per_token = 2e6};
+  const std::string text = to_text(result, subject, cluster, 3);
+  for (const char* part : {"a model, 8 rows of 64 tokens a step, on 1 node of 4 NVIDIA H100 80GB", "MFU",
+                           "other families, the best of each", "the first, in run.toml\n[parallel]\n", "predictions"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  EXPECT_EQ(text.find("\n  4  "), std::string::npos) << "three are shown";
+  EXPECT_NE(to_json(result, subject, cluster).find("\"verdict\": \"planned\""), std::string::npos);
+}
+
+}  // namespace
+}  // namespace stepc
