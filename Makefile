@@ -1,7 +1,7 @@
 # Everything one does with stepc, one word each. What a target does is in the script that it calls.
 .DEFAULT_GOAL := help
 PYTHON ?= python3.12
-.PHONY: help setup build demo test test-python wheel bench gpu-bundle check asan tsan clean
+.PHONY: help setup build demo test test-python test-torch wheel bench gpu-bundle check asan tsan clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -23,6 +23,9 @@ test: ## set up with PyTorch and transformers, build everything, run every check
 
 test-python: ## build the package for another interpreter and run tests/python there: make test-python PYTHON=python3.12
 	@tools/test_python "$(PYTHON)"
+
+test-torch: ## build everything for another torch and run every test there: make test-torch TORCH=2.13.0 [TESTS=tests/parity]
+	@tools/test_python "torch==$(TORCH)" $(TESTS)
 
 wheel: ## make dist/stepc-*.whl for .venv's interpreter, or another: make wheel PYTHON=python3.13
 	@tools/wheel $(if $(filter command environment,$(firstword $(origin PYTHON))),"$(PYTHON)")

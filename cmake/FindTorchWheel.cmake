@@ -32,13 +32,16 @@ if(EXISTS "${STEPC_TORCH_DIR}/version.py")
   string(REGEX REPLACE ".*'([0-9.]+).*" "\\1" TorchWheel_VERSION "${_line}")
 endif()
 
+set(_first 2.11)  # src/python/torch_requirement.py has them too
+set(_last 2.15)
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(TorchWheel
   REQUIRED_VARS TorchWheel_CPU_LIBRARY TorchWheel_C10_LIBRARY VERSION_VAR TorchWheel_VERSION
-  REASON_FAILURE_MESSAGE "run `make setup`, or set STEPC_TORCH_DIR to the `torch` folder of the torch 2.11 wheel")
+  REASON_FAILURE_MESSAGE
+    "run `make setup`, or set STEPC_TORCH_DIR to the `torch` folder of a torch wheel, ${_first} to ${_last}")
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" TorchWheel_SERIES "${TorchWheel_VERSION}")
-if(TorchWheel_FOUND AND NOT TorchWheel_SERIES STREQUAL 2.11)
-  message(FATAL_ERROR "stepc is built against torch 2.11, found ${TorchWheel_VERSION} in ${STEPC_TORCH_DIR}")
+if(TorchWheel_FOUND AND (TorchWheel_SERIES VERSION_LESS _first OR TorchWheel_SERIES VERSION_GREATER _last))
+  message(FATAL_ERROR "stepc is built against torch ${_first} to ${_last}, found ${TorchWheel_VERSION} in ${STEPC_TORCH_DIR}")
 endif()
 
 if(TorchWheel_FOUND AND NOT TARGET TorchWheel::torch)

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+# Of an environment that tools/test_python has made, .venv-3.12 or .venv-torch-2.13: what it was built for.
+BUILT_FOR = Path(sys.prefix).name.partition(".venv-")[2]
+OF_TORCH = f"-{BUILT_FOR}" if BUILT_FOR.startswith("torch-") else ""
 
 RUN_TOML = """\
 [model]
@@ -36,7 +39,7 @@ sample_tokens = 5
 
 
 def pytest_addoption(parser):
-    parser.addoption("--build-dir", default="build/release", help="where the binaries were built")
+    parser.addoption("--build-dir", default=f"build/release{OF_TORCH}", help="where the binaries were built")
     parser.addoption("--open", action="store_true", help="run the catalogue's cases that stand in open.txt too")
     parser.addoption("--programs", action="store_true", help="run all programs of tests/python/programs")
     parser.addoption("--ranks", action="store_true", help="run all that tests/python has on several ranks")
@@ -47,8 +50,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    version = Path(sys.prefix).name.partition(".venv-")[2]  # of an environment that tools/test_python has made
-    sys.path.insert(0, str(ROOT / config.getoption("--build-dir") / f"python{version}"))
+    package = "python" if OF_TORCH else f"python{BUILT_FOR}"
+    sys.path.insert(0, str(ROOT / config.getoption("--build-dir") / package))
     config.addinivalue_line("markers", "long: waits a minute, for a timeout say; only with --long")
     config.addinivalue_line("markers", "one_process: tools/run_pytest gives the whole file to one process")
     config.addinivalue_line("markers", "process_apart: changes a process for good; tools/run_pytest has one for it")

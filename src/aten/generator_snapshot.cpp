@@ -68,7 +68,7 @@ GeneratorSnapshot read_generator(const at::Generator& generator) {
     return snapshot;
   }
   at::CPUGeneratorImpl* impl = impl_of(generator);
-  return {impl->engine(), impl->next_float_normal_sample(), impl->next_double_normal_sample()};
+  return {impl->engine(), impl->next_float_normal_sample(), impl->next_double_normal_sample(), {}};
 }
 
 void write_generator(at::Generator generator, const GeneratorSnapshot& snapshot) {

@@ -13,7 +13,7 @@
 namespace stepc {
 
 namespace {
-constexpr c10::DebugInfoKind kSlot = c10::DebugInfoKind::TEST_INFO_2;
+const c10::DebugInfoKind kSlot = c10::DebugInfoKind::TEST_INFO_2;
 
 void observe(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard below_observer(kObserverKey);

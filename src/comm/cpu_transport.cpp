@@ -12,16 +12,16 @@ namespace stepc {
 
 namespace {
 
-// The declarations are right for one version: another LibTorch that comes first on the library path would not fail to
-// link, it would misread a table of functions.
+// The declarations are right for one minor version: another LibTorch that comes first on the library path would not
+// fail to link, it would misread a table of functions.
 void check_library() {
   const std::string built = at::show_config();
-  USER_CHECK(built.find("TORCH_VERSION=" TORCH_VERSION) != std::string::npos,
+  const std::string series = str("{}.{}", TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR);
+  USER_CHECK(built.find(str("TORCH_VERSION={}.", series)) != std::string::npos,
              "the LibTorch that runs is not the {} that stepc was built with: take its folder first on LD_LIBRARY_PATH",
-             TORCH_VERSION);
+             series);
   USER_CHECK(built.find("USE_GLOO=ON") != std::string::npos,
-             "this LibTorch was built without Gloo, so several ranks cannot talk: take the wheel of torch {}",
-             TORCH_VERSION);
+             "this LibTorch was built without Gloo, so several ranks cannot talk: take the wheel of torch {}", series);
 }
 
 class GlooTransport : public Transport {

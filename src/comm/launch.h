@@ -17,7 +17,7 @@ struct Launch {
   // How often the launcher has started the run again: a store of its agent still holds what earlier attempts said.
   int64_t restart = 0;
   // "torchrun", "Open MPI", "Slurm", "Kubeflow", "RANK and WORLD_SIZE" for whoever else set these; empty: one process.
-  std::string by;
+  std::string by = {};
 
   bool operator==(const Launch&) const = default;
 };

@@ -5,6 +5,7 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
+#include <torch/version.h>
 
 #include "aten/device_hook.h"
 
@@ -107,6 +108,28 @@ class CudaHook final : public caching::CUDAAllocator {
     return base_->setCheckpointPoolState(device, std::move(state));
   }
   std::string name() override { return base_->name(); }
+
+  // What later versions of PyTorch have added. The base class answers by itself where a call is not handed on.
+#if TORCH_VERSION_MINOR >= 12
+  void attachOomRejectionObserver(caching::OomRejectionObserver observer) override {
+    base_->attachOomRejectionObserver(std::move(observer));
+  }
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* memory) override {
+    return base_->getContextForPointer(memory);
+  }
+#endif
+#if TORCH_VERSION_MINOR >= 13
+  void markCaptureBegin(c10::DeviceIndex device) override { base_->markCaptureBegin(device); }
+  void markCaptureEnd(c10::DeviceIndex device) override { base_->markCaptureEnd(device); }
+  // The step's memory is never placed at a wanted address.
+  c10::DataPtr allocateWithAddress(size_t bytes, void* address) override {
+    return base_->allocateWithAddress(bytes, address);
+  }
+#endif
+#if TORCH_VERSION_MINOR >= 14
+  bool supportsUserMetadata() override { return base_->supportsUserMetadata(); }
+  void annotateMemory(const void* memory, const std::string& note) override { base_->annotateMemory(memory, note); }
+#endif
 
  private:
   caching::CUDAAllocator* base_;

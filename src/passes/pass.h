@@ -50,11 +50,11 @@ struct PassRun {
 };
 
 struct RunOptions {
-  bool verify = false;               // after every pass
-  std::vector<std::string> only;     // names, in the order to run them; empty: all, as in the table
-  std::vector<std::string> without;  // names to leave out
-  PassSettings settings;
-  std::function<void(std::string_view pass, const Graph& graph)> after;  // to dump
+  bool verify = false;                    // after every pass
+  std::vector<std::string> only = {};     // names, in the order to run them; empty: all, as in the table
+  std::vector<std::string> without = {};  // names to leave out
+  PassSettings settings = {};
+  std::function<void(std::string_view pass, const Graph& graph)> after = nullptr;  // to dump
 };
 struct RunResult {
   Graph graph;

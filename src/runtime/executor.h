@@ -54,17 +54,17 @@ struct StepResult {
 
 // What a run borrows from the program.
 struct RunInputs {
-  std::vector<at::Tensor> tensors;  // one for each of schedule().inputs; what is none of the program's: undefined
+  std::vector<at::Tensor> tensors = {};  // one for each of schedule().inputs; what is none of the program's: undefined
   // One for each of schedule().generators; undefined: the default one is the process's, and others are the step's own.
-  std::vector<at::Generator> generators;
+  std::vector<at::Generator> generators = {};
   // Called at each event with its number and the tensors that it is given; runs the program's host code. Returns why
   // the run cannot go on, empty if it can.
-  std::function<std::string(size_t event, const std::vector<at::Tensor>& given)> on_event;
+  std::function<std::string(size_t event, const std::vector<at::Tensor>& given)> on_event = nullptr;
   RunTimes* times = nullptr;   // gets when each instruction ran, if there is one
   bool tells_autograd = true;  // of what it writes; not where the program has made these calls itself
   // Sees the results of every instruction as they are made, if there is one. May not allocate through ATen.
-  std::function<void(size_t instruction, const at::Tensor& written)> on_written;
-  ShowWritten show_written;  // set: a dry run. Generators go on as ever, and host code leaves what it leaves
+  std::function<void(size_t instruction, const at::Tensor& written)> on_written = nullptr;
+  ShowWritten show_written = nullptr;  // set: a dry run. Generators go on as ever, and host code leaves what it leaves
 };
 
 // Programs of the schedule that no code could be generated for.

@@ -9,6 +9,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/utils.h>
 
+#include "base/check.h"
 #include "engine/stepc.h"
 #include "optim/adamw.h"
 #include "optim/clip.h"
@@ -57,15 +58,15 @@ struct TwinsOf {
       if (seeded_) torch::manual_seed(1000 + i);
       const auto [loss_b, norm_b] = (*step_)(x);
       if (seeded_) expect_same_bits(generator_a, at::detail::getDefaultCPUGenerator().get_state(), "generator");
-      expect_same_bits(loss_a, loss_b, "loss at step " + std::to_string(i));
-      expect_same_bits(norm_a, norm_b, "gradient norm at step " + std::to_string(i));
+      expect_same_bits(loss_a, loss_b, str("loss at step {}", i));
+      expect_same_bits(norm_a, norm_b, str("gradient norm at step {}", i));
       EXPECT_FALSE(loss_b.requires_grad());
       losses_.emplace_back(loss_a.detach().clone(), loss_b);
       compare();
       if (::testing::Test::HasFatalFailure()) return;
     }
     for (size_t i = 0; i < losses_.size(); ++i)
-      expect_same_bits(losses_[i].first, losses_[i].second, "kept loss " + std::to_string(i));
+      expect_same_bits(losses_[i].first, losses_[i].second, str("kept loss {}", i));
   }
 
   void compare() {

@@ -193,7 +193,8 @@ TEST(TraceDifference, SaysWhatChanged) {
   EXPECT_EQ(difference([](Trace& t) { t.calls.pop_back(); }), "3 calls and then 2");
   EXPECT_EQ(difference([](Trace& t) { t.allocations[1].bytes = 1; }),
             "allocation 0 was 1024 B in call 0 and then 1 B in call 0");
-  EXPECT_EQ(difference([](Trace& t) { t.reads.push_back({CallId(0)}); }), "the step read other values on the host");
+  EXPECT_EQ(difference([](Trace& t) { t.reads.emplace_back().call = CallId(0); }),
+            "the step read other values on the host");
   // Which line calls the step, clocks and scratch are not the step.
   const auto reading = [](const char* line) {
     Trace read = parse_trace(kTraceText);

@@ -126,7 +126,9 @@ TEST(OverlapOrder, RandomOnesAreOrders) {
       const bool ends = std::ranges::any_of(step.units, [&](const OverlapUnit& one) { return one.wait == unit; });
       in_flight = in_flight + (step.units[unit].wait != kNone ? 1 : 0) - (ends ? 1 : 0);
       EXPECT_LE(in_flight, limits.most_in_flight);
-      if (step.units[unit].is_host) EXPECT_EQ(in_flight, 0U);
+      if (step.units[unit].is_host) {
+        EXPECT_EQ(in_flight, 0U);
+      }
     }
     EXPECT_EQ(order, step.order(limits)) << "the same every time";
   }

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.integrations import sdpa_attention
 
 RELATIVE = 1e-5
 
@@ -80,6 +81,13 @@ def build_model(config):
             if parameter.dim() == 1:  # norms and biases away from one and zero
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     return model
+
+
+@pytest.fixture(autouse=True)
+def repeated_heads(monkeypatch):
+    """Grouped heads as here and in transformers 4: transformers 5 leaves them to the kernel, which sums gradients in another
+    order."""
+    monkeypatch.setattr(sdpa_attention, "use_gqa_in_sdpa", lambda *_: False)
 
 
 def build_batch():
@@ -202,7 +210,7 @@ def test_rope_parameters_of_transformers_5_are_written_back(build_dir, tmp_path)
     model.save_pretrained(tmp_path / "model")
     path = tmp_path / "model/config.json"
     config = json.loads(path.read_text()) | {"rope_parameters": {"rope_type": "default", "rope_theta": 20000.0}}
-    del config["rope_theta"]
+    config.pop("rope_theta", None)  # which transformers 4 has written
     path.write_text(json.dumps(config))
     run_cpp(build_dir, tmp_path / "model", *build_batch(), tmp_path)
     assert json.loads((tmp_path / "out.safetensors.model/config.json").read_text()) == config

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from torch import nn
-from transformers import BatchEncoding
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import BatchEncoding, LlamaConfig, LlamaForCausalLM
+from transformers.distributed import DistributedConfig
 
 import stepc
 from harness import Arguments, Training, accelerate_given, decay, leaves, run_twins, source_of
@@ -417,6 +420,42 @@ def test_what_cannot_be_called_is_refused(wrong):
     with pytest.raises(stepc.UserError) as caught:
         stepc.accelerate(wrong)
     assert "\n" not in str(caught.value)
+
+
+def fully_sharded(_):
+    from torch.distributed.fsdp import fully_shard
+    model = mlp()
+    fully_shard(model)
+    return model
+
+
+def parallelized(_):
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+    return parallelize_module(mlp(), init_device_mesh("cpu", (2,)), {"0": ColwiseParallel()})
+
+
+def loaded_as_a_distributed_config_says(folder):
+    config = LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return LlamaForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(fsdp_size=2))
+
+
+SHARDERS = [fully_sharded, parallelized]
+if hasattr(DistributedConfig, "fsdp_size"):  # transformers 5
+    SHARDERS.append(loaded_as_a_distributed_config_says)
+
+
+@pytest.mark.parametrize("shard", SHARDERS)
+def test_a_model_that_is_sharded_already_is_refused_in_one_line(shard, tmp_path):
+    torch.distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())  # which sends nothing
+    try:
+        model = shard(tmp_path)
+        for accelerate in (lambda: stepc.accelerate(model), lambda: stepc.accelerate(lambda x: model(x).sum().backward())):
+            with pytest.raises(stepc.UserError, match=r'is a DTensor, .*stepc\.Config\(parallel="fsdp"\)') as caught:
+                accelerate()
+            assert "\n" not in str(caught.value)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_user_error_is_an_exception_of_the_package():

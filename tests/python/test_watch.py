@@ -478,8 +478,8 @@ def draws_from_numpy(trainer, x):
     numpy.random.rand()  # HERE
 
 
-def reads_the_environment(trainer, x):
-    os.environ.get("HOME")  # HERE
+def asks_for_the_process(trainer, x):
+    os.getpid()  # HERE
 
 
 def leaves_a_context_variable_set(trainer, x):
@@ -602,7 +602,7 @@ NOT_EARNED = {
     reads_the_clock: "reads the clock",
     draws_from_random: "draws from",
     draws_from_numpy: "draws from",
-    reads_the_environment: "reads from the operating system",
+    asks_for_the_process: "reads from the operating system",
     opens_a_file: "reads or writes a file",
     sets_an_attribute_by_name: "changes .*calls",
     changes_the_class: "changes Trainer.unit",
@@ -738,6 +738,23 @@ def set_global(name, value):
     return change
 
 
+def set_variable(value, name="STEP_WEIGHT"):
+    return lambda box: os.environ.update({name: value})
+
+
+# A function of torch that raises, as torch.xpu.is_current_stream_capturing() does in builds without that part.
+OF_TORCH = {"__name__": "torch.made_up", "answer": None}
+exec(compile("def is_made_up():\n    if answer is None:\n        raise RuntimeError('not in this build')\n    return answer",
+             os.path.join(os.path.dirname(torch.__file__), "made_up.py"), "exec"), OF_TORCH)
+
+
+def asks_with_care():
+    try:
+        return OF_TORCH["is_made_up"]()
+    except RuntimeError:
+        return False
+
+
 def double(x):
     return 2 * x
 
@@ -833,6 +850,11 @@ READS = {
     "method replaced on the class": (lambda box, y: box.derived.of(y), set_class(Derived, "of", lambda self, x: x * 5)),
     "method of the base class": (
         lambda box, y: box.derived.scaled(y), set_class(Base, "scaled", lambda self, x: x * 5)),
+    "setting that raises": (lambda box, y: y * 2 if asks_with_care() else y, lambda box: OF_TORCH.update(answer=True)),
+    "variable of the environment": (lambda box, y: y * float(os.environ.get("STEP_WEIGHT", "1")), set_variable("3")),
+    "variable by getenv": (lambda box, y: y * float(os.getenv("STEP_WEIGHT") or 1), set_variable("3")),
+    "variable by its name": (lambda box, y: y * float(os.environ["STEP_TIMES"]), set_variable("3", "STEP_TIMES")),
+    "whether there is a variable": (lambda box, y: y * 2 if "STEP_WEIGHT" in os.environ else y, set_variable("3")),
     "attribute": (lambda box, y: y * box.weight, set_attribute("weight", 3.0)),
     "attribute by name": (lambda box, y: y * getattr(box, "weight"), set_attribute("weight", 3.0)),
     "optional attribute": (lambda box, y: y * getattr(box, "extra", 1.0), set_attribute("extra", 3.0)),
@@ -972,11 +994,16 @@ def as_it_was():
     """Globals and classes of this file, which both twins share, are put back."""
     names = ("SCALE", "TEXT", "FUNCTION", "CRITERION")
     before = {name: globals()[name] for name in names}
+    environment = dict(os.environ)
+    os.environ["STEP_TIMES"] = "1"
     kinds = {kind: {k: v for k, v in vars(kind).items() if not k.startswith("__")} for kind in (Base, Derived, Swish)}
     try:
         yield
     finally:
         globals().update(before)
+        OF_TORCH["answer"] = None
+        os.environ.clear()
+        os.environ.update(environment)
         OTHER.weight = 1.0
         for kind, values in kinds.items():
             for name in [name for name in vars(kind) if not name.startswith("__") and name not in values]:

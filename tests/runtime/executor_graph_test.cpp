@@ -77,7 +77,9 @@ class Interruptions {
       if (!one.tensor.valid()) continue;
       EXPECT_LE(largest_error(test::array_of(given[g], graph_.type(one.tensor)), expected.given[g]), 1e-4) << g;
       EXPECT_FALSE(is_in_arena(given[g], arena_bytes_)) << g;
-      if (!one.strides.empty()) EXPECT_EQ(given[g].strides(), c10::IntArrayRef(one.strides));
+      if (!one.strides.empty()) {
+        EXPECT_EQ(given[g].strides(), c10::IntArrayRef(one.strides));
+      }
     }
     for (size_t s = 0; s < expected.slots.size(); ++s) {
       const HostCode::Slot& slot = expected.code.slots[s];
@@ -191,7 +193,9 @@ TEST_P(RunSteps, ComeToWhatTheInterpreterSays) {
       EXPECT_EQ(counts.unplanned, 0U) << "seed " << seed << ", run " << k << "\n" << to_text(plan.schedule);
       EXPECT_EQ(counts.arena_peak_bytes, plan.schedule.arena_bytes) << seed;
       EXPECT_GE(counts.kept_bytes, plan.schedule.own_bytes()) << seed;  // ATen may lay out a result as it likes first
-      if (GetParam().generated && GetParam().micro) EXPECT_EQ(counts.kept_bytes, plan.schedule.own_bytes()) << seed;
+      if (GetParam().generated && GetParam().micro) {
+        EXPECT_EQ(counts.kept_bytes, plan.schedule.own_bytes()) << seed;
+      }
     }
     if (HasFailure()) return;
   }

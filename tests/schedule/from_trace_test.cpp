@@ -45,7 +45,9 @@ TEST(FromTrace, ADevicesPartOfTheArenaLiesBehindTheHosts) {
     for (const PlannedAllocation& one : instruction.allocations) {
       if (one.own) continue;
       EXPECT_EQ(schedule.space_at(one.offset), one.space);
-      if (one.space == Space::kDevice) EXPECT_EQ(one.offset % kDeviceAlignment, 0U);
+      if (one.space == Space::kDevice) {
+        EXPECT_EQ(one.offset % kDeviceAlignment, 0U);
+      }
     }
   EXPECT_EQ(parse_schedule(to_text(schedule)), schedule);
 }

@@ -36,8 +36,8 @@ class Machine:
         self.bin = folder / "bin"
         (self.project / "tools").mkdir(parents=True)
         self.bin.mkdir()
-        for path in ("tools/setup", "requirements.txt", "requirements-test.txt"):
-            shutil.copy(ROOT / path, self.project / path)
+        for path in (ROOT / "tools/setup", *ROOT.glob("requirements*.txt")):
+            shutil.copy(path, self.project / path.relative_to(ROOT))
         for name in REAL:
             (self.bin / name).symlink_to(shutil.which(name))
         for name, script in STUBS.items():
@@ -109,6 +109,27 @@ def test_another_interpreter_gets_an_environment_of_its_own(machine):
     assert machine.calls("pip").startswith(".venv-3.12/bin/python -m pip install")
     assert "-r requirements-test.txt" in machine.calls("pip") and machine.calls("pip").count("\n") == 1
     assert not (machine.project / ".venv").exists()
+
+
+def test_another_torch_gets_an_environment_of_its_own(machine):
+    for version in ("2.13.0", "2.13.0", "2.13.1"):
+        result = machine.run("torch", TORCH=version)
+        assert result.returncode == 0, result.stderr
+    first, second = machine.calls("pip").splitlines()  # another patch of it is installed in its place
+    assert first.startswith(".venv-torch-2.13/bin/python -m pip install") and "torch==2.13.0 -r requirements-today.txt" in first
+    assert "torch==2.13.1" in second
+    assert not (machine.project / ".venv").exists()
+
+
+def test_the_projects_own_torch_has_the_libraries_of_its_time(machine):
+    pinned = (machine.project / "requirements.txt").read_text().partition("torch==")[2].split()[0]
+    assert machine.run("torch", TORCH=pinned).returncode == 0
+    assert "-r requirements-test.txt" in machine.calls("pip") and "today" not in machine.calls("pip")
+
+
+@pytest.mark.parametrize("version", ["", "newest"])
+def test_no_version_of_torch(machine, version):
+    assert_fails(machine.run("torch", TORCH=version), f"TORCH is '{version}', no version of torch: TORCH=2.13.0")
 
 
 def test_an_interpreter_that_is_not_there(machine):
@@ -212,4 +233,4 @@ def test_checkout_of_somebody_else(machine):
 
 
 def test_unknown_part(machine):
-    assert_fails(machine.run("everything"), "unknown part 'everything'", "build, demo, test, programs, python, bench")
+    assert_fails(machine.run("everything"), "unknown part 'everything'", "build, demo, test, programs, python, torch, bench")

@@ -9,7 +9,7 @@ import torch
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from stepc import _C, data_parallel, loop
+from stepc import _C, data_parallel, loop, ranks
 from stepc.accelerated import Accelerated
 from stepc.config import Config
 from stepc.module_calls import around_modules
@@ -72,6 +72,7 @@ def accelerate(
 
 def _accelerate_step(train_step, modules, optimizers, config):
     scout = Scout(train_step, _named(modules, "module"), _named(optimizers, "optimizer"), config.python == "pure")
+    ranks.refuse_sharded(scout.modules.values())
     if config.precision is not None:
         train_step = _in_autocast(train_step, scout.modules.values())
     return Accelerated(train_step, scout, config)
@@ -117,6 +118,7 @@ class _Method:
 
 
 def _accelerate_loop(model, optimizers, config):
+    ranks.refuse_sharded([model])
     spread = data_parallel.of_loop(config)
     config = dataclasses.replace(config, parallel=None)  # of what follows each rank has plans of its own
     for optimizer in optimizers:

@@ -61,6 +61,19 @@ def check(config):
     return chosen
 
 
+def refuse_sharded(modules):
+    """UserError for modules that something else has spread over ranks: whose parameters are DTensors."""
+    of_torch = sys.modules.get("torch.distributed.tensor")  # while nobody has imported it there are none
+    if of_torch is None:
+        return
+    for module in modules:
+        for name, parameter in module.named_parameters():
+            if isinstance(parameter, of_torch.DTensor):
+                raise _C.UserError(f"this {type(module).__name__} is sharded already ('{name}' is a DTensor, of fully_shard or a "
+                                   "DistributedConfig, say), and stepc shards a model itself: make it whole on every rank, and "
+                                   'give stepc.Config(parallel="fsdp") or (parallel={"dp_shard": 2, "tp": 2})')
+
+
 def parallel_of(config):
     """The same as the engine takes it; None: the step is this process's alone."""
     chosen = check(config)

@@ -72,6 +72,9 @@ _WRAPPERS = set(_codes_in(torch.optim.lr_scheduler.LRScheduler.__init__.__code__
 
 _DISPATCH = next(code for code in _codes_in(functools.singledispatch.__code__) if code.co_name == "dispatch")
 _RECONSTRUCT = copy._reconstruct.__code__
+# What reads a variable of the environment -> which argument names it; before that one stands os.environ.
+_ENVIRONMENT_READS = {os.getenv.__code__: 0, type(os.environ).__getitem__.__code__: 1,
+                      collections.abc.Mapping.get.__code__: 1, collections.abc.Mapping.__contains__.__code__: 1}
 _INITIAL_SEED = torch.initial_seed.__code__
 _KEEP = (dict, list, tuple, collections.deque, types.SimpleNamespace)  # of what they are made they change nothing
 _PUTS = {"append", "appendleft", "insert", "extend", "update", "setdefault"}  # into a container, as it is
@@ -425,6 +428,12 @@ class Watch:
         if code is _INITIAL_SEED:
             self.because(frame.f_back, "reads the seed of a random generator")
             return
+        named = _ENVIRONMENT_READS.get(code)
+        if named is not None and (named == 0 or _given(frame, 0) is os.environ) and isinstance(_given(frame, named), str):
+            self._variable(frame.f_back, _given(frame, named))
+            for index in range(named + 1, code.co_argcount):
+                self.whole(frame.f_back, _given(frame, index))
+            return
         module = frame.f_globals.get("__name__") or ""
         if trust is Trust.EFFECT:
             self.because(frame.f_back, effect_of(module) or f"calls {module}.{code.co_name}(), which is not known")
@@ -435,6 +444,10 @@ class Watch:
             self._asked(frame.f_back, _C.function_of(frame), code.co_name)
         for index in range(count):
             self.whole(frame.f_back, _given(frame, index))
+
+    def _variable(self, frame, name):
+        """One of the environment's is compared where os.environ keeps it."""
+        self.place(frame, os.environ._data, ITEM, os.environ.encodekey(name), f"os.environ[{name!r}]")
 
     def _asked(self, frame, function, name):
         """A function of torch without arguments may tell a setting of its own, which is compared by asking again."""
