@@ -103,7 +103,7 @@ std::vector<int64_t> ranks_by_level(const std::vector<Link>& links, const Mesh& 
   return out;
 }
 
-Exchange exchange(const Rates& rates, const Mesh& mesh, const Communication& sent) {
+Exchange exchange(const Rates& rates, const Mesh& mesh, Collective kind, const Communication& sent) {
   const std::vector<Link>& links = rates.links;
   if (links.empty()) return {sent.bytes / rates.link_bytes_per_second, sent.hops * rates.link_latency_seconds, "ring"};
   const std::vector<int64_t> ranks = ranks_by_level(links, mesh, sent.axes);
@@ -114,11 +114,11 @@ Exchange exchange(const Rates& rates, const Mesh& mesh, const Communication& sen
     below = levels.back().within;
   }
   if (below <= 1) return {0, 0, "direct"};
-  switch (find_op(sent.op)->collective) {
+  switch (kind) {
     case Collective::kAllReduce:
     case Collective::kAllGather:
     case Collective::kReduceScatter: {
-      const bool is_twice = find_op(sent.op)->collective == Collective::kAllReduce;
+      const bool is_twice = kind == Collective::kAllReduce;
       std::vector<Exchange> ways = {ring(levels, sent, is_twice ? 2 : 1)};
       if (is_twice) ways.push_back(tree(levels, sent));
       if (levels.size() > 1) ways.push_back(hierarchical(levels, sent, is_twice ? 2 : 1));

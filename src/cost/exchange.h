@@ -23,13 +23,13 @@ struct Exchange {
   bool operator==(const Exchange&) const = default;
 };
 
-// `sent`: as communication_of() counts it, of one collective. Of n ranks, m of them a node:
+// `sent`: as communication_of() counts it, of one collective of that kind. Of n ranks, m of them a node:
 //   ring          all bytes pass the slowest level, whose crossings the m ranks of a node share
 //   tree          an all_reduce in twice the logarithm of the ranks' number of messages (Sanders, Speck, Traeff:
 //                 Two-tree algorithms for full bandwidth broadcast, reduction and scan, 2009)
 //   hierarchical  level by level: between nodes each rank exchanges its own part alone (Cho et al., BlueConnect, 2019)
 //   direct        an all_to_all or a rotate: each pair over its own level
 // These are the ones that NCCL chooses among. Without levels (Rates::links) it is a ring, which stepc's own ranks make.
-Exchange exchange(const Rates& rates, const Mesh& mesh, const Communication& sent);
+Exchange exchange(const Rates& rates, const Mesh& mesh, Collective kind, const Communication& sent);
 
 }  // namespace stepc

@@ -415,7 +415,7 @@ std::optional<Communication> communication_of(const Schedule& schedule, const In
 // A hop waits for the one before it; its own memory is read and written meanwhile.
 Price Pricer::price_collective(const Instruction& instruction) const {
   const Communication sent = communication_of(schedule_, instruction).value();
-  const Exchange took = exchange(rates_, schedule_.mesh, sent);
+  const Exchange took = exchange(rates_, schedule_.mesh, op_def(instruction.op).collective, sent);
   return {WorkClass::kCollective, took.bytes_seconds, took.latency_seconds};
 }
 

@@ -170,20 +170,20 @@ class Searcher {
 
   double sending_seconds(const Candidate& one, double parameters) const {
     const Mesh mesh = strategy_of(one, {}).mesh;
-    const auto seconds = [&](std::string_view op, std::initializer_list<std::string_view> names) {
+    const auto seconds = [&](Collective kind, std::initializer_list<std::string_view> names) {
       std::vector<Axis> axes;
       for (const std::string_view name : names)
         if (const auto axis = mesh.find(name)) axes.push_back(*axis);
       if (axes.empty()) return 0.0;
       const auto ranks = static_cast<double>(mesh.size(axes));
       const double bytes = (ranks - 1) / ranks * parameters / static_cast<double>(one.tp);
-      return exchange(cluster_.target.rates, mesh, {std::string(op), axes, 1, 0, bytes, 0}).bytes_seconds;
+      return exchange(cluster_.target.rates, mesh, kind, {{}, axes, 1, 0, bytes, 0}).bytes_seconds;
     };
     // A micro-batch is a program of its own, which leaves nothing gathered.
     const auto times = static_cast<double>(one.micro_batches);
-    double sum = seconds("reduce_scatter", {"dp_shard"}) * (one.zero >= 2 ? times : 1);
-    if (one.zero == 3) sum += seconds("all_gather", {"dp_shard"}) * times;
-    if (one.zero < 2) sum = std::max(sum, seconds("reduce_scatter", {"dp_replicate", "dp_shard"}));
+    double sum = seconds(Collective::kReduceScatter, {"dp_shard"}) * (one.zero >= 2 ? times : 1);
+    if (one.zero == 3) sum += seconds(Collective::kAllGather, {"dp_shard"}) * times;
+    if (one.zero < 2) sum = std::max(sum, seconds(Collective::kReduceScatter, {"dp_replicate", "dp_shard"}));
     return sum;
   }
 

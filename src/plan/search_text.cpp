@@ -114,13 +114,14 @@ std::string to_text(const SearchResult& result, const SearchSubject& subject, co
   const Outcome* best = result.best();
   if (best == nullptr) return out + nothing_fits(result, cluster);
   out += str("{:>3}  {:>10}  {:>9}  {:>8}  {:>7}  {:>6}  {:>6}  {:>10}  {:>10}  {:>10}\n", "", "step", "tokens/s",
-             "a device", "TFLOP/s", "MFU", "full", "memory", "exchanges", "exposed");
+             "a device", "TFLOP/s", "MFU", "of all", "memory", "exchanges", "exposed");
   for (size_t i = 0; i < std::min(top, result.count(Verdict::kPlanned)); ++i)
     out += row_of(i + 1, result.outcomes[i], subject, cluster);
-  out += str(
-      "MFU: of the best matmul rate of the device, {:.0f} TFLOP/s; causal attention counts half its pairs, in \"full\" "
-      "all\n",
-      cluster.target.narrow_flops_per_second / kTera);
+  out +=
+      str("MFU: of the best matmul rate of the device, {:.0f} TFLOP/s; causal attention counts half its pairs, in \"of "
+          "all\" "
+          "all\n",
+          cluster.target.narrow_flops_per_second / kTera);
   out += "\nother families, the best of each\n";
   for (const Outcome* one : first_of_families(result))
     if (one != nullptr && family_of(one->candidate) != family_of(best->candidate))

@@ -13,6 +13,10 @@ Rates two_levels() {
   return rates;
 }
 
+Exchange exchange(const Rates& rates, const Mesh& mesh, const Communication& sent) {
+  return stepc::exchange(rates, mesh, op_def(sent.op).collective, sent);
+}
+
 // Of `bytes` that an all_gather gives in all.
 Communication sent(std::string op, std::vector<Axis> axes, double ranks, double bytes) {
   const double times = op == "all_reduce" ? 2 : 1;

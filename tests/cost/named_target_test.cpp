@@ -12,7 +12,8 @@ namespace stepc {
 namespace {
 
 TEST(NamedTarget, EachCardReadsBackToTheSame) {
-  EXPECT_EQ(target_names(), (std::vector<std::string>{"a100", "h100", "h100-96", "h200", "b200", "gb200", "a800", "h800"}));
+  EXPECT_EQ(target_names(),
+            (std::vector<std::string>{"a100", "h100", "h100-96", "h200", "b200", "gb200", "a800", "h800"}));
   for (const std::string& name : target_names()) {
     const Target target = named_target(name);
     EXPECT_EQ(parse_target(to_text(target)), target) << to_text(target);
@@ -41,7 +42,9 @@ TEST(NamedTarget, RatesAreThoseOfTheirSources) {
 }
 
 TEST(NamedTarget, WhatIsNoTargetIsRefusedWithThoseThatThereAre) {
-  EXPECT_USER_ERROR(named_target("h110"), "did you mean h100? there are a100, h100, h100-96, h200, b200, gb200, a800, h800, or give a Target file");
+  EXPECT_USER_ERROR(
+      named_target("h110"),
+      "did you mean h100? there are a100, h100, h100-96, h200, b200, gb200, a800, h800, or give a Target file");
   EXPECT_USER_ERROR(named_target("tpu"), "there is no such target and no such file");
   EXPECT_USER_ERROR(named_target(""), "there is no such target");
   EXPECT_USER_ERROR(named_target("V100"), "torch has no kernels for a V100 any more; there are a100");
