@@ -41,6 +41,16 @@ Exchange tree(const std::vector<Level>& levels, const Communication& sent) {
   return out;
 }
 
+// Where no two ranks share a node.
+Exchange parallel_trees(const std::vector<Level>& levels, const Communication& sent) {
+  Exchange out = ring(levels, sent, 1);
+  out.algorithm = "parallel trees";
+  out.latency_seconds = 0;
+  for (const Level& level : levels)
+    out.latency_seconds += std::ceil(std::log2(level.branches())) * level.link->latency_seconds;
+  return out;
+}
+
 Exchange hierarchical(const std::vector<Level>& levels, const Communication& sent, double passes) {
   Exchange out{0, 0, "hierarchical"};
   const double ranks = levels.back().within;
@@ -121,6 +131,7 @@ Exchange exchange(const Rates& rates, const Mesh& mesh, Collective kind, const C
       const bool is_twice = kind == Collective::kAllReduce;
       std::vector<Exchange> ways = {ring(levels, sent, is_twice ? 2 : 1)};
       if (is_twice) ways.push_back(tree(levels, sent));
+      if (!is_twice && levels.front().within == 1) ways.push_back(parallel_trees(levels, sent));
       if (levels.size() > 1) ways.push_back(hierarchical(levels, sent, is_twice ? 2 : 1));
       return *std::ranges::min_element(ways, {},
                                        [](const Exchange& one) { return one.bytes_seconds + one.latency_seconds; });

@@ -19,7 +19,7 @@ std::vector<int64_t> ranks_by_level(const std::vector<Link>& links, const Mesh& 
 struct Exchange {
   double bytes_seconds = 0;    // for the bytes alone
   double latency_seconds = 0;  // one message after another
-  std::string_view algorithm;  // "ring", "tree", "hierarchical", "direct"
+  std::string_view algorithm;  // "ring", "tree", "parallel trees", "hierarchical", "direct"
   bool operator==(const Exchange&) const = default;
 };
 
@@ -27,6 +27,8 @@ struct Exchange {
 //   ring          all bytes pass the slowest level, whose crossings the m ranks of a node share
 //   tree          an all_reduce in twice the logarithm of the ranks' number of messages (Sanders, Speck, Traeff:
 //                 Two-tree algorithms for full bandwidth broadcast, reduction and scan, 2009)
+//   parallel trees  an all_gather or a reduce_scatter in the logarithm of the ranks' number of messages, of
+//                 nodes with one rank each (PAT; NCCL 2.23)
 //   hierarchical  level by level: between nodes each rank exchanges its own part alone (Cho et al., BlueConnect, 2019)
 //   direct        an all_to_all or a rotate: each pair over its own level
 // These are the ones that NCCL chooses among. Without levels (Rates::links) it is a ring, which stepc's own ranks make.

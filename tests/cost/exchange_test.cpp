@@ -58,6 +58,12 @@ TEST(Exchange, FewBytesOfManyRanksGoByATree) {
   const Exchange gather = exchange(rates, mesh, sent("all_gather", {0}, 1024, 1024));
   EXPECT_EQ(gather.algorithm, "hierarchical");
   EXPECT_NEAR(gather.latency_seconds, 7e-6 + 127e-5, 1e-9);
+  // Of one rank a node.
+  const Mesh apart = make_mesh({{"dp_shard", 128}, {"tp", 8}});
+  const Exchange between = exchange(rates, apart, sent("all_gather", {0}, 128, 128e6));
+  EXPECT_EQ(between.algorithm, "parallel trees");
+  EXPECT_NEAR(between.latency_seconds, 7e-5, 1e-12);
+  EXPECT_NEAR(between.bytes_seconds, 127e6 / 50e9, 1e-9);
 }
 
 TEST(Exchange, PairsSendOverTheirOwnLevel) {
