@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include <nlohmann/json.hpp>
 
@@ -29,10 +30,10 @@ std::string row_of(size_t place, const Outcome& one, const SearchSubject& subjec
   const double tokens = tokens_of(subject) / one.seconds;
   const double best = cluster.target.narrow_flops_per_second;
   return str("{:>3}  {:>10}  {:>9}  {:>8}  {:>7.0f}  {:>4.0f} %  {:>4.0f} %  {:>10}  {:>10}  {:>10}  {}{}\n", place,
-             time_text(one.seconds), human_count(tokens), human_count(tokens / static_cast<double>(cluster.devices())),
-             rate / kTera, 100 * rate / best, 100 * full / best, human_bytes(one.bytes()),
-             time_text(one.exchange_seconds), time_text(one.exposed_seconds), to_text(one.candidate),
-             one.recomputes ? ", recomputes" : "");
+             time_text(one.seconds), human_count(tokens),
+             human_count(std::round(tokens / static_cast<double>(cluster.devices()))), rate / kTera, 100 * rate / best,
+             100 * full / best, human_bytes(one.bytes()), time_text(one.exchange_seconds),
+             time_text(one.exposed_seconds), to_text(one.candidate), one.recomputes ? ", recomputes" : "");
 }
 
 // Of a family that is not the best's: why not.
@@ -96,8 +97,7 @@ std::string nothing_fits(const SearchResult& result, const Cluster& cluster) {
   const uint64_t bytes = std::max(smallest->bytes(), smallest->least_bytes);
   return str(
       "nothing fits: what takes least memory is {} with {} a device, {} more than the {} of {}; give more devices, "
-      "fewer "
-      "or shorter rows, or a device with more memory\n",
+      "fewer or shorter rows, or a device with more memory\n",
       to_text(smallest->candidate), human_bytes(bytes), human_bytes(bytes - std::min(bytes, memory)),
       human_bytes(memory), cluster.target.gpu->name);
 }
@@ -107,25 +107,25 @@ std::string nothing_fits(const SearchResult& result, const Cluster& cluster) {
 std::string to_text(const SearchResult& result, const SearchSubject& subject, const Cluster& cluster, size_t top) {
   std::string out =
       str("{}, {} rows of {} tokens a step, on {}\n", subject.title, subject.rows, subject.tokens, title_of(cluster));
-  out += str("{} ways, {} plans in {}: {} fit, {} cannot be faster, {} are too large, {} cannot be\n\n",
-             result.outcomes.size(), result.planned, time_text(result.seconds), result.count(Verdict::kPlanned),
-             result.count(Verdict::kNotFaster), result.count(Verdict::kDoesNotFit) + result.count(Verdict::kTooLarge),
-             result.count(Verdict::kImpossible));
+  out += str("{} {}, {} plans in {}: {} fit, {} cannot be faster, {} are too large, {} cannot be\n\n",
+             result.outcomes.size(), result.outcomes.size() == 1 ? "way" : "ways", result.planned,
+             time_text(result.seconds), result.count(Verdict::kPlanned), result.count(Verdict::kNotFaster),
+             result.count(Verdict::kDoesNotFit) + result.count(Verdict::kTooLarge), result.count(Verdict::kImpossible));
   const Outcome* best = result.best();
   if (best == nullptr) return out + nothing_fits(result, cluster);
   out += str("{:>3}  {:>10}  {:>9}  {:>8}  {:>7}  {:>6}  {:>6}  {:>10}  {:>10}  {:>10}\n", "", "step", "tokens/s",
              "a device", "TFLOP/s", "MFU", "of all", "memory", "exchanges", "exposed");
   for (size_t i = 0; i < std::min(top, result.count(Verdict::kPlanned)); ++i)
     out += row_of(i + 1, result.outcomes[i], subject, cluster);
-  out +=
-      str("MFU: of the best matmul rate of the device, {:.0f} TFLOP/s; causal attention counts half its pairs, in \"of "
-          "all\" "
-          "all\n",
-          cluster.target.narrow_flops_per_second / kTera);
-  out += "\nother families, the best of each\n";
+  out += str(
+      "MFU: of the device's best matmul rate, {:.0f} TFLOP/s; causal attention is half its pairs, \"of all\": all\n",
+      cluster.target.narrow_flops_per_second / kTera);
+  std::string others;
   for (const Outcome* one : first_of_families(result))
     if (one != nullptr && family_of(one->candidate) != family_of(best->candidate))
-      out += str("  {}: {}: {}\n", name_of(family_of(one->candidate)), to_text(one->candidate), reason_of(*one, *best));
+      others +=
+          str("  {}: {}: {}\n", name_of(family_of(one->candidate)), to_text(one->candidate), reason_of(*one, *best));
+  if (!others.empty()) out += "\nother families, the best of each\n" + others;
   return out + "\nthe first, in run.toml\n" + config_of(best->candidate, subject) +
          "\nThese are predictions: plans of the step, simulated; models deeper than " + str("{}", kDeep) +
          " layers by what a further layer adds.\n";
