@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint64_t kMostClusterText = uint64_t{1} << 20;
 constexpr int64_t kMostDevices = int64_t{1} << 20;  // as many as a mesh has ranks
-constexpr double kGiga = 1e9;
+constexpr double kGigabyte = 1e9;
 
 // What collectives of large messages reach of a link's rate: NCCL's bus bandwidth (S. Bekman, Machine learning
 // engineering, 2024: an all_reduce within a node of A100 235 of 300 GB/s, of H100 363 of 450; between nodes of H100 370
@@ -173,7 +173,8 @@ std::string title_of(const Cluster& cluster) {
   const std::string device = target.gpu ? target.gpu->name : target.cpu.empty() ? std::string("a CPU") : target.cpu;
   std::string text =
       str("{} {} of {} {}", cluster.nodes, cluster.nodes == 1 ? "node" : "nodes", cluster.devices_per_node, device);
-  for (const Link& link : target.rates.links) text += str(", {} {:.3g} GB/s", link.name, link.bytes_per_second / kGiga);
+  for (const Link& link : target.rates.links)
+    text += str(", {} {:.3g} GB/s", link.name, link.bytes_per_second / kGigabyte);
   return text;
 }
 

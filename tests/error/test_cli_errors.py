@@ -12,10 +12,10 @@ NO_MODEL = ("{}: not a directory; a model directory has config.json, tokenizer.j
             "(`stepc init` makes one)")
 
 USAGE = {
-    "no command": ([], "give a command: init, train, eval, memory, generate, inspect, export, data, run-schedule, calibrate, "
-                   "config, completions; `stepc --help` says more"),
+    "no command": ([], "give a command: init, train, eval, memory, plan, generate, inspect, export, data, run-schedule, "
+                   "calibrate, config, completions; `stepc --help` says more"),
     "unknown command": (["trian", "run.toml"],
-                        'unknown command "trian", did you mean train?; the commands are init, train, eval, memory, '
+                        'unknown command "trian", did you mean train?; the commands are init, train, eval, memory, plan, '
                         'generate, inspect, export, data, run-schedule, calibrate, config, completions'),
     "no config": (["train"], "config is required; `stepc train --help` says more"),
     "missing config": (["train", "nope.toml"], "cannot open nope.toml: No such file or directory"),
