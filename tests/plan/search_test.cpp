@@ -110,7 +110,7 @@ TEST(Search, BoundsLeaveTheBestIn) {
   const auto among = [&](std::initializer_list<double> values) { return values.begin()[random() % values.size()]; };
   size_t left_out = 0;
   for (int trial = 0; trial < 12; ++trial) {
-    Cluster cluster = cluster_of(static_cast<int64_t>(among({2, 4, 8, 16})));
+    Cluster cluster = cluster_of(static_cast<int64_t>(among({2, 4, 8})));
     for (Link& link : cluster.target.rates.links) {
       link.bytes_per_second = among({1e7, 1e9, 1e11});
       link.latency_seconds = among({1e-7, 1e-5});
