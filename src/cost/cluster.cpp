@@ -9,7 +9,6 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
-#include "base/files.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "cost/named_target.h"
@@ -19,7 +18,6 @@ namespace stepc {
 
 namespace {
 
-constexpr uint64_t kMostClusterText = uint64_t{1} << 20;
 constexpr int64_t kMostDevices = int64_t{1} << 20;  // as many as a mesh has ranks
 constexpr double kGigabyte = 1e9;
 
@@ -154,14 +152,10 @@ Cluster named_cluster(const std::string& name_or_path) {
     }
   }
   std::error_code ignored;
-  if (std::filesystem::is_regular_file(name_or_path, ignored)) {
-    try {
-      return parse_cluster(read_text(name_or_path, kMostClusterText),
-                           std::filesystem::path(name_or_path).parent_path().string());
-    } catch (const UserError& error) {
-      user_error("{}: {}", name_or_path, error.what());
-    }
-  }
+  if (std::filesystem::is_regular_file(name_or_path, ignored))
+    return target_text::read_file(name_or_path, [&](const std::string& text) {
+      return parse_cluster(text, std::filesystem::path(name_or_path).parent_path().string());
+    });
   user_error(
       "cluster {}: there is no such cluster and no such file; give a card and how many, as in {}, or a cluster file's "
       "path",

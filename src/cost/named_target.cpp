@@ -10,7 +10,6 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
-#include "base/files.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "cost/target_reader.h"
@@ -19,7 +18,6 @@ namespace stepc {
 
 namespace {
 
-constexpr uint64_t kMostTargetText = uint64_t{1} << 20;
 constexpr double kCopyShare = 0.9;
 constexpr double kGpuKernelSeconds = 1e-6;
 constexpr double kTera = 1e12;
@@ -167,13 +165,8 @@ Target named_target(const std::string& name_or_path) {
   USER_CHECK(!name.starts_with("v100"), "target {}: torch has no kernels for a V100 any more; there are {}",
              in_quotes(name_or_path), fmt::join(target_names(), ", "));
   std::error_code ignored;
-  if (std::filesystem::is_regular_file(name_or_path, ignored)) {
-    try {
-      return parse_target(read_text(name_or_path, kMostTargetText));
-    } catch (const UserError& error) {
-      user_error("{}: {}", name_or_path, error.what());
-    }
-  }
+  if (std::filesystem::is_regular_file(name_or_path, ignored))
+    return target_text::read_file(name_or_path, parse_target);
   const auto near = nearest(name, target_names());
   user_error("target {}: there is no such target and no such file; {}there are {}, or give a Target file's path",
              in_quotes(name_or_path), near ? str("did you mean {}? ", *near) : std::string(),

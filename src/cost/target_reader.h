@@ -1,5 +1,5 @@
 // What the readers of a Target's text share: every refusal names the line and the key. Private to target_text.cpp,
-// gpu_text.cpp and cluster.cpp.
+// gpu_text.cpp, named_target.cpp and cluster.cpp.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <toml++/toml.h>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "cost/target.h"
 
 namespace stepc::target_text {
@@ -24,6 +25,17 @@ double number_of(const std::string& key, const toml::node& node, double lowest, 
 double rate_of(const std::string& key, const toml::node& node);
 double seconds_of(const std::string& key, const toml::node& node);
 [[noreturn]] void unknown_key(const std::string& key, const toml::node& node, const std::vector<std::string>& known);
+
+// What `parse` makes of the file's text; its refusals name the file.
+template <class Parse>
+auto read_file(const std::string& path, const Parse& parse) {
+  constexpr uint64_t kMostText = uint64_t{1} << 20;
+  try {
+    return parse(read_text(path, kMostText));
+  } catch (const UserError& error) {
+    user_error("{}: {}", path, error.what());
+  }
+}
 
 // A table, every key of which must be there, and no other.
 class TableReader {

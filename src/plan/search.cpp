@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <future>
-#include <limits>
 #include <map>
 #include <mutex>
-#include <set>
 #include <tuple>
 #include <utility>
 
@@ -14,8 +12,10 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "cost/exchange.h"
+#include "passes/partition/partition.h"
 #include "plan/plan_graph.h"
 #include "plan/simulate.h"
+#include "plan/step_state.h"
 
 namespace stepc {
 
@@ -30,11 +30,6 @@ constexpr int64_t kMostTokens = 65536;
 constexpr int kMemoryAttempts = 3;
 constexpr double kLittle = 0.05;  // of the memory
 
-bool is_state(InputKind kind) {
-  return kind == InputKind::kParameter || kind == InputKind::kGradient || kind == InputKind::kOptimizerState ||
-         kind == InputKind::kBuffer || kind == InputKind::kCaptured;
-}
-
 // A quantity of a model with kShallow and kDeep layers, for one with more.
 double of_depth(double shallow, double deep, int64_t layers) {
   return shallow + (deep - shallow) / (kDeep - kShallow) * static_cast<double>(layers - kShallow);
@@ -45,8 +40,13 @@ uint64_t bytes_of_depth(double shallow, double deep, int64_t layers) {
 
 // What a step of one depth is, before it is split.
 struct Whole {
-  double flops = 0, narrow_flops = 0;
-  std::map<InputKind, double> bytes;  // of what is there between steps
+  double flops = 0;
+  StepState state;
+  [[nodiscard]] double bytes(InputKind kind) const {
+    double sum = 0;
+    for (const auto& [key, bytes] : state) sum += key.first == kind ? static_cast<double>(bytes) : 0;
+    return sum;
+  }
 };
 
 // What the plan of a part takes, of one depth.
@@ -63,7 +63,6 @@ class Searcher {
       : model_(model), cluster_(cluster), options_(options) {
     USER_CHECK(cluster.target.gpu, "{} is no GPU: strategies are searched for clusters of GPUs", cluster.device);
     memory_bytes_ = static_cast<uint64_t>(cluster.target.gpu->memory_bytes);
-    shallow_ = std::min(kShallow, model.layers);
   }
 
   SearchResult run() {
@@ -109,11 +108,8 @@ class Searcher {
   [[nodiscard]] int64_t rows_of_micro_batch(const Candidate& one) const { return model_.rows / one.micro_batches; }
 
   const std::vector<SearchPart>& parts(int64_t layers, const Candidate& one) {
-    const int64_t count = std::min<int64_t>(one.micro_batches, 2);  // more are the same Graph, more often
-    auto& kept = captured_[{layers, rows_of_micro_batch(one), count}];
+    std::vector<SearchPart>& kept = captured_[{layers, one.micro_batches}];
     if (kept.empty()) kept = model_.capture(layers, rows_of_micro_batch(one), one.micro_batches);
-    for (SearchPart& part : kept)
-      if (part.times > 1 || kept.size() > 1) part.times = &part == &kept.front() ? one.micro_batches : 1;
     return kept;
   }
 
@@ -123,27 +119,17 @@ class Searcher {
     if (!is_new) return found->second;
     Candidate one;
     one.micro_batches = model_.rows;  // the least rows: quick to capture, and the same work a row
-    std::set<std::pair<InputKind, std::string>> seen;
     for (const SearchPart& part : parts(layers, one)) {
-      for (const Node& node : part.graph.nodes) {
-        const Work work = work_of(part.graph, node);
-        found->second.flops += work.flops * static_cast<double>(part.times);
-        found->second.narrow_flops += work.narrow_flops * static_cast<double>(part.times);
-      }
-      for (const GraphInput& input : part.graph.inputs)
-        if (is_state(input.kind) && seen.emplace(input.kind, input.key).second)
-          found->second.bytes[input.kind] += static_cast<double>(bytes_of(part.graph.type(input.tensor)));
+      for (const Node& node : part.graph.nodes)
+        found->second.flops += work_of(part.graph, node).all_flops() * static_cast<double>(part.times);
+      found->second.state.merge(state_of(part.graph));
     }
     return found->second;
   }
   double whole_bytes(InputKind kind) {
-    const auto bytes = [&](int64_t layers) {
-      const auto found = whole(layers).bytes.find(kind);
-      return found == wholes_.at(layers).bytes.end() ? 0.0 : found->second;
-    };
-    return of_depth(bytes(shallow_), bytes(deep()), model_.layers);
+    return of_depth(whole(kShallow).bytes(kind), whole(deep()).bytes(kind), model_.layers);
   }
-  [[nodiscard]] int64_t deep() const { return model_.layers <= kShallow ? shallow_ : kDeep; }
+  [[nodiscard]] int64_t deep() const { return model_.layers == kShallow ? kShallow : kDeep; }
 
   // What no plan goes below. Memory: all that an axis can split is split evenly along it. Time: the arithmetic at the
   // best rate of any product, evenly on all devices; or gradients, and under zero new parameters, sent at the links'
@@ -157,9 +143,8 @@ class Searcher {
         (one.micro_batches > 1 ? whole_bytes(InputKind::kGradient) / split(one.zero >= 2) : 0.0));
     const Target& target = cluster_.target;
     const double best = std::max(target.narrow_flops_per_second, target.flops_per_second);
-    const auto flops = [&](int64_t layers) { return whole(layers).flops + whole(layers).narrow_flops; };
-    const double compute =
-        of_depth(flops(shallow_), flops(deep()), model_.layers) / static_cast<double>(cluster_.devices()) / best;
+    const double flops = of_depth(whole(kShallow).flops, whole(deep()).flops, model_.layers);
+    const double compute = flops / static_cast<double>(cluster_.devices()) / best;
     outcome.least_seconds = std::max(compute, sending_seconds(one, parameters));
     if (outcome.least_bytes > memory_bytes_) {
       outcome.verdict = Verdict::kTooLarge;
@@ -225,7 +210,7 @@ class Searcher {
   // A part as planned, and its tensors between steps.
   struct PartPlan {
     Taken taken;
-    std::map<std::pair<InputKind, std::string>, double> state;
+    StepState state;
     std::map<std::string, Sharding> parameters;  // how they lie
     Context context = Context::kGather;
   };
@@ -241,12 +226,10 @@ class Searcher {
     part.taken.exposed_seconds = timeline.exposed_seconds;
     part.taken.input_bytes = static_cast<double>(schedule.input_bytes());
     part.taken.step_bytes = static_cast<double>(schedule.peak_bytes());
-    for (const GraphInput& input : planned.graph.inputs) {
-      const TensorType& type = planned.graph.type(input.tensor);
-      if (is_state(input.kind)) part.state[{input.kind, input.key}] = static_cast<double>(bytes_of(type));
-      if (input.kind == InputKind::kParameter)
-        part.parameters[input.key] = input.part ? input.part->sharding : Sharding::whole(type.shape.size());
-    }
+    part.state = state_of(planned.graph);
+    Strategy keeping;
+    keep_parameters(keeping, planned.graph);
+    part.parameters = std::move(keeping.known);
     return part;
   }
 
@@ -274,7 +257,7 @@ class Searcher {
     // As many bytes as in a model of all layers.
     strategy.bucket_share =
         std::min(1.0, strategy.bucket_share * static_cast<double>(model_.layers) / static_cast<double>(layers));
-    std::map<std::pair<InputKind, std::string>, double> state;
+    StepState state;
     std::vector<Taken> out;
     for (const SearchPart& part : parts) {
       if (!how.step_bytes.empty())
@@ -286,9 +269,7 @@ class Searcher {
       state.merge(planned.state);
       out.push_back(planned.taken);
     }
-    double bytes = 0;
-    for (const auto& [key, of_one] : state) bytes += of_one;
-    for (Taken& taken : out) taken.state_bytes = bytes;
+    for (Taken& taken : out) taken.state_bytes = static_cast<double>(bytes_of(state));
     return out;
   }
 
@@ -307,15 +288,15 @@ class Searcher {
     std::vector<Taken> shallow, deep;
   };
   Depths take_both(const Candidate& one, const How& shallow, const How& deeper) {
-    const std::vector<SearchPart>& few = parts(shallow_, one);
+    const std::vector<SearchPart>& few = parts(kShallow, one);
     const std::vector<SearchPart>& more = parts(deep(), one);
     planned_ += few.size() + more.size();
-    if (shallow_ == deep()) {
-      std::vector<Taken> taken = take(one, shallow_, few, shallow);
+    if (kShallow == deep()) {
+      std::vector<Taken> taken = take(one, kShallow, few, shallow);
       return {taken, taken};
     }
     std::future<std::vector<Taken>> beside =
-        std::async(std::launch::async, [&] { return take(one, shallow_, few, shallow); });
+        std::async(std::launch::async, [&] { return take(one, kShallow, few, shallow); });
     std::vector<Taken> taken = take(one, deep(), more, deeper);
     return {beside.get(), std::move(taken)};
   }
@@ -331,7 +312,7 @@ class Searcher {
 
   // Of all parts, each as often as it is in a step.
   double sum_of(const Candidate& one, const Depths& depths, double Taken::*of) {
-    const std::vector<SearchPart>& all = parts(shallow_, one);
+    const std::vector<SearchPart>& all = parts(kShallow, one);
     double sum = 0;
     for (size_t p = 0; p < all.size(); ++p)
       sum += static_cast<double>(all[p].times) * of_depth(depths.shallow[p].*of, depths.deep[p].*of, model_.layers);
@@ -380,7 +361,7 @@ class Searcher {
     const Depths as_it_likes = depths;
     double missing = 0;
     for (int attempt = 0; attempt < kMemoryAttempts && outcome.bytes() > memory_bytes_; ++attempt) {
-      shallow = within_memory(outcome, as_it_likes, shallow_, missing);
+      shallow = within_memory(outcome, as_it_likes, kShallow, missing);
       deeper = within_memory(outcome, as_it_likes, deep(), missing);
       depths = take_both(one, shallow, deeper);
       sum_up(outcome, depths);
@@ -412,11 +393,10 @@ class Searcher {
   const Cluster& cluster_;
   const SearchOptions& options_;
   uint64_t memory_bytes_ = 0;
-  int64_t shallow_ = 0;
   size_t planned_ = 0;
-  std::map<std::tuple<int64_t, int64_t, int64_t>, std::vector<SearchPart>> captured_;  // by layers, rows, one or more
-  std::map<int64_t, Whole> wholes_;                                                    // by layers
-  std::mutex mutex_;                                                                   // of the next
+  std::map<std::pair<int64_t, int64_t>, std::vector<SearchPart>> captured_;  // by layers and micro-batches
+  std::map<int64_t, Whole> wholes_;                                          // by layers
+  std::mutex mutex_;                                                         // of the next
   std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int, int64_t, bool>, PartPlan> updates_;
   std::map<Class, double> compute_seconds_;  // of a micro-batch
   std::vector<TooLarge> too_large_;

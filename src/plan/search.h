@@ -27,10 +27,9 @@ struct SearchPart {
 // and what a further layer adds is taken for each of the others.
 struct SearchModel {
   int64_t layers = 1;
-  int64_t heads = 1;    // that tp can split
-  int64_t classes = 1;  // of the output matrix
-  int64_t tokens = 1;   // of a row
-  int64_t rows = 1;     // of a step, over all devices
+  int64_t heads = 1;   // that tp can split
+  int64_t tokens = 1;  // of a row
+  int64_t rows = 1;    // of a step, over all devices
   // The step of a model with so many layers whose micro-batches, all devices' together, have `rows` rows.
   std::function<std::vector<SearchPart>(int64_t layers, int64_t rows, int64_t micro_batches)> capture;
 };

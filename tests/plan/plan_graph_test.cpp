@@ -12,46 +12,14 @@
 #include "plan/simulate.h"
 #include "schedule/buffer_lives.h"
 #include "tests/expect_user_error.h"
+#include "tests/plan/layered_step.h"
 
 namespace stepc {
 namespace {
 
 constexpr Features kBlocked{.bf16 = true, .f32 = true, .avx512 = true};
 
-// Layers whose activations the backward pass reads, as they are captured.
-Graph step_of(int layers) {
-  std::string text = "stepc.graph 1\n";
-  for (int l = 0; l < layers; ++l) text += str("input %{}: f32[64, 64] = parameter \"w{}\"\n", l, l);
-  int next = layers;
-  text += str("input %{}: f32[512, 64] = batch \"0\"\n", next);
-  int x = next++;
-  std::vector<std::pair<int, int>> kept;  // what a layer is given and what it makes
-  for (int l = 0; l < layers; ++l) {
-    text += str("%{}: f32[512, 64] = matmul(%{}, %{}) {{transpose_a=false, transpose_b=false}} | forward \"\"\n", next,
-                x, l);
-    text += str("%{}: f32[512, 64] = tanh(%{}) | forward \"\"\n", next + 1, next);
-    kept.emplace_back(x, next + 1);
-    x = next + 1;
-    next += 2;
-  }
-  int gradient = x;
-  std::string updates;
-  for (int l = layers; l-- > 0;) {
-    const auto& [given, made] = kept[static_cast<size_t>(l)];
-    text += str("%{}: f32[512, 64] = mul(%{}, %{}) | backward \"\"\n", next, gradient, made);
-    text += str("%{}: f32[64, 64] = matmul(%{}, %{}) {{transpose_a=true, transpose_b=false}} | backward \"\"\n",
-                next + 1, given, next);
-    text += str("%{}: f32[512, 64] = matmul(%{}, %{}) {{transpose_a=false, transpose_b=true}} | backward \"\"\n",
-                next + 2, next, l);
-    text += str("%{}: f32[64, 64] = sub(%{}, %{}) | update \"\"\n", next + 3, l, next + 1);
-    updates += str("update %{} = %{}\n", l, next + 3);
-    gradient = next + 2;
-    next += 4;
-  }
-  Graph graph = parse_graph(text + updates);
-  verify_ops(graph);
-  return graph;
-}
+Graph step_of(int layers) { return layered_step(layers, 512, 64, "f32"); }
 
 PlannedGraph planned(const Graph& graph, const MemoryBudget& budget, Target target = {}) {
   PlanGraphOptions options;

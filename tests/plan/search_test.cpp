@@ -7,53 +7,21 @@
 #include <gtest/gtest.h>
 
 #include "base/text.h"
-#include "ops/op_def.h"
 #include "plan/search_text.h"
 #include "tests/expect_user_error.h"
+#include "tests/plan/layered_step.h"
 
 namespace stepc {
 namespace {
 
 constexpr int64_t kWidth = 256;
 
-// Layers whose activations the backward pass reads, as they are captured: a whole step.
 std::vector<SearchPart> step_of(int64_t layers, int64_t rows) {
-  std::string text = "stepc.graph 1\n";
-  const std::string weight = str("bf16[{}, {}]", kWidth, kWidth), activation = str("bf16[{}, {}]", rows * 64, kWidth);
-  for (int64_t l = 0; l < layers; ++l) text += str("input %{}: {} = parameter \"w{}\"\n", l, weight, l);
-  int64_t next = layers;
-  text += str("input %{}: {} = batch \"0\"\n", next, activation);
-  int64_t x = next++;
-  std::vector<std::pair<int64_t, int64_t>> kept;
-  for (int64_t l = 0; l < layers; ++l) {
-    text += str("%{}: {} = matmul(%{}, %{}) {{transpose_a=false, transpose_b=false}} | forward \"\"\n", next,
-                activation, x, l);
-    text += str("%{}: {} = tanh(%{}) | forward \"\"\n", next + 1, activation, next);
-    kept.emplace_back(x, next + 1);
-    x = next + 1;
-    next += 2;
-  }
-  int64_t gradient = x;
-  std::string updates;
-  for (int64_t l = layers; l-- > 0;) {
-    const auto& [given, made] = kept[static_cast<size_t>(l)];
-    text += str("%{}: {} = mul(%{}, %{}) | backward \"\"\n", next, activation, gradient, made);
-    text += str("%{}: {} = matmul(%{}, %{}) {{transpose_a=true, transpose_b=false}} | backward \"\"\n", next + 1,
-                weight, given, next);
-    text += str("%{}: {} = matmul(%{}, %{}) {{transpose_a=false, transpose_b=true}} | backward \"\"\n", next + 2,
-                activation, next, l);
-    text += str("%{}: {} = sub(%{}, %{}) | update \"\"\n", next + 3, weight, l, next + 1);
-    updates += str("update %{} = %{}\n", l, next + 3);
-    gradient = next + 2;
-    next += 4;
-  }
-  Graph graph = parse_graph(text + updates);
-  verify_ops(graph);
-  return {{"the step", 1, std::move(graph)}};
+  return {{"the step", 1, layered_step(layers, rows * 64, kWidth, "bf16")}};
 }
 
 SearchModel model_of(int64_t layers, int64_t rows) {
-  SearchModel model{.layers = layers, .heads = 4, .classes = 64, .tokens = 64, .rows = rows, .capture = {}};
+  SearchModel model{.layers = layers, .heads = 4, .tokens = 64, .rows = rows, .capture = {}};
   model.capture = [](int64_t deep, int64_t of_micro_batch, int64_t) { return step_of(deep, of_micro_batch); };
   return model;
 }

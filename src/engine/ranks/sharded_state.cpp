@@ -73,12 +73,6 @@ at::Tensor part_of(const at::Tensor& whole, const Sharding& sharding, const Mesh
   return part;
 }
 
-void keep_parameters(Strategy& strategy, const Graph& local) {
-  for (const GraphInput& input : local.inputs)
-    if (input.kind == InputKind::kParameter)
-      strategy.known[input.key] = input.part ? input.part->sharding : Sharding::whole(local.shape(input.tensor).size());
-}
-
 ShardedState::ShardedState(Mesh mesh, std::shared_ptr<Ranks> ranks)
     : mesh_(std::move(mesh)), ranks_(std::move(ranks)) {}
 

@@ -14,16 +14,13 @@
 #include "comm/ranks.h"
 #include "ir/graph.h"
 #include "ir/trace.h"
-#include "passes/partition/strategy.h"
+#include "passes/partition/partition.h"
 #include "schedule/schedule.h"
 
 namespace stepc {
 
 // This rank's part of a whole tensor: a window on it where that can be, else a copy. Padding repeats the last element.
 at::Tensor part_of(const at::Tensor& whole, const Sharding& sharding, const Mesh& mesh, int64_t rank);
-
-// What is planned with the strategy from now on has its parameters as this rank's Graph has them.
-void keep_parameters(Strategy& strategy, const Graph& local);
 
 class ShardedState {
  public:

@@ -269,4 +269,10 @@ class Partition {
 
 Graph partition(const Graph& sharded) { return Partition(sharded).run(); }
 
+void keep_parameters(Strategy& strategy, const Graph& local) {
+  for (const GraphInput& input : local.inputs)
+    if (input.kind == InputKind::kParameter)
+      strategy.known[input.key] = input.part ? input.part->sharding : Sharding::whole(local.shape(input.tensor).size());
+}
+
 }  // namespace stepc

@@ -4,10 +4,14 @@
 #pragma once
 
 #include "passes/partition/shardings/propagate_shardings.h"
+#include "passes/partition/strategy.h"
 
 namespace stepc {
 
 // Of propagate_shardings(). The inputs and outputs of the result say what they are parts of.
 Graph partition(const Graph& sharded);
+
+// What is planned with the strategy from now on has its parameters as this rank's Graph has them.
+void keep_parameters(Strategy& strategy, const Graph& local);
 
 }  // namespace stepc

@@ -58,28 +58,12 @@ TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory,
   return step;
 }
 
-// A run's step before anything is planned, with rows of the longest kind. The model holds no memory.
-struct CapturedRun {
-  models::Decoder model;
-  ChosenOptimizer optimizer;
-  std::vector<CapturedPart> parts;
-};
+// With rows of the longest kind.
 CapturedRun capture_run(const RunConfig& config, const ModelDirectory& directory, Progress& progress) {
   const Corpus corpus = read_corpus(config, directory, progress);
   const Progress::Phase phase(progress, "capturing the step");
   TrainBatches batches(corpus, config.train.grad_accum, config.train.batch_size);
-  std::optional<VirtualRegion> region(std::in_place);
-  models::Decoder model(directory.config, models::scalar_type(config.model.compute));
-  if (directory.adapter) models::add_adapters(model, *directory.adapter, 0);
-  const ChosenOptimizer optimizer = choose_optimizer(config, models::trainable_parameters(model));
-  if (is_in_parts(optimizer, config.train.grad_accum)) hold_gradients(optimizer);
-  region.reset();
-  const Batch& batch = batches.of_length(config.data.longest_row(), 0);
-  CapturedRun run{model, optimizer, capture_parts(model, optimizer, config, batch)};
-  for (const CapturedPart& part : run.parts)
-    if (!part.plan.obstacle.empty())
-      throw RunFailure(str("this step cannot be planned before it runs: {}", part.plan.obstacle));
-  return run;
+  return capture_run(config, directory.config, directory.adapter, batches.of_length(config.data.longest_row(), 0));
 }
 
 // What a rank does. Its picture is that of the part that needs most.

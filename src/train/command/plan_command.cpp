@@ -22,9 +22,7 @@
 #include "train/config/parallel.h"
 #include "train/model/model_directory.h"
 #include "train/report/progress.h"
-#include "train/run/trainer.h"
 #include "train/step/rank_plan.h"
-#include "train/step/train_step.h"
 
 namespace stepc::train {
 
@@ -40,20 +38,14 @@ std::vector<SearchPart> capture(RunConfig config, models::DecoderConfig shape, i
                                 int64_t micro_batches) {
   shape.num_hidden_layers = layers;
   if (!shape.sliding_layers.empty()) shape.sliding_layers.resize(static_cast<size_t>(layers));
-  config.train.grad_accum = std::min<int64_t>(micro_batches, 2);  // of more, each is the same
+  config.train.grad_accum = micro_batches;
   config.train.batch_size = rows;
   std::optional<VirtualRegion> region(std::in_place);
-  models::Decoder model(shape, models::scalar_type(config.model.compute));
-  const ChosenOptimizer optimizer = choose_optimizer(config, models::trainable_parameters(model));
-  if (is_in_parts(optimizer, config.train.grad_accum)) hold_gradients(optimizer);
-  const Batch batch = made_up_batch(config.train.grad_accum, rows, config.data.longest_row());
+  const Batch batch = made_up_batch(micro_batches, rows, config.data.longest_row());
   region.reset();
   std::vector<SearchPart> parts;
-  for (const CapturedPart& part : capture_parts(model, optimizer, config, batch)) {
-    if (!part.plan.obstacle.empty())
-      throw RunFailure(str("this step cannot be planned before it runs: {}", part.plan.obstacle));
+  for (const CapturedPart& part : capture_run(config, shape, {}, batch).parts)
     parts.push_back({part.name, part.times, functionalise(part.plan.trace)});
-  }
   return parts;
 }
 
@@ -116,7 +108,6 @@ int run_plan(const RunConfig& config, const PlanCommand& command) {
   SearchModel model;
   model.layers = shape.num_hidden_layers;
   model.heads = shape.num_key_value_heads > 0 ? shape.num_key_value_heads : shape.num_attention_heads;
-  model.classes = shape.vocab_size;
   model.tokens = tokens;
   model.rows = config.train.batch_size * config.train.grad_accum;
   model.capture = [&](int64_t layers, int64_t rows, int64_t micro_batches) {

@@ -1,18 +1,21 @@
 #include "train/step/rank_plan.h"
 
 #include <algorithm>
-#include <set>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "base/text.h"
+#include "capture/virtual/virtual_region.h"
 #include "comm/ranks.h"
 #include "engine/plan/compile.h"
 #include "engine/ranks/sharded_state.h"
 #include "engine/virtual_door.h"
+#include "models/lora.h"
 #include "ops/communication.h"
 #include "passes/partition/partition.h"
 #include "passes/partition/shardings/sharding_report.h"
+#include "plan/step_state.h"
 #include "runtime/kernel_sources.h"
 #include "train/config/parallel.h"
 #include "train/machine/kernel_directory.h"
@@ -68,19 +71,6 @@ const RankPart& larger_part(const RankPlan& plan) {
   return *std::ranges::max_element(plan.parts, {}, [](const RankPart& part) { return part.memory.peak_bytes; });
 }
 
-bool is_state(const GraphInput& input) {
-  switch (input.kind) {
-    case InputKind::kParameter:
-    case InputKind::kGradient:
-    case InputKind::kOptimizerState:
-    case InputKind::kBuffer:
-    case InputKind::kCaptured:
-      return true;
-    default:
-      return false;
-  }
-}
-
 }  // namespace
 
 std::vector<at::Tensor> with_rows_first(const Batch& batch) {
@@ -109,14 +99,25 @@ std::vector<CapturedPart> capture_parts(models::Decoder model, const ChosenOptim
   return parts;
 }
 
+CapturedRun capture_run(const RunConfig& config, const models::DecoderConfig& shape,
+                        const std::optional<models::LoraConfig>& adapter, const Batch& batch) {
+  std::optional<VirtualRegion> region(std::in_place);
+  models::Decoder model(shape, models::scalar_type(config.model.compute));
+  if (adapter) models::add_adapters(model, *adapter, 0);
+  const ChosenOptimizer optimizer = choose_optimizer(config, models::trainable_parameters(model));
+  if (is_in_parts(optimizer, config.train.grad_accum)) hold_gradients(optimizer);
+  region.reset();
+  CapturedRun run{model, optimizer, capture_parts(model, optimizer, config, batch)};
+  for (const CapturedPart& part : run.parts)
+    if (!part.plan.obstacle.empty())
+      throw RunFailure(str("this step cannot be planned before it runs: {}", part.plan.obstacle));
+  return run;
+}
+
 uint64_t RankPlan::state_bytes() const {
-  std::set<std::pair<InputKind, std::string>> seen;
-  uint64_t bytes = 0;
-  for (const RankPart& part : parts)
-    for (const GraphInput& input : part.graph.inputs)
-      if (is_state(input) && seen.emplace(input.kind, input.key).second)
-        bytes += static_cast<uint64_t>(bytes_of(part.graph.type(input.tensor)));
-  return bytes;
+  StepState state;
+  for (const RankPart& part : parts) state.merge(state_of(part.graph));
+  return bytes_of(state);
 }
 
 uint64_t RankPlan::step_bytes() const {

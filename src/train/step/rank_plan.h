@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "engine/prediction.h"
 #include "memory/report.h"
 #include "models/decoder.h"
+#include "models/lora.h"
 #include "passes/partition/strategy.h"
 #include "train/config/run_config.h"
 #include "train/model/model_directory.h"
@@ -30,6 +32,16 @@ std::vector<CapturedPart> capture_parts(models::Decoder model, const ChosenOptim
                                         const RunConfig& config, const Batch& batch);
 // A batch's tensors with all rows in the first dimension, which is what data axes split.
 std::vector<at::Tensor> with_rows_first(const Batch& batch);
+
+// A run's step before anything is planned. The model holds no memory.
+struct CapturedRun {
+  models::Decoder model;
+  ChosenOptimizer optimizer;
+  std::vector<CapturedPart> parts;
+};
+// `batch` as above. RunFailure where the step cannot be captured without running it.
+CapturedRun capture_run(const RunConfig& config, const models::DecoderConfig& shape,
+                        const std::optional<models::LoraConfig>& adapter, const Batch& batch);
 
 // One of them as a rank runs it.
 struct RankPart {

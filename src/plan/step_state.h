@@ -1,0 +1,17 @@
+// What a program has of its tensors between steps: parameters, gradients that are held, optimizer state, buffers.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "ir/graph.h"
+
+namespace stepc {
+
+// Bytes by tensor. Several parts of a step share some: merge() counts these once.
+using StepState = std::map<std::pair<InputKind, std::string>, uint64_t>;
+StepState state_of(const Graph& graph);
+uint64_t bytes_of(const StepState& state);
+
+}  // namespace stepc
