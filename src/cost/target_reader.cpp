@@ -39,7 +39,7 @@ std::string place(const std::string& key, const toml::node& node) {
   std::string text = written.str();
   std::ranges::replace_if(
       text, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
-  if (text.size() > kLongestText) text = text.substr(0, kLongestText) + "...";
+  if (text.size() > kLongestText) text.replace(kLongestText, std::string::npos, "...");
   return str("target, line {}: {}", node.source().begin.line, text);
 }
 
