@@ -104,8 +104,12 @@ Cluster read_cluster(const toml::table& table, const std::string& folder) {
                 .bytes_per_second = row.rate("bytes_per_second"),
                 .latency_seconds = row.seconds("latency_seconds")};
   });
+  if (reader.has("memory_bytes")) cluster.cpu_memory_bytes = reader.size("memory_bytes");
   reader.end();
   cluster.target = named_target(is_file ? beside.string() : cluster.device);
+  if (cluster.target.gpu.has_value() == (cluster.cpu_memory_bytes > 0))
+    reader.refuse(cluster.target.gpu ? "memory_bytes: its target, a GPU, says how much it has"
+                                     : "memory_bytes is missing: how much each device has, whose target is a CPU");
   cluster.target.rates.links = std::move(links);
   check_links(reader, cluster);
   return cluster;
@@ -122,6 +126,7 @@ std::vector<std::string> cluster_names() {
 std::string to_text(const Cluster& cluster) {
   std::string text = str("name = \"{}\"\nnodes = {}\ndevices_per_node = {}\ntarget = \"{}\"\n", cluster.name,
                          cluster.nodes, cluster.devices_per_node, cluster.device);
+  if (cluster.cpu_memory_bytes > 0) text += str("memory_bytes = {}\n", cluster.cpu_memory_bytes);
   for (const Link& link : cluster.target.rates.links)
     text += str("\n[[links]]\nname = \"{}\"\ndevices = {}\nbytes_per_second = {}\nlatency_seconds = {}\n", link.name,
                 link.devices, link.bytes_per_second, link.latency_seconds);
@@ -164,12 +169,16 @@ Cluster named_cluster(const std::string& name_or_path) {
 
 std::string title_of(const Cluster& cluster) {
   const Target& target = cluster.target;
-  const std::string device = target.gpu ? target.gpu->name : target.cpu.empty() ? std::string("a CPU") : target.cpu;
-  std::string text =
-      str("{} {} of {} {}", cluster.nodes, cluster.nodes == 1 ? "node" : "nodes", cluster.devices_per_node, device);
+  std::string text = str("{} {} of {} {}", cluster.nodes, cluster.nodes == 1 ? "node" : "nodes",
+                         cluster.devices_per_node, device_title(cluster));
   for (const Link& link : target.rates.links)
     text += str(", {} {:.3g} GB/s", link.name, link.bytes_per_second / kGigabyte);
   return text;
+}
+
+std::string device_title(const Cluster& cluster) {
+  const Target& target = cluster.target;
+  return target.gpu ? target.gpu->name : target.cpu.empty() ? std::string("CPU") : target.cpu;
 }
 
 }  // namespace stepc

@@ -15,9 +15,11 @@ struct Cluster {
   std::string name;
   int64_t nodes = 1;
   int64_t devices_per_node = 1;
-  std::string device;  // as named_target() knows it, or a Target file's path
-  Target target = {};  // of each device; its rates have the levels of links, one at least
+  std::string device;            // as named_target() knows it, or a Target file's path
+  Target target = {};            // of each device; its rates have the levels of links, one at least
+  int64_t cpu_memory_bytes = 0;  // of each device, where it is a CPU's share of a machine
   [[nodiscard]] int64_t devices() const { return nodes * devices_per_node; }
+  [[nodiscard]] int64_t memory_bytes() const { return target.gpu ? target.gpu->memory_bytes : cpu_memory_bytes; }
   bool operator==(const Cluster&) const = default;
 };
 
@@ -26,6 +28,7 @@ struct Cluster {
 //     nodes = 2
 //     devices_per_node = 8
 //     target = "h100"                   a name (cost/named_target.h), or a Target file's path from this file's folder
+//     memory_bytes = 8000000000         of each device; of CPUs alone, a GPU's Target says it
 //     [[links]]                         the innermost first; each joins groups of so many devices, the last one all
 //     name = "nvlink"
 //     devices = 8
@@ -47,5 +50,7 @@ Cluster named_cluster(const std::string& name_or_path);
 
 // "128 nodes of 8 NVIDIA H100 80GB, nvlink 360 GB/s, infiniband 46 GB/s".
 std::string title_of(const Cluster& cluster);
+// "NVIDIA H100 80GB", "znver4", "CPU".
+std::string device_title(const Cluster& cluster);
 
 }  // namespace stepc

@@ -118,16 +118,16 @@ std::vector<std::vector<std::string>> what_may_be_kept(const Strategy& strategy)
 }
 
 // A rank's plan that keeps what it gathers, recomputes nothing and yet fits the budget; nullopt where none does.
-// `none`: a plan to begin from. `runs`: the passes of all that were tried.
+// `fitting`: the plan that keeps nothing, which fits: where that one does not, none does.
 std::optional<PlannedGraph> plan_that_keeps(const Graph& captured, const PlanGraphOptions& options,
-                                            const RunOptions& run, const PlannedGraph& none,
-                                            std::vector<PassRun>& runs) {
+                                            const RunOptions& run, const PlannedGraph& fitting) {
   if (options.budget.kind != MemoryBudget::Kind::kBytes) return std::nullopt;
+  std::vector<PassRun> runs = fitting.passes;
   for (std::vector<std::string>& axes : what_may_be_kept(run.settings.strategy)) {
     RunOptions keeping = run;
     keeping.settings.strategy.keeps = std::move(axes);
     Passes passes(std::move(keeping), std::move(runs));
-    PlannedGraph planned = none;
+    PlannedGraph planned = fitting;
     planned.graph = passes.fused(passes.before(captured));
     verify_stage(planned.graph, Stage::kFused);
     planned.plan = options.schedule(planned.graph, planned.options);
@@ -150,9 +150,7 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
   planned.options.features = options.target.features;
   planned.options.threads = options.target.threads;
   planned.options.trace = trace;
-  std::vector<PassRun> tried;
-  if (auto kept = plan_that_keeps(captured, options, run, planned, tried)) return std::move(*kept);
-  Passes passes(std::move(run), std::move(tried));
+  Passes passes(run);
   const Graph core = passes.before(captured);  // of a mesh: a rank's, whose inputs the budget counts
   std::optional<RecomputeOptions> recompute = recompute_options(core, options.budget, options.target);
   std::optional<PlannedGraph> best;
@@ -168,6 +166,8 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
     planned.passes = passes.runs();
     if (!best || planned.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = planned;
     const uint64_t excess = excess_of(planned);
+    if (attempt == 1 && excess == 0 && recomputed.nodes.size() == core.nodes.size())
+      if (auto kept = plan_that_keeps(captured, options, run, planned)) return std::move(*kept);
     if (excess == 0) return std::move(*best);
     if (attempt == kBudgetAttempts) break;
     // recompute knows nothing of scratch memory and of what kernels cannot write in place: it is asked for less then.

@@ -28,7 +28,8 @@ constexpr uint64_t kBucketBytes = uint64_t{256} << 20;
 // More tokens of a rank in a micro-batch fill no device better.
 constexpr int64_t kMostTokens = 65536;
 constexpr int kMemoryAttempts = 3;
-constexpr double kLittle = 0.05;  // of the memory
+constexpr double kLittle = 0.05;    // of the memory
+constexpr double kRounding = 1e-9;  // of seconds that are summed in another order
 
 // A quantity of a model with kShallow and kDeep layers, for one with more.
 double of_depth(double shallow, double deep, int64_t layers) {
@@ -61,8 +62,7 @@ class Searcher {
  public:
   Searcher(const SearchModel& model, const Cluster& cluster, const SearchOptions& options)
       : model_(model), cluster_(cluster), options_(options) {
-    USER_CHECK(cluster.target.gpu, "{} is no GPU: strategies are searched for clusters of GPUs", cluster.device);
-    memory_bytes_ = static_cast<uint64_t>(cluster.target.gpu->memory_bytes);
+    memory_bytes_ = static_cast<uint64_t>(cluster.memory_bytes());
   }
 
   SearchResult run() {
@@ -131,8 +131,22 @@ class Searcher {
   }
   [[nodiscard]] int64_t deep() const { return model_.layers == kShallow ? kShallow : kDeep; }
 
+  // The arithmetic at the best rate of any product, evenly on all devices.
+  double best_compute_seconds() {
+    const Target& target = cluster_.target;
+    const double best = std::max(target.narrow_flops_per_second, target.flops_per_second);
+    const double flops = of_depth(whole(kShallow).flops, whole(deep()).flops, model_.layers);
+    return flops / static_cast<double>(cluster_.devices()) / best;
+  }
+  // Of a way whose computation takes so long at least: what must be sent is sent beside it, or, where exchanges block,
+  // after it.
+  [[nodiscard]] double least_seconds(double compute, double sending) const {
+    const double sum = options_.pins.base.overlap_bytes ? std::max(compute, sending) : compute + sending;
+    return sum * (1 - kRounding);
+  }
+
   // What no plan goes below. Memory: all that an axis can split is split evenly along it. Time: the arithmetic at the
-  // best rate of any product, evenly on all devices; or gradients, and under zero new parameters, sent at the links'
+  // best rate of any product, evenly on all devices; and gradients, and under zero new parameters, sent at the links'
   // rates with no latency.
   void bound(Outcome& outcome) {
     const Candidate& one = outcome.candidate;
@@ -141,11 +155,7 @@ class Searcher {
     outcome.least_bytes = static_cast<uint64_t>(
         parameters / split(one.zero == 3) + whole_bytes(InputKind::kOptimizerState) / split(one.zero >= 1) +
         (one.micro_batches > 1 ? whole_bytes(InputKind::kGradient) / split(one.zero >= 2) : 0.0));
-    const Target& target = cluster_.target;
-    const double best = std::max(target.narrow_flops_per_second, target.flops_per_second);
-    const double flops = of_depth(whole(kShallow).flops, whole(deep()).flops, model_.layers);
-    const double compute = flops / static_cast<double>(cluster_.devices()) / best;
-    outcome.least_seconds = std::max(compute, sending_seconds(one, parameters));
+    outcome.least_seconds = std::max(best_compute_seconds(), sending_seconds(one));
     if (outcome.least_bytes > memory_bytes_) {
       outcome.verdict = Verdict::kTooLarge;
       outcome.why =
@@ -153,7 +163,8 @@ class Searcher {
     }
   }
 
-  double sending_seconds(const Candidate& one, double parameters) const {
+  double sending_seconds(const Candidate& one) {
+    const double parameters = whole_bytes(InputKind::kParameter);
     const Mesh mesh = strategy_of(one, {}).mesh;
     const auto seconds = [&](Collective kind, std::initializer_list<std::string_view> names) {
       std::vector<Axis> axes;
@@ -178,10 +189,12 @@ class Searcher {
     return rows_of_micro_batch(one) / (one.dp_replicate * one.dp_shard);
   }
   [[nodiscard]] Class class_of(const Candidate& one) const { return {one.tp, one.cp, rows_of_rank(one)}; }
-  void tighten(Outcome& outcome) const {
+  void tighten(Outcome& outcome) {
     const Candidate& one = outcome.candidate;
+    double compute = best_compute_seconds();
     if (const auto known = compute_seconds_.find(class_of(one)); known != compute_seconds_.end())
-      outcome.least_seconds = std::max(outcome.least_seconds, known->second * static_cast<double>(one.micro_batches));
+      compute = std::max(compute, known->second * static_cast<double>(one.micro_batches));
+    outcome.least_seconds = std::max(outcome.least_seconds, least_seconds(compute, sending_seconds(one)));
     const auto found =
         std::ranges::find_if(too_large_, [&](const TooLarge& other) { return holds_more(one, other.way); });
     if (found == too_large_.end()) return;
@@ -253,7 +266,7 @@ class Searcher {
     Strategy& strategy = options.passes.settings.strategy;
     strategy = strategy_of(one, options_.pins.base);
     if (!how.overlaps) strategy.overlap_bytes = {};
-    strategy.bucket_bytes = kBucketBytes;
+    if (cluster_.target.gpu) strategy.bucket_bytes = kBucketBytes;
     // As many bytes as in a model of all layers.
     strategy.bucket_share =
         std::min(1.0, strategy.bucket_share * static_cast<double>(model_.layers) / static_cast<double>(layers));
@@ -303,6 +316,7 @@ class Searcher {
 
   void plan(Outcome& outcome, const std::function<bool()>& is_open) {
     try {
+      check(strategy_of(outcome.candidate, options_.pins.base));
       plan_fitting(outcome, is_open);
     } catch (const UserError& error) {
       outcome.verdict = Verdict::kImpossible;
@@ -356,6 +370,12 @@ class Searcher {
     compute_seconds_.try_emplace(class_of(one),
                                  sum_of(one, depths, &Taken::pass_seconds) / static_cast<double>(one.micro_batches));
     sum_up(outcome, depths);
+    outcome.roomy_seconds = outcome.seconds;
+    outcome.roomy_bytes = outcome.bytes();
+    // A plan that recomputes computes no less, and sends what must be sent.
+    outcome.least_seconds = std::max(outcome.least_seconds,
+                                     least_seconds(sum_of(one, depths, &Taken::compute_seconds), sending_seconds(one)));
+    if (outcome.bytes() > memory_bytes_ && !is_open()) return;
     // Recomputation meets what it is asked for within a layer's choices: where a little is missing, it is asked for
     // more.
     const Depths as_it_likes = depths;
@@ -377,11 +397,10 @@ class Searcher {
                         human_bytes(outcome.state_bytes), human_bytes(outcome.step_bytes));
       return;
     }
-    outcome.least_seconds =
-        std::max({outcome.least_seconds, sum_of(one, depths, &Taken::compute_seconds), outcome.exchange_seconds});
-    if (!is_open()) return;
+    outcome.least_seconds = std::max(
+        outcome.least_seconds, least_seconds(sum_of(one, depths, &Taken::compute_seconds), outcome.exchange_seconds));
     outcome.verdict = Verdict::kPlanned;
-    if (!options_.pins.base.overlap_bytes || outcome.exposed_seconds == 0) return;
+    if (!options_.pins.base.overlap_bytes || outcome.exposed_seconds == 0 || !is_open()) return;
     shallow.overlaps = deeper.overlaps = true;
     depths = take_both(one, shallow, deeper);
     Outcome beside = outcome;

@@ -61,9 +61,9 @@ Family family_of(const Candidate& candidate);
 
 enum class Verdict : uint8_t {
   kPlanned,     // it fits
+  kNotFaster,   // a bound says so: not planned to its end
   kDoesNotFit,  // planned, and too large also with recomputation
   kTooLarge,    // what it holds between steps is too large: not planned
-  kNotFaster,   // a bound says so: not planned
   kImpossible,  // the step cannot be split so
 };
 
@@ -78,7 +78,9 @@ struct Outcome {
   uint64_t state_bytes = 0;     // parameters, gradients that are held, optimizer state, buffers
   uint64_t step_bytes = 0;      // all else at the step's peak
   bool recomputes = false;      // to fit
-  std::string why = {};         // of what is not there
+  double roomy_seconds = 0;     // of a step with as much memory as it likes: `roomy_bytes`
+  uint64_t roomy_bytes = 0;
+  std::string why = {};  // of what is not there
   [[nodiscard]] uint64_t bytes() const { return state_bytes + step_bytes; }
 };
 

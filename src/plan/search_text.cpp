@@ -29,7 +29,7 @@ std::string row_of(size_t place, const Outcome& one, const SearchSubject& subjec
   const double full = flops_a_second(subject.full_attention_flops_per_token, subject, cluster, one.seconds);
   const double tokens = tokens_of(subject) / one.seconds;
   const double best = cluster.target.narrow_flops_per_second;
-  return str("{:>3}  {:>10}  {:>9}  {:>8}  {:>7.0f}  {:>4.0f} %  {:>4.0f} %  {:>10}  {:>10}  {:>10}  {}{}\n", place,
+  return str("{:>3}  {:>10}  {:>9}  {:>8}  {:>7.3g}  {:>4.0f} %  {:>4.0f} %  {:>10}  {:>10}  {:>10}  {}{}\n", place,
              time_text(one.seconds), human_count(tokens),
              human_count(std::round(tokens / static_cast<double>(cluster.devices()))), rate / kTera, 100 * rate / best,
              100 * full / best, human_bytes(one.bytes()), time_text(one.exchange_seconds),
@@ -85,23 +85,6 @@ std::string config_of(const Candidate& one, const SearchSubject& subject) {
   return text;
 }
 
-std::string nothing_fits(const SearchResult& result, const Cluster& cluster) {
-  const auto memory = static_cast<uint64_t>(cluster.target.gpu->memory_bytes);
-  const Outcome* smallest = nullptr;
-  for (const Outcome& one : result.outcomes) {
-    if (one.verdict != Verdict::kDoesNotFit && one.verdict != Verdict::kTooLarge) continue;
-    const auto bytes = [](const Outcome& of) { return std::max(of.bytes(), of.least_bytes); };
-    if (smallest == nullptr || bytes(one) < bytes(*smallest)) smallest = &one;
-  }
-  if (smallest == nullptr) return "nothing fits\n";
-  const uint64_t bytes = std::max(smallest->bytes(), smallest->least_bytes);
-  return str(
-      "nothing fits: what takes least memory is {} with {} a device, {} more than the {} of {}; give more devices, "
-      "fewer or shorter rows, or a device with more memory\n",
-      to_text(smallest->candidate), human_bytes(bytes), human_bytes(bytes - std::min(bytes, memory)),
-      human_bytes(memory), cluster.target.gpu->name);
-}
-
 }  // namespace
 
 std::string to_text(const SearchResult& result, const SearchSubject& subject, const Cluster& cluster, size_t top) {
@@ -112,13 +95,13 @@ std::string to_text(const SearchResult& result, const SearchSubject& subject, co
              time_text(result.seconds), result.count(Verdict::kPlanned), result.count(Verdict::kNotFaster),
              result.count(Verdict::kDoesNotFit) + result.count(Verdict::kTooLarge), result.count(Verdict::kImpossible));
   const Outcome* best = result.best();
-  if (best == nullptr) return out + nothing_fits(result, cluster);
+  if (best == nullptr) return out + nothing_fits(result, cluster) + "\n";
   out += str("{:>3}  {:>10}  {:>9}  {:>8}  {:>7}  {:>6}  {:>6}  {:>10}  {:>10}  {:>10}\n", "", "step", "tokens/s",
              "a device", "TFLOP/s", "MFU", "of all", "memory", "exchanges", "exposed");
   for (size_t i = 0; i < std::min(top, result.count(Verdict::kPlanned)); ++i)
     out += row_of(i + 1, result.outcomes[i], subject, cluster);
   out += str(
-      "MFU: of the device's best matmul rate, {:.0f} TFLOP/s; causal attention is half its pairs, \"of all\": all\n",
+      "MFU: of the device's best matmul rate, {:.3g} TFLOP/s; causal attention is half its pairs, \"of all\": all\n",
       cluster.target.narrow_flops_per_second / kTera);
   std::string others;
   for (const Outcome* one : first_of_families(result))
@@ -126,14 +109,53 @@ std::string to_text(const SearchResult& result, const SearchSubject& subject, co
       others +=
           str("  {}: {}: {}\n", name_of(family_of(one->candidate)), to_text(one->candidate), reason_of(*one, *best));
   if (!others.empty()) out += "\nother families, the best of each\n" + others;
+  out += str("\n{}\n", helps_most(result, cluster));
   return out + "\nthe first, in run.toml\n" + config_of(best->candidate, subject) +
          "\nThese are predictions: plans of the step, simulated; models deeper than " + str("{}", kDeep) +
          " layers by what a further layer adds.\n";
 }
 
+std::string nothing_fits(const SearchResult& result, const Cluster& cluster) {
+  const auto memory = static_cast<uint64_t>(cluster.memory_bytes());
+  const Outcome* smallest = nullptr;
+  for (const Outcome& one : result.outcomes) {
+    if (one.verdict != Verdict::kDoesNotFit && one.verdict != Verdict::kTooLarge) continue;
+    const auto bytes = [](const Outcome& of) { return std::max(of.bytes(), of.least_bytes); };
+    if (smallest == nullptr || bytes(one) < bytes(*smallest)) smallest = &one;
+  }
+  if (smallest == nullptr)
+    return str("no way can be: {}",
+               result.outcomes.empty() ? std::string("there is none") : result.outcomes.front().why);
+  const uint64_t bytes = std::max(smallest->bytes(), smallest->least_bytes);
+  return str(
+      "nothing fits: what takes least memory is {} with {} a device, {} more than the {} of {}; give more devices, "
+      "fewer or shorter rows, or a device with more memory",
+      to_text(smallest->candidate), human_bytes(bytes), human_bytes(bytes - std::min(bytes, memory)),
+      human_bytes(memory), device_title(cluster));
+}
+
+std::string helps_most(const SearchResult& result, const Cluster& cluster) {
+  constexpr double kWorthwhile = 0.01;
+  const Outcome& best = *result.best();
+  const Outcome* roomiest = &best;
+  for (const Outcome& one : result.outcomes)
+    if (one.roomy_seconds > 0 && one.roomy_seconds < roomiest->roomy_seconds) roomiest = &one;
+  const double by_memory = 1 - roomiest->roomy_seconds / best.seconds;
+  const double by_links = best.exposed_seconds / 2 / best.seconds;
+  if (std::max(by_memory, by_links) < kWorthwhile)
+    return "what would help most: devices that compute faster; neither more memory nor faster links gain 1 %";
+  if (by_links >= by_memory)
+    return str(
+        "what would help most: links twice as fast, {:.0f} % less: {} of the step are exchanges that nothing hides",
+        100 * by_links, time_text(best.exposed_seconds));
+  return str("what would help most: {} a device, of which there are {}: {} would take {}, {:.0f} % less",
+             human_bytes(roomiest->roomy_bytes), human_bytes(static_cast<uint64_t>(cluster.memory_bytes())),
+             to_text(roomiest->candidate), time_text(roomiest->roomy_seconds), 100 * by_memory);
+}
+
 std::string to_json(const SearchResult& result, const SearchSubject& subject, const Cluster& cluster) {
   constexpr auto kVerdicts =
-      std::to_array<std::string_view>({"planned", "does not fit", "too large", "not faster", "impossible"});
+      std::to_array<std::string_view>({"planned", "not faster", "does not fit", "too large", "impossible"});
   using nlohmann::ordered_json;
   ordered_json outcomes = ordered_json::array();
   for (const Outcome& one : result.outcomes) {

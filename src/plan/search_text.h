@@ -20,6 +20,13 @@ struct SearchSubject {
 // The best of them as a table, why each other family is not among them, and [parallel] of the best as run.toml has it.
 std::string to_text(const SearchResult& result, const SearchSubject& subject, const Cluster& cluster, size_t top);
 
+// Of a search that found nothing which fits, one line: the smallest way, and how much it is too large.
+std::string nothing_fits(const SearchResult& result, const Cluster& cluster);
+
+// Of a search that found a way, one line: whether more memory for each device or links twice as fast would help more,
+// and by how much.
+std::string helps_most(const SearchResult& result, const Cluster& cluster);
+
 // All outcomes: {"title", "cluster", "devices", "planned", "search_seconds", "outcomes": [{...}]}.
 std::string to_json(const SearchResult& result, const SearchSubject& subject, const Cluster& cluster);
 

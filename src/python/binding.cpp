@@ -98,6 +98,7 @@ std::optional<Parallel> parallel_of(const py::object& chosen) {
   Parallel parallel;
   for (const auto& [name, size] : chosen["axes"].cast<std::vector<std::pair<std::string, int64_t>>>())
     parallel.axes.push_back({name, size});
+  parallel.is_searched = chosen["is_searched"].cast<bool>();
   parallel.zero = chosen["zero"].cast<int>();
   parallel.sequence_parallel = chosen["sequence_parallel"].cast<bool>();
   parallel.means_by_rank = chosen["means_by_rank"].cast<bool>();

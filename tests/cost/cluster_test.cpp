@@ -51,6 +51,23 @@ TEST(Cluster, ReadsBackToTheSame) {
   EXPECT_EQ(title_of(two), "2 nodes of 8 NVIDIA H100 80GB, nvlink 360 GB/s, infiniband 46 GB/s");
 }
 
+TEST(Cluster, ACpuSaysItsMemory) {
+  const TempDir folder;
+  Target cpu;
+  cpu.cpu = "znver4";
+  write_file_synced(folder / "cpu.toml", to_text(cpu));
+  const std::string of_cpus = with("\"h100\"", "\"cpu.toml\"");
+  EXPECT_USER_ERROR(parse_cluster(of_cpus, folder.path().string()),
+                    "memory_bytes is missing: how much each device has, whose target is a CPU");
+  const Cluster cluster =
+      parse_cluster(with("\"h100\"", "\"cpu.toml\"\nmemory_bytes = 8000000000"), folder.path().string());
+  EXPECT_EQ(cluster.memory_bytes(), 8000000000);
+  EXPECT_EQ(parse_cluster(to_text(cluster), folder.path().string()), cluster);
+  EXPECT_EQ(title_of(cluster), "2 nodes of 8 znver4, nvlink 360 GB/s, infiniband 46 GB/s");
+  EXPECT_USER_ERROR(parse_cluster(with("\"h100\"", "\"h100\"\nmemory_bytes = 8000000000")),
+                    "memory_bytes: its target, a GPU, says how much it has");
+}
+
 TEST(Cluster, ANameIsACardAndHowMany) {
   const Cluster many = named_cluster("H100x1024");
   EXPECT_EQ(many.nodes, 128);

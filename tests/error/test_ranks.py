@@ -132,6 +132,31 @@ def test_two_ranks_train_as_one(tiny, compute, batch_size, tolerance):
         assert model(torch.arange(8)[None]).logits.isfinite().all()
 
 
+def test_ranks_are_spread_as_a_search_says(tiny):
+    """The choice and why; it holds while there are as many ranks and no key says otherwise."""
+    assert tiny(*TRAIN, "--output.dir=one").returncode == 0
+    auto = [*TWO, "--parallel.strategy=auto"]
+    result = tiny(*auto)
+    assert (result.returncode, result.stderr) == (0, ""), result
+    assert_close(losses(tiny.path / "out"), losses(tiny.path / "one"), 1e-4)
+    table = re.search(r'parallel.strategy = "auto"\n.* on 1 node of 2 .*\n(\d+) ways.*\n((?:.*\n)*?)\n', result.stdout)
+    assert int(table.group(1)) > 3, result.stdout
+    chosen = re.search(r"^  1  .*  (\w+=2.*)$", result.stdout, re.MULTILINE).group(1)
+    assert re.search(r"rank 0 of 2 ranks \((\w+=2)\)", result.stdout).group(1) in chosen
+    report = (tiny.path / "out/report.html").read_text()
+    assert "How the ranks were spread, and why" in report and "These are predictions" in report
+    again = tiny(*auto, "--resume", "--train.steps=6")
+    assert (again.returncode, again.stderr) == (0, ""), again
+    assert "spread as before, over 2 ranks (" + chosen.split(",")[0].split(" ")[0] in again.stdout
+    pinned = tiny(*auto, "--resume", "--train.steps=8", "--parallel.tp=2")
+    assert (pinned.returncode, pinned.stderr) == (0, ""), pinned
+    assert "rank 0 of 2 ranks (tp=2)" in pinned.stdout and "\n1 way, " in pinned.stdout
+    refused = tiny(*auto, "--resume", "--parallel.tp=3")
+    assert refused.returncode != 0 and "parallel.tp = 3: the cluster has 2 devices, which is no multiple" in refused.stderr
+    fits = tiny(*auto, "--output.dir=small", "--memory.budget=1KiB")
+    assert fits.returncode != 0 and 'parallel.strategy = "auto": nothing fits: what takes least memory is ' in fits.stderr
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("preset", ["bench-1.8m", "bench-10m"])
 def test_presets_train_as_one(stepc, preset):

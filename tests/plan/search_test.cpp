@@ -103,6 +103,35 @@ TEST(Search, BoundsLeaveTheBestIn) {
   EXPECT_GT(left_out, 0U);
 }
 
+TEST(Search, OnCpusMemoryIsTheClusters) {
+  Cluster cluster;
+  cluster.name = "here";
+  cluster.devices_per_node = 4;
+  cluster.cpu_memory_bytes = 1 << 30;
+  const SearchResult roomy = search(model_of(4, 8), cluster, whole_steps());
+  ASSERT_NE(roomy.best(), nullptr);
+  EXPECT_LE(roomy.best()->bytes(), uint64_t{1} << 30);
+  cluster.cpu_memory_bytes = static_cast<int64_t>(roomy.best()->bytes()) - 1;
+  const SearchResult narrow = search(model_of(4, 8), cluster, whole_steps());
+  ASSERT_NE(narrow.best(), nullptr);
+  EXPECT_NE(narrow.best()->candidate, roomy.best()->candidate);
+  cluster.cpu_memory_bytes = 1000;
+  EXPECT_NE(nothing_fits(search(model_of(4, 8), cluster, whole_steps()), cluster).find("than the 1000 B of CPU"),
+            std::string::npos);
+}
+
+TEST(Search, WaysThatARuleDoesNotFitCannotBe) {
+  SearchOptions options = whole_steps();
+  options.pins.base.rules = {{"w*", {{0, "tp"}}}};
+  const SearchResult result = search(model_of(4, 8), cluster_of(4), options);
+  ASSERT_NE(result.best(), nullptr);
+  for (const Outcome& one : result.outcomes) EXPECT_EQ(one.verdict == Verdict::kImpossible, one.candidate.tp == 1);
+  options.pins.tp = 1;
+  const SearchResult none = search(model_of(4, 8), cluster_of(4), options);
+  EXPECT_NE(nothing_fits(none, cluster_of(4)).find("no way can be: the rule 'w*' splits dimension 0 along 'tp'"),
+            std::string::npos);
+}
+
 // Of equal layers the third is what it adds to the second, to the byte.
 TEST(Search, AFurtherLayerAddsWhatTheOthersDo) {
   SearchOptions options = whole_steps();
@@ -128,6 +157,32 @@ TEST(Search, SaysWhyNothingFits) {
       {.title = "a model", .rows = 8, .tokens = 64, .flops_per_token = 1e6, .full_attention_flops_per_token = 2e6},
       cluster, 5);
   EXPECT_NE(text.find("nothing fits: what takes least memory is"), std::string::npos) << text;
+}
+
+TEST(Search, TellsWhatWouldHelpMost) {
+  const Cluster cluster = cluster_of(4);  // 1 GiB each
+  SearchResult result;
+  result.outcomes = {{.candidate = {.dp_shard = 4, .zero = 3},
+                      .verdict = Verdict::kPlanned,
+                      .seconds = 10,
+                      .exposed_seconds = 3,
+                      .roomy_seconds = 10},
+                     {.candidate = {.dp_replicate = 4},
+                      .verdict = Verdict::kDoesNotFit,
+                      .seconds = 12,
+                      .roomy_seconds = 9,
+                      .roomy_bytes = uint64_t{3} << 30}};
+  EXPECT_EQ(
+      helps_most(result, cluster),
+      "what would help most: links twice as fast, 15 % less: 3.000 s of the step are exchanges that nothing hides");
+  result.outcomes[0].exposed_seconds = 1;
+  EXPECT_EQ(helps_most(result, cluster),
+            "what would help most: 3.0 GiB a device, of which there are 1.0 GiB: dp_replicate=4 would take 9.000 s, 10 "
+            "% less");
+  result.outcomes[0].exposed_seconds = 0;
+  result.outcomes[1].roomy_seconds = 0;  // never planned
+  EXPECT_EQ(helps_most(result, cluster),
+            "what would help most: devices that compute faster; neither more memory nor faster links gain 1 %");
 }
 
 TEST(Search, TellsTheBestAndWhyNotOthers) {

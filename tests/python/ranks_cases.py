@@ -83,13 +83,14 @@ def on_ranks(training, parallel, **config):
     return stepc.accelerate(training.step, config=stepc.Config(parallel=parallel, **config))
 
 
-def beside_one(parallel, model=gpt2, optimizer=None, **config):
+def beside_one(parallel, model=gpt2, optimizer=None, step_of=lambda step: None, **config):
     """Losses and norms, and the state at the end, of eager on all rows and of the ranks."""
     import stepc
 
     alone, training = Training(model, optimizer), Training(model, optimizer)
     wanted = alone.run(alone.step, batches())
     step = on_ranks(training, parallel, **config)
+    step_of(step)
     given = batches() if config.get("batch") == "global" else [rows_of(one, parallel) for one in batches()]
     got = training.run(step, given)
     with stepc.full_parameters(training.model, training.optimizer):
@@ -142,6 +143,7 @@ KINDS = {
     "zero1": {"dp_shard": -1, "zero": 1},
     "tp": {"tp": 2},
     "cp": {"cp": 2},
+    "auto": "auto",
 }
 CASES = {f"kind {name}": (lambda parallel=parallel: beside_one(parallel)) for name, parallel in KINDS.items()}
 
@@ -158,6 +160,28 @@ def case(function):
 @case
 def global_batch():
     return beside_one("fsdp", batch="global")
+
+
+@case
+def auto_of_the_whole_batch():
+    """The axes are chosen, tp among them."""
+    steps = []
+    out = beside_one("auto", batch="global", step_of=steps.append)
+    return out | {"chosen": [line for line in steps[0].report().splitlines() if line.startswith(("  chosen", "  or "))]}
+
+
+@case
+def auto_refused():
+    import stepc
+
+    def called(parallel, **config):
+        training = Training()
+        return refused(lambda: on_ranks(training, parallel, **config)(batches()[0]))
+
+    training = Training()
+    return {"rows": called({"strategy": "auto", "tp": 2}), "pins": called({"strategy": "auto", "dp_shard": 3}),
+            "memory": called("auto", memory_budget="1KiB"),
+            "loop": refused(lambda: stepc.accelerate(training.model, config=stepc.Config(parallel="auto")))}
 
 
 @case

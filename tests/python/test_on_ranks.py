@@ -18,7 +18,7 @@ pytestmark = pytest.mark.one_process  # for `ranks`, which takes a minute
 @pytest.fixture(scope="module")
 def ranks(build_dir, tmp_path_factory):
     """What a case gave on each rank, in a program that has a group of its own."""
-    cases = ["kind fsdp", "kind tp", "odd_lengths", "windows_on_larger_memory", "arguments", "evaluation", "whole_tensors",
+    cases = ["kind fsdp", "kind tp", "kind auto", "auto_of_the_whole_batch", "auto_refused", "odd_lengths", "windows_on_larger_memory", "arguments", "evaluation", "whole_tensors",
              "checkpoints", "checkpoint_of_other_types", "loaders", "torchs_checkpoints", "loops", "numbers", "decisions",
              "means_of_ranks", "ordinary", "refusals", "traced", "example_of_the_docs"]
     return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "own")
@@ -38,6 +38,21 @@ def test_step_on_ranks_is_that_of_one(ranks, kind):
         assert result["stats"]["eager_calls"] == 0 and result["stats"]["known_updates"] >= ranks_cases.STEPS - 2
         assert result["stats"]["verifications"] == 1 and result["stats"]["warnings"] == []
         assert result["stats"]["state_bytes"] < 0.55 * result["whole_bytes"]
+
+
+def test_axes_are_chosen(ranks):
+    for case in ("kind auto", "auto_of_the_whole_batch"):
+        for result in ranks[case]:
+            assert_as_one(result)
+            assert result["stats"]["replays"] == ranks_cases.STEPS and result["stats"]["eager_calls"] == 0
+    zero, one = ranks["auto_of_the_whole_batch"]
+    assert zero["chosen"] == one["chosen"] and len(zero["chosen"]) > 3  # along tp too
+    assert re.match(r"  chosen      \w+=2.*: .* a step predicted, .* of it in exchanges, .* a rank$", zero["chosen"][0])
+    for result in ranks["auto_refused"]:
+        assert result["rows"].startswith('parallel is "auto" with cp or tp, along which ranks have the same rows: give batch="global"')
+        assert result["pins"] == "parallel.dp_shard = 3: the cluster has 2 devices, which is no multiple"
+        assert result["memory"].startswith('parallel is "auto": nothing fits: what takes least memory is dp_shard=2')
+        assert result["loop"].startswith('parallel = "auto" is of a whole step, and this is a loop that stays as it is')
 
 
 @pytest.mark.parametrize("kind", ["auto", "heads", "gather"])
@@ -276,9 +291,9 @@ REFUSALS = {
     "rest": r"^parallel has dp_shard = -1, and the other axes have 3 ranks, of which 2 is no multiple; the nearest mesh is tp=2$",
     "another call": r"^rank 1 calls step.save\(\), and rank 0 the step: all ranks make the same calls, in the same order$",
     "exact": r"^mode is \"exact\", which runs calls of one device, and parallel spreads the step over several",
-    "name": r"^parallel has 'dp'; it has dp_replicate, dp_shard, cp, tp, zero, sequence_parallel, context, reduce, overlap$",
+    "name": r"^parallel has 'dp'; it has dp_replicate, dp_shard, cp, tp, strategy, zero, sequence_parallel, context, reduce, overlap$",
     "reduce": r"^parallel has reduce = \"fp8\"; it is \"float32\" or \"bfloat16\"$",
-    "preset": r"^parallel is \"zero\"; it is \"ddp\", \"fsdp\" or a dict",
+    "preset": r"^parallel is \"zero\"; it is \"ddp\", \"fsdp\", \"auto\" or a dict",
     "rule": r"^the rule '\*\.q_proj\.weight' matches no parameter",
     "exception": "^rank 1: ValueError: a broken row$",
     "learning rate": r"^rank 1 does another step than rank 0, .*: its optimizer has other numbers, such as a learning rate",
@@ -320,7 +335,9 @@ def test_one_rank_of_ddp_is_the_step_itself():
     ({"parallel": {"dp_shard": True}}, "parallel has dp_shard = True; it is a whole number"),
     ({"parallel": {"zero": 5}}, "zero is 5"),
     ({"parallel": {"dp_shard": -1, "tp": -1}}, "parallel has dp_shard = -1 and tp = -1; one axis takes the ranks left"),
-    ({"parallel": 2}, 'parallel is 2; it is "ddp", "fsdp" or a dict'),
+    ({"parallel": 2}, 'parallel is 2; it is "ddp", "fsdp", "auto" or a dict'),
+    ({"parallel": "best"}, 'parallel is "best"; it is "ddp", "fsdp", "auto" or a dict'),
+    ({"parallel": {"strategy": "best"}}, 'parallel has strategy = "best"; it is "auto", or left out where the axes are given'),
     ({"batch": "mine"}, 'batch is "mine"; it is "local" or "global"'),
     ({"loss_mean": "rows"}, 'loss_mean is "rows"; it is "all" or "ranks"'),
     ({"loss_mean": "ranks"}, "loss_mean is given, and parallel is not"),

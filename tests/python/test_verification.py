@@ -1,7 +1,5 @@
 """What a plan is compared with before it counts: the plain graph, eager where that can be, float64 where eager errs."""
 
-import os
-
 import pytest
 import torch
 
@@ -72,15 +70,16 @@ def test_norms_that_eager_adds_up_badly():
     assert step.stats["replays"] + step.stats["checks"] == STEPS - 5
 
 
-def test_a_capture_that_is_wrong_beside_a_norm_that_eager_adds_up_badly_is_refused(monkeypatch):
-    """A number that the recording did not see to change."""
+def test_a_capture_that_is_wrong_beside_a_norm_that_eager_adds_up_badly_is_refused(monkeypatch, tmp_path):
+    """A number that the recording did not see to change: in a file."""
     monkeypatch.setattr(Scout, "python_reason", lambda scout: "")
-    monkeypatch.setenv("STEPC_TEST_FACTOR", "1")
-    step, batch = norm_training(lambda: float(os.environ["STEPC_TEST_FACTOR"]))
+    factor = tmp_path / "factor"
+    factor.write_text("1")
+    step, batch = norm_training(lambda: float(factor.read_text()))
     step = stepc.accelerate(step, config=stepc.Config(python="watch"))
     for i in range(STEPS):
         if step.stats["plans"] == 1:
-            monkeypatch.setenv("STEPC_TEST_FACTOR", "2")
+            factor.write_text("2")
         step(batch(i))
     assert step.stats["replays"] == 0 and step.stats["float64_verifications"] == 0
     assert len(step.stats["warnings"]) == 1 and "a replay differs from" in step.stats["warnings"][0]

@@ -41,6 +41,11 @@ BatchRows::BatchRows(const Parallel& parallel, const Strategy& strategy, std::sh
       ranks_(std::move(ranks)),
       data_axes_(data_axes(strategy.mesh)) {}
 
+void BatchRows::spread_over(const Mesh& mesh) {
+  mesh_ = mesh;
+  data_axes_ = data_axes(mesh);
+}
+
 std::optional<int64_t> BatchRows::rows_of(const StepInput& input, size_t tensor) const {
   if (parallel_.batch == Parallel::Batch::kGlobal || data_axes_.empty()) return std::nullopt;
   const auto given = [&](size_t t) { return parallel_.batch_dims.find(name_in(input, t)); };

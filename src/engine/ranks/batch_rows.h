@@ -24,6 +24,9 @@ class BatchRows {
   // `parallel` outlives this.
   BatchRows(const Parallel& parallel, const Strategy& strategy, std::shared_ptr<Ranks> ranks);
 
+  // From now on the ranks are the mesh's.
+  void spread_over(const Mesh& mesh);
+
   // By tensor of the batch, which of its dimensions is this rank's rows; nothing: it has none, every rank has the same.
   using Rows = std::vector<std::optional<int64_t>>;
   // Whether what all ranks give together is more than what one gives.

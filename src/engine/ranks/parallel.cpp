@@ -28,7 +28,7 @@ Strategy strategy_of(const Parallel& parallel, int64_t ranks) {
   USER_CHECK(!parallel.means_by_rank || parallel.batch == Parallel::Batch::kLocal,
              "loss_mean is \"ranks\" and batch is \"global\": means of the ranks are of each rank's own rows, "
              "batch=\"local\"");
-  std::vector<MeshAxis> axes = parallel.axes;
+  std::vector<MeshAxis> axes = parallel.is_searched ? std::vector<MeshAxis>{{"dp_shard", ranks}} : parallel.axes;
   MeshAxis* rest = nullptr;
   int64_t others = 1;
   for (MeshAxis& axis : axes) {
@@ -51,7 +51,7 @@ Strategy strategy_of(const Parallel& parallel, int64_t ranks) {
   }
   Strategy strategy;
   strategy.mesh = make_mesh(axes);
-  strategy.zero = parallel.zero;
+  strategy.zero = parallel.zero > 0 ? parallel.zero : Strategy().zero;
   strategy.sequence_parallel = parallel.sequence_parallel;
   strategy.reduce = parallel.reduce;
   strategy.means_by_rank = parallel.means_by_rank;
@@ -68,7 +68,7 @@ Strategy strategy_of(const Parallel& parallel, int64_t ranks) {
       "others leave",
       wanted, wanted == 1 ? "no axis is above 1" : to_text(strategy.mesh), ranks,
       to_text(nearest_mesh(strategy.mesh, ranks)));
-  check(strategy);
+  if (!parallel.is_searched) check(strategy);
   return strategy;
 }
 

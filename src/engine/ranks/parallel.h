@@ -29,7 +29,9 @@ struct Parallel {
   enum class Batch : uint8_t { kLocal, kGlobal };
 
   std::vector<MeshAxis> axes;  // a size of -1: the ranks that the others leave
-  int zero = 3;
+  // "auto": the axes that are not given are chosen with the step's first plan (engine/ranks/choose_mesh.h).
+  bool is_searched = false;
+  int zero = 3;  // 0, of what is searched: chosen too
   bool sequence_parallel = true;
   DType reduce = DType::kF32;  // Strategy::reduce
   bool means_by_rank = false;  // Strategy::means_by_rank
@@ -47,7 +49,8 @@ struct Parallel {
 // "local" or "global". UserError otherwise.
 Parallel::Batch parse_batch(std::string_view text);
 
-// Of so many ranks. UserError: axes that multiply to another number, names that are none, rules that fit no axis.
+// Of so many ranks; of what is searched, until it is chosen: every rank has rows of its own. UserError: axes that
+// multiply to another number, names that are none, rules that fit no axis.
 Strategy strategy_of(const Parallel& parallel, int64_t ranks);
 
 // The ranks of this process's run, met once and for all: where the launch says, or in a store that the program shares

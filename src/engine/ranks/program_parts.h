@@ -14,6 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "base/check.h"
 #include "comm/ranks.h"
 #include "engine/program/program.h"
 #include "engine/program/saved_program.h"
@@ -27,6 +28,12 @@ class ProgramParts {
       : program_(program), ranks_(ranks), state_(mesh, ranks) {}
   using Key = std::pair<Owner, std::string>;
   using Tensors = std::vector<std::pair<Key, at::Tensor>>;
+
+  // Before a plan has anything of the program: from now on the ranks are the mesh's.
+  void spread_over(const Mesh& mesh) {
+    INTERNAL_CHECK(parts_.empty() && held_.empty(), "the program's tensors lie in parts already");
+    state_ = ShardedState(mesh, ranks_);
+  }
 
   ShardedState& state() { return state_; }
   [[nodiscard]] const ShardedState& state() const { return state_; }

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "engine/plan/plan_cache.h"
+#include "engine/ranks/choose_mesh.h"
 #include "engine/ranks/common_machine.h"
 #include "engine/ranks/consensus.h"
 #include "engine/ranks/rank_step.h"
@@ -124,6 +125,7 @@ void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
   options.target = target().target;
   options.target.rates = parse_target(ranks_->exchange(to_text(options.target))[0]).rates;  // one price for all
   options.budget = config_.memory_budget;
+  if (is_open_) choose(captured.trace, input, options.target);
   options.strategy = strategy_;
   RankPlan plan;
   plan.is_path = captured.is_path;
@@ -147,6 +149,23 @@ void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
   plans_.push_front(std::move(plan));
   next_ = &plans_.front();
   if (plans_.size() > static_cast<size_t>(config_.max_plans)) plans_.pop_back();
+}
+
+void RankStep::choose(const Trace& captured, const StepInput& input, const Target& target) {
+  const bool has_rows_of_own = config_.parallel->batch == Parallel::Batch::kLocal;
+  int64_t rows = 1;  // of the whole batch
+  for (const at::Tensor& one : input.tensors)
+    if (rows == 1 && one.defined() && one.dim() > 0) rows = one.size(0);
+  if (has_rows_of_own) rows *= ranks_->ranks();
+  ChosenMesh chosen = choose_mesh(captured, *config_.parallel, strategy_, rows, target, config_.memory_budget, *ranks_);
+  strategy_.mesh = std::move(chosen.mesh);
+  strategy_.zero = chosen.zero;
+  check(strategy_);
+  rows_.spread_over(strategy_.mesh);
+  parts_.spread_over(strategy_.mesh);
+  choice_ = std::move(chosen.told);
+  is_open_ = false;
+  if (ranks_->rank() == 0) log().info("parallel is \"auto\": over {}", to_text(strategy_.mesh));
 }
 
 // Of a step that its own rows fit and the whole batch does not: the rows are not what was taken for them.

@@ -55,6 +55,7 @@ RankStep::RankStep(Program& program, const Config& config, Stats& stats)
       stats_(stats),
       ranks_(config.parallel->ranks ? config.parallel->ranks : ranks_of_process(config.parallel->launch)),
       strategy_(strategy_of(*config.parallel, ranks_->ranks())),
+      is_open_(config.parallel->is_searched && ranks_->ranks() > 1),
       rows_(*config.parallel, strategy_, ranks_),
       parts_(program, strategy_.mesh, ranks_) {}
 
@@ -307,8 +308,10 @@ std::optional<Profile> RankStep::finish_profile() {
 std::string RankStep::report() const {
   std::string out = report_text(stats_, name_of(config_.mode), prediction());
   const size_t collectives = latest() == nullptr ? 0 : latest()->schedule().count(Instruction::Kind::kCollective);
-  return out + str("  rank        {} of {} ({}), {} collectives a step\n", ranks_->rank(), ranks_->ranks(),
-                   strategy_.mesh.axes.empty() ? "no mesh" : to_text(strategy_.mesh), collectives);
+  return out +
+         str("  rank        {} of {} ({}), {} collectives a step\n", ranks_->rank(), ranks_->ranks(),
+             strategy_.mesh.axes.empty() ? "no mesh" : to_text(strategy_.mesh), collectives) +
+         choice_;
 }
 
 std::string RankStep::report_of_all() const {

@@ -125,6 +125,7 @@ class RankStep {
   void agree_on_numbers(const std::vector<Arg>& numbers);
   bool find_other(const RankPlan& plan, const Trace& taken, size_t leaves_at);
   void add_plan(VirtualPlan captured, const StepInput& input);
+  void choose(const Trace& captured, const StepInput& input, const Target& target);
   void find_rows(const StepInput& input, const StepOnFn& step, const std::string& why,
                  const std::function<std::string()>& try_capture);
   VirtualPlan plan_on(const std::vector<at::Tensor>& batch, const StepInput& input, const StepOnFn& step,
@@ -146,6 +147,8 @@ class RankStep {
   Stats& stats_;
   std::shared_ptr<Ranks> ranks_;
   Strategy strategy_;
+  bool is_open_;        // whether the mesh is still to be chosen
+  std::string choice_;  // then: the ways that there were
   BatchRows rows_;
   ProgramParts parts_;
   std::shared_ptr<KernelSources> kernels_;

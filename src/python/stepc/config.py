@@ -47,7 +47,8 @@ class Config:
     shapes: the sizes that batches of a whole step are padded to, and compiled for within the first call; None: each
         length is compiled as it comes.
     parallel: spreads the step over ranks (docs/parallel.md): "ddp", "fsdp" or axes, such as {"dp_shard": 2, "tp": 2}, of
-        which one may be -1 for the ranks that the others leave; `zero`, `sequence_parallel`, `context`, `reduce` and `overlap` stand
+        which one may be -1 for the ranks that the others leave; "auto", or {"strategy": "auto", "tp": 2}, chooses the axes
+        that are not given, by plans of the step, at its first call; `zero`, `sequence_parallel`, `context`, `reduce` and `overlap` stand
         there too.
     batch: what each rank gives: "local", rows of its own, as under DDP; "global", the whole batch, all the same.
     batch_dims: which dimension of a tensor of the batch its rows are, {"name": 1}; None has no rows. Else it is the first,

@@ -26,6 +26,8 @@ def of_loop(config):
     for name in ("shard", "batch_dims"):
         if getattr(config, name) is not None:
             raise _wants_whole_step(f"{name} is")
+    if "strategy" in chosen:
+        raise _wants_whole_step('parallel = "auto" is')
     for axis in ("cp", "tp"):
         if chosen.get(axis, 1) != 1:
             raise _wants_whole_step(f"{axis} = {chosen[axis]} is")

@@ -11,9 +11,9 @@ import torch
 
 from stepc import _C
 
-_PRESETS = {"ddp": {"dp_replicate": -1}, "fsdp": {"dp_shard": -1}}
+_PRESETS = {"ddp": {"dp_replicate": -1}, "fsdp": {"dp_shard": -1}, "auto": {"strategy": "auto"}}
 _AXES = ("dp_replicate", "dp_shard", "cp", "tp")
-_OPTIONS = {"zero": int, "sequence_parallel": bool, "context": str, "reduce": str, "overlap": bool}
+_OPTIONS = {"strategy": str, "zero": int, "sequence_parallel": bool, "context": str, "reduce": str, "overlap": bool}
 _KINDS = {int: "a whole number", bool: "True or False", str: "a text"}
 _SECONDS_TO_TELL = 60  # the others that this rank ends by an exception
 _EXAMPLE = 'such as {"dp_shard": 2, "tp": 2}'
@@ -36,15 +36,17 @@ def check(config):
         return None
     if isinstance(chosen, str):
         if chosen not in _PRESETS:
-            raise _C.UserError(f'parallel is "{chosen}"; it is "ddp", "fsdp" or a dict, {_EXAMPLE}')
+            raise _C.UserError(f'parallel is "{chosen}"; it is "ddp", "fsdp", "auto" or a dict, {_EXAMPLE}')
         chosen = _PRESETS[chosen]
     if not isinstance(chosen, dict):
-        raise _C.UserError(f'parallel is {chosen!r}; it is "ddp", "fsdp" or a dict, {_EXAMPLE}')
+        raise _C.UserError(f'parallel is {chosen!r}; it is "ddp", "fsdp", "auto" or a dict, {_EXAMPLE}')
     for name, value in chosen.items():
         if name not in _AXES and name not in _OPTIONS:
             raise _C.UserError(f"parallel has {name!r}; it has {', '.join((*_AXES, *_OPTIONS))}")
         if type(value) is not _OPTIONS.get(name, int):
             raise _C.UserError(f"parallel has {name} = {value!r}; it is {_KINDS[_OPTIONS.get(name, int)]}")
+    if chosen.get("strategy", "auto") != "auto":
+        raise _C.UserError(f'parallel has strategy = "{chosen["strategy"]}"; it is "auto", or left out where the axes are given')
     if config.shapes is not None:
         raise _C.UserError("shapes and parallel do not go together yet: pad batches to a few sizes")
     for name in ("shard", "batch_dims"):
@@ -81,7 +83,8 @@ def parallel_of(config):
         return None
     return {
         "axes": [(name, chosen[name]) for name in _AXES if name in chosen],
-        "zero": chosen.get("zero", 3),
+        "is_searched": "strategy" in chosen,
+        "zero": chosen.get("zero", 0 if "strategy" in chosen else 3),
         "sequence_parallel": chosen.get("sequence_parallel", True),
         "means_by_rank": config.loss_mean == "ranks",
         "reduce": chosen.get("reduce", "float32"),

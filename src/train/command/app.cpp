@@ -223,6 +223,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   plan->add_option("--json", search.json, "write all ways that there are, with what each takes");
+  plan->add_option("--html", search.html, "write a page of the best ways, what their time and memory are, and why");
 
   CLI::App* generate = app.add_subcommand("generate", "continue a text");
   GenerateCommand& options = arguments.generate;
@@ -306,7 +307,11 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
                            arguments.target);
        }},
       {plan,
-       [&arguments, plan] { return run_plan(load_run_config(arguments.config, overrides_of(*plan)), arguments.plan); }},
+       [&arguments, plan] {
+         std::vector<Override> overrides = overrides_of(*plan);
+         overrides.push_back({"parallel.strategy", "auto"});  // the axes are what is asked for
+         return run_plan(load_run_config(arguments.config, overrides), arguments.plan);
+       }},
       {generate, [&] { return run_generate(arguments.generate); }},
       {inspect, [&] { return run_inspect(arguments.inspected); }},
       {exports, [&] { return run_export(arguments.exported, arguments.export_to, arguments.export_shard_gb); }},

@@ -145,6 +145,8 @@ int run_memory(RunConfig config, const std::filesystem::path& picture, const std
   ModelDirectory directory = open_model_directory(config.model.path);
   choose_adapter(config, directory);
   check_row_length(config, directory);
+  USER_CHECK(!is_searched(config),
+             "parallel.strategy = \"auto\" is chosen when the run starts: give its axes, or --parallel.strategy=given");
   const Strategy strategy = strategy_of(config);
   USER_CHECK(!target || strategy.mesh.ranks() == 1,
              "--target: a plan for another machine is of one device; [parallel] spreads the step over {}",

@@ -14,6 +14,7 @@ struct PlanCommand {
   std::vector<std::string> clusters;  // as cost/cluster.h knows them; the first is explained, the others compared
   std::vector<std::string> pins;      // "tp=8", "zero=3", "micro_batches=4"
   std::filesystem::path json;         // where all ways are written; empty: nowhere
+  std::filesystem::path html;         // a page of what was found; empty: none
   size_t top = 5;
 };
 

@@ -39,19 +39,26 @@ int64_t shards_of(const RunConfig::Parallel& parallel) {
 }
 }  // namespace
 
-Strategy strategy_of(const RunConfig& config) {
-  const RunConfig::Parallel& parallel = config.parallel;
+bool is_searched(const RunConfig& config) { return config.parallel.strategy == "auto"; }
+
+Strategy without_mesh(const RunConfig::Parallel& parallel) {
   Strategy strategy;
-  strategy.mesh = make_mesh({{"dp_replicate", parallel.dp_replicate},
-                             {"dp_shard", shards_of(parallel)},
-                             {"cp", parallel.cp},
-                             {"tp", parallel.tp}});
-  strategy.zero = static_cast<int>(parallel.zero);
   strategy.sequence_parallel = parallel.sequence_parallel;
   strategy.context = parse_context(parallel.context);
   strategy.reduce = parse_reduce(parallel.reduce);
   if (parallel.overlap) strategy.overlap_bytes = kOverlapBytes;
   strategy.rules = parallel.shard;
+  return strategy;
+}
+
+Strategy strategy_of(const RunConfig& config) {
+  const RunConfig::Parallel& parallel = config.parallel;
+  Strategy strategy = without_mesh(parallel);
+  strategy.mesh = make_mesh({{"dp_replicate", parallel.dp_replicate},
+                             {"dp_shard", shards_of(parallel)},
+                             {"cp", parallel.cp},
+                             {"tp", parallel.tp}});
+  strategy.zero = static_cast<int>(parallel.zero);
   const int64_t ranks = strategy.mesh.ranks();
   USER_CHECK(parallel.ranks == 0 || parallel.ranks == ranks,
              "parallel.ranks = {}, and the axes multiply to {}: {}; of {} ranks the nearest mesh is {}, and "

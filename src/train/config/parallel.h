@@ -13,6 +13,11 @@ Strategy strategy_of(const RunConfig& config);
 // Of a run's ranks: UserError where the axes multiply to another number of them.
 Strategy strategy_of(RunConfig config, const Launch& launch);
 
+// Whether the axes are still to be chosen: strategy = "auto" (train/run/choose_strategy.h).
+bool is_searched(const RunConfig& config);
+// What a strategy says beside its mesh and zero.
+Strategy without_mesh(const RunConfig::Parallel& parallel);
+
 // "8 ranks (dp_shard=4,tp=2), zero 3, without sequence_parallel": what a person chose, in words.
 std::string to_text(const Strategy& strategy);
 

@@ -24,6 +24,10 @@ void save_run_config(const std::filesystem::path& checkpoint, const RunConfig& c
   write_file_synced(checkpoint / kFile, to_toml(config), files);
 }
 
+RunConfig saved_run_config(const std::filesystem::path& checkpoint) {
+  return load_run_config((checkpoint / kFile).string(), {});
+}
+
 void save_target(const std::filesystem::path& checkpoint, const Target& target, FileSystem& files) {
   write_file_synced(checkpoint / kTargetFile, to_text(target), files);
 }
@@ -40,7 +44,7 @@ std::optional<Target> saved_target(const std::filesystem::path& checkpoint) {
 }
 
 std::vector<std::string> check_resumed_config(const std::filesystem::path& checkpoint, const RunConfig& config) {
-  const RunConfig before = load_run_config((checkpoint / kFile).string(), {});
+  const RunConfig before = saved_run_config(checkpoint);
   std::vector<std::string> changes;
   for (const Key& key : run_config_keys()) {
     const std::string was = value_text(key, before);

@@ -16,6 +16,8 @@ namespace stepc::train {
 void save_run_config(const std::filesystem::path& checkpoint, const RunConfig& config,
                      FileSystem& files = system_files());
 
+RunConfig saved_run_config(const std::filesystem::path& checkpoint);
+
 // And the Target that memory.budget = "auto" was weighed with: measured anew, rates are others, and with them what is
 // made again. A checkpoint of another budget has none. UserError for a file that cannot be read.
 void save_target(const std::filesystem::path& checkpoint, const Target& target, FileSystem& files = system_files());

@@ -216,6 +216,7 @@ void check_together(const std::string& path, const RunConfig& config) {
              config.output.keep_best ? "output.keep_best" : "output.eval_every");
   USER_CHECK(!config.optim.nesterov || config.optim.momentum > 0,
              "{}: optim.nesterov = true needs an optim.momentum above 0", path);
+  if (is_searched(config)) return;
   try {
     strategy_of(config);
   } catch (const UserError& error) {
@@ -227,7 +228,7 @@ void check_together(const std::string& path, const RunConfig& config) {
 
 RunConfig load_run_config(const std::string& path, const std::vector<Override>& overrides) {
   RunConfig config;
-  std::set<std::string> given;
+  std::set<std::string>& given = config.given;
   read_file(path, config, given);
   for (const Override& override : overrides) {
     const std::string where = str("--{}={}", override.key, override.value);

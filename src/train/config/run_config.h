@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,7 @@ struct RunConfig {
   } memory;
   struct Parallel {
     int64_t ranks = 0;
+    std::string strategy = "given";
     int64_t dp_replicate = 1;
     int64_t dp_shard = 1;
     int64_t zero = 3;
@@ -95,6 +97,8 @@ struct RunConfig {
     int64_t eval_every = 0;
     int64_t sample_tokens = 200;
   } output;
+  // The keys that the file or the command line gives, "parallel.tp": strategy = "auto" changes none of them.
+  std::set<std::string> given;
 };
 
 // `--section.key=value`, as given on the command line.

@@ -118,6 +118,9 @@ const std::vector<Key>& run_config_keys() {
        "of the whole run; 0: as many as the axes below multiply to",
        {},
        {"world_size", "num_processes", "nproc_per_node", "gpus_per_node"}},
+      {"parallel.strategy", at(&R::parallel, &R::Parallel::strategy), one_of({"given", "auto"}),
+       "auto: the axes, zero and recomputation are chosen when the run starts, by plans of its step for this machine; "
+       "the keys that are given hold (docs/parallel.md); given: the axes are those below"},
       {"parallel.dp_replicate",
        at(&R::parallel, &R::Parallel::dp_replicate),
        between(1, kMostRanks),

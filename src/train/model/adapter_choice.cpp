@@ -4,6 +4,16 @@
 
 namespace stepc::train {
 
+std::optional<models::LoraConfig> adapter_of(const RunConfig::Lora& lora) {
+  if (lora.rank == 0) return std::nullopt;
+  models::LoraConfig adapter;
+  adapter.rank = lora.rank;
+  adapter.alpha = lora.alpha;
+  adapter.dropout = lora.dropout;
+  adapter.target_modules = lora.targets;
+  return adapter;
+}
+
 void choose_adapter(const RunConfig& config, ModelDirectory& directory) {
   const RunConfig::Lora& lora = config.lora;
   if (directory.adapter) {
@@ -12,14 +22,9 @@ void choose_adapter(const RunConfig& config, ModelDirectory& directory) {
                directory.adapter->rank);
     return;
   }
-  if (lora.rank == 0) return;
-  models::LoraConfig adapter;
-  adapter.rank = lora.rank;
-  adapter.alpha = lora.alpha;
-  adapter.dropout = lora.dropout;
-  adapter.target_modules = lora.targets;
-  adapter.base_model = directory.path.string();
-  directory.adapter = adapter;
+  directory.adapter = adapter_of(lora);
+  if (!directory.adapter) return;
+  directory.adapter->base_model = directory.path.string();
   directory.fresh_adapter_seed = static_cast<uint64_t>(config.train.seed) + 1;
 }
 

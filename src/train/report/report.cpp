@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "train/report/html_page.h"
 #include "train/report/html_text.h"
 #include "train/report/line_chart.h"
 
@@ -17,33 +18,6 @@ namespace stepc::train {
 namespace {
 
 using Points = std::vector<std::pair<double, double>>;
-
-constexpr std::string_view kStyle = R"(
-:root { color-scheme: light dark; --page: #fff; --ink: #1b1f24; --soft: #59626c; --rule: #e3e6ea; --box: #f6f7f9; }
-@media (prefers-color-scheme: dark) {
-  :root { --page: #14171b; --ink: #e6e9ec; --soft: #a2abb5; --rule: #2c3239; --box: #1c2127; } }
-body { background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem;
-  padding: 2rem 1.25rem 4rem; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .2rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.2rem; margin: 2.6rem 0 .7rem; }
-p { margin: 0 0 .4rem; color: var(--soft); }
-.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.4rem, 1fr)); gap: .8rem; margin: 1.4rem 0 2rem; }
-.fact { background: var(--box); border: 1px solid var(--rule); border-radius: 8px; padding: .6rem .9rem; }
-.fact b { display: block; font-size: 1.35rem; font-weight: 600; line-height: 1.3; }
-.fact span { color: var(--soft); font-size: .88rem; }
-.charts { display: grid; gap: 2rem; }
-.picture { margin: 1.4rem 0; } .picture svg { max-width: 100%; height: auto; border-radius: 8px; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .32rem .7rem; border-bottom: 1px solid var(--rule); vertical-align: top; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
-th { font-weight: 600; color: var(--soft); } td.why { text-align: left; color: var(--soft); font-size: .9rem; }
-.bar { display: flex; height: 1.5rem; border-radius: 5px; overflow: hidden; margin: .4rem 0 .9rem; background: var(--rule); }
-.bar i { display: block; } .dot { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .5em; }
-.p0 { background: #1f6fb2; } .p1 { background: #58a4d6; } .p2 { background: #d98a3d; } .p3 { background: #5b9e5f; }
-.p4 { background: #a06bb5; } .p5 { background: #8a939c; } .p6 { background: #c9b458; } .p7 { background: #b9503f; }
-pre { background: var(--box); border: 1px solid var(--rule); border-radius: 8px; padding: 1rem; overflow: auto;
-  font: 14px/1.45 ui-monospace, monospace; }
-)";
 
 struct Curves {
   Points loss, held_out, lr, grad_norm, rate;
@@ -228,14 +202,13 @@ std::string saves_html(const SavesMade& saves) {
 }  // namespace
 
 std::string report_html(const Report& report, const std::filesystem::path& metrics) {
-  std::string html = "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n";
-  html += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
-  html += str("<title>{} - stepc</title>\n<style>{}{}</style></head>\n<body>\n", html_text(report.title), kStyle,
-              chart_style());
+  std::string html = page_head(report.title, chart_style());
   html += str("<h1>{}</h1>\n<p>{}</p>\n<p>{}; mode {}</p>\n", html_text(report.title), html_text(report.model),
               html_text(report.data), html_text(report.mode));
   html += facts_html(report) + charts_html(read_curves(metrics)) + time_html(report) + planned_html(report) +
           to_html(report.ranks) + saves_html(report.saves);
+  if (!report.choice.empty())
+    html += str("<h2>How the ranks were spread, and why</h2>\n<pre>{}</pre>\n", html_text(report.choice));
   html += str("<h2>Configuration</h2>\n<pre>{}</pre>\n</body></html>\n", html_text(report.config));
   return html;
 }

@@ -48,6 +48,7 @@ struct Report {
   uint64_t peak_process_bytes = 0;
   std::vector<RankRow> ranks;                // where there are several
   std::string memory_picture, memory_table;  // of fast mode's plan: SVG and text, else empty
+  std::string choice;                        // why the ranks are spread so; empty: nobody searched
   std::string config;                        // run.toml
 };
 

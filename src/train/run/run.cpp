@@ -26,6 +26,7 @@
 #include "train/machine/machine.h"
 #include "train/machine/matmul_rate.h"
 #include "train/machine/signals.h"
+#include "train/run/choose_strategy.h"
 #include "train/run/run_data.h"
 #include "train/run/same_on_all.h"
 #include "train/run/trainer.h"
@@ -33,7 +34,7 @@
 
 namespace stepc::train {
 
-Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> ranks, Output output, bool resume,
+Run::Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, Output output, bool resume,
          FileSystem& files, std::filesystem::path profile)
     : files_(files),
       config_(std::move(config)),
@@ -45,8 +46,9 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
       log_lines_(progress_),
       directory_(progress_.during("looking whether the checkpoints are whole",
                                   [&] { return open_run_directory(config_.output.dir, resume, ranks_.get()); })),
+      strategy_(choose(launch)),
       learner_(
-          progress_.during("reading the model", [&] { return make_learner(config_, directory_, strategy, ranks_); })),
+          progress_.during("reading the model", [&] { return make_learner(config_, directory_, strategy_, ranks_); })),
       corpus_(read_corpus(config_, learner_->directory(), progress_, /*is_alone=*/ranks_ == nullptr)),
       batches_(corpus_, config_.train.grad_accum, config_.train.batch_size),
       numbers_(derive_numbers(
@@ -71,11 +73,26 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
   if (checkpoint) progress_.during("loading the checkpoint", [&] { resume_from(*checkpoint); });
   if (resume && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
   if (is_first_) metrics_.emplace(directory_.metrics().string(), checkpoint ? step_ : -1);
-  saver_.emplace(config_, directory_.path(), *learner_, checkpoint, files_, ranks_, to_text(strategy.mesh));
+  saver_.emplace(config_, directory_.path(), *learner_, checkpoint, files_, ranks_, to_text(strategy_.mesh));
   if (const uint64_t bytes = saver_->made().staging_bytes)
     progress_.note(str("saves are written beside the training, from a copy of the state: {}", human_bytes(bytes)));
   agree(0);  // all of them have come so far
   spent_.set_up = seconds_since(began_);
+}
+
+Strategy Run::choose(const Launch& launch) {
+  if (ranks_ == nullptr || !is_searched(config_)) return strategy_of(config_, launch);
+  Progress::Phase phase(progress_, "choosing how the ranks are spread");
+  ChosenStrategy chosen = choose_strategy(config_, directory_, launch, *ranks_, [&](size_t done, size_t all) {
+    phase.update(str("{} of {} ways", done, all));
+  });
+  config_.parallel = chosen.parallel;
+  config_.memory.budget = chosen.budget;
+  choice_ = std::move(chosen.why);
+  const Strategy strategy = strategy_of(config_, launch);
+  progress_.note(choice_.empty() ? str("spread as before, over {}", to_text(strategy))
+                                 : str("parallel.strategy = \"auto\"\n{}", choice_));
+  return strategy;
 }
 
 void Run::resume_from(const Checkpoint& checkpoint) {

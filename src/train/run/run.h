@@ -38,13 +38,15 @@ namespace stepc::train {
 class Run {
  public:
   // `ranks`: this process and those that it trains with; none: it trains alone. `output`: where it says what happens.
-  Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> ranks, Output output, bool resume,
+  Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, Output output, bool resume,
       FileSystem& files, std::filesystem::path profile);
   int run();
 
  private:
   static constexpr const char* kHeldOut = "held_out_nats_per_byte";  // of metrics.jsonl
 
+  // What the config says, or, where it says "auto", what is chosen now; then the config has it.
+  Strategy choose(const Launch& launch);
   void resume_from(const Checkpoint& checkpoint);
   void read_batch();
   void take_step();
@@ -86,6 +88,8 @@ class Run {
   Progress progress_;
   LogLines log_lines_;
   RunDirectory directory_;
+  std::string choice_;  // why the ranks are spread so, where that was searched for
+  Strategy strategy_;
   std::unique_ptr<Learner> learner_;
   Corpus corpus_;
   TrainBatches batches_;

@@ -139,6 +139,7 @@ Report Run::report_of(const EndOfRun& end, const std::vector<RankRow>& rows) con
   report.ranks = rows;
   report.memory_picture = learner_->memory_picture();
   report.memory_table = learner_->memory_table();
+  report.choice = choice_;
   report.config = to_toml(config_);
   return report;
 }

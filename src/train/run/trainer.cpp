@@ -55,7 +55,7 @@ int train(RunConfig config, bool resume, FileSystem& files, const std::filesyste
   const Launch launch = launch_of([](const char* name) { return std::getenv(name); });
   resume = resume || launch.restart > 0;  // what the attempt before has saved is this run's own
   check_profile(profile, config);
-  const Strategy strategy = strategy_of(config, launch);
+  if (launch.ranks == 1 || !is_searched(config)) strategy_of(config, launch);  // refused before the ranks meet
   USER_CHECK(launch.ranks == 1 || config.train.mode == name_of(Mode::kFast),
              "train.mode = \"{}\": on {} ranks a step runs as a Graph or not at all: choose \"fast\"",
              config.train.mode, launch.ranks);
@@ -73,7 +73,7 @@ int train(RunConfig config, bool resume, FileSystem& files, const std::filesyste
     config = use_threads(std::move(config), launch.local_ranks);
     if (ranks != nullptr) use_common_threads(config, *ranks);
     Output output = output_of(launch, config.output.dir);
-    run.emplace(std::move(config), strategy, ranks, std::move(output), resume, files, profile);
+    run.emplace(std::move(config), launch, ranks, std::move(output), resume, files, profile);
   });
   try {
     return run->run();

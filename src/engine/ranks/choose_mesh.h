@@ -1,0 +1,30 @@
+// choose_mesh(): over which axes a step of somebody's own program is best spread, where Parallel::is_searched. Plain
+// data out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "comm/ranks.h"
+#include "cost/target.h"
+#include "engine/ranks/parallel.h"
+#include "ir/trace.h"
+#include "passes/partition/strategy.h"
+#include "plan/memory_budget.h"
+
+namespace stepc {
+
+struct ChosenMesh {
+  Mesh mesh;
+  int zero = 3;
+  std::string told;  // the ways that take least, and what each takes, a line each
+};
+
+// Of a step that was captured at the sizes of the whole batch, `rows` rows. The first rank searches (plan/search.h) and
+// tells the others; each rank is a device with its share of the machine's memory, or `budget` where that is less.
+// `base`: what the strategy says beside. Of batches that are each rank's own rows the ways are those along
+// dp_replicate and dp_shard. UserError on all ranks: axes that contradict each other; nothing fits.
+ChosenMesh choose_mesh(const Trace& captured, const Parallel& parallel, const Strategy& base, int64_t rows,
+                       const Target& target, const MemoryBudget& budget, Ranks& ranks);
+
+}  // namespace stepc

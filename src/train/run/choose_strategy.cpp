@@ -1,0 +1,142 @@
+#include "train/run/choose_strategy.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/machine_memory.h"
+#include "base/text.h"
+#include "engine/prediction.h"
+#include "plan/memory_budget.h"
+#include "plan/search.h"
+#include "plan/search_text.h"
+#include "runtime/micro_kernels.h"
+#include "train/config/parallel.h"
+#include "train/config/resume.h"
+#include "train/machine/kernel_directory.h"
+#include "train/model/adapter_choice.h"
+#include "train/model/model_directory.h"
+#include "train/step/search_run.h"
+
+namespace stepc::train {
+
+namespace {
+
+// The others give a rank up that is silent for longer (trainer.cpp).
+constexpr double kSecondsBetweenWords = 5;
+constexpr size_t kShown = 5;
+
+using Parallel = RunConfig::Parallel;
+constexpr std::array<std::pair<std::string_view, int64_t Parallel::*>, 5> kSearched = {
+    {{"dp_replicate", &Parallel::dp_replicate},
+     {"dp_shard", &Parallel::dp_shard},
+     {"cp", &Parallel::cp},
+     {"tp", &Parallel::tp},
+     {"zero", &Parallel::zero}}};
+
+std::optional<int64_t> pin_of(const RunConfig& config, std::string_view key) {
+  const auto* const place = std::ranges::find(kSearched, key, &std::pair<std::string_view, int64_t Parallel::*>::first);
+  INTERNAL_CHECK(place != kSearched.end(), "{} is not searched for", key);
+  const int64_t value = config.parallel.*place->second;
+  const bool is_free = !config.given.contains(str("parallel.{}", key)) || value == -1;  // dp_shard: what is left
+  return is_free ? std::nullopt : std::optional(value);
+}
+
+// What the run that goes on had, where it had as many ranks and no key says otherwise by now.
+std::optional<ChosenStrategy> chosen_before(const RunConfig& config, const RunDirectory& directory, int64_t ranks) {
+  if (!directory.checkpoint()) return std::nullopt;
+  const RunConfig before = saved_run_config(directory.checkpoint()->directory);
+  if (!is_searched(before) || strategy_of(before).mesh.ranks() != ranks) return std::nullopt;
+  for (const auto& [key, place] : kSearched)
+    if (const auto pin = pin_of(config, key); pin && *pin != before.parallel.*place) return std::nullopt;
+  ChosenStrategy chosen{config.parallel, config.memory.budget, {}};
+  for (const auto& [key, place] : kSearched) chosen.parallel.*place = before.parallel.*place;
+  if (!config.given.contains("memory.budget")) chosen.budget = before.memory.budget;
+  return chosen;
+}
+
+Cluster cluster_here(const RunConfig& config, const Launch& launch, int64_t ranks) {
+  Cluster cluster;
+  cluster.name = "the ranks of this run";
+  const bool fills_nodes = launch.local_ranks >= 1 && ranks % launch.local_ranks == 0;
+  cluster.devices_per_node = fills_nodes ? launch.local_ranks : ranks;
+  cluster.nodes = ranks / cluster.devices_per_node;
+  cluster.target =
+      known_target(kernel_directory(), features_of(probe_micro_kernels()), static_cast<int>(config.train.threads))
+          .target;
+  const uint64_t share = usable_bytes() / static_cast<uint64_t>(std::max<int64_t>(1, launch.local_ranks));
+  uint64_t bytes = share - std::min(share, resident_process_bytes());
+  const MemoryBudget budget = parse_memory_budget(config.memory.budget);
+  if (budget.kind == MemoryBudget::Kind::kBytes) bytes = std::min(bytes, budget.bytes);
+  cluster.cpu_memory_bytes = static_cast<int64_t>(bytes);
+  return cluster;
+}
+
+ChosenStrategy searched(const RunConfig& config, const Launch& launch, Ranks& ranks,
+                        const std::function<void(size_t done, size_t all)>& progress) {
+  const models::DecoderConfig shape = read_model_config(config.model.path);
+  const Cluster cluster = cluster_here(config, launch, ranks.ranks());
+  SearchOptions options;
+  options.top = kShown;
+  options.pins = {.dp_replicate = pin_of(config, "dp_replicate"),
+                  .dp_shard = pin_of(config, "dp_shard"),
+                  .cp = pin_of(config, "cp"),
+                  .tp = pin_of(config, "tp"),
+                  .zero = pin_of(config, "zero"),
+                  .micro_batches = config.train.grad_accum,
+                  .base = without_mesh(config.parallel)};
+  Clock::time_point last_word = Clock::now();
+  options.progress = [&](size_t done, size_t all) {
+    progress(done, all);
+    if (seconds_since(last_word) < kSecondsBetweenWords) return;
+    ranks.exchange("");
+    last_word = Clock::now();
+  };
+  const SearchResult result = search(search_model(config, shape, adapter_of(config.lora)), cluster, options);
+  ChosenStrategy chosen{config.parallel, config.memory.budget, {}};
+  chosen.why = to_text(result, search_subject(config, shape), cluster, kShown);
+  const Outcome* best = result.best();
+  USER_CHECK(best != nullptr, "parallel.strategy = \"auto\": {}", nothing_fits(result, cluster));
+  chosen.parallel.dp_replicate = best->candidate.dp_replicate;
+  chosen.parallel.dp_shard = best->candidate.dp_shard;
+  chosen.parallel.cp = best->candidate.cp;
+  chosen.parallel.tp = best->candidate.tp;
+  if (best->candidate.zero > 0) chosen.parallel.zero = best->candidate.zero;
+  if (best->recomputes && chosen.budget == "none") chosen.budget = str("{}MiB", cluster.memory_bytes() >> 20);
+  return chosen;
+}
+
+std::string to_json(const ChosenStrategy& chosen) {
+  Json json = {{"budget", chosen.budget}, {"why", chosen.why}};
+  for (const auto& [key, place] : kSearched) json[std::string(key)] = chosen.parallel.*place;
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+ChosenStrategy choose_strategy(const RunConfig& config, const RunDirectory& directory, const Launch& launch,
+                               Ranks& ranks, const std::function<void(size_t done, size_t all)>& progress) {
+  if (auto before = chosen_before(config, directory, ranks.ranks())) return std::move(*before);
+  if (ranks.rank() == 0) {
+    ChosenStrategy chosen = searched(config, launch, ranks, progress);
+    ranks.exchange(to_json(chosen));
+    return chosen;
+  }
+  std::string told;
+  while (told.empty()) told = ranks.exchange("")[0];
+  constexpr std::string_view kWho = "the choice of the first rank";
+  const Json json = parse_json(told, kWho);
+  ChosenStrategy chosen{config.parallel, json_string(json, "budget", kWho), json_string(json, "why", kWho)};
+  for (const auto& [key, place] : kSearched)
+    chosen.parallel.*place = json_int(json, std::string(key), kWho, 1, ranks.ranks() + 3);
+  return chosen;
+}
+
+}  // namespace stepc::train

@@ -1,0 +1,67 @@
+#include "train/step/search_run.h"
+
+#include <utility>
+
+#include <ATen/Functions.h>
+
+#include "base/text.h"
+#include "capture/virtual/virtual_region.h"
+#include "passes/from_trace/functionalise.h"
+#include "train/step/rank_plan.h"
+
+namespace stepc::train {
+
+namespace {
+
+// Rows of one document each, of tokens that nobody reads.
+Batch made_up_batch(int64_t micro_batches, int64_t rows, int64_t tokens) {
+  const VirtualRegion shapes_alone;
+  const auto zeros = [&] { return at::zeros({micro_batches, rows, tokens}, at::kLong); };
+  return {zeros(), zeros(), {}};
+}
+
+std::vector<SearchPart> capture(RunConfig config, models::DecoderConfig shape,
+                                const std::optional<models::LoraConfig>& adapter, int64_t layers, int64_t rows,
+                                int64_t micro_batches) {
+  shape.num_hidden_layers = layers;
+  if (!shape.sliding_layers.empty()) shape.sliding_layers.resize(static_cast<size_t>(layers));
+  config.train.grad_accum = micro_batches;
+  config.train.batch_size = rows;
+  const Batch batch = made_up_batch(micro_batches, rows, config.data.longest_row());
+  std::vector<SearchPart> parts;
+  for (const CapturedPart& part : capture_run(config, shape, adapter, batch).parts)
+    parts.push_back({part.name, part.times, functionalise(part.plan.trace)});
+  return parts;
+}
+
+}  // namespace
+
+SearchModel search_model(const RunConfig& config, const models::DecoderConfig& shape,
+                         const std::optional<models::LoraConfig>& adapter) {
+  SearchModel model;
+  model.layers = shape.num_hidden_layers;
+  model.heads = shape.num_key_value_heads > 0 ? shape.num_key_value_heads : shape.num_attention_heads;
+  model.tokens = config.data.longest_row();
+  model.rows = config.train.batch_size * config.train.grad_accum;
+  model.capture = [=](int64_t layers, int64_t rows, int64_t micro_batches) {
+    return capture(config, shape, adapter, layers, rows, micro_batches);
+  };
+  return model;
+}
+
+SearchSubject search_subject(const RunConfig& config, const models::DecoderConfig& shape) {
+  const int64_t tokens = config.data.longest_row();
+  SearchSubject subject;
+  subject.title = str("{} with {} parameters in {}", shape.model_type,
+                      human_count(static_cast<double>(shape.parameter_count())), config.model.compute);
+  if (config.lora.rank > 0) subject.title += str(", adapters of rank {}", config.lora.rank);
+  subject.rows = config.train.batch_size * config.train.grad_accum;
+  subject.overlaps = config.parallel.overlap;
+  subject.tokens = tokens;
+  subject.flops_per_token = shape.train_flops_per_token(tokens);
+  // Of twice the tokens causal attention has as many pairs for each as full attention has of these.
+  subject.full_attention_flops_per_token = shape.train_flops_per_token(2 * tokens);
+  return subject;
+}
+
+}  // namespace stepc::train
