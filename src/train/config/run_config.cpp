@@ -216,6 +216,7 @@ void check_together(const std::string& path, const RunConfig& config) {
              config.output.keep_best ? "output.keep_best" : "output.eval_every");
   USER_CHECK(!config.optim.nesterov || config.optim.momentum > 0,
              "{}: optim.nesterov = true needs an optim.momentum above 0", path);
+  if (config.parallel.dp_shard == -1 && config.parallel.ranks == 0) return;  // who starts the run says how many
   try {
     strategy_of(config);
   } catch (const UserError& error) {

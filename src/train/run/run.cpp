@@ -26,6 +26,7 @@
 #include "train/machine/machine.h"
 #include "train/machine/matmul_rate.h"
 #include "train/machine/signals.h"
+#include "train/run/flight_file.h"
 #include "train/run/run_data.h"
 #include "train/run/same_on_all.h"
 #include "train/run/trainer.h"
@@ -33,8 +34,8 @@
 
 namespace stepc::train {
 
-Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> ranks, Output output, bool resume,
-         FileSystem& files, std::filesystem::path profile)
+Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> ranks, Output output,
+         const Continuation& from, FileSystem& files, std::filesystem::path profile)
     : files_(files),
       config_(std::move(config)),
       device_(use_device("train.device", config_.train.device)),
@@ -44,7 +45,7 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
       progress_(output_.get(), terminal_columns(stdout), config_.output.log_every),
       log_lines_(progress_),
       directory_(progress_.during("looking whether the checkpoints are whole",
-                                  [&] { return open_run_directory(config_.output.dir, resume, ranks_.get()); })),
+                                  [&] { return open_run_directory(config_.output.dir, from, ranks_.get()); })),
       learner_(
           progress_.during("reading the model", [&] { return make_learner(config_, directory_, strategy, ranks_); })),
       corpus_(read_corpus(config_, learner_->directory(), progress_, /*is_alone=*/ranks_ == nullptr)),
@@ -69,7 +70,7 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
   progress_.during("loading the model", [&] { learner_->load(config_); });
   const auto& checkpoint = directory_.checkpoint();
   if (checkpoint) progress_.during("loading the checkpoint", [&] { resume_from(*checkpoint); });
-  if (resume && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
+  if (from.resumes && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
   if (is_first_) metrics_.emplace(directory_.metrics().string(), checkpoint ? step_ : -1);
   saver_.emplace(config_, directory_.path(), *learner_, checkpoint, files_, ranks_, to_text(strategy.mesh));
   if (const uint64_t bytes = saver_->made().staging_bytes)
@@ -108,9 +109,12 @@ int Run::run() {
   const Mode mode = parse_mode(config_.train.mode);
   if (mode == Mode::kFast || (mode == Mode::kExact && !config_.data.buckets.empty())) compile();
   while (step_ < config_.train.steps) {
+    enter("reading the batch", /*is_brief=*/true);
     alone([&] { read_batch(); });
+    enter("agreeing on the step", /*is_brief=*/true);
     if (const int signal = received_signal()) return stop(signal);
     take_step();
+    if (config_.elastic.check_every > 0 && step_ % config_.elastic.check_every == 0) check_replicas();
     const bool last = step_ == config_.train.steps;
     if (!last && config_.output.eval_every > 0 && step_ % config_.output.eval_every == 0) {
       if (const auto loss = evaluate_held_out())
@@ -180,8 +184,11 @@ void Run::take_step() {
   const bool is_profiled = !profile_.empty() && before.replays >= kSettled;
   if (is_profiled) learner_->start_profile();
   const Traffic sent = ranks_ == nullptr ? Traffic() : ranks_->traffic();
+  if (ranks_ != nullptr) ranks_->flight().note_step(step_ + 1);
+  enter(kInStep, /*is_brief=*/before.replays >= kSettled);  // the first ones are compared, and compile for that
   const auto began = Clock::now();
   const StepResult result = learner_->step(batch, lr);
+  enter("between two steps");
   const double seconds = seconds_since(began);
   spent_.steps += seconds;
   if (ranks_ != nullptr) {
@@ -258,6 +265,7 @@ void Run::show_step(const StepResult& result, double lr, double seconds) {
 std::optional<double> Run::evaluate_held_out() {
   if (corpus_.held_out_windows() == 0) return std::nullopt;
   const Progress::Phase phase(progress_, "evaluating");
+  enter("evaluating");
   release_idle_arenas();  // what evaluation takes is taken instead of the step's memory, not beside it
   const auto began = Clock::now();
   const HeldOutLoss loss =
@@ -291,7 +299,26 @@ void Run::note(const std::optional<std::string>& saved) {
 
 void Run::wait_for_save() { note(saver_->wait()); }
 
+void Run::enter(const char* what, bool is_brief) {
+  if (ranks_ != nullptr) ranks_->flight().enter(what, is_brief);
+}
+
+void Run::check_replicas() {
+  if (ranks_ == nullptr || config_.elastic.check_every == 0 || checked_step_ == step_) return;
+  enter("comparing replicas", /*is_brief=*/true);
+  const std::optional<std::string> unlike = learner_->find_unlike_replica();
+  checked_step_ = step_;
+  if (!unlike) return;
+  wait_for_save();  // it was compared before it began
+  throw RunFailure(str("step {}: {}: a machine has computed or kept something wrong; stopped before saving; {}", step_,
+                       *unlike,
+                       saver_->saved_step() > 0 ? str("the checkpoint of step {} is good", saver_->saved_step())
+                                                : std::string("nothing is saved yet")));
+}
+
 void Run::save_beside_training(bool is_best) {
+  check_replicas();
+  enter("saving");
   const auto began = Clock::now();
   wait_for_save();
   saver_->begin(state(), is_best);
@@ -299,6 +326,8 @@ void Run::save_beside_training(bool is_best) {
 }
 
 void Run::save_now() {
+  check_replicas();
+  enter("saving");
   const auto began = Clock::now();
   wait_for_save();
   if (step_ > saver_->saved_step()) {
