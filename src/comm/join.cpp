@@ -93,7 +93,9 @@ class Round {
     if (launch_.rank != 0 && newest > number_) enter(newest, address);
     if (!is_in_) return false;
     if (launch_.rank != 0) return names_->check({kAllAreHere});
-    if (!missing().empty()) return false;
+    std::vector<std::string> keys;
+    for (int64_t rank = 0; rank < launch_.ranks; ++rank) keys.push_back(address_key(rank));
+    if (!names_->check(keys)) return false;
     names_->set(kAllAreHere, std::vector<uint8_t>{1});
     return true;
   }

@@ -80,6 +80,8 @@ std::vector<std::string> Ranks::texts(const std::string& mine, const std::vector
 
 std::vector<std::string> Ranks::exchange(const std::string& mine) { return texts(mine, numbers(std::ssize(mine))); }
 
+std::vector<int64_t> Ranks::each(int64_t mine) { return numbers(mine); }
+
 int64_t Ranks::largest(int64_t mine) { return std::ranges::max(numbers(mine)); }
 
 void Ranks::barrier() { largest(0); }

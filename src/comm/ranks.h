@@ -141,10 +141,11 @@ class Ranks {
   RankGroup& along(const Mesh& mesh, const std::vector<Axis>& axes);
   RankGroup& all();
 
-  // What everybody gave, in the order of ranks; for short texts. This and the next two throw RankFailed where another
+  // What everybody gave, in the order of ranks; for short texts. This and the next three throw RankFailed where another
   // rank called fail() in the stead of one of them.
   std::vector<std::string> exchange(const std::string& mine);
-  // The largest that a rank gave; none is negative.
+  // The same of a number that is not negative, and the largest.
+  std::vector<int64_t> each(int64_t mine);
   int64_t largest(int64_t mine);
   // Returns once every rank has called it.
   void barrier();

@@ -30,6 +30,7 @@
 #include "train/run/run_data.h"
 #include "train/run/same_on_all.h"
 #include "train/run/trainer.h"
+#include "train/run/watchdog.h"
 #include "train/step/evaluate.h"
 
 namespace stepc::train {
@@ -75,7 +76,7 @@ Run::Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> rank
   saver_.emplace(config_, directory_.path(), *learner_, checkpoint, files_, ranks_, to_text(strategy.mesh));
   if (const uint64_t bytes = saver_->made().staging_bytes)
     progress_.note(str("saves are written beside the training, from a copy of the state: {}", human_bytes(bytes)));
-  agree(0);  // all of them have come so far
+  if (ranks_ != nullptr) slow_ranks_.emplace(ranks_->exchange(host_name()));  // all of them have come so far
   spent_.set_up = seconds_since(began_);
 }
 
@@ -94,7 +95,6 @@ void Run::resume_from(const Checkpoint& checkpoint) {
 }
 
 int Run::run() {
-  const StopSignals signals;
   if (directory_.finished() && step_ >= config_.train.steps) {
     progress_.note(
         str("finished already: {} has step {} of {}", directory_.model().string(), step_, config_.train.steps));
@@ -192,7 +192,9 @@ void Run::take_step() {
   const double seconds = seconds_since(began);
   spent_.steps += seconds;
   if (ranks_ != nullptr) {
-    step_traffic_.seconds += ranks_->traffic().seconds - sent.seconds;
+    const double waited = ranks_->traffic().seconds - sent.seconds;
+    computed_ = std::max(0.0, seconds - waited);
+    step_traffic_.seconds += waited;
     step_traffic_.sent_bytes += ranks_->traffic().sent_bytes - sent.sent_bytes;
   }
   ++step_;
@@ -357,7 +359,20 @@ int64_t Run::agree(int64_t mine) {
 // be read or has a bad index, ends all; a signal stops all.
 int Run::received_signal() {
   note(saver_->poll());
-  return static_cast<int>(agree(StopSignals::received()));
+  if (ranks_ == nullptr) return StopSignals::received();
+  if (!failure_.empty()) ranks_->fail(failure_);
+  // With it goes what a rank has computed in the step before, in microseconds.
+  constexpr int kBits = 40;
+  constexpr int64_t kMost = (int64_t{1} << kBits) - 1;
+  const int64_t computed = std::clamp<int64_t>(std::llround(1e6 * computed_), 0, kMost);
+  int64_t signal = 0;
+  std::vector<double> seconds;
+  for (const int64_t word : ranks_->each(int64_t{StopSignals::received()} << kBits | computed)) {
+    signal = std::max(signal, word >> kBits);
+    seconds.push_back(1e-6 * static_cast<double>(word & kMost));
+  }
+  if (steps_taken_ > 0 && signal == 0) note(slow_ranks_->add(seconds));
+  return static_cast<int>(signal);
 }
 
 }  // namespace stepc::train

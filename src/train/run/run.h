@@ -26,6 +26,7 @@
 #include "train/report/rank_rows.h"
 #include "train/report/report.h"
 #include "train/report/run_tables.h"
+#include "train/report/slow_ranks.h"
 #include "train/run/memory_need.h"
 #include "train/run/run_directory.h"
 #include "train/run/run_saver.h"
@@ -40,6 +41,7 @@ class Run {
   // `ranks`: this process and those that it trains with; none: it trains alone. `output`: where it says what happens.
   Run(RunConfig config, const Strategy& strategy, std::shared_ptr<Ranks> ranks, Output output, const Continuation& from,
       FileSystem& files, std::filesystem::path profile);
+  // While StopSignals are taken.
   int run();
 
  private:
@@ -101,6 +103,8 @@ class Run {
   std::optional<double> held_out_;  // nats per byte after this step
   TimeSpent spent_;
   Traffic step_traffic_;  // of all steps of this process
+  double computed_ = 0;   // seconds of the last step, without what it waited for other ranks
+  std::optional<SlowRanks> slow_ranks_;
   int64_t steps_taken_ = 0;
   int64_t checked_step_ = -1;             // after which replicas were compared last
   std::string failure_;                   // what this rank could not do, until the others are told

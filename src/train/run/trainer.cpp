@@ -126,7 +126,12 @@ int train(RunConfig config, bool resume, FileSystem& files, const std::filesyste
     });
   });
   try {
-    const int status = leaving_its_flight(watchdog, /*has_begun=*/true, [&] { return run->run(); });
+    int status = 0;
+    {
+      // Not for the run alone: agents stop a rank that has lost others, and it still has to say so.
+      const StopSignals signals;
+      status = leaving_its_flight(watchdog, /*has_begun=*/true, [&] { return run->run(); });
+    }
     wait_for_own_agent(launch, status);
     return status;
   } catch (const LostRank&) {

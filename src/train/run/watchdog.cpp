@@ -5,13 +5,13 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <fstream>
 #include <utility>
 
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/files.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "train/run/run_directory.h"
@@ -127,7 +127,15 @@ void Watchdog::write(FlightFile::End end, const std::string& why, const LostIn& 
     std::error_code ignored;
     if (!std::filesystem::is_directory(run_, ignored)) return;
     make_log_directory(run_);
-    write_file_synced(flight_path(run_, file.rank), to_json(file), system_files());
+    // Whole or not at all, and not synced: others wait for this rank to end.
+    const std::filesystem::path path = flight_path(run_, file.rank);
+    std::filesystem::path temporary = path;
+    temporary += ".tmp";
+    std::ofstream stream(temporary);
+    stream << to_json(file);
+    stream.close();
+    USER_CHECK(stream.good(), "{}: cannot be written", temporary.string());
+    std::filesystem::rename(temporary, path);
   } catch (const std::exception& error) {
     log().warn("what rank {} did last could not be left: {}", file.rank, first_line(error.what()));
   }
