@@ -45,6 +45,8 @@ def pytest_addoption(parser):
     parser.addoption("--ranks", action="store_true", help="run all that tests/python has on several ranks")
     parser.addoption("--kills", type=int, default=3, help="how often a rank is killed")
     parser.addoption("--kill-ranks", type=int, default=2, help="of how many ranks one is killed")
+    parser.addoption("--faults", type=int, default=10, help="how many faults the soak of tests/error/test_elastic.py has")
+    parser.addoption("--fault-ranks", type=int, default=4, help="on how many ranks")
     parser.addoption("--isolated", action="store_true", help="run each case of the catalogue in a process of its own")
     parser.addoption("--long", action="store_true", help="run the tests that wait a minute, too")
 

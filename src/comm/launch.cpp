@@ -92,6 +92,8 @@ class LaunchReader {
     const std::string agent_store = text("TORCHELASTIC_USE_AGENT_STORE").value_or("");
     launch.agent_store = agent_store == "True" || agent_store == "true" || agent_store == "1";
     launch.restart = find_number("TORCHELASTIC_RESTART_COUNT", 0, 1 << 30).value_or(0);
+    // Of torchrun "none" is what every run is called that nobody has named.
+    if (const auto run = text("TORCHELASTIC_RUN_ID"); run && *run != "none") launch.run = *run;
     launch.by = given("TORCHELASTIC_RUN_ID") ? "torchrun" : given("PET_NNODES") ? "Kubeflow" : "RANK and WORLD_SIZE";
     return launch;
   }

@@ -18,7 +18,11 @@ struct Launch {
   int64_t restart = 0;
   // "torchrun", "Open MPI", "Slurm", "Kubeflow", "RANK and WORLD_SIZE" for whoever else set these; empty: one process.
   std::string by = {};
+  // What the launcher calls the run, the same when it starts the run again; empty: nothing.
+  std::string run = {};
 
+  // Whether several agents have started the ranks, which stop them one after the other where their number changes.
+  [[nodiscard]] bool has_agents() const { return by == "torchrun" && local_ranks < ranks; }
   bool operator==(const Launch&) const = default;
 };
 

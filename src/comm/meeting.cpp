@@ -28,8 +28,13 @@ void check_round(Peers& peers) {
 }  // namespace
 
 Meeting::Meeting(int64_t rank, int64_t ranks, c10::intrusive_ptr<c10d::Store> store, std::string address,
-                 std::chrono::milliseconds timeout)
-    : rank_(rank), ranks_(ranks), store_(std::move(store)), address_(std::move(address)), timeout_(timeout) {}
+                 std::chrono::milliseconds timeout, int64_t round)
+    : rank_(rank),
+      ranks_(ranks),
+      round_(round),
+      store_(std::move(store)),
+      address_(std::move(address)),
+      timeout_(timeout) {}
 
 std::unique_ptr<Peers> Meeting::connect(const std::vector<int64_t>& members) {
   const auto own = std::ranges::find(members, rank_);

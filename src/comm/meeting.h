@@ -17,18 +17,20 @@ namespace stepc {
 class Meeting {
  public:
   // `store` and `address`, where this rank listens for the others, are unused where it is alone.
+  // `round`: how often ranks have met in that store, this time with them.
   Meeting(int64_t rank, int64_t ranks, c10::intrusive_ptr<c10d::Store> store, std::string address,
-          std::chrono::milliseconds timeout);
+          std::chrono::milliseconds timeout, int64_t round = 1);
 
   [[nodiscard]] int64_t rank() const { return rank_; }
   [[nodiscard]] int64_t ranks() const { return ranks_; }
+  [[nodiscard]] int64_t round() const { return round_; }
 
   // Connects the members of a group, this rank among them; they call it together. Throws LostRank where some do not
   // come, and UserError or InternalError where the connections do not work.
   std::unique_ptr<Peers> connect(const std::vector<int64_t>& members);
 
  private:
-  int64_t rank_, ranks_;
+  int64_t rank_, ranks_, round_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::string address_;
   std::chrono::milliseconds timeout_;

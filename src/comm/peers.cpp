@@ -1,5 +1,6 @@
 #include "comm/peers.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -16,6 +17,28 @@ namespace {
 
 std::vector<at::Tensor> bytes_at(const void* memory, uint64_t bytes) {
   return {at::from_blob(const_cast<void*>(memory), {static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte))};
+}
+
+// Gloo has no type for it. What is no timeout is a connection that ended.
+bool is_timeout(const std::exception& error) {
+  const std::string_view text = error.what();
+  return text.find("Timed out") != std::string_view::npos || text.find("timeout") != std::string_view::npos;
+}
+
+// Whose messages of an exchange have not come, that of its `first` among them: with it all that wait have ended.
+std::vector<size_t> late_from(const InFlight::Works& exchange, size_t first) {
+  constexpr std::chrono::milliseconds kMoment{1};
+  std::vector<size_t> late;
+  for (size_t i = first; i < exchange.all.size(); ++i) {
+    const auto& [peer, work] = exchange.all[i];
+    if (std::ranges::count(late, peer) > 0) continue;
+    try {
+      if (i == first || !work->wait(kMoment)) late.push_back(peer);
+    } catch (const std::exception&) {
+      late.push_back(peer);
+    }
+  }
+  return late;
 }
 
 }  // namespace
@@ -42,7 +65,8 @@ void InFlight::end() { works_->peers.end(*works_); }
 
 // Nothing says which bytes have arrived.
 InFlight::Works::~Works() {
-  if (!all.empty() && !peers.lost_) peers.lost_ = op + " was given up before it had ended";
+  if (!all.empty() && !peers.lost_)
+    peers.lost_.emplace(op + " was given up before it had ended", LostIn{op, peers.members_});
 }
 
 InFlight Peers::begin(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received) {
@@ -79,7 +103,7 @@ InFlight Peers::begin(std::string_view op, std::span<const SentBytes> sent, std:
         exchange->all.emplace_back(peer, backend_->send(from, static_cast<int>(peer), tag_of(round)));
       }
   } catch (const std::exception& error) {
-    lose(op, peer, error);
+    lose(op, {peer}, error);
   }
   for (size_t at = own; at < sent.size(); at += n) {
     INTERNAL_CHECK_EQ(sent[at].bytes, received[at].bytes, "{}: what this rank sends to itself", op);
@@ -94,20 +118,26 @@ InFlight Peers::begin(std::string_view op, std::span<const SentBytes> sent, std:
 void Peers::end(InFlight::Works& exchange) {
   if (lost_) throw LostRank(*lost_);
   const auto began = Clock::now();
-  for (const auto& [peer, work] : exchange.all) {
+  for (size_t i = 0; i < exchange.all.size(); ++i) {
     try {
-      work->wait();
+      exchange.all[i].second->wait();
     } catch (const std::exception& error) {
-      lose(exchange.op, peer, error);
+      lose(exchange.op, is_timeout(error) ? late_from(exchange, i) : std::vector{exchange.all[i].first}, error);
     }
   }
   exchange.all.clear();
   traffic_.seconds += seconds_since(began);
 }
 
-void Peers::lose(std::string_view op, size_t peer, const std::exception& error) {
-  lost_ = str("{} of ranks {}: rank {} waited for rank {}, which is gone or late: {}", op, fmt::join(members_, ", "),
-              members_[static_cast<size_t>(own_)], members_[peer], line_of(error));
+void Peers::lose(std::string_view op, const std::vector<size_t>& peers, const std::exception& error) {
+  LostIn in{std::string(op), members_, {}, is_timeout(error)};
+  for (const size_t peer : peers) in.missing.push_back(members_[peer]);
+  std::ranges::sort(in.missing);
+  const bool is_one = in.missing.size() == 1;
+  lost_.emplace(str("{} of ranks {}: rank {} waited for {} {}, which {} gone or late: {}", op,
+                    fmt::join(members_, ", "), members_[static_cast<size_t>(own_)], is_one ? "rank" : "ranks",
+                    fmt::join(in.missing, ", "), is_one ? "is" : "are", line_of(error)),
+                in);
   throw LostRank(*lost_);
 }
 

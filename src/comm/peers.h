@@ -60,13 +60,13 @@ class Peers {
 
  private:
   friend struct InFlight::Works;
-  [[noreturn]] void lose(std::string_view op, size_t peer, const std::exception& error);
+  [[noreturn]] void lose(std::string_view op, const std::vector<size_t>& peers, const std::exception& error);
 
   std::vector<int64_t> members_;
   int64_t own_ = 0;
   c10::intrusive_ptr<c10d::Backend> backend_;
   int tag_ = 0;
-  std::optional<std::string> lost_;
+  std::optional<LostRank> lost_;
   Traffic traffic_;
 };
 

@@ -29,6 +29,7 @@ std::vector<std::shared_ptr<Ranks>> Ranks::threads(int64_t ranks, std::chrono::m
 
 int64_t Ranks::rank() const { return meeting_->rank(); }
 int64_t Ranks::ranks() const { return meeting_->ranks(); }
+int64_t Ranks::round() const { return meeting_->round(); }
 
 RankGroup& Ranks::group(const std::vector<int64_t>& members) {
   if (const auto it = groups_.find(members); it != groups_.end()) return it->second;
@@ -78,6 +79,8 @@ std::vector<std::string> Ranks::texts(const std::string& mine, const std::vector
 }
 
 std::vector<std::string> Ranks::exchange(const std::string& mine) { return texts(mine, numbers(std::ssize(mine))); }
+
+std::vector<int64_t> Ranks::each(int64_t mine) { return numbers(mine); }
 
 int64_t Ranks::largest(int64_t mine) { return std::ranges::max(numbers(mine)); }
 

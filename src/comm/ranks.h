@@ -7,12 +7,14 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include "base/check.h"
+#include "comm/flight.h"
 #include "comm/launch.h"
 #include "ir/mesh.h"
 #include "ir/sharding.h"
@@ -32,11 +34,20 @@ struct Traffic {
   uint64_t sent_bytes = 0;  // to others
 };
 
+// What a rank was doing when it lost others; plain data.
+struct LostIn {
+  std::string op = {};                // "all-reduce"; empty: it had not come to one
+  std::vector<int64_t> members = {};  // that make it together, by their number in the run
+  std::vector<int64_t> missing = {};  // those of them that did not come
+  bool is_late = false;               // they did not answer in time; else they are gone
+};
+
 // A rank of the run is gone, or did not answer in time: this one cannot go on either. Says in one line which call of
 // which ranks waited for whom.
 class LostRank : public UserError {
  public:
-  using UserError::UserError;
+  explicit LostRank(const std::string& line, LostIn in = {}) : UserError(line), lost(std::move(in)) {}
+  LostIn lost;
 };
 
 // A rank said that it cannot go on (Ranks::fail()), in its words: all ranks know, and end alike.
@@ -120,16 +131,21 @@ class Ranks {
 
   [[nodiscard]] int64_t rank() const;
   [[nodiscard]] int64_t ranks() const;
+  // How often ranks have met in the launcher's store, this time with them: above 1 it has started the run again.
+  [[nodiscard]] int64_t round() const;
+  // What this rank does, noted by whatever runs on it.
+  [[nodiscard]] Flight& flight() { return flight_; }
 
   // This rank's group along the axes (group_of of ir/mesh.h), made at the first call for these ranks in this order and
   // kept: its ranks make that call together.
   RankGroup& along(const Mesh& mesh, const std::vector<Axis>& axes);
   RankGroup& all();
 
-  // What everybody gave, in the order of ranks; for short texts. This and the next two throw RankFailed where another
+  // What everybody gave, in the order of ranks; for short texts. This and the next three throw RankFailed where another
   // rank called fail() in the stead of one of them.
   std::vector<std::string> exchange(const std::string& mine);
-  // The largest that a rank gave; none is negative.
+  // The same of a number that is not negative, and the largest.
+  std::vector<int64_t> each(int64_t mine);
   int64_t largest(int64_t mine);
   // Returns once every rank has called it.
   void barrier();
@@ -148,6 +164,7 @@ class Ranks {
   std::vector<std::string> texts(const std::string& mine, const std::vector<int64_t>& size_of);
 
   std::unique_ptr<Meeting> meeting_;
+  Flight flight_;
   std::map<std::vector<int64_t>, RankGroup> groups_;
 };
 

@@ -88,6 +88,27 @@ struct Running {
   [[nodiscard]] bool is_watched() const { return inputs.times != nullptr || dry || inputs.on_written; }
 };
 
+FlightPlace place_of(const Schedule& schedule, uint32_t index) {
+  const Instruction& instruction = schedule.instructions[index];
+  FlightPlace place{instruction.op.empty() ? std::string(name_of(instruction.kind)) : instruction.op,
+                    instruction.source.module,
+                    std::string(name_of(instruction.source.phase)),
+                    {}};
+  if (instruction.kind != Instruction::Kind::kCollective) return place;
+  for (const int64_t axis : instruction.attrs.get<std::vector<int64_t>>("axes"))
+    place.group += str("{}{}", place.group.empty() ? "" : ",", schedule.mesh.axes.at(static_cast<size_t>(axis)).name);
+  return place;
+}
+
+// As long as the executor lives.
+Flight::Describe descriptions_of(const std::shared_ptr<const Schedule>& kept) {
+  return [of = std::weak_ptr<const Schedule>(kept)](uint32_t index) -> std::optional<FlightPlace> {
+    const std::shared_ptr<const Schedule> schedule = of.lock();
+    if (schedule == nullptr || index >= schedule->instructions.size()) return std::nullopt;
+    return place_of(*schedule, index);
+  };
+}
+
 std::vector<std::shared_ptr<const Kernel>> compile(const Schedule& schedule, KernelSources* sources) {
   verify_kernels(schedule);
   if (schedule.programs.empty()) return {};
@@ -116,8 +137,11 @@ std::vector<std::shared_ptr<const Kernel>> compile(const Schedule& schedule, Ker
 }  // namespace
 
 struct Executor::Impl {
-  const Schedule schedule;
+  const std::shared_ptr<const Schedule> kept;  // its rank's flight tells of it
+  const Schedule& schedule;
   const std::shared_ptr<Ranks> ranks;
+  Flight* const flight;  // none where nobody else is
+  const uint32_t flight_number;
   const blocked::MicroKernels micro_kernels;
   const std::vector<std::shared_ptr<const Kernel>> programs;
   InstructionMemory memory;
@@ -133,8 +157,11 @@ struct Executor::Impl {
   size_t failed_at = 0;
 
   Impl(Schedule s, KernelSources* kernels, std::shared_ptr<Ranks> all)
-      : schedule(for_this_device(std::move(s))),
+      : kept(std::make_shared<const Schedule>(for_this_device(std::move(s)))),
+        schedule(*kept),
         ranks(std::move(all)),
+        flight(ranks == nullptr ? nullptr : &ranks->flight()),
+        flight_number(flight == nullptr ? 0 : flight->add_program(descriptions_of(kept))),
         micro_kernels(kernels == nullptr ? blocked::MicroKernels() : kernels->micro_kernels),
         programs(compile(schedule, kernels)),
         memory(schedule.threads),
@@ -318,6 +345,7 @@ struct Executor::Impl {
       for (bool goes_on = true; goes_on && run.next < end;) {
         const size_t index = run.next;
         if (is_host_code(index)) break;
+        if (flight != nullptr) flight->note(flight_number, static_cast<uint32_t>(index));
         const bool may_launch = graphs && !is_watched;
         if (const size_t behind = may_launch ? graphs->run(index, run_plainly) : index; behind != index) {
           run.next = behind;
@@ -329,6 +357,8 @@ struct Executor::Impl {
     } catch (c10::Error& error) {
       error.add_context(where(run.next));
       throw;
+    } catch (const LostRank& error) {
+      throw LostRank(str("{}; {}", error.what(), where(run.next)), error.lost);
     }
   }
   // Runs with the program's own allocations and above autograd, as it does in eager.

@@ -104,14 +104,49 @@ TEST(Join, TheAgentsStoreServesEveryAttempt) {
   options.isServer = true;
   options.waitWorkers = false;
   const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-  for (int64_t restart : {0, 1}) {
-    std::vector<Launch> launches = launches_of(2, agent->getPort());
-    for (Launch& one : launches) {
+  const auto launches = [&](int64_t ranks) {
+    std::vector<Launch> all = launches_of(ranks, agent->getPort());
+    for (Launch& one : all) one.agent_store = true;
+    return all;
+  };
+  // One of them does not come, and says so to nobody.
+  std::vector<Launch> some = launches(3);
+  some.pop_back();
+  for (const std::string& said : joined(some, milliseconds(300), [](Ranks&) {}))
+    expect_part(said, "of 3 ranks 2 did not come to 127.0.0.1:");
+  int64_t round = 1;
+  for (const int64_t count : {2, 2, 4, 3}) {  // the number of ranks changes, and no restart is counted for that
+    ++round;
+    std::vector<Launch> all = launches(count);
+    all.back().restart = 5;  // an agent that came later counts for itself
+    const auto work = [&](Ranks& ranks) {
+      EXPECT_EQ(ranks.round(), round);
+      EXPECT_EQ(ranks.largest(ranks.rank()), count - 1);
+    };
+    EXPECT_EQ(joined(all, milliseconds(20000), work), std::vector<std::string>(static_cast<size_t>(count)));
+  }
+}
+
+// Rank 0 of a later group comes last: until then what the group before has said is there.
+TEST(Join, TheOthersWaitForANewRound) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    std::vector<Launch> all = launches_of(3, agent->getPort());
+    std::vector<std::thread> threads;
+    for (Launch& one : all) {
       one.agent_store = true;
-      one.restart = restart;
+      threads.emplace_back([&one, attempt] {
+        if (one.rank == 0) std::this_thread::sleep_for(milliseconds(100));
+        const auto ranks = Ranks::join(one, milliseconds(20000), milliseconds(20000));
+        EXPECT_EQ(ranks->round(), attempt + 1);
+        ranks->barrier();
+      });
     }
-    const auto work = [](Ranks& ranks) { EXPECT_EQ(ranks.largest(ranks.rank()), 1); };
-    EXPECT_EQ(joined(launches, milliseconds(20000), work), std::vector<std::string>(2));
+    for (std::thread& thread : threads) thread.join();
   }
 }
 

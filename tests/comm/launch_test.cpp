@@ -72,6 +72,9 @@ TEST(Launch, NobodySaysAnything) {
 TEST(Launch, Torchrun) {
   EXPECT_EQ(launch(kTorchrun), (Launch{5, 8, 1, 4, "10.0.0.1", 29400, true, 2, "torchrun"}));
   EXPECT_FALSE(launch(with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "False")).agent_store);
+  EXPECT_EQ(launch(with(kTorchrun, "TORCHELASTIC_RUN_ID", "job7")).run, "job7");
+  EXPECT_TRUE(launch(kTorchrun).has_agents());
+  EXPECT_FALSE(launch(with(with(kTorchrun, "WORLD_SIZE", "4"), "RANK", "1")).has_agents());
   // Inside of what another launcher started.
   Environment nested = kSlurm;
   nested.insert(kTorchrun.begin(), kTorchrun.end());

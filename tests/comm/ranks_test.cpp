@@ -59,6 +59,14 @@ TEST(Ranks, ExchangeTexts) {
   });
 }
 
+TEST(Ranks, ExchangeNumbers) {
+  on_ranks(3, [](Ranks& ranks) {
+    const int64_t large = int64_t{15} << 40;
+    EXPECT_EQ(ranks.each(large + ranks.rank()), (std::vector<int64_t>{large, large + 1, large + 2}));
+    EXPECT_EQ(ranks.each(0), (std::vector<int64_t>(3)));
+  });
+}
+
 TEST(Ranks, AgreeOnTheLargest) {
   on_ranks(4, [](Ranks& ranks) {
     EXPECT_EQ(ranks.largest(ranks.rank() == 2 ? 7 : ranks.rank()), 7);

@@ -12,11 +12,11 @@ NO_MODEL = ("{}: not a directory; a model directory has config.json, tokenizer.j
             "(`stepc init` makes one)")
 
 USAGE = {
-    "no command": ([], "give a command: init, train, eval, memory, plan, generate, inspect, export, data, run-schedule, "
+    "no command": ([], "give a command: init, train, eval, memory, plan, generate, inspect, blame, export, data, run-schedule, "
                    "calibrate, config, completions; `stepc --help` says more"),
     "unknown command": (["trian", "run.toml"],
                         'unknown command "trian", did you mean train?; the commands are init, train, eval, memory, plan, '
-                        'generate, inspect, export, data, run-schedule, calibrate, config, completions'),
+                        'generate, inspect, blame, export, data, run-schedule, calibrate, config, completions'),
     "no config": (["train"], "config is required; `stepc train --help` says more"),
     "missing config": (["train", "nope.toml"], "cannot open nope.toml: No such file or directory"),
     "extra argument": (["train", "run.toml", "more"],
@@ -43,7 +43,7 @@ USAGE = {
                                "--parallel.tp=0: parallel.tp: must be an integer, at least 1, at most 1048576"),
     "ranks left over of none": (
         ["memory", "run.toml", "--parallel.dp_shard=-1"],
-        "run.toml: parallel.dp_shard = -1 is the ranks that the other axes leave: give parallel.ranks, how many there are"),
+        "parallel.dp_shard = -1 is the ranks that the other axes leave: give parallel.ranks, how many there are"),
     "a mesh of other ranks": (
         ["memory", "run.toml", "--parallel.dp_shard=2", "--parallel.tp=2", "--parallel.ranks=8"],
         "run.toml: parallel.ranks = 8, and the axes multiply to 4: dp_shard=2,tp=2; of 8 ranks the nearest mesh is "

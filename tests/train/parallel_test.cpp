@@ -62,14 +62,33 @@ TEST(Parallel, ARunsMeshIsOfItsRanks) {
   const Launch launch{.rank = 1, .ranks = 4, .by = "torchrun"};
   EXPECT_EQ(strategy_of(config_of({}), launch).mesh, parse_mesh("dp_shard=4"));
   EXPECT_EQ(strategy_of(config_of({.dp_shard = -1, .tp = 2}), launch).mesh, parse_mesh("dp_shard=2,tp=2"));
-  EXPECT_USER_ERROR(
-      strategy_of(config_of({.tp = 2}), launch),
-      "parallel.ranks = 4, and the axes multiply to 2: tp=2; of 4 ranks the nearest mesh is dp_shard=2,tp=2, and "
-      "parallel.dp_shard = -1 takes what the others");
+  EXPECT_USER_ERROR(strategy_of(config_of({.tp = 2}), launch),
+                    "parallel.tp = 2 takes 2 ranks, and torchrun started 4: the nearest mesh is dp_shard=2,tp=2, and "
+                    "parallel.dp_shard = -1 takes what the others leave");
   EXPECT_USER_ERROR(strategy_of(config_of({.ranks = 8}), launch), "parallel.ranks = 8, and torchrun started 4 ranks");
   EXPECT_USER_ERROR(strategy_of(config_of({.dp_shard = 8, .zero = 2}), Launch()),
                     "[parallel] asks for 8 ranks (dp_shard=8), zero 2, and this process runs alone: start it with "
                     "--ranks 8, torchrun or mpirun");
+}
+
+TEST(Parallel, WhatIsNotPinnedFollowsTheRanks) {
+  const auto mesh = [](const RunConfig::Parallel& parallel, int64_t ranks) {
+    return to_text(strategy_of(config_of(parallel), Launch{.ranks = ranks, .by = "torchrun"}).mesh);
+  };
+  for (const int64_t ranks : {2, 3, 7, 8}) EXPECT_EQ(mesh({.dp_shard = -1}, ranks), str("dp_shard={}", ranks));
+  EXPECT_EQ(mesh({}, 3), "dp_shard=3");
+  EXPECT_EQ(mesh({.dp_shard = -1}, 1), "");
+  EXPECT_EQ(mesh({}, 1), "");
+  EXPECT_EQ(mesh({.dp_replicate = 2, .dp_shard = -1, .tp = 2}, 8), "dp_replicate=2,dp_shard=2,tp=2");
+  EXPECT_EQ(mesh({.dp_replicate = 2, .dp_shard = -1, .tp = 2}, 4), "dp_replicate=2,tp=2");
+  EXPECT_USER_ERROR(mesh({.dp_replicate = 2, .dp_shard = -1, .tp = 2}, 6),
+                    "parallel.dp_replicate = 2 and parallel.tp = 2 take a multiple of 4 ranks, and torchrun started 6");
+  EXPECT_USER_ERROR(mesh({.dp_shard = -1, .tp = 2}, 1),
+                    "parallel.tp = 2 takes a multiple of 2 ranks, and torchrun started 1: the nearest mesh is none");
+  EXPECT_USER_ERROR(mesh({.dp_shard = 4}, 3),
+                    "parallel.dp_shard = 4 takes 4 ranks, and torchrun started 3: the nearest mesh is dp_shard=3, and "
+                    "parallel.dp_shard = -1 takes what the others leave");
+  EXPECT_USER_ERROR(mesh({.ranks = 4}, 3), "parallel.ranks = 4, and torchrun started 3 ranks");
 }
 
 TEST(Parallel, RulesAreAlongAxesThatAreThere) {

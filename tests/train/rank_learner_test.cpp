@@ -176,6 +176,7 @@ class RankLearnerTest : public ::testing::Test {
     const std::vector<Outcome> outcomes = on_every(strategy, [&](const std::shared_ptr<Ranks>& ranks) {
       RankLearner learner(model(setting), config(setting), strategy, ranks);
       Outcome out = train(learner, setting);
+      EXPECT_EQ(learner.find_unlike_replica(), std::nullopt) << setting.mesh;
       EXPECT_EQ(learner.staged_bytes(), staged_bytes(out.weights, without_generator(out.state)));
       learner.write_checkpoint(saved, out.weights, out.state, system_files());
       return out;
@@ -409,6 +410,34 @@ TEST_F(RankLearnerTest, WhereALossIsNotANumberIsFound) {
 }
 
 // Of a mesh that splits rows, shards, sequence and classes, the text that the model alone would go on with.
+// One bit of one element, where it is held alike by all, by two, by nobody else.
+TEST_F(RankLearnerTest, ReplicasThatDifferAreNamed) {
+  const auto found = [&](const Setting& setting, int64_t bad, bool in_state) {
+    const Strategy strategy = strategy_of(setting);
+    const auto said = on_every(strategy, [&](const std::shared_ptr<Ranks>& ranks) {
+      RankLearner learner(model(setting), config(setting), strategy, ranks);
+      train(learner, setting);
+      NamedTensors mine = in_state ? without_generator(learner.state()) : learner.weights();
+      if (ranks->rank() == bad) *static_cast<uint8_t*>(mine.at(0).second.mutable_data_ptr()) ^= 1;
+      return learner.find_unlike_replica().value_or("nothing");
+    });
+    for (const std::string& text : said) EXPECT_EQ(text, said[0]);
+    return said[0];
+  };
+  const auto expect = [](const std::string& text, const std::string& begin, const std::string& end) {
+    EXPECT_TRUE(text.starts_with(begin) && text.ends_with(end)) << text;
+  };
+  expect(found({.mesh = "dp_replicate=3", .steps = 1}, 1, false), "parameter '",
+         "': rank 1 has other values than ranks 0, 2, which agree");
+  expect(found({.mesh = "dp_replicate=4", .steps = 1}, 3, true), "optimizer_state '",
+         "': rank 3 has other values than ranks 0, 1, 2, which agree");
+  expect(found({.mesh = "dp_replicate=2", .steps = 1}, 0, false), "parameter '",
+         "': ranks 0, 1 should hold the same and do not, and no more than half of them agree on what is right");
+  expect(found({.mesh = "dp_replicate=2,dp_shard=2", .zero = 3, .steps = 1}, 3, false), "parameter '",
+         "': ranks 1, 3 should hold the same and do not, and no more than half of them agree on what is right");
+  EXPECT_EQ(found({.mesh = "dp_shard=2", .zero = 3, .steps = 1}, 1, false), "nothing");  // nobody else has it
+}
+
 TEST_F(RankLearnerTest, TextIsSampledOnRanks) {
   const std::string prompt = "what is there to say of it";
   const SampleOptions options{.tokens = 2 * kSequence, .seed = 3};  // more than a row has

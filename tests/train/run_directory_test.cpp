@@ -35,6 +35,19 @@ TEST(RunDirectory, EarlierWorkIsNotOverwritten) {
   EXPECT_TRUE(RunDirectory(directory.path(), true).finished());
 }
 
+TEST(RunDirectory, WhatTheSameLaunchLeftIsResumed) {
+  const TempDir directory;
+  { const RunDirectory first(directory.path(), false, "job7"); }
+  CheckpointWriter(directory.path(), {.step = 40}).commit();
+  EXPECT_EQ(RunDirectory(directory.path(), false, "job7").checkpoint()->state.step, 40);
+  for (const char* other : {"job8", ""})
+    EXPECT_USER_ERROR(RunDirectory(directory.path(), false, other), "holds a run that stopped at step 40");
+  { const RunDirectory asked(directory.path(), true, "job8"); }
+  EXPECT_EQ(RunDirectory(directory.path(), false, "job8").checkpoint()->state.step, 40);
+  { const RunDirectory by_hand(directory.path(), true); }
+  EXPECT_USER_ERROR(RunDirectory(directory.path(), false, "job8"), "holds a run that stopped at step 40");
+}
+
 TEST(RunDirectory, WhatWouldBeReplacedIsRefused) {
   const TempDir directory;
   const auto write = [&](int64_t step) { return CheckpointWriter(directory.path(), {.step = step}).commit(); };

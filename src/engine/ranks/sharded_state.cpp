@@ -200,13 +200,28 @@ uint64_t ShardedState::Slice::elements() const {
 }
 
 std::vector<ShardedState::Slice> ShardedState::slices(Owner owner, const std::string& key, size_t turn) const {
+  const std::vector<int64_t> same = holders(owner, key, ranks_->rank());
+  if (same[turn % same.size()] != ranks_->rank()) return {};
+  return held(owner, key);
+}
+
+std::vector<std::pair<Owner, std::string>> ShardedState::names() const {
+  std::vector<std::pair<Owner, std::string>> names;
+  for (const auto& [name, part] : parts_) names.push_back(name);
+  return names;
+}
+
+std::vector<int64_t> ShardedState::holders(Owner owner, const std::string& key, int64_t rank) const {
   const PartOf& of = find(owner, key).of;
-  INTERNAL_CHECK(of.sharding.partial.empty(), "partial sums were to be saved");
+  INTERNAL_CHECK(of.sharding.partial.empty(), "who holds the same of partial sums was asked for");
   std::vector<Axis> repeated;
   for (Axis axis = 0; axis < mesh_.axes.size(); ++axis)
     if (!of.sharding.splits(axis)) repeated.push_back(axis);
-  const std::vector<int64_t> same = group_of(mesh_, repeated, ranks_->rank());
-  if (same[turn % same.size()] != ranks_->rank()) return {};
+  return group_of(mesh_, repeated, rank);
+}
+
+std::vector<ShardedState::Slice> ShardedState::held(Owner owner, const std::string& key) const {
+  const PartOf& of = find(owner, key).of;
   std::vector<Slice> slices = {{of.shape, {{}, {}}, {}}};
   for (size_t d = 0; d < of.shape.size(); ++d) {
     std::vector<Slice> longer;

@@ -43,14 +43,20 @@ class ShardedState {
   // The same of a tensor that lies in files: no more of it is read than this rank's part, or what lies between its
   // elements.
   void put(Owner owner, const std::string& key, const TensorFiles& files, const TensorFiles::Tensor& tensor);
-  // What is this rank's to save of a tensor: boxes of the whole, which those of all ranks cover once. Of ranks that
-  // have the same, the one whose `turn` it is saves it.
+  // All of them, in order.
+  [[nodiscard]] std::vector<std::pair<Owner, std::string>> names() const;
+  // The ranks that hold the same part as `rank`, itself among them.
+  [[nodiscard]] std::vector<int64_t> holders(Owner owner, const std::string& key, int64_t rank) const;
   struct Slice {
     std::vector<int64_t> shape;   // of the whole
     Box box;                      // in the whole
     std::vector<int64_t> inside;  // where it begins in the part
     [[nodiscard]] uint64_t elements() const;
   };
+  // Of a tensor what this rank holds, padding left out, as boxes of the whole.
+  [[nodiscard]] std::vector<Slice> held(Owner owner, const std::string& key) const;
+  // What is this rank's to save of it: those of all ranks cover the whole once. Of ranks that have the same, the one
+  // whose `turn` it is saves it.
   [[nodiscard]] std::vector<Slice> slices(Owner owner, const std::string& key, size_t turn) const;
   // A window on the part.
   [[nodiscard]] at::Tensor window(Owner owner, const std::string& key, const Slice& slice) const;

@@ -24,12 +24,14 @@
 #include "base/text.h"
 #include "comm/ranks.h"
 #include "cost/named_target.h"
+#include "train/command/blame.h"
 #include "train/command/commands.h"
 #include "train/command/completions.h"
 #include "train/command/data_command.h"
 #include "train/command/local_ranks.h"
 #include "train/command/memory_command.h"
 #include "train/command/plan_command.h"
+#include "train/command/restarted_ranks.h"
 #include "train/command/run_schedule.h"
 #include "train/config/run_config_keys.h"
 #include "train/report/progress.h"
@@ -41,6 +43,7 @@ namespace {
 
 constexpr const char* kVersion = "stepc 0.1.0";
 constexpr int kMostLocalRanks = 1024;
+constexpr int kMostRestarts = 1'000'000;
 
 // The first line alone, without control characters: an error is one line, whatever it came from.
 std::string one_line(std::string_view text) {
@@ -103,12 +106,13 @@ struct Arguments {
   std::string verify;   // train.verify
   std::string device;   // of a step
   int ranks = 1;
+  int restarts = 0;  // of ranks
   std::string model;
   PlanCommand plan;
   GenerateCommand generate;
   std::string picture;  // SVG file
   std::string target;   // a machine to plan for
-  std::string inspected;
+  std::string inspected, blamed;
   std::string exported, export_to;
   double export_shard_gb = 5;
   RunScheduleCommand schedule;
@@ -148,6 +152,7 @@ int train_on_ranks(const Arguments& arguments, std::vector<Override> overrides) 
   if (!arguments.profile.empty()) launch.command.insert(launch.command.end(), {"--profile", arguments.profile});
   for (const auto& [key, value] : overrides) launch.command.push_back(str("--{}={}", key, value));
   launch.logs = make_log_directory(config.output.dir);
+  if (arguments.restarts > 0) return run_restarted_ranks(launch, arguments.restarts, config);
   return run_local_ranks(launch);
 }
 
@@ -155,6 +160,8 @@ int run_train(const Arguments& arguments, const CLI::App& command) {
   std::vector<Override> overrides = overrides_of(command);
   if (!arguments.verify.empty()) overrides.push_back({"train.verify", arguments.verify});
   if (!arguments.device.empty()) overrides.push_back({"train.device", arguments.device});
+  USER_CHECK(arguments.restarts == 0 || arguments.ranks > 1,
+             "--restarts {} is of ranks: give --ranks as well, at least 2", arguments.restarts);
   if (arguments.ranks > 1) return train_on_ranks(arguments, std::move(overrides));
   return train(load_run_config(arguments.config, overrides), arguments.resume, system_files(), arguments.profile);
 }
@@ -189,6 +196,12 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
           "run on so many processes of this machine, as [parallel] spreads the step; they share the cores, and "
           "what each says is in output.dir/logs")
       ->check(CLI::Range(1, kMostLocalRanks))
+      ->capture_default_str();
+  train
+      ->add_option("--restarts", arguments.restarts,
+                   "with --ranks: start all of them again from the newest checkpoint where one fails, at most so "
+                   "often; by torchrun, which the environment's Python must have")
+      ->check(CLI::Range(0, kMostRestarts))
       ->capture_default_str();
   train->add_option("--verify", arguments.verify, "train.verify: first, every:N, always or off");
   train->add_option("--device", arguments.device, "train.device: cpu, cuda, cuda:1");
@@ -252,6 +265,9 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
   CLI::App* inspect = app.add_subcommand("inspect", "verify a checkpoint, a model or a run, and say what is in it");
   inspect->add_option("directory", arguments.inspected, "where")->required();
 
+  CLI::App* blames = app.add_subcommand("blame", "which rank ended a run, from what all of them did last");
+  blames->add_option("directory", arguments.blamed, "output.dir of the run")->required();
+
   CLI::App* exports = app.add_subcommand("export", "make a plain Hugging Face directory of a checkpoint's model");
   exports->add_option("checkpoint", arguments.exported, "a checkpoint, in slices of ranks or not")->required();
   exports->add_option("directory", arguments.export_to, "where the model goes; must not be there yet")->required();
@@ -314,6 +330,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
        }},
       {generate, [&] { return run_generate(arguments.generate); }},
       {inspect, [&] { return run_inspect(arguments.inspected); }},
+      {blames, [&] { return print(blame_run(arguments.blamed)); }},
       {exports, [&] { return run_export(arguments.exported, arguments.export_to, arguments.export_shard_gb); }},
       {data.app, data.run},
       {schedule, [&] { return run_schedule(arguments.schedule); }},

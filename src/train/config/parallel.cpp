@@ -37,6 +37,25 @@ int64_t shards_of(const RunConfig::Parallel& parallel) {
                           parallel.ranks));
   return parallel.ranks / others.ranks();
 }
+
+// Of ranks that somebody has started: an axis that is given holds, and what is left to the ranks follows them.
+void check_pins(const RunConfig::Parallel& parallel, const Launch& launch) {
+  std::vector<MeshAxis> pins;
+  std::vector<std::string> names;
+  for (const MeshAxis& axis : {MeshAxis{"dp_replicate", parallel.dp_replicate}, MeshAxis{"dp_shard", parallel.dp_shard},
+                               MeshAxis{"cp", parallel.cp}, MeshAxis{"tp", parallel.tp}}) {
+    if (axis.size <= 1) continue;
+    pins.push_back(axis);
+    names.push_back(str("parallel.{} = {}", axis.name, axis.size));
+  }
+  const Mesh pinned = make_mesh(pins);
+  const bool follows = parallel.dp_shard == -1 || pins.empty();
+  if (follows ? launch.ranks % pinned.ranks() == 0 : launch.ranks == pinned.ranks()) return;
+  user_error("{} {} {}{} ranks, and {} started {}: the nearest mesh is {}{}", fmt::join(names, " and "),
+             names.size() == 1 ? "takes" : "take", follows ? "a multiple of " : "", pinned.ranks(), launch.by,
+             launch.ranks, nearest_text(pinned, launch.ranks),
+             follows ? "" : ", and parallel.dp_shard = -1 takes what the others leave");
+}
 }  // namespace
 
 bool is_searched(const RunConfig& config) { return config.parallel.strategy == "auto"; }
@@ -71,7 +90,7 @@ Strategy strategy_of(const RunConfig& config) {
 
 Strategy strategy_of(RunConfig config, const Launch& launch) {
   RunConfig::Parallel& parallel = config.parallel;
-  if (launch.ranks == 1) {
+  if (launch.by.empty()) {
     const Strategy strategy = strategy_of(config);
     USER_CHECK(strategy.mesh.ranks() == 1,
                "[parallel] asks for {}, and this process runs alone: start it with --ranks {}, torchrun or mpirun",
@@ -81,6 +100,7 @@ Strategy strategy_of(RunConfig config, const Launch& launch) {
   USER_CHECK(parallel.ranks == 0 || parallel.ranks == launch.ranks, "parallel.ranks = {}, and {} started {} ranks",
              parallel.ranks, launch.by, launch.ranks);
   parallel.ranks = launch.ranks;
+  check_pins(parallel, launch);
   return strategy_of(config);
 }
 

@@ -10,7 +10,7 @@ namespace stepc::train {
 // UserError that begins with the key: a dp_shard of -1 without a rank count, a mesh that is not parallel.ranks, a rule
 // along an axis that the mesh has not. Of one rank its mesh has no axes; ranks without any axis are dp_shard.
 Strategy strategy_of(const RunConfig& config);
-// Of a run's ranks: UserError where the axes multiply to another number of them.
+// Of a run's ranks: UserError where they cannot hold an axis that is given, which it names with the number needed.
 Strategy strategy_of(RunConfig config, const Launch& launch);
 
 // Whether the axes are still to be chosen: strategy = "auto" (train/run/choose_strategy.h).

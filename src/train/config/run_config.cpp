@@ -217,6 +217,7 @@ void check_together(const std::string& path, const RunConfig& config) {
   USER_CHECK(!config.optim.nesterov || config.optim.momentum > 0,
              "{}: optim.nesterov = true needs an optim.momentum above 0", path);
   if (is_searched(config)) return;
+  if (config.parallel.dp_shard == -1 && config.parallel.ranks == 0) return;  // who starts the run says how many
   try {
     strategy_of(config);
   } catch (const UserError& error) {

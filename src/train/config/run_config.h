@@ -67,6 +67,10 @@ struct RunConfig {
     bool overlap = false;
     std::vector<ShardRule> shard = {};
   } parallel;
+  struct Elastic {
+    double stall_seconds = 45;
+    int64_t check_every = 0;
+  } elastic;
   struct Optim {
     std::string name = "adamw";
     double lr = 1e-3;

@@ -191,6 +191,13 @@ const std::vector<Key>& run_config_keys() {
        {},
        {"tp_plan", "parallelize_plan", "sharding_rules"}},
 
+      {"elastic.stall_seconds", at(&R::elastic, &R::Elastic::stall_seconds), between(1, 86400),
+       "that a rank may not answer the others, or may be in one instruction: then all end, and say whom they waited "
+       "for (docs/elastic.md)"},
+      {"elastic.check_every", at(&R::elastic, &R::Elastic::check_every), at_least(0),
+       "steps between comparisons of what several ranks hold alike, parameters and optimizer state, and before every "
+       "save; 0: none"},
+
       {"optim.name", at(&R::optim, &R::Optim::name), one_of({"adamw", "sgd", "agd", "wsam", "lion"}),
        "optimizer; wsam: AdamW with two gradients a step, the second uphill"},
       {"optim.lr", at(&R::optim, &R::Optim::lr), above(0, 10),

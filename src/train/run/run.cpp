@@ -27,14 +27,16 @@
 #include "train/machine/matmul_rate.h"
 #include "train/machine/signals.h"
 #include "train/run/choose_strategy.h"
+#include "train/run/flight_file.h"
 #include "train/run/run_data.h"
 #include "train/run/same_on_all.h"
 #include "train/run/trainer.h"
+#include "train/run/watchdog.h"
 #include "train/step/evaluate.h"
 
 namespace stepc::train {
 
-Run::Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, Output output, bool resume,
+Run::Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, Output output, const Continuation& from,
          FileSystem& files, std::filesystem::path profile)
     : files_(files),
       config_(std::move(config)),
@@ -45,7 +47,7 @@ Run::Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, O
       progress_(output_.get(), terminal_columns(stdout), config_.output.log_every),
       log_lines_(progress_),
       directory_(progress_.during("looking whether the checkpoints are whole",
-                                  [&] { return open_run_directory(config_.output.dir, resume, ranks_.get()); })),
+                                  [&] { return open_run_directory(config_.output.dir, from, ranks_.get()); })),
       strategy_(choose(launch)),
       learner_(
           progress_.during("reading the model", [&] { return make_learner(config_, directory_, strategy_, ranks_); })),
@@ -71,12 +73,12 @@ Run::Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, O
   progress_.during("loading the model", [&] { learner_->load(config_); });
   const auto& checkpoint = directory_.checkpoint();
   if (checkpoint) progress_.during("loading the checkpoint", [&] { resume_from(*checkpoint); });
-  if (resume && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
+  if (from.resumes && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
   if (is_first_) metrics_.emplace(directory_.metrics().string(), checkpoint ? step_ : -1);
   saver_.emplace(config_, directory_.path(), *learner_, checkpoint, files_, ranks_, to_text(strategy_.mesh));
   if (const uint64_t bytes = saver_->made().staging_bytes)
     progress_.note(str("saves are written beside the training, from a copy of the state: {}", human_bytes(bytes)));
-  agree(0);  // all of them have come so far
+  if (ranks_ != nullptr) slow_ranks_.emplace(ranks_->exchange(host_name()));  // all of them have come so far
   spent_.set_up = seconds_since(began_);
 }
 
@@ -110,7 +112,6 @@ void Run::resume_from(const Checkpoint& checkpoint) {
 }
 
 int Run::run() {
-  const StopSignals signals;
   if (directory_.finished() && step_ >= config_.train.steps) {
     progress_.note(
         str("finished already: {} has step {} of {}", directory_.model().string(), step_, config_.train.steps));
@@ -125,9 +126,12 @@ int Run::run() {
   const Mode mode = parse_mode(config_.train.mode);
   if (mode == Mode::kFast || (mode == Mode::kExact && !config_.data.buckets.empty())) compile();
   while (step_ < config_.train.steps) {
+    enter("reading the batch", /*is_brief=*/true);
     alone([&] { read_batch(); });
+    enter("agreeing on the step", /*is_brief=*/true);
     if (const int signal = received_signal()) return stop(signal);
     take_step();
+    if (config_.elastic.check_every > 0 && step_ % config_.elastic.check_every == 0) check_replicas();
     const bool last = step_ == config_.train.steps;
     if (!last && config_.output.eval_every > 0 && step_ % config_.output.eval_every == 0) {
       if (const auto loss = evaluate_held_out())
@@ -197,12 +201,17 @@ void Run::take_step() {
   const bool is_profiled = !profile_.empty() && before.replays >= kSettled;
   if (is_profiled) learner_->start_profile();
   const Traffic sent = ranks_ == nullptr ? Traffic() : ranks_->traffic();
+  if (ranks_ != nullptr) ranks_->flight().note_step(step_ + 1);
+  enter(kInStep, /*is_brief=*/before.replays >= kSettled);  // the first ones are compared, and compile for that
   const auto began = Clock::now();
   const StepResult result = learner_->step(batch, lr);
+  enter("between two steps");
   const double seconds = seconds_since(began);
   spent_.steps += seconds;
   if (ranks_ != nullptr) {
-    step_traffic_.seconds += ranks_->traffic().seconds - sent.seconds;
+    const double waited = ranks_->traffic().seconds - sent.seconds;
+    computed_ = std::max(0.0, seconds - waited);
+    step_traffic_.seconds += waited;
     step_traffic_.sent_bytes += ranks_->traffic().sent_bytes - sent.sent_bytes;
   }
   ++step_;
@@ -275,6 +284,7 @@ void Run::show_step(const StepResult& result, double lr, double seconds) {
 std::optional<double> Run::evaluate_held_out() {
   if (corpus_.held_out_windows() == 0) return std::nullopt;
   const Progress::Phase phase(progress_, "evaluating");
+  enter("evaluating");
   release_idle_arenas();  // what evaluation takes is taken instead of the step's memory, not beside it
   const auto began = Clock::now();
   const HeldOutLoss loss =
@@ -308,7 +318,26 @@ void Run::note(const std::optional<std::string>& saved) {
 
 void Run::wait_for_save() { note(saver_->wait()); }
 
+void Run::enter(const char* what, bool is_brief) {
+  if (ranks_ != nullptr) ranks_->flight().enter(what, is_brief);
+}
+
+void Run::check_replicas() {
+  if (ranks_ == nullptr || config_.elastic.check_every == 0 || checked_step_ == step_) return;
+  enter("comparing replicas", /*is_brief=*/true);
+  const std::optional<std::string> unlike = learner_->find_unlike_replica();
+  checked_step_ = step_;
+  if (!unlike) return;
+  wait_for_save();  // it was compared before it began
+  throw RunFailure(str("step {}: {}: a machine has computed or kept something wrong; stopped before saving; {}", step_,
+                       *unlike,
+                       saver_->saved_step() > 0 ? str("the checkpoint of step {} is good", saver_->saved_step())
+                                                : std::string("nothing is saved yet")));
+}
+
 void Run::save_beside_training(bool is_best) {
+  check_replicas();
+  enter("saving");
   const auto began = Clock::now();
   wait_for_save();
   saver_->begin(state(), is_best);
@@ -316,6 +345,8 @@ void Run::save_beside_training(bool is_best) {
 }
 
 void Run::save_now() {
+  check_replicas();
+  enter("saving");
   const auto began = Clock::now();
   wait_for_save();
   if (step_ > saver_->saved_step()) {
@@ -345,7 +376,20 @@ int64_t Run::agree(int64_t mine) {
 // be read or has a bad index, ends all; a signal stops all.
 int Run::received_signal() {
   note(saver_->poll());
-  return static_cast<int>(agree(StopSignals::received()));
+  if (ranks_ == nullptr) return StopSignals::received();
+  if (!failure_.empty()) ranks_->fail(failure_);
+  // With it goes what a rank has computed in the step before, in microseconds.
+  constexpr int kBits = 40;
+  constexpr int64_t kMost = (int64_t{1} << kBits) - 1;
+  const int64_t computed = std::clamp<int64_t>(std::llround(1e6 * computed_), 0, kMost);
+  int64_t signal = 0;
+  std::vector<double> seconds;
+  for (const int64_t word : ranks_->each(int64_t{StopSignals::received()} << kBits | computed)) {
+    signal = std::max(signal, word >> kBits);
+    seconds.push_back(1e-6 * static_cast<double>(word & kMost));
+  }
+  if (steps_taken_ > 0 && signal == 0) note(slow_ranks_->add(seconds));
+  return static_cast<int>(signal);
 }
 
 }  // namespace stepc::train

@@ -26,6 +26,7 @@
 #include "train/report/rank_rows.h"
 #include "train/report/report.h"
 #include "train/report/run_tables.h"
+#include "train/report/slow_ranks.h"
 #include "train/run/memory_need.h"
 #include "train/run/run_directory.h"
 #include "train/run/run_saver.h"
@@ -38,8 +39,9 @@ namespace stepc::train {
 class Run {
  public:
   // `ranks`: this process and those that it trains with; none: it trains alone. `output`: where it says what happens.
-  Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, Output output, bool resume,
+  Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, Output output, const Continuation& from,
       FileSystem& files, std::filesystem::path profile);
+  // While StopSignals are taken.
   int run();
 
  private:
@@ -60,6 +62,10 @@ class Run {
   // nullopt where nothing is held out.
   std::optional<double> evaluate_held_out();
   bool is_best();
+  // What this rank is at from now on; of `is_brief` places it should soon be out.
+  void enter(const char* what, bool is_brief = false);
+  // Ends the run where ranks do not hold alike what they should.
+  void check_replicas();
   TrainerState state() const;
   void save_beside_training(bool is_best);
   void save_now();
@@ -101,7 +107,10 @@ class Run {
   std::optional<double> held_out_;  // nats per byte after this step
   TimeSpent spent_;
   Traffic step_traffic_;  // of all steps of this process
+  double computed_ = 0;   // seconds of the last step, without what it waited for other ranks
+  std::optional<SlowRanks> slow_ranks_;
   int64_t steps_taken_ = 0;
+  int64_t checked_step_ = -1;             // after which replicas were compared last
   std::string failure_;                   // what this rank could not do, until the others are told
   PlannedNeed planned_;                   // of fast mode
   std::optional<Prediction> prediction_;  // once there is a plan

@@ -1,5 +1,7 @@
 #include "train/run/run_directory.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -11,6 +13,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/text.h"
 
 namespace stepc::train {
 namespace fs = std::filesystem;
@@ -39,14 +42,27 @@ FileLock::FileLock(const fs::path& file) {
 
 FileLock::~FileLock() { ::close(descriptor_); }
 
+std::string FileLock::left() const {
+  std::array<char, 256> text = {};
+  const ssize_t read = ::pread(descriptor_, text.data(), text.size(), 0);
+  return first_line(std::string(text.data(), static_cast<size_t>(std::max<ssize_t>(read, 0))));
+}
+
+// A disk that is full is found by others.
+void FileLock::leave(const std::string& line) const {
+  const std::string text = first_line(line) + "\n";
+  if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, text.data(), text.size(), 0) < 0) return;
+}
+
 fs::path make_log_directory(const fs::path& run) { return created(run / "logs"); }
 
 RunDirectory::RunDirectory(fs::path path, const std::string& found) : path_(std::move(path)) {
   if (!found.empty()) checkpoint_ = read_checkpoint(path_ / found, CheckedBy::kSizes);
 }
 
-RunDirectory::RunDirectory(const fs::path& path, bool resume) : path_(created(path)) {
+RunDirectory::RunDirectory(const fs::path& path, bool resume, const std::string& launch) : path_(created(path)) {
   lock_ = std::make_unique<FileLock>(path_ / ".lock");
+  if (!launch.empty() && lock_->left() == launch) resume = true;
   const CheckpointSearch search = search_checkpoints(path_);
   checkpoint_ = search.latest;
   USER_CHECK(checkpoint_ || search.damaged.empty(),
@@ -60,6 +76,7 @@ RunDirectory::RunDirectory(const fs::path& path, bool resume) : path_(created(pa
                "output.dir = {}: holds {}, but no checkpoint to continue from; move it away or choose another "
                "output.dir",
                path_.string(), model().filename().string());
+    lock_->leave(launch);
     return;
   }
   const std::string what = finished()    ? "a finished run"
@@ -67,6 +84,7 @@ RunDirectory::RunDirectory(const fs::path& path, bool resume) : path_(created(pa
                                          : std::string();
   USER_CHECK(what.empty(), "output.dir = {}: holds {}; continue it with --resume or choose another output.dir",
              path_.string(), what);
+  lock_->leave(launch);
 }
 
 // A save of such a step would fail, after all the steps before it.

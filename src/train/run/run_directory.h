@@ -1,9 +1,10 @@
 // The output directory of one run, locked for this process:
 //
-//   .lock               held with flock while a run writes here
+//   .lock               held with flock while a run writes here; holds what the launcher calls the run
 //   metrics.jsonl, events.out.tfevents.stepc
 //   report.html         of the finished run
 //   logs/rank-0.log     and on: what the ranks of `stepc train --ranks` said
+//   logs/rank-0.flight.json    and on: what they did last in an attempt that failed (flight_file.h)
 //   checkpoint-000200/  see checkpoint/checkpoint.h
 //   model/              the finished model; its presence says that the run is complete
 #pragma once
@@ -26,6 +27,10 @@ class FileLock {
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
+  // What the holder before has left in the file, its first line; and what this one leaves.
+  [[nodiscard]] std::string left() const;
+  void leave(const std::string& line) const;
+
  private:
   int descriptor_ = -1;
 };
@@ -38,8 +43,9 @@ class RunDirectory {
   // Creates the directory where needed and takes the lock. Throws UserError when another process has it, when `resume`
   // is false and an earlier run left its work here, and when the run would replace what it does not know to be its own
   // or cannot make again: foreign directories with the names of its checkpoints, checkpoints of which none is whole, a
-  // model without a checkpoint.
-  RunDirectory(const std::filesystem::path& path, bool resume);
+  // model without a checkpoint. `launch`: what the launcher calls the run, empty for nothing: what the same one left
+  // here is resumed.
+  RunDirectory(const std::filesystem::path& path, bool resume, const std::string& launch = {});
   // Another process's, which has made it, holds the lock and `found` this checkpoint whole; empty: none.
   RunDirectory(std::filesystem::path path, const std::string& found);
 

@@ -80,6 +80,7 @@ std::string Run::sample_text() {
 void Run::finish() {
   const std::optional<double> after = evaluate_held_out();
   save_now();
+  enter("finishing");
   const std::vector<RankRow> rows = rank_rows();
   const std::string sample =
       after ? progress_.during("writing a sample", [&] { return sample_text(); }) : std::string();

@@ -79,14 +79,14 @@ std::unique_ptr<Learner> make_learner(const RunConfig& config, const RunDirector
   return std::make_unique<LocalLearner>(std::move(model), config, resumed_target(config, directory));
 }
 
-RunDirectory open_run_directory(const std::filesystem::path& path, bool resume, Ranks* ranks) {
-  if (ranks == nullptr) return {path, resume};
+RunDirectory open_run_directory(const std::filesystem::path& path, const Continuation& from, Ranks* ranks) {
+  if (ranks == nullptr) return {path, from.resumes, from.launch};
   if (ranks->rank() > 0) {
     check_shared_directory(*ranks, path);
     const std::string found = ranks->exchange("")[0];
     return {path, found};
   }
-  RunDirectory directory(path, resume);
+  RunDirectory directory(path, from.resumes, from.launch);
   check_shared_directory(*ranks, path);
   ranks->exchange(directory.checkpoint() ? directory.checkpoint()->directory.filename().string() : "");
   return directory;

@@ -25,8 +25,14 @@ Output output_of(const Launch& launch, const std::string& run);
 std::unique_ptr<Learner> make_learner(const RunConfig& config, const RunDirectory& directory, const Strategy& strategy,
                                       const std::shared_ptr<Ranks>& ranks);
 
+// How a run goes on from what is there.
+struct Continuation {
+  bool resumes = false;     // asked for, or its launcher has started it again
+  std::string launch = {};  // what the launcher calls the run
+};
+
 // Of several ranks the first makes it and looks whether its checkpoints are whole; they have the one that it found.
-RunDirectory open_run_directory(const std::filesystem::path& path, bool resume, Ranks* ranks);
+RunDirectory open_run_directory(const std::filesystem::path& path, const Continuation& from, Ranks* ranks);
 
 // How far the run that is there has come.
 std::string progress_text(const RunDirectory& directory);

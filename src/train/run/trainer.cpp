@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -9,27 +10,33 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "comm/launch.h"
 #include "comm/ranks.h"
 #include "engine/config.h"
 #include "train/config/parallel.h"
 #include "train/config/run_config_keys.h"
 #include "train/machine/machine.h"
+#include "train/machine/signals.h"
 #include "train/run/run.h"
 #include "train/run/run_start.h"
 #include "train/run/same_on_all.h"
+#include "train/run/watchdog.h"
 
 namespace stepc::train {
 
 namespace {
 
-// A rank that has not answered for that long is given up: a minute later all the others have ended.
-constexpr std::chrono::seconds kToMeet{60}, kToAnswer{45};
+constexpr std::chrono::seconds kToMeet{60};
+// That a rank which was not asked to stop waits for its own agent to ask: one that ended by itself would count as a
+// failure there.
+constexpr std::chrono::seconds kToBeStopped{10};
 
 // Of the file that runs: equal plans of unlike programs may still compute otherwise.
 std::string program_hash() {
@@ -49,11 +56,43 @@ void use_common_threads(RunConfig& config, Ranks& ranks) {
   config = use_threads(std::move(config));
 }
 
+std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
+}
+
+// Agents stop their ranks one after the other when others come or go, and all ranks stop with the first of them.
+void wait_for_own_agent(const Launch& launch, int status) {
+  if (!launch.has_agents() || status <= StopSignals::exit_code(0) || StopSignals::received() != 0) return;
+  std::fflush(nullptr);
+  std::this_thread::sleep_for(kToBeStopped);  // SIGTERM ends it
+}
+
+// Does it. A rank that ends there leaves what it did last, and says where it was. `has_begun`: else what is wrong with
+// its input is for the person who started it alone.
+template <class Work>
+auto leaving_its_flight(std::optional<Watchdog>& watchdog, bool has_begun, const Work& work) {
+  if (!watchdog) return work();
+  try {
+    return work();
+  } catch (const LostRank& error) {
+    watchdog->leave(FlightFile::End::kLost, error.what(), error.lost);
+    throw LostRank(error.what() + watchdog->place_text(), error.lost);
+  } catch (const RankFailed& error) {
+    if (has_begun) watchdog->leave(FlightFile::End::kTold, error.what());
+    throw;
+  } catch (const UserError& error) {
+    if (has_begun) watchdog->leave(FlightFile::End::kFailed, error.what());
+    throw;
+  } catch (const std::exception& error) {
+    watchdog->leave(FlightFile::End::kFailed, first_line(error.what()));
+    throw;
+  }
+}
+
 }  // namespace
 
 int train(RunConfig config, bool resume, FileSystem& files, const std::filesystem::path& profile) {
   const Launch launch = launch_of([](const char* name) { return std::getenv(name); });
-  resume = resume || launch.restart > 0;  // what the attempt before has saved is this run's own
   check_profile(profile, config);
   if (launch.ranks == 1 || !is_searched(config)) strategy_of(config, launch);  // refused before the ranks meet
   USER_CHECK(launch.ranks == 1 || config.train.mode == name_of(Mode::kFast),
@@ -62,21 +101,39 @@ int train(RunConfig config, bool resume, FileSystem& files, const std::filesyste
   USER_CHECK(launch.ranks == 1 || config.train.device == "cpu",
              "train.device = \"{}\": {} ranks train on CPUs alone; give one rank, or \"cpu\"", config.train.device,
              launch.ranks);
-  const std::shared_ptr<Ranks> ranks = launch.ranks > 1 ? Ranks::join(launch, kToMeet, kToAnswer) : nullptr;
+  // A rank that has not answered for that long is given up: soon all the others have ended.
+  const std::chrono::milliseconds to_answer = milliseconds_of(config.elastic.stall_seconds);
+  const std::shared_ptr<Ranks> ranks = launch.ranks > 1 ? Ranks::join(launch, kToMeet, to_answer) : nullptr;
+  std::optional<Watchdog> watchdog;
   std::optional<Run> run;
   or_fail_together(ranks.get(), [&] {
+    // What the attempt before has saved is this run's own.
+    Continuation from{.resumes = resume || launch.restart > 0, .launch = launch.run};
     if (ranks != nullptr) {
       check_same(*ranks, "the program", program_hash());
       check_same_config(*ranks, config);
       check_same(*ranks, "--resume", resume ? "set" : "not set");
+      from.resumes = ranks->largest(from.resumes || ranks->round() > 1 ? 1 : 0) != 0;
     }
     config = use_threads(std::move(config), launch.local_ranks);
-    if (ranks != nullptr) use_common_threads(config, *ranks);
+    if (ranks != nullptr) {
+      use_common_threads(config, *ranks);
+      watchdog.emplace(*ranks, config.output.dir, begin_attempt(*ranks), config.elastic.stall_seconds);
+    }
     Output output = output_of(launch, config.output.dir);
-    run.emplace(std::move(config), launch, ranks, std::move(output), resume, files, profile);
+    leaving_its_flight(watchdog, /*has_begun=*/false, [&] {
+      run.emplace(std::move(config), launch, ranks, std::move(output), from, files, profile);
+    });
   });
   try {
-    return run->run();
+    int status = 0;
+    {
+      // Not for the run alone: agents stop a rank that has lost others, and it still has to say so.
+      const StopSignals signals;
+      status = leaving_its_flight(watchdog, /*has_begun=*/true, [&] { return run->run(); });
+    }
+    wait_for_own_agent(launch, status);
+    return status;
   } catch (const LostRank&) {
     throw;
   } catch (const UserError& error) {

@@ -67,6 +67,9 @@ class Learner {
   // are looked at before it. nullopt: all is finite until the gradients are summed up. They are changed by it.
   virtual std::optional<std::string> find_nonfinite_in(const Batch& batch) = 0;
 
+  // Of several ranks: which of what they hold alike they do not, and on which of them; the same text on all.
+  virtual std::optional<std::string> find_unlike_replica() { return std::nullopt; }
+
   // Continues a text, without dropout.
   virtual Sample sample(const std::string& prompt, const SampleOptions& options) = 0;
 

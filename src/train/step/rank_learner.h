@@ -14,6 +14,7 @@
 #include "comm/ranks.h"
 #include "engine/ranks/common_machine.h"
 #include "engine/ranks/rank_program.h"
+#include "engine/ranks/replicas.h"
 #include "engine/ranks/saved_slices.h"
 #include "engine/ranks/sharded_state.h"
 #include "passes/partition/strategy.h"
@@ -50,6 +51,7 @@ class RankLearner final : public Learner {
   void restore(const std::filesystem::path& checkpoint) override;
   void restore_fresh(const std::filesystem::path& model, const RunConfig& config) override;
   std::optional<std::string> find_nonfinite_in(const Batch& batch) override;
+  std::optional<std::string> find_unlike_replica() override { return stepc::find_unlike_replica(state_); }
   [[nodiscard]] uint64_t staged_bytes() const override;
 
   [[nodiscard]] const ModelDirectory& directory() const override { return directory_; }

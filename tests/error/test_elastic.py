@@ -1,0 +1,340 @@
+"""Ranks that die, stop and come back under torchrun's agents: the run goes on with what is left, as if nothing had been, and
+somebody says whose fault it was."""
+
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from on_ranks import TRAIN, assert_close, free_port, losses, ranks_of, steps_saved, tiny, until
+from tiny_run import outcome, write_tiny_model
+
+STALL = 4  # seconds; of those that test for one
+BOUND = STALL + 15  # within which nothing hangs
+
+
+@pytest.fixture
+def slow(tiny):
+    """Steps of some milliseconds and saves that one can hit."""
+    write_tiny_model(tiny.path / "model", tiny.path / "model", hidden=64, inner=256, layers=2)
+    return tiny
+
+
+# ---- faults, each of which ends an attempt: of a rank by its number, given the processes by rank
+
+
+def sigkill(ranks, victim, _):
+    os.kill(ranks[victim], signal.SIGKILL)
+
+
+def two_at_once(ranks, victim, _):
+    for rank in [victim, (victim + 1) % len(ranks)]:
+        os.kill(ranks[rank], signal.SIGKILL)
+
+
+def sigstop(ranks, victim, _):
+    os.kill(ranks[victim], signal.SIGSTOP)
+
+
+def exception(ranks, victim, _):
+    """It cannot open a file any more, and so not save."""
+    resource.prlimit(ranks[victim], resource.RLIMIT_NOFILE, (0, 0))
+
+
+def sigterm(ranks, victim, _):
+    os.kill(ranks[victim], signal.SIGTERM)
+
+
+def during_step(tiny, seen, moments):
+    time.sleep(moments.uniform(0, 0.01))
+
+
+def during_save(tiny, seen, moments):
+    before = set(tiny.path.glob("out/checkpoint-*.tmp-*"))
+    end = time.monotonic() + 20
+    while not set(tiny.path.glob("out/checkpoint-*.tmp-*")) - before:
+        assert time.monotonic() < end, seen
+        time.sleep(0.0005)
+    time.sleep(moments.uniform(0, 0.004))
+
+
+def is_alive(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def endure(tiny, ranks, faults, how):
+    """A run under the agent that `--restarts` starts, with one fault after the other. What it said."""
+    launcher = tiny.start(*TRAIN, *how, "--ranks", str(ranks), "--restarts", str(len(faults)))
+    said, moments, acknowledged = [], random.Random(len(faults)), 0
+    try:
+        for index, (fault, moment, victim) in enumerate(faults):
+            begun = None if index else 0  # the step at which this attempt began; what it says comes behind the last one's
+            kept = False  # of it
+            for line in launcher.stdout:
+                said.append(line)
+                if saved := re.match(r"saved out/checkpoint-(\d+)", line):
+                    acknowledged, kept = max(acknowledged, int(saved.group(1))), begun is not None
+                if again := re.match(r"(resumed from .*|no checkpoint to resume from: starting) at step (\d+)", line):
+                    begun = int(again.group(2))
+                if kept and line.startswith("step "):
+                    break
+            else:
+                raise AssertionError(("".join(said)[-3000:], launcher.stderr.read()[-3000:]))
+            processes = ranks_of(launcher)
+            assert len(processes) == ranks
+            moment(tiny, said, moments)
+            fault(processes, victim, moments)
+            began = time.monotonic()
+            while any(is_alive(process) for process in processes.values()):
+                assert time.monotonic() - began < BOUND + 5, (fault, victim, processes, [
+                    rank for rank, process in processes.items() if is_alive(process)], "".join(said)[-2000:])
+                time.sleep(0.05)
+            for step in steps_saved(tiny.path / "out"):
+                assert tiny("inspect", f"out/checkpoint-{step:06}").returncode == 0
+            assert not acknowledged or max(steps_saved(tiny.path / "out")) >= acknowledged
+        out, err = launcher.communicate(timeout=120)
+    finally:
+        launcher.kill()
+        launcher.communicate()
+    said = "".join(said) + out
+    assert launcher.returncode == 0, (said[-3000:], err[-3000:])
+    return said, err
+
+
+def test_three_faults(slow):
+    """A rank in a step, rank 0 in a save, one that cannot save: the bits are those of the run without."""
+    how = ["--train.steps=60", "--train.batch_size=8", "--output.save_every=6", "--output.keep_last=3"]
+    assert slow(*TRAIN, *how, "--ranks", "4").returncode == 0
+    expected = outcome(slow.path / "out")
+    shutil.rmtree(slow.path / "out")
+    said, err = endure(slow, 4, [(sigkill, during_step, 2), (sigkill, during_save, 0), (exception, during_step, 3)], how)
+    assert outcome(slow.path / "out") == expected
+    assert len(re.findall(r"^resumed from out/checkpoint-\d+ at step \d+$", said, re.MULTILINE)) == 3, said
+    assert re.search(r"^stepc: .*rank \d waited for ranks? [02]\b.*, which (is|are) gone or late: .*; rank \d on \S+, in .*: "
+                     r"`stepc blame out` says more$", err, re.MULTILINE), err
+    assert re.search(r"^stepc: rank 3: step \d+ could not be saved: .*Too many open files", err, re.MULTILINE), err
+    # The last attempt that failed is the one with an error of its own.
+    blamed = slow("blame", "out")
+    assert blamed.returncode == 0 and re.match(r"rank 3: step \d+ could not be saved: .*Too many open files.*: all were told, in "
+                                               r"step \d+, agreeing on the step\n", blamed.stdout), blamed
+
+
+def test_a_stopped_rank(slow):
+    """It ends by itself, and nobody waits for it longer than the agent's own patience."""
+    how = ["--train.steps=40", "--train.batch_size=8", "--output.save_every=6", f"--elastic.stall_seconds={STALL}"]
+    said, err = endure(slow, 2, [(sigstop, during_step, 1)], how)
+    assert "which is gone or late: Timed out" in err and "resumed from" in said, err
+    blamed = slow("blame", "out")
+    assert blamed.stdout.startswith("rank 1 left nothing: it was killed or stopped, or its machine is gone; rank 0 waited for "
+                                    "it in "), blamed
+    assert [step for step, key in losses(slow.path / "out") if key == "loss"] == list(range(1, 41))
+
+
+class Agents:
+    """torchrun on each of some machines, which are process groups here."""
+
+    def __init__(self, tiny, *arguments, restarts=4):
+        conf = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5,is_host="
+        self.path, self.all = tiny.path, []
+        self.command = [Path(sys.executable).parent / "torchrun", "--nnodes=1:8", "--nproc-per-node=1", "--rdzv-backend=c10d",
+                        f"--max-restarts={restarts}", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=run-of-the-tests",
+                        "--local-addr=127.0.0.1", "--monitor-interval=0.2"], ["--no-python", tiny.binary, *TRAIN, *arguments]
+        self.conf = conf
+
+    def start(self):
+        first, second = self.command
+        log = open(self.path / f"agent-{len(self.all)}", "w")
+        environment = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        self.all.append(subprocess.Popen([*first, f"--rdzv-conf={self.conf}{int(not self.all)}", *second], cwd=self.path,
+                                         stdout=log, stderr=log, env=environment))
+
+    def said(self):
+        return "".join((self.path / f"agent-{index}").read_text() for index in range(len(self.all)))
+
+    def until(self, pattern, count=1):
+        end = time.monotonic() + 60
+        while len(re.findall(pattern, self.said(), re.MULTILINE)) < count:
+            assert time.monotonic() < end and any(agent.poll() is None for agent in self.all), (pattern, self.said())
+            time.sleep(0.05)
+
+    def lose(self, index):
+        """The machine: the agent and what it has started."""
+        for process in ranks_of(self.all[index]).values():
+            os.kill(process, signal.SIGKILL)
+        self.all[index].kill()
+        self.all[index].wait()
+
+    def end(self):
+        for agent in self.all:
+            if agent.poll() is None:
+                for process in ranks_of(agent).values():
+                    os.kill(process, signal.SIGKILL)
+            agent.kill()
+            agent.wait()
+
+
+def test_ranks_come_and_go(slow):
+    """One machine, two, and the first's share again: the mesh follows, and the loss is the undisturbed one."""
+    how = ["--train.steps=350", "--train.batch_size=60", "--output.save_every=20", "--parallel.dp_shard=-1"]
+    assert slow(*TRAIN, *how, "--parallel.ranks=1", "--output.dir=one").returncode == 0
+    agents = Agents(slow, *how)
+    try:
+        agents.start()
+        agents.until("^step 30/")
+        agents.start()
+        agents.until(r"^resumed from out/checkpoint-\d+ at step \d+$")
+        grown = int(re.search(r"^resumed from .* at step (\d+)$", agents.said(), re.MULTILINE).group(1))
+        assert f"stopped by SIGTERM: step {grown} is saved" in agents.said(), "nothing was lost when it came"
+        agents.until(f"^step {grown + 20}/")
+        agents.lose(1)
+        agents.until(r"^resumed from out/checkpoint-\d+ at step \d+$", count=2)
+        assert agents.all[0].wait(timeout=60) == 0, agents.said()
+    finally:
+        agents.end()
+    assert re.search(r"^parallel\.|, which is gone or late: ", agents.said(), re.MULTILINE)
+    expected = losses(slow.path / "one")
+    assert_close(losses(slow.path / "out"), expected, 1e-4)
+    assert sum(key == "loss" for _, key in expected) == 350
+
+
+def test_a_pin_that_the_world_cannot_hold(tiny):
+    """In one line, of the rank that is left."""
+    agents = Agents(tiny, "--train.steps=100000", "--output.save_every=20", "--parallel.tp=2", restarts=1)
+    try:
+        agents.start()
+        agents.start()
+        agents.until("^step 20/")
+        agents.lose(1)
+        assert agents.all[0].wait(timeout=60) == 1
+    finally:
+        agents.end()
+    assert "stepc: parallel.tp = 2 takes 2 ranks, and torchrun started 1: the nearest mesh is none, and parallel.dp_shard = " \
+        "-1 takes what the others leave\n" in agents.said(), agents.said()
+
+
+def flip_a_bit(process, data):
+    """In the process's memory, wherever it has these bytes: not in files that it has mapped."""
+    count = 0
+    with open(f"/proc/{process}/maps") as maps, open(f"/proc/{process}/mem", "r+b", buffering=0) as memory:
+        for line in maps:
+            place, rights, _, _, inode, *_ = line.split()
+            if not rights.startswith("rw") or inode != "0":
+                continue
+            begin, end = (int(each, 16) for each in place.split("-"))
+            try:
+                memory.seek(begin)
+                held = memory.read(end - begin)
+            except OSError:
+                continue
+            at = held.find(data)
+            while at >= 0:
+                memory.seek(begin + at + 40)
+                memory.write(bytes([held[at + 40] ^ 1]))
+                count += 1
+                at = held.find(data, at + 1)
+    return count
+
+
+def test_memory_that_goes_bad(tiny):
+    """Of a frozen matrix, which nothing writes again: of three replicas the odd one is named, before the next save."""
+    how = ["--lora.rank=2", "--parallel.dp_replicate=3", "--train.batch_size=3", "--train.steps=100000",
+           "--output.save_every=20", "--elastic.check_every=7", "--optim.schedule=constant"]
+    launcher = tiny.start(*TRAIN, *how, "--ranks", "3")
+    until(launcher, "step 25/")
+    matrix = load_file(tiny.path / "model/model.safetensors")["model.layers.0.mlp.gate_proj.weight"]
+    assert flip_a_bit(ranks_of(launcher)[1], matrix.tobytes()) >= 1
+    out, err = launcher.communicate(timeout=60)
+    assert launcher.returncode == 1, err
+    found = re.search(r"stepc: step (\d+): parameter '\S*gate_proj\S*': rank 1 has other values than ranks 0, 2, which agree: a "
+                      r"machine has computed or kept something wrong; stopped before saving; the checkpoint of step (\d+) is "
+                      r"good\n", err)
+    assert found and int(found.group(2)) <= int(found.group(1)) == max(losses(tiny.path / "out"))[0], err
+    assert int(found.group(1)) % 7 == 0 or int(found.group(1)) % 20 == 0
+    assert steps_saved(tiny.path / "out")[-1] == int(found.group(2))
+
+
+def test_replicas_that_agree(tiny):
+    """Of a mesh in which each kind of tensor is held by several."""
+    result = tiny(*TRAIN, "--ranks", "4", "--parallel.dp_replicate=2", "--parallel.tp=2", "--elastic.check_every=1",
+                  "--output.save_every=2")
+    assert (result.returncode, result.stderr) == (0, ""), result
+
+
+def test_blame_of_a_killed_rank(tiny):
+    launcher = tiny.start(*TRAIN, "--ranks", "3", "--train.steps=100000", "--train.batch_size=6")
+    until(launcher, "step 20/")
+    os.kill(ranks_of(launcher)[2], signal.SIGKILL)
+    launcher.communicate(timeout=30)
+    blamed = tiny("blame", "out")
+    assert re.match(r"rank 2 left nothing: it was killed or stopped, or its machine is gone; ranks? [01].* waited for it in ",
+                    blamed.stdout), blamed
+    flight = json.loads((tiny.path / "out/logs/rank-0.flight.json").read_text())
+    assert len(flight["last"]) == 1000 and flight["ranks"] == 3 and flight["end"] == "lost"
+    assert any(place[0] == "all_gather" and place[3] == "dp_shard" for place in flight["places"]), flight["places"]
+
+
+def test_a_slow_rank(slow):
+    """It runs a quarter of the time."""
+    write_tiny_model(slow.path / "model", slow.path / "model", hidden=256, inner=1024, layers=4)
+    launcher = slow.start(*TRAIN, "--ranks", "2", "--train.steps=100000", "--train.batch_size=8", "--output.save_every=0")
+    until(launcher, "step 5/")
+    process = ranks_of(launcher)[1]
+    found = threading.Event()
+
+    def slow_down():
+        while not found.wait(0.01):
+            os.kill(process, signal.SIGSTOP)
+            time.sleep(0.03)
+            os.kill(process, signal.SIGCONT)
+
+    slowing, patience = threading.Thread(target=slow_down), threading.Timer(60, launcher.kill)
+    slowing.start()
+    patience.start()
+    try:
+        until(launcher, "slow: rank 1 on ")
+    finally:
+        found.set()
+        slowing.join()
+        patience.cancel()
+        launcher.terminate()
+        launcher.communicate(timeout=40)
+
+
+def test_restarts_are_of_ranks(tiny):
+    result = tiny(*TRAIN, "--restarts", "2")
+    assert (result.returncode, result.stderr) == (
+        2, "stepc: --restarts 2 is of ranks: give --ranks as well, at least 2\n")
+    environment = os.environ | {"STEPC_PYTHON": "/bin/false"}
+    result = tiny(*TRAIN, "--ranks", "2", "--restarts", "2", env=environment)
+    assert result.returncode == 2 and result.stderr.startswith(
+        "stepc: --restarts starts ranks by torchrun, and no Python here has torch (/bin/false): "), result
+
+
+@pytest.mark.long
+def test_a_soak(slow, request):
+    """Any fault at any moment (--faults, --fault-ranks)."""
+    count, ranks = request.config.getoption("--faults"), request.config.getoption("--fault-ranks")
+    how = [f"--train.steps={25 * (count + 1)}", "--train.batch_size=8", "--output.save_every=6", "--output.keep_last=3",
+           f"--elastic.stall_seconds={STALL}"]
+    assert slow(*TRAIN, *how, "--ranks", str(ranks)).returncode == 0
+    expected = outcome(slow.path / "out")
+    shutil.rmtree(slow.path / "out")
+    draw = random.Random(11)
+    faults = [(draw.choice([sigkill, sigkill, two_at_once, sigstop, sigterm, exception]), draw.choice([during_step, during_save]),
+               draw.randrange(ranks)) for _ in range(count)]
+    endure(slow, ranks, faults, how)
+    assert outcome(slow.path / "out") == expected
