@@ -89,6 +89,8 @@ class RankLearnerTest : public ::testing::Test {
     config.optim.name = setting.optimizer;
     config.optim.lr = 1e-3;
     config.train.grad_accum = setting.micro_batches;
+    const Mesh mesh = parse_mesh(setting.mesh);
+    if (const auto pp = mesh.find("pp")) config.parallel.pp = mesh.size(*pp);
     config.train.batch_size = kRows;
     config.train.threads = 1;
     config.train.verify = setting.verify;
@@ -265,6 +267,11 @@ TEST_F(RankLearnerTest, PackedDocumentsGoAroundARing) {
   setting.context = Context::kRing;
   setting.packs_documents = true;
   expect_same(setting, 1e-10, 1e-9);
+}
+
+TEST_F(RankLearnerTest, APipelineTakesTheStepsOfOneRank) {
+  expect_same({"pp=2", 0, 2}, 1e-10, 1e-9);
+  expect_same({"pp=2", 0, 4}, 1e-10, 1e-9);
 }
 
 TEST_F(RankLearnerTest, MicroBatchesAddUp) {

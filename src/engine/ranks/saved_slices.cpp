@@ -52,7 +52,7 @@ void write_slices(const std::filesystem::path& checkpoint, std::string_view whic
       boxes.push_back(slices[i].slice.box);
       shapes.push_back(slices[i].slice.shape);
     }
-    const SliceFile file{state.ranks().rank(), std::string(which), number, count};
+    const SliceFile file{state.ranks().rank_in_run(), std::string(which), number, count};
     save_tensors(checkpoint / name_of(file), made, metadata_of_slices(names, boxes, shapes, to_text(state.mesh())),
                  files);
   }

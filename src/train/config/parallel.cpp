@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "plan/stages/stage_order.h"
 
 namespace stepc::train {
 
@@ -19,18 +20,19 @@ std::string nearest_text(const Mesh& mesh, int64_t ranks) {
 
 // Of ranks of which dp_shard = -1 takes what the others leave; so it does where nobody says how they are spread.
 int64_t shards_of(const RunConfig::Parallel& parallel) {
-  const bool has_axes = parallel.dp_replicate != 1 || parallel.dp_shard != 1 || parallel.cp != 1 || parallel.tp != 1;
+  const bool has_axes = parallel.pp != 1 || parallel.dp_replicate != 1 || parallel.dp_shard != 1 || parallel.cp != 1 || parallel.tp != 1;
   if (!has_axes) return std::max<int64_t>(parallel.ranks, 1);
   USER_CHECK(parallel.dp_shard != 0, "parallel.dp_shard = 0: must be at least 1, or -1 for the ranks left over");
   if (parallel.dp_shard > 0) return parallel.dp_shard;
   USER_CHECK(parallel.ranks > 0,
              "parallel.dp_shard = -1 is the ranks that the other axes leave: give parallel.ranks, how many there are");
-  const Mesh others = make_mesh({{"dp_replicate", parallel.dp_replicate}, {"cp", parallel.cp}, {"tp", parallel.tp}});
+  const Mesh others = make_mesh({{"pp", parallel.pp}, {"dp_replicate", parallel.dp_replicate}, {"cp", parallel.cp}, {"tp", parallel.tp}});
   USER_CHECK(parallel.ranks % others.ranks() == 0,
              "parallel.dp_shard = -1: the other axes have {} ranks, of which parallel.ranks = {} is no multiple; the "
              "nearest mesh is {}",
              others.ranks(), parallel.ranks,
-             nearest_text(make_mesh({{"dp_replicate", parallel.dp_replicate},
+             nearest_text(make_mesh({{"pp", parallel.pp},
+                                     {"dp_replicate", parallel.dp_replicate},
                                      {"dp_shard", std::max<int64_t>(1, parallel.ranks / others.ranks())},
                                      {"cp", parallel.cp},
                                      {"tp", parallel.tp}}),
@@ -42,7 +44,8 @@ int64_t shards_of(const RunConfig::Parallel& parallel) {
 Strategy strategy_of(const RunConfig& config) {
   const RunConfig::Parallel& parallel = config.parallel;
   Strategy strategy;
-  strategy.mesh = make_mesh({{"dp_replicate", parallel.dp_replicate},
+  strategy.mesh = make_mesh({{"pp", parallel.pp},
+                             {"dp_replicate", parallel.dp_replicate},
                              {"dp_shard", shards_of(parallel)},
                              {"cp", parallel.cp},
                              {"tp", parallel.tp}});
@@ -59,6 +62,7 @@ Strategy strategy_of(const RunConfig& config) {
              parallel.ranks, ranks, ranks == 1 ? "none is above 1" : to_text(strategy.mesh), parallel.ranks,
              nearest_text(strategy.mesh, parallel.ranks));
   check(strategy);
+  check_stages(config);
   return strategy;
 }
 
@@ -107,6 +111,24 @@ void check_context_parallel(const Strategy& strategy, int64_t tokens) {
   USER_CHECK(strategy.mesh.size(*cp) <= tokens,
              "parallel.cp = {}: the longest row has {} tokens, and each rank needs one; cp can be at most {}",
              strategy.mesh.size(*cp), tokens, tokens);
+}
+
+void check_stages(const RunConfig& config) {
+  const RunConfig::Parallel& parallel = config.parallel;
+  if (parallel.pp == 1) return;
+  USER_CHECK(config.optim.name != "wsam",
+             "parallel.pp = {}: optim.name = \"wsam\" takes two gradients a step, and a pipeline one", parallel.pp);
+  USER_CHECK(config.memory.budget == "none",
+             "parallel.pp = {}: memory.budget = \"{}\" is of a step in one piece; leave it at \"none\"", parallel.pp,
+             config.memory.budget);
+  try {
+    const StageOrder order = stage_order(parallel.order, parallel.pp, config.train.grad_accum);
+    USER_CHECK(parallel.stages.empty() || std::ssize(parallel.stages) == order.stages,
+               "parallel.stages names {} modules, and there are {} stages: it says with which each begins",
+               parallel.stages.size(), order.stages);
+  } catch (const UserError& error) {
+    user_error("parallel.pp = {}: {}", parallel.pp, error.what());
+  }
 }
 
 }  // namespace stepc::train

@@ -21,4 +21,7 @@ void check_tensor_parallel(const Strategy& strategy, int64_t heads, int64_t clas
 // UserError for rows of fewer tokens than there are ranks along cp.
 void check_context_parallel(const Strategy& strategy, int64_t tokens);
 
+// UserError for what a pipeline cannot do with this configuration, an order of its passes among it.
+void check_stages(const RunConfig& config);
+
 }  // namespace stepc::train

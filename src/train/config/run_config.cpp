@@ -101,11 +101,8 @@ const Key* key_named_elsewhere(std::string_view bare) {
 
 // What others have a key for and stepc has not; empty: nothing that is known.
 std::string_view absent(std::string_view bare) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kAbsent = {
-      {{"pp", "pipeline parallelism"},
-       {"pp_size", "pipeline parallelism"},
-       {"pipeline_parallel_degree", "pipeline parallelism"},
-       {"ep", "expert parallelism"},
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kAbsent = {
+      {{"ep", "expert parallelism"},
        {"ep_size", "expert parallelism"},
        {"expert_parallel_degree", "expert parallelism"}}};
   const auto found = std::ranges::find(kAbsent, bare, &std::pair<std::string_view, std::string_view>::first);

@@ -54,6 +54,9 @@ struct RunConfig {
   } memory;
   struct Parallel {
     int64_t ranks = 0;
+    int64_t pp = 1;
+    std::string order = "1f1b";
+    std::vector<std::string> stages = {};
     int64_t dp_replicate = 1;
     int64_t dp_shard = 1;
     int64_t zero = 3;
