@@ -207,25 +207,34 @@ class UpdateCut {
     return holders_of(input.kind, input.key, holders_) == nullptr;
   }
 
+  [[nodiscard]] bool is_large(TensorId tensor) const {
+    return element_count(graph_.shape(tensor)) > kMostOfAll || !graph_.tensors[tensor.index()].producer.valid();
+  }
   int64_t send_to_all(TensorId tensor, std::string_view why) {
     Of& of = of_tensor_[tensor.index()];
     if (of.stages.empty()) return of.level;
-    const int64_t elements = element_count(graph_.shape(tensor));
-    USER_CHECK(elements <= kMostOfAll && graph_.tensors[tensor.index()].producer.valid(),
-               "{} takes {} elements of the parameters of one stage on all stages: the update cannot be cut", why,
-               elements);
+    USER_CHECK(!is_large(tensor),
+               "{} takes {} elements of the parameters of one stage on others: the update cannot be cut into stages",
+               why, element_count(graph_.shape(tensor)));
     of.goes_to_all = true;
     return of.level + 1;
   }
+  // What takes a large tensor is where that is; what takes small ones of several stages is on all.
   void follow(const Node& node) {
-    std::set<std::vector<int64_t>> from;
-    for (TensorId input : node.inputs)
-      if (const auto& stages = of_tensor_[input.index()].stages; !stages.empty()) from.insert(stages);
+    std::set<std::vector<int64_t>> from, large;
+    for (TensorId input : node.inputs) {
+      const auto& stages = of_tensor_[input.index()].stages;
+      if (stages.empty()) continue;
+      from.insert(stages);
+      if (is_large(input)) large.insert(stages);
+    }
     Of made;
     if (from.size() == 1) made.stages = *from.begin();
+    if (large.size() == 1) made.stages = *large.begin();
     for (TensorId input : node.inputs) {
-      const int64_t level = from.size() > 1 ? send_to_all(input, node.op) : of_tensor_[input.index()].level;
-      made.level = std::max(made.level, level);
+      const Of& of = of_tensor_[input.index()];
+      const bool is_here = of.stages.empty() || of.stages == made.stages;
+      made.level = std::max(made.level, is_here ? of.level : send_to_all(input, node.op));
     }
     for (TensorId output : node.outputs) of_tensor_[output.index()] = made;
     last_ = std::max(last_, made.level);

@@ -88,7 +88,10 @@ std::vector<size_t> beginnings(const std::map<std::string, size_t>& first, const
   std::set<std::string> known;
   for (const auto& [module, node] : first)
     for (size_t end = module.find('.'); true; end = module.find('.', end + 1)) {
-      known.insert(module.substr(0, end));
+      const std::string whole = module.substr(0, end);
+      known.insert(whole);
+      for (size_t dot = whole.find('.'); dot != std::string::npos; dot = whole.find('.', dot + 1))
+        known.insert(whole.substr(dot + 1));
       if (end == std::string::npos) break;
     }
   std::vector<size_t> nodes;
@@ -194,7 +197,7 @@ StagePlaces place_nodes(const Graph& graph, const std::vector<std::string>& begi
       for (TensorId output : node.outputs) parameters[output.index()] = from;
       continue;
     }
-    StagePlace place{node.source.phase != Phase::kForward, 0};
+    StagePlace place{node.source.phase == Phase::kBackward, 0};
     std::optional<int64_t> latest, earliest_backward;
     for (TensorId input : node.inputs) {
       const auto& of = of_tensor[input.index()];

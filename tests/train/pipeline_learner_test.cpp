@@ -1,0 +1,123 @@
+// Steps of a pipeline whose ranks are threads of this process, against the same steps of one rank: in float64 both
+// compute the same, but for the order of sums.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/train/rank_learner_test.h"
+
+namespace stepc::train {
+namespace {
+
+class PipelineLearnerTest : public RankLearnerTest {
+ protected:
+  void make_model_of(int64_t layers, bool ties) {
+    make_model(
+        [&](models::DecoderConfig& shape) {
+          shape.num_hidden_layers = layers;
+          shape.tie_word_embeddings = ties;
+        },
+        [](const std::string& /*name*/, at::Tensor /*weight*/) {});
+  }
+};
+
+TEST_F(PipelineLearnerTest, EveryOrderTakesTheStepsOfOneRank) {
+  expect_same({"pp=2", 0, 2}, 1e-10, 1e-9);
+  Setting gpipe{"pp=2", 0, 3};
+  gpipe.order = "gpipe";
+  expect_same(gpipe, 1e-10, 1e-9);
+}
+
+TEST_F(PipelineLearnerTest, EveryAxisBesideIt) {
+  expect_same({"pp=2,dp_shard=2", 3, 2}, 1e-10, 1e-9);
+  expect_same({"pp=2,tp=2", 0, 2}, 1e-10, 1e-9);
+  expect_same({"pp=2,dp_replicate=2", 0, 2}, 1e-10, 1e-9);
+  expect_same({"pp=2,dp_shard=2", 1, 2}, 1e-10, 1e-9);
+  expect_same({"pp=2,dp_shard=2", 2, 2}, 1e-10, 1e-9);
+  Setting ring{"pp=2,cp=2", 0, 2};
+  ring.context = Context::kRing;
+  expect_same(ring, 1e-10, 1e-9);
+}
+
+TEST_F(PipelineLearnerTest, FiveLayersInFourStages) {
+  make_model_of(5, false);
+  expect_same({"pp=4", 0, 4}, 1e-10, 1e-9);
+}
+
+TEST_F(PipelineLearnerTest, ATiedEmbeddingIsInBothEnds) {
+  make_model_of(3, true);
+  expect_same({"pp=3", 0, 3}, 1e-10, 1e-9);
+  expect_same({"pp=2,dp_shard=2", 3, 2}, 1e-10, 1e-9);
+}
+
+TEST_F(PipelineLearnerTest, OtherOptimizersAndAdapters) {
+  expect_same({"pp=2", 0, 2, "lion"}, 1e-10, 1e-9);
+  expect_same({"pp=2", 0, 2, "adamw", "float64", true, 4}, 1e-10, 1e-9);
+  expect_same({"pp=2", 0, 2, "adamw", "float16"}, 3e-2, 1e-2);
+}
+
+TEST_F(PipelineLearnerTest, ARunGoesOnWithOtherStages) {
+  make_model_of(4, true);
+  const Setting before = {"pp=2,dp_shard=2", 3, 4};
+  const auto whole = run_steps(before, 0, 3, {}, directory_ / "whole");
+  run_steps(before, 0, 1, {}, directory_ / "first");
+  for (const Setting& after :
+       std::vector<Setting>{before, {"pp=4", 0, 4}, {"dp_shard=2", 3, 4}, {"pp=2,tp=2", 0, 4}}) {
+    const fs::path to = directory_ / str("after {}", after.mesh);
+    const auto rest = run_steps(after, 1, 2, directory_ / "first", to);
+    const bool is_same = after.mesh == before.mesh;
+    for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(rest[i], whole[i + 1], is_same ? 0 : 1e-10) << after.mesh;
+    for (const std::string& which : {std::string(kModelFiles), std::string(kOptimizerFiles)}) {
+      const auto a = load_tensors(TensorFiles(directory_ / "whole", which)), b = load_tensors(TensorFiles(to, which));
+      ASSERT_EQ(a.size(), b.size());
+      for (size_t i = 0; i < a.size(); ++i) {
+        if (!a[i].second.is_floating_point() || a[i].second.numel() == 0) continue;
+        EXPECT_LE((a[i].second - b[i].second).abs().max().item<double>(), is_same ? 0 : 1e-9) << a[i].first;
+      }
+    }
+  }
+}
+
+TEST_F(PipelineLearnerTest, TextIsSampled) {
+  const Setting setting{"pp=2", 0, 2};
+  LocalLearner one(model(setting), config(setting));
+  one.plan(batch(setting, 0));
+  one.load(config(setting));
+  const SampleOptions options{.tokens = 10, .seed = 3};
+  const std::string expected = one.sample("a text", options).text;
+  const auto texts = on_every(strategy_of(setting), [&](const std::shared_ptr<Ranks>& ranks) {
+    RankLearner learner(model(setting), config(setting), strategy_of(setting), ranks);
+    learner.plan(batch(setting, 0));
+    learner.load(config(setting));
+    return learner.sample("a text", options).text;
+  });
+  for (const std::string& text : texts) EXPECT_EQ(text, expected);
+}
+
+TEST_F(PipelineLearnerTest, WhatCannotBeIsRefused) {
+  const auto error_of = [&](Setting setting) -> std::string {
+    const auto errors = on_every(strategy_of(setting), [&](const std::shared_ptr<Ranks>& ranks) -> std::string {
+      try {
+        RankLearner learner(model(setting), config(setting), strategy_of(setting), ranks);
+        learner.plan(batch(setting, 0));
+      } catch (const UserError& error) {
+        return error.what();
+      }
+      return {};
+    });
+    EXPECT_EQ(errors[0], errors.back());
+    return errors[0];
+  };
+  EXPECT_EQ(error_of({"pp=2", 0, 1}),
+            "parallel.pp = 2: 1 micro-batches for 2 stages in the order \"1f1b\", which needs one a stage: "
+            "train.grad_accum must be at least 2");
+  EXPECT_EQ(error_of({"pp=3", 0, 3}),
+            "parallel.pp: 3 stages, and the model has 2 layers: each stage needs one, so there can be at most 2");
+  Setting named{"pp=2", 0, 2};
+  named.stages = {"layers.0", "layer.1"};
+  EXPECT_EQ(error_of(named),
+            "parallel.stages: a stage begins with 'layer.1', and the model has no such module; did you mean 'layers.1'?");
+}
+
+}  // namespace
+}  // namespace stepc::train
