@@ -10,6 +10,7 @@
 #include "aten/constants.h"
 #include "aten/generator_snapshot.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/hash.h"
 #include "engine/ranks/consensus.h"
 
@@ -49,6 +50,13 @@ struct StageRun::Step {
   std::vector<GeneratorSnapshot> draws;
   std::map<std::pair<uint32_t, int64_t>, at::Tensor> results;  // by returned tensor and micro-batch
   uint64_t bytes = 0, most_bytes = 0;
+  double waited_seconds = 0;
+
+  void wait_for(InFlight& on_the_way) {
+    const auto begin = Clock::now();
+    on_the_way.end();
+    waited_seconds += seconds_since(begin);
+  }
 };
 
 StageRun::StageRun(StageCut cut, StageProgram program, const StageRanks& ranks, KernelSources& kernels,
@@ -100,6 +108,7 @@ void StageRun::run_function(Step& step, const StageCall& call, const MicroBatchF
 }
 
 std::vector<at::Tensor> StageRun::run(const MicroBatchFn& micro_batch, const Watch& watch) {
+  const auto began = Clock::now();
   Step step;
   step.slots.resize(program_.slots[static_cast<size_t>(ranks_.own)]);
   if (cut_.draws) step.draws = states_of_draws(program_.micro_batches);
@@ -124,13 +133,13 @@ std::vector<at::Tensor> StageRun::run(const MicroBatchFn& micro_batch, const Wat
       }
       case StageCall::Kind::kSent: {
         const auto send = step.sends.find(call.message);
-        send->second.on_the_way.end();
+        step.wait_for(send->second.on_the_way);
         step.sends.erase(send);
         break;
       }
       case StageCall::Kind::kReceive: {
         Step::Receive& receive = step.receives.at(c);
-        receive.on_the_way.end();
+        step.wait_for(receive.on_the_way);
         for (size_t i = 0; i < call.writes.size(); ++i) step.slots[call.writes[i].slot] = receive.tensors[i];
         step.receives.erase(c);
         break;
@@ -144,6 +153,8 @@ std::vector<at::Tensor> StageRun::run(const MicroBatchFn& micro_batch, const Wat
     }
   }
   most_bytes_ = step.most_bytes;
+  waited_seconds_ = step.waited_seconds;
+  run_seconds_ = seconds_since(began);
   if (cut_.draws) write_generator(draws_of_stages(), step.draws.back());
   return shared_results(step);
 }
@@ -162,6 +173,20 @@ std::vector<at::Tensor> StageRun::shared_results(Step& step) {
     results.push_back(std::move(all));
   }
   return results;
+}
+
+ProgramTimeline StageRun::predict(const KnownTarget& known) const {
+  std::vector<double> seconds;
+  for (const auto& program : programs_) {  // a rank knows the functions of its stage
+    const double own = program == nullptr ? 0 : stepc::predict(program->schedule(), known).seconds;
+    seconds.push_back(static_cast<double>(ranks_.all->largest(static_cast<int64_t>(own * 1e9))) * 1e-9);
+  }
+  return simulate(program_, seconds, [&](const StageCall& send) {
+    double bytes = 0;
+    for (const SlotValue& one : send.reads) bytes += static_cast<double>(bytes_of(cut_.values[one.value].type));
+    const Rates& rates = known.target.rates;
+    return rates.link_latency_seconds + bytes / rates.link_bytes_per_second;
+  });
 }
 
 uint64_t StageRun::planned_bytes() const {

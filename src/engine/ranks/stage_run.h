@@ -11,7 +11,7 @@
 
 #include "engine/ranks/rank_program.h"
 #include "engine/ranks/stage_ranks.h"
-#include "plan/stages/stage_program.h"
+#include "plan/stages/simulate_program.h"
 
 namespace stepc {
 
@@ -39,6 +39,12 @@ class StageRun {
   std::vector<at::Tensor> run(const MicroBatchFn& micro_batch, const Watch& watch);
   std::vector<at::Tensor> run(const MicroBatchFn& micro_batch) { return run(micro_batch, Watch()); }
 
+  // What a run should take, and how each rank waits. All ranks call it together.
+  [[nodiscard]] ProgramTimeline predict(const KnownTarget& known) const;
+  // Of the last run, and of that how long this rank waited for others' values.
+  [[nodiscard]] double run_seconds() const { return run_seconds_; }
+  [[nodiscard]] double waited_seconds() const { return waited_seconds_; }
+
   // This rank's, in the order of the cut; none of another rank's functions.
   [[nodiscard]] const std::vector<std::unique_ptr<RankProgram>>& programs() const { return programs_; }
   [[nodiscard]] const StageCut& cut() const { return cut_; }
@@ -61,6 +67,7 @@ class StageRun {
   StageRanks ranks_;
   std::vector<std::unique_ptr<RankProgram>> programs_;  // by function; none: another rank's
   uint64_t most_bytes_ = 0;
+  double run_seconds_ = 0, waited_seconds_ = 0;
 };
 
 }  // namespace stepc

@@ -149,6 +149,8 @@ RankLearner::Programs& RankLearner::programs_for(const Batch& batch) {
   programs.micro_batch = stages_->micro_batch(parts.at(0).plan, options);
   programs.update = stages_->update(parts.at(1).plan, options);
   strategy_.known = options.strategy.known;
+  programs.micro_timeline = programs.micro_batch->predict(machine_.known);
+  programs.update_timeline = programs.update->predict(machine_.known);
   return programs;
 }
 
@@ -441,6 +443,15 @@ Stats RankLearner::stats() const {
       if (program != nullptr) count_verified(stats, program->verified());
   }
   if (programs_.empty()) return stats;
+  uint64_t planned = 0, measured = 0;  // of what lies between a stage's functions
+  for (const auto& [seq, programs] : programs_)
+    for (const StageRun* run : {programs.micro_batch.get(), programs.update.get()}) {
+      if (run == nullptr) continue;
+      planned = std::max(planned, run->planned_bytes());
+      measured = std::max(measured, run->measured_bytes());
+    }
+  stats.planned_peak_bytes += planned;
+  stats.measured_peak_bytes += measured;
   const RankProgram& program = largest();
   stats.instructions = program.schedule().instructions.size();
   stats.graph_nodes = program.graph().nodes.size();
@@ -452,16 +463,29 @@ Stats RankLearner::stats() const {
 std::string RankLearner::report() const {
   const RankProgram& program = largest();
   const std::string& with = program.verified().with;
-  return str("rank {} of {}: {} instructions, {} of them collectives; model and optimizer {}, step {}\n{}",
-             ranks_->rank(), to_text(strategy_), program.schedule().instructions.size(),
-             program.schedule().count(Instruction::Kind::kCollective), human_bytes(state_.bytes()),
-             human_bytes(program.schedule().peak_bytes()), with.empty() ? std::string() : str("compared {}\n", with));
+  Strategy strategy = strategy_;
+  strategy.mesh = mesh_;
+  std::string text =
+      str("rank {} of {}: {} instructions, {} of them collectives; model and optimizer {}, step {}\n{}", ranks_->rank(),
+          to_text(strategy), program.schedule().instructions.size(),
+          program.schedule().count(Instruction::Kind::kCollective), human_bytes(state_.bytes()),
+          human_bytes(stats().planned_peak_bytes), with.empty() ? std::string() : str("compared {}\n", with));
+  if (stages_ == nullptr) return text;
+  const Programs& programs = programs_.rbegin()->second;
+  const StageRun& run = *programs.micro_batch;
+  const double waited = run.run_seconds() > 0 ? run.waited_seconds() / run.run_seconds() : 0;
+  text += str("stages begin with {}; of the micro-batches' time this rank waits for others {:.0f} %, predicted {:.0f} %\n",
+              fmt::join(stages_->cuts().begins(), ", "), 100 * waited,
+              100 * programs.micro_timeline.idle_share(stage_ranks_.own));
+  return text;
 }
 
 std::optional<Prediction> RankLearner::prediction() const {
   if (programs_.empty()) return std::nullopt;
   const Programs& programs = programs_.rbegin()->second;
-  if (stages_ != nullptr) return std::nullopt;
+  if (stages_ != nullptr)
+    return Prediction{programs.micro_timeline.seconds + programs.update_timeline.seconds,
+                      machine_.known.is_calibrated};
   Prediction sum = predict(programs.own[0]->schedule(), machine_.known);
   if (programs.own.size() == 1) return sum;
   sum.seconds *= static_cast<double>(config_.train.grad_accum);

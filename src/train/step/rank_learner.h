@@ -67,6 +67,7 @@ class RankLearner final : public Learner {
   struct Programs {
     std::vector<std::unique_ptr<RankProgram>> own;
     std::unique_ptr<StageRun> micro_batch, update;
+    ProgramTimeline micro_timeline, update_timeline;  // predicted
   };
   Programs& programs_for(const Batch& batch);
   std::unique_ptr<RankProgram> program_of(VirtualPlan captured, Context context);
