@@ -109,7 +109,7 @@ TEST_F(PipelineLearnerTest, WhatCannotBeIsRefused) {
     return errors[0];
   };
   EXPECT_EQ(error_of({"pp=2", 0, 1}),
-            "parallel.pp = 2: 1 micro-batches for 2 stages in the order \"1f1b\", which needs one a stage: "
+            "parallel.pp = 2: 1 micro-batch for 2 stages in the order \"1f1b\", which needs one a stage: "
             "train.grad_accum must be at least 2");
   EXPECT_EQ(error_of({"pp=3", 0, 3}),
             "parallel.pp: 3 stages, and the model has 2 layers: each stage needs one, so there can be at most 2");

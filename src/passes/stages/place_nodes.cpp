@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
-#include "ops/op_def.h"
+#include "cost/target.h"
 
 namespace stepc {
 
@@ -143,23 +143,21 @@ std::vector<size_t> even_stretches(const std::vector<double>& costs, size_t stag
 
 std::vector<std::string> balanced_stages(const Graph& graph, int64_t stages) {
   const std::vector<Origins> origins = origins_of(graph);
+  const Target target;  // the same on every machine
   std::vector<std::string> layers;
   std::vector<double> costs;
-  double before = 0;
+  std::map<std::string, size_t> layer_at;  // by module; of what runs before the first layer: that
   for (const Node& node : graph.nodes) {
-    if (node.source.phase != Phase::kForward || !is_placed(node, origins)) continue;
-    const double cost = node.aten ? 0 : flops_of(op_def(node.op), call_of(graph, node));
-    const std::string layer = layer_of(node.source.module);
-    auto at = layer.empty() ? layers.end() : std::ranges::find(layers, layer);
-    if (at == layers.end() && !layer.empty()) {
-      layers.push_back(layer);
-      costs.push_back(std::exchange(before, 0));
-      at = layers.end() - 1;
+    if (!is_placed(node, origins)) continue;
+    const std::string& module = node.source.module;
+    if (node.source.phase == Phase::kForward) {
+      const std::string layer = layer_of(module);
+      if (!layer.empty() && std::ranges::find(layers, layer) == layers.end()) layers.push_back(layer);
+      layer_at.try_emplace(module, std::max<size_t>(layers.size(), 1) - 1);
     }
-    if (layers.empty())
-      before += cost;
-    else
-      costs[at == layers.end() ? layers.size() - 1 : static_cast<size_t>(at - layers.begin())] += cost;
+    costs.resize(std::max<size_t>(layers.size(), 1));
+    const auto at = layer_at.find(module);
+    if (at != layer_at.end()) costs[at->second] += seconds_of(graph, node, target);
   }
   USER_CHECK(std::ssize(layers) >= stages, "{} stages, and the model has {} {}: each stage needs one, so there can be {}",
              stages, layers.size(), layers.size() == 1 ? "layer" : "layers",

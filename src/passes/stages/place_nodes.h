@@ -28,8 +28,8 @@ struct StagePlaces {
   std::map<std::string, std::vector<int64_t>> of_parameter;
 };
 
-// The modules with which stages begin, so that all take about as many floating-point operations. `graph`: of a
-// micro-batch, one rank's or whole. UserError where there are fewer layers than stages.
+// The modules with which stages begin, so that all take about as long, by a roofline of rates that are the same
+// everywhere. `graph`: of a micro-batch, one rank's or whole. UserError where there are fewer layers than stages.
 std::vector<std::string> balanced_stages(const Graph& graph, int64_t stages);
 
 // `begins`: by stage, the module with which it begins ("layers.8" or "model.layers.8"); what runs before the first

@@ -49,9 +49,9 @@ StageOrder gpipe_order(int64_t stages, int64_t micro_batches) {
 
 StageOrder one_forward_one_backward(int64_t stages, int64_t micro_batches) {
   USER_CHECK(micro_batches >= stages,
-             "{} micro-batches for {} stages in the order \"1f1b\", which needs one a stage: train.grad_accum must be at "
-             "least {}",
-             micro_batches, stages, stages);
+             "{} micro-batch{} for {} stages in the order \"1f1b\", which needs one a stage: train.grad_accum must be "
+             "at least {}",
+             micro_batches, micro_batches == 1 ? "" : "es", stages, stages);
   StageOrder order{stages, micro_batches, {}};
   for (int64_t s = 0; s < stages; ++s) {
     std::vector<StagePass>& row = order.passes.emplace_back();

@@ -328,12 +328,12 @@ uint64_t RankLearner::staged_bytes() const { return train::staged_bytes(weight_s
 
 void RankLearner::write_checkpoint(const std::filesystem::path& checkpoint, const NamedTensors& weights,
                                    const NamedTensors& state, FileSystem& files) const {
-  write_slices(checkpoint, directory_.adapter ? kAdapterFiles : kModelFiles, state_, weight_slices(), weights,
+  write_slices(checkpoint, directory_.adapter ? kAdapterFiles : kModelFiles, *ranks_, mesh_, weight_slices(), weights,
                directory_.adapter ? std::nullopt : std::optional(models::scalar_type(directory_.config.dtype)), files);
   SavedSlices slices = state_slices();
   if (state.size() > slices.size())
     slices.push_back(slice_of_whole(kGeneratorState, state.back().second.sizes().vec()));
-  write_slices(checkpoint, kOptimizerFiles, state_, slices, state, std::nullopt, files);
+  write_slices(checkpoint, kOptimizerFiles, *ranks_, mesh_, slices, state, std::nullopt, files);
   if (ranks_->rank() == 0) write_companions(checkpoint, directory_, files);
 }
 
