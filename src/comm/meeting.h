@@ -24,7 +24,8 @@ class Meeting {
   [[nodiscard]] int64_t ranks() const { return ranks_; }
 
   // Connects the members of a group, this rank among them; they call it together. Throws LostRank where some do not
-  // come, and UserError or InternalError where the connections do not work. `name`: of several groups of the same ranks.
+  // come, and UserError or InternalError where the connections do not work. `name`: of several groups of the same
+  // ranks.
   std::unique_ptr<Peers> connect(const std::vector<int64_t>& members, const std::string& name = {});
 
  private:

@@ -25,7 +25,9 @@ std::vector<int64_t> first_numbers(int64_t count) {
 }  // namespace
 
 Ranks::Ranks(std::unique_ptr<Meeting> meeting)
-    : meeting_(std::move(meeting)), members_(first_numbers(meeting_->ranks())), own_(meeting_->rank()),
+    : meeting_(std::move(meeting)),
+      members_(first_numbers(meeting_->ranks())),
+      own_(meeting_->rank()),
       groups_(std::make_shared<Groups>()) {}
 Ranks::Ranks(std::shared_ptr<Meeting> meeting, std::shared_ptr<Groups> groups, std::vector<int64_t> members)
     : meeting_(std::move(meeting)), members_(std::move(members)), groups_(std::move(groups)) {

@@ -163,8 +163,8 @@ class Ranks {
   std::vector<std::string> texts(const std::string& mine, const std::vector<int64_t>& size_of);
 
   std::shared_ptr<Meeting> meeting_;
-  std::vector<int64_t> members_;  // in the run
-  int64_t own_ = 0;               // which of them this one is
+  std::vector<int64_t> members_;    // in the run
+  int64_t own_ = 0;                 // which of them this one is
   std::shared_ptr<Groups> groups_;  // of the run: a part counts in its traffic
 };
 

@@ -60,7 +60,8 @@ TEST(Ranks, APartIsARunOfItsOwn) {
     EXPECT_EQ(part->ranks(), 2);
     EXPECT_EQ(part->rank_in_run(), ranks.rank());
     for (int64_t i = 0; i < 3 + 5 * half; ++i) {
-      EXPECT_EQ(part->exchange(str("{}", ranks.rank())), (std::vector<std::string>{str("{}", 2 * half), str("{}", 2 * half + 1)}));
+      EXPECT_EQ(part->exchange(str("{}", ranks.rank())),
+                (std::vector<std::string>{str("{}", 2 * half), str("{}", 2 * half + 1)}));
       EXPECT_EQ(part->along(parse_mesh("tp=2"), {0}).ranks(), 2);
     }
     EXPECT_EQ(ranks.largest(ranks.rank()), 3);

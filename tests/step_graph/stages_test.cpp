@@ -1,7 +1,5 @@
-// A decoder's micro-batches and update, cut into the stages of a pipeline: the functions, called as a program says, make
-// the numbers of the step in one piece, bit by bit.
-#include "passes/stages/cut_stages.h"
-
+// A decoder's micro-batches and update, cut into the stages of a pipeline: the functions, called as a program says,
+// make the numbers of the step in one piece, bit by bit.
 #include <map>
 #include <optional>
 #include <set>
@@ -11,6 +9,7 @@
 #include "interp/interpret.h"
 #include "passes/from_trace/functionalise.h"
 #include "passes/pass.h"
+#include "passes/stages/cut_stages.h"
 #include "plan/stages/stage_program.h"
 #include "tests/expect_user_error.h"
 #include "tests/step_graph/recorded_step.h"
@@ -176,7 +175,8 @@ void expect_same(const RecordedParts& step, int64_t stages, const std::string& n
     ++shared;
     ASSERT_EQ(of, (std::vector<int64_t>{0, stages - 1}));
     Array& first = states.front().at({InputKind::kGradient, key});
-    first = states.back().at({InputKind::kGradient, key}) = sum_of(first, states.back().at({InputKind::kGradient, key}));
+    first = states.back().at({InputKind::kGradient, key}) =
+        sum_of(first, states.back().at({InputKind::kGradient, key}));
   }
   EXPECT_EQ(shared, is_exact ? 0U : 1U);
 
@@ -214,7 +214,8 @@ TEST(Stages, FunctionsMakeTheWholeStep) {
 
 TEST(Stages, OnlyLiveValuesCross) {
   const RecordedParts step(layered("false"));
-  const StageCut cut = cut_micro_batch(step.micro_batch, place_nodes(step.micro_batch, balanced_stages(step.micro_batch, 4)));
+  const StageCut cut =
+      cut_micro_batch(step.micro_batch, place_nodes(step.micro_batch, balanced_stages(step.micro_batch, 4)));
   size_t crossing = 0;
   for (const StageValue& value : cut.values) {
     std::set<int64_t> stages;

@@ -46,6 +46,7 @@ struct Setting {
   bool overlaps = false;  // exchanges of any size
   std::string order = "1f1b";
   std::vector<std::string> stages = {};
+  int64_t chunks = 1;
 };
 
 struct Outcome {
@@ -94,6 +95,7 @@ class RankLearnerTest : public ::testing::Test {
     if (const auto pp = mesh.find("pp")) config.parallel.pp = mesh.size(*pp);
     config.parallel.order = setting.order;
     config.parallel.stages = setting.stages;
+    config.parallel.chunks = setting.chunks;
     config.train.batch_size = kRows;
     config.train.threads = 1;
     config.train.verify = setting.verify;

@@ -100,12 +100,13 @@ TEST_F(RunConfigTest, NamesOfOthersAreAnsweredWithOurs) {
                                                         {"parallel.context_parallel_degree", "cp"},
                                                         {"train.fsdp_size", "dp_shard"},
                                                         {"parallel.tp_size", "tp"},
+                                                        {"parallel.pipeline_parallel_degree", "pp"},
                                                         {"optim.zero_stage", "zero"},
                                                         {"train.world_size", "ranks"}})
     EXPECT_USER_ERROR(load_with({theirs, "2"}), str("unknown key {}; here it is parallel.{}: ", theirs, ours));
   EXPECT_USER_ERROR(load(str("{}[zero_optimization]\nstage = 2\n", kLeast)),
                     ":7: unknown section [zero_optimization]; here it is parallel.zero: ");
-  EXPECT_USER_ERROR(load_with({"parallel.pipeline_parallel_degree", "2"}), "there is no pipeline parallelism yet");
+  EXPECT_USER_ERROR(load_with({"parallel.expert_parallel_degree", "2"}), "there is no expert parallelism yet");
 }
 
 TEST_F(RunConfigTest, WhatActsAlongAnAxisWithOneRankHasNoEffect) {

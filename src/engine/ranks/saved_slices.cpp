@@ -53,8 +53,7 @@ void write_slices(const std::filesystem::path& checkpoint, std::string_view whic
       shapes.push_back(slices[i].slice.shape);
     }
     const SliceFile file{ranks.rank_in_run(), std::string(which), number, count};
-    save_tensors(checkpoint / name_of(file), made, metadata_of_slices(names, boxes, shapes, to_text(mesh)),
-                 files);
+    save_tensors(checkpoint / name_of(file), made, metadata_of_slices(names, boxes, shapes, to_text(mesh)), files);
   }
 }
 

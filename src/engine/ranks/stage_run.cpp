@@ -65,9 +65,10 @@ StageRun::StageRun(StageCut cut, StageProgram program, const StageRanks& ranks, 
   stepc::verify(program_);
   INTERNAL_CHECK_EQ(program_.ranks(), ranks_.count);
   if (const auto other = find_unlike(*ranks_.all, hash_of(program_)))
-    user_error("rank {} came to another order of its pipeline's calls ({}) than rank 0 ({}): all ranks want the same "
-               "stepc and configuration",
-               other->rank, other->its, other->first);
+    user_error(
+        "rank {} came to another order of its pipeline's calls ({}) than rank 0 ({}): all ranks want the same "
+        "stepc and configuration",
+        other->rank, other->its, other->first);
   programs_.resize(cut_.functions.size());
   for (size_t f = 0; f < cut_.functions.size(); ++f) {
     if (program_.functions[f].rank != ranks_.own) continue;

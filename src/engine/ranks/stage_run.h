@@ -18,8 +18,8 @@ namespace stepc {
 class StageRun {
  public:
   // Plans this rank's functions, and tells `state` what of the program they have. All ranks make theirs together:
-  // UserError where they came to other cuts or other calls, or ranks of one stage to other plans. `options`: of the mesh
-  // without stages, which is that of `state` too.
+  // UserError where they came to other cuts or other calls, or ranks of one stage to other plans. `options`: of the
+  // mesh without stages, which is that of `state` too.
   StageRun(StageCut cut, StageProgram program, const StageRanks& ranks, KernelSources& kernels,
            const CompileOptions& options, const Verify& verify, ShardedState& state);
   StageRun(const StageRun&) = delete;
@@ -55,9 +55,7 @@ class StageRun {
 
  private:
   struct Step;
-  [[nodiscard]] const std::vector<StageCall>& calls() const {
-    return program_.calls[static_cast<size_t>(ranks_.own)];
-  }
+  [[nodiscard]] const std::vector<StageCall>& calls() const { return program_.calls[static_cast<size_t>(ranks_.own)]; }
   void begin_receive(Step& step, size_t call);
   void run_function(Step& step, const StageCall& call, const MicroBatchFn& micro_batch, const Watch& watch);
   std::vector<at::Tensor> shared_results(Step& step);

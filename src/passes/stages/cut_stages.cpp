@@ -65,9 +65,9 @@ class StageTerms {
     const OpDef& op = op_def(node.op);
     const bool adds = node.inputs.size() == 2 && op.has(Trait::kLinear) && op.has(Trait::kCommutative) &&
                       graph_.shape(node.inputs[0]) == graph_.shape(node.inputs[1]);
-    const bool passes_on = node.inputs.size() == 1 &&
-                           (op.has(Trait::kLinear) || op.collective == Collective::kReduceScatter ||
-                            op.collective == Collective::kAllReduce);
+    const bool passes_on =
+        node.inputs.size() == 1 && (op.has(Trait::kLinear) || op.collective == Collective::kReduceScatter ||
+                                    op.collective == Collective::kAllReduce);
     return adds || passes_on;
   }
   bool reaches_held(TensorId tensor) {
@@ -121,8 +121,7 @@ class MicroBatchCut {
   void place_output(uint32_t o) {
     const GraphOutput output = graph_.outputs[o];
     if (!output.tensor.valid()) return;
-    if (output.kind == GraphOutput::Kind::kUpdate &&
-        graph_.inputs[output.input].kind == InputKind::kGradient) {
+    if (output.kind == GraphOutput::Kind::kUpdate && graph_.inputs[output.input].kind == InputKind::kGradient) {
       const TensorId held = graph_.inputs[output.input].tensor;
       StageTerms terms(graph_, places_, held);
       const std::set<int64_t> stages = terms.stages_of(output.tensor);
@@ -281,7 +280,7 @@ class UpdateCut {
   int64_t stages_;
   const std::map<std::string, std::vector<int64_t>>& holders_;
   std::vector<Of> of_tensor_;
-  int64_t last_ = 0;                                           // level: that of the functions which update
+  int64_t last_ = 0;                                        // level: that of the functions which update
   std::map<std::pair<TensorId, uint32_t>, uint32_t> kept_;  // by tensor and function, where it was exchanged
 };
 

@@ -40,8 +40,8 @@ struct StageCut {
   uint32_t batch = 0;                    // tensors of the step's batch
   std::vector<StageFunction> functions;  // in an order in which they can run
   std::vector<StageValue> values;
-  bool draws = false;                            // random numbers, from the process's generator
-  std::vector<TensorType> returns = {};          // of the step
+  bool draws = false;                                  // random numbers, from the process's generator
+  std::vector<TensorType> returns = {};                // of the step
   std::vector<std::vector<int64_t>> returned_by = {};  // by returned tensor, the stages that return it
 };
 

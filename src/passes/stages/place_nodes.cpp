@@ -102,7 +102,7 @@ std::vector<size_t> beginnings(const std::map<std::string, size_t>& first, const
     if (!node) {
       const auto near = nearest(begins[s], {known.begin(), known.end()});
       user_error("a stage begins with '{}', and the model has no such module{}", begins[s],
-                 near           ? str("; did you mean '{}'?", *near)
+                 near            ? str("; did you mean '{}'?", *near)
                  : known.empty() ? ""
                                  : str(", as '{}' is one", *known.begin()));
     }
@@ -159,8 +159,9 @@ std::vector<std::string> balanced_stages(const Graph& graph, int64_t stages) {
     const auto at = layer_at.find(module);
     if (at != layer_at.end()) costs[at->second] += seconds_of(graph, node, target);
   }
-  USER_CHECK(std::ssize(layers) >= stages, "{} stages, and the model has {} {}: each stage needs one, so there can be {}",
-             stages, layers.size(), layers.size() == 1 ? "layer" : "layers",
+  USER_CHECK(std::ssize(layers) >= stages,
+             "{} stages, and the model has {} {}: each stage needs one, so there can be {}", stages, layers.size(),
+             layers.size() == 1 ? "layer" : "layers",
              layers.empty() ? std::string("none") : str("at most {}", layers.size()));
   std::vector<std::string> begins;
   for (const size_t layer : even_stretches(costs, static_cast<size_t>(stages))) begins.push_back(layers[layer]);
@@ -182,7 +183,7 @@ StagePlaces place_nodes(const Graph& graph, const std::vector<std::string>& begi
   places.stages = std::ssize(begins);
   places.of_node.resize(graph.nodes.size());
   std::vector<std::optional<StagePlace>> of_tensor(graph.tensors.size());
-  std::map<std::string, std::set<int64_t>> of_module;  // the stages of its forward nodes
+  std::map<std::string, std::set<int64_t>> of_module;                   // the stages of its forward nodes
   std::vector<std::set<std::string>> parameters(graph.tensors.size());  // that an unplaced tensor follows from
   std::map<std::string, std::set<int64_t>> of_parameter;
   for (const GraphInput& input : graph.inputs)

@@ -118,8 +118,8 @@ void StageWriter::write_function(uint32_t function, const std::vector<StageOutpu
   for (const TensorId tensor : taken) {
     const uint32_t value = value_of(tensor, *made_in_(tensor, function));
     cut_.values[value].users.push_back(function);
-    now[tensor.index()] = graph.add_input(
-        {InputKind::kBatch, str("{}", cut_.batch + out.takes.size()), {}, {}, 0}, graph_.type(tensor));
+    now[tensor.index()] =
+        graph.add_input({InputKind::kBatch, str("{}", cut_.batch + out.takes.size()), {}, {}, 0}, graph_.type(tensor));
     out.takes.push_back(value);
   }
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {

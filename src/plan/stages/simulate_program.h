@@ -18,8 +18,8 @@ struct ProgramTimeline {
   [[nodiscard]] double idle_share() const;
 };
 
-// `function_seconds`: by function. `message_seconds`: of a send, from its beginning until all of it is there; sends take
-// no time of the rank. `program` is one that verify() takes.
+// `function_seconds`: by function. `message_seconds`: of a send, from its beginning until all of it is there; sends
+// take no time of the rank. `program` is one that verify() takes.
 ProgramTimeline simulate(const StageProgram& program, const std::vector<double>& function_seconds,
                          const std::function<double(const StageCall& send)>& message_seconds);
 

@@ -37,26 +37,28 @@ StagePass parse_pass(std::string_view cell, size_t row) {
 
 }  // namespace
 
-StageOrder gpipe_order(int64_t stages, int64_t micro_batches) {
-  StageOrder order{stages, micro_batches, {}};
-  for (int64_t s = 0; s < stages; ++s) {
+StageOrder gpipe_order(int64_t ranks, int64_t micro_batches, int64_t chunks) {
+  StageOrder order{ranks * chunks, micro_batches, {}};
+  for (int64_t r = 0; r < ranks; ++r) {
     std::vector<StagePass>& row = order.passes.emplace_back();
-    for (const bool is_backward : {false, true})
-      for (int64_t m = 0; m < micro_batches; ++m) row.push_back({s, is_backward, m});
+    for (int64_t c = 0; c < chunks; ++c)
+      for (int64_t m = 0; m < micro_batches; ++m) row.push_back({c * ranks + r, false, m});
+    for (int64_t c = chunks; c-- > 0;)
+      for (int64_t m = 0; m < micro_batches; ++m) row.push_back({c * ranks + r, true, m});
   }
   return order;
 }
 
-StageOrder one_forward_one_backward(int64_t stages, int64_t micro_batches) {
-  USER_CHECK(micro_batches >= stages,
+StageOrder one_forward_one_backward(int64_t ranks, int64_t micro_batches) {
+  USER_CHECK(micro_batches >= ranks,
              "{} micro-batch{} for {} stages in the order \"1f1b\", which needs one a stage: train.grad_accum must be "
              "at least {}",
-             micro_batches, micro_batches == 1 ? "" : "es", stages, stages);
-  StageOrder order{stages, micro_batches, {}};
-  for (int64_t s = 0; s < stages; ++s) {
+             micro_batches, micro_batches == 1 ? "" : "es", ranks, ranks);
+  StageOrder order{ranks, micro_batches, {}};
+  for (int64_t s = 0; s < ranks; ++s) {
     std::vector<StagePass>& row = order.passes.emplace_back();
     int64_t forward = 0;
-    while (forward < stages - s - 1) row.push_back({s, false, forward++});
+    while (forward < ranks - s - 1) row.push_back({s, false, forward++});
     for (int64_t backward = 0; backward < micro_batches; ++backward) {
       if (forward < micro_batches) row.push_back({s, false, forward++});
       row.push_back({s, true, backward});
@@ -65,15 +67,44 @@ StageOrder one_forward_one_backward(int64_t stages, int64_t micro_batches) {
   return order;
 }
 
-StageOrder stage_order(const std::string& name, int64_t ranks, int64_t micro_batches) {
-  if (name == "gpipe") return gpipe_order(ranks, micro_batches);
-  if (name == "1f1b") return one_forward_one_backward(ranks, micro_batches);
+StageOrder interleaved_order(int64_t ranks, int64_t micro_batches, int64_t chunks) {
+  USER_CHECK(micro_batches % ranks == 0,
+             "{} micro-batches on {} ranks of {} stages each, which take as many as there are ranks in turn: "
+             "train.grad_accum can be {}",
+             micro_batches, ranks, chunks, (micro_batches / ranks + 1) * ranks);
+  StageOrder order{ranks * chunks, micro_batches, {}};
+  const int64_t passes = micro_batches * chunks, turn = ranks * chunks;
+  for (int64_t r = 0; r < ranks; ++r) {
+    std::vector<StagePass>& row = order.passes.emplace_back();
+    const auto pass = [&](int64_t number, bool is_backward) {
+      const int64_t chunk = number % turn / ranks;
+      return StagePass{(is_backward ? chunks - 1 - chunk : chunk) * ranks + r, is_backward,
+                       number / turn * ranks + number % ranks};
+    };
+    int64_t forward = 0;
+    const int64_t ahead = std::min(passes, 2 * (ranks - r - 1) + (chunks - 1) * ranks);
+    while (forward < ahead) row.push_back(pass(forward++, false));
+    for (int64_t backward = 0; backward < passes; ++backward) {
+      if (forward < passes) row.push_back(pass(forward++, false));
+      row.push_back(pass(backward, true));
+    }
+  }
+  return order;
+}
+
+StageOrder stage_order(const std::string& name, int64_t ranks, int64_t micro_batches, int64_t chunks) {
+  if (name == "gpipe") return gpipe_order(ranks, micro_batches, chunks);
+  if (name == "1f1b")
+    return chunks == 1 ? one_forward_one_backward(ranks, micro_batches)
+                       : interleaved_order(ranks, micro_batches, chunks);
   constexpr uint64_t kMostBytes = uint64_t{64} << 20;
   USER_CHECK(name.ends_with(".csv"), "the order \"{}\" is none; it is \"1f1b\", \"gpipe\" or a file that ends in .csv",
              name);
   StageOrder order = parse_stage_order(read_text(name, kMostBytes));
-  USER_CHECK(order.ranks() == ranks, "{} has {} rows, and parallel.pp is {}: it has a row a rank", name, order.ranks(),
+  USER_CHECK(order.ranks() == ranks, "{} has {} rows, and there are {} ranks: it has a row a rank", name, order.ranks(),
              ranks);
+  USER_CHECK(order.stages == ranks * chunks, "{} has {} stages, and parallel.chunks = {} of {} ranks are {}", name,
+             order.stages, chunks, ranks, ranks * chunks);
   USER_CHECK(order.micro_batches == micro_batches, "{} has {} micro-batches, and train.grad_accum is {}", name,
              order.micro_batches, micro_batches);
   verify(order);
@@ -84,7 +115,8 @@ void verify(const StageOrder& order) {
   std::set<StagePass> seen;
   for (int64_t rank = 0; rank < order.ranks(); ++rank)
     for (const StagePass& pass : order.passes[static_cast<size_t>(rank)]) {
-      USER_CHECK(pass.stage < order.stages && pass.micro_batch < order.micro_batches, "the order has {}", to_text(pass));
+      USER_CHECK(pass.stage < order.stages && pass.micro_batch < order.micro_batches, "the order has {}",
+                 to_text(pass));
       USER_CHECK(pass.stage % order.ranks() == rank, "the order has {} in row {}, and stage {} is that of row {}",
                  to_text(pass), rank + 1, pass.stage, pass.stage % order.ranks() + 1);
       USER_CHECK(seen.insert(pass).second, "the order has {} twice", to_text(pass));
@@ -95,8 +127,8 @@ void verify(const StageOrder& order) {
     for (const bool is_backward : {false, true})
       for (int64_t m = 0; m < order.micro_batches; ++m) {
         const StagePass pass{s, is_backward, m};
-        USER_CHECK(seen.contains(pass), "the order has no {}: {} stages and {} micro-batches are {} passes", to_text(pass),
-                   order.stages, order.micro_batches, 2 * order.stages * order.micro_batches);
+        USER_CHECK(seen.contains(pass), "the order has no {}: {} stages and {} micro-batches are {} passes",
+                   to_text(pass), order.stages, order.micro_batches, 2 * order.stages * order.micro_batches);
       }
 }
 

@@ -27,14 +27,19 @@ struct StageOrder {
   [[nodiscard]] int64_t ranks() const { return static_cast<int64_t>(passes.size()); }
 };
 
-// All forward passes, then all backward passes.
-StageOrder gpipe_order(int64_t stages, int64_t micro_batches);
-// Each rank takes a backward pass as soon as it can, so that rank r holds at most stages - r micro-batches (Narayanan
-// et al., PipeDream-2BW, 2021). UserError for fewer micro-batches than stages.
-StageOrder one_forward_one_backward(int64_t stages, int64_t micro_batches);
+// All forward passes, then all backward passes; `chunks`: stages of a rank.
+StageOrder gpipe_order(int64_t ranks, int64_t micro_batches, int64_t chunks = 1);
+// Each rank takes a backward pass as soon as it can, so that rank r holds at most ranks - r micro-batches (Narayanan et
+// al., Memory-efficient pipeline-parallel DNN training, 2021). UserError for fewer micro-batches than ranks.
+StageOrder one_forward_one_backward(int64_t ranks, int64_t micro_batches);
+// The same with several stages a rank, of which it takes as many micro-batches as there are ranks in turn: it waits
+// less, and holds and sends more (Narayanan et al., Efficient large-scale language model training on GPU clusters using
+// Megatron-LM, 2021). UserError unless micro-batches are a multiple of the ranks.
+StageOrder interleaved_order(int64_t ranks, int64_t micro_batches, int64_t chunks);
 
-// "gpipe", "1f1b", or a file in the form above. UserError for what is none, and for a file that verify() refuses.
-StageOrder stage_order(const std::string& name, int64_t ranks, int64_t micro_batches);
+// "gpipe", "1f1b" (interleaved where there are chunks), or a file in the form above. UserError for what is none, and
+// for a file that verify() refuses.
+StageOrder stage_order(const std::string& name, int64_t ranks, int64_t micro_batches, int64_t chunks = 1);
 
 // UserError naming what is missing, given twice or on another rank than its stage's; whether ranks then wait for each
 // other for ever is found by make_program().

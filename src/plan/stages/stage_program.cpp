@@ -93,8 +93,7 @@ class ProgramBuilder {
       for (const uint32_t value : function.takes) {
         const uint32_t maker = cut_.values[value].maker;
         if (rank_of(maker) != rank && received.emplace(maker, run.micro_batch).second)
-          calls.push_back(
-              message_call(StageCall::Kind::kReceive, maker, rank, run.micro_batch, rank_of(maker)));
+          calls.push_back(message_call(StageCall::Kind::kReceive, maker, rank, run.micro_batch, rank_of(maker)));
       }
       StageCall& call = calls.emplace_back(StageCall{StageCall::Kind::kRun, run.function, run.micro_batch});
       for (const uint32_t value : function.takes) call.reads.push_back({0, value});

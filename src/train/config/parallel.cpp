@@ -20,13 +20,15 @@ std::string nearest_text(const Mesh& mesh, int64_t ranks) {
 
 // Of ranks of which dp_shard = -1 takes what the others leave; so it does where nobody says how they are spread.
 int64_t shards_of(const RunConfig::Parallel& parallel) {
-  const bool has_axes = parallel.pp != 1 || parallel.dp_replicate != 1 || parallel.dp_shard != 1 || parallel.cp != 1 || parallel.tp != 1;
+  const bool has_axes =
+      parallel.pp != 1 || parallel.dp_replicate != 1 || parallel.dp_shard != 1 || parallel.cp != 1 || parallel.tp != 1;
   if (!has_axes) return std::max<int64_t>(parallel.ranks, 1);
   USER_CHECK(parallel.dp_shard != 0, "parallel.dp_shard = 0: must be at least 1, or -1 for the ranks left over");
   if (parallel.dp_shard > 0) return parallel.dp_shard;
   USER_CHECK(parallel.ranks > 0,
              "parallel.dp_shard = -1 is the ranks that the other axes leave: give parallel.ranks, how many there are");
-  const Mesh others = make_mesh({{"pp", parallel.pp}, {"dp_replicate", parallel.dp_replicate}, {"cp", parallel.cp}, {"tp", parallel.tp}});
+  const Mesh others = make_mesh(
+      {{"pp", parallel.pp}, {"dp_replicate", parallel.dp_replicate}, {"cp", parallel.cp}, {"tp", parallel.tp}});
   USER_CHECK(parallel.ranks % others.ranks() == 0,
              "parallel.dp_shard = -1: the other axes have {} ranks, of which parallel.ranks = {} is no multiple; the "
              "nearest mesh is {}",
@@ -122,7 +124,7 @@ void check_stages(const RunConfig& config) {
              "parallel.pp = {}: memory.budget = \"{}\" is of a step in one piece; leave it at \"none\"", parallel.pp,
              config.memory.budget);
   try {
-    const StageOrder order = stage_order(parallel.order, parallel.pp, config.train.grad_accum);
+    const StageOrder order = stage_order(parallel.order, parallel.pp, config.train.grad_accum, parallel.chunks);
     USER_CHECK(parallel.stages.empty() || std::ssize(parallel.stages) == order.stages,
                "parallel.stages names {} modules, and there are {} stages: it says with which each begins",
                parallel.stages.size(), order.stages);

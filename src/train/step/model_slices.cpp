@@ -32,8 +32,7 @@ SavedSlices weight_slices(const ModelDirectory& directory, models::Decoder model
 SavedSlices state_slices(const ChosenOptimizer& optimizer, const ShardedState& state, const SavesFn& saves) {
   SavedSlices whole;
   for (const auto& [name, tensor] : optimizer.optimizer->named_state())
-    if (!saves || saves(Owner::kOptimizerState, name))
-      whole.push_back({name, Owner::kOptimizerState, name, 0, {}});
+    if (!saves || saves(Owner::kOptimizerState, name)) whole.push_back({name, Owner::kOptimizerState, name, 0, {}});
   return slices_of(state, std::move(whole));
 }
 

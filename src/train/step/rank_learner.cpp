@@ -117,8 +117,8 @@ std::unique_ptr<RankProgram> RankLearner::program_of(VirtualPlan captured, Conte
   return program;
 }
 
-at::Tensor RankLearner::run_other(const std::string& name, Context context,
-                                  const std::function<VirtualPlan()>& capture, const std::vector<at::Tensor>& batch) {
+at::Tensor RankLearner::run_other(const std::string& name, Context context, const std::function<VirtualPlan()>& capture,
+                                  const std::vector<at::Tensor>& batch) {
   Other& other = others_[name];
   if (other.own == nullptr && other.stages == nullptr) {
     const models::EvaluationScope no_dropout(model_);
@@ -154,25 +154,19 @@ RankLearner::Programs& RankLearner::programs_for(const Batch& batch) {
   return programs;
 }
 
-std::vector<const RankProgram*> RankLearner::programs_of(const Programs& programs) const {
+std::vector<const RankProgram*> RankLearner::step_programs() const {
   std::vector<const RankProgram*> all;
-  for (const auto& program : programs.own) all.push_back(program.get());
-  for (const StageRun* run : {programs.micro_batch.get(), programs.update.get()}) {
-    if (run == nullptr) continue;
-    for (const auto& program : run->programs())
+  const auto add = [&](const std::vector<std::unique_ptr<RankProgram>>& programs) {
+    for (const auto& program : programs)
       if (program != nullptr) all.push_back(program.get());
+  };
+  for (const auto& [seq, programs] : programs_) {
+    add(programs.own);
+    if (programs.micro_batch != nullptr) add(programs.micro_batch->programs());
+    if (programs.update != nullptr) add(programs.update->programs());
   }
   return all;
 }
-
-std::vector<const RankProgram*> RankLearner::step_programs() const {
-  std::vector<const RankProgram*> all;
-  for (const auto& [seq, programs] : programs_)
-    for (const RankProgram* program : programs_of(programs)) all.push_back(program);
-  return all;
-}
-
-StageRun::Watch RankLearner::watch() { return {is_timed_ ? &timed_ : nullptr, {}}; }
 
 bool RankLearner::plan(const Batch& batch) {
   programs_for(batch);
@@ -239,10 +233,11 @@ StepResult RankLearner::step(const Batch& batch, double lr) {
     const auto inputs = [&](int64_t i) { return micro_tensors(batch.micro_batch(i), token_count); };
     double loss = 0;
     if (stages_ != nullptr) {
-      const at::Tensor losses = programs.micro_batch->run(inputs, watch())[0];
+      const StageRun::Watch watch{is_timed_ ? &timed_ : nullptr, {}};
+      const at::Tensor losses = programs.micro_batch->run(inputs, watch)[0];
       for (int64_t i = 0; i < losses.size(0); ++i) loss += losses[i].item<double>();
       stages_->sum_shared_gradients();
-      for (const at::Tensor& result : programs.update->run([](int64_t) { return std::vector<at::Tensor>(); }, watch()))
+      for (const at::Tensor& result : programs.update->run([](int64_t) { return std::vector<at::Tensor>(); }, watch))
         results.push_back(result[0]);
     } else {
       for (int64_t i = 0; i < batch.tokens.size(0); ++i) loss += run(*programs.own[0], inputs(i))[0].item<double>();
@@ -270,8 +265,9 @@ double RankLearner::summed_loss(const Batch& rows) {
     return model_->loss(given.tokens, given.labels, at::ones({}), given.documents);
   };
   const std::vector<ModuleRef> modules = {model_};
-  return run_other(str("loss {}", fmt::join(batch.tokens.sizes(), "x")), strategy_.context,
-                   [&] { return stepc::plan(loss, modules, {}, batch.tensors()); }, batch.tensors())
+  return run_other(
+             str("loss {}", fmt::join(batch.tokens.sizes(), "x")), strategy_.context,
+             [&] { return stepc::plan(loss, modules, {}, batch.tensors()); }, batch.tensors())
       .item<double>();
 }
 
@@ -294,8 +290,9 @@ at::Tensor RankLearner::next_logits(const std::vector<int64_t>& ids) {
   };
   const std::vector<ModuleRef> modules = {model_};
   // Its lengths are not those of training, and a ring may take these alone.
-  const at::Tensor logits = run_other(str("logits {}", seq), Context::kByPrice,
-                                      [&] { return stepc::plan(at_place, modules, {}, tensors); }, tensors)
+  const at::Tensor logits = run_other(
+                                str("logits {}", seq), Context::kByPrice,
+                                [&] { return stepc::plan(at_place, modules, {}, tensors); }, tensors)
                                 .select(0, 0)
                                 .contiguous();
   ranks_->all().broadcast(logits);  // a sum of its own rounding on each rank may tip a draw
@@ -428,8 +425,8 @@ Stats RankLearner::stats() const {
   stats.state_bytes = state_.bytes();
   for (const RankProgram* program : step_programs()) {
     const MemoryCounts& measured = program->measured();
-    stats.measured_peak_bytes = std::max(stats.measured_peak_bytes,
-                                         measured.arena_peak_bytes + measured.kept_bytes + measured.unplanned_bytes);
+    stats.measured_peak_bytes =
+        std::max(stats.measured_peak_bytes, measured.arena_peak_bytes + measured.kept_bytes + measured.unplanned_bytes);
     stats.planned_peak_bytes = std::max(stats.planned_peak_bytes, program->schedule().peak_bytes());
     stats.unplanned_allocations += measured.unplanned;
     stats.planning_seconds += program->planning_seconds();
@@ -474,9 +471,10 @@ std::string RankLearner::report() const {
   const Programs& programs = programs_.rbegin()->second;
   const StageRun& run = *programs.micro_batch;
   const double waited = run.run_seconds() > 0 ? run.waited_seconds() / run.run_seconds() : 0;
-  text += str("stages begin with {}; of the micro-batches' time this rank waits for others {:.0f} %, predicted {:.0f} %\n",
-              fmt::join(stages_->cuts().begins(), ", "), 100 * waited,
-              100 * programs.micro_timeline.idle_share(stage_ranks_.own));
+  text +=
+      str("stages begin with {}; of the micro-batches' time this rank waits for others {:.0f} %, predicted {:.0f} %\n",
+          fmt::join(stages_->cuts().begins(), ", "), 100 * waited,
+          100 * programs.micro_timeline.idle_share(stage_ranks_.own));
   return text;
 }
 
@@ -484,8 +482,7 @@ std::optional<Prediction> RankLearner::prediction() const {
   if (programs_.empty()) return std::nullopt;
   const Programs& programs = programs_.rbegin()->second;
   if (stages_ != nullptr)
-    return Prediction{programs.micro_timeline.seconds + programs.update_timeline.seconds,
-                      machine_.known.is_calibrated};
+    return Prediction{programs.micro_timeline.seconds + programs.update_timeline.seconds, machine_.known.is_calibrated};
   Prediction sum = predict(programs.own[0]->schedule(), machine_.known);
   if (programs.own.size() == 1) return sum;
   sum.seconds *= static_cast<double>(config_.train.grad_accum);

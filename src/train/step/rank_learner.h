@@ -62,8 +62,8 @@ class RankLearner final : public Learner {
   [[nodiscard]] std::string memory_picture() const override;
 
  private:
-  // A step's programs: the whole, or a micro-batch's and the update's; of a pipeline those of a stage's functions, which
-  // the runs have.
+  // A step's programs: the whole, or a micro-batch's and the update's; of a pipeline those of a stage's functions,
+  // which the runs have.
   struct Programs {
     std::vector<std::unique_ptr<RankProgram>> own;
     std::unique_ptr<StageRun> micro_batch, update;
@@ -78,9 +78,7 @@ class RankLearner final : public Learner {
   };
   at::Tensor run_other(const std::string& name, Context context, const std::function<VirtualPlan()>& capture,
                        const std::vector<at::Tensor>& batch);
-  [[nodiscard]] std::vector<const RankProgram*> programs_of(const Programs& programs) const;
   [[nodiscard]] std::vector<const RankProgram*> step_programs() const;
-  StageRun::Watch watch();
   at::Tensor next_logits(const std::vector<int64_t>& ids);
   void restore_from(ModelDirectory directory);
   [[nodiscard]] CompileOptions compile_options() const;

@@ -1,6 +1,7 @@
 #include "train/step/stage_cuts.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -41,7 +42,7 @@ Graph graph_of(const VirtualPlan& captured, KernelSources& kernels, CompileOptio
 
 StageCuts::StageCuts(const RunConfig& config) : begins_(config.parallel.stages) {
   check_stages(config);
-  order_ = stage_order(config.parallel.order, config.parallel.pp, config.train.grad_accum);
+  order_ = stage_order(config.parallel.order, config.parallel.pp, config.train.grad_accum, config.parallel.chunks);
 }
 
 StageParts StageCuts::micro_batch(const VirtualPlan& captured, KernelSources& kernels, CompileOptions& options) {
@@ -56,7 +57,13 @@ StageParts StageCuts::micro_batch(const VirtualPlan& captured, KernelSources& ke
 }
 
 StageParts StageCuts::update(const VirtualPlan& captured, KernelSources& kernels, CompileOptions& options) const {
-  StageParts parts{cut_update(graph_of(captured, kernels, options), order_.stages, holders_), {}};
+  std::map<std::string, std::vector<int64_t>> on;  // ranks: what belongs to no parameter is updated once on each
+  for (const auto& [key, stages] : holders_) {
+    std::set<int64_t> ranks_of;
+    for (const int64_t stage : stages) ranks_of.insert(stage % ranks());
+    on[key] = {ranks_of.begin(), ranks_of.end()};
+  }
+  StageParts parts{cut_update(graph_of(captured, kernels, options), ranks(), on), {}};
   parts.program = make_program(parts.cut, ranks());
   return parts;
 }

@@ -67,7 +67,8 @@ class StagePlanner {
 
   static double sent_bytes(const StageParts& parts, const StageCall& send) {
     double bytes = 0;
-    for (const SlotValue& one : send.reads) bytes += static_cast<double>(stepc::bytes_of(parts.cut.values[one.value].type));
+    for (const SlotValue& one : send.reads)
+      bytes += static_cast<double>(stepc::bytes_of(parts.cut.values[one.value].type));
     return bytes;
   }
 
@@ -106,8 +107,8 @@ PipelinePlan plan_pipeline(const std::vector<CapturedPart>& captured, const RunC
   StagePlanner planner(config, strategy);
   StageCuts cuts(config);
   std::vector<PlannedParts> planned;
-  planned.push_back(planner.plan(cuts.micro_batch(captured.at(0).plan, planner.kernels(), planner.options()),
-                                 captured.at(0).times));
+  planned.push_back(
+      planner.plan(cuts.micro_batch(captured.at(0).plan, planner.kernels(), planner.options()), captured.at(0).times));
   planned.push_back(planner.plan(cuts.update(captured.at(1).plan, planner.kernels(), planner.options()), 1));
   PipelinePlan out{strategy, config.parallel.order, {}, {}, planned[0].timeline.idle_share()};
   out.strategy.context = planner.options().strategy.context;
@@ -135,8 +136,8 @@ PipelinePlan plan_pipeline(const std::vector<CapturedPart>& captured, const RunC
     if (!saves_while_training(config)) continue;
     const ShardedState state = planner.state_of(rank, cuts.ranks());
     const SavesFn saves = [&](Owner owner, const std::string& key) { return cuts.saves(rank, owner, key); };
-    stage.staging_bytes = staged_bytes(weight_slices(directory, model, state, saves),
-                                       state_slices(optimizer, state, saves), state);
+    stage.staging_bytes =
+        staged_bytes(weight_slices(directory, model, state, saves), state_slices(optimizer, state, saves), state);
   }
   return out;
 }
@@ -157,11 +158,10 @@ std::string to_text(const PipelinePlan& plan) {
     const StagePlan& stage = plan.stages[r];
     out += str("  {:<5} {:>20} {:>10} {:>16} {:>18} {:>4.0f} %  {}\n", r, human_bytes(stage.state_bytes),
                human_bytes(stage.step_bytes()), human_bytes(stage.between_bytes),
-               human_bytes(static_cast<uint64_t>(stage.sent_bytes)), 100 * stage.waits,
-               fmt::join(stage.begins, ", "));
+               human_bytes(static_cast<uint64_t>(stage.sent_bytes)), 100 * stage.waits, fmt::join(stage.begins, ", "));
   }
-  out += str("a rank takes {}: model and optimizer {}, step {}, {}the program itself aside\n", human_bytes(most.bytes()),
-             human_bytes(most.state_bytes), human_bytes(most.step_bytes()),
+  out += str("a rank takes {}: model and optimizer {}, step {}, {}the program itself aside\n",
+             human_bytes(most.bytes()), human_bytes(most.state_bytes), human_bytes(most.step_bytes()),
              most.staging_bytes > 0 ? str("copy for saves {}, ", human_bytes(most.staging_bytes)) : std::string());
   return out;
 }

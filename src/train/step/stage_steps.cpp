@@ -44,8 +44,7 @@ void StageSteps::sum_shared_gradients() {
     const uint64_t bytes =
         aligned(reduction_scratch_bytes(held.numel(), static_cast<uint64_t>(held.element_size()), std::ssize(on)));
     const at::Tensor scratch = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
-    across_stages(ranks_, {on.begin(), on.end()})
-        .all_reduce(held, ReduceOp::kSum, scratch.mutable_data_ptr(), bytes);
+    across_stages(ranks_, {on.begin(), on.end()}).all_reduce(held, ReduceOp::kSum, scratch.mutable_data_ptr(), bytes);
   }
 }
 

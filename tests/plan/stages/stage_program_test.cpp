@@ -49,6 +49,30 @@ TEST(StageProgram, OrdersRunToTheirEnd) {
       }
 }
 
+TEST(StageProgram, SeveralStagesARankWaitLess) {
+  const auto at_once = [](const StageCall& /*send*/) { return 0.0; };
+  for (const int64_t ranks : {2, 3, 4})
+    for (const int64_t chunks : {2, 3})
+      for (const int64_t micro_batches : {ranks, 3 * ranks}) {
+        const StageCut cut = chain_of(ranks * chunks);
+        std::vector<double> seconds;
+        for (const StageFunction& one : cut.functions) seconds.push_back(one.stage + 1 == cut.stages ? 2 : 1);
+        for (const StageOrder& order :
+             {interleaved_order(ranks, micro_batches, chunks), gpipe_order(ranks, micro_batches, chunks)}) {
+          verify(order);
+          EXPECT_EQ(parse_stage_order(to_csv(order)), order);
+          verify(make_program(cut, order));
+        }
+        const ProgramTimeline timeline =
+            simulate(make_program(cut, interleaved_order(ranks, micro_batches, chunks)), seconds, at_once);
+        const auto p = static_cast<double>(ranks - 1), m = static_cast<double>(micro_batches * chunks);
+        EXPECT_NEAR(timeline.idle_share(), p / (m + p), 0.05) << ranks << " " << chunks << " " << micro_batches;
+      }
+  EXPECT_USER_ERROR(interleaved_order(4, 6, 2),
+                    "6 micro-batches on 4 ranks of 2 stages each, which take as many as "
+                    "there are ranks in turn: train.grad_accum can be 8");
+}
+
 TEST(StageProgram, HoldsAtMostAsManyMicroBatchesAsStagesAreLeft) {
   const StageOrder order = one_forward_one_backward(4, 16), gpipe = gpipe_order(4, 16);
   for (int64_t s = 0; s < 4; ++s) {
@@ -72,8 +96,7 @@ TEST(StageProgram, ItsBubbleIsTheFormulas) {
     const auto at_once = [](const StageCall& /*send*/) { return 0.0; };
     const ProgramTimeline timeline =
         simulate(make_program(cut, one_forward_one_backward(stages, micro_batches)), seconds, at_once);
-    const double expected =
-        static_cast<double>(stages - 1) / static_cast<double>(micro_batches + stages - 1);
+    const double expected = static_cast<double>(stages - 1) / static_cast<double>(micro_batches + stages - 1);
     EXPECT_NEAR(timeline.idle_share(), expected, 1e-12) << stages << " " << micro_batches;
     const auto late = [](const StageCall& /*send*/) { return 1.0; };
     EXPECT_GT(simulate(make_program(cut, one_forward_one_backward(stages, micro_batches)), seconds, late).seconds,
@@ -90,7 +113,8 @@ TEST(StageProgram, RandomOrdersEndOrAreRefused) {
     StageOrder order = gpipe_order(stages, micro_batches);
     for (auto& row : order.passes) {  // any order of forward passes, any of backward passes behind their own
       std::shuffle(row.begin(), row.end(), random);
-      std::ranges::stable_sort(row, {}, [](const StagePass& pass) { return std::pair(pass.micro_batch, pass.is_backward); });
+      std::ranges::stable_sort(row, {},
+                               [](const StagePass& pass) { return std::pair(pass.micro_batch, pass.is_backward); });
       if (random() % 2 == 0) std::ranges::stable_sort(row, {}, &StagePass::is_backward);
       if (random() % 3 == 0)
         std::ranges::stable_sort(row, std::greater<>(), [](const StagePass& pass) { return pass.micro_batch; });
