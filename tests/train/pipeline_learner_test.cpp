@@ -100,6 +100,26 @@ TEST_F(PipelineLearnerTest, TextIsSampled) {
   for (const std::string& text : texts) EXPECT_EQ(text, expected);
 }
 
+// It spreads to the other stage in the backward pass; the function that made it first is the cause.
+TEST_F(PipelineLearnerTest, WhereALossIsNotANumberIsFound) {
+  make_model([](models::DecoderConfig& /*shape*/) {},
+             [](const std::string& name, at::Tensor weight) {
+               if (name.ends_with("1.mlp.gate_proj.weight") || name.ends_with("1.mlp.up_proj.weight"))
+                 weight.mul_(1e25);
+             });
+  const Setting setting{"pp=2", 0, 2, "adamw", "float32"};
+  const auto found = on_every(strategy_of(setting), [&](const std::shared_ptr<Ranks>& ranks) {
+    RankLearner learner(model(setting), config(setting), strategy_of(setting), ranks);
+    learner.plan(batch(setting, 0));
+    learner.load(config(setting));
+    EXPECT_FALSE(std::isfinite(learner.step(batch(setting, 0), 1e-3).loss));
+    learner.restore_fresh(directory_ / "model", config(setting));
+    return learner.find_nonfinite_in(batch(setting, 0)).value_or("");
+  });
+  EXPECT_TRUE(found[0].starts_with("model.layers.1.mlp") && found[0].ends_with(" on rank 1")) << found[0];
+  EXPECT_EQ(found[1], found[0]);
+}
+
 TEST_F(PipelineLearnerTest, WhatCannotBeIsRefused) {
   const auto error_of = [&](Setting setting) -> std::string {
     const auto errors = on_every(strategy_of(setting), [&](const std::shared_ptr<Ranks>& ranks) -> std::string {
@@ -118,7 +138,7 @@ TEST_F(PipelineLearnerTest, WhatCannotBeIsRefused) {
             "parallel.pp = 2: 1 micro-batch for 2 stages in the order \"1f1b\", which needs one a stage: "
             "train.grad_accum must be at least 2");
   EXPECT_EQ(error_of({"pp=3", 0, 3}),
-            "parallel.pp: 3 stages, and the model has 2 layers: each stage needs one, so there can be at most 2");
+            "parallel.pp = 3: the model has 2 layers, and each stage needs one; pp can be at most 2");
   Setting named{"pp=2", 0, 2};
   named.stages = {"layers.0", "layer.1"};
   EXPECT_EQ(

@@ -116,6 +116,12 @@ TEST_F(RunConfigTest, WhatActsAlongAnAxisWithOneRankHasNoEffect) {
             std::vector<std::string>{"parallel.sequence_parallel = false has no effect: parallel.tp is 1"});
   EXPECT_EQ(without_effect(load_with({"parallel.context", "heads"})),
             std::vector<std::string>{"parallel.context = \"heads\" has no effect: parallel.cp is 1"});
+  EXPECT_EQ(without_effect(load_with({"parallel.order", "gpipe"})),
+            std::vector<std::string>{"parallel.order = \"gpipe\" has no effect: parallel.pp is 1"});
+  EXPECT_EQ(without_effect(load_with({"parallel.chunks", "2"})),
+            std::vector<std::string>{"parallel.chunks = 2 has no effect: parallel.pp is 1"});
+  EXPECT_EQ(without_effect(load_with({"parallel.stages", "[\"layers.0\"]"})),
+            std::vector<std::string>{"parallel.stages has no effect: parallel.pp is 1"});
 }
 
 TEST_F(RunConfigTest, ReplaysAreComparedAsAsked) {

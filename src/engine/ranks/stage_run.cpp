@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include <ATen/Context.h>
@@ -64,7 +65,9 @@ StageRun::StageRun(StageCut cut, StageProgram program, const StageRanks& ranks, 
     : cut_(std::move(cut)), program_(std::move(program)), ranks_(ranks) {
   stepc::verify(program_);
   INTERNAL_CHECK_EQ(program_.ranks(), ranks_.count);
-  if (const auto other = find_unlike(*ranks_.all, hash_of(program_)))
+  std::string text = to_text(program_);
+  for (const StageValue& value : cut_.values) text += stepc::to_text(value.type) + "\n";
+  if (const auto other = find_unlike(*ranks_.all, hash_text(hash_bytes(std::as_bytes(std::span(text))))))
     user_error(
         "rank {} came to another order of its pipeline's calls ({}) than rank 0 ({}): all ranks want the same "
         "stepc and configuration",

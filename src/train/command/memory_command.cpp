@@ -73,6 +73,7 @@ int run_memory_of_rank(const RunConfig& config, const ModelDirectory& directory,
   Progress progress = progress_on_terminal(stderr);
   check_tensor_parallel(strategy, directory.config.num_attention_heads, directory.config.vocab_size);
   check_context_parallel(strategy, config.data.longest_row());
+  check_pipeline(config, directory.config.num_hidden_layers);
   const CapturedRun run = capture_run(config, directory, progress);
   std::optional<Progress::Phase> phase(std::in_place, progress, "planning the step");
   const auto show = [&](const auto& plan) {

@@ -115,6 +115,16 @@ void check_context_parallel(const Strategy& strategy, int64_t tokens) {
              strategy.mesh.size(*cp), tokens, tokens);
 }
 
+void check_pipeline(const RunConfig& config, int64_t layers) {
+  const RunConfig::Parallel& parallel = config.parallel;
+  if (parallel.pp == 1 || !parallel.stages.empty()) return;
+  USER_CHECK(parallel.pp * parallel.chunks <= layers,
+             "parallel.pp = {}{}: the model has {} layer{}, and each stage needs one{}", parallel.pp,
+             parallel.chunks == 1 ? std::string() : str(" with parallel.chunks = {}", parallel.chunks), layers,
+             layers == 1 ? "" : "s",
+             layers / parallel.chunks < 2 ? std::string() : str("; pp can be at most {}", layers / parallel.chunks));
+}
+
 void check_stages(const RunConfig& config) {
   const RunConfig::Parallel& parallel = config.parallel;
   if (parallel.pp == 1) return;

@@ -91,6 +91,7 @@ RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Stra
   check_context_parallel(strategy_, config.data.longest_row());
   strategy_.mesh = stage_ranks_.stage_mesh;
   config_.parallel.pp = stage_ranks_.count;
+  check_pipeline(config_, directory_.config.num_hidden_layers);
   if (stage_ranks_.count > 1) stages_ = std::make_unique<StageSteps>(config_, stage_ranks_, kernels_, state_);
   const VirtualRegion shapes_alone;
   model_ = models::Decoder(directory_.config, models::scalar_type(config.model.compute));
