@@ -101,6 +101,7 @@ ShardRule parse_shard_rule(const std::string& text) {
 Strategy strategy_of(const Arguments& arguments) {
   Strategy strategy;
   strategy.mesh = parse_mesh(arguments.mesh);
+  USER_CHECK(!strategy.mesh.find("pp"), "--mesh {}: irtool looks at one stage; leave out pp", arguments.mesh);
   strategy.zero = arguments.zero.value_or(strategy.mesh.find("dp_shard") ? 3 : 0);
   strategy.sequence_parallel = !arguments.no_sequence_parallel;
   strategy.context = parse_context(arguments.context);

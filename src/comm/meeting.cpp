@@ -36,7 +36,7 @@ Meeting::Meeting(int64_t rank, int64_t ranks, c10::intrusive_ptr<c10d::Store> st
       address_(std::move(address)),
       timeout_(timeout) {}
 
-std::unique_ptr<Peers> Meeting::connect(const std::vector<int64_t>& members) {
+std::unique_ptr<Peers> Meeting::connect(const std::vector<int64_t>& members, const std::string& name) {
   const auto own = std::ranges::find(members, rank_);
   INTERNAL_CHECK(own != members.end(), "rank {} makes a group of others", rank_);
   const int64_t place = own - members.begin();
@@ -45,7 +45,7 @@ std::unique_ptr<Peers> Meeting::connect(const std::vector<int64_t>& members) {
   c10::intrusive_ptr<c10d::Backend> backend;
   const std::string names = str("{}", fmt::join(members, ", "));
   try {
-    const auto store = c10::make_intrusive<c10d::PrefixStore>(str("ranks {}", names), store_);
+    const auto store = c10::make_intrusive<c10d::PrefixStore>(str("ranks {}{}", names, name), store_);
     backend = transport_->connect(store, place, std::ssize(members), timeout_);
   } catch (const std::exception& error) {
     throw LostRank(str("ranks {} did not connect: {}", names, line_of(error)));

@@ -26,8 +26,9 @@ class Meeting {
   [[nodiscard]] int64_t round() const { return round_; }
 
   // Connects the members of a group, this rank among them; they call it together. Throws LostRank where some do not
-  // come, and UserError or InternalError where the connections do not work.
-  std::unique_ptr<Peers> connect(const std::vector<int64_t>& members);
+  // come, and UserError or InternalError where the connections do not work. `name`: of several groups of the same
+  // ranks.
+  std::unique_ptr<Peers> connect(const std::vector<int64_t>& members, const std::string& name = {});
 
  private:
   int64_t rank_, ranks_, round_;

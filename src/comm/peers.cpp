@@ -69,7 +69,8 @@ InFlight::Works::~Works() {
     peers.lost_.emplace(op + " was given up before it had ended", LostIn{op, peers.members_});
 }
 
-InFlight Peers::begin(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received) {
+InFlight Peers::begin(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received,
+                      std::optional<int> tag) {
   if (lost_) throw LostRank(*lost_);
   const auto n = static_cast<size_t>(ranks()), own = static_cast<size_t>(own_);
   INTERNAL_CHECK_EQ(sent.size(), received.size());
@@ -80,7 +81,7 @@ InFlight Peers::begin(std::string_view op, std::span<const SentBytes> sent, std:
   auto exchange = std::make_unique<InFlight::Works>(*this, op);
   exchange->all.reserve(2 * sent.size());
   const auto tag_of = [&](size_t round) {
-    return static_cast<int>((static_cast<size_t>(tag_) + round) % std::numeric_limits<int>::max());
+    return static_cast<int>((static_cast<size_t>(tag.value_or(tag_)) + round) % std::numeric_limits<int>::max());
   };
   // Each rank begins with its neighbour, so that not all of them send to the same one.
   size_t peer = own;
@@ -111,7 +112,7 @@ InFlight Peers::begin(std::string_view op, std::span<const SentBytes> sent, std:
       std::memcpy(received[at].memory, sent[at].memory, sent[at].bytes);
   }
   traffic_.seconds += seconds_since(began);
-  tag_ = tag_of(rounds);
+  if (!tag) tag_ = tag_of(rounds);
   return InFlight(std::move(exchange));
 }
 

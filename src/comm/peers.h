@@ -52,7 +52,9 @@ class Peers {
   // follow as many once more, and so on: all are on their way at once. Both sides give the same sizes, and where that
   // is nothing no message is sent. begin() returns at once, end() when all has come and what was sent may change;
   // several may be on their way, which all members begin in one order. Throw LostRank, from then on at every call.
-  InFlight begin(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received);
+  // With a `tag` the messages have that number and the next ones, and nothing is counted.
+  InFlight begin(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received,
+                 std::optional<int> tag = {});
   void end(InFlight::Works& exchange);
   void exchange(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received) {
     begin(op, sent, received).end();

@@ -168,6 +168,28 @@ void RankGroup::rotate(at::TensorList operands, at::TensorList results, int64_t 
   begin_rotate(operands, results, by).end();
 }
 
+InFlight RankGroup::begin_send(std::string_view what, at::TensorList tensors, int64_t to, int tag) {
+  Messages messages;
+  for (const at::Tensor& tensor : tensors) {
+    check_tensor(tensor, "message");
+    for (int64_t k = 0; k < ranks(); ++k)
+      messages.sent.push_back({tensor.const_data_ptr(), k == to ? tensor.nbytes() : 0});
+  }
+  messages.received.resize(messages.sent.size());
+  return peers_->begin(what, messages.sent, messages.received, tag);
+}
+
+InFlight RankGroup::begin_receive(std::string_view what, at::TensorList tensors, int64_t from, int tag) {
+  Messages messages;
+  for (const at::Tensor& tensor : tensors) {
+    check_tensor(tensor, "message");
+    for (int64_t k = 0; k < ranks(); ++k)
+      messages.received.push_back({tensor.mutable_data_ptr(), k == from ? tensor.nbytes() : 0});
+  }
+  messages.sent.resize(messages.received.size());
+  return peers_->begin(what, messages.sent, messages.received, tag);
+}
+
 void RankGroup::broadcast(at::TensorList tensors, int64_t from) {
   check_tensors("broadcast", tensors, tensors);
   Messages messages;

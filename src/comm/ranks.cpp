@@ -16,8 +16,37 @@
 
 namespace stepc {
 
-Ranks::Ranks(std::unique_ptr<Meeting> meeting) : meeting_(std::move(meeting)) {}
+namespace {
+std::vector<int64_t> first_numbers(int64_t count) {
+  std::vector<int64_t> numbers(static_cast<size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+}  // namespace
+
+Ranks::Ranks(std::unique_ptr<Meeting> meeting)
+    : meeting_(std::move(meeting)),
+      flight_(std::make_shared<Flight>()),
+      members_(first_numbers(meeting_->ranks())),
+      own_(meeting_->rank()),
+      groups_(std::make_shared<Groups>()) {}
+Ranks::Ranks(std::shared_ptr<Meeting> meeting, std::shared_ptr<Flight> flight, std::shared_ptr<Groups> groups,
+             std::vector<int64_t> members)
+    : meeting_(std::move(meeting)),
+      flight_(std::move(flight)),
+      members_(std::move(members)),
+      groups_(std::move(groups)) {
+  const auto own = std::ranges::find(members_, meeting_->rank());
+  INTERNAL_CHECK(own != members_.end(), "rank {} is none of its part", meeting_->rank());
+  own_ = own - members_.begin();
+}
 Ranks::~Ranks() = default;
+
+std::shared_ptr<Ranks> Ranks::part(const std::vector<int64_t>& members) const {
+  std::vector<int64_t> in_run;
+  for (const int64_t member : members) in_run.push_back(members_.at(static_cast<size_t>(member)));
+  return std::shared_ptr<Ranks>(new Ranks(meeting_, flight_, groups_, std::move(in_run)));
+}
 
 std::vector<std::shared_ptr<Ranks>> Ranks::threads(int64_t ranks, std::chrono::milliseconds timeout) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
@@ -27,25 +56,30 @@ std::vector<std::shared_ptr<Ranks>> Ranks::threads(int64_t ranks, std::chrono::m
   return all;
 }
 
-int64_t Ranks::rank() const { return meeting_->rank(); }
-int64_t Ranks::ranks() const { return meeting_->ranks(); }
+int64_t Ranks::rank() const { return own_; }
+int64_t Ranks::ranks() const { return std::ssize(members_); }
+int64_t Ranks::rank_in_run() const { return meeting_->rank(); }
 int64_t Ranks::round() const { return meeting_->round(); }
 
-RankGroup& Ranks::group(const std::vector<int64_t>& members) {
-  if (const auto it = groups_.find(members); it != groups_.end()) return it->second;
-  return groups_.emplace(members, RankGroup(meeting_->connect(members))).first->second;
+// A part of the run and the whole may have groups of the same ranks, whose calls come in an order of their own.
+RankGroup& Ranks::among(const std::vector<int64_t>& members, bool for_messages) {
+  std::vector<int64_t> in_run;
+  for (const int64_t member : members) in_run.push_back(members_.at(static_cast<size_t>(member)));
+  std::string name;
+  if (std::ssize(members_) < meeting_->ranks()) name = str(" of {}", fmt::join(members_, ", "));
+  if (for_messages) name += ", messages";
+  const auto known = groups_->find({in_run, name});
+  if (known != groups_->end()) return known->second;
+  auto peers = meeting_->connect(in_run, name);
+  return groups_->emplace(std::pair(in_run, name), RankGroup(std::move(peers))).first->second;
 }
 
 RankGroup& Ranks::along(const Mesh& mesh, const std::vector<Axis>& axes) {
   INTERNAL_CHECK_EQ(mesh.ranks(), ranks(), "the mesh {} on the ranks of this run", to_text(mesh));
-  return group(group_of(mesh, axes, rank()));
+  return among(group_of(mesh, axes, rank()));
 }
 
-RankGroup& Ranks::all() {
-  std::vector<int64_t> members(static_cast<size_t>(ranks()));
-  std::iota(members.begin(), members.end(), 0);
-  return group(members);
-}
+RankGroup& Ranks::all() { return among(first_numbers(ranks())); }
 
 // Every such call begins with a number of each rank. One below 0 is of a rank that cannot go on, and says how long its
 // reason is, which follows.
@@ -100,7 +134,7 @@ void Ranks::tell(const std::string& why) noexcept {
 
 Traffic Ranks::traffic() const {
   Traffic sum;
-  for (const auto& [members, group] : groups_) {
+  for (const auto& [name, group] : *groups_) {
     sum.seconds += group.traffic().seconds;
     sum.sent_bytes += group.traffic().sent_bytes;
   }

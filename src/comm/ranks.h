@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -93,7 +94,11 @@ class RankGroup {
   void all_to_all(at::TensorList operands, at::TensorList results);
   // On different memory: goes to the rank `by` places behind this one, around the group; the result comes from before.
   void rotate(at::TensorList operands, at::TensorList results, int64_t by);
-  // The same, which return at once. Several may be on their way, which all ranks begin in one order.
+  // To one rank of the group and from one, by a number of which both sides know and that no other message between them
+  // has at the time; in whatever order. Not in a group that does anything else.
+  InFlight begin_send(std::string_view what, at::TensorList tensors, int64_t to, int tag);
+  InFlight begin_receive(std::string_view what, at::TensorList tensors, int64_t from, int tag);
+  // As above, which return at once. Several may be on their way, which all ranks begin in one order.
   InFlight begin_all_gather(at::TensorList operands, at::TensorList results);
   InFlight begin_all_to_all(at::TensorList operands, at::TensorList results);
   InFlight begin_rotate(at::TensorList operands, at::TensorList results, int64_t by);
@@ -129,17 +134,25 @@ class Ranks {
   explicit Ranks(std::unique_ptr<Meeting> meeting);
   ~Ranks();
 
+  // Some of these ranks, in that order, this one among them, as a run of their own: the stage of a pipeline, say. They
+  // share connections with the whole, whose calls are another's.
+  [[nodiscard]] std::shared_ptr<Ranks> part(const std::vector<int64_t>& members) const;
+
   [[nodiscard]] int64_t rank() const;
   [[nodiscard]] int64_t ranks() const;
+  // By its number among all ranks that were started, of which these may be a part.
+  [[nodiscard]] int64_t rank_in_run() const;
   // How often ranks have met in the launcher's store, this time with them: above 1 it has started the run again.
   [[nodiscard]] int64_t round() const;
-  // What this rank does, noted by whatever runs on it.
-  [[nodiscard]] Flight& flight() { return flight_; }
+  // What this rank does, noted by whatever runs on it, on a part of the run too.
+  [[nodiscard]] Flight& flight() { return *flight_; }
 
   // This rank's group along the axes (group_of of ir/mesh.h), made at the first call for these ranks in this order and
   // kept: its ranks make that call together.
   RankGroup& along(const Mesh& mesh, const std::vector<Axis>& axes);
   RankGroup& all();
+  // Of these ranks, in that order, this one among them; for nothing but sends and receives, or for anything else.
+  RankGroup& among(const std::vector<int64_t>& members, bool for_messages = false);
 
   // What everybody gave, in the order of ranks; for short texts. This and the next three throw RankFailed where another
   // rank called fail() in the stead of one of them.
@@ -159,13 +172,17 @@ class Ranks {
   [[nodiscard]] Traffic traffic() const;
 
  private:
-  RankGroup& group(const std::vector<int64_t>& members);
+  using Groups = std::map<std::pair<std::vector<int64_t>, std::string>, RankGroup>;  // by ranks in the run, and a name
+  Ranks(std::shared_ptr<Meeting> meeting, std::shared_ptr<Flight> flight, std::shared_ptr<Groups> groups,
+        std::vector<int64_t> members);
   std::vector<int64_t> numbers(int64_t mine, const std::string* failure = nullptr);
   std::vector<std::string> texts(const std::string& mine, const std::vector<int64_t>& size_of);
 
-  std::unique_ptr<Meeting> meeting_;
-  Flight flight_;
-  std::map<std::vector<int64_t>, RankGroup> groups_;
+  std::shared_ptr<Meeting> meeting_;
+  std::shared_ptr<Flight> flight_;
+  std::vector<int64_t> members_;    // in the run
+  int64_t own_ = 0;                 // which of them this one is
+  std::shared_ptr<Groups> groups_;  // of the run: a part counts in its traffic
 };
 
 }  // namespace stepc

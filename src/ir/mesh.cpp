@@ -9,7 +9,7 @@
 namespace stepc {
 
 namespace {
-constexpr std::array<std::string_view, 5> kAxisNames = {"dp_replicate", "dp_shard", "cp", "tp", "ep"};
+constexpr std::array<std::string_view, 6> kAxisNames = {"pp", "dp_replicate", "dp_shard", "cp", "tp", "ep"};
 constexpr int64_t kMostRanks = int64_t{1} << 20;
 
 void check_axis_name(const std::string& name) {
@@ -18,7 +18,7 @@ void check_axis_name(const std::string& name) {
       std::ranges::find_if(kAxisNames, [&](std::string_view axis) { return !name.empty() && axis.starts_with(name); });
   const auto near = begins != kAxisNames.end() ? std::optional(std::string(*begins))
                     : name.empty()             ? std::nullopt
-                                               : nearest(name, {kAxisNames.begin(), kAxisNames.end()});
+                                               : nearest(name, {kAxisNames.rbegin(), kAxisNames.rend()});
   user_error("no axis of a mesh is named '{}'{}; there are {}", name, near ? str(" (did you mean '{}'?)", *near) : "",
              fmt::join(kAxisNames, ", "));
 }

@@ -51,6 +51,49 @@ TEST(Ranks, FormGroupsAlongTheAxesOfAMesh) {
   check_axes(parse_mesh("dp_shard=2,tp=3"));
 }
 
+// Parts of a run talk among themselves at their own pace, with no others to wait for.
+TEST(Ranks, APartIsARunOfItsOwn) {
+  on_ranks(4, [](Ranks& ranks) {
+    const int64_t half = ranks.rank() / 2;
+    const auto part = ranks.part({2 * half, 2 * half + 1});
+    EXPECT_EQ(part->rank(), ranks.rank() % 2);
+    EXPECT_EQ(part->ranks(), 2);
+    EXPECT_EQ(part->rank_in_run(), ranks.rank());
+    for (int64_t i = 0; i < 3 + 5 * half; ++i) {
+      EXPECT_EQ(part->exchange(str("{}", ranks.rank())),
+                (std::vector<std::string>{str("{}", 2 * half), str("{}", 2 * half + 1)}));
+      EXPECT_EQ(part->along(parse_mesh("tp=2"), {0}).ranks(), 2);
+    }
+    EXPECT_EQ(ranks.largest(ranks.rank()), 3);
+    EXPECT_GT(ranks.traffic().sent_bytes, 0U) << "of its parts too";
+  });
+}
+
+// Messages have numbers: they may be begun in another order than they are waited for.
+TEST(Ranks, SendAndReceiveByNumber) {
+  on_ranks(3, [](Ranks& ranks) {
+    RankGroup& group = ranks.among({0, 1, 2}, /*for_messages=*/true);
+    EXPECT_NE(&group, &ranks.all());
+    constexpr int kMessages = 5;
+    if (ranks.rank() == 0) {
+      std::vector<at::Tensor> tensors;
+      std::vector<InFlight> sends;
+      for (int i = 0; i < kMessages; ++i) {
+        tensors.push_back(at::full({100}, i, at::kFloat));
+        sends.push_back(group.begin_send("a number", tensors.back(), 2, i));
+      }
+      for (InFlight& send : sends) send.end();
+    } else if (ranks.rank() == 2) {
+      for (int i = kMessages; i-- > 0;) {
+        const at::Tensor got = at::zeros({100});
+        group.begin_receive("a number", got, 0, i).end();
+        EXPECT_EQ(got.min().item<double>(), i);
+      }
+    }
+    ranks.barrier();
+  });
+}
+
 TEST(Ranks, ExchangeTexts) {
   on_ranks(3, [](Ranks& ranks) {
     const std::string mine(static_cast<size_t>(ranks.rank()) * 5, static_cast<char>('a' + ranks.rank()));

@@ -35,8 +35,16 @@ USAGE = {
         ["train", "run.toml", "--parallel.tensor_parallel_degree=2"],
         "--parallel.tensor_parallel_degree=2: unknown key parallel.tensor_parallel_degree; here it is parallel.tp: ranks "
         "that split matmuls, heads and classes: tensor parallelism"),
-    "key of what is not there": (["train", "run.toml", "--parallel.pp=2"],
-                                 "--parallel.pp=2: unknown key parallel.pp; there is no pipeline parallelism yet"),
+    "key of what is not there": (["train", "run.toml", "--parallel.ep=2"],
+                                 "--parallel.ep=2: unknown key parallel.ep; there is no expert parallelism yet"),
+    "too few micro-batches": (["memory", "run.toml", "--parallel.pp=2"],
+                              "run.toml: parallel.pp = 2: 1 micro-batch for 2 stages in the order \"1f1b\", which needs "
+                              "one a stage: train.grad_accum must be at least 2"),
+    "more stages than layers": (["memory", "run.toml", "--parallel.pp=5", "--train.grad_accum=5"],
+                                "parallel.pp = 5: the model has 4 layers, and each stage needs one; pp can be at most 4"),
+    "an order that is none": (["memory", "run.toml", "--parallel.pp=2", "--parallel.order=zb"],
+                              "run.toml: parallel.pp = 2: the order \"zb\" is none; it is \"1f1b\", \"gpipe\" or a file "
+                              "that ends in .csv"),
     "axis that is none": (["train", "run.toml", "--parallel.tpp=2"],
                           "--parallel.tpp=2: unknown key parallel.tpp; did you mean parallel.tp?"),
     "no ranks along an axis": (["memory", "run.toml", "--parallel.tp=0"],

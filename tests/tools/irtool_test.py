@@ -213,10 +213,10 @@ def test_what_no_axis_splits(layers):
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
-        (["--all", "--mesh", "tpp=2"], "no axis of a mesh is named 'tpp' (did you mean 'tp'?); there are dp_replicate"),
+        (["--all", "--mesh", "tpp=2"], "no axis of a mesh is named 'tpp' (did you mean 'tp'?); there are pp, dp_replicate"),
         (["--all", "--mesh", "dp=2"], "no axis of a mesh is named 'dp' (did you mean 'dp_replicate'?)"),
         (["--all", "--mesh", ""], "--mesh is empty; write dp_shard=2,tp=4"),
-        (["--all", "--mesh", "=2"], "no axis of a mesh is named ''; there are dp_replicate"),
+        (["--all", "--mesh", "=2"], "no axis of a mesh is named ''; there are pp, dp_replicate"),
         (["--all", "--mesh", "tp=-2"], "the mesh has -2 along 'tp'; the least is 1"),
         (["--all", "--mesh", "tp=2x"], "'2x' is no size of the axis 'tp'; write a number of ranks, as in tp=2"),
         (["--all", "--mesh", "tp=2,tp=2"], "the mesh has the axis 'tp' twice; give it once"),

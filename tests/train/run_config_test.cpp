@@ -100,12 +100,13 @@ TEST_F(RunConfigTest, NamesOfOthersAreAnsweredWithOurs) {
                                                         {"parallel.context_parallel_degree", "cp"},
                                                         {"train.fsdp_size", "dp_shard"},
                                                         {"parallel.tp_size", "tp"},
+                                                        {"parallel.pipeline_parallel_degree", "pp"},
                                                         {"optim.zero_stage", "zero"},
                                                         {"train.world_size", "ranks"}})
     EXPECT_USER_ERROR(load_with({theirs, "2"}), str("unknown key {}; here it is parallel.{}: ", theirs, ours));
   EXPECT_USER_ERROR(load(str("{}[zero_optimization]\nstage = 2\n", kLeast)),
                     ":7: unknown section [zero_optimization]; here it is parallel.zero: ");
-  EXPECT_USER_ERROR(load_with({"parallel.pipeline_parallel_degree", "2"}), "there is no pipeline parallelism yet");
+  EXPECT_USER_ERROR(load_with({"parallel.expert_parallel_degree", "2"}), "there is no expert parallelism yet");
 }
 
 TEST_F(RunConfigTest, WhatActsAlongAnAxisWithOneRankHasNoEffect) {
@@ -115,6 +116,12 @@ TEST_F(RunConfigTest, WhatActsAlongAnAxisWithOneRankHasNoEffect) {
             std::vector<std::string>{"parallel.sequence_parallel = false has no effect: parallel.tp is 1"});
   EXPECT_EQ(without_effect(load_with({"parallel.context", "heads"})),
             std::vector<std::string>{"parallel.context = \"heads\" has no effect: parallel.cp is 1"});
+  EXPECT_EQ(without_effect(load_with({"parallel.order", "gpipe"})),
+            std::vector<std::string>{"parallel.order = \"gpipe\" has no effect: parallel.pp is 1"});
+  EXPECT_EQ(without_effect(load_with({"parallel.chunks", "2"})),
+            std::vector<std::string>{"parallel.chunks = 2 has no effect: parallel.pp is 1"});
+  EXPECT_EQ(without_effect(load_with({"parallel.stages", "[\"layers.0\"]"})),
+            std::vector<std::string>{"parallel.stages has no effect: parallel.pp is 1"});
 }
 
 TEST_F(RunConfigTest, ReplaysAreComparedAsAsked) {

@@ -72,7 +72,7 @@ void refuse_groups(PlannedGraph& planned, const RefusedPrograms& refused) {
 GraphScheduleOptions plain_options(const Trace& trace, const CompileOptions& options) {
   GraphScheduleOptions plain;
   plain.threads = options.target.threads;
-  plain.trace = &trace;
+  plain.trace = options.function == nullptr ? &trace : nullptr;
   plain.is_plain = true;
   return plain;
 }
@@ -89,6 +89,13 @@ bool have_same_parts(const Graph& one, const Graph& other) {
          std::ranges::equal(one.outputs, other.outputs, {}, &GraphOutput::part, &GraphOutput::part);
 }
 
+// What has been done to the whole step before it was cut into functions.
+const std::vector<std::string> kDoneToFunctions = {"check_indices", "propagate_shardings", "partition"};
+
+Graph captured_graph(const Trace& trace, const CompileOptions& options) {
+  return options.function == nullptr ? functionalise(trace) : *options.function;
+}
+
 Compiled bound(Compiled compiled, KernelSources& kernels, const std::shared_ptr<Ranks>& ranks) {
   verify(compiled.plan.schedule);
   compiled.executor = std::make_unique<Executor>(std::move(compiled.plan.schedule), &kernels, ranks);
@@ -103,7 +110,7 @@ Schedule plan_exact(const Trace& trace, int threads) {
 }
 
 PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
-  verify(trace);
+  if (options.function == nullptr) verify(trace);
   USER_CHECK(trace.device.empty(), "its tensors are on {}, where the recorded calls run and no Graph yet",
              trace.device);
   PlanGraphOptions how;
@@ -111,10 +118,19 @@ PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const Compile
   how.target.features = features_of(kernels.micro_kernels);
   how.budget = options.budget;
   how.passes.settings.strategy = options.strategy;
+  if (options.function != nullptr) how.passes.without = kDoneToFunctions;
   how.schedule = [&](const Graph& graph, const GraphScheduleOptions& one) {
     return schedule_measured(graph, kernels, one);
   };
-  return plan_graph(functionalise(trace), &trace, how);
+  return plan_graph(captured_graph(trace, options), options.function == nullptr ? &trace : nullptr, how);
+}
+
+Graph rank_graph(const Trace& trace, const CompileOptions& options) {
+  verify(trace);
+  RunOptions passes;
+  passes.settings.strategy = options.strategy;
+  passes.without = {"recompute", "merge_collectives", "split_collectives", "fuse", "order"};
+  return run_passes(functionalise(trace), passes).graph;
 }
 
 //   exact   Trace --from_trace--> Schedule --bind--> Executor
@@ -174,10 +190,15 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
   };
   RunOptions passes;
   passes.settings.strategy = options.strategy;
-  passes.without = {"fuse_losses", "recompute", "merge_collectives", "fuse"};
-  const Graph captured = functionalise(trace);
+  const auto leave_out = [&](std::vector<std::string> names) {
+    passes.without = std::move(names);
+    if (options.function != nullptr)
+      passes.without.insert(passes.without.end(), kDoneToFunctions.begin(), kDoneToFunctions.end());
+  };
+  leave_out({"fuse_losses", "recompute", "merge_collectives", "fuse"});
+  const Graph captured = captured_graph(trace, options);
   bool found = fits(run_passes(captured, passes).graph) || fits(limit->fused);
-  passes.without = {"fuse"};
+  leave_out({"fuse"});
   for (uint64_t budget = most_bytes, attempt = 0; !found && attempt < kPlainAttempts; ++attempt) {
     passes.settings.recompute.emplace().budget_bytes = budget;
     found = fits(run_passes(captured, passes).graph);

@@ -18,6 +18,9 @@ struct CompileOptions {
   Target target = {};  // its threads: intra-op, that the step was recorded with; its features are those of the kernels
   MemoryBudget budget = {};
   Strategy strategy = {};  // fast mode: the step of one rank of its mesh; no mesh: of one device
+  // Planned in the stead of a trace, which nobody looks at: a function that was cut of one rank's step
+  // (passes/stages). Outlives what is made with it.
+  const Graph* function = nullptr;
 };
 
 // `exact` mode: the trace's own calls, memory planned.
@@ -25,6 +28,10 @@ Schedule plan_exact(const Trace& trace, int threads);
 // `fast` mode: the step as a Graph, fused, with a kernel for everything, memory planned; without the program. Throws
 // UserError for a step that a Graph cannot express.
 PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options);
+
+// The step of one rank of the strategy's mesh as core ops, before anything is decided about its memory: what is cut
+// into functions.
+Graph rank_graph(const Trace& trace, const CompileOptions& options);
 
 struct Compiled {
   std::unique_ptr<Executor> executor;

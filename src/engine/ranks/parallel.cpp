@@ -51,6 +51,8 @@ Strategy strategy_of(const Parallel& parallel, int64_t ranks) {
   }
   Strategy strategy;
   strategy.mesh = make_mesh(axes);
+  USER_CHECK(!strategy.mesh.find("pp"), "parallel has pp = {}: there are pipelines in stepc train alone",
+             strategy.mesh.size(*strategy.mesh.find("pp")));
   strategy.zero = parallel.zero > 0 ? parallel.zero : Strategy().zero;
   strategy.sequence_parallel = parallel.sequence_parallel;
   strategy.reduce = parallel.reduce;

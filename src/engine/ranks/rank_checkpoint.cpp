@@ -77,8 +77,8 @@ void ProgramParts::write_own_slices(const std::filesystem::path& directory) {
         slices.push_back(slice_of_whole(name, tensor.sizes().vec()));
         tensors.emplace_back(name, tensor);
       }
-    write_slices(directory, which == 0 ? kModelFiles : kOptimizerFiles, state_, slices, tensors, std::nullopt,
-                 system_files());
+    write_slices(directory, which == 0 ? kModelFiles : kOptimizerFiles, *ranks_, state_.mesh(), slices, tensors,
+                 std::nullopt, system_files());
   }
 }
 

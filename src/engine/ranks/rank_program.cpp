@@ -41,8 +41,19 @@ RankProgram::RankProgram(VirtualPlan captured, KernelSources& kernels, const Com
       state_(state) {
   USER_CHECK(captured.obstacle.empty(), "this step cannot run on several ranks, because it cannot be planned: {}",
              captured.obstacle);
-  compiled_ = compile_fast(trace_, kernels, options, ranks);
-  check_one_plan(schedule(), verify, *ranks);
+  compile();
+}
+
+RankProgram::RankProgram(KernelSources& kernels, const CompileOptions& options, const Verify& verify,
+                         const std::shared_ptr<Ranks>& ranks, ShardedState& state)
+    : kernels_(kernels), options_(options), verify_(verify), ranks_(ranks), state_(state) {
+  INTERNAL_CHECK(options.function != nullptr, "a program of no function");
+  compile();
+}
+
+void RankProgram::compile() {
+  compiled_ = compile_fast(trace_, kernels_, options_, ranks_);
+  check_one_plan(schedule(), verify_, *ranks_);
   state_.add(schedule());
 }
 

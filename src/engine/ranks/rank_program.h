@@ -27,6 +27,9 @@ class RankProgram {
   // cannot be captured.
   RankProgram(VirtualPlan captured, KernelSources& kernels, const CompileOptions& options, const Verify& verify,
               const std::shared_ptr<Ranks>& ranks, ShardedState& state);
+  // The same of options.function, which outlives this.
+  RankProgram(KernelSources& kernels, const CompileOptions& options, const Verify& verify,
+              const std::shared_ptr<Ranks>& ranks, ShardedState& state);
 
   // `batch`: whole tensors, the same on every rank, or this rank's part of one. Returns what the step does, which is
   // the same on every rank, and the numbers beside it. Before that the plan is verified, where it is due. UserError
@@ -67,6 +70,7 @@ class RankProgram {
   [[nodiscard]] uint64_t replays() const { return replays_; }
 
  private:
+  void compile();
   RunInputs inputs_of(Executor& executor, const std::vector<at::Tensor>& batch) const;
   StepResult came_to(StepResult result);
 

@@ -33,7 +33,7 @@ NamedTensors windows(const ShardedState& state, const SavedSlices& slices) {
   return windows;
 }
 
-void write_slices(const std::filesystem::path& checkpoint, std::string_view which, const ShardedState& state,
+void write_slices(const std::filesystem::path& checkpoint, std::string_view which, const Ranks& ranks, const Mesh& mesh,
                   const SavedSlices& slices, const NamedTensors& tensors, std::optional<at::ScalarType> dtype,
                   FileSystem& files) {
   int64_t count = 0;
@@ -52,9 +52,8 @@ void write_slices(const std::filesystem::path& checkpoint, std::string_view whic
       boxes.push_back(slices[i].slice.box);
       shapes.push_back(slices[i].slice.shape);
     }
-    const SliceFile file{state.ranks().rank(), std::string(which), number, count};
-    save_tensors(checkpoint / name_of(file), made, metadata_of_slices(names, boxes, shapes, to_text(state.mesh())),
-                 files);
+    const SliceFile file{ranks.rank_in_run(), std::string(which), number, count};
+    save_tensors(checkpoint / name_of(file), made, metadata_of_slices(names, boxes, shapes, to_text(mesh)), files);
   }
 }
 

@@ -28,6 +28,7 @@
 #include "train/step/batches.h"
 #include "train/step/local_learner.h"
 #include "train/step/rank_plan.h"
+#include "train/step/stage_plan.h"
 #include "train/step/staged_checkpoint.h"
 #include "train/step/train_step.h"
 #include "train/step/training_step.h"
@@ -66,24 +67,26 @@ CapturedRun capture_run(const RunConfig& config, const ModelDirectory& directory
   return capture_run(config, directory.config, directory.adapter, batches.of_length(config.data.longest_row(), 0));
 }
 
-// What a rank does. Its picture is that of the part that needs most.
-RankPlan plan_of_rank(const RunConfig& config, const ModelDirectory& directory, const Strategy& strategy) {
+// What a rank does, of a pipeline one of each stage. The picture is that of the part that needs most.
+int run_memory_of_rank(const RunConfig& config, const ModelDirectory& directory, const Strategy& strategy,
+                       const std::filesystem::path& picture) {
   Progress progress = progress_on_terminal(stderr);
   check_tensor_parallel(strategy, directory.config.num_attention_heads, directory.config.vocab_size);
   check_context_parallel(strategy, config.data.longest_row());
+  check_pipeline(config, directory.config.num_hidden_layers);
   const CapturedRun run = capture_run(config, directory, progress);
-  const Progress::Phase phase(progress, "planning the step");
-  return plan_rank(run.parts, config, strategy, directory, run.model, run.optimizer);
-}
-
-int run_memory_of_rank(const RunConfig& config, const ModelDirectory& directory, const Strategy& strategy,
-                       const std::filesystem::path& picture) {
-  const RankPlan plan = plan_of_rank(config, directory, strategy);
-  std::fputs(to_text(plan).c_str(), stdout);
-  if (!picture.empty()) {
+  std::optional<Progress::Phase> phase(std::in_place, progress, "planning the step");
+  const auto show = [&](const auto& plan) {
+    phase.reset();
+    std::fputs(to_text(plan).c_str(), stdout);
+    if (picture.empty()) return;
     write_file_synced(picture, memory_svg(plan));
     std::printf("picture: %s\n", picture.c_str());
-  }
+  };
+  if (strategy.mesh.find("pp"))
+    show(plan_pipeline(run.parts, config, strategy, directory, run.model, run.optimizer));
+  else
+    show(plan_rank(run.parts, config, strategy, directory, run.model, run.optimizer));
   return 0;
 }
 

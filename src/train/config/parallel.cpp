@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "plan/stages/stage_order.h"
 
 namespace stepc::train {
 
@@ -19,18 +20,21 @@ std::string nearest_text(const Mesh& mesh, int64_t ranks) {
 
 // Of ranks of which dp_shard = -1 takes what the others leave; so it does where nobody says how they are spread.
 int64_t shards_of(const RunConfig::Parallel& parallel) {
-  const bool has_axes = parallel.dp_replicate != 1 || parallel.dp_shard != 1 || parallel.cp != 1 || parallel.tp != 1;
+  const bool has_axes =
+      parallel.pp != 1 || parallel.dp_replicate != 1 || parallel.dp_shard != 1 || parallel.cp != 1 || parallel.tp != 1;
   if (!has_axes) return std::max<int64_t>(parallel.ranks, 1);
   USER_CHECK(parallel.dp_shard != 0, "parallel.dp_shard = 0: must be at least 1, or -1 for the ranks left over");
   if (parallel.dp_shard > 0) return parallel.dp_shard;
   USER_CHECK(parallel.ranks > 0,
              "parallel.dp_shard = -1 is the ranks that the other axes leave: give parallel.ranks, how many there are");
-  const Mesh others = make_mesh({{"dp_replicate", parallel.dp_replicate}, {"cp", parallel.cp}, {"tp", parallel.tp}});
+  const Mesh others = make_mesh(
+      {{"pp", parallel.pp}, {"dp_replicate", parallel.dp_replicate}, {"cp", parallel.cp}, {"tp", parallel.tp}});
   USER_CHECK(parallel.ranks % others.ranks() == 0,
              "parallel.dp_shard = -1: the other axes have {} ranks, of which parallel.ranks = {} is no multiple; the "
              "nearest mesh is {}",
              others.ranks(), parallel.ranks,
-             nearest_text(make_mesh({{"dp_replicate", parallel.dp_replicate},
+             nearest_text(make_mesh({{"pp", parallel.pp},
+                                     {"dp_replicate", parallel.dp_replicate},
                                      {"dp_shard", std::max<int64_t>(1, parallel.ranks / others.ranks())},
                                      {"cp", parallel.cp},
                                      {"tp", parallel.tp}}),
@@ -42,8 +46,9 @@ int64_t shards_of(const RunConfig::Parallel& parallel) {
 void check_pins(const RunConfig::Parallel& parallel, const Launch& launch) {
   std::vector<MeshAxis> pins;
   std::vector<std::string> names;
-  for (const MeshAxis& axis : {MeshAxis{"dp_replicate", parallel.dp_replicate}, MeshAxis{"dp_shard", parallel.dp_shard},
-                               MeshAxis{"cp", parallel.cp}, MeshAxis{"tp", parallel.tp}}) {
+  for (const MeshAxis& axis :
+       {MeshAxis{"pp", parallel.pp}, MeshAxis{"dp_replicate", parallel.dp_replicate},
+        MeshAxis{"dp_shard", parallel.dp_shard}, MeshAxis{"cp", parallel.cp}, MeshAxis{"tp", parallel.tp}}) {
     if (axis.size <= 1) continue;
     pins.push_back(axis);
     names.push_back(str("parallel.{} = {}", axis.name, axis.size));
@@ -73,7 +78,8 @@ Strategy without_mesh(const RunConfig::Parallel& parallel) {
 Strategy strategy_of(const RunConfig& config) {
   const RunConfig::Parallel& parallel = config.parallel;
   Strategy strategy = without_mesh(parallel);
-  strategy.mesh = make_mesh({{"dp_replicate", parallel.dp_replicate},
+  strategy.mesh = make_mesh({{"pp", parallel.pp},
+                             {"dp_replicate", parallel.dp_replicate},
                              {"dp_shard", shards_of(parallel)},
                              {"cp", parallel.cp},
                              {"tp", parallel.tp}});
@@ -85,6 +91,7 @@ Strategy strategy_of(const RunConfig& config) {
              parallel.ranks, ranks, ranks == 1 ? "none is above 1" : to_text(strategy.mesh), parallel.ranks,
              nearest_text(strategy.mesh, parallel.ranks));
   check(strategy);
+  check_stages(config);
   return strategy;
 }
 
@@ -134,6 +141,34 @@ void check_context_parallel(const Strategy& strategy, int64_t tokens) {
   USER_CHECK(strategy.mesh.size(*cp) <= tokens,
              "parallel.cp = {}: the longest row has {} tokens, and each rank needs one; cp can be at most {}",
              strategy.mesh.size(*cp), tokens, tokens);
+}
+
+void check_pipeline(const RunConfig& config, int64_t layers) {
+  const RunConfig::Parallel& parallel = config.parallel;
+  if (parallel.pp == 1 || !parallel.stages.empty()) return;
+  USER_CHECK(parallel.pp * parallel.chunks <= layers,
+             "parallel.pp = {}{}: the model has {} layer{}, and each stage needs one{}", parallel.pp,
+             parallel.chunks == 1 ? std::string() : str(" with parallel.chunks = {}", parallel.chunks), layers,
+             layers == 1 ? "" : "s",
+             layers / parallel.chunks < 2 ? std::string() : str("; pp can be at most {}", layers / parallel.chunks));
+}
+
+void check_stages(const RunConfig& config) {
+  const RunConfig::Parallel& parallel = config.parallel;
+  if (parallel.pp == 1) return;
+  USER_CHECK(config.optim.name != "wsam",
+             "parallel.pp = {}: optim.name = \"wsam\" takes two gradients a step, and a pipeline one", parallel.pp);
+  USER_CHECK(config.memory.budget == "none",
+             "parallel.pp = {}: memory.budget = \"{}\" is of a step in one piece; leave it at \"none\"", parallel.pp,
+             config.memory.budget);
+  try {
+    const StageOrder order = stage_order(parallel.order, parallel.pp, config.train.grad_accum, parallel.chunks);
+    USER_CHECK(parallel.stages.empty() || std::ssize(parallel.stages) == order.stages,
+               "parallel.stages names {} modules, and there are {} stages: it says with which each begins",
+               parallel.stages.size(), order.stages);
+  } catch (const UserError& error) {
+    user_error("parallel.pp = {}: {}", parallel.pp, error.what());
+  }
 }
 
 }  // namespace stepc::train

@@ -26,4 +26,10 @@ void check_tensor_parallel(const Strategy& strategy, int64_t heads, int64_t clas
 // UserError for rows of fewer tokens than there are ranks along cp.
 void check_context_parallel(const Strategy& strategy, int64_t tokens);
 
+// UserError for more stages than a model with so many layers has, unless the run names the modules that they begin
+// with.
+void check_pipeline(const RunConfig& config, int64_t layers);
+// UserError for what a pipeline cannot do with this configuration, an order of its passes among it.
+void check_stages(const RunConfig& config);
+
 }  // namespace stepc::train

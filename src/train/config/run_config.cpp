@@ -101,11 +101,8 @@ const Key* key_named_elsewhere(std::string_view bare) {
 
 // What others have a key for and stepc has not; empty: nothing that is known.
 std::string_view absent(std::string_view bare) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kAbsent = {
-      {{"pp", "pipeline parallelism"},
-       {"pp_size", "pipeline parallelism"},
-       {"pipeline_parallel_degree", "pipeline parallelism"},
-       {"ep", "expert parallelism"},
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kAbsent = {
+      {{"ep", "expert parallelism"},
        {"ep_size", "expert parallelism"},
        {"expert_parallel_degree", "expert parallelism"}}};
   const auto found = std::ranges::find(kAbsent, bare, &std::pair<std::string_view, std::string_view>::first);
@@ -216,7 +213,12 @@ void check_together(const std::string& path, const RunConfig& config) {
              config.output.keep_best ? "output.keep_best" : "output.eval_every");
   USER_CHECK(!config.optim.nesterov || config.optim.momentum > 0,
              "{}: optim.nesterov = true needs an optim.momentum above 0", path);
-  if (is_searched(config)) return;
+  if (is_searched(config)) {
+    USER_CHECK(config.parallel.pp == 1,
+               "{}: parallel.pp = {} beside parallel.strategy = \"auto\": pipelines are not searched for yet; give the axes",
+               path, config.parallel.pp);
+    return;
+  }
   if (config.parallel.dp_shard == -1 && config.parallel.ranks == 0) return;  // who starts the run says how many
   try {
     strategy_of(config);

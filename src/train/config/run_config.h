@@ -56,6 +56,10 @@ struct RunConfig {
   struct Parallel {
     int64_t ranks = 0;
     std::string strategy = "given";
+    int64_t pp = 1;
+    int64_t chunks = 1;
+    std::string order = "1f1b";
+    std::vector<std::string> stages = {};
     int64_t dp_replicate = 1;
     int64_t dp_shard = 1;
     int64_t zero = 3;

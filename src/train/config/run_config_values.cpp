@@ -226,7 +226,14 @@ std::vector<std::string> without_effect(const RunConfig& config) {
   const RunConfig::Parallel& parallel = config.parallel;
   if (parallel.zero != defaults.parallel.zero && parallel.dp_shard == 1)
     lines.push_back(str("parallel.zero = {} has no effect: parallel.dp_shard is 1", parallel.zero));
-  const bool has_axes = parallel.dp_replicate != 1 || parallel.dp_shard != 1 || parallel.cp != 1 || parallel.tp != 1;
+  if (parallel.order != defaults.parallel.order && parallel.pp == 1)
+    lines.push_back(str("parallel.order = \"{}\" has no effect: parallel.pp is 1", parallel.order));
+  if (parallel.chunks != defaults.parallel.chunks && parallel.pp == 1)
+    lines.push_back(str("parallel.chunks = {} has no effect: parallel.pp is 1", parallel.chunks));
+  if (!parallel.stages.empty() && parallel.pp == 1)
+    lines.emplace_back("parallel.stages has no effect: parallel.pp is 1");
+  const bool has_axes =
+      parallel.pp != 1 || parallel.dp_replicate != 1 || parallel.dp_shard != 1 || parallel.cp != 1 || parallel.tp != 1;
   if (parallel.reduce != defaults.parallel.reduce && !has_axes && parallel.ranks <= 1)
     lines.push_back(str("parallel.reduce = \"{}\" has no effect: there is one rank", parallel.reduce));
   if (!parallel.sequence_parallel && parallel.tp == 1)

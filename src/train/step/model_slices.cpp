@@ -17,9 +17,11 @@ std::vector<std::pair<std::string, std::string>> saved_names(const ModelDirector
   return names;
 }
 
-SavedSlices weight_slices(const ModelDirectory& directory, models::Decoder model, const ShardedState& state) {
+SavedSlices weight_slices(const ModelDirectory& directory, models::Decoder model, const ShardedState& state,
+                          const SavesFn& saves) {
   SavedSlices whole;
   for (const auto& [name, own] : saved_names(directory, std::move(model))) {
+    if (saves && !saves(Owner::kParameter, own)) continue;
     const std::string master = own + std::string(kMasterSuffix);
     const bool has_master = !directory.adapter && state.has(Owner::kOptimizerState, master);
     whole.push_back({name, has_master ? Owner::kOptimizerState : Owner::kParameter, has_master ? master : own, 0, {}});
@@ -27,10 +29,10 @@ SavedSlices weight_slices(const ModelDirectory& directory, models::Decoder model
   return slices_of(state, std::move(whole));
 }
 
-SavedSlices state_slices(const ChosenOptimizer& optimizer, const ShardedState& state) {
+SavedSlices state_slices(const ChosenOptimizer& optimizer, const ShardedState& state, const SavesFn& saves) {
   SavedSlices whole;
   for (const auto& [name, tensor] : optimizer.optimizer->named_state())
-    whole.push_back({name, Owner::kOptimizerState, name, 0, {}});
+    if (!saves || saves(Owner::kOptimizerState, name)) whole.push_back({name, Owner::kOptimizerState, name, 0, {}});
   return slices_of(state, std::move(whole));
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,9 +18,12 @@ namespace stepc::train {
 // What is saved of a model, or of its adapter: names in the files, and the parameters' own.
 std::vector<std::pair<std::string, std::string>> saved_names(const ModelDirectory& directory, models::Decoder model);
 
+// Which of the tensors are this rank's stage's to save; none: all are.
+using SavesFn = std::function<bool(Owner owner, const std::string& key)>;
 // `model` and `optimizer` may be shapes alone. Weights are saved from their masters, where there are such.
-SavedSlices weight_slices(const ModelDirectory& directory, models::Decoder model, const ShardedState& state);
-SavedSlices state_slices(const ChosenOptimizer& optimizer, const ShardedState& state);
+SavedSlices weight_slices(const ModelDirectory& directory, models::Decoder model, const ShardedState& state,
+                          const SavesFn& saves = {});
+SavedSlices state_slices(const ChosenOptimizer& optimizer, const ShardedState& state, const SavesFn& saves = {});
 
 // Of the copy that a save is written from: what both lists have is copied once.
 uint64_t staged_bytes(const SavedSlices& weights, const SavedSlices& state, const ShardedState& of);

@@ -63,6 +63,11 @@ NamedTensors shared_state(const RunConfig& config, at::ScalarType compute) {
   return state;
 }
 
+SavesFn saves_of(const StageSteps* stages) {
+  if (stages == nullptr) return {};
+  return [stages](Owner owner, const std::string& key) { return stages->saves(owner, key); };
+}
+
 CommonMachine machine_of_all(int threads, Ranks& ranks) {
   const blocked::MicroKernels kernels = probe_micro_kernels();
   return common_machine(host_cpu(), kernels, known_target(kernel_directory(), features_of(kernels), threads), ranks);
@@ -73,20 +78,26 @@ CommonMachine machine_of_all(int threads, Ranks& ranks) {
 RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Strategy strategy,
                          std::shared_ptr<Ranks> ranks)
     : config_(config),
+      mesh_(strategy.mesh),
       strategy_(std::move(strategy)),
       ranks_(std::move(ranks)),
+      stage_ranks_(stage_ranks(mesh_, ranks_)),
       directory_(std::move(directory)),
       machine_(machine_of_all(static_cast<int>(config.train.threads), *ranks_)),
       kernels_(kernel_directory(), machine_.cpu, machine_.micro_kernels),
-      state_(strategy_.mesh, ranks_) {
+      state_(stage_ranks_.stage_mesh, stage_ranks_.stage) {
   if (!machine_.told.empty()) log().warn(machine_.told);
   check_tensor_parallel(strategy_, directory_.config.num_attention_heads, directory_.config.vocab_size);
   check_context_parallel(strategy_, config.data.longest_row());
+  strategy_.mesh = stage_ranks_.stage_mesh;
+  config_.parallel.pp = stage_ranks_.count;
+  check_pipeline(config_, directory_.config.num_hidden_layers);
+  if (stage_ranks_.count > 1) stages_ = std::make_unique<StageSteps>(config_, stage_ranks_, kernels_, state_);
   const VirtualRegion shapes_alone;
   model_ = models::Decoder(directory_.config, models::scalar_type(config.model.compute));
   if (directory_.adapter) models::add_adapters(model_, *directory_.adapter, 0);
   optimizer_ = choose_optimizer(config, models::trainable_parameters(model_));
-  if (is_in_parts(optimizer_, config.train.grad_accum)) hold_gradients(optimizer_);
+  if (is_in_parts(optimizer_, config.train.grad_accum, stage_ranks_.count)) hold_gradients(optimizer_);
 }
 
 CompileOptions RankLearner::compile_options() const {
@@ -107,21 +118,55 @@ std::unique_ptr<RankProgram> RankLearner::program_of(VirtualPlan captured, Conte
   return program;
 }
 
-RankProgram& RankLearner::other_program(const std::string& name, Context context,
-                                        const std::function<VirtualPlan()>& capture) {
-  std::unique_ptr<RankProgram>& program = others_[name];
-  if (program != nullptr) return *program;
-  const models::EvaluationScope no_dropout(model_);
-  program = program_of(capture(), context);
-  return *program;
+at::Tensor RankLearner::run_other(const std::string& name, Context context, const std::function<VirtualPlan()>& capture,
+                                  const std::vector<at::Tensor>& batch) {
+  Other& other = others_[name];
+  if (other.own == nullptr && other.stages == nullptr) {
+    const models::EvaluationScope no_dropout(model_);
+    if (stages_ != nullptr) {
+      CompileOptions options = compile_options();
+      options.strategy.context = context;
+      other.stages = stages_->forward(capture(), options);
+    } else {
+      other.own = program_of(capture(), context);
+    }
+  }
+  if (other.own != nullptr) return other.own->step(batch).outputs[0];
+  return other.stages->run([&](int64_t) { return batch; })[0][0];
 }
 
 RankLearner::Programs& RankLearner::programs_for(const Batch& batch) {
   Programs& programs = programs_[batch.tokens.size(2)];
-  if (!programs.empty()) return programs;
-  for (CapturedPart& part : capture_parts(model_, optimizer_, config_, batch))
-    programs.push_back(program_of(std::move(part.plan), strategy_.context));
+  if (!programs.own.empty() || programs.micro_batch != nullptr) return programs;
+  std::vector<CapturedPart> parts = capture_parts(model_, optimizer_, config_, batch);
+  if (stages_ == nullptr) {
+    for (CapturedPart& part : parts) programs.own.push_back(program_of(std::move(part.plan), strategy_.context));
+    return programs;
+  }
+  for (const CapturedPart& part : parts)
+    USER_CHECK(part.plan.obstacle.empty(), "this step cannot run on several ranks, because it cannot be planned: {}",
+               part.plan.obstacle);
+  CompileOptions options = compile_options();
+  programs.micro_batch = stages_->micro_batch(parts.at(0).plan, options);
+  programs.update = stages_->update(parts.at(1).plan, options);
+  strategy_.known = options.strategy.known;
+  programs.micro_timeline = programs.micro_batch->predict(machine_.known);
+  programs.update_timeline = programs.update->predict(machine_.known);
   return programs;
+}
+
+std::vector<const RankProgram*> RankLearner::step_programs() const {
+  std::vector<const RankProgram*> all;
+  const auto add = [&](const std::vector<std::unique_ptr<RankProgram>>& programs) {
+    for (const auto& program : programs)
+      if (program != nullptr) all.push_back(program.get());
+  };
+  for (const auto& [seq, programs] : programs_) {
+    add(programs.own);
+    if (programs.micro_batch != nullptr) add(programs.micro_batch->programs());
+    if (programs.update != nullptr) add(programs.update->programs());
+  }
+  return all;
 }
 
 bool RankLearner::plan(const Batch& batch) {
@@ -166,16 +211,15 @@ std::vector<at::Tensor> RankLearner::run(RankProgram& program, const std::vector
 std::optional<Profile> RankLearner::finish_profile() {
   is_timed_ = false;
   std::optional<Profile> profile;
-  for (const auto& [seq, programs] : programs_)
-    for (const auto& program : programs) {
-      const auto times = timed_.find(program.get());
-      if (times == timed_.end()) continue;
-      Profile one = profile_of(program->schedule(), Mode::kFast, times->second, machine_.known);
-      if (profile)
-        profile->append(one);
-      else
-        profile = std::move(one);
-    }
+  for (const RankProgram* program : step_programs()) {
+    const auto times = timed_.find(program);
+    if (times == timed_.end()) continue;
+    Profile one = profile_of(program->schedule(), Mode::kFast, times->second, machine_.known);
+    if (profile)
+      profile->append(one);
+    else
+      profile = std::move(one);
+  }
   return profile;
 }
 
@@ -183,14 +227,23 @@ StepResult RankLearner::step(const Batch& batch, double lr) {
   Programs& programs = programs_for(batch);
   state_.put(Owner::kOptimizerState, "lr", at::scalar_tensor(lr, at::kDouble));
   std::vector<at::Tensor> results;
-  if (programs.size() == 1) {
-    results = run(*programs[0], with_rows_first(batch));
+  if (programs.own.size() == 1) {
+    results = run(*programs.own[0], with_rows_first(batch));
   } else {
     const at::Tensor token_count = models::count_tokens(batch.labels);
+    const auto inputs = [&](int64_t i) { return micro_tensors(batch.micro_batch(i), token_count); };
     double loss = 0;
-    for (int64_t i = 0; i < batch.tokens.size(0); ++i)
-      loss += run(*programs[0], micro_tensors(batch.micro_batch(i), token_count))[0].item<double>();
-    results = run(*programs[1], {});
+    if (stages_ != nullptr) {
+      const StageRun::Watch watch{is_timed_ ? &timed_ : nullptr, {}};
+      const at::Tensor losses = programs.micro_batch->run(inputs, watch)[0];
+      for (int64_t i = 0; i < losses.size(0); ++i) loss += losses[i].item<double>();
+      stages_->sum_shared_gradients();
+      for (const at::Tensor& result : programs.update->run([](int64_t) { return std::vector<at::Tensor>(); }, watch))
+        results.push_back(result[0]);
+    } else {
+      for (int64_t i = 0; i < batch.tokens.size(0); ++i) loss += run(*programs.own[0], inputs(i))[0].item<double>();
+      results = run(*programs.own[1], {});
+    }
     results.insert(results.begin(), at::scalar_tensor(loss, at::kDouble));
   }
   return {results[0].item<double>(), results[1].item<double>(), results[2].item<double>() != 0};
@@ -213,9 +266,10 @@ double RankLearner::summed_loss(const Batch& rows) {
     return model_->loss(given.tokens, given.labels, at::ones({}), given.documents);
   };
   const std::vector<ModuleRef> modules = {model_};
-  RankProgram& program = other_program(str("loss {}", fmt::join(batch.tokens.sizes(), "x")), strategy_.context,
-                                       [&] { return stepc::plan(loss, modules, {}, batch.tensors()); });
-  return program.step(batch.tensors()).outputs[0].item<double>();
+  return run_other(
+             str("loss {}", fmt::join(batch.tokens.sizes(), "x")), strategy_.context,
+             [&] { return stepc::plan(loss, modules, {}, batch.tensors()); }, batch.tensors())
+      .item<double>();
 }
 
 // Rows of some lengths alone, each twice the one before: a program does for many. What is behind the text does not
@@ -237,9 +291,11 @@ at::Tensor RankLearner::next_logits(const std::vector<int64_t>& ids) {
   };
   const std::vector<ModuleRef> modules = {model_};
   // Its lengths are not those of training, and a ring may take these alone.
-  RankProgram& program = other_program(str("logits {}", seq), Context::kByPrice,
-                                       [&] { return stepc::plan(at_place, modules, {}, tensors); });
-  const at::Tensor logits = program.step(tensors).outputs[0].select(0, 0).contiguous();
+  const at::Tensor logits = run_other(
+                                str("logits {}", seq), Context::kByPrice,
+                                [&] { return stepc::plan(at_place, modules, {}, tensors); }, tensors)
+                                .select(0, 0)
+                                .contiguous();
   ranks_->all().broadcast(logits);  // a sum of its own rounding on each rank may tip a draw
   return logits;
 }
@@ -250,8 +306,12 @@ Sample RankLearner::sample(const std::string& prompt, const SampleOptions& optio
       config_.data.longest_row(), directory_.tokenizer, prompt, options);
 }
 
-SavedSlices RankLearner::weight_slices() const { return train::weight_slices(directory_, model_, state_); }
-SavedSlices RankLearner::state_slices() const { return train::state_slices(optimizer_, state_); }
+SavedSlices RankLearner::weight_slices() const {
+  return train::weight_slices(directory_, model_, state_, saves_of(stages_.get()));
+}
+SavedSlices RankLearner::state_slices() const {
+  return train::state_slices(optimizer_, state_, saves_of(stages_.get()));
+}
 
 NamedTensors RankLearner::weights() { return windows(state_, weight_slices()); }
 
@@ -266,12 +326,12 @@ uint64_t RankLearner::staged_bytes() const { return train::staged_bytes(weight_s
 
 void RankLearner::write_checkpoint(const std::filesystem::path& checkpoint, const NamedTensors& weights,
                                    const NamedTensors& state, FileSystem& files) const {
-  write_slices(checkpoint, directory_.adapter ? kAdapterFiles : kModelFiles, state_, weight_slices(), weights,
+  write_slices(checkpoint, directory_.adapter ? kAdapterFiles : kModelFiles, *ranks_, mesh_, weight_slices(), weights,
                directory_.adapter ? std::nullopt : std::optional(models::scalar_type(directory_.config.dtype)), files);
   SavedSlices slices = state_slices();
   if (state.size() > slices.size())
     slices.push_back(slice_of_whole(kGeneratorState, state.back().second.sizes().vec()));
-  write_slices(checkpoint, kOptimizerFiles, state_, slices, state, std::nullopt, files);
+  write_slices(checkpoint, kOptimizerFiles, *ranks_, mesh_, slices, state, std::nullopt, files);
   if (ranks_->rank() == 0) write_companions(checkpoint, directory_, files);
 }
 
@@ -324,33 +384,38 @@ std::optional<std::string> RankLearner::find_nonfinite_in(const Batch& batch) {
   if (auto weight = first_of_all(*ranks_, {}, bad_weight)) return weight;
   std::vector<size_t> place;
   std::string what;
-  const auto watch = [&](const RankProgram& program, size_t round) {
+  const auto look_at = [&](const RankProgram& program, std::vector<size_t> round) {
     return [&, round](size_t instruction, const at::Tensor& written) {
       if (!what.empty() || !has_nonfinite(written)) return;
       const Instruction& made = program.schedule().instructions[instruction];
       const std::string module = made.source.module.empty() ? "the loss" : made.source.module;
-      place = {round, instruction};
+      place = round;
+      place.push_back(instruction);
       what = str("{}{} ({})", made.source.phase == Phase::kForward ? "" : str("the {} of ", name_of(made.source.phase)),
                  module, made.op.empty() ? name_of(made.kind) : made.op);
     };
   };
   Programs& programs = programs_for(batch);
-  if (programs.size() == 1) {
-    programs[0]->step(with_rows_first(batch), nullptr, watch(*programs[0], 0));
+  const at::Tensor token_count = models::count_tokens(batch.labels);
+  const auto inputs = [&](int64_t i) { return micro_tensors(batch.micro_batch(i), token_count); };
+  if (stages_ != nullptr) {
+    const auto look_at_function = [&](const RankProgram& program, int64_t micro_batch, uint32_t function) {
+      return RankProgram::OnWritten(look_at(program, {static_cast<size_t>(micro_batch), function}));
+    };
+    programs.micro_batch->run(inputs, {nullptr, look_at_function});
+  } else if (programs.own.size() == 1) {
+    programs.own[0]->step(with_rows_first(batch), nullptr, look_at(*programs.own[0], {0}));
   } else {
-    const at::Tensor token_count = models::count_tokens(batch.labels);
     for (int64_t i = 0; i < batch.tokens.size(0); ++i)
-      programs[0]->step(micro_tensors(batch.micro_batch(i), token_count), nullptr,
-                        watch(*programs[0], static_cast<size_t>(i)));
+      programs.own[0]->step(inputs(i), nullptr, look_at(*programs.own[0], {static_cast<size_t>(i)}));
   }
   return first_of_all(*ranks_, place, what);
 }
 
 const RankProgram& RankLearner::largest() const {
   const RankProgram* found = nullptr;
-  for (const auto& [seq, programs] : programs_)
-    for (const auto& program : programs)
-      if (found == nullptr || program->memory().peak_bytes > found->memory().peak_bytes) found = program.get();
+  for (const RankProgram* program : step_programs())
+    if (found == nullptr || program->memory().peak_bytes > found->memory().peak_bytes) found = program;
   INTERNAL_CHECK(found != nullptr, "no step is planned");
   return *found;
 }
@@ -359,19 +424,32 @@ Stats RankLearner::stats() const {
   Stats stats;
   stats.is_warm = true;
   stats.state_bytes = state_.bytes();
-  for (const auto& [seq, programs] : programs_)
-    for (const auto& program : programs) {
-      const MemoryCounts& measured = program->measured();
-      stats.measured_peak_bytes = std::max(stats.measured_peak_bytes,
-                                           measured.arena_peak_bytes + measured.kept_bytes + measured.unplanned_bytes);
-      stats.planned_peak_bytes = std::max(stats.planned_peak_bytes, program->schedule().peak_bytes());
-      stats.unplanned_allocations += measured.unplanned;
-      stats.planning_seconds += program->planning_seconds();
-      ++stats.plans;
-      count_verified(stats, program->verified());
-    }
-  for (const auto& [name, program] : others_) count_verified(stats, program->verified());
+  for (const RankProgram* program : step_programs()) {
+    const MemoryCounts& measured = program->measured();
+    stats.measured_peak_bytes =
+        std::max(stats.measured_peak_bytes, measured.arena_peak_bytes + measured.kept_bytes + measured.unplanned_bytes);
+    stats.planned_peak_bytes = std::max(stats.planned_peak_bytes, program->schedule().peak_bytes());
+    stats.unplanned_allocations += measured.unplanned;
+    stats.planning_seconds += program->planning_seconds();
+    ++stats.plans;
+    count_verified(stats, program->verified());
+  }
+  for (const auto& [name, other] : others_) {
+    if (other.own != nullptr) count_verified(stats, other.own->verified());
+    if (other.stages == nullptr) continue;
+    for (const auto& program : other.stages->programs())
+      if (program != nullptr) count_verified(stats, program->verified());
+  }
   if (programs_.empty()) return stats;
+  uint64_t planned = 0, measured = 0;  // of what lies between a stage's functions
+  for (const auto& [seq, programs] : programs_)
+    for (const StageRun* run : {programs.micro_batch.get(), programs.update.get()}) {
+      if (run == nullptr) continue;
+      planned = std::max(planned, run->planned_bytes());
+      measured = std::max(measured, run->measured_bytes());
+    }
+  stats.planned_peak_bytes += planned;
+  stats.measured_peak_bytes += measured;
   const RankProgram& program = largest();
   stats.instructions = program.schedule().instructions.size();
   stats.graph_nodes = program.graph().nodes.size();
@@ -383,19 +461,33 @@ Stats RankLearner::stats() const {
 std::string RankLearner::report() const {
   const RankProgram& program = largest();
   const std::string& with = program.verified().with;
-  return str("rank {} of {}: {} instructions, {} of them collectives; model and optimizer {}, step {}\n{}",
-             ranks_->rank(), to_text(strategy_), program.schedule().instructions.size(),
-             program.schedule().count(Instruction::Kind::kCollective), human_bytes(state_.bytes()),
-             human_bytes(program.schedule().peak_bytes()), with.empty() ? std::string() : str("compared {}\n", with));
+  Strategy strategy = strategy_;
+  strategy.mesh = mesh_;
+  std::string text =
+      str("rank {} of {}: {} instructions, {} of them collectives; model and optimizer {}, step {}\n{}", ranks_->rank(),
+          to_text(strategy), program.schedule().instructions.size(),
+          program.schedule().count(Instruction::Kind::kCollective), human_bytes(state_.bytes()),
+          human_bytes(stats().planned_peak_bytes), with.empty() ? std::string() : str("compared {}\n", with));
+  if (stages_ == nullptr) return text;
+  const Programs& programs = programs_.rbegin()->second;
+  const StageRun& run = *programs.micro_batch;
+  const double waited = run.run_seconds() > 0 ? run.waited_seconds() / run.run_seconds() : 0;
+  text +=
+      str("stages begin with {}; of the micro-batches' time this rank waits for others {:.0f} %, predicted {:.0f} %\n",
+          fmt::join(stages_->cuts().begins(), ", "), 100 * waited,
+          100 * programs.micro_timeline.idle_share(stage_ranks_.own));
+  return text;
 }
 
 std::optional<Prediction> RankLearner::prediction() const {
   if (programs_.empty()) return std::nullopt;
   const Programs& programs = programs_.rbegin()->second;
-  Prediction sum = predict(programs[0]->schedule(), machine_.known);
-  if (programs.size() == 1) return sum;
+  if (stages_ != nullptr)
+    return Prediction{programs.micro_timeline.seconds + programs.update_timeline.seconds, machine_.known.is_calibrated};
+  Prediction sum = predict(programs.own[0]->schedule(), machine_.known);
+  if (programs.own.size() == 1) return sum;
   sum.seconds *= static_cast<double>(config_.train.grad_accum);
-  sum.seconds += predict(programs[1]->schedule(), machine_.known).seconds;
+  sum.seconds += predict(programs.own[1]->schedule(), machine_.known).seconds;
   return sum;
 }
 

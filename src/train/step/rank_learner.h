@@ -1,6 +1,6 @@
 // The Learner of one rank of several. The model and its optimizer stay shapes: the step is captured of them without
-// being executed, cut for the mesh, and this rank holds its parts alone (engine/ranks/sharded_state.h). All ranks make
-// every call together.
+// being executed, cut for the mesh, and this rank holds its parts alone (engine/ranks/sharded_state.h), of a pipeline
+// those of its stage (train/step/stage_steps.h). All ranks make every call together.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@
 #include "runtime/kernel_sources.h"
 #include "train/step/learner.h"
 #include "train/step/model_slices.h"
+#include "train/step/stage_steps.h"
 
 namespace stepc::train {
 
@@ -63,12 +64,23 @@ class RankLearner final : public Learner {
   [[nodiscard]] std::string memory_picture() const override;
 
  private:
-  // A step's programs: the whole, or a micro-batch's and the update's.
-  using Programs = std::vector<std::unique_ptr<RankProgram>>;
+  // A step's programs: the whole, or a micro-batch's and the update's; of a pipeline those of a stage's functions,
+  // which the runs have.
+  struct Programs {
+    std::vector<std::unique_ptr<RankProgram>> own;
+    std::unique_ptr<StageRun> micro_batch, update;
+    ProgramTimeline micro_timeline, update_timeline;  // predicted
+  };
   Programs& programs_for(const Batch& batch);
   std::unique_ptr<RankProgram> program_of(VirtualPlan captured, Context context);
-  // One without dropout and without an update, by what it does at which sizes.
-  RankProgram& other_program(const std::string& name, Context context, const std::function<VirtualPlan()>& capture);
+  // One without dropout and without an update, by what it does at which sizes: what it returns first.
+  struct Other {
+    std::unique_ptr<RankProgram> own;
+    std::unique_ptr<StageRun> stages;
+  };
+  at::Tensor run_other(const std::string& name, Context context, const std::function<VirtualPlan()>& capture,
+                       const std::vector<at::Tensor>& batch);
+  [[nodiscard]] std::vector<const RankProgram*> step_programs() const;
   at::Tensor next_logits(const std::vector<int64_t>& ids);
   void restore_from(ModelDirectory directory);
   [[nodiscard]] CompileOptions compile_options() const;
@@ -78,18 +90,21 @@ class RankLearner final : public Learner {
   [[nodiscard]] SavedSlices state_slices() const;
 
   RunConfig config_;
-  Strategy strategy_;
+  Mesh mesh_;          // of all ranks
+  Strategy strategy_;  // of a stage's
   std::shared_ptr<Ranks> ranks_;
+  StageRanks stage_ranks_;
   ModelDirectory directory_;
   CommonMachine machine_;
   KernelSources kernels_;
   models::Decoder model_ = nullptr;  // shapes
   ChosenOptimizer optimizer_;        // shapes
   ShardedState state_;
+  std::unique_ptr<StageSteps> stages_;  // none: no pipeline
   bool is_timed_ = false;
   std::map<const RankProgram*, RunTimes> timed_;
   std::map<int64_t, Programs> programs_;  // by the rows' length
-  std::map<std::string, std::unique_ptr<RankProgram>> others_;
+  std::map<std::string, Other> others_;
 };
 
 }  // namespace stepc::train

@@ -85,7 +85,7 @@ std::vector<CapturedPart> capture_parts(models::Decoder model, const ChosenOptim
   const std::vector<OptimizerRef> optimizers = {optimizer.optimizer};
   const int64_t count = config.train.grad_accum;
   std::vector<CapturedPart> parts;
-  if (!is_in_parts(optimizer, count)) {
+  if (!is_in_parts(optimizer, count, config.parallel.pp)) {
     const TrainStep step = make_train_step(model, optimizer, config.optim.clip);
     const auto on_rows = [&](const std::vector<at::Tensor>& rows) { return step(with_micro_batches(rows, count)); };
     parts.push_back({"the step", 1, stepc::plan(on_rows, modules, optimizers, with_rows_first(batch))});
@@ -105,7 +105,7 @@ CapturedRun capture_run(const RunConfig& config, const models::DecoderConfig& sh
   models::Decoder model(shape, models::scalar_type(config.model.compute));
   if (adapter) models::add_adapters(model, *adapter, 0);
   const ChosenOptimizer optimizer = choose_optimizer(config, models::trainable_parameters(model));
-  if (is_in_parts(optimizer, config.train.grad_accum)) hold_gradients(optimizer);
+  if (is_in_parts(optimizer, config.train.grad_accum, config.parallel.pp)) hold_gradients(optimizer);
   region.reset();
   CapturedRun run{model, optimizer, capture_parts(model, optimizer, config, batch)};
   for (const CapturedPart& part : run.parts)

@@ -86,8 +86,8 @@ TrainStep make_train_step(models::Decoder model, ChosenOptimizer optimizer, doub
 }
 
 // WSAM's two gradients a step, and the weights that it puts back, would have to be held too.
-bool is_in_parts(const ChosenOptimizer& optimizer, int64_t micro_batches) {
-  return micro_batches > 1 && optimizer.wsam == nullptr;
+bool is_in_parts(const ChosenOptimizer& optimizer, int64_t micro_batches, int64_t stages) {
+  return (micro_batches > 1 || stages > 1) && optimizer.wsam == nullptr;
 }
 
 void hold_gradients(const ChosenOptimizer& optimizer) {

@@ -20,7 +20,8 @@ TrainStep make_train_step(models::Decoder model, ChosenOptimizer optimizer, doub
 
 // The same in two parts, of which the first is taken once a micro-batch: plan and start do not grow with their number.
 // Between the parts, and between steps, the gradients are held in tensors of their own (hold_gradients()).
-bool is_in_parts(const ChosenOptimizer& optimizer, int64_t micro_batches);
+// Of a pipeline's stages every step is.
+bool is_in_parts(const ChosenOptimizer& optimizer, int64_t micro_batches, int64_t stages = 1);
 
 // Makes them, zero, in the dtype in which they are added up.
 void hold_gradients(const ChosenOptimizer& optimizer);

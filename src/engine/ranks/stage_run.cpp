@@ -1,0 +1,202 @@
+#include "engine/ranks/stage_run.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+
+#include "aten/constants.h"
+#include "aten/generator_snapshot.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "engine/ranks/consensus.h"
+
+namespace stepc {
+
+namespace {
+
+at::Generator draws_of_stages() { return at::globalContext().defaultGenerator(at::kCPU); }
+
+at::Tensor empty_value(const TensorType& type) { return at::empty(type.shape, scalar_type_of(type.dtype)); }
+
+// The generator's state before each micro-batch, and behind the last: each draws one number, as a whole step's plan.
+std::vector<GeneratorSnapshot> states_of_draws(int64_t micro_batches) {
+  at::Generator generator = draws_of_stages();
+  std::vector<GeneratorSnapshot> states = {read_generator(generator)};
+  for (int64_t m = 0; m < micro_batches; ++m) {
+    at::randint(INT64_MAX, {}, generator, at::kLong);
+    states.push_back(read_generator(generator));
+  }
+  return states;
+}
+
+}  // namespace
+
+struct StageRun::Step {
+  std::vector<at::Tensor> slots;
+  struct Receive {
+    std::vector<at::Tensor> tensors;
+    InFlight on_the_way;
+  };
+  std::map<size_t, Receive> receives;  // by call
+  struct Send {
+    std::vector<at::Tensor> tensors;  // in use until it has ended
+    InFlight on_the_way;
+  };
+  std::map<uint32_t, Send> sends;  // by message
+  std::vector<GeneratorSnapshot> draws;
+  std::map<std::pair<uint32_t, int64_t>, at::Tensor> results;  // by returned tensor and micro-batch
+  uint64_t bytes = 0, most_bytes = 0;
+  double waited_seconds = 0;
+
+  void wait_for(InFlight& on_the_way) {
+    const auto begin = Clock::now();
+    on_the_way.end();
+    waited_seconds += seconds_since(begin);
+  }
+};
+
+StageRun::StageRun(StageCut cut, StageProgram program, const StageRanks& ranks, KernelSources& kernels,
+                   const CompileOptions& options, const Verify& verify, ShardedState& state)
+    : cut_(std::move(cut)), program_(std::move(program)), ranks_(ranks) {
+  stepc::verify(program_);
+  INTERNAL_CHECK_EQ(program_.ranks(), ranks_.count);
+  std::string text = to_text(program_);
+  for (const StageValue& value : cut_.values) text += stepc::to_text(value.type) + "\n";
+  if (const auto other = find_unlike(*ranks_.all, hash_text(hash_bytes(std::as_bytes(std::span(text))))))
+    user_error(
+        "rank {} came to another order of its pipeline's calls ({}) than rank 0 ({}): all ranks want the same "
+        "stepc and configuration",
+        other->rank, other->its, other->first);
+  programs_.resize(cut_.functions.size());
+  for (size_t f = 0; f < cut_.functions.size(); ++f) {
+    if (program_.functions[f].rank != ranks_.own) continue;
+    CompileOptions own = options;
+    own.function = &cut_.functions[f].graph;
+    programs_[f] = std::make_unique<RankProgram>(kernels, own, verify, ranks_.stage, state);
+  }
+}
+
+StageRun::~StageRun() = default;
+
+void StageRun::begin_receive(Step& step, size_t call) {
+  if (step.receives.contains(call)) return;
+  const StageCall& receive = calls()[call];
+  std::vector<at::Tensor> tensors;
+  for (const SlotValue& one : receive.writes) tensors.push_back(empty_value(cut_.values[one.value].type));
+  InFlight on_the_way = messages_across_stages(ranks_).begin_receive(
+      str("{} of micro-batch {}", cut_.functions[receive.function].name, receive.micro_batch), tensors, receive.peer,
+      static_cast<int>(receive.message));
+  step.receives.emplace(call, Step::Receive{std::move(tensors), std::move(on_the_way)});
+}
+
+void StageRun::run_function(Step& step, const StageCall& call, const MicroBatchFn& micro_batch, const Watch& watch) {
+  const StageFunction& function = cut_.functions[call.function];
+  RankProgram& program = *programs_[call.function];
+  std::vector<at::Tensor> tensors = micro_batch(call.micro_batch);
+  tensors.resize(cut_.batch);
+  for (const SlotValue& one : call.reads) tensors.push_back(step.slots[one.slot]);
+  if (cut_.draws) write_generator(draws_of_stages(), step.draws[static_cast<size_t>(call.micro_batch)]);
+  StepResult result =
+      program.step(tensors, watch.times != nullptr ? &(*watch.times)[&program] : nullptr,
+                   watch.on_written ? watch.on_written(program, call.micro_batch, call.function) : nullptr);
+  INTERNAL_CHECK_EQ(result.outputs.size(), function.returns.size() + function.gives.size());
+  for (size_t r = 0; r < function.returns.size(); ++r)
+    step.results[{function.returns[r], call.micro_batch}] = result.outputs[r];
+  for (size_t g = 0; g < function.gives.size(); ++g)
+    step.slots[call.writes[g].slot] = result.outputs[function.returns.size() + g].contiguous();
+}
+
+std::vector<at::Tensor> StageRun::run(const MicroBatchFn& micro_batch, const Watch& watch) {
+  const auto began = Clock::now();
+  Step step;
+  step.slots.resize(program_.slots[static_cast<size_t>(ranks_.own)]);
+  if (cut_.draws) step.draws = states_of_draws(program_.micro_batches);
+  for (size_t c = 0; c < calls().size(); ++c) {
+    const StageCall& call = calls()[c];
+    // What comes next is on its way while this one runs.
+    const auto is_receive = [](const StageCall& one) { return one.kind == StageCall::Kind::kReceive; };
+    const auto next = std::find_if(calls().begin() + static_cast<ptrdiff_t>(c), calls().end(), is_receive);
+    if (next != calls().end()) begin_receive(step, static_cast<size_t>(next - calls().begin()));
+    switch (call.kind) {
+      case StageCall::Kind::kRun:
+        run_function(step, call, micro_batch, watch);
+        break;
+      case StageCall::Kind::kSend: {
+        std::vector<at::Tensor> tensors;
+        for (const SlotValue& one : call.reads) tensors.push_back(step.slots[one.slot]);
+        InFlight on_the_way = messages_across_stages(ranks_).begin_send(
+            str("{} of micro-batch {}", cut_.functions[call.function].name, call.micro_batch), tensors, call.peer,
+            static_cast<int>(call.message));
+        step.sends.emplace(call.message, Step::Send{std::move(tensors), std::move(on_the_way)});
+        break;
+      }
+      case StageCall::Kind::kSent: {
+        const auto send = step.sends.find(call.message);
+        step.wait_for(send->second.on_the_way);
+        step.sends.erase(send);
+        break;
+      }
+      case StageCall::Kind::kReceive: {
+        Step::Receive& receive = step.receives.at(c);
+        step.wait_for(receive.on_the_way);
+        for (size_t i = 0; i < call.writes.size(); ++i) step.slots[call.writes[i].slot] = receive.tensors[i];
+        step.receives.erase(c);
+        break;
+      }
+    }
+    for (const SlotValue& one : call.writes) step.bytes += step.slots[one.slot].nbytes();
+    step.most_bytes = std::max(step.most_bytes, step.bytes);
+    for (const uint32_t slot : call.frees) {
+      step.bytes -= step.slots[slot].nbytes();
+      step.slots[slot].reset();
+    }
+  }
+  most_bytes_ = step.most_bytes;
+  waited_seconds_ = step.waited_seconds;
+  run_seconds_ = seconds_since(began);
+  if (cut_.draws) write_generator(draws_of_stages(), step.draws.back());
+  return shared_results(step);
+}
+
+// What some stages alone return all get from the first of them.
+std::vector<at::Tensor> StageRun::shared_results(Step& step) {
+  std::vector<at::Tensor> results;
+  for (uint32_t r = 0; r < cut_.returns.size(); ++r) {
+    TensorType type = cut_.returns[r];
+    type.shape.insert(type.shape.begin(), program_.micro_batches);
+    at::Tensor all = empty_value(type);
+    for (int64_t m = 0; m < program_.micro_batches; ++m)
+      if (const auto own = step.results.find({r, m}); own != step.results.end()) all[m].copy_(own->second);
+    const std::vector<int64_t>& stages = cut_.returned_by[r];
+    if (std::ssize(stages) < cut_.stages) across_stages(ranks_).broadcast(all, stages.front() % ranks_.count);
+    results.push_back(std::move(all));
+  }
+  return results;
+}
+
+ProgramTimeline StageRun::predict(const KnownTarget& known) const {
+  std::vector<double> seconds;
+  for (const auto& program : programs_) {  // a rank knows the functions of its stage
+    const double own = program == nullptr ? 0 : stepc::predict(program->schedule(), known).seconds;
+    seconds.push_back(static_cast<double>(ranks_.all->largest(static_cast<int64_t>(own * 1e9))) * 1e-9);
+  }
+  return simulate(program_, seconds, [&](const StageCall& send) {
+    double bytes = 0;
+    for (const SlotValue& one : send.reads) bytes += static_cast<double>(bytes_of(cut_.values[one.value].type));
+    const Rates& rates = known.target.rates;
+    return rates.link_latency_seconds + bytes / rates.link_bytes_per_second;
+  });
+}
+
+uint64_t StageRun::planned_bytes() const {
+  std::vector<uint64_t> bytes;
+  for (const StageValue& value : cut_.values) bytes.push_back(bytes_of(value.type));
+  return peak_slot_bytes(program_, ranks_.own, bytes);
+}
+
+}  // namespace stepc

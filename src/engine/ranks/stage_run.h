@@ -1,0 +1,71 @@
+// StageRun: the functions of this rank's stage and the calls that it makes of them in a step, together with the ranks
+// of the other stages (plan/stages/stage_program.h). Owns the functions' plans; borrows kernels and state.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/ranks/rank_program.h"
+#include "engine/ranks/stage_ranks.h"
+#include "plan/stages/simulate_program.h"
+
+namespace stepc {
+
+class StageRun {
+ public:
+  // Plans this rank's functions, and tells `state` what of the program they have. All ranks make theirs together:
+  // UserError where they came to other cuts or other calls, or ranks of one stage to other plans. `options`: of the
+  // mesh without stages, which is that of `state` too.
+  StageRun(StageCut cut, StageProgram program, const StageRanks& ranks, KernelSources& kernels,
+           const CompileOptions& options, const Verify& verify, ShardedState& state);
+  StageRun(const StageRun&) = delete;
+  StageRun& operator=(const StageRun&) = delete;
+  ~StageRun();
+
+  // By number, a micro-batch's tensors, whole, the same on all ranks.
+  using MicroBatchFn = std::function<std::vector<at::Tensor>(int64_t micro_batch)>;
+  // What runs are watched with; both may be left out.
+  struct Watch {
+    std::map<const RankProgram*, RunTimes>* times = nullptr;
+    // Of a run of function number `function`.
+    std::function<RankProgram::OnWritten(const RankProgram& program, int64_t micro_batch, uint32_t function)>
+        on_written = {};
+  };
+  // By returned tensor of the step, its values of all micro-batches, (micro-batches, ...), the same on every rank.
+  std::vector<at::Tensor> run(const MicroBatchFn& micro_batch, const Watch& watch);
+  std::vector<at::Tensor> run(const MicroBatchFn& micro_batch) { return run(micro_batch, Watch()); }
+
+  // What a run should take, and how each rank waits. All ranks call it together.
+  [[nodiscard]] ProgramTimeline predict(const KnownTarget& known) const;
+  // Of the last run, and of that how long this rank waited for others' values.
+  [[nodiscard]] double run_seconds() const { return run_seconds_; }
+  [[nodiscard]] double waited_seconds() const { return waited_seconds_; }
+
+  // This rank's, in the order of the cut; none of another rank's functions.
+  [[nodiscard]] const std::vector<std::unique_ptr<RankProgram>>& programs() const { return programs_; }
+  [[nodiscard]] const StageCut& cut() const { return cut_; }
+  [[nodiscard]] const StageProgram& program() const { return program_; }
+  // Of the values that lie between functions: at most at once, as planned, and in the last run.
+  [[nodiscard]] uint64_t planned_bytes() const;
+  [[nodiscard]] uint64_t measured_bytes() const { return most_bytes_; }
+
+ private:
+  struct Step;
+  [[nodiscard]] const std::vector<StageCall>& calls() const { return program_.calls[static_cast<size_t>(ranks_.own)]; }
+  void begin_receive(Step& step, size_t call);
+  void run_function(Step& step, const StageCall& call, const MicroBatchFn& micro_batch, const Watch& watch);
+  std::vector<at::Tensor> shared_results(Step& step);
+
+  StageCut cut_;
+  StageProgram program_;
+  StageRanks ranks_;
+  std::vector<std::unique_ptr<RankProgram>> programs_;  // by function; none: another rank's
+  uint64_t most_bytes_ = 0;
+  double run_seconds_ = 0, waited_seconds_ = 0;
+};
+
+}  // namespace stepc

@@ -1,0 +1,56 @@
+#include "plan/stages/simulate_program.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace stepc {
+
+double ProgramTimeline::idle_share(int64_t rank) const {
+  return seconds > 0 ? 1 - busy.at(static_cast<size_t>(rank)) / seconds : 0;
+}
+
+double ProgramTimeline::idle_share() const {
+  const double sum = std::accumulate(busy.begin(), busy.end(), 0.0);
+  return seconds > 0 ? 1 - sum / (seconds * static_cast<double>(busy.size())) : 0;
+}
+
+ProgramTimeline simulate(const StageProgram& program, const std::vector<double>& function_seconds,
+                         const std::function<double(const StageCall& send)>& message_seconds) {
+  const size_t ranks = program.calls.size();
+  ProgramTimeline timeline;
+  timeline.busy.resize(ranks);
+  std::vector<size_t> at(ranks);
+  std::vector<double> now(ranks);
+  std::map<std::pair<int64_t, uint32_t>, double> there;  // by rank that it goes to, and message
+  const auto can_run = [&](size_t rank) {
+    const StageCall& call = program.calls[rank][at[rank]];
+    if (call.kind == StageCall::Kind::kRun) {
+      now[rank] += function_seconds.at(call.function);
+      timeline.busy[rank] += function_seconds.at(call.function);
+    } else if (call.kind == StageCall::Kind::kSend) {
+      there[{call.peer, call.message}] = now[rank] + message_seconds(call);
+    } else if (call.kind == StageCall::Kind::kReceive) {
+      const auto sent = there.find({static_cast<int64_t>(rank), call.message});
+      if (sent == there.end()) return false;
+      now[rank] = std::max(now[rank], sent->second);
+    }
+    return true;
+  };
+  for (bool moves = true; moves;) {
+    moves = false;
+    for (size_t rank = 0; rank < ranks; ++rank)
+      while (at[rank] < program.calls[rank].size() && can_run(rank)) {
+        ++at[rank];
+        moves = true;
+      }
+  }
+  for (size_t rank = 0; rank < ranks; ++rank)
+    INTERNAL_CHECK_EQ(at[rank], program.calls[rank].size(), "calls of rank {} that end", rank);
+  timeline.seconds = *std::ranges::max_element(now);
+  return timeline;
+}
+
+}  // namespace stepc

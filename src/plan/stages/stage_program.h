@@ -1,0 +1,77 @@
+// StageProgram: what each rank of a pipeline does in a step, as a list of calls: it runs a function of its stage on a
+// micro-batch, sends what others need, and receives. Values lie in slots from where they are made to where they are
+// read last. Plain data; functions are planned and compiled once, however many micro-batches there are.
+//
+//   rank 0: run forward 0, micro-batch 0 -> slot 0 = v0
+//   rank 0: send to 1, message 0: slot 0 = v0
+//   rank 0: receive from 1, message 8 -> slot 1 = v1
+//   rank 0: run backward 0, micro-batch 0: slot 0 = v0, slot 1 = v1; frees 0, 1
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "passes/stages/cut_stages.h"
+#include "plan/stages/stage_order.h"
+
+namespace stepc {
+
+// A value of one micro-batch, and where a rank has it.
+struct SlotValue {
+  uint32_t slot = 0, value = 0;
+  bool operator==(const SlotValue&) const = default;
+};
+
+struct StageCall {
+  // kSend returns at once, its slots are in use until kSent of the same message.
+  enum class Kind : uint8_t { kRun, kSend, kSent, kReceive };
+  Kind kind = Kind::kRun;
+  uint32_t function = 0;    // that runs, or that has made what is sent
+  int64_t micro_batch = 0;  // of an update 0
+  int64_t peer = 0;         // rank along pp
+  uint32_t message = 0;     // the number of its first tensor; the others have the next ones
+  std::vector<SlotValue> reads = {}, writes = {};
+  std::vector<uint32_t> frees = {};  // slots that nobody reads behind it
+  bool operator==(const StageCall&) const = default;
+};
+
+struct StageProgram {
+  // Of a StageCut what the calls are about.
+  struct Function {
+    std::string name;
+    int64_t rank = 0;  // along pp
+    std::vector<uint32_t> takes, gives;
+    bool operator==(const Function&) const = default;
+  };
+  int64_t micro_batches = 1;
+  std::vector<Function> functions;
+  std::vector<std::vector<StageCall>> calls;  // by rank
+  std::vector<uint32_t> slots;                // by rank, how many
+  bool operator==(const StageProgram&) const = default;
+
+  [[nodiscard]] int64_t ranks() const { return static_cast<int64_t>(calls.size()); }
+};
+
+// Of micro-batches in that order, and of an update, whose functions each rank runs in theirs. Stage s is on rank
+// s % ranks. UserError where ranks would wait for each other for ever, with what they wait for.
+StageProgram make_program(const StageCut& cut, const StageOrder& order);
+StageProgram make_program(const StageCut& update, int64_t ranks);
+
+// Throws InternalError naming the first promise that a program breaks: every function runs once a micro-batch on its
+// rank, a slot holds what is read from it and is not written while that is still to be read, every message is sent once
+// and received once, and no rank waits for ever.
+void verify(const StageProgram& program);
+
+// Where ranks run their calls as far as they come, the first that waits for ever, in words; empty: all end.
+std::string find_deadlock(const StageProgram& program);
+
+// A line a call.
+std::string to_text(const StageProgram& program);
+std::string hash_of(const StageProgram& program);
+
+// Bytes of the values that lie in a rank's slots at most; `bytes`: by value, what it takes on a rank.
+uint64_t peak_slot_bytes(const StageProgram& program, int64_t rank, const std::vector<uint64_t>& bytes);
+
+}  // namespace stepc

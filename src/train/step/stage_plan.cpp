@@ -1,0 +1,173 @@
+#include "train/step/stage_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+#include "base/text.h"
+#include "comm/ranks.h"
+#include "engine/plan/compile.h"
+#include "engine/ranks/sharded_state.h"
+#include "engine/ranks/stage_ranks.h"
+#include "ops/communication.h"
+#include "plan/step_state.h"
+#include "runtime/kernel_sources.h"
+#include "train/config/parallel.h"
+#include "train/machine/kernel_directory.h"
+#include "train/run/run_saver.h"
+#include "train/step/model_slices.h"
+#include "train/step/stage_cuts.h"
+
+namespace stepc::train {
+
+namespace {
+
+// What a step does of one captured part.
+struct PlannedParts {
+  StageParts parts;
+  std::vector<RankPart> functions;
+  ProgramTimeline timeline;
+};
+
+class StagePlanner {
+ public:
+  StagePlanner(const RunConfig& config, const Strategy& strategy)
+      : kernels_(kernel_directory()),
+        known_(known_target(kernel_directory(), features_of(kernels_.micro_kernels),
+                            static_cast<int>(config.train.threads))) {
+    options_.target = known_.target;
+    options_.strategy = strategy;
+    options_.strategy.mesh = without_stages(strategy.mesh);
+  }
+
+  KernelSources& kernels() { return kernels_; }
+  CompileOptions& options() { return options_; }
+  [[nodiscard]] bool is_calibrated() const { return known_.is_calibrated; }
+
+  PlannedParts plan(StageParts parts, int64_t times) {
+    PlannedParts out{std::move(parts), {}, {}};
+    std::vector<double> seconds;
+    for (const StageFunction& function : out.parts.cut.functions) {
+      CompileOptions own = options_;
+      own.function = &function.graph;
+      PlannedGraph planned = plan_fast({}, kernels_, own);
+      const Prediction prediction = predict(planned.plan.schedule, known_);
+      schedules_.emplace_back(function.stage, planned.plan.schedule);
+      seconds.push_back(prediction.seconds);
+      out.functions.push_back(
+          {function.name, times, std::move(planned.graph), std::move(planned.plan.memory), prediction});
+    }
+    const Rates& rates = known_.target.rates;
+    out.timeline = simulate(out.parts.program, seconds, [&](const StageCall& send) {
+      return rates.link_latency_seconds + sent_bytes(out.parts, send) / rates.link_bytes_per_second;
+    });
+    return out;
+  }
+
+  static double sent_bytes(const StageParts& parts, const StageCall& send) {
+    double bytes = 0;
+    for (const SlotValue& one : send.reads)
+      bytes += static_cast<double>(stepc::bytes_of(parts.cut.values[one.value].type));
+    return bytes;
+  }
+
+  // What the first rank of some stages has.
+  [[nodiscard]] ShardedState state_of(int64_t rank, int64_t ranks) const {
+    ShardedState state(options_.strategy.mesh, Ranks::threads(1)[0]);
+    for (const auto& [stage, schedule] : schedules_)
+      if (stage % ranks == rank) state.add(schedule);
+    return state;
+  }
+
+ private:
+  KernelSources kernels_;
+  KnownTarget known_;
+  CompileOptions options_;
+  std::vector<std::pair<int64_t, Schedule>> schedules_;
+};
+
+const RankPart& larger_function(const StagePlan& stage) {
+  return *std::ranges::max_element(stage.parts, {}, [](const RankPart& part) { return part.memory.peak_bytes; });
+}
+
+}  // namespace
+
+uint64_t StagePlan::step_bytes() const {
+  uint64_t bytes = 0;
+  for (const RankPart& part : parts) bytes = std::max(bytes, part.memory.arena_bytes);
+  return bytes + between_bytes;
+}
+
+const StagePlan& PipelinePlan::largest() const { return *std::ranges::max_element(stages, {}, &StagePlan::bytes); }
+
+PipelinePlan plan_pipeline(const std::vector<CapturedPart>& captured, const RunConfig& config, const Strategy& strategy,
+                           const ModelDirectory& directory, const models::Decoder& model,
+                           const ChosenOptimizer& optimizer) {
+  StagePlanner planner(config, strategy);
+  StageCuts cuts(config);
+  std::vector<PlannedParts> planned;
+  planned.push_back(
+      planner.plan(cuts.micro_batch(captured.at(0).plan, planner.kernels(), planner.options()), captured.at(0).times));
+  planned.push_back(planner.plan(cuts.update(captured.at(1).plan, planner.kernels(), planner.options()), 1));
+  PipelinePlan out{strategy, config.parallel.order, {}, {}, planned[0].timeline.idle_share()};
+  out.strategy.context = planner.options().strategy.context;
+  out.prediction.is_calibrated = planner.is_calibrated();
+  for (const PlannedParts& part : planned) out.prediction.seconds += part.timeline.seconds;
+  for (int64_t rank = 0; rank < cuts.ranks(); ++rank) {
+    StagePlan& stage = out.stages.emplace_back();
+    for (size_t s = static_cast<size_t>(rank); s < cuts.begins().size(); s += static_cast<size_t>(cuts.ranks()))
+      stage.begins.push_back(cuts.begins()[s]);
+    StepState held;
+    for (const PlannedParts& part : planned) {
+      for (size_t f = 0; f < part.functions.size(); ++f)
+        if (part.parts.program.functions[f].rank == rank) {
+          held.merge(state_of(part.functions[f].graph));
+          stage.parts.push_back(part.functions[f]);
+        }
+      std::vector<uint64_t> bytes;
+      for (const StageValue& value : part.parts.cut.values) bytes.push_back(stepc::bytes_of(value.type));
+      stage.between_bytes = std::max(stage.between_bytes, peak_slot_bytes(part.parts.program, rank, bytes));
+      for (const StageCall& call : part.parts.program.calls[static_cast<size_t>(rank)])
+        if (call.kind == StageCall::Kind::kSend) stage.sent_bytes += StagePlanner::sent_bytes(part.parts, call);
+    }
+    stage.state_bytes = bytes_of(held);
+    stage.waits = planned[0].timeline.idle_share(rank);
+    if (!saves_while_training(config)) continue;
+    const ShardedState state = planner.state_of(rank, cuts.ranks());
+    const SavesFn saves = [&](Owner owner, const std::string& key) { return cuts.saves(rank, owner, key); };
+    stage.staging_bytes =
+        staged_bytes(weight_slices(directory, model, state, saves), state_slices(optimizer, state, saves), state);
+  }
+  return out;
+}
+
+std::string to_text(const PipelinePlan& plan) {
+  const StagePlan& most = plan.largest();
+  std::string out = str("one of {}\nof rank {} along pp, which takes most, {}:\n{}", to_text(plan.strategy),
+                        &most - plan.stages.data(), larger_function(most).name, to_text(larger_function(most).memory));
+  const Mesh mesh = without_stages(plan.strategy.mesh);
+  if (!mesh.axes.empty())
+    for (const RankPart& part : most.parts)
+      out += to_text(communication_of(part.graph), mesh, str("{}, {} a step, sends", part.name, part.times));
+  out += str("predicted time  {}\n", to_text(plan.prediction));
+  out += str("in the order \"{}\" the ranks wait {:.1f} % of the micro-batches' time\n", plan.order, 100 * plan.waits);
+  out += str("  {:<5} {:>20} {:>10} {:>16} {:>18} {:>6}  {}\n", "rank", "model and optimizer", "step", "of it between",
+             "sent to stages", "waits", "begins with");
+  for (size_t r = 0; r < plan.stages.size(); ++r) {
+    const StagePlan& stage = plan.stages[r];
+    out += str("  {:<5} {:>20} {:>10} {:>16} {:>18} {:>4.0f} %  {}\n", r, human_bytes(stage.state_bytes),
+               human_bytes(stage.step_bytes()), human_bytes(stage.between_bytes),
+               human_bytes(static_cast<uint64_t>(stage.sent_bytes)), 100 * stage.waits, fmt::join(stage.begins, ", "));
+  }
+  out += str("a rank takes {}: model and optimizer {}, step {}, {}the program itself aside\n",
+             human_bytes(most.bytes()), human_bytes(most.state_bytes), human_bytes(most.step_bytes()),
+             most.staging_bytes > 0 ? str("copy for saves {}, ", human_bytes(most.staging_bytes)) : std::string());
+  return out;
+}
+
+std::string memory_svg(const PipelinePlan& plan) {
+  return timeline_svg(larger_function(plan.largest()).memory, "live bytes of a stage's function on one rank");
+}
+
+}  // namespace stepc::train
