@@ -193,6 +193,9 @@ TEST(RankStep, RefusesRanksThatAreNotTheMesh) {
     config.parallel->axes = {{"dp_shard", 2}, {"tp", 2}};
     EXPECT_USER_ERROR(accelerate(train_step(model, optimizer), {model}, {optimizer}, config),
                       "parallel asks for 4 ranks (dp_shard=2,tp=2), and 2 were started");
+    config.parallel->axes = {{"pp", 2}};
+    EXPECT_USER_ERROR(accelerate(train_step(model, optimizer), {model}, {optimizer}, config),
+                      "parallel has pp = 2: there are pipelines in stepc train alone");
   });
 }
 

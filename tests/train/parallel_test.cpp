@@ -93,6 +93,8 @@ TEST(Parallel, WhatIsNotPinnedFollowsTheRanks) {
 
 TEST(Parallel, RulesAreAlongAxesThatAreThere) {
   EXPECT_EQ(strategy_of(config_of({.tp = 2, .shard = {{"*.w", {{0, "tp"}}}}})).rules.size(), 1U);
+  EXPECT_USER_ERROR(strategy_of(config_of({.tp = 2, .shard = {{"*.w", {{1, "pp"}}}}})),
+                    "the rule '*.w' splits dimension 1 along 'pp', along which there are stages");
   EXPECT_USER_ERROR(strategy_of(config_of({.tp = 2, .shard = {{"*.w", {{1, "tpp"}}}}})),
                     "the rule '*.w' splits dimension 1 along 'tpp', which is no axis of a mesh; did you mean 'tp'?");
   EXPECT_USER_ERROR(strategy_of(config_of({.tp = 2, .shard = {{"*.w", {{0, "cp"}}}}})),

@@ -73,8 +73,12 @@ void check(const Strategy& strategy) {
       const auto [other, is_new] = seen.emplace(axis, dim);
       USER_CHECK(is_new, "the rule '{}' splits dimensions {} and {} along '{}'; an axis splits one of them",
                  rule.pattern, other->second, dim, axis);
+      USER_CHECK(axis != "pp",
+                 "the rule '{}' splits dimension {} along 'pp', along which there are stages: a parameter is "
+                 "on one of them",
+                 rule.pattern, dim);
       const auto known = mesh_axis_names();
-      const auto near = nearest(axis, {known.begin(), known.end()});
+      const auto near = nearest(axis, {known.rbegin(), known.rend()});
       const bool is_axis = std::ranges::find(known, axis) != known.end();
       USER_CHECK(is_axis, "the rule '{}' splits dimension {} along '{}', which is no axis of a mesh{}", rule.pattern,
                  dim, axis, near ? str("; did you mean '{}'?", *near) : "");
