@@ -214,9 +214,10 @@ void check_together(const std::string& path, const RunConfig& config) {
   USER_CHECK(!config.optim.nesterov || config.optim.momentum > 0,
              "{}: optim.nesterov = true needs an optim.momentum above 0", path);
   if (is_searched(config)) {
-    USER_CHECK(config.parallel.pp == 1,
-               "{}: parallel.pp = {} beside parallel.strategy = \"auto\": pipelines are not searched for yet; give the axes",
-               path, config.parallel.pp);
+    USER_CHECK(
+        config.parallel.pp == 1,
+        "{}: parallel.pp = {} beside parallel.strategy = \"auto\": pipelines are not searched for yet; give the axes",
+        path, config.parallel.pp);
     return;
   }
   if (config.parallel.dp_shard == -1 && config.parallel.ranks == 0) return;  // who starts the run says how many

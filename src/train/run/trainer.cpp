@@ -121,9 +121,8 @@ int train(RunConfig config, bool resume, FileSystem& files, const std::filesyste
       watchdog.emplace(*ranks, config.output.dir, begin_attempt(*ranks), config.elastic.stall_seconds);
     }
     Output output = output_of(launch, config.output.dir);
-    leaving_its_flight(watchdog, /*has_begun=*/false, [&] {
-      run.emplace(std::move(config), launch, ranks, std::move(output), from, files, profile);
-    });
+    leaving_its_flight(watchdog, /*has_begun=*/false,
+                       [&] { run.emplace(std::move(config), launch, ranks, std::move(output), from, files, profile); });
   });
   try {
     int status = 0;
