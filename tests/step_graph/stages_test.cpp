@@ -86,7 +86,9 @@ std::vector<Array> run_graph(const Graph& graph, State& state, const std::vector
   for (size_t o = 0; o < outputs.size(); ++o) {
     const GraphOutput& output = graph.outputs[o];
     if (output.kind == GraphOutput::Kind::kReturn) returned.push_back(outputs[o]);
-    if (output.kind == GraphOutput::Kind::kGuard) EXPECT_EQ(outputs[o].integer(0), 1);
+    if (output.kind == GraphOutput::Kind::kGuard) {
+      EXPECT_EQ(outputs[o].integer(0), 1);
+    }
     if (output.kind == GraphOutput::Kind::kUpdate)
       state[{graph.inputs[output.input].kind, graph.inputs[output.input].key}] = outputs[o];
   }
@@ -222,8 +224,9 @@ TEST(Stages, OnlyLiveValuesCross) {
     for (const uint32_t user : value.users) stages.insert(cut.functions[user].stage);
     stages.erase(cut.functions[value.maker].stage);
     crossing += stages.size();
-    if (!stages.empty())
+    if (!stages.empty()) {
       EXPECT_EQ(element_count(value.type.shape), 4 * 16 * 16) << "the residual stream, or its gradient";
+    }
   }
   EXPECT_EQ(crossing, 3U + 3U);
 }

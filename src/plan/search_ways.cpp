@@ -1,0 +1,126 @@
+// The ways that a search looks at: which there are, what they are called, and what kind each is.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "plan/search.h"
+
+namespace stepc {
+
+namespace {
+
+// More tokens of a rank in a micro-batch fill no device better.
+constexpr int64_t kMostTokens = 65536;
+
+std::vector<int64_t> divisors(int64_t number) {
+  std::vector<int64_t> out;
+  for (int64_t d = 1; d <= number; ++d)
+    if (number % d == 0) out.push_back(d);
+  return out;
+}
+
+}  // namespace
+
+std::string to_text(const Candidate& candidate) {
+  std::string text;
+  const auto add = [&](const std::string& more) { text += (text.empty() ? "" : ", ") + more; };
+  const Mesh mesh = strategy_of(candidate, {}).mesh;
+  add(mesh.axes.empty() ? "one device" : to_text(mesh));
+  if (candidate.dp_shard > 1) add(str("zero {}", candidate.zero));
+  if (candidate.micro_batches > 1) add(str("{} micro-batches", candidate.micro_batches));
+  return text;
+}
+
+Strategy strategy_of(const Candidate& candidate, const Strategy& base) {
+  Strategy strategy = base;
+  strategy.mesh = make_mesh({{"dp_replicate", candidate.dp_replicate},
+                             {"dp_shard", candidate.dp_shard},
+                             {"cp", candidate.cp},
+                             {"tp", candidate.tp}});
+  strategy.zero = candidate.zero;
+  return strategy;
+}
+
+std::string_view name_of(Family family) {
+  switch (family) {
+    case Family::kOneDevice:
+      return "one device";
+    case Family::kReplicated:
+      return "data parallel (dp_replicate)";
+    case Family::kSharded:
+      return "sharded (dp_shard)";
+    case Family::kHybrid:
+      return "hybrid sharded (dp_replicate, dp_shard)";
+    case Family::kTensor:
+      return "tensor parallel (tp)";
+    case Family::kContext:
+      return "context parallel (cp)";
+    case Family::kTensorAndContext:
+      return "tensor and context parallel (tp, cp)";
+  }
+  INTERNAL_CHECK(false, "no family");
+}
+
+Family family_of(const Candidate& one) {
+  if (one.tp > 1) return one.cp > 1 ? Family::kTensorAndContext : Family::kTensor;
+  if (one.cp > 1) return Family::kContext;
+  if (one.dp_shard > 1) return one.dp_replicate > 1 ? Family::kHybrid : Family::kSharded;
+  return one.dp_replicate > 1 ? Family::kReplicated : Family::kOneDevice;
+}
+
+size_t SearchResult::count(Verdict verdict) const {
+  return static_cast<size_t>(std::ranges::count(outcomes, verdict, &Outcome::verdict));
+}
+
+const Outcome* SearchResult::best() const {
+  const bool is_there = !outcomes.empty() && outcomes.front().verdict == Verdict::kPlanned;
+  return is_there ? &outcomes.front() : nullptr;
+}
+
+std::vector<Candidate> candidates(const SearchModel& model, const Cluster& cluster, const SearchPins& pins) {
+  const int64_t devices = cluster.devices();
+  const auto check_pin = [&](std::string_view key, const std::optional<int64_t>& pin) {
+    USER_CHECK(!pin || (*pin >= 1 && devices % *pin == 0), "{} = {}: the cluster has {} devices, which is no multiple",
+               key, pin.value_or(0), devices);
+  };
+  check_pin("parallel.dp_replicate", pins.dp_replicate);
+  check_pin("parallel.dp_shard", pins.dp_shard);
+  check_pin("parallel.cp", pins.cp);
+  check_pin("parallel.tp", pins.tp);
+  std::vector<Candidate> out;
+  const auto allows = [](const auto& pin, int64_t value) { return !pin || *pin == value; };
+  for (const int64_t tp : divisors(devices)) {
+    // Heads are not padded, and tp stays on the innermost links unless it is asked for.
+    const bool is_near = tp <= cluster.devices_per_node;
+    if (!allows(pins.tp, tp) || (!pins.tp && (model.heads % tp != 0 || !is_near)) || tp > model.heads) continue;
+    for (const int64_t cp : divisors(devices / tp)) {
+      // A ring cuts a row into 2 cp stretches.
+      if (!allows(pins.cp, cp) || (cp > 1 && model.tokens % (2 * cp) != 0)) continue;
+      for (const int64_t dp_shard : divisors(devices / tp / cp)) {
+        const int64_t dp_replicate = devices / tp / cp / dp_shard;
+        const int64_t data = dp_shard * dp_replicate;
+        if (!allows(pins.dp_shard, dp_shard) || !allows(pins.dp_replicate, dp_replicate)) continue;
+        if (model.rows % data != 0) continue;
+        for (const int64_t micro_batches : divisors(model.rows / data)) {
+          const int64_t rows = model.rows / data / micro_batches;  // of a rank
+          if (!allows(pins.micro_batches, micro_batches)) continue;
+          const bool is_usual = (rows & (rows - 1)) == 0 && rows * model.tokens / cp <= kMostTokens;
+          if (!pins.micro_batches && rows > 1 && !is_usual) continue;
+          for (int zero = dp_shard > 1 ? 1 : 0; zero <= (dp_shard > 1 ? 3 : 0); ++zero) {
+            if (dp_shard > 1 && !allows(pins.zero, zero)) continue;
+            if (zero == 2 && micro_batches == 1 && !pins.zero) continue;  // is zero 1
+            out.push_back({dp_replicate, dp_shard, cp, tp, zero, micro_batches});
+          }
+        }
+      }
+    }
+  }
+  USER_CHECK(!out.empty(),
+             "no way spreads {} rows of {} tokens over {} devices as it is asked: their number must be a multiple of "
+             "dp_replicate * dp_shard * micro-batches; give other train.batch_size or other pins",
+             model.rows, model.tokens, devices);
+  return out;
+}
+
+}  // namespace stepc
