@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from on_ranks import TRAIN, assert_close, free_port, losses, ranks_of, steps_saved, tiny, until
+from run_processes import TRAIN, assert_close, free_port, losses, ranks_of, steps_saved, tiny, until
 from tiny_run import outcome, write_tiny_model
 
 STALL = 4  # seconds; of those that test for one

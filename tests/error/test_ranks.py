@@ -23,7 +23,7 @@ import torch.distributed.checkpoint as dcp
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from on_ranks import (TRAIN, TWO, assert_close, free_port, losses, ranks_of, steps_saved, tiny, until,
+from run_processes import (TRAIN, TWO, assert_close, free_port, losses, ranks_of, steps_saved, tiny, until,
                       variables_of)
 from tiny_run import RUN, outcome, write_tiny_model
 
