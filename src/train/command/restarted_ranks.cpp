@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -54,8 +55,10 @@ int run_restarted_ranks(const LocalRanks& launch, int restarts, const RunConfig&
                                       "--monitor-interval=0.2",
                                       "--no-python"};
   command.insert(command.end(), launch.command.begin(), launch.command.end());
-  // torchrun gives each one thread unless somebody says otherwise.
-  command.push_back(str("--train.threads={}", use_threads(config, launch.ranks).train.threads));
+  // torchrun gives each one thread unless somebody says otherwise, and says so at length.
+  const std::string threads = str("{}", use_threads(config, launch.ranks).train.threads);
+  command.push_back("--train.threads=" + threads);
+  setenv("OMP_NUM_THREADS", threads.c_str(), /*overwrite=*/0);
   std::printf("%d ranks on this machine, started again at most %d times; output of all but rank 0 is in %s\n",
               launch.ranks, restarts, launch.logs.c_str());
   std::fflush(stdout);
