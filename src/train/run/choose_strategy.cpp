@@ -123,9 +123,9 @@ std::string to_json(const ChosenStrategy& chosen) {
 
 ChosenStrategy choose_strategy(const RunConfig& config, const RunDirectory& directory, const Launch& launch,
                                Ranks& ranks, const std::function<void(size_t done, size_t all)>& progress) {
-  if (auto before = chosen_before(config, directory, ranks.ranks())) return std::move(*before);
   if (ranks.rank() == 0) {
-    ChosenStrategy chosen = searched(config, launch, ranks, progress);
+    std::optional<ChosenStrategy> before = chosen_before(config, directory, ranks.ranks());
+    ChosenStrategy chosen = before ? std::move(*before) : searched(config, launch, ranks, progress);
     ranks.exchange(to_json(chosen));
     return chosen;
   }
@@ -135,7 +135,7 @@ ChosenStrategy choose_strategy(const RunConfig& config, const RunDirectory& dire
   const Json json = parse_json(told, kWho);
   ChosenStrategy chosen{config.parallel, json_string(json, "budget", kWho), json_string(json, "why", kWho)};
   for (const auto& [key, place] : kSearched)
-    chosen.parallel.*place = json_int(json, std::string(key), kWho, 1, ranks.ranks() + 3);
+    chosen.parallel.*place = json_int(json, std::string(key), kWho, 1, key == "zero" ? 3 : ranks.ranks());
   return chosen;
 }
 
