@@ -28,14 +28,6 @@ std::optional<int64_t> pinned(const Parallel& parallel, std::string_view axis) {
   return found == parallel.axes.end() || found->size == -1 ? std::nullopt : std::optional(found->size);
 }
 
-// What there is for a rank of this machine, whose processes' memory is taken for equal.
-int64_t memory_of_rank(const MemoryBudget& budget, int64_t ranks) {
-  const uint64_t share = usable_bytes() / static_cast<uint64_t>(ranks);
-  const uint64_t bytes = share - std::min(share, resident_process_bytes());
-  const bool has_budget = budget.kind == MemoryBudget::Kind::kBytes;
-  return static_cast<int64_t>(has_budget ? std::min(bytes, budget.bytes) : bytes);
-}
-
 SearchResult search_here(const Trace& captured, const Parallel& parallel, const Strategy& base, int64_t rows,
                          const Cluster& cluster) {
   SearchModel model;
@@ -59,8 +51,6 @@ SearchResult search_here(const Trace& captured, const Parallel& parallel, const 
                "whole batch on every rank");
     options.pins.tp = 1;
   }
-  options.pins.base.mesh = {};
-  options.pins.base.known.clear();
   return search(model, cluster, options);
 }
 
@@ -77,16 +67,25 @@ std::string lines_of(const SearchResult& result) {
 
 }  // namespace
 
+Cluster cluster_of_ranks(const Target& target, int64_t ranks, int64_t on_a_machine, const MemoryBudget& budget) {
+  Cluster cluster;
+  cluster.name = "the ranks of this run";
+  cluster.devices_per_node = on_a_machine >= 1 && ranks % on_a_machine == 0 ? on_a_machine : ranks;
+  cluster.nodes = ranks / cluster.devices_per_node;
+  cluster.target = target;
+  const uint64_t share = usable_bytes() / static_cast<uint64_t>(std::max<int64_t>(1, on_a_machine));
+  const uint64_t bytes = share - std::min(share, resident_process_bytes());
+  const bool has_budget = budget.kind == MemoryBudget::Kind::kBytes;
+  cluster.cpu_memory_bytes = static_cast<int64_t>(has_budget ? std::min(bytes, budget.bytes) : bytes);
+  return cluster;
+}
+
 ChosenMesh choose_mesh(const Trace& captured, const Parallel& parallel, const Strategy& base, int64_t rows,
                        const Target& target, const MemoryBudget& budget, Ranks& ranks) {
   std::string chosen, why_not;
   if (ranks.rank() == 0) {
     try {
-      Cluster cluster;
-      cluster.name = "the ranks of this step";
-      cluster.devices_per_node = ranks.ranks();
-      cluster.target = target;
-      cluster.cpu_memory_bytes = memory_of_rank(budget, ranks.ranks());
+      const Cluster cluster = cluster_of_ranks(target, ranks.ranks(), ranks.ranks(), budget);
       const SearchResult result = search_here(captured, parallel, base, rows, cluster);
       const Outcome* best = result.best();
       USER_CHECK(best != nullptr, "parallel is \"auto\": {}", nothing_fits(result, cluster));

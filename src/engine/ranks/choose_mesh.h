@@ -6,6 +6,7 @@
 #include <string>
 
 #include "comm/ranks.h"
+#include "cost/cluster.h"
 #include "cost/target.h"
 #include "engine/ranks/parallel.h"
 #include "ir/trace.h"
@@ -13,6 +14,10 @@
 #include "plan/memory_budget.h"
 
 namespace stepc {
+
+// The ranks of a run as devices, `on_a_machine` of them on each: their share of its memory, less what this process has
+// resident already, or of a budget of bytes where that is less.
+Cluster cluster_of_ranks(const Target& target, int64_t ranks, int64_t on_a_machine, const MemoryBudget& budget);
 
 struct ChosenMesh {
   Mesh mesh;

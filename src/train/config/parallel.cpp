@@ -20,9 +20,7 @@ std::string nearest_text(const Mesh& mesh, int64_t ranks) {
 
 // Of ranks of which dp_shard = -1 takes what the others leave; so it does where nobody says how they are spread.
 int64_t shards_of(const RunConfig::Parallel& parallel) {
-  const bool has_axes =
-      parallel.pp != 1 || parallel.dp_replicate != 1 || parallel.dp_shard != 1 || parallel.cp != 1 || parallel.tp != 1;
-  if (!has_axes) return std::max<int64_t>(parallel.ranks, 1);
+  if (!has_axes(parallel)) return std::max<int64_t>(parallel.ranks, 1);
   USER_CHECK(parallel.dp_shard != 0, "parallel.dp_shard = 0: must be at least 1, or -1 for the ranks left over");
   if (parallel.dp_shard > 0) return parallel.dp_shard;
   USER_CHECK(parallel.ranks > 0,
@@ -62,6 +60,11 @@ void check_pins(const RunConfig::Parallel& parallel, const Launch& launch) {
              follows ? "" : ", and parallel.dp_shard = -1 takes what the others leave");
 }
 }  // namespace
+
+bool has_axes(const RunConfig::Parallel& parallel) {
+  return parallel.pp != 1 || parallel.dp_replicate != 1 || parallel.dp_shard != 1 || parallel.cp != 1 ||
+         parallel.tp != 1;
+}
 
 bool is_searched(const RunConfig& config) { return config.parallel.strategy == "auto"; }
 

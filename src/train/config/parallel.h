@@ -13,6 +13,8 @@ Strategy strategy_of(const RunConfig& config);
 // Of a run's ranks: UserError where they cannot hold an axis that is given, which it names with the number needed.
 Strategy strategy_of(RunConfig config, const Launch& launch);
 
+// Whether [parallel] gives an axis; where it gives none, all ranks are dp_shard.
+bool has_axes(const RunConfig::Parallel& parallel);
 // Whether the axes are still to be chosen: strategy = "auto" (train/run/choose_strategy.h).
 bool is_searched(const RunConfig& config);
 // What a strategy says beside its mesh and zero.

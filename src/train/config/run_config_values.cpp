@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "base/text.h"
+#include "train/config/parallel.h"
 #include "train/config/run_config_keys.h"
 
 namespace stepc::train {
@@ -232,9 +233,7 @@ std::vector<std::string> without_effect(const RunConfig& config) {
     lines.push_back(str("parallel.chunks = {} has no effect: parallel.pp is 1", parallel.chunks));
   if (!parallel.stages.empty() && parallel.pp == 1)
     lines.emplace_back("parallel.stages has no effect: parallel.pp is 1");
-  const bool has_axes =
-      parallel.pp != 1 || parallel.dp_replicate != 1 || parallel.dp_shard != 1 || parallel.cp != 1 || parallel.tp != 1;
-  if (parallel.reduce != defaults.parallel.reduce && !has_axes && parallel.ranks <= 1)
+  if (parallel.reduce != defaults.parallel.reduce && !has_axes(parallel) && parallel.ranks <= 1)
     lines.push_back(str("parallel.reduce = \"{}\" has no effect: there is one rank", parallel.reduce));
   if (!parallel.sequence_parallel && parallel.tp == 1)
     lines.emplace_back("parallel.sequence_parallel = false has no effect: parallel.tp is 1");

@@ -11,9 +11,9 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/json.h"
-#include "base/machine_memory.h"
 #include "base/text.h"
 #include "engine/prediction.h"
+#include "engine/ranks/choose_mesh.h"
 #include "plan/memory_budget.h"
 #include "plan/search.h"
 #include "plan/search_text.h"
@@ -62,27 +62,13 @@ std::optional<ChosenStrategy> chosen_before(const RunConfig& config, const RunDi
   return chosen;
 }
 
-Cluster cluster_here(const RunConfig& config, const Launch& launch, int64_t ranks) {
-  Cluster cluster;
-  cluster.name = "the ranks of this run";
-  const bool fills_nodes = launch.local_ranks >= 1 && ranks % launch.local_ranks == 0;
-  cluster.devices_per_node = fills_nodes ? launch.local_ranks : ranks;
-  cluster.nodes = ranks / cluster.devices_per_node;
-  cluster.target =
-      known_target(kernel_directory(), features_of(probe_micro_kernels()), static_cast<int>(config.train.threads))
-          .target;
-  const uint64_t share = usable_bytes() / static_cast<uint64_t>(std::max<int64_t>(1, launch.local_ranks));
-  uint64_t bytes = share - std::min(share, resident_process_bytes());
-  const MemoryBudget budget = parse_memory_budget(config.memory.budget);
-  if (budget.kind == MemoryBudget::Kind::kBytes) bytes = std::min(bytes, budget.bytes);
-  cluster.cpu_memory_bytes = static_cast<int64_t>(bytes);
-  return cluster;
-}
-
 ChosenStrategy searched(const RunConfig& config, const Launch& launch, Ranks& ranks,
                         const std::function<void(size_t done, size_t all)>& progress) {
   const models::DecoderConfig shape = read_model_config(config.model.path);
-  const Cluster cluster = cluster_here(config, launch, ranks.ranks());
+  const KnownTarget known =
+      known_target(kernel_directory(), features_of(probe_micro_kernels()), static_cast<int>(config.train.threads));
+  const Cluster cluster =
+      cluster_of_ranks(known.target, ranks.ranks(), launch.local_ranks, parse_memory_budget(config.memory.budget));
   SearchOptions options;
   options.top = kShown;
   options.pins = {.dp_replicate = pin_of(config, "dp_replicate"),
