@@ -46,6 +46,8 @@ bench: ## compare with PyTorch eager, torch.compile and JAX; table and build/ben
 	@build/release/benchmarks/collective_benchmark
 	@.venv/bin/python benchmarks/ranks_benchmark.py
 	@.venv/bin/python benchmarks/long_context_benchmark.py
+	@.venv/bin/python benchmarks/restart_benchmark.py
+	@.venv/bin/python benchmarks/goodput.py
 	@build/release/benchmarks/checkpoint_benchmark
 	@build/release/benchmarks/loader_benchmark
 

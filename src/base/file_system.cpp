@@ -59,6 +59,8 @@ int FileSystem::exchange(const fs::path& one, const fs::path& other) {
   return error_of(::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE));
 }
 
+int FileSystem::link(const fs::path& from, const fs::path& to) { return error_of(::link(from.c_str(), to.c_str())); }
+
 int FileSystem::unlink(const fs::path& path) { return error_of(::unlink(path.c_str())); }
 int FileSystem::make_directory(const fs::path& path) { return error_of(::mkdir(path.c_str(), 0777)); }
 int FileSystem::remove_directory(const fs::path& path) { return error_of(::rmdir(path.c_str())); }

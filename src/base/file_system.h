@@ -31,6 +31,8 @@ class FileSystem {
   virtual int rename(const std::filesystem::path& from, const std::filesystem::path& to);
   // Both must be there. EINVAL or ENOSYS where the file system does not know how.
   virtual int exchange(const std::filesystem::path& one, const std::filesystem::path& other);
+  // A second name of a file. An errno where the file system has no such, or `to` is there.
+  virtual int link(const std::filesystem::path& from, const std::filesystem::path& to);
   virtual int unlink(const std::filesystem::path& path);
   virtual int make_directory(const std::filesystem::path& path);
   virtual int remove_directory(const std::filesystem::path& path);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/sharing_files.h"
 
 namespace stepc {
 
@@ -45,7 +46,8 @@ void BackgroundSaver::begin(const TrainerState& state, const Retention& retentio
   began_ = Clock::now();
   saving_ = std::async(std::launch::async, [this, state, retention, write_files = std::move(write_files)] {
     CheckpointWriter writer(output_, state, files_);
-    write_files(writer.path(), files_);
+    SharingFiles sharing(files_, newest_directory(output_));
+    write_files(writer.path(), sharing);
     return finish(writer, {}, {}, retention);
   });
 }
@@ -62,7 +64,8 @@ void BackgroundSaver::begin_writing(const std::filesystem::path& directory, std:
   INTERNAL_CHECK(!writing_.valid(), "files of a checkpoint are being written already");
   writing_ =
       std::async(std::launch::async, [this, directory, own = std::move(own), write_files = std::move(write_files)]() {
-        write_files(directory, files_);
+        SharingFiles sharing(files_, newest_directory(output_));
+        write_files(directory, sharing);
         return hash_files(directory, own);
       });
 }

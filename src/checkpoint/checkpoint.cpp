@@ -31,16 +31,6 @@ constexpr uint64_t kMaxStateBytes = 1 << 20;
 
 fs::path directory_of(const fs::path& output, int64_t step) { return output / str("{}{:06}", kPrefix, step); }
 
-// Numbers above 2^53 go as text: other readers of JSON keep numbers as doubles.
-void write_state(const fs::path& path, const TrainerState& state, FileSystem& files) {
-  nlohmann::ordered_json json = {{"step", state.step},
-                                 {"next_sample", state.next_sample},
-                                 {"seed", std::to_string(state.seed)},
-                                 {"data_hash", std::to_string(state.data_hash)}};
-  if (state.held_out) json["held_out_nats_per_byte"] = *state.held_out;
-  write_file_synced(path, json.dump(2) + "\n", files);
-}
-
 uint64_t uint64_of(const Json& json, const std::string& key, const std::string& what) {
   const std::string& text = json_string(json, key, what);
   uint64_t value = 0;
@@ -156,8 +146,18 @@ CheckpointWriter::CheckpointWriter(const fs::path& output, const TrainerState& s
   check_replaceable(transaction_.final_path());
 }
 
+// Numbers above 2^53 go as text: other readers of JSON keep numbers as doubles.
+void write_trainer_state(const fs::path& directory, const TrainerState& state, FileSystem& files) {
+  nlohmann::ordered_json json = {{"step", state.step},
+                                 {"next_sample", state.next_sample},
+                                 {"seed", std::to_string(state.seed)},
+                                 {"data_hash", std::to_string(state.data_hash)}};
+  if (state.held_out) json["held_out_nats_per_byte"] = *state.held_out;
+  write_file_synced(directory / kStateName, json.dump(2) + "\n", files);
+}
+
 fs::path CheckpointWriter::commit(const ManifestFiles& known, const std::string& mesh) {
-  write_state(path() / kStateName, state_, files_);
+  write_trainer_state(path(), state_, files_);
   Manifest manifest = make_manifest(path(), state_.step, known);
   manifest.mesh = mesh;
   write_manifest(path(), manifest, files_);
@@ -200,6 +200,11 @@ CheckpointSearch search_checkpoints(const fs::path& output) {
     }
   }
   return search;
+}
+
+fs::path newest_directory(const fs::path& output) {
+  const std::vector<Candidate> all = list_candidates(output, [](const UserError&) {});
+  return all.empty() ? fs::path() : all.front().directory;
 }
 
 std::optional<Checkpoint> find_latest_checkpoint(const fs::path& output) {

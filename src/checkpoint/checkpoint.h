@@ -58,6 +58,10 @@ struct Checkpoint {
 enum class CheckedBy : uint8_t { kHashes, kSizes };
 Checkpoint read_checkpoint(const std::filesystem::path& directory, CheckedBy how = CheckedBy::kHashes);
 
+// trainer_state.json of a checkpoint, where somebody else makes the rest of it.
+void write_trainer_state(const std::filesystem::path& directory, const TrainerState& state,
+                         FileSystem& files = system_files());
+
 // The step that a checkpoint of this name is of; nullopt where it is not such a name.
 std::optional<int64_t> step_of_name(const std::filesystem::path& directory);
 
@@ -73,6 +77,9 @@ struct CheckpointSearch {
   std::vector<Foreign> foreign;
 };
 CheckpointSearch search_checkpoints(const std::filesystem::path& output);
+
+// That of the most steps which has a manifest, without a look at its files; empty: none.
+std::filesystem::path newest_directory(const std::filesystem::path& output);
 
 // The latest alone. Damaged ones are skipped with a warning that says why.
 std::optional<Checkpoint> find_latest_checkpoint(const std::filesystem::path& output);

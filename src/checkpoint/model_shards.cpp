@@ -28,11 +28,15 @@ std::vector<ModelShard> cut_shards(const std::vector<NamedBytes>& tensors, uint6
     open_bytes += bytes;
   }
   if (!open.tensors.empty() || shards.empty()) shards.push_back(std::move(open));
+  name_shards(shards);
+  return shards;
+}
+
+void name_shards(std::vector<ModelShard>& shards) {
   for (size_t i = 0; i < shards.size(); ++i) {
     shards[i].file =
         shards.size() == 1 ? std::string(kSingleName) : str("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
   }
-  return shards;
 }
 
 std::string index_json(const std::vector<NamedBytes>& tensors, const std::vector<ModelShard>& shards,

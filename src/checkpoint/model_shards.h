@@ -27,6 +27,9 @@ struct ModelShard {
 // One file, under kSingleName, where all fit. A tensor that is larger than `max_bytes` gets a file of its own.
 std::vector<ModelShard> cut_shards(const std::vector<NamedBytes>& tensors, uint64_t max_bytes);
 
+// Gives each its file's name, by how many there are.
+void name_shards(std::vector<ModelShard>& shards);
+
 // The text of the index: which tensor is in which file.
 std::string index_json(const std::vector<NamedBytes>& tensors, const std::vector<ModelShard>& shards, int64_t elements);
 

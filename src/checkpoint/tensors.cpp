@@ -51,6 +51,12 @@ DType saved_type(const MadeTensor& tensor, const std::filesystem::path& path) {
 }
 }  // namespace
 
+uint64_t bytes_of(const NamedTensors& tensors) {
+  uint64_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) bytes += tensor.nbytes();
+  return bytes;
+}
+
 at::ScalarType to_scalar_type(DType dtype) {
   for (const auto& [ours, theirs] : kTypes)
     if (ours == dtype) return theirs;
@@ -150,6 +156,29 @@ void save_model_tensors(const std::filesystem::path& directory, const MadeTensor
     }
     save_tensors(directory / shard.file, converted, {{"format", "pt"}}, files);
   }
+  if (shards.size() > 1) write_file_synced(directory / kIndexName, index_json(sizes, shards, elements), files);
+}
+
+void save_model_parts(const std::filesystem::path& directory, const std::vector<NamedTensors>& parts,
+                      FileSystem& files) {
+  std::vector<NamedBytes> sizes;
+  std::vector<ModelShard> shards;
+  int64_t elements = 0;
+  for (const NamedTensors& part : parts) {
+    if (part.empty()) continue;
+    ModelShard& shard = shards.emplace_back();
+    for (const auto& [name, tensor] : part) {
+      shard.tensors.push_back(sizes.size());
+      sizes.push_back({name, tensor.nbytes()});
+      elements += tensor.numel();
+    }
+  }
+  if (shards.empty()) shards.emplace_back();
+  name_shards(shards);
+  size_t at = 0;
+  for (const NamedTensors& part : parts)
+    if (!part.empty()) save_tensors(directory / shards[at++].file, part, {{"format", "pt"}}, files);
+  if (at == 0) save_tensors(directory / shards[0].file, NamedTensors(), {{"format", "pt"}}, files);
   if (shards.size() > 1) write_file_synced(directory / kIndexName, index_json(sizes, shards, elements), files);
 }
 

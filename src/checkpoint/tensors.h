@@ -18,6 +18,8 @@ namespace stepc {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
+uint64_t bytes_of(const NamedTensors& tensors);
+
 at::ScalarType to_scalar_type(DType dtype);
 // nullopt for a type that stepc does not have (quantized, uint16, ...).
 std::optional<DType> from_scalar_type(at::ScalarType type);
@@ -58,5 +60,9 @@ void save_model_tensors(const std::filesystem::path& directory, const MadeTensor
                         uint64_t max_shard_bytes, FileSystem& files = system_files());
 void save_model_tensors(const std::filesystem::path& directory, const NamedTensors& weights, at::ScalarType dtype,
                         uint64_t max_shard_bytes, FileSystem& files = system_files());
+
+// The same where some tensors are to have files apart from others: one for each part that has any.
+void save_model_parts(const std::filesystem::path& directory, const std::vector<NamedTensors>& parts,
+                      FileSystem& files = system_files());
 
 }  // namespace stepc

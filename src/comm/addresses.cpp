@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <thread>
 
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -92,6 +95,31 @@ int port_of(int socket) {
   INTERNAL_CHECK(getsockname(socket, reinterpret_cast<sockaddr*>(&bound), &size) == 0, "{}", std::strerror(errno));
   return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
                                            : reinterpret_cast<const sockaddr_in&>(bound).sin_port);
+}
+
+void hear_nobody(int socket) {
+  sock_filter drop_all = BPF_STMT(BPF_RET | BPF_K, 0);
+  const sock_fprog program{1, &drop_all};
+  setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));  // else it hears on
+}
+
+void hear(int socket) {
+  int unused = 0;
+  setsockopt(socket, SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof(unused));
+}
+
+std::set<int> listening_sockets() {
+  std::set<int> found;
+  std::error_code ignored;
+  for (std::filesystem::directory_iterator entry("/proc/self/fd", ignored), end; entry != end;
+       entry.increment(ignored)) {
+    const int descriptor = std::atoi(entry->path().filename().c_str());
+    int listens = 0;
+    socklen_t size = sizeof(listens);
+    if (getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0)
+      found.insert(descriptor);
+  }
+  return found;
 }
 
 void wait_for_listener(const std::string& address, int port, std::chrono::milliseconds timeout) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <set>
 #include <string>
 
 namespace stepc {
@@ -12,6 +13,12 @@ namespace stepc {
 int bind_socket(const std::string& address, int port);
 // Of a socket that was bound to port 0: the one that it got.
 int port_of(int socket);
+// From now on a socket that listens hears nobody: who would connect gets no answer, and takes nothing here. Connections
+// that are there stay. And hears again.
+void hear_nobody(int socket);
+void hear(int socket);
+// Of this process, those that listen for connections.
+std::set<int> listening_sockets();
 // Returns when somebody listens there. UserError, with what the last attempt met, where nobody does within the time.
 void wait_for_listener(const std::string& address, int port, std::chrono::milliseconds timeout);
 // The address of this machine from which `address` is reached, as numbers. UserError where it is not reached.

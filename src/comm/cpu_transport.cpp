@@ -1,10 +1,16 @@
 // Gloo, as LibTorch has it in it. The wheel ships c10d's header of it and not Gloo's own, which that includes:
 // gloo_decls declares of those what c10d's names. This is the only file that sees them.
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <vector>
+
 #include <ATen/Version.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/version.h>
 
 #include "base/check.h"
+#include "comm/addresses.h"
 #include "comm/no_pipe_signal.h"
 #include "comm/transport.h"
 
@@ -29,7 +35,9 @@ class GlooTransport : public Transport {
   explicit GlooTransport(const std::string& address) {
     check_library();
     const NoPipeSignal none;
+    const std::set<int> before = listening_sockets();
     device_ = c10d::ProcessGroupGloo::createDeviceForHostname(address);
+    std::ranges::set_difference(listening_sockets(), before, std::back_inserter(sockets_));
   }
 
   c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t ranks,
@@ -41,7 +49,15 @@ class GlooTransport : public Transport {
     return c10::make_intrusive<c10d::ProcessGroupGloo>(store, static_cast<int>(rank), static_cast<int>(ranks), options);
   }
 
+  void listen(bool hears) override {
+    if (hears == hears_) return;
+    hears_ = hears;
+    for (const int socket : sockets_) hears ? hear(socket) : hear_nobody(socket);
+  }
+
  private:
+  bool hears_ = true;
+  std::vector<int> sockets_;                           // the device's own
   std::shared_ptr<::gloo::transport::Device> device_;  // one listening socket and thread for all groups
 };
 

@@ -9,6 +9,8 @@
 #include "comm/addresses.h"
 #include "comm/meeting.h"
 #include "comm/ranks.h"
+#include "comm/secret.h"
+#include "comm/signed_store.h"
 
 namespace stepc {
 
@@ -29,12 +31,24 @@ c10d::TCPStoreOptions options_of(int port, bool is_server, Milliseconds timeout)
   return options;
 }
 
-c10::intrusive_ptr<c10d::Store> open_store(const Launch& launch, Milliseconds timeout) {
+// The store of the run, and where it is this rank's, the socket at which it listens.
+struct OpenStore {
+  c10::intrusive_ptr<c10d::Store> store;
+  int socket = -1;
+};
+
+c10::intrusive_ptr<c10d::Store> with_secret(c10::intrusive_ptr<c10d::Store> store, const Launch& launch) {
+  if (launch.secret.empty()) return store;
+  return c10::make_intrusive<SignedStore>(std::move(store), Secret(launch.secret));
+}
+
+OpenStore open_store(const Launch& launch, Milliseconds timeout) {
   c10d::TCPStoreOptions options = options_of(launch.port, launch.rank == 0 && !launch.agent_store, timeout);
   // The store believes whoever connects, and by itself would listen on all addresses of the machine.
   if (options.isServer) options.masterListenFd = bind_socket(launch.address, launch.port);
   wait_for_listener(launch.address, launch.port, timeout);  // rank 0, too: the address may be another machine's
-  return c10::make_intrusive<c10d::TCPStore>(launch.address, options);
+  return {with_secret(c10::make_intrusive<c10d::TCPStore>(launch.address, options), launch),
+          options.masterListenFd.value_or(-1)};
 }
 
 std::string address_key(int64_t rank) { return str("address of {}", rank); }
@@ -109,8 +123,9 @@ class Round {
   }
   [[noreturn]] void give_up() const {
     if (!is_in_ && !why_out_.empty()) throw UserError(why_out_);
-    user_error("of {} ranks {} did not come to {} within {}", launch_.ranks, fmt::join(missing(), ", "),
-               place_of(launch_), human_seconds(std::chrono::duration<double>(timeout_).count()));
+    user_error("of {} ranks {} did not come to {} within {}{}", launch_.ranks, fmt::join(missing(), ", "),
+               place_of(launch_), human_seconds(std::chrono::duration<double>(timeout_).count()),
+               launch_.secret.empty() ? "" : ": all want the STEPC_SECRET of this one");
   }
   void check_addresses(const std::string& address) const {
     for (int64_t rank = 0; rank < launch_.ranks; ++rank) {
@@ -133,17 +148,17 @@ class Round {
 };
 
 // Of ranks that have met: another one, at a port that the system gives. All have it when this returns.
-c10::intrusive_ptr<c10d::Store> store_of_its_own(const Launch& launch, c10d::Store& met_in, Milliseconds timeout) {
+OpenStore store_of_its_own(const Launch& launch, c10d::Store& met_in, Milliseconds timeout) {
   c10d::TCPStoreOptions options = options_of(0, launch.rank == 0, timeout);
   if (options.isServer) {
     options.masterListenFd = bind_socket(launch.address, 0);
     met_in.set("port", std::to_string(port_of(*options.masterListenFd)));
   }
   options.port = static_cast<uint16_t>(std::stoi(met_in.get_to_str("port")));
-  auto store = c10::make_intrusive<c10d::TCPStore>(launch.address, options);
+  auto store = with_secret(c10::make_intrusive<c10d::TCPStore>(launch.address, options), launch);
   if (store->add("moved", 1) == launch.ranks) store->set("here", std::vector<uint8_t>{1});
   store->wait({"here"});
-  return store;
+  return {std::move(store), options.masterListenFd.value_or(-1)};
 }
 
 // `store`: none where they meet at the launcher's port.
@@ -155,19 +170,24 @@ std::shared_ptr<Ranks> join_in(c10::intrusive_ptr<c10d::Store> store, bool leave
   int64_t round = 1;
   try {
     const bool is_fresh = !store && !launch.agent_store;
-    if (!store) store = open_store(launch, to_meet);
+    OpenStore open = store ? OpenStore{with_secret(std::move(store), launch)} : open_store(launch, to_meet);
     address = address_toward(launch.address, launch.port == 0 ? kAnyPort : launch.port);
-    Round meeting(launch, store, is_fresh, to_meet);
+    Round meeting(launch, open.store, is_fresh, to_meet);
     round = meeting.meet(address);
-    store = leaves_port ? store_of_its_own(launch, *meeting.names(), to_meet) : meeting.names();
+    store = meeting.names();
+    if (leaves_port) {
+      open = store_of_its_own(launch, *meeting.names(), to_meet);
+      store = open.store;
+    }
+    if (open.socket >= 0) hear_nobody(open.socket);  // all have come
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& error) {
     throw LostRank(
         str("rank {} lost the others while it met them at {}: {}", launch.rank, place_of(launch), line_of(error)));
   }
-  auto ranks = std::make_shared<Ranks>(
-      std::make_unique<Meeting>(launch.rank, launch.ranks, std::move(store), address, to_answer, round));
+  auto ranks = std::make_shared<Ranks>(std::make_unique<Meeting>(launch.rank, launch.ranks, std::move(store), address,
+                                                                 to_answer, round, Secret(launch.secret)));
   ranks->all();
   return ranks;
 }

@@ -1,10 +1,12 @@
 #include "comm/launch.h"
 
 #include <charconv>
+#include <filesystem>
 #include <optional>
 #include <span>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "base/hash.h"
 
 namespace stepc {
@@ -18,6 +20,13 @@ class LaunchReader {
   explicit LaunchReader(const std::function<const char*(const char*)>& variable) : variable_(variable) {}
 
   Launch read() const {
+    Launch launch = started();
+    if (launch.ranks > 1) launch.secret = secret();
+    return launch;
+  }
+
+ private:
+  [[nodiscard]] Launch started() const {
     if (given("RANK") || given("WORLD_SIZE") || given("LOCAL_RANK")) return from_ranks();
     if (given("PET_NODE_RANK") || text("PET_NNODES").value_or("1") != "1") return from_pods();
     // Before Slurm: under mpirun its variables are those of the daemon that started the process.
@@ -27,7 +36,27 @@ class LaunchReader {
     return {};
   }
 
- private:
+  [[nodiscard]] std::string secret() const {
+    constexpr size_t kLeast = 16;
+    constexpr uint64_t kMost = 4096;
+    constexpr const char *kText = "STEPC_SECRET", *kFile = "STEPC_SECRET_FILE";
+    std::string secret = text(kText).value_or("");
+    const char* said = kText;
+    if (const auto file = text(kFile); file && secret.empty()) {
+      said = kFile;
+      std::error_code error;
+      const auto rights = std::filesystem::status(*file, error).permissions();
+      constexpr auto kOthers = std::filesystem::perms::group_all | std::filesystem::perms::others_all;
+      USER_CHECK(error || (rights & kOthers) == std::filesystem::perms::none,
+                 "{}: others may read {}, which is to be the ranks' secret: chmod 600 it", kFile, *file);
+      secret = first_line(read_text(*file, kMost));
+    } else if (secret.empty()) {
+      return {};
+    }
+    USER_CHECK(secret.size() >= kLeast, "{}: a secret of {} characters is soon guessed: give at least {}", said,
+               secret.size(), kLeast);
+    return secret;
+  }
   [[nodiscard]] std::optional<std::string> text(const char* name) const {
     const char* value = variable_(name);
     if (value == nullptr || *value == '\0') return std::nullopt;

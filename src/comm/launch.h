@@ -20,6 +20,8 @@ struct Launch {
   std::string by = {};
   // What the launcher calls the run, the same when it starts the run again; empty: nothing.
   std::string run = {};
+  // What all ranks have and nobody else does: they meet nobody without it. Empty: everybody is believed.
+  std::string secret = {};
 
   // Whether several agents have started the ranks, which stop them one after the other where their number changes.
   [[nodiscard]] bool has_agents() const { return by == "torchrun" && local_ranks < ranks; }
@@ -32,6 +34,7 @@ struct Launch {
 //   OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE and MASTER_*           mpirun of Open MPI
 //   SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID and MASTER_*               srun
 // The last two also know an address where all ranks are on one machine (Slurm: always) and a port of the job's own.
+// The secret is STEPC_SECRET, or what the file holds that STEPC_SECRET_FILE names, which others may not read.
 // Nothing set, or a shell of Slurm's: one process. UserError for what is given by half, is no number or contradicts
 // itself.
 Launch launch_of(const std::function<const char*(const char*)>& variable);

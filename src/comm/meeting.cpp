@@ -25,16 +25,47 @@ void check_round(Peers& peers) {
                  fmt::join(got, ", "));
 }
 
+// Each proves to each that it has the secret, of the number that the other has just drawn: who has only listened, at
+// another time, cannot.
+void check_secret(Peers& peers, const Secret& secret, const std::string& group) {
+  constexpr size_t kNonce = 32, kProof = 64;
+  const size_t n = peers.members().size(), own = static_cast<size_t>(peers.rank());
+  const auto exchange = [&](const std::vector<std::string>& to_each, size_t bytes) {
+    std::vector<std::string> got(n, std::string(bytes, '\0'));
+    std::vector<SentBytes> sent;
+    std::vector<ReceivedBytes> received;
+    for (size_t k = 0; k < n; ++k) {
+      sent.push_back({to_each[k].data(), bytes});
+      received.push_back({got[k].data(), bytes});
+    }
+    peers.exchange("the proof of the secret", sent, received);
+    return got;
+  };
+  const auto proof = [&](size_t from, size_t to, const std::string& nonce) {
+    return str("{}: from {} to {}: {}", group, peers.members()[from], peers.members()[to], nonce);
+  };
+  const std::string mine = draw_nonce();
+  const std::vector<std::string> nonces = exchange(std::vector(n, mine), kNonce);
+  std::vector<std::string> proofs;
+  for (size_t k = 0; k < n; ++k) proofs.push_back(secret.sign(proof(own, k, nonces[k])));
+  const std::vector<std::string> got = exchange(proofs, kProof);
+  for (size_t k = 0; k < n; ++k)
+    USER_CHECK(secret.is_signed(proof(k, own, mine), got[k]),
+               "who answers as rank {} does not have the STEPC_SECRET of rank {}", peers.members()[k],
+               peers.members()[own]);
+}
+
 }  // namespace
 
 Meeting::Meeting(int64_t rank, int64_t ranks, c10::intrusive_ptr<c10d::Store> store, std::string address,
-                 std::chrono::milliseconds timeout, int64_t round)
+                 std::chrono::milliseconds timeout, int64_t round, Secret secret)
     : rank_(rank),
       ranks_(ranks),
       round_(round),
       store_(std::move(store)),
       address_(std::move(address)),
-      timeout_(timeout) {}
+      timeout_(timeout),
+      secret_(std::move(secret)) {}
 
 std::unique_ptr<Peers> Meeting::connect(const std::vector<int64_t>& members, const std::string& name) {
   const auto own = std::ranges::find(members, rank_);
@@ -42,6 +73,7 @@ std::unique_ptr<Peers> Meeting::connect(const std::vector<int64_t>& members, con
   const int64_t place = own - members.begin();
   if (members.size() == 1) return std::make_unique<Peers>(members, place, nullptr);
   if (!transport_) transport_ = cpu_transport(address_);
+  transport_->listen(true);
   c10::intrusive_ptr<c10d::Backend> backend;
   const std::string names = str("{}", fmt::join(members, ", "));
   try {
@@ -52,7 +84,12 @@ std::unique_ptr<Peers> Meeting::connect(const std::vector<int64_t>& members, con
   }
   auto peers = std::make_unique<Peers>(members, place, std::move(backend));
   check_round(*peers);
+  if (secret_.is_given()) check_secret(*peers, secret_, str("ranks {}{}", names, name));
   return peers;
+}
+
+void Meeting::stop_listening() {
+  if (transport_) transport_->listen(false);
 }
 
 }  // namespace stepc

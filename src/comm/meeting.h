@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "comm/peers.h"
+#include "comm/secret.h"
 #include "comm/transport.h"
 
 namespace stepc {
@@ -17,9 +18,9 @@ namespace stepc {
 class Meeting {
  public:
   // `store` and `address`, where this rank listens for the others, are unused where it is alone.
-  // `round`: how often ranks have met in that store, this time with them.
+  // `round`: how often ranks have met in that store, this time with them. `secret`: each proves to each that it has it.
   Meeting(int64_t rank, int64_t ranks, c10::intrusive_ptr<c10d::Store> store, std::string address,
-          std::chrono::milliseconds timeout, int64_t round = 1);
+          std::chrono::milliseconds timeout, int64_t round = 1, Secret secret = {});
 
   [[nodiscard]] int64_t rank() const { return rank_; }
   [[nodiscard]] int64_t ranks() const { return ranks_; }
@@ -29,12 +30,15 @@ class Meeting {
   // come, and UserError or InternalError where the connections do not work. `name`: of several groups of the same
   // ranks.
   std::unique_ptr<Peers> connect(const std::vector<int64_t>& members, const std::string& name = {});
+  // Hears nobody until the next connect(), which makes up to a second later where others are earlier there.
+  void stop_listening();
 
  private:
   int64_t rank_, ranks_, round_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::string address_;
   std::chrono::milliseconds timeout_;
+  Secret secret_;
   std::unique_ptr<Transport> transport_;  // made when first needed
 };
 

@@ -132,6 +132,8 @@ void Ranks::tell(const std::string& why) noexcept {
   }
 }
 
+void Ranks::stop_listening() { meeting_->stop_listening(); }
+
 Traffic Ranks::traffic() const {
   Traffic sum;
   for (const auto& [name, group] : *groups_) {

@@ -168,6 +168,9 @@ class Ranks {
   // The same from a rank that ends with an error of its own, which is not thrown again.
   void tell(const std::string& why) noexcept;
 
+  // All groups of the run are made, but perhaps a few: nobody who connects is heard until the next one is.
+  void stop_listening();
+
   // Of all calls so far: how long this rank was in them, and what it sent.
   [[nodiscard]] Traffic traffic() const;
 

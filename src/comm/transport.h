@@ -17,6 +17,8 @@ class Transport {
   // Called by all `ranks` of a group with a store that they share and that is theirs alone. Throws what c10d throws.
   virtual c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
                                                     int64_t ranks, std::chrono::milliseconds timeout) = 0;
+  // Whether it hears who comes, as it does when it is made.
+  virtual void listen(bool hears) = 0;
 };
 
 // For tensors on the CPU. Listens at `address`, one of this machine's, alone, on a port that the system gives.

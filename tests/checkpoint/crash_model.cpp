@@ -61,6 +61,10 @@ int JournalledFiles::exchange(const fs::path& one, const fs::path& other) {
   return note({Kind::kExchange, one, other, {}}, [&] { return FileSystem::exchange(one, other); });
 }
 
+int JournalledFiles::link(const fs::path& from, const fs::path& to) {
+  return note({Kind::kLink, from, to, {}}, [&] { return FileSystem::link(from, to); });
+}
+
 int JournalledFiles::unlink(const fs::path& path) {
   return note({Kind::kUnlink, path, {}, {}}, [&] { return FileSystem::unlink(path); });
 }
@@ -127,6 +131,9 @@ void DiskStates::apply(const FileChange& change) {
       change_name(change.path, {NameChange::Kind::kSet, name, {}, node, {}});
       break;
     }
+    case Kind::kLink:
+      change_name(change.to, {NameChange::Kind::kSet, to, {}, find(change.path), {}});
+      break;
     case Kind::kWrite:
       find(change.path)->current += change.bytes;
       break;

@@ -22,7 +22,18 @@
 namespace stepc {
 
 struct FileChange {
-  enum class Kind { kCreate, kWrite, kSync, kSyncPath, kRename, kExchange, kUnlink, kMakeDirectory, kRemoveDirectory };
+  enum class Kind {
+    kCreate,
+    kWrite,
+    kSync,
+    kSyncPath,
+    kRename,
+    kExchange,
+    kLink,
+    kUnlink,
+    kMakeDirectory,
+    kRemoveDirectory
+  };
   Kind kind;
   std::filesystem::path path, to;
   std::string bytes;
@@ -42,6 +53,7 @@ class JournalledFiles : public FileSystem {
   int sync_path(const std::filesystem::path& path) override;
   int rename(const std::filesystem::path& from, const std::filesystem::path& to) override;
   int exchange(const std::filesystem::path& one, const std::filesystem::path& other) override;
+  int link(const std::filesystem::path& from, const std::filesystem::path& to) override;
   int unlink(const std::filesystem::path& path) override;
   int make_directory(const std::filesystem::path& path) override;
   int remove_directory(const std::filesystem::path& path) override;

@@ -1,11 +1,14 @@
 // What each launcher says in the environment, and what is wrong with half of it.
 #include "comm/launch.h"
 
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 #include <gtest/gtest.h>
 
 #include "base/check.h"
+#include "tests/temp_dir.h"
 
 namespace stepc {
 namespace {
@@ -67,6 +70,24 @@ const Environment kPod = {{"PET_NNODES", "4"},
 TEST(Launch, NobodySaysAnything) {
   EXPECT_EQ(launch({}), Launch());
   EXPECT_EQ(launch({{"RANK", ""}, {"MASTER_ADDR", "10.0.0.1"}, {"PET_NNODES", "1"}}), Launch());
+}
+
+TEST(Launch, TheSecret) {
+  const std::string secret = "0123456789abcdef";
+  EXPECT_EQ(launch(with(kTorchrun, "STEPC_SECRET", secret)).secret, secret);
+  EXPECT_EQ(launch({{"STEPC_SECRET", secret}}), Launch()) << "one process meets nobody";
+  expect_refused(with(kTorchrun, "STEPC_SECRET", "0123456789"),
+                 "STEPC_SECRET: a secret of 10 characters is soon guessed: give at least 16");
+  const TempDir directory;
+  const std::string file = directory / "secret";
+  const Environment from_file = with(kTorchrun, "STEPC_SECRET_FILE", file);
+  EXPECT_THROW(launch(from_file), UserError);
+  std::ofstream(file) << secret << "\nanything\n";
+  std::filesystem::permissions(file, std::filesystem::perms(0640));
+  expect_refused(from_file,
+                 str("STEPC_SECRET_FILE: others may read {}, which is to be the ranks' secret: chmod 600 it", file));
+  std::filesystem::permissions(file, std::filesystem::perms(0600));
+  EXPECT_EQ(launch(from_file).secret, secret);
 }
 
 TEST(Launch, Torchrun) {

@@ -52,6 +52,11 @@ def exception(ranks, victim, _):
     resource.prlimit(ranks[victim], resource.RLIMIT_NOFILE, (0, 0))
 
 
+def full_disk(ranks, victim, _):
+    """No file of it gets larger."""
+    resource.prlimit(ranks[victim], resource.RLIMIT_FSIZE, (0, 0))
+
+
 def sigterm(ranks, victim, _):
     os.kill(ranks[victim], signal.SIGTERM)
 
@@ -69,6 +74,18 @@ def during_save(tiny, seen, moments):
     time.sleep(moments.uniform(0, 0.004))
 
 
+def during_commit(tiny, seen, moments):
+    end = time.monotonic() + 20
+    while not list(tiny.path.glob("out/checkpoint-*.tmp-*/manifest.json*")):
+        assert time.monotonic() < end, seen
+        time.sleep(0.0002)
+
+
+def during_restart(tiny, seen, moments):
+    """While ranks come, meet, plan and load."""
+    time.sleep(moments.uniform(0, 1))
+
+
 def is_alive(process):
     try:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
@@ -84,7 +101,9 @@ def endure(tiny, ranks, faults, how):
         for index, (fault, moment, victim) in enumerate(faults):
             begun = None if index else 0  # the step at which this attempt began; what it says comes behind the last one's
             kept = False  # of it
-            for line in launcher.stdout:
+            while moment is during_restart and (len(ranks_of(launcher)) < ranks or set(ranks_of(launcher).values()) & set(before)):
+                time.sleep(0.01)
+            for line in launcher.stdout if moment is not during_restart else []:
                 said.append(line)
                 if saved := re.match(r"saved out/checkpoint-(\d+)", line):
                     acknowledged, kept = max(acknowledged, int(saved.group(1))), begun is not None
@@ -93,9 +112,11 @@ def endure(tiny, ranks, faults, how):
                 if kept and line.startswith("step "):
                     break
             else:
-                raise AssertionError(("".join(said)[-3000:], launcher.stderr.read()[-3000:]))
+                if moment is not during_restart:
+                    raise AssertionError(("".join(said)[-3000:], launcher.stderr.read()[-3000:]))
             processes = ranks_of(launcher)
             assert len(processes) == ranks
+            before = processes.values()
             moment(tiny, said, moments)
             fault(processes, victim, moments)
             began = time.monotonic()
@@ -325,16 +346,25 @@ def test_restarts_are_of_ranks(tiny):
 
 
 @pytest.mark.long
-def test_a_soak(slow, request):
-    """Any fault at any moment (--faults, --fault-ranks)."""
+def test_a_soak(slow, request, monkeypatch):
+    """Any fault at any moment (--faults, --fault-ranks), from checkpoints and from memory, whatever is newer."""
     count, ranks = request.config.getoption("--faults"), request.config.getoption("--fault-ranks")
+    (slow.path / "memory").mkdir()
+    monkeypatch.setenv("STEPC_SNAPSHOT_DIR", str(slow.path / "memory"))
     how = [f"--train.steps={25 * (count + 1)}", "--train.batch_size=8", "--output.save_every=6", "--output.keep_last=3",
-           f"--elastic.stall_seconds={STALL}"]
+           "--elastic.snapshot_every=4", f"--elastic.stall_seconds={STALL}"]
     assert slow(*TRAIN, *how, "--ranks", str(ranks)).returncode == 0
     expected = outcome(slow.path / "out")
     shutil.rmtree(slow.path / "out")
     draw = random.Random(11)
-    faults = [(draw.choice([sigkill, sigkill, two_at_once, sigstop, sigterm, exception]), draw.choice([during_step, during_save]),
-               draw.randrange(ranks)) for _ in range(count)]
-    endure(slow, ranks, faults, how)
+    all_faults = [sigkill, sigkill, two_at_once, sigstop, sigterm, exception, full_disk]
+    moments = [during_step, during_save, during_commit, during_restart]
+    faults = [(draw.choice(all_faults), draw.choice(moments if index else moments[:3]), draw.randrange(ranks))
+              for index in range(count)]
+    print(*(f"{fault.__name__} {moment.__name__} {victim}" for fault, moment, victim in faults), sep="\n")
+    began = time.monotonic()
+    said, _ = endure(slow, ranks, faults, how)
+    print(f"{count} faults in {time.monotonic() - began:.0f} s; resumed {len(re.findall('^resumed from memory', said, re.M))} "
+          f"times from memory, {len(re.findall('^resumed from out', said, re.M))} from a checkpoint")
+    assert not list((slow.path / "memory").iterdir())
     assert outcome(slow.path / "out") == expected

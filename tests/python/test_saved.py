@@ -5,6 +5,7 @@ import json
 import math
 import os
 import random
+import shutil
 
 import numpy
 import pytest
@@ -92,6 +93,37 @@ def test_checkpoint_of_transformers_is_a_model_directory(tmp_path):
     loaded = transformers.AutoModelForCausalLM.from_pretrained(path)
     for name, one in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], one), name
+
+
+def test_what_no_step_changes_is_one_file_of_all_checkpoints(tmp_path):
+    config = transformers.LlamaConfig(vocab_size=6000, hidden_size=48, intermediate_size=32, num_hidden_layers=1,
+                                      num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False)
+    model = transformers.LlamaForCausalLM(config)
+    model.model.embed_tokens.requires_grad_(False)
+    optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=0.1)
+
+    def train_step(ids):
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    step = stepc.accelerate(train_step)
+    ids = torch.randint(6000, (2, LENGTH))
+    paths = []
+    for _ in range(3):
+        step(ids)
+        paths.append(step.save(tmp_path))
+    kept, trained = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+    assert len({os.stat(os.path.join(path, kept)).st_ino for path in paths}) == 1
+    assert len({os.stat(os.path.join(path, trained)).st_ino for path in paths}) == 3
+    for path in paths[:2]:  # the last one is enough
+        shutil.rmtree(path)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(paths[2])
+    for name, one in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], one), name
+    assert step.load(tmp_path).step == 3
 
 
 def test_newest_whole_checkpoint_counts(tmp_path):

@@ -14,6 +14,7 @@
 #include "base/files.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/model_shards.h"
+#include "checkpoint/sharing_files.h"
 #include "checkpoint/tensors.h"
 
 namespace stepc {
@@ -42,6 +43,11 @@ std::vector<SavedTensor> saved_tensors(const Program& program) {
       out.push_back({key, program.is_of_model(key), tensors[k]});
   }
   return out;
+}
+
+bool is_kept(const SavedTensor& tensor) {
+  return tensor.is_of_model && tensor.key.owner == Owner::kParameter && !tensor.tensor.requires_grad() &&
+         tensor.tensor.nbytes() >= SharingFiles::kLeastBytes;
 }
 
 void put_into(const at::Tensor& tensor, const at::Tensor& read) {
@@ -135,17 +141,18 @@ void load_program(Program& program, const SavedProgram& saved) {
 
 fs::path save_program(Program& program, const fs::path& output, int64_t number, const Companions& companions) {
   program.refresh();
-  NamedTensors model, state;
+  NamedTensors trained, kept, state;
   for (const SavedTensor& one : saved_tensors(program)) {
     USER_CHECK(!is_virtual(one.tensor), "{} '{}' has no values to save: it was made in virtual()",
                name_of(one.key.owner), one.key.key);
-    (one.is_of_model ? model : state).emplace_back(one.key.key, one.tensor);
+    (!one.is_of_model ? state : is_kept(one) ? kept : trained).emplace_back(one.key.key, one.tensor);
   }
   state.emplace_back(kGeneratorState, default_generator().get_state());
   CheckpointWriter writer(output, {.step = number});
-  save_tensors(writer.path() / kSingleName, model, {{"format", "pt"}});
-  save_tensors(writer.path() / kStateFile, state);
-  for (const auto& [name, text] : companions) write_file_synced(writer.path() / name, text);
+  SharingFiles sharing(system_files(), newest_directory(output));
+  save_model_parts(writer.path(), {kept, trained}, sharing);
+  save_tensors(writer.path() / kStateFile, state, {}, sharing);
+  for (const auto& [name, text] : companions) write_file_synced(writer.path() / name, text, sharing);
   return writer.commit();
 }
 

@@ -28,6 +28,9 @@ struct SavedTensor {
 // Of the program's last refresh, in the order of its keys.
 std::vector<SavedTensor> saved_tensors(const Program& program);
 
+// A large parameter that no step changes: such have files of their own, which later checkpoints share.
+bool is_kept(const SavedTensor& tensor);
+
 // A checkpoint's tensors.
 class SavedProgram {
  public:

@@ -71,7 +71,7 @@ class ProgramParts {
   bool have_same_values(const Tensors& tensors);
   void take(const Key& key, const at::Tensor& tensor);
   [[nodiscard]] bool is_held(const Key& key, const at::Tensor& tensor) const;
-  void write_own_slices(const std::filesystem::path& directory);
+  void write_own_slices(const std::filesystem::path& directory, FileSystem& files);
 
   Program& program_;
   std::shared_ptr<Ranks> ranks_;

@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/text.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/sharing_files.h"
 #include "engine/ranks/consensus.h"
 #include "engine/ranks/program_parts.h"
 #include "engine/ranks/saved_slices.h"
@@ -34,11 +35,12 @@ std::filesystem::path ProgramParts::save(const std::filesystem::path& output, in
   at = ranks_->exchange(at)[0];
   ManifestFiles own;
   together(*ranks_, [&] {
-    write_own_slices(at);
+    SharingFiles sharing(system_files(), newest_directory(output));
+    write_own_slices(at, sharing);
     const std::string beginning = beginning_of_slice_files(ranks_->rank());
     if (!is_first)
       for (const auto& [name, text] : companions)
-        write_file_synced(std::filesystem::path(at) / (beginning + name), text);
+        write_file_synced(std::filesystem::path(at) / (beginning + name), text, sharing);
     own = hash_files(at, beginning);
   });
   ManifestFiles written;
@@ -53,14 +55,14 @@ std::filesystem::path ProgramParts::save(const std::filesystem::path& output, in
 }
 
 // What all ranks have whole and no step has taken is the first one's to write.
-void ProgramParts::write_own_slices(const std::filesystem::path& directory) {
+void ProgramParts::write_own_slices(const std::filesystem::path& directory, FileSystem& files) {
   SavedSlices in_parts[2];
   std::vector<std::pair<std::string, at::Tensor>> whole[2];
   for (const SavedTensor& one : saved_tensors(program_)) {
     const size_t which = one.is_of_model ? 0 : 1;
     const Key key{one.key.owner, one.key.key};
     if (is_held(key, one.tensor)) {
-      in_parts[which].push_back({one.key.key, one.key.owner, one.key.key, 0, {}});
+      in_parts[which].push_back({one.key.key, one.key.owner, one.key.key, 0, {}, is_kept(one)});
     } else if (!is_virtual(one.tensor)) {
       whole[which].emplace_back(one.key.key, one.tensor.detach());
     } else {
@@ -78,7 +80,7 @@ void ProgramParts::write_own_slices(const std::filesystem::path& directory) {
         tensors.emplace_back(name, tensor);
       }
     write_slices(directory, which == 0 ? kModelFiles : kOptimizerFiles, *ranks_, state_.mesh(), slices, tensors,
-                 std::nullopt, system_files());
+                 std::nullopt, files);
   }
 }
 

@@ -36,15 +36,21 @@ NamedTensors windows(const ShardedState& state, const SavedSlices& slices) {
 void write_slices(const std::filesystem::path& checkpoint, std::string_view which, const Ranks& ranks, const Mesh& mesh,
                   const SavedSlices& slices, const NamedTensors& tensors, std::optional<at::ScalarType> dtype,
                   FileSystem& files) {
-  int64_t count = 0;
-  for (const SavedSlice& one : slices) count = std::max(count, static_cast<int64_t>(one.number) + 1);
-  for (int64_t number = 0; number < count; ++number) {
+  // Of each kind as many files as a tensor of it has slices.
+  const auto files_of = [&](bool is_kept) {
+    int64_t count = 0;
+    for (const SavedSlice& one : slices)
+      if (one.is_kept == is_kept) count = std::max(count, static_cast<int64_t>(one.number) + 1);
+    return count;
+  };
+  const int64_t kept = files_of(true), count = kept + files_of(false);
+  for (int64_t file = 0; file < count; ++file) {
     MadeTensors made;
     std::vector<std::string> names;
     std::vector<Box> boxes;
     std::vector<std::vector<int64_t>> shapes;
     for (size_t i = 0; i < slices.size(); ++i) {
-      if (static_cast<int64_t>(slices[i].number) != number) continue;
+      if (static_cast<int64_t>(slices[i].number) + (slices[i].is_kept ? 0 : kept) != file) continue;
       const at::Tensor& tensor = tensors[i].second;
       const at::ScalarType type = dtype.value_or(tensor.scalar_type());
       made.push_back({slices[i].name, type, tensor.sizes().vec(), [&tensor, type] { return tensor.to(type); }});
@@ -52,8 +58,8 @@ void write_slices(const std::filesystem::path& checkpoint, std::string_view whic
       boxes.push_back(slices[i].slice.box);
       shapes.push_back(slices[i].slice.shape);
     }
-    const SliceFile file{ranks.rank_in_run(), std::string(which), number, count};
-    save_tensors(checkpoint / name_of(file), made, metadata_of_slices(names, boxes, shapes, to_text(mesh)), files);
+    const SliceFile name{ranks.rank_in_run(), std::string(which), file, count};
+    save_tensors(checkpoint / name_of(name), made, metadata_of_slices(names, boxes, shapes, to_text(mesh)), files);
   }
 }
 

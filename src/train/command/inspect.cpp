@@ -102,19 +102,39 @@ bool is_checkpoint(const fs::path& directory) {
   return found >= 2;
 }
 
+// The newest other checkpoint of the run that has the file under the same name: one file on the disk.
+std::string shares_with(const fs::path& file) {
+  std::error_code ignored;
+  const uint64_t names = fs::hard_link_count(file, ignored);
+  if (ignored || names < 2) return {};
+  const fs::path checkpoint = fs::absolute(file, ignored).parent_path();
+  std::string found;
+  for (fs::directory_iterator entry(checkpoint.parent_path(), ignored), end; entry != end; entry.increment(ignored)) {
+    const std::string name = entry->path().filename().string();
+    if (step_of_name(entry->path()) && name != checkpoint.filename() && name > found &&
+        fs::equivalent(entry->path() / file.filename(), file, ignored))
+      found = name;
+  }
+  return found;
+}
+
 // A line a file: its size, its hash, and whether they are those of the manifest.
 void add_files(const fs::path& directory, const Manifest& manifest, Inspection& inspection) {
   inspection.table += str("  {:<44} {:>12}  {}\n", "file", "bytes", "XXH3");
-  uint64_t bytes = 0;
+  uint64_t bytes = 0, shared = 0;
   for (const auto& entry : manifest.files) {
     const std::string verdict = answer_of(inspection, [&] {
       check_hashes(directory, {manifest.step, {entry}});
       return std::string("ok");
     });
-    inspection.table += str("  {:<44} {:>12}  {} {}\n", entry.first, entry.second.bytes, entry.second.xxh3, verdict);
+    const std::string owner = shares_with(directory / entry.first);
+    inspection.table += str("  {:<44} {:>12}  {} {}{}\n", entry.first, entry.second.bytes, entry.second.xxh3, verdict,
+                            owner.empty() ? std::string() : ", shared with " + owner);
     bytes += entry.second.bytes;
+    if (!owner.empty()) shared += entry.second.bytes;
   }
-  inspection.table += str("  {:<44} {:>12}\n", str("{} files", manifest.files.size()), bytes);
+  inspection.table += str("  {:<44} {:>12}{}\n", str("{} files", manifest.files.size()), bytes,
+                          shared > 0 ? str("  {} of them shared", shared) : std::string());
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename();
     if (name != kManifestName && !manifest.files.contains(name))

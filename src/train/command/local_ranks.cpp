@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/text.h"
+#include "comm/secret.h"
 #include "train/machine/child_process.h"
 #include "train/machine/signals.h"
 #include "train/report/progress.h"
@@ -95,6 +97,7 @@ void Launch::start(const BlockedSignals& signals) {
                                                   {"MASTER_ADDR", "127.0.0.1"},
                                                   {"MASTER_PORT", str("{}", port)},
                                                   {kLauncherVariable, "1"}};
+  if (!has_secret()) variables["STEPC_SECRET"] = draw_nonce();
   if (const int columns = terminal_columns(stdout)) variables[kColumnsVariable] = str("{}", columns);
   for (int rank = 0; rank < plan_.ranks; ++rank) {
     variables["RANK"] = variables["LOCAL_RANK"] = str("{}", rank);
@@ -235,6 +238,8 @@ int Launch::result() {
 }
 
 }  // namespace
+
+bool has_secret() { return std::getenv("STEPC_SECRET") != nullptr || std::getenv("STEPC_SECRET_FILE") != nullptr; }
 
 int run_local_ranks(const LocalRanks& plan) {
   Launch launch(plan);

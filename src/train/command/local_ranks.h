@@ -8,6 +8,9 @@
 
 namespace stepc::train {
 
+// Whether whoever started this process has given its ranks one (comm/launch.h). Else they get one of their own.
+bool has_secret();
+
 struct LocalRanks {
   int ranks = 0;
   std::vector<std::string> command;   // program and its arguments, the same for every rank

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "comm/secret.h"
 #include "train/machine/child_process.h"
 #include "train/machine/machine.h"
 #include "train/machine/pythons.h"
@@ -59,6 +60,7 @@ int run_restarted_ranks(const LocalRanks& launch, int restarts, const RunConfig&
   const std::string threads = str("{}", use_threads(config, launch.ranks).train.threads);
   command.push_back("--train.threads=" + threads);
   setenv("OMP_NUM_THREADS", threads.c_str(), /*overwrite=*/0);
+  if (!has_secret()) setenv("STEPC_SECRET", draw_nonce().c_str(), /*overwrite=*/0);
   std::printf("%d ranks on this machine, started again at most %d times; output of all but rank 0 is in %s\n",
               launch.ranks, restarts, launch.logs.c_str());
   std::fflush(stdout);

@@ -43,6 +43,12 @@ std::optional<Target> saved_target(const std::filesystem::path& checkpoint) {
   }
 }
 
+void save_origin(const std::filesystem::path& checkpoint, const RunConfig& config, const std::optional<Target>& target,
+                 FileSystem& files) {
+  save_run_config(checkpoint, config, files);
+  if (target) save_target(checkpoint, *target, files);
+}
+
 std::vector<std::string> check_resumed_config(const std::filesystem::path& checkpoint, const RunConfig& config) {
   const RunConfig before = saved_run_config(checkpoint);
   std::vector<std::string> changes;

@@ -23,6 +23,10 @@ RunConfig saved_run_config(const std::filesystem::path& checkpoint);
 void save_target(const std::filesystem::path& checkpoint, const Target& target, FileSystem& files = system_files());
 std::optional<Target> saved_target(const std::filesystem::path& checkpoint);
 
+// Both, of a checkpoint whose plan was weighed with `target`, if it was.
+void save_origin(const std::filesystem::path& checkpoint, const RunConfig& config, const std::optional<Target>& target,
+                 FileSystem& files = system_files());
+
 // Compares the config with the one that the checkpoint was made with. Throws UserError on a key that must not change;
 // returns a line for each other key that did: "optim.lr = 0.002 (was 0.001)".
 std::vector<std::string> check_resumed_config(const std::filesystem::path& checkpoint, const RunConfig& config);

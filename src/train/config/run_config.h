@@ -74,6 +74,9 @@ struct RunConfig {
   struct Elastic {
     double stall_seconds = 45;
     int64_t check_every = 0;
+    int64_t snapshot_every = 0;
+    int64_t snapshot_copies = 1;
+    double rejoin_seconds = 0;
   } elastic;
   struct Optim {
     std::string name = "adamw";

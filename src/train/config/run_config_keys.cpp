@@ -222,6 +222,15 @@ const std::vector<Key>& run_config_keys() {
       {"elastic.check_every", at(&R::elastic, &R::Elastic::check_every), at_least(0),
        "steps between comparisons of what several ranks hold alike, parameters and optimizer state, and before every "
        "save; 0: none"},
+      {"elastic.snapshot_every", at(&R::elastic, &R::Elastic::snapshot_every), at_least(0),
+       "steps between copies of model and optimizer in memory that outlives the ranks, from which a run that is "
+       "started "
+       "again goes on before it looks at checkpoints; 0: none"},
+      {"elastic.snapshot_copies", at(&R::elastic, &R::Elastic::snapshot_copies), between(0, 8),
+       "other machines that hold what a rank has of a snapshot, as far as there are so many"},
+      {"elastic.rejoin_seconds", at(&R::elastic, &R::Elastic::rejoin_seconds), between(0, 86400),
+       "that ranks which have lost one wait for another in its place, and go on from memory; for launchers that start "
+       "single ranks again; 0: they end"},
 
       {"optim.name", at(&R::optim, &R::Optim::name), one_of({"adamw", "sgd", "agd", "wsam", "lion"}),
        "optimizer; wsam: AdamW with two gradients a step, the second uphill"},

@@ -51,8 +51,8 @@ std::optional<int64_t> pin_of(const RunConfig& config, std::string_view key) {
 
 // What the run that goes on had, where it had as many ranks and no key says otherwise by now.
 std::optional<ChosenStrategy> chosen_before(const RunConfig& config, const RunDirectory& directory, int64_t ranks) {
-  if (!directory.checkpoint()) return std::nullopt;
-  const RunConfig before = saved_run_config(directory.checkpoint()->directory);
+  if (!directory.start()) return std::nullopt;
+  const RunConfig before = saved_run_config(directory.start()->directory);
   if (!is_searched(before) || strategy_of(before).mesh.ranks() != ranks) return std::nullopt;
   for (const auto& [key, place] : kSearched)
     if (const auto pin = pin_of(config, key); pin && *pin != before.parallel.*place) return std::nullopt;

@@ -43,11 +43,14 @@ Run::Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, O
       device_(use_device("train.device", config_.train.device)),
       ranks_(std::move(ranks)),
       is_first_(ranks_ == nullptr || ranks_->rank() == 0),
+      is_guarded_(!launch.secret.empty() && launch.local_ranks < launch.ranks),
       output_(std::move(output)),
       progress_(output_.get(), terminal_columns(stdout), config_.output.log_every),
       log_lines_(progress_),
       directory_(progress_.during("looking whether the checkpoints are whole",
                                   [&] { return open_run_directory(config_.output.dir, from, ranks_.get()); })),
+      snapshots_(make_snapshots(config_, directory_, ranks_)),
+      resumed_from_(look_for_snapshot(from.resumes)),
       strategy_(choose(launch)),
       learner_(
           progress_.during("reading the model", [&] { return make_learner(config_, directory_, strategy_, ranks_); })),
@@ -71,15 +74,33 @@ Run::Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, O
   plan_step();
   progress_.note(step_time_text(numbers_, prediction_));
   progress_.during("loading the model", [&] { learner_->load(config_); });
-  const auto& checkpoint = directory_.checkpoint();
+  if (snapshots_)
+    snapshots_->check_room(bytes_of(learner_->weights()) + bytes_of(learner_->state()), config_.elastic.snapshot_every);
+  const auto& checkpoint = directory_.start();
   if (checkpoint) progress_.during("loading the checkpoint", [&] { resume_from(*checkpoint); });
   if (from.resumes && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
   if (is_first_) metrics_.emplace(directory_.metrics().string(), checkpoint ? step_ : -1);
-  saver_.emplace(config_, directory_.path(), *learner_, checkpoint, files_, ranks_, to_text(strategy_.mesh));
+  saver_.emplace(config_, directory_.path(), *learner_, directory_.checkpoint(), files_, ranks_,
+                 to_text(strategy_.mesh));
   if (const uint64_t bytes = saver_->made().staging_bytes)
     progress_.note(str("saves are written beside the training, from a copy of the state: {}", human_bytes(bytes)));
   if (ranks_ != nullptr) slow_ranks_.emplace(ranks_->exchange(host_name()));  // all of them have come so far
   spent_.set_up = seconds_since(began_);
+}
+
+std::string Run::look_for_snapshot(bool resumes) {
+  if (!snapshots_) return {};
+  const auto& checkpoint = directory_.checkpoint();
+  // A run that begins anew has none; those of the run before go.
+  RunSnapshots::Found found = progress_.during("looking for snapshots in memory", [&] {
+    return snapshots_->find(!resumes ? INT64_MAX : checkpoint ? checkpoint->state.step : 0);
+  });
+  if (!found.checkpoint) {
+    if (!found.from.empty()) log().warn(found.from);
+    return {};
+  }
+  directory_.start_from(*std::move(found.checkpoint));
+  return found.from;
 }
 
 Strategy Run::choose(const Launch& launch) {
@@ -108,7 +129,8 @@ void Run::resume_from(const Checkpoint& checkpoint) {
              "train.steps = {}: {} has {} steps done already; give at least that, or choose another output.dir",
              config_.train.steps, checkpoint.directory.string(), step_);
   learner_->load_optimizer(checkpoint.directory);
-  progress_.note(str("resumed from {} at step {}", checkpoint.directory.string(), step_));
+  progress_.note(resumed_from_.empty() ? str("resumed from {} at step {}", checkpoint.directory.string(), step_)
+                                       : str("resumed from memory at step {}: {}", step_, resumed_from_));
 }
 
 int Run::run() {
@@ -125,6 +147,7 @@ int Run::run() {
   // replayed ones.
   const Mode mode = parse_mode(config_.train.mode);
   if (mode == Mode::kFast || (mode == Mode::kExact && !config_.data.buckets.empty())) compile();
+  if (ranks_ != nullptr && is_guarded_) ranks_->stop_listening();
   while (step_ < config_.train.steps) {
     enter("reading the batch", /*is_brief=*/true);
     alone([&] { read_batch(); });
@@ -140,6 +163,7 @@ int Run::run() {
     const bool due = config_.output.save_every > 0 && step_ % config_.output.save_every == 0;
     const bool best = !last && is_best();
     if (!last && (due || best)) save_beside_training(best);
+    if (!last && config_.elastic.snapshot_every > 0 && step_ % config_.elastic.snapshot_every == 0) take_snapshot();
   }
   if (const int signal = received_signal()) return stop(signal);
   finish();
@@ -341,6 +365,19 @@ void Run::save_beside_training(bool is_best) {
   const auto began = Clock::now();
   wait_for_save();
   saver_->begin(state(), is_best);
+  spent_.saving += seconds_since(began);
+}
+
+void Run::take_snapshot() {
+  check_replicas();
+  enter("copying the state to memory");
+  const auto began = Clock::now();
+  const NamedTensors weights = learner_->weights(), optimizer_state = learner_->state();
+  snapshots_->take(state(), ranks_ == nullptr ? std::string() : to_text(strategy_.mesh),
+                   [&](const auto& directory, FileSystem& files) {
+                     learner_->write_checkpoint(directory, weights, optimizer_state, files);
+                     if (is_first_) save_origin(directory, config_, learner_->weighed_with(), files);
+                   });
   spent_.saving += seconds_since(began);
 }
 

@@ -30,6 +30,7 @@
 #include "train/run/memory_need.h"
 #include "train/run/run_directory.h"
 #include "train/run/run_saver.h"
+#include "train/run/run_snapshots.h"
 #include "train/run/run_start.h"
 #include "train/step/batches.h"
 #include "train/step/learner.h"
@@ -49,6 +50,8 @@ class Run {
 
   // What the config says, or, where it says "auto", what is chosen now; then the config has it.
   Strategy choose(const Launch& launch);
+  // Looks in memory for what is as new as the newest checkpoint; where it is from, in words, or nothing.
+  std::string look_for_snapshot(bool resumes);
   void resume_from(const Checkpoint& checkpoint);
   void read_batch();
   void take_step();
@@ -68,6 +71,7 @@ class Run {
   void check_replicas();
   TrainerState state() const;
   void save_beside_training(bool is_best);
+  void take_snapshot();
   void save_now();
   void wait_for_save();
   void note(const std::optional<std::string>& saved);
@@ -89,12 +93,15 @@ class Run {
   RunConfig config_;
   at::Device device_;
   std::shared_ptr<Ranks> ranks_;
-  bool is_first_;  // of the ranks: it shows what happens, and writes files
+  bool is_first_;    // of the ranks: it shows what happens, and writes files
+  bool is_guarded_;  // they have a secret, and are on several machines
   Output output_;
   Progress progress_;
   LogLines log_lines_;
   RunDirectory directory_;
-  std::string choice_;  // why the ranks are spread so, where that was searched for
+  std::unique_ptr<RunSnapshots> snapshots_;  // none are kept
+  std::string resumed_from_;                 // of a snapshot, in words
+  std::string choice_;                       // why the ranks are spread so, where that was searched for
   Strategy strategy_;
   std::unique_ptr<Learner> learner_;
   Corpus corpus_;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <random>
 #include <string>
 
 #include <fcntl.h>
@@ -12,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/text.h"
 
@@ -42,27 +44,31 @@ FileLock::FileLock(const fs::path& file) {
 
 FileLock::~FileLock() { ::close(descriptor_); }
 
-std::string FileLock::left() const {
-  std::array<char, 256> text = {};
+FileLock::Left FileLock::left() const {
+  std::array<char, 512> text = {};
   const ssize_t read = ::pread(descriptor_, text.data(), text.size(), 0);
-  return first_line(std::string(text.data(), static_cast<size_t>(std::max<ssize_t>(read, 0))));
+  const std::string all(text.data(), static_cast<size_t>(std::max<ssize_t>(read, 0)));
+  const std::string launch = first_line(all);
+  return {launch, launch.size() < all.size() ? first_line(all.substr(launch.size() + 1)) : std::string()};
 }
 
 // A disk that is full is found by others.
-void FileLock::leave(const std::string& line) const {
-  const std::string text = first_line(line) + "\n";
+void FileLock::leave(const Left& lines) const {
+  const std::string text = str("{}\n{}\n", first_line(lines.launch), first_line(lines.run));
   if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, text.data(), text.size(), 0) < 0) return;
 }
 
 fs::path make_log_directory(const fs::path& run) { return created(run / "logs"); }
 
-RunDirectory::RunDirectory(fs::path path, const std::string& found) : path_(std::move(path)) {
+RunDirectory::RunDirectory(fs::path path, const std::string& found, std::string run)
+    : path_(std::move(path)), run_(std::move(run)) {
   if (!found.empty()) checkpoint_ = read_checkpoint(path_ / found, CheckedBy::kSizes);
 }
 
 RunDirectory::RunDirectory(const fs::path& path, bool resume, const std::string& launch) : path_(created(path)) {
   lock_ = std::make_unique<FileLock>(path_ / ".lock");
-  if (!launch.empty() && lock_->left() == launch) resume = true;
+  const FileLock::Left left = lock_->left();
+  if (!launch.empty() && left.launch == launch) resume = true;
   const CheckpointSearch search = search_checkpoints(path_);
   checkpoint_ = search.latest;
   USER_CHECK(checkpoint_ || search.damaged.empty(),
@@ -76,7 +82,7 @@ RunDirectory::RunDirectory(const fs::path& path, bool resume, const std::string&
                "output.dir = {}: holds {}, but no checkpoint to continue from; move it away or choose another "
                "output.dir",
                path_.string(), model().filename().string());
-    lock_->leave(launch);
+    leave_name(launch, left.run);
     return;
   }
   const std::string what = finished()    ? "a finished run"
@@ -84,7 +90,13 @@ RunDirectory::RunDirectory(const fs::path& path, bool resume, const std::string&
                                          : std::string();
   USER_CHECK(what.empty(), "output.dir = {}: holds {}; continue it with --resume or choose another output.dir",
              path_.string(), what);
-  lock_->leave(launch);
+  leave_name(launch, {});
+}
+
+void RunDirectory::leave_name(const std::string& launch, const std::string& run) {
+  std::random_device draw;
+  run_ = run.empty() ? hash_text(uint64_t{draw()} << 32 | draw()) : run;
+  lock_->leave({launch, run_});
 }
 
 // A save of such a step would fail, after all the steps before it.

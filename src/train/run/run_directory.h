@@ -1,6 +1,7 @@
 // The output directory of one run, locked for this process:
 //
-//   .lock               held with flock while a run writes here; holds what the launcher calls the run
+//   .lock               held with flock while a run writes here; holds what the launcher calls the run, and a name that
+//                       no other run has: that of its snapshots in memory (run_snapshots.h)
 //   metrics.jsonl, events.out.tfevents.stepc
 //   report.html         of the finished run
 //   logs/rank-0.log     and on: what the ranks of `stepc train --ranks` said
@@ -13,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "checkpoint/checkpoint.h"
 
@@ -27,9 +29,12 @@ class FileLock {
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
-  // What the holder before has left in the file, its first line; and what this one leaves.
-  [[nodiscard]] std::string left() const;
-  void leave(const std::string& line) const;
+  // What the holder before has left in the file; and what this one leaves.
+  struct Left {
+    std::string launch, run;  // a line each
+  };
+  [[nodiscard]] Left left() const;
+  void leave(const Left& lines) const;
 
  private:
   int descriptor_ = -1;
@@ -46,8 +51,9 @@ class RunDirectory {
   // model without a checkpoint. `launch`: what the launcher calls the run, empty for nothing: what the same one left
   // here is resumed.
   RunDirectory(const std::filesystem::path& path, bool resume, const std::string& launch = {});
-  // Another process's, which has made it, holds the lock and `found` this checkpoint whole; empty: none.
-  RunDirectory(std::filesystem::path path, const std::string& found);
+  // Another process's, which has made it, holds the lock and `found` this checkpoint whole; empty: none. `run`: as it
+  // has it.
+  RunDirectory(std::filesystem::path path, const std::string& found, std::string run);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
@@ -56,13 +62,20 @@ class RunDirectory {
   [[nodiscard]] bool finished() const;
   // The newest valid checkpoint as it was when the directory was opened.
   [[nodiscard]] const std::optional<Checkpoint>& checkpoint() const { return checkpoint_; }
+  // What the run goes on from: that, or one that is newer and somewhere else.
+  [[nodiscard]] const std::optional<Checkpoint>& start() const { return newer_ ? newer_ : checkpoint_; }
+  void start_from(Checkpoint newer) { newer_ = std::move(newer); }
+  // The run's name, which it keeps when it is resumed.
+  [[nodiscard]] const std::string& run() const { return run_; }
 
  private:
+  void leave_name(const std::string& launch, const std::string& run);
   void refuse_foreign_names(const CheckpointSearch& search) const;
 
   std::filesystem::path path_;
   std::unique_ptr<FileLock> lock_;
-  std::optional<Checkpoint> checkpoint_;
+  std::optional<Checkpoint> checkpoint_, newer_;
+  std::string run_;
 };
 
 }  // namespace stepc::train

@@ -61,6 +61,7 @@ std::vector<RankRow> Run::rank_rows() {
 
 int Run::stop(int signal) {
   save_now();
+  if (snapshots_) snapshots_->remove();
   const std::string where = saver_->saved_step() > 0
                                 ? str("step {} is saved, continue with --resume", saver_->saved_step())
                                 : std::string("before the first step, nothing to save");
@@ -80,6 +81,7 @@ std::string Run::sample_text() {
 void Run::finish() {
   const std::optional<double> after = evaluate_held_out();
   save_now();
+  if (snapshots_) snapshots_->remove();
   enter("finishing");
   const std::vector<RankRow> rows = rank_rows();
   const std::string sample =
@@ -108,6 +110,10 @@ void Run::finish() {
     progress_.note(str("  resident memory     {} before the first step, and the plan's {}: {}; at most {}",
                        human_bytes(loaded_bytes_), human_bytes(planned_.step),
                        human_bytes(loaded_bytes_ + planned_.step), human_bytes(peak_process_bytes())));
+  if (snapshots_ && snapshots_->made().count > 0)
+    progress_.note(str("  snapshots           {}, {} of this rank each; training stood still for {} each",
+                       snapshots_->made().count, human_bytes(snapshots_->made().bytes),
+                       human_seconds(snapshots_->made().seconds / static_cast<double>(snapshots_->made().count))));
   if (!sample.empty()) progress_.note(sample);
   if (!profile_.empty()) progress_.note("profile: none, the run had too few replayed steps");
   progress_.note(str("report: {}", directory_.report().string()));

@@ -76,9 +76,7 @@ void RunSaver::write_with(const TrainerState& state, bool is_best, const NamedTe
   const std::optional<Target> target = learner_.weighed_with();
   auto write_files = [this, &weights, &optimizer_state, target](const auto& directory, FileSystem& files) {
     learner_.write_checkpoint(directory, weights, optimizer_state, files);
-    if (!is_first_) return;
-    save_run_config(directory, config_, files);
-    if (target) save_target(directory, *target, files);
+    if (is_first_) save_origin(directory, config_, target, files);
   };
   if (ranks_ == nullptr) {
     saver_.begin(state, retention_of(config_), write_files);

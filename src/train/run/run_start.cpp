@@ -39,7 +39,7 @@ void check_same_model(const std::string& path, const ModelDirectory& resumed) {
 
 // Training goes on from the checkpoint's own model files.
 ModelDirectory start_directory(const RunConfig& config, const RunDirectory& directory, bool trains_alone) {
-  const auto& checkpoint = directory.checkpoint();
+  const auto& checkpoint = directory.start();
   ModelDirectory model =
       open_model_directory(checkpoint ? checkpoint->directory : std::filesystem::path(config.model.path));
   if (checkpoint) check_same_model(config.model.path, model);
@@ -52,7 +52,7 @@ ModelDirectory start_directory(const RunConfig& config, const RunDirectory& dire
 
 // A run goes on with the plan that it had.
 std::optional<Target> resumed_target(const RunConfig& config, const RunDirectory& directory) {
-  const auto& checkpoint = directory.checkpoint();
+  const auto& checkpoint = directory.start();
   if (!checkpoint || parse_memory_budget(config.memory.budget).kind != MemoryBudget::Kind::kAuto) return std::nullopt;
   std::optional<Target> target = saved_target(checkpoint->directory);
   if (!target || target->threads == config.train.threads) return target;
@@ -83,17 +83,26 @@ RunDirectory open_run_directory(const std::filesystem::path& path, const Continu
   if (ranks == nullptr) return {path, from.resumes, from.launch};
   if (ranks->rank() > 0) {
     check_shared_directory(*ranks, path);
-    const std::string found = ranks->exchange("")[0];
-    return {path, found};
+    const std::string run = ranks->exchange("")[0];
+    return {path, ranks->exchange("")[0], run};
   }
   RunDirectory directory(path, from.resumes, from.launch);
   check_shared_directory(*ranks, path);
+  ranks->exchange(directory.run());
   ranks->exchange(directory.checkpoint() ? directory.checkpoint()->directory.filename().string() : "");
   return directory;
 }
 
+std::unique_ptr<RunSnapshots> make_snapshots(const RunConfig& config, const RunDirectory& directory,
+                                             const std::shared_ptr<Ranks>& ranks) {
+  if (config.elastic.snapshot_every == 0) return nullptr;
+  const char* const place = std::getenv("STEPC_SNAPSHOT_DIR");
+  return std::make_unique<RunSnapshots>(ranks, directory.path(), directory.run(), place == nullptr ? "/dev/shm" : place,
+                                        config.elastic.snapshot_copies);
+}
+
 std::string progress_text(const RunDirectory& directory) {
-  const auto& checkpoint = directory.checkpoint();
+  const auto& checkpoint = directory.start();
   return str("{}{}", checkpoint ? str("the checkpoint of step {}", checkpoint->state.step) : "no checkpoint",
              directory.finished() ? " and a finished model" : "");
 }

@@ -12,6 +12,7 @@
 #include "passes/partition/strategy.h"
 #include "train/config/run_config.h"
 #include "train/run/run_directory.h"
+#include "train/run/run_snapshots.h"
 #include "train/step/learner.h"
 
 namespace stepc::train {
@@ -33,6 +34,10 @@ struct Continuation {
 
 // Of several ranks the first makes it and looks whether its checkpoints are whole; they have the one that it found.
 RunDirectory open_run_directory(const std::filesystem::path& path, const Continuation& from, Ranks* ranks);
+
+// Those that the config asks for, in this machine's memory: /dev/shm, or what STEPC_SNAPSHOT_DIR says.
+std::unique_ptr<RunSnapshots> make_snapshots(const RunConfig& config, const RunDirectory& directory,
+                                             const std::shared_ptr<Ranks>& ranks);
 
 // How far the run that is there has come.
 std::string progress_text(const RunDirectory& directory);

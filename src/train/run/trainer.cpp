@@ -13,6 +13,8 @@
 #include <thread>
 #include <utility>
 
+#include <sys/resource.h>
+
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -56,6 +58,14 @@ void use_common_threads(RunConfig& config, Ranks& ranks) {
   config = use_threads(std::move(config));
 }
 
+// Whoever connects before all have met takes one.
+void take_all_open_files() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
 }
@@ -89,26 +99,19 @@ auto leaving_its_flight(std::optional<Watchdog>& watchdog, bool has_begun, const
   }
 }
 
-}  // namespace
-
-int train(RunConfig config, bool resume, FileSystem& files, const std::filesystem::path& profile) {
-  const Launch launch = launch_of([](const char* name) { return std::getenv(name); });
-  check_profile(profile, config);
-  if (launch.ranks == 1 || !is_searched(config)) strategy_of(config, launch);  // refused before the ranks meet
-  USER_CHECK(launch.ranks == 1 || config.train.mode == name_of(Mode::kFast),
-             "train.mode = \"{}\": on {} ranks a step runs as a Graph or not at all: choose \"fast\"",
-             config.train.mode, launch.ranks);
-  USER_CHECK(launch.ranks == 1 || config.train.device == "cpu",
-             "train.device = \"{}\": {} ranks train on CPUs alone; give one rank, or \"cpu\"", config.train.device,
-             launch.ranks);
+// From the meeting of the ranks to the end of the run, or of one of them. `rejoins`: this rank has lost others before.
+int train_together(RunConfig config, const Launch& launch, bool resume, bool rejoins, FileSystem& files,
+                   const std::filesystem::path& profile) {
   // A rank that has not answered for that long is given up: soon all the others have ended.
   const std::chrono::milliseconds to_answer = milliseconds_of(config.elastic.stall_seconds);
-  const std::shared_ptr<Ranks> ranks = launch.ranks > 1 ? Ranks::join(launch, kToMeet, to_answer) : nullptr;
+  const std::chrono::milliseconds to_meet =
+      rejoins ? milliseconds_of(config.elastic.rejoin_seconds) : std::chrono::milliseconds(kToMeet);
+  const std::shared_ptr<Ranks> ranks = launch.ranks > 1 ? Ranks::join(launch, to_meet, to_answer) : nullptr;
   std::optional<Watchdog> watchdog;
   std::optional<Run> run;
   or_fail_together(ranks.get(), [&] {
     // What the attempt before has saved is this run's own.
-    Continuation from{.resumes = resume || launch.restart > 0, .launch = launch.run};
+    Continuation from{.resumes = resume || rejoins || launch.restart > 0, .launch = launch.run};
     if (ranks != nullptr) {
       check_same(*ranks, "the program", program_hash());
       check_same_config(*ranks, config);
@@ -138,6 +141,30 @@ int train(RunConfig config, bool resume, FileSystem& files, const std::filesyste
   } catch (const UserError& error) {
     throw RunFailure(error.what());
   }
+}
+
+}  // namespace
+
+int train(RunConfig config, bool resume, FileSystem& files, const std::filesystem::path& profile) {
+  const Launch launch = launch_of([](const char* name) { return std::getenv(name); });
+  check_profile(profile, config);
+  if (launch.ranks == 1 || !is_searched(config)) strategy_of(config, launch);  // refused before the ranks meet
+  USER_CHECK(launch.ranks == 1 || config.train.mode == name_of(Mode::kFast),
+             "train.mode = \"{}\": on {} ranks a step runs as a Graph or not at all: choose \"fast\"",
+             config.train.mode, launch.ranks);
+  USER_CHECK(launch.ranks == 1 || config.train.device == "cpu",
+             "train.device = \"{}\": {} ranks train on CPUs alone; give one rank, or \"cpu\"", config.train.device,
+             launch.ranks);
+  USER_CHECK(config.elastic.rejoin_seconds == 0 || !launch.agent_store,
+             "elastic.rejoin_seconds = {:g}: {} ends all ranks when one is lost: leave the key out",
+             config.elastic.rejoin_seconds, launch.by);
+  if (launch.ranks > 1) take_all_open_files();
+  for (bool rejoins = false;; rejoins = true) try {
+      return train_together(config, launch, resume, rejoins, files, profile);
+    } catch (const LostRank& error) {
+      if (config.elastic.rejoin_seconds == 0 || StopSignals::received() != 0) throw;
+      log().warn("{}; waiting {} for a rank in its place", error.what(), human_seconds(config.elastic.rejoin_seconds));
+    }
 }
 
 }  // namespace stepc::train

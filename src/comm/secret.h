@@ -1,0 +1,30 @@
+// Secret: what the ranks of a run share, so that they meet nobody else. Nothing of it is ever sent: each side proves to
+// the other that it has it, by HMAC-SHA256 of something that is new every time. Plain data.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace stepc {
+
+class Secret {
+ public:
+  // None: everybody is believed.
+  Secret() = default;
+  explicit Secret(std::string text) : text_(std::move(text)) {}
+
+  [[nodiscard]] bool is_given() const { return !text_.empty(); }
+  // Of the text, 64 hexadecimal digits; as a name, too, that nobody else comes upon.
+  [[nodiscard]] std::string sign(std::string_view text) const;
+  // In a time that tells nothing.
+  [[nodiscard]] bool is_signed(std::string_view text, std::string_view signature) const;
+  bool operator==(const Secret&) const = default;
+
+ private:
+  std::string text_;
+};
+
+// 32 hexadecimal digits, from the system's generator.
+std::string draw_nonce();
+
+}  // namespace stepc
