@@ -204,6 +204,10 @@ void SnapshotStore::keep(const std::vector<std::string>& snapshots) const {
     if (name != kRunName && std::ranges::count(snapshots, name) == 0) remove_tree(path_ / name);
 }
 
+void SnapshotStore::forget(const std::string& snapshot) const {
+  if (!snapshot.empty()) remove_tree(path_ / snapshot);
+}
+
 void SnapshotStore::remove() const {
   remove_tree(path_);
   ::rmdir(path_.parent_path().c_str());  // where it was the last one

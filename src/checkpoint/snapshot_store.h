@@ -78,8 +78,9 @@ class SnapshotStore {
   void assemble(const std::vector<Part>& parts);
   [[nodiscard]] std::filesystem::path whole(const std::string& snapshot) const;
 
-  // Removes all snapshots but these.
+  // Removes all snapshots but these; or one, if it is there.
   void keep(const std::vector<std::string>& snapshots) const;
+  void forget(const std::string& snapshot) const;
   // Removes all that the run has here.
   void remove() const;
   // What else fits there, and what its snapshots take.

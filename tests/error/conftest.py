@@ -1,3 +1,6 @@
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from tiny_run import write_tiny_model
@@ -9,3 +12,10 @@ def tiny(stepc, small_model):
         file.unlink()
     write_tiny_model(stepc.path / "model", small_model)
     return stepc
+
+
+@pytest.fixture
+def memory():
+    """That of a machine, for snapshots."""
+    with tempfile.TemporaryDirectory(prefix="stepc-test-", dir="/dev/shm") as directory:
+        yield Path(directory)

@@ -346,11 +346,10 @@ def test_restarts_are_of_ranks(tiny):
 
 
 @pytest.mark.long
-def test_a_soak(slow, request, monkeypatch):
+def test_a_soak(slow, memory, request, monkeypatch):
     """Any fault at any moment (--faults, --fault-ranks), from checkpoints and from memory, whatever is newer."""
     count, ranks = request.config.getoption("--faults"), request.config.getoption("--fault-ranks")
-    (slow.path / "memory").mkdir()
-    monkeypatch.setenv("STEPC_SNAPSHOT_DIR", str(slow.path / "memory"))
+    monkeypatch.setenv("STEPC_SNAPSHOT_DIR", str(memory))
     how = [f"--train.steps={25 * (count + 1)}", "--train.batch_size=8", "--output.save_every=6", "--output.keep_last=3",
            "--elastic.snapshot_every=4", f"--elastic.stall_seconds={STALL}"]
     assert slow(*TRAIN, *how, "--ranks", str(ranks)).returncode == 0
@@ -366,5 +365,5 @@ def test_a_soak(slow, request, monkeypatch):
     said, _ = endure(slow, ranks, faults, how)
     print(f"{count} faults in {time.monotonic() - began:.0f} s; resumed {len(re.findall('^resumed from memory', said, re.M))} "
           f"times from memory, {len(re.findall('^resumed from out', said, re.M))} from a checkpoint")
-    assert not list((slow.path / "memory").iterdir())
+    assert not list(memory.iterdir())
     assert outcome(slow.path / "out") == expected

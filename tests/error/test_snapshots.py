@@ -5,8 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -22,13 +20,6 @@ def slow(tiny, memory, monkeypatch):
     write_tiny_model(tiny.path / "model", tiny.path / "model", hidden=64, inner=256, layers=2)
     monkeypatch.setenv("STEPC_SNAPSHOT_DIR", str(memory))
     return tiny
-
-
-@pytest.fixture
-def memory():
-    """Of one machine."""
-    with tempfile.TemporaryDirectory(prefix="stepc-test-", dir="/dev/shm") as directory:
-        yield Path(directory)
 
 
 def left_in(memory):

@@ -119,14 +119,23 @@ TEST_F(Snapshots, AllGoOnFromTheSameStep) {
     snapshots.find(0);
     take(snapshots, rank, 2);
   });
-  // A save that some of them have made, and one that all have of which a byte has changed.
-  const fs::path part = newest("b") / "rank-00003";
-  fs::copy(part, store("b") / "000000004-00000001" / "rank-00003", fs::copy_options::recursive);
+  // One that some of them have made, and one that all have of which a byte has changed.
+  EXPECT_USER_ERROR(on_all(0,
+                           [&](RunSnapshots& snapshots, int64_t rank) {
+                             snapshots.find(0);
+                             if (rank == 2)
+                               snapshots.take({.step = 4}, kMesh, [](const auto&, FileSystem&) { user_error("x"); });
+                             take(snapshots, rank, 4);
+                           }),
+                    "rank 2: x");
+  EXPECT_EQ(newest("a").filename().string().substr(0, 9), "000000004");
   on_all(0, [&](RunSnapshots& snapshots, int64_t /*rank*/) {
-    expect_whole(snapshots.find(0), 2, "2 of 4 parts came from other machines");
+    expect_whole(snapshots.find(0), 2, "all of 4 parts were here");  // fetched before
   });
   for (const char* machine : {"a", "b"})
-    std::ofstream(newest(machine) / "rank-00003" / name_of(SliceFile{2, "model", 0, 1})) << "x";
+    for (const auto& entry : fs::directory_iterator(store(machine)))
+      if (fs::exists(entry.path() / "rank-00003"))
+        std::ofstream(entry.path() / "rank-00003" / name_of(SliceFile{2, "model", 0, 1})) << "x";
   on_all(0, [&](RunSnapshots& snapshots, int64_t /*rank*/) {
     const RunSnapshots::Found found = snapshots.find(0);
     EXPECT_FALSE(found.checkpoint);

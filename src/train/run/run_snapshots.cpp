@@ -355,8 +355,9 @@ void RunSnapshots::take(const TrainerState& state, const std::string& mesh,
     manifests[static_cast<int64_t>(rank)] = {state.step, parse_manifest_files(files[rank]), mesh};
   move(snapshot, copies(), manifests);
   barrier();
-  complete_ = snapshot;
-  if (is_first_here()) store_.keep({complete_});
+  // Not all but the new one: others may have begun the next.
+  const std::string before = std::exchange(complete_, snapshot);
+  if (is_first_here() && before != snapshot) store_.forget(before);
   ++made_.count;
   made_.bytes = bytes_of(own);
   made_.seconds += seconds_since(began);
