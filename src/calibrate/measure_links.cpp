@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kLeast = uint64_t{1} << 10, kMost = uint64_t{64} << 20;
 // So often at least, and of what is soon there until so many seconds are spent.
 constexpr int kLeastRepeats = 7, kMostRepeats = 500;
-constexpr double kEnoughSeconds = 0.1;
+constexpr double kSecondsOfASize = 0.1;
 constexpr double kLeastLatency = 1e-9;  // a rank's message is never there at once
 
 // `bytes`: of what all ranks have gathered in the end. It takes as long as it takes the slowest rank. The fastest of the repeats: what others do is no part of a link.
@@ -28,7 +28,7 @@ LinkSample sample(Ranks& ranks, RankGroup& group, uint64_t bytes) {
   const int64_t own = std::max<int64_t>(1, static_cast<int64_t>(bytes) / members);
   const at::Tensor operand = at::zeros({own}, at::kByte), result = at::zeros({members, own}, at::kByte);
   double fastest = INFINITY, spent = 0;  // the same on all ranks
-  for (int i = 0; i < kLeastRepeats || (i < kMostRepeats && spent < kEnoughSeconds); ++i) {
+  for (int i = 0; i < kLeastRepeats || (i < kMostRepeats && spent < kSecondsOfASize); ++i) {
     ranks.barrier();
     const auto begin = Clock::now();
     group.all_gather(operand, result);

@@ -147,6 +147,7 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
   };
   RunOptions run = options.passes;
   run.settings.matmuls = matmul_rule(options.target.features);
+  run.settings.is_for_gpu = options.target.features.sm > 0;
   PlannedGraph planned;
   planned.options.features = options.target.features;
   planned.options.threads = options.target.threads;

@@ -293,7 +293,8 @@ class Searcher {
     const std::vector<SearchPart>& all = parts(kShallow, one);
     double sum = 0;
     for (size_t p = 0; p < all.size(); ++p)
-      sum += static_cast<double>(all[p].times) * of_depth(depths.shallow[p].*of, depths.deep[p].*of, model_.layers);
+      sum += static_cast<double>(all[p].times) *
+             std::max(0.0, of_depth(depths.shallow[p].*of, depths.deep[p].*of, model_.layers));
     return sum;
   }
 
@@ -347,7 +348,7 @@ class Searcher {
     USER_CHECK(few.size() == 2, "its step is in one piece, and a pipeline's is micro-batches and an update");
     planned_ += few.size() + more.size();
     const auto take = [&](const std::vector<SearchPart>& parts, int64_t a_stage) {
-      return take_stages(model_, parts[0].graph, parts[1].graph, shown, a_stage,
+      return take_stages(parts[0].graph, parts[1].graph, shown, a_stage,
                          plan_options(one, overlaps, layers, a_stage));
     };
     if (deeper == kShallow) return {take(few, kShallow), take(few, kShallow)};

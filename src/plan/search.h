@@ -30,8 +30,7 @@ struct SearchModel {
   int64_t heads = 1;   // that tp can split
   int64_t tokens = 1;  // of a row
   int64_t rows = 1;    // of a step, over all devices
-  // The module whose children are the layers ("layers"), with which a pipeline's stages begin; empty: there is none.
-  std::string stage_layers = {};
+  bool has_stages = false;  // a pipeline's, which begin with layers
   // The step of a model with so many layers whose micro-batches, all devices' together, have `rows` rows.
   std::function<std::vector<SearchPart>(int64_t layers, int64_t rows, int64_t micro_batches)> capture;
 };

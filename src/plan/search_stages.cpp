@@ -64,14 +64,17 @@ void count_values(const StageCut& cut, StagesTaken& taken) {
 
 }  // namespace
 
-StagesTaken take_stages(const SearchModel& model, const Graph& micro_batch, const Graph& update, int64_t stages,
-                        int64_t layers, PlanGraphOptions options) {
+StagesTaken take_stages(const Graph& micro_batch, const Graph& update, int64_t stages, int64_t layers,
+                        PlanGraphOptions options) {
   Strategy& strategy = options.passes.settings.strategy;
   if (strategy.context == Context::kByPrice)  // a way of attention for all stages: that of the step in one piece
     strategy.context = strategy.mesh.find("cp") ? plan_part(micro_batch, options).context : Context::kGather;
-  std::vector<std::string> begins;
-  for (int64_t s = 0; s < stages; ++s) begins.push_back(str("{}.{}", model.stage_layers, s * layers));
   const Graph local = rank_graph(micro_batch, strategy);
+  const std::vector<std::string> modules = layer_modules(local);
+  USER_CHECK(std::ssize(modules) == stages * layers, "{} modules of the model are layers, and it has {} layers",
+             modules.size(), stages * layers);
+  std::vector<std::string> begins;
+  for (int64_t s = 0; s < stages; ++s) begins.push_back(modules[static_cast<size_t>(s * layers)]);
   keep_parameters(strategy, local);
   const StagePlaces places = place_nodes(local, begins);
   options.passes.without = done_to_functions();

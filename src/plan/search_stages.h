@@ -29,11 +29,10 @@ struct StageTaken {
 inline constexpr int64_t kShownStages = 3;
 using StagesTaken = std::vector<StageTaken>;
 
-// `micro_batch`, `update`: of a model of `stages` stages with `layers` layers each, which begin with the modules
-// "<model.stage_layers>.<number>". `options`: of the mesh without stages. `planned`: grows by the plans made. UserError
-// where it cannot be cut.
-StagesTaken take_stages(const SearchModel& model, const Graph& micro_batch, const Graph& update, int64_t stages,
-                        int64_t layers, PlanGraphOptions options);
+// `micro_batch`, `update`: of a model of `stages` stages with `layers` layers each. `options`: of the mesh without
+// stages. UserError where it cannot be cut.
+StagesTaken take_stages(const Graph& micro_batch, const Graph& update, int64_t stages, int64_t layers,
+                        PlanGraphOptions options);
 
 // How many layers each stage has, so that they take about as long.
 std::vector<int64_t> layers_of_stages(const StagesTaken& shallow, const StagesTaken& deep, int64_t stages,

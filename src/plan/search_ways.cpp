@@ -49,7 +49,7 @@ bool allows(const std::optional<int64_t>& pin, int64_t value) { return !pin || *
 
 // Whether layers can be cut into stages for so many ranks.
 bool has_stages(const SearchModel& model, const SearchPins& pins, int64_t pp) {
-  return !model.stage_layers.empty() && pp * pins.chunks <= model.layers;
+  return model.has_stages && pp * pins.chunks <= model.layers;
 }
 
 // Whether the order of a pipeline's passes takes so many; of a file nobody knows before it is read.
@@ -157,7 +157,7 @@ std::vector<Candidate> candidates(const SearchModel& model, const Cluster& clust
   const int64_t devices = cluster.devices();
   check_pins(pins, devices);
   USER_CHECK(pins.pp.value_or(1) == 1 || has_stages(model, pins, *pins.pp), "parallel.pp = {}: {}", pins.pp.value_or(1),
-             model.stage_layers.empty()
+             !model.has_stages
                  ? std::string("this step is not cut into stages; leave out memory.budget and optim.name = \"wsam\"")
                  : str("the model has {} layers, and each of {} stages needs one", model.layers,
                        pins.pp.value_or(1) * pins.chunks));

@@ -23,7 +23,7 @@ std::vector<SearchPart> step_of(int64_t layers, int64_t rows) {
 
 // Of one micro-batch the whole step, of several a micro-batch and the update.
 SearchModel model_in_parts(int64_t layers, int64_t rows) {
-  SearchModel model{.layers = layers, .heads = 4, .tokens = 64, .rows = rows, .stage_layers = "layers", .capture = {}};
+  SearchModel model{.layers = layers, .heads = 4, .tokens = 64, .rows = rows, .has_stages = true, .capture = {}};
   model.capture = [](int64_t deep, int64_t of_micro_batch, int64_t micro_batches) -> std::vector<SearchPart> {
     if (micro_batches == 1) return step_of(deep, of_micro_batch);
     return {{"a micro-batch", micro_batches, layered_step(deep, of_micro_batch * 64, kWidth, "bf16", true)},

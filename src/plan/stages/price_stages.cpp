@@ -55,7 +55,10 @@ class Chain {
 
   void add_value(uint64_t bytes, uint32_t maker, uint32_t user) {
     const auto value = static_cast<uint32_t>(cut_.values.size());
-    cut_.values.push_back({{DType::kU8, {static_cast<int64_t>(bytes)}}, maker, {user}});
+    StageValue& one = cut_.values.emplace_back();
+    one.type = {DType::kU8, Shape(1, static_cast<int64_t>(bytes))};
+    one.maker = maker;
+    one.users.push_back(user);
     cut_.functions[maker].gives.push_back(value);
     cut_.functions[user].takes.push_back(value);
   }

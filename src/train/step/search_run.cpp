@@ -44,7 +44,7 @@ SearchModel search_model(const RunConfig& config, const models::DecoderConfig& s
   model.tokens = config.data.longest_row();
   model.rows = config.train.batch_size * config.train.grad_accum;
   // As check_stages() has it.
-  if (config.optim.name != "wsam" && config.memory.budget == "none") model.stage_layers = "layers";
+  model.has_stages = config.optim.name != "wsam" && config.memory.budget == "none";
   model.capture = [=](int64_t layers, int64_t rows, int64_t micro_batches) {
     return capture(config, shape, adapter, layers, rows, micro_batches);
   };
