@@ -7,14 +7,15 @@
 
 namespace stepc {
 
-uint64_t collective_scratch_bytes(std::string_view op, const TensorType& operand, int64_t ranks) {
+uint64_t collective_scratch_bytes(std::string_view op, const TensorType& operand, int64_t ranks, bool is_for_gpu) {
+  if (is_for_gpu) return 0;  // the library reduces in buffers of its own
   const Collective collective = op_def(op).collective;
   if (collective != Collective::kReduceScatter && collective != Collective::kAllReduce) return 0;
   return aligned(
       reduction_scratch_bytes(element_count(operand.shape), static_cast<uint64_t>(size_of(operand.dtype)), ranks));
 }
 
-KernelChoice choose_collective(const Node& node, std::span<const TensorLayout> inputs) {
+KernelChoice choose_collective(const Node& node, std::span<const TensorLayout> inputs, bool is_for_gpu) {
   const Collective collective = op_def(node.op).collective;
   KernelChoice choice;
   if (collective == Collective::kWait) {
@@ -31,7 +32,7 @@ KernelChoice choose_collective(const Node& node, std::span<const TensorLayout> i
   choice.why = str("from rank to rank{}{}", reduces ? ", each reduces a part" : "", reduces && in_f32 ? " in f32" : "");
   if (inputs.size() > 1) choice.why += str(", {} at once", inputs.size());
   for (uint32_t k = 0; k < inputs.size(); ++k) {
-    choice.scratch_bytes += collective_scratch_bytes(node.op, inputs[k].type, ranks);
+    choice.scratch_bytes += collective_scratch_bytes(node.op, inputs[k].type, ranks, is_for_gpu);
     if (collective == Collective::kAllReduce)
       choice.in_place.emplace_back(k, k);
     else if (!is_contiguous(inputs[k]))

@@ -222,7 +222,7 @@ void copy_first(KernelChoice& choice, uint32_t read, const TensorLayout& operand
 KernelChoice choose_kernel(const Node& node, std::span<const TensorLayout> inputs, const Features& features,
                            int threads) {
   if (node.aten) return made(Kind::kAten, "an ATen call");
-  if (collective_of(node) != Collective::kNone) return choose_collective(node, inputs);
+  if (collective_of(node) != Collective::kNone) return choose_collective(node, inputs, features.sm > 0);
   if (features.sm > 0) return choose_gpu_kernel(node, inputs, features);
   switch (op_def(node.op).kernel) {
     case OwnKernel::kNone:

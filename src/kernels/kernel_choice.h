@@ -78,11 +78,12 @@ struct BoundLoss {
 std::optional<BoundLoss> bind_loss(const Attrs& attrs, std::span<const TensorLayout> inputs, const Features& features);
 
 // A collective of the op table, or a wait for one. Its reads and writes are contiguous.
-KernelChoice choose_collective(const Node& node, std::span<const TensorLayout> inputs);
+KernelChoice choose_collective(const Node& node, std::span<const TensorLayout> inputs, bool is_for_gpu);
 // What it works in, a multiple of 64 bytes. Each rank reduces a part of what is reduced, in the order of ranks and in
 // f32 where the type is narrower (the same bits on every run and every rank); what the others send of it at a time lies
 // there (ir/rank_parts.h). Others need nothing: what they send and receive lies where it belongs.
-uint64_t collective_scratch_bytes(std::string_view op, const TensorType& operand, int64_t ranks);
+uint64_t collective_scratch_bytes(std::string_view op, const TensorType& operand, int64_t ranks,
+                                  bool is_for_gpu = false);
 
 // What the kernel itself works in, a multiple of 64 bytes.
 uint64_t workspace_bytes(const BoundAttention& bound, int threads);

@@ -28,6 +28,7 @@ struct PassSettings {
   MatmulRule matmuls;
   std::optional<RecomputeOptions> recompute;  // none: nothing is computed twice
   Strategy strategy = {};                     // no mesh: one device
+  bool is_for_gpu = false;                    // whose exchanges reduce on the way
 };
 
 struct Pass {

@@ -57,7 +57,7 @@ Graph merge_collectives_for(Graph graph, const PassSettings& settings) {
 // NOLINTNEXTLINE(performance-unnecessary-value-param): a row's function
 Graph split_collectives_for(Graph graph, const PassSettings& settings) {
   const std::optional<uint64_t> least = settings.strategy.overlap_bytes;
-  return least ? split_collectives(graph, *least) : graph;
+  return least ? split_collectives(graph, *least, settings.is_for_gpu) : graph;
 }
 Graph fuse_for(Graph graph, const PassSettings& settings) { return fuse(std::move(graph), settings.matmuls); }
 

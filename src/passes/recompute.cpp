@@ -299,18 +299,6 @@ struct Look {
   OrderProblem problem;
   uint64_t peak_bytes = 0;  // of the orders that are quick to find
 };
-Look look_at(const Graph& graph, const Chooser& chooser, size_t count, uint64_t budget, const MatmulRule& matmuls,
-             KnownGroups& known) {
-  const std::vector<bool> recomputed = chooser.recomputed_after(count);
-  Duplicator duplicator(graph, recomputed);
-  Look look;
-  look.count = count;
-  look.graph = duplicator.run();
-  look.nodes = duplicator.nodes();
-  look.problem = std::move(planned_of(look.graph, matmuls, known).memory.problem);
-  look.peak_bytes = peak_bytes(look.problem, order_within(look.problem, budget));
-  return look;
-}
 
 // What is there before anything is recomputed.
 struct Before {
@@ -320,13 +308,71 @@ struct Before {
   std::array<IdleAtPeak, 2> peaks;
 };
 
+}  // namespace
+
+// What is the same for every budget: of one graph and rule, the step as it is, and each count of choices by what it was
+// limited to.
+struct RecomputeLooks::Known {
+  Graph graph;
+  MatmulRule matmuls;
+  KnownGroups groups;
+  std::optional<Planned> plain;
+  std::map<std::pair<double, size_t>, Look> looks;  // by the most seconds, and the count
+};
+
+RecomputeLooks::RecomputeLooks() = default;
+RecomputeLooks::~RecomputeLooks() = default;
+
+// The looks at one graph: those of before, if they are at the same.
+class LooksOf {
+ public:
+  LooksOf(const Graph& graph, const RecomputeOptions& options) : keeps_(options.looks != nullptr) {
+    RecomputeLooks& looks = keeps_ ? *options.looks : own_;
+    if (looks.known_ == nullptr || looks.known_->graph != graph || looks.known_->matmuls != options.matmuls)
+      looks.known_ = std::make_unique<RecomputeLooks::Known>(graph, options.matmuls);
+    known_ = looks.known_.get();
+  }
+
+  // Nothing recomputed.
+  const Planned& plain() {
+    if (!known_->plain) known_->plain = planned_of(known_->graph, known_->matmuls, known_->groups);
+    return *known_->plain;
+  }
+
+  Look at(const Chooser& chooser, double most_seconds, size_t count, uint64_t budget) {
+    const std::pair key(most_seconds, count);
+    const auto found = known_->looks.find(key);
+    Look look;
+    if (found != known_->looks.end()) {
+      look = found->second;
+    } else {
+      const std::vector<bool> recomputed = chooser.recomputed_after(count);
+      Duplicator duplicator(known_->graph, recomputed);
+      look.count = count;
+      look.graph = duplicator.run();
+      look.nodes = duplicator.nodes();
+      look.problem = planned_of(look.graph, known_->matmuls, known_->groups).memory.problem;
+      if (keeps_) known_->looks.emplace(key, look);
+    }
+    look.peak_bytes = peak_bytes(look.problem, order_within(look.problem, budget));
+    return look;
+  }
+
+ private:
+  bool keeps_;
+  RecomputeLooks own_;
+  RecomputeLooks::Known* known_;
+};
+
+namespace {
+
 // About the fewest choices that meet the budget, or else those of the lowest peak. More is not always less: what is
 // recomputed is live too. So first a look at the best choice alone and at some counts; then, between the first that
 // meets the budget and the one before it, halving. A look fuses and orders the whole step: none is taken where too
 // little of what lies idle at the peak is recomputed to meet the budget, or else to go below the lowest so far by more
 // than a search of orders leaves.
-std::optional<Look> best_look(const Graph& graph, const Chooser& chooser, uint64_t budget, const Before& before,
-                              const MatmulRule& matmuls, KnownGroups& known, size_t& looks) {
+std::optional<Look> best_look(LooksOf& at, const Chooser& chooser, double most_seconds, uint64_t budget,
+                              const Before& before, size_t& looks) {
   std::optional<Look> best;
   const auto least_after = [&](size_t count) {
     uint64_t least = UINT64_MAX;
@@ -343,7 +389,7 @@ std::optional<Look> best_look(const Graph& graph, const Chooser& chooser, uint64
     const uint64_t least = least_after(count);
     if (least > budget && least + before.peak_bytes / kOrderFineness >= lowest) return false;
     ++looks;
-    Look look = look_at(graph, chooser, count, budget, matmuls, known);
+    Look look = at.at(chooser, most_seconds, count, budget);
     const bool meets = look.peak_bytes <= budget;
     if (!best || meets || look.peak_bytes < best->peak_bytes) best = std::move(look);
     return meets;
@@ -368,20 +414,21 @@ RecomputeResult recompute(Graph graph, const RecomputeOptions& options) {
   RecomputeResult result;
   result.step_seconds = chooser.step_seconds();
   const uint64_t budget = options.budget_bytes.value_or(0);
-  KnownGroups known;
+  LooksOf looks(graph, options);
   Before before;
   {
-    Planned planned = planned_of(graph, options.matmuls, known);
+    const Planned& planned = looks.plain();
     const UnitOrder order = order_within(planned.memory.problem, budget);
     before.peak_bytes = peak_bytes(planned.memory.problem, order);
     if (before.peak_bytes > budget)
       before.peaks = {idle_at_peak(planned, order), idle_at_peak(planned, program_order(planned.memory.problem))};
-    before.problem = std::move(planned.memory.problem);
+    before.problem = planned.memory.problem;
   }
   result.peak_before = before.peak_bytes;
   if (result.peak_before > budget) {
-    chooser.choose_all(options.budget_bytes ? kAnyTime : options.most_extra * result.step_seconds);
-    std::optional<Look> best = best_look(graph, chooser, budget, before, options.matmuls, known, result.looks);
+    const double most_seconds = options.budget_bytes ? kAnyTime : options.most_extra * result.step_seconds;
+    chooser.choose_all(most_seconds);
+    std::optional<Look> best = best_look(looks, chooser, most_seconds, budget, before, result.looks);
     if (!best || best->peak_bytes > budget) {  // the search that order() makes may still find what meets it
       result.peak_before = plan_order(before.problem).peak_bytes;
       if (best) best->peak_bytes = plan_order(best->problem).peak_bytes;

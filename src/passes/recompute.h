@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -14,6 +15,21 @@
 
 namespace stepc {
 
+// Choices that were fused for one budget are there for the next: who asks for the same graph with several budgets, one
+// after the other, gives the same looks. They take memory: about a graph each.
+class RecomputeLooks {
+ public:
+  RecomputeLooks();
+  ~RecomputeLooks();
+  RecomputeLooks(const RecomputeLooks&) = delete;
+  RecomputeLooks& operator=(const RecomputeLooks&) = delete;
+
+ private:
+  friend class LooksOf;
+  struct Known;
+  std::unique_ptr<Known> known_;
+};
+
 struct RecomputeOptions {
   // The peak of live bytes to come down to, the program's own memory (parameters, state, batch) not counted. None: as
   // low as `most_extra` of the step's time goes.
@@ -21,6 +37,7 @@ struct RecomputeOptions {
   double most_extra = 0.08;  // without a budget
   Target target = {};
   MatmulRule matmuls = {};  // as fuse() will be given
+  std::shared_ptr<RecomputeLooks> looks = {};
 };
 
 struct RecomputeResult {

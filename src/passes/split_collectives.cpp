@@ -13,7 +13,8 @@ namespace {
 
 class Splitter {
  public:
-  Splitter(const Graph& graph, uint64_t least_bytes) : graph_(graph), least_bytes_(least_bytes), r_(graph) {}
+  Splitter(const Graph& graph, uint64_t least_bytes, bool reduces_on_the_way)
+      : graph_(graph), least_bytes_(least_bytes), reduces_on_the_way_(reduces_on_the_way), r_(graph) {}
 
   Graph run() {
     for (const Node& node : graph_.nodes) {
@@ -47,7 +48,7 @@ class Splitter {
     const std::vector<TensorId> operands = r_.inputs_of(node);
     switch (collective_of(node)) {
       case Collective::kReduceScatter:
-        return summed(shared_out(operands, group_of(node)));
+        return reduced(node, operands);
       case Collective::kAllReduce:
         return all_reduced(node, operands);
       default:
@@ -59,7 +60,7 @@ class Splitter {
     std::vector<TensorId> parts;
     for (TensorId operand : operands)
       parts.push_back(b().reshape(operand, {ranks, element_count(b().shape(operand)) / ranks}));
-    const std::vector<TensorId> sums = summed(shared_out(parts, group_of(node)));
+    const std::vector<TensorId> sums = reduced(node, parts);
     std::vector<TensorId> whole = awaited(b().add_all("all_gather", sums, group_of(node)), sums);
     for (size_t k = 0; k < whole.size(); ++k) whole[k] = b().reshape(whole[k], b().shape(operands[k]));
     return whole;
@@ -69,6 +70,11 @@ class Splitter {
   std::vector<TensorId> awaited(std::vector<TensorId> flying, const std::vector<TensorId>& operands) {
     flying.insert(flying.end(), operands.begin(), operands.end());
     return b().add_all("wait", flying);
+  }
+  // Of operands in a part for each rank: this rank's, summed.
+  std::vector<TensorId> reduced(const Node& node, const std::vector<TensorId>& parts) {
+    if (!reduces_on_the_way_) return summed(shared_out(parts, group_of(node)));
+    return awaited(b().add_all("reduce_scatter", parts, node.attrs), parts);
   }
   std::vector<TensorId> shared_out(const std::vector<TensorId>& operands, const Attrs& group) {
     return awaited(b().add_all("all_to_all", operands, group), operands);
@@ -89,11 +95,14 @@ class Splitter {
 
   const Graph& graph_;
   const uint64_t least_bytes_;
+  const bool reduces_on_the_way_;
   Rewriter r_;
 };
 
 }  // namespace
 
-Graph split_collectives(const Graph& graph, uint64_t least_bytes) { return Splitter(graph, least_bytes).run(); }
+Graph split_collectives(const Graph& graph, uint64_t least_bytes, bool reduces_on_the_way) {
+  return Splitter(graph, least_bytes, reduces_on_the_way).run();
+}
 
 }  // namespace stepc

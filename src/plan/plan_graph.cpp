@@ -47,12 +47,13 @@ bool outweighs_logits(const Instruction& one, const Schedule& schedule) {
 }
 
 // A budget counts the program's own memory, recomputation only what the step adds to it.
-std::optional<RecomputeOptions> recompute_options(const Graph& graph, const MemoryBudget& budget,
-                                                  const Target& target) {
+std::optional<RecomputeOptions> recompute_options(const Graph& graph, const PlanGraphOptions& asked) {
+  const MemoryBudget& budget = asked.budget;
   if (budget.kind == MemoryBudget::Kind::kNone) return std::nullopt;
   RecomputeOptions options;
+  options.looks = asked.looks;
   if (budget.kind == MemoryBudget::Kind::kAuto) {
-    options.target = target;
+    options.target = asked.target;
     return options;
   }
   const uint64_t program = bytes_of_inputs(graph);
@@ -146,13 +147,14 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
   };
   RunOptions run = options.passes;
   run.settings.matmuls = matmul_rule(options.target.features);
+  run.settings.is_for_gpu = options.target.features.sm > 0;
   PlannedGraph planned;
   planned.options.features = options.target.features;
   planned.options.threads = options.target.threads;
   planned.options.trace = trace;
   Passes passes(run);
   const Graph core = passes.before(captured);  // of a mesh: a rank's, whose inputs the budget counts
-  std::optional<RecomputeOptions> recompute = recompute_options(core, options.budget, options.target);
+  std::optional<RecomputeOptions> recompute = recompute_options(core, options);
   std::optional<PlannedGraph> best;
   Graph recomputed;  // by the attempt before
   for (int attempt = 1;; ++attempt) {
@@ -184,7 +186,7 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
       })) {
     PlannedGraph with_logits = *best;
     with_logits.graph = passes.fused(passes.recomputed(passes.before(captured, {"fuse_losses"}),
-                                                       recompute_options(core, options.budget, options.target)));
+                                                       recompute_options(core, options)));
     with_logits.passes = passes.runs();
     verify_stage(with_logits.graph, Stage::kFused);
     with_logits.plan = options.schedule(with_logits.graph, with_logits.options);
@@ -289,6 +291,18 @@ PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGra
   PlannedGraph planned = plan_by_budget(captured, trace, options);
   planned.context = strategy.context;
   return planned;
+}
+
+Graph rank_graph(const Graph& captured, const Strategy& strategy) {
+  RunOptions passes;
+  passes.settings.strategy = strategy;
+  passes.without = {"recompute", "merge_collectives", "split_collectives", "fuse", "order"};
+  return run_passes(captured, passes).graph;
+}
+
+const std::vector<std::string>& done_to_functions() {
+  static const std::vector<std::string> kDone = {"check_indices", "propagate_shardings", "partition"};
+  return kDone;
 }
 
 }  // namespace stepc

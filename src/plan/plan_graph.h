@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct PlanGraphOptions {
   // How they run (verified, dumped, some left out). Of their settings the strategy is the caller's, and the Schedule is
   // then a rank's; the others are made here.
   RunOptions passes = {};
+  // For who plans the same step for several budgets (passes/recompute.h).
+  std::shared_ptr<RecomputeLooks> looks = {};
   // Plans a fused Graph. An engine measures workspaces that nobody knows; elsewhere the rule stands for them.
   std::function<GraphSchedule(const Graph& graph, const GraphScheduleOptions& options)> schedule = schedule_graph;
 };
@@ -55,5 +58,11 @@ struct PlannedGraph {
 // out their packing; the smallest is returned. A rank keeps what it gathers (Strategy::keeps) where a budget of bytes
 // has room for it without recomputation. Throws UserError for a step that no Schedule can run.
 PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& options);
+
+// The step of one rank of the strategy's mesh as core ops, before anything is decided about its memory: what is cut into
+// functions (passes/stages). `captured` as functionalise() leaves it.
+Graph rank_graph(const Graph& captured, const Strategy& strategy);
+// The passes that are left out where such a function is planned: the whole step has been through them.
+const std::vector<std::string>& done_to_functions();
 
 }  // namespace stepc

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <future>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <tuple>
 #include <utility>
@@ -12,10 +13,8 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "cost/exchange.h"
-#include "passes/partition/partition.h"
-#include "plan/plan_graph.h"
-#include "plan/simulate.h"
-#include "plan/step_state.h"
+#include "plan/search_parts.h"
+#include "plan/search_stages.h"
 
 namespace stepc {
 
@@ -29,14 +28,6 @@ constexpr int kMemoryAttempts = 3;
 constexpr double kLittle = 0.05;    // of the memory
 constexpr double kRounding = 1e-9;  // of seconds that are summed in another order
 
-// A quantity of a model with kShallow and kDeep layers, for one with more.
-double of_depth(double shallow, double deep, int64_t layers) {
-  return shallow + (deep - shallow) / (kDeep - kShallow) * static_cast<double>(layers - kShallow);
-}
-uint64_t bytes_of_depth(double shallow, double deep, int64_t layers) {
-  return static_cast<uint64_t>(std::max(0.0, of_depth(shallow, deep, layers)));
-}
-
 // What a step of one depth is, before it is split.
 struct Whole {
   double flops = 0;
@@ -46,14 +37,6 @@ struct Whole {
     for (const auto& [key, bytes] : state) sum += key.first == kind ? static_cast<double>(bytes) : 0;
     return sum;
   }
-};
-
-// What the plan of a part takes, of one depth.
-struct Taken {
-  double seconds = 0, exchange_seconds = 0, exposed_seconds = 0;
-  double compute_seconds = 0;                               // all but exchanges
-  double pass_seconds = 0;                                  // of these, forward and backward
-  double input_bytes = 0, state_bytes = 0, step_bytes = 0;  // the program's tensors; of these, those between steps
 };
 
 class Searcher {
@@ -75,7 +58,7 @@ class Searcher {
     // where that does not fit, what holds more does not.
     std::ranges::stable_sort(result.outcomes, {}, [](const Outcome& one) {
       const Candidate& way = one.candidate;
-      return std::tuple(one.least_seconds, way.tp * way.cp, -way.dp_shard, -way.zero, -way.micro_batches);
+      return std::tuple(one.least_seconds, way.pp, way.tp * way.cp, -way.dp_shard, -way.zero, -way.micro_batches);
     });
     std::vector<double> best;  // seconds, ascending
     size_t done = 0;
@@ -148,7 +131,10 @@ class Searcher {
   // rates with no latency.
   void bound(Outcome& outcome) {
     const Candidate& one = outcome.candidate;
-    const auto split = [&](bool is_sharded) { return static_cast<double>(one.tp * (is_sharded ? one.dp_shard : 1)); };
+    // Of a pipeline's ranks the average.
+    const auto split = [&](bool is_sharded) {
+      return static_cast<double>(one.pp * one.tp * (is_sharded ? one.dp_shard : 1));
+    };
     const double parameters = whole_bytes(InputKind::kParameter);
     outcome.least_bytes = static_cast<uint64_t>(
         parameters / split(one.zero == 3) + whole_bytes(InputKind::kOptimizerState) / split(one.zero >= 1) +
@@ -170,7 +156,7 @@ class Searcher {
         if (const auto axis = mesh.find(name)) axes.push_back(*axis);
       if (axes.empty()) return 0.0;
       const auto ranks = static_cast<double>(mesh.size(axes));
-      const double bytes = (ranks - 1) / ranks * parameters / static_cast<double>(one.tp);
+      const double bytes = (ranks - 1) / ranks * parameters / static_cast<double>(one.pp * one.tp);
       return exchange(cluster_.target.rates, mesh, kind, {{}, axes, 1, 0, bytes, 0}).bytes_seconds;
     };
     // A micro-batch is a program of its own, which leaves nothing gathered.
@@ -181,17 +167,21 @@ class Searcher {
     return sum;
   }
 
-  // A plan of the same tp, cp and rows computes as long in its forward and backward pass.
-  using Class = std::tuple<int64_t, int64_t, int64_t>;
+  // A plan of the same pp, tp, cp and rows computes as long in its forward and backward pass.
+  using Class = std::tuple<int64_t, int64_t, int64_t, int64_t>;
   [[nodiscard]] int64_t rows_of_rank(const Candidate& one) const {
     return rows_of_micro_batch(one) / (one.dp_replicate * one.dp_shard);
   }
-  [[nodiscard]] Class class_of(const Candidate& one) const { return {one.tp, one.cp, rows_of_rank(one)}; }
+  [[nodiscard]] Class class_of(const Candidate& one) const { return {one.pp, one.tp, one.cp, rows_of_rank(one)}; }
+  // How often a rank computes a micro-batch, of a pipeline on average; the first goes through all ranks.
+  [[nodiscard]] static double passes_of(const Candidate& one) {
+    return std::max(1.0, static_cast<double>(one.micro_batches) / static_cast<double>(one.pp));
+  }
   void tighten(Outcome& outcome) {
     const Candidate& one = outcome.candidate;
     double compute = best_compute_seconds();
     if (const auto known = compute_seconds_.find(class_of(one)); known != compute_seconds_.end())
-      compute = std::max(compute, known->second * static_cast<double>(one.micro_batches));
+      compute = std::max(compute, known->second * passes_of(one));
     outcome.least_seconds = std::max(outcome.least_seconds, least_seconds(compute, sending_seconds(one)));
     const auto found =
         std::ranges::find_if(too_large_, [&](const TooLarge& other) { return holds_more(one, other.way); });
@@ -203,7 +193,7 @@ class Searcher {
 
   // Whether a way holds at least what the other holds: as many rows, and nothing split further.
   [[nodiscard]] bool holds_more(const Candidate& one, const Candidate& other) const {
-    return one.tp == other.tp && one.cp == other.cp && other.dp_shard % one.dp_shard == 0 && one.zero <= other.zero &&
+    return one.pp == other.pp && one.tp == other.tp && one.cp == other.cp && other.dp_shard % one.dp_shard == 0 && one.zero <= other.zero &&
            rows_of_rank(one) >= rows_of_rank(other) && (one.micro_batches > 1 || other.micro_batches == 1);
   }
   struct TooLarge {
@@ -216,32 +206,22 @@ class Searcher {
   struct How {
     bool overlaps = false;
     std::vector<double> step_bytes = {};
+    std::shared_ptr<RecomputeLooks> looks = {};  // of attempts at the same way
   };
 
-  // A part as planned, and its tensors between steps.
-  struct PartPlan {
-    Taken taken;
-    StepState state;
-    std::map<std::string, Sharding> parameters;  // how they lie
-    Context context = Context::kGather;
-  };
-  [[nodiscard]] PartPlan plan_part(const Graph& captured, const PlanGraphOptions& options) const {
-    const PlannedGraph planned = plan_graph(captured, nullptr, options);
-    const Schedule& schedule = planned.plan.schedule;
-    const Timeline timeline = simulate(schedule, cluster_.target);
-    PartPlan part;
-    part.taken = computation(schedule, timeline);
-    part.context = planned.context;
-    part.taken.seconds = timeline.seconds;
-    part.taken.exchange_seconds = timeline.exchange_seconds;
-    part.taken.exposed_seconds = timeline.exposed_seconds;
-    part.taken.input_bytes = static_cast<double>(schedule.input_bytes());
-    part.taken.step_bytes = static_cast<double>(schedule.peak_bytes());
-    part.state = state_of(planned.graph);
-    Strategy keeping;
-    keep_parameters(keeping, planned.graph);
-    part.parameters = std::move(keeping.known);
-    return part;
+  // Of a graph of `shown` layers that stands for one of `layers`.
+  [[nodiscard]] PlanGraphOptions plan_options(Candidate one, bool overlaps, int64_t layers, int64_t shown) const {
+    PlanGraphOptions options;
+    options.target = cluster_.target;
+    Strategy& strategy = options.passes.settings.strategy;
+    one.pp = 1;  // what one rank of a stage does
+    strategy = strategy_of(one, options_.pins.base);
+    if (!overlaps) strategy.overlap_bytes = {};
+    if (cluster_.target.gpu) strategy.bucket_bytes = kBucketBytes;
+    // As many bytes as in a model of all layers.
+    strategy.bucket_share =
+        std::min(1.0, strategy.bucket_share * static_cast<double>(layers) / static_cast<double>(shown));
+    return options;
   }
 
   // The update is the same however many rows there are.
@@ -259,18 +239,12 @@ class Searcher {
 
   // The parts of one depth, which have been captured. Two threads may be here at once.
   std::vector<Taken> take(const Candidate& one, int64_t layers, const std::vector<SearchPart>& parts, const How& how) {
-    PlanGraphOptions options;
-    options.target = cluster_.target;
+    PlanGraphOptions options = plan_options(one, how.overlaps, model_.layers, layers);
     Strategy& strategy = options.passes.settings.strategy;
-    strategy = strategy_of(one, options_.pins.base);
-    if (!how.overlaps) strategy.overlap_bytes = {};
-    if (cluster_.target.gpu) strategy.bucket_bytes = kBucketBytes;
-    // As many bytes as in a model of all layers.
-    strategy.bucket_share =
-        std::min(1.0, strategy.bucket_share * static_cast<double>(model_.layers) / static_cast<double>(layers));
     StepState state;
     std::vector<Taken> out;
     for (const SearchPart& part : parts) {
+      options.looks = &part == &parts.front() ? how.looks : nullptr;
       if (!how.step_bytes.empty())
         options.budget = {MemoryBudget::Kind::kBytes, static_cast<uint64_t>(how.step_bytes[out.size()])};
       PartPlan planned = &part == &parts.front() ? plan_part(part.graph, options)
@@ -282,17 +256,6 @@ class Searcher {
     }
     for (Taken& taken : out) taken.state_bytes = static_cast<double>(bytes_of(state));
     return out;
-  }
-
-  static Taken computation(const Schedule& schedule, const Timeline& timeline) {
-    Taken taken;
-    for (size_t i = 0; i < timeline.entries.size(); ++i) {
-      if (timeline.entries[i].work == WorkClass::kCollective) continue;
-      const double seconds = timeline.entries[i].seconds();
-      taken.compute_seconds += seconds;
-      if (schedule.instructions[i].source.phase != Phase::kUpdate) taken.pass_seconds += seconds;
-    }
-    return taken;
   }
 
   struct Depths {
@@ -315,7 +278,10 @@ class Searcher {
   void plan(Outcome& outcome, const std::function<bool()>& is_open) {
     try {
       check(strategy_of(outcome.candidate, options_.pins.base));
-      plan_fitting(outcome, is_open);
+      if (outcome.candidate.pp > 1)
+        plan_pipeline(outcome, is_open);
+      else
+        plan_fitting(outcome, is_open);
     } catch (const UserError& error) {
       outcome.verdict = Verdict::kImpossible;
       outcome.why = error.what();
@@ -327,7 +293,8 @@ class Searcher {
     const std::vector<SearchPart>& all = parts(kShallow, one);
     double sum = 0;
     for (size_t p = 0; p < all.size(); ++p)
-      sum += static_cast<double>(all[p].times) * of_depth(depths.shallow[p].*of, depths.deep[p].*of, model_.layers);
+      sum += static_cast<double>(all[p].times) *
+             std::max(0.0, of_depth(depths.shallow[p].*of, depths.deep[p].*of, model_.layers));
     return sum;
   }
 
@@ -346,9 +313,11 @@ class Searcher {
 
   // What a model of `layers` layers may take, so that one of all layers takes `missing` less than there is: the same
   // room a layer.
-  [[nodiscard]] How within_memory(const Outcome& outcome, const Depths& depths, int64_t layers, double missing) const {
+  [[nodiscard]] How within_memory(const Outcome& outcome, const Depths& depths, int64_t layers, double missing,
+                                  std::shared_ptr<RecomputeLooks> looks) const {
     const double room = static_cast<double>(memory_bytes_) - static_cast<double>(outcome.state_bytes) - missing;
     How how;
+    how.looks = std::move(looks);
     for (size_t p = 0; p < depths.shallow.size(); ++p) {
       const Taken &few = depths.shallow[p], &more = depths.deep[p];
       const double fixed = of_depth(few.step_bytes, more.step_bytes, 0);
@@ -357,6 +326,58 @@ class Searcher {
       how.step_bytes.push_back(inputs + std::max(0.0, fixed + a_layer * static_cast<double>(layers)));
     }
     return how;
+  }
+
+  void does_not_fit(Outcome& outcome, std::string_view how) const {
+    outcome.verdict = Verdict::kDoesNotFit;
+    outcome.why =
+        str("it takes {}, {} more than there is: {} between steps, {} within, {}", human_bytes(outcome.bytes()),
+            human_bytes(outcome.bytes() - memory_bytes_), human_bytes(outcome.state_bytes),
+            human_bytes(outcome.step_bytes), how);
+  }
+
+  struct StageDepths {
+    StagesTaken shallow, deep;
+  };
+  StageDepths take_stages_of(const Candidate& one, bool overlaps) {
+    const int64_t stages = one.pp * options_.pins.chunks, shown = std::min(stages, kShownStages);
+    const int64_t deeper = model_.layers == stages ? kShallow : kDeep;
+    const int64_t layers = (model_.layers + stages - 1) / stages;
+    const std::vector<SearchPart>& few = parts(shown * kShallow, one);
+    const std::vector<SearchPart>& more = parts(shown * deeper, one);
+    USER_CHECK(few.size() == 2, "its step is in one piece, and a pipeline's is micro-batches and an update");
+    planned_ += few.size() + more.size();
+    const auto take = [&](const std::vector<SearchPart>& parts, int64_t a_stage) {
+      return take_stages(parts[0].graph, parts[1].graph, shown, a_stage,
+                         plan_options(one, overlaps, layers, a_stage));
+    };
+    if (deeper == kShallow) return {take(few, kShallow), take(few, kShallow)};
+    std::future<StagesTaken> beside = std::async(std::launch::async, [&] { return take(few, kShallow); });
+    StagesTaken taken = take(more, deeper);
+    return {beside.get(), std::move(taken)};
+  }
+
+  // As plan_fitting(), of what recomputes nothing.
+  void plan_pipeline(Outcome& outcome, const std::function<bool()>& is_open) {
+    const Candidate& one = outcome.candidate;
+    StageDepths depths = take_stages_of(one, false);
+    sum_up_stages(model_, cluster_, options_.pins, depths.shallow, depths.deep, outcome);
+    outcome.roomy_seconds = outcome.seconds;
+    outcome.roomy_bytes = outcome.bytes();
+    const double compute = compute_seconds_of(model_, depths.shallow, depths.deep, one.pp * options_.pins.chunks);
+    compute_seconds_.try_emplace(class_of(one), compute);
+    outcome.least_seconds =
+        std::max(outcome.least_seconds, least_seconds(compute * passes_of(one), sending_seconds(one)));
+    if (outcome.bytes() > memory_bytes_) {
+      does_not_fit(outcome, "and a pipeline recomputes nothing");
+      return;
+    }
+    outcome.verdict = Verdict::kPlanned;
+    if (!options_.pins.base.overlap_bytes || outcome.exposed_seconds == 0 || !is_open()) return;
+    depths = take_stages_of(one, true);
+    Outcome beside = outcome;
+    sum_up_stages(model_, cluster_, options_.pins, depths.shallow, depths.deep, beside);
+    if (beside.seconds < outcome.seconds && beside.bytes() <= memory_bytes_) outcome = beside;
   }
 
   // First with exchanges that block, which is quick to plan, then with recomputation where it does not fit, and beside
@@ -378,9 +399,10 @@ class Searcher {
     // more.
     const Depths as_it_likes = depths;
     double missing = 0;
+    const auto few = std::make_shared<RecomputeLooks>(), more = std::make_shared<RecomputeLooks>();
     for (int attempt = 0; attempt < kMemoryAttempts && outcome.bytes() > memory_bytes_; ++attempt) {
-      shallow = within_memory(outcome, as_it_likes, kShallow, missing);
-      deeper = within_memory(outcome, as_it_likes, deep(), missing);
+      shallow = within_memory(outcome, as_it_likes, kShallow, missing, few);
+      deeper = within_memory(outcome, as_it_likes, deep(), missing, more);
       depths = take_both(one, shallow, deeper);
       sum_up(outcome, depths);
       outcome.recomputes = true;
@@ -390,9 +412,7 @@ class Searcher {
     }
     if (outcome.bytes() > memory_bytes_) {
       outcome.verdict = Verdict::kDoesNotFit;
-      outcome.why = str("it takes {}, {} more than there is: {} between steps, {} within, recomputation included",
-                        human_bytes(outcome.bytes()), human_bytes(outcome.bytes() - memory_bytes_),
-                        human_bytes(outcome.state_bytes), human_bytes(outcome.step_bytes));
+      does_not_fit(outcome, "recomputation included");
       return;
     }
     outcome.least_seconds = std::max(

@@ -30,6 +30,7 @@ struct SearchModel {
   int64_t heads = 1;   // that tp can split
   int64_t tokens = 1;  // of a row
   int64_t rows = 1;    // of a step, over all devices
+  bool has_stages = false;  // a pipeline's, which begin with layers
   // The step of a model with so many layers whose micro-batches, all devices' together, have `rows` rows.
   std::function<std::vector<SearchPart>(int64_t layers, int64_t rows, int64_t micro_batches)> capture;
 };
@@ -37,14 +38,16 @@ inline constexpr int64_t kShallow = 1, kDeep = 2;
 
 // What is not to be chosen; nullopt: is searched.
 struct SearchPins {
-  std::optional<int64_t> dp_replicate = {}, dp_shard = {}, cp = {}, tp = {};
+  std::optional<int64_t> pp = {}, dp_replicate = {}, dp_shard = {}, cp = {}, tp = {};
   std::optional<int64_t> zero = {};
   std::optional<int64_t> micro_batches = {};
+  std::string order = "1f1b";  // of a pipeline's passes (plan/stages/stage_order.h)
+  int64_t chunks = 1;          // its stages on a rank
   Strategy base = {};  // what else a strategy says
 };
 
 struct Candidate {
-  int64_t dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1;
+  int64_t pp = 1, dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1;
   int zero = 0;  // 0 where dp_shard is 1
   int64_t micro_batches = 1;
   bool operator==(const Candidate&) const = default;
@@ -54,8 +57,8 @@ std::string to_text(const Candidate& candidate);
 Strategy strategy_of(const Candidate& candidate, const Strategy& base);
 
 // A kind of strategy, as people name them.
-enum class Family : uint8_t { kOneDevice, kReplicated, kSharded, kHybrid, kTensor, kContext, kTensorAndContext };
-inline constexpr size_t kFamilies = 7;
+enum class Family : uint8_t { kOneDevice, kReplicated, kSharded, kHybrid, kTensor, kContext, kTensorAndContext, kPipeline };
+inline constexpr size_t kFamilies = 8;
 std::string_view name_of(Family family);  // "data parallel (dp_replicate)"
 Family family_of(const Candidate& candidate);
 
@@ -75,6 +78,7 @@ struct Outcome {
   double seconds = 0;           // of a step; of what was planned, as all below
   double exchange_seconds = 0;  // of these, in collectives
   double exposed_seconds = 0;   // and of these, while nothing else runs
+  double waiting_seconds = 0;   // that a pipeline's ranks wait for each other, on average
   uint64_t state_bytes = 0;     // parameters, gradients that are held, optimizer state, buffers
   uint64_t step_bytes = 0;      // all else at the step's peak
   bool recomputes = false;      // to fit

@@ -24,6 +24,11 @@ double flops_a_second(double flops_per_token, const SearchSubject& subject, cons
   return flops_per_token * tokens_of(subject) / seconds / static_cast<double>(cluster.devices());
 }
 
+std::string added_text(const Outcome& one) {
+  if (one.candidate.pp > 1) return str(", waits {:.0f} %", 100 * one.waiting_seconds / one.seconds);
+  return one.recomputes ? ", recomputes" : "";
+}
+
 std::string row_of(size_t place, const Outcome& one, const SearchSubject& subject, const Cluster& cluster) {
   const double rate = flops_a_second(subject.flops_per_token, subject, cluster, one.seconds);
   const double full = flops_a_second(subject.full_attention_flops_per_token, subject, cluster, one.seconds);
@@ -33,7 +38,7 @@ std::string row_of(size_t place, const Outcome& one, const SearchSubject& subjec
              time_text(one.seconds), human_count(tokens),
              human_count(std::round(tokens / static_cast<double>(cluster.devices()))), rate / kTera, 100 * rate / best,
              100 * full / best, human_bytes(one.bytes()), time_text(one.exchange_seconds),
-             time_text(one.exposed_seconds), to_text(one.candidate), one.recomputes ? ", recomputes" : "");
+             time_text(one.exposed_seconds), to_text(one.candidate), added_text(one));
 }
 
 // Of a family that is not the best's: why not.
@@ -41,10 +46,13 @@ std::string reason_of(const Outcome& one, const Outcome& best) {
   switch (one.verdict) {
     case Verdict::kPlanned: {
       const double exposed = one.exposed_seconds - best.exposed_seconds;
-      const double compute = (one.seconds - one.exposed_seconds) - (best.seconds - best.exposed_seconds);
-      return str("{}, {:.0f} % more: {} more in exchanges that nothing hides, {} more in computation",
+      const double waiting = one.waiting_seconds - best.waiting_seconds;
+      const double compute = one.seconds - best.seconds - exposed - waiting;
+      const std::string waits =
+          waiting > 0 ? str(", {} more in waiting for other stages", time_text(waiting)) : std::string();
+      return str("{}, {:.0f} % more: {} more in exchanges that nothing hides, {} more in computation{}",
                  time_text(one.seconds), 100 * (one.seconds / best.seconds - 1), time_text(std::max(0.0, exposed)),
-                 time_text(std::max(0.0, compute)));
+                 time_text(std::max(0.0, compute)), waits);
     }
     case Verdict::kNotFaster:
       return str("not faster: no plan takes less than {}", time_text(one.least_seconds));
@@ -71,6 +79,7 @@ std::array<const Outcome*, kFamilies> first_of_families(const SearchResult& resu
 std::string config_of(const Candidate& one, const SearchSubject& subject) {
   std::string text = "[parallel]\n";
   const auto add = [&](std::string_view key, int64_t value) { text += str("{} = {}\n", key, value); };
+  if (one.pp > 1) add("pp", one.pp);
   if (one.dp_replicate > 1) add("dp_replicate", one.dp_replicate);
   if (one.dp_shard > 1) {
     add("dp_shard", one.dp_shard);
@@ -113,6 +122,25 @@ std::string to_text(const SearchResult& result, const SearchSubject& subject, co
   return out + "\nthe first, in run.toml\n" + config_of(best->candidate, subject) +
          "\nThese are predictions: plans of the step, simulated; models deeper than " + str("{}", kDeep) +
          " layers by what a further layer adds.\n";
+}
+
+std::string to_table(const std::vector<SearchAnswer>& answers) {
+  std::string out = str("{:<14} {:>8} {:>7}  {:<9} {:>10}  {:>10}  {:>9}  {:>6}  {:>10}  {}\n", "cluster", "rows", "tokens",
+                        "compute", "memory", "step", "tokens/s", "MFU", "taken", "the best way");
+  for (const auto& [subject, cluster, result] : answers) {
+    out += str("{:<14} {:>8} {:>7}  {:<9} {:>10}  ", cluster.name, subject.rows, subject.tokens, subject.compute,
+               human_bytes(static_cast<uint64_t>(cluster.memory_bytes())));
+    const Outcome* best = result.best();
+    if (best == nullptr) {
+      out += str("{}\n", nothing_fits(result, cluster));
+      continue;
+    }
+    const double rate = flops_a_second(subject.flops_per_token, subject, cluster, best->seconds);
+    out += str("{:>10}  {:>9}  {:>4.0f} %  {:>10}  {}{}\n", time_text(best->seconds),
+               human_count(tokens_of(subject) / best->seconds), 100 * rate / cluster.target.narrow_flops_per_second,
+               human_bytes(best->bytes()), to_text(best->candidate), added_text(*best));
+  }
+  return out;
 }
 
 std::string nothing_fits(const SearchResult& result, const Cluster& cluster) {
@@ -160,7 +188,8 @@ std::string to_json(const SearchResult& result, const SearchSubject& subject, co
   ordered_json outcomes = ordered_json::array();
   for (const Outcome& one : result.outcomes) {
     const Candidate& way = one.candidate;
-    ordered_json row = {{"dp_replicate", way.dp_replicate},
+    ordered_json row = {{"pp", way.pp},
+                        {"dp_replicate", way.dp_replicate},
                         {"dp_shard", way.dp_shard},
                         {"cp", way.cp},
                         {"tp", way.tp},
@@ -173,6 +202,7 @@ std::string to_json(const SearchResult& result, const SearchSubject& subject, co
       row["seconds"] = one.seconds;
       row["exchange_seconds"] = one.exchange_seconds;
       row["exposed_seconds"] = one.exposed_seconds;
+      row["waiting_seconds"] = one.waiting_seconds;
       row["state_bytes"] = one.state_bytes;
       row["step_bytes"] = one.step_bytes;
       row["recomputes"] = one.recomputes;
@@ -180,9 +210,14 @@ std::string to_json(const SearchResult& result, const SearchSubject& subject, co
     if (!one.why.empty()) row["why"] = one.why;
     outcomes.push_back(std::move(row));
   }
-  const ordered_json whole = {{"title", subject.title},         {"cluster", cluster.name},
-                              {"devices", cluster.devices()},   {"tokens", subject.rows * subject.tokens},
-                              {"planned", result.planned},      {"search_seconds", result.seconds},
+  const ordered_json whole = {{"title", subject.title},
+                              {"cluster", cluster.name},
+                              {"devices", cluster.devices()},
+                              {"memory_bytes", cluster.memory_bytes()},
+                              {"rows", subject.rows},
+                              {"row_tokens", subject.tokens},
+                              {"planned", result.planned},
+                              {"search_seconds", result.seconds},
                               {"outcomes", std::move(outcomes)}};
   return whole.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }

@@ -103,11 +103,17 @@ USAGE = {
     "half a node": (["plan", "run.toml", "--cluster", "h100x12"], 'cluster "h100x12": 12 devices do not fill nodes of 8; write a '
                     "cluster file for others"),
     "a pin of nothing": (["plan", "run.toml", "--cluster", "h100x8", "--pin", "tpp=2"],
-                         '--pin "tpp=2": there is no "tpp"; did you mean tp? there are dp_replicate, dp_shard, cp, '
-                         "tp, zero, micro_batches"),
+                         '--pin "tpp=2": there is no "tpp"; did you mean tp? there are pp, dp_replicate, dp_shard, '
+                         "cp, tp, zero, micro_batches"),
     "pins that contradict": (["plan", "run.toml", "--cluster", "h100x8", "--pin", "tp=2", "--pin", "dp_shard=8"],
-                             "no way spreads 2 rows of 32 tokens over 8 devices as it is asked: their number must be a "
-                             "multiple of dp_replicate * dp_shard * micro-batches; give other train.batch_size or other pins"),
+                             "parallel.dp_shard = 8 and parallel.tp = 2 contradict each other: the cluster has 8 devices, "
+                             "which is no multiple of 16"),
+    "more stages than a searched model's layers": (["plan", "run.toml", "--cluster", "h100x8", "--pin", "pp=8"],
+                                                   "parallel.pp = 8: the model has 4 layers, and each of 8 stages needs one"),
+    "memory without a unit": (["plan", "run.toml", "--cluster", "h100x8", "--budget", "40"],
+                              '--budget "40": must be a size such as 40GiB'),
+    "too long a row of a question": (["plan", "run.toml", "--cluster", "h100x8", "--seq", "32", "--seq", "99999"],
+                                     "data.seq_len = 99999: the model has 2048 positions"),
     "a target of ranks": (
         ["memory", "run.toml", "--target", "h100", "--parallel.dp_shard=2"],
         "--target: a plan for another machine is of one device; [parallel] spreads the step over 2"),

@@ -58,12 +58,21 @@ def test_the_best_mesh_of_a_cluster(stepc):
     assert " 4 rows of 32 tokens a step, on 1 node of 2 NVIDIA H100 80GB, " in result.stdout
     assert "\nother families, the best of each\n" in result.stdout
     ways = json.loads((stepc.path / "ways.json").read_text())["outcomes"]
-    assert all(way["dp_replicate"] * way["dp_shard"] * way["tp"] == 2 and way["cp"] == 1 for way in ways)
+    assert all(way["pp"] * way["dp_replicate"] * way["dp_shard"] * way["tp"] == 2 and way["cp"] == 1 for way in ways)
+    assert any(way["pp"] == 2 and way["verdict"] == "planned" and way["waiting_seconds"] > 0 for way in ways)
     seconds = [way["seconds"] for way in ways if way["verdict"] == "planned"]
     assert seconds == sorted(seconds) and seconds
     best = re.search(r"the first, in run.toml\n(.*)\n\nThese are", result.stdout, re.DOTALL).group(1)
-    for key in ("dp_replicate", "dp_shard", "tp"):
+    for key in ("pp", "dp_replicate", "dp_shard", "tp"):
         assert (f"{key} = {ways[0][key]}" in best) == (ways[0][key] > 1)
+    table = stepc(*plan, "--cluster", "h200x2", "--seq", "16", "--seq", "32", "--budget", "1GiB", "--budget", "1MiB")
+    assert table.returncode == 1, table.stderr
+    rows = table.stdout.splitlines()
+    assert len(rows) == 1 + 8 + 1 and rows[0].split()[:3] == ["cluster", "rows", "tokens"] and rows[-1] == "all ways: ways.json"
+    assert ["nothing fits" in row for row in rows[1:9]] == [False, True] * 4
+    asked = json.loads((stepc.path / "ways.json").read_text())
+    assert [(one["cluster"], one["row_tokens"], one["memory_bytes"]) for one in asked] == [
+        (card, tokens, memory) for card in ("h100x2", "h200x2") for tokens in (16, 32) for memory in (1 << 30, 1 << 20)]
     (stepc.path / "small.toml").write_text(
         'name = "small"\nnodes = 1\ndevices_per_node = 2\ntarget = "small-card.toml"\n[[links]]\nname = "wire"\n'
         "devices = 2\nbytes_per_second = 1e9\nlatency_seconds = 1e-5\n")

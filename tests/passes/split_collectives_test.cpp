@@ -24,15 +24,21 @@ TEST(SplitCollectives, MeanWhatTheyDid) {
                           op == "rotate"                           ? ", by=1"
                           : op.find("reduce") != std::string::npos ? ", reduce=\"sum\""
                                                                    : ""));
-      const Graph split = split_collectives(graph, 0);
-      verify_ops(split);
-      EXPECT_GT(split.nodes.size(), graph.nodes.size()) << op;
+      const Graph split = split_collectives(graph, 0), on_the_way = split_collectives(graph, 0, true);
+      for (const Graph* one : {&split, &on_the_way}) {
+        verify_ops(*one);
+        EXPECT_GT(one->nodes.size(), graph.nodes.size()) << op;
+      }
+      EXPECT_EQ(on_the_way == split, op.find("reduce") == std::string::npos) << "what reduces stays a reduction";
       std::vector<std::vector<Array>> inputs;
       for (int64_t rank = 0; rank < ranks; ++rank)
         inputs.push_back(test::random_inputs(graph, static_cast<uint64_t>(rank), 2));
-      const auto before = interpret_ranks(graph, inputs), after = interpret_ranks(split, inputs);
-      for (size_t rank = 0; rank < inputs.size(); ++rank)
-        EXPECT_LE(largest_error(after[rank][0], before[rank][0]), 1e-6) << op << " of " << ranks;
+      const auto before = interpret_ranks(graph, inputs);
+      for (const Graph* one : {&split, &on_the_way}) {
+        const auto after = interpret_ranks(*one, inputs);
+        for (size_t rank = 0; rank < inputs.size(); ++rank)
+          EXPECT_LE(largest_error(after[rank][0], before[rank][0]), 1e-6) << op << " of " << ranks;
+      }
     }
 }
 

@@ -2,6 +2,7 @@
 #include "plan/search.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -18,6 +19,17 @@ constexpr int64_t kWidth = 256;
 
 std::vector<SearchPart> step_of(int64_t layers, int64_t rows) {
   return {{"the step", 1, layered_step(layers, rows * 64, kWidth, "bf16")}};
+}
+
+// Of one micro-batch the whole step, of several a micro-batch and the update.
+SearchModel model_in_parts(int64_t layers, int64_t rows) {
+  SearchModel model{.layers = layers, .heads = 4, .tokens = 64, .rows = rows, .has_stages = true, .capture = {}};
+  model.capture = [](int64_t deep, int64_t of_micro_batch, int64_t micro_batches) -> std::vector<SearchPart> {
+    if (micro_batches == 1) return step_of(deep, of_micro_batch);
+    return {{"a micro-batch", micro_batches, layered_step(deep, of_micro_batch * 64, kWidth, "bf16", true)},
+            {"the update", 1, layered_update(deep, kWidth, "bf16")}};
+  };
+  return model;
 }
 
 SearchModel model_of(int64_t layers, int64_t rows) {
@@ -66,26 +78,32 @@ TEST(Search, RefusesPinsThatContradict) {
                     "parallel.tp = 3: the cluster has 4 devices, which is no multiple");
   pins.tp = 2;
   pins.dp_shard = 4;
-  EXPECT_USER_ERROR(candidates(model_of(4, 8), cluster_of(4), pins), "no way spreads 8 rows of 64 tokens over 4");
+  EXPECT_USER_ERROR(candidates(model_of(4, 8), cluster_of(4), pins), "parallel.dp_shard = 4 and parallel.tp = 2 contradict each other: the cluster has 4 devices, which is no "
+                    "multiple of 8");
   pins = {};
   pins.tp = pins.cp = 1;
   EXPECT_USER_ERROR(candidates(model_of(4, 3), cluster_of(4), pins), "no way spreads 3 rows");
 }
 
-// What bounds leave out is never the best: the same choice as without bounds, on links and devices of all kinds.
+// What bounds leave out is never the best: the same choice as without bounds, on links and devices of all kinds, of
+// whole steps and of micro-batches, which pipelines may take.
 TEST(Search, BoundsLeaveTheBestIn) {
   std::mt19937_64 random(7);
   const auto among = [&](std::initializer_list<double> values) { return values.begin()[random() % values.size()]; };
-  size_t left_out = 0;
-  for (int trial = 0; trial < 12; ++trial) {
-    Cluster cluster = cluster_of(static_cast<int64_t>(among({2, 4, 8})));
+  size_t left_out = 0, pipelines = 0;
+  const int trials = std::getenv("STEPC_MATRIX") == nullptr ? 14 : 200;
+  for (int trial = 0; trial < trials; ++trial) {
+    const bool is_in_parts = trial % 2 == 1;
+    Cluster cluster = cluster_of(static_cast<int64_t>(is_in_parts ? among({2, 4}) : among({2, 4, 8})));
     for (Link& link : cluster.target.rates.links) {
       link.bytes_per_second = among({1e7, 1e9, 1e11});
       link.latency_seconds = among({1e-7, 1e-5});
     }
     cluster.target.gpu->memory_bytes = static_cast<int64_t>(among({4e5, 8e5, 1e9}));
-    const SearchModel model = model_of(static_cast<int64_t>(among({2, 4, 6})), 16);
-    SearchOptions options = whole_steps();
+    const auto layers = static_cast<int64_t>(among({2, 4, 6}));
+    const SearchModel model = is_in_parts ? model_in_parts(layers, 4) : model_of(layers, 16);
+    SearchOptions options;
+    if (!is_in_parts) options = whole_steps();
     options.top = 1;
     const SearchResult pruned = search(model, cluster, options);
     options.is_exhaustive = true;
@@ -97,10 +115,34 @@ TEST(Search, BoundsLeaveTheBestIn) {
       if (one.verdict == Verdict::kPlanned) {
         EXPECT_LE(one.least_seconds, one.seconds) << to_text(one.candidate);
         EXPECT_LE(one.least_bytes, one.bytes()) << to_text(one.candidate);
+        pipelines += one.candidate.pp > 1 ? 1 : 0;
       }
     left_out += pruned.count(Verdict::kNotFaster);
   }
   EXPECT_GT(left_out, 0U);
+  EXPECT_GT(pipelines, 0U);
+}
+
+TEST(Search, OfAPipelineItTellsHowLongRanksWait) {
+  SearchOptions options;
+  options.pins.pp = 2;
+  options.pins.micro_batches = 2;
+  const SearchModel model = model_in_parts(6, 4);
+  const SearchResult result = search(model, cluster_of(2), options);
+  ASSERT_NE(result.best(), nullptr) << result.outcomes.front().why;
+  const Outcome& best = *result.best();
+  EXPECT_EQ(to_text(best.candidate), "pp=2, 2 micro-batches");
+  EXPECT_EQ(family_of(best.candidate), Family::kPipeline);
+  EXPECT_GT(best.waiting_seconds, 0.2 * best.seconds);  // a third of two micro-batches on two ranks
+  EXPECT_LT(best.waiting_seconds, 0.5 * best.seconds);
+  // A third layer a stage is what it adds to the second; of the weights each rank has half, and of held gradients.
+  EXPECT_EQ(best.state_bytes, uint64_t{6} / 2 * 2 * kWidth * kWidth * 2);
+  const std::string text = to_text(result, {.title = "a model", .rows = 4, .tokens = 64}, cluster_of(2), 5);
+  EXPECT_NE(text.find("pp=2, 2 micro-batches, waits "), std::string::npos) << text;
+  EXPECT_NE(text.find("[parallel]\npp = 2\n"), std::string::npos) << text;
+  options.pins.pp = 4;
+  EXPECT_USER_ERROR(search(model_in_parts(3, 4), cluster_of(4), options),
+                    "parallel.pp = 4: the model has 3 layers, and each of 4 stages needs one");
 }
 
 TEST(Search, OnCpusMemoryIsTheClusters) {

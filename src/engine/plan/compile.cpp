@@ -89,9 +89,6 @@ bool have_same_parts(const Graph& one, const Graph& other) {
          std::ranges::equal(one.outputs, other.outputs, {}, &GraphOutput::part, &GraphOutput::part);
 }
 
-// What has been done to the whole step before it was cut into functions.
-const std::vector<std::string> kDoneToFunctions = {"check_indices", "propagate_shardings", "partition"};
-
 Graph captured_graph(const Trace& trace, const CompileOptions& options) {
   return options.function == nullptr ? functionalise(trace) : *options.function;
 }
@@ -118,7 +115,7 @@ PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const Compile
   how.target.features = features_of(kernels.micro_kernels);
   how.budget = options.budget;
   how.passes.settings.strategy = options.strategy;
-  if (options.function != nullptr) how.passes.without = kDoneToFunctions;
+  if (options.function != nullptr) how.passes.without = done_to_functions();
   how.schedule = [&](const Graph& graph, const GraphScheduleOptions& one) {
     return schedule_measured(graph, kernels, one);
   };
@@ -127,10 +124,7 @@ PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const Compile
 
 Graph rank_graph(const Trace& trace, const CompileOptions& options) {
   verify(trace);
-  RunOptions passes;
-  passes.settings.strategy = options.strategy;
-  passes.without = {"recompute", "merge_collectives", "split_collectives", "fuse", "order"};
-  return run_passes(functionalise(trace), passes).graph;
+  return rank_graph(functionalise(trace), options.strategy);
 }
 
 //   exact   Trace --from_trace--> Schedule --bind--> Executor
@@ -193,7 +187,7 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
   const auto leave_out = [&](std::vector<std::string> names) {
     passes.without = std::move(names);
     if (options.function != nullptr)
-      passes.without.insert(passes.without.end(), kDoneToFunctions.begin(), kDoneToFunctions.end());
+      passes.without.insert(passes.without.end(), done_to_functions().begin(), done_to_functions().end());
   };
   leave_out({"fuse_losses", "recompute", "merge_collectives", "fuse"});
   const Graph captured = captured_graph(trace, options);

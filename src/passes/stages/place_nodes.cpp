@@ -141,21 +141,32 @@ std::vector<size_t> even_stretches(const std::vector<double>& costs, size_t stag
 
 }  // namespace
 
+std::vector<std::string> layer_modules(const Graph& graph) {
+  const std::vector<Origins> origins = origins_of(graph);
+  std::vector<std::string> layers;
+  for (const Node& node : graph.nodes) {
+    if (node.source.phase != Phase::kForward || !is_placed(node, origins)) continue;
+    const std::string layer = layer_of(node.source.module);
+    if (!layer.empty() && std::ranges::find(layers, layer) == layers.end()) layers.push_back(layer);
+  }
+  return layers;
+}
+
 std::vector<std::string> balanced_stages(const Graph& graph, int64_t stages) {
   const std::vector<Origins> origins = origins_of(graph);
   const Target target;  // the same on every machine
-  std::vector<std::string> layers;
-  std::vector<double> costs;
-  std::map<std::string, size_t> layer_at;  // by module; of what runs before the first layer: that
+  const std::vector<std::string> layers = layer_modules(graph);
+  std::vector<double> costs(std::max<size_t>(layers.size(), 1));
+  std::map<std::string, size_t> layer_at;  // by module; outside of layers: the last layer before it, or the first
+  size_t last = 0;
   for (const Node& node : graph.nodes) {
     if (!is_placed(node, origins)) continue;
     const std::string& module = node.source.module;
     if (node.source.phase == Phase::kForward) {
-      const std::string layer = layer_of(module);
-      if (!layer.empty() && std::ranges::find(layers, layer) == layers.end()) layers.push_back(layer);
-      layer_at.try_emplace(module, std::max<size_t>(layers.size(), 1) - 1);
+      const auto layer = std::ranges::find(layers, layer_of(module));
+      if (layer != layers.end()) last = std::max(last, static_cast<size_t>(layer - layers.begin()));
+      layer_at.try_emplace(module, last);
     }
-    costs.resize(std::max<size_t>(layers.size(), 1));
     const auto at = layer_at.find(module);
     if (at != layer_at.end()) costs[at->second] += seconds_of(graph, node, target);
   }

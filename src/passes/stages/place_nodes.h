@@ -28,6 +28,9 @@ struct StagePlaces {
   std::map<std::string, std::vector<int64_t>> of_parameter;
 };
 
+// The layers of the model, up to their numbers ("model.layers.3"), in the order in which the forward pass runs them.
+std::vector<std::string> layer_modules(const Graph& graph);
+
 // The modules with which stages begin, so that all take about as long, by a roofline of rates that are the same
 // everywhere. `graph`: of a micro-batch, one rank's or whole. UserError where there are fewer layers than stages.
 std::vector<std::string> balanced_stages(const Graph& graph, int64_t stages);

@@ -17,6 +17,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
 #include "cost/target_file.h"
+#include "train/command/calibrate_cluster.h"
 #include "train/command/inspect.h"
 #include "train/machine/device.h"
 #include "train/machine/kernel_directory.h"
@@ -133,6 +134,8 @@ int run_export(const fs::path& from, const fs::path& to, double max_shard_gb) {
 }
 
 int run_calibrate(const CalibrateCommand& command) {
+  if (!command.cluster.empty()) return calibrate_cluster(command);
+  USER_CHECK(command.ranks == 0, "--ranks {} is of links: give --cluster as well, the file to write", command.ranks);
   const fs::path directory = command.kernels.empty() ? kernel_directory() : command.kernels;
   USER_CHECK(!directory.empty(), "there is no directory to keep the result in: give --kernels, or set HOME");
   if (command.threads > 0) at::set_num_threads(command.threads);

@@ -24,6 +24,8 @@ struct CalibrateCommand {
   std::filesystem::path kernels;  // beside which kernels it is kept; empty: the usual directory
   int rounds = kCalibrationRounds;
   bool prints = false;  // the whole Target, as text
+  std::filesystem::path cluster;  // where what the links of ranks reach is written; empty: the machine is measured
+  int ranks = 0;                  // that are started here to measure them
 };
 
 int run_init(const InitOptions& options);

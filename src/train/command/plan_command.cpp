@@ -26,10 +26,13 @@ namespace stepc::train {
 
 namespace {
 
-SearchPins pins_of(const PlanCommand& command, const Strategy& base) {
+SearchPins pins_of(const PlanCommand& command, const RunConfig::Parallel& parallel) {
   SearchPins pins;
-  pins.base = base;
-  const std::vector<std::pair<std::string, std::optional<int64_t>*>> places = {{"dp_replicate", &pins.dp_replicate},
+  pins.base = without_mesh(parallel);
+  pins.order = parallel.order;
+  pins.chunks = parallel.chunks;
+  const std::vector<std::pair<std::string, std::optional<int64_t>*>> places = {{"pp", &pins.pp},
+                                                                               {"dp_replicate", &pins.dp_replicate},
                                                                                {"dp_shard", &pins.dp_shard},
                                                                                {"cp", &pins.cp},
                                                                                {"tp", &pins.tp},
@@ -57,42 +60,91 @@ SearchPins pins_of(const PlanCommand& command, const Strategy& base) {
     USER_CHECK(!*place->second, "--pin {}: {} is given twice", in_quotes(text), name);
     *place->second = value;
   }
+  if (!pins.pp && !parallel.stages.empty()) pins.pp = static_cast<int64_t>(parallel.stages.size()) / parallel.chunks;
   return pins;
+}
+
+// One combination of what is asked for.
+struct Question {
+  RunConfig config;
+  Cluster cluster;
+};
+
+Cluster with_memory(Cluster cluster, const std::string& text) {
+  const std::optional<uint64_t> bytes = parse_bytes(text);
+  USER_CHECK(bytes && *bytes > 0 && *bytes <= static_cast<uint64_t>(INT64_MAX), "--budget {}: must be a size such as 40GiB",
+             in_quotes(text));
+  const auto signed_bytes = static_cast<int64_t>(*bytes);
+  (cluster.target.gpu ? cluster.target.gpu->memory_bytes : cluster.cpu_memory_bytes) = signed_bytes;
+  return cluster;
+}
+
+std::vector<Question> questions_of(const RunConfig& config, const PlanCommand& command) {
+  std::vector<Question> all;
+  for (const std::string& name : command.clusters) all.push_back({config, named_cluster(name)});
+  const auto each = [&](const auto& values, const auto& with) {
+    if (values.empty()) return;
+    std::vector<Question> more;
+    for (const Question& one : all)
+      for (const auto& value : values) {
+        more.push_back(one);
+        with(more.back(), value);
+      }
+    all = std::move(more);
+  };
+  each(command.tokens, [](Question& one, int64_t tokens) {
+    one.config.data.seq_len = tokens;
+    one.config.data.buckets.clear();
+  });
+  each(command.rows, [](Question& one, int64_t rows) {
+    one.config.train.batch_size = rows;
+    one.config.train.grad_accum = 1;
+  });
+  each(command.computes, [](Question& one, const std::string& compute) { one.config.model.compute = compute; });
+  each(command.memories,
+       [](Question& one, const std::string& text) { one.cluster = with_memory(std::move(one.cluster), text); });
+  return all;
+}
+
+std::string json_of(const std::vector<SearchAnswer>& answers) {
+  std::string text;
+  for (const auto& [subject, cluster, result] : answers)
+    text += str("{}{}", text.empty() ? "" : ",", to_json(result, subject, cluster));
+  return answers.size() == 1 ? text : str("[{}]\n", text);
 }
 
 }  // namespace
 
 int run_plan(const RunConfig& config, const PlanCommand& command) {
-  std::vector<Cluster> clusters;
-  for (const std::string& name : command.clusters) clusters.push_back(named_cluster(name));
+  const std::vector<Question> questions = questions_of(config, command);
   const models::DecoderConfig shape = read_model_config(config.model.path);
-  const int64_t tokens = config.data.longest_row();
-  USER_CHECK(tokens <= shape.max_position_embeddings, "data.seq_len = {}: the model has {} positions", tokens,
-             shape.max_position_embeddings);
-  SearchOptions options;
-  options.pins = pins_of(command, without_mesh(config.parallel));
-  options.top = command.top;
-  const SearchModel model = search_model(config, shape, adapter_of(config.lora));
-  const SearchSubject subject = search_subject(config, shape);
-
+  for (const Question& one : questions)
+    USER_CHECK(one.config.data.longest_row() <= shape.max_position_embeddings, "data.seq_len = {}: the model has {} positions",
+               one.config.data.longest_row(), shape.max_position_embeddings);
   Progress progress = progress_on_terminal(stderr);
-  bool has_all = true;
-  for (const Cluster& cluster : clusters) {
-    std::optional<Progress::Phase> phase(std::in_place, progress, str("searching for {}", cluster.name));
-    options.progress = [&](size_t done, size_t all) { phase->update(str("{} of {} ways", done, all)); };
-    const SearchResult result = search(model, cluster, options);
-    phase.reset();
-    std::fputs(to_text(result, subject, cluster, command.top).c_str(), stdout);
-    if (&cluster != &clusters.back()) std::fputs("\n", stdout);
-    has_all = has_all && result.best() != nullptr;
-    if (!command.json.empty() && &cluster == &clusters.front())
-      write_file_synced(command.json, to_json(result, subject, cluster));
-    if (!command.html.empty() && &cluster == &clusters.front())
-      write_file_synced(command.html, search_page(result, subject, cluster, command.top));
+  std::vector<SearchAnswer> answers;
+  for (const auto& [asked, cluster] : questions) {
+    std::string what = str("searching for {}", cluster.name);
+    if (questions.size() > 1) what += str(", {} of {}", answers.size() + 1, questions.size());
+    Progress::Phase phase(progress, what);
+    SearchOptions options;
+    options.pins = pins_of(command, asked.parallel);
+    options.top = command.top;
+    options.progress = [&](size_t done, size_t all) { phase.update(str("{} of {} ways", done, all)); };
+    SearchResult result = search(search_model(asked, shape, adapter_of(asked.lora)), cluster, options);
+    answers.push_back({search_subject(asked, shape), cluster, std::move(result)});
   }
-  if (!command.json.empty()) std::printf("all ways: %s\n", command.json.c_str());
-  if (!command.html.empty()) std::printf("as a page: %s\n", command.html.c_str());
-  return has_all ? 0 : 1;
+  const auto& [subject, cluster, result] = answers.front();
+  std::fputs((answers.size() > 1 ? to_table(answers) : to_text(result, subject, cluster, command.top)).c_str(), stdout);
+  if (!command.json.empty()) {
+    write_file_synced(command.json, json_of(answers));
+    std::printf("all ways: %s\n", command.json.c_str());
+  }
+  if (!command.html.empty()) {
+    write_file_synced(command.html, search_page(result, subject, cluster, command.top));
+    std::printf("as a page: %s\n", command.html.c_str());
+  }
+  return std::ranges::all_of(answers, [](const SearchAnswer& one) { return one.result.best() != nullptr; }) ? 0 : 1;
 }
 
 }  // namespace stepc::train

@@ -11,14 +11,18 @@
 namespace stepc::train {
 
 struct PlanCommand {
-  std::vector<std::string> clusters;  // as cost/cluster.h knows them; the first is explained, the others compared
+  std::vector<std::string> clusters;  // as cost/cluster.h knows them
+  // What else is asked for; each combination is one question. Empty: as the run has it.
+  std::vector<int64_t> tokens, rows;     // of a row; of a step
+  std::vector<std::string> computes;     // model.compute
+  std::vector<std::string> memories;     // of a device, as "40GiB"
   std::vector<std::string> pins;      // "tp=8", "zero=3", "micro_batches=4"
-  std::filesystem::path json;         // where all ways are written; empty: nowhere
-  std::filesystem::path html;         // a page of what was found; empty: none
+  std::filesystem::path json;         // where all ways are written, of several questions a list; empty: nowhere
+  std::filesystem::path html;         // a page of what was found for the first question; empty: none
   size_t top = 5;
 };
 
-// Prints the table. Returns 1 where nothing fits.
+// Prints what was found and why; of several questions a table. Returns 1 where nothing fits.
 int run_plan(const RunConfig& config, const PlanCommand& command);
 
 }  // namespace stepc::train

@@ -56,6 +56,7 @@ struct RunConfig {
   struct Parallel {
     int64_t ranks = 0;
     std::string strategy = "given";
+    std::string cluster = {};
     int64_t pp = 1;
     int64_t chunks = 1;
     std::string order = "1f1b";

@@ -121,6 +121,9 @@ const std::vector<Key>& run_config_keys() {
       {"parallel.strategy", at(&R::parallel, &R::Parallel::strategy), one_of({"given", "auto"}),
        "auto: the axes, zero and recomputation are chosen when the run starts, by plans of its step for this machine; "
        "the keys that are given hold (docs/parallel.md); given: the axes are those below"},
+      {"parallel.cluster", at(&R::parallel, &R::Parallel::cluster), maybe_empty(),
+       "of strategy auto: a cluster file with the links between the ranks, as `stepc calibrate --cluster` writes it; "
+       "none: one rate for all of them"},
       {"parallel.dp_replicate",
        at(&R::parallel, &R::Parallel::dp_replicate),
        between(1, kMostRanks),

@@ -16,7 +16,7 @@ constexpr std::string_view kSearchStyle = R"(
 body { max-width: 72rem; } td.way { text-align: left; min-width: 12rem; } td.drawn { width: 26%; }
 td .bar { margin: .2rem 0 0; height: .8rem; } .legend { font-size: .9rem; } .legend .dot { margin-left: 1.2em; }
 )";
-constexpr std::string_view kCompute = "p0", kExposed = "p2", kState = "p3", kWithin = "p6";
+constexpr std::string_view kCompute = "p0", kExposed = "p2", kWaiting = "p4", kState = "p3", kWithin = "p6";
 
 std::string fact(const std::string& value, std::string_view what) {
   return str("<div class=\"fact\"><b>{}</b><span>{}</span></div>\n", html_text(value), what);
@@ -36,7 +36,10 @@ std::string row(size_t place, const Outcome& one, const SearchSubject& subject, 
       "<tr><td>{}</td><td class=\"way\">{}{}</td><td class=\"drawn\">{}{}</td><td>{}</td><td "
       "class=\"drawn\">{}{}</td></tr>\n",
       place, html_text(to_text(one.candidate)), one.recomputes ? ", recomputes" : "", time_text(one.seconds),
-      bar({{kCompute, one.seconds - one.exposed_seconds}, {kExposed, one.exposed_seconds}}, longest),
+      bar({{kCompute, one.seconds - one.exposed_seconds - one.waiting_seconds},
+           {kExposed, one.exposed_seconds},
+           {kWaiting, one.waiting_seconds}},
+          longest),
       human_count(tokens / one.seconds), human_bytes(one.bytes()),
       bar({{kState, static_cast<double>(one.state_bytes)}, {kWithin, static_cast<double>(one.step_bytes)}}, memory));
 }
@@ -61,10 +64,10 @@ std::string search_page(const SearchResult& result, const SearchSubject& subject
     for (size_t i = 0; i < shown; ++i) longest = std::max(longest, result.outcomes[i].seconds);
     html += str(
         "<h2>The best {}</h2>\n<p class=\"legend\">time:<i class=\"dot {}\"></i>computation<i class=\"dot {}\"></i>"
-        "exchanges that nothing hides; memory:<i class=\"dot {}\"></i>parameters, gradients and optimizer"
+        "exchanges that nothing hides<i class=\"dot {}\"></i>waiting for other stages; memory:<i class=\"dot {}\"></i>parameters, gradients and optimizer"
         "<i class=\"dot {}\"></i>the step, of what a device has</p>\n<table><tr><th></th><th style=\"text-align:left\">"
         "way</th><th>a step</th><th>tokens/s</th><th>memory of a device</th></tr>\n",
-        shown, kCompute, kExposed, kState, kWithin);
+        shown, kCompute, kExposed, kWaiting, kState, kWithin);
     for (size_t i = 0; i < shown; ++i) html += row(i + 1, result.outcomes[i], subject, longest, memory);
     html += "</table>\n";
   }

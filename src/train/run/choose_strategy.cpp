@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "cost/cluster.h"
 #include "engine/prediction.h"
 #include "engine/ranks/choose_mesh.h"
 #include "plan/memory_budget.h"
@@ -34,8 +35,9 @@ constexpr double kSecondsBetweenWords = 5;
 constexpr size_t kShown = 5;
 
 using Parallel = RunConfig::Parallel;
-constexpr std::array<std::pair<std::string_view, int64_t Parallel::*>, 5> kSearched = {
-    {{"dp_replicate", &Parallel::dp_replicate},
+constexpr std::array<std::pair<std::string_view, int64_t Parallel::*>, 6> kSearched = {
+    {{"pp", &Parallel::pp},
+     {"dp_replicate", &Parallel::dp_replicate},
      {"dp_shard", &Parallel::dp_shard},
      {"cp", &Parallel::cp},
      {"tp", &Parallel::tp},
@@ -49,35 +51,68 @@ std::optional<int64_t> pin_of(const RunConfig& config, std::string_view key) {
   return is_free ? std::nullopt : std::optional(value);
 }
 
-// What the run that goes on had, where it had as many ranks and no key says otherwise by now.
-std::optional<ChosenStrategy> chosen_before(const RunConfig& config, const RunDirectory& directory, int64_t ranks) {
+void set_micro_batches(RunConfig::Train& train, int64_t count) {
+  const int64_t rows = train.batch_size * train.grad_accum;
+  train.batch_size = rows / count;
+  train.grad_accum = count;
+}
+
+// The config of the run that goes on, if that searched.
+std::optional<RunConfig> searched_before(const RunDirectory& directory) {
   if (!directory.start()) return std::nullopt;
-  const RunConfig before = saved_run_config(directory.start()->directory);
-  if (!is_searched(before) || strategy_of(before).mesh.ranks() != ranks) return std::nullopt;
+  RunConfig before = saved_run_config(directory.start()->directory);
+  return is_searched(before) ? std::optional(std::move(before)) : std::nullopt;
+}
+
+// Micro-batches that are not to be chosen; of what goes on they stay, if they can.
+std::optional<int64_t> micro_batches_of(const RunConfig& config, const std::optional<RunConfig>& before) {
+  if (config.given.contains("train.grad_accum")) return config.train.grad_accum;
+  const bool can_stay = before && config.train.batch_size % before->train.grad_accum == 0;
+  return can_stay ? std::optional(before->train.grad_accum) : std::nullopt;
+}
+
+// What the run that goes on had, where it had as many ranks and no key says otherwise by now.
+std::optional<ChosenStrategy> chosen_before(const RunConfig& config, const std::optional<RunConfig>& before,
+                                            int64_t ranks) {
+  if (!before || strategy_of(*before).mesh.ranks() != ranks) return std::nullopt;
   for (const auto& [key, place] : kSearched)
-    if (const auto pin = pin_of(config, key); pin && *pin != before.parallel.*place) return std::nullopt;
-  ChosenStrategy chosen{config.parallel, config.memory.budget, {}};
-  for (const auto& [key, place] : kSearched) chosen.parallel.*place = before.parallel.*place;
-  if (!config.given.contains("memory.budget")) chosen.budget = before.memory.budget;
+    if (const auto pin = pin_of(config, key); pin && *pin != before->parallel.*place) return std::nullopt;
+  const std::optional<int64_t> micro_batches = micro_batches_of(config, before);
+  if (micro_batches != before->train.grad_accum) return std::nullopt;
+  ChosenStrategy chosen{config.parallel, config.train, config.memory.budget, {}};
+  for (const auto& [key, place] : kSearched) chosen.parallel.*place = before->parallel.*place;
+  set_micro_batches(chosen.train, *micro_batches);
+  if (!config.given.contains("memory.budget")) chosen.budget = before->memory.budget;
   return chosen;
 }
 
-ChosenStrategy searched(const RunConfig& config, const Launch& launch, Ranks& ranks,
+ChosenStrategy searched(const RunConfig& config, const std::optional<RunConfig>& before, const Launch& launch, Ranks& ranks,
                         const std::function<void(size_t done, size_t all)>& progress) {
   const models::DecoderConfig shape = read_model_config(config.model.path);
   const KnownTarget known =
       known_target(kernel_directory(), features_of(probe_micro_kernels()), static_cast<int>(config.train.threads));
-  const Cluster cluster =
+  Cluster cluster =
       cluster_of_ranks(known.target, ranks.ranks(), launch.local_ranks, parse_memory_budget(config.memory.budget));
+  if (!config.parallel.cluster.empty()) {
+    const Cluster measured = named_cluster(config.parallel.cluster);
+    USER_CHECK(measured.devices() == ranks.ranks(), "parallel.cluster = {}: it has {} devices, and there are {} ranks",
+               in_quotes(config.parallel.cluster), measured.devices(), ranks.ranks());
+    cluster.target.rates.links = measured.target.rates.links;
+  }
   SearchOptions options;
   options.top = kShown;
-  options.pins = {.dp_replicate = pin_of(config, "dp_replicate"),
+  options.pins = {.pp = pin_of(config, "pp"),
+                  .dp_replicate = pin_of(config, "dp_replicate"),
                   .dp_shard = pin_of(config, "dp_shard"),
                   .cp = pin_of(config, "cp"),
                   .tp = pin_of(config, "tp"),
                   .zero = pin_of(config, "zero"),
-                  .micro_batches = config.train.grad_accum,
+                  .micro_batches = micro_batches_of(config, before),
+                  .order = config.parallel.order,
+                  .chunks = config.parallel.chunks,
                   .base = without_mesh(config.parallel)};
+  if (const size_t named = config.parallel.stages.size(); named > 0)
+    options.pins.pp = static_cast<int64_t>(named) / config.parallel.chunks;
   Clock::time_point last_word = Clock::now();
   options.progress = [&](size_t done, size_t all) {
     progress(done, all);
@@ -86,21 +121,23 @@ ChosenStrategy searched(const RunConfig& config, const Launch& launch, Ranks& ra
     last_word = Clock::now();
   };
   const SearchResult result = search(search_model(config, shape, adapter_of(config.lora)), cluster, options);
-  ChosenStrategy chosen{config.parallel, config.memory.budget, {}};
+  ChosenStrategy chosen{config.parallel, config.train, config.memory.budget, {}};
   chosen.why = to_text(result, search_subject(config, shape), cluster, kShown);
   const Outcome* best = result.best();
   USER_CHECK(best != nullptr, "parallel.strategy = \"auto\": {}", nothing_fits(result, cluster));
+  chosen.parallel.pp = best->candidate.pp;
   chosen.parallel.dp_replicate = best->candidate.dp_replicate;
   chosen.parallel.dp_shard = best->candidate.dp_shard;
   chosen.parallel.cp = best->candidate.cp;
   chosen.parallel.tp = best->candidate.tp;
   if (best->candidate.zero > 0) chosen.parallel.zero = best->candidate.zero;
+  set_micro_batches(chosen.train, best->candidate.micro_batches);
   if (best->recomputes && chosen.budget == "none") chosen.budget = str("{}MiB", cluster.memory_bytes() >> 20);
   return chosen;
 }
 
 std::string to_json(const ChosenStrategy& chosen) {
-  Json json = {{"budget", chosen.budget}, {"why", chosen.why}};
+  Json json = {{"budget", chosen.budget}, {"why", chosen.why}, {"micro_batches", chosen.train.grad_accum}};
   for (const auto& [key, place] : kSearched) json[std::string(key)] = chosen.parallel.*place;
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -110,8 +147,9 @@ std::string to_json(const ChosenStrategy& chosen) {
 ChosenStrategy choose_strategy(const RunConfig& config, const RunDirectory& directory, const Launch& launch,
                                Ranks& ranks, const std::function<void(size_t done, size_t all)>& progress) {
   if (ranks.rank() == 0) {
-    std::optional<ChosenStrategy> before = chosen_before(config, directory, ranks.ranks());
-    ChosenStrategy chosen = before ? std::move(*before) : searched(config, launch, ranks, progress);
+    const std::optional<RunConfig> before = searched_before(directory);
+    std::optional<ChosenStrategy> kept = chosen_before(config, before, ranks.ranks());
+    ChosenStrategy chosen = kept ? std::move(*kept) : searched(config, before, launch, ranks, progress);
     ranks.exchange(to_json(chosen));
     return chosen;
   }
@@ -119,7 +157,10 @@ ChosenStrategy choose_strategy(const RunConfig& config, const RunDirectory& dire
   while (told.empty()) told = ranks.exchange("")[0];
   constexpr std::string_view kWho = "the choice of the first rank";
   const Json json = parse_json(told, kWho);
-  ChosenStrategy chosen{config.parallel, json_string(json, "budget", kWho), json_string(json, "why", kWho)};
+  ChosenStrategy chosen{config.parallel, config.train, json_string(json, "budget", kWho),
+                        json_string(json, "why", kWho)};
+  const int64_t rows = config.train.batch_size * config.train.grad_accum;
+  set_micro_batches(chosen.train, json_int(json, "micro_batches", kWho, 1, rows));
   for (const auto& [key, place] : kSearched)
     chosen.parallel.*place = json_int(json, std::string(key), kWho, 1, key == "zero" ? 3 : ranks.ranks());
   return chosen;

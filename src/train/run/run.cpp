@@ -110,6 +110,7 @@ Strategy Run::choose(const Launch& launch) {
     phase.update(str("{} of {} ways", done, all));
   });
   config_.parallel = chosen.parallel;
+  config_.train = chosen.train;
   config_.memory.budget = chosen.budget;
   choice_ = std::move(chosen.why);
   const Strategy strategy = strategy_of(config_, launch);

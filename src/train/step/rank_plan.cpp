@@ -92,7 +92,10 @@ std::vector<CapturedPart> capture_parts(models::Decoder model, const ChosenOptim
     return parts;
   }
   MicroStep micro = make_micro_step(model, optimizer);
-  const std::vector<at::Tensor> inputs = micro_tensors(batch.micro_batch(0), models::count_tokens(batch.labels));
+  const std::vector<at::Tensor> inputs = [&] {
+    const VirtualRegion shapes_alone;  // a batch that is made up has no labels to count
+    return micro_tensors(batch.micro_batch(0), models::count_tokens(batch.labels));
+  }();
   parts.push_back({"a micro-batch", count, stepc::plan(micro, modules, optimizers, inputs)});
   UpdateStep update = make_update_step(optimizer, config.optim.clip);
   parts.push_back({"the update", 1, stepc::plan(update, modules, optimizers)});

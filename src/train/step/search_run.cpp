@@ -43,6 +43,8 @@ SearchModel search_model(const RunConfig& config, const models::DecoderConfig& s
   model.heads = shape.num_key_value_heads > 0 ? shape.num_key_value_heads : shape.num_attention_heads;
   model.tokens = config.data.longest_row();
   model.rows = config.train.batch_size * config.train.grad_accum;
+  // As check_stages() has it.
+  model.has_stages = config.optim.name != "wsam" && config.memory.budget == "none";
   model.capture = [=](int64_t layers, int64_t rows, int64_t micro_batches) {
     return capture(config, shape, adapter, layers, rows, micro_batches);
   };
@@ -55,6 +57,7 @@ SearchSubject search_subject(const RunConfig& config, const models::DecoderConfi
   subject.title = str("{} with {} parameters in {}", shape.model_type,
                       human_count(static_cast<double>(shape.parameter_count())), config.model.compute);
   if (config.lora.rank > 0) subject.title += str(", adapters of rank {}", config.lora.rank);
+  subject.compute = config.model.compute;
   subject.rows = config.train.batch_size * config.train.grad_accum;
   subject.overlaps = config.parallel.overlap;
   subject.tokens = tokens;

@@ -1,0 +1,44 @@
+#include "plan/search_parts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "passes/partition/partition.h"
+#include "plan/search.h"
+#include "plan/simulate.h"
+
+namespace stepc {
+
+double of_depth(double shallow, double deep, int64_t layers) {
+  return shallow + (deep - shallow) / (kDeep - kShallow) * static_cast<double>(layers - kShallow);
+}
+
+uint64_t bytes_of_depth(double shallow, double deep, int64_t layers) {
+  return static_cast<uint64_t>(std::max(0.0, of_depth(shallow, deep, layers)));
+}
+
+PartPlan plan_part(const Graph& captured, const PlanGraphOptions& options) {
+  const PlannedGraph planned = plan_graph(captured, nullptr, options);
+  const Schedule& schedule = planned.plan.schedule;
+  const Timeline timeline = simulate(schedule, options.target);
+  PartPlan part;
+  part.context = planned.context;
+  for (size_t i = 0; i < timeline.entries.size(); ++i) {
+    if (timeline.entries[i].work == WorkClass::kCollective) continue;
+    const double seconds = timeline.entries[i].seconds();
+    part.taken.compute_seconds += seconds;
+    if (schedule.instructions[i].source.phase != Phase::kUpdate) part.taken.pass_seconds += seconds;
+  }
+  part.taken.seconds = timeline.seconds;
+  part.taken.exchange_seconds = timeline.exchange_seconds;
+  part.taken.exposed_seconds = timeline.exposed_seconds;
+  part.taken.input_bytes = static_cast<double>(schedule.input_bytes());
+  part.taken.step_bytes = static_cast<double>(schedule.peak_bytes());
+  part.state = state_of(planned.graph);
+  Strategy keeping;
+  keep_parameters(keeping, planned.graph);
+  part.parameters = std::move(keeping.known);
+  return part;
+}
+
+}  // namespace stepc

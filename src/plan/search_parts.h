@@ -1,0 +1,34 @@
+// What the planned parts of a step take, and how a model of few layers says what one of many takes. Internal to search().
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "cost/target.h"
+#include "plan/plan_graph.h"
+#include "plan/step_state.h"
+
+namespace stepc {
+
+// A quantity of a model, or of a stage, with kShallow and kDeep layers, for one with more.
+double of_depth(double shallow, double deep, int64_t layers);
+uint64_t bytes_of_depth(double shallow, double deep, int64_t layers);
+
+// What the plan of a part takes, of one depth.
+struct Taken {
+  double seconds = 0, exchange_seconds = 0, exposed_seconds = 0;
+  double compute_seconds = 0;                               // all but exchanges
+  double pass_seconds = 0;                                  // of these, forward and backward
+  double input_bytes = 0, state_bytes = 0, step_bytes = 0;  // the program's tensors; of these, those between steps
+};
+
+// A part as planned, and its tensors between steps.
+struct PartPlan {
+  Taken taken;
+  StepState state;
+  std::map<std::string, Sharding> parameters;  // how they lie
+  Context context = Context::kGather;
+};
+PartPlan plan_part(const Graph& captured, const PlanGraphOptions& options);
+
+}  // namespace stepc

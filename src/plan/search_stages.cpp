@@ -1,0 +1,179 @@
+#include "plan/search_stages.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "cost/exchange.h"
+#include "passes/partition/partition.h"
+#include "passes/stages/cut_stages.h"
+#include "plan/stages/price_stages.h"
+
+namespace stepc {
+
+namespace {
+
+constexpr std::array kQuantities = {&StageTaken::forward_seconds,         &StageTaken::backward_seconds,
+                                    &StageTaken::exchange_seconds,        &StageTaken::exposed_seconds,
+                                    &StageTaken::compute_seconds,         &StageTaken::update_seconds,
+                                    &StageTaken::update_exchange_seconds, &StageTaken::update_exposed_seconds,
+                                    &StageTaken::update_compute_seconds,  &StageTaken::kept_bytes,
+                                    &StageTaken::onward_bytes,            &StageTaken::back_bytes,
+                                    &StageTaken::state_bytes,             &StageTaken::step_bytes};
+
+// Which of the stages that are planned stands for a stage.
+size_t shown_for(int64_t stage, int64_t stages, size_t shown) {
+  if (stage == stages - 1) return shown - 1;
+  return stage == 0 ? 0 : 1;
+}
+
+StageTaken with_layers(const StagesTaken& shallow, const StagesTaken& deep, int64_t stage, int64_t stages,
+                       int64_t layers) {
+  const size_t shown = shown_for(stage, stages, shallow.size());
+  StageTaken out;
+  for (double StageTaken::*quantity : kQuantities)
+    out.*quantity = std::max(0.0, of_depth(shallow[shown].*quantity, deep[shown].*quantity, layers));
+  return out;
+}
+
+StagesTaken with_all_layers(const SearchModel& model, const StagesTaken& shallow, const StagesTaken& deep,
+                            int64_t stages) {
+  const std::vector<int64_t> layers = layers_of_stages(shallow, deep, stages, model.layers);
+  StagesTaken out;
+  for (int64_t s = 0; s < stages; ++s)
+    out.push_back(with_layers(shallow, deep, s, stages, layers[static_cast<size_t>(s)]));
+  return out;
+}
+
+// What leaves a function, by where it is read.
+void count_values(const StageCut& cut, StagesTaken& taken) {
+  for (const StageValue& value : cut.values) {
+    const StageFunction& maker = cut.functions[value.maker];
+    StageTaken& stage = taken[static_cast<size_t>(maker.stage)];
+    const auto bytes = static_cast<double>(bytes_of(value.type));
+    const auto is_read = [&](const auto& by) {
+      return std::ranges::any_of(value.users, [&](uint32_t user) { return by(cut.functions[user].stage); });
+    };
+    if (is_read([&](int64_t user) { return user == maker.stage; })) stage.kept_bytes += bytes;
+    if (is_read([&](int64_t user) { return user > maker.stage; })) stage.onward_bytes += bytes;
+    if (is_read([&](int64_t user) { return user < maker.stage; })) stage.back_bytes += bytes;
+  }
+}
+
+}  // namespace
+
+StagesTaken take_stages(const Graph& micro_batch, const Graph& update, int64_t stages, int64_t layers,
+                        PlanGraphOptions options) {
+  Strategy& strategy = options.passes.settings.strategy;
+  if (strategy.context == Context::kByPrice)  // a way of attention for all stages: that of the step in one piece
+    strategy.context = strategy.mesh.find("cp") ? plan_part(micro_batch, options).context : Context::kGather;
+  const Graph local = rank_graph(micro_batch, strategy);
+  const std::vector<std::string> modules = layer_modules(local);
+  USER_CHECK(std::ssize(modules) == stages * layers, "{} modules of the model are layers, and it has {} layers",
+             modules.size(), stages * layers);
+  std::vector<std::string> begins;
+  for (int64_t s = 0; s < stages; ++s) begins.push_back(modules[static_cast<size_t>(s * layers)]);
+  keep_parameters(strategy, local);
+  const StagePlaces places = place_nodes(local, begins);
+  options.passes.without = done_to_functions();
+
+  StagesTaken out(static_cast<size_t>(stages));
+  std::vector<StepState> state(out.size());
+  const auto plan_functions = [&](const StageCut& cut) {
+    for (const StageFunction& function : cut.functions) {
+      const PartPlan planned = plan_part(function.graph, options);
+      const auto s = static_cast<size_t>(function.stage);
+      StageTaken& stage = out[s];
+      state[s].merge(StepState(planned.state));
+      stage.step_bytes = std::max(stage.step_bytes, planned.taken.step_bytes);
+      const bool is_update = function.phase == Phase::kUpdate;
+      (is_update ? stage.update_exchange_seconds : stage.exchange_seconds) += planned.taken.exchange_seconds;
+      (is_update ? stage.update_exposed_seconds : stage.exposed_seconds) += planned.taken.exposed_seconds;
+      (is_update ? stage.update_compute_seconds : stage.compute_seconds) += planned.taken.compute_seconds;
+      if (is_update)
+        stage.update_seconds += planned.taken.seconds;
+      else if (function.phase == Phase::kForward)
+        stage.forward_seconds = planned.taken.seconds;
+      else
+        stage.backward_seconds = planned.taken.seconds;
+    }
+  };
+  const StageCut cut = cut_micro_batch(local, places);
+  count_values(cut, out);
+  plan_functions(cut);
+  plan_functions(cut_update(rank_graph(update, strategy), stages, places.of_parameter));
+  for (size_t s = 0; s < out.size(); ++s) out[s].state_bytes = static_cast<double>(bytes_of(state[s]));
+  return out;
+}
+
+std::vector<int64_t> layers_of_stages(const StagesTaken& shallow, const StagesTaken& deep, int64_t stages,
+                                      int64_t layers) {
+  INTERNAL_CHECK_LE(stages, layers, "layers of stages");
+  std::vector<int64_t> of_stage(static_cast<size_t>(stages), 1);
+  const auto seconds_with = [&](int64_t stage, int64_t count) {
+    const StageTaken taken = with_layers(shallow, deep, stage, stages, count);
+    return taken.forward_seconds + taken.backward_seconds;
+  };
+  std::vector<double> with_one_more;
+  for (int64_t s = 0; s < stages; ++s) with_one_more.push_back(seconds_with(s, 2));
+  // Layers are equal, so each goes where the stage then takes least.
+  for (int64_t layer = stages; layer < layers; ++layer) {
+    const auto s = static_cast<size_t>(std::ranges::min_element(with_one_more) - with_one_more.begin());
+    with_one_more[s] = seconds_with(static_cast<int64_t>(s), ++of_stage[s] + 1);
+  }
+  return of_stage;
+}
+
+double compute_seconds_of(const SearchModel& model, const StagesTaken& shallow, const StagesTaken& deep,
+                          int64_t stages) {
+  double sum = 0;
+  for (const StageTaken& stage : with_all_layers(model, shallow, deep, stages)) sum += stage.compute_seconds;
+  return sum;
+}
+
+void sum_up_stages(const SearchModel& model, const Cluster& cluster, const SearchPins& pins, const StagesTaken& shallow,
+                   const StagesTaken& deep, Outcome& outcome) {
+  const Candidate& way = outcome.candidate;
+  const StagesTaken stages = with_all_layers(model, shallow, deep, way.pp * pins.chunks);
+  std::vector<StageTake> takes;
+  for (const StageTaken& one : stages)
+    takes.push_back({one.forward_seconds, one.backward_seconds, static_cast<uint64_t>(one.kept_bytes),
+                     static_cast<uint64_t>(one.onward_bytes), static_cast<uint64_t>(one.back_bytes)});
+  const Mesh mesh = strategy_of(way, {}).mesh;
+  const auto message_seconds = [&](double bytes) {
+    const Communication sent{{}, {*mesh.find("pp")}, 1, 1, bytes, 0};
+    const Exchange taken = exchange(cluster.target.rates, mesh, Collective::kRotate, sent);
+    return taken.bytes_seconds + taken.latency_seconds;
+  };
+  const PricedStages priced =
+      price_stages(takes, stage_order(pins.order, way.pp, way.micro_batches, pins.chunks), message_seconds);
+  const auto micro_batches = static_cast<double>(way.micro_batches);
+  double update = 0;
+  uint64_t most_bytes = 0;
+  outcome.exchange_seconds = outcome.exposed_seconds = 0;
+  for (int64_t rank = 0; rank < way.pp; ++rank) {
+    StageTaken sum;
+    double largest = 0;
+    for (auto s = static_cast<size_t>(rank); s < stages.size(); s += static_cast<size_t>(way.pp)) {
+      for (double StageTaken::*quantity : kQuantities) sum.*quantity += stages[s].*quantity;
+      largest = std::max(largest, stages[s].step_bytes);
+    }
+    update = std::max(update, sum.update_seconds);
+    outcome.exchange_seconds =
+        std::max(outcome.exchange_seconds, micro_batches * sum.exchange_seconds + sum.update_exchange_seconds);
+    outcome.exposed_seconds =
+        std::max(outcome.exposed_seconds, micro_batches * sum.exposed_seconds + sum.update_exposed_seconds);
+    const auto state = static_cast<uint64_t>(sum.state_bytes);
+    const uint64_t step = static_cast<uint64_t>(largest) + priced.between_bytes[static_cast<size_t>(rank)];
+    if (state + step <= most_bytes) continue;
+    most_bytes = state + step;
+    outcome.state_bytes = state;
+    outcome.step_bytes = step;
+  }
+  outcome.seconds = priced.timeline.seconds + update;
+  outcome.waiting_seconds = priced.timeline.seconds * priced.timeline.idle_share();
+}
+
+}  // namespace stepc

@@ -1,0 +1,48 @@
+// What the stages of a pipeline take, for search(). Stages between the first and the last are equal, so three stages
+// stand for any number of them, planned with one layer each and with two. Internal to search().
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plan/search.h"
+#include "plan/search_parts.h"
+
+namespace stepc {
+
+// One stage: of a micro-batch, but for what says update, state or step.
+struct StageTaken {
+  double forward_seconds = 0, backward_seconds = 0;  // the last stage's backward pass has both
+  double exchange_seconds = 0, exposed_seconds = 0;  // of both passes
+  double compute_seconds = 0;
+  double update_seconds = 0, update_exchange_seconds = 0, update_exposed_seconds = 0, update_compute_seconds = 0;
+  double kept_bytes = 0;    // from its forward to its backward pass
+  double onward_bytes = 0;  // to the next stage
+  double back_bytes = 0;    // to the stage before
+  double state_bytes = 0;   // between steps
+  double step_bytes = 0;    // the largest function's own
+};
+
+// First, between, last; of two stages first and last.
+inline constexpr int64_t kShownStages = 3;
+using StagesTaken = std::vector<StageTaken>;
+
+// `micro_batch`, `update`: of a model of `stages` stages with `layers` layers each. `options`: of the mesh without
+// stages. UserError where it cannot be cut.
+StagesTaken take_stages(const Graph& micro_batch, const Graph& update, int64_t stages, int64_t layers,
+                        PlanGraphOptions options);
+
+// How many layers each stage has, so that they take about as long.
+std::vector<int64_t> layers_of_stages(const StagesTaken& shallow, const StagesTaken& deep, int64_t stages,
+                                      int64_t layers);
+
+// The way as a whole: the time, and the memory of the rank that needs most, of a model of all layers.
+void sum_up_stages(const SearchModel& model, const Cluster& cluster, const SearchPins& pins, const StagesTaken& shallow,
+                   const StagesTaken& deep, Outcome& outcome);
+// Of all ranks together, what a micro-batch takes to compute.
+double compute_seconds_of(const SearchModel& model, const StagesTaken& shallow, const StagesTaken& deep,
+                          int64_t stages);
+
+}  // namespace stepc

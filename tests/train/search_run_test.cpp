@@ -1,0 +1,95 @@
+// What a search takes a pipeline of a run for, beside the plan of that run: three stages of one and two layers say what
+// all stages take.
+#include "train/step/search_run.h"
+
+#include <gtest/gtest.h>
+
+#include "cost/cluster.h"
+#include "engine/prediction.h"
+#include "runtime/micro_kernels.h"
+#include "tests/train/rank_learner_test.h"
+#include "train/config/parallel.h"
+#include "train/machine/kernel_directory.h"
+#include "train/step/stage_plan.h"
+
+namespace stepc::train {
+namespace {
+
+class SearchRunTest : public RankLearnerTest {
+ protected:
+  RunConfig run_of(int64_t pp, int64_t layers, int64_t micro_batches) {
+    make_model(
+        [&](models::DecoderConfig& shape) {
+          shape.num_hidden_layers = layers;
+          shape.hidden_size = 128;
+          shape.intermediate_size = 512;
+          shape.head_dim = 32;
+        },
+        [](const std::string& /*name*/, at::Tensor /*weight*/) {});
+    const Setting setting{str("pp={}", pp), 0, micro_batches};
+    RunConfig one = config(setting);
+    one.data.buckets = {};
+    one.parallel.pp = pp;
+    one.train.grad_accum = micro_batches;
+    return one;
+  }
+
+  static Cluster cluster_of(int64_t ranks) {
+    Cluster cluster;
+    cluster.name = "here";
+    cluster.devices_per_node = ranks;
+    cluster.target = known_target(kernel_directory(), features_of(probe_micro_kernels()), 1).target;
+    cluster.cpu_memory_bytes = int64_t{1} << 34;
+    return cluster;
+  }
+};
+
+TEST_F(SearchRunTest, APipelineTakesWhatItsPlanSays) {
+  for (const auto& [pp, layers] : {std::pair<int64_t, int64_t>{2, 6}, {4, 8}}) {
+    SCOPED_TRACE(str("pp = {}, {} layers", pp, layers));
+    RunConfig run = run_of(pp, layers, 2 * pp);
+    const models::DecoderConfig shape = read_model_config(run.model.path);
+    SearchOptions options;
+    options.pins.pp = pp;
+    options.pins.micro_batches = run.train.grad_accum;
+    const SearchResult result = search(search_model(run, shape, {}), cluster_of(pp), options);
+    ASSERT_NE(result.best(), nullptr) << result.outcomes.front().why;
+    const stepc::Outcome& found = *result.best();
+
+    const Strategy strategy = train::strategy_of(run);
+    CapturedRun captured = capture_run(run, shape, {}, batch({str("pp={}", pp), 0, run.train.grad_accum}, 0));
+    const PipelinePlan plan = plan_pipeline(captured.parts, run, strategy, model({}), captured.model, captured.optimizer);
+    const auto most = static_cast<double>(plan.largest().state_bytes + plan.largest().step_bytes());
+    EXPECT_NEAR(found.seconds, plan.prediction.seconds, 0.1 * plan.prediction.seconds);
+    EXPECT_NEAR(static_cast<double>(found.bytes()), most, 0.05 * most);
+    EXPECT_NEAR(found.waiting_seconds / found.seconds, plan.waits, 0.05);
+  }
+}
+
+TEST_F(SearchRunTest, MoreStagesThanLayersAreNoWay) {
+  const RunConfig run = run_of(2, 2, 4);
+  const SearchModel model = search_model(run, read_model_config(run.model.path), {});
+  for (const Candidate& one : candidates(model, cluster_of(4), {})) EXPECT_LE(one.pp, 2);
+  SearchPins pins;
+  pins.pp = 4;
+  EXPECT_USER_ERROR(candidates(model, cluster_of(4), pins),
+                    "parallel.pp = 4: the model has 2 layers, and each of 4 stages needs one");
+  RunConfig twice = run;
+  twice.optim.name = "wsam";
+  pins.pp = 2;
+  EXPECT_USER_ERROR(candidates(search_model(twice, read_model_config(run.model.path), {}), cluster_of(4), pins),
+                    "parallel.pp = 2: this step is not cut into stages");
+}
+
+TEST_F(SearchRunTest, TheOrderSaysWhichMicroBatchesThereAre) {
+  const RunConfig run = run_of(2, 4, 4);
+  const SearchModel model = search_model(run, read_model_config(run.model.path), {});
+  SearchPins pins;
+  pins.pp = 2;
+  for (const Candidate& one : candidates(model, cluster_of(2), pins)) EXPECT_GE(one.micro_batches, 2);
+  pins.chunks = 2;
+  for (const Candidate& one : candidates(model, cluster_of(2), pins)) EXPECT_EQ(one.micro_batches % 2, 0);
+}
+
+}  // namespace
+}  // namespace stepc::train
