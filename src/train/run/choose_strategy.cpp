@@ -76,7 +76,7 @@ ChosenStrategy searched(const RunConfig& config, const Launch& launch, Ranks& ra
                   .cp = pin_of(config, "cp"),
                   .tp = pin_of(config, "tp"),
                   .zero = pin_of(config, "zero"),
-                  .micro_batches = config.train.grad_accum,
+                  .micro_batches = config.train.micro_batches,
                   .base = without_mesh(config.parallel)};
   Clock::time_point last_word = Clock::now();
   options.progress = [&](size_t done, size_t all) {

@@ -21,7 +21,7 @@ struct ChosenStrategy {
 
 // The first rank searches and tells the others, which wait as long as it does. Each rank is taken for a device with its
 // share of the machine's memory and, where `stepc calibrate` has measured the machine, with its rates. Keys that the
-// config gives hold, and train.grad_accum does. A run that goes on from a checkpoint of as many ranks keeps what was
+// config gives hold, and train.micro_batches does. A run that goes on from a checkpoint of as many ranks keeps what was
 // chosen then. `progress`: ways done of all, on the first rank. UserError on all ranks for pins that contradict each
 // other, and where nothing fits.
 ChosenStrategy choose_strategy(const RunConfig& config, const RunDirectory& directory, const Launch& launch,
